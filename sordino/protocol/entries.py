@@ -1,0 +1,328 @@
+"""How one entry of a protocol is checked, read from TOML, written back and described to editors.
+
+Every field of a protocol value is declared once, as `name: type = entry(check, "what it means")`. The check is the only place
+that knows what is allowed; the constructor, the file reader, the file writer and the JSON schema all ask it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import MISSING, dataclass, fields
+from typing import Any, ClassVar
+
+from sordino.protocol.errors import InvalidValue, UserError
+
+
+def entry(check: Check, doc: str, default: Any = MISSING) -> Any:
+    """Declare a dataclass field with its check and its one-line meaning."""
+    return dataclasses.field(default=default, metadata={"check": check, "doc": doc})
+
+
+def file_key(name: str) -> str:
+    """The spelling of a field in the file: words are joined by dashes there."""
+    return name.rstrip("_").replace("_", "-")
+
+
+class Check:
+    """What an entry allows. `accept` returns the value in its normal form or raises `InvalidValue`."""
+
+    def accept(self, key: str, value: Any) -> Any:
+        raise TypeError(f"{type(self).__name__} does not say what it accepts")
+
+    def decode(self, key: str, raw: Any) -> Any:
+        """From what TOML holds to the value; by default the same thing."""
+        return self.accept(key, raw)
+
+    def encode(self, value: Any) -> Any:
+        """From the value to what TOML holds."""
+        return value
+
+    def schema(self) -> dict[str, Any]:
+        """This check as JSON schema."""
+        return {}
+
+
+@dataclass(frozen=True)
+class Number(Check):
+    """A finite real number in an interval."""
+
+    above: float | None = None
+    at_least: float | None = None
+    at_most: float | None = None
+
+    def accept(self, key: str, value: Any) -> float:
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            raise InvalidValue(key, value, self.allowed)
+        try:
+            number = float(value)
+        except OverflowError:
+            raise InvalidValue(key, value, self.allowed) from None
+        inside = (
+            math.isfinite(number)
+            and (self.above is None or number > self.above)
+            and (self.at_least is None or number >= self.at_least)
+            and (self.at_most is None or number <= self.at_most)
+        )
+        if not inside:
+            raise InvalidValue(key, value, self.allowed)
+        return number
+
+    @property
+    def allowed(self) -> str:
+        limits = [(self.above, "above"), (self.at_least, "of at least"), (self.at_most, "at most")]
+        named = [f"{word} {limit:g}" for limit, word in limits if limit is not None]
+        return "a finite number" + (" " + " and ".join(named) if named else "")
+
+    def schema(self) -> dict[str, Any]:
+        limits = {"exclusiveMinimum": self.above, "minimum": self.at_least, "maximum": self.at_most}
+        return {"type": "number", **{k: v for k, v in limits.items() if v is not None}}
+
+
+@dataclass(frozen=True)
+class Integer(Check):
+    """A whole number of at least `at_least`."""
+
+    at_least: int
+    at_most: int = 2**63 - 1  # what TOML can hold
+
+    def accept(self, key: str, value: Any) -> int:
+        if isinstance(value, bool) or not isinstance(value, int) or not self.at_least <= value <= self.at_most:
+            raise InvalidValue(key, value, f"a whole number of at least {self.at_least}")
+        return value
+
+    def schema(self) -> dict[str, Any]:
+        return {"type": "integer", "minimum": self.at_least}
+
+
+@dataclass(frozen=True)
+class Flag(Check):
+    """true or false."""
+
+    def accept(self, key: str, value: Any) -> bool:
+        if not isinstance(value, bool):
+            raise InvalidValue(key, value, "true or false")
+        return value
+
+    def schema(self) -> dict[str, Any]:
+        return {"type": "boolean"}
+
+
+@dataclass(frozen=True)
+class Text(Check):
+    """A non-empty string without control characters."""
+
+    def accept(self, key: str, value: Any) -> str:
+        if not isinstance(value, str) or not value.strip() or any(ord(c) < 32 or ord(c) == 127 for c in value):
+            raise InvalidValue(key, value, "a non-empty string on one line")
+        return value
+
+    def schema(self) -> dict[str, Any]:
+        return {"type": "string", "minLength": 1}
+
+
+@dataclass(frozen=True)
+class Choice(Check):
+    """One of a few words."""
+
+    options: tuple[str, ...]
+
+    def accept(self, key: str, value: Any) -> str:
+        if not isinstance(value, str) or value not in self.options:
+            raise InvalidValue(key, value, one_of(self.options), nearest(value, self.options))
+        return value
+
+    def schema(self) -> dict[str, Any]:
+        return {"enum": list(self.options)}
+
+
+@dataclass(frozen=True)
+class Maybe(Check):
+    """Another check, or nothing at all: the key may be left out of the file."""
+
+    check: Check
+
+    def accept(self, key: str, value: Any) -> Any:
+        return None if value is None else self.check.accept(key, value)
+
+    def decode(self, key: str, raw: Any) -> Any:
+        return self.check.decode(key, raw)
+
+    def encode(self, value: Any) -> Any:
+        return self.check.encode(value)
+
+    def schema(self) -> dict[str, Any]:
+        return self.check.schema()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Value:
+    """Base of every part of a protocol: frozen, keyword-only, checked when it is made."""
+
+    tag: ClassVar[str] = ""
+
+    def __post_init__(self) -> None:
+        for name, check in checks_of(type(self)).items():
+            object.__setattr__(self, name, check.accept(file_key(name), getattr(self, name)))
+
+
+def checks_of(kind: type[Value]) -> dict[str, Check]:
+    """The check of every field, in the order of declaration."""
+    return {f.name: f.metadata["check"] for f in fields(kind)}
+
+
+def decode_table(kind: type[Value], table: Any, path: str) -> Any:
+    """Make a value of `kind` from a TOML table; `path` is where the table stands in the file."""
+    if not isinstance(table, Mapping):
+        raise InvalidValue(path, table, "a table")
+    names = {file_key(f.name): f for f in fields(kind)}
+    refuse_unknown(table, names, path)
+    given = {}
+    for key, f in names.items():
+        if key in table:
+            given[f.name] = f.metadata["check"].decode(f"{path}.{key}", table[key])
+        elif f.default is MISSING:
+            raise UserError(f"{path}.{key} is missing: {f.metadata['doc']}.")
+    try:
+        return kind(**given)
+    except InvalidValue as error:
+        raise error.under(path) from None
+
+
+def encode_table(value: Value) -> dict[str, Any]:
+    """The TOML table of a value; entries that are None are left out."""
+    pairs = ((name, check, getattr(value, name)) for name, check in checks_of(type(value)).items())
+    return {file_key(name): check.encode(held) for name, check, held in pairs if held is not None}
+
+
+def table_schema(kind: type[Value]) -> dict[str, Any]:
+    """JSON schema of the table of a value."""
+    described = {file_key(f.name): {**f.metadata["check"].schema(), "description": f.metadata["doc"]} for f in fields(kind)}
+    required = [file_key(f.name) for f in fields(kind) if f.default is MISSING]
+    return {"type": "object", "properties": described, "required": required, "additionalProperties": False}
+
+
+@dataclass(frozen=True)
+class Named(Check):
+    """One of several kinds, written as `"tag"`, `{ tag = value }` or `{ tag = { key = value } }`."""
+
+    kinds: tuple[type[Value], ...]
+
+    def accept(self, key: str, value: Any) -> Any:
+        if not isinstance(value, self.kinds):
+            raise InvalidValue(key, value, "one of " + ", ".join(kind.__name__ for kind in self.kinds))
+        return value
+
+    def decode(self, key: str, raw: Any) -> Any:
+        tag, inner = (raw, {}) if isinstance(raw, str) else next(iter(raw.items())) if self._is_single(raw) else (None, None)
+        by_tag = {kind.tag: kind for kind in self.kinds}
+        if not isinstance(tag, str) or tag not in by_tag:
+            raise InvalidValue(key, raw, " or ".join(self._spelling(kind) for kind in self.kinds), nearest(tag, by_tag))
+        kind = by_tag[tag]
+        if not isinstance(inner, Mapping) and len(fields(kind)) == 1:
+            inner = {file_key(fields(kind)[0].name): inner}
+        return decode_table(kind, inner, f"{key}.{tag}")
+
+    def encode(self, value: Any) -> Any:
+        table = encode_table(value)
+        if all(f.default == getattr(value, f.name) for f in fields(value)):
+            return value.tag
+        return {value.tag: next(iter(table.values())) if len(fields(value)) == 1 else table}
+
+    def schema(self) -> dict[str, Any]:
+        return {"anyOf": [form for kind in self.kinds for form in self._forms(kind)]}
+
+    @staticmethod
+    def _is_single(raw: Any) -> bool:
+        return isinstance(raw, Mapping) and len(raw) == 1
+
+    @staticmethod
+    def _spelling(kind: type[Value]) -> str:
+        needed = [f for f in fields(kind) if f.default is MISSING]
+        return f"{{ {kind.tag} = ... }}" if needed else f'"{kind.tag}"'
+
+    @staticmethod
+    def _forms(kind: type[Value]) -> Iterable[dict[str, Any]]:
+        own = fields(kind)
+        if all(f.default is not MISSING for f in own):
+            yield {"const": kind.tag}
+        inner = [table_schema(kind)] if own else []
+        if len(own) == 1:
+            inner.append(own[0].metadata["check"].schema())
+        if inner:
+            yield {"type": "object", "properties": {kind.tag: {"anyOf": inner}}, "required": [kind.tag], "additionalProperties": False}
+
+
+@dataclass(frozen=True)
+class Tagged(Named):
+    """One of several kinds, written as a table whose entry `tag_key` names the kind."""
+
+    tag_key: str = "kind"
+
+    def decode(self, key: str, raw: Any) -> Any:
+        if not isinstance(raw, Mapping):
+            raise InvalidValue(key, raw, f"a table with {self.tag_key} = {one_of([k.tag for k in self.kinds])}")
+        by_tag = {kind.tag: kind for kind in self.kinds}
+        if self.tag_key not in raw:
+            raise UserError(f"{key}.{self.tag_key} is missing: {one_of(by_tag)}.")
+        tag = Choice(tuple(by_tag)).accept(f"{key}.{self.tag_key}", raw[self.tag_key])
+        rest = {k: v for k, v in raw.items() if k != self.tag_key}
+        return decode_table(by_tag[tag], rest, key)
+
+    def encode(self, value: Any) -> Any:
+        return {self.tag_key: value.tag, **encode_table(value)}
+
+    def schema(self) -> dict[str, Any]:
+        return {"oneOf": [self._form(kind) for kind in self.kinds]}
+
+    def _form(self, kind: type[Value]) -> dict[str, Any]:
+        table = table_schema(kind)
+        table["properties"] = {self.tag_key: {"const": kind.tag}, **table["properties"]}
+        table["required"] = [self.tag_key, *table["required"]]
+        return table
+
+
+@dataclass(frozen=True)
+class Table(Check):
+    """Exactly one kind of value, written as a table."""
+
+    kind: type[Value]
+
+    def accept(self, key: str, value: Any) -> Any:
+        if not isinstance(value, self.kind):
+            raise InvalidValue(key, value, f"a {self.kind.__name__}")
+        return value
+
+    def decode(self, key: str, raw: Any) -> Any:
+        return decode_table(self.kind, raw, key)
+
+    def encode(self, value: Any) -> Any:
+        return encode_table(value)
+
+    def schema(self) -> dict[str, Any]:
+        return table_schema(self.kind)
+
+
+def one_of(options: Iterable[str]) -> str:
+    """`"a", "b" or "c"`."""
+    quoted = [f'"{option}"' for option in options]
+    return quoted[0] if len(quoted) == 1 else ", ".join(quoted[:-1]) + " or " + quoted[-1]
+
+
+def nearest(given: Any, options: Iterable[str]) -> str:
+    """A hint at the nearest spelling, or nothing."""
+    close = difflib.get_close_matches(given, list(options), n=1) if isinstance(given, str) else []
+    return f'Did you mean "{close[0]}"?' if close else ""
+
+
+def refuse_unknown(table: Mapping[str, Any], known: Iterable[str], path: str) -> None:
+    """Raise for the first key that is not known, naming the nearest one that is."""
+    known = list(known)
+    for key in table:
+        if key not in known:
+            where = f"{path}.{key}" if path else key
+            hint = nearest(key, known)
+            allowed = f"allowed here: {', '.join(known)}" if known else "no key is allowed here"
+            raise UserError(f"unknown key {where}. {hint + ' ' if hint else ''}({allowed})")

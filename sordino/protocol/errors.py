@@ -1,0 +1,42 @@
+"""What goes wrong because of what a person wrote, said so that they can mend it."""
+
+from __future__ import annotations
+
+
+class SordinoError(Exception):
+    """Base of every error that Sordino raises on purpose; `exit_code` is what the command line returns."""
+
+    exit_code = 1
+
+
+class UserError(SordinoError, ValueError):
+    """A mistake in what was given: the message says what was given, what is allowed and what to change.
+
+    Example:
+        >>> UserError("there is no run in 'runs/x'").exit_code
+        2
+    """
+
+    exit_code = 2
+
+
+class InvalidValue(UserError):
+    """A value that its key does not allow.
+
+    Example:
+        >>> str(InvalidValue("local.clip", -1, "a number above 0"))
+        'local.clip = -1: expected a number above 0.'
+    """
+
+    def __init__(self, key: str, given: object, allowed: str, advice: str = "") -> None:
+        self.key, self.given, self.allowed, self.advice = key, given, allowed, advice
+        shown = repr(given)
+        shown = shown if len(shown) <= 80 else shown[:77] + "..."
+        super().__init__(f"{key} = {shown}: expected {allowed}." + (f" {advice}" if advice else ""))
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.key, self.given, self.allowed, self.advice)
+
+    def under(self, path: str) -> InvalidValue:
+        """The same error with its key placed below `path` in the file."""
+        return InvalidValue(f"{path}.{self.key}" if path else self.key, self.given, self.allowed, self.advice)

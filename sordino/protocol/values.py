@@ -1,0 +1,268 @@
+"""What a federation is: frozen values that are priced, run, attacked and printed, always as one `Protocol`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from sordino.protocol.entries import Choice, Flag, Integer, Maybe, Named, Number, Table, Tagged, Text, Value, entry
+from sordino.protocol.errors import InvalidValue
+from sordino.protocol.schedules import SCHEDULES, Schedule
+
+
+@dataclass(frozen=True, kw_only=True)
+class Everyone(Value):
+    """Every client takes part in every round.
+
+    Example:
+        >>> Everyone().expected(clients=50)
+        50.0
+    """
+
+    tag: ClassVar[str] = "everyone"
+
+    def expected(self, *, clients: int) -> float:
+        """Expected number of participants of a round."""
+        return float(clients)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Poisson(Value):
+    """Each client takes part in a round with probability `rate`, independently; an empty round is not redrawn.
+
+    Example:
+        >>> Poisson(rate=0.5).expected(clients=50)
+        25.0
+    """
+
+    tag: ClassVar[str] = "poisson"
+    rate: float = entry(Number(above=0, at_most=1), "probability that a client takes part in a round")
+
+    def expected(self, *, clients: int) -> float:
+        """Expected number of participants of a round."""
+        return self.rate * clients
+
+
+@dataclass(frozen=True, kw_only=True)
+class FixedSize(Value):
+    """`size` distinct clients, drawn anew and uniformly in every round.
+
+    Example:
+        >>> FixedSize(size=10).expected(clients=50)
+        10.0
+    """
+
+    tag: ClassVar[str] = "fixed"
+    size: int = entry(Integer(at_least=1), "number of clients that take part in a round")
+
+    def expected(self, *, clients: int) -> float:
+        """Expected number of participants of a round."""
+        return float(self.size)
+
+
+Participation = Everyone | Poisson | FixedSize
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mean(Value):
+    """The server moves by `mixing` from its model to the mean of the uploads.
+
+    Example:
+        >>> Mean(mixing=0.5).weights
+        'equal'
+    """
+
+    tag: ClassVar[str] = "mean"
+    mixing: float = entry(Number(above=0, at_most=1), "b: new model = (1 - b) old model + b mean of the uploads", 1.0)
+    weights: str = entry(Choice(("equal", "records")), "weight of an upload: equal, or the client's number of records", "equal")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Median(Value):
+    """The coordinate-wise median of the uploads; between the two middle ones for an even number.
+
+    Example:
+        >>> Median().tag
+        'median'
+    """
+
+    tag: ClassVar[str] = "median"
+
+
+Aggregation = Mean | Median
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedAvg(Value):
+    """K steps of gradient descent from the global model, each step's minibatch gradient clipped to norm V (convergent-dp Eq. 2).
+
+    Example:
+        >>> from sordino.protocol import Constant
+        >>> FedAvg(steps=5, batch=32, clip=1, schedule=Constant(rate=0.1)).clip
+        1.0
+    """
+
+    tag: ClassVar[str] = "fedavg"
+    steps: int = entry(Integer(at_least=1), "K: local steps in a round")
+    batch: int = entry(Integer(at_least=1), "B: distinct records of the client that every step draws, fresh and independent")
+    clip: float = entry(Number(above=0), "V: largest norm of a step's gradient")
+    schedule: Schedule = entry(Tagged(SCHEDULES, "kind"), "learning rate of every step")
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedProx(FedAvg):
+    """Like `FedAvg`, with a pull of strength alpha back to the global model in every step (convergent-dp Eq. 4).
+
+    Example:
+        >>> from sordino.protocol import Constant
+        >>> FedProx(steps=5, batch=32, clip=1, schedule=Constant(rate=0.1), proximal=0.1).proximal
+        0.1
+    """
+
+    tag: ClassVar[str] = "fedprox"
+    proximal: float = entry(Number(at_least=0), "alpha: strength of the pull to the global model")
+
+
+LocalRule = FedAvg | FedProx
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gaussian(Value):
+    """Normal noise of standard deviation `sigma` on every coordinate of every upload, added by the client.
+
+    Example:
+        >>> Gaussian(sigma=0.1).secure
+        False
+    """
+
+    tag: ClassVar[str] = "gaussian"
+    where: str = entry(Choice(("client",)), "who adds the noise", "client")
+    sigma: float = entry(Number(at_least=0), "standard deviation on each coordinate of an upload")
+    secure: bool = entry(Flag(), "noise from the operating system's entropy, never repeatable", False)
+
+
+Noise = Gaussian
+
+
+@dataclass(frozen=True, kw_only=True)
+class Iid(Value):
+    """Records are shared out at random, the same number to every client.
+
+    Example:
+        >>> Iid().tag
+        'iid'
+    """
+
+    tag: ClassVar[str] = "iid"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dirichlet(Value):
+    """Each client's label proportions are drawn from a Dirichlet distribution; small `beta` means few labels per client.
+
+    Example:
+        >>> Dirichlet(beta=0.1).beta
+        0.1
+    """
+
+    tag: ClassVar[str] = "dirichlet"
+    beta: float = entry(Number(above=0), "concentration of the label proportions")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shards(Value):
+    """Records sorted by label are cut into clients x `per_client` shards, of which each client gets `per_client` at random.
+
+    Example:
+        >>> Shards(per_client=4).per_client
+        4
+    """
+
+    tag: ClassVar[str] = "shards"
+    per_client: int = entry(Integer(at_least=1), "shards that each client gets")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ByColumn(Value):
+    """One client per value of a column of the data, such as a hospital or a wind farm; sizes differ.
+
+    Example:
+        >>> ByColumn(column="hospital").column
+        'hospital'
+    """
+
+    tag: ClassVar[str] = "by"
+    column: str = entry(Text(), "column whose values are the clients")
+
+
+Partition = Iid | Dirichlet | Shards | ByColumn
+
+
+@dataclass(frozen=True, kw_only=True)
+class Data(Value):
+    """Which records there are and how they are spread over the clients.
+
+    Example:
+        >>> Data(name="digits", partition=Dirichlet(beta=0.5), records=28).records
+        28
+    """
+
+    name: str = entry(Text(), "a known data set, or the path of a .npz file, a .csv file or a folder of images")
+    partition: Partition = entry(Named((Iid, Dirichlet, Shards, ByColumn)), "how records are spread over clients", Iid())
+    records: int | None = entry(Maybe(Integer(at_least=1)), "records per client, a public constant; left out: all there are, equally", None)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.records is not None and isinstance(self.partition, ByColumn):
+            raise InvalidValue("records", self.records, "no such key with a partition by column, whose clients keep all their records")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Model(Value):
+    """Which model is trained.
+
+    Example:
+        >>> Model(name="lenet5", parameters=44426).parameters
+        44426
+    """
+
+    name: str = entry(Text(), "a known model, or package.module:factory returning a torch.nn.Module")
+    parameters: int | None = entry(Maybe(Integer(at_least=1)), "number of trained parameters; checked against the model", None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Protocol(Value):
+    """One federation: who takes part, what each does, which noise protects it, on which data and model.
+
+    Example:
+        >>> from sordino import Protocol, FedAvg, StageWise, Gaussian
+        >>> protocol = Protocol(
+        ...     clients=50, rounds=600,
+        ...     local=FedAvg(steps=5, batch=32, clip=1.0, schedule=StageWise(rate=0.1)),
+        ...     noise=Gaussian(sigma=0.1),
+        ... )
+        >>> protocol.local.schedule.at(round=1, step=0, steps=5)
+        0.05
+    """
+
+    seed: int | None = entry(Maybe(Integer(at_least=0)), "repeats a run exactly; left out: drawn afresh and kept with the run", None)
+    clients: int = entry(Integer(at_least=1), "m: clients in the federation")
+    rounds: int = entry(Integer(at_least=1), "T: rounds of training")
+    participation: Participation = entry(Named((Everyone, Poisson, FixedSize)), "who takes part in a round", Everyone())
+    channel: str = entry(Choice(("direct",)), "how uploads reach the server", "direct")
+    aggregation: Aggregation = entry(Named((Mean, Median)), "how the server joins the uploads", Mean())
+    personalization: str = entry(Choice(("none",)), "whether clients keep models of their own", "none")
+    local: LocalRule = entry(Tagged((FedAvg, FedProx), "rule"), "what a client does in a round")
+    noise: Noise = entry(Tagged((Gaussian,), "mechanism"), "noise that hides a client's contribution")
+    data: Data | None = entry(Maybe(Table(Data)), "records and their partition", None)
+    model: Model | None = entry(Maybe(Table(Model)), "the model that is trained", None)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if isinstance(self.participation, FixedSize) and self.participation.size > self.clients:
+            allowed = f"at most federation.clients = {self.clients}"
+            raise InvalidValue("federation.participation.fixed", self.participation.size, allowed)
+        records = self.data.records if self.data is not None else None
+        if records is not None and self.local.batch > records:
+            allowed = f"at most data.records = {records}, since a step draws distinct records"
+            raise InvalidValue("local.batch", self.local.batch, allowed)
