@@ -1,0 +1,57 @@
+"""Sordino: differentially private federated learning whose promises are checked.
+
+Names are loaded when they are first used, so that `import sordino` is instant and torch is imported only by what trains.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from sordino.engines.training import resume as resume
+    from sordino.engines.training import train as train
+    from sordino.federation.data import Dataset as Dataset
+    from sordino.federation.run import Run as Run
+    from sordino.protocol import ByColumn as ByColumn
+    from sordino.protocol import Constant as Constant
+    from sordino.protocol import Continuous as Continuous
+    from sordino.protocol import Cyclic as Cyclic
+    from sordino.protocol import Data as Data
+    from sordino.protocol import Dirichlet as Dirichlet
+    from sordino.protocol import Everyone as Everyone
+    from sordino.protocol import FedAvg as FedAvg
+    from sordino.protocol import FedProx as FedProx
+    from sordino.protocol import FixedSize as FixedSize
+    from sordino.protocol import Gaussian as Gaussian
+    from sordino.protocol import Iid as Iid
+    from sordino.protocol import Mean as Mean
+    from sordino.protocol import Median as Median
+    from sordino.protocol import Model as Model
+    from sordino.protocol import Poisson as Poisson
+    from sordino.protocol import Protocol as Protocol
+    from sordino.protocol import Shards as Shards
+    from sordino.protocol import SordinoError as SordinoError
+    from sordino.protocol import StageWise as StageWise
+    from sordino.protocol import UserError as UserError
+
+_HOME = {
+    "sordino.protocol": (
+        "ByColumn Constant Continuous Cyclic Data Dirichlet Everyone FedAvg FedProx FixedSize Gaussian Iid Mean Median Model Poisson "
+        "Protocol Shards SordinoError StageWise UserError"
+    ),
+    "sordino.federation.data": "Dataset",
+    "sordino.federation.run": "Run",
+    "sordino.engines.training": "resume train",
+}
+_MODULE_OF = {name: module for module, names in _HOME.items() for name in names.split()}
+
+__all__ = sorted(_MODULE_OF)  # noqa: PLE0605
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module 'sordino' has no attribute {name!r}")
+    return getattr(import_module(_MODULE_OF[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(_MODULE_OF)

@@ -9,7 +9,7 @@ from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any
 
-from sordino.protocol.entries import file_key, refuse_unknown
+from sordino.protocol.entries import encode_table, file_key, refuse_unknown
 from sordino.protocol.errors import InvalidValue, UserError
 from sordino.protocol.values import Protocol
 
@@ -40,11 +40,10 @@ def dumps(protocol: Protocol) -> str:
         clients = 50
         ...
     """
-    encoded = {f.name: f.metadata["check"].encode(getattr(protocol, f.name)) for f in fields(protocol) if getattr(protocol, f.name) is not None}
-    tables = {"federation": {name: encoded.pop(name) for name in FEDERATION if name in encoded}, **encoded}
-    seed = [f"seed = {tables.pop('seed')}\n"] if "seed" in tables else []
-    blocks = ["".join([f"[{name}]\n", *(f"{key} = {toml_value(value)}\n" for key, value in table.items())]) for name, table in tables.items()]
-    return "\n".join(seed + blocks)
+    encoded = encode_table(protocol)
+    seed = [f"seed = {encoded.pop('seed')}\n"] if "seed" in encoded else []
+    federation = {name: encoded.pop(name) for name in FEDERATION}
+    return "\n".join(seed + [toml_table(name, table) for name, table in {"federation": federation, **encoded}.items()])
 
 
 def read(path: str | Path, overrides: Iterable[str] = ()) -> Protocol:
@@ -161,6 +160,11 @@ def _override_value(text: str) -> Any:
     except (ValueError, RecursionError):
         return text
     return parsed["value"] if set(parsed) == {"value"} else text
+
+
+def toml_table(name: str, table: Mapping[str, Any]) -> str:
+    """One table in TOML."""
+    return "".join([f"[{name}]\n", *(f"{key} = {toml_value(value)}\n" for key, value in table.items())])
 
 
 def toml_value(value: Any) -> str:

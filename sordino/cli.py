@@ -1,0 +1,253 @@
+"""The command line. Each command reads its input, calls one function of the rooms below, and shows the result.
+
+Rooms that need torch are imported inside the commands, so that `sordino --version` and `sordino check` answer at once.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import click
+import typer
+
+from sordino.protocol import Protocol, SordinoError, UserError, dumps, loads, overridden, read, schema
+from sordino.ui.console import facts_table, messages, percent, print_json, results
+
+if TYPE_CHECKING:
+    from sordino.federation.run import Run
+
+app = typer.Typer(
+    help="Differentially private federated learning whose promises are checked.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+)
+
+EXAMPLE = "digits"
+INTERRUPTED = 130  # what shells expect after Ctrl-C
+
+File = Annotated[Path | None, typer.Argument(metavar="[PROTOCOL.toml]", help="Protocol file; without it, the built-in example.")]
+Sets = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override one key, such as noise.sigma=0.5.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
+Workers = Annotated[int | None, typer.Option(help="Worker processes; by default one per core.")]
+Device = Annotated[str, typer.Option(help="cpu, cuda or mps.")]
+
+
+@app.callback(invoke_without_command=True)
+def top(version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False) -> None:
+    if version:
+        from importlib.metadata import version as installed
+
+        print(installed("sordino"))
+        raise typer.Exit
+
+
+@app.command()
+def train(
+    protocol: File = None,
+    sets: Sets = None,
+    out: Annotated[Path | None, typer.Option(metavar="RUN", help="Run folder; by default runs/<name>-<n>.")] = None,
+    engine: Annotated[str, typer.Option(help="auto or torch.")] = "auto",
+    repeats: Annotated[int, typer.Option(min=1, help="Train with this many seeds; shows mean and spread.")] = 1,
+    workers: Workers = None,
+    device: Device = "cpu",
+    evaluate_every: Annotated[int | None, typer.Option(help="Rounds between two scorings; 0 for none.")] = None,
+    json: Json = False,
+) -> None:
+    """Train a federation and keep the run in a folder."""
+    from sordino.ui.summary import as_document, mean_and_spread, repeats_table, summary
+
+    if engine not in ("auto", "torch"):
+        raise UserError(f"--engine {engine!r}: expected auto or torch.")
+    plan = protocol_from(protocol, sets)
+    runs = []
+    for repeat in range(repeats):
+        seeded = plan if repeats == 1 else replace(plan, seed=(plan.seed or 0) + repeat)
+        place = out if out is None or repeats == 1 else out / f"seed-{seeded.seed}"
+        runs.append(trained(seeded, place, workers, device, evaluate_every))
+        if not json and repeats == 1:
+            results.print(summary(runs[-1]))
+    if repeats > 1 and not json:
+        results.print(repeats_table(runs))
+    if json:
+        print_json(as_document(runs[0]) if repeats == 1 else {"runs": [as_document(run) for run in runs], **mean_and_spread(runs)})
+
+
+def trained(protocol: Protocol, out: Path | None, workers: int | None, device: str, every: int | None) -> Run:
+    """Train with the live display; after Ctrl-C say how to go on."""
+    from sordino.engines import train
+    from sordino.federation.setup import Setup
+    from sordino.ui.progress import TrainingProgress
+    from sordino.ui.summary import described
+
+    where: list[Path] = []
+    with TrainingProgress() as progress:
+
+        def start(setup: Setup, folder: Path) -> None:
+            where.append(folder)
+            messages.print(f"Training {described(setup.protocol)}. Run folder: {folder}", soft_wrap=True)
+            progress.start("training", rounds=setup.protocol.rounds, done=0)
+
+        try:
+            return train(
+                protocol, folder=out, workers=workers, device=device, evaluate_every=every, on_start=start, on_round=progress.advance
+            )
+        except KeyboardInterrupt:
+            raise Stopped(where[0] if where else None) from None
+
+
+@app.command()
+def resume(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run that was interrupted.")],
+    workers: Workers = None,
+    device: Device = "cpu",
+    json: Json = False,
+) -> None:
+    """Go on with a run that was interrupted; with seeded noise it ends as if it had never been."""
+    from sordino.engines import resume
+    from sordino.federation.folder import RunFolder
+    from sordino.federation.setup import Setup
+    from sordino.ui.progress import TrainingProgress
+    from sordino.ui.summary import as_document, summary
+
+    with TrainingProgress() as progress:
+
+        def start(setup: Setup, folder: Path) -> None:
+            done = len(RunFolder(folder).metrics())
+            messages.print(f"Going on with {folder} at round {done + 1} of {setup.protocol.rounds}.")
+            progress.start("training", rounds=setup.protocol.rounds, done=done)
+
+        try:
+            finished = resume(
+                run, workers=workers, device=device, on_start=start, on_round=progress.advance, on_message=lambda text: messages.print(text)
+            )
+        except KeyboardInterrupt:
+            raise Stopped(run) from None
+    if json:
+        print_json(as_document(finished))
+    else:
+        results.print(summary(finished))
+
+
+@app.command()
+def new(
+    name: Annotated[Path, typer.Argument(metavar="[NAME]", help="File to write; .toml is added.")] = Path("federation"),
+    example: Annotated[str, typer.Option("--from", help="Built-in example to start from.")] = EXAMPLE,
+) -> None:
+    """Write a commented protocol file to start from."""
+    target = name if name.suffix == ".toml" else name.with_name(name.name + ".toml")
+    text = example_text(example)
+    try:
+        with open(target, "x", encoding="utf-8") as file:
+            file.write(text)
+    except FileExistsError:
+        raise UserError(f"{target} exists already: choose another name, as in `sordino new mine`.") from None
+    except OSError as error:
+        raise UserError(f"{target} cannot be written: {error.strerror}.") from None
+    results.print(f"Wrote {target}. Next: sordino check {target}, then sordino train {target}", soft_wrap=True)
+
+
+@app.command()
+def check(
+    file: File = None,
+    sets: Sets = None,
+    picture: Annotated[Path | None, typer.Option(metavar="FILE", help="Draw clients and labels (.png, .svg or .pdf).")] = None,
+    show_schema: Annotated[bool, typer.Option("--schema", help="Print the JSON schema of the file, for editors.")] = False,
+    json: Json = False,
+) -> None:
+    """Read a protocol file, say what is wrong with it, or print it complete."""
+    if show_schema:
+        print_json(schema())
+        return
+    protocol = protocol_from(file, sets)
+    if picture is not None:
+        draw(protocol, picture)
+    if json:
+        from sordino.protocol.file import parse
+
+        print_json(parse(dumps(protocol)))
+    else:
+        print(dumps(protocol), end="")
+        messages.print("This protocol is valid." + (f" Picture: {picture}" if picture is not None else ""))
+
+
+@app.command()
+def evaluate(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a finished run.")],
+    data: Annotated[str | None, typer.Argument(metavar="[DATA]", help="Data to score on; by default the run's own.")] = None,
+    json: Json = False,
+) -> None:
+    """Score the model of a run on the test records of some data."""
+    from sordino.federation.evaluation import evaluate_run
+    from sordino.federation.run import Run
+
+    scores = evaluate_run(Run.load(run), data)
+    if json:
+        print_json(scores)
+        return
+    rows = [("Records", f"{scores['records']:,} test records of {scores['data']}"), ("Loss", f"{scores['loss']:.4f}")]
+    if scores["accuracy"] is not None:
+        rows.append(("Accuracy", percent(scores["accuracy"])))
+        rows += [(f"  {name}", percent(share)) for name, share in scores["classes"].items()]
+    results.print(facts_table(rows))
+
+
+class Stopped(SordinoError):
+    """Ctrl-C, after everything was put in order."""
+
+    exit_code = INTERRUPTED
+
+    def __init__(self, run: Path | None) -> None:
+        go_on = f" Go on with: sordino resume {run}" if run is not None else " Nothing was written."
+        super().__init__("stopped." + go_on)
+
+
+def protocol_from(file: Path | None, sets: list[str] | None) -> Protocol:
+    """The protocol of a file, or of the built-in example, with overrides."""
+    return read(file, sets or []) if file is not None else overridden(loads(example_text(EXAMPLE)), sets or [])
+
+
+def example_text(name: str) -> str:
+    """A protocol file that ships with the package."""
+    folder = files("sordino") / "examples"
+    known = sorted(entry.name.removesuffix(".toml") for entry in folder.iterdir() if entry.name.endswith(".toml"))
+    if name not in known:
+        raise UserError(f"--from {name!r}: there is no such example. There are: {', '.join(known)}.")
+    return (folder / f"{name}.toml").read_text(encoding="utf-8")
+
+
+def draw(protocol: Protocol, picture: Path) -> None:
+    """The picture of the partition."""
+    from sordino.federation.data import draw_partition, label_counts, load_dataset, partition
+    from sordino.federation.randomness import Key
+
+    if protocol.data is None:
+        raise UserError("data.name is missing: there are no clients to draw.")
+    dataset = load_dataset(protocol.data.name)
+    parts = partition(dataset, protocol.data, protocol.clients, Key.from_seed(protocol.seed or 0))
+    draw_partition(label_counts(dataset, parts), dataset.classes, picture)
+
+
+def run(arguments: list[str]) -> int:
+    """Run a command line and return its exit code: 0 done, 1 unexpected, 2 bad input, 130 stopped by Ctrl-C."""
+    try:
+        code = app(args=arguments, standalone_mode=False, prog_name="sordino")
+        return code if isinstance(code, int) else 0
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except click.Abort:
+        return INTERRUPTED
+    except SordinoError as error:
+        messages.print(f"sordino: {error}", style="red" if messages.is_terminal else None, markup=False, soft_wrap=True)
+        return error.exit_code
+
+
+def main() -> None:
+    """The `sordino` command."""
+    sys.exit(run(sys.argv[1:]))

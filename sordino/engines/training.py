@@ -1,0 +1,183 @@
+"""`train` and `resume`: from a protocol to a run on disk."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save as save_tensors
+
+from sordino.engines.torch_engine import TorchEngine, checked_device, worker_count
+from sordino.federation.folder import RunFolder, State, claimed_path, now, protocol_digest
+from sordino.federation.loop import RoundMetrics, run_rounds
+from sordino.federation.models.flat import FlatModel
+from sordino.federation.randomness import GENERATOR
+from sordino.federation.run import Run
+from sordino.federation.setup import DataSource, ModelSource, Setup, prepare
+from sordino.federation.storage import held, write_whole, writing
+from sordino.privacy.ledger import Ledger, Opened
+from sordino.privacy.ledger import read as read_ledger
+from sordino.protocol import InvalidValue, Protocol, UserError
+
+SCORINGS = 50  # a run is scored about this many times unless said otherwise
+
+Listener = Callable[[RoundMetrics], None]
+
+
+def train(
+    protocol: Protocol,
+    *,
+    data: DataSource | None = None,
+    model: ModelSource | None = None,
+    folder: str | Path | None = None,
+    workers: int | None = None,
+    device: str = "cpu",
+    evaluate_every: int | None = None,
+    on_start: Callable[[Setup, Path], None] = lambda setup, folder: None,
+    on_round: Listener = lambda metrics: None,
+) -> Run:
+    """Train a federation and keep the run on disk.
+
+    Args:
+        protocol: what is run.
+        data: a name, a path or a `Dataset`, in place of `protocol.data.name`.
+        model: a name, a module or a factory, in place of `protocol.model.name`. A module is copied, never changed.
+        folder: where the run is kept; by default `runs/<data>-<n>`.
+        workers: processes that train clients; by default one per core. The result does not depend on it.
+        device: "cpu", "cuda" or "mps".
+        evaluate_every: rounds between two scorings on the public test records; 0 for none; by default about 50 in a run.
+        on_start: called once, before the first round.
+        on_round: called after every round.
+
+    Raises:
+        UserError: something does not fit; nothing was written.
+
+    Example:
+        >>> from sordino import Protocol, FedAvg, StageWise, Gaussian, train
+        >>> protocol = Protocol(
+        ...     clients=10, rounds=2, local=FedAvg(steps=2, batch=8, clip=1.0, schedule=StageWise(rate=0.5)), noise=Gaussian(sigma=0.01)
+        ... )
+        >>> run = train(protocol, data="digits", model="logistic")  # doctest: +SKIP
+        >>> run.status  # doctest: +SKIP
+        'finished'
+    """
+    every = checked_every(evaluate_every, protocol.rounds)
+    checked_device(device)
+    setup = prepare(protocol, data=data, model=model)
+    facts = run_facts(setup, worker_count(workers, device), device, every)
+    seeded = "fresh" if setup.protocol.noise.secure else "seeded"
+    opened = Opened(protocol=protocol_digest(setup.protocol), generator=GENERATOR, noise=seeded)
+    path = made_folder(folder, setup.protocol)
+    with held(path):
+        place = RunFolder.create(path, setup.protocol, facts, opened)
+        state = State(weights=setup.initial_weights(), round=0)
+        return carry_on(setup, place, state, workers, device, on_start, on_round, model)
+
+
+def resume(
+    folder: str | Path,
+    *,
+    data: DataSource | None = None,
+    model: ModelSource | None = None,
+    workers: int | None = None,
+    device: str = "cpu",
+    on_start: Callable[[Setup, Path], None] = lambda setup, folder: None,
+    on_round: Listener = lambda metrics: None,
+    on_message: Callable[[str], None] = lambda text: None,
+) -> Run:
+    """Go on with a run that was interrupted. With seeded noise it ends as if it had never been.
+
+    Example:
+        >>> resume("runs/digits-1")  # doctest: +SKIP
+    """
+    place = RunFolder.existing(Path(folder))
+    with held(place.path):
+        protocol, facts = place.protocol(), place.facts()
+        refuse_changed(place, protocol, facts)
+        if facts["status"] != "unfinished":
+            raise UserError(f"{place.path} is {facts['status']}: there is nothing left to run.")
+        state, message = place.load_checkpoint()
+        if message:
+            on_message(message)
+        setup = prepare(protocol, data=data, model=model)
+        if setup.data_digest != facts["data_digest"]:
+            raise UserError(f"the data of {place.path} are not those it was started with. Put them back; the run is as it was.")
+        state = state if state is not None else State(weights=setup.initial_weights(), round=0)
+        return carry_on(setup, place, state, workers, device, on_start, on_round, model)
+
+
+def carry_on(
+    setup: Setup,
+    place: RunFolder,
+    state: State,
+    workers: int | None,
+    device: str,
+    on_start: Callable[[Setup, Path], None],
+    on_round: Listener,
+    model: ModelSource | None,
+) -> Run:
+    """Run the rounds that are left and write down how it ended."""
+    place.cut_metrics(state.round)
+    with TorchEngine(setup, workers=workers, device=device) as engine, Ledger.resume(place.ledger_path) as ledger:
+        on_start(setup, place.path)
+        every = place.facts()["evaluate_every"]
+        state, status = run_rounds(setup, engine, place, ledger, state, evaluate_every=every, on_round=on_round)
+    final = FlatModel(setup.module)
+    with writing(place.path / "model.safetensors"):
+        write_whole(place.path / "model.safetensors", save_tensors(final.to_state(torch.from_numpy(state.weights))))
+    place.note(status=status, ended=now())
+    return Run.load(place.path, model=model)
+
+
+def refuse_changed(place: RunFolder, protocol: Protocol, facts: dict[str, Any]) -> None:
+    """A run is resumed only with the protocol that its ledger pays for, by the generator that drew its noise."""
+    opened = read_ledger(place.ledger_path).events[0]
+    if not isinstance(opened, Opened) or opened.protocol != protocol_digest(protocol):
+        raise UserError(f"{place.path / 'protocol.toml'} was changed after the run was started. Put it back, or start a new run from it.")
+    if facts["generator"] != GENERATOR:
+        raise UserError(f"{place.path} was drawn by the generator {facts['generator']}; this version's is {GENERATOR} and draws otherwise.")
+
+
+def made_folder(folder: str | Path | None, protocol: Protocol) -> Path:
+    """The folder of a new run."""
+    if folder is None:
+        name = Path(protocol.data.name).stem if protocol.data is not None else "run"
+        return claimed_path(name, Path("runs"))
+    with writing(Path(folder)):
+        Path(folder).mkdir(parents=True, exist_ok=True)
+    return Path(folder)
+
+
+def checked_every(every: int | None, rounds: int) -> int:
+    """Rounds between two scorings."""
+    if every is None:
+        return max(1, rounds // SCORINGS)
+    if isinstance(every, bool) or not isinstance(every, int) or every < 0:
+        raise InvalidValue("evaluate-every", every, "a whole number, 0 for never")
+    return every
+
+
+def run_facts(setup: Setup, workers: int, device: str, every: int) -> dict[str, Any]:
+    """What run.json says at the start."""
+    research = "seeded: for research, private only while the seed is secret"
+    return {
+        "status": "unfinished",
+        "started": now(),
+        "sordino": version("sordino"),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "engine": "torch",
+        "workers": workers,
+        "device": device,
+        "generator": GENERATOR,
+        "noise": "fresh, from the operating system" if setup.protocol.noise.secure else research,
+        "evaluate_every": every,
+        "parameters": int(setup.initial_weights().size),
+        "input_shape": list(setup.input_shape),
+        "outputs": setup.outputs,
+        "data_digest": setup.data_digest,
+    }

@@ -1,0 +1,58 @@
+"""How the server joins the uploads of a round into the next global model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from sordino.protocol import Aggregation, Median
+
+
+def aggregate(rule: Aggregation, current: np.ndarray, uploads: Iterable[np.ndarray], weights: np.ndarray) -> np.ndarray:
+    """The next global model.
+
+    Sums are taken in float64 in the order given, so equal uploads in equal order give equal bits. A mean reads one upload at a time;
+    a median must hold them all. Without uploads the model stays as it is.
+
+    Args:
+        rule: the protocol's aggregation.
+        current: the present global model.
+        uploads: one vector per participant.
+        weights: one positive number per participant, of any sum; a median ignores them.
+
+    Example:
+        >>> from sordino.protocol import Mean
+        >>> aggregate(Mean(mixing=0.5), np.zeros(2, np.float32), [np.ones(2), 3 * np.ones(2)], np.ones(2))
+        array([1., 1.], dtype=float32)
+    """
+    if len(weights) == 0:
+        return current
+    if isinstance(rule, Median):
+        return coordinate_median(list(uploads)).astype(current.dtype)
+    total = np.zeros(current.shape, dtype=np.float64)
+    for upload, weight in zip(uploads, weights, strict=True):
+        total += upload if weight == 1 else np.multiply(upload, weight, dtype=np.float64)
+    total /= weights.sum()
+    if rule.mixing != 1.0:
+        total = (1.0 - rule.mixing) * current.astype(np.float64) + rule.mixing * total
+    return total.astype(current.dtype)
+
+
+def coordinate_median(uploads: list[np.ndarray], block: int = 1 << 16) -> np.ndarray:
+    """Median of every coordinate, a block of coordinates at a time so that the sorted copy stays small."""
+    size = uploads[0].size
+    parts = [np.median(np.stack([u[start : start + block] for u in uploads]), axis=0) for start in range(0, size, block)]
+    return np.concatenate(parts)
+
+
+def upload_weights(rule: Aggregation, sizes: np.ndarray) -> np.ndarray:
+    """The weight of each participant's upload, from its number of records.
+
+    Example:
+        >>> from sordino.protocol import Mean
+        >>> upload_weights(Mean(weights="records"), np.array([10, 30]))
+        array([10., 30.])
+    """
+    by_records = not isinstance(rule, Median) and rule.weights == "records"
+    return sizes.astype(np.float64) if by_records else np.ones(len(sizes))

@@ -1,0 +1,84 @@
+"""One worker's hands: it trains any client of the federation for one round, or scores the global model on some test records."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from sordino.federation.local import LocalSteps, noisy_upload, train_locally
+from sordino.federation.models.flat import FlatModel
+from sordino.federation.models.losses import evaluate_batch, loss_for
+from sordino.federation.randomness import Purpose
+from sordino.federation.setup import Setup
+
+TEST_CHUNK = 500  # test records scored at once; fixed, so that sums are the same for any number of workers
+
+
+@dataclass(frozen=True, kw_only=True)
+class Upload:
+    """What a client sends to the server in a round, and what the simulation notes about how it came about."""
+
+    client: int
+    vector: np.ndarray
+    steps: LocalSteps
+
+
+@dataclass(frozen=True, kw_only=True)
+class Score:
+    """Sums over some test records."""
+
+    loss: float
+    correct: int
+    count: int
+
+
+class ClientWork:
+    """Runs local work for one client after another. It holds a model that every call overwrites; no state passes between calls."""
+
+    def __init__(self, setup: Setup, device: str = "cpu") -> None:
+        self._setup = setup
+        self._device = torch.device(device)
+        self._model = FlatModel(setup.module, device=device)
+        self._train, self._test = setup.train.to(self._device), setup.test.to(self._device)
+        self._loss = loss_for(setup.train.y)
+
+    def upload(self, *, client: int, round: int, weights: np.ndarray) -> Upload:
+        """Train a client from the global model and add its noise."""
+        rule = self._setup.protocol.local
+        # Layers that draw for themselves (dropout) use torch's own generator: it is set anew for every client and round.
+        torch.manual_seed(self._setup.key.stream(Purpose.LOCAL_MODEL, client=client, round=round).seed())
+        steps = train_locally(
+            self._model,
+            torch.from_numpy(weights).to(self._device),
+            rule,
+            rule.schedule.rates(round=round, steps=rule.steps),
+            self._batches(client, round),
+            self._loss,
+        )
+        stream = self._setup.noise_key.stream(Purpose.UPLOAD_NOISE, client=client, round=round)
+        return Upload(client=client, vector=noisy_upload(self._model.weights, self._setup.protocol.noise, stream), steps=steps)
+
+    def _batches(self, client: int, round: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        part, rule = self._setup.parts[client], self._setup.protocol.local
+        draws = self._setup.key.stream(Purpose.MINIBATCH, client=client, round=round).subsets(rule.steps, rule.batch, len(part))
+        for rows in torch.from_numpy(part[draws]).to(self._device):
+            yield self._train.inputs(rows), self._train.y.index_select(0, rows)
+
+    def score(self, *, weights: np.ndarray, rows: slice) -> Score:
+        """Score the global model on a slice of the test records."""
+        self._model.load(torch.from_numpy(weights).to(self._device))
+        loss, correct, count = evaluate_batch(self._model.predict(self._test.inputs(rows)), self._test.y[rows])
+        return Score(loss=loss, correct=correct or 0, count=count)
+
+
+def score_chunks(records: int) -> list[slice]:
+    """The test records in chunks of fixed size."""
+    return [slice(start, min(start + TEST_CHUNK, records)) for start in range(0, records, TEST_CHUNK)]
+
+
+def joined(scores: list[Score]) -> Score:
+    """The score over all chunks, summed in their order."""
+    return Score(loss=sum(s.loss for s in scores), correct=sum(s.correct for s in scores), count=sum(s.count for s in scores))

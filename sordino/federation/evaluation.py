@@ -1,0 +1,72 @@
+"""Scoring the model of a run on test records, class by class, and client by client."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from sordino.federation.data import Dataset, load_dataset
+from sordino.federation.models import evaluate_batch
+from sordino.federation.run import Run
+from sordino.federation.setup import DataSource, Tensors, tensors
+from sordino.protocol import UserError
+
+
+def evaluate_run(run: Run, data: DataSource | None = None, *, chunk: int = 500) -> dict[str, Any]:
+    """Loss, and for classification accuracy in all and per class, of a run's model on the test records of some data.
+
+    Args:
+        run: a finished run.
+        data: a name, a path or a `Dataset`; by default the data of the run.
+        chunk: records scored at once.
+
+    Raises:
+        UserError: the model does not fit the data.
+
+    Example:
+        >>> evaluate_run(Run.load("runs/digits-1"))["accuracy"]  # doctest: +SKIP
+        0.93
+    """
+    source = data if data is not None else run.protocol.data.name if run.protocol.data is not None else ""
+    dataset = source if isinstance(source, Dataset) else load_dataset(source)
+    refuse_other_shape(run, dataset)
+    records = tensors(dataset, "test")
+    loss, correct = scored(run.model, records, chunk)
+    targets = records.y.numpy()
+    classes = None
+    if dataset.classes is not None:
+        present = [label for label in range(len(dataset.classes)) if (targets == label).any()]
+        classes = {dataset.classes[label]: float(correct[targets == label].mean()) for label in present}
+    return {
+        "run": str(run.folder),
+        "data": dataset.name,
+        "records": len(targets),
+        "loss": loss,
+        "accuracy": float(correct.mean()) if classes is not None else None,
+        "classes": classes,
+    }
+
+
+def scored(model: torch.nn.Module, records: Tensors, chunk: int) -> tuple[float, np.ndarray]:
+    """Mean loss over the records, and for each whether it was classified rightly."""
+    total, correct = 0.0, []
+    with torch.no_grad():
+        for start in range(0, len(records.y), chunk):
+            rows = slice(start, start + chunk)
+            outputs, targets = model(records.inputs(rows)), records.y[rows]
+            total += evaluate_batch(outputs, targets).loss_sum
+            correct.append((outputs.argmax(dim=1) == targets).numpy() if not targets.is_floating_point() else np.zeros(len(targets)))
+    return total / len(records.y), np.concatenate(correct)
+
+
+def refuse_other_shape(run: Run, dataset: Dataset) -> None:
+    """A model can be scored only on records of the shape and with the outputs that it was made for."""
+    made_for = tuple(run.facts["input_shape"]), run.facts["outputs"]
+    given = dataset.input_shape, dataset.outputs
+    if given != made_for:
+        raise UserError(
+            f"{dataset.name} has records of shape {given[0]} and {given[1]} outputs; "
+            f"the model of {run.folder} was made for {made_for[0]} and {made_for[1]}."
+        )

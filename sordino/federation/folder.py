@@ -1,0 +1,173 @@
+"""The folder of a run on disk: what is in it, and how it is written so that a crash at any moment loses nothing that counts.
+
+protocol.toml       the protocol, resolved and complete
+run.json            facts about the run: engine, versions, kind of noise, how it ended
+ledger.jsonl        what was spent; a round's line is on disk before its uploads are used
+metrics.jsonl       one line per round
+checkpoint          the state after a round, whole or absent; checkpoint.previous is the one before
+model.safetensors   the final model
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sordino.federation.storage import pack, unpack, write_whole, writing
+from sordino.privacy.ledger import Ledger, Opened
+from sordino.protocol import Protocol, UserError, dumps, loads
+
+
+@dataclass(frozen=True, kw_only=True)
+class State:
+    """What a run needs in order to go on: the global model, and the round that comes next."""
+
+    weights: np.ndarray
+    round: int
+
+
+class RunFolder:
+    """Reads and writes the files of one run. It holds the open ledger while a run is under way."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @classmethod
+    def create(cls, path: Path, protocol: Protocol, facts: Mapping[str, Any], opened: Opened) -> RunFolder:
+        """Fill the empty folder of a new run; one that holds anything already is refused."""
+        if any(entry.name != "lock" for entry in path.iterdir()):
+            advice = f"go on with `sordino resume {path}`" if (path / "protocol.toml").exists() else "or empty it"
+            raise UserError(f"{path} is not empty. Choose another folder with --out, {advice}.")
+        folder = cls(path)
+        with writing(path):
+            write_whole(path / "run.json", as_json(dict(facts)))
+            Ledger.create(path / "ledger.jsonl", opened).close()
+            write_whole(path / "metrics.jsonl", b"")
+            write_whole(path / "protocol.toml", dumps(protocol).encode())  # last: a folder with it is a complete run
+        return folder
+
+    @classmethod
+    def existing(cls, path: Path) -> RunFolder:
+        """The folder of a run that was started earlier."""
+        if not (path / "protocol.toml").is_file():
+            raise UserError(f"there is no run in {str(path)!r}: a run is a folder with protocol.toml, ledger.jsonl and checkpoint.")
+        return cls(path)
+
+    @property
+    def ledger_path(self) -> Path:
+        return self.path / "ledger.jsonl"
+
+    def protocol(self) -> Protocol:
+        """The protocol of the run, held against the digest that its ledger was opened with."""
+        try:
+            return loads((self.path / "protocol.toml").read_text(encoding="utf-8"))
+        except OSError as error:
+            raise UserError(f"{self.path / 'protocol.toml'} cannot be read: {error.strerror}.") from None
+
+    def facts(self) -> dict[str, Any]:
+        """What run.json says."""
+        try:
+            return dict(json.loads((self.path / "run.json").read_bytes()))
+        except (OSError, ValueError):
+            raise UserError(f"{self.path / 'run.json'} cannot be read: the run is damaged.") from None
+
+    def note(self, **facts: Any) -> None:
+        """Change facts in run.json."""
+        with writing(self.path / "run.json"):
+            write_whole(self.path / "run.json", as_json({**self.facts(), **facts}))
+
+    def save_checkpoint(self, state: State) -> None:
+        """Keep the state, and the checkpoint before it as a second line of defence."""
+        target = self.path / "checkpoint"
+        with writing(target):
+            content = pack({"weights": state.weights}, {"round": state.round})
+            if target.exists():
+                write_whole(self.path / "checkpoint.previous", target.read_bytes())
+            write_whole(target, content)
+
+    def load_checkpoint(self) -> tuple[State | None, str]:
+        """The newest state that is whole (None: none was written yet), and a word if the newest one was damaged.
+
+        Raises:
+            UserError: there are checkpoints, and all are damaged.
+        """
+        damage = []
+        for name in ("checkpoint", "checkpoint.previous"):
+            path = self.path / name
+            if not path.exists():
+                continue
+            try:
+                arrays, facts = unpack(path.read_bytes())
+                state = State(weights=arrays["weights"], round=int(facts["round"]))
+            except (OSError, ValueError, KeyError) as error:
+                damage.append(f"{path} is damaged ({error})")
+                continue
+            return state, f"{damage[0]}; going on from the one before it, round {state.round}." if damage else ""
+        if damage:
+            raise UserError("; ".join(damage) + ". Nothing was changed. Put back a copy of a checkpoint, or start a new run.")
+        return None, ""
+
+    def append_metrics(self, row: Mapping[str, Any]) -> None:
+        """Add the line of a round."""
+        path = self.path / "metrics.jsonl"
+        with writing(path), open(path, "ab") as file:
+            file.write(as_line(row))
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """The lines of all rounds; one that a crash cut short is left out."""
+        try:
+            lines = (self.path / "metrics.jsonl").read_bytes().split(b"\n")[:-1]
+        except OSError:
+            return []
+        try:
+            return [{key: math.inf if value == "inf" else value for key, value in json.loads(line).items()} for line in lines]
+        except ValueError:
+            raise UserError(f"{self.path / 'metrics.jsonl'} is damaged: a line is not JSON.") from None
+
+    def cut_metrics(self, rounds: int) -> None:
+        """Forget the metrics of rounds that will be run again."""
+        kept = [row for row in self.metrics() if row["round"] < rounds]
+        with writing(self.path / "metrics.jsonl"):
+            write_whole(self.path / "metrics.jsonl", b"".join(as_line(row) for row in kept))
+
+
+def protocol_digest(protocol: Protocol) -> str:
+    """SHA-256 of the protocol as it is written to the run folder."""
+    return hashlib.sha256(dumps(protocol).encode()).hexdigest()
+
+
+def claimed_path(name: str, root: Path) -> Path:
+    """Make and return `runs/<name>-<n>` with the first number that is free; two processes never get the same."""
+    stem = "".join(c if c.isalnum() or c in "-_." else "-" for c in name).strip("-.") or "run"
+    with writing(root):
+        root.mkdir(parents=True, exist_ok=True)
+        number = 1
+        while True:
+            try:
+                (root / f"{stem}-{number}").mkdir()
+                return root / f"{stem}-{number}"
+            except FileExistsError:
+                number += 1
+
+
+def now() -> str:
+    """The present time, in UTC."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+
+
+def as_json(value: Mapping[str, Any]) -> bytes:
+    return (json.dumps(value, indent=2) + "\n").encode()
+
+
+def as_line(row: Mapping[str, Any]) -> bytes:
+    """One line of JSON; infinity is the string "inf"."""
+    plain = {key: "inf" if isinstance(value, float) and math.isinf(value) else value for key, value in row.items()}
+    return (json.dumps(plain, allow_nan=False) + "\n").encode()

@@ -1,0 +1,64 @@
+"""What a client computes in a round: K clipped steps from the global model, then noise on what it uploads."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from sordino.federation.models.flat import FlatModel
+from sordino.federation.models.losses import Loss
+from sordino.federation.randomness import Stream
+from sordino.protocol import FedProx, LocalRule, Noise
+
+# Clipping aims this much inside the ball, so that rounding in float32 cannot leave it.
+INSIDE = 1.0 - 1e-6
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalSteps:
+    """What happened in a client's steps, for the metrics. It comes from private data and is not covered by any guarantee."""
+
+    clipped: int
+    nonfinite: int
+
+
+def train_locally(
+    model: FlatModel,
+    start: torch.Tensor,
+    rule: LocalRule,
+    rates: Iterable[float],
+    batches: Iterable[tuple[torch.Tensor, torch.Tensor]],
+    loss: Loss,
+) -> LocalSteps:
+    """Run the local steps of convergent-dp Eq. 2 (FedAvg) or Eq. 4 (FedProx); the result is left in `model.weights`.
+
+    A gradient that is not finite counts as zero: the step then depends on the data no more than a clipped one, and failing
+    is no side channel.
+    """
+    model.load(start)
+    pull = rule.proximal if isinstance(rule, FedProx) else 0.0
+    clipped = nonfinite = 0
+    for rate, (inputs, targets) in zip(rates, batches, strict=True):
+        model.loss_gradient(inputs, targets, loss)
+        norm = float(torch.linalg.vector_norm(model.gradients, dtype=torch.float64))
+        if pull > 0:
+            model.weights.lerp_(start, rate * pull)  # w - eta alpha (w - w_t)
+        if not math.isfinite(norm):
+            nonfinite += 1
+            continue
+        clipped += norm > rule.clip
+        scale = min(1.0, rule.clip * INSIDE / norm) if norm > 0 else 1.0
+        model.weights.add_(model.gradients, alpha=-rate * scale)
+    return LocalSteps(clipped=clipped, nonfinite=nonfinite)
+
+
+def noisy_upload(weights: torch.Tensor, noise: Noise, stream: Stream) -> np.ndarray:
+    """The vector that leaves the client: its model with noise on every coordinate, rounded to float32 once."""
+    local = weights.detach().cpu().numpy()
+    if noise.sigma == 0:
+        return local.copy()
+    return (local + noise.sigma * stream.normals(local.size)).astype(np.float32)

@@ -1,0 +1,168 @@
+"""The rounds of a training, one after another: draw, charge, train, aggregate, record."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field
+from typing import Protocol as Interface
+
+import numpy as np
+
+from sordino.federation.aggregation import aggregate, upload_weights
+from sordino.federation.client import Score, Upload
+from sordino.federation.folder import RunFolder, State
+from sordino.federation.participation import participants
+from sordino.federation.setup import Setup
+from sordino.federation.storage import writing
+from sordino.privacy.ledger import Ledger
+from sordino.protocol import Mean, Protocol
+
+
+class Engine(Interface):
+    """Who executes the local work."""
+
+    def uploads(self, *, round: int, weights: np.ndarray, participants: np.ndarray) -> Iterator[Upload]:
+        """The uploads of a round, in the order of the participants."""
+
+    def score(self, weights: np.ndarray) -> Score:
+        """Score a model on the public test records."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoundMetrics:
+    """What is recorded of a round. `loss` and `accuracy` are of the public test records, None where they were not asked for.
+
+    `clip_fraction` and `nonfinite_steps` come from clients' private data and are not covered by any guarantee.
+    """
+
+    round: int
+    participants: int
+    loss: float | None
+    accuracy: float | None
+    signal_to_noise: float | None
+    bytes_up: int
+    bytes_down: int
+    clip_fraction: float | None
+    nonfinite_steps: int
+    seconds: float
+    status: str
+
+
+@dataclass
+class Tally:
+    """Counts over the uploads of one round, filled while they stream by."""
+
+    clipped: int = 0
+    nonfinite: int = 0
+    clients: list[int] = field(default_factory=list)
+
+    def counted(self, uploads: Iterator[Upload]) -> Iterator[np.ndarray]:
+        """Pass the vectors on and count."""
+        for upload in uploads:
+            self.clipped += upload.steps.clipped
+            self.nonfinite += upload.steps.nonfinite
+            self.clients.append(upload.client)
+            yield upload.vector
+
+
+def run_rounds(
+    setup: Setup,
+    engine: Engine,
+    folder: RunFolder,
+    ledger: Ledger,
+    state: State,
+    *,
+    evaluate_every: int,
+    on_round: Callable[[RoundMetrics], None],
+) -> tuple[State, str]:
+    """Run the rounds that are left. Returns the last state and how the run ended: "finished" or "diverged"."""
+    protocol = setup.protocol
+    keeper = Keeper(folder, every_round=protocol.noise.secure)
+    try:
+        while state.round < protocol.rounds:
+            evaluate = is_evaluated(state.round, protocol.rounds, evaluate_every)
+            after, metrics = one_round(setup, engine, ledger, state, evaluate=evaluate)
+            folder.append_metrics(asdict(metrics))
+            on_round(metrics)
+            if metrics.status == "diverged":
+                return state, "diverged"
+            state = after
+            keeper.keep(state, last=state.round == protocol.rounds)
+    except KeyboardInterrupt:
+        keeper.keep(state, last=True)
+        raise
+    return state, "finished"
+
+
+def one_round(setup: Setup, engine: Engine, ledger: Ledger, state: State, *, evaluate: bool) -> tuple[State, RoundMetrics]:
+    """One round of the federation."""
+    started = time.perf_counter()
+    protocol, t = setup.protocol, state.round
+    # Who takes part is drawn independently of all data.
+    chosen = participants(protocol, round=t, key=setup.key)
+    # Charge, then release: the line is on disk before any upload exists.
+    with writing(ledger.path):
+        ledger.charge(round=t, clients=chosen)
+    # Clients train and upload; the server reads the uploads in the order of the clients.
+    tally = Tally()
+    uploads = tally.counted(engine.uploads(round=t, weights=state.weights, participants=chosen))
+    weights = aggregate(protocol.aggregation, state.weights, uploads, upload_weights(protocol.aggregation, setup.sizes[chosen]))
+    # The new model is scored on public records.
+    diverged = not bool(np.isfinite(weights).all())
+    score = engine.score(weights) if evaluate and not diverged else None
+    return State(weights=weights, round=t + 1), RoundMetrics(
+        round=t,
+        participants=len(chosen),
+        loss=finite(score.loss / score.count) if score is not None else None,
+        accuracy=score.correct / score.count if score is not None and setup.classification else None,
+        signal_to_noise=None if diverged else signal_to_noise(protocol, state.weights, weights, len(chosen)),
+        bytes_up=len(chosen) * weights.nbytes,
+        bytes_down=len(chosen) * weights.nbytes,
+        clip_fraction=tally.clipped / (len(chosen) * protocol.local.steps) if len(chosen) > 0 else None,
+        nonfinite_steps=tally.nonfinite,
+        seconds=time.perf_counter() - started,
+        status="diverged" if diverged else "ok",
+    )
+
+
+def is_evaluated(round: int, rounds: int, every: int) -> bool:
+    """Whether a round's model is scored: every so many rounds, and the last one always; never for 0."""
+    return every > 0 and ((round + 1) % every == 0 or round + 1 == rounds)
+
+
+def finite(value: float) -> float | None:
+    """The value, or None where it overflowed."""
+    return value if math.isfinite(value) else None
+
+
+def signal_to_noise(protocol: Protocol, before: np.ndarray, after: np.ndarray, uploads: int) -> float | None:
+    """Estimated norm of the noiseless move of the model over the expected norm of the noise in it, from released values only.
+
+    The squared norm of the move has the expectation signal^2 + d noise^2, so the signal is what is left after taking the noise out.
+    """
+    if not isinstance(protocol.aggregation, Mean) or protocol.aggregation.weights != "equal" or uploads == 0:
+        return None
+    if protocol.noise.sigma == 0:
+        return math.inf
+    noise = protocol.aggregation.mixing * protocol.noise.sigma * math.sqrt(before.size / uploads)
+    move = float(np.linalg.norm((after - before).astype(np.float64)))
+    return math.sqrt(max(0.0, move**2 - noise**2)) / noise
+
+
+class Keeper:
+    """Decides when a state is worth a checkpoint. It remembers when the last one was written and how long that took."""
+
+    def __init__(self, folder: RunFolder, *, every_round: bool) -> None:
+        # Noise that cannot be repeated makes a repeated round cost again, so there every round is kept.
+        self._folder, self._every_round = folder, every_round
+        self._cost, self._written = 0.0, time.monotonic()
+
+    def keep(self, state: State, *, last: bool) -> None:
+        """Write the state, unless the last checkpoint is so young that writing would cost more than a twentieth of the time."""
+        started = time.monotonic()
+        if last or self._every_round or started - self._written >= 20 * self._cost:
+            self._folder.save_checkpoint(state)
+            self._written = time.monotonic()
+            self._cost = self._written - started

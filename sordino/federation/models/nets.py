@@ -1,0 +1,142 @@
+"""The small networks, each a plain stack of layers: `(input_shape, outputs)` to an `nn.Sequential`.
+
+All end in logits (or predicted quantities). Where a paper ends in a softmax or log-softmax, that belongs to the loss: the
+cross-entropy of Sordino takes logits, and is the same function of them.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import torch
+from torch import nn
+
+from sordino.protocol import UserError
+
+Shape = tuple[int, ...]  # of one record: (features,), (channels, length) or (channels, height, width)
+
+
+def logistic(input_shape: Shape, outputs: int) -> nn.Sequential:
+    """Logistic regression (linear regression, under the squared error).
+
+    Example:
+        >>> sum(p.numel() for p in logistic((1, 8, 8), 10).parameters())
+        650
+    """
+    return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(input_shape), outputs))
+
+
+def mlp(input_shape: Shape, outputs: int) -> nn.Sequential:
+    """One hidden layer of 32.
+
+    Example:
+        >>> sum(p.numel() for p in mlp((1, 8, 8), 10).parameters())
+        2410
+    """
+    return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(input_shape), 32), nn.ReLU(), nn.Linear(32, outputs))
+
+
+def lenet5(input_shape: Shape, outputs: int) -> nn.Sequential:
+    """LeNet-5 as it is used today: unpadded, ReLU, max pooling.
+
+    Example:
+        >>> sum(p.numel() for p in lenet5((1, 28, 28), 10).parameters())
+        44426
+    """
+    channels = image_channels("lenet5", input_shape, smallest=16)
+    features = [*convolution(channels, 6, kernel=5), nn.MaxPool2d(2), *convolution(6, 16, kernel=5), nn.MaxPool2d(2)]
+    return with_head(features, input_shape, 120, 84, outputs)
+
+
+def prifedsync_mnist(input_shape: Shape, outputs: int) -> nn.Sequential:
+    """PriFedSync, section 4.1. The widths are those of its repository; its dropout is not in the paper and left out.
+
+    Example:
+        >>> sum(p.numel() for p in prifedsync_mnist((1, 28, 28), 10).parameters())
+        1199882
+    """
+    channels = image_channels("prifedsync-mnist", input_shape, smallest=6)
+    features = [*convolution(channels, 32), *convolution(32, 64), nn.MaxPool2d(2)]
+    return with_head(features, input_shape, 128, outputs)
+
+
+def prifedsync_cifar(input_shape: Shape, outputs: int) -> nn.Sequential:
+    """PriFedSync, section 4.2: the network of TensorFlow's tutorial on images.
+
+    Example:
+        >>> sum(p.numel() for p in prifedsync_cifar((3, 32, 32), 10).parameters())
+        122570
+    """
+    channels = image_channels("prifedsync-cifar", input_shape, smallest=18)
+    features = [*convolution(channels, 32), nn.MaxPool2d(2), *convolution(32, 64), nn.MaxPool2d(2), *convolution(64, 64)]
+    return with_head(features, input_shape, 64, outputs)
+
+
+def udp_mnist(input_shape: Shape, outputs: int) -> nn.Sequential:
+    """UDP-FL's network for MNIST. The paper gives no widths; these are the ones of PyTorch's first MNIST example.
+
+    Example:
+        >>> sum(p.numel() for p in udp_mnist((1, 28, 28), 10).parameters())
+        21840
+    """
+    channels = image_channels("udp-mnist", input_shape, smallest=16)
+    features = [*convolution(channels, 10, kernel=5), nn.MaxPool2d(2), *convolution(10, 20, kernel=5), nn.MaxPool2d(2)]
+    return with_head(features, input_shape, 50, outputs)
+
+
+def udp_medical(input_shape: Shape, outputs: int) -> nn.Sequential:
+    """UDP-FL's four convolutions for Medical MNIST. The paper gives no widths; they double here while the image halves.
+
+    Example:
+        >>> sum(p.numel() for p in udp_medical((3, 64, 64), 10).parameters())
+        368618
+    """
+    channels = image_channels("udp-medical", input_shape, smallest=16)
+    widths = [channels, 16, 32, 64, 128]
+    features: list[nn.Module] = []
+    for before, after in itertools.pairwise(widths):
+        features += [*convolution(before, after, padding=1), nn.MaxPool2d(2)]
+    return with_head(features, input_shape, 128, 64, outputs)
+
+
+def udp_wind(input_shape: Shape, outputs: int) -> nn.Sequential:
+    """UDP-FL's "simple CNN" for wind power, over time: from the last hours' series to the coming hours. Widths are ours.
+
+    Example:
+        >>> sum(p.numel() for p in udp_wind((7, 48), 48).parameters())
+        75696
+    """
+    if len(input_shape) != 2:
+        raise UserError(f"model udp-wind takes series of shape (channels, hours); the records have shape {input_shape}")
+    features = [nn.Conv1d(input_shape[0], 16, 3, padding=1), nn.ReLU(), nn.Conv1d(16, 32, 3, padding=1), nn.ReLU()]
+    return with_head(features, input_shape, outputs)
+
+
+def convolution(channels: int, filters: int, *, kernel: int = 3, padding: int = 0) -> list[nn.Module]:
+    """A convolution and its ReLU."""
+    return [nn.Conv2d(channels, filters, kernel, padding=padding), nn.ReLU()]
+
+
+def with_head(features: list[nn.Module], input_shape: Shape, *widths: int) -> nn.Sequential:
+    """The features, flattened, then linear layers to the given widths with ReLU between them."""
+    body = nn.Sequential(*features, nn.Flatten())
+    with torch.no_grad():
+        width = body(torch.zeros(1, *input_shape)).shape[1]
+    head: list[nn.Module] = []
+    for after in widths:
+        head += [nn.Linear(width, after), nn.ReLU()]
+        width = after
+    return nn.Sequential(*body, *head[:-1])
+
+
+def image_channels(model: str, input_shape: Shape, *, smallest: int) -> int:
+    """The channels of images of at least `smallest` by `smallest`; anything else is refused in the model's name."""
+    if len(input_shape) != 3:
+        raise UserError(f"model {model} takes images of shape (channels, height, width); the records have shape {input_shape}")
+    channels, height, width = input_shape
+    if min(height, width) < smallest:
+        raise UserError(
+            f"model {model} takes images of at least {smallest} x {smallest}; these are {height} x {width}. Use mlp or logistic instead."
+        )
+    return channels

@@ -1,0 +1,100 @@
+"""A run as a value in Python: its model, its metrics, its ledger, its folder."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import load as load_tensors
+from torch import nn
+
+from sordino.federation.folder import RunFolder
+from sordino.federation.loop import RoundMetrics
+from sordino.federation.models import build_model
+from sordino.federation.setup import IN_PYTHON, ModelSource
+from sordino.privacy.ledger import Event
+from sordino.privacy.ledger import read as read_ledger
+from sordino.protocol import Protocol, UserError
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Run:
+    """A training and what became of it.
+
+    Attributes:
+        folder: where it is on disk.
+        protocol: what was run, resolved and complete.
+        status: "finished", "diverged", or "unfinished".
+        metrics: one array per metric, one entry per round; NaN where a round was not scored.
+        ledger: every charge, in order.
+        facts: engine, versions, kind of noise and the like.
+
+    Example:
+        >>> run = Run.load("runs/digits-1")  # doctest: +SKIP
+        >>> run.metrics["accuracy"][-1]  # doctest: +SKIP
+        np.float64(0.93)
+    """
+
+    folder: Path
+    protocol: Protocol
+    status: str
+    metrics: dict[str, np.ndarray]
+    ledger: tuple[Event, ...]
+    facts: dict[str, Any]
+    state: dict[str, torch.Tensor] | None
+    source: ModelSource | None = None
+
+    @classmethod
+    def load(cls, folder: str | Path, *, model: ModelSource | None = None) -> Run:
+        """Read a run back; reading changes nothing. A model that was handed over in Python must be handed over again.
+
+        Raises:
+            UserError: there is no run, or its files are damaged.
+        """
+        place = RunFolder.existing(Path(folder))
+        facts = place.facts()
+        return cls(
+            folder=place.path,
+            protocol=place.protocol(),
+            status=facts["status"],
+            metrics=as_arrays(place.metrics()),
+            ledger=read_ledger(place.ledger_path).events,
+            facts=facts,
+            state=read_state(place.path / "model.safetensors"),
+            source=model,
+        )
+
+    @property
+    def model(self) -> nn.Module:
+        """The trained model, a fresh module on every access.
+
+        Raises:
+            UserError: the run is not finished, or its model was handed over in Python and is not known here.
+        """
+        if self.state is None:
+            raise UserError(f"{self.folder} has no model yet: it is {self.status}. Finish it with `sordino resume {self.folder}`.")
+        source = self.source if self.source is not None else self.protocol.model.name if self.protocol.model is not None else ""
+        if isinstance(source, str) and source.startswith(IN_PYTHON):
+            raise UserError(f"the model of {self.folder} was handed over in Python: use Run.load({str(self.folder)!r}, model=...).")
+        module = build_model(source, tuple(self.facts["input_shape"]), self.facts["outputs"], seed=0)
+        module.load_state_dict(self.state)
+        return module.eval()
+
+
+def as_arrays(rows: list[dict[str, Any]]) -> dict[str, np.ndarray]:
+    """Rows of metrics as one array per metric; None becomes NaN."""
+    names = [f.name for f in fields(RoundMetrics)]
+    return {name: np.array([np.nan if row[name] is None else row[name] for row in rows]) for name in names}
+
+
+def read_state(path: Path) -> dict[str, torch.Tensor] | None:
+    """The tensors of a finished model, or None where there is none."""
+    if not path.exists():
+        return None
+    try:
+        return dict(load_tensors(path.read_bytes()))
+    except Exception as error:
+        raise UserError(f"{path} is damaged: {error}") from None

@@ -1,0 +1,150 @@
+"""From a protocol to everything that a round needs: data shared out to clients, a model that fits them, keys. All checks are here."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import nn
+
+from sordino.federation.data import Dataset, digest, load_dataset, partition
+from sordino.federation.models import build_model, check_model
+from sordino.federation.models.flat import FlatModel
+from sordino.federation.randomness import Key, Purpose
+from sordino.protocol import Data, Model, Protocol, UserError
+
+IN_PYTHON = "python:"  # begins the name of data or of a model that was handed over as an object and cannot be found again by name
+
+DataSource = str | Dataset
+ModelSource = str | nn.Module | Callable[..., nn.Module]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tensors:
+    """The records as tensors, shared by all workers; `inputs` makes a model's input of some rows."""
+
+    x: torch.Tensor
+    y: torch.Tensor
+    scale: torch.Tensor
+    shift: torch.Tensor
+
+    def inputs(self, rows: torch.Tensor | slice) -> torch.Tensor:
+        """Records in the form the model sees."""
+        chosen = self.x.index_select(0, rows) if isinstance(rows, torch.Tensor) else self.x[rows]
+        return chosen.to(torch.float32).mul(self.scale).add_(self.shift)
+
+    def to(self, device: torch.device) -> Tensors:
+        """The same on another device."""
+        return Tensors(x=self.x.to(device), y=self.y.to(device), scale=self.scale.to(device), shift=self.shift.to(device))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setup:
+    """A protocol made concrete. Workers get it whole; nothing in it changes during a run."""
+
+    protocol: Protocol
+    train: Tensors
+    test: Tensors
+    parts: tuple[np.ndarray, ...]
+    classification: bool
+    outputs: int
+    input_shape: tuple[int, ...]
+    module: nn.Module
+    key: Key
+    noise_key: Key
+    data_digest: str
+
+    @property
+    def sizes(self) -> np.ndarray:
+        """Number of records of every client."""
+        return np.array([len(part) for part in self.parts])
+
+    def initial_weights(self) -> np.ndarray:
+        """The model before the first round, as one vector."""
+        return FlatModel(self.module).weights.numpy().copy()
+
+
+def prepare(protocol: Protocol, *, data: DataSource | None = None, model: ModelSource | None = None) -> Setup:
+    """Load, share out, build and check. Everything that a person can have got wrong is refused here, before anything is written.
+
+    Raises:
+        UserError: no data or model named, data that cannot be found, a batch larger than a client's records, a model that does
+            not fit the data, and the like.
+
+    Example:
+        >>> setup = prepare(protocol, data="digits", model="mlp")  # doctest: +SKIP
+    """
+    protocol = resolved(protocol, data, model)
+    spec, net = protocol.data, protocol.model
+    if spec is None or net is None or protocol.seed is None:
+        raise UserError("data.name or model.name is missing: say what is trained on what, such as data.name='digits', model.name='mlp'.")
+    key = Key.from_seed(protocol.seed)
+    dataset = data if isinstance(data, Dataset) else load_dataset(_findable(spec.name, "data"))
+    parts = partition(dataset, spec, protocol.clients, key)
+    refuse_small_clients(parts, protocol.local.batch)
+    source = model if model is not None and not isinstance(model, str) else _findable(net.name, "model")
+    module = build_model(source, dataset.input_shape, dataset.outputs, seed=key.stream(Purpose.INITIAL_MODEL).seed())
+    train, test = tensors(dataset, "train"), tensors(dataset, "test")
+    check_model(module, train.inputs(slice(0, 2)), dataset.outputs, net.parameters)
+    return Setup(
+        protocol=protocol,
+        train=train,
+        test=test,
+        parts=parts,
+        classification=dataset.classes is not None,
+        outputs=dataset.outputs,
+        input_shape=dataset.input_shape,
+        module=module,
+        key=key,
+        noise_key=Key.from_system() if protocol.noise.secure else key,
+        data_digest=shares_digest(dataset, parts),
+    )
+
+
+def resolved(protocol: Protocol, data: DataSource | None, model: ModelSource | None) -> Protocol:
+    """The complete protocol of a run: with its seed, and with the names of the data and the model that were given."""
+    if data is not None:
+        name = data if isinstance(data, str) else IN_PYTHON + data.name
+        protocol = replace(protocol, data=replace(protocol.data, name=name) if protocol.data is not None else Data(name=name))
+    if model is not None:
+        name = model if isinstance(model, str) else IN_PYTHON + getattr(model, "__name__", type(model).__name__)
+        protocol = replace(protocol, model=replace(protocol.model, name=name) if protocol.model is not None else Model(name=name))
+    if protocol.seed is None:
+        protocol = replace(protocol, seed=int.from_bytes(Key.from_system().secret[:6], "little"))
+    return protocol
+
+
+def _findable(name: str, what: str) -> str:
+    if name.startswith(IN_PYTHON):
+        given = name.removeprefix(IN_PYTHON)
+        raise UserError(f"the {what} {given!r} was handed over in Python, not by name: hand it over again, as {what}=...")
+    return name
+
+
+def refuse_small_clients(parts: tuple[np.ndarray, ...], batch: int) -> None:
+    """A step draws distinct records, so the smallest client must hold a batch."""
+    smallest = min(range(len(parts)), key=lambda client: len(parts[client]))
+    if len(parts[smallest]) < batch:
+        raise UserError(
+            f"local.batch = {batch}: client {smallest} has {len(parts[smallest])} records, and a step draws distinct records. "
+            f"Lower local.batch to {len(parts[smallest])}, or give clients more records."
+        )
+
+
+def tensors(dataset: Dataset, which: str) -> Tensors:
+    """The training or the test records of a data set as tensors."""
+    x, y = (dataset.x_train, dataset.y_train) if which == "train" else (dataset.x_test, dataset.y_test)
+    arrays = (x, y, dataset.scale, dataset.shift)
+    made = [torch.from_numpy(array if array.flags.writeable else array.copy()) for array in arrays]
+    return Tensors(x=made[0], y=made[1], scale=made[2], shift=made[3])
+
+
+def shares_digest(dataset: Dataset, parts: tuple[np.ndarray, ...]) -> str:
+    """What a resumed run must find again: the same records in the same hands."""
+    joined = hashlib.sha256(digest(dataset).encode())
+    for part in parts:
+        joined.update(part.astype("<i8").tobytes() + b"|")
+    return joined.hexdigest()

@@ -1,0 +1,103 @@
+"""Files that are whole or absent, and a folder that one process holds at a time."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load as load_tensors
+from safetensors.numpy import save as save_tensors
+
+from sordino.protocol import UserError
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Turn what the system says about a failed write into a message that names the file."""
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise UserError(f"{path} cannot be written: {reason}. What was there before is as it was.") from error
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Replace a file in one step: after a crash at any moment it holds the old content or the new, never a part."""
+    temporary = path.with_name(path.name + ".part")
+    try:
+        with open(temporary, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+        sync_folder(path.parent)
+    except OSError:
+        with suppress(OSError):
+            temporary.unlink()
+        raise
+
+
+def sync_folder(folder: Path) -> None:
+    """Make renames in a folder survive a power cut."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+@contextmanager
+def held(folder: Path) -> Iterator[None]:
+    """Hold a run folder: a second process is refused. The system lets go of it when the process ends, however it ends."""
+    with writing(folder / "lock"):
+        handle = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise UserError(f"another process is working on {folder}. Wait until it has ended, or stop it.") from None
+        os.set_inheritable(handle, False)
+        yield
+    finally:
+        os.close(handle)
+
+
+def pack(arrays: dict[str, np.ndarray], facts: dict[str, Any]) -> bytes:
+    """Arrays and some facts as safetensors, with a digest of the arrays so that damage is noticed."""
+    arrays = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+    return bytes(save_tensors(arrays, metadata={"facts": json.dumps(facts), "sha256": arrays_digest(arrays)}))
+
+
+def unpack(content: bytes) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """The arrays and facts of `pack`.
+
+    Raises:
+        ValueError: the content is damaged.
+    """
+    try:
+        arrays = load_tensors(content)
+        header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
+        metadata = header["__metadata__"]
+        facts = json.loads(metadata["facts"])
+    except (SafetensorError, KeyError, ValueError, TypeError) as error:
+        raise ValueError(f"not a whole file: {error}") from None
+    if metadata["sha256"] != arrays_digest(arrays):
+        raise ValueError("its content does not match its digest")
+    return arrays, facts
+
+
+def arrays_digest(arrays: dict[str, np.ndarray]) -> str:
+    """SHA-256 over names, shapes and bytes."""
+    joined = hashlib.sha256()
+    for name in sorted(arrays):
+        joined.update(f"{name} {arrays[name].dtype} {arrays[name].shape} ".encode())
+        joined.update(np.ascontiguousarray(arrays[name]).tobytes())
+    return joined.hexdigest()

@@ -1,0 +1,208 @@
+"""The ledger: what was spent, one JSON line per charge, chained by hash, on disk before what it pays for is released.
+
+The first line names the protocol (by digest) and the kind of noise; every further line says that a round was run and who took
+part. Prices are not stored: they follow from the protocol, so that a ledger and a protocol can never disagree about what ran.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sordino.protocol.errors import UserError
+
+VERSION = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Opened:
+    """The first entry: which protocol is being paid for, and whether its noise can be repeated.
+
+    Example:
+        >>> Opened(protocol="9f2c", generator="chacha20", noise="seeded").noise
+        'seeded'
+    """
+
+    protocol: str
+    generator: str
+    noise: str
+
+    @property
+    def repeatable(self) -> bool:
+        """Whether a round that is run again releases the very same uploads, so that it is paid for once."""
+        return self.noise == "seeded"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoundCharged:
+    """One round was paid for by these clients; `attempt` counts how often it had been paid for before.
+
+    Example:
+        >>> RoundCharged(round=0, clients=(0, 1, 2)).attempt
+        0
+    """
+
+    round: int
+    clients: tuple[int, ...]
+    attempt: int = 0
+
+
+Event = Opened | RoundCharged
+
+
+class Ledger:
+    """An append-only file of charges. It holds an open file: close it, or use it as a context.
+
+    Example:
+        >>> with Ledger.create(path, Opened(protocol="9f2c", generator="chacha20", noise="seeded")) as ledger:  # doctest: +SKIP
+        ...     ledger.charge(round=0, clients=[0, 1, 2])
+    """
+
+    def __init__(self, path: Path, events: Sequence[Event], chain: str, size: int) -> None:
+        self.path, self._chain, self._size = path, chain, size
+        self._events = list(events)
+        self._charged = {(e.round, e.clients) for e in events if isinstance(e, RoundCharged)}
+        self._file = open(path, "r+b" if path.exists() else "x+b", buffering=0)  # noqa: SIM115 - held open on purpose
+        self._file.truncate(size)
+        self._file.seek(size)
+
+    @classmethod
+    def create(cls, path: Path, opened: Opened) -> Ledger:
+        """Start the ledger of a run."""
+        ledger = cls(path, (), "", 0)
+        ledger._append(opened)
+        return ledger
+
+    @classmethod
+    def resume(cls, path: Path) -> Ledger:
+        """Open a ledger to go on with. A last line that a crash cut short was never paid for by a release; it is dropped.
+
+        With repeatable noise the round is charged again by the same line; with fresh noise the caller charges what was cut short.
+        """
+        reading = read(path)
+        return cls(path, reading.events, reading.chain, reading.size)
+
+    def __enter__(self) -> Ledger:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+    @property
+    def events(self) -> tuple[Event, ...]:
+        """All entries so far."""
+        return tuple(self._events)
+
+    @property
+    def opened(self) -> Opened:
+        """The first entry."""
+        return first_entry(self._events, self.path)
+
+    def charge(self, *, round: int, clients: Iterable[int]) -> None:
+        """Pay for a round: on return the line is on the disk. A repeatable round that is paid for already costs nothing more."""
+        members = tuple(int(client) for client in clients)
+        earlier = sum(1 for e in self._events if isinstance(e, RoundCharged) and e.round == round) if self._is_repeat(round) else 0
+        if earlier > 0 and self.opened.repeatable and (round, members) in self._charged:
+            return
+        self._append(RoundCharged(round=round, clients=members, attempt=earlier))
+        self._charged.add((round, members))
+
+    def _is_repeat(self, round: int) -> bool:
+        last = self._events[-1]
+        return isinstance(last, RoundCharged) and last.round >= round
+
+    def _append(self, event: Event) -> None:
+        line, chain = encode(event, self._chain)
+        try:
+            written = self._file.write(line)
+            if written != len(line):
+                raise OSError("the disk took only a part of the line")
+            os.fsync(self._file.fileno())
+        except OSError:
+            self._file.truncate(self._size)
+            self._file.seek(self._size)
+            raise
+        self._chain, self._size = chain, self._size + len(line)
+        self._events.append(event)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reading:
+    """What a ledger file says; `cut_short` tells that its last line is incomplete."""
+
+    events: tuple[Event, ...]
+    chain: str
+    size: int
+    cut_short: bool
+
+
+def read(path: Path) -> Reading:
+    """Read and verify a ledger without changing it.
+
+    Raises:
+        UserError: a line was changed, removed or put in another order since it was written.
+
+    Example:
+        >>> read(Path("runs/digits-1/ledger.jsonl")).events[0]  # doctest: +SKIP
+        Opened(protocol='...', generator='chacha20-...', noise='seeded')
+    """
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise UserError(f"the ledger {path} cannot be read: {error.strerror}.") from None
+    *lines, tail = content.split(b"\n")
+    events: list[Event] = []
+    chain, size = "", 0
+    for number, line in enumerate(lines, start=1):
+        event, chain = _verified(line, chain, path, number)
+        events.append(event)
+        size += len(line) + 1
+    first_entry(events, path)
+    return Reading(events=tuple(events), chain=chain, size=size, cut_short=bool(tail))
+
+
+def _verified(line: bytes, chain: str, path: Path, number: int) -> tuple[Event, str]:
+    try:
+        event = decode(json.loads(line))
+        expected, next_chain = encode(event, chain)
+    except (ValueError, KeyError, TypeError):
+        expected, next_chain = b"", ""
+    if expected != line + b"\n":
+        raise UserError(f"{path}, line {number}: this line was changed after it was written. What was spent cannot be known from it.")
+    return event, next_chain
+
+
+def first_entry(events: Sequence[Event], path: Path) -> Opened:
+    """The entry that opens a ledger."""
+    if not events or not isinstance(events[0], Opened):
+        raise UserError(f"the ledger {path} does not begin with the protocol that it pays for.")
+    return events[0]
+
+
+def encode(event: Event, chain: str) -> tuple[bytes, str]:
+    """The line of an event, and the hash that the next line will be chained to."""
+    if isinstance(event, Opened):
+        body: dict[str, Any] = {"event": "open", "protocol": event.protocol, "generator": event.generator, "noise": event.noise}
+    else:
+        body = {"event": "round", "round": event.round, "clients": list(event.clients), "attempt": event.attempt}
+    text = json.dumps({"v": VERSION, **body}, separators=(",", ":"))
+    link = hashlib.sha256((chain + text).encode()).hexdigest()
+    return (text[:-1] + f',"chain":"{link}"}}\n').encode(), link
+
+
+def decode(body: dict[str, Any]) -> Event:
+    """The event of a parsed line."""
+    if body["v"] != VERSION:
+        raise ValueError("another version")
+    if body["event"] == "open":
+        return Opened(protocol=body["protocol"], generator=body["generator"], noise=body["noise"])
+    return RoundCharged(round=body["round"], clients=tuple(body["clients"]), attempt=body["attempt"])

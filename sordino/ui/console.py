@@ -1,0 +1,53 @@
+"""How Sordino speaks: messages and progress on standard error, results on standard output."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+results = Console(highlight=False)
+messages = Console(stderr=True, highlight=False)
+
+
+def print_json(document: Any) -> None:
+    """One JSON document and nothing else; infinity is the string "inf", what is not known is null."""
+    print(json.dumps(plain(document), indent=2, allow_nan=False))
+
+
+def plain(value: Any) -> Any:
+    """Values that JSON can hold."""
+    if isinstance(value, dict):
+        return {str(key): plain(inner) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(inner) for inner in value]
+    if hasattr(value, "item"):
+        return plain(value.item())
+    if isinstance(value, float) and not math.isfinite(value):
+        return None if math.isnan(value) else "inf" if value > 0 else "-inf"
+    return value
+
+
+def facts_table(rows: list[tuple[str, str]]) -> Table:
+    """Aligned lines of a word and what there is to say about it."""
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="bold")
+    table.add_column(overflow="fold")
+    for word, text in rows:
+        table.add_row(word, text)
+    return table
+
+
+def percent(share: float) -> str:
+    """A share as percent with one decimal."""
+    return "unknown" if math.isnan(share) else f"{100 * share:.1f} %"
+
+
+def duration(seconds: float) -> str:
+    """A time span in the unit that suits it."""
+    if seconds < 100:
+        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"

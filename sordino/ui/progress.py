@@ -1,0 +1,59 @@
+"""The live display of a training: round, loss, accuracy, time left."""
+
+from __future__ import annotations
+
+import time
+from types import TracebackType
+
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from sordino.federation.loop import RoundMetrics
+from sordino.ui.console import messages
+
+LINES = 10  # lines that a training prints where the display cannot be redrawn, such as in a log file
+
+
+class TrainingProgress:
+    """Shows rounds as they pass. It holds the display: use it as a context, and call `start` before the first round."""
+
+    def __init__(self) -> None:
+        self._bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=None),
+            TextColumn("round {task.completed:.0f}/{task.total:.0f}"),
+            TextColumn("{task.fields[scores]}"),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+            console=messages,
+            transient=True,
+        )
+        self._task = None if not messages.is_terminal else self._bar.add_task("", total=1, scores="", visible=False)
+        self._rounds, self._first, self._started = 1, 0, 0.0
+        self._scores = ""
+
+    def __enter__(self) -> TrainingProgress:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._bar.stop()
+
+    def start(self, description: str, *, rounds: int, done: int) -> None:
+        """Show the display; called after worker processes were forked, since it runs a thread of its own."""
+        self._rounds, self._first, self._started = rounds, done, time.monotonic()
+        if self._task is not None:
+            self._bar.update(self._task, description=description, total=rounds, completed=done, visible=True)
+            self._bar.start()
+
+    def advance(self, metrics: RoundMetrics) -> None:
+        """Count a round."""
+        if metrics.loss is not None:
+            accuracy = f"  accuracy {100 * metrics.accuracy:.1f} %" if metrics.accuracy is not None else ""
+            self._scores = f"loss {metrics.loss:.3f}{accuracy}"
+        done = metrics.round + 1
+        if self._task is not None:
+            self._bar.update(self._task, completed=done, scores=self._scores)
+        elif done == self._rounds or done % max(1, self._rounds // LINES) == 0:
+            spent = time.monotonic() - self._started
+            left = spent / (done - self._first) * (self._rounds - done)
+            messages.print(f"round {done}/{self._rounds}  {self._scores}  {spent:.0f} s passed, {left:.0f} s left")

@@ -1,0 +1,105 @@
+"""What is said when a training ends: what was trained, how well, where it is, what to type next."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from rich.panel import Panel
+from rich.table import Table
+
+from sordino.federation.run import Run
+from sordino.protocol import Protocol
+from sordino.ui.console import duration, facts_table, percent
+
+BARS = "▁▂▃▄▅▆▇█"
+
+
+def described(protocol: Protocol) -> str:
+    """A protocol in one line."""
+    rule = {"fedavg": "Noisy-FedAvg", "fedprox": "Noisy-FedProx"}[protocol.local.tag]
+    model = protocol.model.name if protocol.model is not None else "?"
+    data = protocol.data.name if protocol.data is not None else "?"
+    return f"{model} on {data}, {protocol.clients} clients, {protocol.rounds} rounds of {rule}"
+
+
+def summary(run: Run) -> Panel:
+    """The closing panel of a training."""
+    rows = [
+        ("Trained", f"{described(run.protocol)}; {run.facts['parameters']:,} parameters"),
+        ("Result", result_line(run)),
+        ("Noise", f"sigma {run.protocol.noise.sigma:g} on each coordinate of an upload; {run.facts['noise']}"),
+        ("Time", f"{duration(float(run.metrics['seconds'].sum()))}, {run.facts['engine']} engine, {run.facts['workers']} worker(s)"),
+        ("Run", str(run.folder)),
+        ("Next", f"sordino evaluate {run.folder}    score its model, class by class"),
+        ("", "sordino new                        write a protocol of your own to start from"),
+    ]
+    title = {"finished": "[green]finished", "diverged": "[red]diverged"}.get(run.status, run.status)
+    return Panel(facts_table(rows), title=title, title_align="left", expand=False)
+
+
+def result_line(run: Run) -> str:
+    """How well it went, on public test records."""
+    if run.status == "diverged":
+        return f"the model was no longer finite after round {int(run.metrics['round'][-1]) + 1}; the last finite one is kept"
+    final = last_scores(run)
+    if math.isnan(final["loss"]):
+        return "not scored"
+    if math.isnan(final["accuracy"]):
+        return f"loss {final['loss']:.4f} on public test records  {sparkline(-run.metrics['loss'])}"
+    return f"accuracy {percent(final['accuracy'])} on public test records, loss {final['loss']:.3f}  {sparkline(run.metrics['accuracy'])}"
+
+
+def last_scores(run: Run) -> dict[str, float]:
+    """Loss and accuracy of the final model; NaN where they are not known."""
+    return {name: float(run.metrics[name][-1]) if len(run.metrics[name]) > 0 else math.nan for name in ("loss", "accuracy")}
+
+
+def as_document(run: Run) -> dict[str, Any]:
+    """A run as JSON says it."""
+    return {
+        "folder": str(run.folder),
+        "status": run.status,
+        "rounds": len(run.metrics["round"]),
+        **last_scores(run),
+        "seconds": float(run.metrics["seconds"].sum()),
+        "noise": run.facts["noise"],
+    }
+
+
+def repeats_table(runs: list[Run]) -> Table:
+    """One row per seed, then mean and spread."""
+    table = Table(title="Repeats", title_justify="left")
+    for column, justify in (("seed", "right"), ("status", "left"), ("accuracy", "right"), ("loss", "right"), ("run", "left")):
+        table.add_column(column, justify=justify)  # type: ignore[arg-type]
+    for run in runs:
+        scores = last_scores(run)
+        table.add_row(str(run.protocol.seed), run.status, percent(scores["accuracy"]), f"{scores['loss']:.4f}", str(run.folder))
+    table.add_section()
+    spread = mean_and_spread(runs)
+    accuracy, loss = spread["accuracy"], spread["loss"]
+    table.add_row("", "mean", percent(accuracy["mean"]), f"{loss['mean']:.4f}", "")
+    table.add_row("", "spread (std)", percent(accuracy["std"]), f"{loss['std']:.4f}", "")
+    return table
+
+
+def mean_and_spread(runs: list[Run]) -> dict[str, dict[str, float]]:
+    """Mean and sample standard deviation over repeated runs."""
+    out = {}
+    for name in ("loss", "accuracy"):
+        values = np.array([last_scores(run)[name] for run in runs])
+        out[name] = {"mean": float(values.mean()), "std": float(values.std(ddof=1)) if len(values) > 1 else math.nan}
+    return out
+
+
+def sparkline(values: np.ndarray, width: int = 30) -> str:
+    """A curve in one line of text."""
+    known = values[np.isfinite(values)]
+    if len(known) < 3:
+        return ""
+    picked = known[np.linspace(0, len(known) - 1, min(width, len(known))).round().astype(int)]
+    low, high = picked.min(), picked.max()
+    if high == low:
+        return ""
+    return "".join(BARS[round((value - low) / (high - low) * (len(BARS) - 1))] for value in picked)

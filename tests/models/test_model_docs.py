@@ -1,0 +1,36 @@
+"""What the documentation says about models is run and compared."""
+
+import doctest
+import importlib
+import math
+import re
+from pathlib import Path
+
+import pytest
+
+from sordino.federation.models import KNOWN, build_model, parameter_count
+
+PAGE = Path(__file__).parents[2] / "docs" / "models.md"
+ROW = re.compile(r"^\| `([\w-]+)` \| \(([\d, ]+)\) \| (\d+) \| ([\d,]+) \|", re.MULTILINE)
+
+
+@pytest.mark.parametrize("module", ["catalogue", "deep", "factories", "fitness", "flat", "losses", "nets"])
+def test_docstrings(module):
+    result = doctest.testmod(importlib.import_module(f"sordino.federation.models.{module}"))
+    assert result.attempted > 0
+    assert result.failed == 0
+
+
+def test_the_page_runs():
+    result = doctest.testfile(str(PAGE), module_relative=False)
+    assert result.attempted > 0
+    assert result.failed == 0
+
+
+def test_the_table_is_complete_and_true():
+    rows = ROW.findall(PAGE.read_text())
+    assert [name for name, *_ in rows] == list(KNOWN)
+    for name, shape, outputs, count in rows:
+        record = tuple(int(size) for size in shape.split(",") if size.strip())
+        assert math.prod(record) > 0
+        assert parameter_count(build_model(name, record, int(outputs), seed=0)) == int(count.replace(",", ""))

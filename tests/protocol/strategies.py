@@ -1,0 +1,62 @@
+"""Random valid protocols."""
+
+from hypothesis import strategies as st
+
+from sordino.protocol import (
+    ByColumn,
+    Constant,
+    Continuous,
+    Cyclic,
+    Data,
+    Dirichlet,
+    Everyone,
+    FedAvg,
+    FedProx,
+    FixedSize,
+    Gaussian,
+    Iid,
+    Mean,
+    Median,
+    Model,
+    Poisson,
+    Protocol,
+    Shards,
+    StageWise,
+)
+
+positive = st.floats(min_value=1e-300, max_value=1e300, allow_nan=False)
+fractions = st.floats(min_value=1e-9, max_value=1.0, exclude_min=True)
+sizes = st.integers(min_value=1, max_value=2**40)
+names = st.text(st.characters(exclude_categories=["C"]), min_size=1).filter(lambda text: text.strip() != "")
+
+schedules = st.one_of([st.builds(kind, rate=positive) for kind in (Constant, Cyclic, StageWise, Continuous)])
+batches = st.integers(min_value=1, max_value=64)
+local_rules = st.one_of(
+    st.builds(FedAvg, steps=sizes, batch=batches, clip=positive, schedule=schedules),
+    st.builds(FedProx, steps=sizes, batch=batches, clip=positive, schedule=schedules, proximal=st.floats(0, 1e6)),
+)
+aggregations = st.one_of(st.builds(Median), st.builds(Mean, mixing=fractions, weights=st.sampled_from(["equal", "records"])))
+partitions = st.one_of(
+    st.builds(Iid), st.builds(Dirichlet, beta=positive), st.builds(Shards, per_client=sizes), st.builds(ByColumn, column=names)
+)
+
+
+@st.composite
+def protocols(draw: st.DrawFn) -> Protocol:
+    clients = draw(sizes)
+    participation = st.one_of(
+        st.builds(Everyone), st.builds(Poisson, rate=fractions), st.builds(FixedSize, size=st.integers(1, clients))
+    )
+    partition = draw(partitions)
+    records = None if isinstance(partition, ByColumn) else draw(st.none() | st.integers(64, 10**6))
+    return Protocol(
+        seed=draw(st.none() | st.integers(0, 2**63 - 1)),
+        clients=clients,
+        rounds=draw(sizes),
+        participation=draw(participation),
+        aggregation=draw(aggregations),
+        local=draw(local_rules),
+        noise=draw(st.builds(Gaussian, sigma=st.floats(0, 1e9), secure=st.booleans())),
+        data=draw(st.none() | st.builds(Data, name=names, partition=st.just(partition), records=st.just(records))),
+        model=draw(st.none() | st.builds(Model, name=names, parameters=st.none() | sizes)),
+    )
