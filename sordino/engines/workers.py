@@ -116,7 +116,7 @@ def serve(connection: Connection, setup: Setup, parent: int) -> None:
     work = ClientWork(setup)
     weights = np.empty(0, dtype=np.float32)
     while True:
-        while not connection.poll(2.0):
+        while not connection.poll(1.0):
             if os.getppid() != parent:  # a killed parent closes nothing in a forked child that inherited the line
                 os._exit(0)
         try:

@@ -32,7 +32,8 @@ def aggregate(rule: Aggregation, current: np.ndarray, uploads: Iterable[np.ndarr
         return coordinate_median(list(uploads)).astype(current.dtype)
     total = np.zeros(current.shape, dtype=np.float64)
     for upload, weight in zip(uploads, weights, strict=True):
-        total += upload if weight == 1 else np.multiply(upload, weight, dtype=np.float64)
+        with np.errstate(invalid="ignore"):  # infinities of both signs: the caller notices that the model diverged
+            total += upload if weight == 1 else np.multiply(upload, weight, dtype=np.float64)
     total /= weights.sum()
     if rule.mixing != 1.0:
         total = (1.0 - rule.mixing) * current.astype(np.float64) + rule.mixing * total

@@ -95,6 +95,6 @@ def read_state(path: Path) -> dict[str, torch.Tensor] | None:
     if not path.exists():
         return None
     try:
-        return dict(load_tensors(path.read_bytes()))
+        return dict(sorted(load_tensors(path.read_bytes()).items()))
     except Exception as error:
         raise UserError(f"{path} is damaged: {error}") from None

@@ -54,19 +54,30 @@ def sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
+_held_here: set[Path] = set()  # a lock of the system's refuses other processes only, so this one keeps its own list
+
+
 @contextmanager
 def held(folder: Path) -> Iterator[None]:
-    """Hold a run folder: a second process is refused. The system lets go of it when the process ends, however it ends."""
+    """Hold a run folder: whoever else wants it is refused. The system lets go of it when the process ends, however it ends.
+
+    The lock is a record lock (lockf, not flock): worker processes do not inherit it, so they cannot outlive their parent with it.
+    """
+    place = folder.resolve()
+    refusal = UserError(f"another process is working on {folder}. Wait until it has ended, or stop it.")
+    if place in _held_here:
+        raise refusal
     with writing(folder / "lock"):
         handle = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o644)
     try:
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            raise UserError(f"another process is working on {folder}. Wait until it has ended, or stop it.") from None
-        os.set_inheritable(handle, False)
+            raise refusal from None
+        _held_here.add(place)
         yield
     finally:
+        _held_here.discard(place)
         os.close(handle)
 
 

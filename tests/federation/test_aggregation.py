@@ -51,5 +51,5 @@ def test_an_empty_round_leaves_the_model_as_it_is(rule) -> None:
 
 
 def test_a_missing_upload_is_noticed() -> None:
-    with pytest.raises(ValueError, match="shorter"):
+    with pytest.raises(ValueError, match="longer"):
         aggregate(Mean(), np.zeros(1, np.float32), [np.zeros(1)], np.ones(2))

@@ -189,6 +189,15 @@ def test_refusal_of_a_changing_buffer_leaves_the_model_as_it_was():
     assert not model.mean.any()
 
 
+def test_one_sample_is_enough_to_see_that_records_are_lost():
+    class Average(Layer):
+        def forward(self, images):
+            return super().forward(images.mean(0, keepdim=True))
+
+    with pytest.raises(UserError, match=r"gave outputs of shape \(1, 5\); the data need \(2, 5\)"):
+        check_model(Average(), IMAGES[:1], 5, None)
+
+
 def test_integer_inputs_reach_an_embedding():
     class Words(nn.Module):
         def __init__(self):

@@ -5,11 +5,19 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
 from sordino.federation.randomness import Key, Purpose
 from sordino.protocol import UserError
+
+
+class Scaling(NamedTuple):
+    """From stored values to a model's inputs: `x * scale + shift`, each float32 and broadcast against one record."""
+
+    scale: np.ndarray
+    shift: np.ndarray
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -134,7 +142,7 @@ def digest(dataset: Dataset) -> str:
     Example:
         >>> from sordino.federation.data import load_dataset
         >>> digest(load_dataset("digits"))[:16]
-        'DIGITS_DIGEST'
+        'e96e8e70e310ce75'
     """
     total = hashlib.sha256(repr(dataset.classes).encode())
     fields = ("x_train", "y_train", "x_test", "y_test", "scale", "shift")

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from sordino.federation.data.dataset import split
-from sordino.federation.data.dataset import Dataset
+from sordino.federation.data.dataset import Dataset, split
 from sordino.federation.data.formats import damaged, reading
 from sordino.federation.data.images import centred, image_set
 from sordino.protocol import UserError
@@ -30,16 +29,21 @@ def load_folder(folder: Path) -> Dataset:
     Raises:
         UserError: no classes, a class without images, an image that cannot be read or has another size.
     """
-    if (folder / "train").is_dir():
-        classes, train = _by_class(folder / "train")
-        test = _test_listing(folder, classes)
-    else:
-        classes, everything = _by_class(folder)
-        kept, held_out = split(np.array([label for _, label in everything]))
-        train, test = [everything[i] for i in kept], [everything[i] for i in held_out]
+    with reading(folder, "a folder of images"):
+        classes, train, test = _listings(folder)
     shape = _common_shape([path for path, _ in train + test])
     name = folder.resolve().name
     return image_set(name, _read(train, shape), _read(test, shape), classes, centred(shape[0]))
+
+
+def _listings(folder: Path) -> tuple[tuple[str, ...], Listing, Listing]:
+    """Classes, training images and test images."""
+    if (folder / "train").is_dir():
+        classes, train = _by_class(folder / "train")
+        return classes, train, _test_listing(folder, classes)
+    classes, everything = _by_class(folder)
+    kept, held_out = split(np.array([label for _, label in everything]))
+    return classes, [everything[place] for place in kept], [everything[place] for place in held_out]
 
 
 def _by_class(folder: Path, classes: tuple[str, ...] | None = None) -> tuple[tuple[str, ...], Listing]:

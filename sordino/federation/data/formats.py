@@ -91,7 +91,7 @@ def read_table(path: Path) -> dict[str, list[str]]:
                 raise damaged(path, kind, f"line {rows.line_num} has {len(row)} values for {len(header)} columns")
             if row:
                 records.append([value.strip() for value in row])
-    return {name: list(values) for name, values in zip(header, zip(*records, strict=True), strict=True)} if records else {n: [] for n in header}
+    return {name: [record[place] for record in records] for place, name in enumerate(header)}
 
 
 HARMLESS = {

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
-from sordino.federation.data.dataset import Dataset, split
+from sordino.federation.data.dataset import Dataset, Scaling, split
 from sordino.federation.data.formats import damaged, read_cifar_batch, read_idx, read_npz, read_sheet, read_table, reading
 from sordino.federation.data.sources import OpenMLUnavailable, download, locate, not_found
 
@@ -17,13 +17,13 @@ IDX = ("train-images-idx3-ubyte.gz", "train-labels-idx1-ubyte.gz", "t10k-images-
 DEBIAN = "/usr/share/datasets/fashion-mnist"
 FASHION = ("t-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle boot")
 CIFAR10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
-CIFAR100 = tuple(
+CIFAR100 = (
     "apple aquarium_fish baby bear beaver bed bee beetle bicycle bottle bowl boy bridge bus butterfly camel can castle caterpillar "
     "cattle chair chimpanzee clock cloud cockroach couch crab crocodile cup dinosaur dolphin elephant flatfish forest fox girl hamster "
     "house kangaroo keyboard lamp lawn_mower leopard lion lizard lobster man maple_tree motorcycle mountain mouse mushroom oak_tree "
     "orange orchid otter palm_tree pear pickup_truck pine_tree plain plate poppy porcupine possum rabbit raccoon ray road rocket rose "
     "sea seal shark shrew skunk skyscraper snail snake spider squirrel streetcar sunflower sweet_pepper table tank telephone "
-    "television tiger tractor train trout tulip turtle wardrobe whale willow_tree wolf woman worm".split()
+    "television tiger tractor train trout tulip turtle wardrobe whale willow_tree wolf woman worm"
 )
 UTKFACE_CLASSES = {
     "gender": ("male", "female"),
@@ -33,21 +33,23 @@ UTKFACE_CLASSES = {
 AGE_BANDS = (18, 30, 45, 60)  # first year of every band but the youngest
 
 
-def standardised(mean: Sequence[float], deviation: Sequence[float]) -> dict[str, np.ndarray]:
-    """Scale and shift that turn bytes into (byte / 255 - mean) / deviation, channel by channel."""
+def standardised(mean: Sequence[float], deviation: Sequence[float]) -> Scaling:
+    """Turns bytes into (byte / 255 - mean) / deviation, channel by channel."""
     centre, spread = (np.array(values, dtype=np.float64).reshape(-1, 1, 1) for values in (mean, deviation))
-    return {"scale": (1 / (255 * spread)).astype(np.float32), "shift": (-centre / spread).astype(np.float32)}
+    return Scaling((1 / (255 * spread)).astype(np.float32), (-centre / spread).astype(np.float32))
 
 
-def centred(channels: int) -> dict[str, np.ndarray]:
-    """Scale and shift that turn bytes into numbers from -1 to 1."""
+def centred(channels: int) -> Scaling:
+    """Turns bytes into numbers from -1 to 1."""
     return standardised([0.5] * channels, [0.5] * channels)
 
 
-def image_set(name: str, train: Part, test: Part, classes: tuple[str, ...], scaling: dict[str, np.ndarray]) -> Dataset:
+def image_set(name: str, train: Part, test: Part, classes: tuple[str, ...], scaling: Scaling) -> Dataset:
     """A data set from images and labels of both parts."""
     (x_train, y_train), (x_test, y_test) = train, test
-    return Dataset(name=name, x_train=x_train, y_train=y_train, x_test=x_test, y_test=y_test, classes=classes, **scaling)
+    return Dataset(
+        name=name, x_train=x_train, y_train=y_train, x_test=x_test, y_test=y_test, classes=classes, scale=scaling.scale, shift=scaling.shift
+    )
 
 
 def load_digits(root: Path | None) -> Dataset:
@@ -57,8 +59,8 @@ def load_digits(root: Path | None) -> Dataset:
     found = bundled()
     images, labels = found.images.astype(np.uint8)[:, None], found.target.astype(np.int64)
     train, test = split(labels)
-    scaling = {"scale": np.full((1, 1, 1), 1 / 16, dtype=np.float32), "shift": np.zeros((1, 1, 1), dtype=np.float32)}
-    return image_set("digits", (images[train], labels[train]), (images[test], labels[test]), DIGITS, scaling)
+    sixteenth = Scaling(np.full((1, 1, 1), 1 / 16, dtype=np.float32), np.zeros((1, 1, 1), dtype=np.float32))
+    return image_set("digits", (images[train], labels[train]), (images[test], labels[test]), DIGITS, sixteenth)
 
 
 def load_mnist(root: Path | None) -> Dataset:
@@ -105,7 +107,7 @@ def _downloaded_parts(
     records: int,
     test_counts: Sequence[int],
 ) -> tuple[Part, Part]:
-    """OpenML holds training and test images in one piece, the test images last; their label counts prove it."""
+    """OpenML holds training and test images in one piece, the test images last, which their label counts confirm."""
     try:
         found = download(openml, version=1, records=records)
         images, labels = found.values.astype(np.uint8).reshape(-1, *shape), found.target.astype(np.int64)
@@ -124,7 +126,7 @@ def load_cifar10(root: Path | None) -> Dataset:
     if (files := locate(root, [sheets])) is not None:
         train, test = _sheet_parts(files[:5], files[5], files[6])
     elif (files := locate(root, [batches])) is not None:
-        train, test = _joined(files[:5], lambda file: read_cifar_batch(file, "labels")), read_cifar_batch(files[5], "labels")
+        train, test = _cifar_part(files[:5], "labels"), _cifar_part(files[5:], "labels")
     else:
         layouts = [batches, sheets]
         train, test = _downloaded_parts("cifar10", root, layouts, "CIFAR_10", shape=(3, 32, 32), records=60000, test_counts=(1000,) * 10)
@@ -141,8 +143,8 @@ def _sheet_parts(train: Sequence[Path], test: Path, labels: Path) -> tuple[Part,
     return parts[0], parts[1]
 
 
-def _joined(files: Sequence[Path], read: Callable[[Path], Part]) -> Part:
-    images, labels = zip(*(read(file) for file in files), strict=True)
+def _cifar_part(files: Sequence[Path], label_key: str) -> Part:
+    images, labels = zip(*(read_cifar_batch(file, label_key) for file in files), strict=True)
     return np.concatenate(images), np.concatenate(labels)
 
 
@@ -153,7 +155,7 @@ def load_cifar100(root: Path | None) -> Dataset:
     if files is None:
         raise not_found("cifar100", root, layouts)
     train, test = (read_cifar_batch(file, "fine_labels") for file in files)
-    return image_set("cifar100", train, test, CIFAR100, standardised([0.5071, 0.4865, 0.4409], [0.2673, 0.2564, 0.2762]))
+    return image_set("cifar100", train, test, tuple(CIFAR100.split()), standardised([0.5071, 0.4865, 0.4409], [0.2673, 0.2564, 0.2762]))
 
 
 def load_pneumonia(root: Path | None) -> Dataset:
@@ -189,8 +191,10 @@ def load_utkface(root: Path | None, answer: str = "gender") -> Dataset:
         named = {name: np.array(UTKFACE_CLASSES[name])[codes[name]] for name in ("gender", "race")}
     labels = np.digitize(codes["age"], AGE_BANDS).astype(np.int64) if answer == "age" else codes[answer]
     train, test = split(codes["gender"])
+    scaling = centred(3)
     return Dataset(
         name="utkface" if answer == "gender" else f"utkface-{answer}",
         x_train=images[train], y_train=labels[train], x_test=images[test], y_test=labels[test], classes=UTKFACE_CLASSES[answer],
-        columns={name: values[train] for name, values in {"age": codes["age"], **named}.items()}, **centred(3),
+        columns={name: values[train] for name, values in {"age": codes["age"], **named}.items()},
+        scale=scaling.scale, shift=scaling.shift,
     )  # fmt: skip

@@ -30,7 +30,7 @@ def data_root(root: Path | None = None) -> Path | None:
     if root is None and named == "":
         return None
     folder = Path(named) if root is None else root
-    if not folder.is_dir():
+    if not os.path.isdir(folder):
         origin = f"{VARIABLE} = {named!r}" if root is None else f"root = {str(root)!r}"
         raise UserError(f"{origin}: there is no such folder. Name the folder that holds the data files, or leave it out.")
     return folder
@@ -62,7 +62,7 @@ def locate(root: Path | None, layouts: Sequence[Sequence[str]]) -> tuple[Path, .
 
 def _present(place: Path) -> Path | None:
     choices = (place, place.with_suffix("")) if place.suffix == ".gz" else (place,)
-    return next((choice for choice in choices if choice.is_file()), None)
+    return next((choice for choice in choices if os.path.isfile(choice)), None)
 
 
 def not_found(name: str, root: Path | None, layouts: Sequence[Sequence[str]], openml: OpenMLUnavailable | None = None) -> UserError:
@@ -72,15 +72,17 @@ def not_found(name: str, root: Path | None, layouts: Sequence[Sequence[str]], op
     alternatives = "\n  or  ".join(_listing(names) for names in layouts)
     return UserError(
         f"data set {name!r} was not found: {looked}{download}.\n"
-        f"Put these files into a folder and let the environment variable {VARIABLE} name that folder:\n      {alternatives}"
+        f"Let the environment variable {VARIABLE} name a folder that holds\n      {alternatives}"
     )
 
 
 def _listing(names: Sequence[str]) -> str:
-    folder, _, first = names[0].rpartition("/")
-    if len(names) > 1 and folder != "" and all(name.startswith(folder + "/") for name in names):
-        return f"{folder}/ with " + ", ".join([first] + [name[len(folder) + 1 :] for name in names[1:]])
-    return ", ".join(names)
+    """File names, with a folder that they share named once."""
+    folder = os.path.dirname(names[0])
+    if folder == "":
+        return ", ".join(names)
+    files = ", ".join(os.path.basename(name) for name in names)
+    return f"a folder {folder} with {files}" if not os.path.isabs(folder) else f"(without the variable) {folder} with {files}"
 
 
 class OpenMLUnavailable(Exception):
