@@ -4,7 +4,15 @@ from __future__ import annotations
 
 
 class SordinoError(Exception):
-    """Base of every error that Sordino raises on purpose; `exit_code` is what the command line returns."""
+    """Base of every error that Sordino raises on purpose; `exit_code` is what the command line returns.
+
+    Example:
+        >>> try:
+        ...     raise UserError("there is no run in 'runs/x'")
+        ... except SordinoError as error:
+        ...     print(error.exit_code)
+        2
+    """
 
     exit_code = 1
 

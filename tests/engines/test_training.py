@@ -139,7 +139,9 @@ def test_gradients_that_are_not_finite_are_counted_and_do_no_harm(tmp_path) -> N
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             # The gradient of sqrt at 0 is infinite; the first feature of one record in four is set to hit it.
-            return self.linear(x) + torch.sqrt(torch.relu(self.linear.bias.sum() * 0 + x[:, :1] - x[:, :1].max()) + 0 * self.linear.weight.sum())
+            return self.linear(x) + torch.sqrt(
+                torch.relu(self.linear.bias.sum() * 0 + x[:, :1] - x[:, :1].max()) + 0 * self.linear.weight.sum()
+            )
 
     run = trained(tmp_path, "a", toy_protocol(), model=Fragile)
     assert run.metrics["nonfinite_steps"].sum() > 0

@@ -52,7 +52,7 @@ def test_the_keystream_gives_the_known_answers_of_the_rfc() -> None:
 
 def test_the_place_of_a_draw_is_in_the_nonce_as_documented() -> None:
     stream = Key.from_seed(7).stream(Purpose.UPLOAD_NOISE, client=3, round=258, step=1)
-    assert stream.nonce == bytes.fromhex("03000000" "02010000" "01000000")
+    assert stream.nonce == bytes.fromhex("030000000201000001000000")
     assert stream.bytes(64) == plain_chacha_block(stream.subkey, 0, stream.nonce)
 
 

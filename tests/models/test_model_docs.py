@@ -1,30 +1,13 @@
-"""What the documentation says about models is run and compared."""
+"""The table of models in the documentation is true."""
 
-import doctest
-import importlib
 import math
 import re
 from pathlib import Path
-
-import pytest
 
 from sordino.federation.models import KNOWN, build_model, parameter_count
 
 PAGE = Path(__file__).parents[2] / "docs" / "models.md"
 ROW = re.compile(r"^\| `([\w-]+)` \| \(([\d, ]+)\) \| (\d+) \| ([\d,]+) \|", re.MULTILINE)
-
-
-@pytest.mark.parametrize("module", ["catalogue", "deep", "factories", "fitness", "flat", "losses", "nets"])
-def test_docstrings(module):
-    result = doctest.testmod(importlib.import_module(f"sordino.federation.models.{module}"))
-    assert result.attempted > 0
-    assert result.failed == 0
-
-
-def test_the_page_runs():
-    result = doctest.testfile(str(PAGE), module_relative=False)
-    assert result.attempted > 0
-    assert result.failed == 0
 
 
 def test_the_table_is_complete_and_true():

@@ -10,7 +10,7 @@ from torch import nn
 from sordino.federation.models import build_model
 from sordino.protocol import InvalidValue, UserError
 
-SOURCE = '''
+SOURCE = """
 import torch
 from torch import nn
 
@@ -41,7 +41,7 @@ def odd_keyword(*, width): return nn.Linear(5, 3)
 def broken(): raise KeyError("no such layer")
 def wrong(): return 42
 ready = nn.Linear(5, 3)
-'''
+"""
 
 
 @pytest.fixture

@@ -44,9 +44,7 @@ partitions = st.one_of(
 @st.composite
 def protocols(draw: st.DrawFn) -> Protocol:
     clients = draw(sizes)
-    participation = st.one_of(
-        st.builds(Everyone), st.builds(Poisson, rate=fractions), st.builds(FixedSize, size=st.integers(1, clients))
-    )
+    participation = st.one_of(st.builds(Everyone), st.builds(Poisson, rate=fractions), st.builds(FixedSize, size=st.integers(1, clients)))
     partition = draw(partitions)
     records = None if isinstance(partition, ByColumn) else draw(st.none() | st.integers(64, 10**6))
     return Protocol(

@@ -48,7 +48,13 @@ def test_the_schema_is_itself_valid_and_refuses_what_the_reader_refuses() -> Non
     jsonschema.Draft202012Validator.check_schema(schema())
     document = tomllib.loads(MINIMAL)
     jsonschema.validate(document, schema())
-    for path, value in [("noise.sigma", -1), ("local.clip", "ten"), ("federation.clients", 0), ("local.rule", "fedsgd"), ("local.extra", 1)]:
+    for path, value in [
+        ("noise.sigma", -1),
+        ("local.clip", "ten"),
+        ("federation.clients", 0),
+        ("local.rule", "fedsgd"),
+        ("local.extra", 1),
+    ]:
         table, key = path.split(".")
         wrong = {**document, table: {**document[table], key: value}}
         with pytest.raises(jsonschema.ValidationError):
@@ -101,7 +107,9 @@ def test_a_mistake_is_named_with_key_value_and_what_is_allowed(override: str, wo
         assert word in str(caught.value)
 
 
-@pytest.mark.parametrize("missing", ["federation.clients", "federation.rounds", "local.clip", "local.schedule", "noise.sigma", "local.rule"])
+@pytest.mark.parametrize(
+    "missing", ["federation.clients", "federation.rounds", "local.clip", "local.schedule", "noise.sigma", "local.rule"]
+)
 def test_a_missing_key_is_named_with_its_meaning(missing: str) -> None:
     document = tomllib.loads(MINIMAL)
     table, key = missing.split(".")
@@ -114,8 +122,8 @@ def test_overrides_are_toml_or_else_strings() -> None:
     protocol = overridden(loads(MINIMAL), ["data.name=mnist", "data.partition.dirichlet=0.1", "federation.participation.poisson=0.5"])
     assert protocol.data is not None
     assert protocol.data.name == "mnist"
-    assert 'partition = { dirichlet = 0.1 }' in dumps(protocol)
-    assert 'participation = { poisson = 0.5 }' in dumps(protocol)
+    assert "partition = { dirichlet = 0.1 }" in dumps(protocol)
+    assert "participation = { poisson = 0.5 }" in dumps(protocol)
 
 
 @pytest.mark.parametrize("override", ["noise.sigma", "=3", ".sigma=3", "noise..sigma=3"])
@@ -186,4 +194,6 @@ def test_the_schema_for_editors_in_the_docs_is_current() -> None:
     from pathlib import Path
 
     kept = Path(__file__).parents[2] / "docs" / "sordino.schema.json"
-    assert json.loads(kept.read_text()) == json.loads(json.dumps(schema())), "write it anew: sordino check --schema > docs/sordino.schema.json"
+    assert json.loads(kept.read_text()) == json.loads(json.dumps(schema())), (
+        "write it anew: sordino check --schema > docs/sordino.schema.json"
+    )

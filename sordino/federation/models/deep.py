@@ -37,9 +37,7 @@ class Residual(nn.Module):
 
     def __init__(self, before: int, after: int, *, stride: int = 1) -> None:
         super().__init__()
-        self.branch = nn.Sequential(
-            *normalised_convolution(before, after, stride=stride), nn.ReLU(), *normalised_convolution(after, after)
-        )
+        self.branch = nn.Sequential(*normalised_convolution(before, after, stride=stride), nn.ReLU(), *normalised_convolution(after, after))
         changes = stride != 1 or before != after
         self.shortcut = nn.Sequential(*normalised_convolution(before, after, kernel=1, stride=stride)) if changes else nn.Identity()
 

@@ -1,0 +1,145 @@
+"""The command line as a person uses it: exit codes, one JSON document, messages that help, nothing half written."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from sordino.cli import run
+from sordino.protocol import loads, read, schema
+
+QUICK = ["--set", "federation.rounds=3", "--set", "federation.clients=10"]
+
+
+@pytest.fixture(autouse=True)
+def _in_an_empty_folder(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def answer(capfd, *arguments: str) -> tuple[int, str, str]:
+    code = run(list(arguments))
+    out, err = capfd.readouterr()
+    return code, out, err
+
+
+def test_train_without_a_file_trains_the_digits_and_says_what_comes_next(capfd, tmp_path) -> None:
+    code, out, err = answer(capfd, "train", *QUICK)
+    assert code == 0
+    assert "runs/digits-1" in out
+    assert "sordino evaluate" in out
+    assert "round 3/3" in err
+    assert {p.name for p in (tmp_path / "runs" / "digits-1").iterdir()} >= {
+        "protocol.toml", "run.json", "ledger.jsonl", "metrics.jsonl", "checkpoint", "model.safetensors",
+    }  # fmt: skip
+    assert answer(capfd, "train", *QUICK)[0] == 0
+    assert (tmp_path / "runs" / "digits-2").is_dir()
+
+
+def test_json_is_one_document_on_standard_output(capfd) -> None:
+    _, out, _ = answer(capfd, "train", *QUICK, "--json")
+    document = json.loads(out)
+    assert document["status"] == "finished"
+    assert 0 <= document["accuracy"] <= 1
+    _, out, _ = answer(capfd, "evaluate", document["folder"], "--json")
+    assert json.loads(out)["accuracy"] == pytest.approx(document["accuracy"])
+    assert json.loads(out)["records"] == 360
+
+
+def test_repeats_train_different_seeds_and_show_mean_and_spread(capfd) -> None:
+    code, out, _ = answer(capfd, "train", *QUICK, "--repeats", "3", "--out", "many", "--json")
+    assert code == 0
+    document = json.loads(out)
+    accuracies = [r["accuracy"] for r in document["runs"]]
+    assert document["accuracy"]["mean"] == pytest.approx(sum(accuracies) / 3)
+    assert sorted(p.name for p in Path("many").iterdir()) == ["seed-7", "seed-8", "seed-9"]
+    code, out, _ = answer(capfd, "train", *QUICK, "--repeats", "2")
+    assert "spread" in out
+
+
+def test_new_writes_a_file_that_checks_and_is_never_overwritten(capfd) -> None:
+    code, out, _ = answer(capfd, "new", "mine")
+    assert code == 0
+    assert "sordino train mine.toml" in out
+    assert read("mine.toml").clients == 100
+    code, _, err = answer(capfd, "new", "mine.toml")
+    assert code == 2
+    assert "exists already" in err
+    assert answer(capfd, "new", "other", "--from", "nothing")[0] == 2
+
+
+def test_check_prints_the_complete_protocol_and_draws_the_partition(capfd, tmp_path) -> None:
+    answer(capfd, "new")
+    code, out, err = answer(capfd, "check", "federation.toml", "--picture", "shares.png")
+    assert code == 0
+    assert loads(out) == read("federation.toml")
+    assert "valid" in err
+    assert (tmp_path / "shares.png").read_bytes()[:4] == b"\x89PNG"
+    _, out, _ = answer(capfd, "check", "--schema")
+    assert json.loads(out) == json.loads(json.dumps(schema()))
+
+
+def test_version_prints_the_version(capfd) -> None:
+    code, out, _ = answer(capfd, "--version")
+    assert code == 0
+    assert out.strip()[0].isdigit()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["train", "absent.toml"], ["absent.toml", "sordino new"]),
+        (["train", "--set", "local.clpi=3"], ["local.clpi", "clip"]),
+        (["train", "--set", "noise.sigma=-1"], ["noise.sigma", "-1"]),
+        (["train", "--set", "federation.participation={fixed=1000}"], ["1000", "clients = 100"]),
+        (["train", "--set", "local.batch=15"], ["local.batch", "data.records = 14"]),
+        (["train", "--set", "data.records=1000"], ["records"]),
+        (["train", "--set", "data.name=mnits"], ["mnits", "mnist"]),
+        (["train", "--set", "model.name=lenet5"], ["lenet5"]),
+        (["train", "--set", "model.parameters=3"], ["model.parameters", "650"]),
+        (["train", "--engine", "quantum"], ["quantum", "torch"]),
+        (["train", "--device", "cuda"], ["cuda", "cpu"]),
+        (["train", "--workers", "0"], ["workers"]),
+        (["train", "--repeats", "0"], ["0"]),
+        (["train", "--no-such-option"], ["no-such-option"]),
+        (["resume", "nowhere"], ["nowhere"]),
+        (["evaluate", "nowhere"], ["nowhere"]),
+        (["check", "--set", "seed"], ["KEY=VALUE"]),
+        (["quantise"], ["quantise"]),
+    ],
+)
+def test_a_mistake_gets_exit_code_2_one_message_and_no_files(capfd, tmp_path, arguments, words) -> None:
+    code, out, err = answer(capfd, *arguments)
+    assert code == 2
+    assert out == ""
+    assert "Traceback" not in err
+    for word in words:
+        assert word in err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_evaluating_on_other_data_says_whether_the_model_fits(capfd) -> None:
+    answer(capfd, "train", *QUICK, "--out", "a")
+    assert answer(capfd, "evaluate", "a", "digits")[0] == 0
+    code, _, err = answer(capfd, "evaluate", "a", "breast-cancer")
+    assert code == 2
+    assert "shape" in err
+
+
+def test_ctrl_c_stops_cleanly_and_says_how_to_go_on(tmp_path, capfd) -> None:
+    command = [sys.executable, "-m", "sordino", "train", "--set", "federation.rounds=100000", "--out", "a"]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=tmp_path, start_new_session=True)
+    for _ in range(600):
+        if (tmp_path / "a" / "checkpoint").exists():
+            break
+        time.sleep(0.05)
+    os.killpg(process.pid, signal.SIGINT)  # a terminal sends it to every process of the group, workers too
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert "sordino resume a" in err
+    assert "Traceback" not in err
+    assert json.loads((tmp_path / "a" / "run.json").read_text())["status"] == "unfinished"
