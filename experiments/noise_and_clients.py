@@ -36,7 +36,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("noise_and_clients.json"))
     options = parser.parse_args()
     rows = []
-    print("| clients | sigma | accuracy, T = %d | paper, T = 600 |\n|---|---|---|---|" % options.rounds)
+    print(f"| clients | sigma | accuracy, T = {options.rounds} | paper, T = 600 |\n|---|---|---|---|")
     for (clients, sigma), published in PAPER.items():
         protocol = replace(BASE, clients=clients, rounds=options.rounds, noise=Gaussian(sigma=sigma))
         with tempfile.TemporaryDirectory() as folder:

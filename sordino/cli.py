@@ -180,13 +180,17 @@ def check(
 def evaluate(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a finished run.")],
     data: Annotated[str | None, typer.Argument(metavar="[DATA]", help="Data to score on; by default the run's own.")] = None,
+    clients: Annotated[bool, typer.Option("--clients", help="Also score every client on its own label distribution.")] = False,
     json: Json = False,
 ) -> None:
     """Score the model of a run on the test records of some data."""
-    from sordino.federation.evaluation import evaluate_run
+    from sordino.federation.evaluation import evaluate_clients, evaluate_run
     from sordino.federation.run import Run
 
-    scores = evaluate_run(Run.load(run), data)
+    loaded = Run.load(run)
+    scores = evaluate_run(loaded, data)
+    if clients:
+        scores["clients"] = evaluate_clients(loaded, data).tolist()
     if json:
         print_json(scores)
         return
@@ -194,6 +198,10 @@ def evaluate(
     if scores["accuracy"] is not None:
         rows.append(("Accuracy", percent(scores["accuracy"])))
         rows += [(f"  {name}", percent(share)) for name, share in scores["classes"].items()]
+    if clients:
+        shares = sorted(scores["clients"])
+        middle = f"mean {percent(sum(shares) / len(shares))}, worst {percent(shares[0])}, best {percent(shares[-1])}"
+        rows.append(("Clients", f"{len(shares)}, each on its own label distribution: {middle}"))
     results.print(facts_table(rows))
 
 

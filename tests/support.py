@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-import pytest
 
 from sordino import Constant, Dataset, FedAvg, Gaussian, Protocol
 
@@ -26,20 +23,16 @@ def toy_dataset(records: int = 120, features: int = 6, classes: int = 3, seed: i
 
 def toy_protocol(**changes: object) -> Protocol:
     """A federation of 5 clients and 4 rounds."""
-    settings: dict[str, object] = dict(
-        seed=3, clients=5, rounds=4, local=FedAvg(steps=3, batch=6, clip=1.0, schedule=Constant(rate=0.3)), noise=Gaussian(sigma=0.05)
-    )
+    settings: dict[str, object] = {
+        "seed": 3,
+        "clients": 5,
+        "rounds": 4,
+        "local": FedAvg(steps=3, batch=6, clip=1.0, schedule=Constant(rate=0.3)),
+        "noise": Gaussian(sigma=0.05),
+    }
     return Protocol(**{**settings, **changes})  # type: ignore[arg-type]
 
 
 def without_seconds(metrics: dict[str, np.ndarray]) -> dict[str, list[object]]:
     """Metrics that must repeat bit for bit: all but the wall clock."""
     return {name: [repr(value) for value in values.tolist()] for name, values in metrics.items() if name != "seconds"}
-
-
-def data_folder() -> Iterator[Path]:
-    """The folder of real data sets, or a skip that says so."""
-    folder = os.environ.get("SORDINO_DATA") or str(REPOSITORY.parent / "shared" / "data")
-    if not Path(folder).is_dir():
-        pytest.skip("real data are not at hand: set SORDINO_DATA to their folder")
-    yield Path(folder)

@@ -48,6 +48,8 @@ def test_json_is_one_document_on_standard_output(capfd) -> None:
     _, out, _ = answer(capfd, "evaluate", document["folder"], "--json")
     assert json.loads(out)["accuracy"] == pytest.approx(document["accuracy"])
     assert json.loads(out)["records"] == 360
+    _, out, _ = answer(capfd, "evaluate", document["folder"], "--clients", "--json")
+    assert len(json.loads(out)["clients"]) == 10
 
 
 def test_repeats_train_different_seeds_and_show_mean_and_spread(capfd) -> None:

@@ -29,7 +29,7 @@ class Pool:
 
     def __init__(self, setup: Setup, workers: int, start_method: str | None = None) -> None:
         method = start_method or ("fork" if "fork" in multiprocessing.get_all_start_methods() else "spawn")
-        context = torch.multiprocessing.get_context(method)
+        context: Any = torch.multiprocessing.get_context(method)
         if method != "fork":
             share(setup.train)
             share(setup.test)
@@ -48,7 +48,7 @@ class Pool:
         for connection in self._connections:
             self._send(connection, ("weights", weights))
         todo = deque(enumerate(tasks))
-        load = dict.fromkeys(self._connections, 0)
+        load: dict[Any, int] = dict.fromkeys(self._connections, 0)
         done: dict[int, Any] = {}
         for due in range(len(tasks)):
             while due not in done:

@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from sordino.federation.data import Dataset, load_dataset
+from sordino.federation.data import Dataset, client_tests, load_dataset, partition
 from sordino.federation.models import evaluate_batch
+from sordino.federation.randomness import Key
 from sordino.federation.run import Run
 from sordino.federation.setup import DataSource, Tensors, tensors
 from sordino.protocol import UserError
@@ -47,6 +48,26 @@ def evaluate_run(run: Run, data: DataSource | None = None, *, chunk: int = 500) 
         "accuracy": float(correct.mean()) if classes is not None else None,
         "classes": classes,
     }
+
+
+def evaluate_clients(run: Run, data: DataSource | None = None, *, size: int = 200) -> np.ndarray:
+    """Accuracy of a run's model for every client, on test records drawn from that client's own label distribution.
+
+    Example:
+        >>> evaluate_clients(Run.load("runs/digits-1")).mean()  # doctest: +SKIP
+        0.91
+    """
+    spec = run.protocol.data
+    if spec is None or run.protocol.seed is None:
+        raise UserError(f"{run.folder} does not say which data it was trained on.")
+    source = data if data is not None else spec.name
+    dataset = source if isinstance(source, Dataset) else load_dataset(source)
+    if dataset.classes is None:
+        raise UserError(f"{dataset.name} has no labels: clients cannot be told apart by them.")
+    key = Key.from_seed(run.protocol.seed)
+    parts = partition(dataset, spec, run.protocol.clients, key)
+    _, correct = scored(run.model, tensors(dataset, "test"), chunk=500)
+    return np.array([correct[rows].mean() for rows in client_tests(dataset, parts, key, size)])
 
 
 def scored(model: torch.nn.Module, records: Tensors, chunk: int) -> tuple[float, np.ndarray]:

@@ -45,7 +45,7 @@ def paper_loop(net: nn.Module, rule, round: int, batches) -> torch.Tensor:
 @pytest.mark.parametrize("proximal", [None, 0.7, 8.0])
 @pytest.mark.parametrize("schedule", [Constant(rate=0.3), StageWise(rate=0.9), Continuous(rate=2.0)])
 def test_local_steps_are_those_of_the_paper(clip, proximal, schedule) -> None:
-    shared = dict(steps=6, batch=5, clip=clip, schedule=schedule)
+    shared = {"steps": 6, "batch": 5, "clip": clip, "schedule": schedule}
     rule = FedAvg(**shared) if proximal is None else FedProx(**shared, proximal=proximal)
     batches = some_batches(6)
     flat = FlatModel(small_net())
@@ -58,7 +58,7 @@ def test_local_steps_are_those_of_the_paper(clip, proximal, schedule) -> None:
 
 
 def test_fedprox_without_pull_is_fedavg_bit_for_bit() -> None:
-    shared = dict(steps=4, batch=5, clip=1.0, schedule=Constant(rate=0.3))
+    shared = {"steps": 4, "batch": 5, "clip": 1.0, "schedule": Constant(rate=0.3)}
     ends = []
     for rule in (FedAvg(**shared), FedProx(**shared, proximal=0.0)):
         flat = FlatModel(small_net())

@@ -160,8 +160,8 @@ def test_values_are_frozen_and_whole_numbers_become_real_where_real_ones_are_mea
 def test_no_text_makes_the_reader_fail_otherwise_than_by_a_user_error(text: str) -> None:
     try:
         loads(text)
-    except UserError as error:
-        assert str(error) != ""
+    except UserError:
+        return
 
 
 toml_scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=10)
