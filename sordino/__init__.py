@@ -11,7 +11,11 @@ if TYPE_CHECKING:
     from sordino.engines.training import train as train
     from sordino.federation.data import Dataset as Dataset
     from sordino.federation.run import Run as Run
+    from sordino.protocol import Assumptions as Assumptions
+    from sordino.protocol import Budget as Budget
     from sordino.protocol import ByColumn as ByColumn
+    from sordino.protocol import ClientBudget as ClientBudget
+    from sordino.protocol import ClippedGlm as ClippedGlm
     from sordino.protocol import Constant as Constant
     from sordino.protocol import Continuous as Continuous
     from sordino.protocol import Cyclic as Cyclic
@@ -27,16 +31,18 @@ if TYPE_CHECKING:
     from sordino.protocol import Median as Median
     from sordino.protocol import Model as Model
     from sordino.protocol import Poisson as Poisson
+    from sordino.protocol import Privacy as Privacy
     from sordino.protocol import Protocol as Protocol
     from sordino.protocol import Shards as Shards
     from sordino.protocol import SordinoError as SordinoError
     from sordino.protocol import StageWise as StageWise
     from sordino.protocol import UserError as UserError
+    from sordino.protocol import View as View
 
 _HOME = {
     "sordino.protocol": (
-        "ByColumn Constant Continuous Cyclic Data Dirichlet Everyone FedAvg FedProx FixedSize Gaussian Iid Mean Median Model Poisson "
-        "Protocol Shards SordinoError StageWise UserError"
+        "Assumptions Budget ByColumn ClientBudget ClippedGlm Constant Continuous Cyclic Data Dirichlet Everyone FedAvg FedProx FixedSize "
+        "Gaussian Iid Mean Median Model Poisson Privacy Protocol Shards SordinoError StageWise UserError View"
     ),
     "sordino.federation.data": "Dataset",
     "sordino.federation.run": "Run",

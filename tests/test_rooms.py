@@ -14,6 +14,10 @@ ROOMS = ["cli", "ui", "report", "papers", "audit", "engines", "federation", "pri
 FORBIDDEN = {"privacy": {"torch", "sklearn", "typer", "rich"}, "protocol": {"torch", "numpy", "scipy", "sklearn", "typer", "rich"}}
 
 
+# The one step upwards: `protocol.to_dp_event()` asks for prices when it is called.
+EXCEPTIONS = {("protocol", "sordino.privacy.events")}
+
+
 def imports(path: Path) -> set[str]:
     found = set()
     for node in ast.walk(ast.parse(path.read_text())):
@@ -37,7 +41,7 @@ def test_imports_point_downwards(path: Path) -> None:
     assert room in ROOMS, f"{room} is not a room of the architecture"
     for name in imports(path):
         parts = name.split(".")
-        if parts[0] == "sordino" and len(parts) > 1:
+        if parts[0] == "sordino" and len(parts) > 1 and (room, name) not in EXCEPTIONS:
             assert ROOMS.index(parts[1]) >= ROOMS.index(room), f"{room} must not import {name}"
         assert parts[0] not in FORBIDDEN.get(room, set()), f"{room} must not import {parts[0]}"
 

@@ -5,7 +5,11 @@ from sordino.protocol.file import dumps, loads, overridden, read, save, schema
 from sordino.protocol.schedules import Constant, Continuous, Cyclic, Schedule, StageWise
 from sordino.protocol.values import (
     Aggregation,
+    Assumptions,
+    Budget,
     ByColumn,
+    ClientBudget,
+    ClippedGlm,
     Data,
     Dirichlet,
     Everyone,
@@ -22,13 +26,15 @@ from sordino.protocol.values import (
     Participation,
     Partition,
     Poisson,
+    Privacy,
     Protocol,
     Shards,
 )
+from sordino.protocol.views import UNITS, View, all_views
 
 __all__ = [
-    "Aggregation", "ByColumn", "Constant", "Continuous", "Cyclic", "Data", "Dirichlet", "Everyone", "FedAvg", "FedProx", "FixedSize",
+    "UNITS", "Aggregation", "Assumptions", "Budget", "ByColumn", "ClientBudget", "ClippedGlm", "Constant", "Continuous", "Cyclic", "Data", "Dirichlet", "Everyone", "FedAvg", "FedProx", "FixedSize",
     "Gaussian", "Iid", "InvalidValue", "LocalRule", "Mean", "Median", "Model", "Noise", "Participation", "Partition", "Poisson",
-    "Protocol", "Schedule", "Shards", "SordinoError", "StageWise", "UserError",
+    "Privacy", "Protocol", "Schedule", "Shards", "SordinoError", "StageWise", "UserError", "View", "all_views",
     "dumps", "loads", "overridden", "read", "save", "schema",
 ]  # fmt: skip

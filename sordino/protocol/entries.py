@@ -52,6 +52,7 @@ class Number(Check):
     above: float | None = None
     at_least: float | None = None
     at_most: float | None = None
+    below: float | None = None
 
     def accept(self, key: str, value: Any) -> float:
         if isinstance(value, bool) or not isinstance(value, (int, float)):
@@ -65,6 +66,7 @@ class Number(Check):
             and (self.above is None or number > self.above)
             and (self.at_least is None or number >= self.at_least)
             and (self.at_most is None or number <= self.at_most)
+            and (self.below is None or number < self.below)
         )
         if not inside:
             raise InvalidValue(key, value, self.allowed)
@@ -72,12 +74,12 @@ class Number(Check):
 
     @property
     def allowed(self) -> str:
-        limits = [(self.above, "above"), (self.at_least, "of at least"), (self.at_most, "at most")]
+        limits = [(self.above, "above"), (self.at_least, "of at least"), (self.at_most, "at most"), (self.below, "below")]
         named = [f"{word} {limit:g}" for limit, word in limits if limit is not None]
         return "a finite number" + (" " + " and ".join(named) if named else "")
 
     def schema(self) -> dict[str, Any]:
-        limits = {"exclusiveMinimum": self.above, "minimum": self.at_least, "maximum": self.at_most}
+        limits = {"exclusiveMinimum": self.above, "minimum": self.at_least, "maximum": self.at_most, "exclusiveMaximum": self.below}
         return {"type": "number", **{k: v for k, v in limits.items() if v is not None}}
 
 
@@ -303,6 +305,29 @@ class Table(Check):
 
     def schema(self) -> dict[str, Any]:
         return table_schema(self.kind)
+
+
+@dataclass(frozen=True)
+class Many(Check):
+    """Any number of values of one kind, written as an array of tables."""
+
+    kind: type[Value]
+
+    def accept(self, key: str, value: Any) -> Any:
+        if not isinstance(value, (list, tuple)) or not all(isinstance(one, self.kind) for one in value):
+            raise InvalidValue(key, value, f"a sequence of {self.kind.__name__}")
+        return tuple(value)
+
+    def decode(self, key: str, raw: Any) -> Any:
+        if not isinstance(raw, list):
+            raise InvalidValue(key, raw, f"an array of tables: [[{key}]]")
+        return tuple(decode_table(self.kind, table, key) for table in raw)
+
+    def encode(self, value: Any) -> Any:
+        return [encode_table(one) for one in value]
+
+    def schema(self) -> dict[str, Any]:
+        return {"type": "array", "items": table_schema(self.kind)}
 
 
 def one_of(options: Iterable[str]) -> str:

@@ -15,7 +15,7 @@ from sordino.protocol.values import Protocol
 
 # Fields of `Protocol` that share the table [federation]; every other field is a table of its own, and the seed stands alone.
 FEDERATION = ("clients", "rounds", "participation", "channel", "aggregation", "personalization")
-TABLES = ("federation", "local", "noise", "data", "model")
+TABLES = ("federation", "local", "noise", "privacy", "assumptions", "data", "model")
 
 
 def loads(text: str) -> Protocol:
@@ -43,7 +43,9 @@ def dumps(protocol: Protocol) -> str:
     encoded = encode_table(protocol)
     seed = [f"seed = {encoded.pop('seed')}\n"] if "seed" in encoded else []
     federation = {name: encoded.pop(name) for name in FEDERATION}
-    return "\n".join(seed + [toml_table(name, table) for name, table in {"federation": federation, **encoded}.items()])
+    clients = [toml_table("[client]", table) for table in encoded.pop("client")]
+    tables = [toml_table(name, table) for name, table in {"federation": federation, **encoded}.items() if table]
+    return "\n".join(seed + tables + clients)
 
 
 def read(path: str | Path, overrides: Iterable[str] = ()) -> Protocol:
@@ -117,7 +119,7 @@ def parse(text: str) -> dict[str, Any]:
 
 def decode(document: Mapping[str, Any]) -> Protocol:
     """Make the protocol of a parsed file."""
-    refuse_unknown(document, ("seed", *TABLES), "")
+    refuse_unknown(document, ("seed", *TABLES, "client"), "")
     for name in TABLES:
         if not isinstance(document.get(name, {}), Mapping):
             raise InvalidValue(name, document[name], f"a table: [{name}]")

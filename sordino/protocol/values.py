@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from sordino.protocol.entries import Choice, Flag, Integer, Maybe, Named, Number, Table, Tagged, Text, Value, entry
+from sordino.protocol.entries import Choice, Flag, Integer, Many, Maybe, Named, Number, Table, Tagged, Text, Value, entry
 from sordino.protocol.errors import InvalidValue
 from sordino.protocol.schedules import SCHEDULES, Schedule
+from sordino.protocol.views import UNITS, View, ViewName
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,7 +124,38 @@ class FedProx(FedAvg):
     proximal: float = entry(Number(at_least=0), "alpha: strength of the pull to the global model")
 
 
-LocalRule = FedAvg | FedProx
+@dataclass(frozen=True, kw_only=True)
+class ClippedGlm(Value):
+    """Logistic regression on two classes, every example's gradient clipped to norm V, every condition of THEORY A9 enforced.
+
+    Clipping the gradient of one example of a linear model gives the gradient of another convex loss, so local training contracts
+    and the privacy of the final model converges as rounds grow. Features with their bias coordinate are scaled into a ball, weight
+    decay stands outside the clip, batches are the same in every round.
+
+    Example:
+        >>> from sordino.protocol import Constant
+        >>> rule = ClippedGlm(steps=5, clip=1, schedule=Constant(rate=0.5), weight_decay=0.1)
+        >>> rule.feature_norm, rule.batches
+        (1.0, 'full')
+    """
+
+    tag: ClassVar[str] = "clipped-glm"
+    steps: int = entry(Integer(at_least=1), "K: local steps in a round; with cyclic batches a multiple of their number")
+    clip: float = entry(Number(above=0), "V: largest norm of an example's gradient")
+    schedule: Schedule = entry(Tagged(SCHEDULES, "kind"), "learning rate of every step")
+    weight_decay: float = entry(Number(at_least=0), "lambda: pull of every coordinate to zero, outside the clip")
+    feature_norm: float = entry(Number(above=0), "X: features, with a bias coordinate of 1, are scaled to at most this norm", 1.0)
+    batches: str = entry(Choice(("full", "cyclic")), "full: all records in every step; cyclic: fixed batches in turn", "full")
+    batch: int | None = entry(Maybe(Integer(at_least=1)), "B: records of a cyclic batch; must divide the client's records", None)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if (self.batch is None) != (self.batches == "full"):
+            given = "no" if self.batch is None else "a"
+            raise InvalidValue("batches", self.batches, f'"full" without a batch, or "cyclic" with one; there is {given} batch')
+
+
+LocalRule = FedAvg | FedProx | ClippedGlm
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -231,6 +263,62 @@ class Model(Value):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Budget(Value):
+    """What may be spent at most, in which view, for which unit. Training never passes it.
+
+    Example:
+        >>> Budget(epsilon=4.0, delta=1e-5).view
+        'server'
+    """
+
+    epsilon: float = entry(Number(above=0), "largest epsilon")
+    delta: float = entry(Number(above=0, below=1), "at this delta", 1e-5)
+    view: str = entry(ViewName(), "the adversary it holds against", "server")
+    unit: str = entry(Choice(UNITS), "what is hidden: one record, or all records of a client", "record")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Privacy(Value):
+    """What the federation has set out to promise.
+
+    Example:
+        >>> Privacy(budget=Budget(epsilon=4.0)).adjacency
+        'replace-one'
+    """
+
+    adjacency: str = entry(Choice(("replace-one",)), "neighbouring data sets: one record, or one client's records, replaced", "replace-one")
+    budget: Budget | None = entry(Maybe(Table(Budget)), "what may be spent at most", None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Assumptions(Value):
+    """What the user vouches for, listed in every guarantee that uses it; the diameter is enforced instead.
+
+    Example:
+        >>> Assumptions(smoothness=1.0).diameter is None
+        True
+    """
+
+    smoothness: float | None = entry(Maybe(Number(at_least=0)), "L: minibatch losses are L-smooth; nobody checks it", None)
+    diameter: float | None = entry(Maybe(Number(above=0)), "enforced: every released model is projected on the ball around w_0", None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClientBudget(Value):
+    """One client's own limit on what its uploads may reveal; it is no longer asked once the next round would pass it.
+
+    Example:
+        >>> ClientBudget(id=3, epsilon=2.0).delta
+        1e-05
+    """
+
+    id: int = entry(Integer(at_least=0), "number of the client, from 0")
+    epsilon: float = entry(Number(above=0), "largest epsilon of this client, against the server")
+    delta: float = entry(Number(above=0, below=1), "at this delta", 1e-5)
+    unit: str = entry(Choice(UNITS), "what is hidden: one record, or all records of the client", "record")
+
+
+@dataclass(frozen=True, kw_only=True)
 class Protocol(Value):
     """One federation: who takes part, what each does, which noise protects it, on which data and model.
 
@@ -252,17 +340,52 @@ class Protocol(Value):
     channel: str = entry(Choice(("direct",)), "how uploads reach the server", "direct")
     aggregation: Aggregation = entry(Named((Mean, Median)), "how the server joins the uploads", Mean())
     personalization: str = entry(Choice(("none",)), "whether clients keep models of their own", "none")
-    local: LocalRule = entry(Tagged((FedAvg, FedProx), "rule"), "what a client does in a round")
+    local: LocalRule = entry(Tagged((FedAvg, FedProx, ClippedGlm), "rule"), "what a client does in a round")
     noise: Noise = entry(Tagged((Gaussian,), "mechanism"), "noise that hides a client's contribution")
+    privacy: Privacy = entry(Table(Privacy), "what may be spent", Privacy())
+    assumptions: Assumptions = entry(Table(Assumptions), "what the user vouches for", Assumptions())
     data: Data | None = entry(Maybe(Table(Data)), "records and their partition", None)
     model: Model | None = entry(Maybe(Table(Model)), "the model that is trained", None)
+    client: tuple[ClientBudget, ...] = entry(Many(ClientBudget), "clients with budgets of their own", ())
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if isinstance(self.participation, FixedSize) and self.participation.size > self.clients:
             allowed = f"at most federation.clients = {self.clients}"
             raise InvalidValue("federation.participation.fixed", self.participation.size, allowed)
-        records = self.data.records if self.data is not None else None
-        if records is not None and self.local.batch > records:
-            allowed = f"at most data.records = {records}, since a step draws distinct records"
-            raise InvalidValue("local.batch", self.local.batch, allowed)
+        self._check_batch(self.data.records if self.data is not None else None)
+        self._check_clients()
+
+    def _check_batch(self, records: int | None) -> None:
+        batch = self.local.batch
+        if batch is None or records is None:
+            return
+        if batch > records:
+            raise InvalidValue("local.batch", batch, f"at most data.records = {records}, since a step draws distinct records")
+        if isinstance(self.local, ClippedGlm) and (records % batch != 0 or self.local.steps % (records // batch) != 0):
+            allowed = f"a divisor of data.records = {records} whose number of batches divides local.steps = {self.local.steps}"
+            raise InvalidValue("local.batch", batch, allowed)
+
+    def _check_clients(self) -> None:
+        seen: set[int] = set()
+        for budget in self.client:
+            if budget.id >= self.clients or budget.id in seen:
+                raise InvalidValue("client.id", budget.id, f"each of 0 to {self.clients - 1} at most once")
+            seen.add(budget.id)
+        view = View.parse(self.privacy.budget.view) if self.privacy.budget is not None else View.SERVER
+        if view.colluders >= self.clients:
+            raise InvalidValue("privacy.budget.view", str(view), f"at most coalition:{self.clients - 1}, all clients but one")
+
+    def to_dp_event(self, view: str | View = View.SERVER, unit: str = "record") -> Any:
+        """The protocol as an event of dp_accounting, for its accountants.
+
+        Raises:
+            UserError: dp_accounting has no event for it.
+
+        Example:
+            >>> type(protocol.to_dp_event()).__name__  # doctest: +SKIP
+            'ComposedDpEvent'
+        """
+        from sordino.privacy.events import dp_event  # upwards, at the user's request only: prices live there
+
+        return dp_event(self, View.parse(view), unit)
