@@ -1,0 +1,136 @@
+"""Published formulas of udp-fl (staircase, subsampling, shuffling) as printed, and results recalled from the literature it rests on.
+
+Verdicts are those of THEORY. None of this is used for a promise: see `sordino.privacy.staircase`, `renyi` and `shuffling`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+from scipy.special import gammaln, logsumexp
+
+
+def theorem_2(*, order: float, step: float, nu: float) -> float:
+    """Theorems 1 and 2, Table 3: the staircase's "gamma", with the printed 1 - e^-1, (1 - nu) and sgn of Eq. (12).
+
+    Verdict B1: not a Rényi divergence; it is close to the moment I whose log/(order - 1) would be one.
+
+    Example:
+        >>> round(theorem_2(order=2.0, step=1.0, nu=0.7), 8)
+        1.81809371
+    """
+    sign = 0.0 if nu < 0.5 else 1.0  # as Eq. (12) defines it
+    grown, shrunk = math.exp((order - 1) * step), math.exp(-order * step)
+    middle = (grown + shrunk) * (1 - nu) + abs(2 * nu - 1) * math.exp(-sign * step)
+    return grown / 2 + shrunk / 2 + middle * (1 - math.exp(-1)) / (2 * (nu + math.exp(-step) * (1 - nu)))
+
+
+def lemma_2(*, order: int, gamma: float, clients: int) -> float:
+    """Lemma 2, upper bound after shuffling. Verdict B7: UNSOUND; tends to 0 as the order grows, and gamma is not a pure eps0.
+
+    Example:
+        >>> round(lemma_2(order=64, gamma=2.0, clients=1000), 8)
+        0.0920574
+    """
+    return math.log1p(order * (order - 1) / 2 * 4 * math.expm1(gamma) ** 2 / clients) / (order - 1)
+
+
+def lemma_3(*, order: int, gamma: float, clients: int) -> float:
+    """Lemma 3, lower bound after shuffling. Verdict B8: fine as a lower bound for pure eps0; irrelevant for promises.
+
+    Example:
+        >>> round(lemma_3(order=2, gamma=1.0, clients=100), 8)
+        0.01080305
+    """
+    return math.log1p(order * (order - 1) / 2 * math.expm1(gamma) ** 2 / (clients * math.exp(gamma))) / (order - 1)
+
+
+def shuffled_randomized_response(*, order: float, local: float, clients: int) -> float:
+    """Exact divergence of the shuffled counts of binary randomised response when one of n equal bits is flipped (THEORY B7).
+
+    Example:
+        >>> round(shuffled_randomized_response(order=2, local=1.0, clients=100), 8)
+        0.01080305
+    """
+    lie = 1 / (1 + math.exp(local))
+    ones = np.arange(clients)
+    log_others = (
+        gammaln(clients) - gammaln(ones + 1) - gammaln(clients - ones) + ones * math.log(lie) + (clients - 1 - ones) * math.log1p(-lie)
+    )
+    stays, moves = np.append(log_others, -np.inf), np.append(-np.inf, log_others)
+    with_zero = np.logaddexp(stays + math.log1p(-lie), moves + math.log(lie))
+    with_one = np.logaddexp(stays + math.log(lie), moves + math.log1p(-lie))
+    return float(logsumexp(order * with_one + (1 - order) * with_zero)) / (order - 1)
+
+
+def girgis(*, order: int, local: float, clients: int) -> float:
+    """Girgis, Data, Diggavi, Suresh and Kairouz (CCS 2021), general upper bound; [recalled] in THEORY B7, for comparison only.
+
+    Example:
+        >>> round(girgis(order=2, local=1.0, clients=100), 8)
+        0.12667887
+    """
+    blanket = math.floor((clients - 1) / (2 * math.exp(local))) + 1
+    terms = np.arange(3, order + 1)
+    log_ratio = 2 * math.log(math.expm1(2 * local)) - 2 * local - math.log(2 * blanket)
+    logs = [
+        0.0,
+        math.log(order * (order - 1) / 2) + 2 * math.log(math.expm1(local)) - local - math.log(blanket),
+        *(_log_choose(order, terms) + np.log(terms) + gammaln(terms / 2) + terms / 2 * log_ratio).tolist(),
+        local * order - (clients - 1) / (8 * math.exp(local)),
+    ]
+    return float(logsumexp(logs)) / (order - 1)
+
+
+def clones_closed_form(*, delta: float, local: float, clients: int) -> float:
+    """Feldman, McMillan and Talwar 2021, Thm 3.1, closed form; [recalled] in THEORY. `sordino.privacy.shuffling` sums exactly.
+
+    Example:
+        >>> round(clones_closed_form(delta=1e-6, local=1.0, clients=1000), 8)
+        0.56620149
+    """
+    if local > math.log(clients / (16 * math.log(2 / delta))):
+        return local
+    spread = 8 * math.sqrt(math.exp(local) * math.log(4 / delta) / clients) + 8 * math.exp(local) / clients
+    return math.log1p(math.tanh(local / 2) * spread)
+
+
+def zhu_wang(order: int, rate: float, divergence: Callable[[int], float]) -> float:
+    """Zhu and Wang 2019, Poisson subsampling of any mechanism, factor 3 from the third term on; [recalled] in THEORY B6.
+
+    Example:
+        >>> round(zhu_wang(8, 0.2, lambda order: order / 2), 8)
+        2.32184482
+    """
+    terms = np.arange(2, order + 1)
+    logs = _log_choose(order, terms) + (order - terms) * math.log1p(-rate) + terms * math.log(rate)
+    logs = logs + np.array([(term - 1) * divergence(int(term)) for term in terms]) + np.where(terms > 2, math.log(3), 0.0)
+    first = (order - 1) * math.log1p(-rate) + math.log1p((order - 1) * rate)
+    return float(logsumexp(np.append(logs, first))) / (order - 1)
+
+
+def wang_balle_kasiviswanathan(order: int, rate: float, divergence: Callable[[int], float], *, largest_loss: float = math.inf) -> float:
+    """Wang, Balle and Kasiviswanathan 2019, Thm 9, sampling without replacement, replace-one; [recalled] in THEORY B6.
+
+    Example:
+        >>> round(wang_balle_kasiviswanathan(2, 0.01, lambda order: order / 2), 10)
+        0.0005435086
+    """
+    worst = math.expm1(largest_loss) if largest_loss < 700 else math.inf
+    second = divergence(2)
+    log_terms = [
+        0.0,
+        2 * math.log(rate)
+        + math.log(order * (order - 1) / 2)
+        + math.log(min(4 * math.expm1(second), math.exp(second) * min(2.0, worst**2))),
+    ]
+    for term in range(3, order + 1):
+        capped = math.log(2) if worst > 2 else min(math.log(2), term * math.log(worst))
+        log_terms.append(term * math.log(rate) + float(_log_choose(order, np.array(term))) + (term - 1) * divergence(term) + capped)
+    return float(logsumexp(log_terms)) / (order - 1)
+
+
+def _log_choose(whole: int, part: np.ndarray) -> np.ndarray:
+    return gammaln(whole + 1) - gammaln(part + 1) - gammaln(whole - part + 1)

@@ -1,0 +1,156 @@
+"""Mixtures of Gaussian curves: who takes part, and when a record is first used, is drawn at random and may be seen.
+
+Given all draws the transcript of a run is Gaussian, with mu^2 the sum of the squared shifts of its rounds. The draws do not depend
+on the data, so by joint convexity of the hockey stick delta(epsilon) = E delta_mu(epsilon) over the random sum (THEORY A10, A11):
+rounds are composed by adding laws of mu^2, which is cheaper and tighter than adding privacy losses.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import ClassVar
+
+import numpy as np
+from scipy.special import logsumexp
+
+from sordino.privacy import checks, gaussian, sums
+from sordino.privacy.curves import Curve
+from sordino.privacy.losses import LossCurve
+from sordino.protocol.errors import UserError
+
+_FLOORS = (1.0, 0.1, 0.0)  # epsilons above each of which one law of the sum is used
+_COARSE = 1000  # values of mu kept when a mixture is turned into a privacy-loss distribution
+_DOTS = 4000
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class GaussianMixtureCurve(Curve):
+    """The composition of rounds, each Gaussian with a random mu; `rounds` holds the laws of mu^2 and how often each occurs.
+
+    Example:
+        >>> one = mixture([0.0, 1.0], [0.99, 0.01])
+        >>> round(one.epsilon(1e-5), 3), round(one.repeat(1000).epsilon(1e-5), 2)
+        (3.139, 23.39)
+    """
+
+    rank: ClassVar[int] = 1
+    rounds: tuple[tuple[sums.Law, int], ...]
+
+    @cached_property
+    def _sums(self) -> dict[float, sums.Law]:
+        return {}
+
+    def squares(self, epsilon: float) -> sums.Law:
+        """The law of mu^2 of all rounds together, valid for delta at `epsilon` and above.
+
+        With M = mu^2 and F(M) = delta, d delta/d mu = phi(epsilon/mu - mu/2) gives
+        F''/F' = epsilon^2/(2 M^2) - 1/(2 M) - 1/8 >= -(1 + epsilon^-2)/8, which is the bend that `sums` may assume.
+        """
+        floor = next(floor for floor in _FLOORS if epsilon >= floor)
+        if floor not in self._sums:
+            bend = (1 + floor**-2) / 8 if floor > 0 else sums.UPWARDS
+            self._sums[floor] = sums.total((sums.times(law, count, bend) for law, count in self.rounds), bend)
+        return self._sums[floor]
+
+    def deltas(self, epsilons: np.ndarray) -> np.ndarray:
+        """See `Curve.deltas`."""
+        return np.array([_expected_delta(self.squares(epsilon), epsilon) for epsilon in np.asarray(epsilons, dtype=float).tolist()])
+
+    def epsilon(self, delta: float) -> float:
+        """See `Curve.epsilon`; the coarser sums of small epsilons are only computed when needed."""
+        checks.proper_delta(delta)
+        floor = next(floor for floor in _FLOORS if floor == 0 or self.delta(floor) > delta)
+        return self._epsilon_above(floor, delta)
+
+    def rdp(self, order: float) -> float:
+        """See `Curve.rdp`: given the draws it is order mu^2 / 2, and its exponential moments average; exact, round by round."""
+        checks.order(order)
+        total = 0.0
+        for law, count in self.rounds:
+            values, masses = law.atoms()
+            values, masses = values[masses > 0], masses[masses > 0]
+            if math.isinf(order) or math.isinf(values.max()):
+                return math.inf if values.max() > 0 else 0.0
+            if order == 1:
+                total += count * float(np.dot(masses, values)) / 2
+            else:
+                total += count * float(logsumexp(order * (order - 1) / 2 * values, b=masses)) / (order - 1)
+        return max(0.0, total) * (1 + 1e-12)
+
+    def repeat(self, times: int) -> GaussianMixtureCurve:
+        """See `Curve.repeat`."""
+        checks.whole(at_least=0, times=times)
+        return GaussianMixtureCurve(rounds=tuple((law, count * times) for law, count in self.rounds if times))
+
+    def losses(self, interval: float) -> LossCurve:
+        """See `Curve.losses`; over fewer, larger values of mu."""
+        coarse = sums.coarsened(self.squares(0.0), _COARSE)
+        whole = GaussianMixtureCurve(rounds=((coarse, 1),))
+        reach = whole.epsilon(1e-15)
+        if math.isinf(reach):
+            raise UserError("a mixture that may reveal everything has no privacy-loss distribution on a finite grid.")
+        return LossCurve.from_profile(whole.deltas, interval=interval, gap=max(1, round(reach / _DOTS / interval)))
+
+    def _absorb(self, other: Curve) -> GaussianMixtureCurve:
+        if isinstance(other, GaussianMixtureCurve):
+            return composed_mixtures([self, other])
+        return composed_mixtures([self, mixture([other.mu or 0.0], [1.0])])
+
+
+def mixture(mus: Iterable[float], probabilities: Iterable[float]) -> GaussianMixtureCurve:
+    """One release that is mu-GDP with a mu drawn publicly from this law.
+
+    Example:
+        >>> round(mixture([0.0, 1.0], [0.7, 0.3]).delta(1.0), 10)
+        0.0380810213
+    """
+    return GaussianMixtureCurve(rounds=((sums.law([mu * mu for mu in mus], probabilities), 1),))
+
+
+def composed_mixtures(curves: Iterable[GaussianMixtureCurve]) -> GaussianMixtureCurve:
+    """All the rounds of all the curves; equal rounds are counted, not repeated.
+
+    Example:
+        >>> [count for _, count in composed_mixtures([mixture([1.0], [1.0])] * 5).rounds]
+        [5]
+    """
+    found: dict[bytes, tuple[sums.Law, int]] = {}
+    for curve in curves:
+        for law, count in curve.rounds:
+            key = law.key
+            found[key] = (law, count + (found[key][1] if key in found else 0))
+    return GaussianMixtureCurve(rounds=tuple(found.values()))
+
+
+def binomial_delta(epsilon: float, *, rate: float, mu: float, rounds: int) -> float:
+    """Delta when each of `rounds` rounds happens with probability `rate` and is then mu-GDP: E delta_{mu sqrt(N)}, N ~ Bin(rounds, rate).
+
+    The closed form of THEORY A10, for equal rounds with a fixed number of participants.
+
+    Example:
+        >>> round(binomial_delta(0.5, rate=0.01, mu=1.0, rounds=1), 12)
+        0.002384217081
+    """
+    checks.not_negative(epsilon=epsilon, mu=mu)
+    checks.probability(rate=rate)
+    checks.whole(at_least=1, rounds=rounds)
+    from scipy.special import xlog1py, xlogy
+
+    counts = np.arange(rounds + 1)
+    log_masses = _log_choose(rounds, counts) + xlogy(counts, rate) + xlog1py(rounds - counts, -rate)
+    return min(1.0, float(np.exp(logsumexp(log_masses + gaussian.log_deltas(mu * np.sqrt(counts), epsilon)))) * (1 + 1e-12))
+
+
+def _log_choose(whole: int, part: np.ndarray) -> np.ndarray:
+    from scipy.special import gammaln
+
+    return gammaln(whole + 1) - gammaln(part + 1) - gammaln(whole - part + 1)
+
+
+def _expected_delta(squares: sums.Law, epsilon: float) -> float:
+    values, masses = squares.atoms()
+    logs = gaussian.log_deltas(np.sqrt(values[masses > 0]) * (1 + 1e-14), epsilon)
+    return min(1.0, float(np.dot(masses[masses > 0], np.exp(logs))) * (1 + 1e-12))
