@@ -11,6 +11,11 @@ if TYPE_CHECKING:
     from sordino.engines.training import train as train
     from sordino.federation.data import Dataset as Dataset
     from sordino.federation.run import Run as Run
+    from sordino.privacy.calibrate import calibrate as calibrate
+    from sordino.privacy.certify import certify as certify
+    from sordino.privacy.guarantee import Guarantee as Guarantee
+    from sordino.privacy.spending import BudgetExceeded as BudgetExceeded
+    from sordino.privacy.spending import realised as realised
     from sordino.protocol import Assumptions as Assumptions
     from sordino.protocol import Budget as Budget
     from sordino.protocol import ByColumn as ByColumn
@@ -44,6 +49,10 @@ _HOME = {
         "Assumptions Budget ByColumn ClientBudget ClippedGlm Constant Continuous Cyclic Data Dirichlet Everyone FedAvg FedProx FixedSize "
         "Gaussian Iid Mean Median Model Poisson Privacy Protocol Shards SordinoError StageWise UserError View"
     ),
+    "sordino.privacy.calibrate": "calibrate",
+    "sordino.privacy.certify": "certify",
+    "sordino.privacy.guarantee": "Guarantee",
+    "sordino.privacy.spending": "BudgetExceeded realised",
     "sordino.federation.data": "Dataset",
     "sordino.federation.run": "Run",
     "sordino.engines.training": "resume train",

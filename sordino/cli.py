@@ -19,6 +19,8 @@ from sordino.ui.console import facts_table, messages, percent, print_json, resul
 
 if TYPE_CHECKING:
     from sordino.federation.run import Run
+    from sordino.privacy.guarantee import Guarantee
+    from sordino.protocol import View
 
 app = typer.Typer(
     help="Differentially private federated learning whose promises are checked.",
@@ -34,6 +36,7 @@ INTERRUPTED = 130  # what shells expect after Ctrl-C
 File = Annotated[Path | None, typer.Argument(metavar="[PROTOCOL.toml]", help="Protocol file; without it, the built-in example.")]
 Sets = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override one key, such as noise.sigma=0.5.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
+Unit = Annotated[str, typer.Option(help="What is hidden: record or client.")]
 Workers = Annotated[int | None, typer.Option(help="Worker processes; by default one per core.")]
 Device = Annotated[str, typer.Option(help="cpu, cuda or mps.")]
 
@@ -76,12 +79,14 @@ def train(
         results.print(repeats_table(runs))
     if json:
         print_json(as_document(runs[0]) if repeats == 1 else {"runs": [as_document(run) for run in runs], **mean_and_spread(runs)})
+    raise_if_out_of_budget(runs)
 
 
 def trained(protocol: Protocol, out: Path | None, workers: int | None, device: str, every: int | None) -> Run:
     """Train with the live display; after Ctrl-C say how to go on."""
     from sordino.engines import train
     from sordino.federation.setup import Setup
+    from sordino.ui.prices import spent_after
     from sordino.ui.progress import TrainingProgress
     from sordino.ui.summary import described
 
@@ -91,7 +96,8 @@ def trained(protocol: Protocol, out: Path | None, workers: int | None, device: s
         def start(setup: Setup, folder: Path) -> None:
             where.append(folder)
             messages.print(f"Training {described(setup.protocol)}. Run folder: {folder}", soft_wrap=True)
-            progress.start("training", rounds=setup.protocol.rounds, done=0)
+            plan = setup.protocol
+            progress.start("training", rounds=plan.rounds, done=0, spent=lambda rounds: spent_after(plan, rounds))
 
         try:
             return train(
@@ -112,6 +118,7 @@ def resume(
     from sordino.engines import resume
     from sordino.federation.folder import RunFolder
     from sordino.federation.setup import Setup
+    from sordino.ui.prices import spent_after
     from sordino.ui.progress import TrainingProgress
     from sordino.ui.summary import as_document, summary
 
@@ -120,7 +127,8 @@ def resume(
         def start(setup: Setup, folder: Path) -> None:
             done = len(RunFolder(folder).metrics())
             messages.print(f"Going on with {folder} at round {done + 1} of {setup.protocol.rounds}.")
-            progress.start("training", rounds=setup.protocol.rounds, done=done)
+            plan = setup.protocol
+            progress.start("training", rounds=plan.rounds, done=done, spent=lambda rounds: spent_after(plan, rounds))
 
         try:
             finished = resume(
@@ -132,6 +140,108 @@ def resume(
         print_json(as_document(finished))
     else:
         results.print(summary(finished))
+    raise_if_out_of_budget([finished])
+
+
+def raise_if_out_of_budget(runs: list[Run]) -> None:
+    """A run that its budget ended early is told so, with exit code 3."""
+    from sordino.privacy.spending import BudgetExceeded, afforded, repeated_rounds
+
+    for run in runs:
+        budget = run.protocol.privacy.budget
+        if run.status == "budget" and budget is not None:
+            raise BudgetExceeded(afforded(run.protocol, budget, repeated=repeated_rounds(run.ledger)).message)
+
+
+@app.command()
+def certify(
+    source: Annotated[Path | None, typer.Argument(metavar="[PROTOCOL.toml|RUN]", help="Protocol file or run folder.")] = None,
+    sets: Sets = None,
+    view: Annotated[str, typer.Option(help="server, rounds, coalition:k, final, or all.")] = "all",
+    unit: Unit = "record",
+    delta: Annotated[float, typer.Option(help="Where epsilon is shown.")] = 1e-5,
+    plot: Annotated[Path | None, typer.Option(metavar="FILE", help="Draw trade-offs, epsilon against rounds and noise.")] = None,
+    explain: Annotated[bool, typer.Option("--explain", help="Print how every bound comes about.")] = False,
+    json: Json = False,
+) -> None:
+    """Say what each adversary learns, at most."""
+    from sordino.privacy.certify import certify
+    from sordino.protocol import View, all_views
+
+    protocol = protocol_from(source if source is None or not source.is_dir() else source / "protocol.toml", sets)
+    views = all_views(protocol.clients) if view == "all" else (View.parse(view),)
+    guarantees = [certify(protocol, one, unit, delta=delta) for one in views]
+    document: dict[str, object] = {"guarantees": [guarantee.as_document(delta) for guarantee in guarantees]}
+    realised = realised_in(source, protocol, views, unit, delta) if source is not None and source.is_dir() else {}
+    if plot is not None:
+        from sordino.ui.plots import draw_certificate
+
+        draw_certificate(protocol, guarantees, delta, plot)
+    if json:
+        if realised:
+            document["realised"] = [
+                {"client": client, **guarantee.as_document(delta)}
+                for per_client in realised.values()
+                for client, guarantee in per_client.items()
+            ]
+        print_json(document)
+        return
+    show_guarantees(protocol, guarantees, realised, delta, explain)
+    if plot is not None:
+        messages.print(f"Plot: {plot}")
+
+
+def realised_in(run: Path, protocol: Protocol, views: tuple[View, ...], unit: str, delta: float) -> dict[View, dict[int, Guarantee]]:
+    """Per view and client, the bound given who took part in a run."""
+    from sordino.privacy.ledger import read as read_ledger
+    from sordino.privacy.spending import realised
+
+    events = read_ledger(run / "ledger.jsonl").events
+    return {view: realised(protocol, events, view, unit, delta=delta) for view in views}
+
+
+def show_guarantees(
+    protocol: Protocol, guarantees: list[Guarantee], realised: dict[View, dict[int, Guarantee]], delta: float, explain: bool
+) -> None:
+    """The table, the notes, and for a run what was realised."""
+    from sordino.ui.prices import guarantees_table, notes, realised_table
+
+    unit = {"record": "one record", "client": "all records of one client"}[guarantees[0].unit]
+    title = f"At most, about {unit} ({guarantees[0].adjacency}), at delta = {delta:g}"
+    results.print(guarantees_table(guarantees, delta, title))
+    for note in notes(protocol, guarantees, delta):
+        results.print(note, soft_wrap=True)
+    for guarantee in guarantees:
+        if guarantee.view in realised:
+            results.print(realised_table(guarantee, realised[guarantee.view], delta))
+        if explain:
+            results.print(f"[bold]{guarantee.view}[/]\n{guarantee.explain()}", soft_wrap=True)
+
+
+@app.command()
+def calibrate(
+    protocol: File = None,
+    sets: Sets = None,
+    view: Annotated[str, typer.Option(help="server, rounds, coalition:k or final.")] = "server",
+    unit: Unit = "record",
+    epsilon: Annotated[float | None, typer.Option(help="Largest epsilon, with --delta.")] = None,
+    delta: Annotated[float, typer.Option(help="For --epsilon.")] = 1e-5,
+    beta: Annotated[float | None, typer.Option(help="Least false negative rate, with --at-alpha.")] = None,
+    at_alpha: Annotated[float | None, typer.Option(help="False positive rate for --beta.")] = None,
+    advantage: Annotated[float | None, typer.Option(help="Largest advantage of any test over guessing.")] = None,
+    json: Json = False,
+) -> None:
+    """Find the smallest noise that meets a target; it is never past the target."""
+    from sordino.privacy.calibrate import calibrate
+
+    plan = protocol_from(protocol, sets)
+    with messages.status("searching for the noise"):
+        found = calibrate(plan, view, unit, epsilon=epsilon, delta=delta, beta=beta, at_alpha=at_alpha, advantage=advantage)
+    if json:
+        print_json(found.as_document())
+        return
+    goal = ", ".join(f"{name} = {value:g}" for name, value in found.target.items())
+    results.print(facts_table([("Noise", f"noise.sigma = {found.sigma!r}"), ("Target", goal), ("Reached", str(found.guarantee))]))
 
 
 @app.command()

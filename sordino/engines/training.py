@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -13,14 +13,16 @@ from safetensors.torch import save as save_tensors
 
 from sordino.engines.torch_engine import TorchEngine, checked_device, worker_count
 from sordino.federation.folder import RunFolder, State, claimed_path, now, protocol_digest
-from sordino.federation.loop import RoundMetrics, run_rounds
+from sordino.federation.loop import Limits, RoundMetrics, run_rounds
 from sordino.federation.models.flat import FlatModel
 from sordino.federation.randomness import GENERATOR
 from sordino.federation.run import Run
 from sordino.federation.setup import DataSource, ModelSource, Setup, prepare
 from sordino.federation.storage import held, write_whole, writing
-from sordino.privacy.ledger import Ledger, Opened
+from sordino.privacy.caps import capped_rounds
+from sordino.privacy.ledger import Event, Ledger, Opened
 from sordino.privacy.ledger import read as read_ledger
+from sordino.privacy.spending import BudgetExceeded, afforded, repeated_rounds
 from sordino.protocol import InvalidValue, Protocol, UserError
 
 SCORINGS = 50  # a run is scored about this many times unless said otherwise
@@ -68,6 +70,7 @@ def train(
     every = checked_every(evaluate_every, protocol.rounds)
     checked_device(device)
     setup = prepare(protocol, data=data, model=model)
+    limits_of(setup, ())  # a budget that affords nothing is refused before anything is written
     facts = run_facts(setup, worker_count(workers, device), device, every)
     seeded = "fresh" if setup.protocol.noise.secure else "seeded"
     opened = Opened(protocol=protocol_digest(setup.protocol), generator=GENERATOR, noise=seeded)
@@ -122,15 +125,34 @@ def carry_on(
 ) -> Run:
     """Run the rounds that are left and write down how it ended."""
     place.cut_metrics(state.round)
+    limits = limits_of(setup, read_ledger(place.ledger_path).events, state.round)
     with TorchEngine(setup, workers=workers, device=device) as engine, Ledger.resume(place.ledger_path) as ledger:
         on_start(setup, place.path)
         every = place.facts()["evaluate_every"]
-        state, status = run_rounds(setup, engine, place, ledger, state, evaluate_every=every, on_round=on_round)
+        state, status = run_rounds(setup, engine, place, ledger, state, limits=limits, evaluate_every=every, on_round=on_round)
     final = FlatModel(setup.module)
     with writing(place.path / "model.safetensors"):
         write_whole(place.path / "model.safetensors", save_tensors(final.to_state(torch.from_numpy(state.weights))))
     place.note(status=status, ended=now())
     return Run.load(place.path, model=model)
+
+
+def limits_of(setup: Setup, events: Sequence[Event], done: int = 0) -> Limits:
+    """How far the budgets of the protocol let the run go, given what was charged twice.
+
+    Raises:
+        BudgetExceeded: not one more round fits.
+    """
+    protocol, sizes = setup.protocol, setup.sizes.tolist()
+    known = sizes if len(set(sizes)) > 1 else None
+    caps = {budget.id: capped_rounds(protocol, budget, sizes[budget.id]) for budget in protocol.client}
+    budget = protocol.privacy.budget
+    if budget is None:
+        return Limits(rounds=protocol.rounds, caps=caps)
+    reach = afforded(protocol, budget, repeated=repeated_rounds(events), sizes=known)
+    if reach.rounds <= done and done < protocol.rounds:
+        raise BudgetExceeded(reach.message)
+    return Limits(rounds=reach.rounds, caps=caps)
 
 
 def refuse_changed(place: RunFolder, protocol: Protocol, facts: dict[str, Any]) -> None:

@@ -47,6 +47,18 @@ def coordinate_median(uploads: list[np.ndarray], block: int = 1 << 16) -> np.nda
     return np.concatenate(parts)
 
 
+def projected(weights: np.ndarray, centre: np.ndarray, diameter: float) -> np.ndarray:
+    """The nearest model in the ball of this diameter around `centre`, a hair inside so that rounding cannot leave it.
+
+    Example:
+        >>> projected(np.array([3.0, 4.0], np.float32), np.zeros(2, np.float32), 2.0).round(4).tolist()
+        [0.6000000238418579, 0.800000011920929]
+    """
+    move = weights.astype(np.float64) - centre
+    distance, radius = float(np.linalg.norm(move)), diameter / 2 * (1 - 1e-6)
+    return weights if distance <= radius else (centre + move * (radius / distance)).astype(weights.dtype)
+
+
 def upload_weights(rule: Aggregation, sizes: np.ndarray) -> np.ndarray:
     """The weight of each participant's upload, from its number of records.
 

@@ -8,11 +8,14 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from sordino.federation.linear import train_clipped_glm
 from sordino.federation.local import LocalSteps, noisy_upload, train_locally
+from sordino.federation.models.bounded import bounded_features
 from sordino.federation.models.flat import FlatModel
 from sordino.federation.models.losses import evaluate_batch, loss_for
 from sordino.federation.randomness import Purpose
 from sordino.federation.setup import Setup
+from sordino.protocol import ClippedGlm, FedAvg
 
 TEST_CHUNK = 500  # test records scored at once; fixed, so that sums are the same for any number of workers
 
@@ -47,16 +50,13 @@ class ClientWork:
 
     def upload(self, *, client: int, round: int, weights: np.ndarray) -> Upload:
         """Train a client from the global model and add its noise."""
-        rule = self._setup.protocol.local
-        self._seed_layers(self._setup.key.stream(Purpose.LOCAL_MODEL, client=client, round=round).seed())
-        steps = train_locally(
-            self._model,
-            torch.from_numpy(weights).to(self._device),
-            rule,
-            rule.schedule.rates(round=round, steps=rule.steps),
-            self._batches(client, round),
-            self._loss,
-        )
+        rule, start = self._setup.protocol.local, torch.from_numpy(weights).to(self._device)
+        rates = rule.schedule.rates(round=round, steps=rule.steps)
+        if isinstance(rule, ClippedGlm):
+            steps = self._train_linear(client, start, rule, rates)
+        else:
+            self._seed_layers(self._setup.key.stream(Purpose.LOCAL_MODEL, client=client, round=round).seed())
+            steps = train_locally(self._model, start, rule, rates, self._batches(client, round, rule), self._loss)
         stream = self._setup.noise_key.stream(Purpose.UPLOAD_NOISE, client=client, round=round)
         return Upload(client=client, vector=noisy_upload(self._model.weights, self._setup.protocol.noise, stream), steps=steps)
 
@@ -67,8 +67,14 @@ class ClientWork:
         if self._device.type != "cpu":
             torch.manual_seed(seed)
 
-    def _batches(self, client: int, round: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        part, rule = self._setup.parts[client], self._setup.protocol.local
+    def _train_linear(self, client: int, start: torch.Tensor, rule: ClippedGlm, rates: tuple[float, ...]) -> LocalSteps:
+        rows = torch.from_numpy(self._setup.parts[client]).to(self._device)
+        features = bounded_features(self._train.inputs(rows), rule.feature_norm)
+        self._model.load(start)
+        return train_clipped_glm(self._model.weights, features, self._train.y.index_select(0, rows), rule, rates)
+
+    def _batches(self, client: int, round: int, rule: FedAvg) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        part = self._setup.parts[client]
         draws = self._setup.key.stream(Purpose.MINIBATCH, client=client, round=round).subsets(rule.steps, rule.batch, len(part))
         for rows in torch.from_numpy(part[draws]).to(self._device):
             yield self._train.inputs(rows), self._train.y.index_select(0, rows)

@@ -12,7 +12,7 @@ import torch
 from sordino.federation.models.flat import FlatModel
 from sordino.federation.models.losses import Loss
 from sordino.federation.randomness import Stream
-from sordino.protocol import FedProx, LocalRule, Noise
+from sordino.protocol import FedAvg, FedProx, Noise
 
 # Clipping aims this much inside the ball, so that rounding in float32 cannot leave it.
 INSIDE = 1.0 - 1e-6
@@ -23,13 +23,14 @@ class LocalSteps:
     """What happened in a client's steps, for the metrics. It comes from private data and is not covered by any guarantee."""
 
     clipped: int
+    clips: int  # gradients that the clip looked at: one a step, or one an example
     nonfinite: int
 
 
 def train_locally(
     model: FlatModel,
     start: torch.Tensor,
-    rule: LocalRule,
+    rule: FedAvg,
     rates: Iterable[float],
     batches: Iterable[tuple[torch.Tensor, torch.Tensor]],
     loss: Loss,
@@ -53,7 +54,7 @@ def train_locally(
         clipped += norm > rule.clip
         scale = min(1.0, rule.clip * INSIDE / norm) if norm > 0 else 1.0
         model.weights.add_(model.gradients, alpha=-rate * scale)
-    return LocalSteps(clipped=clipped, nonfinite=nonfinite)
+    return LocalSteps(clipped=clipped, clips=rule.steps, nonfinite=nonfinite)
 
 
 def noisy_upload(weights: torch.Tensor, noise: Noise, stream: Stream) -> np.ndarray:

@@ -4,20 +4,28 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
 from typing import Protocol as Interface
 
 import numpy as np
 
-from sordino.federation.aggregation import aggregate, upload_weights
+from sordino.federation.aggregation import aggregate, projected, upload_weights
 from sordino.federation.client import Score, Upload
 from sordino.federation.folder import RunFolder, State
-from sordino.federation.participation import participants
+from sordino.federation.participation import Attendance, participants
 from sordino.federation.setup import Setup
 from sordino.federation.storage import writing
 from sordino.privacy.ledger import Ledger
 from sordino.protocol import Mean, Protocol
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """How far budgets let a run go: `rounds` in all, and for some clients how often each may take part."""
+
+    rounds: int
+    caps: Mapping[int, int]
 
 
 class Engine(Interface):
@@ -55,15 +63,15 @@ class Tally:
     """Counts over the uploads of one round, filled while they stream by."""
 
     clipped: int = 0
+    clips: int = 0
     nonfinite: int = 0
-    clients: list[int] = field(default_factory=list)
 
     def counted(self, uploads: Iterator[Upload]) -> Iterator[np.ndarray]:
         """Pass the vectors on and count."""
         for upload in uploads:
             self.clipped += upload.steps.clipped
+            self.clips += upload.steps.clips
             self.nonfinite += upload.steps.nonfinite
-            self.clients.append(upload.client)
             yield upload.vector
 
 
@@ -74,34 +82,38 @@ def run_rounds(
     ledger: Ledger,
     state: State,
     *,
+    limits: Limits,
     evaluate_every: int,
     on_round: Callable[[RoundMetrics], None],
 ) -> tuple[State, str]:
-    """Run the rounds that are left. Returns the last state and how the run ended: "finished" or "diverged"."""
+    """Run the rounds that are left. Returns the last state and how the run ended: "finished", "diverged" or "budget"."""
     protocol = setup.protocol
     keeper = Keeper(folder, every_round=protocol.noise.secure)
+    attendance = Attendance(limits.caps, ledger.events, state.round)
     try:
-        while state.round < protocol.rounds:
-            evaluate = is_evaluated(state.round, protocol.rounds, evaluate_every)
-            after, metrics = one_round(setup, engine, ledger, state, evaluate=evaluate)
+        while state.round < limits.rounds:
+            evaluate = is_evaluated(state.round, limits.rounds, evaluate_every)
+            after, metrics = one_round(setup, engine, ledger, state, attendance, evaluate=evaluate)
             folder.append_metrics(asdict(metrics))
             on_round(metrics)
             if metrics.status == "diverged":
                 return state, "diverged"
             state = after
-            keeper.keep(state, last=state.round == protocol.rounds)
+            keeper.keep(state, last=state.round == limits.rounds)
     except KeyboardInterrupt:
         keeper.keep(state, last=True)
         raise
-    return state, "finished"
+    return state, "finished" if state.round == protocol.rounds else "budget"
 
 
-def one_round(setup: Setup, engine: Engine, ledger: Ledger, state: State, *, evaluate: bool) -> tuple[State, RoundMetrics]:
+def one_round(
+    setup: Setup, engine: Engine, ledger: Ledger, state: State, attendance: Attendance, *, evaluate: bool
+) -> tuple[State, RoundMetrics]:
     """One round of the federation."""
     started = time.perf_counter()
     protocol, t = setup.protocol, state.round
-    # Who takes part is drawn independently of all data.
-    chosen = participants(protocol, round=t, key=setup.key)
+    # Who takes part is drawn independently of all data; clients whose own budget is spent stay away.
+    chosen = attendance.admit(participants(protocol, round=t, key=setup.key))
     # Charge, then release: the line is on disk before any upload exists.
     with writing(ledger.path):
         ledger.charge(round=t, clients=chosen)
@@ -109,6 +121,8 @@ def one_round(setup: Setup, engine: Engine, ledger: Ledger, state: State, *, eva
     tally = Tally()
     uploads = tally.counted(engine.uploads(round=t, weights=state.weights, participants=chosen))
     weights = aggregate(protocol.aggregation, state.weights, uploads, upload_weights(protocol.aggregation, setup.sizes[chosen]))
+    if protocol.assumptions.diameter is not None:
+        weights = projected(weights, setup.initial_weights(), protocol.assumptions.diameter)
     # The new model is scored on public records.
     diverged = not bool(np.isfinite(weights).all())
     score = engine.score(weights) if evaluate and not diverged else None
@@ -120,7 +134,7 @@ def one_round(setup: Setup, engine: Engine, ledger: Ledger, state: State, *, eva
         signal_to_noise=None if diverged else signal_to_noise(protocol, state.weights, weights, len(chosen)),
         bytes_up=len(chosen) * weights.nbytes,
         bytes_down=len(chosen) * weights.nbytes,
-        clip_fraction=tally.clipped / (len(chosen) * protocol.local.steps) if len(chosen) > 0 else None,
+        clip_fraction=tally.clipped / tally.clips if tally.clips > 0 else None,
         nonfinite_steps=tally.nonfinite,
         seconds=time.perf_counter() - started,
         status="diverged" if diverged else "ok",
@@ -142,7 +156,8 @@ def signal_to_noise(protocol: Protocol, before: np.ndarray, after: np.ndarray, u
 
     The squared norm of the move has the expectation signal^2 + d noise^2, so the signal is what is left after taking the noise out.
     """
-    if not isinstance(protocol.aggregation, Mean) or protocol.aggregation.weights != "equal" or uploads == 0:
+    plain = isinstance(protocol.aggregation, Mean) and protocol.aggregation.weights == "equal" and protocol.assumptions.diameter is None
+    if not plain or not isinstance(protocol.aggregation, Mean) or uploads == 0:
         return None
     if protocol.noise.sigma == 0:
         return math.inf

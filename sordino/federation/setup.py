@@ -12,9 +12,10 @@ from torch import nn
 
 from sordino.federation.data import Dataset, digest, load_dataset, partition
 from sordino.federation.models import build_model, check_model
+from sordino.federation.models.bounded import BoundedLogistic
 from sordino.federation.models.flat import FlatModel
 from sordino.federation.randomness import Key, Purpose
-from sordino.protocol import Data, Model, Protocol, UserError
+from sordino.protocol import ByColumn, ClippedGlm, Data, Model, Protocol, UserError
 
 IN_PYTHON = "python:"  # begins the name of data or of a model that was handed over as an object and cannot be found again by name
 
@@ -84,8 +85,13 @@ def prepare(protocol: Protocol, *, data: DataSource | None = None, model: ModelS
     key = Key.from_seed(protocol.seed)
     dataset = data if isinstance(data, Dataset) else load_dataset(_findable(spec.name, "data"))
     parts = partition(dataset, spec, protocol.clients, key)
-    refuse_small_clients(parts, protocol.local.batch)
+    refuse_small_clients(parts, protocol.local.batch or 1)
+    if isinstance(protocol.local, ClippedGlm) and protocol.local.batch is not None and len({len(part) for part in parts}) > 1:
+        raise UserError("local.batches = 'cyclic' needs clients of one size: the fixed batches are a public part of the protocol.")
+    protocol = with_public_size(protocol, parts)
     source = model if model is not None and not isinstance(model, str) else _findable(net.name, "model")
+    if isinstance(protocol.local, ClippedGlm):
+        source = bounded_logistic(protocol.local, dataset, net.name)
     module = build_model(source, dataset.input_shape, dataset.outputs, seed=key.stream(Purpose.INITIAL_MODEL).seed())
     train, test = tensors(dataset, "train"), tensors(dataset, "test")
     check_model(module, train.inputs(slice(0, 2)), dataset.outputs, net.parameters)
@@ -115,6 +121,23 @@ def resolved(protocol: Protocol, data: DataSource | None, model: ModelSource | N
     if protocol.seed is None:
         protocol = replace(protocol, seed=int.from_bytes(Key.from_system().secret[:6], "little"))
     return protocol
+
+
+def with_public_size(protocol: Protocol, parts: tuple[np.ndarray, ...]) -> Protocol:
+    """The number of records per client spelled out, where all clients have the same: prices depend on it."""
+    data, sizes = protocol.data, {len(part) for part in parts}
+    if data is None or data.records is not None or isinstance(data.partition, ByColumn) or len(sizes) > 1:
+        return protocol
+    return replace(protocol, data=replace(data, records=sizes.pop()))
+
+
+def bounded_logistic(rule: ClippedGlm, dataset: Dataset, name: str) -> nn.Module:
+    """The one model of the rule clipped-glm, refused for data that do not have two classes."""
+    if dataset.classes is None or dataset.outputs != 2:
+        raise UserError(f"local.rule = 'clipped-glm' needs data of two classes; {dataset.name} has {dataset.outputs} outputs. Use fedavg.")
+    if name != "logistic":
+        raise UserError(f"model.name = {name!r}: the rule clipped-glm trains 'logistic' and nothing else.")
+    return BoundedLogistic(int(np.prod(dataset.input_shape)), rule.feature_norm)
 
 
 def _findable(name: str, what: str) -> str:

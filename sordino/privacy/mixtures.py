@@ -43,6 +43,10 @@ class GaussianMixtureCurve(Curve):
     def _sums(self) -> dict[float, sums.Law]:
         return {}
 
+    @cached_property
+    def _epsilons(self) -> dict[float, float]:
+        return {}
+
     def squares(self, epsilon: float) -> sums.Law:
         """The law of mu^2 of all rounds together, valid for delta at `epsilon` and above.
 
@@ -62,8 +66,10 @@ class GaussianMixtureCurve(Curve):
     def epsilon(self, delta: float) -> float:
         """See `Curve.epsilon`; the coarser sums of small epsilons are only computed when needed."""
         checks.proper_delta(delta)
-        floor = next(floor for floor in _FLOORS if floor == 0 or self.delta(floor) > delta)
-        return self._epsilon_above(floor, delta)
+        if delta not in self._epsilons:
+            floor = next(floor for floor in _FLOORS if floor == 0 or self.delta(floor) > delta)
+            self._epsilons[delta] = self._epsilon_above(floor, delta)
+        return self._epsilons[delta]
 
     def rdp(self, order: float) -> float:
         """See `Curve.rdp`: given the draws it is order mu^2 / 2, and its exponential moments average; exact, round by round."""

@@ -30,21 +30,28 @@ def upload(rates: Iterable[float], clip: float, *, proximal: float = 0.0) -> flo
 def first_used(rates: Iterable[float], clip: float, *, proximal: float = 0.0) -> np.ndarray:
     """Sensitivity of one upload whose differing record is first used at step k, for k = 0, ..., K-1 (THEORY A11).
 
-    Until then the two local trainings agree, so entry k is 2V sum_{j>=k} eta_j prod_{i>j} |1 - eta_i alpha|.
+    Until then the two local trainings agree, so entry k is 2V sum_{j>=k} eta_j prod_{i>j} |1 - eta_i alpha|. Rates may be an array
+    with one round a row; the steps are its last axis.
 
     Example:
         >>> first_used([0.1] * 5, 1.0).round(12).tolist()
         [1.0, 0.8, 0.6, 0.4, 0.2]
     """
-    rates = checks.vector("rates", rates)
+    rates = np.asarray(rates if isinstance(rates, np.ndarray) else list(rates), dtype=float)
+    checks.vector("rates", rates.ravel())
     checks.finite(clip=clip, proximal=proximal)
-    return 2 * clip * np.cumsum((rates * _later_pulls(rates, proximal))[::-1])[::-1]
+    return 2 * clip * np.cumsum((rates * later_products(np.abs(1 - rates * proximal)))[..., ::-1], axis=-1)[..., ::-1]
 
 
-def _later_pulls(rates: np.ndarray, proximal: float) -> np.ndarray:
-    """prod_{j>k} |1 - eta_j alpha| for each k: what is left of step k's difference after the later pulls to the start."""
-    after = np.abs(1 - rates * proximal)[::-1]
-    return np.concatenate([[1.0], np.cumprod(after)[:-1]])[::-1]
+def later_products(factors: np.ndarray) -> np.ndarray:
+    """prod_{j>k} factor_j for each step k: what the later steps leave of a difference that step k made.
+
+    Example:
+        >>> later_products(np.array([0.5, 2.0, 3.0])).tolist()
+        [6.0, 3.0, 1.0]
+    """
+    reversed_ = np.cumprod(factors[..., ::-1], axis=-1)[..., :-1]
+    return np.concatenate([np.ones((*factors.shape[:-1], 1)), reversed_], axis=-1)[..., ::-1]
 
 
 def smooth_upload(rates: Iterable[float], clip: float, *, smoothness: float, batch: int, proximal: float = 0.0) -> float:

@@ -33,8 +33,8 @@ from sordino.protocol.values import (
 from sordino.protocol.views import UNITS, View, all_views
 
 __all__ = [
-    "UNITS", "Aggregation", "Assumptions", "Budget", "ByColumn", "ClientBudget", "ClippedGlm", "Constant", "Continuous", "Cyclic", "Data", "Dirichlet", "Everyone", "FedAvg", "FedProx", "FixedSize",
-    "Gaussian", "Iid", "InvalidValue", "LocalRule", "Mean", "Median", "Model", "Noise", "Participation", "Partition", "Poisson",
-    "Privacy", "Protocol", "Schedule", "Shards", "SordinoError", "StageWise", "UserError", "View", "all_views",
-    "dumps", "loads", "overridden", "read", "save", "schema",
+    "UNITS", "Aggregation", "Assumptions", "Budget", "ByColumn", "ClientBudget", "ClippedGlm", "Constant", "Continuous", "Cyclic",
+    "Data", "Dirichlet", "Everyone", "FedAvg", "FedProx", "FixedSize", "Gaussian", "Iid", "InvalidValue", "LocalRule", "Mean",
+    "Median", "Model", "Noise", "Participation", "Partition", "Poisson", "Privacy", "Protocol", "Schedule", "Shards", "SordinoError",
+    "StageWise", "UserError", "View", "all_views", "dumps", "loads", "overridden", "read", "save", "schema",
 ]  # fmt: skip

@@ -1,8 +1,9 @@
-"""The live display of a training: round, loss, accuracy, time left."""
+"""The live display of a training: round, loss, accuracy, privacy spent, time left."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from types import TracebackType
 
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -11,6 +12,7 @@ from sordino.federation.loop import RoundMetrics
 from sordino.ui.console import messages
 
 LINES = 10  # lines that a training prints where the display cannot be redrawn, such as in a log file
+PRICINGS = 12  # how often the privacy spent is worked out anew; each takes a tenth of a second or so
 
 
 class TrainingProgress:
@@ -30,7 +32,8 @@ class TrainingProgress:
         )
         self._task = None if not messages.is_terminal else self._bar.add_task("", total=1, scores="", visible=False)
         self._rounds, self._first, self._started = 1, 0, 0.0
-        self._scores = ""
+        self._scores = self._privacy = ""
+        self._spent: Callable[[int], str] = lambda rounds: ""
 
     def __enter__(self) -> TrainingProgress:
         return self
@@ -38,9 +41,17 @@ class TrainingProgress:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._bar.stop()
 
-    def start(self, description: str, *, rounds: int, done: int) -> None:
-        """Show the display; called after worker processes were forked, since it runs a thread of its own."""
+    def start(self, description: str, *, rounds: int, done: int, spent: Callable[[int], str]) -> None:
+        """Show the display; called after worker processes were forked, since it runs a thread of its own.
+
+        Args:
+            description: what is going on.
+            rounds: how many there are.
+            done: how many were done earlier.
+            spent: what so many rounds cost, in words.
+        """
         self._rounds, self._first, self._started = rounds, done, time.monotonic()
+        self._spent = spent
         if self._task is not None:
             self._bar.update(self._task, description=description, total=rounds, completed=done, visible=True)
             self._bar.start()
@@ -51,9 +62,11 @@ class TrainingProgress:
             accuracy = f"  accuracy {100 * metrics.accuracy:.1f} %" if metrics.accuracy is not None else ""
             self._scores = f"loss {metrics.loss:.3f}{accuracy}"
         done = metrics.round + 1
+        if done == self._rounds or done % max(1, self._rounds // PRICINGS) == 0:
+            self._privacy = self._spent(done)
         if self._task is not None:
-            self._bar.update(self._task, completed=done, scores=self._scores)
+            self._bar.update(self._task, completed=done, scores=f"{self._scores}  {self._privacy}")
         elif done == self._rounds or done % max(1, self._rounds // LINES) == 0:
             spent = time.monotonic() - self._started
             left = spent / (done - self._first) * (self._rounds - done)
-            messages.print(f"round {done}/{self._rounds}  {self._scores}  {spent:.0f} s passed, {left:.0f} s left")
+            messages.print(f"round {done}/{self._rounds}  {self._scores}  {self._privacy}  {spent:.0f} s passed, {left:.0f} s left")

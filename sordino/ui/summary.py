@@ -10,15 +10,17 @@ from rich.panel import Panel
 from rich.table import Table
 
 from sordino.federation.run import Run
+from sordino.privacy.certify import certify
 from sordino.protocol import Protocol
 from sordino.ui.console import duration, facts_table, percent
+from sordino.ui.prices import headline, privacy_lines
 
 BARS = "▁▂▃▄▅▆▇█"
 
 
 def described(protocol: Protocol) -> str:
     """A protocol in one line."""
-    rule = {"fedavg": "Noisy-FedAvg", "fedprox": "Noisy-FedProx"}[protocol.local.tag]
+    rule = {"fedavg": "Noisy-FedAvg", "fedprox": "Noisy-FedProx", "clipped-glm": "clipped logistic regression"}[protocol.local.tag]
     model = protocol.model.name if protocol.model is not None else "?"
     data = protocol.data.name if protocol.data is not None else "?"
     return f"{model} on {data}, {protocol.clients} clients, {protocol.rounds} rounds of {rule}"
@@ -29,13 +31,17 @@ def summary(run: Run) -> Panel:
     rows = [
         ("Trained", f"{described(run.protocol)}; {run.facts['parameters']:,} parameters"),
         ("Result", result_line(run)),
+        *[("Privacy" if first == 0 else "", line) for first, line in enumerate(privacy_lines(run.protocol, len(run.metrics["round"])))],
         ("Noise", f"sigma {run.protocol.noise.sigma:g} on each coordinate of an upload; {run.facts['noise']}"),
         ("Time", f"{duration(float(run.metrics['seconds'].sum()))}, {run.facts['engine']} engine, {run.facts['workers']} worker(s)"),
         ("Run", str(run.folder)),
-        ("Next", f"sordino evaluate {run.folder}    score its model, class by class"),
-        ("", "sordino new                        write a protocol of your own to start from"),
+        ("Next", f"sordino certify {run.folder}     what each adversary learns, at most"),
+        ("", f"sordino evaluate {run.folder}    its model, class by class"),
+        ("", "sordino new                        a protocol of your own to start from"),
     ]
-    title = {"finished": "[green]finished", "diverged": "[red]diverged"}.get(run.status, run.status)
+    title = {"finished": "[green]finished", "diverged": "[red]diverged", "budget": "[yellow]stopped by the budget"}.get(
+        run.status, run.status
+    )
     return Panel(facts_table(rows), title=title, title_align="left", expand=False)
 
 
@@ -58,12 +64,15 @@ def last_scores(run: Run) -> dict[str, float]:
 
 def as_document(run: Run) -> dict[str, Any]:
     """A run as JSON says it."""
+    view, unit, delta = headline(run.protocol)
+    rounds = len(run.metrics["round"])
     return {
         "folder": str(run.folder),
         "status": run.status,
-        "rounds": len(run.metrics["round"]),
+        "rounds": rounds,
         **last_scores(run),
         "seconds": float(run.metrics["seconds"].sum()),
+        "guarantee": certify(run.protocol, view, unit, delta=delta, rounds=range(rounds)).as_document(delta),
         "noise": run.facts["noise"],
     }
 

@@ -1,0 +1,1 @@
+"""How fast, how small and how scalable a training is, against the alternatives: `python -m benchmarks`."""

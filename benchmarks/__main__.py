@@ -1,0 +1,125 @@
+"""Run the benchmarks: `python -m benchmarks [--only torch|memory|scaling] [--seconds S] [--turns N]`.
+
+The table goes to standard output, `bench.json` to the working directory, progress to standard error. About seven minutes in all.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+from collections.abc import Callable, Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from benchmarks.driver import Contender, compare, running, take_turns
+from benchmarks.results import Row, table, write
+
+OURS = Contender(name="sordino", module="benchmarks.ours")
+PLAIN = Contender(name="plain torch loop", module="benchmarks.peers.plain")
+PFL = Contender(name="pfl-research", module="benchmarks.peers.pfl_research", needs="pfl")
+FLOWER = Contender(name="Flower on Ray", module="benchmarks.peers.flower", needs="flwr")
+
+ENGINE = "torch, 2 workers"
+
+# Local steps K to the least wanted ratio against every peer.
+WANTED = {5: {PLAIN: 1.7, PFL: 1.6, FLOWER: 2.0}, 50: {PLAIN: 1.7, PFL: 1.6, FLOWER: 1.2}}
+
+Tell = Callable[[str], None]
+
+
+def torch_rows(options: argparse.Namespace, tell: Tell) -> Iterator[Row]:
+    """Speed of the torch engine against the peers."""
+    for steps, wanted in WANTED.items():
+        peers = [peer for peer in wanted if is_installed(peer, tell)]
+        turns = take_turns(
+            [OURS, *peers],
+            ["--steps", str(steps)],
+            turns=options.turns,
+            seconds=options.seconds,
+            tell=lambda text, k=steps: tell(f"K={k}: {text}"),
+        )
+        for peer in (peer for peer in peers if peer.name in turns):
+            found = compare(turns[OURS.name], turns[peer.name])
+            yield Row(
+                work=f"LeNet-5, 20 clients, K={steps}",
+                engine=ENGINE,
+                against=peer.name,
+                ratio=found.ratio,
+                value=found.rate,
+                other=found.other,
+                unit="client-steps/s",
+                at_least=wanted[peer],
+                note=f"{found.calm} of {found.turns} turns calm",
+            )
+
+
+def is_installed(peer: Contender, tell: Tell) -> bool:
+    """Whether a peer's package is there; says so if not."""
+    there = peer.needs is None or find_spec(peer.needs) is not None
+    if not there:
+        tell(f"{peer.name} is left out: the package {peer.needs!r} is not installed. `pip install '.[bench]'` brings it.")
+    return there
+
+
+def memory_rows(options: argparse.Namespace, tell: Tell) -> Iterator[Row]:
+    """Memory of 500 clients, in all and over the rounds."""
+    tell("memory: 500 clients, 20 rounds")
+    found = answer("benchmarks.memory")
+    work = f"memory, 500 clients on {found['data']}"
+    late, early = [found["late"]], [found["early"]]
+    yield row(work, "1.5 GiB", late, [1536.0], "MiB", at_most=1.0, note=f"sum of peaks {found['peak']:,.0f} MiB")
+    yield row(f"{work}, after round 20", "after round 2", late, early, "MiB", at_most=1.05)
+
+
+def scaling_rows(options: argparse.Namespace, tell: Tell) -> Iterator[Row]:
+    """Seconds per round, first with more clients that do not take part, then with more that do."""
+    tell("scaling: 100, 1,000 and 10,000 clients")
+    seconds = {(entry["clients"], entry["participants"]): entry["seconds"] for entry in answer("benchmarks.scaling")["rounds"]}
+    for clients in (1_000, 10_000):
+        yield row(f"round of 20 out of {clients:,} clients", "20 out of 100", seconds[clients, 20], seconds[100, 20], "s", at_most=1.1)
+    for size in (20, 40):
+        pair = seconds[1_000, size], seconds[1_000, size // 2]
+        yield row(f"round of {size} out of 1,000 clients", f"{size // 2} out of 1,000", *pair, "s", at_most=2.1)
+
+
+def row(work: str, against: str, values: list[float], others: list[float], unit: str, *, at_most: float, note: str = "") -> Row:
+    """A row of values that were measured in turn."""
+    ratio = statistics.median(value / other for value, other in zip(values, others, strict=True))
+    middle = {"value": statistics.median(values), "other": statistics.median(others)}
+    return Row(work=work, engine=ENGINE, against=against, ratio=ratio, **middle, unit=unit, at_most=at_most, note=note)
+
+
+def answer(module: str) -> dict[str, Any]:
+    """What a measurement that runs by itself in a process says at its end."""
+    with running(Contender(name=module, module=module)) as server:
+        return server.answer()
+
+
+SECTIONS = {"torch": torch_rows, "memory": memory_rows, "scaling": scaling_rows}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks", description="Speed, memory and scaling of a training, against the alternatives."
+    )
+    parser.add_argument("--only", choices=SECTIONS, help="run one part")
+    parser.add_argument("--seconds", type=float, default=4.0, help="of every contender's turn; a round is always finished")
+    parser.add_argument("--turns", type=int, default=7, help="how often the contenders alternate")
+    parser.add_argument("--out", type=Path, default=Path("bench.json"))
+    options = parser.parse_args()
+    progress = Console(stderr=True, highlight=False, soft_wrap=True)
+    rows: list[Row] = []
+    for name, section in SECTIONS.items():
+        if options.only in (None, name):
+            rows.extend(section(options, progress.print))
+    console = Console(highlight=False)
+    console.width = max(console.width, 140)
+    console.print(table(rows))
+    write(rows, options.out)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,146 @@
+"""Interleaved measurement: contenders are processes that take turns, so that whatever else the machine does hits all of them.
+
+A ratio is taken within one turn of all contenders, and the median of these ratios is reported: speeds drift, ratios hardly.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.processes import end, family, machine_seconds, processor_seconds
+from benchmarks.serving import MARK
+
+ROOT = Path(__file__).parents[1]
+CALM = 0.08  # a sample is calm if processes other than the contender used less than this share of the machine
+
+
+class Failed(Exception):
+    """A contender did not answer; says what it wrote last."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contender:
+    """A module of this package that is run as a process, and the package that it needs besides Sordino."""
+
+    name: str
+    module: str
+    needs: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sample:
+    """Client-steps per second in one turn, and the share of the machine that others used meanwhile."""
+
+    rate: float
+    foreign: float
+
+    @property
+    def calm(self) -> bool:
+        return self.foreign < CALM
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """One contender's speed against another's, over the turns that were calm for both, or over all if there were too few."""
+
+    rate: float
+    other: float
+    ratio: float
+    turns: int
+    calm: int
+
+
+class Server:
+    """A contender's process, which runs rounds for as long as it is asked to. Made by `running`."""
+
+    def __init__(self, process: subprocess.Popen[str], errors: Path) -> None:
+        self._process, self._errors = process, errors
+
+    def answer(self) -> dict[str, Any]:
+        """The next thing it says; waits for it."""
+        for line in self._process.stdout or ():
+            if line.startswith(MARK):
+                return dict(json.loads(line.removeprefix(MARK)))
+        raise Failed(self._errors.read_text()[-2000:].strip())
+
+    def sample(self, seconds: float) -> Sample:
+        """Let it run rounds for about so many seconds."""
+        machine, own, started = machine_seconds(), processor_seconds(self._process.pid), time.perf_counter()
+        print(seconds, file=self._process.stdin, flush=True)
+        rate = self.answer()["rate"]
+        capacity = (time.perf_counter() - started) * len(os.sched_getaffinity(0))
+        others = (machine_seconds() - machine) - (processor_seconds(self._process.pid) - own)
+        return Sample(rate=rate, foreign=max(0.0, others) / capacity)
+
+
+@contextmanager
+def running(contender: Contender, *arguments: str) -> Iterator[Server]:
+    """A contender's process, ended together with all that it started."""
+    with tempfile.TemporaryDirectory(prefix="sordino-bench-") as folder:
+        errors = Path(folder) / "stderr"
+        command = [sys.executable, "-m", contender.module, *arguments]
+        with errors.open("w") as log:
+            process = subprocess.Popen(command, cwd=ROOT, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log)
+        try:
+            yield Server(process, errors)
+        finally:
+            members = family(process.pid)
+            if process.stdin is not None:
+                process.stdin.close()  # it ends when it is asked for nothing more
+            end(members)
+            process.wait()
+
+
+def take_turns(
+    contenders: list[Contender], arguments: list[str], *, turns: int, seconds: float, tell: Callable[[str], None]
+) -> dict[str, list[Sample]]:
+    """Samples of every contender, one a turn; every second turn goes backwards.
+
+    A contender that cannot be started is said and left out; only the first, which the others are held against, must run.
+    """
+    with ExitStack() as stack:
+        servers: dict[str, Server] = {}
+        for contender in contenders:
+            tell(f"starting {contender.name}")
+            server = stack.enter_context(running(contender, *arguments))
+            try:
+                server.answer()
+            except Failed as failure:
+                if contender is contenders[0]:
+                    raise
+                tell(f"{contender.name} does not run here and is left out:\n{failure}")
+                continue
+            servers[contender.name] = server
+        samples: dict[str, list[Sample]] = {name: [] for name in servers}
+        for turn in range(turns):
+            for name in list(servers)[:: 1 if turn % 2 == 0 else -1]:
+                samples[name].append(servers[name].sample(seconds))
+            latest = {name: taken[-1] for name, taken in samples.items()}
+            shown = ", ".join(f"{name} {sample.rate:.0f}{'' if sample.calm else ' (busy)'}" for name, sample in latest.items())
+            tell(f"turn {turn + 1} of {turns}: {shown}")
+    return samples
+
+
+def compare(samples: list[Sample], others: list[Sample]) -> Comparison:
+    """The median ratio of samples of the same turn."""
+    pairs = list(zip(samples, others, strict=True))
+    calm = [(one, other) for one, other in pairs if one.calm and other.calm]
+    used = calm if len(calm) >= 3 else pairs
+    return Comparison(
+        rate=statistics.median(one.rate for one, _ in used),
+        other=statistics.median(other.rate for _, other in used),
+        ratio=statistics.median(one.rate / other.rate for one, other in used),
+        turns=len(pairs),
+        calm=len(calm),
+    )

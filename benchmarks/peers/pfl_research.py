@@ -1,0 +1,79 @@
+"""pfl-research's simulated backend in one process, one thread: steps clipped at the client, the Gaussian mechanism at the server."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+
+import torch
+from pfl.aggregate.simulate import SimulatedBackend
+from pfl.algorithm.base import NNAlgorithmParams
+from pfl.algorithm.federated_averaging import FederatedAveraging
+from pfl.data.federated_dataset import FederatedDataset
+from pfl.data.pytorch import PyTorchTensorDataset
+from pfl.data.sampling import get_user_sampler
+from pfl.hyperparam.base import NNTrainHyperParams
+from pfl.internal.ops import pytorch_ops
+from pfl.internal.ops.selector import set_framework_module
+from pfl.model.pytorch import PyTorchModel
+from pfl.privacy import CentrallyAppliedPrivacyMechanism, GaussianMechanism
+from torch import Tensor, nn
+from torch.nn import functional
+
+from benchmarks.serving import asked_steps, serve
+from benchmarks.workload import BATCH, CLIENTS, CLIP, RATE, RECORDS, SIGMA, lenet5, records
+
+ROUNDS = 2  # rounds of one call, so that starting the algorithm is shared
+
+
+class Net(nn.Module):
+    """LeNet-5 with the methods that pfl asks a model for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = lenet5()
+
+    def loss(self, images: Tensor, labels: Tensor, eval: bool = False) -> Tensor:
+        self.train(not eval)
+        return functional.cross_entropy(self.net(images), labels)
+
+    def metrics(self, images: Tensor, labels: Tensor) -> dict[str, object]:
+        return {}
+
+
+class Batches(PyTorchTensorDataset):
+    """A client's records, of which every batch is a fresh draw."""
+
+    def iter(self, batch_size: int | None) -> Iterator[tuple[Tensor, ...]]:
+        while True:
+            rows = torch.randperm(RECORDS)[:batch_size]
+            yield tuple(tensor[rows] for tensor in self.raw_data)
+
+
+def main() -> None:
+    steps = asked_steps()
+    torch.set_num_threads(1)
+    logging.disable(logging.WARNING)
+    set_framework_module(pytorch_ops)
+    images, labels = (torch.from_numpy(array) for array in records())
+    users = {str(client): (images[client], labels[client]) for client in range(CLIENTS)}
+    data = FederatedDataset(lambda user: Batches(users[user], user_id=user), get_user_sampler("minimize_reuse", list(users)))
+    net = Net()
+    model = PyTorchModel(net, local_optimizer_create=torch.optim.SGD, central_optimizer=torch.optim.SGD(net.parameters(), lr=1.0))
+    mechanism = CentrallyAppliedPrivacyMechanism(GaussianMechanism(CLIP, SIGMA))
+    backend = SimulatedBackend(training_data=data, val_data=data, postprocessors=[mechanism])
+    training = NNTrainHyperParams(
+        local_num_epochs=None, local_num_steps=steps, local_learning_rate=RATE, local_batch_size=BATCH, local_max_grad_norm=CLIP
+    )
+    plan = NNAlgorithmParams(central_num_iterations=1 + ROUNDS, evaluation_frequency=10**6, train_cohort_size=CLIENTS, val_cohort_size=0)
+
+    def some_rounds() -> None:
+        algorithm = FederatedAveraging()
+        algorithm._current_central_iteration = 1  # number 0 is always evaluated, on the data of all clients; the others never here
+        algorithm.run(plan, backend, model, training, send_metrics_to_platform=False)
+
+    serve(some_rounds, client_steps=CLIENTS * steps * ROUNDS)
+
+
+if __name__ == "__main__":
+    main()

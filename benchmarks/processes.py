@@ -1,0 +1,75 @@
+"""What /proc tells about a process and its descendants: processor time, memory; and how to end them, by their ids. Linux only."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from contextlib import suppress
+from pathlib import Path
+
+TICKS = os.sysconf("SC_CLK_TCK")
+
+Identity = tuple[int, int]  # process id and the tick it was started at: an id may be used again
+
+
+def _stat(pid: int) -> list[str]:
+    """The fields of /proc/<pid>/stat after the name, which may hold blanks; none if the process is gone."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return []
+
+
+def family(pid: int) -> list[Identity]:
+    """A process and all its living descendants, parents first."""
+    stats = {int(entry): _stat(int(entry)) for entry in os.listdir("/proc") if entry.isdigit()}
+    members = [pid]
+    for member in members:
+        members.extend(child for child, stat in stats.items() if stat and int(stat[1]) == member)
+    return [(member, int(stats[member][19])) for member in members if stats.get(member)]
+
+
+def processor_seconds(pid: int) -> float:
+    """Processor time that a process and its living descendants have used."""
+    stats = (_stat(member) for member, _ in family(pid))
+    return sum(int(stat[11]) + int(stat[12]) for stat in stats if stat) / TICKS
+
+
+def machine_seconds() -> float:
+    """Processor time that the whole machine has used, or that its host has taken from it."""
+    user, nice, system, _idle, _waiting, interrupts, soft_interrupts, stolen, *_guests = map(
+        int, Path("/proc/stat").read_text().splitlines()[0].split()[1:]
+    )
+    return (user + nice + system + interrupts + soft_interrupts + stolen) / TICKS
+
+
+def memory(pid: int) -> tuple[float, float]:
+    """MiB held by a process and its descendants: pages that processes share counted once (PSS), and the sum of their peaks (an upper
+    bound, since shared pages count in every one).
+    """
+    held = peak = 0
+    for member, _ in family(pid):
+        with suppress(OSError):
+            held += _kib(Path(f"/proc/{member}/smaps_rollup"), "Pss:")
+            peak += _kib(Path(f"/proc/{member}/status"), "VmHWM:")
+    return held / 1024, peak / 1024
+
+
+def _kib(file: Path, field: str) -> int:
+    return next(int(line.split()[1]) for line in file.read_text().splitlines() if line.startswith(field))
+
+
+def end(members: list[Identity], patience: float = 10.0) -> None:
+    """Wait for processes to end, and kill those that do not."""
+    deadline = time.monotonic() + patience
+    while (alive := [member for member in members if _lives(member)]) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    for pid, _ in alive:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def _lives(member: Identity) -> bool:
+    stat = _stat(member[0])
+    return bool(stat) and int(stat[19]) == member[1] and stat[0] != "Z"

@@ -1,0 +1,83 @@
+"""The work that every contender does: Noisy-FedAvg of LeNet-5 on random images, and what a round of Sordino is."""
+
+from __future__ import annotations
+
+import time
+from types import TracebackType
+
+import numpy as np
+from torch import nn
+
+from sordino import Constant, Data, Dataset, Everyone, FedAvg, FixedSize, Gaussian, Model, Protocol
+from sordino.engines.torch_engine import TorchEngine
+from sordino.federation.aggregation import aggregate, upload_weights
+from sordino.federation.models import build_model
+from sordino.federation.participation import participants
+from sordino.federation.setup import prepare
+
+CLIENTS, RECORDS, BATCH = 20, 256, 32
+RATE, CLIP, SIGMA = 0.1, 1.0, 0.01
+SHAPE, CLASSES = (1, 28, 28), 10
+WORKERS = 2
+
+
+def records(clients: int = CLIENTS) -> tuple[np.ndarray, np.ndarray]:
+    """Random images and labels for every client: (clients, records, 1, 28, 28) in float32 and (clients, records)."""
+    generator = np.random.default_rng(0)
+    images = generator.standard_normal((clients, RECORDS, *SHAPE), dtype=np.float32)
+    return images, generator.integers(0, CLASSES, (clients, RECORDS))
+
+
+def lenet5() -> nn.Module:
+    """The model of all contenders, 44,426 parameters."""
+    return build_model("lenet5", SHAPE, CLASSES, seed=0)
+
+
+def dataset(images: np.ndarray, labels: np.ndarray) -> Dataset:
+    """Images in Sordino's form. Nothing is scored, so the test records are a few of the same."""
+    classes = tuple(str(label) for label in range(CLASSES))
+    few = slice(0, BATCH)
+    return Dataset(name="random", x_train=images, y_train=labels, x_test=images[few], y_test=labels[few], classes=classes)
+
+
+def protocol(*, steps: int, clients: int = CLIENTS, participants: int | None = None, data: str = "random") -> Protocol:
+    """The training of all contenders; everyone takes part unless a number of participants is given."""
+    return Protocol(
+        seed=1,
+        clients=clients,
+        rounds=1_000_000,
+        local=FedAvg(steps=steps, batch=BATCH, clip=CLIP, schedule=Constant(rate=RATE)),
+        noise=Gaussian(sigma=SIGMA),
+        participation=Everyone() if participants is None else FixedSize(size=participants),
+        data=Data(name=data),
+        model=Model(name="lenet5"),
+    )
+
+
+class Federation:
+    """A training by the torch engine, round by round: who takes part is drawn, the participants train and upload, the server aggregates.
+    Nothing is scored and nothing is kept on disk. It holds worker processes: use it as a context.
+    """
+
+    def __init__(self, plan: Protocol, data: Dataset, *, workers: int = WORKERS) -> None:
+        self._setup = prepare(plan, data=data)
+        self._weights = self._setup.initial_weights()
+        self._rounds = 0
+        self._engine = TorchEngine(self._setup, workers=workers)
+
+    def __enter__(self) -> Federation:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._engine.close()
+
+    def round(self) -> float:
+        """Run one round; the seconds that it took."""
+        started = time.perf_counter()
+        rule = self._setup.protocol.aggregation
+        chosen = participants(self._setup.protocol, round=self._rounds, key=self._setup.key)
+        uploads = self._engine.uploads(round=self._rounds, weights=self._weights, participants=chosen)
+        shares = upload_weights(rule, self._setup.sizes[chosen])
+        self._weights = aggregate(rule, self._weights, (upload.vector for upload in uploads), shares)
+        self._rounds += 1
+        return time.perf_counter() - started

@@ -1,0 +1,156 @@
+"""From a target to the noise that meets it: the smallest sigma whose certified bound does not pass the target."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from sordino.privacy import checks
+from sordino.privacy.certify import Bound, asked, guaranteed, valid_bounds
+from sordino.privacy.curves import Curve
+from sordino.privacy.guarantee import Guarantee
+from sordino.protocol import Protocol, UserError, View
+
+CLOSE = 1 + 1e-4  # ratio of the two ends of the bracket at which the search stops
+LARGEST = 1e150
+
+
+@dataclass(frozen=True, kw_only=True)
+class Calibration:
+    """The noise that meets a target.
+
+    Attributes:
+        sigma: standard deviation on each coordinate of an upload.
+        protocol: the protocol with that noise.
+        guarantee: what it then promises.
+        target: what was asked for, such as {"epsilon": 4.0, "delta": 1e-5}.
+        achieved: the same quantity as certified with the noise found; never past the target.
+
+    Example:
+        >>> from sordino.protocol import Constant, FedAvg, Gaussian
+        >>> local = FedAvg(steps=5, batch=32, clip=1.0, schedule=Constant(rate=0.1))
+        >>> found = calibrate(Protocol(clients=50, rounds=600, local=local, noise=Gaussian(sigma=1.0)), "rounds", epsilon=4.0)
+        >>> 3.98 < found.achieved <= 4.0
+        True
+    """
+
+    sigma: float
+    protocol: Protocol
+    guarantee: Guarantee
+    target: dict[str, float]
+    achieved: float
+
+    def as_document(self) -> dict[str, Any]:
+        """The calibration as JSON says it."""
+        delta = self.target.get("delta", 1e-5)
+        return {
+            "sigma": self.sigma,
+            "epsilon": self.guarantee.epsilon(delta),
+            "achieved": self.achieved,
+            "target": self.target,
+            "delta": delta,
+            "view": str(self.guarantee.view),
+            "unit": self.guarantee.unit,
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Target:
+    """What is asked of a curve: whether it `holds` is cheap to ask, the `value` reached is for the end."""
+
+    named: dict[str, float]
+    holds: Callable[[Curve], bool]
+    value: Callable[[Curve], float]
+    worse: Callable[[float], float] = float  # turns the value so that less is better
+
+
+def calibrate(
+    protocol: Protocol,
+    view: str | View = View.SERVER,
+    unit: str = "record",
+    *,
+    epsilon: float | None = None,
+    delta: float = 1e-5,
+    beta: float | None = None,
+    at_alpha: float | None = None,
+    advantage: float | None = None,
+) -> Calibration:
+    """The smallest noise that meets one target: (epsilon, delta), or a trade-off point (beta at alpha), or an advantage.
+
+    Args:
+        protocol: what is run; its own sigma does not matter.
+        view: the adversary.
+        unit: what is hidden.
+        epsilon: largest epsilon, at `delta`.
+        delta: for `epsilon`.
+        beta: least false negative rate of a test whose false positive rate is `at_alpha`.
+        at_alpha: for `beta`.
+        advantage: largest advantage over guessing, 1 - FPR - FNR, of any test.
+
+    Raises:
+        UserError: not exactly one target, a target outside its range, or one that no noise meets.
+    """
+    target = the_target(epsilon, delta, beta, at_alpha, advantage)
+
+    def bounds(sigma: float) -> list[Bound]:
+        return list(valid_bounds(asked(noisy(protocol, sigma), view, unit, None, None)))
+
+    sigma = smallest(lambda sigma: any(target.holds(bound.curve) for bound in bounds(sigma)))
+    found = noisy(protocol, sigma)
+    best = min(bounds(sigma), key=lambda bound: target.worse(target.value(bound.curve)))
+    guarantee = guaranteed(asked(found, view, unit, None, None), best)
+    return Calibration(sigma=sigma, protocol=found, guarantee=guarantee, target=target.named, achieved=target.value(best.curve))
+
+
+def noisy(protocol: Protocol, sigma: float) -> Protocol:
+    """The protocol with another noise."""
+    return replace(protocol, noise=replace(protocol.noise, sigma=sigma))
+
+
+def the_target(epsilon: float | None, delta: float, beta: float | None, alpha: float | None, advantage: float | None) -> Target:
+    """The one target that was given."""
+    if sum(value is not None for value in (epsilon, beta, advantage)) != 1 or (beta is None) != (alpha is None):
+        raise UserError("expected one target: epsilon (with delta), or beta with at_alpha, or advantage.")
+    if epsilon is not None:
+        most = epsilon
+        checks.positive(epsilon=most)
+        checks.proper_delta(delta)
+        return Target(
+            named={"epsilon": most, "delta": delta},
+            holds=lambda curve: curve.delta(most) <= delta and curve.epsilon(delta) <= most,
+            value=lambda curve: curve.epsilon(delta),
+        )
+    if advantage is not None:
+        limit = advantage
+        checks.probability(advantage=limit)
+        return Target(named={"advantage": limit}, holds=lambda curve: curve.delta(0.0) <= limit, value=lambda curve: curve.delta(0.0))
+    least, level = float(beta or 0.0), float(alpha or 0.0)
+    checks.probability(beta=least, at_alpha=level)
+    if level + least >= 1:
+        raise UserError(f"beta = {least!r} at alpha = {level!r}: expected alpha + beta below 1, since a coin toss reaches 1.")
+    return Target(
+        named={"beta": least, "at_alpha": level},
+        holds=lambda curve: curve.beta(level) >= least,
+        value=lambda curve: curve.beta(level),
+        worse=lambda value: -value,
+    )
+
+
+def smallest(meets: Callable[[float], bool]) -> float:
+    """The smallest noise that meets a target that more noise meets better; the end that meets it is returned."""
+    high = 1.0
+    while not meets(high):
+        high *= 4.0
+        if high > LARGEST:
+            raise UserError("no noise is enough for this target in this view: ask for less, or change the protocol.")
+    low = high / 4.0
+    while meets(low):
+        low, high = low / 4.0, low
+        if low < 1 / LARGEST:
+            return high
+    while high / low > CLOSE:
+        middle = math.sqrt(low * high)
+        low, high = (low, middle) if meets(middle) else (middle, high)
+    return high

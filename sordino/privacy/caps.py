@@ -1,0 +1,53 @@
+"""Clients with budgets of their own: how often each may take part, fixed before any data are touched.
+
+A round's price depends on the protocol alone, and rates never grow from round to round, so any c rounds cost at most what the first c
+cost. The largest c that a client's budget allows is its cap. It is a constant of the protocol, and who takes part is drawn without
+looking at data, so nothing here is chosen adaptively and plain composition applies; a privacy filter (Rogers, Roth, Ullman and Vadhan
+2016; Whitehouse, Ramdas, Rogers and Wu 2023) is needed only where prices depend on what was released.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import lru_cache
+
+from sordino.privacy.certify import certify
+from sordino.protocol import ClientBudget, Everyone, Protocol, View
+
+
+@lru_cache(maxsize=256)
+def capped_rounds(protocol: Protocol, budget: ClientBudget, records: int | None = None) -> int:
+    """In how many rounds a client may take part at most, against the server; `records` is its number of records, where known.
+
+    Example:
+        >>> from sordino.protocol import Constant, FedAvg, Gaussian
+        >>> local = FedAvg(steps=1, batch=1, clip=1.0, schedule=Constant(rate=0.5))
+        >>> protocol = Protocol(clients=2, rounds=100, local=local, noise=Gaussian(sigma=1.0))
+        >>> capped_rounds(protocol, ClientBudget(id=0, epsilon=8.0))
+        2
+    """
+    certain = replace(protocol, client=(), participation=Everyone())
+    sizes = None if records is None else (records,)
+
+    def allowed(rounds: int) -> bool:
+        guarantee = certify(certain, View.SERVER, budget.unit, delta=budget.delta, rounds=range(rounds), sizes=sizes)
+        return guarantee.epsilon(budget.delta) <= budget.epsilon
+
+    return largest(allowed, protocol.rounds)
+
+
+def largest(allowed: Callable[[int], bool], limit: int) -> int:
+    """The largest number up to `limit` that is allowed, where all smaller ones are too; 0 if none is.
+
+    Example:
+        >>> largest(lambda number: number**2 <= 50, 100)
+        7
+    """
+    if allowed(limit):
+        return limit
+    low, high = 0, limit
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if allowed(middle) else (low, middle)
+    return low

@@ -1,0 +1,287 @@
+"""What a protocol promises: all bounds that are valid for a view, and the smallest of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from sordino.privacy.checks import proper_delta
+from sordino.privacy.curves import Curve, GaussianCurve
+from sordino.privacy.guarantee import Guarantee, rounded_up
+from sordino.privacy.uploads import Dynamics, UploadPrices, distinct_rounds, upload_prices
+from sordino.protocol import UNITS, Everyone, FixedSize, InvalidValue, Mean, Median, Poisson, Protocol, View
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bound:
+    """One valid bound: a curve, what it is called, how it comes about, and what was vouched for."""
+
+    curve: Curve
+    method: str
+    lines: tuple[str, ...]
+    vouched: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Question:
+    """What is asked: which rounds of which protocol, against whom, for what unit; `sizes` are the clients' records where known."""
+
+    protocol: Protocol
+    view: View
+    unit: str
+    rounds: np.ndarray
+    sizes: tuple[int, ...] | None
+
+    @property
+    def records(self) -> int | None:
+        """Records of the smallest client, where they are known: fewer records hide less."""
+        if self.sizes is not None:
+            return min(self.sizes)
+        return self.protocol.data.records if self.protocol.data is not None else None
+
+    @property
+    def shares(self) -> np.ndarray | None:
+        """Each client's share in a mean over everyone, where it is known."""
+        rule, clients = self.protocol.aggregation, self.protocol.clients
+        if isinstance(rule, Mean) and rule.weights == "records":
+            if self.sizes is not None:
+                return np.array(self.sizes) / sum(self.sizes)
+            if self.protocol.data is None or self.protocol.data.records is None:
+                return None
+        return np.full(clients, 1 / clients)
+
+
+def certify(
+    protocol: Protocol,
+    view: str | View = View.SERVER,
+    unit: str = "record",
+    *,
+    delta: float = 1e-5,
+    rounds: Sequence[int] | None = None,
+    sizes: Sequence[int] | None = None,
+) -> Guarantee:
+    """The smallest valid bound on what an adversary learns from a run of the protocol.
+
+    Args:
+        protocol: what is run.
+        view: the adversary: server, rounds, coalition:k, final.
+        unit: what is hidden: "record" or "client".
+        delta: where bounds are compared to find the smallest.
+        rounds: which rounds are run, with repetitions; by default all of the protocol.
+        sizes: number of records of every client, where they differ.
+
+    Raises:
+        UserError: a view that the protocol does not have, or a delta outside (0, 1).
+
+    Example:
+        >>> from sordino.protocol import Constant, FedAvg, Gaussian, Protocol
+        >>> local = FedAvg(steps=5, batch=32, clip=1.0, schedule=Constant(rate=0.1))
+        >>> guarantee = certify(Protocol(clients=50, rounds=600, local=local, noise=Gaussian(sigma=1.0)), "rounds")
+        >>> round(guarantee.mu, 4), round(guarantee.epsilon(1e-5), 2)
+        (3.4641, 20.13)
+    """
+    question = asked(protocol, view, unit, rounds, sizes)
+    proper_delta(delta)
+    bounds = list(valid_bounds(question))
+    epsilons = [bound.curve.epsilon(delta) for bound in bounds]
+    best = bounds[int(np.argmin(epsilons))]
+    if not best.vouched:
+        return guaranteed(question, best)
+    free = [(epsilon, bound) for epsilon, bound in zip(epsilons, bounds, strict=True) if not bound.vouched]
+    return guaranteed(question, best, unconditional=guaranteed(question, min(free, key=lambda pair: pair[0])[1]))
+
+
+def asked(protocol: Protocol, view: str | View, unit: str, rounds: Sequence[int] | None, sizes: Sequence[int] | None) -> Question:
+    """The question in its normal form."""
+    parsed = View.parse(view)
+    if unit not in UNITS:
+        raise InvalidValue("unit", unit, '"record" or "client"')
+    if parsed.colluders >= protocol.clients:
+        allowed = f"at most coalition:{protocol.clients - 1}, all clients but the attacked one"
+        raise InvalidValue("view", str(parsed), allowed if protocol.clients > 1 else "another view: there is one client only")
+    chosen = np.arange(protocol.rounds) if rounds is None else np.asarray(rounds, dtype=np.int64)
+    return Question(protocol=protocol, view=parsed, unit=unit, rounds=chosen, sizes=tuple(sizes) if sizes is not None else None)
+
+
+def guaranteed(question: Question, bound: Bound, unconditional: Guarantee | None = None) -> Guarantee:
+    """A bound with its labels."""
+    return Guarantee(
+        view=question.view,
+        unit=question.unit,
+        adjacency=question.protocol.privacy.adjacency,
+        method=bound.method,
+        curve=bound.curve,
+        assumptions=bound.vouched,
+        derivation=bound.lines,
+        unconditional=unconditional,
+    )
+
+
+def valid_bounds(question: Question) -> Iterator[Bound]:
+    """Every bound that holds; the smallest of them may be promised."""
+    protocol = question.protocol
+    if len(question.rounds) == 0:
+        yield Bound(curve=GaussianCurve(mu=0.0), method="nothing released", lines=("No round was run.",))
+        return
+    found, counts = distinct_rounds(protocol, question.rounds)
+    prices = upload_prices(protocol, found, question.unit, question.records)
+    if protocol.noise.sigma == 0 and prices.shifts.max() > 0:
+        line = "Without noise (sigma = 0) nothing hides a client's contribution."
+        yield Bound(curve=GaussianCurve(mu=math.inf), method="no noise", lines=(line,))
+        return
+    yield from composition_bounds(question, prices, counts)
+    if protocol.client:
+        yield from capped_bounds(question)
+    if question.view == View.FINAL and isinstance(protocol.aggregation, Mean):
+        yield from last_iterate_bounds(question, prices, counts)
+
+
+def composition_bounds(question: Question, prices: UploadPrices, counts: np.ndarray) -> Iterator[Bound]:
+    """Rounds composed: with everyone in every round Gaussian, else a mixture over who takes part and when the record is first used."""
+    protocol, sigma = question.protocol, question.protocol.noise.sigma
+    view, note = effective_view(question)
+    lines = (prices.reason + f"; the largest here is {rounded_up(float(prices.shifts.max()))}.", note)
+    if isinstance(protocol.participation, Everyone):
+        factor = visible_share(question, view)
+        mu = factor * math.sqrt(float(np.dot(counts, prices.shifts**2))) / sigma
+        how = f"Gaussian composition over {counts.sum()} rounds: mu = sqrt(sum s_t^2) x {rounded_up(factor)} / sigma (THEORY A8)."
+        yield Bound(curve=GaussianCurve(mu=mu), method="composition", lines=(*lines, how))
+    else:
+        how = "Each round is a public mixture: no part with probability 1 - q, else Gaussian with the random number of participants (A10)."
+        curve = mixture_curve(question, view, prices.shifts[:, None], None, counts)
+        yield Bound(curve=curve, method="participation mixture", lines=(*lines, how))
+    if prices.first_used is not None and question.records is not None:
+        from sordino.privacy.participation import first_use
+
+        batch = protocol.local.batch or 1
+        use = first_use(batch=batch, records=question.records, steps=protocol.local.steps)
+        how = (
+            f"A step draws {batch} of {question.records} records; until the record is drawn the client's steps agree, so the shift is that "
+            "of the steps from then on: a mixture over the first use, composed over rounds (A11)."
+        )
+        curve = mixture_curve(question, view, prices.first_used, use, counts)
+        yield Bound(curve=curve, method="first-hit mixture", lines=(*lines, how))
+
+
+def effective_view(question: Question) -> tuple[View, str]:
+    """The view whose composition bound is taken: the view itself, or the server's where the rest is post-processing of the uploads."""
+    protocol, view = question.protocol, question.view
+    seen = f"The adversary sees {view.sees}."
+    if view.kind == "server":
+        return view, seen
+    if isinstance(protocol.aggregation, Median):
+        return View.SERVER, seen + " A median is post-processing of the uploads: the server's bound holds, and no other is known."
+    if protocol.client:
+        return View.SERVER, seen + " Clients leave when their budgets are spent, and their noise with them: the server's bound is taken."
+    if question.shares is None:
+        return View.SERVER, seen + " The clients' shares in the mean are not known here: the server's bound is taken."
+    unequal = question.shares.max() > question.shares.min()
+    if unequal and not isinstance(protocol.participation, Everyone):
+        return View.SERVER, seen + " Unequal shares among random participants: the server's bound is taken."
+    if view.kind == "final":
+        return View.ROUNDS, seen + " The last model is one of the rounds' models."
+    return view, seen
+
+
+def visible_share(question: Question, view: View) -> float:
+    """The attacked client's share of what the view sees, over the norm of the honest noise in it; 1 for who sees the upload itself.
+
+    The worst client is the one with the largest share, the worst coalition takes the largest other shares (THEORY A8, unequal weights).
+    """
+    shares = question.shares
+    if view.kind == "server" or shares is None:
+        return 1.0
+    ordered = np.sort(shares)[::-1]
+    honest = np.concatenate([ordered[:1], ordered[1 + view.colluders :]])
+    return float(ordered[0] / math.sqrt(float(np.square(honest).sum())))
+
+
+def mixture_curve(question: Question, view: View, shifts: np.ndarray, use: np.ndarray | None, counts: np.ndarray) -> Curve:
+    """The composition of all rounds, each a mixture; equal rounds are priced once."""
+    from sordino.privacy.mixtures import composed_mixtures
+    from sordino.privacy.participation import Cohort, round_curve
+
+    protocol, clients = question.protocol, question.protocol.clients
+    rule, colluding = protocol.participation, view.colluders
+    if isinstance(rule, Poisson):
+        cohort = Cohort.poisson(clients=clients, rate=rule.rate, colluding=colluding)
+    elif isinstance(rule, FixedSize):
+        cohort = Cohort.fixed(clients=clients, size=rule.size, colluding=colluding)
+    else:
+        cohort = Cohort.everyone(clients=clients, colluding=colluding)
+    if view.kind == "server":
+        cohort = cohort.alone()
+    elif isinstance(rule, Everyone):
+        # Unequal shares: as if that many equal clients were honest. The number need not be whole, so it goes into the shift.
+        cohort = cohort.alone()
+        shifts = shifts * visible_share(question, view)
+    rows = [round_curve(row, sigma=protocol.noise.sigma, cohort=cohort, use=use) for row in shifts]
+    return composed_mixtures([row.repeat(int(count)) for row, count in zip(rows, counts, strict=True)])
+
+
+def capped_bounds(question: Question) -> Iterator[Bound]:
+    """Every client has a budget of its own, so none spends more than the largest of them (see `caps`)."""
+    from sordino.privacy.caps import capped_rounds
+
+    protocol = question.protocol
+    if len(protocol.client) < protocol.clients:
+        return
+    most = max(capped_rounds(protocol, budget) for budget in protocol.client)
+    if most < len(question.rounds):
+        reduced = certify_capped(question, most)
+        line = f"No client takes part more than {most} times, by its own budget; earlier rounds cost the most."
+        yield Bound(curve=reduced.curve, method="client budgets", lines=(*reduced.derivation, line))
+
+
+def certify_capped(question: Question, rounds: int) -> Guarantee:
+    """The bound of a client that takes part in each of the first `rounds` rounds, against the server."""
+    from dataclasses import replace
+
+    certain = replace(question.protocol, client=(), participation=Everyone())
+    return certify(certain, View.SERVER, question.unit, rounds=range(rounds), sizes=question.sizes)
+
+
+def last_iterate_bounds(question: Question, prices: UploadPrices, counts: np.ndarray) -> Iterator[Bound]:
+    """Who sees the last model only: the convex minorant of THEORY A7, for everyone or a fixed number of participants.
+
+    With a mixing b the model moves by (1 - b) w + b mean: the stretch is (1 - b) + b rho, the shift b gamma, the noise b sigma.
+    """
+    protocol, shares = question.protocol, question.shares
+    in_order = len(question.rounds) > 0 and np.array_equal(question.rounds, np.arange(len(question.rounds)))
+    if isinstance(protocol.participation, Poisson) or protocol.client or shares is None or not in_order:
+        return
+    if isinstance(protocol.participation, FixedSize):
+        if shares.max() > shares.min():
+            return
+        shares = np.full(protocol.participation.size, 1 / protocol.participation.size)
+    mixing = protocol.aggregation.mixing if isinstance(protocol.aggregation, Mean) else 1.0
+    noise = mixing * protocol.noise.sigma * math.sqrt(float(np.square(shares).sum()))
+    for dynamics in prices.dynamics:
+        yield from last_iterate_bound(question, dynamics, counts, mixing, float(shares.max()), noise)
+
+
+def last_iterate_bound(
+    question: Question, dynamics: Dynamics, counts: np.ndarray, mixing: float, share: float, noise: float
+) -> Iterator[Bound]:
+    """The bound of one way to see the dynamics."""
+    from sordino.privacy.bounded_domain import last_iterate_bounded
+    from sordino.privacy.last_iterate import last_iterate
+
+    repeats = counts if len(counts) < len(question.rounds) else np.ones(len(counts), dtype=np.int64)
+    stretch = np.repeat((1 - mixing) + mixing * dynamics.stretch, repeats)
+    shift = np.repeat(mixing * dynamics.shift * (share if dynamics.shared else 1.0), repeats)
+    diameter = question.protocol.assumptions.diameter
+    if diameter is None and not dynamics.shared:
+        return  # every client's upload may shift then, and only a bounded domain forgets that
+    if diameter is None:
+        energy, tail = last_iterate(stretch, shift), ""
+    else:
+        energy, start = last_iterate_bounded(stretch, shift, diameter)
+        tail = f" Models stay in a ball of diameter {diameter:g} (enforced): all before round {start + 1} is forgotten." if start else ""
+    line = f"Last iterate: {dynamics.reason}; greatest convex minorant, mu = sqrt(H) / noise of the mean (THEORY A7).{tail}"
+    vouched = (dynamics.vouched,) if dynamics.vouched else ()
+    curve = GaussianCurve(mu=math.sqrt(energy) / noise)
+    yield Bound(curve=curve, method="last iterate", lines=(f"The adversary sees {question.view.sees}.", line), vouched=vouched)

@@ -1,0 +1,39 @@
+"""A protocol as an event of dp_accounting, for its accountants, where it has one that fits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from sordino.privacy.certify import asked, effective_view, visible_share
+from sordino.privacy.uploads import distinct_rounds, upload_prices
+from sordino.protocol import Everyone, Protocol, UserError, View
+
+
+def dp_event(protocol: Protocol, view: View = View.SERVER, unit: str = "record") -> Any:
+    """Composed Gaussian events whose noise multiplier is that of one round, in units of its replace-one sensitivity.
+
+    Raises:
+        UserError: participation is random. dp_accounting has an event for sampling that is hidden under constant noise, and none for a
+            visible draw with noise that depends on who takes part; `certify` prices it.
+
+    Example:
+        >>> from sordino.protocol import Constant, FedAvg, Gaussian
+        >>> local = FedAvg(steps=5, batch=32, clip=1.0, schedule=Constant(rate=0.1))
+        >>> dp_event(Protocol(clients=50, rounds=600, local=local, noise=Gaussian(sigma=2.0)))
+        SelfComposedDpEvent(event=GaussianDpEvent(noise_multiplier=2.0), count=600)
+    """
+    import dp_accounting
+
+    question = asked(protocol, view, unit, None, None)
+    if not isinstance(protocol.participation, Everyone) or protocol.client:
+        raise UserError("dp_accounting has no event for a visible draw of clients whose number changes the noise; `certify` prices it.")
+    rounds, counts = distinct_rounds(protocol, np.arange(protocol.rounds))
+    prices = upload_prices(protocol, rounds, unit, question.records)
+    factor = visible_share(question, effective_view(question)[0])
+    events = []
+    for shift, count in zip(prices.shifts.tolist(), counts.tolist(), strict=True):
+        one = dp_accounting.GaussianDpEvent(noise_multiplier=protocol.noise.sigma / (shift * factor))
+        events.append(dp_accounting.SelfComposedDpEvent(one, count) if count > 1 else one)
+    return events[0] if len(events) == 1 else dp_accounting.ComposedDpEvent(events)

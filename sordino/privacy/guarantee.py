@@ -1,0 +1,114 @@
+"""A guarantee: a privacy curve with everything that gives it meaning. It prints as a sentence that a review board can read."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from sordino.privacy.curves import Curve
+from sordino.protocol import View
+
+UNIT_IN_WORDS = {"record": "one record of one client", "client": "all records of one client"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Guarantee:
+    """What an adversary learns, at most.
+
+    Attributes:
+        view: who the adversary is.
+        unit: what is hidden, "record" or "client".
+        adjacency: how neighbouring data sets differ.
+        kind: "bound" for something proved; nothing else comes out of `certify`.
+        method: which of the valid bounds this is, the smallest.
+        assumptions: what the user vouched for and the bound uses; empty for an unconditional one.
+        curve: the bound itself.
+        derivation: how it comes about, line by line, with theorem numbers.
+        unconditional: the smallest bound that needs nothing vouched for, where this one does.
+
+    Example:
+        >>> from sordino.privacy.curves import GaussianCurve
+        >>> print(Guarantee(view=View.SERVER, unit="record", method="composition", curve=GaussianCurve(mu=1.0)))
+        Who sees every client's upload, every round, learns at most epsilon = 4.38 at delta = 1e-05 about one record of one client \
+(replace-one, bound, composition; mu = 1).
+    """
+
+    view: View
+    unit: str
+    method: str
+    curve: Curve
+    adjacency: str = "replace-one"
+    kind: str = "bound"
+    assumptions: tuple[str, ...] = ()
+    derivation: tuple[str, ...] = ()
+    unconditional: Guarantee | None = None
+
+    @property
+    def mu(self) -> float | None:
+        """The Gaussian parameter, where the curve is Gaussian."""
+        return self.curve.mu
+
+    def epsilon(self, delta: float) -> float:
+        """The smallest epsilon known to hold at `delta`, rounded up."""
+        return self.curve.epsilon(delta)
+
+    def delta(self, epsilon: float) -> float:
+        """The smallest delta known to hold at `epsilon`, rounded up."""
+        return self.curve.delta(epsilon)
+
+    def beta(self, alpha: float) -> float:
+        """The trade-off function: least false negative rate of a test with false positive rate `alpha`, rounded down."""
+        return self.curve.beta(alpha)
+
+    def rdp(self, order: float) -> float:
+        """The Rényi divergence of this order, rounded up."""
+        return self.curve.rdp(order)
+
+    def sentence(self, delta: float = 1e-5) -> str:
+        """The guarantee in words, at one delta."""
+        epsilon = self.epsilon(delta)
+        if math.isinf(epsilon):
+            claim = "may learn everything: no finite epsilon holds"
+        else:
+            claim = f"learns at most epsilon = {rounded_up(epsilon)}"
+        details = [self.adjacency, self.kind, self.method]
+        mu = f"; mu = {rounded_up(self.mu)}" if self.mu is not None else ""
+        vouched = f" This holds if it is true, as vouched, that {' and '.join(self.assumptions)}." if self.assumptions else ""
+        about = UNIT_IN_WORDS[self.unit]
+        return f"Who sees {self.view.sees}, {claim} at delta = {delta:g} about {about} ({', '.join(details)}{mu}).{vouched}"
+
+    def __str__(self) -> str:
+        return self.sentence()
+
+    def explain(self) -> str:
+        """The derivation, line by line."""
+        return "\n".join(self.derivation)
+
+    def as_document(self, delta: float) -> dict[str, Any]:
+        """The guarantee as JSON says it."""
+        return {
+            "view": str(self.view),
+            "unit": self.unit,
+            "adjacency": self.adjacency,
+            "kind": self.kind,
+            "mu": self.mu,
+            "epsilon": self.epsilon(delta),
+            "delta": delta,
+            "method": self.method,
+            "assumptions": list(self.assumptions),
+        }
+
+
+def rounded_up(value: float, digits: int = 3) -> str:
+    """A number for people, never below the true one.
+
+    Example:
+        >>> rounded_up(4.3711), rounded_up(0.00012341), rounded_up(123.4), rounded_up(float("inf")), rounded_up(0.0)
+        ('4.38', '0.000124', '124', 'inf', '0')
+    """
+    if value == 0 or not math.isfinite(value):
+        return "0" if value == 0 else str(value)
+    step = 10.0 ** (math.floor(math.log10(abs(value))) - digits + 1)
+    up = math.ceil(value / step * (1 - 1e-12)) * step
+    return f"{up:.{digits}g}" if up < 10**digits else f"{up:.0f}"

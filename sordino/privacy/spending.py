@@ -1,0 +1,141 @@
+"""What a run has spent: the plan's bound after so many rounds, what a budget affords, and the bound given who really took part."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from sordino.privacy.caps import largest
+from sordino.privacy.certify import Bound, asked, certify, effective_view, guaranteed
+from sordino.privacy.curves import GaussianCurve
+from sordino.privacy.guarantee import Guarantee, rounded_up
+from sordino.privacy.ledger import Event, RoundCharged
+from sordino.privacy.uploads import upload_prices
+from sordino.protocol import Budget, Protocol, SordinoError, View
+
+
+class BudgetExceeded(SordinoError):
+    """The next round would pass the budget; nothing past it was released.
+
+    Example:
+        >>> BudgetExceeded("the budget is spent").exit_code
+        3
+    """
+
+    exit_code = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Afforded:
+    """How far a budget goes: `rounds` of the plan fit, at the cost of `spent`; one more would cost `next`."""
+
+    budget: Budget
+    rounds: int
+    spent: float
+    next: float | None
+
+    @property
+    def message(self) -> str:
+        """What a person is told when the budget ends a run."""
+        left = self.budget.epsilon - self.spent
+        target = f"epsilon = {self.budget.epsilon:g} at delta = {self.budget.delta:g}, view {self.budget.view}, unit {self.budget.unit}"
+        cost = f"; after round {self.rounds + 1} it would be {rounded_up(self.next)}" if self.next is not None else ""
+        return (
+            f"the budget ({target}) ends the run after {self.rounds} rounds: spent epsilon = {rounded_up(self.spent)}{cost}. "
+            f"Left: {max(0.0, left):.3g}. Raise the budget, the noise (`sordino calibrate`) or the number of clients."
+        )
+
+
+def repeated_rounds(events: Iterable[Event]) -> list[int]:
+    """Rounds that were paid for more than once: fresh noise was drawn again after an interruption."""
+    return [event.round for event in events if isinstance(event, RoundCharged) and event.attempt > 0]
+
+
+def afforded(protocol: Protocol, budget: Budget, *, repeated: Sequence[int] = (), sizes: Sequence[int] | None = None) -> Afforded:
+    """How many rounds of the plan fit into the budget, on top of rounds that were charged twice.
+
+    Example:
+        >>> from sordino.protocol import Constant, FedAvg, Gaussian
+        >>> local = FedAvg(steps=1, batch=1, clip=1.0, schedule=Constant(rate=0.5))
+        >>> protocol = Protocol(clients=2, rounds=100, local=local, noise=Gaussian(sigma=1.0))
+        >>> afforded(protocol, Budget(epsilon=8.0)).rounds
+        2
+    """
+
+    def price(rounds: int) -> float:
+        plan = [*range(rounds), *repeated]
+        return certify(protocol, budget.view, budget.unit, delta=budget.delta, rounds=plan, sizes=sizes).epsilon(budget.delta)
+
+    rounds = largest(lambda count: price(count) <= budget.epsilon, protocol.rounds)
+    further = price(rounds + 1) if rounds < protocol.rounds else None
+    return Afforded(budget=budget, rounds=rounds, spent=price(rounds), next=further)
+
+
+def realised(
+    protocol: Protocol,
+    events: Iterable[Event],
+    view: str | View = View.SERVER,
+    unit: str = "record",
+    *,
+    delta: float = 1e-5,
+    sizes: Sequence[int] | None = None,
+) -> dict[int, Guarantee]:
+    """The bound of every client given who took part in which round, as the ledger says: no longer amplified by the draw of clients.
+
+    Example:
+        >>> realised(protocol, run.ledger)[0].epsilon(1e-5)  # doctest: +SKIP
+        2.1
+    """
+    charges = [event for event in events if isinstance(event, RoundCharged)]
+    histories = {client: tuple((e.round, len(e.clients)) for e in charges if client in e.clients) for client in range(protocol.clients)}
+    certain = replace(protocol, client=())
+    found: dict[tuple[tuple[int, int], ...], Guarantee] = {}
+    for history in histories.values():
+        key = priced_alike(protocol, history)
+        if key not in found:
+            found[key] = realised_bound(certain, history, view, unit, delta, sizes)
+    return {client: found[priced_alike(protocol, history)] for client, history in histories.items()}
+
+
+def priced_alike(protocol: Protocol, history: tuple[tuple[int, int], ...]) -> tuple[tuple[int, int], ...]:
+    """Histories that cost the same have the same key."""
+    from sordino.protocol import Constant, Cyclic
+
+    if isinstance(protocol.local.schedule, (Constant, Cyclic)):
+        return tuple(sorted((0, honest) for _, honest in history))
+    return tuple(sorted(history))
+
+
+def realised_bound(
+    protocol: Protocol, history: tuple[tuple[int, int], ...], view: str | View, unit: str, delta: float, sizes: Sequence[int] | None
+) -> Guarantee:
+    """The bound of one client that took part in these rounds, each with so many participants in all."""
+    from sordino.privacy.mixtures import composed_mixtures
+    from sordino.privacy.participation import Cohort, first_use, round_curve
+
+    question = asked(protocol, view, unit, [t for t, _ in history], sizes)
+    if not history:
+        return certify(protocol, view, unit, delta=delta, rounds=())
+    seen, _ = effective_view(question)
+    kinds = Counter(history)
+    rounds = np.array([t for t, _ in kinds], dtype=np.int64)
+    counts = np.array(list(kinds.values()))
+    # Of n participants k may collude; alone against all others, only its own noise protects a client.
+    honest = np.array([1 if seen.kind == "server" else max(1, n - seen.colluders) for _, n in kinds])
+    prices = upload_prices(protocol, rounds, unit, question.records)
+    sigma, scale = protocol.noise.sigma, 1 / np.sqrt(honest)
+    if sigma == 0:
+        return certify(protocol, view, unit, delta=delta)
+    mu = float(np.sqrt(np.dot(counts, (prices.shifts * scale) ** 2))) / sigma
+    lines = (prices.reason, "Composed over the rounds that were taken part in.")
+    bounds = [Bound(curve=GaussianCurve(mu=mu), method="composition", lines=lines)]
+    if prices.first_used is not None and question.records is not None:
+        use = first_use(batch=protocol.local.batch or 1, records=question.records, steps=protocol.local.steps)
+        alone = Cohort.everyone(clients=1)
+        rows = [round_curve(row, sigma=sigma, cohort=alone, use=use) for row in prices.first_used * scale[:, None]]
+        curve = composed_mixtures([row.repeat(int(count)) for row, count in zip(rows, counts, strict=True)])
+        bounds.append(Bound(curve=curve, method="first-hit mixture", lines=(prices.reason, "A mixture over the first use (A11).")))
+    return guaranteed(question, min(bounds, key=lambda bound: bound.curve.epsilon(delta)))

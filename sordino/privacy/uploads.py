@@ -1,0 +1,138 @@
+"""What one upload can reveal, round by round: how far it moves when the unit is replaced, and how a round moves two models apart."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from sordino.privacy import sensitivity
+from sordino.privacy.contraction import LOGISTIC_CURVATURE
+from sordino.protocol import ClippedGlm, Constant, Cyclic, FedProx, Protocol
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dynamics:
+    """Two neighbouring global models move apart by d <- stretch d + shift in each round; `vouched` says what that rests on.
+
+    The shift is that of one upload; the caller weighs it by the client's share in the mean.
+    """
+
+    stretch: np.ndarray
+    shift: np.ndarray
+    shared: bool  # whether only the attacked client's upload shifts (True), or every client's may (False)
+    reason: str
+    vouched: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class UploadPrices:
+    """Prices of the uploads of some rounds, one row per round.
+
+    Attributes:
+        shifts: largest move of one upload from the same start.
+        first_used: the same if the record is first used at step k, for every k; None where minibatches hide nothing.
+        dynamics: ways to bound how the global model evolves, for who sees the last one only.
+        reason: where the shifts come from.
+    """
+
+    shifts: np.ndarray
+    first_used: np.ndarray | None
+    dynamics: tuple[Dynamics, ...]
+    reason: str
+
+
+def distinct_rounds(protocol: Protocol, rounds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Rounds that differ in price, and how often each occurs: with a rate that repeats every round there is only one."""
+    if len(rounds) == 0:
+        return rounds, rounds
+    if isinstance(protocol.local.schedule, (Constant, Cyclic)):
+        return np.zeros(1, dtype=np.int64), np.array([len(rounds)])
+    found, counts = np.unique(rounds, return_counts=True)
+    return found, counts
+
+
+def rates_of(protocol: Protocol, rounds: np.ndarray) -> np.ndarray:
+    """The learning rates, one round a row."""
+    steps: Any = np.arange(protocol.local.steps)
+    at: Any = rounds
+    grid = protocol.local.schedule.at(round=at[:, None], step=steps[None, :], steps=protocol.local.steps)
+    return np.broadcast_to(np.asarray(grid, dtype=float), (len(rounds), protocol.local.steps))
+
+
+def upload_prices(protocol: Protocol, rounds: np.ndarray, unit: str, records: int | None) -> UploadPrices:
+    """Prices of the given rounds; `records` is the size of the smallest client, where it is known."""
+    if isinstance(protocol.local, ClippedGlm):
+        return glm_prices(protocol, protocol.local, rounds, unit, records)
+    rule, rates = protocol.local, rates_of(protocol, rounds)
+    proximal = rule.proximal if isinstance(rule, FedProx) else 0.0
+    first = sensitivity.first_used(rates, rule.clip, proximal=proximal)
+    worst = np.asarray(first[:, 0])
+    formula = "2V sum_k eta_k" + (" prod_{j>k} |1 - eta_j alpha|" if proximal > 0 else "")
+    hidden = unit == "record" and records is not None and rule.batch < records
+    return UploadPrices(
+        shifts=worst,
+        first_used=first if hidden else None,
+        dynamics=tuple(smooth_dynamics(protocol, rates, worst, proximal)),
+        reason=f"an upload moves by at most s_t = {formula} (THEORY A8)",
+    )
+
+
+def smooth_dynamics(protocol: Protocol, rates: np.ndarray, worst: np.ndarray, proximal: float) -> list[Dynamics]:
+    """How FedAvg and FedProx move two global models apart, with and without a vouched smoothness."""
+    found = [
+        Dynamics(
+            stretch=_pulled(rates, np.abs(1 - rates * proximal), proximal),
+            shift=worst,
+            shared=False,
+            reason="clipped steps of two models differ by at most 2V each, whatever the loss",
+        )
+    ]
+    smoothness = protocol.assumptions.smoothness
+    if smoothness is not None:
+        found.append(
+            Dynamics(
+                stretch=_pulled(rates, np.abs(1 - rates * proximal) + rates * smoothness, proximal),
+                shift=worst,
+                shared=True,
+                reason=f"minibatch losses are {smoothness:g}-smooth and clipping is a projection: steps stretch by 1 + eta L (THEORY A7)",
+                vouched=f"every minibatch loss is {smoothness:g}-smooth",
+            )
+        )
+    return found
+
+
+def _pulled(rates: np.ndarray, factors: np.ndarray, proximal: float) -> np.ndarray:
+    """e_K of e <- factor_k e + eta_k alpha, e_0 = 1, for every round at once (THEORY A3)."""
+    distance = np.ones(len(rates))
+    for step in range(rates.shape[1]):
+        distance = factors[:, step] * distance + rates[:, step] * proximal
+    return distance
+
+
+def glm_prices(protocol: Protocol, rule: ClippedGlm, rounds: np.ndarray, unit: str, records: int | None) -> UploadPrices:
+    """Clipped logistic regression: each step is c-Lipschitz, c = max(|1 - eta lambda|, |1 - eta (lambda + X^2/4)|) (THEORY A9).
+
+    A full-batch step moves by 2 eta V / n when one record is replaced, a batch of B by 2 eta V / B in its turn, and by 2 eta V when
+    all records are. Batches are fixed and public, so there is nothing random in a round but the noise.
+    """
+    rates = rates_of(protocol, rounds)
+    steepest = rule.weight_decay + LOGISTIC_CURVATURE * rule.feature_norm**2
+    factors = np.maximum(np.abs(1 - rates * rule.weight_decay), np.abs(1 - rates * steepest))
+    moves = 2 * rule.clip * rates * sensitivity.later_products(factors)
+    if unit == "client" or records is None:
+        shifts, share = moves.sum(axis=1), "1"
+    elif rule.batch is None:
+        shifts, share = moves.sum(axis=1) / records, "1/n"
+    else:
+        turns = moves.reshape(len(rounds), -1, records // rule.batch).sum(axis=1)
+        shifts, share = turns.max(axis=1) / rule.batch, "1/B in its turn"
+    dynamics = Dynamics(
+        stretch=np.prod(factors, axis=1),
+        shift=shifts,
+        shared=True,
+        reason="a step of clipped logistic regression stretches by c = max(|1 - eta lambda|, |1 - eta (lambda + X^2/4)|) (A9, enforced)",
+    )
+    reason = f"an upload moves by at most s_t = 2V sum_k eta_k prod_(j>k) c_j, times {share} (THEORY A9, enforced)"
+    return UploadPrices(shifts=shifts, first_used=None, dynamics=(dynamics,), reason=reason)

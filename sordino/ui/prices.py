@@ -1,0 +1,82 @@
+"""How guarantees are shown: a table per protocol, and for a run what was planned beside what was realised."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from rich.table import Table
+
+from sordino.privacy.certify import certify
+from sordino.privacy.guarantee import Guarantee, rounded_up
+from sordino.protocol import Protocol, View, all_views
+
+
+def guarantees_table(guarantees: Sequence[Guarantee], delta: float, title: str) -> Table:
+    """One row per view."""
+    table = Table(title=title, title_justify="left")
+    for column, justify in (("view", "left"), ("sees", "left"), ("mu", "right"), ("epsilon", "right"), ("method", "left")):
+        table.add_column(column, justify=justify)  # type: ignore[arg-type]
+    for guarantee in guarantees:
+        mu = rounded_up(guarantee.mu) if guarantee.mu is not None else "-"
+        vouched = " [yellow](vouched)[/]" if guarantee.assumptions else ""
+        epsilon = guarantee.epsilon(delta)
+        shown = "no limit" if math.isinf(epsilon) else rounded_up(epsilon)
+        table.add_row(str(guarantee.view), guarantee.view.sees, mu, shown, guarantee.method + vouched)
+    return table
+
+
+def notes(protocol: Protocol, guarantees: Sequence[Guarantee], delta: float) -> list[str]:
+    """What must be read with the numbers: vouched assumptions, a delta that is too large, no noise."""
+    said = []
+    for guarantee in guarantees:
+        if guarantee.unconditional is not None:
+            free = rounded_up(guarantee.unconditional.epsilon(delta))
+            said.append(f"{guarantee.view}: holds if, as vouched, {' and '.join(guarantee.assumptions)}; without that, epsilon = {free}.")
+    if any(math.isinf(guarantee.epsilon(delta)) for guarantee in guarantees):
+        said.append("No noise hides what is released (noise.sigma = 0): there is no limit to what is learned.")
+    records = protocol.data.records if protocol.data is not None else None
+    total = {"record": None if records is None else records * protocol.clients, "client": protocol.clients}[guarantees[0].unit]
+    if total is not None and delta >= 1 / total:
+        unit = guarantees[0].unit
+        said.append(
+            f"Warning: delta = {delta:g} is not below 1/{total}, one over the number of {unit}s: it would allow revealing one outright."
+        )
+    return said
+
+
+def realised_table(planned: Guarantee, realised: dict[int, Guarantee], delta: float) -> Table:
+    """The plan's bound beside the bounds of clients given who took part: the worst, the middle, the best."""
+    table = Table(title=f"view {planned.view}, unit {planned.unit}, delta {delta:g}", title_justify="left")
+    table.add_column("bound")
+    table.add_column("epsilon", justify="right")
+    table.add_row("planned: before the draw of clients", rounded_up(planned.epsilon(delta)))
+    ordered = sorted((guarantee.epsilon(delta), client) for client, guarantee in realised.items())
+    for word, (epsilon, client) in (("worst", ordered[-1]), ("middle", ordered[len(ordered) // 2]), ("best", ordered[0])):
+        table.add_row(f"realised: {word} client, number {client}", rounded_up(epsilon))
+    return table
+
+
+def privacy_lines(protocol: Protocol, rounds: int) -> list[str]:
+    """What a run of so many rounds promises: the headline in full, the other views in a line."""
+    view, unit, delta = headline(protocol)
+    main = certify(protocol, view, unit, delta=delta, rounds=range(rounds))
+    others = []
+    for other in all_views(protocol.clients):
+        if other != view:
+            epsilon = certify(protocol, other, unit, delta=delta, rounds=range(rounds)).epsilon(delta)
+            others.append(f"{other} {'no limit' if math.isinf(epsilon) else rounded_up(epsilon)}")
+    return [main.sentence(delta), "Epsilon in the other views: " + ", ".join(others) + "."]
+
+
+def headline(protocol: Protocol) -> tuple[View, str, float]:
+    """The view, unit and delta that a run is summed up in: the budget's, or else the server's, one record, 1e-5."""
+    budget = protocol.privacy.budget
+    return (View.parse(budget.view), budget.unit, budget.delta) if budget is not None else (View.SERVER, "record", 1e-5)
+
+
+def spent_after(protocol: Protocol, rounds: int) -> str:
+    """What so many rounds of the plan cost, in a few words."""
+    view, unit, delta = headline(protocol)
+    epsilon = certify(protocol, view, unit, delta=delta, rounds=range(rounds)).epsilon(delta)
+    return f"epsilon {'without limit' if math.isinf(epsilon) else rounded_up(epsilon)} ({view})"
