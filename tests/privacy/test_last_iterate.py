@@ -84,6 +84,17 @@ def test_the_best_start_is_found(pair: tuple[np.ndarray, np.ndarray], diameter: 
     assert every[start] == pytest.approx(found, rel=1e-12)
 
 
+def test_the_best_start_is_found_on_long_uneven_runs() -> None:
+    rng = np.random.default_rng(5)
+    for _ in range(150):
+        rounds = int(rng.integers(20, 80))
+        rho = np.exp(rng.normal(rng.choice([-0.02, 0.0, 0.05]), rng.choice([0.01, 0.3]), rounds))
+        gamma = rng.random(rounds) ** rng.choice([1, 6]) * (1 + 3 * np.sin(np.arange(rounds) / rng.integers(2, 9)) ** 2)
+        diameter = 10 ** rng.uniform(-1, 1.5)
+        every = [last_iterate(rho, gamma)] + [last_iterate(rho[t:], gamma[t:], diameter) for t in range(1, rounds)]
+        assert last_iterate_bounded(rho, gamma, diameter)[0] == pytest.approx(min(every), rel=1e-11)
+
+
 @pytest.mark.parametrize("rho", [0.0, 0.3, 0.9, 0.999, 1.0, 1.001, 1.5])
 @pytest.mark.parametrize("rounds", [1, 2, 50, 3000])
 def test_constant_dynamics_have_a_closed_form(rho: float, rounds: int) -> None:
