@@ -53,8 +53,8 @@ def log_deltas(mu: ArrayLike, epsilon: ArrayLike) -> np.ndarray:
         small = mu < _SMALL_SHIFT
         if small.any():
             logs = np.where(small, log_density + np.log(_mills_drop(low, mu)), logs)
-        # What rounding of a, of a^2/2 and of the difference can cost, added so that the logarithm errs upwards.
-        slack = 4 * _ULP * (1 + (1 + np.abs(low)) * high + np.where(small, 0, np.abs(low) / mu))
+        # What rounding of a, of a^2/2, of the difference and of the logarithm can cost, added so that it errs upwards.
+        slack = 4 * _ULP * (1 + np.abs(logs) + (1 + np.abs(low)) * high + np.where(small, 0, (1 + np.abs(low)) / mu))
         logs = np.minimum(logs + np.fmin(slack, 1.0), 0.0)
     logs = np.where((mu == 0) | np.isposinf(ratio), -np.inf, logs)
     return np.where(np.isposinf(mu), 0.0, logs)

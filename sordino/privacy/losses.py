@@ -8,14 +8,16 @@ of the grid the chord lies above the true, convex curve, so the discretised rele
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
 from sordino.privacy import checks
 from sordino.privacy.curves import Curve
+from sordino.privacy.roots import bracket
 from sordino.protocol.errors import UserError
 
 if TYPE_CHECKING:
@@ -24,7 +26,13 @@ if TYPE_CHECKING:
 INTERVAL = 1e-4  # the usual grid of privacy losses
 NEGLIGIBLE = 1e-18  # delta at which the grid of one release ends; what lies beyond becomes infinite loss
 _MOST_DOTS = 1 << 21
-_ROUND_OFF = 2.0**-50  # mass a fast Fourier transform may misplace, charged as infinite loss
+_ROUND_OFF = 2.0**-52  # mass a fast Fourier transform may misplace for each fold, charged as infinite loss
+_COARSEST = 0.1  # a wider grid would say little
+_WIDEST = 1200.0  # losses whose exponentials fit into floats around their middle
+
+
+class GridTooFine(UserError):
+    """A curve spreads over more privacy losses than a grid can hold."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -74,31 +82,21 @@ class LossCurve(Curve):
     @property
     def interval(self) -> float:
         """The grid of the privacy losses."""
-        return next(self._directions())[3]
+        return self._directions[0].interval
 
     def deltas(self, epsilons: np.ndarray) -> np.ndarray:
         """See `Curve.deltas`."""
-        return np.max([_deltas(*direction[:3], np.asarray(epsilons, dtype=float)) for direction in self._directions()], axis=0)
+        return np.max([direction.deltas(np.asarray(epsilons, dtype=float)) for direction in self._directions], axis=0)
 
     def epsilon(self, delta: float) -> float:
         """See `Curve.epsilon`; solved exactly on the grid, where e^epsilon enters linearly."""
         checks.proper_delta(delta)
-        return max(_epsilon(*direction[:3], delta) for direction in self._directions())
+        return max(direction.epsilon(delta) for direction in self._directions)
 
     def rdp(self, order: float) -> float:
         """See `Curve.rdp`; infinite as soon as any mass is charged as infinite loss."""
         checks.order(order)
-        values = []
-        for losses, masses, infinite, _ in self._directions():
-            if infinite > 0:
-                return math.inf
-            if math.isinf(order):
-                return float(losses[masses > 0][-1])
-            logs = np.log(np.maximum(masses, 1e-320)) + (order - 1) * losses
-            top = float(logs.max())
-            kl = float(np.dot(masses, losses))
-            values.append(kl if order == 1 else (top + math.log(float(np.exp(logs - top).sum()))) / (order - 1))
-        return max(values)
+        return max(direction.rdp(order) for direction in self._directions)
 
     def repeat(self, times: int) -> LossCurve:
         """See `Curve.repeat`; by one fast Fourier transform."""
@@ -130,16 +128,77 @@ class LossCurve(Curve):
 
     def _absorb(self, other: Curve) -> LossCurve:
         interval = max(self.interval, other.interval) if isinstance(other, LossCurve) else self.interval
-        mine, theirs = self.losses(interval), other.losses(interval)
+        while True:
+            try:
+                mine, theirs = self.losses(interval), other.losses(interval)
+                break
+            except GridTooFine:
+                if interval > _COARSEST:
+                    raise
+                interval *= 2
         return LossCurve(distribution=_charged(_dense(mine.distribution).compose(_dense(theirs.distribution)), _ROUND_OFF))
 
-    def _directions(self) -> Iterator[tuple[np.ndarray, np.ndarray, float, float]]:
-        """Losses, their masses, the mass of infinite loss and the grid, for each direction that is kept."""
+    @cached_property
+    def _directions(self) -> tuple[_Direction, ...]:
+        """Adding and removing, or one of them where they are the same."""
         held = self.distribution
-        for pmf in {id(pmf): pmf for pmf in (held._pmf_remove, held._pmf_add)}.values():
-            dense = pmf.to_dense_pmf()
-            losses = (np.arange(dense.size) + dense._lower_loss) * dense._discretization
-            yield losses, dense._probs, float(dense._infinity_mass), float(dense._discretization)
+        distinct = {id(pmf): pmf.to_dense_pmf() for pmf in (held._pmf_remove, held._pmf_add)}
+        return tuple(
+            _Direction(pmf._lower_loss, pmf._discretization, np.asarray(pmf._probs), float(pmf._infinity_mass)) for pmf in distinct.values()
+        )
+
+
+class _Direction:
+    """One direction of a privacy-loss distribution as arrays, with the tails that delta is read from."""
+
+    def __init__(self, lowest: int, interval: float, masses: np.ndarray, infinite: float) -> None:
+        self.interval, self.masses, self.infinite = float(interval), np.maximum(masses, 0.0), infinite
+        self.losses = (np.arange(masses.size) + lowest) * self.interval
+        self._middle = float(self.losses[0] + self.losses[-1]) / 2
+        self._tails = np.append(np.cumsum(self.masses[::-1])[::-1], 0.0)
+        # Sums of mass e^-loss over the same tails, relative to the middle; without them each delta is a sum of its own.
+        self._weights: np.ndarray | None = None
+        if self.losses[-1] - self.losses[0] <= _WIDEST:
+            weighted = self.masses * np.exp(self._middle - self.losses)
+            self._weights = np.append(np.cumsum(weighted[::-1])[::-1], 0.0)
+
+    def deltas(self, epsilons: np.ndarray) -> np.ndarray:
+        """Infinite mass + sum of mass (1 - e^(epsilon - loss))_+ at each epsilon, rounded up."""
+        first = np.searchsorted(self.losses, epsilons, side="right")
+        if self._weights is None:
+            pairs = zip(first.tolist(), epsilons.tolist(), strict=True)
+            found = np.array([-np.dot(self.masses[at:], np.expm1(epsilon - self.losses[at:])) for at, epsilon in pairs])
+        else:
+            with np.errstate(over="ignore", invalid="ignore"):
+                found = self._tails[first] - np.where(first < self.losses.size, np.exp(epsilons - self._middle) * self._weights[first], 0.0)
+        rounding = self.losses.size * 2.0**-53 * self._tails[first]  # what adding up that many masses can lose
+        return np.clip(self.infinite + found + rounding, 0.0, 1.0)
+
+    def epsilon(self, delta: float) -> float:
+        """The smallest epsilon >= 0 with delta(epsilon) <= delta; between two losses delta is linear in e^epsilon."""
+        if self.infinite > delta:
+            return math.inf
+        if float(self.deltas(np.zeros(1))[0]) <= delta:
+            return 0.0
+        # Delta at the last loss is the infinite mass: at most delta.
+        low, high = int(np.searchsorted(self.losses, 0.0, side="right")) - 1, self.losses.size - 1
+        while high - low > 1:
+            middle = (low + high) // 2
+            enough = float(self.deltas(self.losses[middle : middle + 1])[0]) <= delta
+            low, high = (low, middle) if enough else (middle, high)
+        bottom, top = max(0.0, float(self.losses[low]) if low >= 0 else 0.0), float(self.losses[high])
+        return bracket(lambda epsilon: float(self.deltas(np.array([epsilon]))[0]) - delta, bottom, top)[1]
+
+    def rdp(self, order: float) -> float:
+        """The Rényi divergence; infinite as soon as any mass is charged as infinite loss."""
+        if self.infinite > 0:
+            return math.inf
+        losses, masses = self.losses[self.masses > 0], self.masses[self.masses > 0]
+        if math.isinf(order):
+            return float(losses[-1])
+        if order == 1:
+            return float(np.dot(masses, losses))
+        return float(np.logaddexp.reduce(np.log(masses) + (order - 1) * losses)) / (order - 1)
 
 
 def _reach(deltas: Callable[[np.ndarray], np.ndarray], step: float) -> int:
@@ -148,9 +207,7 @@ def _reach(deltas: Callable[[np.ndarray], np.ndarray], step: float) -> int:
     while float(deltas(np.array([count * step]))[0]) > NEGLIGIBLE:
         count *= 2
         if count > _MOST_DOTS:
-            raise UserError(
-                f"a curve whose privacy loss passes {count * step / 2:g} cannot be laid on a grid of {step:g}; add noise, or price it alone"
-            )
+            raise GridTooFine(f"a privacy loss beyond {count * step / 2:g} does not fit a grid of {step:g}: add noise, or widen the grid.")
     low = count // 2
     while count - low > 1:
         middle = (low + count) // 2
@@ -168,36 +225,6 @@ def _connected(profile: np.ndarray, top: int, interval: float) -> object:
     masses[1:-1] = (steps[1:] - steps[:-1] * math.exp(interval)) / growth
     masses[-1] = -steps[-1] / -math.expm1(-interval)
     return pld_pmf.DensePLDPmf(interval, -top, np.maximum(masses, 0.0), float(profile[-1]), True)
-
-
-def _deltas(losses: np.ndarray, masses: np.ndarray, infinite: float, epsilons: np.ndarray) -> np.ndarray:
-    """Sum of mass (1 - e^(epsilon - loss))_+ at each epsilon."""
-    found = np.empty(epsilons.shape)
-    for index, epsilon in enumerate(epsilons):
-        first = int(np.searchsorted(losses, epsilon, side="right"))
-        found[index] = infinite - float(np.dot(masses[first:], np.expm1(epsilon - losses[first:])))
-    return np.clip(found, 0.0, 1.0)
-
-
-def _epsilon(losses: np.ndarray, masses: np.ndarray, infinite: float, delta: float) -> float:
-    """The smallest epsilon >= 0 with delta(epsilon) <= delta: found between two grid points, where delta is linear in e^epsilon."""
-    if infinite > delta:
-        return math.inf
-    if float(_deltas(losses, masses, infinite, np.zeros(1))[0]) <= delta:
-        return 0.0
-    low, high = int(np.searchsorted(losses, 0.0, side="right")) - 1, losses.size - 1  # delta(losses[high]) = infinite <= delta
-    while high - low > 1:
-        middle = (low + high) // 2
-        if float(_deltas(losses, masses, infinite, losses[middle : middle + 1])[0]) <= delta:
-            high = middle
-        else:
-            low = middle
-    above, tail = losses[high:], masses[high:]
-    weight = float(np.dot(tail, np.exp(losses[high] - above)))  # sum of mass e^-loss, relative to losses[high]
-    rest = infinite + float(tail.sum()) - delta
-    if weight <= 0 or rest <= 0:
-        return float(max(0.0, losses[high]))
-    return float(min(losses[high], max(0.0, losses[high] + math.log(rest / weight)))) * (1 + 2.0**-50)
 
 
 def _identity(interval: float) -> PrivacyLossDistribution:

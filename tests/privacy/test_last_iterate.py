@@ -1,0 +1,151 @@
+"""The last iterate against a quadratic programme solved by other means, and the search over starts against brute force."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.optimize import nnls
+
+from sordino.privacy import last_iterate as module
+from sordino.privacy.bounded_domain import last_iterate_bounded
+from sordino.privacy.last_iterate import constant, last_iterate, linear_energy, worst_case_dynamics
+from sordino.protocol.errors import UserError
+
+
+def quadratic_programme(rho: np.ndarray, gamma: np.ndarray, d0: float = 0.0) -> float:
+    """min |x|^2 over distances d_1, ..., d_{T-1} >= 0 with x_t = rho_t d_t + gamma_t - d_{t+1}: nonnegative least squares."""
+    rounds = rho.size
+    target = gamma.copy()
+    target[0] += rho[0] * d0
+    if rounds == 1:
+        return float(target[0] ** 2)
+    matrix = np.zeros((rounds, rounds - 1))
+    for t in range(1, rounds):
+        matrix[t, t - 1] = rho[t]
+        matrix[t - 1, t - 1] = -1.0
+    return nnls(-matrix, target, maxiter=10_000)[1] ** 2
+
+
+@st.composite
+def dynamics(draw: st.DrawFn, rounds: int = 12) -> tuple[np.ndarray, np.ndarray]:
+    size = draw(st.integers(1, rounds))
+    factor = st.one_of(st.just(0.0), st.floats(0.05, 4.0), st.floats(0.9, 1.1))
+    shift = st.one_of(st.just(0.0), st.floats(0.01, 3.0))
+    rho = draw(st.lists(factor, min_size=size, max_size=size))
+    gamma = draw(st.lists(shift, min_size=size, max_size=size))
+    return np.array(rho), np.array(gamma)
+
+
+@settings(max_examples=300, deadline=None)
+@given(pair=dynamics(), d0=st.sampled_from([0.0, 0.5, 7.0]), by_logs=st.booleans())
+def test_it_solves_the_quadratic_programme(pair: tuple[np.ndarray, np.ndarray], d0: float, by_logs: bool) -> None:
+    rho, gamma = pair
+    widest, module._WIDEST = module._WIDEST, -1.0 if by_logs else module._WIDEST
+    try:
+        found = last_iterate(rho, gamma, d0)
+    finally:
+        module._WIDEST = widest
+    assert found == pytest.approx(quadratic_programme(rho, gamma, d0), rel=1e-8, abs=1e-12)
+
+
+@settings(max_examples=200, deadline=None)
+@given(pair=dynamics(rounds=40))
+def test_linear_dynamics_attain_it(pair: tuple[np.ndarray, np.ndarray]) -> None:
+    rho, gamma = pair
+    worst = worst_case_dynamics(rho, gamma)
+    assert (worst <= rho * (1 + 1e-12)).all()
+    assert linear_energy(worst, gamma) == pytest.approx(last_iterate(rho, gamma), rel=1e-10, abs=1e-300)
+
+
+@settings(max_examples=100, deadline=None)
+@given(pair=dynamics(rounds=30), where=st.integers(0, 29), factor=st.floats(1.0, 3.0))
+def test_it_never_falls_when_the_dynamics_get_wilder(pair: tuple[np.ndarray, np.ndarray], where: int, factor: float) -> None:
+    rho, gamma = pair
+    wilder, stronger = rho.copy(), gamma.copy()
+    wilder[where % rho.size] *= factor
+    stronger[where % rho.size] *= factor
+    before = last_iterate(rho, gamma)
+    assert last_iterate(wilder, gamma) >= before * (1 - 1e-12)
+    assert last_iterate(rho, stronger) >= before * (1 - 1e-12)
+    assert before <= float(np.square(gamma).sum()) * (1 + 1e-12)
+
+
+@settings(max_examples=150, deadline=None)
+@given(pair=dynamics(rounds=25), diameter=st.sampled_from([0.0, 0.05, 0.7, 5.0, 300.0]))
+def test_the_best_start_is_found(pair: tuple[np.ndarray, np.ndarray], diameter: float) -> None:
+    rho, gamma = pair
+    every = [last_iterate(rho, gamma)] + [last_iterate(rho[t:], gamma[t:], diameter) for t in range(1, rho.size)]
+    found, start = last_iterate_bounded(rho, gamma, diameter)
+    assert found == pytest.approx(min(every), rel=1e-10, abs=1e-300)
+    assert every[start] == pytest.approx(found, rel=1e-12)
+
+
+def test_the_best_start_is_found_on_long_uneven_runs() -> None:
+    rng = np.random.default_rng(5)
+    for _ in range(150):
+        rounds = int(rng.integers(20, 80))
+        rho = np.exp(rng.normal(rng.choice([-0.02, 0.0, 0.05]), rng.choice([0.01, 0.3]), rounds))
+        gamma = rng.random(rounds) ** rng.choice([1, 6]) * (1 + 3 * np.sin(np.arange(rounds) / rng.integers(2, 9)) ** 2)
+        diameter = 10 ** rng.uniform(-1, 1.5)
+        every = [last_iterate(rho, gamma)] + [last_iterate(rho[t:], gamma[t:], diameter) for t in range(1, rounds)]
+        assert last_iterate_bounded(rho, gamma, diameter)[0] == pytest.approx(min(every), rel=1e-11)
+
+
+@pytest.mark.parametrize("rho", [0.0, 0.3, 0.9, 0.999, 1.0, 1.001, 1.5])
+@pytest.mark.parametrize("rounds", [1, 2, 50, 3000])
+def test_constant_dynamics_have_a_closed_form(rho: float, rounds: int) -> None:
+    assert last_iterate([rho] * rounds, [0.7] * rounds) == pytest.approx(constant(rho, 0.7, rounds), rel=1e-11)
+    if rho > 0:
+        assert linear_energy([min(rho, 1.0)] * rounds, [0.7] * rounds) == pytest.approx(constant(rho, 0.7, rounds), rel=1e-9)
+
+
+def test_a_diameter_gives_four_times_diameter_times_shift() -> None:
+    assert last_iterate_bounded([1.0] * 5000, [0.5] * 5000, 30.0)[0] == pytest.approx(4 * 30 * 0.5, rel=1e-9)
+
+
+@pytest.mark.parametrize("rho", [0.0, 1e-300, 1.0, 1e300])
+def test_nothing_overflows(rho: float) -> None:
+    assert np.isfinite(last_iterate([rho] * 300, [1.0] * 300))
+    assert np.isfinite(last_iterate_bounded([rho] * 300, [1.0] * 300, 1e9)[0])
+    assert last_iterate([1e300, 1e-300] * 3, [1.0] * 6) <= 6 * (1 + 1e-12)
+    assert last_iterate([rho] * 5, [0.0] * 5) == 0
+    assert np.isfinite(worst_case_dynamics([rho] * 50, [1.0] * 50)).all()
+
+
+def test_the_regression_and_the_logarithms_agree_on_long_runs() -> None:
+    rounds = np.arange(1, 20_001)
+    rho, gamma = 1 + 0.4 / rounds, 1 / rounds
+    direct = last_iterate(rho, gamma)
+    widest, module._WIDEST = module._WIDEST, -1.0
+    try:
+        assert last_iterate(rho, gamma) == pytest.approx(direct, rel=1e-10)
+    finally:
+        module._WIDEST = widest
+
+
+@pytest.mark.parametrize(
+    ("rho", "diameter", "seconds"), [(1 + 1e-9, None, 0.5), (0.9, None, 2.0), (1.01, None, 2.0), (1.001, 1e4, 6.0), (1.01, 1e9, 6.0)]
+)
+def test_a_million_rounds_take_seconds(rho: float, diameter: float | None, seconds: float) -> None:
+    factors, shifts = np.full(1_000_000, rho), np.random.default_rng(0).random(1_000_000)
+    begin = time.perf_counter()
+    if diameter is None:
+        last_iterate(factors, shifts)
+    else:
+        last_iterate_bounded(factors, shifts, diameter)
+    assert time.perf_counter() - begin < 3 * seconds  # three times the target: a loaded machine is not a failure
+
+
+@pytest.mark.parametrize(
+    ("rho", "gamma", "distance"),
+    [([1.0], [1.0, 2.0], 0.0), ([], [], 0.0), ([-1.0], [1.0], 0.0), ([np.nan], [1.0], 0.0), ([1.0], [1.0], -1.0), ([np.inf], [1.0], 0.0)],
+)
+def test_nonsense_is_refused(rho: list[float], gamma: list[float], distance: float) -> None:
+    with pytest.raises(UserError):
+        last_iterate(rho, gamma, distance)
+    with pytest.raises(UserError):
+        last_iterate_bounded(rho, gamma, distance)
