@@ -106,7 +106,7 @@ def main() -> None:
         prog="python -m benchmarks", description="Speed, memory and scaling of a training, against the alternatives."
     )
     parser.add_argument("--only", choices=SECTIONS, help="run one part")
-    parser.add_argument("--seconds", type=float, default=4.0, help="of every contender's turn; a round is always finished")
+    parser.add_argument("--seconds", type=float, default=3.0, help="of every contender's turn; a round is always finished")
     parser.add_argument("--turns", type=int, default=7, help="how often the contenders alternate")
     parser.add_argument("--out", type=Path, default=Path("bench.json"))
     options = parser.parse_args()

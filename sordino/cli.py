@@ -150,7 +150,7 @@ def raise_if_out_of_budget(runs: list[Run]) -> None:
     for run in runs:
         budget = run.protocol.privacy.budget
         if run.status == "budget" and budget is not None:
-            raise BudgetExceeded(afforded(run.protocol, budget, repeated=repeated_rounds(run.ledger)).message)
+            raise BudgetExceeded(afforded(run.protocol, budget, repeated=repeated_rounds(run.ledger, run.protocol.rounds)).message)
 
 
 @app.command()

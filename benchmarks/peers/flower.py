@@ -21,7 +21,7 @@ from flwr.simulation import run_simulation
 from torch import nn
 from torch.nn import functional
 
-from benchmarks.serving import asked_steps, serve
+from benchmarks.serving import asked_steps, rounds_at_once, serve
 from benchmarks.workload import BATCH, CLIENTS, CLIP, RATE, RECORDS, SIGMA, WORKERS, lenet5, records
 
 
@@ -52,7 +52,7 @@ def train(message: Message, context: Context) -> Message:
 def main() -> None:
     logging.getLogger("flwr").setLevel(logging.ERROR)
     steps = asked_steps()
-    rounds = 3 if steps < 20 else 1  # of one call, so that starting the strategy is shared
+    rounds = rounds_at_once(steps)
     client, server = ClientApp(), ServerApp()
     client.train()(train)
 

@@ -20,10 +20,8 @@ from pfl.privacy import CentrallyAppliedPrivacyMechanism, GaussianMechanism
 from torch import Tensor, nn
 from torch.nn import functional
 
-from benchmarks.serving import asked_steps, serve
+from benchmarks.serving import asked_steps, rounds_at_once, serve
 from benchmarks.workload import BATCH, CLIENTS, CLIP, RATE, RECORDS, SIGMA, lenet5, records
-
-ROUNDS = 2  # rounds of one call, so that starting the algorithm is shared
 
 
 class Net(nn.Module):
@@ -52,6 +50,7 @@ class Batches(PyTorchTensorDataset):
 
 def main() -> None:
     steps = asked_steps()
+    rounds = rounds_at_once(steps)
     torch.set_num_threads(1)
     logging.disable(logging.WARNING)
     set_framework_module(pytorch_ops)
@@ -65,14 +64,14 @@ def main() -> None:
     training = NNTrainHyperParams(
         local_num_epochs=None, local_num_steps=steps, local_learning_rate=RATE, local_batch_size=BATCH, local_max_grad_norm=CLIP
     )
-    plan = NNAlgorithmParams(central_num_iterations=1 + ROUNDS, evaluation_frequency=10**6, train_cohort_size=CLIENTS, val_cohort_size=0)
+    plan = NNAlgorithmParams(central_num_iterations=1 + rounds, evaluation_frequency=10**6, train_cohort_size=CLIENTS, val_cohort_size=0)
 
     def some_rounds() -> None:
         algorithm = FederatedAveraging()
         algorithm._current_central_iteration = 1  # number 0 is always evaluated, on the data of all clients; the others never here
         algorithm.run(plan, backend, model, training, send_metrics_to_platform=False)
 
-    serve(some_rounds, client_steps=CLIENTS * steps * ROUNDS)
+    serve(some_rounds, client_steps=CLIENTS * steps * rounds)
 
 
 if __name__ == "__main__":

@@ -149,7 +149,7 @@ def limits_of(setup: Setup, events: Sequence[Event], done: int = 0) -> Limits:
     budget = protocol.privacy.budget
     if budget is None:
         return Limits(rounds=protocol.rounds, caps=caps)
-    reach = afforded(protocol, budget, repeated=repeated_rounds(events), sizes=known)
+    reach = afforded(protocol, budget, repeated=repeated_rounds(events, done), sizes=known)
     if reach.rounds <= done and done < protocol.rounds:
         raise BudgetExceeded(reach.message)
     return Limits(rounds=reach.rounds, caps=caps)

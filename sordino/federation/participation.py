@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 
 from sordino.federation.randomness import Key, Purpose
-from sordino.privacy.ledger import Event, RoundCharged
+from sordino.privacy.ledger import Event, Opened, RoundCharged
 from sordino.protocol import Everyone, FixedSize, Protocol
 
 
@@ -42,9 +42,11 @@ class Attendance:
 
     def __init__(self, caps: Mapping[int, int], events: Iterable[Event], next_round: int) -> None:
         self._caps = dict(caps)
-        # What was paid for in a round that is run again counts only if it was fresh noise, which is then paid for anew.
-        earlier = [e for e in events if isinstance(e, RoundCharged) and (e.round < next_round or e.attempt > 0)]
-        self._taken = Counter(client for event in earlier for client in event.clients)
+        known = list(events)
+        # What was paid for in a round that is run again counts too if its noise is fresh, since it is then paid for anew.
+        fresh = any(isinstance(event, Opened) and not event.repeatable for event in known)
+        paid = [event for event in known if isinstance(event, RoundCharged) and (event.round < next_round or fresh)]
+        self._taken = Counter(client for event in paid for client in event.clients)
 
     def admit(self, drawn: np.ndarray) -> np.ndarray:
         """The drawn clients that may still take part, counted as taking part."""

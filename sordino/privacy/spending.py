@@ -12,7 +12,7 @@ from sordino.privacy.caps import largest
 from sordino.privacy.certify import Bound, asked, certify, effective_view, guaranteed
 from sordino.privacy.curves import GaussianCurve
 from sordino.privacy.guarantee import Guarantee, rounded_up
-from sordino.privacy.ledger import Event, RoundCharged
+from sordino.privacy.ledger import Event, Opened, RoundCharged
 from sordino.privacy.uploads import upload_prices
 from sordino.protocol import Budget, Protocol, SordinoError, View
 
@@ -49,9 +49,21 @@ class Afforded:
         )
 
 
-def repeated_rounds(events: Iterable[Event]) -> list[int]:
-    """Rounds that were paid for more than once: fresh noise was drawn again after an interruption."""
-    return [event.round for event in events if isinstance(event, RoundCharged) and event.attempt > 0]
+def repeated_rounds(events: Sequence[Event], next_round: int) -> list[int]:
+    """Rounds that were paid for in vain: charged before an interruption, and with fresh noise charged again.
+
+    Args:
+        events: the ledger.
+        next_round: the round that the run goes on with; what was charged from there on will be run again.
+
+    Example:
+        >>> opened = Opened(protocol="9f2c", generator="chacha20", noise="fresh")
+        >>> repeated_rounds([opened, RoundCharged(round=0, clients=(1,)), RoundCharged(round=1, clients=(1,))], next_round=1)
+        [1]
+    """
+    again = any(isinstance(event, Opened) and not event.repeatable for event in events)
+    charges = [event for event in events if isinstance(event, RoundCharged)]
+    return [event.round for event in charges if event.attempt > 0 or (again and event.round >= next_round)]
 
 
 def afforded(protocol: Protocol, budget: Budget, *, repeated: Sequence[int] = (), sizes: Sequence[int] | None = None) -> Afforded:

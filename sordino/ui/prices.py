@@ -79,4 +79,4 @@ def spent_after(protocol: Protocol, rounds: int) -> str:
     """What so many rounds of the plan cost, in a few words."""
     view, unit, delta = headline(protocol)
     epsilon = certify(protocol, view, unit, delta=delta, rounds=range(rounds)).epsilon(delta)
-    return f"epsilon {'without limit' if math.isinf(epsilon) else rounded_up(epsilon)} ({view})"
+    return f"epsilon {'without limit' if math.isinf(epsilon) else '<= ' + rounded_up(epsilon)} ({view})"

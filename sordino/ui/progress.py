@@ -12,7 +12,7 @@ from sordino.federation.loop import RoundMetrics
 from sordino.ui.console import messages
 
 LINES = 10  # lines that a training prints where the display cannot be redrawn, such as in a log file
-PRICINGS = 12  # how often the privacy spent is worked out anew; each takes a tenth of a second or so
+PRICINGS = 10  # how often the privacy spent is worked out anew; each takes a tenth of a second or so
 
 
 class TrainingProgress:
@@ -33,6 +33,7 @@ class TrainingProgress:
         self._task = None if not messages.is_terminal else self._bar.add_task("", total=1, scores="", visible=False)
         self._rounds, self._first, self._started = 1, 0, 0.0
         self._scores = self._privacy = ""
+        self._priced = 0
         self._spent: Callable[[int], str] = lambda rounds: ""
 
     def __enter__(self) -> TrainingProgress:
@@ -51,7 +52,7 @@ class TrainingProgress:
             spent: what so many rounds cost, in words.
         """
         self._rounds, self._first, self._started = rounds, done, time.monotonic()
-        self._spent = spent
+        self._spent, self._priced = spent, 0
         if self._task is not None:
             self._bar.update(self._task, description=description, total=rounds, completed=done, visible=True)
             self._bar.start()
@@ -62,8 +63,10 @@ class TrainingProgress:
             accuracy = f"  accuracy {100 * metrics.accuracy:.1f} %" if metrics.accuracy is not None else ""
             self._scores = f"loss {metrics.loss:.3f}{accuracy}"
         done = metrics.round + 1
-        if done == self._rounds or done % max(1, self._rounds // PRICINGS) == 0:
-            self._privacy = self._spent(done)
+        if done > self._priced:
+            # Priced a few rounds ahead, so that the display never shows less than was spent.
+            self._priced = min(self._rounds, done - 1 + max(1, self._rounds // PRICINGS))
+            self._privacy = self._spent(self._priced)
         if self._task is not None:
             self._bar.update(self._task, completed=done, scores=f"{self._scores}  {self._privacy}")
         elif done == self._rounds or done % max(1, self._rounds // LINES) == 0:

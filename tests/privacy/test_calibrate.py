@@ -1,0 +1,64 @@
+"""Calibration: never past the target, and close to it."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sordino.privacy.calibrate import calibrate
+from sordino.privacy.certify import certify
+from sordino.protocol import Constant, Data, FedAvg, FedProx, Gaussian, Poisson, Protocol, StageWise, UserError
+
+LOCAL = FedAvg(steps=5, batch=32, clip=1.0, schedule=Constant(rate=0.1))
+BASE = Protocol(clients=50, rounds=60, local=LOCAL, noise=Gaussian(sigma=1.0))
+RULES = [
+    LOCAL,
+    replace(LOCAL, schedule=StageWise(rate=3.0)),
+    FedProx(steps=4, batch=2, clip=9.0, schedule=Constant(rate=0.4), proximal=3.0),
+]
+
+
+@given(
+    st.floats(0.01, 50), st.sampled_from([1e-3, 1e-5, 1e-9]), st.sampled_from(["server", "rounds", "coalition:3", "final"]),
+    st.sampled_from(RULES), st.integers(1, 2000),
+)  # fmt: skip
+@settings(max_examples=40, deadline=None)
+def test_epsilon_is_never_passed_and_met_within_a_percent(epsilon, delta, view, rule, rounds) -> None:
+    found = calibrate(replace(BASE, local=rule, rounds=rounds), view, epsilon=epsilon, delta=delta)
+    reached = certify(found.protocol, view, delta=delta).epsilon(delta)
+    assert reached <= epsilon
+    assert reached >= 0.99 * epsilon
+    assert found.achieved == reached
+
+
+@pytest.mark.parametrize("protocol", [replace(BASE, data=Data(name="x", records=600)), replace(BASE, participation=Poisson(rate=0.2))])
+def test_mixtures_are_calibrated_too(protocol) -> None:
+    found = calibrate(protocol, "rounds", epsilon=3.0)
+    assert 2.97 <= certify(found.protocol, "rounds").epsilon(1e-5) <= 3.0
+
+
+def test_a_trade_off_point_and_an_advantage_are_met_from_the_safe_side() -> None:
+    point = calibrate(BASE, "rounds", beta=0.8, at_alpha=0.05)
+    assert 0.8 <= point.guarantee.beta(0.05) <= 0.802
+    gain = calibrate(BASE, "rounds", advantage=0.1)
+    assert 0.099 <= gain.guarantee.delta(0.0) <= 0.1
+
+
+@pytest.mark.parametrize(
+    ("target", "words"),
+    [
+        ({}, "one target"),
+        ({"epsilon": 1.0, "advantage": 0.1}, "one target"),
+        ({"beta": 0.5}, "one target"),
+        ({"epsilon": 0.0}, "epsilon"),
+        ({"epsilon": -1.0}, "epsilon"),
+        ({"epsilon": 1.0, "delta": 2.0}, "delta"),
+        ({"beta": 0.9, "at_alpha": 0.2}, "coin"),
+        ({"advantage": 1.5}, "advantage"),
+        ({"advantage": 0.0}, "no noise is enough"),
+    ],
+)
+def test_targets_that_cannot_be_met_are_refused(target, words) -> None:
+    with pytest.raises(UserError, match=words):
+        calibrate(BASE, "rounds", **target)
