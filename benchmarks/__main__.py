@@ -6,7 +6,9 @@ The table goes to standard output, `bench.json` to the working directory, progre
 from __future__ import annotations
 
 import argparse
+import signal
 import statistics
+import sys
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -107,9 +109,12 @@ def main() -> None:
     )
     parser.add_argument("--only", choices=SECTIONS, help="run one part")
     parser.add_argument("--seconds", type=float, default=3.0, help="of every contender's turn; a round is always finished")
-    parser.add_argument("--turns", type=int, default=7, help="how often the contenders alternate")
+    parser.add_argument(
+        "--turns", type=int, default=5, help="how often the contenders alternate on a calm machine; on a busy one up to twice"
+    )
     parser.add_argument("--out", type=Path, default=Path("bench.json"))
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that contenders are ended too
     progress = Console(stderr=True, highlight=False, soft_wrap=True)
     rows: list[Row] = []
     for name, section in SECTIONS.items():

@@ -107,7 +107,8 @@ def take_turns(
 ) -> dict[str, list[Sample]]:
     """Samples of every contender, one a turn; every second turn goes backwards.
 
-    A contender that cannot be started is said and left out; only the first, which the others are held against, must run.
+    It ends after so many turns that were calm for all, or twice as many turns in all. A contender that cannot be started is said
+    and left out; only the first, which the others are held against, must run.
     """
     with ExitStack() as stack:
         servers: dict[str, Server] = {}
@@ -123,12 +124,16 @@ def take_turns(
                 continue
             servers[contender.name] = server
         samples: dict[str, list[Sample]] = {name: [] for name in servers}
-        for turn in range(turns):
+        calm = 0
+        for turn in range(2 * turns):
             for name in list(servers)[:: 1 if turn % 2 == 0 else -1]:
                 samples[name].append(servers[name].sample(seconds))
             latest = {name: taken[-1] for name, taken in samples.items()}
             shown = ", ".join(f"{name} {sample.rate:.0f}{'' if sample.calm else ' (busy)'}" for name, sample in latest.items())
-            tell(f"turn {turn + 1} of {turns}: {shown}")
+            tell(f"turn {turn + 1}: {shown}")
+            calm += all(sample.calm for sample in latest.values())
+            if calm == turns:
+                break
     return samples
 
 

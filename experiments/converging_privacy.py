@@ -19,15 +19,16 @@ ROUNDS = (10, 30, 100, 300, 1000)
 DELTA = 1e-5
 
 
+RULE = ClippedGlm(steps=10, clip=1.0, schedule=Constant(rate=0.45), weight_decay=0.003, feature_norm=4.0)
+
+
 def federation(data: str, clients: int, records: int, sigma: float) -> Protocol:
     """Full-batch steps with a small weight decay."""
-    rule = ClippedGlm(steps=5, clip=1.0, schedule=Constant(rate=2.0), weight_decay=0.01, feature_norm=1.0)
-    return Protocol(
-        seed=1, clients=clients, rounds=10, local=rule, noise=Gaussian(sigma=sigma), data=Data(name=data, records=records), model=Model(name="logistic")
-    )  # fmt: skip
+    shares = Data(name=data, records=records)
+    return Protocol(seed=1, clients=clients, rounds=10, local=RULE, noise=Gaussian(sigma=sigma), data=shares, model=Model(name="logistic"))
 
 
-FEDERATIONS = (federation("adult", 50, 600, 0.05), federation("breast-cancer", 5, 90, 0.1))
+FEDERATIONS = (federation("adult", 50, 600, 0.05), federation("breast-cancer", 5, 90, 1.0))
 
 
 def main() -> None:

@@ -32,21 +32,33 @@ def draw_certificate(protocol: Protocol, guarantees: Sequence[Guarantee], delta:
 
     figure = Figure(figsize=(15, 4.6), layout="constrained")
     tradeoff, rounds, noise = figure.subplots(1, 3)
-    draw_tradeoffs(tradeoff, guarantees)
+    curves = grouped(guarantees, delta)
+    draw_tradeoffs(tradeoff, curves)
     view = View.FINAL if any(g.view == View.FINAL for g in guarantees) else guarantees[0].view
     draw_rounds(rounds, protocol, view, guarantees[0].unit, delta)
-    draw_noise(noise, protocol, guarantees, delta)
+    draw_noise(noise, protocol, curves, delta)
     try:
         figure.savefig(path, dpi=150)
     except OSError as error:
         raise UserError(f"{path} cannot be written: {error.strerror}.") from None
 
 
-def draw_tradeoffs(axes: Any, guarantees: Sequence[Guarantee]) -> None:
+def grouped(guarantees: Sequence[Guarantee], delta: float) -> dict[str, Guarantee]:
+    """One curve for views that cannot be told apart in a picture, under a joint name; the largest of them is drawn."""
+    found: list[list[Guarantee]] = []
+    for guarantee in sorted(guarantees, key=lambda one: one.epsilon(delta)):
+        if found and guarantee.epsilon(delta) <= 1.02 * found[-1][0].epsilon(delta):
+            found[-1].append(guarantee)
+        else:
+            found.append([guarantee])
+    return {", ".join(str(one.view) for one in group): group[-1] for group in found}
+
+
+def draw_tradeoffs(axes: Any, curves: dict[str, Guarantee]) -> None:
     """False negatives against false positives of the best test, per view; the diagonal is guessing."""
     alphas = np.concatenate([np.geomspace(1e-6, 0.05, 12), np.linspace(0.08, 1, 16)])
-    for guarantee in guarantees:
-        axes.plot(alphas, [guarantee.beta(float(alpha)) for alpha in alphas], label=str(guarantee.view))
+    for name, guarantee in curves.items():
+        axes.plot(alphas, [guarantee.beta(float(alpha)) for alpha in alphas], label=name)
     axes.plot([0, 1], [1, 0], color="grey", linestyle=":", label="guessing")
     axes.set(xlabel="false positive rate", ylabel="false negative rate, at least", title="What any test can reach")
     axes.legend()
@@ -67,16 +79,18 @@ def draw_rounds(axes: Any, protocol: Protocol, view: View, unit: str, delta: flo
     axes.legend()
 
 
-def draw_noise(axes: Any, protocol: Protocol, guarantees: Sequence[Guarantee], delta: float) -> None:
+def draw_noise(axes: Any, protocol: Protocol, curves: dict[str, Guarantee], delta: float) -> None:
     """Epsilon against sigma, per view, around the protocol's own."""
     centre = protocol.noise.sigma if protocol.noise.sigma > 0 else 1.0
     sigmas = np.geomspace(centre / 4, centre * 4, POINTS)
-    for guarantee in guarantees:
+    for name, guarantee in curves.items():
         epsilons = []
         for sigma in sigmas:
             quiet = replace(protocol, noise=replace(protocol.noise, sigma=float(sigma)))
             epsilons.append(certify(quiet, guarantee.view, guarantee.unit, delta=delta).epsilon(delta))
-        axes.plot(sigmas, [value if math.isfinite(value) else np.nan for value in epsilons], marker=".", label=str(guarantee.view))
+        axes.plot(sigmas, [value if math.isfinite(value) else np.nan for value in epsilons], marker=".", label=name)
     axes.axvline(centre, color="grey", linestyle=":")
     axes.set(xscale="log", yscale="log", xlabel="sigma", ylabel=f"epsilon at delta = {delta:g}", title="Epsilon against noise")
+    axes.set_xticks(sigmas[::2], [f"{sigma:.2g}" for sigma in sigmas[::2]])
+    axes.minorticks_off()
     axes.legend()
