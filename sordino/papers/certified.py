@@ -67,8 +67,12 @@ def best_start(*, rho: float, gamma: float, rounds: int, diameter: float) -> flo
     return last_iterate_bounded([rho] * rounds, [gamma] * rounds, diameter)[0]
 
 
-def subsampled_epsilon(*, batch: int, records: int, steps: int, rounds: int, sigma: float, delta: float) -> float:
+def subsampled_epsilon(
+    *, batch: int, records: int, steps: int, rounds: int, sigma: float, delta: float, interval: float | None = None
+) -> float:
     """Certified epsilon of C_{B/n}(G_{1/sigma}), KR times: the finite statement of prifedsync's Theorem 2 (THEORY C1).
+
+    `interval` is the grid of privacy losses: a wider one is faster and errs further upwards.
 
     Example:
         >>> round(subsampled_epsilon(batch=16, records=600, steps=38, rounds=1, sigma=0.75, delta=1e-5), 3)
@@ -76,10 +80,20 @@ def subsampled_epsilon(*, batch: int, records: int, steps: int, rounds: int, sig
     """
     from sordino.privacy.subsampled import fixed_size
 
-    return fixed_size(mu=1 / sigma, rate=_share(batch, records), steps=steps * rounds).epsilon(delta)
+    return fixed_size(mu=1 / sigma, rate=_share(batch, records), steps=steps * rounds, interval=interval).epsilon(delta)
 
 
-def participating_epsilon(*, batch: int, records: int, steps: int, rounds: int, sigma: float, delta: float, probability: float) -> float:
+def participating_epsilon(
+    *,
+    batch: int,
+    records: int,
+    steps: int,
+    rounds: int,
+    sigma: float,
+    delta: float,
+    probability: float,
+    interval: float | None = None,
+) -> float:
     """The same when a client takes part in a round with `probability`; for the weak and the strong view alike (THEORY C4).
 
     Example:
@@ -88,7 +102,8 @@ def participating_epsilon(*, batch: int, records: int, steps: int, rounds: int, 
     """
     from sordino.privacy.subsampled import participating
 
-    curve = participating(mu=1 / sigma, rate=_share(batch, records), steps=steps, rounds=rounds, probability=probability)
+    rate = _share(batch, records)
+    curve = participating(mu=1 / sigma, rate=rate, steps=steps, rounds=rounds, probability=probability, interval=interval)
     return curve.epsilon(delta)
 
 

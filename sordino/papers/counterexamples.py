@@ -12,6 +12,26 @@ from collections.abc import Callable, Iterable, Sequence
 Gradient = Callable[[float], float]
 
 
+def linear(slope: float) -> Gradient:
+    """The gradient of slope w.
+
+    Example:
+        >>> linear(-1.0)(5.0)
+        -1.0
+    """
+    return lambda _: slope
+
+
+def quadratic(curvature: float) -> Gradient:
+    """The gradient of curvature/2 w^2; a negative curvature drives models apart.
+
+    Example:
+        >>> quadratic(-1.0)(5.0)
+        -5.0
+    """
+    return lambda model: curvature * model
+
+
 def local_training(start: float, gradient: Gradient, rates: Iterable[float], *, clip: float, proximal: float = 0.0) -> float:
     """Clipped gradient steps from `start`, Eq. (2) of convergent-dp, or Eq. (4) with a proximal pull to the start.
 
@@ -47,10 +67,7 @@ def linear_gap(rates: Sequence[float], *, clients: int, clip: float, proximal: f
         >>> round(linear_gap([0.1] * 5, clients=50, clip=1.0), 12)
         0.02
     """
-    up, down = (
-        one_round(0.0, lambda _, slope=slope: slope, lambda _: 0.0, rates, clients=clients, clip=clip, proximal=proximal)  # type: ignore[misc]
-        for slope in (-clip, clip)
-    )
+    up, down = (one_round(0.0, linear(slope), linear(0.0), rates, clients=clients, clip=clip, proximal=proximal) for slope in (-clip, clip))
     return abs(up - down)
 
 
@@ -140,10 +157,8 @@ def stretch(*, steps: int, rate: float, smoothness: float, proximal: float = 0.0
         290.375
     """
     rates, far = [rate] * steps, math.inf  # a clip that is never reached
-    return max(
-        abs(2 * local_training(0.5, lambda w, slope=slope: slope * w, rates, clip=far, proximal=proximal))  # type: ignore[misc]
-        for slope in (-smoothness, smoothness)
-    )
+    ends = (local_training(0.5, quadratic(curvature), rates, clip=far, proximal=proximal) for curvature in (-smoothness, smoothness))
+    return max(2 * abs(end) for end in ends)  # by symmetry, of models that started at -0.5 and 0.5
 
 
 def apart_after_round(*, steps: int, rate: float, clip: float, smoothness: float, clients: int, proximal: float, distance: float) -> float:
@@ -157,15 +172,8 @@ def apart_after_round(*, steps: int, rate: float, clip: float, smoothness: float
         0.17982998
     """
 
-    def ended(side: float, slope: float) -> float:
-        return one_round(
-            side * distance / 2,
-            lambda _: -side * clip,
-            lambda w: slope * w,
-            [rate] * steps,
-            clients=clients,
-            clip=clip,
-            proximal=proximal,
-        )
+    def ended(side: float, curvature: float) -> float:
+        own, others, rates = linear(-side * clip), quadratic(curvature), [rate] * steps
+        return one_round(side * distance / 2, own, others, rates, clients=clients, clip=clip, proximal=proximal)
 
-    return max(abs(ended(1.0, slope) - ended(-1.0, slope)) for slope in (-smoothness, smoothness))
+    return max(abs(ended(1.0, curvature) - ended(-1.0, curvature)) for curvature in (-smoothness, smoothness))

@@ -123,11 +123,12 @@ def resolved(claim: str, defaults: Mapping[str, Number], overrides: Mapping[str,
 
 
 def nearest(name: str, known: Mapping[str, object]) -> str:
-    """A question that offers the known names closest to a mistyped one; empty if none is close.
+    """A question that offers the known names that contain a mistyped one, or else those closest to it; empty if there are none.
 
     Example:
-        >>> nearest("sigm", {"sigma": 1, "rounds": 2})
-        ' did you mean sigma?'
+        >>> nearest("sigm", {"sigma": 1, "rounds": 2}), nearest("runds", {"sigma": 1, "rounds": 2}), nearest("x", {"sigma": 1})
+        (' did you mean sigma?', ' did you mean rounds?', '')
     """
-    close = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
+    containing = [one for one in known if len(name) > 1 and name in one]
+    close = containing[:4] or difflib.get_close_matches(name, known, n=3, cutoff=0.5)
     return f" did you mean {' or '.join(close)}?" if close else ""

@@ -105,5 +105,4 @@ def bezier_control(*, start: float, optimum: float, rate: float, curvature: floa
 def _grid(low: float, high: float) -> tuple[np.ndarray, float]:
     import numpy as np
 
-    x = np.linspace(low, high, _NODES)
-    return x, float(x[1] - x[0])
+    return np.linspace(low, high, _NODES), (high - low) / (_NODES - 1)

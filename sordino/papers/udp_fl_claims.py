@@ -38,7 +38,7 @@ CLAIMS: tuple[Claim, ...] = (
         published=lambda order, step, nu: udp_fl.theorem_2(order=order, step=step, nu=nu),
         exact=udp_fl.staircase_divergence,
         evidence="An update spread evenly over its coordinates, its l2 norm at the clip, has exactly",
-        reason=f"B1, B2: noise falls on every coordinate, and the divergence grows like sqrt(d); the formula itself is no divergence: {_PRINTED}.",
+        reason=f"B1, B2: noise falls on every coordinate, and the divergence grows like sqrt(d). Nor is the formula one: {_PRINTED}.",
         sound_replacement="sordino.privacy.staircase.Staircase.divergence_l2; Gaussian noise for anything but scalars (B3)",
         defaults={"order": 2.0, "step": 1.0, "nu": 0.3, "dimension": 100_000},
     ),
@@ -129,8 +129,8 @@ CLAIMS: tuple[Claim, ...] = (
         published=lambda gamma: gamma,
         exact=udp_fl.laplace_divergence,
         evidence="At that scale the divergence of Laplace noise is exactly",
-        reason="Solving the divergence of Eq. (13), which is right, for the scale moves alpha - 1 to the other side: its sign is wrong, and the"
-        " noise is too small for every alpha and gamma.",
+        reason="Solving the divergence of Eq. (13), which is right, for the scale gives - (alpha - 1): the sign is wrong, and the noise is"
+        " too small for every alpha and gamma.",
         sound_replacement="sordino.privacy.laplace.divergence, solved for the scale",
         defaults={"order": 2.0, "gamma": 1.0},
     ),
@@ -181,7 +181,7 @@ CLAIMS: tuple[Claim, ...] = (
     Claim(
         name="udp-fl/lemma-2",
         where="udp-fl, Lemma 2",
-        statement="After shuffling N clients the Rényi divergence is at most log(1 + C(alpha, 2) 4 (e^gamma - 1)^2/N)/(alpha - 1).",
+        statement="After shuffling N clients the divergence is at most log(1 + C(alpha, 2) 4 (e^gamma - 1)^2/N)/(alpha - 1).",
         quantity="rdp",
         relation="at most",
         verdict="unsound",
@@ -196,7 +196,7 @@ CLAIMS: tuple[Claim, ...] = (
     Claim(
         name="udp-fl/lemma-3",
         where="udp-fl, Lemma 3",
-        statement="After shuffling N clients the Rényi divergence is at least log(1 + C(alpha, 2) (e^gamma - 1)^2/(N e^gamma))/(alpha - 1).",
+        statement="After shuffling N clients the divergence is at least log(1 + C(alpha, 2) (e^gamma - 1)^2/(N e^gamma))/(alpha - 1).",
         quantity="rdp",
         relation="at least",
         verdict="conditional",
