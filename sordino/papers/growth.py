@@ -1,0 +1,208 @@
+"""Table 3 of convergent-dp as a picture: how the noise that a fixed budget needs grows with the rounds T and the local steps K.
+
+The table compares rates whose constants are unknown, so each is drawn relative to its value at T = 1, or at K = 1. A rate of a Rényi
+budget is drawn as its square root, the noise that keeps the budget. What Sordino certifies is drawn the same way, as mu.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from sordino.protocol.errors import UserError
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+SUFFIXES = (".png", ".svg", ".pdf")
+Kind = Literal["earlier", "paper", "certified"]
+GREY, ORANGE, BLUE, DARK, PALE = "#9aa5ad", "#d1603d", "#2a6f97", "#264653", "#eef1f4"
+_COLOURS: dict[Kind, str] = {"earlier": GREY, "paper": ORANGE, "certified": BLUE}
+# What the table leaves open, chosen once: clients, delta, strong convexity; steps and rounds where the other one varies.
+_CLIENTS, _DELTA, _CONVEXITY, _STEPS, _ROUNDS = 50, 1e-5, 0.1, 5, 100
+_MOST = 1000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rate:
+    """One curve: who states it, the rate in words, and its value at each count, in any unit.
+
+    Example:
+        >>> by_rounds()[0].growth([1, 10])
+        [1.0, 10.0]
+    """
+
+    label: str
+    kind: Kind
+    value: Callable[[int], float]
+    dashed: bool = False
+
+    def growth(self, counts: Sequence[int]) -> list[float]:
+        """The rate at each count, relative to the count 1."""
+        first = self.value(1)
+        return [self.value(count) / first for count in counts]
+
+
+def by_rounds() -> list[Rate]:
+    """Growth in T, at K = 5.
+
+    Example:
+        >>> {rate.label: round(rate.growth([1000])[0], 3) for rate in by_rounds() if rate.kind == "paper"}
+        {'convergent-dp, Table 3: √(2 − 1/T)': 1.414, 'convergent-dp, Thm 3(a), refuted': 2.068}
+    """
+    from sordino.papers import convergent
+
+    def refuted(rounds: int) -> float:
+        return convergent.theorem_3a(rounds=rounds, steps=_STEPS, rate=0.1, clip=1.0, smoothness=1.0, clients=_CLIENTS, sigma=1.0)
+
+    return [
+        Rate(label="Wei 2020, Shi 2021: T", kind="earlier", value=float),
+        Rate(label="Noble 2022: √(T log(T/δ))", kind="earlier", value=lambda t: math.sqrt(t * math.log(2 * t / _DELTA))),
+        Rate(label="Cheng, Zhang & Tang, Hu, Fukami: √T", kind="earlier", value=math.sqrt),
+        Rate(label="Zhang 2021: √(T + mK)", kind="earlier", value=lambda t: math.sqrt(t + _CLIENTS * _STEPS)),
+        Rate(label="Bastianello 2024, strongly convex", kind="earlier", value=lambda t: math.sqrt(-math.expm1(-_CONVEXITY * t))),
+        Rate(label="convergent-dp, Table 3: √(2 − 1/T)", kind="paper", value=lambda t: math.sqrt(2 - 1 / t)),
+        Rate(label="convergent-dp, Thm 3(a), refuted", kind="paper", value=refuted, dashed=True),
+        Rate(label="certified, constant rate, every view: √T", kind="certified", value=math.sqrt),
+        Rate(label="certified, stage-wise rate, every view", kind="certified", value=_composed),
+        Rate(label="certified, clipped linear model, final view", kind="certified", value=_contracting, dashed=True),
+        Rate(label="certified, stage-wise, final view, L vouched", kind="certified", value=_last_stage_wise, dashed=True),
+    ]
+
+
+def by_steps() -> list[Rate]:
+    """Growth in K, at T = 100.
+
+    Example:
+        >>> {rate.label: round(rate.growth([1000])[0], 1) for rate in by_steps() if rate.kind == "paper"}
+        {'convergent-dp, Table 3: K left out': 1.0, 'convergent-dp, Thm 3(c): K': 1000.0}
+    """
+    pull = 0.1  # rate times alpha
+    return [
+        Rate(label="Shi 2021, Noble, Zhang & Tang 2022: √K", kind="earlier", value=math.sqrt),
+        Rate(label="Zhang 2021: √(T + mK)", kind="earlier", value=lambda k: math.sqrt(_ROUNDS + _CLIENTS * k)),
+        Rate(label="Wei, Cheng, Hu, Fukami, Bastianello: no K", kind="earlier", value=lambda _: 1.0),
+        Rate(label="convergent-dp, Table 3: K left out", kind="paper", value=lambda _: 1.0),
+        Rate(label="convergent-dp, Thm 3(c): K", kind="paper", value=float, dashed=True),
+        Rate(label="certified, FedAvg, constant rate: K", kind="certified", value=float),
+        Rate(label="certified, FedProx, pull 0.1 a step", kind="certified", value=lambda k: -math.expm1(k * math.log1p(-pull)) / pull),
+        Rate(label="certified, FedAvg, cyclic rate: H(K)", kind="certified", value=lambda k: math.fsum(1 / j for j in range(1, k + 1))),
+    ]
+
+
+def draw_growth(path: Path) -> None:
+    """Draw both panels; the suffix of the path decides the format.
+
+    Raises:
+        UserError: a path that does not end in .png, .svg or .pdf, or that cannot be written.
+
+    Example:
+        >>> draw_growth(Path("growth.png"))  # doctest: +SKIP
+    """
+    if path.suffix.lower() not in SUFFIXES:
+        raise UserError(f"picture {str(path)!r}: expected a name that ends in {', '.join(SUFFIXES)}.")
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(15.5, 6.4))
+    FigureCanvasAgg(figure)
+    left, right = figure.subplots(1, 2)
+    figure.subplots_adjust(left=0.045, right=0.80, wspace=0.95, top=0.83, bottom=0.10)
+    _draw(left, by_rounds(), "rounds T", f"in rounds, relative to T = 1 (K = {_STEPS})")
+    _draw(right, by_steps(), "local steps K", f"in local steps, relative to K = 1 (T = {_ROUNDS})")
+    figure.text(0.045, 0.945, "Growth of the noise that a fixed budget needs", fontsize=15, color=DARK, weight="bold")
+    figure.text(0.045, 0.90, "rates, constants unknown", fontsize=11, color=DARK)
+    for place, colour, words in (
+        (0.20, GREY, "published before"),
+        (0.31, ORANGE, "published by convergent-dp"),
+        (0.475, BLUE, "certified by Sordino"),
+    ):
+        figure.text(place, 0.90, words, fontsize=11, color=colour, weight="bold")
+    try:
+        figure.savefig(path, dpi=150)
+    except OSError as error:
+        raise UserError(f"picture {str(path)!r} cannot be written: {error.strerror}.") from error
+
+
+def _draw(axes: Axes, rates: list[Rate], word: str, title: str) -> None:
+    counts = sorted({round(10 ** (exponent / 20)) for exponent in range(61)})
+    ends = []
+    for rate in rates:
+        values = rate.growth(counts)
+        axes.plot(
+            counts,
+            values,
+            color=_COLOURS[rate.kind],
+            linewidth=1.6 if rate.kind == "earlier" else 2.4,
+            linestyle=(0, (4, 2)) if rate.dashed else "-",
+            zorder=3 if rate.dashed else 2,  # equal curves are both seen
+            clip_on=False,
+        )
+        ends.append(values[-1])
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.set_xlim(1, _MOST)
+    axes.set_ylim(min(0.8, *ends) * 0.9, max(ends) * 1.1)
+    axes.set_xlabel(word, color=DARK)
+    axes.set_title(title, loc="left", fontsize=11, color=DARK)
+    axes.grid(color=PALE)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.tick_params(colors=DARK)
+    axes.set_yticks([1, 10, 100, 1000], ["1", "10", "100", "1000"])
+    axes.set_xticks([1, 10, 100, 1000], ["1", "10", "100", "1000"])
+    axes.minorticks_off()
+    _name_ends(axes, rates, ends)
+
+
+def _name_ends(axes: Axes, rates: list[Rate], ends: list[float]) -> None:
+    """Write each label beside the end of its curve, moved apart where ends are close, with a thin line to the curve."""
+    low, high = (math.log(limit) for limit in axes.get_ylim())
+    heights = [(math.log(end) - low) / (high - low) for end in ends]
+    places = spread(heights, gap=0.048)
+    for rate, height, place in zip(rates, heights, places, strict=True):
+        colour = _COLOURS[rate.kind]
+        axes.plot([1.0, 1.04], [height, place], transform=axes.transAxes, color=colour, linewidth=0.8, clip_on=False)
+        axes.text(
+            1.05, place, rate.label, transform=axes.transAxes, va="center", fontsize=9, color=DARK if rate.kind == "earlier" else colour
+        )
+
+
+def spread(heights: Sequence[float], *, gap: float) -> list[float]:
+    """Places as close to the heights as can be, in the same order and at least `gap` apart (isotonic regression).
+
+    Example:
+        >>> [round(place, 3) for place in spread([0.5, 0.5, 0.9], gap=0.1)]
+        [0.45, 0.55, 0.9]
+    """
+    from scipy.optimize import isotonic_regression
+
+    order = sorted(range(len(heights)), key=lambda index: heights[index])
+    fitted = isotonic_regression([heights[index] - gap * rank for rank, index in enumerate(order)]).x
+    places = [0.0] * len(heights)
+    for rank, index in enumerate(order):
+        places[index] = float(fitted[rank]) + gap * rank
+    return places
+
+
+def _composed(rounds: int) -> float:
+    """Composition at the rates 1/t."""
+    return math.sqrt(math.fsum(1 / (t * t) for t in range(1, rounds + 1)))
+
+
+def _last_stage_wise(rounds: int) -> float:
+    """The last model at the rates 1/t, with a vouched smoothness for which one round stretches by 1 + 1/2 at first."""
+    from sordino.privacy.last_iterate import last_iterate
+
+    times = range(1, rounds + 1)
+    return math.sqrt(last_iterate([(1 + 0.5 / (_STEPS * t)) ** _STEPS for t in times], [1 / t for t in times]))
+
+
+def _contracting(rounds: int) -> float:
+    """The last model of the clipped linear model of THEORY A9's example, where a round contracts by 0.774."""
+    from sordino.privacy.last_iterate import constant
+
+    return math.sqrt(constant(0.95**_STEPS, 1.0, rounds))
