@@ -16,6 +16,7 @@ import typer
 
 from sordino.protocol import Protocol, SordinoError, UserError, dumps, loads, overridden, read, schema
 from sordino.ui.console import facts_table, messages, percent, print_json, results
+from sordino.ui.papers import app as papers
 
 if TYPE_CHECKING:
     from sordino.federation.run import Run
@@ -29,6 +30,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
+
+app.add_typer(papers, name="papers")
 
 EXAMPLE = "digits"
 INTERRUPTED = 130  # what shells expect after Ctrl-C

@@ -91,6 +91,13 @@ def calibrate(
 
     Raises:
         UserError: not exactly one target, a target outside its range, or one that no noise meets.
+
+    Example:
+        >>> from sordino.protocol import Constant, FedAvg, Gaussian
+        >>> local = FedAvg(steps=1, batch=1, clip=1.0, schedule=Constant(rate=0.5))
+        >>> found = calibrate(Protocol(clients=2, rounds=1, local=local, noise=Gaussian(sigma=1.0)), advantage=0.1)
+        >>> round(found.sigma, 2)
+        3.98
     """
     target = the_target(epsilon, delta, beta, at_alpha, advantage)
 

@@ -88,8 +88,8 @@ def schema() -> dict[str, Any]:
     """JSON schema of the protocol file, for editors that check while one types.
 
     Example:
-        >>> sorted(schema()["properties"])[:3]
-        ['data', 'federation', 'local']
+        >>> sorted(schema()["properties"])[-3:]
+        ['noise', 'privacy', 'seed']
     """
     described = {f.name: {**f.metadata["check"].schema(), "description": f.metadata["doc"]} for f in fields(Protocol)}
     needed = {f.name for f in fields(Protocol) if f.default is MISSING}

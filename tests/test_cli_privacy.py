@@ -1,0 +1,154 @@
+"""The commands that price: certify, calibrate, papers, and training under a budget."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from sordino.cli import run
+from sordino.protocol import View
+
+GAUSSIAN = ["--set", "local.batch=14"]  # all records in every step: nothing is drawn, so the answer is Gaussian
+QUICK = ["--set", "federation.rounds=30", "--set", "federation.clients=10"]
+
+
+@pytest.fixture(autouse=True)
+def _in_an_empty_folder(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def answer(capfd, *arguments: str) -> tuple[int, str, str]:
+    code = run(list(arguments))
+    out, err = capfd.readouterr()
+    return code, out, err
+
+
+def test_the_demo_promises_an_epsilon_of_at_most_10_in_a_named_view(capfd) -> None:
+    code, out, _ = answer(capfd, "certify", "--json")
+    assert code == 0
+    found = {guarantee["view"]: guarantee for guarantee in json.loads(out)["guarantees"]}
+    assert list(found) == ["server", "rounds", "coalition:1", "coalition:99", "final"]
+    assert found["rounds"]["epsilon"] <= 10
+    keys = {"view", "unit", "adjacency", "kind", "mu", "epsilon", "delta", "method", "assumptions"}
+    assert all(set(guarantee) == keys for guarantee in found.values())
+    assert found["server"]["mu"] is None
+
+
+def test_a_gaussian_answer_carries_mu_and_infinity_is_a_string(capfd) -> None:
+    _, out, _ = answer(capfd, "certify", *GAUSSIAN, "--view", "server", "--unit", "client", "--json")
+    (guarantee,) = json.loads(out)["guarantees"]
+    assert guarantee["mu"] == pytest.approx(2 * 0.1 / 0.16 * 600**0.5)
+    assert guarantee["unit"] == "client"
+    _, out, _ = answer(capfd, "certify", "--set", "noise.sigma=0", "--view", "rounds", "--json")
+    assert json.loads(out)["guarantees"][0]["epsilon"] == "inf"
+    _, out, _ = answer(capfd, "certify", "--set", "noise.sigma=0", "--view", "rounds")
+    assert "no limit" in out
+
+
+def test_the_table_warns_of_a_large_delta_and_names_what_is_vouched_for(capfd) -> None:
+    _, out, _ = answer(capfd, "certify", *GAUSSIAN, "--delta", "0.001")
+    assert "Warning: delta = 0.001" in out
+    options = ["--set", "assumptions.smoothness=0.1", "--set", "local.schedule.kind=stage-wise", "--view", "final"]
+    _, out, _ = answer(capfd, "certify", *GAUSSIAN, *options)
+    assert "0.1-smooth" in out
+    assert "without that" in out
+
+
+def test_explain_and_plot(capfd, tmp_path) -> None:
+    code, out, _ = answer(capfd, "certify", *GAUSSIAN, "--view", "final", "--explain", "--plot", "c.svg")
+    assert code == 0
+    assert "THEORY A8" in out
+    assert "<svg" in (tmp_path / "c.svg").read_text()
+
+
+def test_a_run_shows_planned_and_realised_bounds(capfd) -> None:
+    answer(capfd, "train", *QUICK, "--set", "federation.participation={poisson=0.5}", "--set", "privacy.budget.view=server",
+           "--set", "privacy.budget.epsilon=500", "--out", "a", "--json")  # fmt: skip
+    code, out, _ = answer(capfd, "certify", "a", "--view", "server", "--json")
+    assert code == 0
+    document = json.loads(out)
+    assert len(document["realised"]) == 10
+    assert max(r["epsilon"] for r in document["realised"]) > document["guarantees"][0]["epsilon"] * 0.5
+    _, out, _ = answer(capfd, "certify", "a", "--view", "server")
+    assert "planned" in out
+    assert "worst client" in out
+
+
+def test_calibrate_meets_its_target_from_the_safe_side(capfd) -> None:
+    code, out, _ = answer(capfd, "calibrate", *GAUSSIAN, "--epsilon", "4", "--view", "rounds", "--json")
+    assert code == 0
+    document = json.loads(out)
+    assert 3.96 <= document["epsilon"] <= 4.0
+    _, out, _ = answer(capfd, "certify", *GAUSSIAN, "--set", f"noise.sigma={document['sigma']!r}", "--view", "rounds", "--json")
+    assert json.loads(out)["guarantees"][0]["epsilon"] == pytest.approx(document["epsilon"])
+
+
+def test_a_budget_ends_training_with_exit_code_3_and_says_what_is_left(capfd, tmp_path) -> None:
+    code, out, err = answer(capfd, "train", *QUICK, "--set", "privacy.budget.epsilon=3", "--out", "a", "--json")
+    assert code == 3
+    assert json.loads(out)["status"] == "budget"
+    assert json.loads(out)["guarantee"]["epsilon"] <= 3
+    assert "Left:" in err
+    code, _, err = answer(capfd, "train", *QUICK, "--set", "privacy.budget.epsilon=0.1", "--out", "b")
+    assert code == 3
+    assert "after round 1 it would be" in err
+    assert not (tmp_path / "b").exists()
+
+
+def test_papers_list_and_check(capfd) -> None:
+    _, out, _ = answer(capfd, "papers", "list", "--json")
+    verdicts = {claim["claim"]: claim["verdict"] for claim in json.loads(out)["claims"]}
+    assert verdicts["convergent/theorem-3a"] == "unsound"
+    assert verdicts["convergent/theorem-3c"] == "sound"
+    code, out, _ = answer(capfd, "papers", "check", "convergent/theorem-3a", "--set", "rounds=100", "--json")
+    assert code == 0
+    document = json.loads(out)
+    assert document["published"] < document["exact"]
+    assert document["parameters"]["rounds"] == 100
+    _, out, _ = answer(capfd, "papers", "check", "prifedsync/theorem-1")
+    assert "verdict" in out
+    assert answer(capfd, "papers", "list")[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["certify", "--view", "sever"], "server"),
+        (["certify", "--view", "coalition:100"], "99"),
+        (["certify", "--unit", "row"], "record"),
+        (["certify", "--delta", "0"], "delta"),
+        (["certify", "--delta", "nan"], "delta"),
+        (["certify", "nowhere.toml"], "nowhere.toml"),
+        (["certify", "--plot", "a.doc"], ".png"),
+        (["calibrate"], "one target"),
+        (["calibrate", "--epsilon", "-1"], "epsilon"),
+        (["calibrate", "--advantage", "0"], "no noise is enough"),
+        (["papers", "check", "convergent/theorem-9z"], "convergent/theorem"),
+        (["papers", "check", "convergent/theorem-3a", "--set", "rounds=many"], "NAME=VALUE"),
+        (["papers", "reproduce", "nothing"], "prifedsync-tables"),
+    ],
+)
+def test_a_mistake_gets_exit_code_2_and_one_message(capfd, tmp_path, arguments, words) -> None:
+    code, out, err = answer(capfd, *arguments)
+    assert code == 2
+    assert out == ""
+    assert "Traceback" not in err
+    assert words in err
+    assert list(tmp_path.iterdir()) == []
+
+
+def loaded_by(*arguments: str) -> set[str]:
+    code = f"import sys; from sordino.cli import run; run({list(arguments)!r}); print(*sys.modules, file=sys.stderr)"
+    return set(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stderr.split())
+
+
+def test_a_gaussian_answer_needs_nothing_heavy() -> None:
+    assert not loaded_by("certify", *GAUSSIAN, "--view", "server") & {"torch", "dp_accounting", "scipy.stats", "sklearn", "matplotlib"}
+    assert "torch" not in loaded_by("papers", "list")
+
+
+def test_views_have_spellings_and_words() -> None:
+    assert View.parse("coalition:3") == View.coalition(3)
+    assert View.parse(str(View.SERVER)) is not None
+    assert View.parse("final").sees == "the last model only"
