@@ -170,12 +170,18 @@ def certify(
     """Say what each adversary learns, at most."""
     from sordino.privacy.certify import certify
     from sordino.protocol import View, all_views
+    from sordino.ui.prices import SpentInRun
 
-    protocol = protocol_from(source if source is None or not source.is_dir() else source / "protocol.toml", sets)
+    in_run = source is not None and source.is_dir()
+    protocol = protocol_from(source / "protocol.toml" if source is not None and in_run else source, sets)
     views = all_views(protocol.clients) if view == "all" else (View.parse(view),)
-    guarantees = [certify(protocol, one, unit, delta=delta) for one in views]
+    spent = SpentInRun.read(source) if source is not None and in_run else None
+    if spent is not None and spent.diverged:
+        views = tuple(View.ROUNDS if one == View.FINAL else one for one in views)  # when it stopped depends on the data
+    rounds = None if spent is None else spent.rounds
+    guarantees = [certify(protocol, one, unit, delta=delta, rounds=rounds) for one in dict.fromkeys(views)]
     document: dict[str, object] = {"guarantees": [guarantee.as_document(delta) for guarantee in guarantees]}
-    realised = realised_in(source, protocol, views, unit, delta) if source is not None and source.is_dir() else {}
+    realised = {} if spent is None else spent.realised(protocol, views, unit, delta)
     if plot is not None:
         from sordino.ui.plots import draw_certificate
 
@@ -192,15 +198,6 @@ def certify(
     show_guarantees(protocol, guarantees, realised, delta, explain)
     if plot is not None:
         messages.print(f"Plot: {plot}")
-
-
-def realised_in(run: Path, protocol: Protocol, views: tuple[View, ...], unit: str, delta: float) -> dict[View, dict[int, Guarantee]]:
-    """Per view and client, the bound given who took part in a run."""
-    from sordino.privacy.ledger import read as read_ledger
-    from sordino.privacy.spending import realised
-
-    events = read_ledger(run / "ledger.jsonl").events
-    return {view: realised(protocol, events, view, unit, delta=delta) for view in views}
 
 
 def show_guarantees(

@@ -15,11 +15,13 @@ from sordino.engines.torch_engine import TorchEngine, checked_device, worker_cou
 from sordino.federation.folder import RunFolder, State, claimed_path, now, protocol_digest
 from sordino.federation.loop import Limits, RoundMetrics, run_rounds
 from sordino.federation.models.flat import FlatModel
+from sordino.federation.participation import participants
 from sordino.federation.randomness import GENERATOR
 from sordino.federation.run import Run
 from sordino.federation.setup import DataSource, ModelSource, Setup, prepare
 from sordino.federation.storage import held, write_whole, writing
 from sordino.privacy.caps import capped_rounds
+from sordino.privacy.certify import certify
 from sordino.privacy.ledger import Event, Ledger, Opened
 from sordino.privacy.ledger import read as read_ledger
 from sordino.privacy.spending import BudgetExceeded, afforded, repeated_rounds
@@ -125,16 +127,33 @@ def carry_on(
 ) -> Run:
     """Run the rounds that are left and write down how it ended."""
     place.cut_metrics(state.round)
+    recover_cut_line(setup, place, state)
     limits = limits_of(setup, read_ledger(place.ledger_path).events, state.round)
     with TorchEngine(setup, workers=workers, device=device) as engine, Ledger.resume(place.ledger_path) as ledger:
         on_start(setup, place.path)
         every = place.facts()["evaluate_every"]
         state, status = run_rounds(setup, engine, place, ledger, state, limits=limits, evaluate_every=every, on_round=on_round)
-    final = FlatModel(setup.module)
-    with writing(place.path / "model.safetensors"):
-        write_whole(place.path / "model.safetensors", save_tensors(final.to_state(torch.from_numpy(state.weights))))
+    if may_be_released(setup.protocol, state.round):
+        final = FlatModel(setup.module)
+        with writing(place.path / "model.safetensors"):
+            write_whole(place.path / "model.safetensors", save_tensors(final.to_state(torch.from_numpy(state.weights))))
     place.note(status=status, ended=now())
     return Run.load(place.path, model=model)
+
+
+def recover_cut_line(setup: Setup, place: RunFolder, state: State) -> None:
+    """Count a ledger line that a crash cut short as spent. Noise that repeats needs no such care: the same line will be written."""
+    with writing(place.ledger_path), Ledger.resume(place.ledger_path) as ledger:
+        if ledger.cut_short and not ledger.opened.repeatable:
+            ledger.charge(round=state.round, clients=participants(setup.protocol, round=state.round, key=setup.key))
+
+
+def may_be_released(protocol: Protocol, rounds: int) -> bool:
+    """Whether the model after so many rounds fits the budget; one that diverged early may not, as fewer rounds can cost more in `final`."""
+    budget = protocol.privacy.budget
+    if budget is None:
+        return True
+    return certify(protocol, budget.view, budget.unit, delta=budget.delta, rounds=range(rounds)).epsilon(budget.delta) <= budget.epsilon
 
 
 def limits_of(setup: Setup, events: Sequence[Event], done: int = 0) -> Limits:

@@ -63,8 +63,9 @@ class Ledger:
         ...     ledger.charge(round=0, clients=[0, 1, 2])
     """
 
-    def __init__(self, path: Path, events: Sequence[Event], chain: str, size: int) -> None:
+    def __init__(self, path: Path, events: Sequence[Event], chain: str, size: int, *, cut_short: bool = False) -> None:
         self.path, self._chain, self._size = path, chain, size
+        self.cut_short = cut_short  # whether a crash had left an incomplete line, which was dropped
         self._events = list(events)
         self._charged = {(e.round, e.clients) for e in events if isinstance(e, RoundCharged)}
         self._file = open(path, "r+b" if path.exists() else "x+b", buffering=0)  # noqa: SIM115 - held open on purpose
@@ -80,12 +81,12 @@ class Ledger:
 
     @classmethod
     def resume(cls, path: Path) -> Ledger:
-        """Open a ledger to go on with. A last line that a crash cut short was never paid for by a release; it is dropped.
+        """Open a ledger to go on with. A last line that a crash cut short is dropped, and `cut_short` says so.
 
         With repeatable noise the round is charged again by the same line; with fresh noise the caller charges what was cut short.
         """
         reading = read(path)
-        return cls(path, reading.events, reading.chain, reading.size)
+        return cls(path, reading.events, reading.chain, reading.size, cut_short=reading.cut_short)
 
     def __enter__(self) -> Ledger:
         return self

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
 from rich.table import Table
 
 from sordino.privacy.certify import certify
 from sordino.privacy.guarantee import Guarantee, rounded_up
+from sordino.privacy.ledger import Event, RoundCharged
+from sordino.privacy.ledger import read as read_ledger
+from sordino.privacy.spending import realised
 from sordino.protocol import Protocol, View, all_views
 
 
@@ -43,6 +49,29 @@ def notes(protocol: Protocol, guarantees: Sequence[Guarantee], delta: float) -> 
             f"Warning: delta = {delta:g} is not below 1/{total}, one over the number of {unit}s: it would allow revealing one outright."
         )
     return said
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpentInRun:
+    """What the ledger of a run says: the rounds that were paid for, with repetitions, and whether it ended by diverging."""
+
+    events: tuple[Event, ...]
+    diverged: bool
+
+    @classmethod
+    def read(cls, run: Path) -> SpentInRun:
+        """Read it from the run folder."""
+        facts = json.loads((run / "run.json").read_bytes()) if (run / "run.json").is_file() else {}
+        return cls(events=read_ledger(run / "ledger.jsonl").events, diverged=facts.get("status") == "diverged")
+
+    @property
+    def rounds(self) -> list[int]:
+        """The rounds in the order in which they were paid for."""
+        return [event.round for event in self.events if isinstance(event, RoundCharged)]
+
+    def realised(self, protocol: Protocol, views: Sequence[View], unit: str, delta: float) -> dict[View, dict[int, Guarantee]]:
+        """Per view and client, the bound given who took part."""
+        return {view: realised(protocol, self.events, view, unit, delta=delta) for view in views}
 
 
 def realised_table(planned: Guarantee, realised: dict[int, Guarantee], delta: float) -> Table:

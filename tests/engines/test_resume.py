@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from sordino import Gaussian, Poisson, Run, UserError, resume, train
+from sordino import Data, Dirichlet, Gaussian, Iid, Poisson, Run, Shards, UserError, resume, train
 from sordino.federation import storage
 from sordino.federation.folder import RunFolder
 from sordino.federation.loop import RoundMetrics
@@ -164,6 +164,24 @@ def test_a_ledger_line_cut_short_by_a_crash_is_written_again(tmp_path) -> None:
     ledger.write_bytes(ledger.read_bytes()[:-20])
     start_or_go_on(tmp_path / "a")
     start_or_go_on(tmp_path / "whole")
+    assert files_that_count(tmp_path / "a") == files_that_count(tmp_path / "whole")
+
+
+def test_with_fresh_noise_a_line_cut_short_counts_as_spent(tmp_path) -> None:
+    interrupted(tmp_path / "a", after=3, protocol=toy_protocol(rounds=6, noise=Gaussian(sigma=0.05, secure=True)))
+    ledger = tmp_path / "a" / "ledger.jsonl"
+    ledger.write_bytes(ledger.read_bytes()[:-20])
+    start_or_go_on(tmp_path / "a")
+    charges = [(e.round, e.attempt) for e in Run.load(tmp_path / "a").ledger if isinstance(e, RoundCharged)]
+    assert charges == [(0, 0), (1, 0), (2, 0), (2, 1), (3, 0), (4, 0), (5, 0)]
+
+
+@pytest.mark.parametrize("partition", [Iid(), Dirichlet(beta=0.5), Shards(per_client=2)])
+def test_a_run_with_any_partition_goes_on_with_the_same_shares(tmp_path, partition) -> None:
+    protocol = toy_protocol(rounds=8, data=Data(name="toy", partition=partition))
+    interrupted(tmp_path / "a", after=4, protocol=protocol)
+    start_or_go_on(tmp_path / "a")
+    start_or_go_on(tmp_path / "whole", protocol=protocol)
     assert files_that_count(tmp_path / "a") == files_that_count(tmp_path / "whole")
 
 
