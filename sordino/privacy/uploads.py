@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from sordino.privacy import sensitivity
-from sordino.privacy.contraction import LOGISTIC_CURVATURE
+from sordino.privacy import contraction, sensitivity
 from sordino.protocol import ClippedGlm, Constant, Cyclic, FedProx, Protocol
 
 
@@ -118,16 +117,16 @@ def glm_prices(protocol: Protocol, rule: ClippedGlm, rounds: np.ndarray, unit: s
     all records are. Batches are fixed and public, so there is nothing random in a round but the noise.
     """
     rates = rates_of(protocol, rounds)
-    steepest = rule.weight_decay + LOGISTIC_CURVATURE * rule.feature_norm**2
-    factors = np.maximum(np.abs(1 - rates * rule.weight_decay), np.abs(1 - rates * steepest))
-    moves = 2 * rule.clip * rates * sensitivity.later_products(factors)
+    factors = contraction.step_factors(
+        rates, decay=rule.weight_decay, curvature=contraction.LOGISTIC_CURVATURE, feature_norm=rule.feature_norm
+    )
+    left = contraction.moves(rates, factors, rule.clip)
     if unit == "client" or records is None:
-        shifts, share = moves.sum(axis=1), "1"
+        shifts, share = left.sum(axis=1), "1"
     elif rule.batch is None:
-        shifts, share = moves.sum(axis=1) / records, "1/n"
+        shifts, share = contraction.full_batch(left, records), "1/n"
     else:
-        turns = moves.reshape(len(rounds), -1, records // rule.batch).sum(axis=1)
-        shifts, share = turns.max(axis=1) / rule.batch, "1/B in its turn"
+        shifts, share = contraction.cyclic_batches(left, records // rule.batch, rule.batch), "1/B in its turn"
     dynamics = Dynamics(
         stretch=np.prod(factors, axis=1),
         shift=shifts,

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sordino.privacy import contraction, sensitivity, views
-from sordino.privacy.last_iterate import constant
+from sordino.privacy import contraction, sensitivity
 from sordino.protocol.errors import UserError
 
 RATES = st.lists(st.floats(0.0, 3.0), min_size=1, max_size=8)
@@ -83,20 +82,23 @@ def clipped_logistic(w: np.ndarray, x: np.ndarray, y: np.ndarray, clip: float) -
 
 def test_clipped_logistic_regression_contracts_as_promised() -> None:
     rng = np.random.default_rng(0)
-    step = contraction.Step(rate=1.5, decay=0.1, curvature=contraction.LOGISTIC_CURVATURE, feature_norm=2.0, clip=0.3)
+    rate, decay, clip = 1.5, 0.1, 0.3
+    factor = float(contraction.step_factors(np.array([rate]), decay=decay, curvature=contraction.LOGISTIC_CURVATURE, feature_norm=2.0)[0])
     x = rng.normal(size=(40, 3))
     x *= (2.0 * rng.random((40, 1)) ** 0.3) / np.linalg.norm(x, axis=1, keepdims=True)
     y = rng.choice([-1.0, 1.0], 40)
     for _ in range(300):
         one, two = rng.normal(size=(2, 3)) * 5
-        after = [w - step.rate * (step.decay * w + clipped_logistic(w, x, y, step.clip)) for w in (one, two)]
-        assert np.linalg.norm(after[0] - after[1]) <= step.factor * np.linalg.norm(one - two) * (1 + 1e-12)
+        after = [w - rate * (decay * w + clipped_logistic(w, x, y, clip)) for w in (one, two)]
+        assert np.linalg.norm(after[0] - after[1]) <= factor * np.linalg.norm(one - two) * (1 + 1e-12)
 
 
 def test_replacing_a_record_of_logistic_regression_moves_a_round_by_at_most_gamma() -> None:
     rng = np.random.default_rng(1)
-    step = contraction.Step(rate=0.8, decay=0.05, curvature=0.25, feature_norm=1.0, clip=0.5)
-    bound = contraction.full_batch(step, steps=12, records=10, weight=1.0)
+    rate, decay, clip = 0.8, 0.05, 0.5
+    rates = np.full(12, rate)
+    factors = contraction.step_factors(rates, decay=decay, curvature=0.25, feature_norm=1.0)
+    gamma = float(contraction.full_batch(contraction.moves(rates, factors, clip), records=10))
     for _ in range(50):
         x = rng.normal(size=(10, 3))
         x /= np.linalg.norm(x, axis=1, keepdims=True)
@@ -105,35 +107,9 @@ def test_replacing_a_record_of_logistic_regression_moves_a_round_by_at_most_gamm
         other[0], labels[0] = -x[0], y[0]
         one = two = rng.normal(size=3)
         for _ in range(12):
-            one = one - step.rate * (step.decay * one + clipped_logistic(one, x, y, step.clip))
-            two = two - step.rate * (step.decay * two + clipped_logistic(two, other, labels, step.clip))
-        assert np.linalg.norm(one - two) <= bound.gamma * (1 + 1e-12)
-
-
-def test_rates_beyond_the_limit_are_refused_with_the_limit() -> None:
-    with pytest.raises(UserError, match=r"5\.71429"):
-        contraction.Step(rate=6.0, decay=0.1, curvature=0.25, feature_norm=1.0, clip=1.0)
-    with pytest.raises(UserError):
-        contraction.Step(rate=8.0, decay=0.0, curvature=0.25, feature_norm=1.0, clip=1.0)
-
-
-def test_privacy_of_clipped_linear_models_converges_as_rounds_grow() -> None:
-    step = contraction.Step(rate=0.5, decay=0.1, curvature=0.25, feature_norm=1.0, clip=1.0)
-    one = contraction.full_batch(step, steps=5, records=600, weight=0.01)
-    shares = [constant(one.rho, one.gamma, rounds) / (rounds * one.gamma**2) for rounds in (10, 100, 1000)]
-    assert shares == pytest.approx([0.6720551, 0.07840988, 0.007840988], rel=1e-6)
-
-
-def test_the_views_are_ordered() -> None:
-    shifts = [1.0, 0.5, 0.25]
-    server = views.uploads(shifts, sigma=0.7)
-    rounds = views.models(shifts, sigma=0.7, honest=20)
-    coalition = views.models(shifts, sigma=0.7, honest=19)
-    final = views.final(shifts, sigma=0.7, clients=20, rho=[0.9] * 3)
-    assert final <= rounds < coalition < server
-    assert views.models(shifts, sigma=0.7, honest=1) == pytest.approx(server)
-    assert views.uploads(shifts, sigma=0.0) == math.inf
-    assert views.uploads([0.0], sigma=0.0) == 0.0
+            one = one - rate * (decay * one + clipped_logistic(one, x, y, clip))
+            two = two - rate * (decay * two + clipped_logistic(two, other, labels, clip))
+        assert np.linalg.norm(one - two) <= gamma * (1 + 1e-12)
 
 
 @pytest.mark.parametrize("rates", [[], [-0.1], [math.nan], [math.inf]])

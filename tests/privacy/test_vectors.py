@@ -24,9 +24,10 @@ from sordino.privacy import (
     sensitivity,
     shuffling,
     subsampled,
-    views,
 )
+from sordino.privacy.certify import certify
 from sordino.privacy.staircase import Staircase
+from sordino.protocol import Constant, FedAvg, Gaussian, Protocol
 
 THEORY = Path(os.environ.get("SORDINO_THEORY", Path(__file__).parents[3] / "shared" / "theory"))
 FILE = THEORY / "vectors.json"
@@ -58,18 +59,30 @@ def last(rho: list[float] | None = None, gamma: list[float] | None = None, d0: f
 
 
 def threat(s: list[float], sigma: float, m: int, adversary: str, k: int, rho: list[float] | None, D: float | None) -> float:
-    if adversary == "uploads":
-        return views.uploads(s, sigma=sigma)
-    if adversary in ("models", "collude"):
-        return views.models(s, sigma=sigma, honest=m - k)
-    return views.final(s, sigma=sigma, clients=m, rho=rho, diameter=D)
+    if adversary == "final":
+        shares = np.array(s) / m
+        energy = last_iterate.last_iterate(rho, shares) if D is None else bounded_domain.last_iterate_bounded(rho, shares, D)[0]
+        return math.sqrt(m * energy) / sigma
+    assert len(set(s)) == 1
+    local = FedAvg(steps=1, batch=1, clip=s[0] / 2, schedule=Constant(rate=1.0))
+    protocol = Protocol(clients=m, rounds=len(s), local=local, noise=Gaussian(sigma=sigma))
+    return certify(protocol, {"uploads": "server", "models": "rounds", "collude": f"coalition:{k}"}[adversary]).mu
 
 
-def glm(step: dict[str, float], **round_args: float) -> tuple[float, float]:
-    one = contraction.Step(rate=step["eta"], decay=step["lam"], curvature=step["beta"], feature_norm=step["X"], clip=step["V"])
-    whole = contraction.full_batch if "steps" in round_args else contraction.cyclic_batches
-    found = whole(one, **round_args)
-    return found.rho, found.gamma
+def glm(steps: int, eta: float, lam: float, beta: float, X: float, V: float) -> tuple[float, np.ndarray]:
+    rates = np.full(steps, eta)
+    factors = contraction.step_factors(rates, decay=lam, curvature=beta, feature_norm=X)
+    return float(np.prod(factors)), contraction.moves(rates, factors, V)
+
+
+def glm_full(K: int, n_i: int, weight: float, **step: float) -> tuple[float, float]:
+    rho, left = glm(K, **step)
+    return rho, weight * float(contraction.full_batch(left, n_i))
+
+
+def glm_cyclic(epochs: int, batches: int, B: int, weight: float, **step: float) -> tuple[float, float]:
+    rho, left = glm(epochs * batches, **step)
+    return rho, weight * float(contraction.cyclic_batches(left, batches, B))
 
 
 def subsampled_epsilon(B: float, n: float, steps: int, sigma: float, delta: float, h: float, p: float = 1.0, K: int = 1) -> float:
@@ -110,8 +123,8 @@ FORMULAS: dict[str, Callable[..., Any]] = {
     "last_iterate_H_const": lambda rho, gamma, T: last_iterate.constant(rho, gamma, T),
     "last_iterate_H_bounded": lambda rho, gamma, D: bounded_domain.last_iterate_bounded(rho, gamma, D),
     "threat_mu": threat,
-    "glm_rho_gamma": lambda K, n_i, weight, **step: glm(step, steps=K, records=n_i, weight=weight),
-    "glm_rho_gamma_cyclic": lambda epochs, batches, B, weight, **step: glm(step, epochs=epochs, batches=batches, batch=B, weight=weight),
+    "glm_rho_gamma": glm_full,
+    "glm_rho_gamma_cyclic": glm_cyclic,
     "laplace_rdp_1d": lambda alpha, s, b: laplace.divergence(alpha, s, b),
     "laplace_rdp_l2": lambda alpha, c, b, d: laplace.divergence_l2(alpha, c, b, d),
     "staircase_rdp_1d": lambda alpha, s, **noise: staircase(noise).divergence(alpha, s),
