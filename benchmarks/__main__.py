@@ -1,4 +1,4 @@
-"""Run the benchmarks: `python -m benchmarks [--only torch|memory|scaling] [--seconds S] [--turns N]`.
+"""Run the benchmarks: `python -m benchmarks [--only torch|memory|scaling|accounting] [--seconds S] [--turns N]`.
 
 The table goes to standard output, `bench.json` to the working directory, progress to standard error. About seven minutes in all.
 """
@@ -10,6 +10,7 @@ import signal
 import statistics
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -87,6 +88,14 @@ def scaling_rows(options: argparse.Namespace, tell: Tell) -> Iterator[Row]:
         yield row(f"round of {size} out of 1,000 clients", f"{size // 2} out of 1,000", *pair, "s", at_most=2.1)
 
 
+def accounting_rows(options: argparse.Namespace, tell: Tell) -> Iterator[Row]:
+    """Seconds to price 10,000 subsampled steps."""
+    tell("accounting: 10,000 steps of subsampled noisy SGD")
+    found = answer("benchmarks.accounting")
+    priced = row("pricing 10,000 subsampled steps", "dp_accounting", found["ours"], found["theirs"], "s", at_most=1.0)
+    yield replace(priced, engine="sordino.privacy")
+
+
 def row(work: str, against: str, values: list[float], others: list[float], unit: str, *, at_most: float, note: str = "") -> Row:
     """A row of values that were measured in turn."""
     ratio = statistics.median(value / other for value, other in zip(values, others, strict=True))
@@ -100,7 +109,7 @@ def answer(module: str) -> dict[str, Any]:
         return server.answer()
 
 
-SECTIONS = {"torch": torch_rows, "memory": memory_rows, "scaling": scaling_rows}
+SECTIONS = {"torch": torch_rows, "memory": memory_rows, "scaling": scaling_rows, "accounting": accounting_rows}
 
 
 def main() -> None:
