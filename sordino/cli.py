@@ -99,8 +99,8 @@ def trained(protocol: Protocol, out: Path | None, workers: int | None, device: s
         def start(setup: Setup, folder: Path) -> None:
             where.append(folder)
             messages.print(f"Training {described(setup.protocol)}. Run folder: {folder}", soft_wrap=True)
-            plan = setup.protocol
-            progress.start("training", rounds=plan.rounds, done=0, spent=lambda rounds: spent_after(plan, rounds))
+            plan, sizes = setup.protocol, setup.sizes.tolist()
+            progress.start("training", rounds=plan.rounds, done=0, spent=lambda rounds: spent_after(plan, rounds, sizes))
 
         try:
             return train(
@@ -130,8 +130,8 @@ def resume(
         def start(setup: Setup, folder: Path) -> None:
             done = len(RunFolder(folder).metrics())
             messages.print(f"Going on with {folder} at round {done + 1} of {setup.protocol.rounds}.")
-            plan = setup.protocol
-            progress.start("training", rounds=plan.rounds, done=done, spent=lambda rounds: spent_after(plan, rounds))
+            plan, sizes = setup.protocol, setup.sizes.tolist()
+            progress.start("training", rounds=plan.rounds, done=done, spent=lambda rounds: spent_after(plan, rounds, sizes))
 
         try:
             finished = resume(
@@ -153,7 +153,8 @@ def raise_if_out_of_budget(runs: list[Run]) -> None:
     for run in runs:
         budget = run.protocol.privacy.budget
         if run.status == "budget" and budget is not None:
-            raise BudgetExceeded(afforded(run.protocol, budget, repeated=repeated_rounds(run.ledger, run.protocol.rounds)).message)
+            again = repeated_rounds(run.ledger, run.protocol.rounds)
+            raise BudgetExceeded(afforded(run.protocol, budget, repeated=again, sizes=run.sizes).message)
 
 
 @app.command()
@@ -178,8 +179,8 @@ def certify(
     spent = SpentInRun.read(source) if source is not None and in_run else None
     if spent is not None and spent.diverged:
         views = tuple(View.ROUNDS if one == View.FINAL else one for one in views)  # when it stopped depends on the data
-    rounds = None if spent is None else spent.rounds
-    guarantees = [certify(protocol, one, unit, delta=delta, rounds=rounds) for one in dict.fromkeys(views)]
+    known = {} if spent is None else {"rounds": spent.rounds, "sizes": spent.sizes}
+    guarantees = [certify(protocol, one, unit, delta=delta, **known) for one in dict.fromkeys(views)]
     document: dict[str, object] = {"guarantees": [guarantee.as_document(delta) for guarantee in guarantees]}
     realised = {} if spent is None else spent.realised(protocol, views, unit, delta)
     if plot is not None:
@@ -215,7 +216,8 @@ def show_guarantees(
         if guarantee.view in realised:
             results.print(realised_table(guarantee, realised[guarantee.view], delta))
         if explain:
-            results.print(f"[bold]{guarantee.view}[/]\n{guarantee.explain()}", soft_wrap=True)
+            results.print(f"View {guarantee.view}:", style="bold")
+            results.print(guarantee.explain(), soft_wrap=True)
 
 
 @app.command()

@@ -72,7 +72,7 @@ def train(
     every = checked_every(evaluate_every, protocol.rounds)
     checked_device(device)
     setup = prepare(protocol, data=data, model=model)
-    limits_of(setup, ())  # a budget that affords nothing is refused before anything is written
+    limits = limits_of(setup, ())  # a budget that affords nothing is refused before anything is written
     facts = run_facts(setup, worker_count(workers, device), device, every)
     seeded = "fresh" if setup.protocol.noise.secure else "seeded"
     opened = Opened(protocol=protocol_digest(setup.protocol), generator=GENERATOR, noise=seeded)
@@ -80,7 +80,7 @@ def train(
     with held(path):
         place = RunFolder.create(path, setup.protocol, facts, opened)
         state = State(weights=setup.initial_weights(), round=0)
-        return carry_on(setup, place, state, workers, device, on_start, on_round, model)
+        return carry_on(setup, place, state, limits, workers, device, on_start, on_round, model)
 
 
 def resume(
@@ -112,13 +112,16 @@ def resume(
         if setup.data_digest != facts["data_digest"]:
             raise UserError(f"the data of {place.path} are not those it was started with. Put them back; the run is as it was.")
         state = state if state is not None else State(weights=setup.initial_weights(), round=0)
-        return carry_on(setup, place, state, workers, device, on_start, on_round, model)
+        recover_cut_line(setup, place, state)
+        limits = limits_of(setup, read_ledger(place.ledger_path).events, state.round)
+        return carry_on(setup, place, state, limits, workers, device, on_start, on_round, model)
 
 
 def carry_on(
     setup: Setup,
     place: RunFolder,
     state: State,
+    limits: Limits,
     workers: int | None,
     device: str,
     on_start: Callable[[Setup, Path], None],
@@ -127,13 +130,11 @@ def carry_on(
 ) -> Run:
     """Run the rounds that are left and write down how it ended."""
     place.cut_metrics(state.round)
-    recover_cut_line(setup, place, state)
-    limits = limits_of(setup, read_ledger(place.ledger_path).events, state.round)
     with TorchEngine(setup, workers=workers, device=device) as engine, Ledger.resume(place.ledger_path) as ledger:
         on_start(setup, place.path)
         every = place.facts()["evaluate_every"]
         state, status = run_rounds(setup, engine, place, ledger, state, limits=limits, evaluate_every=every, on_round=on_round)
-    if may_be_released(setup.protocol, state.round):
+    if may_be_released(setup, state.round):
         final = FlatModel(setup.module)
         with writing(place.path / "model.safetensors"):
             write_whole(place.path / "model.safetensors", save_tensors(final.to_state(torch.from_numpy(state.weights))))
@@ -148,12 +149,13 @@ def recover_cut_line(setup: Setup, place: RunFolder, state: State) -> None:
             ledger.charge(round=state.round, clients=participants(setup.protocol, round=state.round, key=setup.key))
 
 
-def may_be_released(protocol: Protocol, rounds: int) -> bool:
+def may_be_released(setup: Setup, rounds: int) -> bool:
     """Whether the model after so many rounds fits the budget; one that diverged early may not, as fewer rounds can cost more in `final`."""
-    budget = protocol.privacy.budget
+    budget, sizes = setup.protocol.privacy.budget, setup.sizes.tolist()
     if budget is None:
         return True
-    return certify(protocol, budget.view, budget.unit, delta=budget.delta, rounds=range(rounds)).epsilon(budget.delta) <= budget.epsilon
+    spent = certify(setup.protocol, budget.view, budget.unit, delta=budget.delta, rounds=range(rounds), sizes=sizes)
+    return spent.epsilon(budget.delta) <= budget.epsilon
 
 
 def limits_of(setup: Setup, events: Sequence[Event], done: int = 0) -> Limits:
@@ -163,12 +165,11 @@ def limits_of(setup: Setup, events: Sequence[Event], done: int = 0) -> Limits:
         BudgetExceeded: not one more round fits.
     """
     protocol, sizes = setup.protocol, setup.sizes.tolist()
-    known = sizes if len(set(sizes)) > 1 else None
     caps = {budget.id: capped_rounds(protocol, budget, sizes[budget.id]) for budget in protocol.client}
     budget = protocol.privacy.budget
     if budget is None:
         return Limits(rounds=protocol.rounds, caps=caps)
-    reach = afforded(protocol, budget, repeated=repeated_rounds(events, done), sizes=known)
+    reach = afforded(protocol, budget, repeated=repeated_rounds(events, done), sizes=sizes)
     if reach.rounds <= done and done < protocol.rounds:
         raise BudgetExceeded(reach.message)
     return Limits(rounds=reach.rounds, caps=caps)
@@ -220,5 +221,6 @@ def run_facts(setup: Setup, workers: int, device: str, every: int) -> dict[str, 
         "parameters": int(setup.initial_weights().size),
         "input_shape": list(setup.input_shape),
         "outputs": setup.outputs,
+        "sizes": setup.sizes.tolist(),
         "data_digest": setup.data_digest,
     }

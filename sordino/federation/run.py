@@ -13,8 +13,7 @@ from torch import nn
 
 from sordino.federation.folder import RunFolder
 from sordino.federation.loop import RoundMetrics
-from sordino.federation.models import build_model
-from sordino.federation.setup import IN_PYTHON, ModelSource
+from sordino.federation.setup import IN_PYTHON, ModelSource, protocol_model
 from sordino.privacy.ledger import Event
 from sordino.privacy.ledger import read as read_ledger
 from sordino.protocol import Protocol, UserError
@@ -68,6 +67,11 @@ class Run:
         )
 
     @property
+    def sizes(self) -> tuple[int, ...]:
+        """Number of records of every client."""
+        return tuple(self.facts["sizes"])
+
+    @property
     def model(self) -> nn.Module:
         """The trained model, a fresh module on every access.
 
@@ -79,7 +83,8 @@ class Run:
         source = self.source if self.source is not None else self.protocol.model.name if self.protocol.model is not None else ""
         if isinstance(source, str) and source.startswith(IN_PYTHON):
             raise UserError(f"the model of {self.folder} was handed over in Python: use Run.load({str(self.folder)!r}, model=...).")
-        module = build_model(source, tuple(self.facts["input_shape"]), self.facts["outputs"], seed=0)
+        shape, outputs = tuple(self.facts["input_shape"]), self.facts["outputs"]
+        module = protocol_model(self.protocol, source, shape, outputs, classes=("no", "yes"), seed=0)
         module.load_state_dict(self.state)
         return module.eval()
 

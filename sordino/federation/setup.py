@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -90,9 +91,8 @@ def prepare(protocol: Protocol, *, data: DataSource | None = None, model: ModelS
         raise UserError("local.batches = 'cyclic' needs clients of one size: the fixed batches are a public part of the protocol.")
     protocol = with_public_size(protocol, parts)
     source = model if model is not None and not isinstance(model, str) else _findable(net.name, "model")
-    if isinstance(protocol.local, ClippedGlm):
-        source = bounded_logistic(protocol.local, dataset, net.name)
-    module = build_model(source, dataset.input_shape, dataset.outputs, seed=key.stream(Purpose.INITIAL_MODEL).seed())
+    seed = key.stream(Purpose.INITIAL_MODEL).seed()
+    module = protocol_model(protocol, source, dataset.input_shape, dataset.outputs, classes=dataset.classes, seed=seed)
     train, test = tensors(dataset, "train"), tensors(dataset, "test")
     check_model(module, train.inputs(slice(0, 2)), dataset.outputs, net.parameters)
     return Setup(
@@ -131,13 +131,17 @@ def with_public_size(protocol: Protocol, parts: tuple[np.ndarray, ...]) -> Proto
     return replace(protocol, data=replace(data, records=sizes.pop()))
 
 
-def bounded_logistic(rule: ClippedGlm, dataset: Dataset, name: str) -> nn.Module:
-    """The one model of the rule clipped-glm, refused for data that do not have two classes."""
-    if dataset.classes is None or dataset.outputs != 2:
-        raise UserError(f"local.rule = 'clipped-glm' needs data of two classes; {dataset.name} has {dataset.outputs} outputs. Use fedavg.")
-    if name != "logistic":
-        raise UserError(f"model.name = {name!r}: the rule clipped-glm trains 'logistic' and nothing else.")
-    return BoundedLogistic(int(np.prod(dataset.input_shape)), rule.feature_norm)
+def protocol_model(
+    protocol: Protocol, source: ModelSource, shape: tuple[int, ...], outputs: int, *, seed: int, classes: tuple[str, ...] | None
+) -> nn.Module:
+    """The module that a protocol trains. The rule clipped-glm trains one model only, on two classes only."""
+    if not isinstance(protocol.local, ClippedGlm):
+        return build_model(source, shape, outputs, seed=seed)
+    if classes is None or outputs != 2:
+        raise UserError(f"local.rule = 'clipped-glm' needs data of two classes; these have {outputs} outputs. Use fedavg.")
+    if source != "logistic":
+        raise UserError(f"model.name = {source!r}: the rule clipped-glm trains 'logistic' and nothing else.")
+    return BoundedLogistic(math.prod(shape), protocol.local.feature_norm)
 
 
 def _findable(name: str, what: str) -> str:

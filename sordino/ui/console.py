@@ -8,9 +8,11 @@ from typing import Any
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
-results = Console(highlight=False)
-messages = Console(stderr=True, highlight=False)
+# No markup and no emoji codes: names and paths of users are printed as they are.
+results = Console(highlight=False, markup=False, emoji=False)
+messages = Console(stderr=True, highlight=False, markup=False, emoji=False)
 
 
 def print_json(document: Any) -> None:
@@ -37,7 +39,7 @@ def facts_table(rows: list[tuple[str, str]]) -> Table:
     table.add_column(style="bold")
     table.add_column(overflow="fold")
     for word, text in rows:
-        table.add_row(word, text)
+        table.add_row(word, Text(text))
     return table
 
 

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 from rich.table import Table
+from rich.text import Text
 
 from sordino.protocol import UserError
 from sordino.ui.console import facts_table, messages, print_json, results
@@ -30,7 +31,7 @@ def list_claims(json: Json = False) -> None:
     for column in ("claim", "verdict", "says"):
         table.add_column(column, no_wrap=column == "claim")
     for claim in all_claims():
-        table.add_row(claim.name, f"[{COLOURS[claim.verdict]}]{claim.verdict}[/]", claim.statement)
+        table.add_row(claim.name, Text(claim.verdict, COLOURS[claim.verdict]), claim.statement)
     results.print(table)
     results.print("Next: sordino papers check convergent/theorem-3a")
 

@@ -15,7 +15,7 @@ from sordino.privacy.guarantee import Guarantee, rounded_up
 from sordino.privacy.ledger import Event, RoundCharged
 from sordino.privacy.ledger import read as read_ledger
 from sordino.privacy.spending import realised
-from sordino.protocol import Protocol, View, all_views
+from sordino.protocol import Protocol, UserError, View, all_views
 
 
 def guarantees_table(guarantees: Sequence[Guarantee], delta: float, title: str) -> Table:
@@ -25,7 +25,7 @@ def guarantees_table(guarantees: Sequence[Guarantee], delta: float, title: str) 
         table.add_column(column, justify=justify)  # type: ignore[arg-type]
     for guarantee in guarantees:
         mu = rounded_up(guarantee.mu) if guarantee.mu is not None else "-"
-        vouched = " [yellow](vouched)[/]" if guarantee.assumptions else ""
+        vouched = " (vouched)" if guarantee.assumptions else ""
         epsilon = guarantee.epsilon(delta)
         shown = "no limit" if math.isinf(epsilon) else rounded_up(epsilon)
         table.add_row(str(guarantee.view), guarantee.view.sees, mu, shown, guarantee.method + vouched)
@@ -56,13 +56,18 @@ class SpentInRun:
     """What the ledger of a run says: the rounds that were paid for, with repetitions, and whether it ended by diverging."""
 
     events: tuple[Event, ...]
+    sizes: tuple[int, ...]
     diverged: bool
 
     @classmethod
     def read(cls, run: Path) -> SpentInRun:
         """Read it from the run folder."""
-        facts = json.loads((run / "run.json").read_bytes()) if (run / "run.json").is_file() else {}
-        return cls(events=read_ledger(run / "ledger.jsonl").events, diverged=facts.get("status") == "diverged")
+        try:
+            facts = json.loads((run / "run.json").read_bytes())
+            sizes, status = tuple(facts["sizes"]), facts["status"]
+        except (OSError, ValueError, KeyError):
+            raise UserError(f"there is no run in {str(run)!r}, or its run.json is damaged.") from None
+        return cls(events=read_ledger(run / "ledger.jsonl").events, sizes=sizes, diverged=status == "diverged")
 
     @property
     def rounds(self) -> list[int]:
@@ -71,7 +76,7 @@ class SpentInRun:
 
     def realised(self, protocol: Protocol, views: Sequence[View], unit: str, delta: float) -> dict[View, dict[int, Guarantee]]:
         """Per view and client, the bound given who took part."""
-        return {view: realised(protocol, self.events, view, unit, delta=delta) for view in views}
+        return {view: realised(protocol, self.events, view, unit, delta=delta, sizes=self.sizes) for view in views}
 
 
 def realised_table(planned: Guarantee, realised: dict[int, Guarantee], delta: float) -> Table:
@@ -86,14 +91,14 @@ def realised_table(planned: Guarantee, realised: dict[int, Guarantee], delta: fl
     return table
 
 
-def privacy_lines(protocol: Protocol, rounds: int) -> list[str]:
+def privacy_lines(protocol: Protocol, rounds: int, sizes: Sequence[int]) -> list[str]:
     """What a run of so many rounds promises: the headline in full, the other views in a line."""
     view, unit, delta = headline(protocol)
-    main = certify(protocol, view, unit, delta=delta, rounds=range(rounds))
+    main = certify(protocol, view, unit, delta=delta, rounds=range(rounds), sizes=sizes)
     others = []
     for other in all_views(protocol.clients):
         if other != view:
-            epsilon = certify(protocol, other, unit, delta=delta, rounds=range(rounds)).epsilon(delta)
+            epsilon = certify(protocol, other, unit, delta=delta, rounds=range(rounds), sizes=sizes).epsilon(delta)
             others.append(f"{other} {'no limit' if math.isinf(epsilon) else rounded_up(epsilon)}")
     return [main.sentence(delta), "Epsilon in the other views: " + ", ".join(others) + "."]
 
@@ -104,8 +109,8 @@ def headline(protocol: Protocol) -> tuple[View, str, float]:
     return (View.parse(budget.view), budget.unit, budget.delta) if budget is not None else (View.SERVER, "record", 1e-5)
 
 
-def spent_after(protocol: Protocol, rounds: int) -> str:
+def spent_after(protocol: Protocol, rounds: int, sizes: Sequence[int]) -> str:
     """What so many rounds of the plan cost, in a few words."""
     view, unit, delta = headline(protocol)
-    epsilon = certify(protocol, view, unit, delta=delta, rounds=range(rounds)).epsilon(delta)
+    epsilon = certify(protocol, view, unit, delta=delta, rounds=range(rounds), sizes=sizes).epsilon(delta)
     return f"epsilon {'without limit' if math.isinf(epsilon) else '<= ' + rounded_up(epsilon)} ({view})"

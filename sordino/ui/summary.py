@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from rich.panel import Panel
 from rich.table import Table
+from rich.text import Text
 
 from sordino.federation.run import Run
 from sordino.privacy.certify import certify
@@ -31,7 +32,10 @@ def summary(run: Run) -> Panel:
     rows = [
         ("Trained", f"{described(run.protocol)}; {run.facts['parameters']:,} parameters"),
         ("Result", result_line(run)),
-        *[("Privacy" if first == 0 else "", line) for first, line in enumerate(privacy_lines(run.protocol, len(run.metrics["round"])))],
+        *[
+            ("Privacy" if first == 0 else "", line)
+            for first, line in enumerate(privacy_lines(run.protocol, len(run.metrics["round"]), run.sizes))
+        ],
         ("Noise", f"sigma {run.protocol.noise.sigma:g} on each coordinate of an upload; {run.facts['noise']}"),
         ("Time", f"{duration(float(run.metrics['seconds'].sum()))}, {run.facts['engine']} engine, {run.facts['workers']} worker(s)"),
         ("Run", str(run.folder)),
@@ -39,9 +43,8 @@ def summary(run: Run) -> Panel:
         ("", f"sordino evaluate {run.folder}    its model, class by class"),
         ("", "sordino new                        a protocol of your own to start from"),
     ]
-    title = {"finished": "[green]finished", "diverged": "[red]diverged", "budget": "[yellow]stopped by the budget"}.get(
-        run.status, run.status
-    )
+    words = {"finished": ("finished", "green"), "diverged": ("diverged", "red"), "budget": ("stopped by the budget", "yellow")}
+    title = Text(*words.get(run.status, (run.status, "")))
     return Panel(facts_table(rows), title=title, title_align="left", expand=False)
 
 
@@ -72,7 +75,7 @@ def as_document(run: Run) -> dict[str, Any]:
         "rounds": rounds,
         **last_scores(run),
         "seconds": float(run.metrics["seconds"].sum()),
-        "guarantee": certify(run.protocol, view, unit, delta=delta, rounds=range(rounds)).as_document(delta),
+        "guarantee": certify(run.protocol, view, unit, delta=delta, rounds=range(rounds), sizes=run.sizes).as_document(delta),
         "noise": run.facts["noise"],
     }
 
