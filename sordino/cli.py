@@ -100,7 +100,7 @@ def trained(protocol: Protocol, out: Path | None, workers: int | None, device: s
             where.append(folder)
             messages.print(f"Training {described(setup.protocol)}. Run folder: {folder}", soft_wrap=True)
             plan, sizes = setup.protocol, setup.sizes.tolist()
-            progress.start("training", rounds=plan.rounds, done=0, spent=lambda rounds: spent_after(plan, rounds, sizes))
+            progress.start("training", rounds=plan.rounds, done=0, spent=lambda rounds: spent_after(plan, range(rounds), sizes))
 
         try:
             return train(
@@ -121,6 +121,8 @@ def resume(
     from sordino.engines import resume
     from sordino.federation.folder import RunFolder
     from sordino.federation.setup import Setup
+    from sordino.privacy.ledger import read as read_ledger
+    from sordino.privacy.spending import repeated_rounds
     from sordino.ui.prices import spent_after
     from sordino.ui.progress import TrainingProgress
     from sordino.ui.summary import as_document, summary
@@ -131,7 +133,9 @@ def resume(
             done = len(RunFolder(folder).metrics())
             messages.print(f"Going on with {folder} at round {done + 1} of {setup.protocol.rounds}.")
             plan, sizes = setup.protocol, setup.sizes.tolist()
-            progress.start("training", rounds=plan.rounds, done=done, spent=lambda rounds: spent_after(plan, rounds, sizes))
+            again = repeated_rounds(read_ledger(folder / "ledger.jsonl").events, done)
+            spent = lambda rounds: spent_after(plan, [*range(rounds), *again], sizes)  # noqa: E731
+            progress.start("training", rounds=plan.rounds, done=done, spent=spent)
 
         try:
             finished = resume(
@@ -171,18 +175,20 @@ def certify(
     """Say what each adversary learns, at most."""
     from sordino.privacy.certify import certify
     from sordino.protocol import View, all_views
-    from sordino.ui.prices import SpentInRun
+    from sordino.ui.prices import views_of
 
-    in_run = source is not None and source.is_dir()
-    protocol = protocol_from(source / "protocol.toml" if source is not None and in_run else source, sets)
-    views = all_views(protocol.clients) if view == "all" else (View.parse(view),)
-    spent = SpentInRun.read(source) if source is not None and in_run else None
-    if spent is not None and spent.diverged:
-        views = tuple(View.ROUNDS if one == View.FINAL else one for one in views)  # when it stopped depends on the data
-    known = {} if spent is None else {"rounds": spent.rounds, "sizes": spent.sizes}
-    guarantees = [certify(protocol, one, unit, delta=delta, **known) for one in dict.fromkeys(views)]
+    run = loaded_run(source, sets) if source is not None and source.is_dir() else None
+    protocol = run.protocol if run is not None else protocol_from(source, sets)
+    offered = views_of(run) if run is not None else all_views(protocol.clients)
+    views = offered if view == "all" else (View.parse(view),)
+    if run is not None and run.status == "diverged" and View.FINAL in views:
+        raise UserError(
+            f"{source} diverged: when it stopped depends on the data, so no bound for its last model alone holds. Ask for rounds."
+        )
+    known = {} if run is None else {"rounds": run.rounds_paid, "sizes": run.sizes}
+    guarantees = [certify(protocol, one, unit, delta=delta, **known) for one in views]
     document: dict[str, object] = {"guarantees": [guarantee.as_document(delta) for guarantee in guarantees]}
-    realised = {} if spent is None else spent.realised(protocol, views, unit, delta)
+    realised = {} if run is None else realised_in(run, views, unit, delta)
     if plot is not None:
         from sordino.ui.plots import draw_certificate
 
@@ -199,6 +205,22 @@ def certify(
     show_guarantees(protocol, guarantees, realised, delta, explain)
     if plot is not None:
         messages.print(f"Plot: {plot}")
+
+
+def loaded_run(folder: Path, sets: list[str] | None) -> Run:
+    """A run that is to be priced as it was run."""
+    from sordino.federation.run import Run
+
+    if sets:
+        raise UserError(f"--set changes a protocol, and {folder} is a run: what was run cannot be changed.")
+    return Run.load(folder)
+
+
+def realised_in(run: Run, views: tuple[View, ...], unit: str, delta: float) -> dict[View, dict[int, Guarantee]]:
+    """Per view and client, the bound given who took part."""
+    from sordino.privacy.spending import realised
+
+    return {view: realised(run.protocol, run.ledger, view, unit, delta=delta, sizes=run.sizes) for view in views}
 
 
 def show_guarantees(

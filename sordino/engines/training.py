@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import platform
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
@@ -15,14 +16,13 @@ from sordino.engines.torch_engine import TorchEngine, checked_device, worker_cou
 from sordino.federation.folder import RunFolder, State, claimed_path, now, protocol_digest
 from sordino.federation.loop import Limits, RoundMetrics, run_rounds
 from sordino.federation.models.flat import FlatModel
-from sordino.federation.participation import participants
 from sordino.federation.randomness import GENERATOR
 from sordino.federation.run import Run
 from sordino.federation.setup import DataSource, ModelSource, Setup, prepare
 from sordino.federation.storage import held, write_whole, writing
 from sordino.privacy.caps import capped_rounds
 from sordino.privacy.certify import certify
-from sordino.privacy.ledger import Event, Ledger, Opened
+from sordino.privacy.ledger import Event, Ledger, Opened, RoundCharged
 from sordino.privacy.ledger import read as read_ledger
 from sordino.privacy.spending import BudgetExceeded, afforded, repeated_rounds
 from sordino.protocol import InvalidValue, Protocol, UserError
@@ -101,17 +101,15 @@ def resume(
     """
     place = RunFolder.existing(Path(folder))
     with held(place.path):
-        protocol, facts = place.protocol(), place.facts()
-        refuse_changed(place, protocol, facts)
-        if facts["status"] != "unfinished":
-            raise UserError(f"{place.path} is {facts['status']}: there is nothing left to run.")
+        protocol, status = place.protocol(), place.facts()["status"]
+        if status != "unfinished":
+            raise UserError(f"{place.path} is {status}: there is nothing left to run.")
         state, message = place.load_checkpoint()
         if message:
             on_message(message)
         setup = prepare(protocol, data=data, model=model)
-        if setup.data_digest != facts["data_digest"]:
-            raise UserError(f"the data of {place.path} are not those it was started with. Put them back; the run is as it was.")
         state = state if state is not None else State(weights=setup.initial_weights(), round=0)
+        refuse_changed(place, setup, state, device)
         recover_cut_line(setup, place, state)
         limits = limits_of(setup, read_ledger(place.ledger_path).events, state.round)
         return carry_on(setup, place, state, limits, workers, device, on_start, on_round, model)
@@ -146,7 +144,7 @@ def recover_cut_line(setup: Setup, place: RunFolder, state: State) -> None:
     """Count a ledger line that a crash cut short as spent. Noise that repeats needs no such care: the same line will be written."""
     with writing(place.ledger_path), Ledger.resume(place.ledger_path) as ledger:
         if ledger.cut_short and not ledger.opened.repeatable:
-            ledger.charge(round=state.round, clients=participants(setup.protocol, round=state.round, key=setup.key))
+            ledger.charge(round=state.round, clients=range(setup.protocol.clients))  # who had been drawn is not known
 
 
 def may_be_released(setup: Setup, rounds: int) -> bool:
@@ -165,7 +163,10 @@ def limits_of(setup: Setup, events: Sequence[Event], done: int = 0) -> Limits:
         BudgetExceeded: not one more round fits.
     """
     protocol, sizes = setup.protocol, setup.sizes.tolist()
-    caps = {budget.id: capped_rounds(protocol, budget, sizes[budget.id]) for budget in protocol.client}
+    caps = {}
+    for own in protocol.client:
+        charged = [event for event in events if not isinstance(event, RoundCharged) or own.id in event.clients]
+        caps[own.id] = capped_rounds(protocol, own, sizes[own.id], tuple(repeated_rounds(charged, done)))
     budget = protocol.privacy.budget
     if budget is None:
         return Limits(rounds=protocol.rounds, caps=caps)
@@ -175,13 +176,33 @@ def limits_of(setup: Setup, events: Sequence[Event], done: int = 0) -> Limits:
     return Limits(rounds=reach.rounds, caps=caps)
 
 
-def refuse_changed(place: RunFolder, protocol: Protocol, facts: dict[str, Any]) -> None:
-    """A run is resumed only with the protocol that its ledger pays for, by the generator that drew its noise."""
-    opened = read_ledger(place.ledger_path).events[0]
-    if not isinstance(opened, Opened) or opened.protocol != protocol_digest(protocol):
-        raise UserError(f"{place.path / 'protocol.toml'} was changed after the run was started. Put it back, or start a new run from it.")
-    if facts["generator"] != GENERATOR:
-        raise UserError(f"{place.path} was drawn by the generator {facts['generator']}; this version's is {GENERATOR} and draws otherwise.")
+def refuse_changed(place: RunFolder, setup: Setup, state: State, device: str) -> None:
+    """A run is resumed only with the data, the model and the means it was started with, and with a ledger that pays for its rounds.
+
+    Seeded noise that is drawn again over another upload would cancel in their difference.
+    """
+    facts, events = place.facts(), read_ledger(place.ledger_path).events
+    if setup.data_digest != facts["data_digest"]:
+        raise UserError(f"the data of {place.path} are not those it was started with. Put them back; the run is as it was.")
+    paid = {event.round for event in events if isinstance(event, RoundCharged)}
+    missing = [t for t in range(state.round) if t not in paid]
+    if missing:
+        raise UserError(f"{place.ledger_path} lacks round {missing[0]}, which was run: lines were removed from it. The run is not resumed.")
+    if setup.protocol.noise.secure:
+        return
+    means = {"generator": GENERATOR, "torch": torch.__version__, "device": device, "model_digest": model_digest(setup)}
+    for name, present in means.items():
+        if facts[name] != present:
+            what = name.replace("_digest", "")
+            reason = "Its noise is seeded, and drawn again over other uploads it would hide nothing."
+            raise UserError(
+                f"{place.path} was started with another {what} ({facts[name]}; here {present}). {reason} Use the same, or start anew."
+            )
+
+
+def model_digest(setup: Setup) -> str:
+    """SHA-256 of the model's structure and initial weights."""
+    return hashlib.sha256(str(setup.module).encode() + setup.initial_weights().tobytes()).hexdigest()
 
 
 def made_folder(folder: str | Path | None, protocol: Protocol) -> Path:
@@ -223,4 +244,5 @@ def run_facts(setup: Setup, workers: int, device: str, every: int) -> dict[str, 
         "outputs": setup.outputs,
         "sizes": setup.sizes.tolist(),
         "data_digest": setup.data_digest,
+        "model_digest": model_digest(setup),
     }

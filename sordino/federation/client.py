@@ -53,12 +53,12 @@ class ClientWork:
         rule, start = self._setup.protocol.local, torch.from_numpy(weights).to(self._device)
         rates = rule.schedule.rates(round=round, steps=rule.steps)
         if isinstance(rule, ClippedGlm):
-            steps = self._train_linear(client, start, rule, rates)
+            steps, trained = self._train_linear(client, start, rule, rates)
         else:
             self._seed_layers(self._setup.key.stream(Purpose.LOCAL_MODEL, client=client, round=round).seed())
-            steps = train_locally(self._model, start, rule, rates, self._batches(client, round, rule), self._loss)
+            steps, trained = train_locally(self._model, start, rule, rates, self._batches(client, round, rule), self._loss)
         stream = self._setup.noise_key.stream(Purpose.UPLOAD_NOISE, client=client, round=round)
-        return Upload(client=client, vector=noisy_upload(self._model.weights, self._setup.protocol.noise, stream), steps=steps)
+        return Upload(client=client, vector=noisy_upload(trained, self._setup.protocol.noise, stream), steps=steps)
 
     def _seed_layers(self, seed: int) -> None:
         # Layers that draw for themselves (dropout) use torch's own generator. `torch.manual_seed` would do, but takes a third of
@@ -67,15 +67,17 @@ class ClientWork:
         if self._device.type != "cpu":
             torch.manual_seed(seed)
 
-    def _train_linear(self, client: int, start: torch.Tensor, rule: ClippedGlm, rates: tuple[float, ...]) -> LocalSteps:
+    def _train_linear(
+        self, client: int, start: torch.Tensor, rule: ClippedGlm, rates: tuple[float, ...]
+    ) -> tuple[LocalSteps, torch.Tensor]:
         rows = torch.from_numpy(self._setup.parts[client]).to(self._device)
         features = bounded_features(self._train.inputs(rows), rule.feature_norm)
-        self._model.load(start)
-        return train_clipped_glm(self._model.weights, features, self._train.y.index_select(0, rows), rule, rates)
+        weights = start.double()
+        return train_clipped_glm(weights, features, self._train.y.index_select(0, rows), rule, rates), weights
 
     def _batches(self, client: int, round: int, rule: FedAvg) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         part = self._setup.parts[client]
-        draws = self._setup.key.stream(Purpose.MINIBATCH, client=client, round=round).subsets(rule.steps, rule.batch, len(part))
+        draws = self._setup.draw_key.stream(Purpose.MINIBATCH, client=client, round=round).subsets(rule.steps, rule.batch, len(part))
         for rows in torch.from_numpy(part[draws]).to(self._device):
             yield self._train.inputs(rows), self._train.y.index_select(0, rows)
 

@@ -23,6 +23,7 @@ import numpy as np
 
 from sordino.federation.storage import pack, unpack, write_whole, writing
 from sordino.privacy.ledger import Ledger, Opened
+from sordino.privacy.ledger import read as read_ledger
 from sordino.protocol import Protocol, UserError, dumps, loads
 
 
@@ -67,10 +68,15 @@ class RunFolder:
 
     def protocol(self) -> Protocol:
         """The protocol of the run, held against the digest that its ledger was opened with."""
+        path = self.path / "protocol.toml"
         try:
-            return loads((self.path / "protocol.toml").read_text(encoding="utf-8"))
-        except OSError as error:
-            raise UserError(f"{self.path / 'protocol.toml'} cannot be read: {error.strerror}.") from None
+            protocol = loads(path.read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError) as error:
+            raise UserError(f"{path} cannot be read: {error}.") from None
+        opened = read_ledger(self.ledger_path).events[0]
+        if not isinstance(opened, Opened) or opened.protocol != protocol_digest(protocol):
+            raise UserError(f"{path} was changed after the run was started. Put it back, or start a new run from it.")
+        return protocol
 
     def facts(self) -> dict[str, Any]:
         """What run.json says."""

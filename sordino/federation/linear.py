@@ -23,6 +23,7 @@ def train_clipped_glm(weights: Tensor, features: Tensor, labels: Tensor, rule: C
         rule: the rule.
         rates: the learning rate of every step.
     """
+    features = features.double()
     limits = rule.clip * INSIDE / torch.linalg.vector_norm(features, dim=1, dtype=torch.float64).clamp(min=1e-30)
     targets = labels.to(torch.float64)
     size = rule.batch if rule.batch is not None else len(features)
@@ -30,9 +31,9 @@ def train_clipped_glm(weights: Tensor, features: Tensor, labels: Tensor, rule: C
     clipped = 0
     for step, rate in enumerate(rates):
         turn = slice((step % turns) * size, (step % turns + 1) * size)
-        residuals = torch.sigmoid((features[turn] @ weights).double()) - targets[turn]
+        residuals = torch.sigmoid(features[turn] @ weights) - targets[turn]
         clipped += int((residuals.abs() > limits[turn]).sum())
         bounded = torch.minimum(torch.maximum(residuals, -limits[turn]), limits[turn])
-        gradient = features[turn].t() @ (bounded / size).to(features.dtype)
+        gradient = features[turn].t() @ (bounded / size)
         weights.mul_(1.0 - rate * rule.weight_decay).sub_(gradient, alpha=rate)
     return LocalSteps(clipped=clipped, clips=len(rates) * size, nonfinite=0)

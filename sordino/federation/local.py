@@ -34,32 +34,37 @@ def train_locally(
     rates: Iterable[float],
     batches: Iterable[tuple[torch.Tensor, torch.Tensor]],
     loss: Loss,
-) -> LocalSteps:
-    """Run the local steps of convergent-dp Eq. 2 (FedAvg) or Eq. 4 (FedProx); the result is left in `model.weights`.
+) -> tuple[LocalSteps, torch.Tensor]:
+    """Run the local steps of convergent-dp Eq. 2 (FedAvg) or Eq. 4 (FedProx); returns what happened, and the model in float64.
+
+    Steps add up in float64: in float32 a step is rounded against the weights by more than a small rate times the clip allows.
 
     A gradient that is not finite counts as zero: the step then depends on the data no more than a clipped one, and failing
     is no side channel.
     """
     model.load(start)
     pull = rule.proximal if isinstance(rule, FedProx) else 0.0
+    exact, origin = start.double(), start.double()
     clipped = nonfinite = 0
     for rate, (inputs, targets) in zip(rates, batches, strict=True):
         model.loss_gradient(inputs, targets, loss)
         norm = float(torch.linalg.vector_norm(model.gradients, dtype=torch.float64))
         if pull > 0:
-            model.weights.lerp_(start, rate * pull)  # w - eta alpha (w - w_t)
+            exact.lerp_(origin, rate * pull)  # w - eta alpha (w - w_t)
+            model.weights.copy_(exact)
         if not math.isfinite(norm):
             nonfinite += 1
             continue
         clipped += norm > rule.clip
         scale = min(1.0, rule.clip * INSIDE / norm) if norm > 0 else 1.0
-        model.weights.add_(model.gradients, alpha=-rate * scale)
-    return LocalSteps(clipped=clipped, clips=rule.steps, nonfinite=nonfinite)
+        exact.add_(model.gradients.double(), alpha=-rate * scale)
+        model.weights.copy_(exact)
+    return LocalSteps(clipped=clipped, clips=rule.steps, nonfinite=nonfinite), exact
 
 
 def noisy_upload(weights: torch.Tensor, noise: Noise, stream: Stream) -> np.ndarray:
     """The vector that leaves the client: its model with noise on every coordinate, rounded to float32 once."""
     local = weights.detach().cpu().numpy()
     if noise.sigma == 0:
-        return local.copy()
+        return local.astype(np.float32)
     return (local + noise.sigma * stream.normals(local.size)).astype(np.float32)

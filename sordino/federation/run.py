@@ -14,7 +14,7 @@ from torch import nn
 from sordino.federation.folder import RunFolder
 from sordino.federation.loop import RoundMetrics
 from sordino.federation.setup import IN_PYTHON, ModelSource, protocol_model
-from sordino.privacy.ledger import Event
+from sordino.privacy.ledger import Event, RoundCharged
 from sordino.privacy.ledger import read as read_ledger
 from sordino.protocol import Protocol, UserError
 
@@ -65,6 +65,11 @@ class Run:
             state=read_state(place.path / "model.safetensors"),
             source=model,
         )
+
+    @property
+    def rounds_paid(self) -> list[int]:
+        """The rounds in the order in which they were paid for, repetitions included."""
+        return [event.round for event in self.ledger if isinstance(event, RoundCharged)]
 
     @property
     def sizes(self) -> tuple[int, ...]:

@@ -57,6 +57,7 @@ class Setup:
     module: nn.Module
     key: Key
     noise_key: Key
+    draw_key: Key  # who takes part and which records a step draws: fresh where the noise is, or a repeated round would not be independent
     data_digest: str
 
     @property
@@ -95,6 +96,7 @@ def prepare(protocol: Protocol, *, data: DataSource | None = None, model: ModelS
     module = protocol_model(protocol, source, dataset.input_shape, dataset.outputs, classes=dataset.classes, seed=seed)
     train, test = tensors(dataset, "train"), tensors(dataset, "test")
     check_model(module, train.inputs(slice(0, 2)), dataset.outputs, net.parameters)
+    fresh = Key.from_system() if protocol.noise.secure else key
     return Setup(
         protocol=protocol,
         train=train,
@@ -105,7 +107,8 @@ def prepare(protocol: Protocol, *, data: DataSource | None = None, model: ModelS
         input_shape=dataset.input_shape,
         module=module,
         key=key,
-        noise_key=Key.from_system() if protocol.noise.secure else key,
+        noise_key=fresh,
+        draw_key=fresh,
         data_digest=shares_digest(dataset, parts),
     )
 

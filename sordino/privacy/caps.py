@@ -17,7 +17,7 @@ from sordino.protocol import ClientBudget, Everyone, Protocol, View
 
 
 @lru_cache(maxsize=256)
-def capped_rounds(protocol: Protocol, budget: ClientBudget, records: int | None = None) -> int:
+def capped_rounds(protocol: Protocol, budget: ClientBudget, records: int | None = None, repeated: tuple[int, ...] = ()) -> int:
     """In how many rounds a client may take part at most, against the server; `records` is its number of records, where known.
 
     Example:
@@ -31,10 +31,10 @@ def capped_rounds(protocol: Protocol, budget: ClientBudget, records: int | None 
     sizes = None if records is None else (records,)
 
     def allowed(rounds: int) -> bool:
-        guarantee = certify(certain, View.SERVER, budget.unit, delta=budget.delta, rounds=range(rounds), sizes=sizes)
+        guarantee = certify(certain, View.SERVER, budget.unit, delta=budget.delta, rounds=[*range(rounds), *repeated], sizes=sizes)
         return guarantee.epsilon(budget.delta) <= budget.epsilon
 
-    return largest(allowed, protocol.rounds)
+    return largest(allowed, protocol.rounds) + len(repeated)
 
 
 def largest(allowed: Callable[[int], bool], limit: int) -> int:

@@ -227,9 +227,12 @@ def capped_bounds(question: Question) -> Iterator[Bound]:
     from sordino.privacy.caps import capped_rounds
 
     protocol = question.protocol
-    if len(protocol.client) < protocol.clients:
-        return
-    most = max(capped_rounds(protocol, budget) for budget in protocol.client)
+    if len(protocol.client) < protocol.clients or len(np.unique(question.rounds)) < len(question.rounds):
+        return  # a round that was paid for twice may cost more than the first rounds, by which caps are found
+    sizes = question.sizes or (question.records,) * protocol.clients
+    if question.records is None and any(budget.unit == "record" for budget in protocol.client):
+        return  # training knows the records and finds larger caps
+    most = max(capped_rounds(protocol, budget, sizes[budget.id]) for budget in protocol.client)
     if most < len(question.rounds):
         reduced = certify_capped(question, most)
         line = f"No client takes part more than {most} times, by its own budget; earlier rounds cost the most."

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -68,6 +69,7 @@ class Ledger:
         self.cut_short = cut_short  # whether a crash had left an incomplete line, which was dropped
         self._events = list(events)
         self._charged = {(e.round, e.clients) for e in events if isinstance(e, RoundCharged)}
+        self._attempts = Counter(e.round for e in events if isinstance(e, RoundCharged))
         self._file = open(path, "r+b" if path.exists() else "x+b", buffering=0)  # noqa: SIM115 - held open on purpose
         self._file.truncate(size)
         self._file.seek(size)
@@ -111,15 +113,12 @@ class Ledger:
     def charge(self, *, round: int, clients: Iterable[int]) -> None:
         """Pay for a round: on return the line is on the disk. A repeatable round that is paid for already costs nothing more."""
         members = tuple(int(client) for client in clients)
-        earlier = sum(1 for e in self._events if isinstance(e, RoundCharged) and e.round == round) if self._is_repeat(round) else 0
+        earlier = self._attempts[round]
         if earlier > 0 and self.opened.repeatable and (round, members) in self._charged:
             return
         self._append(RoundCharged(round=round, clients=members, attempt=earlier))
         self._charged.add((round, members))
-
-    def _is_repeat(self, round: int) -> bool:
-        last = self._events[-1]
-        return isinstance(last, RoundCharged) and last.round >= round
+        self._attempts[round] += 1
 
     def _append(self, event: Event) -> None:
         line, chain = encode(event, self._chain)

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.table import Table
 
 from sordino.privacy.certify import certify
 from sordino.privacy.guarantee import Guarantee, rounded_up
-from sordino.privacy.ledger import Event, RoundCharged
-from sordino.privacy.ledger import read as read_ledger
-from sordino.privacy.spending import realised
-from sordino.protocol import Protocol, UserError, View, all_views
+from sordino.protocol import Protocol, View, all_views
+
+if TYPE_CHECKING:
+    from sordino.federation.run import Run
 
 
 def guarantees_table(guarantees: Sequence[Guarantee], delta: float, title: str) -> Table:
@@ -51,34 +49,6 @@ def notes(protocol: Protocol, guarantees: Sequence[Guarantee], delta: float) -> 
     return said
 
 
-@dataclass(frozen=True, kw_only=True)
-class SpentInRun:
-    """What the ledger of a run says: the rounds that were paid for, with repetitions, and whether it ended by diverging."""
-
-    events: tuple[Event, ...]
-    sizes: tuple[int, ...]
-    diverged: bool
-
-    @classmethod
-    def read(cls, run: Path) -> SpentInRun:
-        """Read it from the run folder."""
-        try:
-            facts = json.loads((run / "run.json").read_bytes())
-            sizes, status = tuple(facts["sizes"]), facts["status"]
-        except (OSError, ValueError, KeyError):
-            raise UserError(f"there is no run in {str(run)!r}, or its run.json is damaged.") from None
-        return cls(events=read_ledger(run / "ledger.jsonl").events, sizes=sizes, diverged=status == "diverged")
-
-    @property
-    def rounds(self) -> list[int]:
-        """The rounds in the order in which they were paid for."""
-        return [event.round for event in self.events if isinstance(event, RoundCharged)]
-
-    def realised(self, protocol: Protocol, views: Sequence[View], unit: str, delta: float) -> dict[View, dict[int, Guarantee]]:
-        """Per view and client, the bound given who took part."""
-        return {view: realised(protocol, self.events, view, unit, delta=delta, sizes=self.sizes) for view in views}
-
-
 def realised_table(planned: Guarantee, realised: dict[int, Guarantee], delta: float) -> Table:
     """The plan's bound beside the bounds of clients given who took part: the worst, the middle, the best."""
     table = Table(title=f"view {planned.view}, unit {planned.unit}, delta {delta:g}", title_justify="left")
@@ -91,14 +61,21 @@ def realised_table(planned: Guarantee, realised: dict[int, Guarantee], delta: fl
     return table
 
 
-def privacy_lines(protocol: Protocol, rounds: int, sizes: Sequence[int]) -> list[str]:
-    """What a run of so many rounds promises: the headline in full, the other views in a line."""
-    view, unit, delta = headline(protocol)
-    main = certify(protocol, view, unit, delta=delta, rounds=range(rounds), sizes=sizes)
+def views_of(run: Run) -> tuple[View, ...]:
+    """The views that a run is shown in. When a diverged one stopped depends on the data, so its last model counts as one of all."""
+    return tuple(view for view in all_views(run.protocol.clients) if run.status != "diverged" or view != View.FINAL)
+
+
+def privacy_lines(run: Run) -> list[str]:
+    """What a run promises, by what its ledger says was paid for: the headline in full, the other views in a line."""
+    view, unit, delta = headline(run.protocol)
+    if view not in views_of(run) and view == View.FINAL:
+        view = View.ROUNDS
+    main = certify(run.protocol, view, unit, delta=delta, rounds=run.rounds_paid, sizes=run.sizes)
     others = []
-    for other in all_views(protocol.clients):
+    for other in views_of(run):
         if other != view:
-            epsilon = certify(protocol, other, unit, delta=delta, rounds=range(rounds), sizes=sizes).epsilon(delta)
+            epsilon = certify(run.protocol, other, unit, delta=delta, rounds=run.rounds_paid, sizes=run.sizes).epsilon(delta)
             others.append(f"{other} {'no limit' if math.isinf(epsilon) else rounded_up(epsilon)}")
     return [main.sentence(delta), "Epsilon in the other views: " + ", ".join(others) + "."]
 
@@ -109,8 +86,8 @@ def headline(protocol: Protocol) -> tuple[View, str, float]:
     return (View.parse(budget.view), budget.unit, budget.delta) if budget is not None else (View.SERVER, "record", 1e-5)
 
 
-def spent_after(protocol: Protocol, rounds: int, sizes: Sequence[int]) -> str:
-    """What so many rounds of the plan cost, in a few words."""
+def spent_after(protocol: Protocol, rounds: Sequence[int], sizes: Sequence[int]) -> str:
+    """What these rounds of the plan cost, in a few words."""
     view, unit, delta = headline(protocol)
-    epsilon = certify(protocol, view, unit, delta=delta, rounds=range(rounds), sizes=sizes).epsilon(delta)
+    epsilon = certify(protocol, view, unit, delta=delta, rounds=rounds, sizes=sizes).epsilon(delta)
     return f"epsilon {'without limit' if math.isinf(epsilon) else '<= ' + rounded_up(epsilon)} ({view})"

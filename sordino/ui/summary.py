@@ -32,10 +32,7 @@ def summary(run: Run) -> Panel:
     rows = [
         ("Trained", f"{described(run.protocol)}; {run.facts['parameters']:,} parameters"),
         ("Result", result_line(run)),
-        *[
-            ("Privacy" if first == 0 else "", line)
-            for first, line in enumerate(privacy_lines(run.protocol, len(run.metrics["round"]), run.sizes))
-        ],
+        *[("Privacy" if first == 0 else "", line) for first, line in enumerate(privacy_lines(run))],
         ("Noise", f"sigma {run.protocol.noise.sigma:g} on each coordinate of an upload; {run.facts['noise']}"),
         ("Time", f"{duration(float(run.metrics['seconds'].sum()))}, {run.facts['engine']} engine, {run.facts['workers']} worker(s)"),
         ("Run", str(run.folder)),
@@ -68,14 +65,13 @@ def last_scores(run: Run) -> dict[str, float]:
 def as_document(run: Run) -> dict[str, Any]:
     """A run as JSON says it."""
     view, unit, delta = headline(run.protocol)
-    rounds = len(run.metrics["round"])
     return {
         "folder": str(run.folder),
         "status": run.status,
-        "rounds": rounds,
+        "rounds": len(run.metrics["round"]),
         **last_scores(run),
         "seconds": float(run.metrics["seconds"].sum()),
-        "guarantee": certify(run.protocol, view, unit, delta=delta, rounds=range(rounds), sizes=run.sizes).as_document(delta),
+        "guarantee": certify(run.protocol, view, unit, delta=delta, rounds=run.rounds_paid, sizes=run.sizes).as_document(delta),
         "noise": run.facts["noise"],
     }
 

@@ -10,24 +10,31 @@ from sordino import (
     Assumptions,
     Budget,
     BudgetExceeded,
+    ByColumn,
     ClientBudget,
     ClippedGlm,
     Constant,
+    Data,
     Dataset,
     FedAvg,
     Gaussian,
+    Mean,
     Poisson,
     Privacy,
     Run,
+    StageWise,
     UserError,
     certify,
     realised,
     resume,
     train,
 )
+from sordino.federation.evaluation import evaluate_run
 from sordino.federation.setup import prepare
 from sordino.privacy.caps import capped_rounds
+from sordino.privacy.guarantee import rounded_up
 from sordino.privacy.ledger import RoundCharged
+from sordino.ui.prices import privacy_lines
 from tests.engines.test_resume import interrupted
 from tests.support import toy_dataset, toy_protocol
 
@@ -105,6 +112,37 @@ def test_fresh_noise_drawn_again_counts_towards_a_clients_cap(tmp_path) -> None:
     assert realised(run.protocol, run.ledger)[1].epsilon(1e-5) <= 5.0
 
 
+def test_rounds_run_again_cannot_pass_a_clients_budget_under_falling_rates(tmp_path) -> None:
+    local = FedAvg(steps=2, batch=24, clip=1.0, schedule=StageWise(rate=0.25))
+    protocol = toy_protocol(rounds=30, local=local, noise=Gaussian(sigma=1.0, secure=True), client=(ClientBudget(id=1, epsilon=6.0),))
+    interrupted(tmp_path / "a", after=1, protocol=protocol)
+    run = resume(tmp_path / "a", data=toy_dataset())
+    assert [event.round for event in rounds_charged(run)].count(0) == 2
+    assert realised(run.protocol, run.ledger)[1].epsilon(1e-5) <= 6.0
+
+
+def test_budgets_count_for_clients_of_unequal_sizes(tmp_path) -> None:
+    data = toy_dataset(records=120)
+    ward = np.array(["a"] * 60 + ["b"] * 40 + ["c"] * 20)
+    wards = replace(data, columns={"ward": ward})
+    protocol = toy_protocol(
+        clients=3, rounds=20, local=LOCAL, noise=Gaussian(sigma=0.1), data=Data(name="w", partition=ByColumn(column="ward")),
+        privacy=Privacy(budget=Budget(epsilon=8.0, view="rounds")), aggregation=Mean(weights="records"),
+    )  # fmt: skip
+    protocol = replace(protocol, local=replace(LOCAL, batch=10))
+    run = train(protocol, data=wards, model="logistic", folder=tmp_path / "a")
+    assert run.status == "budget"
+    assert run.state is not None
+    assert run.sizes == (60, 40, 20)
+    shown = certify(run.protocol, "rounds", rounds=run.rounds_paid, sizes=run.sizes).epsilon(1e-5)
+    assert shown <= 8.0
+    assert f"epsilon = {rounded_up(shown)}" in privacy_lines(run)[0]
+    assert (
+        realised(run.protocol, run.ledger, "rounds", "client", sizes=run.sizes)[0].mu
+        == certify(run.protocol, "server", "client", rounds=run.rounds_paid).mu
+    )
+
+
 def test_every_released_model_stays_in_the_ball(tmp_path) -> None:
     protocol = toy_protocol(rounds=6, noise=Gaussian(sigma=5.0), assumptions=Assumptions(diameter=0.5))
     run = train(protocol, data=toy_dataset(), model="mlp", folder=tmp_path / "a")
@@ -152,6 +190,7 @@ def test_clipped_logistic_regression_learns_and_refuses_what_breaks_its_conditio
     assert run.protocol.data is not None
     assert run.protocol.data.records == 40
     assert certify(run.protocol, "final").method == "last iterate"
+    assert evaluate_run(run, binary_dataset())["accuracy"] == pytest.approx(run.metrics["accuracy"][-1])
     with pytest.raises(UserError, match="two classes"):
         train(protocol, data=toy_dataset(), model="logistic", folder=tmp_path / "b")
     with pytest.raises(UserError, match="logistic"):

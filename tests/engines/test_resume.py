@@ -16,7 +16,7 @@ import torch
 from sordino import Data, Dirichlet, Gaussian, Iid, Poisson, Run, Shards, UserError, resume, train
 from sordino.federation import storage
 from sordino.federation.folder import RunFolder
-from sordino.federation.loop import RoundMetrics
+from sordino.federation.loop import Keeper, RoundMetrics
 from sordino.privacy.ledger import RoundCharged
 from tests.support import toy_dataset, toy_protocol, without_seconds
 
@@ -119,7 +119,8 @@ def test_the_ledger_line_is_on_disk_before_any_upload_of_its_round(tmp_path, mon
     assert all(seen)
 
 
-def test_a_damaged_checkpoint_falls_back_on_the_one_before_it(tmp_path) -> None:
+def test_a_damaged_checkpoint_falls_back_on_the_one_before_it(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(Keeper, "keep", lambda self, state, last: self._folder.save_checkpoint(state))  # every round, whatever the clock
     interrupted(tmp_path / "a", after=20)
     checkpoint = tmp_path / "a" / "checkpoint"
     content = bytearray(checkpoint.read_bytes())
@@ -141,6 +142,32 @@ def test_when_every_checkpoint_is_damaged_nothing_is_changed(tmp_path, damage) -
     with pytest.raises(UserError, match="damaged"):
         resume(tmp_path / "a", data=toy_dataset())
     assert {path.name: path.read_bytes() for path in (tmp_path / "a").iterdir()} == before
+
+
+def test_seeded_noise_is_not_drawn_again_over_another_model(tmp_path) -> None:
+    def handed(activation):
+        return torch.nn.Sequential(torch.nn.Linear(6, 4), activation, torch.nn.Linear(4, 3))
+
+    def stop(metrics: RoundMetrics) -> None:
+        raise Interrupt
+
+    torch.manual_seed(1)
+    first = handed(torch.nn.Tanh())
+    with pytest.raises(Interrupt):
+        train(LONG, data=toy_dataset(), model=first, folder=tmp_path / "a", workers=1, on_round=stop)
+    other = handed(torch.nn.ReLU())
+    other.load_state_dict(first.state_dict())
+    with pytest.raises(UserError, match="another model"):
+        resume(tmp_path / "a", data=toy_dataset(), model=other)
+    assert resume(tmp_path / "a", data=toy_dataset(), model=first).status == "finished"
+
+
+def test_a_ledger_that_lost_lines_at_its_end_is_refused(tmp_path) -> None:
+    interrupted(tmp_path / "a", after=20, error=KeyboardInterrupt)
+    ledger = tmp_path / "a" / "ledger.jsonl"
+    ledger.write_bytes(b"".join(ledger.read_bytes().splitlines(keepends=True)[:5]))
+    with pytest.raises(UserError, match="lacks round 4"):
+        resume(tmp_path / "a", data=toy_dataset())
 
 
 def test_what_was_changed_since_the_start_is_refused(tmp_path) -> None:

@@ -7,6 +7,8 @@ from torch import nn
 
 from sordino import Constant, FedAvg, FedProx, FixedSize, Gaussian, Mean, Median, Poisson, Run, StageWise, UserError, train
 from sordino.engines.torch_engine import TorchEngine
+from sordino.federation.client import ClientWork
+from sordino.federation.participation import participants
 from sordino.federation.setup import prepare
 from sordino.privacy.ledger import RoundCharged
 from tests.support import toy_dataset, toy_protocol, without_seconds
@@ -72,6 +74,50 @@ def test_uploads_come_in_the_order_of_clients_however_they_finish() -> None:
     with TorchEngine(setup, workers=3) as engine:
         chosen = np.array([19, 3, 7, 0, 12, 5])
         assert [u.client for u in engine.uploads(round=0, weights=setup.initial_weights(), participants=chosen)] == chosen.tolist()
+
+
+class Deaf(nn.Module):
+    """A model whose loss does not depend on its weights: what it uploads is noise alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(3000))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x[:, :3] + 0 * self.weight.sum()
+
+
+def test_noise_is_independent_across_clients_and_rounds() -> None:
+    setup = prepare(toy_protocol(noise=Gaussian(sigma=2.0)), data=toy_dataset(), model=Deaf)
+    weights = setup.initial_weights()
+    work = ClientWork(setup)
+    noises = np.array([work.upload(client=c, round=t, weights=weights).vector - weights for c in range(5) for t in range(4)])
+    correlations = np.corrcoef(noises) - np.eye(20)
+    assert np.abs(correlations).max() < 6 / np.sqrt(3000)
+    assert noises.std() == pytest.approx(2.0, rel=0.03)
+    again = work.upload(client=2, round=1, weights=weights).vector - weights
+    assert np.array_equal(again, noises[9])
+
+
+def test_minibatches_are_fresh_in_every_step_round_and_client() -> None:
+    setup = prepare(toy_protocol(local=FedAvg(steps=40, batch=6, clip=1.0, schedule=Constant(rate=0.1))), data=toy_dataset(), model="mlp")
+    work = ClientWork(setup)
+    rows = {(c, t): [x.numpy().tobytes() for x, _ in work._batches(c, t, setup.protocol.local)] for c in range(2) for t in range(25)}
+    steps = [batch for batches in rows.values() for batch in batches]
+    assert len(set(steps)) > 0.99 * len(steps)
+    part = setup.parts[0]
+    target = setup.train.x[part[0]].numpy().tobytes()
+    hits = sum(target in batch for t in range(25) for batch in rows[0, t])
+    assert abs(hits - 1000 * 6 / 24) < 6 * np.sqrt(1000 * 0.25 * 0.75)
+
+
+def test_draws_are_fresh_where_the_noise_is_and_repeat_where_it_does() -> None:
+    for secure in (False, True):
+        protocol = toy_protocol(noise=Gaussian(sigma=0.1, secure=secure), participation=Poisson(rate=0.5), clients=20)
+        setups = [prepare(protocol, data=toy_dataset(records=400), model="mlp") for _ in range(2)]
+        drawn = [[participants(protocol, round=t, key=s.draw_key).tolist() for t in range(10)] for s in setups]
+        assert (drawn[0] == drawn[1]) == (not secure)
+        assert setups[0].parts[3].tolist() == setups[1].parts[3].tolist()
 
 
 def test_seeds_decide_everything_and_secure_noise_never_repeats(tmp_path) -> None:

@@ -50,9 +50,9 @@ def test_local_steps_are_those_of_the_paper(clip, proximal, schedule) -> None:
     batches = some_batches(6)
     flat = FlatModel(small_net())
     start = flat.weights.clone()
-    steps = train_locally(flat, start, rule, rule.schedule.rates(round=2, steps=6), batches, cross_entropy)
+    steps, trained = train_locally(flat, start, rule, rule.schedule.rates(round=2, steps=6), batches, cross_entropy)
     expected = paper_loop(small_net(), rule, 2, batches)
-    assert (flat.weights - expected).abs().max() < 2e-6
+    assert (trained - expected).abs().max() < 2e-6
     assert (start - expected).abs().max() > 1e-3
     assert steps.clipped == (6 if clip == 0.05 else 0)
 
@@ -75,8 +75,19 @@ def test_no_step_leaves_the_ball_of_the_clip_even_by_rounding(clip) -> None:
         with torch.no_grad():
             flat.weights.zero_()  # a start at zero, so that the move is not rounded against large weights
         x, y = some_batches(1, seed)[0]
-        train_locally(flat, torch.zeros_like(flat.weights), rule, [1.0], [(x * 100, y)], cross_entropy)
-        assert float(flat.weights.double().norm()) <= clip
+        _, trained = train_locally(flat, torch.zeros_like(flat.weights), rule, [1.0], [(x * 100, y)], cross_entropy)
+        assert float(trained.norm()) <= clip
+
+
+def test_small_steps_from_large_weights_are_not_rounded_past_the_clip() -> None:
+    """In float32 a step of 2e-5 on weights near 1.5 would move by up to a quarter more than it may."""
+    rate = 2e-5
+    rule = FedAvg(steps=1, batch=5, clip=1.0, schedule=Constant(rate=rate))
+    flat = FlatModel(nn.Linear(4000, 3))
+    start = torch.full_like(flat.weights, 1.5)
+    x = torch.randn(5, 4000, generator=torch.Generator().manual_seed(1)) * 100
+    _, trained = train_locally(flat, start, rule, [rate], [(x, torch.tensor([0, 1, 2, 0, 1]))], cross_entropy)
+    assert float((trained - start.double()).norm()) <= rate
 
 
 def test_a_gradient_that_is_not_finite_counts_as_zero_and_is_counted() -> None:
@@ -85,7 +96,7 @@ def test_a_gradient_that_is_not_finite_counts_as_zero_and_is_counted() -> None:
     for poison in (float("nan"), float("inf")):
         batches = [good[0], (torch.full((5, 4), poison), good[1][1]), good[2]]
         flat = FlatModel(small_net())
-        steps = train_locally(flat, flat.weights.clone(), rule, [0.5] * 3, batches, cross_entropy)
+        steps, _ = train_locally(flat, flat.weights.clone(), rule, [0.5] * 3, batches, cross_entropy)
         without = FlatModel(small_net())
         train_locally(without, without.weights.clone(), FedAvg(steps=2, batch=5, clip=1.0, schedule=Constant(rate=0.5)), [0.5] * 2,
                       [good[0], good[2]], cross_entropy)  # fmt: skip

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import norm
 
+from sordino.privacy.caps import capped_rounds
 from sordino.privacy.certify import asked, certify, valid_bounds
 from sordino.protocol import (
     Assumptions,
@@ -19,6 +20,7 @@ from sordino.protocol import (
     Continuous,
     Cyclic,
     Data,
+    Everyone,
     FedAvg,
     FedProx,
     FixedSize,
@@ -204,6 +206,74 @@ def test_an_enforced_diameter_needs_no_assumption_and_converges() -> None:
     assert mus[2] < certify(replace(bounded, rounds=100_000), "rounds").mu / 10
 
 
+GLM = ClippedGlm(steps=5, clip=1.0, schedule=Constant(rate=0.5), weight_decay=0.1)
+
+
+def simulated_final_mu(protocol: Protocol, rho: float, shift: float, shares: np.ndarray) -> float:
+    """Exact Gaussian parameter of linear dynamics w <- (1-b) w + b (rho w + share shift + noise), seen at the end only."""
+    mixing = protocol.aggregation.mixing
+    stretch, mean, variance = (1 - mixing) + mixing * rho, 0.0, 0.0
+    for _ in range(protocol.rounds):
+        mean = stretch * mean + mixing * shares.max() * shift
+        variance = stretch**2 * variance + (mixing * protocol.noise.sigma) ** 2 * float(np.square(shares).sum())
+    return mean / math.sqrt(variance)
+
+
+@pytest.mark.parametrize("mixing", [1.0, 0.3])
+@pytest.mark.parametrize("sizes", [None, [600] * 9 + [3000]])
+@pytest.mark.parametrize("participation", [None, FixedSize(size=4)])
+def test_the_final_model_of_linear_dynamics_never_reveals_more_than_priced(mixing, sizes, participation) -> None:
+    weights = "equal" if sizes is None else "records"
+    protocol = Protocol(
+        clients=10, rounds=40, local=GLM, noise=Gaussian(sigma=0.1), aggregation=Mean(mixing=mixing, weights=weights),
+        data=Data(name="x", records=600),
+    )  # fmt: skip
+    if participation is not None:
+        protocol = replace(protocol, participation=participation)
+    guarantee = certify(protocol, "final", "client", sizes=sizes)
+    shift = 2 * sum(0.5 * 0.95**k for k in range(5))
+    shares = np.full(10, 0.1) if sizes is None else np.array(sizes) / sum(sizes)
+    if participation is not None:
+        shares = np.full(4, 0.25) if sizes is None else np.array([3000, 600, 600, 600]) / 4800
+    # The dynamics of every round with the attacked client in it are one of the cases that the promise covers.
+    certain = replace(protocol, participation=Everyone())
+    bound = guarantee.mu if guarantee.mu is not None else math.inf
+    if participation is None:
+        assert simulated_final_mu(certain, 0.95**5, shift, shares) <= bound * (1 + 1e-9)
+        assert bound <= certify(certain, "rounds", "client", sizes=sizes).mu
+    elif sizes is None:
+        direct = [one for one in valid_bounds(asked(protocol, "final", "client", None, sizes)) if one.method == "last iterate"]
+        assert simulated_final_mu(certain, 0.95**5, shift, shares) <= direct[0].curve.mu * (1 + 1e-9)
+
+
+def test_last_iterate_bounds_are_not_used_where_they_do_not_hold() -> None:
+    protocol = Protocol(clients=10, rounds=40, local=GLM, noise=Gaussian(sigma=0.1), data=Data(name="x", records=600))
+    assert certify(protocol, "final").method == "last iterate"
+    budgets = tuple(ClientBudget(id=i, epsilon=1e6) for i in range(10))
+    cases = [
+        (replace(protocol, participation=Poisson(rate=0.5)), {}),
+        (replace(protocol, aggregation=Median()), {}),
+        (replace(protocol, client=budgets[:1]), {}),
+        (protocol, {"rounds": [0, 1, 1, 2]}),
+        (protocol, {"rounds": [0, 2]}),
+    ]
+    for other, options in cases:
+        methods = [bound.method for bound in valid_bounds(asked(other, "final", "record", options.get("rounds"), None))]
+        assert "last iterate" not in methods
+    for view in ("rounds", "coalition:1"):  # a client that leaves takes its noise with it
+        assert certify(replace(protocol, client=budgets[:1]), view).mu == certify(protocol, "server").mu
+    mixed = replace(protocol, aggregation=Mean(weights="records"), participation=Poisson(rate=0.5))
+    sizes = [600] * 9 + [6000]
+    assert certify(mixed, "rounds", sizes=sizes).epsilon(1e-5) == certify(mixed, "server", sizes=sizes).epsilon(1e-5)
+
+
+def test_the_smallest_client_counts_for_minibatches() -> None:
+    sizes = [60] + [6000] * 49
+    assert certify(BASE, "server", sizes=sizes).epsilon(1e-5) == certify(replace(BASE, data=Data(name="x", records=60)), "server").epsilon(
+        1e-5
+    )
+
+
 def test_clipped_logistic_regression_converges_and_matches_theory() -> None:
     rule = ClippedGlm(steps=5, clip=1.0, schedule=Constant(rate=0.5), weight_decay=0.1)
     protocol = Protocol(clients=100, rounds=10, local=rule, noise=Gaussian(sigma=0.1), data=Data(name="adult", records=600))
@@ -284,10 +354,17 @@ def test_every_guarantee_is_labelled_and_explained() -> None:
 
 def test_budgets_of_all_clients_bound_what_the_server_learns() -> None:
     budgets = tuple(ClientBudget(id=i, epsilon=5.0) for i in range(50))
-    capped = certify(replace(BASE, client=budgets), "server")
+    capped = certify(replace(MNIST, client=budgets), "server")
     assert capped.method == "client budgets"
     assert capped.epsilon(1e-5) <= 5.0
     assert certify(replace(BASE, client=budgets[:49]), "server").mu == certify(BASE, "server").mu
+    # Not knowing the records, certify cannot know how often training will let a client take part: it promises nothing from caps.
+    assert certify(replace(BASE, client=budgets), "server").mu == certify(BASE, "server").mu
+    # A record's budget says little about a whole client: as many rounds as the record's budget allows, each at the client's price.
+    rounds = max(capped_rounds(replace(MNIST, client=budgets), budget, 600) for budget in budgets)
+    assert certify(replace(MNIST, client=budgets), "server", "client").mu == pytest.approx(
+        certify(MNIST, "server", "client").mu * (rounds / 600) ** 0.5
+    )
 
 
 def test_a_run_of_a_million_rounds_is_priced_in_time() -> None:

@@ -39,6 +39,14 @@ def test_a_repeatable_round_is_paid_for_once_and_a_fresh_one_every_time(tmp_path
         assert [e.attempt for e in read(path).events if isinstance(e, RoundCharged)] == expected
 
 
+def test_going_back_several_rounds_counts_each_of_them_again(tmp_path) -> None:
+    path = written(tmp_path / "a", FRESH, rounds=5)
+    with Ledger.resume(path) as ledger:
+        for t in (3, 4, 5):
+            ledger.charge(round=t, clients=[t, t + 1])
+    assert [(e.round, e.attempt) for e in read(path).events[4:]] == [(3, 0), (4, 0), (3, 1), (4, 1), (5, 0)]
+
+
 def test_a_repeatable_round_with_other_clients_is_charged(tmp_path) -> None:
     path = written(tmp_path / "a")
     with Ledger.resume(path) as ledger:
