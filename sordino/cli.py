@@ -5,6 +5,7 @@ Rooms that need torch are imported inside the commands, so that `sordino --versi
 
 from __future__ import annotations
 
+import signal
 import sys
 from dataclasses import replace
 from importlib.resources import files
@@ -89,7 +90,7 @@ def trained(protocol: Protocol, out: Path | None, workers: int | None, device: s
     """Train with the live display; after Ctrl-C say how to go on."""
     from sordino.engines import train
     from sordino.federation.setup import Setup
-    from sordino.ui.prices import spent_after
+    from sordino.ui.prices import cap_lines, spent_after
     from sordino.ui.progress import TrainingProgress
     from sordino.ui.summary import described
 
@@ -99,15 +100,17 @@ def trained(protocol: Protocol, out: Path | None, workers: int | None, device: s
         def start(setup: Setup, folder: Path) -> None:
             where.append(folder)
             messages.print(f"Training {described(setup.protocol)}. Run folder: {folder}", soft_wrap=True)
+            for line in cap_lines(setup.protocol, setup.sizes.tolist()):
+                messages.print(line, soft_wrap=True)
             plan, sizes = setup.protocol, setup.sizes.tolist()
-            progress.start("training", rounds=plan.rounds, done=0, spent=lambda rounds: spent_after(plan, range(rounds), sizes))
+            progress.start(rounds=plan.rounds, done=0, spent=lambda rounds: spent_after(plan, range(rounds), sizes))
 
         try:
             return train(
                 protocol, folder=out, workers=workers, device=device, evaluate_every=every, on_start=start, on_round=progress.advance
             )
         except KeyboardInterrupt:
-            raise Stopped(where[0] if where else None) from None
+            raise Stopped(where[0] if where and where[0].exists() else None) from None
 
 
 @app.command()
@@ -135,7 +138,7 @@ def resume(
             plan, sizes = setup.protocol, setup.sizes.tolist()
             again = repeated_rounds(read_ledger(folder / "ledger.jsonl").events, done)
             spent = lambda rounds: spent_after(plan, [*range(rounds), *again], sizes)  # noqa: E731
-            progress.start("training", rounds=plan.rounds, done=done, spent=spent)
+            progress.start(rounds=plan.rounds, done=done, spent=spent)
 
         try:
             finished = resume(
@@ -177,6 +180,10 @@ def certify(
     from sordino.protocol import View, all_views
     from sordino.ui.prices import views_of
 
+    if plot is not None:
+        from sordino.ui.plots import checked_target, draw_certificate
+
+        checked_target(plot)
     run = loaded_run(source, sets) if source is not None and source.is_dir() else None
     protocol = run.protocol if run is not None else protocol_from(source, sets)
     offered = views_of(run) if run is not None else all_views(protocol.clients)
@@ -190,9 +197,8 @@ def certify(
     document: dict[str, object] = {"guarantees": [guarantee.as_document(delta) for guarantee in guarantees]}
     realised = {} if run is None else realised_in(run, views, unit, delta)
     if plot is not None:
-        from sordino.ui.plots import draw_certificate
-
-        draw_certificate(protocol, guarantees, delta, plot)
+        with messages.status("drawing"):
+            draw_certificate(protocol, guarantees, delta, plot)
     if json:
         if realised:
             document["realised"] = [
@@ -307,7 +313,8 @@ def check(
         print_json(parse(dumps(protocol)))
     else:
         print(dumps(protocol), end="")
-        messages.print("This protocol is valid." + (f" Picture: {picture}" if picture is not None else ""))
+        looked = f"Picture: {picture}" if picture is not None else "Its data and model were not looked at."
+        messages.print(f"This protocol is valid. {looked}")
 
 
 @app.command()
@@ -383,7 +390,8 @@ def run(arguments: list[str]) -> int:
     except click.ClickException as error:
         error.show()
         return error.exit_code
-    except click.Abort:
+    except (click.Abort, KeyboardInterrupt):
+        messages.print("sordino: stopped. Nothing was written.")
         return INTERRUPTED
     except SordinoError as error:
         messages.print(f"sordino: {error}", style="red" if messages.is_terminal else None, markup=False, soft_wrap=True)
@@ -391,5 +399,6 @@ def run(arguments: list[str]) -> int:
 
 
 def main() -> None:
-    """The `sordino` command."""
+    """The `sordino` command. A request to end (SIGTERM) is treated as Ctrl-C is: the run can be resumed."""
+    signal.signal(signal.SIGTERM, lambda number, frame: signal.raise_signal(signal.SIGINT))
     sys.exit(run(sys.argv[1:]))

@@ -1,9 +1,12 @@
-"""Hypothesis: no time limit per example, since machines differ; in continuous integration the same examples every time."""
+"""Hypothesis: no time limit per example, since machines differ, and the same examples every time.
+
+`HYPOTHESIS_PROFILE=search pytest` looks for new ones.
+"""
 
 import os
 
 from hypothesis import settings
 
-settings.register_profile("default", deadline=None)
-settings.register_profile("ci", deadline=None, derandomize=True)
-settings.load_profile("ci" if os.environ.get("CI") else "default")
+settings.register_profile("repeat", deadline=None, derandomize=True)
+settings.register_profile("search", deadline=None)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeat"))

@@ -133,15 +133,39 @@ def test_evaluating_on_other_data_says_whether_the_model_fits(capfd) -> None:
 
 
 def test_ctrl_c_stops_cleanly_and_says_how_to_go_on(tmp_path, capfd) -> None:
-    command = [sys.executable, "-m", "sordino", "train", "--set", "federation.rounds=100000", "--out", "a"]
+    endless = ["--set", "federation.rounds=100000", "--set", "local.batch=14", "--set", "privacy.budget.epsilon=1e9", "--out", "a"]
+    command = [sys.executable, "-m", "sordino", "train", *endless]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=tmp_path, start_new_session=True)
-    for _ in range(600):
+    for _ in range(1800):
         if (tmp_path / "a" / "checkpoint").exists():
             break
         time.sleep(0.05)
     os.killpg(process.pid, signal.SIGINT)  # a terminal sends it to every process of the group, workers too
-    _, err = process.communicate(timeout=30)
+    _, err = process.communicate(timeout=60)
     assert process.returncode == 130
     assert "sordino resume a" in err
     assert "Traceback" not in err
     assert json.loads((tmp_path / "a" / "run.json").read_text())["status"] == "unfinished"
+
+
+def test_ctrl_c_before_the_first_round_leaves_nothing(tmp_path, monkeypatch, capfd) -> None:
+    from sordino.engines import training
+
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(training, "run_rounds", interrupted)
+    code, _, err = answer(capfd, "train", *QUICK, "--out", "a")
+    assert code == 130
+    assert "Nothing was written" in err
+    assert not (tmp_path / "a").exists()
+
+
+def test_names_are_printed_as_they_are_and_help_is_there(capfd) -> None:
+    _, out, err = answer(capfd, "train", *QUICK, "--out", "x[red]y:boom:")
+    assert "x[red]y:boom:" in out
+    assert "x[red]y:boom:" in err
+    answer(capfd, "train", "--help")
+    code, out, _ = answer(capfd, "train", "--help")
+    assert code == 0
+    assert "built-in" in out

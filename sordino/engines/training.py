@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import platform
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -78,9 +79,13 @@ def train(
     opened = Opened(protocol=protocol_digest(setup.protocol), generator=GENERATOR, noise=seeded)
     path = made_folder(folder, setup.protocol)
     with held(path):
-        place = RunFolder.create(path, setup.protocol, facts, opened)
-        state = State(weights=setup.initial_weights(), round=0)
-        return carry_on(setup, place, state, limits, workers, device, on_start, on_round, model)
+        try:
+            place = RunFolder.create(path, setup.protocol, facts, opened)
+            state = State(weights=setup.initial_weights(), round=0)
+            return carry_on(setup, place, state, limits, workers, device, on_start, on_round, model)
+        except KeyboardInterrupt:
+            discard_unstarted(path)
+            raise
 
 
 def resume(
@@ -138,6 +143,17 @@ def carry_on(
             write_whole(place.path / "model.safetensors", save_tensors(final.to_state(torch.from_numpy(state.weights))))
     place.note(status=status, ended=now())
     return Run.load(place.path, model=model)
+
+
+def discard_unstarted(path: Path) -> None:
+    """Remove a run that was interrupted before it released anything, so that nothing is left half made."""
+    ledger = path / "ledger.jsonl"
+    if ledger.exists() and b'"event":"round"' in ledger.read_bytes():
+        return
+    for entry in path.iterdir():
+        entry.unlink()
+    with suppress(OSError):
+        path.rmdir()
 
 
 def recover_cut_line(setup: Setup, place: RunFolder, state: State) -> None:

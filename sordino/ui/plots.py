@@ -24,10 +24,8 @@ def draw_certificate(protocol: Protocol, guarantees: Sequence[Guarantee], delta:
     """Draw the three panels into a file whose suffix says the format.
 
     Raises:
-        UserError: a suffix that is not .png, .svg or .pdf, or a file that cannot be written.
+        UserError: the file cannot be written.
     """
-    if path.suffix not in SUFFIXES:
-        raise UserError(f"--plot {path}: expected a file that ends in {', '.join(SUFFIXES)}.")
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(15, 4.6), layout="constrained")
@@ -43,6 +41,14 @@ def draw_certificate(protocol: Protocol, guarantees: Sequence[Guarantee], delta:
         raise UserError(f"{path} cannot be written: {error.strerror}.") from None
 
 
+def checked_target(path: Path) -> None:
+    """Refuse a file that cannot be drawn to, before anything is computed."""
+    if path.suffix not in SUFFIXES:
+        raise UserError(f"--plot {path}: expected a file that ends in {', '.join(SUFFIXES)}.")
+    if not path.parent.is_dir():
+        raise UserError(f"--plot {path}: there is no folder {path.parent}.")
+
+
 def grouped(guarantees: Sequence[Guarantee], delta: float) -> dict[str, Guarantee]:
     """One curve for views that cannot be told apart in a picture, under a joint name; the largest of them is drawn."""
     found: list[list[Guarantee]] = []
@@ -56,7 +62,7 @@ def grouped(guarantees: Sequence[Guarantee], delta: float) -> dict[str, Guarante
 
 def draw_tradeoffs(axes: Any, curves: dict[str, Guarantee]) -> None:
     """False negatives against false positives of the best test, per view; the diagonal is guessing."""
-    alphas = np.concatenate([np.geomspace(1e-6, 0.05, 12), np.linspace(0.08, 1, 16)])
+    alphas = np.concatenate([np.geomspace(1e-5, 0.05, 7), np.linspace(0.1, 1, 10)])
     for name, guarantee in curves.items():
         axes.plot(alphas, [guarantee.beta(float(alpha)) for alpha in alphas], label=name)
     axes.plot([0, 1], [1, 0], color="grey", linestyle=":", label="guessing")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from rich.table import Table
 
+from sordino.privacy.caps import capped_rounds
 from sordino.privacy.certify import certify
 from sordino.privacy.guarantee import Guarantee, rounded_up
 from sordino.protocol import Protocol, View, all_views
@@ -78,6 +79,16 @@ def privacy_lines(run: Run) -> list[str]:
             epsilon = certify(run.protocol, other, unit, delta=delta, rounds=run.rounds_paid, sizes=run.sizes).epsilon(delta)
             others.append(f"{other} {'no limit' if math.isinf(epsilon) else rounded_up(epsilon)}")
     return [main.sentence(delta), "Epsilon in the other views: " + ", ".join(others) + "."]
+
+
+def cap_lines(protocol: Protocol, sizes: Sequence[int]) -> list[str]:
+    """How often clients with budgets of their own may take part."""
+    lines = []
+    for budget in protocol.client:
+        cap = capped_rounds(protocol, budget, sizes[budget.id])
+        often = f"takes part in at most {cap} of {protocol.rounds} rounds" if cap > 0 else "never takes part: one round would pass it"
+        lines.append(f"Client {budget.id} {often}, by its own budget of epsilon = {budget.epsilon:g}.")
+    return lines
 
 
 def headline(protocol: Protocol) -> tuple[View, str, float]:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from types import TracebackType
 
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Column
 
 from sordino.federation.loop import RoundMetrics
 from sordino.ui.console import messages
@@ -19,14 +20,15 @@ class TrainingProgress:
     """Shows rounds as they pass. It holds the display: use it as a context, and call `start` before the first round."""
 
     def __init__(self) -> None:
+        self._narrow = messages.width < 100
+        bar = [] if self._narrow else [BarColumn(bar_width=None, table_column=Column(ratio=1))]
         self._bar = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=None),
-            TextColumn("round {task.completed:.0f}/{task.total:.0f}"),
-            TextColumn("{task.fields[scores]}"),
-            TimeElapsedColumn(),
-            TextColumn("left"),
-            TimeRemainingColumn(),
+            whole("round {task.completed:.0f}/{task.total:.0f}"),
+            whole("{task.fields[scores]}"),
+            *bar,
+            TimeElapsedColumn(table_column=Column(no_wrap=True)),
+            whole("left"),
+            TimeRemainingColumn(table_column=Column(no_wrap=True)),
             console=messages,
             transient=True,
         )
@@ -40,13 +42,13 @@ class TrainingProgress:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._bar.stop()
+        if self._task is not None:
+            self._bar.stop()
 
-    def start(self, description: str, *, rounds: int, done: int, spent: Callable[[int], str]) -> None:
+    def start(self, *, rounds: int, done: int, spent: Callable[[int], str]) -> None:
         """Show the display; called after worker processes were forked, since it runs a thread of its own.
 
         Args:
-            description: what is going on.
             rounds: how many there are.
             done: how many were done earlier.
             spent: what so many rounds cost, in words.
@@ -54,14 +56,15 @@ class TrainingProgress:
         self._rounds, self._first, self._started = rounds, done, time.monotonic()
         self._spent, self._priced = spent, 0
         if self._task is not None:
-            self._bar.update(self._task, description=description, total=rounds, completed=done, visible=True)
+            self._bar.update(self._task, total=rounds, completed=done, visible=True)
             self._bar.start()
 
     def advance(self, metrics: RoundMetrics) -> None:
         """Count a round."""
         if metrics.loss is not None:
-            accuracy = f"  accuracy {100 * metrics.accuracy:.1f} %" if metrics.accuracy is not None else ""
-            self._scores = f"loss {metrics.loss:.3f}{accuracy}"
+            loss = f"loss {metrics.loss:.3f}" if metrics.accuracy is None or not self._narrow else ""
+            accuracy = f"accuracy {100 * metrics.accuracy:.1f} %" if metrics.accuracy is not None else ""
+            self._scores = f"{loss}  {accuracy}".strip()
         done = metrics.round + 1
         if done > self._priced:
             # Priced a few rounds ahead, so that the display never shows less than was spent.
@@ -72,4 +75,11 @@ class TrainingProgress:
         elif done == self._rounds or done % max(1, self._rounds // LINES) == 0:
             spent = time.monotonic() - self._started
             left = spent / (done - self._first) * (self._rounds - done)
-            messages.print(f"round {done}/{self._rounds}  {self._scores}  {self._privacy}  {spent:.0f} s passed, {left:.0f} s left")
+            messages.print(
+                f"round {done}/{self._rounds}  {self._scores}  {self._privacy}  {spent:.0f} s passed, {left:.0f} s left", soft_wrap=True
+            )
+
+
+def whole(text: str) -> TextColumn:
+    """A column that is never cut."""
+    return TextColumn(text, table_column=Column(no_wrap=True))

@@ -46,15 +46,15 @@ def summary(run: Run) -> Panel:
 
 
 def result_line(run: Run) -> str:
-    """How well it went, on public test records."""
+    """How well it went, on test records."""
     if run.status == "diverged":
         return f"the model was no longer finite after round {int(run.metrics['round'][-1]) + 1}; the last finite one is kept"
     final = last_scores(run)
     if math.isnan(final["loss"]):
         return "not scored"
     if math.isnan(final["accuracy"]):
-        return f"loss {final['loss']:.4f} on public test records  {sparkline(-run.metrics['loss'])}"
-    return f"accuracy {percent(final['accuracy'])} on public test records, loss {final['loss']:.3f}  {sparkline(run.metrics['accuracy'])}"
+        return f"loss {final['loss']:.4f} on test records  {sparkline(-run.metrics['loss'])}"
+    return f"accuracy {percent(final['accuracy'])} on test records, loss {final['loss']:.3f}  {sparkline(run.metrics['accuracy'])}"
 
 
 def last_scores(run: Run) -> dict[str, float]:

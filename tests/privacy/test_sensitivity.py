@@ -62,8 +62,8 @@ def test_quadratic_losses_stretch_no_more_than_allowed(rates: list[float], stron
         for rate in rates:
             distance = distance - rate * (curvature * distance + proximal * (distance - 1.0))
         allowed = sensitivity.fedprox_contraction(rates, strong=strong, smoothness=strong + extra, proximal=proximal)
-        assert abs(distance) <= allowed * (1 + 1e-9)
-        assert allowed <= sensitivity.fedprox_expansion(rates, strong + extra, proximal) * (1 + 1e-9)
+        assert abs(distance) <= allowed * (1 + 1e-9) + 1e-12  # a rate that nearly cancels leaves rounding only
+        assert allowed <= sensitivity.fedprox_expansion(rates, strong + extra, proximal) * (1 + 1e-9) + 1e-12
 
 
 def test_fedprox_without_a_pull_is_fedavg() -> None:
