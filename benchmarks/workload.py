@@ -36,8 +36,9 @@ def lenet5() -> nn.Module:
 def dataset(images: np.ndarray, labels: np.ndarray) -> Dataset:
     """Images in Sordino's form. Nothing is scored, so the test records are a few of the same."""
     classes = tuple(str(label) for label in range(CLASSES))
-    few = slice(0, BATCH)
-    return Dataset(name="random", x_train=images, y_train=labels, x_test=images[few], y_test=labels[few], classes=classes)
+    test = {"x_test": images[:BATCH], "y_test": labels[:BATCH]}
+    scale = np.float32(1 / 255 if images.dtype == np.uint8 else 1)
+    return Dataset(name="random", x_train=images, y_train=labels, **test, classes=classes, scale=np.asarray(scale))
 
 
 def protocol(*, steps: int, clients: int = CLIENTS, participants: int | None = None, data: str = "random") -> Protocol:
