@@ -34,15 +34,25 @@ def summary(run: Run) -> Panel:
         ("Result", result_line(run)),
         *[("Privacy" if first == 0 else "", line) for first, line in enumerate(privacy_lines(run))],
         ("Noise", f"sigma {run.protocol.noise.sigma:g} on each coordinate of an upload; {run.facts['noise']}"),
-        ("Time", f"{duration(float(run.metrics['seconds'].sum()))}, {run.facts['engine']} engine, {run.facts['workers']} worker(s)"),
+        ("Time", f"{duration(float(run.metrics['seconds'].sum()))}, {run.facts['engine']} engine, workers: {run.facts['workers']}"),
         ("Run", str(run.folder)),
-        ("Next", f"sordino certify {run.folder}     what each adversary learns, at most"),
-        ("", f"sordino evaluate {run.folder}    its model, class by class"),
-        ("", "sordino new                        a protocol of your own to start from"),
+        *next_steps(run),
     ]
     words = {"finished": ("finished", "green"), "diverged": ("diverged", "red"), "budget": ("stopped by the budget", "yellow")}
     title = Text(*words.get(run.status, (run.status, "")))
     return Panel(facts_table(rows), title=title, title_align="left", expand=False)
+
+
+def next_steps(run: Run) -> list[tuple[str, str]]:
+    """What to type next, aligned."""
+    commands = {
+        f"sordino certify {run.folder}": "what each adversary learns, at most",
+        f"sordino evaluate {run.folder}": "its model, class by class",
+        "sordino new": "a protocol of your own to start from",
+    }
+    width = max(len(command) for command in commands)
+    words = ["Next", *[""] * (len(commands) - 1)]
+    return [(word, f"{command:{width}}  {meaning}") for word, (command, meaning) in zip(words, commands.items(), strict=True)]
 
 
 def result_line(run: Run) -> str:
