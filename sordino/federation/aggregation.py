@@ -17,9 +17,10 @@ def aggregate(rule: Aggregation, current: np.ndarray, uploads: Iterable[np.ndarr
 
     Args:
         rule: the protocol's aggregation.
-        current: the present global model.
-        uploads: one vector per participant.
-        weights: one positive number per participant, of any sum; a median ignores them.
+        current: the present global model; or a table, with one training a row.
+        uploads: one such array per participant.
+        weights: one positive number per participant, of any sum; or one per participant and row, zero where it did not take part in
+            that training. A median ignores them.
 
     Example:
         >>> from sordino.protocol import Mean
@@ -33,18 +34,19 @@ def aggregate(rule: Aggregation, current: np.ndarray, uploads: Iterable[np.ndarr
     total = np.zeros(current.shape, dtype=np.float64)
     for upload, weight in zip(uploads, weights, strict=True):
         with np.errstate(invalid="ignore"):  # infinities of both signs: the caller notices that the model diverged
-            total += upload if weight == 1 else np.multiply(upload, weight, dtype=np.float64)
-    total /= weights.sum()
+            total += upload if np.ndim(weight) == 0 and weight == 1 else np.multiply(upload, weight, dtype=np.float64)
+    shares = weights.sum(axis=0)
+    total /= np.where(shares > 0, shares, 1.0)
     if rule.mixing != 1.0:
         total = (1.0 - rule.mixing) * current.astype(np.float64) + rule.mixing * total
-    return total.astype(current.dtype)
+    return np.where(shares > 0, total, current).astype(current.dtype)
 
 
 def coordinate_median(uploads: list[np.ndarray], block: int = 1 << 16) -> np.ndarray:
     """Median of every coordinate, a block of coordinates at a time so that the sorted copy stays small."""
-    size = uploads[0].size
-    parts = [np.median(np.stack([u[start : start + block] for u in uploads]), axis=0) for start in range(0, size, block)]
-    return np.concatenate(parts)
+    size = uploads[0].shape[-1]
+    parts = [np.median(np.stack([u[..., start : start + block] for u in uploads]), axis=0) for start in range(0, size, block)]
+    return np.concatenate(parts, axis=-1)
 
 
 def projected(weights: np.ndarray, centre: np.ndarray, diameter: float) -> np.ndarray:
@@ -55,8 +57,8 @@ def projected(weights: np.ndarray, centre: np.ndarray, diameter: float) -> np.nd
         [0.6000000238418579, 0.800000011920929]
     """
     move = weights.astype(np.float64) - centre
-    distance, radius = float(np.linalg.norm(move)), diameter / 2 * (1 - 1e-6)
-    return weights if distance <= radius else (centre + move * (radius / distance)).astype(weights.dtype)
+    distance, radius = np.linalg.norm(move, axis=-1, keepdims=True), diameter / 2 * (1 - 1e-6)
+    return np.where(distance <= radius, weights, (centre + move * (radius / np.maximum(distance, radius))).astype(weights.dtype))
 
 
 def upload_weights(rule: Aggregation, sizes: np.ndarray) -> np.ndarray:

@@ -12,8 +12,8 @@ from sordino.federation.linear import train_clipped_glm
 from sordino.federation.local import LocalSteps, noisy_upload, train_locally
 from sordino.federation.models.bounded import bounded_features
 from sordino.federation.models.flat import FlatModel
-from sordino.federation.models.losses import evaluate_batch, loss_for
-from sordino.federation.randomness import Purpose
+from sordino.federation.models.losses import evaluate_batch, module_loss
+from sordino.federation.randomness import Key, Purpose, Stream
 from sordino.federation.setup import Setup
 from sordino.protocol import ClippedGlm, FedAvg
 
@@ -46,7 +46,7 @@ class ClientWork:
         self._device = torch.device(device)
         self._model = FlatModel(setup.module, device=device)
         self._train, self._test = setup.train.to(self._device), setup.test.to(self._device)
-        self._loss = loss_for(setup.train.y)
+        self._loss = module_loss(setup.module, setup.train.y)
 
     def upload(self, *, client: int, round: int, weights: np.ndarray) -> Upload:
         """Train a client from the global model and add its noise."""
@@ -55,10 +55,13 @@ class ClientWork:
         if isinstance(rule, ClippedGlm):
             steps, trained = self._train_linear(client, start, rule, rates)
         else:
-            self._seed_layers(self._setup.key.stream(Purpose.LOCAL_MODEL, client=client, round=round).seed())
+            self._seed_layers(self._stream(self._setup.key, Purpose.LOCAL_MODEL, client, round).seed())
             steps, trained = train_locally(self._model, start, rule, rates, self._batches(client, round, rule), self._loss)
-        stream = self._setup.noise_key.stream(Purpose.UPLOAD_NOISE, client=client, round=round)
+        stream = self._stream(self._setup.noise_key, Purpose.UPLOAD_NOISE, client, round)
         return Upload(client=client, vector=noisy_upload(trained, self._setup.protocol.noise, stream), steps=steps)
+
+    def _stream(self, key: Key, purpose: Purpose, client: int, round: int) -> Stream:
+        return key.stream(purpose, training=self._setup.training, client=client, round=round)
 
     def _seed_layers(self, seed: int) -> None:
         # Layers that draw for themselves (dropout) use torch's own generator. `torch.manual_seed` would do, but takes a third of
@@ -77,7 +80,8 @@ class ClientWork:
 
     def _batches(self, client: int, round: int, rule: FedAvg) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         part = self._setup.parts[client]
-        draws = self._setup.draw_key.stream(Purpose.MINIBATCH, client=client, round=round).subsets(rule.steps, rule.batch, len(part))
+        stream = self._stream(self._setup.draw_key, Purpose.MINIBATCH, client, round)
+        draws = stream.subsets(rule.steps, rule.batch, len(part))
         for rows in torch.from_numpy(part[draws]).to(self._device):
             yield self._train.inputs(rows), self._train.y.index_select(0, rows)
 

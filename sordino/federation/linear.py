@@ -6,6 +6,8 @@ stands outside the clip and acts on every coordinate. Batches are all records, o
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -17,7 +19,7 @@ def train_clipped_glm(weights: Tensor, features: Tensor, labels: Tensor, rule: C
     """Run the steps, changing `weights` in place.
 
     Args:
-        weights: one per feature.
+        weights: one per feature; or a table, with one training a row.
         features: one record a row, of norm at most `rule.feature_norm`, its last coordinate belonging to the bias.
         labels: 0 or 1 for each record.
         rule: the rule.
@@ -31,9 +33,9 @@ def train_clipped_glm(weights: Tensor, features: Tensor, labels: Tensor, rule: C
     clipped = 0
     for step, rate in enumerate(rates):
         turn = slice((step % turns) * size, (step % turns + 1) * size)
-        residuals = torch.sigmoid(features[turn] @ weights) - targets[turn]
+        residuals = torch.sigmoid(weights @ features[turn].t()) - targets[turn]
         clipped += int((residuals.abs() > limits[turn]).sum())
         bounded = torch.minimum(torch.maximum(residuals, -limits[turn]), limits[turn])
-        gradient = features[turn].t() @ (bounded / size)
+        gradient = (bounded / size) @ features[turn]
         weights.mul_(1.0 - rate * rule.weight_decay).sub_(gradient, alpha=rate)
-    return LocalSteps(clipped=clipped, clips=len(rates) * size, nonfinite=0)
+    return LocalSteps(clipped=clipped, clips=len(rates) * size * math.prod(weights.shape[:-1]), nonfinite=0)

@@ -113,7 +113,7 @@ def one_round(
     started = time.perf_counter()
     protocol, t = setup.protocol, state.round
     # Who takes part is drawn independently of all data; clients whose own budget is spent stay away.
-    chosen = attendance.admit(participants(protocol, round=t, key=setup.draw_key))
+    chosen = attendance.admit(participants(protocol, round=t, key=setup.draw_key, training=setup.training))
     # Charge, then release: the line is on disk before any upload exists.
     with writing(ledger.path):
         ledger.charge(round=t, clients=chosen)

@@ -9,26 +9,36 @@ import numpy as np
 
 from sordino.federation.randomness import Key, Purpose
 from sordino.privacy.ledger import Event, Opened, RoundCharged
-from sordino.protocol import Everyone, FixedSize, Protocol
+from sordino.protocol import Everyone, Poisson, Protocol
 
 
-def participants(protocol: Protocol, *, round: int, key: Key) -> np.ndarray:
+def participants(protocol: Protocol, *, round: int, key: Key, training: int = 0) -> np.ndarray:
     """The clients of a round in ascending order, drawn independently of any data and of other rounds; possibly nobody.
 
     Example:
         >>> participants(protocol, round=0, key=Key.from_seed(1))  # doctest: +SKIP
         array([ 2,  3,  7])
     """
-    rule = protocol.participation
-    if isinstance(rule, Everyone):
-        return np.arange(protocol.clients)
-    stream = key.stream(Purpose.PARTICIPATION, round=round)
-    if isinstance(rule, FixedSize):
-        return np.sort(stream.subset(rule.size, protocol.clients))
-    if rule.rate == 1.0:
-        return np.arange(protocol.clients)
-    # A 64-bit word is below floor(rate 2^64) with a probability that is at most the rate.
-    return np.flatnonzero(stream.words(protocol.clients) < np.uint64(int(rule.rate * 2.0**64)))
+    return np.flatnonzero(attendances(protocol, round=round, key=key, trainings=range(training, training + 1))[0])
+
+
+def attendances(protocol: Protocol, *, round: int, key: Key, trainings: range) -> np.ndarray:
+    """Who takes part in a round of each of several trainings: True or False, one training a row, one client a column.
+
+    Example:
+        >>> attendances(protocol, round=0, key=Key.from_seed(1), trainings=range(2)).shape  # doctest: +SKIP
+        (2, 50)
+    """
+    rule, shape = protocol.participation, (len(trainings), protocol.clients)
+    if isinstance(rule, Everyone) or (isinstance(rule, Poisson) and rule.rate == 1.0):
+        return np.ones(shape, dtype=bool)
+    stream = key.stream(Purpose.PARTICIPATION, training=trainings.start, round=round)
+    if isinstance(rule, Poisson):
+        # A 64-bit word is below floor(rate 2^64) with a probability that is at most the rate.
+        return stream.words(protocol.clients, len(trainings)).reshape(shape) < np.uint64(int(rule.rate * 2.0**64))
+    present = np.zeros(shape, dtype=bool)
+    np.put_along_axis(present, stream.subsets(1, rule.size, protocol.clients, len(trainings)), True, axis=1)
+    return present
 
 
 class Attendance:

@@ -3,6 +3,9 @@
 There is no generator state. The position of a draw is fixed by (purpose, training, client, round, step), so a draw is the same
 whichever process makes it, in whichever order, and after any interruption. The key comes from the seed (research: whoever knows
 the seed can subtract the noise) or from the operating system; both run through the code below.
+
+An audit trains thousands of times. So that their draws can be made in one go, `LANES` trainings share a keystream and read it side
+by side, one row each: training 3 reads what follows training 2's draw of the same length.
 """
 
 from __future__ import annotations
@@ -17,7 +20,12 @@ import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext
 from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
 
+from sordino.protocol import UserError
+
 GENERATOR = "chacha20-sha256-boxmuller/1"  # stored with every run; a new number if one bit of any draw changes
+
+
+LANES = 4096  # trainings that share a keystream
 
 
 class Purpose(Enum):
@@ -55,64 +63,76 @@ class Key:
     def stream(self, purpose: Purpose, *, training: int = 0, client: int = 0, round: int = 0, step: int = 0) -> Stream:
         """The keystream of one purpose at one place of one training.
 
-        RFC 8439 has 96 bits of nonce: client, round and step fill them. Purpose and training choose the key instead.
+        RFC 8439 has 96 bits of nonce: client, round and step fill them. Purpose and group of trainings choose the key instead.
         """
-        label = f"sordino stream {purpose.value} {training}".encode()
+        group, lane = divmod(training, LANES)
+        label = f"sordino stream {purpose.value} {group}".encode()
         subkey = hashlib.sha256(self.secret + label).digest()
         nonce = b"".join(place.to_bytes(4, "little") for place in (client, round, step))
-        return Stream(subkey=subkey, nonce=nonce)
+        return Stream(subkey=subkey, nonce=nonce, lane=lane)
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Stream:
-    """One keystream, always read from its beginning: equal calls give equal draws."""
+    """One keystream, always read from its beginning: equal calls give equal draws.
+
+    What is read is a table with one row per training; `lane` is the row of this one. Methods that take `trainings` also return the
+    rows that follow, with a leading axis.
+    """
 
     subkey: bytes
     nonce: bytes
+    lane: int = 0
 
-    def bytes(self, count: int) -> bytes:
-        """The first `count` bytes, block counter from 0."""
-        return self._encryptor().update(bytes(count))
+    def bytes(self, count: int, trainings: int = 1) -> bytes:
+        """`count` bytes for each training, block counter from 0."""
+        encryptor, skip = self._encryptor(self.lane * count)
+        return encryptor.update(bytes(skip + count * trainings))[skip:]
 
-    def _encryptor(self) -> CipherContext:
-        return Cipher(ChaCha20(self.subkey, bytes(4) + self.nonce), mode=None).encryptor()
+    def _encryptor(self, start: int) -> tuple[CipherContext, int]:
+        """The keystream from the block that holds byte `start`, and how many bytes of that block come before it."""
+        block, skip = divmod(start, 64)
+        if block >= 2**32:
+            raise UserError("a model this large cannot be trained so many times side by side: train it one by one")
+        return Cipher(ChaCha20(self.subkey, block.to_bytes(4, "little") + self.nonce), mode=None).encryptor(), skip
 
-    def words(self, count: int) -> np.ndarray:
-        """The first `count` 64-bit words, little-endian."""
-        return np.frombuffer(self.bytes(8 * count), dtype="<u8")
+    def words(self, count: int, trainings: int = 1) -> np.ndarray:
+        """`count` 64-bit words for each training, little-endian."""
+        return np.frombuffer(self.bytes(8 * count, trainings), dtype="<u8")
 
     def normals(self, count: int) -> np.ndarray:
-        """Independent standard normals in float64, a Box-Muller pair from every two words.
+        """Independent standard normals in float64, a Box-Muller pair from every two words."""
+        return self.normals_of(1, count)[0]
+
+    def normals_of(self, trainings: int, count: int) -> np.ndarray:
+        """The same for several trainings, one a row.
 
         The radius uses 52 bits, so normals reach 8.5: a uniform of 32 bits would cut the tail at 6.7, which a model of a million
         parameters notices.
         """
-        out = np.empty(count + count % 2)
-        encryptor = self._encryptor()
+        width = count + count % 2
+        out = np.empty(trainings * width)
+        encryptor, skip = self._encryptor(8 * self.lane * width)
+        encryptor.update(bytes(skip))
         for start in range(0, len(out), BLOCK):
             block = out[start : start + BLOCK].reshape(-1, 2)
             words = np.frombuffer(encryptor.update(bytes(block.nbytes)), dtype="<u8").reshape(-1, 2)
             fill_normal_pairs(words, block)
-        return out[:count]
+        return out.reshape(trainings, width)[:, :count]
 
     def subset(self, size: int, population: int) -> np.ndarray:
         """`size` distinct numbers below `population`, every ordered choice equally likely (to within 2^-40)."""
         return self.subsets(1, size, population)[0]
 
-    def subsets(self, count: int, size: int, population: int) -> np.ndarray:
-        """`count` independent subsets, one a row: the first `size` places of a Fisher-Yates shuffle, kept sparse."""
+    def subsets(self, count: int, size: int, population: int, trainings: int = 1) -> np.ndarray:
+        """`count` independent subsets for each training, one a row: the first `size` places of a Fisher-Yates shuffle, kept sparse."""
+        rows = count * trainings
         if size == population:
-            return np.broadcast_to(np.arange(population), (count, population))
+            return np.broadcast_to(np.arange(population), (rows, population))
         places = np.arange(size, dtype=np.uint64)
         spans = np.uint64(population) - places
-        swaps = scaled(self.words(count * size).reshape(count, size), spans) + places
-        chosen = np.empty((count, size), dtype=np.int64)
-        for row, targets in enumerate(swaps.tolist()):
-            moved: dict[int, int] = {}
-            for place, target in enumerate(targets):
-                chosen[row, place] = moved.get(target, target)
-                moved[target] = moved.get(place, place)
-        return chosen
+        swaps = scaled(self.words(count * size, trainings).reshape(rows, size), spans) + places
+        return shuffled_heads(swaps.astype(np.int64), population) if rows > SPARSE else sparse_heads(swaps)
 
     def seed(self) -> int:
         """A 63-bit seed for a library that keeps a generator of its own."""
@@ -121,6 +141,36 @@ class Stream:
     def numpy(self) -> np.random.Generator:
         """A numpy generator for what has no need to be the same in every engine, such as the partition of data."""
         return np.random.Generator(np.random.Philox(key=self.words(2)))
+
+
+SPARSE = 256  # rows above which whole columns are shuffled at once
+
+
+def sparse_heads(swaps: np.ndarray) -> np.ndarray:
+    """The first places of a shuffle, row by row, given which place each is exchanged with; costs as much as there are swaps."""
+    chosen = np.empty(swaps.shape, dtype=np.int64)
+    for row, targets in enumerate(swaps.tolist()):
+        moved: dict[int, int] = {}
+        for place, target in enumerate(targets):
+            chosen[row, place] = moved.get(target, target)
+            moved[target] = moved.get(place, place)
+    return chosen
+
+
+def shuffled_heads(swaps: np.ndarray, population: int) -> np.ndarray:
+    """The same for many rows at once.
+
+    Example:
+        >>> swaps = np.array([[2, 1], [0, 2]])
+        >>> shuffled_heads(swaps, 3).tolist() == sparse_heads(swaps).tolist()
+        True
+    """
+    rows = np.arange(len(swaps))
+    table = np.broadcast_to(np.arange(population), (len(swaps), population)).copy()
+    for place in range(swaps.shape[1]):
+        target = swaps[:, place]
+        table[rows, target], table[rows, place] = table[rows, place], table[rows, target]
+    return table[:, : swaps.shape[1]]
 
 
 def scaled(words: np.ndarray, spans: np.ndarray) -> np.ndarray:

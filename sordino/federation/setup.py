@@ -59,6 +59,7 @@ class Setup:
     noise_key: Key
     draw_key: Key  # who takes part and which records a step draws: fresh where the noise is, or a repeated round would not be independent
     data_digest: str
+    training: int = 0  # which of the trainings that share the keys this is; audits train many times
 
     @property
     def sizes(self) -> np.ndarray:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
 Loss = Callable[[Tensor, Tensor], Tensor]  # (outputs, targets) to the mean loss of a batch, a scalar that can be differentiated
@@ -43,6 +43,18 @@ def loss_for(targets: Tensor) -> Loss:
         ('cross_entropy', 'mean_squared_error')
     """
     return mean_squared_error if targets.is_floating_point() else cross_entropy
+
+
+def module_loss(module: nn.Module, targets: Tensor) -> Loss:
+    """The loss that a model brings along as its method `loss(outputs, targets)`, or else the one that suits the targets.
+
+    Example:
+        >>> import torch
+        >>> module_loss(nn.Linear(2, 1), torch.tensor([0.5])).__name__
+        'mean_squared_error'
+    """
+    own = getattr(module, "loss", None)
+    return own if callable(own) else loss_for(targets)
 
 
 class Evaluation(NamedTuple):

@@ -1,0 +1,1 @@
+"""What an adversary really gets: measured lower bounds."""

@@ -1,0 +1,240 @@
+"""Worst cases as data: the two neighbouring data sets on which a protocol reveals as much as its bound allows.
+
+A record of the worst case is a loss: a slope for every parameter and a curvature along the first one, so that a record's loss is
+<slope, w> + curvature w_0^2 / 2. Such losses are trained by the same steps, clip, noise and mean as any other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from scipy.stats import norm
+from torch import Tensor, nn
+
+from sordino.federation.aggregation import upload_weights
+from sordino.federation.many import ManyClients
+from sordino.federation.models.bounded import BoundedLogistic
+from sordino.federation.models.losses import Loss
+from sordino.federation.randomness import Key
+from sordino.federation.setup import Setup, Tensors
+from sordino.protocol import ClippedGlm, Constant, Cyclic, Mean, Protocol, View
+
+PARAMETERS = 2  # the record acts along the first parameter; the second is there to see that nothing leaks into it
+STEEP = 10.0  # a flipped record's gradient over the clip, so that the clip is exercised
+FAR = 1e4  # features of the canary of clipped-glm before they are scaled into the ball: its bias coordinate becomes negligible
+
+
+class GivenLosses(nn.Module):
+    """Parameters whose loss is given by the records.
+
+    Example:
+        >>> model = GivenLosses()
+        >>> model(torch.tensor([[3.0, 0.0, 1.0]]))  # slope 3 along the first parameter, curvature 1, at zero
+        tensor([0.], grad_fn=<AddBackward0>)
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(PARAMETERS))
+
+    def forward(self, records: Tensor) -> Tensor:
+        return records[:, :PARAMETERS] @ self.weight + records[:, PARAMETERS] / 2 * self.weight[0] ** 2
+
+    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """The outputs are the losses."""
+        return outputs.mean()
+
+    def many(self) -> ManyGivenLosses:
+        """The same for many trainings at once."""
+        return ManyGivenLosses()
+
+
+class ManyGivenLosses:
+    """Models of many trainings, one a row, with the gradient of `GivenLosses` in closed form. It holds the rows."""
+
+    weights: Tensor
+    gradients: Tensor
+
+    def load(self, vector: Tensor) -> None:
+        """Take over the rows."""
+        self.weights = vector.clone()
+
+    def loss_gradient(self, inputs: Tensor, targets: Tensor, loss: Loss) -> float:
+        """Gradients of one batch that all rows share, (records, entries), or of one for each row, (rows, records, entries)."""
+        means = inputs.mean(dim=-2)
+        self.gradients = means[..., :PARAMETERS] + torch.zeros_like(self.weights)
+        self.gradients[:, 0] += means[..., PARAMETERS] * self.weights[:, 0]
+        return 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pair:
+    """Two federations that differ in the unit of one client, and what is known of them."""
+
+    zero: Setup
+    one: Setup
+    attacked: int
+    description: str
+
+    def side(self, number: int) -> Setup:
+        """The data set (0) or its neighbour (1)."""
+        return self.one if number == 1 else self.zero
+
+
+def worst_pair(protocol: Protocol, view: View, unit: str, *, key: Key, rounds: int, sizes: Sequence[int] | None = None) -> Pair:
+    """The pair that comes closest to the bound of a view.
+
+    The attacked client is the one with the largest share in the mean. For who sees the last model only, what the other clients do
+    with the models matters too, so their losses are chosen by `best_curvature`.
+
+    Example:
+        >>> from sordino.protocol import FedAvg, Gaussian
+        >>> rule = FedAvg(steps=2, batch=4, clip=1.0, schedule=Constant(rate=0.1))
+        >>> protocol = Protocol(clients=3, rounds=2, local=rule, noise=Gaussian(sigma=1.0))
+        >>> pair = worst_pair(protocol, View.SERVER, "record", key=Key.from_seed(1), rounds=2)
+        >>> pair.zero.train.x[pair.zero.parts[pair.attacked][0]].tolist()
+        [40.0, 0.0, 0.0]
+    """
+    held = tuple(sizes) if sizes is not None else (client_size(protocol),) * protocol.clients
+    if isinstance(protocol.local, ClippedGlm):
+        return clipped_glm_pair(protocol, unit, held, key)
+    curvature = 0.0
+    if view == View.FINAL and isinstance(protocol.aggregation, Mean):
+        curvature = best_curvature(protocol, unit, held, key, rounds)
+    return linear_pair(protocol, unit, held, key, curvature)
+
+
+def client_size(protocol: Protocol) -> int:
+    """Records of a client; where the protocol does not say, one batch, so that the record is in every step."""
+    records = protocol.data.records if protocol.data is not None else None
+    return records if records is not None else protocol.local.batch or 1
+
+
+def linear_pair(protocol: Protocol, unit: str, sizes: tuple[int, ...], key: Key, curvature: float) -> Pair:
+    """Linear losses, flipped in the attacked client (THEORY A2, A3); the others' losses are flat, or curved along the first parameter.
+
+    With curvature below zero the other clients drive models apart, which keeps early rounds visible in the last model (A7, tight).
+    """
+    attacked = int(np.argmax(sizes))
+    batch = protocol.local.batch or 1
+    records = np.zeros((sum(sizes), PARAMETERS + 1), dtype=np.float32)
+    records[:, PARAMETERS] = curvature
+    parts = consecutive(sizes)
+    records[parts[attacked], PARAMETERS] = 0.0
+    flipped = parts[attacked] if unit == "client" else parts[attacked][:1]
+    # One record among the batch has all of the gradient; a whole client of such records shares it.
+    records[flipped, 0] = STEEP * protocol.local.clip * (1 if unit == "client" else batch)
+    neighbour = records.copy()
+    neighbour[flipped, 0] *= -1
+    targets = np.zeros(len(records), dtype=np.float32)
+    setups = [setup_of(protocol, x, targets, parts, GivenLosses(), key) for x in (records, neighbour)]
+    words = f"linear losses with {'a record' if unit == 'record' else 'a client'} flipped at {STEEP:g} times the clip"
+    drawn = unit == "record" and batch < sizes[attacked]
+    words += f", drawn into a step with probability {batch}/{sizes[attacked]}" if drawn else ""
+    words += f"; the other clients' losses have curvature {curvature:.3g}" if curvature != 0 else ""
+    return Pair(zero=setups[0], one=setups[1], attacked=attacked, description=words)
+
+
+def clipped_glm_pair(protocol: Protocol, unit: str, sizes: tuple[int, ...], key: Key) -> Pair:
+    """A canary of clipped logistic regression whose features no other record shares; neighbours differ in its label.
+
+    Its gradient has norm V as long as its prediction stays unsure, so the two data sets pull with V and -V.
+    """
+    attacked = int(np.argmax(sizes))
+    parts = consecutive(sizes)
+    records = np.zeros((sum(sizes), 1), dtype=np.float32)
+    labels = np.arange(sum(sizes)) % 2
+    flipped = parts[attacked] if unit == "client" else parts[attacked][:1]
+    records[flipped, 0] = FAR * protocol.local.feature_norm if isinstance(protocol.local, ClippedGlm) else FAR
+    setups = []
+    for label in (0, 1):
+        targets = labels.copy()
+        targets[flipped] = label
+        norm = protocol.local.feature_norm if isinstance(protocol.local, ClippedGlm) else 1.0
+        setups.append(setup_of(protocol, records, targets, parts, BoundedLogistic(1, norm), key))
+    whose = "a record" if unit == "record" else "all records of a client"
+    return Pair(zero=setups[0], one=setups[1], attacked=attacked, description=f"{whose} on a feature of its own, with its label turned")
+
+
+def consecutive(sizes: Sequence[int]) -> tuple[np.ndarray, ...]:
+    """Records shared out in order."""
+    return tuple(np.split(np.arange(sum(sizes)), np.cumsum(sizes)[:-1]))
+
+
+def setup_of(protocol: Protocol, x: np.ndarray, y: np.ndarray, parts: tuple[np.ndarray, ...], module: nn.Module, key: Key) -> Setup:
+    """A federation on given records."""
+    records = Tensors(x=torch.from_numpy(x), y=torch.from_numpy(y), scale=torch.ones(()), shift=torch.zeros(()))
+    return Setup(
+        protocol=protocol,
+        train=records,
+        test=replace(records, x=records.x[:1], y=records.y[:1]),
+        parts=parts,
+        classification=isinstance(module, BoundedLogistic),
+        outputs=2 if isinstance(module, BoundedLogistic) else 1,
+        input_shape=x.shape[1:],
+        module=module,
+        key=key,
+        noise_key=key,
+        draw_key=key,
+        data_digest="",
+    )
+
+
+REHEARSALS = 2000
+STRENGTHS = (0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0)  # expansion of the first round: its rates' sum times the curvature
+
+
+def best_curvature(protocol: Protocol, unit: str, sizes: tuple[int, ...], key: Key, rounds: int) -> float:
+    """How much the other clients should drive models apart, so that the last model shows the most.
+
+    With rates that repeat, linear losses are the worst case already (THEORY A7). Falling rates shift early rounds more, and only
+    models that expand still show that in the end; the clip limits how far, so candidates are rehearsed. Never beyond a vouched smoothness.
+    """
+    if isinstance(protocol.local.schedule, (Constant, Cyclic)) or rounds == 1:
+        return 0.0
+    total = sum(protocol.local.schedule.rates(round=0, steps=protocol.local.steps))
+    limit = protocol.assumptions.smoothness if protocol.assumptions.smoothness is not None else np.inf
+    candidates = sorted({-min(strength / total, limit) for strength in STRENGTHS})
+    shown = [rehearsed(linear_pair(protocol, unit, sizes, key, curvature), rounds) for curvature in candidates]
+    return float(candidates[int(np.argmax(shown))])
+
+
+def rehearsed(pair: Pair, rounds: int) -> float:
+    """Distance of the two last models in units of their spread, with the noise of the mean drawn in one piece.
+
+    This chooses the pair and measures nothing: what is reported comes from trainings in which every client draws its own noise.
+    """
+    protocol, generator = pair.zero.protocol, np.random.default_rng(1)
+    shares = upload_weights(protocol.aggregation, pair.zero.sizes)
+    shares = shares / shares.sum()
+    mixing = protocol.aggregation.mixing if isinstance(protocol.aggregation, Mean) else 1.0
+    ends = []
+    for setup in (pair.zero, pair.one):
+        clients = ManyClients(setup)
+        weights = np.zeros((REHEARSALS, PARAMETERS), dtype=np.float32)
+        for t in range(rounds):
+            mean = np.zeros(weights.shape)
+            for like in np.unique(clients.alike.like):
+                models = clients.trained(client=int(like), round=t, weights=weights, first=0)
+                mean += shares[clients.alike.like == like].sum() * models.numpy()
+            mean += protocol.noise.sigma * np.sqrt(np.square(shares).sum()) * generator.standard_normal(weights.shape)
+            weights = ((1 - mixing) * weights + mixing * mean).astype(np.float32)
+        ends.append(weights[:, 0].astype(np.float64))
+    return balanced_mu(ends[0], ends[1])
+
+
+def balanced_mu(zero: np.ndarray, one: np.ndarray) -> float:
+    """The Gaussian parameter of the threshold test that errs equally often on both sides, as far as these samples show it.
+
+    Example:
+        >>> round(balanced_mu(np.arange(100.0), np.arange(100.0) + 50.0), 2)
+        1.35
+    """
+    up = 1.0 if one.mean() >= zero.mean() else -1.0
+    thresholds = np.quantile(np.concatenate([zero, one]), np.linspace(0.02, 0.98, 97))
+    missed = np.searchsorted(np.sort(up * one), np.sort(up * thresholds)) / len(one)
+    alarms = 1 - np.searchsorted(np.sort(up * zero), np.sort(up * thresholds)) / len(zero)
+    return float(-2 * norm.ppf(max(np.maximum(missed, alarms).min(), 1 / len(zero))))
