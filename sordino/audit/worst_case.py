@@ -159,6 +159,11 @@ def clipped_glm_pair(protocol: Protocol, unit: str, sizes: tuple[int, ...], key:
     return Pair(zero=setups[0], one=setups[1], attacked=attacked, description=f"{whose} on a feature of its own, with its label turned")
 
 
+def without_noise(setup: Setup) -> Setup:
+    """The same federation, silent."""
+    return replace(setup, protocol=replace(setup.protocol, noise=replace(setup.protocol.noise, sigma=0.0)))
+
+
 def consecutive(sizes: Sequence[int]) -> tuple[np.ndarray, ...]:
     """Records shared out in order."""
     return tuple(np.split(np.arange(sum(sizes)), np.cumsum(sizes)[:-1]))
@@ -217,9 +222,9 @@ def rehearsed(pair: Pair, rounds: int) -> float:
         weights = np.zeros((REHEARSALS, PARAMETERS), dtype=np.float32)
         for t in range(rounds):
             mean = np.zeros(weights.shape)
-            for like in np.unique(clients.alike.like):
+            for like in np.unique(clients.like):
                 models = clients.trained(client=int(like), round=t, weights=weights, first=0)
-                mean += shares[clients.alike.like == like].sum() * models.numpy()
+                mean += shares[clients.like == like].sum() * models.numpy()
             mean += protocol.noise.sigma * np.sqrt(np.square(shares).sum()) * generator.standard_normal(weights.shape)
             weights = ((1 - mixing) * weights + mixing * mean).astype(np.float32)
         ends.append(weights[:, 0].astype(np.float64))

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from sordino.papers import convergent
-from sordino.protocol import Constant, Everyone, FedAvg, FedProx, Mean, Protocol, StageWise
+from sordino.protocol import Constant, Everyone, FedAvg, FedProx, Mean, Protocol, StageWise, View
+
+if TYPE_CHECKING:
+    from sordino.audit.verdict import Finding
 
 
 def published_bounds(protocol: Protocol) -> dict[str, float]:
@@ -35,3 +39,17 @@ def published_bounds(protocol: Protocol) -> dict[str, float]:
         stated = convergent.theorem_3a(**shared, steps=rule.steps, rate=rule.schedule.rate, smoothness=smoothness)
         found["convergent/theorem-3a"] = stated
     return found
+
+
+def audit_with_claims(source: Protocol | str | Path, view: str | View = View.SERVER, unit: str = "record", **options: Any) -> Finding:
+    """Audit, and hold the result against the published bounds that speak about the protocol too.
+
+    Example:
+        >>> audit_with_claims(protocol, "final").claims  # doctest: +SKIP
+    """
+    from sordino.audit.auditing import audit, subject_of
+    from sordino.audit.verdict import Claim
+
+    bounds = published_bounds(subject_of(source).protocol)
+    given = tuple(options.pop("claims", ()))
+    return audit(source, view, unit, claims=(*(Claim(name=name, mu=mu) for name, mu in bounds.items()), *given), **options)
