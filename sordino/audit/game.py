@@ -17,6 +17,7 @@ import torch
 
 from sordino.audit.adversary import Adversary, residuals
 from sordino.audit.worst_case import Pair, without_noise, worst_pair
+from sordino.engines.torch_engine import single_threaded
 from sordino.federation.many import ManyClients, rounds_of_many
 from sordino.federation.randomness import LANES, Key
 from sordino.protocol import Protocol, View
@@ -130,7 +131,15 @@ class WorstCaseGame:
         for setup in (self.pair.zero, self.pair.one):
             last = deque(rounds_of_many(without_noise(setup), range(REHEARSED), rounds=self.rounds, caps=self.caps), maxlen=1)
             ends.append(last[0].after.astype(np.float64).mean(axis=0))
-        return unit_vector(ends[1] - ends[0])
+        moved = ends[1] - ends[0]
+        return unit_vector(moved if np.any(moved != 0) else self._pull())
+
+    def _pull(self) -> np.ndarray:
+        """How the attacked client's first upload differs: for servers that, without noise, would not be moved by one client at all."""
+        start = np.broadcast_to(self.pair.zero.initial_weights(), (REHEARSED, self.pair.zero.initial_weights().size)).copy()
+        both = (ManyClients(setup) for setup in (self.pair.zero, self.pair.one))
+        low, high = (clients.trained(client=self.pair.attacked, round=0, weights=start, first=0).numpy() for clients in both)
+        return np.asarray((high - low).mean(axis=0))
 
     def prepare(self) -> None:
         """Make the pair."""
@@ -163,10 +172,13 @@ def unit_vector(vector: np.ndarray) -> np.ndarray:
 def play_all(game: Game, chunks: Sequence[Chunk], workers: int | None = None) -> Iterator[Played]:
     """Play chunks in worker processes, in the order in which they end; few are under way at a time."""
     count = workers if workers is not None else len(os.sched_getaffinity(0))
-    game.prepare()
+    with single_threaded():
+        game.prepare()
     if count == 1 or len(chunks) == 1:
         for chunk in chunks:
-            yield game.play(chunk)
+            with single_threaded():
+                played = game.play(chunk)
+            yield played
         return
     context = multiprocessing.get_context("fork")
     with ProcessPoolExecutor(count, mp_context=context, initializer=_enter, initargs=(game,)) as pool:

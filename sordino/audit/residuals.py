@@ -110,6 +110,10 @@ def residual_tests(residuals: np.ndarray, *, law: Law = GAUSSIAN, taken: np.ndar
     tests = [_finite(taken & ~finite)]
     if sample.size >= FEWEST:
         tests += [*_moment_tests(sample), *_law_tests(sample), *dependence_tests(sample)]
+    elif tests[0].p == 0:
+        tests.append(ResidualTest.untested("the noise", "everything else", f"{sample.size} finite values, at least {FEWEST} are needed"))
+    else:
+        raise UserError(f"residuals: {sample.size} values in the subset that is tested; give an array with fewer places without uploads.")
     return ResidualReport(law=law.name, values=sample.size, tests=tuple(tests))
 
 

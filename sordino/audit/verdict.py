@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from sordino.audit.bounds import CONFIDENCE, REFUTING, Limits, Scores, measured, most_shown
+from sordino.audit.bounds import CONFIDENCE, FIRM, Limits, Scores, measured, most_shown
 from sordino.audit.residuals import ResidualReport
 from sordino.privacy.curves import GaussianCurve
 from sordino.privacy.guarantee import Guarantee
@@ -113,8 +113,8 @@ def residuals_document(report: ResidualReport) -> dict[str, Any]:
 def judged(
     scores: Scores, certified: Guarantee, claims: tuple[Claim, ...], delta: float, description: str, residuals: ResidualReport | None = None
 ) -> Finding:
-    """Turn scores into bounds and verdicts; "refuted" is said at 99.99 % only."""
-    firm = measured(scores, "mu", REFUTING)
+    """Turn scores into bounds and verdicts; "refuted" is said at 99.99 % only, by the test best for mu or the one best for epsilon."""
+    firm = [measured(scores, goal, FIRM, delta) for goal in ("mu", "epsilon")]
     return Finding(
         certified=certified,
         mu_lower=measured(scores, "mu").mu,
@@ -122,17 +122,17 @@ def judged(
         delta=delta,
         trainings=scores.trainings,
         most=most_shown(scores.trainings),
-        verdict="refuted" if firm.contradicts(certified.curve) else "holds",
+        verdict="refuted" if any(limits.contradicts(certified.curve) for limits in firm) else "holds",
         claims=tuple(JudgedClaim(claim=claim, verdict=verdict_on(claim, firm, certified, scores.trainings)) for claim in claims),
         residuals=residuals,
         description=description,
     )
 
 
-def verdict_on(claim: Claim, firm: Limits, certified: Guarantee, trainings: int) -> Judgement:
+def verdict_on(claim: Claim, firm: list[Limits], certified: Guarantee, trainings: int) -> Judgement:
     """A claim about another view, or one that so few trainings could not contradict, was not tested."""
     if claim.view != str(certified.view):
         return "not tested"
-    if firm.contradicts(GaussianCurve(mu=claim.mu)):
+    if any(limits.contradicts(GaussianCurve(mu=claim.mu)) for limits in firm):
         return "refuted"
-    return "holds" if claim.mu < most_shown(trainings, REFUTING) else "not tested"
+    return "holds" if claim.mu < most_shown(trainings, FIRM) else "not tested"

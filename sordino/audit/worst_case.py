@@ -33,7 +33,7 @@ class GivenLosses(nn.Module):
     Example:
         >>> model = GivenLosses()
         >>> model(torch.tensor([[3.0, 0.0, 1.0]]))  # slope 3 along the first parameter, curvature 1, at zero
-        tensor([0.], grad_fn=<AddBackward0>)
+        tensor([[0.]], grad_fn=<UnsqueezeBackward0>)
     """
 
     def __init__(self) -> None:
@@ -41,7 +41,7 @@ class GivenLosses(nn.Module):
         self.weight = nn.Parameter(torch.zeros(PARAMETERS))
 
     def forward(self, records: Tensor) -> Tensor:
-        return records[:, :PARAMETERS] @ self.weight + records[:, PARAMETERS] / 2 * self.weight[0] ** 2
+        return (records[:, :PARAMETERS] @ self.weight + records[:, PARAMETERS] / 2 * self.weight[0] ** 2).unsqueeze(1)
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """The outputs are the losses."""

@@ -103,10 +103,12 @@ def alike_clients(setup: Setup) -> tuple[np.ndarray, np.ndarray]:
     constant = np.array([bool((whole[part] == whole[part[:1]]).all()) for part in setup.parts])
     like = np.arange(len(setup.parts))
     seen: dict[bytes, int] = {}
+    minibatches = not isinstance(setup.protocol.local, ClippedGlm)
     for client, part in enumerate(setup.parts):
-        draws = not isinstance(setup.protocol.local, ClippedGlm) and setup.protocol.local.batch < len(part)
-        if not draws or constant[client]:
-            like[client] = seen.setdefault(whole[part[:1] if draws else part].numpy().tobytes(), client)
+        if not minibatches or constant[client] or setup.protocol.local.batch == len(part):
+            # A minibatch of equal records is the same whatever their number.
+            told = part[:1] if minibatches and constant[client] else part
+            like[client] = seen.setdefault(whole[told].numpy().tobytes(), client)
     return like, constant
 
 
