@@ -1,5 +1,6 @@
-// The C interface, which sordino/engines/native/library.py loads. This file is compiled once for every instruction set, each time to a
+// The C interface, which sordino/engines/native/library.py loads. It is compiled once for every instruction set, each time to a
 // library of its own, so that no function compiled for one processor can be picked up by a library for another.
+#pragma once
 #include <mutex>
 
 #include "step.h"
