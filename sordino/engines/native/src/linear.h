@@ -36,12 +36,10 @@ struct Linear : Layer {
   void add_norms(Work& work, Norms& norms) const override {
     const Floats *x = work.values(work.tensor(in)), *d = work.gradients(work.tensor(out));
     for (int v = 0; v < work.vectors; v++) {
-      Norms own{{}, norms.absolute}, back{{}, norms.absolute};
-      if (bias.exists()) own.add(v, splat(1.0f));
-      for (Index i = 0; i < inputs; i++) own.add(v, x[i * work.vectors + v]);
-      for (Index j = 0; j < outputs; j++) back.add(v, d[j * work.vectors + v]);
-      norms.sum[v].low += own.sum[v].low * back.sum[v].low;
-      norms.sum[v].high += own.sum[v].high * back.sum[v].high;
+      const Wide own = norms.of(x + v, inputs, work.vectors), back = norms.of(d + v, outputs, work.vectors);
+      const double constant = bias.exists() ? 1.0 : 0.0;  // the bias is the weight of an input of 1
+      norms.sum[v].low += (own.low + constant) * back.low;
+      norms.sum[v].high += (own.high + constant) * back.high;
     }
   }
 

@@ -11,84 +11,128 @@ struct Pooling : Layer {
   Index kernel_y, kernel_x, stride_y, stride_x, padding_y, padding_x;
   bool takes_maximum;
 
+  // Windows of two by two, next to each other, are nearly all there are in practice: their loops are unrolled.
   void forward(Work& work) const override {
-    const Tensor &from = work.tensor(in), &to = work.tensor(out);
-    const int vectors = work.vectors;
-    for_windows(from, to, [&](Index c, Index oy, Index ox, Index y0, Index y1, Index x0, Index x1) {
-      Floats* y = work.values(to) + to.at(c, oy, ox) * vectors;
-      const Floats* x = work.values(from) + from.at(c, 0, 0) * vectors;
-      for (int v = 0; v < vectors; v++) {
-        const Floats pooled = takes_maximum ? maximum(x + v, from, vectors, y0, y1, x0, x1) : mean(x + v, from, vectors, y0, y1, x0, x1);
-        y[v] = activated(pooled, to.activation);
-      }
-    });
+    if (is_small(work)) {
+      forward_windows<2>(work);
+    } else {
+      forward_windows<0>(work);
+    }
   }
-
   void backward(Work& work) const override {
     if (!carries_back) return;
-    const Tensor &from = work.tensor(in), &to = work.tensor(out);
-    const int vectors = work.vectors;
-    Floats* g = work.gradients(from);
-    // Where gradients overwrite the values, every window writes all of its own pixels and no others; else windows may overlap or leave
-    // pixels out, and add up.
-    if (from.apart && !adds) {
-      for_rows(from, from, vectors, [&](Index at, Index, Index n) { std::fill(g + at, g + at + n, Floats{}); });
+    if (is_small(work)) {
+      backward_windows<2>(work);
+    } else {
+      backward_windows<0>(work);
     }
-    for_windows(from, to, [&](Index c, Index oy, Index ox, Index y0, Index y1, Index x0, Index x1) {
-      const Floats* d = work.gradients(to) + to.at(c, oy, ox) * vectors;
-      const Index corner = from.at(c, 0, 0) * vectors;
-      const Floats* x = work.values(from) + corner;
-      for (int v = 0; v < vectors; v++) {
-        const Floats top = takes_maximum ? maximum(x + v, from, vectors, y0, y1, x0, x1) : Floats{};
-        const Floats share = d[v] * (1.0f / (float)(kernel_y * kernel_x));
-        Ints open = Ints{} - 1;  // lanes in which the first greatest value is still to come
-        for (Index y = y0; y < y1; y++) {
-          for (Index xx = x0; xx < x1; xx++) {
-            const Index at = (y * from.row() + xx) * vectors + v;
-            const Floats value = x[at];
-            Ints hit = open & (Ints)(value == top);
-            open &= ~hit;
-            const Floats own = carried_back(takes_maximum ? kept(d[v], hit) : share, from.activation, value);
-            g[corner + at] = from.apart ? g[corner + at] + own : own;
-          }
-        }
-      }
-    });
   }
 
  private:
-  template <class F>
+  bool is_small(const Work& work) const {
+    const Tensor &from = work.tensor(in), &to = work.tensor(out);
+    return kernel_y == 2 && kernel_x == 2 && padding_y == 0 && padding_x == 0 && (to.height - 1) * stride_y + 2 <= from.height &&
+           (to.width - 1) * stride_x + 2 <= from.width;
+  }
+
+  // Rows and columns of a window, from its first pixel; K other than 0 fixes both.
+  template <int K>
+  struct Window {
+    Index height, width, row;
+    template <class F>
+    INLINE void each(F f) const {
+      if constexpr (K > 0) {
+        UNROLL for (int y = 0; y < K; y++) {
+          UNROLL for (int x = 0; x < K; x++) f(y * row + x);
+        }
+      } else {
+        for (Index y = 0; y < height; y++) {
+          for (Index x = 0; x < width; x++) f(y * row + x);
+        }
+      }
+    }
+  };
+
+  // Calls f(pixel of the output, first pixel of the window, window); windows end at the border.
+  template <int K, class F>
   INLINE void for_windows(const Tensor& from, const Tensor& to, F f) const {
     for (Index c = 0; c < to.channels; c++) {
       for (Index oy = 0; oy < to.height; oy++) {
         const Index y = oy * stride_y - padding_y, y0 = std::max<Index>(y, 0), y1 = std::min(y + kernel_y, from.height);
         for (Index ox = 0; ox < to.width; ox++) {
           const Index x = ox * stride_x - padding_x, x0 = std::max<Index>(x, 0), x1 = std::min(x + kernel_x, from.width);
-          f(c, oy, ox, y0, y1, x0, x1);
+          f(to.at(c, oy, ox), from.at(c, y0, x0), Window<K>{y1 - y0, x1 - x0, from.row()});
         }
       }
     }
   }
 
   // A NaN anywhere in the window is the result, as in torch: a value that is not finite must not get lost on its way to the loss.
-  static INLINE Floats maximum(const Floats* x, const Tensor& t, int vectors, Index y0, Index y1, Index x0, Index x1) {
-    Floats top = splat(-std::numeric_limits<float>::infinity()), poison{};
-    for (Index y = y0; y < y1; y++) {
-      for (Index xx = x0; xx < x1; xx++) {
-        const Floats value = x[(y * t.row() + xx) * vectors];
-        top = greater_of(value, top);
-        poison = (Floats)((Ints)poison | ((Ints)value & (Ints)(value != value)));
-      }
-    }
-    return (Floats)((Ints)top | (Ints)poison);
+  template <int K>
+  static INLINE Floats maximum(const Floats* x, const Window<K>& window, int vectors) {
+    Floats top = splat(-std::numeric_limits<float>::infinity());
+    Ints poison{};
+    window.each([&](Index pixel) {
+      const Floats value = x[pixel * vectors];
+      top = greater_of(value, top);
+      poison |= (Ints)value & (Ints)(value != value);
+    });
+    return (Floats)((Ints)top | poison);
   }
 
-  INLINE Floats mean(const Floats* x, const Tensor& t, int vectors, Index y0, Index y1, Index x0, Index x1) const {
-    Floats sum{};
-    for (Index y = y0; y < y1; y++) {
-      for (Index xx = x0; xx < x1; xx++) sum += x[(y * t.row() + xx) * vectors];
+  template <int K>
+  void forward_windows(Work& work) const {
+    const Tensor &from = work.tensor(in), &to = work.tensor(out);
+    const int vectors = work.vectors;
+    const float share = 1.0f / (float)(kernel_y * kernel_x);
+    const Activation activation = to.activation;
+    const Floats* values = work.values(from);
+    Floats* pooled = work.values(to);
+    for_windows<K>(from, to, [&](Index result, Index first, const Window<K>& window) {
+      for (int v = 0; v < vectors; v++) {
+        const Floats* x = values + first * vectors + v;
+        Floats& y = pooled[result * vectors + v];
+        if (takes_maximum) {
+          y = activated(maximum(x, window, vectors), activation);
+        } else {
+          Floats sum{};
+          window.each([&](Index pixel) { sum += x[pixel * vectors]; });
+          y = activated(sum * share, activation);
+        }
+      }
+    });
+  }
+
+  template <int K>
+  void backward_windows(Work& work) const {
+    const Tensor &from = work.tensor(in), &to = work.tensor(out);
+    const int vectors = work.vectors;
+    const float share = 1.0f / (float)(kernel_y * kernel_x);
+    const Activation activation = from.activation;
+    const Floats *values = work.values(from), *d = work.gradients(to);
+    Floats* gradients = work.gradients(from);
+    // Where gradients overwrite the values, every window writes all of its own pixels and no others; else windows may overlap or leave
+    // pixels out, and add up.
+    const bool apart = from.apart;
+    if (apart && !adds) {
+      for_rows(from, from, vectors, [&](Index at, Index, Index n) { std::fill(gradients + at, gradients + at + n, Floats{}); });
     }
-    return sum * (1.0f / (float)(kernel_y * kernel_x));
+    for_windows<K>(from, to, [&](Index result, Index first, const Window<K>& window) {
+      for (int v = 0; v < vectors; v++) {
+        const Floats* x = values + first * vectors + v;
+        Floats* g = gradients + first * vectors + v;
+        const Floats own = d[result * vectors + v];
+        const Floats top = takes_maximum ? maximum(x, window, vectors) : Floats{};
+        Ints open = Ints{} - 1;  // lanes in which the first greatest value is still to come
+        window.each([&](Index pixel) {
+          const Floats value = x[pixel * vectors];
+          const Ints hit = open & (Ints)(value == top);
+          open &= ~hit;
+          const Floats part = carried_back(takes_maximum ? kept(own, hit) : own * share, activation, value);
+          g[pixel * vectors] = apart ? g[pixel * vectors] + part : part;
+        });
+      }
+    });
   }
 };
 

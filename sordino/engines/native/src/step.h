@@ -83,16 +83,20 @@ class Memory {  // aligned to cache lines, zero at first
 };
 
 inline double norm_of(const float* gradient, Index count, bool absolute) {
-  Wide sums[2] = {};
+  Wide even{}, odd{};
   const Floats* g = (const Floats*)gradient;
-  for (Index i = 0; i < count / LANES; i++) {
+  const Index n = count / LANES;
+  const auto take = [absolute](Wide& sum, Floats v) {
     if (absolute) {
-      add(sums[i & 1], (Floats)((Ints)g[i] & 0x7fffffff));
+      add(sum, (Floats)((Ints)v & 0x7fffffff));
     } else {
-      add_squares(sums[i & 1], g[i]);
+      add_squares(sum, v);
     }
-  }
-  const double sum = total(sums[0].low + sums[0].high) + total(sums[1].low + sums[1].high);
+  };
+  Index i = 0;
+  for (; i + 1 < n; i += 2) take(even, g[i]), take(odd, g[i + 1]);
+  if (i < n) take(even, g[i]);
+  const double sum = total(even.low + even.high) + total(odd.low + odd.high);
   return absolute ? sum : std::sqrt(sum);
 }
 
@@ -263,6 +267,7 @@ class Trainer {
     const Tensor& first = plan_.tensors.front();
     const Index size = plan_.record_size();
     Floats* values = work_.values(first);
+    const bool framed = first.frame_y + first.frame_x > 0;
     for (int v = 0; v < work_.vectors; v++) {
       const Index live = std::clamp<Index>(work_.examples - v * LANES, 0, LANES);
       for (Index i = 0; i < size; i += LANES) {
@@ -277,7 +282,11 @@ class Trainer {
           }
         }
         transpose<LANES>(row);
-        for (Index l = 0; l < n; l++) values[plan_.input_places[i + l] * work_.vectors + v] = row[l];
+        if (!framed && n == LANES) {
+          UNROLL for (int l = 0; l < LANES; l++) values[(i + l) * work_.vectors + v] = row[l];
+        } else {
+          for (Index l = 0; l < n; l++) values[plan_.input_places[i + l] * work_.vectors + v] = row[l];
+        }
       }
     }
   }

@@ -61,12 +61,18 @@ struct Work {
 struct Norms {
   Wide sum[MAX_VECTORS];
   bool absolute;  // l1: sums of absolute values; l2: of squares
-  INLINE void add(int vector, Floats v) {
+
+  // The sum over `count` vectors, `step` apart.
+  Wide of(const Floats* p, Index count, Index step) const {
+    Wide even{}, odd{};
+    Index i = 0;
     if (absolute) {
-      sordino::add(sum[vector], (Floats)((Ints)v & 0x7fffffff));
+      for (; i < count; i++) add(even, (Floats)((Ints)p[i * step] & 0x7fffffff));
     } else {
-      add_squares(sum[vector], v);
+      for (; i + 1 < count; i += 2) add_squares(even, p[i * step]), add_squares(odd, p[(i + 1) * step]);
+      if (i < count) add_squares(even, p[i * step]);
     }
+    return {even.low + odd.low, even.high + odd.high};
   }
 };
 struct Scales {
@@ -123,8 +129,8 @@ struct LaneGradients : Layer {
 
   void add_norms(Work& work, Norms& norms) const override {
     for (int v = 0; v < work.vectors; v++) {
-      const Floats* p = own_sums(work, v);
-      for (Index i = 0, n = lane_sums(); i < n; i++) norms.add(v, p[i]);
+      const Wide own = norms.of(own_sums(work, v), lane_sums(), 1);
+      norms.sum[v].low += own.low, norms.sum[v].high += own.high;
     }
   }
 
