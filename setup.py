@@ -1,4 +1,4 @@
-"""Builds the native kernel beside the package: one library for every instruction set, each optional. Everything else is in pyproject.toml."""
+"""Builds the native kernel: one library for every instruction set, each optional. Everything else is in pyproject.toml."""
 
 import os
 import platform

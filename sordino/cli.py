@@ -108,8 +108,16 @@ def trained(protocol: Protocol, out: Path | None, engine: str, workers: int | No
             progress.start(rounds=plan.rounds, done=0, spent=lambda rounds: spent_after(plan, range(rounds), sizes))
 
         try:
-            how = {"engine": engine, "workers": workers, "device": device, "evaluate_every": every}
-            return train(protocol, folder=out, **how, on_start=start, on_round=progress.advance)
+            return train(
+                protocol,
+                folder=out,
+                engine=engine,
+                workers=workers,
+                device=device,
+                evaluate_every=every,
+                on_start=start,
+                on_round=progress.advance,
+            )
         except KeyboardInterrupt:
             raise Stopped(where[0] if where and where[0].exists() else None) from None
 

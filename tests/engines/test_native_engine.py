@@ -14,6 +14,7 @@ from sordino.engines import choice as choices
 from sordino.engines import native_engine
 from sordino.engines.choice import choose
 from sordino.engines.native import library
+from sordino.engines.native.kernel import Kernel
 from sordino.engines.native.library import runnable
 from sordino.engines.native.translate import Refused, translate
 from sordino.engines.native_engine import NativeEngine, kernel_for
@@ -69,7 +70,9 @@ def assert_only_kinks_differ(setup: Setup, ours: list[np.ndarray], theirs: list[
 
 @needs_kernel
 @pytest.mark.parametrize("local", [FedAvg, FedProx])
-@pytest.mark.parametrize(("model", "size", "clients"), [("logistic", 28, 4), ("mlp", 28, 4), ("lenet5", 28, 3), ("prifedsync-mnist", 14, 2)])
+@pytest.mark.parametrize(
+    ("model", "size", "clients"), [("logistic", 28, 4), ("mlp", 28, 4), ("lenet5", 28, 3), ("prifedsync-mnist", 14, 2)]
+)
 def test_five_rounds_are_those_of_the_torch_engine(model: str, size: int, clients: int, local: type[FedAvg]) -> None:
     more = {"proximal": 0.3} if local is FedProx else {}
     rule = local(steps=5, batch=20, clip=0.5, schedule=Constant(rate=0.1), **more)
@@ -114,6 +117,20 @@ def test_the_result_does_not_depend_on_the_number_of_threads(simd: str, monkeypa
     answers = [rounds(setup, NativeEngine(setup, workers=n), 2)[-1] for n in (1, 2, 5)]
     assert np.array_equal(answers[0], answers[1])
     assert np.array_equal(answers[0], answers[2])
+
+
+@needs_kernel
+def test_the_ledger_line_is_on_disk_before_any_client_trains(tmp_path, monkeypatch) -> None:
+    seen, original = [], Kernel.train
+
+    def watched(self, records, jobs, *, threads) -> None:
+        line = json.loads((tmp_path / "a" / "ledger.jsonl").read_text().splitlines()[-1])
+        seen.append(line["round"] == jobs["round"][0] and line["clients"] == jobs["client"].tolist())
+        original(self, records, jobs, threads=threads)
+
+    monkeypatch.setattr(Kernel, "train", watched)
+    train(toy_protocol(), data=toy_dataset(), model="mlp", folder=tmp_path / "a", engine="native")
+    assert seen == [True] * 4
 
 
 @needs_kernel
@@ -270,7 +287,9 @@ def test_without_a_kernel_torch_runs_and_the_reason_is_said(tmp_path, monkeypatc
     assert not (tmp_path / "b").exists()
 
 
-@pytest.mark.parametrize(("options", "words"), [({"engine": "jax"}, "auto, torch or native"), ({"engine": "native", "model": Branching}, "trace")])
+@pytest.mark.parametrize(
+    ("options", "words"), [({"engine": "jax"}, "auto, torch or native"), ({"engine": "native", "model": Branching}, "trace")]
+)
 def test_an_engine_that_cannot_be_had_is_refused_before_anything_is_written(tmp_path, options, words) -> None:
     if not runnable():
         pytest.skip("the native kernel was not built")

@@ -9,7 +9,17 @@ import torch
 from sordino.engines.native.kernel import Records, StepRule
 from sordino.engines.native.library import runnable
 from sordino.engines.native.program import Loss
-from tests.engines.native_nets import clipped_mean, disagreement, kernel_of, kink_distances, made_up, random_stack, relative, torch_gradient, vector_of
+from tests.engines.native_nets import (
+    clipped_mean,
+    disagreement,
+    kernel_of,
+    kink_distances,
+    made_up,
+    random_stack,
+    relative,
+    torch_gradient,
+    vector_of,
+)
 
 pytestmark = pytest.mark.skipif(not runnable(), reason="the native kernel was not built")
 

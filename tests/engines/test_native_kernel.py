@@ -171,7 +171,8 @@ def test_control_variates_are_added_after_the_clip(simd: str) -> None:
     x, y = made_up((1, 8, 8), 3, Loss.CROSS_ENTROPY, 15, seed=1)
     rule, start = RULES["plain"], vector_of(SMOOTH)
     correction = np.random.default_rng(0).standard_normal(len(start)).astype(np.float32)
-    kernel, packed, part, records = kernel_of(SMOOTH, (1, 8, 8), Loss.CROSS_ENTROPY, 6, simd), PackedRule(rule), np.arange(15), Records(x, y)
+    kernel, packed = kernel_of(SMOOTH, (1, 8, 8), Loss.CROSS_ENTROPY, 6, simd), PackedRule(rule)
+    part, records = np.arange(15), Records(x, y)
     jobs, results = new_jobs(kernel, packed, start, [part], KEYS)
     jobs["correction"] = correction.ctypes.data
     kernel.train(records, jobs, threads=1)
@@ -181,7 +182,8 @@ def test_control_variates_are_added_after_the_clip(simd: str) -> None:
 
 def test_independent_trainings_run_in_one_call_and_do_not_touch_each_other() -> None:
     x, y = made_up((1, 8, 8), 3, Loss.CROSS_ENTROPY, 40, seed=1)
-    kernel, part, records, start = kernel_of(SMOOTH, (1, 8, 8), Loss.CROSS_ENTROPY, 6, runnable()[0]), np.arange(40), Records(x, y), vector_of(SMOOTH)
+    kernel, records = kernel_of(SMOOTH, (1, 8, 8), Loss.CROSS_ENTROPY, 6, runnable()[0]), Records(x, y)
+    part, start = np.arange(40), vector_of(SMOOTH)
     packed = [PackedRule(rule) for rule in RULES.values()]
     alone = []
     for rule in packed:

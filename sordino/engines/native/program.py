@@ -165,8 +165,8 @@ def pooled_first(layers: list[Layer], tensors: list[Tensor]) -> list[Layer]:
     first; a ReLU then has none, and tanh and sigmoid are flat there to the last digit of float32.
     """
     for place, layer in enumerate(layers):
-        after = readers(layers, layer.output)
-        if layer.activation not in FUSED or len(after) != 1 or after[0].kind is not Kind.MAX_POOL or len(readers(layers, layer.inputs[0])) != 1:
+        before, after = readers(layers, layer.inputs[0]), readers(layers, layer.output)
+        if layer.activation not in FUSED or len(before) != 1 or len(after) != 1 or after[0].kind is not Kind.MAX_POOL:
             continue
         pool = after[0]
         tensors[layer.output].shape = tensors[pool.output].shape

@@ -182,7 +182,8 @@ class Translation:
             raise Refused("a convolution has groups or dilation")
         if layer.padding_mode != "zeros" or isinstance(layer.padding, str):
             raise Refused("a convolution pads with something else than a number of zeros")
-        kernel, stride, padding = (as_pair(given, flat, rest) for given, rest in ((layer.kernel_size, 1), (layer.stride, 1), (layer.padding, 0)))
+        kernel, stride = as_pair(layer.kernel_size, flat, 1), as_pair(layer.stride, flat, 1)
+        padding = as_pair(layer.padding, flat, 0)
         shape = self.windows(value, layer.out_channels, kernel, stride, padding)
         places = {"weight": self.offset(layer.weight), "bias": self.offset(layer.bias)}
         return self.add(Kind.CONVOLUTION, (value,), shape, value.dimensions, settings=(*kernel, *stride, *padding), **places)
