@@ -11,28 +11,35 @@ struct Pooling : Layer {
   Index kernel_y, kernel_x, stride_y, stride_x, padding_y, padding_x;
   bool takes_maximum;
 
-  // Windows of two by two, next to each other, are nearly all there are in practice: their loops are unrolled.
-  void forward(Work& work) const override {
-    if (is_small(work)) {
-      forward_windows<2>(work);
-    } else {
-      forward_windows<0>(work);
-    }
-  }
+  void forward(Work& work) const override { specialised(work, [&](auto size, auto maximum) { forward_windows<size(), maximum()>(work); }); }
+
   void backward(Work& work) const override {
     if (!carries_back) return;
-    if (is_small(work)) {
-      backward_windows<2>(work);
-    } else {
-      backward_windows<0>(work);
-    }
+    // Where gradients overwrite the values, every window writes all of its own pixels and no others; else windows may overlap or leave
+    // pixels out, and add up.
+    const bool apart = work.tensor(in).apart;
+    specialised(work, [&](auto size, auto maximum) {
+      if (apart) {
+        backward_windows<size(), maximum(), true>(work);
+      } else {
+        backward_windows<size(), maximum(), false>(work);
+      }
+    });
   }
 
  private:
-  bool is_small(const Work& work) const {
+  // Windows of two by two are nearly all there are in practice: their loops are unrolled. The kind of pooling is known to the compiler
+  // too, which keeps branches out of loops that do little else.
+  template <class F>
+  void specialised(const Work& work, F f) const {
+    using std::integral_constant;
     const Tensor &from = work.tensor(in), &to = work.tensor(out);
-    return kernel_y == 2 && kernel_x == 2 && padding_y == 0 && padding_x == 0 && (to.height - 1) * stride_y + 2 <= from.height &&
-           (to.width - 1) * stride_x + 2 <= from.width;
+    const bool whole = (to.height - 1) * stride_y + 2 <= from.height && (to.width - 1) * stride_x + 2 <= from.width;
+    const bool small = kernel_y == 2 && kernel_x == 2 && padding_y == 0 && padding_x == 0 && whole;
+    if (small && takes_maximum) return f(integral_constant<int, 2>{}, std::true_type{});
+    if (small) return f(integral_constant<int, 2>{}, std::false_type{});
+    if (takes_maximum) return f(integral_constant<int, 0>{}, std::true_type{});
+    f(integral_constant<int, 0>{}, std::false_type{});
   }
 
   // Rows and columns of a window, from its first pixel; K other than 0 fixes both.
@@ -70,17 +77,18 @@ struct Pooling : Layer {
   // A NaN anywhere in the window is the result, as in torch: a value that is not finite must not get lost on its way to the loss.
   template <int K>
   static INLINE Floats maximum(const Floats* x, const Window<K>& window, int vectors) {
-    Floats top = splat(-std::numeric_limits<float>::infinity());
     Ints poison{};
-    window.each([&](Index pixel) {
-      const Floats value = x[pixel * vectors];
-      top = greater_of(value, top);
-      poison |= (Ints)value & (Ints)(value != value);
-    });
-    return (Floats)((Ints)top | poison);
+    window.each([&](Index pixel) { poison |= (Ints)x[pixel * vectors] & (Ints)(x[pixel * vectors] != x[pixel * vectors]); });
+    return (Floats)((Ints)number_maximum(x, window, vectors) | poison);
+  }
+  template <int K>
+  static INLINE Floats number_maximum(const Floats* x, const Window<K>& window, int vectors) {
+    Floats top = splat(-std::numeric_limits<float>::infinity());
+    window.each([&](Index pixel) { top = greater_of(x[pixel * vectors], top); });
+    return top;
   }
 
-  template <int K>
+  template <int K, bool MAXIMUM>
   void forward_windows(Work& work) const {
     const Tensor &from = work.tensor(in), &to = work.tensor(out);
     const int vectors = work.vectors;
@@ -88,22 +96,27 @@ struct Pooling : Layer {
     const Activation activation = to.activation;
     const Floats* values = work.values(from);
     Floats* pooled = work.values(to);
-    for_windows<K>(from, to, [&](Index result, Index first, const Window<K>& window) {
+    for_windows<K>(from, to, [&](Index result, Index first, const Window<K>& window) INLINE_LAMBDA {
       for (int v = 0; v < vectors; v++) {
         const Floats* x = values + first * vectors + v;
-        Floats& y = pooled[result * vectors + v];
-        if (takes_maximum) {
-          y = activated(maximum(x, window, vectors), activation);
+        Floats y{};
+        if constexpr (MAXIMUM) {
+          y = maximum(x, window, vectors);
         } else {
-          Floats sum{};
-          window.each([&](Index pixel) { sum += x[pixel * vectors]; });
-          y = activated(sum * share, activation);
+          window.each([&](Index pixel) { y += x[pixel * vectors]; });
+          y *= share;
         }
+        pooled[result * vectors + v] = activation > RELU ? y : activated_in_loop(y, activation);
       }
     });
+    if (activation > RELU) {
+      for_rows(to, to, vectors, [&](Index at, Index, Index n) {
+        for (Index i = at; i < at + n; i++) pooled[i] = activated(pooled[i], activation);
+      });
+    }
   }
 
-  template <int K>
+  template <int K, bool MAXIMUM, bool APART>
   void backward_windows(Work& work) const {
     const Tensor &from = work.tensor(in), &to = work.tensor(out);
     const int vectors = work.vectors;
@@ -111,25 +124,25 @@ struct Pooling : Layer {
     const Activation activation = from.activation;
     const Floats *values = work.values(from), *d = work.gradients(to);
     Floats* gradients = work.gradients(from);
-    // Where gradients overwrite the values, every window writes all of its own pixels and no others; else windows may overlap or leave
-    // pixels out, and add up.
-    const bool apart = from.apart;
-    if (apart && !adds) {
+    if (APART && !adds) {
       for_rows(from, from, vectors, [&](Index at, Index, Index n) { std::fill(gradients + at, gradients + at + n, Floats{}); });
     }
-    for_windows<K>(from, to, [&](Index result, Index first, const Window<K>& window) {
+    for_windows<K>(from, to, [&](Index result, Index first, const Window<K>& window) INLINE_LAMBDA {
       for (int v = 0; v < vectors; v++) {
         const Floats* x = values + first * vectors + v;
         Floats* g = gradients + first * vectors + v;
-        const Floats own = d[result * vectors + v];
-        const Floats top = takes_maximum ? maximum(x, window, vectors) : Floats{};
+        const Floats own = d[result * vectors + v], top = MAXIMUM ? number_maximum(x, window, vectors) : Floats{};
         Ints open = Ints{} - 1;  // lanes in which the first greatest value is still to come
         window.each([&](Index pixel) {
           const Floats value = x[pixel * vectors];
-          const Ints hit = open & (Ints)(value == top);
-          open &= ~hit;
-          const Floats part = carried_back(takes_maximum ? kept(own, hit) : own * share, activation, value);
-          g[pixel * vectors] = apart ? g[pixel * vectors] + part : part;
+          Floats part = own * share;
+          if constexpr (MAXIMUM) {
+            const Ints hit = open & (Ints)(value == top);
+            open &= ~hit;
+            part = kept(own, hit);
+          }
+          if (activation != NONE) part = carried_back(part, activation, value);
+          g[pixel * vectors] = APART ? g[pixel * vectors] + part : part;
         });
       }
     });

@@ -15,6 +15,7 @@
 #define UNROLL _Pragma("GCC unroll 32")
 #define INLINE inline __attribute__((always_inline))
 #define NOINLINE __attribute__((noinline))
+#define INLINE_LAMBDA __attribute__((always_inline))
 
 namespace sordino {
 
