@@ -47,14 +47,13 @@ class NativeEngine:
         self._train, self._test = as_records(setup.train), as_records(setup.test)
         self._kernel.check(self._train)
         self._parts = [np.ascontiguousarray(part, dtype=np.int64) for part in setup.parts]
-        self._keys = (
-            setup.draw_key.stream(Purpose.MINIBATCH).subkey,
-            setup.noise_key.stream(Purpose.UPLOAD_NOISE).subkey,
-        )
+        draws = setup.draw_key.stream(Purpose.MINIBATCH, training=setup.training)
+        noise = setup.noise_key.stream(Purpose.UPLOAD_NOISE, training=setup.training)
+        self._keys = draws.subkey, noise.subkey
         self._jobs = np.zeros(len(self._parts), JOB)
         self._jobs["records"] = [part.ctypes.data for part in self._parts]
         self._jobs["population"] = [len(part) for part in self._parts]
-        self._jobs["client"] = np.arange(len(self._parts))
+        self._jobs["client"], self._jobs["lane"] = np.arange(len(self._parts)), noise.lane
         self._jobs["batch_key"], self._jobs["upload_key"] = (address_of(key) for key in self._keys)
 
     def __enter__(self) -> NativeEngine:
@@ -102,6 +101,8 @@ def kernel_for(setup: Setup) -> Kernel:
         raise Refused(f"the rule {rule.tag} is not one that the native kernel has")
     if type(noise) is not Gaussian:
         raise Refused(f"noise of the kind {type(noise).__name__} is not one that the native kernel has")
+    if callable(getattr(setup.module, "loss", None)):
+        raise Refused(f"{type(setup.module).__name__} brings a loss of its own")
     program = translate(setup.module, setup.input_shape)
     if program.parameters > LARGEST:
         raise Refused(f"the model has {program.parameters:,} parameters; beyond {LARGEST:,} torch is as fast")

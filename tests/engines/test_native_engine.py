@@ -99,6 +99,25 @@ def test_uploads_carry_the_noise_and_the_counts_of_the_torch_engine() -> None:
 
 
 @needs_kernel
+def test_the_trainings_of_an_audit_draw_what_they_draw_by_torch() -> None:
+    setup = replace(prepare(toy_protocol(noise=Gaussian(sigma=0.3)), data=toy_dataset(), model="mlp"), training=4096 * 2 + 5)
+    theirs, ours = rounds(setup, TorchEngine(setup, workers=1), 2)[-1], rounds(setup, NativeEngine(setup, workers=1), 2)[-1]
+    other = rounds(replace(setup, training=4), NativeEngine(replace(setup, training=4), workers=1), 2)[-1]
+    assert relative(ours, theirs) < 1e-5
+    assert relative(other, theirs) > 0.1
+
+
+class OwnLoss(nn.Linear):
+    def loss(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        return outputs.square().mean()
+
+
+def test_a_model_with_a_loss_of_its_own_is_left_to_torch() -> None:
+    setup = prepare(toy_protocol(), data=toy_dataset(), model=OwnLoss(6, 3))
+    assert "loss of its own" in choose(setup, "auto").reason or not runnable()
+
+
+@needs_kernel
 def test_fifty_rounds_on_digits_learn_the_same(tmp_path) -> None:
     local = FedAvg(steps=5, batch=16, clip=1.0, schedule=Constant(rate=0.5))
     protocol = toy_protocol(clients=10, rounds=50, local=local, noise=Gaussian(sigma=0.01))

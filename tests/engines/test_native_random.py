@@ -43,6 +43,17 @@ def test_normals_are_those_of_python(simd: str) -> None:
 
 
 @each_library
+def test_draws_begin_anywhere_in_the_keystream(simd: str) -> None:
+    stream = Key.from_seed(7).stream(Purpose.UPLOAD_NOISE, training=4096 + 77, client=3)
+    for count in (1, 8, 13, 1000):
+        first = 77 * (count + count % 2)
+        ours = kernel.normals(simd, stream.subkey, stream.nonce, count, first=first)
+        assert np.abs(ours - stream.normals(count)).max() < 1e-9
+        words = kernel.keystream(simd, stream.subkey, stream.nonce, 2 * count, first=2 * 77 * count)
+        assert np.array_equal(words.view("<u8"), stream.words(count))
+
+
+@each_library
 def test_subsets_are_those_of_python(simd: str) -> None:
     for count, size, population in ((5, 32, 256), (1, 1, 1), (3, 7, 7), (40, 5, 6), (2, 1, 100_000), (3, 999, 1000)):
         ours = kernel.subsets(simd, STREAM.subkey, STREAM.nonce, count, size, population)

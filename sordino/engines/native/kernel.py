@@ -29,6 +29,7 @@ JOB = np.dtype(
         ("upload_key", np.uintp),
         ("client", np.int64),
         ("round", np.int64),
+        ("lane", np.int64),
         ("clipped", np.int64),
         ("clips", np.int64),
         ("nonfinite", np.int64),
@@ -265,17 +266,17 @@ def address_of(key: bytes) -> int:
 # ---- the kernel's own draws, for comparison with sordino.federation.randomness
 
 
-def keystream(simd: str, key: bytes, nonce: bytes, count: int) -> np.ndarray:
-    """32-bit words of the ChaCha20 keystream, block counter from 0."""
+def keystream(simd: str, key: bytes, nonce: bytes, count: int, *, first: int = 0) -> np.ndarray:
+    """32-bit words of the ChaCha20 keystream, from the first one on, block counter from 0."""
     words = np.empty(count, np.uint32)
-    load(simd).sordino_keystream(key, nonce, words.ctypes.data, count)
+    load(simd).sordino_keystream(key, nonce, words.ctypes.data, first, count)
     return words
 
 
-def normals(simd: str, key: bytes, nonce: bytes, count: int) -> np.ndarray:
-    """Standard normals, as `Stream.normals` draws them."""
+def normals(simd: str, key: bytes, nonce: bytes, count: int, *, first: int = 0) -> np.ndarray:
+    """Standard normals, as `Stream.normals` draws them, from the first one on."""
     values = np.empty(count)
-    load(simd).sordino_normals(key, nonce, values.ctypes.data, count)
+    load(simd).sordino_normals(key, nonce, values.ctypes.data, first, count)
     return values
 
 

@@ -32,8 +32,8 @@ SIGNATURES: dict[str, tuple[object, list[object]]] = {
     "sordino_train": (_whole, [_pointer, _pointer, _pointer, _whole, _whole]),
     "sordino_gradient": (_whole, [_pointer, _pointer, _pointer, _pointer, _pointer, _whole, _pointer, _pointer]),
     "sordino_outputs": (_whole, [_pointer, _pointer, _pointer, _pointer, _whole, _pointer, _whole]),
-    "sordino_keystream": (None, [_pointer, _pointer, _pointer, _whole]),
-    "sordino_normals": (None, [_pointer, _pointer, _pointer, _whole]),
+    "sordino_keystream": (None, [_pointer, _pointer, _pointer, _whole, _whole]),
+    "sordino_normals": (None, [_pointer, _pointer, _pointer, _whole, _whole]),
     "sordino_subsets": (None, [_pointer, _pointer, _pointer, _whole, _whole, _whole]),
 }
 

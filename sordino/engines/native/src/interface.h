@@ -83,13 +83,13 @@ EXPORT int64_t sordino_outputs(Handle* handle, const Records* records, const flo
   });
 }
 
-EXPORT void sordino_keystream(const uint8_t* key, const uint32_t* nonce, uint32_t* words, int64_t count) {
-  Keystream stream({key, {nonce[0], nonce[1], nonce[2]}});
+EXPORT void sordino_keystream(const uint8_t* key, const uint32_t* nonce, uint32_t* words, int64_t first, int64_t count) {
+  Keystream stream({key, {nonce[0], nonce[1], nonce[2]}}, (uint64_t)first);
   for (int64_t i = 0; i < count; i++) words[i] = stream.word();
 }
 
-EXPORT void sordino_normals(const uint8_t* key, const uint32_t* nonce, double* normals, int64_t count) {
-  Normals stream({key, {nonce[0], nonce[1], nonce[2]}});
+EXPORT void sordino_normals(const uint8_t* key, const uint32_t* nonce, double* normals, int64_t first, int64_t count) {
+  Normals stream({key, {nonce[0], nonce[1], nonce[2]}}, (uint64_t)first);
   for (Index at = 0, got; at < count; at += got) {
     const double* some = stream.some(count - at, got);
     std::memcpy(normals + at, some, sizeof(double) * got);

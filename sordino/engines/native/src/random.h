@@ -42,7 +42,8 @@ INLINE void keystream_blocks(const Address& at, uint32_t counter, Words x[16]) {
 // The keystream in its order, some blocks at a time.
 class Keystream {
  public:
-  explicit Keystream(const Address& at) : at_(at) {}
+  explicit Keystream(const Address& at, uint64_t first_word = 0)
+      : at_(at), counter_((uint32_t)(first_word / 16)), skipped_((int)(first_word % 16)) {}
 
   uint32_t word() {
     if (next_ == 16 * LANES) refill();
@@ -60,11 +61,12 @@ class Keystream {
     for (int l = 0; l < LANES; l++) {
       for (int i = 0; i < 16; i++) words_[16 * l + i] = x[i][l];
     }
-    counter_ += LANES, next_ = 0;
+    counter_ += LANES, next_ = skipped_, skipped_ = 0;
   }
 
   Address at_;
-  uint32_t counter_ = 0;
+  uint32_t counter_;
+  int skipped_;  // words of the first block that come before the first
   int next_ = 16 * LANES;
   uint32_t words_[16 * LANES];
 };
@@ -115,7 +117,7 @@ INLINE void interleaved(Words low, Words high, Longs out[2], std::integer_sequen
 class Normals {
  public:
   static constexpr int BUFFER = 8 * LANES;
-  explicit Normals(const Address& at) : at_(at) {}
+  explicit Normals(const Address& at, uint64_t first = 0) : at_(at), counter_((uint32_t)(first / 8)), skipped_((int)(first % 8)) {}
 
   // At most `wanted` of the next normals, all at the place that is returned; `got` says how many.
   const double* some(Index wanted, Index& got) {
@@ -145,11 +147,12 @@ class Normals {
         UNROLL for (int l = 0; l < HALF; l++) *(LooseDoubles*)(buffer_ + 8 * (h * HALF + l) + r) = z[h][r + l];
       }
     }
-    counter_ += LANES, next_ = 0;
+    counter_ += LANES, next_ = skipped_, skipped_ = 0;
   }
 
   Address at_;
-  uint32_t counter_ = 0;
+  uint32_t counter_;
+  int skipped_;  // normals of the first block that come before the first
   int next_ = BUFFER;
   alignas(64) double buffer_[BUFFER];
 };

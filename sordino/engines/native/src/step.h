@@ -48,6 +48,7 @@ struct Job {
   const float* correction;       // control variates: added to every clipped gradient; or null
   const uint8_t *batch_key, *step_key, *upload_key;
   int64_t client, round;
+  int64_t lane;  // which of the trainings that share the keys this is: draws of one are followed by those of the next
   int64_t clipped, clips, nonfinite;  // what happened
 };
 
@@ -115,7 +116,7 @@ class Trainer {
   void train(Job& job, const Records& records) {
     const Rule& rule = *job.rule;
     const uint32_t client = (uint32_t)job.client, round = (uint32_t)job.round;
-    Keystream draws({job.batch_key, {client, round, 0}});
+    Keystream draws({job.batch_key, {client, round, 0}}, 2 * (uint64_t)(job.lane * rule.steps * rule.batch));
     Tally tally;
     start(job);
     const int64_t* rows = job.rows;
@@ -124,7 +125,7 @@ class Trainer {
       const int64_t* batch = job.rows ? rows : drawn(draws, job, count);
       rows = job.rows ? rows + count : nullptr;
       const double scale = clipped_gradient(rule, records, batch, count, tally);
-      Normals noise({job.step_key, {client, round, (uint32_t)step}});
+      Normals noise({job.step_key, {client, round, (uint32_t)step}}, first_normal(job));
       update(rule, job, rule.rates[step], step, scale, noise);
     }
     finish(job, tally);
@@ -164,6 +165,9 @@ class Trainer {
     moments_.ensure(2 * plan_.padded_parameters);
     std::fill(moments_.data(), moments_.data() + 2 * plan_.padded_parameters, 0.0);
   }
+
+  // Normals come in pairs, so every training's row has an even length.
+  uint64_t first_normal(const Job& job) const { return (uint64_t)(job.lane * (plan_.parameters + plan_.parameters % 2)); }
 
   const int64_t* drawn(Keystream& draws, const Job& job, Index count) {
     batch_.resize(count);
@@ -347,7 +351,7 @@ class Trainer {
 
   // The vector that leaves the client: its model with noise on every coordinate, rounded to float32 once.
   void finish(Job& job, const Tally& tally) {
-    Normals noise({job.upload_key, {(uint32_t)job.client, (uint32_t)job.round, 0}});
+    Normals noise({job.upload_key, {(uint32_t)job.client, (uint32_t)job.round, 0}}, first_normal(job));
     const double sigma = job.rule->upload_noise;
     for (const Run& run : plan_.runs) {
       for (Index at = 0, count; at < run.length; at += count) {
