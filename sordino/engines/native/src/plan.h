@@ -105,7 +105,7 @@ class Plan {
         auto made = std::make_unique<GroupNormalisation>();
         double epsilon;
         std::memcpy(&epsilon, more + 1, sizeof epsilon);
-        made->channels = from.channels, made->groups = more[0], made->epsilon = (float)epsilon;
+        made->channels = from.channels, made->groups = more[0], made->epsilon = epsilon;
         if (weight >= 0) made->weight = {weight, 1, made->channels}, made->bias = {bias, 1, made->channels};
         layer = std::move(made);
         break;
