@@ -81,7 +81,7 @@ def interrupted(folder: Path, after: int, protocol=LONG, error: type[BaseExcepti
             raise error
 
     with pytest.raises(error):
-        train(protocol, data=toy_dataset(), model="mlp", folder=folder, workers=1, on_round=stop, **options)
+        train(protocol, data=toy_dataset(), model="mlp", folder=folder, on_round=stop, **{"engine": "torch", "workers": 1, **options})
 
 
 def test_ctrl_c_keeps_the_last_whole_round(tmp_path) -> None:
