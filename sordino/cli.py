@@ -271,7 +271,9 @@ def calibrate(
         print_json(found.as_document())
         return
     goal = ", ".join(f"{name} = {value:g}" for name, value in found.target.items())
-    results.print(facts_table([("Noise", f"noise.sigma = {found.sigma!r}"), ("Target", goal), ("Reached", str(found.guarantee))]))
+    results.print(
+        facts_table([("Noise", f"noise.{found.parameter} = {found.value!r}"), ("Target", goal), ("Reached", str(found.guarantee))])
+    )
 
 
 @app.command()

@@ -11,7 +11,9 @@ import numpy as np
 from sordino.audit.worst_case import Pair
 from sordino.federation.aggregation import upload_weights
 from sordino.federation.many import ManyClients, ManyRound
-from sordino.protocol import Mean, View
+from sordino.federation.mechanisms import log_density
+from sordino.privacy.mechanisms import deviation
+from sordino.protocol import Gaussian, Mean, View
 
 
 class Adversary:
@@ -84,7 +86,10 @@ class Adversary:
 
     def _ratio(self, rest: np.ndarray, difference: np.ndarray, spread: np.ndarray | float) -> np.ndarray:
         """The logarithm of the likelihood ratio of two normal laws with equal spread, whose means lie `difference` apart around 0."""
-        variance = spread * self._pair.zero.protocol.noise.sigma**2
+        noise = self._pair.zero.protocol.noise
+        if not isinstance(noise, Gaussian) and self._view == View.SERVER:
+            return (log_density(noise, rest - difference / 2) - log_density(noise, rest + difference / 2)).sum(axis=1)
+        variance = spread * deviation(noise) ** 2
         ratio = np.einsum("nd,nd->n", rest, difference)
         return np.asarray(ratio / np.where(np.asarray(variance) > 0, variance, 1.0))
 

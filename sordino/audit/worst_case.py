@@ -20,6 +20,7 @@ from sordino.federation.models.bounded import BoundedLogistic
 from sordino.federation.models.losses import Loss
 from sordino.federation.randomness import Key
 from sordino.federation.setup import Setup, Tensors
+from sordino.privacy.mechanisms import deviation
 from sordino.protocol import ClippedGlm, Constant, Cyclic, Mean, Protocol, View
 
 PARAMETERS = 2  # the record acts along the first parameter; the second is there to see that nothing leaks into it
@@ -220,7 +221,7 @@ def rehearsed(pair: Pair, rounds: int) -> float:
             for like in np.unique(clients.alike.like):
                 models = clients.trained(client=int(like), round=t, weights=weights, first=0)
                 mean += shares[clients.alike.like == like].sum() * models.numpy()
-            mean += protocol.noise.sigma * np.sqrt(np.square(shares).sum()) * generator.standard_normal(weights.shape)
+            mean += deviation(protocol.noise) * np.sqrt(np.square(shares).sum()) * generator.standard_normal(weights.shape)
             weights = ((1 - mixing) * weights + mixing * mean).astype(np.float32)
         ends.append(weights[:, 0].astype(np.float64))
     return balanced_mu(ends[0], ends[1])

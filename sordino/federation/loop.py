@@ -17,6 +17,7 @@ from sordino.federation.participation import Attendance, participants
 from sordino.federation.setup import Setup
 from sordino.federation.storage import writing
 from sordino.privacy.ledger import Ledger
+from sordino.privacy.mechanisms import deviation, silent
 from sordino.protocol import Mean, Protocol
 
 
@@ -159,9 +160,9 @@ def signal_to_noise(protocol: Protocol, before: np.ndarray, after: np.ndarray, u
     plain = isinstance(protocol.aggregation, Mean) and protocol.aggregation.weights == "equal" and protocol.assumptions.diameter is None
     if not plain or not isinstance(protocol.aggregation, Mean) or uploads == 0:
         return None
-    if protocol.noise.sigma == 0:
+    if silent(protocol.noise):
         return math.inf
-    noise = protocol.aggregation.mixing * protocol.noise.sigma * math.sqrt(before.size / uploads)
+    noise = protocol.aggregation.mixing * deviation(protocol.noise) * math.sqrt(before.size / uploads)
     move = float(np.linalg.norm((after - before).astype(np.float64)))
     return math.sqrt(max(0.0, move**2 - noise**2)) / noise
 

@@ -16,7 +16,7 @@ from sordino.federation.models import build_model, check_model
 from sordino.federation.models.bounded import BoundedLogistic
 from sordino.federation.models.flat import FlatModel
 from sordino.federation.randomness import Key, Purpose
-from sordino.protocol import ByColumn, ClippedGlm, Data, Model, Protocol, UserError
+from sordino.protocol import ByColumn, ClippedGlm, Data, Gaussian, Model, Protocol, UserError
 
 IN_PYTHON = "python:"  # begins the name of data or of a model that was handed over as an object and cannot be found again by name
 
@@ -97,6 +97,7 @@ def prepare(protocol: Protocol, *, data: DataSource | None = None, model: ModelS
     module = protocol_model(protocol, source, dataset.input_shape, dataset.outputs, classes=dataset.classes, seed=seed)
     train, test = tensors(dataset, "train"), tensors(dataset, "test")
     check_model(module, train.inputs(slice(0, 2)), dataset.outputs, net.parameters)
+    protocol = with_public_dimension(protocol, module)
     fresh = Key.from_system() if protocol.noise.secure else key
     return Setup(
         protocol=protocol,
@@ -133,6 +134,13 @@ def with_public_size(protocol: Protocol, parts: tuple[np.ndarray, ...]) -> Proto
     if data is None or data.records is not None or isinstance(data.partition, ByColumn) or len(sizes) > 1:
         return protocol
     return replace(protocol, data=replace(data, records=sizes.pop()))
+
+
+def with_public_dimension(protocol: Protocol, module: nn.Module) -> Protocol:
+    """The number of parameters spelled out, where the price of the noise depends on it."""
+    if isinstance(protocol.noise, Gaussian) or protocol.model is None or protocol.model.parameters is not None:
+        return protocol
+    return replace(protocol, model=replace(protocol.model, parameters=FlatModel(module).weights.numel()))
 
 
 def protocol_model(

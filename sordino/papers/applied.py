@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from sordino.papers import convergent
-from sordino.protocol import Constant, Everyone, FedAvg, FedProx, Mean, Protocol, StageWise
+from sordino.protocol import Constant, Everyone, FedAvg, FedProx, Gaussian, Mean, Protocol, StageWise
 
 
 def published_bounds(protocol: Protocol) -> dict[str, float]:
@@ -19,7 +19,10 @@ def published_bounds(protocol: Protocol) -> dict[str, float]:
         >>> published_bounds(Protocol(clients=50, rounds=1, local=local, noise=Gaussian(sigma=1.0)))
         {'convergent/theorem-3c': 0.1414213562373095}
     """
-    rule, sigma = protocol.local, protocol.noise.sigma
+    rule, noise = protocol.local, protocol.noise
+    if not isinstance(noise, Gaussian) or noise.where != "client":
+        return {}
+    sigma = noise.sigma
     plain = isinstance(protocol.participation, Everyone) and protocol.aggregation == Mean() and not protocol.client
     if not plain or sigma == 0 or not isinstance(rule, FedAvg):
         return {}

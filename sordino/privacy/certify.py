@@ -11,8 +11,9 @@ import numpy as np
 from sordino.privacy.checks import proper_delta
 from sordino.privacy.curves import Curve, GaussianCurve
 from sordino.privacy.guarantee import Guarantee, rounded_up
+from sordino.privacy.sizes import size_of
 from sordino.privacy.uploads import Dynamics, UploadPrices, distinct_rounds, upload_prices
-from sordino.protocol import UNITS, Everyone, FixedSize, InvalidValue, Mean, Median, Poisson, Protocol, View
+from sordino.protocol import UNITS, Everyone, FixedSize, Gaussian, InvalidValue, Mean, Median, Poisson, Protocol, View
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,6 +129,13 @@ def valid_bounds(question: Question) -> Iterator[Bound]:
         return
     found, counts = distinct_rounds(protocol, question.rounds)
     prices = upload_prices(protocol, found, question.unit, question.records)
+    if not isinstance(protocol.noise, Gaussian):
+        from sordino.privacy.mechanisms import renyi_bounds
+
+        yield from renyi_bounds(question, prices, counts)
+        if protocol.client:
+            yield from capped_bounds(question)
+        return
     if protocol.noise.sigma == 0 and prices.shifts.max() > 0:
         line = "Without noise (sigma = 0) nothing hides a client's contribution."
         yield Bound(curve=GaussianCurve(mu=math.inf), method="no noise", lines=(line,))
@@ -141,7 +149,7 @@ def valid_bounds(question: Question) -> Iterator[Bound]:
 
 def composition_bounds(question: Question, prices: UploadPrices, counts: np.ndarray) -> Iterator[Bound]:
     """Rounds composed: with everyone in every round Gaussian, else a mixture over who takes part and when the record is first used."""
-    protocol, sigma = question.protocol, question.protocol.noise.sigma
+    protocol, sigma = question.protocol, size_of(question.protocol.noise)
     view, note = effective_view(question)
     lines = (prices.reason + f"; the largest here is {rounded_up(float(prices.shifts.max()))}.", note)
     if isinstance(protocol.participation, Everyone):
@@ -218,7 +226,7 @@ def mixture_curve(question: Question, view: View, shifts: np.ndarray, use: np.nd
         # Unequal shares: as if that many equal clients were honest. The number need not be whole, so it goes into the shift.
         cohort = cohort.alone()
         shifts = shifts * visible_share(question, view)
-    rows = [round_curve(row, sigma=protocol.noise.sigma, cohort=cohort, use=use) for row in shifts]
+    rows = [round_curve(row, sigma=size_of(protocol.noise), cohort=cohort, use=use) for row in shifts]
     return composed_mixtures([row.repeat(int(count)) for row, count in zip(rows, counts, strict=True)])
 
 
@@ -261,7 +269,7 @@ def last_iterate_bounds(question: Question, prices: UploadPrices, counts: np.nda
             return
         shares = np.full(protocol.participation.size, 1 / protocol.participation.size)
     mixing = protocol.aggregation.mixing if isinstance(protocol.aggregation, Mean) else 1.0
-    noise = mixing * protocol.noise.sigma * math.sqrt(float(np.square(shares).sum()))
+    noise = mixing * size_of(protocol.noise) * math.sqrt(float(np.square(shares).sum()))
     for dynamics in prices.dynamics:
         yield from last_iterate_bound(question, dynamics, counts, mixing, float(shares.max()), noise)
 

@@ -14,7 +14,7 @@ from sordino.privacy.curves import GaussianCurve
 from sordino.privacy.guarantee import Guarantee, rounded_up
 from sordino.privacy.ledger import Event, Opened, RoundCharged
 from sordino.privacy.uploads import upload_prices
-from sordino.protocol import Budget, Protocol, SordinoError, View
+from sordino.protocol import Budget, Everyone, Gaussian, Protocol, SordinoError, View
 
 
 class BudgetExceeded(SordinoError):
@@ -131,6 +131,9 @@ def realised_bound(
     question = asked(protocol, view, unit, [t for t, _ in history], sizes)
     if not history:
         return certify(protocol, view, unit, delta=delta, rounds=())
+    if not isinstance(protocol.noise, Gaussian):
+        taken = replace(protocol, participation=Everyone())
+        return certify(taken, view, unit, delta=delta, rounds=[t for t, _ in history], sizes=sizes)
     seen, _ = effective_view(question)
     if question.shares is not None and question.shares.max() > question.shares.min():
         seen = View.SERVER  # a number of participants says nothing about their shares

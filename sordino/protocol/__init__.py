@@ -2,6 +2,7 @@
 
 from sordino.protocol.errors import InvalidValue, SordinoError, UserError
 from sordino.protocol.file import dumps, loads, overridden, read, save, schema
+from sordino.protocol.mechanisms import Custom, Laplace, Staircase
 from sordino.protocol.schedules import Constant, Continuous, Cyclic, Schedule, StageWise
 from sordino.protocol.values import (
     Aggregation,
@@ -33,8 +34,8 @@ from sordino.protocol.values import (
 from sordino.protocol.views import UNITS, View, all_views
 
 __all__ = [
-    "UNITS", "Aggregation", "Assumptions", "Budget", "ByColumn", "ClientBudget", "ClippedGlm", "Constant", "Continuous", "Cyclic",
-    "Data", "Dirichlet", "Everyone", "FedAvg", "FedProx", "FixedSize", "Gaussian", "Iid", "InvalidValue", "LocalRule", "Mean",
+    "UNITS", "Aggregation", "Assumptions", "Budget", "ByColumn", "ClientBudget", "ClippedGlm", "Constant", "Continuous", "Custom", "Cyclic",
+    "Data", "Dirichlet", "Everyone", "FedAvg", "FedProx", "FixedSize", "Gaussian", "Iid", "InvalidValue", "Laplace", "LocalRule", "Mean",
     "Median", "Model", "Noise", "Participation", "Partition", "Poisson", "Privacy", "Protocol", "Schedule", "Shards", "SordinoError",
-    "StageWise", "UserError", "View", "all_views", "dumps", "loads", "overridden", "read", "save", "schema",
+    "StageWise", "Staircase", "UserError", "View", "all_views", "dumps", "loads", "overridden", "read", "save", "schema",
 ]  # fmt: skip

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 from sordino.protocol.entries import Choice, Flag, Integer, Many, Maybe, Named, Number, Table, Tagged, Text, Value, entry
 from sordino.protocol.errors import InvalidValue
+from sordino.protocol.mechanisms import PLACES, WHERE, Custom, Laplace, Mechanisms, Staircase
 from sordino.protocol.schedules import SCHEDULES, Schedule
 from sordino.protocol.views import UNITS, View, ViewName
 
@@ -106,8 +107,10 @@ class FedAvg(Value):
     tag: ClassVar[str] = "fedavg"
     steps: int = entry(Integer(at_least=1), "K: local steps in a round")
     batch: int = entry(Integer(at_least=1), "B: distinct records of the client that every step draws, fresh and independent")
-    clip: float = entry(Number(above=0), "V: largest norm of a step's gradient")
+    clip: float = entry(Number(above=0), "V: largest norm of a step's gradient, or of the whole update")
     schedule: Schedule = entry(Tagged(SCHEDULES, "kind"), "learning rate of every step")
+    clip_norm: str = entry(Choice(("l2", "l1")), "which norm is clipped", "l2")
+    clip_target: str = entry(Choice(("step", "update")), "what is clipped: every step's gradient, or the round's whole update", "step")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,7 +163,7 @@ LocalRule = FedAvg | FedProx | ClippedGlm
 
 @dataclass(frozen=True, kw_only=True)
 class Gaussian(Value):
-    """Normal noise of standard deviation `sigma` on every coordinate of every upload, added by the client.
+    """Normal noise of standard deviation `sigma` on every coordinate of every upload, or of their mean.
 
     Example:
         >>> Gaussian(sigma=0.1).secure
@@ -168,12 +171,19 @@ class Gaussian(Value):
     """
 
     tag: ClassVar[str] = "gaussian"
-    where: str = entry(Choice(("client",)), "who adds the noise", "client")
-    sigma: float = entry(Number(at_least=0), "standard deviation on each coordinate of an upload")
+    where: str = entry(Choice(PLACES), WHERE, "client")
+    sigma: float = entry(Number(at_least=0), "standard deviation on each coordinate of an upload; of the mean, where the server adds it")
+    server_sigma: float | None = entry(Maybe(Number(above=0)), "standard deviation on the mean, where both add noise", None)
     secure: bool = entry(Flag(), "noise from the operating system's entropy, never repeatable", False)
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if (self.server_sigma is None) != (self.where != "both"):
+            given = "no" if self.server_sigma is None else "a"
+            raise InvalidValue("where", self.where, f'"both" with a server-sigma, or another without; there is {given} server-sigma')
 
-Noise = Gaussian
+
+Noise = Gaussian | Laplace | Staircase | Custom
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -341,7 +351,7 @@ class Protocol(Value):
     aggregation: Aggregation = entry(Named((Mean, Median)), "how the server joins the uploads", Mean())
     personalization: str = entry(Choice(("none",)), "whether clients keep models of their own", "none")
     local: LocalRule = entry(Tagged((FedAvg, FedProx, ClippedGlm), "rule"), "what a client does in a round")
-    noise: Noise = entry(Tagged((Gaussian,), "mechanism"), "noise that hides a client's contribution")
+    noise: Noise = entry(Mechanisms((Gaussian, Laplace, Staircase, Custom)), "noise that hides a client's contribution")
     privacy: Privacy = entry(Table(Privacy), "what may be spent", Privacy())
     assumptions: Assumptions = entry(Table(Assumptions), "what the user vouches for", Assumptions())
     data: Data | None = entry(Maybe(Table(Data)), "records and their partition", None)
