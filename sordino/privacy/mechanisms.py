@@ -243,6 +243,8 @@ def renyi_bounds(question: Question, prices: UploadPrices, counts: np.ndarray) -
         rows = [averaged([values(shift) for shift in row], use) for row in prices.first_used]
         how = f"A step draws {batch} of {question.records} records: moments average over the first use (A11).{drawn}"
         yield Bound(curve=added(rows, counts), method="first-hit mixture", lines=(*lines, how), vouched=price.vouched)
+    if price.vouched:
+        yield Bound(curve=NOTHING, method="no claim", lines=("Without what is vouched for, nothing is known about this noise.",))
 
 
 def seen_as(question: Question) -> str:
