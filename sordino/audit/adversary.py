@@ -49,10 +49,18 @@ class Adversary:
             self._direction = pull if self._direction is None else self._direction + pull
             self._last = seen.after.astype(np.float64)
         elif self._view == View.SERVER:
-            upload = seen.uploads[self._pair.attacked]
-            self._sums += seen.present[:, self._pair.attacked] * self._ratio(upload - middle, difference, 1.0)
+            self._see_uploads(seen, difference, middle)
         else:
             self._see_model(seen, difference, middle)
+
+    def _see_uploads(self, seen: ManyRound, difference: np.ndarray, middle: np.ndarray) -> None:
+        """The attacked client's own upload; behind a shuffler nobody knows which it is, so all are weighed alike."""
+        if self._pair.zero.protocol.channel == "shuffler":
+            ratios = np.stack([self._ratio(upload - middle, difference, 1.0) for upload in seen.uploads], axis=1)
+            self._sums += np.logaddexp.reduce(np.where(seen.present, ratios, -np.inf), axis=1, initial=-700.0)
+            return
+        upload = seen.uploads[self._pair.attacked]
+        self._sums += seen.present[:, self._pair.attacked] * self._ratio(upload - middle, difference, 1.0)
 
     def _see_model(self, seen: ManyRound, difference: np.ndarray, middle: np.ndarray) -> None:
         """Every global model, minus what the colluders know of it: the noise that they added themselves."""

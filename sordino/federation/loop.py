@@ -11,9 +11,11 @@ from typing import Protocol as Interface
 import numpy as np
 
 from sordino.federation.aggregation import aggregate, projected, upload_weights
+from sordino.federation.channel import delivered
 from sordino.federation.client import Score, Upload
 from sordino.federation.folder import RunFolder, State
 from sordino.federation.participation import Attendance, participants
+from sordino.federation.randomness import Purpose
 from sordino.federation.setup import Setup
 from sordino.federation.storage import writing
 from sordino.privacy.ledger import Ledger
@@ -120,7 +122,8 @@ def one_round(
         ledger.charge(round=t, clients=chosen)
     # Clients train and upload; the server reads the uploads in the order of the clients.
     tally = Tally()
-    uploads = tally.counted(engine.uploads(round=t, weights=state.weights, participants=chosen))
+    sent = tally.counted(engine.uploads(round=t, weights=state.weights, participants=chosen))
+    uploads = delivered(protocol.channel, sent, setup.draw_key.stream(Purpose.SHUFFLER, training=setup.training, round=t))
     weights = aggregate(protocol.aggregation, state.weights, uploads, upload_weights(protocol.aggregation, setup.sizes[chosen]))
     if protocol.assumptions.diameter is not None:
         weights = projected(weights, setup.initial_weights(), protocol.assumptions.diameter)

@@ -135,6 +135,8 @@ def valid_bounds(question: Question) -> Iterator[Bound]:
         yield from renyi_bounds(question, prices, counts)
         if protocol.client:
             yield from capped_bounds(question)
+        if protocol.channel == "shuffler":
+            yield from shuffled_bounds(question)
         return
     if protocol.noise.sigma == 0 and prices.shifts.max() > 0:
         line = "Without noise (sigma = 0) nothing hides a client's contribution."
@@ -143,6 +145,8 @@ def valid_bounds(question: Question) -> Iterator[Bound]:
     yield from composition_bounds(question, prices, counts)
     if protocol.client:
         yield from capped_bounds(question)
+    if protocol.channel == "shuffler":
+        yield from shuffled_bounds(question)
     if question.view == View.FINAL and isinstance(protocol.aggregation, Mean):
         yield from last_iterate_bounds(question, prices, counts)
 
@@ -228,6 +232,13 @@ def mixture_curve(question: Question, view: View, shifts: np.ndarray, use: np.nd
         shifts = shifts * visible_share(question, view)
     rows = [round_curve(row, sigma=size_of(protocol.noise), cohort=cohort, use=use) for row in shifts]
     return composed_mixtures([row.repeat(int(count)) for row, count in zip(rows, counts, strict=True)])
+
+
+def shuffled_bounds(question: Question) -> Iterator[Bound]:
+    """What the clones of THEORY B7 add, behind a shuffler."""
+    from sordino.privacy.shuffled import clones_bounds
+
+    yield from clones_bounds(question)
 
 
 def capped_bounds(question: Question) -> Iterator[Bound]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from sordino.privacy.caps import largest
-from sordino.privacy.certify import Bound, asked, certify, effective_view, guaranteed
+from sordino.privacy.certify import Bound, Question, asked, certify, effective_view, guaranteed
 from sordino.privacy.curves import GaussianCurve
 from sordino.privacy.guarantee import Guarantee, rounded_up
 from sordino.privacy.ledger import Event, Opened, RoundCharged
@@ -132,8 +132,9 @@ def realised_bound(
     if not history:
         return certify(protocol, view, unit, delta=delta, rounds=())
     if not isinstance(protocol.noise, Gaussian):
-        taken = replace(protocol, participation=Everyone())
-        return certify(taken, view, unit, delta=delta, rounds=[t for t, _ in history], sizes=sizes)
+        taken = replace(protocol, participation=Everyone(), channel="direct")
+        direct = certify(taken, view, unit, delta=delta, rounds=[t for t, _ in history], sizes=sizes)
+        return better_shuffled(question, history, direct, delta)
     seen, _ = effective_view(question)
     if question.shares is not None and question.shares.max() > question.shares.min():
         seen = View.SERVER  # a number of participants says nothing about their shares
@@ -155,4 +156,14 @@ def realised_bound(
         rows = [round_curve(row, sigma=sigma, cohort=alone, use=use) for row in prices.first_used * scale[:, None]]
         curve = composed_mixtures([row.repeat(int(count)) for row, count in zip(rows, counts, strict=True)])
         bounds.append(Bound(curve=curve, method="first-hit mixture", lines=(prices.reason, "A mixture over the first use (A11).")))
-    return guaranteed(question, min(bounds, key=lambda bound: bound.curve.epsilon(delta)))
+    return better_shuffled(question, history, guaranteed(question, min(bounds, key=lambda bound: bound.curve.epsilon(delta))), delta)
+
+
+def better_shuffled(question: Question, history: tuple[tuple[int, int], ...], direct: Guarantee, delta: float) -> Guarantee:
+    """The bound of a client whose uploads were shuffled among at least so many, where it is the smaller one."""
+    if question.protocol.channel != "shuffler":
+        return direct
+    from sordino.privacy.shuffled import clones_bounds
+
+    shuffled = [guaranteed(question, bound) for bound in clones_bounds(question, batch=min(n for _, n in history))]
+    return min([direct, *shuffled], key=lambda guarantee: guarantee.epsilon(delta))

@@ -347,7 +347,7 @@ class Protocol(Value):
     clients: int = entry(Integer(at_least=1), "m: clients in the federation")
     rounds: int = entry(Integer(at_least=1), "T: rounds of training")
     participation: Participation = entry(Named((Everyone, Poisson, FixedSize)), "who takes part in a round", Everyone())
-    channel: str = entry(Choice(("direct",)), "how uploads reach the server", "direct")
+    channel: str = entry(Choice(("direct", "shuffler")), "how uploads reach the server: with their senders' names, or shuffled", "direct")
     aggregation: Aggregation = entry(Named((Mean, Median)), "how the server joins the uploads", Mean())
     personalization: str = entry(Choice(("none",)), "whether clients keep models of their own", "none")
     local: LocalRule = entry(Tagged((FedAvg, FedProx, ClippedGlm), "rule"), "what a client does in a round")
@@ -365,6 +365,21 @@ class Protocol(Value):
             raise InvalidValue("federation.participation.fixed", self.participation.size, allowed)
         self._check_batch(self.data.records if self.data is not None else None)
         self._check_clients()
+        self._check_channel()
+
+    def _check_channel(self) -> None:
+        """A shuffler hides who sent what only among uploads of one kind, and a server that cannot tell them apart cannot weigh them."""
+        if self.channel != "shuffler":
+            return
+        weighed = isinstance(self.aggregation, Mean) and self.aggregation.weights == "records"
+        refused = {
+            "no [[client]]: clients whose budgets or mechanisms differ are no cover for one another": bool(self.client),
+            'aggregation weights = "equal": behind it the server cannot tell whose upload has how many records': weighed,
+            "noise at the client: noise at the server hides nothing from who receives the uploads": self.noise.where == "server",
+        }
+        for allowed, given in refused.items():
+            if given:
+                raise InvalidValue("federation.channel", self.channel, allowed)
 
     def _check_batch(self, records: int | None) -> None:
         batch = self.local.batch
