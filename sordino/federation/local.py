@@ -98,10 +98,18 @@ def clipped_step(weights: torch.Tensor, gradients: torch.Tensor, rate: float, cl
 def noisy_upload(weights: torch.Tensor, noise: Noise, stream: Stream) -> np.ndarray:
     """The vector that leaves the client: its model with noise on every coordinate, rounded to float32 once.
 
+    Where the server adds noise, uploads keep float64: rounding before the noise would move them by more than the clip allows.
+
     A table with one training a row gets the noise of as many trainings, from the stream's own on.
     """
     local = weights.detach().cpu().numpy()
-    if silent(noise):
-        return local.astype(np.float32)
+    kept = upload_type(noise)
+    if silent(noise) or noise.where == "server":
+        return local.astype(kept)
     trainings, count = np.atleast_2d(local).shape
-    return (local + drawn(noise, stream, trainings, count).reshape(local.shape)).astype(np.float32)
+    return (local + drawn(noise, stream, trainings, count).reshape(local.shape)).astype(kept)
+
+
+def upload_type(noise: Noise) -> type[np.floating]:
+    """How precise an upload is."""
+    return np.float32 if noise.where == "client" else np.float64

@@ -14,12 +14,12 @@ from sordino.federation.aggregation import aggregate, projected, upload_weights
 from sordino.federation.channel import delivered
 from sordino.federation.client import Score, Upload
 from sordino.federation.folder import RunFolder, State
+from sordino.federation.mechanisms import mean_deviation, server_noise
 from sordino.federation.participation import Attendance, participants
 from sordino.federation.randomness import Purpose
 from sordino.federation.setup import Setup
 from sordino.federation.storage import writing
 from sordino.privacy.ledger import Ledger
-from sordino.privacy.mechanisms import deviation, silent
 from sordino.protocol import Mean, Protocol
 
 
@@ -124,7 +124,11 @@ def one_round(
     tally = Tally()
     sent = tally.counted(engine.uploads(round=t, weights=state.weights, participants=chosen))
     uploads = delivered(protocol.channel, sent, setup.draw_key.stream(Purpose.SHUFFLER, training=setup.training, round=t))
-    weights = aggregate(protocol.aggregation, state.weights, uploads, upload_weights(protocol.aggregation, setup.sizes[chosen]))
+    noise = server_noise(setup, round=t, trainings=range(setup.training, setup.training + 1))
+    expected = protocol.participation.expected(clients=protocol.clients)
+    shares = upload_weights(protocol.aggregation, setup.sizes[chosen])
+    added = noise[0] if noise is not None else None
+    weights = aggregate(protocol.aggregation, state.weights, uploads, shares, expected=expected, noise=added)
     if protocol.assumptions.diameter is not None:
         weights = projected(weights, setup.initial_weights(), protocol.assumptions.diameter)
     # The new model is scored on public records.
@@ -163,9 +167,9 @@ def signal_to_noise(protocol: Protocol, before: np.ndarray, after: np.ndarray, u
     plain = isinstance(protocol.aggregation, Mean) and protocol.aggregation.weights == "equal" and protocol.assumptions.diameter is None
     if not plain or not isinstance(protocol.aggregation, Mean) or uploads == 0:
         return None
-    if silent(protocol.noise):
+    noise = protocol.aggregation.mixing * mean_deviation(protocol, uploads) * math.sqrt(before.size)
+    if noise == 0:
         return math.inf
-    noise = protocol.aggregation.mixing * deviation(protocol.noise) * math.sqrt(before.size / uploads)
     move = float(np.linalg.norm((after - before).astype(np.float64)))
     return math.sqrt(max(0.0, move**2 - noise**2)) / noise
 

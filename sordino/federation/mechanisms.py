@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sordino.federation.randomness import Stream, unit_interval
-from sordino.protocol import Custom, Gaussian, Laplace, Noise, Staircase, UserError
+from sordino.federation.randomness import Purpose, Stream, unit_interval
+from sordino.privacy.mechanisms import deviation, silent
+from sordino.protocol import Custom, Gaussian, Laplace, Noise, Protocol, Staircase, UserError
+
+if TYPE_CHECKING:
+    from sordino.federation.setup import Setup
 
 
 def drawn(noise: Noise, stream: Stream, trainings: int, count: int) -> np.ndarray:
@@ -26,6 +32,28 @@ def drawn(noise: Noise, stream: Stream, trainings: int, count: int) -> np.ndarra
     if isinstance(noise, Staircase):
         return staircase_values(words_of(stream, trainings, count, 2), noise.step, noise.width, noise.falls_at)
     return custom_values(noise, stream, trainings, count)
+
+
+def server_noise(setup: Setup, *, round: int, trainings: range) -> np.ndarray | None:
+    """What the server adds to the mean of a round, one training a row; None where it adds nothing."""
+    noise = setup.protocol.noise
+    if noise.where == "client":
+        return None
+    if isinstance(noise, Gaussian) and noise.where == "both":
+        noise = replace(noise, where="server", sigma=noise.server_sigma or 0.0, server_sigma=None)
+    if silent(noise):
+        return None
+    stream = setup.noise_key.stream(Purpose.SERVER_NOISE, training=trainings.start, round=round)
+    return drawn(noise, stream, len(trainings), setup.initial_weights().size)
+
+
+def mean_deviation(protocol: Protocol, uploads: int) -> float:
+    """Standard deviation of all the noise in the mean of so many uploads."""
+    noise = protocol.noise
+    if noise.where == "server":
+        return deviation(noise)
+    joint = deviation(noise) / math.sqrt(uploads)
+    return math.hypot(joint, noise.server_sigma or 0.0) if isinstance(noise, Gaussian) else joint
 
 
 def words_of(stream: Stream, trainings: int, count: int, each: int) -> np.ndarray:

@@ -129,6 +129,14 @@ def valid_bounds(question: Question) -> Iterator[Bound]:
         return
     found, counts = distinct_rounds(protocol, question.rounds)
     prices = upload_prices(protocol, found, question.unit, question.records)
+    if protocol.noise.where != "client":
+        from sordino.privacy.central import central, central_bounds
+
+        if central(question):
+            yield from central_bounds(question, prices, counts)
+            if question.view == View.FINAL and isinstance(protocol.noise, Gaussian):
+                yield from last_iterate_bounds(question, prices, counts)
+            return
     if not isinstance(protocol.noise, Gaussian):
         from sordino.privacy.mechanisms import renyi_bounds
 
@@ -280,9 +288,18 @@ def last_iterate_bounds(question: Question, prices: UploadPrices, counts: np.nda
             return
         shares = np.full(protocol.participation.size, 1 / protocol.participation.size)
     mixing = protocol.aggregation.mixing if isinstance(protocol.aggregation, Mean) else 1.0
-    noise = mixing * size_of(protocol.noise) * math.sqrt(float(np.square(shares).sum()))
+    noise = mixing * mean_noise(protocol, shares)
+    if noise == 0:
+        return
     for dynamics in prices.dynamics:
         yield from last_iterate_bound(question, dynamics, counts, mixing, float(shares.max()), noise)
+
+
+def mean_noise(protocol: Protocol, shares: np.ndarray) -> float:
+    """Standard deviation of the noise in a mean with these shares, the clients' and the server's."""
+    from sordino.privacy.central import client_noise, server_noise
+
+    return math.hypot(client_noise(protocol) * math.sqrt(float(np.square(shares).sum())), server_noise(protocol))
 
 
 def last_iterate_bound(

@@ -27,6 +27,8 @@ def dp_event(protocol: Protocol, view: View = View.SERVER, unit: str = "record")
     import dp_accounting
 
     question = asked(protocol, view, unit, None, None)
+    if protocol.noise.where != "client" or protocol.channel != "direct":
+        raise UserError("dp_accounting has no event for noise at the server beside a shuffler or a draw of clients; `certify` prices it.")
     if not isinstance(protocol.noise, Gaussian):
         return other_event(protocol, question)
     if not isinstance(protocol.participation, Everyone) or protocol.client:

@@ -131,6 +131,11 @@ def realised_bound(
     question = asked(protocol, view, unit, [t for t, _ in history], sizes)
     if not history:
         return certify(protocol, view, unit, delta=delta, rounds=())
+    if protocol.noise.where != "client":
+        from sordino.privacy.central import central, realised_central
+
+        if central(question):
+            return guaranteed(question, realised_central(question, history))
     if not isinstance(protocol.noise, Gaussian):
         taken = replace(protocol, participation=Everyone(), channel="direct")
         direct = certify(taken, view, unit, delta=delta, rounds=[t for t, _ in history], sizes=sizes)

@@ -77,6 +77,16 @@ class Mean(Value):
     tag: ClassVar[str] = "mean"
     mixing: float = entry(Number(above=0, at_most=1), "b: new model = (1 - b) old model + b mean of the uploads", 1.0)
     weights: str = entry(Choice(("equal", "records")), "weight of an upload: equal, or the client's number of records", "equal")
+    denominator: str = entry(
+        Choice(("participants", "fixed")),
+        "the sum of updates is divided by who took part, or by how many are expected",
+        "participants",
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.denominator == "fixed" and self.weights == "records":
+            raise InvalidValue("denominator", self.denominator, 'weights = "equal" with it: the sum of records changes with who takes part')
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -296,7 +306,11 @@ class Privacy(Value):
         'replace-one'
     """
 
-    adjacency: str = entry(Choice(("replace-one",)), "neighbouring data sets: one record, or one client's records, replaced", "replace-one")
+    adjacency: str = entry(
+        Choice(("replace-one", "add-or-remove")),
+        "how neighbouring data sets differ in one record or one client",
+        "replace-one",
+    )
     budget: Budget | None = entry(Maybe(Table(Budget)), "what may be spent at most", None)
 
 
@@ -366,6 +380,22 @@ class Protocol(Value):
         self._check_batch(self.data.records if self.data is not None else None)
         self._check_clients()
         self._check_channel()
+        self._check_server_noise()
+
+    def _check_server_noise(self) -> None:
+        """What noise at the server needs, and what needs noise at the server."""
+        where, mean = self.noise.where, self.aggregation if isinstance(self.aggregation, Mean) else None
+        fixed = mean is not None and mean.denominator == "fixed"
+        if where != "client" and mean is None:
+            raise InvalidValue("noise.where", where, '"client" unless the aggregation is a mean, whose move is known')
+        if where == "server" and self.client:
+            raise InvalidValue("noise.where", where, '"client" or "both" with [[client]]: their budgets hold against the server')
+        if fixed and isinstance(self.local, ClippedGlm):
+            allowed = '"participants" with clipped-glm, whose weight decay moves models without limit'
+            raise InvalidValue("federation.aggregation.mean.denominator", "fixed", allowed)
+        if self.privacy.adjacency == "add-or-remove" and not (where == "server" and fixed):
+            allowed = '"replace-one", unless noise.where = "server" and the mean has a fixed denominator: else noise leaves with the client'
+            raise InvalidValue("privacy.adjacency", self.privacy.adjacency, allowed)
 
     def _check_channel(self) -> None:
         """A shuffler hides who sent what only among uploads of one kind, and a server that cannot tell them apart cannot weigh them."""
