@@ -8,16 +8,17 @@ from __future__ import annotations
 import signal
 import sys
 from dataclasses import replace
-from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import click
 import typer
 
-from sordino.protocol import Protocol, SordinoError, UserError, dumps, loads, overridden, read, schema
-from sordino.ui.console import facts_table, messages, percent, print_json, results
+from sordino.protocol import Protocol, SordinoError, UserError, dumps, schema
+from sordino.ui.audit import audit, resume_audit
+from sordino.ui.console import INTERRUPTED, Stopped, facts_table, messages, percent, print_json, results
 from sordino.ui.papers import app as papers
+from sordino.ui.sources import EXAMPLE, example_text, protocol_from
 
 if TYPE_CHECKING:
     from sordino.federation.run import Run
@@ -33,9 +34,7 @@ app = typer.Typer(
 )
 
 app.add_typer(papers, name="papers")
-
-EXAMPLE = "digits"
-INTERRUPTED = 130  # what shells expect after Ctrl-C
+app.command()(audit)
 
 File = Annotated[Path | None, typer.Argument(metavar="[PROTOCOL.toml]", help="Protocol file; without it, the built-in example.")]
 Sets = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override one key, such as noise.sigma=0.5.")]
@@ -115,12 +114,15 @@ def trained(protocol: Protocol, out: Path | None, workers: int | None, device: s
 
 @app.command()
 def resume(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run that was interrupted.")],
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run or an audit that was interrupted.")],
     workers: Workers = None,
     device: Device = "cpu",
     json: Json = False,
 ) -> None:
-    """Go on with a run that was interrupted; with seeded noise it ends as if it had never been."""
+    """Go on with a run or an audit that was interrupted; with seeded noise it ends as if it had never been."""
+    if (run / "audit.json").exists():
+        resume_audit(run, workers, json)
+        return
     from sordino.engines import resume
     from sordino.federation.folder import RunFolder
     from sordino.federation.setup import Setup
@@ -346,30 +348,6 @@ def evaluate(
         middle = f"mean {percent(sum(shares) / len(shares))}, worst {percent(shares[0])}, best {percent(shares[-1])}"
         rows.append(("Clients", f"{len(shares)}, each on its own label distribution: {middle}"))
     results.print(facts_table(rows))
-
-
-class Stopped(SordinoError):
-    """Ctrl-C, after everything was put in order."""
-
-    exit_code = INTERRUPTED
-
-    def __init__(self, run: Path | None) -> None:
-        go_on = f" Go on with: sordino resume {run}" if run is not None else " Nothing was written."
-        super().__init__("stopped." + go_on)
-
-
-def protocol_from(file: Path | None, sets: list[str] | None) -> Protocol:
-    """The protocol of a file, or of the built-in example, with overrides."""
-    return read(file, sets or []) if file is not None else overridden(loads(example_text(EXAMPLE)), sets or [])
-
-
-def example_text(name: str) -> str:
-    """A protocol file that ships with the package."""
-    folder = files("sordino") / "examples"
-    known = sorted(entry.name.removesuffix(".toml") for entry in folder.iterdir() if entry.name.endswith(".toml"))
-    if name not in known:
-        raise UserError(f"--from {name!r}: there is no such example. There are: {', '.join(known)}.")
-    return (folder / f"{name}.toml").read_text(encoding="utf-8")
 
 
 def draw(protocol: Protocol, picture: Path) -> None:

@@ -21,7 +21,7 @@ from sordino.federation.models.losses import Loss
 from sordino.federation.randomness import Key
 from sordino.federation.setup import Setup, Tensors
 from sordino.privacy.mechanisms import deviation
-from sordino.protocol import ClippedGlm, Constant, Cyclic, Mean, Protocol, View
+from sordino.protocol import ClippedGlm, Constant, Cyclic, Gaussian, Mean, Protocol, View
 
 PARAMETERS = 2  # the record acts along the first parameter; the second is there to see that nothing leaks into it
 STEEP = 10.0  # a flipped record's gradient over the clip, so that the clip is exercised
@@ -34,7 +34,7 @@ class GivenLosses(nn.Module):
     Example:
         >>> model = GivenLosses()
         >>> model(torch.tensor([[3.0, 0.0, 1.0]]))  # slope 3 along the first parameter, curvature 1, at zero
-        tensor([0.], grad_fn=<AddBackward0>)
+        tensor([[0.]], grad_fn=<UnsqueezeBackward0>)
     """
 
     def __init__(self) -> None:
@@ -42,7 +42,7 @@ class GivenLosses(nn.Module):
         self.weight = nn.Parameter(torch.zeros(PARAMETERS))
 
     def forward(self, records: Tensor) -> Tensor:
-        return records[:, :PARAMETERS] @ self.weight + records[:, PARAMETERS] / 2 * self.weight[0] ** 2
+        return (records[:, :PARAMETERS] @ self.weight + records[:, PARAMETERS] / 2 * self.weight[0] ** 2).unsqueeze(1)
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """The outputs are the losses."""
@@ -160,6 +160,12 @@ def clipped_glm_pair(protocol: Protocol, unit: str, sizes: tuple[int, ...], key:
     return Pair(zero=setups[0], one=setups[1], attacked=attacked, description=f"{whose} on a feature of its own, with its label turned")
 
 
+def without_noise(setup: Setup) -> Setup:
+    """The same federation, silent."""
+    quiet = Gaussian(sigma=0.0, where="server" if setup.protocol.noise.where == "server" else "client")
+    return replace(setup, protocol=replace(setup.protocol, noise=quiet))
+
+
 def consecutive(sizes: Sequence[int]) -> tuple[np.ndarray, ...]:
     """Records shared out in order."""
     return tuple(np.split(np.arange(sum(sizes)), np.cumsum(sizes)[:-1]))
@@ -218,9 +224,9 @@ def rehearsed(pair: Pair, rounds: int) -> float:
         weights = np.zeros((REHEARSALS, PARAMETERS), dtype=np.float32)
         for t in range(rounds):
             mean = np.zeros(weights.shape)
-            for like in np.unique(clients.alike.like):
+            for like in np.unique(clients.like):
                 models = clients.trained(client=int(like), round=t, weights=weights, first=0)
-                mean += shares[clients.alike.like == like].sum() * models.numpy()
+                mean += shares[clients.like == like].sum() * models.numpy()
             mean += deviation(protocol.noise) * np.sqrt(np.square(shares).sum()) * generator.standard_normal(weights.shape)
             weights = ((1 - mixing) * weights + mixing * mean).astype(np.float32)
         ends.append(weights[:, 0].astype(np.float64))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Protocol as Interface
 
@@ -124,13 +124,7 @@ def one_round(
     tally = Tally()
     sent = tally.counted(engine.uploads(round=t, weights=state.weights, participants=chosen))
     uploads = delivered(protocol.channel, sent, setup.draw_key.stream(Purpose.SHUFFLER, training=setup.training, round=t))
-    noise = server_noise(setup, round=t, trainings=range(setup.training, setup.training + 1))
-    expected = protocol.participation.expected(clients=protocol.clients)
-    shares = upload_weights(protocol.aggregation, setup.sizes[chosen])
-    added = noise[0] if noise is not None else None
-    weights = aggregate(protocol.aggregation, state.weights, uploads, shares, expected=expected, noise=added)
-    if protocol.assumptions.diameter is not None:
-        weights = projected(weights, setup.initial_weights(), protocol.assumptions.diameter)
+    weights = next_model(setup, state.weights, uploads, chosen, round=t)
     # The new model is scored on public records.
     diverged = not bool(np.isfinite(weights).all())
     score = engine.score(weights) if evaluate and not diverged else None
@@ -147,6 +141,16 @@ def one_round(
         seconds=time.perf_counter() - started,
         status="diverged" if diverged else "ok",
     )
+
+
+def next_model(setup: Setup, weights: np.ndarray, uploads: Iterable[np.ndarray], chosen: np.ndarray, *, round: int) -> np.ndarray:
+    """The global model that the server makes of the uploads of the chosen clients, with its own noise where it adds some."""
+    rule, diameter = setup.protocol.aggregation, setup.protocol.assumptions.diameter
+    noise = server_noise(setup, round=round, trainings=range(setup.training, setup.training + 1))
+    expected = setup.protocol.participation.expected(clients=setup.protocol.clients)
+    shares = upload_weights(rule, setup.sizes[chosen])
+    joined = aggregate(rule, weights, uploads, shares, expected=expected, noise=None if noise is None else noise[0])
+    return joined if diameter is None else projected(joined, setup.initial_weights(), diameter)
 
 
 def is_evaluated(round: int, rounds: int, every: int) -> bool:
