@@ -30,6 +30,14 @@ class LocalSteps:
     nonfinite: int
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Pull:
+    """A public model that every step is pulled to, with this strength (udp-fl 3.3)."""
+
+    model: torch.Tensor
+    strength: float
+
+
 class Trainable(Interface):
     """A model as a vector, or many models as rows of a table, whose loss can be differentiated."""
 
@@ -50,6 +58,7 @@ def train_locally(
     rates: Iterable[float],
     batches: Iterable[tuple[torch.Tensor, torch.Tensor]],
     loss: Loss,
+    pull: Pull | None = None,
 ) -> tuple[LocalSteps, torch.Tensor]:
     """Run the local steps of convergent-dp Eq. 2 (FedAvg) or Eq. 4 (FedProx); returns what happened, and the model in float64.
 
@@ -59,14 +68,18 @@ def train_locally(
     The start may be one model or a table with one model a row: the parameters are the last axis.
     """
     model.load(start)
-    pull = rule.proximal if isinstance(rule, FedProx) else 0.0
     exact, origin = start.double(), start.double()
+    near = rule.proximal if isinstance(rule, FedProx) else 0.0
+    strength, centre = near, origin
+    if pull is not None:  # two pulls are one of their joint strength, to the point between
+        strength = near + pull.strength
+        centre = (near * origin + pull.strength * pull.model.double()) / strength
     clipped = nonfinite = 0
     limit = rule.clip if rule.clip_target == "step" else math.inf
     for rate, (inputs, targets) in zip(rates, batches, strict=True):
         model.loss_gradient(inputs, targets, loss)
-        if pull > 0:
-            exact.lerp_(origin, rate * pull)  # w - eta alpha (w - w_t)
+        if strength > 0:
+            exact.lerp_(centre, rate * strength)  # w - eta alpha (w - w_t)
         over, broken = clipped_step(exact, model.gradients, rate, limit, NORMS[rule.clip_norm])
         model.weights.copy_(exact)
         clipped, nonfinite = clipped + over, nonfinite + broken

@@ -78,6 +78,35 @@ class Tally:
             yield upload.vector
 
 
+class Leader:
+    """The client with the largest epsilon, whose last upload the others are pulled to (udp-fl 3.3). It holds that upload.
+
+    Until it has taken part there is none, and the others are pulled to the global model.
+    """
+
+    def __init__(self, protocol: Protocol, state: State) -> None:
+        self._client = max(protocol.client, key=lambda budget: budget.epsilon).id if protocol.penalty else None
+        self._model = state.kept.get("leader")
+
+    def broadcast(self, weights: np.ndarray) -> np.ndarray:
+        """What clients receive: the global model, and in a second row the leader's."""
+        if self._client is None:
+            return weights
+        return np.stack([weights, weights if self._model is None else self._model.astype(weights.dtype)])
+
+    def noted(self, uploads: Iterator[Upload]) -> Iterator[Upload]:
+        """Pass uploads on and keep the leader's, for the next round."""
+        for upload in uploads:
+            if upload.client == self._client:
+                self._model = upload.vector
+            yield upload
+
+    @property
+    def kept(self) -> dict[str, np.ndarray]:
+        """What a checkpoint keeps."""
+        return {} if self._model is None else {"leader": self._model}
+
+
 def run_rounds(
     setup: Setup,
     engine: Engine,
@@ -122,13 +151,14 @@ def one_round(
         ledger.charge(round=t, clients=chosen)
     # Clients train and upload; the server reads the uploads in the order of the clients.
     tally = Tally()
-    sent = tally.counted(engine.uploads(round=t, weights=state.weights, participants=chosen))
+    leader = Leader(protocol, state)
+    sent = tally.counted(leader.noted(engine.uploads(round=t, weights=leader.broadcast(state.weights), participants=chosen)))
     uploads = delivered(protocol.channel, sent, setup.draw_key.stream(Purpose.SHUFFLER, training=setup.training, round=t))
     weights = next_model(setup, state.weights, uploads, chosen, round=t)
     # The new model is scored on public records.
     diverged = not bool(np.isfinite(weights).all())
     score = engine.score(weights) if evaluate and not diverged else None
-    return State(weights=weights, round=t + 1), RoundMetrics(
+    return State(weights=weights, round=t + 1, kept=leader.kept), RoundMetrics(
         round=t,
         participants=len(chosen),
         loss=finite(score.loss / score.count) if score is not None else None,

@@ -129,6 +129,8 @@ def rounds_of_many(
             f"trainings {trainings.start} to {trainings.stop - 1} do not share a keystream: at most {LANES}, from a multiple of it on"
         )
     protocol, clients = setup.protocol, ManyClients(setup)
+    if protocol.penalty:
+        raise UserError("federation.penalty = true: trainings side by side do not pull clients to one another.")
     initial = setup.initial_weights()
     weights = np.broadcast_to(initial, (len(trainings), initial.size)).copy()
     shares = upload_weights(protocol.aggregation, setup.sizes)
@@ -144,7 +146,7 @@ def rounds_of_many(
             if like not in models:
                 models[like] = clients.trained(client=like, round=t, weights=weights, first=trainings.start)
             stream = setup.noise_key.stream(Purpose.UPLOAD_NOISE, training=trainings.start, client=client, round=t)
-            uploads[client] = noisy_upload(models[like], protocol.noise, stream)
+            uploads[client] = noisy_upload(models[like], setup.noises[client], stream)
         after = joined(setup, weights, uploads, present, shares, server_noise(setup, round=t, trainings=trainings))
         if protocol.assumptions.diameter is not None:
             after = projected(after, initial, protocol.assumptions.diameter)

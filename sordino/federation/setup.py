@@ -6,6 +6,7 @@ import hashlib
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -16,7 +17,8 @@ from sordino.federation.models import build_model, check_model
 from sordino.federation.models.bounded import BoundedLogistic
 from sordino.federation.models.flat import FlatModel
 from sordino.federation.randomness import Key, Purpose
-from sordino.protocol import ByColumn, ClippedGlm, Data, Gaussian, Model, Protocol, UserError
+from sordino.privacy.harmonizer import own_protocol, with_found_noise
+from sordino.protocol import ByColumn, ClippedGlm, Data, Model, Noise, Protocol, UserError
 
 IN_PYTHON = "python:"  # begins the name of data or of a model that was handed over as an object and cannot be found again by name
 
@@ -66,6 +68,13 @@ class Setup:
         """Number of records of every client."""
         return np.array([len(part) for part in self.parts])
 
+    @cached_property
+    def noises(self) -> tuple[Noise, ...]:
+        """The noise of every client."""
+        sizes = self.sizes.tolist()
+        own = {budget.id: own_protocol(self.protocol, budget, sizes[budget.id]).noise for budget in self.protocol.client}
+        return tuple(own.get(client, self.protocol.noise) for client in range(self.protocol.clients))
+
     def initial_weights(self) -> np.ndarray:
         """The model before the first round, as one vector."""
         return FlatModel(self.module).weights.numpy().copy()
@@ -97,7 +106,7 @@ def prepare(protocol: Protocol, *, data: DataSource | None = None, model: ModelS
     module = protocol_model(protocol, source, dataset.input_shape, dataset.outputs, classes=dataset.classes, seed=seed)
     train, test = tensors(dataset, "train"), tensors(dataset, "test")
     check_model(module, train.inputs(slice(0, 2)), dataset.outputs, net.parameters)
-    protocol = with_public_dimension(protocol, module)
+    protocol = with_found_noise(with_public_dimension(protocol, module), [len(part) for part in parts])
     fresh = Key.from_system() if protocol.noise.secure else key
     return Setup(
         protocol=protocol,
@@ -138,7 +147,8 @@ def with_public_size(protocol: Protocol, parts: tuple[np.ndarray, ...]) -> Proto
 
 def with_public_dimension(protocol: Protocol, module: nn.Module) -> Protocol:
     """The number of parameters spelled out, where the price of the noise depends on it."""
-    if isinstance(protocol.noise, Gaussian) or protocol.model is None or protocol.model.parameters is not None:
+    kinds = {protocol.noise.tag, *(budget.mechanism or "gaussian" for budget in protocol.client)}
+    if kinds == {"gaussian"} or protocol.model is None or protocol.model.parameters is not None:
         return protocol
     return replace(protocol, model=replace(protocol.model, parameters=FlatModel(module).weights.numel()))
 

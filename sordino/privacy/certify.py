@@ -127,6 +127,11 @@ def valid_bounds(question: Question) -> Iterator[Bound]:
     if len(question.rounds) == 0:
         yield Bound(curve=GaussianCurve(mu=0.0), method="nothing released", lines=("No round was run.",))
         return
+    if protocol.penalty or any(budget.mechanism is not None for budget in protocol.client):
+        from sordino.privacy.harmonizer import harmonized_bounds
+
+        yield from harmonized_bounds(question)
+        return
     found, counts = distinct_rounds(protocol, question.rounds)
     prices = upload_prices(protocol, found, question.unit, question.records)
     if protocol.noise.where != "client":

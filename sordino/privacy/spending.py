@@ -12,6 +12,7 @@ from sordino.privacy.caps import largest
 from sordino.privacy.certify import Bound, Question, asked, certify, effective_view, guaranteed
 from sordino.privacy.curves import GaussianCurve
 from sordino.privacy.guarantee import Guarantee, rounded_up
+from sordino.privacy.harmonizer import harmonized, own_protocol
 from sordino.privacy.ledger import Event, Opened, RoundCharged
 from sordino.privacy.uploads import upload_prices
 from sordino.protocol import Budget, Everyone, Gaussian, Protocol, SordinoError, View
@@ -103,6 +104,8 @@ def realised(
     """
     charges = [event for event in events if isinstance(event, RoundCharged)]
     histories = {client: tuple((e.round, len(e.clients)) for e in charges if client in e.clients) for client in range(protocol.clients)}
+    if harmonized(protocol):
+        return realised_apart(protocol, histories, View.parse(view), unit, delta, sizes)
     certain = replace(protocol, client=())
     found: dict[tuple[tuple[int, int], ...], Guarantee] = {}
     for history in histories.values():
@@ -110,6 +113,24 @@ def realised(
         if key not in found:
             found[key] = realised_bound(certain, history, view, unit, delta, sizes)
     return {client: found[priced_alike(protocol, history)] for client, history in histories.items()}
+
+
+def realised_apart(
+    protocol: Protocol,
+    histories: dict[int, tuple[tuple[int, int], ...]],
+    view: View,
+    unit: str,
+    delta: float,
+    sizes: Sequence[int] | None,
+) -> dict[int, Guarantee]:
+    """The same where clients have noise of their own: each by its own, against who sees its uploads, which covers every view."""
+    found = {}
+    for budget in protocol.client:
+        records = sizes[budget.id] if sizes is not None else None
+        alone, history = own_protocol(protocol, budget, records), histories[budget.id]
+        known = None if records is None else [records]
+        found[budget.id] = replace(realised_bound(alone, history, View.SERVER, unit, delta, known), view=view)
+    return found
 
 
 def priced_alike(protocol: Protocol, history: tuple[tuple[int, int], ...]) -> tuple[tuple[int, int], ...]:

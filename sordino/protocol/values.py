@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from sordino.protocol.entries import Choice, Flag, Integer, Many, Maybe, Named, Number, Table, Tagged, Text, Value, entry
-from sordino.protocol.errors import InvalidValue
+from sordino.protocol.errors import InvalidValue, UserError
 from sordino.protocol.mechanisms import PLACES, WHERE, Custom, Laplace, Mechanisms, Staircase
 from sordino.protocol.schedules import SCHEDULES, Schedule
 from sordino.protocol.views import UNITS, View, ViewName
@@ -340,6 +340,15 @@ class ClientBudget(Value):
     epsilon: float = entry(Number(above=0), "largest epsilon of this client, against the server")
     delta: float = entry(Number(above=0, below=1), "at this delta", 1e-5)
     unit: str = entry(Choice(UNITS), "what is hidden: one record, or all records of the client", "record")
+    mechanism: str | None = entry(
+        Maybe(Choice(("gaussian", "laplace", "staircase"))), "noise of its own, made for its budget; left out: the protocol's", None
+    )
+    noise: float | None = entry(Maybe(Number(above=0)), "sigma, scale or step of that noise; left out: found by the Harmonizer", None)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.noise is not None and self.mechanism is None:
+            raise InvalidValue("noise", self.noise, "a mechanism with it: the protocol's own noise is in [noise]")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -364,6 +373,7 @@ class Protocol(Value):
     channel: str = entry(Choice(("direct", "shuffler")), "how uploads reach the server: with their senders' names, or shuffled", "direct")
     aggregation: Aggregation = entry(Named((Mean, Median)), "how the server joins the uploads", Mean())
     personalization: str = entry(Choice(("none",)), "whether clients keep models of their own", "none")
+    penalty: bool = entry(Flag(), "pull every client to the client with the largest epsilon (udp-fl 3.3)", False)
     local: LocalRule = entry(Tagged((FedAvg, FedProx, ClippedGlm), "rule"), "what a client does in a round")
     noise: Noise = entry(Mechanisms((Gaussian, Laplace, Staircase, Custom)), "noise that hides a client's contribution")
     privacy: Privacy = entry(Table(Privacy), "what may be spent", Privacy())
@@ -381,6 +391,21 @@ class Protocol(Value):
         self._check_clients()
         self._check_channel()
         self._check_server_noise()
+        self._check_harmonizer()
+
+    def _check_harmonizer(self) -> None:
+        """Clients with noise of their own, or pulled to one another, all need budgets: without one there is nothing to make noise for."""
+        named = [budget.id for budget in self.client if budget.mechanism is not None]
+        if not named and not self.penalty:
+            return
+        missing = sorted(set(range(self.clients)) - {budget.id for budget in self.client})
+        why = "federation.penalty = true" if self.penalty else f"client {named[0]} names a mechanism"
+        if missing:
+            raise UserError(f"client {missing[0]} has no budget, and {why}: every client needs a [[client]] with an epsilon.")
+        if self.noise.where != "client":
+            raise InvalidValue("noise.where", self.noise.where, f'"client", since {why}')
+        if self.penalty and isinstance(self.local, ClippedGlm):
+            raise InvalidValue("federation.penalty", self.penalty, "false with clipped-glm, whose dynamics it would change")
 
     def _check_server_noise(self) -> None:
         """What noise at the server needs, and what needs noise at the server."""
