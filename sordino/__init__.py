@@ -38,10 +38,12 @@ if TYPE_CHECKING:
     from sordino.protocol import Laplace as Laplace
     from sordino.protocol import Mean as Mean
     from sordino.protocol import Median as Median
+    from sordino.protocol import ModeConnectivity as ModeConnectivity
     from sordino.protocol import Model as Model
     from sordino.protocol import Poisson as Poisson
     from sordino.protocol import Privacy as Privacy
     from sordino.protocol import Protocol as Protocol
+    from sordino.protocol import Scaffold as Scaffold
     from sordino.protocol import Shards as Shards
     from sordino.protocol import SordinoError as SordinoError
     from sordino.protocol import StageWise as StageWise
@@ -51,8 +53,9 @@ if TYPE_CHECKING:
 
 _HOME = {
     "sordino.protocol": (
-        "Assumptions Budget ByColumn ClientBudget ClippedGlm Constant Continuous Custom Cyclic Data Dirichlet Everyone FedAvg FedProx "
-        "FixedSize Gaussian Iid Laplace Mean Median Model Poisson Privacy Protocol Shards SordinoError StageWise Staircase UserError View"
+        "Assumptions Budget ByColumn ClientBudget ClippedGlm Constant Continuous Custom Cyclic Data Dirichlet Everyone FedAvg "
+        "FedProx FixedSize Gaussian Iid Laplace Mean Median ModeConnectivity Model Poisson Privacy Protocol Scaffold Shards "
+        "SordinoError StageWise Staircase UserError View"
     ),
     "sordino.privacy.calibrate": "calibrate",
     "sordino.privacy.certify": "certify",

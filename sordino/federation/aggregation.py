@@ -88,5 +88,5 @@ def upload_weights(rule: Aggregation, sizes: np.ndarray) -> np.ndarray:
         >>> upload_weights(Mean(weights="records"), np.array([10, 30]))
         array([10., 30.])
     """
-    by_records = not isinstance(rule, Median) and rule.weights == "records"
+    by_records = isinstance(rule, Mean) and rule.weights == "records"
     return sizes.astype(np.float64) if by_records else np.ones(len(sizes))

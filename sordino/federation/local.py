@@ -59,6 +59,7 @@ def train_locally(
     batches: Iterable[tuple[torch.Tensor, torch.Tensor]],
     loss: Loss,
     pull: Pull | None = None,
+    correction: torch.Tensor | None = None,
 ) -> tuple[LocalSteps, torch.Tensor]:
     """Run the local steps of convergent-dp Eq. 2 (FedAvg) or Eq. 4 (FedProx); returns what happened, and the model in float64.
 
@@ -81,6 +82,8 @@ def train_locally(
         if strength > 0:
             exact.lerp_(centre, rate * strength)  # w - eta alpha (w - w_t)
         over, broken = clipped_step(exact, model.gradients, rate, limit, NORMS[rule.clip_norm])
+        if correction is not None:
+            exact.sub_(correction.double(), alpha=rate)  # outside the clip: it is public
         model.weights.copy_(exact)
         clipped, nonfinite = clipped + over, nonfinite + broken
     trainings = math.prod(start.shape[:-1])

@@ -13,14 +13,17 @@ import numpy as np
 from sordino.federation.aggregation import aggregate, projected, upload_weights
 from sordino.federation.channel import delivered
 from sordino.federation.client import Score, Upload
+from sordino.federation.companions import companion_of
 from sordino.federation.folder import RunFolder, State
 from sordino.federation.mechanisms import mean_deviation, server_noise
+from sordino.federation.models.flat import FlatModel
+from sordino.federation.models.losses import module_loss
 from sordino.federation.participation import Attendance, participants
 from sordino.federation.randomness import Purpose
 from sordino.federation.setup import Setup
 from sordino.federation.storage import writing
 from sordino.privacy.ledger import Ledger
-from sordino.protocol import Mean, Protocol
+from sordino.protocol import Mean, ModeConnectivity, Protocol
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,35 +81,6 @@ class Tally:
             yield upload.vector
 
 
-class Leader:
-    """The client with the largest epsilon, whose last upload the others are pulled to (udp-fl 3.3). It holds that upload.
-
-    Until it has taken part there is none, and the others are pulled to the global model.
-    """
-
-    def __init__(self, protocol: Protocol, state: State) -> None:
-        self._client = max(protocol.client, key=lambda budget: budget.epsilon).id if protocol.penalty else None
-        self._model = state.kept.get("leader")
-
-    def broadcast(self, weights: np.ndarray) -> np.ndarray:
-        """What clients receive: the global model, and in a second row the leader's."""
-        if self._client is None:
-            return weights
-        return np.stack([weights, weights if self._model is None else self._model.astype(weights.dtype)])
-
-    def noted(self, uploads: Iterator[Upload]) -> Iterator[Upload]:
-        """Pass uploads on and keep the leader's, for the next round."""
-        for upload in uploads:
-            if upload.client == self._client:
-                self._model = upload.vector
-            yield upload
-
-    @property
-    def kept(self) -> dict[str, np.ndarray]:
-        """What a checkpoint keeps."""
-        return {} if self._model is None else {"leader": self._model}
-
-
 def run_rounds(
     setup: Setup,
     engine: Engine,
@@ -151,14 +125,14 @@ def one_round(
         ledger.charge(round=t, clients=chosen)
     # Clients train and upload; the server reads the uploads in the order of the clients.
     tally = Tally()
-    leader = Leader(protocol, state)
-    sent = tally.counted(leader.noted(engine.uploads(round=t, weights=leader.broadcast(state.weights), participants=chosen)))
+    companion = companion_of(protocol, state)
+    sent = tally.counted(companion.noted(engine.uploads(round=t, weights=companion.broadcast(state.weights), participants=chosen)))
     uploads = delivered(protocol.channel, sent, setup.draw_key.stream(Purpose.SHUFFLER, training=setup.training, round=t))
     weights = next_model(setup, state.weights, uploads, chosen, round=t)
     # The new model is scored on public records.
     diverged = not bool(np.isfinite(weights).all())
     score = engine.score(weights) if evaluate and not diverged else None
-    return State(weights=weights, round=t + 1, kept=leader.kept), RoundMetrics(
+    return State(weights=weights, round=t + 1, kept=companion.kept), RoundMetrics(
         round=t,
         participants=len(chosen),
         loss=finite(score.loss / score.count) if score is not None else None,
@@ -176,11 +150,35 @@ def one_round(
 def next_model(setup: Setup, weights: np.ndarray, uploads: Iterable[np.ndarray], chosen: np.ndarray, *, round: int) -> np.ndarray:
     """The global model that the server makes of the uploads of the chosen clients, with its own noise where it adds some."""
     rule, diameter = setup.protocol.aggregation, setup.protocol.assumptions.diameter
+    if isinstance(rule, ModeConnectivity):
+        connected = joined_modes(setup, weights, uploads, round)
+        return connected if diameter is None else projected(connected, setup.initial_weights(), diameter)
     noise = server_noise(setup, round=round, trainings=range(setup.training, setup.training + 1))
     expected = setup.protocol.participation.expected(clients=setup.protocol.clients)
     shares = upload_weights(rule, setup.sizes[chosen])
     joined = aggregate(rule, weights, uploads, shares, expected=expected, noise=None if noise is None else noise[0])
     return joined if diameter is None else projected(joined, setup.initial_weights(), diameter)
+
+
+def joined_modes(setup: Setup, weights: np.ndarray, uploads: Iterable[np.ndarray], round: int) -> np.ndarray:
+    """The uploads joined by mode connectivity, on one thread so that the result is the same everywhere."""
+    import torch
+
+    from sordino.federation.connectivity import Connector
+
+    models, rule = list(uploads), setup.protocol.aggregation
+    if setup.public is None or not isinstance(rule, ModeConnectivity):
+        raise RuntimeError("mode connectivity without public records")
+    if not models:
+        return weights
+    streams = (setup.key.stream(Purpose.CONNECTIVITY, training=setup.training, round=round, step=join) for join in range(len(models)))
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        connector = Connector(FlatModel(setup.module), setup.public, module_loss(setup.module, setup.public.y), rule)
+        return connector.joined(models, streams).astype(weights.dtype)
+    finally:
+        torch.set_num_threads(threads)
 
 
 def is_evaluated(round: int, rounds: int, every: int) -> bool:

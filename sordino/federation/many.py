@@ -22,7 +22,7 @@ from sordino.federation.models.losses import module_loss
 from sordino.federation.participation import attendances
 from sordino.federation.randomness import LANES, Purpose
 from sordino.federation.setup import Setup
-from sordino.protocol import ClippedGlm, FedAvg, Median, UserError
+from sordino.protocol import ClippedGlm, FedAvg, Median, ModeConnectivity, Scaffold, UserError
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -129,8 +129,8 @@ def rounds_of_many(
             f"trainings {trainings.start} to {trainings.stop - 1} do not share a keystream: at most {LANES}, from a multiple of it on"
         )
     protocol, clients = setup.protocol, ManyClients(setup)
-    if protocol.penalty:
-        raise UserError("federation.penalty = true: trainings side by side do not pull clients to one another.")
+    if protocol.penalty or isinstance(protocol.local, Scaffold) or isinstance(protocol.aggregation, ModeConnectivity):
+        raise UserError("trainings side by side know no penalty, no control variates and no mode connectivity.")
     initial = setup.initial_weights()
     weights = np.broadcast_to(initial, (len(trainings), initial.size)).copy()
     shares = upload_weights(protocol.aggregation, setup.sizes)

@@ -39,6 +39,7 @@ class Purpose(Enum):
     UPLOAD_NOISE = "upload-noise"
     SERVER_NOISE = "server-noise"
     SHUFFLER = "shuffler"
+    CONNECTIVITY = "connectivity"
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

@@ -18,7 +18,7 @@ from sordino.federation.models.bounded import BoundedLogistic
 from sordino.federation.models.flat import FlatModel
 from sordino.federation.randomness import Key, Purpose
 from sordino.privacy.harmonizer import own_protocol, with_found_noise
-from sordino.protocol import ByColumn, ClippedGlm, Data, Model, Noise, Protocol, UserError
+from sordino.protocol import ByColumn, ClippedGlm, Data, ModeConnectivity, Model, Noise, Protocol, UserError
 
 IN_PYTHON = "python:"  # begins the name of data or of a model that was handed over as an object and cannot be found again by name
 
@@ -61,6 +61,7 @@ class Setup:
     noise_key: Key
     draw_key: Key  # who takes part and which records a step draws: fresh where the noise is, or a repeated round would not be independent
     data_digest: str
+    public: Tensors | None = None  # records of the server's own, for mode connectivity
     training: int = 0  # which of the trainings that share the keys this is; audits train many times
 
     @property
@@ -121,7 +122,24 @@ def prepare(protocol: Protocol, *, data: DataSource | None = None, model: ModelS
         noise_key=fresh,
         draw_key=fresh,
         data_digest=shares_digest(dataset, parts),
+        public=public_records(protocol, dataset),
     )
+
+
+def public_records(protocol: Protocol, private: Dataset) -> Tensors | None:
+    """The server's own records, which must be of the kind that the clients have."""
+    if not isinstance(protocol.aggregation, ModeConnectivity):
+        return None
+    public = load_dataset(protocol.aggregation.public)
+    alike = public.input_shape == private.input_shape and public.outputs == private.outputs and public.classes == private.classes
+    if not alike:
+        raise UserError(
+            f"federation.aggregation.mode-connectivity.public = {public.name!r} has records of shape {public.input_shape} and classes "
+            f"{public.classes}; the clients' have {private.input_shape} and {private.classes}. A bend trained on other classes is no bend."
+        )
+    if public.name == private.name:
+        raise UserError(f"{public.name!r} is what the clients hold: it is not public. Name other records of the same kind, such as a file.")
+    return tensors(public, "train")
 
 
 def resolved(protocol: Protocol, data: DataSource | None, model: ModelSource | None) -> Protocol:

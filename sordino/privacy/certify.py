@@ -13,7 +13,7 @@ from sordino.privacy.curves import Curve, GaussianCurve
 from sordino.privacy.guarantee import Guarantee, rounded_up
 from sordino.privacy.sizes import size_of
 from sordino.privacy.uploads import Dynamics, UploadPrices, distinct_rounds, upload_prices
-from sordino.protocol import UNITS, Everyone, FixedSize, Gaussian, InvalidValue, Mean, Median, Poisson, Protocol, View
+from sordino.protocol import UNITS, Everyone, FixedSize, Gaussian, InvalidValue, Mean, Median, Poisson, Protocol, Scaffold, View
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -197,8 +197,11 @@ def effective_view(question: Question) -> tuple[View, str]:
     seen = f"The adversary sees {view.sees}."
     if view.kind == "server":
         return view, seen
-    if isinstance(protocol.aggregation, Median):
-        return View.SERVER, seen + " A median is post-processing of the uploads: the server's bound holds, and no other is known."
+    if not isinstance(protocol.aggregation, Mean):
+        rule = "A median" if isinstance(protocol.aggregation, Median) else "Mode connectivity"
+        return View.SERVER, seen + f" {rule} is post-processing of the uploads: the server's bound holds, and no other is known."
+    if isinstance(protocol.local, Scaffold):
+        return View.SERVER, seen + " Control variates carry single uploads from round to round: the server's bound is taken."
     if protocol.client:
         return View.SERVER, seen + " Clients leave when their budgets are spent, and their noise with them: the server's bound is taken."
     if question.shares is None:

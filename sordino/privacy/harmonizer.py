@@ -213,7 +213,7 @@ def mechanism_table(protocol: Protocol, unit: str = "record", *, epsilon: float,
         >>> local = FedAvg(steps=1, batch=1, clip=0.5, schedule=Constant(rate=1.0))
         >>> protocol = Protocol(clients=5, rounds=1, local=local, noise=Gaussian(sigma=1.0), model=Model(name="mlp", parameters=1000))
         >>> [(row.mechanism, round(row.deviation, 2), row.best) for row in mechanism_table(protocol, epsilon=1.0)]
-        [('gaussian', 3.73, True), ('laplace', 5.7, False), ('staircase', 32.76, False)]
+        [('gaussian', 3.73, True), ('laplace', 5.7, False), ('staircase', 32.83, False)]
     """
     if dimension_of(protocol) is None:
         raise UserError("model.parameters is missing: how much noise a mechanism needs depends on it. Add it to the file.")

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from sordino.privacy import contraction, sensitivity
-from sordino.protocol import ClippedGlm, Constant, Cyclic, FedAvg, FedProx, Protocol
+from sordino.protocol import ClippedGlm, Constant, Cyclic, FedAvg, FedProx, Protocol, Scaffold
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +75,8 @@ def upload_prices(protocol: Protocol, rounds: np.ndarray, unit: str, records: in
     return UploadPrices(
         shifts=worst,
         first_used=first if hidden else None,
-        dynamics=tuple(smooth_dynamics(protocol, rates, worst, proximal)),
+        # SCAFFOLD's corrections are public and stand outside the clip, so shifts are FedAvg's; they carry the past, so dynamics are not.
+        dynamics=() if isinstance(rule, Scaffold) else tuple(smooth_dynamics(protocol, rates, worst, proximal)),
         reason=f"an upload moves by at most s_t = {formula} (THEORY A8)",
     )
 
@@ -93,7 +94,7 @@ def update_prices(rule: FedAvg, rounds: np.ndarray, unit: str, records: int | No
     return UploadPrices(
         shifts=worst,
         first_used=np.full((len(rounds), rule.steps), 2 * rule.clip) if hidden else None,
-        dynamics=(Dynamics(stretch=np.ones(len(rounds)), shift=worst, shared=False, reason=reason),),
+        dynamics=() if isinstance(rule, Scaffold) else (Dynamics(stretch=np.ones(len(rounds)), shift=worst, shared=False, reason=reason),),
         reason="an upload moves by at most s_t = 2V, the clipped update's diameter",
     )
 

@@ -22,6 +22,7 @@ from sordino.protocol.values import (
     LocalRule,
     Mean,
     Median,
+    ModeConnectivity,
     Model,
     Noise,
     Participation,
@@ -29,13 +30,15 @@ from sordino.protocol.values import (
     Poisson,
     Privacy,
     Protocol,
+    Scaffold,
     Shards,
 )
 from sordino.protocol.views import UNITS, View, all_views
 
 __all__ = [
-    "UNITS", "Aggregation", "Assumptions", "Budget", "ByColumn", "ClientBudget", "ClippedGlm", "Constant", "Continuous", "Custom", "Cyclic",
-    "Data", "Dirichlet", "Everyone", "FedAvg", "FedProx", "FixedSize", "Gaussian", "Iid", "InvalidValue", "Laplace", "LocalRule", "Mean",
-    "Median", "Model", "Noise", "Participation", "Partition", "Poisson", "Privacy", "Protocol", "Schedule", "Shards", "SordinoError",
-    "StageWise", "Staircase", "UserError", "View", "all_views", "dumps", "loads", "overridden", "read", "save", "schema",
+    "UNITS", "Aggregation", "Assumptions", "Budget", "ByColumn", "ClientBudget", "ClippedGlm", "Constant", "Continuous", "Custom",
+    "Cyclic", "Data", "Dirichlet", "Everyone", "FedAvg", "FedProx", "FixedSize", "Gaussian", "Iid", "InvalidValue", "Laplace",
+    "LocalRule", "Mean", "Median", "ModeConnectivity", "Model", "Noise", "Participation", "Partition", "Poisson", "Privacy", "Protocol",
+    "Scaffold", "Schedule", "Shards", "SordinoError", "StageWise", "Staircase", "UserError", "View", "all_views", "dumps", "loads",
+    "overridden", "read", "save", "schema",
 ]  # fmt: skip

@@ -101,7 +101,24 @@ class Median(Value):
     tag: ClassVar[str] = "median"
 
 
-Aggregation = Mean | Median
+@dataclass(frozen=True, kw_only=True)
+class ModeConnectivity(Value):
+    """Uploads are joined two by two by the bend of a path of low loss, trained on public records of the server (udp-fl, Alg. 1, 2).
+
+    Example:
+        >>> ModeConnectivity(public="digits").curve
+        'chain'
+    """
+
+    tag: ClassVar[str] = "mode-connectivity"
+    public: str = entry(Text(), "public data that the server trains the bend on: a known data set, or a path; never the clients' own")
+    curve: str = entry(Choice(("chain", "bezier")), "the path: a polygonal chain, or a quadratic Bezier curve", "chain")
+    steps: int = entry(Integer(at_least=0), "gradient steps on each bend", 20)
+    batch: int = entry(Integer(at_least=1), "public records in a step", 64)
+    rate: float = entry(Number(above=0), "learning rate of a step", 0.1)
+
+
+Aggregation = Mean | Median | ModeConnectivity
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,6 +155,19 @@ class FedProx(FedAvg):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Scaffold(FedAvg):
+    """Like `FedAvg`, every clipped step corrected by control variates, which the server computes from the noisy uploads.
+
+    Example:
+        >>> from sordino.protocol import Constant
+        >>> Scaffold(steps=5, batch=32, clip=1, schedule=Constant(rate=0.1)).tag
+        'scaffold'
+    """
+
+    tag: ClassVar[str] = "scaffold"
+
+
+@dataclass(frozen=True, kw_only=True)
 class ClippedGlm(Value):
     """Logistic regression on two classes, every example's gradient clipped to norm V, every condition of THEORY A9 enforced.
 
@@ -168,7 +198,7 @@ class ClippedGlm(Value):
             raise InvalidValue("batches", self.batches, f'"full" without a batch, or "cyclic" with one; there is {given} batch')
 
 
-LocalRule = FedAvg | FedProx | ClippedGlm
+LocalRule = FedAvg | FedProx | Scaffold | ClippedGlm
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -371,10 +401,10 @@ class Protocol(Value):
     rounds: int = entry(Integer(at_least=1), "T: rounds of training")
     participation: Participation = entry(Named((Everyone, Poisson, FixedSize)), "who takes part in a round", Everyone())
     channel: str = entry(Choice(("direct", "shuffler")), "how uploads reach the server: with their senders' names, or shuffled", "direct")
-    aggregation: Aggregation = entry(Named((Mean, Median)), "how the server joins the uploads", Mean())
+    aggregation: Aggregation = entry(Named((Mean, Median, ModeConnectivity)), "how the server joins the uploads", Mean())
     personalization: str = entry(Choice(("none",)), "whether clients keep models of their own", "none")
     penalty: bool = entry(Flag(), "pull every client to the client with the largest epsilon (udp-fl 3.3)", False)
-    local: LocalRule = entry(Tagged((FedAvg, FedProx, ClippedGlm), "rule"), "what a client does in a round")
+    local: LocalRule = entry(Tagged((FedAvg, FedProx, Scaffold, ClippedGlm), "rule"), "what a client does in a round")
     noise: Noise = entry(Mechanisms((Gaussian, Laplace, Staircase, Custom)), "noise that hides a client's contribution")
     privacy: Privacy = entry(Table(Privacy), "what may be spent", Privacy())
     assumptions: Assumptions = entry(Table(Assumptions), "what the user vouches for", Assumptions())
@@ -392,6 +422,20 @@ class Protocol(Value):
         self._check_channel()
         self._check_server_noise()
         self._check_harmonizer()
+        self._check_scaffold()
+
+    def _check_scaffold(self) -> None:
+        """Control variates are free only if they come from noisy uploads whose senders the server knows."""
+        if not isinstance(self.local, Scaffold):
+            return
+        refused = {
+            "federation.channel": self.channel != "direct",
+            "noise.where": self.noise.where != "client",
+            "federation.penalty": self.penalty,
+        }
+        for key, given in refused.items():
+            if given:
+                raise UserError(f'{key}: local.rule = "scaffold" needs noisy uploads with their senders\' names, and no penalty.')
 
     def _check_harmonizer(self) -> None:
         """Clients with noise of their own, or pulled to one another, all need budgets: without one there is nothing to make noise for."""

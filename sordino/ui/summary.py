@@ -16,12 +16,18 @@ from sordino.protocol import Custom, Noise, Protocol
 from sordino.ui.console import duration, facts_table, percent
 from sordino.ui.prices import headline, privacy_lines
 
+RULES = {
+    "fedavg": "Noisy-FedAvg",
+    "fedprox": "Noisy-FedProx",
+    "scaffold": "Noisy-SCAFFOLD",
+    "clipped-glm": "clipped logistic regression",
+}
 BARS = "▁▂▃▄▅▆▇█"
 
 
 def described(protocol: Protocol) -> str:
     """A protocol in one line."""
-    rule = {"fedavg": "Noisy-FedAvg", "fedprox": "Noisy-FedProx", "clipped-glm": "clipped logistic regression"}[protocol.local.tag]
+    rule = RULES[protocol.local.tag]
     model = protocol.model.name if protocol.model is not None else "?"
     data = protocol.data.name if protocol.data is not None else "?"
     return f"{model} on {data}, {protocol.clients} clients, {protocol.rounds} rounds of {rule}"

@@ -12,8 +12,8 @@ import torch
 from sordino import ClientBudget, Gaussian, resume, train
 from sordino.engines.torch_engine import TorchEngine
 from sordino.federation.client import ClientWork
+from sordino.federation.companions import Leader
 from sordino.federation.folder import RunFolder, State
-from sordino.federation.loop import Leader
 from sordino.federation.mechanisms import drawn
 from sordino.federation.randomness import Purpose
 from sordino.federation.setup import Setup, prepare
