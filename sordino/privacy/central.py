@@ -11,9 +11,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import lru_cache
 
 import numpy as np
 
+from sordino.privacy import subsampled
 from sordino.privacy.certify import Bound, Question
 from sordino.privacy.curves import NOTHING, Curve, GaussianCurve, composed
 from sordino.privacy.guarantee import rounded_up
@@ -147,18 +149,22 @@ def visible_bounds(question: Question, prices: UploadPrices, counts: np.ndarray,
 
 def hidden_curve(question: Question, prices: UploadPrices, counts: np.ndarray) -> Curve:
     """The composition of rounds with a hidden Poisson draw."""
-    from sordino.privacy import subsampled
-
     protocol = question.protocol
     noise, rate = server_noise(protocol) * denominator(protocol), taking_part(protocol)
     removal = protocol.privacy.adjacency == "add-or-remove" and question.unit == "client"
     curves = []
     for shift, count in levels(prices.shifts, counts):
         if removal:  # an update has norm s_t / 2, and an absent one is 0
-            curves.append(subsampled.poisson(multiplier=2 * noise / shift, rate=rate, steps=count))
+            curves.append(sampled_step(2 * noise / shift, rate).repeat(count))
         else:
             curves.append(subsampled.fixed_size(mu=shift / noise, rate=rate, steps=count))
     return composed(curves)
+
+
+@lru_cache(maxsize=64)
+def sampled_step(multiplier: float, rate: float) -> Curve:
+    """One sampled Gaussian step; made once, since a budget asks for many numbers of them."""
+    return subsampled.poisson(multiplier=multiplier, rate=rate)
 
 
 def levels(shifts: np.ndarray, counts: np.ndarray) -> list[tuple[float, int]]:
