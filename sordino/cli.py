@@ -5,6 +5,7 @@ Rooms that need torch are imported inside the commands, so that `sordino --versi
 
 from __future__ import annotations
 
+import functools
 import signal
 import sys
 from dataclasses import replace
@@ -58,7 +59,7 @@ def train(
     protocol: File = None,
     sets: Sets = None,
     out: Annotated[Path | None, typer.Option(metavar="RUN", help="Run folder; by default runs/<name>-<n>.")] = None,
-    engine: Annotated[str, typer.Option(help="auto or torch.")] = "auto",
+    engine: Annotated[str, typer.Option(help="auto, torch or native.")] = "auto",
     repeats: Annotated[int, typer.Option(min=1, help="Train with this many seeds; shows mean and spread.")] = 1,
     workers: Workers = None,
     device: Device = "cpu",
@@ -68,14 +69,12 @@ def train(
     """Train a federation and keep the run in a folder."""
     from sordino.ui.summary import as_document, mean_and_spread, repeats_table, summary
 
-    if engine not in ("auto", "torch"):
-        raise UserError(f"--engine {engine!r}: expected auto or torch.")
     plan = protocol_from(protocol, sets)
     runs = []
     for repeat in range(repeats):
         seeded = plan if repeats == 1 else replace(plan, seed=(plan.seed or 0) + repeat)
         place = out if out is None or repeats == 1 else out / f"seed-{seeded.seed}"
-        runs.append(trained(seeded, place, workers, device, evaluate_every))
+        runs.append(trained(seeded, place, engine, workers, device, evaluate_every))
         if not json and repeats == 1:
             results.print(summary(runs[-1]))
     if repeats > 1 and not json:
@@ -85,9 +84,10 @@ def train(
     raise_if_out_of_budget(runs)
 
 
-def trained(protocol: Protocol, out: Path | None, workers: int | None, device: str, every: int | None) -> Run:
+def trained(protocol: Protocol, out: Path | None, engine: str, workers: int | None, device: str, every: int | None) -> Run:
     """Train with the live display; after Ctrl-C say how to go on."""
     from sordino.engines import train
+    from sordino.federation.folder import RunFolder
     from sordino.federation.setup import Setup
     from sordino.ui.prices import cap_lines, spent_after
     from sordino.ui.progress import TrainingProgress
@@ -99,6 +99,9 @@ def trained(protocol: Protocol, out: Path | None, workers: int | None, device: s
         def start(setup: Setup, folder: Path) -> None:
             where.append(folder)
             messages.print(f"Training {described(setup.protocol)}. Run folder: {folder}", soft_wrap=True)
+            facts = RunFolder(folder).facts()
+            if engine == "auto" and facts["engine"] != "native":
+                say_once(f"Engine: {facts['engine']}; {facts['engine_reason']}.")
             for line in cap_lines(setup.protocol, setup.sizes.tolist()):
                 messages.print(line, soft_wrap=True)
             plan, sizes = setup.protocol, setup.sizes.tolist()
@@ -106,10 +109,23 @@ def trained(protocol: Protocol, out: Path | None, workers: int | None, device: s
 
         try:
             return train(
-                protocol, folder=out, workers=workers, device=device, evaluate_every=every, on_start=start, on_round=progress.advance
+                protocol,
+                folder=out,
+                engine=engine,
+                workers=workers,
+                device=device,
+                evaluate_every=every,
+                on_start=start,
+                on_round=progress.advance,
             )
         except KeyboardInterrupt:
             raise Stopped(where[0] if where and where[0].exists() else None) from None
+
+
+@functools.cache
+def say_once(text: str) -> None:
+    """Say something that would be the same in every run of a command."""
+    messages.print(text, soft_wrap=True)
 
 
 @app.command()

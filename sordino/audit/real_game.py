@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sordino.audit.adversary import Adversary
+from sordino.audit.adversary import Adversary, residuals
 from sordino.audit.canary import make_canary
-from sordino.audit.game import Chunk, Played, chunks_of, unit_vector
+from sordino.audit.game import RESIDUALS, Chunk, Played, chunks_of, unit_vector
 from sordino.audit.worst_case import Pair, without_noise
 from sordino.federation.aggregation import upload_weights
 from sordino.federation.client import ClientWork
@@ -100,14 +100,23 @@ class CanaryGame:
 
     def play(self, chunk: Chunk) -> Played:
         """Run the trainings of a chunk and score them."""
-        setup, scores = self.pair.side(chunk.side), []
+        setup, scores, noise = self.pair.side(chunk.side), [], []
         both = Silent(self.pair.zero), Silent(self.pair.one)
+        looked_at = chunk.half == 0 and chunk.start == 0
         for training in chunk.trainings:
             adversary = Adversary(setup, self.pair.attacked, both, self.view, range(training, training + 1), self.direction)
             for seen in rounds_of_one(setup, training, self.rounds, self.caps):
                 adversary.see(seen)
+                if looked_at:
+                    noise.append(residuals(both[chunk.side], seen, 1, training)[0, :, self._coordinates(seen.after.size)])
             scores.append(adversary.scores[0])
-        return Played(chunk=chunk, scores=np.array(scores))
+        kept = np.stack(noise).reshape(len(scores), self.rounds, *noise[0].shape) if looked_at else None
+        return Played(chunk=chunk, scores=np.array(scores), residuals=kept)
+
+    def _coordinates(self, parameters: int) -> slice:
+        """The coordinates whose noise is looked at: all of a small model, every so many-th of a large one."""
+        uploads = 2 * min(TOGETHER, self.trainings) * self.rounds * self.protocol.clients
+        return slice(None, None, max(1, uploads * parameters // RESIDUALS))
 
 
 class Silent:

@@ -45,7 +45,7 @@ class Sensitivity:
         value: what the swept key was set to; None where nothing was swept.
         distances: one seed a row, one round a column.
         bound: how far apart they can be after every round, at most.
-        accuracies: of the models in the end, one a seed; NaN for a regression.
+        accuracies: of the models in the end, one a seed; NaN where they were not scored.
     """
 
     value: Any
@@ -92,9 +92,12 @@ def measured(
     data: DataSource | None = None,
     model: ModelSource | None = None,
     workers: int | None = None,
+    score: bool = False,
     on_round: Callable[[], None] = lambda: None,
 ) -> Sensitivity:
     """The distance of twins over several seeds: the protocol's own and those after it. Each costs two trainings.
+
+    With `score`, the models in the end are scored on the public test records, which takes its time for large models.
 
     Raises:
         UserError: fewer than one seed, or a protocol that cannot be trained.
@@ -112,7 +115,7 @@ def measured(
     for seed in range(seeds):
         pair = twins(prepare(seeded(protocol, seed), data=data, model=model), replaced)
         bounds.append(distance_bounds(pair))  # who takes part depends on the seed
-        runs.append(train_twins(pair, workers=workers, on_round=on_round))
+        runs.append(train_twins(pair, workers=workers, score=score, on_round=on_round))
     return Sensitivity(
         value=value,
         distances=np.stack([run.distances for run in runs]),
@@ -198,6 +201,7 @@ def sweep(
     data: DataSource | None = None,
     model: ModelSource | None = None,
     workers: int | None = None,
+    score: bool = False,
     on_round: Callable[[Protocol], None] = lambda plan: None,
 ) -> Iterator[Sensitivity]:
     """The distance of twins for every value of a key; the federation is prepared anew for each. All are checked before one is trained.
@@ -222,6 +226,7 @@ def sweep(
             data=source,
             model=model,
             workers=workers,
+            score=score,
             on_round=partial(on_round, variant.protocol),
         )
 

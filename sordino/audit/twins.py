@@ -48,7 +48,7 @@ class Twins:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class TwinRun:
-    """What became of twins: the distance of their models after every round, and the first one's accuracy in the end, if it has one."""
+    """What became of twins: the distance of their models after every round, and the first one's accuracy if it was scored."""
 
     distances: np.ndarray
     accuracy: float | None
@@ -133,11 +133,12 @@ def models(setup: Setup, engine: TorchEngine) -> Iterator[np.ndarray]:
         yield weights
 
 
-def train_twins(pair: Twins, *, workers: int | None = None, on_round: Callable[[], None] = lambda: None) -> TwinRun:
+def train_twins(pair: Twins, *, workers: int | None = None, score: bool = False, on_round: Callable[[], None] = lambda: None) -> TwinRun:
     """Train both in lock step, so that no more than two models are held, and take their distance after every round.
 
     The two take turns with as many worker processes as there are cores, so every core is busy and one twin's wait while the other works.
-    From the round on in which a model is no longer finite, the distance is infinite.
+    From the round on in which a model is no longer finite, the distance is infinite. With `score`, the accuracy of the first twin's last
+    model on the public test records is taken as well.
 
     Example:
         >>> train_twins(twins(setup)).distances  # doctest: +SKIP
@@ -152,8 +153,9 @@ def train_twins(pair: Twins, *, workers: int | None = None, on_round: Callable[[
                 break
             distances[t] = distance
             on_round()
-        score = first.score(one) if pair.one.classification and one is not None and np.isfinite(one).all() else None
-    return TwinRun(distances=distances, accuracy=score.correct / score.count if score is not None else None)
+        scored = score and pair.one.classification and one is not None and bool(np.isfinite(one).all())
+        final = first.score(one) if scored and one is not None else None
+    return TwinRun(distances=distances, accuracy=final.correct / final.count if final is not None else None)
 
 
 def distance_bounds(pair: Twins) -> np.ndarray:

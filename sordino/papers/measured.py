@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from sordino.audit.auditing import audit
-from sordino.audit.bounds import FIRM, most_shown
+from sordino.audit.bounds import FIRM, most_shown, trainings_needed
 from sordino.audit.verdict import Claim as Question
 from sordino.audit.verdict import Finding
 from sordino.papers.claims import Verdict
+from sordino.privacy.certify import certify
 from sordino.protocol import Assumptions, Constant, Cyclic, FedAvg, FedProx, Gaussian, Protocol, Schedule, StageWise, UserError
 
 SCHEDULES: dict[str, type[Constant] | type[Cyclic] | type[StageWise]] = {
@@ -49,14 +50,14 @@ def federation_of(verdict: Verdict) -> Protocol:
     )
 
 
-def trainings_for(published: float) -> int:
-    """The fewest trainings on each side, doubled from a thousand on, that could refute a claim of this mu.
+def trainings_for(published: float, certified: float) -> int:
+    """The fewest trainings on each side that could refute a claim of this mu, and show a quarter of what is certified.
 
     Example:
-        >>> trainings_for(0.3), trainings_for(6.0)
-        (1000, 8000)
+        >>> trainings_for(0.3, 4.5), trainings_for(6.0, 70.0)
+        (1000, 16000)
     """
-    trainings = LEAST
+    trainings = max(LEAST, trainings_needed(min(certified, 3.0), 0.25))
     while most_shown(trainings, FIRM) < 1.02 * published and trainings < 10**7:
         trainings *= 2
     return trainings
@@ -69,6 +70,8 @@ def measure(verdict: Verdict, folder: str | Path, *, trainings: int | None = Non
         >>> measure(check(find("convergent/theorem-3a")), "audits/3a").claims[0].verdict  # doctest: +SKIP
         'refuted'
     """
-    count = trainings if trainings is not None else trainings_for(verdict.published)
+    protocol = federation_of(verdict)
+    certified = certify(protocol, "final").mu or 0.0
+    count = trainings if trainings is not None else trainings_for(verdict.published, certified)
     question = Question(name=verdict.claim.name, mu=verdict.published)
-    return audit(federation_of(verdict), "final", trainings=count, claims=(question,), folder=folder, **options)
+    return audit(protocol, "final", trainings=count, claims=(question,), folder=folder, **options)

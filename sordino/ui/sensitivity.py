@@ -49,13 +49,15 @@ def run_sensitivity(protocol: Protocol, *, sweep: str | None, values: list[Any] 
     messages.print(f"Plot: {target}", soft_wrap=True)
 
 
-def measured_rows(protocol: Protocol, key: str | None, values: Sequence[Any] | None, seeds: int) -> Iterator[Sensitivity]:
+def measured_rows(
+    protocol: Protocol, key: str | None, values: Sequence[Any] | None, seeds: int, *, score: bool = False
+) -> Iterator[Sensitivity]:
     """The rows of a sweep as they are found, with a live display."""
     from sordino.audit.sensitivity import sweep, variants
 
     work = seeds * sum(variant.protocol.rounds * effort(variant.protocol) for variant in variants(protocol, key, values))
     with TwinProgress(work) as progress:
-        yield from sweep(protocol, key, values, seeds=seeds, on_round=lambda plan: progress.advance(effort(plan)))
+        yield from sweep(protocol, key, values, seeds=seeds, score=score, on_round=lambda plan: progress.advance(effort(plan)))
 
 
 def effort(protocol: Protocol) -> float:
@@ -79,7 +81,7 @@ def show_sensitivity(rows: Sequence[Sensitivity], key: str | None, *, json: bool
         print_json({"sweep": key, "rows": [row.as_document() for row in rows]})
         return
     results.print(sensitivity_table(rows, key))
-    results.print("Measured on one pair of data sets that differ in one record; the bound holds for every pair.", soft_wrap=True)
+    results.print("Measured on one pair of data sets per seed, one record replaced; the bound holds for every pair.", soft_wrap=True)
 
 
 def sensitivity_table(rows: Sequence[Sensitivity], key: str | None) -> Table:
@@ -87,12 +89,11 @@ def sensitivity_table(rows: Sequence[Sensitivity], key: str | None) -> Table:
     seeds, rounds = rows[0].distances.shape
     title = f"Distance of twins after {rounds} rounds, {seeds} seed{'s' if seeds > 1 else ''}"
     table = Table(title=title, title_justify="left")
-    for column in (key or "", "mean", "spread (std)", "largest", "at most", "accuracy"):
+    for column in (key or "", "mean", "spread (std)", "largest", "at most"):
         table.add_column(column, justify="right", no_wrap=True)
     for row in rows:
         spread = "unknown" if seeds == 1 else f"{row.spread[-1]:.4g}"
-        ends = (f"{row.mean[-1]:.4g}", spread, f"{row.largest[-1]:.4g}", f"{row.bound[-1]:.4g}")
-        table.add_row(shown(row.value), *ends, percent(float(row.accuracies.mean())))
+        table.add_row(shown(row.value), f"{row.mean[-1]:.4g}", spread, f"{row.largest[-1]:.4g}", f"{row.bound[-1]:.4g}")
     return table
 
 

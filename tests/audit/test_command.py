@@ -12,12 +12,16 @@ import numpy as np
 import pytest
 
 import sordino
+from sordino.audit.auditing import audit
 from sordino.audit.bounds import most_shown
 from sordino.audit.folder import AuditFolder
 from sordino.cli import run
+from sordino.federation.client import ClientWork
 from sordino.federation.data import load_dataset
-from sordino.protocol import Constant, FedAvg, Gaussian, Protocol
+from sordino.federation.randomness import Purpose
+from sordino.protocol import Constant, Data, FedAvg, Gaussian, Protocol
 from sordino.ui.audit import rounded_down
+from tests.support import toy_dataset
 
 FILE = """
 seed = 3
@@ -197,6 +201,23 @@ def test_a_real_model_with_each_canary(protocol, capfd, tmp_path) -> None:
     assert audited(capfd, str(protocol), "--canary", "wrong.npz")[0] == 2
     np.savez(tmp_path / "wrong.npz", x=np.zeros(shape, dtype=np.float32), y=np.array(33))
     assert audited(capfd, str(protocol), "--canary", "wrong.npz")[0] == 2
+
+
+def test_noise_that_the_clients_of_train_use_twice_is_seen_with_a_canary(monkeypatch, tmp_path) -> None:
+    """The worst case draws its noise in tables; a canary is trained by the clients that `train` has, and their noise is looked at too."""
+    rule = FedAvg(steps=1, batch=10, clip=1.0, schedule=Constant(rate=0.5))
+    protocol = Protocol(seed=1, clients=2, rounds=3, local=rule, noise=Gaussian(sigma=1.0), data=Data(name="x", records=10))
+    options = {"trainings": 30, "canary": "mislabelled", "data": toy_dataset(), "model": "logistic", "workers": 1}
+    assert not audit(protocol, "server", **options, folder=tmp_path / "whole").contradicted
+    whole = ClientWork._stream
+
+    def forgetful(self, key, purpose, client, round):
+        return whole(self, key, purpose, client, 0 if purpose is Purpose.UPLOAD_NOISE else round)
+
+    monkeypatch.setattr(ClientWork, "_stream", forgetful)
+    found = audit(protocol, "server", **options, folder=tmp_path / "broken")
+    assert found.contradicted
+    assert "correlation of rounds" in {test.name for test in found.residuals.failed}
 
 
 def test_audits_by_one_training(protocol, capfd) -> None:

@@ -165,11 +165,11 @@ def test_scores_are_the_exact_likelihood_ratio() -> None:
             start = seen.before.astype(np.float64)
             others = start.copy()
             for _ in range(2):
-                gradient = -0.7 * others[:, 0]
-                others[:, 0] -= 0.1 * np.clip(gradient, -1, 1)
+                along = others.sum(axis=1, keepdims=True) / np.sqrt(2)
+                others -= 0.1 * np.clip(-0.7 * along, -1, 1) / np.sqrt(2)
             for side, sign in ((1, 1.0), (0, -1.0)):
                 target = start.copy()
-                target[:, 0] += move if side == 1 else -move
+                target += (move if side == 1 else -move) / np.sqrt(2)
                 if honest is None:
                     density = stats.norm.logpdf(seen.uploads[0], target, 0.4).sum(axis=1)
                 else:
