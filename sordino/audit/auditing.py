@@ -27,6 +27,7 @@ from sordino.privacy.caps import capped_rounds
 from sordino.privacy.certify import certify
 from sordino.privacy.checks import proper_delta
 from sordino.privacy.guarantee import Guarantee, rounded_up
+from sordino.privacy.harmonizer import harmonized
 from sordino.privacy.mechanisms import silent
 from sordino.privacy.spending import BudgetExceeded, afforded
 from sordino.protocol import InvalidValue, Protocol, UserError, View
@@ -271,7 +272,7 @@ def gaussian_like(certified: Guarantee, delta: float) -> float:
 def noise_report(protocol: Protocol, noise: np.ndarray) -> ResidualReport | None:
     """The residual test of the noise that the first trainings drew; None without noise or with too little of it."""
     taken = ~np.isnan(noise).all(axis=-1)
-    if silent(protocol.noise) or protocol.noise.where == "server" or int(taken.sum()) * noise.shape[-1] < FEWEST:
+    if silent(protocol.noise) or protocol.noise.where == "server" or harmonized(protocol) or int(taken.sum()) * noise.shape[-1] < FEWEST:
         return None
     law = law_of(protocol.noise)
     return residual_tests(noise, law=law, taken=taken) if law is not None else None
