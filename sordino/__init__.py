@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from sordino.protocol import ClippedGlm as ClippedGlm
     from sordino.protocol import Constant as Constant
     from sordino.protocol import Continuous as Continuous
+    from sordino.protocol import Custom as Custom
     from sordino.protocol import Cyclic as Cyclic
     from sordino.protocol import Data as Data
     from sordino.protocol import Dirichlet as Dirichlet
@@ -34,22 +35,27 @@ if TYPE_CHECKING:
     from sordino.protocol import FixedSize as FixedSize
     from sordino.protocol import Gaussian as Gaussian
     from sordino.protocol import Iid as Iid
+    from sordino.protocol import Laplace as Laplace
     from sordino.protocol import Mean as Mean
     from sordino.protocol import Median as Median
+    from sordino.protocol import ModeConnectivity as ModeConnectivity
     from sordino.protocol import Model as Model
     from sordino.protocol import Poisson as Poisson
     from sordino.protocol import Privacy as Privacy
     from sordino.protocol import Protocol as Protocol
+    from sordino.protocol import Scaffold as Scaffold
     from sordino.protocol import Shards as Shards
     from sordino.protocol import SordinoError as SordinoError
     from sordino.protocol import StageWise as StageWise
+    from sordino.protocol import Staircase as Staircase
     from sordino.protocol import UserError as UserError
     from sordino.protocol import View as View
 
 _HOME = {
     "sordino.protocol": (
-        "Assumptions Budget ByColumn ClientBudget ClippedGlm Constant Continuous Cyclic Data Dirichlet Everyone FedAvg FedProx FixedSize "
-        "Gaussian Iid Mean Median Model Poisson Privacy Protocol Shards SordinoError StageWise UserError View"
+        "Assumptions Budget ByColumn ClientBudget ClippedGlm Constant Continuous Custom Cyclic Data Dirichlet Everyone FedAvg "
+        "FedProx FixedSize Gaussian Iid Laplace Mean Median ModeConnectivity Model Poisson Privacy Protocol Scaffold Shards "
+        "SordinoError StageWise Staircase UserError View"
     ),
     "sordino.privacy.calibrate": "calibrate",
     "sordino.privacy.certify": "certify",

@@ -277,19 +277,42 @@ def calibrate(
     beta: Annotated[float | None, typer.Option(help="Least false negative rate, with --at-alpha.")] = None,
     at_alpha: Annotated[float | None, typer.Option(help="False positive rate for --beta.")] = None,
     advantage: Annotated[float | None, typer.Option(help="Largest advantage of any test over guessing.")] = None,
+    mechanisms: Annotated[bool, typer.Option("--mechanisms", help="Compare the noise that each mechanism needs, for --epsilon.")] = False,
     json: Json = False,
 ) -> None:
     """Find the smallest noise that meets a target; it is never past the target."""
     from sordino.privacy.calibrate import calibrate
 
     plan = protocol_from(protocol, sets)
+    if mechanisms:
+        compare_mechanisms(plan, unit, epsilon, delta, json)
+        return
     with messages.status("searching for the noise"):
         found = calibrate(plan, view, unit, epsilon=epsilon, delta=delta, beta=beta, at_alpha=at_alpha, advantage=advantage)
     if json:
         print_json(found.as_document())
         return
     goal = ", ".join(f"{name} = {value:g}" for name, value in found.target.items())
-    results.print(facts_table([("Noise", f"noise.sigma = {found.sigma!r}"), ("Target", goal), ("Reached", str(found.guarantee))]))
+    results.print(
+        facts_table([("Noise", f"noise.{found.parameter} = {found.value!r}"), ("Target", goal), ("Reached", str(found.guarantee))])
+    )
+
+
+def compare_mechanisms(plan: Protocol, unit: str, epsilon: float | None, delta: float, json: bool) -> None:
+    """The table of the noise that each mechanism needs for the same guarantee against the server."""
+    from dataclasses import asdict
+
+    from sordino.privacy.harmonizer import mechanism_table
+    from sordino.ui.prices import needed_table
+
+    if epsilon is None:
+        raise UserError("--mechanisms compares the noise for one guarantee: add --epsilon, and --delta if it is not 1e-5.")
+    with messages.status("searching for the noise"):
+        rows = mechanism_table(plan, unit, epsilon=epsilon, delta=delta)
+    if json:
+        print_json({"epsilon": epsilon, "delta": delta, "view": "server", "unit": unit, "mechanisms": [asdict(row) for row in rows]})
+    else:
+        results.print(needed_table(rows, plan, epsilon, delta))
 
 
 @app.command()

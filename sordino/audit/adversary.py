@@ -6,6 +6,7 @@ has seen, and knows what an upload would be without noise on either data set; on
 
 from __future__ import annotations
 
+import math
 from typing import Protocol as Interface
 
 import numpy as np
@@ -13,8 +14,11 @@ from torch import Tensor
 
 from sordino.federation.aggregation import upload_weights
 from sordino.federation.many import ManyRound
+from sordino.federation.mechanisms import log_density
 from sordino.federation.setup import Setup
-from sordino.protocol import Mean, View
+from sordino.privacy.central import denominator, fixed_denominator, hidden, server_noise
+from sordino.privacy.mechanisms import deviation
+from sordino.protocol import Gaussian, Mean, View
 
 
 class LocalModels(Interface):
@@ -64,17 +68,30 @@ class Adversary:
             for clients in self._clients
         )
         if self._view == View.SERVER:
-            ratio = self._ratio(seen.uploads[self._attacked] - (high + low) / 2, high - low, 1.0)
-            self.scores += seen.present[:, self._attacked] * ratio
+            self._see_uploads(seen, high - low, (high + low) / 2)
         else:
             self._see_model(seen, high - low, (high + low) / 2)
 
+    def _see_uploads(self, seen: ManyRound, difference: np.ndarray, middle: np.ndarray) -> None:
+        """The attacked client's own upload; behind a shuffler nobody knows which it is, so all are weighed alike."""
+        if self._protocol.channel == "shuffler":
+            ratios = np.stack([self._ratio(upload - middle, difference) for upload in seen.uploads], axis=1)
+            self.scores += np.logaddexp.reduce(np.where(seen.present, ratios, -np.inf), axis=1, initial=-700.0)
+            return
+        upload = seen.uploads[self._attacked]
+        self.scores += seen.present[:, self._attacked] * self._ratio(upload - middle, difference)
+
     def _see_model(self, seen: ManyRound, difference: np.ndarray, middle: np.ndarray) -> None:
         """Every global model, minus what the colluders know of it: the noise that they added themselves."""
-        rule, attacked = self._protocol.aggregation, self._attacked
+        protocol, attacked = self._protocol, self._attacked
+        rule = protocol.aggregation
+        if hidden(protocol):  # who took part is not seen: the model's move along the direction of the two updates is
+            self.scores += np.einsum("nd,nd->n", seen.after - seen.before.astype(np.float64), difference)
+            return
         mixing = rule.mixing if isinstance(rule, Mean) else 1.0
         weights = seen.present * self._shares
-        shares = weights / np.maximum(weights.sum(axis=1, keepdims=True), 1e-300)
+        total = np.maximum(weights.sum(axis=1, keepdims=True), 1e-300)
+        shares = weights / (denominator(protocol) if fixed_denominator(protocol) else total)
         colluders = self._colluders()
         rest = seen.after - (1 - mixing) * seen.before.astype(np.float64) - mixing * shares[:, [attacked]] * middle
         for like, group in self._others(seen.present).items():
@@ -83,8 +100,12 @@ class Adversary:
             for colluder in set(group) & colluders:
                 rest -= mixing * shares[:, [colluder]] * (seen.uploads[colluder] - models)
         honest = [c for c in range(shares.shape[1]) if c not in colluders]
-        spread = mixing**2 * np.square(shares[:, honest]).sum(axis=1)
-        self.scores += self._ratio(rest, mixing * shares[:, [attacked]] * difference, spread)
+        if fixed_denominator(protocol):
+            rest -= mixing * (1 - shares.sum(axis=1, keepdims=True)) * seen.before
+        clients = 0.0 if protocol.noise.where == "server" else deviation(protocol.noise) ** 2
+        server = server_noise(protocol) if isinstance(protocol.noise, Gaussian) else deviation(protocol.noise) - math.sqrt(clients)
+        variance = mixing**2 * (np.square(shares[:, honest]).sum(axis=1) * clients + server**2)
+        self.scores += self._ratio(rest, mixing * shares[:, [attacked]] * difference, variance)
 
     def _others(self, present: np.ndarray) -> dict[int, list[int]]:
         """The clients that took part somewhere and are not attacked, in groups of equal models."""
@@ -99,9 +120,15 @@ class Adversary:
         others = [c for c in np.argsort(-self._shares, kind="stable").tolist() if c != self._attacked]
         return set(others[: self._view.colluders])
 
-    def _ratio(self, rest: np.ndarray, difference: np.ndarray, spread: np.ndarray | float) -> np.ndarray:
-        """The logarithm of the likelihood ratio of two normal laws with equal spread, whose means lie `difference` apart around 0."""
-        variance = spread * self._protocol.noise.sigma**2
+    def _ratio(self, rest: np.ndarray, difference: np.ndarray, variance: np.ndarray | float | None = None) -> np.ndarray:
+        """The logarithm of the likelihood ratio of two laws whose middles lie `difference` apart around 0.
+
+        Of one upload's noise, or of normal noise with this variance.
+        """
+        noise = self._protocol.noise
+        if not isinstance(noise, Gaussian) and variance is None:
+            return (log_density(noise, rest - difference / 2) - log_density(noise, rest + difference / 2)).sum(axis=1)
+        variance = deviation(noise) ** 2 if variance is None else variance
         ratio = np.einsum("nd,nd->n", rest, difference)
         return np.asarray(ratio / np.where(np.asarray(variance) > 0, variance, 1.0))
 

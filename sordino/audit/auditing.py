@@ -14,8 +14,9 @@ from sordino.audit.bounds import expected_bound, trainings_needed
 from sordino.audit.canary import refuse_unknown
 from sordino.audit.folder import AuditFolder
 from sordino.audit.game import Game, WorstCaseGame, play_all
+from sordino.audit.laws import law_of
 from sordino.audit.real_game import CanaryGame
-from sordino.audit.residuals import FEWEST, ResidualReport, gaussian, residual_tests
+from sordino.audit.residuals import FEWEST, ResidualReport, residual_tests
 from sordino.audit.verdict import Claim, Finding, judged
 from sordino.federation.folder import as_json, claimed_path, now
 from sordino.federation.randomness import GENERATOR, Key
@@ -26,6 +27,8 @@ from sordino.privacy.caps import capped_rounds
 from sordino.privacy.certify import certify
 from sordino.privacy.checks import proper_delta
 from sordino.privacy.guarantee import Guarantee, rounded_up
+from sordino.privacy.harmonizer import harmonized
+from sordino.privacy.mechanisms import silent
 from sordino.privacy.spending import BudgetExceeded, afforded
 from sordino.protocol import InvalidValue, Protocol, UserError, View
 
@@ -269,9 +272,10 @@ def gaussian_like(certified: Guarantee, delta: float) -> float:
 def noise_report(protocol: Protocol, noise: np.ndarray) -> ResidualReport | None:
     """The residual test of the noise that the first trainings drew; None without noise or with too little of it."""
     taken = ~np.isnan(noise).all(axis=-1)
-    if protocol.noise.sigma == 0 or int(taken.sum()) * noise.shape[-1] < FEWEST:
+    if silent(protocol.noise) or protocol.noise.where == "server" or harmonized(protocol) or int(taken.sum()) * noise.shape[-1] < FEWEST:
         return None
-    return residual_tests(noise, law=gaussian(protocol.noise.sigma), taken=taken)
+    law = law_of(protocol.noise)
+    return residual_tests(noise, law=law, taken=taken) if law is not None else None
 
 
 def made_folder(folder: str | Path | None, subject: Subject) -> Path:

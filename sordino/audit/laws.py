@@ -11,6 +11,8 @@ from scipy import special
 
 from sordino.privacy import checks
 from sordino.privacy.staircase import Staircase
+from sordino.protocol import Gaussian, Laplace, Noise
+from sordino.protocol import Staircase as StaircaseNoise
 
 _FARTHEST = 100.0  # normal scores are cut here, so that sums stay finite; a normal is never so far out
 
@@ -88,6 +90,20 @@ def staircase(*, step: float, width: float, nu: float) -> Law:
         return math.log(noise.height) - step * stair + np.log(rest + beyond)
 
     return Law(name=f"staircase, step {step:g}, width {width:g}, nu {nu:g}", std=math.sqrt(noise.moments()[1]), log_tail=log_tail)
+
+
+def law_of(noise: Noise) -> Law | None:
+    """The law of a protocol's noise on one coordinate of an upload; None where only its sampler is known.
+
+    Example:
+        >>> law_of(Laplace(scale=0.5)).name
+        'Laplace, scale 0.5'
+    """
+    if isinstance(noise, Gaussian):
+        return gaussian(noise.sigma)
+    if isinstance(noise, Laplace):
+        return laplace(noise.scale)
+    return staircase(step=noise.step, width=noise.width, nu=noise.falls_at) if isinstance(noise, StaircaseNoise) else None
 
 
 GAUSSIAN = gaussian(1.0)

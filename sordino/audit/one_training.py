@@ -28,6 +28,7 @@ from sordino.federation.randomness import Purpose
 from sordino.federation.setup import Setup
 from sordino.privacy import sensitivity
 from sordino.privacy.guarantee import Guarantee
+from sordino.privacy.harmonizer import harmonized
 from sordino.protocol import FedAvg, FedProx, UserError, View
 
 OnRound = Callable[[int, int], None]  # rounds done, of how many
@@ -80,11 +81,13 @@ def sown(setup: Setup, canaries: int, kind: str, generator: np.random.Generator)
 
 def rounds_seen(setup: Setup, work: Callable[[int, int, np.ndarray], np.ndarray], rounds: int) -> Iterator[Seen]:
     """One training, round by round; `work` makes the upload of a client in a round from the global model."""
+    if setup.protocol.channel != "direct" or setup.protocol.noise.where != "client" or harmonized(setup.protocol):
+        raise UserError("one training is scored by who sent which upload with noise: no shuffler, and one noise for all, at the client.")
     weights = setup.initial_weights()
     for t in range(rounds):
         chosen = participants(setup.protocol, round=t, key=setup.draw_key, training=setup.training)
         uploads = {client: work(client, t, weights) for client in chosen.tolist()}
-        after = next_model(setup, weights, list(uploads.values()), chosen)
+        after = next_model(setup, weights, list(uploads.values()), chosen, round=t)
         yield Seen(round=t, before=weights, after=after, uploads=uploads)
         weights = after
 

@@ -16,12 +16,13 @@ from sordino.audit.game import RESIDUALS, Chunk, Played, chunks_of, unit_vector
 from sordino.audit.worst_case import Pair, without_noise
 from sordino.federation.aggregation import upload_weights
 from sordino.federation.client import ClientWork
+from sordino.federation.local import upload_type
 from sordino.federation.loop import next_model
 from sordino.federation.many import ManyRound
 from sordino.federation.participation import Attendance, participants
 from sordino.federation.randomness import Key
 from sordino.federation.setup import DataSource, ModelSource, Setup, prepare
-from sordino.protocol import Protocol, View
+from sordino.protocol import Protocol, Scaffold, UserError, View
 
 TOGETHER = 8  # trainings of a chunk
 
@@ -135,14 +136,16 @@ class Silent:
 
 def rounds_of_one(setup: Setup, training: int, rounds: int, caps: Mapping[int, int]) -> Iterator[ManyRound]:
     """One training as a table of one row, with the clients that `train` runs."""
+    if setup.protocol.penalty or isinstance(setup.protocol.local, Scaffold):
+        raise UserError("an audit with real models keeps nothing between rounds: no penalty, no control variates.")
     setup = replace(setup, training=training)
     work, weights, attendance = ClientWork(setup), setup.initial_weights(), Attendance(caps, (), 0)
     for t in range(rounds):
         chosen = attendance.admit(participants(setup.protocol, round=t, key=setup.draw_key, training=training))
-        uploads = np.zeros((setup.protocol.clients, 1, weights.size), dtype=np.float32)
+        uploads = np.zeros((setup.protocol.clients, 1, weights.size), dtype=upload_type(setup.protocol.noise))
         for client in chosen.tolist():
             uploads[client, 0] = work.upload(client=client, round=t, weights=weights).vector
-        after = next_model(setup, weights, uploads[chosen, 0], chosen)
+        after = next_model(setup, weights, uploads[chosen, 0], chosen, round=t)
         present = np.isin(np.arange(setup.protocol.clients), chosen)[None]
         yield ManyRound(round=t, before=weights[None], present=present, uploads=uploads, after=after[None])
         weights = after

@@ -19,7 +19,7 @@ from sordino.federation.participation import Attendance, participants
 from sordino.federation.setup import Setup, Tensors
 from sordino.privacy.caps import capped_rounds
 from sordino.privacy.uploads import Dynamics, upload_prices
-from sordino.protocol import UNITS, Aggregation, InvalidValue, Median
+from sordino.protocol import UNITS, Aggregation, FedAvg, InvalidValue, Mean, Median, ModeConnectivity, Protocol, Scaffold, UserError
 from sordino.protocol.entries import one_of
 
 
@@ -71,6 +71,7 @@ def twins(setup: Setup, replaced: Replaced | None = None) -> Twins:
         >>> int((pair.one.train.y != pair.other.train.y).sum())
         1
     """
+    refuse_unmeasured(setup.protocol)
     replaced = replaced if replaced is not None else Replaced()
     if replaced.unit not in UNITS:
         raise InvalidValue("unit", replaced.unit, one_of(UNITS))
@@ -82,6 +83,16 @@ def twins(setup: Setup, replaced: Replaced | None = None) -> Twins:
     chosen = torch.from_numpy(rows if replaced.unit == "client" else rows[replaced.record : replaced.record + 1])
     train = negated(setup.train, chosen, setup.outputs) if setup.classification else moved(setup.train, chosen)
     return Twins(one=setup, other=replace(setup, train=train), replaced=replaced)
+
+
+def refuse_unmeasured(protocol: Protocol) -> None:
+    """Twins are held against bounds on the distance of models, which are known for clipped steps and a mean or a median of uploads."""
+    local, rule = protocol.local, protocol.aggregation
+    whole = isinstance(local, FedAvg) and local.clip_target == "update"
+    fixed = isinstance(rule, Mean) and rule.denominator == "fixed"
+    carried = protocol.penalty or isinstance(local, Scaffold) or isinstance(rule, ModeConnectivity)
+    if whole or fixed or carried or protocol.noise.where != "client":
+        raise UserError("--sensitivity measures clipped steps under noise at the client, joined by a mean of who took part or a median.")
 
 
 def negated(train: Tensors, rows: torch.Tensor, classes: int) -> Tensors:
@@ -222,7 +233,8 @@ def next_distance(rule: Aggregation, distance: float, moves: Sequence[Move], sha
         return min(_median_distance(distance, move, share > 0, participants) for move in moves)
     others = min(move.others(distance) for move in moves)
     mean = sum(weight * apart for weight, apart in ((share, attacked), (1 - share, others)) if weight > 0)
-    return (1 - rule.mixing) * distance + rule.mixing * mean if rule.mixing < 1 else mean
+    mixing = rule.mixing if isinstance(rule, Mean) else 1.0
+    return (1 - mixing) * distance + mixing * mean if mixing < 1 else mean
 
 
 def _median_distance(distance: float, move: Move, attacked: bool, participants: int) -> float:

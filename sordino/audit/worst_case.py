@@ -20,7 +20,8 @@ from sordino.federation.models.bounded import BoundedLogistic
 from sordino.federation.models.losses import Loss
 from sordino.federation.randomness import Key
 from sordino.federation.setup import Setup, Tensors
-from sordino.protocol import ClippedGlm, Constant, Cyclic, Mean, Protocol, View
+from sordino.privacy.mechanisms import deviation
+from sordino.protocol import ClippedGlm, Constant, Cyclic, Gaussian, Mean, Protocol, View
 
 PARAMETERS = 2
 DIAGONAL = 2.0**-0.5  # of each parameter: the record acts on both, or a clip that looks at one at a time would pass for a clip of the norm
@@ -163,7 +164,8 @@ def clipped_glm_pair(protocol: Protocol, unit: str, sizes: tuple[int, ...], key:
 
 def without_noise(setup: Setup) -> Setup:
     """The same federation, silent."""
-    return replace(setup, protocol=replace(setup.protocol, noise=replace(setup.protocol.noise, sigma=0.0)))
+    quiet = Gaussian(sigma=0.0, where="server" if setup.protocol.noise.where == "server" else "client")
+    return replace(setup, protocol=replace(setup.protocol, noise=quiet))
 
 
 def consecutive(sizes: Sequence[int]) -> tuple[np.ndarray, ...]:
@@ -228,7 +230,7 @@ def rehearsed(pair: Pair, rounds: int) -> float:
             for like in np.unique(clients.like):
                 models = clients.trained(client=int(like), round=t, weights=weights, first=0)
                 mean += shares[clients.like == like].sum() * models.numpy()
-            mean += protocol.noise.sigma * np.sqrt(np.square(shares).sum()) * generator.standard_normal(weights.shape)
+            mean += deviation(protocol.noise) * np.sqrt(np.square(shares).sum()) * generator.standard_normal(weights.shape)
             weights = ((1 - mixing) * weights + mixing * mean).astype(np.float32)
         ends.append(weights.sum(axis=1, dtype=np.float64))
     apart = float(abs((ends[1] - ends[0]).mean()) / max(ends[0].std(), 1e-300))

@@ -19,6 +19,8 @@ from sordino.federation.models.flat import FlatModel
 from sordino.federation.models.losses import evaluate_batch, loss_for
 from sordino.federation.randomness import Purpose
 from sordino.federation.setup import Setup, Tensors
+from sordino.privacy.harmonizer import harmonized
+from sordino.privacy.sizes import size_of
 from sordino.protocol import FedAvg, FedProx, Gaussian
 
 LARGEST = 5_000_000  # parameters; beyond, a client's model no longer fits a cache and torch's matrix products are as fast
@@ -101,6 +103,10 @@ def kernel_for(setup: Setup) -> Kernel:
         raise Refused(f"the rule {rule.tag} is not one that the native kernel has")
     if type(noise) is not Gaussian:
         raise Refused(f"noise of the kind {type(noise).__name__} is not one that the native kernel has")
+    if rule.clip_norm != "l2" or rule.clip_target != "step":
+        raise Refused("the native kernel clips the l2 norm of every step, and nothing else")
+    if noise.where != "client" or harmonized(setup.protocol):
+        raise Refused("the native kernel adds the same noise to every client's upload, and knows no other")
     if callable(getattr(setup.module, "loss", None)):
         raise Refused(f"{type(setup.module).__name__} brings a loss of its own")
     program = translate(setup.module, setup.input_shape)
@@ -141,7 +147,7 @@ def step_rule(setup: Setup, round: int) -> StepRule:
         batch=rule.batch,
         clip=rule.clip,
         proximal=rule.proximal if isinstance(rule, FedProx) else 0.0,
-        upload_noise=setup.protocol.noise.sigma,
+        upload_noise=size_of(setup.protocol.noise),
     )
 
 

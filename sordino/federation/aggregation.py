@@ -6,10 +6,18 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from sordino.protocol import Aggregation, Median
+from sordino.protocol import Aggregation, Mean, Median
 
 
-def aggregate(rule: Aggregation, current: np.ndarray, uploads: Iterable[np.ndarray], weights: np.ndarray) -> np.ndarray:
+def aggregate(
+    rule: Aggregation,
+    current: np.ndarray,
+    uploads: Iterable[np.ndarray],
+    weights: np.ndarray,
+    *,
+    expected: float | None = None,
+    noise: np.ndarray | None = None,
+) -> np.ndarray:
     """The next global model.
 
     Sums are taken in float64 in the order given, so equal uploads in equal order give equal bits. A mean reads one upload at a time;
@@ -21,22 +29,33 @@ def aggregate(rule: Aggregation, current: np.ndarray, uploads: Iterable[np.ndarr
         uploads: one such array per participant.
         weights: one positive number per participant, of any sum; or one per participant and row, zero where it did not take part in
             that training. A median ignores them.
+        expected: how many uploads are expected, where the mean has a fixed denominator; then an empty round is a round like any other.
+        noise: what the server adds to the mean, before anything is rounded.
 
     Example:
         >>> from sordino.protocol import Mean
         >>> aggregate(Mean(mixing=0.5), np.zeros(2, np.float32), [np.ones(2), 3 * np.ones(2)], np.ones(2))
         array([1., 1.], dtype=float32)
     """
-    if len(weights) == 0:
+    fixed = isinstance(rule, Mean) and rule.denominator == "fixed" and expected is not None
+    if len(weights) == 0 and not fixed:
         return current
     if isinstance(rule, Median):
         return coordinate_median(list(uploads)).astype(current.dtype)
+    if not isinstance(rule, Mean):
+        raise TypeError(f"no way to join uploads by {type(rule).__name__}")
     total = np.zeros(current.shape, dtype=np.float64)
     for upload, weight in zip(uploads, weights, strict=True):
         with np.errstate(invalid="ignore"):  # infinities of both signs: the caller notices that the model diverged
             total += upload if np.ndim(weight) == 0 and weight == 1 else np.multiply(upload, weight, dtype=np.float64)
     shares = weights.sum(axis=0)
-    total /= np.where(shares > 0, shares, 1.0)
+    if fixed:
+        total = current + (total - shares * current.astype(np.float64)) / expected
+        shares = np.ones_like(shares)
+    else:
+        total /= np.where(shares > 0, shares, 1.0)
+    if noise is not None:
+        total += noise
     if rule.mixing != 1.0:
         total = (1.0 - rule.mixing) * current.astype(np.float64) + rule.mixing * total
     return np.where(shares > 0, total, current).astype(current.dtype)
@@ -69,5 +88,5 @@ def upload_weights(rule: Aggregation, sizes: np.ndarray) -> np.ndarray:
         >>> upload_weights(Mean(weights="records"), np.array([10, 30]))
         array([10., 30.])
     """
-    by_records = not isinstance(rule, Median) and rule.weights == "records"
+    by_records = isinstance(rule, Mean) and rule.weights == "records"
     return sizes.astype(np.float64) if by_records else np.ones(len(sizes))

@@ -9,13 +9,14 @@ import numpy as np
 import torch
 
 from sordino.federation.linear import train_clipped_glm
-from sordino.federation.local import LocalSteps, noisy_upload, train_locally
+from sordino.federation.local import LocalSteps, Pull, noisy_upload, train_locally
 from sordino.federation.models.bounded import bounded_features
 from sordino.federation.models.flat import FlatModel
 from sordino.federation.models.losses import evaluate_batch, module_loss
 from sordino.federation.randomness import Key, Purpose, Stream
 from sordino.federation.setup import Setup
-from sordino.protocol import ClippedGlm, FedAvg
+from sordino.privacy.harmonizer import pull_of
+from sordino.protocol import ClippedGlm, FedAvg, Scaffold, UserError
 
 TEST_CHUNK = 500  # test records scored at once; fixed, so that sums are the same for any number of workers
 
@@ -49,16 +50,39 @@ class ClientWork:
         self._loss = module_loss(setup.module, setup.train.y)
 
     def upload(self, *, client: int, round: int, weights: np.ndarray) -> Upload:
-        """Train a client from the global model and add its noise."""
+        """Train a client from the global model and add its noise.
+
+        What travels with the global model stands in further rows of `weights` (see `companions`): the model that clients are pulled to,
+        or every client's correction.
+        """
+        pulled, correction = self._pull(client, weights), self._correction(client, weights)
+        weights = weights if weights.ndim == 1 else weights[0]
         rule, start = self._setup.protocol.local, torch.from_numpy(weights).to(self._device)
         rates = rule.schedule.rates(round=round, steps=rule.steps)
         if isinstance(rule, ClippedGlm):
             steps, trained = self._train_linear(client, start, rule, rates)
         else:
             self._seed_layers(self._stream(self._setup.key, Purpose.LOCAL_MODEL, client, round).seed())
-            steps, trained = train_locally(self._model, start, rule, rates, self._batches(client, round, rule), self._loss)
+            batches = self._batches(client, round, rule)
+            steps, trained = train_locally(self._model, start, rule, rates, batches, self._loss, pulled, correction)
         stream = self._stream(self._setup.noise_key, Purpose.UPLOAD_NOISE, client, round)
-        return Upload(client=client, vector=noisy_upload(trained, self._setup.protocol.noise, stream), steps=steps)
+        return Upload(client=client, vector=noisy_upload(trained, self._setup.noises[client], stream), steps=steps)
+
+    def _pull(self, client: int, weights: np.ndarray) -> Pull | None:
+        """The Harmonizer's penalty for a client."""
+        own = [budget for budget in self._setup.protocol.client if budget.id == client]
+        if weights.ndim == 1 or not own or not self._setup.protocol.penalty:
+            return None
+        strength = pull_of(self._setup.protocol, own[0])
+        return Pull(model=torch.from_numpy(weights[1]).to(self._device), strength=strength) if strength > 0 else None
+
+    def _correction(self, client: int, weights: np.ndarray) -> torch.Tensor | None:
+        """SCAFFOLD's correction of a client's steps."""
+        if not isinstance(self._setup.protocol.local, Scaffold):
+            return None
+        if weights.ndim == 1:
+            raise UserError('local.rule = "scaffold": control variates are kept by `train` alone.')
+        return torch.from_numpy(weights[1 + client]).to(self._device)
 
     def _stream(self, key: Key, purpose: Purpose, client: int, round: int) -> Stream:
         return key.stream(purpose, training=self._setup.training, client=client, round=round)

@@ -15,7 +15,7 @@ import json
 import math
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -30,10 +30,11 @@ from sordino.protocol.documents import plain
 
 @dataclass(frozen=True, kw_only=True)
 class State:
-    """What a run needs in order to go on: the global model, and the round that comes next."""
+    """What a run needs in order to go on: the global model, the round that comes next, and whatever else a rule keeps."""
 
     weights: np.ndarray
     round: int
+    kept: Mapping[str, np.ndarray] = field(default_factory=dict)
 
 
 class RunFolder:
@@ -95,7 +96,7 @@ class RunFolder:
         """Keep the state, and the checkpoint before it as a second line of defence."""
         target = self.path / "checkpoint"
         with writing(target):
-            content = pack({"weights": state.weights}, {"round": state.round})
+            content = pack({"weights": state.weights, **state.kept}, {"round": state.round})
             if target.exists():
                 write_whole(self.path / "checkpoint.previous", target.read_bytes())
             write_whole(target, content)
@@ -113,7 +114,7 @@ class RunFolder:
                 continue
             try:
                 arrays, facts = unpack(path.read_bytes())
-                state = State(weights=arrays["weights"], round=int(facts["round"]))
+                state = State(weights=arrays.pop("weights"), round=int(facts["round"]), kept=arrays)
             except (OSError, ValueError, KeyError) as error:
                 damage.append(f"{path} is damaged ({error})")
                 continue

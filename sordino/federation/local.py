@@ -10,12 +10,15 @@ from typing import Protocol as Interface
 import numpy as np
 import torch
 
+from sordino.federation.mechanisms import drawn
 from sordino.federation.models.losses import Loss
 from sordino.federation.randomness import Stream
+from sordino.privacy.mechanisms import silent
 from sordino.protocol import FedAvg, FedProx, Noise
 
 # Clipping aims this much inside the ball, so that rounding in float32 cannot leave it.
 INSIDE = 1.0 - 1e-6
+NORMS = {"l2": 2, "l1": 1}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,6 +28,14 @@ class LocalSteps:
     clipped: int
     clips: int  # gradients that the clip looked at: one a step, or one an example
     nonfinite: int
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Pull:
+    """A public model that every step is pulled to, with this strength (udp-fl 3.3)."""
+
+    model: torch.Tensor
+    strength: float
 
 
 class Trainable(Interface):
@@ -47,33 +58,49 @@ def train_locally(
     rates: Iterable[float],
     batches: Iterable[tuple[torch.Tensor, torch.Tensor]],
     loss: Loss,
+    pull: Pull | None = None,
+    correction: torch.Tensor | None = None,
 ) -> tuple[LocalSteps, torch.Tensor]:
     """Run the local steps of convergent-dp Eq. 2 (FedAvg) or Eq. 4 (FedProx); returns what happened, and the model in float64.
+
+    Every step's gradient is clipped, or else the whole update once at the end.
 
     Steps add up in float64: in float32 a step is rounded against the weights by more than a small rate times the clip allows.
     The start may be one model or a table with one model a row: the parameters are the last axis.
     """
     model.load(start)
-    pull = rule.proximal if isinstance(rule, FedProx) else 0.0
     exact, origin = start.double(), start.double()
+    near = rule.proximal if isinstance(rule, FedProx) else 0.0
+    strength, centre = near, origin
+    if pull is not None:  # two pulls are one of their joint strength, to the point between
+        strength = near + pull.strength
+        centre = (near * origin + pull.strength * pull.model.double()) / strength
     clipped = nonfinite = 0
+    limit = rule.clip if rule.clip_target == "step" else math.inf
     for rate, (inputs, targets) in zip(rates, batches, strict=True):
         model.loss_gradient(inputs, targets, loss)
-        if pull > 0:
-            exact.lerp_(origin, rate * pull)  # w - eta alpha (w - w_t)
-        over, broken = clipped_step(exact, model.gradients, rate, rule.clip)
+        if strength > 0:
+            exact.lerp_(centre, rate * strength)  # w - eta alpha (w - w_t)
+        over, broken = clipped_step(exact, model.gradients, rate, limit, NORMS[rule.clip_norm])
+        if correction is not None:
+            exact.sub_(correction.double(), alpha=rate)  # outside the clip: it is public
         model.weights.copy_(exact)
         clipped, nonfinite = clipped + over, nonfinite + broken
-    return LocalSteps(clipped=clipped, clips=rule.steps * math.prod(start.shape[:-1]), nonfinite=nonfinite), exact
+    trainings = math.prod(start.shape[:-1])
+    if rule.clip_target == "step":
+        return LocalSteps(clipped=clipped, clips=rule.steps * trainings, nonfinite=nonfinite), exact
+    update = torch.zeros_like(exact)
+    over, broken = clipped_step(update, origin - exact, 1.0, rule.clip, NORMS[rule.clip_norm])
+    return LocalSteps(clipped=over, clips=trainings, nonfinite=nonfinite + broken), origin + update
 
 
-def clipped_step(weights: torch.Tensor, gradients: torch.Tensor, rate: float, clip: float) -> tuple[int, int]:
+def clipped_step(weights: torch.Tensor, gradients: torch.Tensor, rate: float, clip: float, order: int = 2) -> tuple[int, int]:
     """Move every row of `weights` against its gradient, clipped to norm `clip`; counts the clipped rows and those not finite.
 
     A gradient that is not finite counts as zero: the step then depends on the data no more than a clipped one, and failing
     is no side channel.
     """
-    norms = torch.linalg.vector_norm(gradients, dim=-1, keepdim=True, dtype=torch.float64)
+    norms = torch.linalg.vector_norm(gradients, ord=order, dim=-1, keepdim=True, dtype=torch.float64)
     broken = 0
     if not math.isfinite(float(norms.sum())):
         finite = torch.isfinite(norms)
@@ -87,11 +114,18 @@ def clipped_step(weights: torch.Tensor, gradients: torch.Tensor, rate: float, cl
 def noisy_upload(weights: torch.Tensor, noise: Noise, stream: Stream) -> np.ndarray:
     """The vector that leaves the client: its model with noise on every coordinate, rounded to float32 once.
 
+    Where the server adds noise, uploads keep float64: rounding before the noise would move them by more than the clip allows.
+
     A table with one training a row gets the noise of as many trainings, from the stream's own on.
     """
     local = weights.detach().cpu().numpy()
-    if noise.sigma == 0:
-        return local.astype(np.float32)
-    rows = np.atleast_2d(local)
-    draws = stream.normals_of(*rows.shape).reshape(local.shape)
-    return (local + noise.sigma * draws).astype(np.float32)
+    kept = upload_type(noise)
+    if silent(noise) or noise.where == "server":
+        return local.astype(kept)
+    trainings, count = np.atleast_2d(local).shape
+    return (local + drawn(noise, stream, trainings, count).reshape(local.shape)).astype(kept)
+
+
+def upload_type(noise: Noise) -> type[np.floating]:
+    """How precise an upload is."""
+    return np.float32 if noise.where == "client" else np.float64

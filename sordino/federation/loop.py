@@ -11,13 +11,19 @@ from typing import Protocol as Interface
 import numpy as np
 
 from sordino.federation.aggregation import aggregate, projected, upload_weights
+from sordino.federation.channel import delivered
 from sordino.federation.client import Score, Upload
+from sordino.federation.companions import companion_of
 from sordino.federation.folder import RunFolder, State
+from sordino.federation.mechanisms import mean_deviation, server_noise
+from sordino.federation.models.flat import FlatModel
+from sordino.federation.models.losses import module_loss
 from sordino.federation.participation import Attendance, participants
+from sordino.federation.randomness import Purpose
 from sordino.federation.setup import Setup
 from sordino.federation.storage import writing
 from sordino.privacy.ledger import Ledger
-from sordino.protocol import Mean, Protocol
+from sordino.protocol import Mean, ModeConnectivity, Protocol
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,12 +125,14 @@ def one_round(
         ledger.charge(round=t, clients=chosen)
     # Clients train and upload; the server reads the uploads in the order of the clients.
     tally = Tally()
-    uploads = tally.counted(engine.uploads(round=t, weights=state.weights, participants=chosen))
-    weights = next_model(setup, state.weights, uploads, chosen)
+    companion = companion_of(protocol, state)
+    sent = tally.counted(companion.noted(engine.uploads(round=t, weights=companion.broadcast(state.weights), participants=chosen)))
+    uploads = delivered(protocol.channel, sent, setup.draw_key.stream(Purpose.SHUFFLER, training=setup.training, round=t))
+    weights = next_model(setup, state.weights, uploads, chosen, round=t)
     # The new model is scored on public records.
     diverged = not bool(np.isfinite(weights).all())
     score = engine.score(weights) if evaluate and not diverged else None
-    return State(weights=weights, round=t + 1), RoundMetrics(
+    return State(weights=weights, round=t + 1, kept=companion.kept), RoundMetrics(
         round=t,
         participants=len(chosen),
         loss=finite(score.loss / score.count) if score is not None else None,
@@ -139,11 +147,38 @@ def one_round(
     )
 
 
-def next_model(setup: Setup, weights: np.ndarray, uploads: Iterable[np.ndarray], chosen: np.ndarray) -> np.ndarray:
-    """The global model that the server makes of the uploads of the chosen clients."""
+def next_model(setup: Setup, weights: np.ndarray, uploads: Iterable[np.ndarray], chosen: np.ndarray, *, round: int) -> np.ndarray:
+    """The global model that the server makes of the uploads of the chosen clients, with its own noise where it adds some."""
     rule, diameter = setup.protocol.aggregation, setup.protocol.assumptions.diameter
-    joined = aggregate(rule, weights, uploads, upload_weights(rule, setup.sizes[chosen]))
+    if isinstance(rule, ModeConnectivity):
+        connected = joined_modes(setup, weights, uploads, round)
+        return connected if diameter is None else projected(connected, setup.initial_weights(), diameter)
+    noise = server_noise(setup, round=round, trainings=range(setup.training, setup.training + 1))
+    expected = setup.protocol.participation.expected(clients=setup.protocol.clients)
+    shares = upload_weights(rule, setup.sizes[chosen])
+    joined = aggregate(rule, weights, uploads, shares, expected=expected, noise=None if noise is None else noise[0])
     return joined if diameter is None else projected(joined, setup.initial_weights(), diameter)
+
+
+def joined_modes(setup: Setup, weights: np.ndarray, uploads: Iterable[np.ndarray], round: int) -> np.ndarray:
+    """The uploads joined by mode connectivity, on one thread so that the result is the same everywhere."""
+    import torch
+
+    from sordino.federation.connectivity import Connector
+
+    models, rule = list(uploads), setup.protocol.aggregation
+    if setup.public is None or not isinstance(rule, ModeConnectivity):
+        raise RuntimeError("mode connectivity without public records")
+    if not models:
+        return weights
+    streams = (setup.key.stream(Purpose.CONNECTIVITY, training=setup.training, round=round, step=join) for join in range(len(models)))
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        connector = Connector(FlatModel(setup.module), setup.public, module_loss(setup.module, setup.public.y), rule)
+        return connector.joined(models, streams).astype(weights.dtype)
+    finally:
+        torch.set_num_threads(threads)
 
 
 def is_evaluated(round: int, rounds: int, every: int) -> bool:
@@ -164,9 +199,9 @@ def signal_to_noise(protocol: Protocol, before: np.ndarray, after: np.ndarray, u
     plain = isinstance(protocol.aggregation, Mean) and protocol.aggregation.weights == "equal" and protocol.assumptions.diameter is None
     if not plain or not isinstance(protocol.aggregation, Mean) or uploads == 0:
         return None
-    if protocol.noise.sigma == 0:
+    noise = protocol.aggregation.mixing * mean_deviation(protocol, uploads) * math.sqrt(before.size)
+    if noise == 0:
         return math.inf
-    noise = protocol.aggregation.mixing * protocol.noise.sigma * math.sqrt(before.size / uploads)
     move = float(np.linalg.norm((after - before).astype(np.float64)))
     return math.sqrt(max(0.0, move**2 - noise**2)) / noise
 

@@ -15,13 +15,14 @@ from torch import Tensor
 
 from sordino.federation.aggregation import aggregate, projected, upload_weights
 from sordino.federation.linear import train_clipped_glm
-from sordino.federation.local import Trainable, noisy_upload, train_locally
+from sordino.federation.local import Trainable, noisy_upload, train_locally, upload_type
+from sordino.federation.mechanisms import server_noise
 from sordino.federation.models.bounded import bounded_features
 from sordino.federation.models.losses import module_loss
 from sordino.federation.participation import attendances
 from sordino.federation.randomness import LANES, Purpose
 from sordino.federation.setup import Setup
-from sordino.protocol import ClippedGlm, FedAvg, Median, UserError
+from sordino.protocol import ClippedGlm, FedAvg, Median, ModeConnectivity, Scaffold, UserError
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -128,6 +129,8 @@ def rounds_of_many(
             f"trainings {trainings.start} to {trainings.stop - 1} do not share a keystream: at most {LANES}, from a multiple of it on"
         )
     protocol, clients = setup.protocol, ManyClients(setup)
+    if protocol.penalty or isinstance(protocol.local, Scaffold) or isinstance(protocol.aggregation, ModeConnectivity):
+        raise UserError("trainings side by side know no penalty, no control variates and no mode connectivity.")
     initial = setup.initial_weights()
     weights = np.broadcast_to(initial, (len(trainings), initial.size)).copy()
     shares = upload_weights(protocol.aggregation, setup.sizes)
@@ -136,27 +139,29 @@ def rounds_of_many(
     for t in range(protocol.rounds if rounds is None else rounds):
         present = attendances(protocol, round=t, key=setup.draw_key, trainings=trainings) & (left > 0)
         left -= present
-        uploads = np.empty((protocol.clients, *weights.shape), dtype=np.float32)
+        uploads = np.empty((protocol.clients, *weights.shape), dtype=upload_type(protocol.noise))
         models: dict[int, Tensor] = {}
         for client in range(protocol.clients):
             like = int(clients.like[client])
             if like not in models:
                 models[like] = clients.trained(client=like, round=t, weights=weights, first=trainings.start)
             stream = setup.noise_key.stream(Purpose.UPLOAD_NOISE, training=trainings.start, client=client, round=t)
-            uploads[client] = noisy_upload(models[like], protocol.noise, stream)
-        after = joined(setup, weights, uploads, present, shares)
+            uploads[client] = noisy_upload(models[like], setup.noises[client], stream)
+        after = joined(setup, weights, uploads, present, shares, server_noise(setup, round=t, trainings=trainings))
         if protocol.assumptions.diameter is not None:
             after = projected(after, initial, protocol.assumptions.diameter)
         yield ManyRound(round=t, before=weights, present=present, uploads=uploads, after=after)
         weights = after
 
 
-def joined(setup: Setup, weights: np.ndarray, uploads: np.ndarray, present: np.ndarray, shares: np.ndarray) -> np.ndarray:
+def joined(
+    setup: Setup, weights: np.ndarray, uploads: np.ndarray, present: np.ndarray, shares: np.ndarray, noise: np.ndarray | None = None
+) -> np.ndarray:
     """The next global models; where who takes part differs between trainings, each has its own weights."""
-    rule = setup.protocol.aggregation
+    rule, expected = setup.protocol.aggregation, setup.protocol.participation.expected(clients=setup.protocol.clients)
     if bool(present.all()):
-        return aggregate(rule, weights, uploads, shares)
+        return aggregate(rule, weights, uploads, shares, expected=expected, noise=noise)
     if isinstance(rule, Median):
         rows = [aggregate(rule, weights[n], uploads[present[n], n], shares[present[n]]) for n in range(len(weights))]
         return np.stack(rows)
-    return aggregate(rule, weights, uploads, (present * shares).T[:, :, None])
+    return aggregate(rule, weights, uploads, (present * shares).T[:, :, None], expected=expected, noise=noise)

@@ -37,6 +37,9 @@ class Purpose(Enum):
     MINIBATCH = "minibatch"
     LOCAL_MODEL = "local-model"  # dropout and the like
     UPLOAD_NOISE = "upload-noise"
+    SERVER_NOISE = "server-noise"
+    SHUFFLER = "shuffler"
+    CONNECTIVITY = "connectivity"
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

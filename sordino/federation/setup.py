@@ -6,6 +6,7 @@ import hashlib
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -16,7 +17,8 @@ from sordino.federation.models import build_model, check_model
 from sordino.federation.models.bounded import BoundedLogistic
 from sordino.federation.models.flat import FlatModel
 from sordino.federation.randomness import Key, Purpose
-from sordino.protocol import ByColumn, ClippedGlm, Data, Model, Protocol, UserError
+from sordino.privacy.harmonizer import own_protocol, with_found_noise
+from sordino.protocol import ByColumn, ClippedGlm, Data, ModeConnectivity, Model, Noise, Protocol, UserError
 
 IN_PYTHON = "python:"  # begins the name of data or of a model that was handed over as an object and cannot be found again by name
 
@@ -59,12 +61,20 @@ class Setup:
     noise_key: Key
     draw_key: Key  # who takes part and which records a step draws: fresh where the noise is, or a repeated round would not be independent
     data_digest: str
+    public: Tensors | None = None  # records of the server's own, for mode connectivity
     training: int = 0  # which of the trainings that share the keys this is; audits train many times
 
     @property
     def sizes(self) -> np.ndarray:
         """Number of records of every client."""
         return np.array([len(part) for part in self.parts])
+
+    @cached_property
+    def noises(self) -> tuple[Noise, ...]:
+        """The noise of every client."""
+        sizes = self.sizes.tolist()
+        own = {budget.id: own_protocol(self.protocol, budget, sizes[budget.id]).noise for budget in self.protocol.client}
+        return tuple(own.get(client, self.protocol.noise) for client in range(self.protocol.clients))
 
     def initial_weights(self) -> np.ndarray:
         """The model before the first round, as one vector."""
@@ -97,6 +107,7 @@ def prepare(protocol: Protocol, *, data: DataSource | None = None, model: ModelS
     module = protocol_model(protocol, source, dataset.input_shape, dataset.outputs, classes=dataset.classes, seed=seed)
     train, test = tensors(dataset, "train"), tensors(dataset, "test")
     check_model(module, train.inputs(slice(0, 2)), dataset.outputs, net.parameters)
+    protocol = with_found_noise(with_public_dimension(protocol, module), [len(part) for part in parts])
     fresh = Key.from_system() if protocol.noise.secure else key
     return Setup(
         protocol=protocol,
@@ -111,7 +122,24 @@ def prepare(protocol: Protocol, *, data: DataSource | None = None, model: ModelS
         noise_key=fresh,
         draw_key=fresh,
         data_digest=shares_digest(dataset, parts),
+        public=public_records(protocol, dataset),
     )
+
+
+def public_records(protocol: Protocol, private: Dataset) -> Tensors | None:
+    """The server's own records, which must be of the kind that the clients have."""
+    if not isinstance(protocol.aggregation, ModeConnectivity):
+        return None
+    public = load_dataset(protocol.aggregation.public)
+    alike = public.input_shape == private.input_shape and public.outputs == private.outputs and public.classes == private.classes
+    if not alike:
+        raise UserError(
+            f"federation.aggregation.mode-connectivity.public = {public.name!r} has records of shape {public.input_shape} and classes "
+            f"{public.classes}; the clients' have {private.input_shape} and {private.classes}. A bend trained on other classes is no bend."
+        )
+    if public.name == private.name:
+        raise UserError(f"{public.name!r} is what the clients hold: it is not public. Name other records of the same kind, such as a file.")
+    return tensors(public, "train")
 
 
 def resolved(protocol: Protocol, data: DataSource | None, model: ModelSource | None) -> Protocol:
@@ -133,6 +161,14 @@ def with_public_size(protocol: Protocol, parts: tuple[np.ndarray, ...]) -> Proto
     if data is None or data.records is not None or isinstance(data.partition, ByColumn) or len(sizes) > 1:
         return protocol
     return replace(protocol, data=replace(data, records=sizes.pop()))
+
+
+def with_public_dimension(protocol: Protocol, module: nn.Module) -> Protocol:
+    """The number of parameters spelled out, where the price of the noise depends on it."""
+    kinds = {protocol.noise.tag, *(budget.mechanism or "gaussian" for budget in protocol.client)}
+    if kinds == {"gaussian"} or protocol.model is None or protocol.model.parameters is not None:
+        return protocol
+    return replace(protocol, model=replace(protocol.model, parameters=FlatModel(module).weights.numel()))
 
 
 def protocol_model(

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sordino.papers import convergent
-from sordino.protocol import Constant, Continuous, Everyone, FedAvg, FedProx, Mean, Protocol, StageWise, View
+from sordino.protocol import Constant, Continuous, Everyone, FedAvg, FedProx, Gaussian, Mean, Protocol, StageWise, View
 
 if TYPE_CHECKING:
     from sordino.audit.verdict import Finding
@@ -27,9 +27,12 @@ def published_bounds(protocol: Protocol) -> dict[str, float]:
         >>> published_bounds(Protocol(clients=50, rounds=1, local=local, noise=Gaussian(sigma=1.0)))
         {'convergent/theorem-3c': 0.1414213562373095}
     """
-    rule, sigma = protocol.local, protocol.noise.sigma
+    rule, noise = protocol.local, protocol.noise
+    if not isinstance(noise, Gaussian) or noise.where != "client":
+        return {}
+    sigma = noise.sigma
     plain = isinstance(protocol.participation, Everyone) and protocol.aggregation == Mean() and not protocol.client
-    if not plain or sigma == 0 or not isinstance(rule, FedAvg):
+    if not plain or sigma == 0 or not isinstance(rule, FedAvg) or rule.clip_target != "step":
         return {}
     shared: dict[str, Any] = {"rounds": protocol.rounds, "clip": rule.clip, "clients": protocol.clients, "sigma": sigma}
     smoothness = protocol.assumptions.smoothness

@@ -1,4 +1,4 @@
-"""From a target to the noise that meets it: the smallest sigma whose certified bound does not pass the target."""
+"""From a target to the noise that meets it: the smallest whose certified bound does not pass the target."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from sordino.privacy import checks
 from sordino.privacy.certify import Bound, asked, guaranteed, valid_bounds
 from sordino.privacy.curves import Curve
 from sordino.privacy.guarantee import Guarantee
+from sordino.privacy.sizes import parameter, resized
 from sordino.protocol import Protocol, UserError, View
 
 CLOSE = 1 + 1e-4  # ratio of the two ends of the bracket at which the search stops
@@ -22,7 +23,8 @@ class Calibration:
     """The noise that meets a target.
 
     Attributes:
-        sigma: standard deviation on each coordinate of an upload.
+        parameter: the entry of [noise] that was searched: sigma, scale, or step for a staircase.
+        value: its value.
         protocol: the protocol with that noise.
         guarantee: what it then promises.
         target: what was asked for, such as {"epsilon": 4.0, "delta": 1e-5}.
@@ -36,17 +38,25 @@ class Calibration:
         True
     """
 
-    sigma: float
+    parameter: str
+    value: float
     protocol: Protocol
     guarantee: Guarantee
     target: dict[str, float]
     achieved: float
 
+    @property
+    def sigma(self) -> float:
+        """The standard deviation, of Gaussian noise."""
+        if self.parameter != "sigma":
+            raise UserError(f"this noise is not Gaussian: its size is noise.{self.parameter}.")
+        return self.value
+
     def as_document(self) -> dict[str, Any]:
         """The calibration as JSON says it."""
         delta = self.target.get("delta", 1e-5)
         return {
-            "sigma": self.sigma,
+            self.parameter: self.value,
             "epsilon": self.guarantee.epsilon(delta),
             "achieved": self.achieved,
             "target": self.target,
@@ -80,7 +90,7 @@ def calibrate(
     """The smallest noise that meets one target: (epsilon, delta), or a trade-off point (beta at alpha), or an advantage.
 
     Args:
-        protocol: what is run; its own sigma does not matter.
+        protocol: what is run; how much noise it has does not matter.
         view: the adversary.
         unit: what is hidden.
         epsilon: largest epsilon, at `delta`.
@@ -101,19 +111,21 @@ def calibrate(
     """
     target = the_target(epsilon, delta, beta, at_alpha, advantage)
 
-    def bounds(sigma: float) -> list[Bound]:
-        return list(valid_bounds(asked(noisy(protocol, sigma), view, unit, None, None)))
+    def bounds(size: float) -> list[Bound]:
+        return list(valid_bounds(asked(noisy(protocol, size), view, unit, None, None)))
 
-    sigma = smallest(lambda sigma: any(target.holds(bound.curve) for bound in bounds(sigma)))
-    found = noisy(protocol, sigma)
-    best = min(bounds(sigma), key=lambda bound: target.worse(target.value(bound.curve)))
+    size = smallest(lambda size: any(target.holds(bound.curve) for bound in bounds(size)))
+    found = noisy(protocol, size)
+    best = min(bounds(size), key=lambda bound: target.worse(target.value(bound.curve)))
     guarantee = guaranteed(asked(found, view, unit, None, None), best)
-    return Calibration(sigma=sigma, protocol=found, guarantee=guarantee, target=target.named, achieved=target.value(best.curve))
+    name, value = parameter(found.noise)
+    reached = target.value(best.curve)
+    return Calibration(parameter=name, value=value, protocol=found, guarantee=guarantee, target=target.named, achieved=reached)
 
 
-def noisy(protocol: Protocol, sigma: float) -> Protocol:
-    """The protocol with another noise."""
-    return replace(protocol, noise=replace(protocol.noise, sigma=sigma))
+def noisy(protocol: Protocol, size: float) -> Protocol:
+    """The protocol with more or less noise."""
+    return replace(protocol, noise=resized(protocol.noise, size))
 
 
 def the_target(epsilon: float | None, delta: float, beta: float | None, alpha: float | None, advantage: float | None) -> Target:

@@ -27,7 +27,9 @@ def capped_rounds(protocol: Protocol, budget: ClientBudget, records: int | None 
         >>> capped_rounds(protocol, ClientBudget(id=0, epsilon=8.0))
         2
     """
-    certain = replace(protocol, client=(), participation=Everyone())
+    from sordino.privacy.harmonizer import own_protocol
+
+    certain = replace(own_protocol(protocol, budget, records), participation=Everyone())
     sizes = None if records is None else (records,)
 
     def allowed(rounds: int) -> bool:

@@ -11,8 +11,9 @@ import numpy as np
 from sordino.privacy.checks import proper_delta
 from sordino.privacy.curves import Curve, GaussianCurve
 from sordino.privacy.guarantee import Guarantee, rounded_up
+from sordino.privacy.sizes import size_of
 from sordino.privacy.uploads import Dynamics, UploadPrices, distinct_rounds, upload_prices
-from sordino.protocol import UNITS, Everyone, FixedSize, InvalidValue, Mean, Median, Poisson, Protocol, View
+from sordino.protocol import UNITS, Everyone, FixedSize, Gaussian, InvalidValue, Mean, Median, Poisson, Protocol, Scaffold, View
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,8 +127,30 @@ def valid_bounds(question: Question) -> Iterator[Bound]:
     if len(question.rounds) == 0:
         yield Bound(curve=GaussianCurve(mu=0.0), method="nothing released", lines=("No round was run.",))
         return
+    if protocol.penalty or any(budget.mechanism is not None for budget in protocol.client):
+        from sordino.privacy.harmonizer import harmonized_bounds
+
+        yield from harmonized_bounds(question)
+        return
     found, counts = distinct_rounds(protocol, question.rounds)
     prices = upload_prices(protocol, found, question.unit, question.records)
+    if protocol.noise.where != "client":
+        from sordino.privacy.central import central, central_bounds
+
+        if central(question):
+            yield from central_bounds(question, prices, counts)
+            if question.view == View.FINAL and isinstance(protocol.noise, Gaussian):
+                yield from last_iterate_bounds(question, prices, counts)
+            return
+    if not isinstance(protocol.noise, Gaussian):
+        from sordino.privacy.mechanisms import renyi_bounds
+
+        yield from renyi_bounds(question, prices, counts)
+        if protocol.client:
+            yield from capped_bounds(question)
+        if protocol.channel == "shuffler":
+            yield from shuffled_bounds(question)
+        return
     if protocol.noise.sigma == 0 and prices.shifts.max() > 0:
         line = "Without noise (sigma = 0) nothing hides a client's contribution."
         yield Bound(curve=GaussianCurve(mu=math.inf), method="no noise", lines=(line,))
@@ -135,13 +158,15 @@ def valid_bounds(question: Question) -> Iterator[Bound]:
     yield from composition_bounds(question, prices, counts)
     if protocol.client:
         yield from capped_bounds(question)
+    if protocol.channel == "shuffler":
+        yield from shuffled_bounds(question)
     if question.view == View.FINAL and isinstance(protocol.aggregation, Mean):
         yield from last_iterate_bounds(question, prices, counts)
 
 
 def composition_bounds(question: Question, prices: UploadPrices, counts: np.ndarray) -> Iterator[Bound]:
     """Rounds composed: with everyone in every round Gaussian, else a mixture over who takes part and when the record is first used."""
-    protocol, sigma = question.protocol, question.protocol.noise.sigma
+    protocol, sigma = question.protocol, size_of(question.protocol.noise)
     view, note = effective_view(question)
     lines = (prices.reason + f"; the largest here is {rounded_up(float(prices.shifts.max()))}.", note)
     if isinstance(protocol.participation, Everyone):
@@ -172,8 +197,11 @@ def effective_view(question: Question) -> tuple[View, str]:
     seen = f"The adversary sees {view.sees}."
     if view.kind == "server":
         return view, seen
-    if isinstance(protocol.aggregation, Median):
-        return View.SERVER, seen + " A median is post-processing of the uploads: the server's bound holds, and no other is known."
+    if not isinstance(protocol.aggregation, Mean):
+        rule = "A median" if isinstance(protocol.aggregation, Median) else "Mode connectivity"
+        return View.SERVER, seen + f" {rule} is post-processing of the uploads: the server's bound holds, and no other is known."
+    if isinstance(protocol.local, Scaffold):
+        return View.SERVER, seen + " Control variates carry single uploads from round to round: the server's bound is taken."
     if protocol.client:
         return View.SERVER, seen + " Clients leave when their budgets are spent, and their noise with them: the server's bound is taken."
     if question.shares is None:
@@ -218,8 +246,15 @@ def mixture_curve(question: Question, view: View, shifts: np.ndarray, use: np.nd
         # Unequal shares: as if that many equal clients were honest. The number need not be whole, so it goes into the shift.
         cohort = cohort.alone()
         shifts = shifts * visible_share(question, view)
-    rows = [round_curve(row, sigma=protocol.noise.sigma, cohort=cohort, use=use) for row in shifts]
+    rows = [round_curve(row, sigma=size_of(protocol.noise), cohort=cohort, use=use) for row in shifts]
     return composed_mixtures([row.repeat(int(count)) for row, count in zip(rows, counts, strict=True)])
+
+
+def shuffled_bounds(question: Question) -> Iterator[Bound]:
+    """What the clones of THEORY B7 add, behind a shuffler."""
+    from sordino.privacy.shuffled import clones_bounds
+
+    yield from clones_bounds(question)
 
 
 def capped_bounds(question: Question) -> Iterator[Bound]:
@@ -261,9 +296,18 @@ def last_iterate_bounds(question: Question, prices: UploadPrices, counts: np.nda
             return
         shares = np.full(protocol.participation.size, 1 / protocol.participation.size)
     mixing = protocol.aggregation.mixing if isinstance(protocol.aggregation, Mean) else 1.0
-    noise = mixing * protocol.noise.sigma * math.sqrt(float(np.square(shares).sum()))
+    noise = mixing * mean_noise(protocol, shares)
+    if noise == 0:
+        return
     for dynamics in prices.dynamics:
         yield from last_iterate_bound(question, dynamics, counts, mixing, float(shares.max()), noise)
+
+
+def mean_noise(protocol: Protocol, shares: np.ndarray) -> float:
+    """Standard deviation of the noise in a mean with these shares, the clients' and the server's."""
+    from sordino.privacy.central import client_noise, server_noise
+
+    return math.hypot(client_noise(protocol) * math.sqrt(float(np.square(shares).sum())), server_noise(protocol))
 
 
 def last_iterate_bound(

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from sordino.privacy.certify import asked, effective_view, visible_share
+from sordino.privacy.certify import Question, asked, effective_view, visible_share
 from sordino.privacy.uploads import distinct_rounds, upload_prices
-from sordino.protocol import Everyone, Protocol, UserError, View
+from sordino.protocol import Everyone, Gaussian, Laplace, Protocol, UserError, View
 
 
 def dp_event(protocol: Protocol, view: View = View.SERVER, unit: str = "record") -> Any:
@@ -27,6 +27,10 @@ def dp_event(protocol: Protocol, view: View = View.SERVER, unit: str = "record")
     import dp_accounting
 
     question = asked(protocol, view, unit, None, None)
+    if protocol.noise.where != "client" or protocol.channel != "direct":
+        raise UserError("dp_accounting has no event for noise at the server beside a shuffler or a draw of clients; `certify` prices it.")
+    if not isinstance(protocol.noise, Gaussian):
+        return other_event(protocol, question)
     if not isinstance(protocol.participation, Everyone) or protocol.client:
         raise UserError("dp_accounting has no event for a visible draw of clients whose number changes the noise; `certify` prices it.")
     rounds, counts = distinct_rounds(protocol, np.arange(protocol.rounds))
@@ -36,4 +40,23 @@ def dp_event(protocol: Protocol, view: View = View.SERVER, unit: str = "record")
     for shift, count in zip(prices.shifts.tolist(), counts.tolist(), strict=True):
         one = dp_accounting.GaussianDpEvent(noise_multiplier=protocol.noise.sigma / (shift * factor))
         events.append(dp_accounting.SelfComposedDpEvent(one, count) if count > 1 else one)
+    return events[0] if len(events) == 1 else dp_accounting.ComposedDpEvent(events)
+
+
+def other_event(protocol: Protocol, question: Question) -> Any:
+    """Composed Laplace events, where uploads are clipped in the l1 norm: then one coordinate is the worst case (THEORY B2)."""
+    import dp_accounting
+
+    from sordino.privacy.mechanisms import clip_norm
+
+    if not isinstance(protocol.noise, Laplace) or clip_norm(protocol) != "l1":
+        raise UserError("dp_accounting has no event for this noise on a vector; `certify` prices it.")
+    if not isinstance(protocol.participation, Everyone) or protocol.client:
+        raise UserError("dp_accounting has no event for a visible draw of clients; `certify` prices it.")
+    rounds, counts = distinct_rounds(protocol, np.arange(protocol.rounds))
+    prices = upload_prices(protocol, rounds, question.unit, question.records)
+    events = [
+        dp_accounting.SelfComposedDpEvent(dp_accounting.LaplaceDpEvent(protocol.noise.scale / shift), count)
+        for shift, count in zip(prices.shifts.tolist(), counts.tolist(), strict=True)
+    ]
     return events[0] if len(events) == 1 else dp_accounting.ComposedDpEvent(events)

@@ -120,6 +120,17 @@ class LossCurve(Curve):
         # dp_accounting can only mix distributions stored the same way.
         return LossCurve(distribution=_dense(self.distribution).compute_mixture(_dense(nothing), probability))
 
+    def charged(self, mass: float) -> LossCurve:
+        """The same with `mass` added to delta at every epsilon.
+
+        Example:
+            >>> from sordino.privacy.curves import GaussianCurve
+            >>> round(GaussianCurve(mu=1.0).losses(1e-3).charged(0.1).delta(1.0), 5)
+            0.22694
+        """
+        checks.probability(mass=mass)
+        return LossCurve(distribution=_charged(self.distribution, mass))
+
     def losses(self, interval: float) -> LossCurve:
         """See `Curve.losses`."""
         if math.isclose(interval, self.interval, rel_tol=1e-12):

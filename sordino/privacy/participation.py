@@ -29,7 +29,7 @@ class Cohort:
     """
 
     probability: float
-    counts: tuple[int, ...]
+    counts: tuple[float, ...]
     masses: tuple[float, ...]
 
     @classmethod

@@ -86,7 +86,7 @@ class RenyiCurve(Curve):
         if math.isinf(top):
             raise UserError("a Rényi curve without a finite divergence has no privacy-loss distribution.")
         grid = np.linspace(0.0, top * 1.01, 4001)
-        return LossCurve.from_profile(_convex(grid, self.deltas(grid)), interval=interval, gap=max(1, round(top / 4000 / interval)))
+        return LossCurve.from_profile(convex_profile(grid, self.deltas(grid)), interval=interval, gap=max(1, round(top / 4000 / interval)))
 
     def _absorb(self, other: Curve) -> RenyiCurve:
         """Divergences add (Mironov 2017, Prop. 1); at the orders of both curves."""
@@ -174,7 +174,7 @@ def _log_deltas(orders: np.ndarray, values: np.ndarray, epsilon: float) -> np.nd
     return (orders - 1) * (values - epsilon + np.log1p(-1 / orders)) - np.log(orders)
 
 
-def _convex(epsilons: np.ndarray, deltas: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
+def convex_profile(epsilons: np.ndarray, deltas: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
     """The lower convex hull, over e^epsilon, of points of a delta curve, between which it interpolates; 0 beyond the last.
 
     The true curve is convex, at most 1 at e^epsilon = 0 and below all the points; so it is below the chords of their hull.

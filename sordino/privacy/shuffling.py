@@ -13,6 +13,7 @@ local data sets.
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 
 import numpy as np
 from scipy.special import bdtr, bdtrc, gammaln, xlog1py, xlogy
@@ -25,8 +26,10 @@ _TAIL = 1e-25  # probability of the numbers of clones that are not summed but ad
 _DOTS = 400
 
 
-def delta(epsilon: float, *, local: float, clients: int) -> float:
+def delta(epsilon: float, *, local: float, clients: int, share: float = 1.0) -> float:
     """Delta at `epsilon` after shuffling `clients` outputs of a pure `local`-LDP randomiser, rounded up.
+
+    Where every other client is in the batch with probability `share` only, C ~ Bin(n - 1, share e^-local): a binomial of a binomial.
 
     Example:
         >>> round(delta(0.6, local=3.0, clients=1000), 8)
@@ -36,7 +39,7 @@ def delta(epsilon: float, *, local: float, clients: int) -> float:
     _check(local, clients)
     if epsilon >= local:
         return 0.0
-    clones, masses, cut = _clones(clients - 1, math.exp(-local), _TAIL)
+    clones, masses, cut = _clones(clients - 1, share * math.exp(-local), _TAIL)
     keep = 1 / (1 + math.exp(-local))  # P(D = 1)
     growth = math.exp(epsilon)
     # The ratio of the two laws rises in A + D and passes e^epsilon at this share of the C + 1 outputs.
@@ -49,7 +52,7 @@ def delta(epsilon: float, *, local: float, clients: int) -> float:
     return min(1.0, float(np.dot(masses, np.maximum(excess, 0.0))) * (1 + 1e-11) + cut)
 
 
-def epsilon(target: float, *, local: float, clients: int) -> float:
+def epsilon(target: float, *, local: float, clients: int, share: float = 1.0) -> float:
     """Smallest epsilon at delta = `target`, rounded up; never above `local`.
 
     Example:
@@ -58,9 +61,9 @@ def epsilon(target: float, *, local: float, clients: int) -> float:
     """
     checks.proper_delta(target)
     _check(local, clients)
-    if local == 0 or delta(0.0, local=local, clients=clients) <= target:
+    if local == 0 or delta(0.0, local=local, clients=clients, share=share) <= target:
         return 0.0
-    return bracket(lambda value: math.log(max(delta(value, local=local, clients=clients), 1e-320) / target), 0.0, local)[1]
+    return bracket(lambda value: math.log(max(delta(value, local=local, clients=clients, share=share), 1e-320) / target), 0.0, local)[1]
 
 
 def rdp(order: float, *, local: float, clients: int) -> float:
@@ -133,7 +136,7 @@ def gaussian_epsilon(target: float, *, mu: float, clients: int) -> float:
     return best
 
 
-def curve(*, local: float, clients: int, interval: float = INTERVAL) -> LossCurve:
+def curve(*, local: float, clients: int, share: float = 1.0, interval: float = INTERVAL) -> LossCurve:
     """One shuffled round of a pure `local`-LDP randomiser as a privacy-loss distribution, to be composed over rounds.
 
     Example:
@@ -141,10 +144,10 @@ def curve(*, local: float, clients: int, interval: float = INTERVAL) -> LossCurv
         0.182
     """
     _check(local, clients)
-    top = max(epsilon(1e-18, local=local, clients=clients), interval)
+    top = max(epsilon(1e-18, local=local, clients=clients, share=share), interval)
 
     def deltas(epsilons: np.ndarray) -> np.ndarray:
-        return np.array([delta(float(value), local=local, clients=clients) for value in epsilons])
+        return np.array([delta(float(value), local=local, clients=clients, share=share) for value in epsilons])
 
     return LossCurve.from_profile(deltas, interval=interval, gap=max(1, round(top / _DOTS / interval)))
 
@@ -154,6 +157,7 @@ def _check(local: float, clients: int) -> None:
     checks.whole(at_least=1, clients=clients)
 
 
+@lru_cache(maxsize=64)
 def _clones(others: int, rate: float, tail: float, log_floor: float = -math.inf) -> tuple[np.ndarray, np.ndarray, float]:
     """Numbers of clones, their probabilities, and the probability of those left out at both ends."""
     counts = np.arange(others + 1)

@@ -9,12 +9,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from sordino.privacy.caps import largest
-from sordino.privacy.certify import Bound, asked, certify, effective_view, guaranteed
+from sordino.privacy.certify import Bound, Question, asked, certify, effective_view, guaranteed
 from sordino.privacy.curves import GaussianCurve
 from sordino.privacy.guarantee import Guarantee, rounded_up
+from sordino.privacy.harmonizer import harmonized, own_protocol
 from sordino.privacy.ledger import Event, Opened, RoundCharged
 from sordino.privacy.uploads import upload_prices
-from sordino.protocol import Budget, Protocol, SordinoError, View
+from sordino.protocol import Budget, Everyone, Gaussian, Protocol, SordinoError, View
 
 
 class BudgetExceeded(SordinoError):
@@ -103,6 +104,8 @@ def realised(
     """
     charges = [event for event in events if isinstance(event, RoundCharged)]
     histories = {client: tuple((e.round, len(e.clients)) for e in charges if client in e.clients) for client in range(protocol.clients)}
+    if harmonized(protocol):
+        return realised_apart(protocol, histories, View.parse(view), unit, delta, sizes)
     certain = replace(protocol, client=())
     found: dict[tuple[tuple[int, int], ...], Guarantee] = {}
     for history in histories.values():
@@ -110,6 +113,24 @@ def realised(
         if key not in found:
             found[key] = realised_bound(certain, history, view, unit, delta, sizes)
     return {client: found[priced_alike(protocol, history)] for client, history in histories.items()}
+
+
+def realised_apart(
+    protocol: Protocol,
+    histories: dict[int, tuple[tuple[int, int], ...]],
+    view: View,
+    unit: str,
+    delta: float,
+    sizes: Sequence[int] | None,
+) -> dict[int, Guarantee]:
+    """The same where clients have noise of their own: each by its own, against who sees its uploads, which covers every view."""
+    found = {}
+    for budget in protocol.client:
+        records = sizes[budget.id] if sizes is not None else None
+        alone, history = own_protocol(protocol, budget, records), histories[budget.id]
+        known = None if records is None else [records]
+        found[budget.id] = replace(realised_bound(alone, history, View.SERVER, unit, delta, known), view=view)
+    return found
 
 
 def priced_alike(protocol: Protocol, history: tuple[tuple[int, int], ...]) -> tuple[tuple[int, int], ...]:
@@ -131,6 +152,15 @@ def realised_bound(
     question = asked(protocol, view, unit, [t for t, _ in history], sizes)
     if not history:
         return certify(protocol, view, unit, delta=delta, rounds=())
+    if protocol.noise.where != "client":
+        from sordino.privacy.central import central, realised_central
+
+        if central(question):
+            return guaranteed(question, realised_central(question, history))
+    if not isinstance(protocol.noise, Gaussian):
+        taken = replace(protocol, participation=Everyone(), channel="direct")
+        direct = certify(taken, view, unit, delta=delta, rounds=[t for t, _ in history], sizes=sizes)
+        return better_shuffled(question, history, direct, delta)
     seen, _ = effective_view(question)
     if question.shares is not None and question.shares.max() > question.shares.min():
         seen = View.SERVER  # a number of participants says nothing about their shares
@@ -152,4 +182,14 @@ def realised_bound(
         rows = [round_curve(row, sigma=sigma, cohort=alone, use=use) for row in prices.first_used * scale[:, None]]
         curve = composed_mixtures([row.repeat(int(count)) for row, count in zip(rows, counts, strict=True)])
         bounds.append(Bound(curve=curve, method="first-hit mixture", lines=(prices.reason, "A mixture over the first use (A11).")))
-    return guaranteed(question, min(bounds, key=lambda bound: bound.curve.epsilon(delta)))
+    return better_shuffled(question, history, guaranteed(question, min(bounds, key=lambda bound: bound.curve.epsilon(delta))), delta)
+
+
+def better_shuffled(question: Question, history: tuple[tuple[int, int], ...], direct: Guarantee, delta: float) -> Guarantee:
+    """The bound of a client whose uploads were shuffled among at least so many, where it is the smaller one."""
+    if question.protocol.channel != "shuffler":
+        return direct
+    from sordino.privacy.shuffled import clones_bounds
+
+    shuffled = [guaranteed(question, bound) for bound in clones_bounds(question, batch=min(n for _, n in history))]
+    return min([direct, *shuffled], key=lambda guarantee: guarantee.epsilon(delta))

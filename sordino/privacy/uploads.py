@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from sordino.privacy import contraction, sensitivity
-from sordino.protocol import ClippedGlm, Constant, Cyclic, FedProx, Protocol
+from sordino.protocol import ClippedGlm, Constant, Cyclic, FedAvg, FedProx, Protocol, Scaffold
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +46,7 @@ def distinct_rounds(protocol: Protocol, rounds: np.ndarray) -> tuple[np.ndarray,
     """Rounds that differ in price, and how often each occurs: with a rate that repeats every round there is only one."""
     if len(rounds) == 0:
         return rounds, rounds
-    if isinstance(protocol.local.schedule, (Constant, Cyclic)):
+    if isinstance(protocol.local.schedule, (Constant, Cyclic)) or clips_update(protocol):
         return np.zeros(1, dtype=np.int64), np.array([len(rounds)])
     found, counts = np.unique(rounds, return_counts=True)
     return found, counts
@@ -65,6 +65,8 @@ def upload_prices(protocol: Protocol, rounds: np.ndarray, unit: str, records: in
     if isinstance(protocol.local, ClippedGlm):
         return glm_prices(protocol, protocol.local, rounds, unit, records)
     rule, rates = protocol.local, rates_of(protocol, rounds)
+    if clips_update(protocol):
+        return update_prices(rule, rounds, unit, records)
     proximal = rule.proximal if isinstance(rule, FedProx) else 0.0
     first = sensitivity.first_used(rates, rule.clip, proximal=proximal)
     worst = np.asarray(first[:, 0])
@@ -73,8 +75,27 @@ def upload_prices(protocol: Protocol, rounds: np.ndarray, unit: str, records: in
     return UploadPrices(
         shifts=worst,
         first_used=first if hidden else None,
-        dynamics=tuple(smooth_dynamics(protocol, rates, worst, proximal)),
+        # SCAFFOLD's corrections are public and stand outside the clip, so shifts are FedAvg's; they carry the past, so dynamics are not.
+        dynamics=() if isinstance(rule, Scaffold) else tuple(smooth_dynamics(protocol, rates, worst, proximal)),
         reason=f"an upload moves by at most s_t = {formula} (THEORY A8)",
+    )
+
+
+def clips_update(protocol: Protocol) -> bool:
+    """Whether the whole update of a round is clipped, and not its steps."""
+    return isinstance(protocol.local, FedAvg) and protocol.local.clip_target == "update"
+
+
+def update_prices(rule: FedAvg, rounds: np.ndarray, unit: str, records: int | None) -> UploadPrices:
+    """A clipped update moves by at most 2V, whatever its steps are; from the same start an upload moves as its update does."""
+    worst = np.full(len(rounds), 2 * rule.clip)
+    hidden = unit == "record" and records is not None and rule.batch < records
+    reason = "clipped updates of two models differ by at most 2V, whatever the loss"
+    return UploadPrices(
+        shifts=worst,
+        first_used=np.full((len(rounds), rule.steps), 2 * rule.clip) if hidden else None,
+        dynamics=() if isinstance(rule, Scaffold) else (Dynamics(stretch=np.ones(len(rounds)), shift=worst, shared=False, reason=reason),),
+        reason="an upload moves by at most s_t = 2V, the clipped update's diameter",
     )
 
 

@@ -2,6 +2,7 @@
 
 from sordino.protocol.errors import InvalidValue, SordinoError, UserError
 from sordino.protocol.file import dumps, loads, overridden, read, save, schema
+from sordino.protocol.mechanisms import Custom, Laplace, Staircase
 from sordino.protocol.schedules import Constant, Continuous, Cyclic, Schedule, StageWise
 from sordino.protocol.values import (
     Aggregation,
@@ -21,6 +22,7 @@ from sordino.protocol.values import (
     LocalRule,
     Mean,
     Median,
+    ModeConnectivity,
     Model,
     Noise,
     Participation,
@@ -28,13 +30,15 @@ from sordino.protocol.values import (
     Poisson,
     Privacy,
     Protocol,
+    Scaffold,
     Shards,
 )
 from sordino.protocol.views import UNITS, View, all_views
 
 __all__ = [
-    "UNITS", "Aggregation", "Assumptions", "Budget", "ByColumn", "ClientBudget", "ClippedGlm", "Constant", "Continuous", "Cyclic",
-    "Data", "Dirichlet", "Everyone", "FedAvg", "FedProx", "FixedSize", "Gaussian", "Iid", "InvalidValue", "LocalRule", "Mean",
-    "Median", "Model", "Noise", "Participation", "Partition", "Poisson", "Privacy", "Protocol", "Schedule", "Shards", "SordinoError",
-    "StageWise", "UserError", "View", "all_views", "dumps", "loads", "overridden", "read", "save", "schema",
+    "UNITS", "Aggregation", "Assumptions", "Budget", "ByColumn", "ClientBudget", "ClippedGlm", "Constant", "Continuous", "Custom",
+    "Cyclic", "Data", "Dirichlet", "Everyone", "FedAvg", "FedProx", "FixedSize", "Gaussian", "Iid", "InvalidValue", "Laplace",
+    "LocalRule", "Mean", "Median", "ModeConnectivity", "Model", "Noise", "Participation", "Partition", "Poisson", "Privacy", "Protocol",
+    "Scaffold", "Schedule", "Shards", "SordinoError", "StageWise", "Staircase", "UserError", "View", "all_views", "dumps", "loads",
+    "overridden", "read", "save", "schema",
 ]  # fmt: skip

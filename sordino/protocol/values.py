@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from sordino.protocol.entries import Choice, Flag, Integer, Many, Maybe, Named, Number, Table, Tagged, Text, Value, entry
-from sordino.protocol.errors import InvalidValue
+from sordino.protocol.errors import InvalidValue, UserError
+from sordino.protocol.mechanisms import PLACES, WHERE, Custom, Laplace, Mechanisms, Staircase
 from sordino.protocol.schedules import SCHEDULES, Schedule
 from sordino.protocol.views import UNITS, View, ViewName
 
@@ -76,6 +77,16 @@ class Mean(Value):
     tag: ClassVar[str] = "mean"
     mixing: float = entry(Number(above=0, at_most=1), "b: new model = (1 - b) old model + b mean of the uploads", 1.0)
     weights: str = entry(Choice(("equal", "records")), "weight of an upload: equal, or the client's number of records", "equal")
+    denominator: str = entry(
+        Choice(("participants", "fixed")),
+        "the sum of updates is divided by who took part, or by how many are expected",
+        "participants",
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.denominator == "fixed" and self.weights == "records":
+            raise InvalidValue("denominator", self.denominator, 'weights = "equal" with it: the sum of records changes with who takes part')
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,7 +101,24 @@ class Median(Value):
     tag: ClassVar[str] = "median"
 
 
-Aggregation = Mean | Median
+@dataclass(frozen=True, kw_only=True)
+class ModeConnectivity(Value):
+    """Uploads are joined two by two by the bend of a path of low loss, trained on public records of the server (udp-fl, Alg. 1, 2).
+
+    Example:
+        >>> ModeConnectivity(public="digits").curve
+        'chain'
+    """
+
+    tag: ClassVar[str] = "mode-connectivity"
+    public: str = entry(Text(), "public data that the server trains the bend on: a known data set, or a path; never the clients' own")
+    curve: str = entry(Choice(("chain", "bezier")), "the path: a polygonal chain, or a quadratic Bezier curve", "chain")
+    steps: int = entry(Integer(at_least=0), "gradient steps on each bend", 20)
+    batch: int = entry(Integer(at_least=1), "public records in a step", 64)
+    rate: float = entry(Number(above=0), "learning rate of a step", 0.1)
+
+
+Aggregation = Mean | Median | ModeConnectivity
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,8 +134,10 @@ class FedAvg(Value):
     tag: ClassVar[str] = "fedavg"
     steps: int = entry(Integer(at_least=1), "K: local steps in a round")
     batch: int = entry(Integer(at_least=1), "B: distinct records of the client that every step draws, fresh and independent")
-    clip: float = entry(Number(above=0), "V: largest norm of a step's gradient")
+    clip: float = entry(Number(above=0), "V: largest norm of a step's gradient, or of the whole update")
     schedule: Schedule = entry(Tagged(SCHEDULES, "kind"), "learning rate of every step")
+    clip_norm: str = entry(Choice(("l2", "l1")), "which norm is clipped", "l2")
+    clip_target: str = entry(Choice(("step", "update")), "what is clipped: every step's gradient, or the round's whole update", "step")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,6 +152,19 @@ class FedProx(FedAvg):
 
     tag: ClassVar[str] = "fedprox"
     proximal: float = entry(Number(at_least=0), "alpha: strength of the pull to the global model")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scaffold(FedAvg):
+    """Like `FedAvg`, every clipped step corrected by control variates, which the server computes from the noisy uploads.
+
+    Example:
+        >>> from sordino.protocol import Constant
+        >>> Scaffold(steps=5, batch=32, clip=1, schedule=Constant(rate=0.1)).tag
+        'scaffold'
+    """
+
+    tag: ClassVar[str] = "scaffold"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,12 +198,12 @@ class ClippedGlm(Value):
             raise InvalidValue("batches", self.batches, f'"full" without a batch, or "cyclic" with one; there is {given} batch')
 
 
-LocalRule = FedAvg | FedProx | ClippedGlm
+LocalRule = FedAvg | FedProx | Scaffold | ClippedGlm
 
 
 @dataclass(frozen=True, kw_only=True)
 class Gaussian(Value):
-    """Normal noise of standard deviation `sigma` on every coordinate of every upload, added by the client.
+    """Normal noise of standard deviation `sigma` on every coordinate of every upload, or of their mean.
 
     Example:
         >>> Gaussian(sigma=0.1).secure
@@ -168,12 +211,19 @@ class Gaussian(Value):
     """
 
     tag: ClassVar[str] = "gaussian"
-    where: str = entry(Choice(("client",)), "who adds the noise", "client")
-    sigma: float = entry(Number(at_least=0), "standard deviation on each coordinate of an upload")
+    where: str = entry(Choice(PLACES), WHERE, "client")
+    sigma: float = entry(Number(at_least=0), "standard deviation on each coordinate of an upload; of the mean, where the server adds it")
+    server_sigma: float | None = entry(Maybe(Number(above=0)), "standard deviation on the mean, where both add noise", None)
     secure: bool = entry(Flag(), "noise from the operating system's entropy, never repeatable", False)
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if (self.server_sigma is None) != (self.where != "both"):
+            given = "no" if self.server_sigma is None else "a"
+            raise InvalidValue("where", self.where, f'"both" with a server-sigma, or another without; there is {given} server-sigma')
 
-Noise = Gaussian
+
+Noise = Gaussian | Laplace | Staircase | Custom
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -286,7 +336,11 @@ class Privacy(Value):
         'replace-one'
     """
 
-    adjacency: str = entry(Choice(("replace-one",)), "neighbouring data sets: one record, or one client's records, replaced", "replace-one")
+    adjacency: str = entry(
+        Choice(("replace-one", "add-or-remove")),
+        "how neighbouring data sets differ in one record or one client",
+        "replace-one",
+    )
     budget: Budget | None = entry(Maybe(Table(Budget)), "what may be spent at most", None)
 
 
@@ -316,6 +370,15 @@ class ClientBudget(Value):
     epsilon: float = entry(Number(above=0), "largest epsilon of this client, against the server")
     delta: float = entry(Number(above=0, below=1), "at this delta", 1e-5)
     unit: str = entry(Choice(UNITS), "what is hidden: one record, or all records of the client", "record")
+    mechanism: str | None = entry(
+        Maybe(Choice(("gaussian", "laplace", "staircase"))), "noise of its own, made for its budget; left out: the protocol's", None
+    )
+    noise: float | None = entry(Maybe(Number(above=0)), "sigma, scale or step of that noise; left out: found by the Harmonizer", None)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.noise is not None and self.mechanism is None:
+            raise InvalidValue("noise", self.noise, "a mechanism with it: the protocol's own noise is in [noise]")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -337,11 +400,12 @@ class Protocol(Value):
     clients: int = entry(Integer(at_least=1), "m: clients in the federation")
     rounds: int = entry(Integer(at_least=1), "T: rounds of training")
     participation: Participation = entry(Named((Everyone, Poisson, FixedSize)), "who takes part in a round", Everyone())
-    channel: str = entry(Choice(("direct",)), "how uploads reach the server", "direct")
-    aggregation: Aggregation = entry(Named((Mean, Median)), "how the server joins the uploads", Mean())
+    channel: str = entry(Choice(("direct", "shuffler")), "how uploads reach the server: with their senders' names, or shuffled", "direct")
+    aggregation: Aggregation = entry(Named((Mean, Median, ModeConnectivity)), "how the server joins the uploads", Mean())
     personalization: str = entry(Choice(("none",)), "whether clients keep models of their own", "none")
-    local: LocalRule = entry(Tagged((FedAvg, FedProx, ClippedGlm), "rule"), "what a client does in a round")
-    noise: Noise = entry(Tagged((Gaussian,), "mechanism"), "noise that hides a client's contribution")
+    penalty: bool = entry(Flag(), "pull every client to the client with the largest epsilon (udp-fl 3.3)", False)
+    local: LocalRule = entry(Tagged((FedAvg, FedProx, Scaffold, ClippedGlm), "rule"), "what a client does in a round")
+    noise: Noise = entry(Mechanisms((Gaussian, Laplace, Staircase, Custom)), "noise that hides a client's contribution")
     privacy: Privacy = entry(Table(Privacy), "what may be spent", Privacy())
     assumptions: Assumptions = entry(Table(Assumptions), "what the user vouches for", Assumptions())
     data: Data | None = entry(Maybe(Table(Data)), "records and their partition", None)
@@ -355,6 +419,66 @@ class Protocol(Value):
             raise InvalidValue("federation.participation.fixed", self.participation.size, allowed)
         self._check_batch(self.data.records if self.data is not None else None)
         self._check_clients()
+        self._check_channel()
+        self._check_server_noise()
+        self._check_harmonizer()
+        self._check_scaffold()
+
+    def _check_scaffold(self) -> None:
+        """Control variates are free only if they come from noisy uploads whose senders the server knows."""
+        if not isinstance(self.local, Scaffold):
+            return
+        refused = {
+            "federation.channel": self.channel != "direct",
+            "noise.where": self.noise.where != "client",
+            "federation.penalty": self.penalty,
+        }
+        for key, given in refused.items():
+            if given:
+                raise UserError(f'{key}: local.rule = "scaffold" needs noisy uploads with their senders\' names, and no penalty.')
+
+    def _check_harmonizer(self) -> None:
+        """Clients with noise of their own, or pulled to one another, all need budgets: without one there is nothing to make noise for."""
+        named = [budget.id for budget in self.client if budget.mechanism is not None]
+        if not named and not self.penalty:
+            return
+        missing = sorted(set(range(self.clients)) - {budget.id for budget in self.client})
+        why = "federation.penalty = true" if self.penalty else f"client {named[0]} names a mechanism"
+        if missing:
+            raise UserError(f"client {missing[0]} has no budget, and {why}: every client needs a [[client]] with an epsilon.")
+        if self.noise.where != "client":
+            raise InvalidValue("noise.where", self.noise.where, f'"client", since {why}')
+        if self.penalty and isinstance(self.local, ClippedGlm):
+            raise InvalidValue("federation.penalty", self.penalty, "false with clipped-glm, whose dynamics it would change")
+
+    def _check_server_noise(self) -> None:
+        """What noise at the server needs, and what needs noise at the server."""
+        where, mean = self.noise.where, self.aggregation if isinstance(self.aggregation, Mean) else None
+        fixed = mean is not None and mean.denominator == "fixed"
+        if where != "client" and mean is None:
+            raise InvalidValue("noise.where", where, '"client" unless the aggregation is a mean, whose move is known')
+        if where == "server" and self.client:
+            raise InvalidValue("noise.where", where, '"client" or "both" with [[client]]: their budgets hold against the server')
+        if fixed and isinstance(self.local, ClippedGlm):
+            allowed = '"participants" with clipped-glm, whose weight decay moves models without limit'
+            raise InvalidValue("federation.aggregation.mean.denominator", "fixed", allowed)
+        if self.privacy.adjacency == "add-or-remove" and not (where == "server" and fixed):
+            allowed = '"replace-one", unless noise.where = "server" and the mean has a fixed denominator: else noise leaves with the client'
+            raise InvalidValue("privacy.adjacency", self.privacy.adjacency, allowed)
+
+    def _check_channel(self) -> None:
+        """A shuffler hides who sent what only among uploads of one kind, and a server that cannot tell them apart cannot weigh them."""
+        if self.channel != "shuffler":
+            return
+        weighed = isinstance(self.aggregation, Mean) and self.aggregation.weights == "records"
+        refused = {
+            "no [[client]]: clients whose budgets or mechanisms differ are no cover for one another": bool(self.client),
+            'aggregation weights = "equal": behind it the server cannot tell whose upload has how many records': weighed,
+            "noise at the client: noise at the server hides nothing from who receives the uploads": self.noise.where == "server",
+        }
+        for allowed, given in refused.items():
+            if given:
+                raise InvalidValue("federation.channel", self.channel, allowed)
 
     def _check_batch(self, records: int | None) -> None:
         batch = self.local.batch

@@ -11,6 +11,7 @@ from rich.table import Table
 from sordino.privacy.caps import capped_rounds
 from sordino.privacy.certify import certify
 from sordino.privacy.guarantee import Guarantee, rounded_up
+from sordino.privacy.harmonizer import Needed, client_lines, harmonized
 from sordino.protocol import Protocol, View, all_views
 
 if TYPE_CHECKING:
@@ -38,8 +39,9 @@ def notes(protocol: Protocol, guarantees: Sequence[Guarantee], delta: float) -> 
         if guarantee.unconditional is not None:
             free = rounded_up(guarantee.unconditional.epsilon(delta))
             said.append(f"{guarantee.view}: holds if, as vouched, {' and '.join(guarantee.assumptions)}; without that, epsilon = {free}.")
-    if any(math.isinf(guarantee.epsilon(delta)) for guarantee in guarantees):
-        said.append("No noise hides what is released (noise.sigma = 0): there is no limit to what is learned.")
+    for guarantee in guarantees:
+        if math.isinf(guarantee.epsilon(delta)) and guarantee.derivation:
+            said.append(f"{guarantee.view}: there is no limit to what is learned. {guarantee.derivation[-1]}")
     records = protocol.data.records if protocol.data is not None else None
     total = {"record": None if records is None else records * protocol.clients, "client": protocol.clients}[guarantees[0].unit]
     if total is not None and delta >= 1 / total:
@@ -83,12 +85,25 @@ def privacy_lines(run: Run) -> list[str]:
 
 def cap_lines(protocol: Protocol, sizes: Sequence[int]) -> list[str]:
     """How often clients with budgets of their own may take part."""
-    lines = []
+    lines = client_lines(protocol, sizes) if harmonized(protocol) else []
     for budget in protocol.client:
         cap = capped_rounds(protocol, budget, sizes[budget.id])
         often = f"takes part in at most {cap} of {protocol.rounds} rounds" if cap > 0 else "never takes part: one round would pass it"
         lines.append(f"Client {budget.id} {often}, by its own budget of epsilon = {budget.epsilon:g}.")
     return lines
+
+
+def needed_table(rows: Sequence[Needed], protocol: Protocol, epsilon: float, delta: float) -> Table:
+    """The noise that each mechanism needs for one guarantee; the least is marked."""
+    dimension = protocol.model.parameters if protocol.model is not None else None
+    title = f"Noise for epsilon = {epsilon:g} at delta = {delta:g} against the server, {protocol.rounds} rounds, {dimension:,} parameters"
+    table = Table(title=title, title_justify="left")
+    for column, justify in (("mechanism", "left"), ("parameter", "left"), ("E|noise|", "right"), ("std", "right"), ("", "left")):
+        table.add_column(column, justify=justify)  # type: ignore[arg-type]
+    for row in rows:
+        size = f"{row.parameter} = {row.value:.6g}"
+        table.add_row(row.mechanism, size, f"{row.amplitude:.4g}", f"{row.deviation:.4g}", "least" if row.best else "")
+    return table
 
 
 def headline(protocol: Protocol) -> tuple[View, str, float]:

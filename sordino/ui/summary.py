@@ -12,16 +12,22 @@ from rich.text import Text
 
 from sordino.federation.run import Run
 from sordino.privacy.certify import certify
-from sordino.protocol import Protocol
+from sordino.protocol import Custom, Noise, Protocol
 from sordino.ui.console import duration, facts_table, percent
 from sordino.ui.prices import headline, privacy_lines
 
+RULES = {
+    "fedavg": "Noisy-FedAvg",
+    "fedprox": "Noisy-FedProx",
+    "scaffold": "Noisy-SCAFFOLD",
+    "clipped-glm": "clipped logistic regression",
+}
 BARS = "▁▂▃▄▅▆▇█"
 
 
 def described(protocol: Protocol) -> str:
     """A protocol in one line."""
-    rule = {"fedavg": "Noisy-FedAvg", "fedprox": "Noisy-FedProx", "clipped-glm": "clipped logistic regression"}[protocol.local.tag]
+    rule = RULES[protocol.local.tag]
     model = protocol.model.name if protocol.model is not None else "?"
     data = protocol.data.name if protocol.data is not None else "?"
     return f"{model} on {data}, {protocol.clients} clients, {protocol.rounds} rounds of {rule}"
@@ -33,7 +39,7 @@ def summary(run: Run) -> Panel:
         ("Trained", f"{described(run.protocol)}; {run.facts['parameters']:,} parameters"),
         ("Result", result_line(run)),
         *[("Privacy" if first == 0 else "", line) for first, line in enumerate(privacy_lines(run))],
-        ("Noise", f"sigma {run.protocol.noise.sigma:g} on each coordinate of an upload; {run.facts['noise']}"),
+        ("Noise", f"{noise_line(run.protocol.noise)}; {run.facts['noise']}"),
         ("Time", f"{duration(float(run.metrics['seconds'].sum()))}, {run.facts['engine']} engine, workers: {run.facts['workers']}"),
         ("Run", str(run.folder)),
         *next_steps(run),
@@ -41,6 +47,16 @@ def summary(run: Run) -> Panel:
     words = {"finished": ("finished", "green"), "diverged": ("diverged", "red"), "budget": ("stopped by the budget", "yellow")}
     title = Text(*words.get(run.status, (run.status, "")))
     return Panel(facts_table(rows), title=title, title_align="left", expand=False)
+
+
+def noise_line(noise: Noise) -> str:
+    """The noise in a few words."""
+    sizes = {"sigma": "sigma", "scale": "scale", "step": "step", "width": "width"}
+    named = ", ".join(f"{word} {getattr(noise, name):g}" for name, word in sizes.items() if hasattr(noise, name))
+    kind = noise.factory if isinstance(noise, Custom) else noise.tag.capitalize()
+    place = {"client": "each coordinate of an upload", "server": "each coordinate of the mean, added by the server"}
+    both = f"an upload, and sigma {getattr(noise, 'server_sigma', None)} on the mean"
+    return f"{kind}, {named} on {place.get(noise.where, both)}"
 
 
 def next_steps(run: Run) -> list[tuple[str, str]]:

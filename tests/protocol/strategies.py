@@ -6,6 +6,7 @@ from sordino.protocol import (
     ByColumn,
     Constant,
     Continuous,
+    Custom,
     Cyclic,
     Data,
     Dirichlet,
@@ -15,13 +16,17 @@ from sordino.protocol import (
     FixedSize,
     Gaussian,
     Iid,
+    Laplace,
     Mean,
     Median,
+    ModeConnectivity,
     Model,
     Poisson,
     Protocol,
+    Scaffold,
     Shards,
     StageWise,
+    Staircase,
 )
 
 positive = st.floats(min_value=1e-300, max_value=1e300, allow_nan=False)
@@ -33,11 +38,34 @@ schedules = st.one_of([st.builds(kind, rate=positive) for kind in (Constant, Cyc
 batches = st.integers(min_value=1, max_value=64)
 local_rules = st.one_of(
     st.builds(FedAvg, steps=sizes, batch=batches, clip=positive, schedule=schedules),
+    st.builds(
+        Scaffold,
+        steps=sizes,
+        batch=batches,
+        clip=positive,
+        schedule=schedules,
+        clip_norm=st.sampled_from(["l1", "l2"]),
+        clip_target=st.sampled_from(["step", "update"]),
+    ),
     st.builds(FedProx, steps=sizes, batch=batches, clip=positive, schedule=schedules, proximal=st.floats(0, 1e6)),
 )
-aggregations = st.one_of(st.builds(Median), st.builds(Mean, mixing=fractions, weights=st.sampled_from(["equal", "records"])))
+curves = st.sampled_from(["chain", "bezier"])
+aggregations = st.one_of(
+    st.builds(Median),
+    st.builds(ModeConnectivity, public=names, curve=curves, steps=st.integers(0, 99), rate=positive),
+    st.builds(Mean, mixing=fractions, denominator=st.sampled_from(["participants", "fixed"])),
+    st.builds(Mean, mixing=fractions, weights=st.sampled_from(["equal", "records"])),
+)
 partitions = st.one_of(
     st.builds(Iid), st.builds(Dirichlet, beta=positive), st.builds(Shards, per_client=sizes), st.builds(ByColumn, column=names)
+)
+
+
+noises = st.one_of(
+    st.builds(Gaussian, sigma=st.floats(0, 1e9), secure=st.booleans()),
+    st.builds(Laplace, scale=st.floats(0, 1e9), secure=st.booleans()),
+    st.builds(Staircase, step=st.floats(1e-9, 700), width=positive, nu=st.none() | st.floats(0, 1)),
+    st.builds(Custom, factory=st.sampled_from(["a:b", "mine.noise:logistic"]), scale=positive),
 )
 
 
@@ -54,7 +82,7 @@ def protocols(draw: st.DrawFn) -> Protocol:
         participation=draw(participation),
         aggregation=draw(aggregations),
         local=draw(local_rules),
-        noise=draw(st.builds(Gaussian, sigma=st.floats(0, 1e9), secure=st.booleans())),
+        noise=draw(noises),
         data=draw(st.none() | st.builds(Data, name=names, partition=st.just(partition), records=st.just(records))),
         model=draw(st.none() | st.builds(Model, name=names, parameters=st.none() | sizes)),
     )

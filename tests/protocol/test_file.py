@@ -89,7 +89,7 @@ def test_defaults_are_spelled_out_in_what_is_written() -> None:
         ("federation.participation={poisson=0}", ["federation.participation.poisson", "above 0"]),
         ("federation.participation=some", ["federation.participation", "some", "everyone", "poisson", "fixed"]),
         ("federation.aggregation={mean={mixing=0}}", ["federation.aggregation.mean.mixing", "above 0"]),
-        ("federation.channel=shuffler", ["federation.channel", "shuffler", "direct"]),
+        ("federation.channel=pigeons", ["federation.channel", "shuffler", "direct"]),
         ("seed=-3", ["seed", "-3"]),
         ("seed=99999999999999999999", ["seed"]),
         ("data={name='digits',records=16}", ["local.batch", "32", "data.records = 16"]),

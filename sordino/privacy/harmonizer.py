@@ -1,0 +1,237 @@
+"""The Harmonizer of udp-fl (3.1, 3.3, Algorithm 3): every client names its own budget and mechanism, and gets the noise that it needs.
+
+A client's noise is calibrated for as many rounds as it can expect to take part in, through Rényi divergences (or Gaussian curves where
+the noise is Gaussian), in the model's dimension; once its budget is spent it is no longer asked (`caps`). The penalty pulls every
+client k towards the last upload of the client with the largest epsilon, by lambda_k = (eps_max - eps_k)/eps_max in every step: that
+upload is public then, and what it reveals is what it reveals to the server. Nothing here looks at data.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import ClassVar
+
+import numpy as np
+
+from sordino.privacy.calibrate import calibrate
+from sordino.privacy.caps import capped_rounds
+from sordino.privacy.certify import Bound, Question, certify
+from sordino.privacy.curves import Curve
+from sordino.privacy.guarantee import Guarantee, rounded_up
+from sordino.privacy.losses import LossCurve
+from sordino.privacy.mechanisms import amplitude, deviation, dimension_of, taking_part
+from sordino.privacy.sizes import parameter
+from sordino.privacy.uploads import upload_prices
+from sordino.protocol import (
+    ClientBudget,
+    Everyone,
+    FedAvg,
+    FedProx,
+    Gaussian,
+    Iid,
+    Laplace,
+    Noise,
+    Protocol,
+    Staircase,
+    UserError,
+    View,
+)  # fmt: skip
+
+CERTAIN = 3.0  # standard deviations above the expected number of rounds that a client's noise is made for
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class WorstCurve(Curve):
+    """The worst of several clients' curves, at every epsilon and delta."""
+
+    rank: ClassVar[int] = 5
+    curves: tuple[Curve, ...]
+
+    def deltas(self, epsilons: np.ndarray) -> np.ndarray:
+        """See `Curve.deltas`."""
+        return np.max([curve.deltas(epsilons) for curve in self.curves], axis=0)
+
+    def epsilon(self, delta: float) -> float:
+        """See `Curve.epsilon`."""
+        return max(curve.epsilon(delta) for curve in self.curves)
+
+    def beta(self, alpha: float) -> float:
+        """See `Curve.beta`."""
+        return min(curve.beta(alpha) for curve in self.curves)
+
+    def rdp(self, order: float) -> float:
+        """See `Curve.rdp`."""
+        return max(curve.rdp(order) for curve in self.curves)
+
+    def repeat(self, times: int) -> WorstCurve:
+        """See `Curve.repeat`."""
+        return WorstCurve(curves=tuple(curve.repeat(times) for curve in self.curves))
+
+    def losses(self, interval: float) -> LossCurve:
+        """See `Curve.losses`: the largest of convex curves is convex."""
+        return LossCurve.from_profile(self.deltas, interval=interval)
+
+    def _absorb(self, other: Curve) -> WorstCurve:
+        return WorstCurve(curves=tuple(curve.compose(other) for curve in self.curves))
+
+
+def pull_of(protocol: Protocol, budget: ClientBudget) -> float:
+    """lambda_k = (eps_max - eps_k)/eps_max, or 0 without the penalty.
+
+    Example:
+        >>> from sordino.protocol import Constant
+        >>> local, clients = FedAvg(steps=1, batch=1, clip=1.0, schedule=Constant(rate=0.5)), (2.0, 8.0)
+        >>> budgets = tuple(ClientBudget(id=k, epsilon=epsilon) for k, epsilon in enumerate(clients))
+        >>> protocol = Protocol(clients=2, rounds=5, local=local, noise=Gaussian(sigma=1.0), client=budgets, penalty=True)
+        >>> [pull_of(protocol, budget) for budget in budgets]
+        [0.75, 0.0]
+    """
+    if not protocol.penalty:
+        return 0.0
+    largest = max(one.epsilon for one in protocol.client)
+    return (largest - budget.epsilon) / largest
+
+
+def own_protocol(protocol: Protocol, budget: ClientBudget, records: int | None = None) -> Protocol:
+    """The federation as one client sees it: with its own noise, its own pull, its own number of records, and no other budgets.
+
+    A pull of strength lambda to a public model is a proximal term as far as two runs of one client can tell: both are pulled alike.
+    """
+    alone = replace(protocol, client=(), penalty=False)
+    if records is not None and alone.data is not None:
+        alone = replace(alone, data=replace(alone.data, records=records, partition=Iid()))
+    pull = pull_of(protocol, budget)
+    if pull > 0 and isinstance(alone.local, FedAvg):
+        rule = alone.local
+        near = rule.proximal if isinstance(rule, FedProx) else 0.0
+        alone = replace(alone, local=FedProx(
+            steps=rule.steps, batch=rule.batch, clip=rule.clip, schedule=rule.schedule, clip_norm=rule.clip_norm,
+            clip_target=rule.clip_target, proximal=near + pull,
+        ))  # fmt: skip
+    if budget.mechanism is None:
+        return alone
+    if budget.noise is not None:
+        return replace(alone, noise=sized(budget.mechanism, budget.noise, alone))
+    return replace(alone, noise=found_noise(alone, budget))
+
+
+def sized(mechanism: str, size: float, protocol: Protocol) -> Noise:
+    """A mechanism by its name, with its parameter; a staircase is as wide as an upload can move."""
+    secure = protocol.noise.secure
+    if mechanism == "gaussian":
+        return Gaussian(sigma=size, secure=secure)
+    if mechanism == "laplace":
+        return Laplace(scale=size, secure=secure)
+    return Staircase(step=size, width=largest_move(protocol), secure=secure)
+
+
+def largest_move(protocol: Protocol) -> float:
+    """How far an upload can move at most, in any round; a hair more, so that rounding cannot pass it."""
+    return float(upload_prices(protocol, np.arange(protocol.rounds), "client", None).shifts.max()) * (1 + 1e-9)
+
+
+@lru_cache(maxsize=256)
+def found_noise(alone: Protocol, budget: ClientBudget) -> Noise:
+    """The least noise of the client's mechanism that keeps its budget over the rounds it can expect."""
+    part = taking_part(alone)
+    rounds = min(alone.rounds, math.ceil(part * alone.rounds + CERTAIN * math.sqrt(part * (1 - part) * alone.rounds)))
+    certain = replace(alone, participation=Everyone(), rounds=rounds, noise=sized(budget.mechanism or "gaussian", 1.0, alone))
+    return calibrate(certain, View.SERVER, budget.unit, epsilon=budget.epsilon, delta=budget.delta).protocol.noise
+
+
+def harmonized(protocol: Protocol) -> bool:
+    """Whether clients have noise or a pull of their own."""
+    return protocol.penalty or any(budget.mechanism is not None for budget in protocol.client)
+
+
+def with_found_noise(protocol: Protocol, sizes: Sequence[int]) -> Protocol:
+    """The protocol with every client's noise spelled out, so that what is priced is what is run."""
+    if not harmonized(protocol):
+        return protocol
+    resolved = []
+    for budget in protocol.client:
+        if budget.mechanism is not None and budget.noise is None:
+            found = own_protocol(protocol, budget, sizes[budget.id]).noise
+            budget = replace(budget, noise=parameter(found)[1])
+        resolved.append(budget)
+    return replace(protocol, client=tuple(resolved))
+
+
+def harmonized_bounds(question: Question) -> Iterator[Bound]:
+    """Every client by its own noise, against who sees its uploads; the worst client counts. All views are post-processing of that."""
+    protocol = question.protocol
+    sizes = question.sizes or (question.records,) * protocol.clients
+    found: dict[tuple[Protocol, int], Guarantee] = {}
+    for budget in protocol.client:
+        records = sizes[budget.id]
+        alone = own_protocol(protocol, budget, records)
+        cap = cap_of(question, budget, records)
+        if (alone, cap) not in found:
+            known = None if records is None else [records]
+            certain = replace(alone, participation=Everyone())
+            drawn = certify(alone, View.SERVER, question.unit, rounds=question.rounds.tolist(), sizes=known)
+            capped = certify(certain, View.SERVER, question.unit, rounds=range(cap), sizes=known) if cap < len(question.rounds) else drawn
+            found[alone, cap] = min(drawn, capped, key=lambda guarantee: guarantee.epsilon(1e-5))
+    worst = max(found.values(), key=lambda guarantee: guarantee.epsilon(1e-5))
+    lines = (
+        f"Every client has noise of its own, found for its own budget ({len(found)} kinds of clients); the worst one counts.",
+        f"The adversary sees {question.view.sees}, all of it computed from the uploads: the server's bound holds.",
+        *worst.derivation,
+    )
+    vouched = tuple(dict.fromkeys(line for guarantee in found.values() for line in guarantee.assumptions))
+    curve = WorstCurve(curves=tuple(guarantee.curve for guarantee in found.values()))
+    yield Bound(curve=curve, method="harmonizer", lines=lines, vouched=vouched)
+
+
+def cap_of(question: Question, budget: ClientBudget, records: int | None) -> int:
+    """How often a client takes part at most; a round that was paid for twice may cost more than those by which caps are found."""
+    if len(np.unique(question.rounds)) < len(question.rounds):
+        return len(question.rounds)
+    return min(capped_rounds(question.protocol, budget, records), len(question.rounds))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Needed:
+    """What one mechanism needs for a guarantee: its parameter, expected magnitude and standard deviation on a coordinate."""
+
+    mechanism: str
+    parameter: str
+    value: float
+    amplitude: float
+    deviation: float
+    best: bool = False
+
+
+def mechanism_table(protocol: Protocol, unit: str = "record", *, epsilon: float, delta: float = 1e-5) -> list[Needed]:
+    """The noise that each mechanism needs for the same guarantee against the server, in the model's dimension; the least is marked.
+
+    Example:
+        >>> from sordino.protocol import Constant, Model
+        >>> local = FedAvg(steps=1, batch=1, clip=0.5, schedule=Constant(rate=1.0))
+        >>> protocol = Protocol(clients=5, rounds=1, local=local, noise=Gaussian(sigma=1.0), model=Model(name="mlp", parameters=1000))
+        >>> [(row.mechanism, round(row.deviation, 2), row.best) for row in mechanism_table(protocol, epsilon=1.0)]
+        [('gaussian', 3.73, True), ('laplace', 5.7, False), ('staircase', 32.83, False)]
+    """
+    if dimension_of(protocol) is None:
+        raise UserError("model.parameters is missing: how much noise a mechanism needs depends on it. Add it to the file.")
+    plain = replace(protocol, client=(), penalty=False, channel="direct")
+    rows = []
+    for mechanism in ("gaussian", "laplace", "staircase"):
+        found = calibrate(replace(plain, noise=sized(mechanism, 1.0, plain)), View.SERVER, unit, epsilon=epsilon, delta=delta)
+        size, spread = amplitude(found.protocol.noise), deviation(found.protocol.noise)
+        rows.append(Needed(mechanism=mechanism, parameter=found.parameter, value=found.value, amplitude=size, deviation=spread))
+    least = min(row.deviation for row in rows)
+    return [replace(row, best=row.deviation == least) for row in rows]
+
+
+def client_lines(protocol: Protocol, sizes: Sequence[int]) -> list[str]:
+    """Every client's mechanism and noise, in words."""
+    lines = []
+    for budget in protocol.client:
+        noise = own_protocol(protocol, budget, sizes[budget.id]).noise
+        name, value = parameter(noise)
+        lines.append(f"Client {budget.id}: {noise.tag}, {name} = {rounded_up(value, 4)} for epsilon = {budget.epsilon:g}.")
+    return lines
