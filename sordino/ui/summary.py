@@ -63,6 +63,7 @@ def next_steps(run: Run) -> list[tuple[str, str]]:
     """What to type next, aligned."""
     commands = {
         f"sordino certify {run.folder}": "what each adversary learns, at most",
+        f"sordino audit {run.folder}": "what an adversary learns, at least",
         f"sordino evaluate {run.folder}": "its model, class by class",
         "sordino new": "a protocol of your own to start from",
     }
