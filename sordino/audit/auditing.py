@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -30,7 +31,7 @@ from sordino.privacy.guarantee import Guarantee, rounded_up
 from sordino.privacy.harmonizer import harmonized
 from sordino.privacy.mechanisms import silent
 from sordino.privacy.spending import BudgetExceeded, afforded
-from sordino.protocol import InvalidValue, Protocol, UserError, View
+from sordino.protocol import InvalidValue, Protocol, UserError, View, dumps
 
 TRAININGS, FEWER = 5000, 500  # on each side, by default: of the worst case, and of real models or of large federations
 MOST = 10_000_000  # far more than tell anything new
@@ -46,6 +47,7 @@ class Subject:
     rounds: tuple[int, ...]
     sizes: tuple[int, ...] | None = None
     run: Path | None = None
+    data_digest: str = ""  # of real data, where a canary is put among them
 
 
 def subject_of(source: Protocol | str | Path) -> Subject:
@@ -125,11 +127,12 @@ def audit(
         "unit": unit,
         "trainings": trainings,
         "delta": delta,
-        "seed": subject.protocol.seed if subject.protocol.seed is not None else int.from_bytes(Key.from_system().secret[:6], "little"),
+        "seed": game_seed(subject.protocol),
         "rounds": list(subject.rounds),
         "sizes": list(subject.sizes) if subject.sizes is not None else None,
         "run": str(subject.run.resolve()) if subject.run is not None else None,
-        "claims": [{"name": claim.name, "mu": claim.mu, "view": claim.view, "ours": claim.ours} for claim in claims],
+        "claims": [{"name": claim.name, "mu": claim.mu, "view": claim.view, "unit": claim.unit, "ours": claim.ours} for claim in claims],
+        "digest": inputs_digest(subject, canary),
         "generator": GENERATOR,
         "started": now(),
     }
@@ -150,7 +153,16 @@ def with_data(subject: Subject, canary: str, data: DataSource | None, model: Mod
     """The subject with its data and model looked at: the protocol complete, the sizes known, the canary found."""
     refuse_unknown(canary)
     setup = prepare(subject.protocol, data=data, model=model)
-    return replace(subject, protocol=setup.protocol, sizes=tuple(int(size) for size in setup.sizes))
+    sizes = tuple(int(size) for size in setup.sizes)
+    return replace(subject, protocol=setup.protocol, sizes=sizes, data_digest=setup.data_digest)
+
+
+def inputs_digest(subject: Subject, canary: str | None) -> str:
+    """Of all that scores depend on and that could change on disk: scores of two different games must not be joined."""
+    joined = hashlib.sha256(dumps(subject.protocol).encode() + subject.data_digest.encode())
+    if canary is not None and Path(canary).is_file():
+        joined.update(Path(canary).read_bytes())
+    return joined.hexdigest()
 
 
 def resume_audit(
@@ -169,10 +181,14 @@ def resume_audit(
     """
     place = AuditFolder(Path(folder))
     with held(place.path):
-        if place.facts()["generator"] != GENERATOR:
-            raise UserError(f"{place.path} was started with another generator of noise: its scores cannot be continued. Start anew.")
-        subject = recorded(place)
-        return carry_on(place, game_of(subject, place.facts(), data, model), subject, workers, on_start, on_progress)
+        facts, subject = place.facts(), recorded(place)
+        if facts["canary"] is not None:
+            subject = with_data(subject, facts["canary"], data, model)
+        if (facts["generator"], facts["digest"]) != (GENERATOR, inputs_digest(subject, facts["canary"])):
+            raise UserError(
+                f"{place.path} was started with another protocol, data, canary or generator: its scores cannot be continued. Start anew."
+            )
+        return carry_on(place, game_of(subject, facts, data, model), subject, workers, on_start, on_progress)
 
 
 def recorded(place: AuditFolder) -> Subject:
@@ -219,8 +235,7 @@ def carry_on(
 def game_of(subject: Subject, facts: Mapping[str, Any], data: DataSource | None = None, model: ModelSource | None = None) -> Game:
     """The game that the facts of an audit describe."""
     protocol = subject.protocol
-    sizes = subject.sizes if subject.sizes is not None else protocol_sizes(protocol)
-    caps = {own.id: capped_rounds(protocol, own, sizes[own.id] if sizes is not None else None) for own in protocol.client}
+    sizes, caps = subject.sizes if subject.sizes is not None else protocol_sizes(protocol), caps_of(subject)
     shared: dict[str, Any] = {
         "protocol": protocol,
         "view": View.parse(facts["view"]),
@@ -233,6 +248,17 @@ def game_of(subject: Subject, facts: Mapping[str, Any], data: DataSource | None 
     if facts["canary"] is not None:
         return CanaryGame(**shared, canary=facts["canary"], data=data, model=model)
     return WorstCaseGame(**shared, sizes=sizes)
+
+
+def game_seed(protocol: Protocol) -> int:
+    """The seed of all draws of an audit: the protocol's, or a fresh one."""
+    return protocol.seed if protocol.seed is not None else int.from_bytes(Key.from_system().secret[:6], "little")
+
+
+def caps_of(subject: Subject) -> dict[int, int]:
+    """How often clients with budgets of their own may take part."""
+    protocol, sizes = subject.protocol, subject.sizes if subject.sizes is not None else protocol_sizes(subject.protocol)
+    return {own.id: capped_rounds(protocol, own, sizes[own.id] if sizes is not None else None) for own in protocol.client}
 
 
 def protocol_sizes(protocol: Protocol) -> tuple[int, ...] | None:
@@ -251,15 +277,20 @@ def refuse_too_few(trainings: int, certified: Guarantee) -> None:
     """Trainings that could show nothing even if the bound were attained are not worth their time."""
     if isinstance(trainings, bool) or not isinstance(trainings, int) or not 1 <= trainings <= MOST:
         raise InvalidValue("trainings", trainings, f"a whole number of at least 1 and at most {MOST:,}")
+    refuse_nothing(certified)
     mu = gaussian_like(certified.curve)
-    if mu == 0:
-        raise UserError(f"view {certified.view}: nothing is released that depends on the data, so there is nothing to audit.")
     if expected_bound(mu, trainings) <= 0:
         needed, good = trainings_needed(mu), trainings_needed(mu, 0.9)
         raise UserError(
             f"trainings = {trainings}: too few to conclude anything. Even if the certified mu = {rounded_up(mu)} were attained, they would "
             f"be expected to show nothing. At least {needed:,} on each side are needed, {good:,} to show 90 % of it."
         )
+
+
+def refuse_nothing(certified: Guarantee) -> None:
+    """Where nothing is released there is nothing to attack."""
+    if certified.mu == 0:
+        raise UserError(f"view {certified.view}: nothing is released that depends on the data, so there is nothing to audit.")
 
 
 def noise_report(protocol: Protocol, noise: np.ndarray) -> ResidualReport | None:
@@ -287,7 +318,7 @@ def finish(place: AuditFolder, finding: Finding, run: Path | None) -> None:
     document = {**finding.as_document(), "folder": str(place.path), "ended": now()}
     place.close(document)
     if run is not None and run.is_dir():
-        target = run / "audits" / f"{document['view'].replace(':', '-')}-{document['unit']}.json"
+        target = run / "audits" / f"{document['view'].replace(':', '-')}-{document['unit']}-{place.path.name}.json"
         with writing(target):
             target.parent.mkdir(exist_ok=True)
             write_whole(target, as_json(document))

@@ -128,7 +128,7 @@ def given_record(path: Path, setup: Setup) -> Record:
     try:
         with np.load(path) as arrays:
             x, y = np.asarray(arrays["x"]), np.asarray(arrays["y"])
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
         raise UserError(f"{path} is not a canary: expected a .npz file with the arrays x and y of one record ({error}).") from None
     shape, dtype = tuple(setup.train.x.shape[1:]), setup.train.x.dtype
     if x.shape != shape or y.size != 1 or not np.isfinite(x.astype(float)).all() or not np.isfinite(y.astype(float)).all():

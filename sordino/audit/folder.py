@@ -21,6 +21,8 @@ from sordino.federation.folder import as_json
 from sordino.federation.storage import pack, unpack, write_whole, writing
 from sordino.protocol import Protocol, UserError, dumps, loads
 
+FACTS = {"canary", "view", "unit", "trainings", "delta", "seed", "rounds", "sizes", "run", "claims", "digest", "generator"}
+
 
 class AuditFolder:
     """Reads and writes the files of one audit. Files are its only state."""
@@ -60,9 +62,12 @@ class AuditFolder:
     def facts(self) -> dict[str, Any]:
         """What audit.json says."""
         try:
-            return dict(json.loads((self.path / "audit.json").read_bytes()))
-        except (OSError, ValueError):
-            raise UserError(f"{self.path / 'audit.json'} cannot be read: the audit is damaged.") from None
+            facts = dict(json.loads((self.path / "audit.json").read_bytes()))
+        except (OSError, ValueError, TypeError):
+            facts = {}
+        if not facts.keys() >= FACTS:
+            raise UserError(f"{self.path / 'audit.json'} cannot be read: the audit is damaged.")
+        return facts
 
     def keep(self, played: Played) -> None:
         """Write the scores of a chunk."""
@@ -71,6 +76,7 @@ class AuditFolder:
             arrays["residuals"] = played.residuals
         target = self.path / "scores" / played.chunk.name
         with writing(target):
+            target.parent.mkdir(exist_ok=True)
             write_whole(target, pack(arrays, {}))
 
     def missing(self, chunks: Sequence[Chunk]) -> list[Chunk]:

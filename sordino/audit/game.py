@@ -16,10 +16,12 @@ import numpy as np
 import torch
 
 from sordino.audit.adversary import Adversary, residuals
+from sordino.audit.noise_sample import ROUNDING
 from sordino.audit.worst_case import Pair, without_noise, worst_pair
 from sordino.engines.torch_engine import single_threaded
 from sordino.federation.many import ManyClients, rounds_of_many
 from sordino.federation.randomness import LANES, Key
+from sordino.privacy.mechanisms import deviation
 from sordino.protocol import Protocol, View
 
 CHUNK = 2048  # trainings that run side by side; divides LANES
@@ -111,7 +113,7 @@ class WorstCaseGame:
     def pair(self) -> Pair:
         """The two neighbouring data sets."""
         key = Key.from_seed(self.seed)
-        return worst_pair(self.protocol, self.view, self.unit, key=key, rounds=self.rounds, sizes=self.sizes)
+        return worst_pair(self.protocol, self.view, self.unit, key=key, rounds=self.rounds, sizes=self.sizes, caps=self.caps)
 
     @property
     def description(self) -> str:
@@ -151,16 +153,23 @@ class WorstCaseGame:
         both = ManyClients(self.pair.zero), ManyClients(self.pair.one)
         adversary = Adversary(setup, self.pair.attacked, both, self.view, chunk.trainings, self.direction)
         keep = self._kept(setup.initial_weights().size) if chunk.half == 0 and chunk.start == 0 else 0
-        clients, noise = ManyClients(setup), []
+        clients, noise, fine = ManyClients(setup), [], True
         for seen in rounds_of_many(setup, chunk.trainings, rounds=self.rounds, caps=self.caps):
             adversary.see(seen)
             if keep > 0:
                 noise.append(residuals(clients, seen, keep, chunk.trainings.start))
-        return Played(chunk=chunk, scores=adversary.scores, residuals=np.stack(noise, axis=1) if keep > 0 else None)
+                fine = fine and shows_noise(seen.uploads[:, :keep], self.protocol)
+        return Played(chunk=chunk, scores=adversary.scores, residuals=np.stack(noise, axis=1) if keep > 0 and fine else None)
 
     def _kept(self, parameters: int) -> int:
         """Of how many trainings the noise is kept."""
         return max(2, min(self.trainings, CHUNK, RESIDUALS // (self.rounds * self.protocol.clients * parameters)))
+
+
+def shows_noise(uploads: np.ndarray, protocol: Protocol) -> bool:
+    """Whether float32 is fine enough at the size of these uploads for the law of their noise to be seen, and nothing diverged."""
+    largest = float(np.abs(uploads).max(initial=0.0))
+    return bool(np.isfinite(largest)) and float(np.spacing(np.float32(largest))) < ROUNDING * deviation(protocol.noise)
 
 
 def unit_vector(vector: np.ndarray) -> np.ndarray:

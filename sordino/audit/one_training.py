@@ -6,7 +6,7 @@ bounds from canary records) and `canary_clients` (an estimate from canary client
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -17,13 +17,13 @@ from sordino.audit.bounds import CONFIDENCE, REFUTING
 from sordino.audit.canary import make_canary
 from sordino.audit.canary_clients import CanaryEstimate, cosines, estimate_all_rounds, estimate_final, largest_cosines
 from sordino.audit.one_run import Tally, default_split, epsilon_bound, mu_bound, refutes, tally
-from sordino.audit.verdict import Finding
+from sordino.audit.verdict import Finding, Judgement
 from sordino.federation.client import ClientWork
 from sordino.federation.local import noisy_upload
 from sordino.federation.loop import next_model
 from sordino.federation.models.flat import FlatModel
 from sordino.federation.models.losses import module_loss
-from sordino.federation.participation import participants
+from sordino.federation.participation import Attendance, participants
 from sordino.federation.randomness import Purpose
 from sordino.federation.setup import Setup
 from sordino.privacy import sensitivity
@@ -79,13 +79,13 @@ def sown(setup: Setup, canaries: int, kind: str, generator: np.random.Generator)
     return Slots(clients=np.array([client for client, _ in places]), zero=zero, one=one, coins=coins, setup=changed)
 
 
-def rounds_seen(setup: Setup, work: Callable[[int, int, np.ndarray], np.ndarray], rounds: int) -> Iterator[Seen]:
+def rounds_seen(setup: Setup, work: Callable[[int, int, np.ndarray], np.ndarray], rounds: int, caps: Mapping[int, int]) -> Iterator[Seen]:
     """One training, round by round; `work` makes the upload of a client in a round from the global model."""
     if setup.protocol.channel != "direct" or setup.protocol.noise.where != "client" or harmonized(setup.protocol):
         raise UserError("one training is scored by who sent which upload with noise: no shuffler, and one noise for all, at the client.")
-    weights = setup.initial_weights()
+    weights, attendance = setup.initial_weights(), Attendance(caps, (), 0)
     for t in range(rounds):
-        chosen = participants(setup.protocol, round=t, key=setup.draw_key, training=setup.training)
+        chosen = attendance.admit(participants(setup.protocol, round=t, key=setup.draw_key, training=setup.training))
         uploads = {client: work(client, t, weights) for client in chosen.tolist()}
         after = next_model(setup, weights, list(uploads.values()), chosen, round=t)
         yield Seen(round=t, before=weights, after=after, uploads=uploads)
@@ -101,6 +101,7 @@ def audit_with_records(
     rounds: int,
     delta: float = 1e-5,
     seed: int = 0,
+    caps: Mapping[int, int] | None = None,
     on_round: OnRound = lambda done, of: None,
 ) -> Finding:
     """Train once with many canary records and bound mu and epsilon by how well the coins are guessed (Steinke et al. 2023).
@@ -113,7 +114,11 @@ def audit_with_records(
     """
     slots = sown(setup, canaries, kind, np.random.default_rng(seed))
     work, scorer = ClientWork(slots.setup), SlotScores(slots, certified.view)
-    for seen in rounds_seen(slots.setup, lambda client, t, weights: work.upload(client=client, round=t, weights=weights).vector, rounds):
+
+    def upload(client: int, t: int, weights: np.ndarray) -> np.ndarray:
+        return work.upload(client=client, round=t, weights=weights).vector
+
+    for seen in rounds_seen(slots.setup, upload, rounds, caps or {}):
         scorer.see(seen)
         on_round(seen.round + 1, rounds)
     high, low = default_split(canaries)
@@ -126,9 +131,16 @@ def audit_with_records(
         delta=delta,
         trainings=1,
         most=mu_bound(best, delta=delta, confidence=CONFIDENCE).mu_lower,
-        verdict="refuted" if refutes(result, certified.beta, confidence=REFUTING) else "holds",
+        verdict=one_run_verdict(result, best, certified),
         description=f"one training with {canaries:,} canary records ({kind}), {result.correct} of {result.guesses} guesses right",
     )
+
+
+def one_run_verdict(result: Tally, best: Tally, certified: Guarantee) -> Judgement:
+    """Refuted at 99.99 %; not tested if not even guesses that are all right would have refuted it."""
+    if refutes(result, certified.beta, confidence=REFUTING):
+        return "refuted"
+    return "holds" if refutes(best, certified.beta, confidence=REFUTING) else "not tested"
 
 
 class SlotScores:
@@ -177,6 +189,7 @@ def estimate_with_clients(
     rounds: int,
     delta: float = 1e-5,
     seed: int = 0,
+    caps: Mapping[int, int] | None = None,
     on_round: OnRound = lambda done, of: None,
 ) -> CanaryEstimate:
     """Train once with some clients that send random directions of the largest length allowed (Andrew et al. 2024): an estimate.
@@ -207,7 +220,7 @@ def estimate_with_clients(
         stream = setup.noise_key.stream(Purpose.UPLOAD_NOISE, training=setup.training, client=client, round=t)
         return noisy_upload(model, setup.protocol.noise, stream)
 
-    for seen in rounds_seen(setup, upload, rounds):
+    for seen in rounds_seen(setup, upload, rounds, caps or {}):
         moves.append((seen.after - (seen.before if view == View.ROUNDS else start)).astype(np.float64))
         moves = moves if view == View.ROUNDS else moves[-1:]
         on_round(seen.round + 1, rounds)

@@ -12,9 +12,8 @@ from torch import Tensor
 
 from sordino.audit.adversary import Adversary, residuals
 from sordino.audit.canary import make_canary
-from sordino.audit.game import RESIDUALS, Chunk, Played, chunks_of, unit_vector
-from sordino.audit.worst_case import Pair, without_noise
-from sordino.federation.aggregation import upload_weights
+from sordino.audit.game import RESIDUALS, Chunk, Played, chunks_of, shows_noise, unit_vector
+from sordino.audit.worst_case import Pair, most_exposed, without_noise
 from sordino.federation.client import ClientWork
 from sordino.federation.local import upload_type
 from sordino.federation.loop import next_model
@@ -60,7 +59,7 @@ class CanaryGame:
         """The federation with its own records, and with the canary."""
         key = Key.from_seed(self.seed)
         setup = replace(prepare(self.protocol, data=self.data, model=self.model), key=key, noise_key=key, draw_key=key)
-        attacked = int(np.argmax(upload_weights(setup.protocol.aggregation, setup.sizes)))
+        attacked = most_exposed(setup.protocol, setup.sizes.tolist(), self.caps)
         rows = torch.from_numpy(setup.parts[attacked] if self.unit == "client" else setup.parts[attacked][:1])
         x, y = setup.train.x.clone(), setup.train.y.clone()
         x[rows], y[rows] = make_canary(self.canary, setup, int(rows[0]), np.random.default_rng(self.seed))
@@ -100,7 +99,7 @@ class CanaryGame:
 
     def play(self, chunk: Chunk) -> Played:
         """Run the trainings of a chunk and score them."""
-        setup, scores, noise = self.pair.side(chunk.side), [], []
+        setup, scores, noise, fine = self.pair.side(chunk.side), [], [], True
         both = Silent(self.pair.zero), Silent(self.pair.one)
         looked_at = chunk.half == 0 and chunk.start == 0
         for training in chunk.trainings:
@@ -108,9 +107,10 @@ class CanaryGame:
             for seen in rounds_of_one(setup, training, self.rounds, self.caps):
                 adversary.see(seen)
                 if looked_at:
+                    fine = fine and shows_noise(seen.uploads, self.protocol)
                     noise.append(residuals(both[chunk.side], seen, 1, training)[0, :, self._coordinates(seen.after.size)])
             scores.append(adversary.scores[0])
-        kept = np.stack(noise).reshape(len(scores), self.rounds, *noise[0].shape) if looked_at else None
+        kept = np.stack(noise).reshape(len(scores), self.rounds, *noise[0].shape) if looked_at and fine else None
         return Played(chunk=chunk, scores=np.array(scores), residuals=kept)
 
     def _coordinates(self, parameters: int) -> slice:

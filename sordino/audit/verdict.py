@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from sordino.audit.bounds import CONFIDENCE, FIRM, Limits, Scores, expected_bound, gaussian_like, measured, most_shown
+from sordino.audit.bounds import CONFIDENCE, FIRM, Limits, Scores, expected_bound, gaussian_like, measured, most_shown, upper_limit
 from sordino.audit.residuals import ResidualReport
 from sordino.privacy.curves import GaussianCurve
 from sordino.privacy.guarantee import Guarantee
@@ -21,6 +21,7 @@ class Claim:
     name: str
     mu: float
     view: str = "final"
+    unit: str = "record"
     ours: bool = False  # whether a contradiction is reported by the exit code: so for what the user asks about
 
 
@@ -122,18 +123,27 @@ def judged(
         delta=delta,
         trainings=scores.trainings,
         most=most_shown(scores.trainings),
-        verdict="refuted" if any(limits.contradicts(certified.curve) for limits in firm) else "holds",
+        verdict=verdict_on_bound(firm, certified, scores.trainings),
         claims=tuple(JudgedClaim(claim=claim, verdict=verdict_on(claim, firm, certified, scores.trainings)) for claim in claims),
         residuals=residuals,
         description=description,
     )
 
 
+def verdict_on_bound(firm: list[Limits], certified: Guarantee, trainings: int) -> Judgement:
+    """On what is certified; not tested if not even a test that never errs would have contradicted it with so few trainings."""
+    if any(limits.contradicts(certified.curve) for limits in firm):
+        return "refuted"
+    faultless = float(upper_limit(0, trainings, (1 - FIRM) / 2))
+    best = Limits(false_positive=faultless, false_negative=faultless)
+    return "holds" if best.contradicts(certified.curve) else "not tested"
+
+
 def verdict_on(claim: Claim, firm: list[Limits], certified: Guarantee, trainings: int) -> Judgement:
     """A claim that the certified bound implies holds, proved. Else it was tested if, the certified bound being attained, so many
-    trainings can be expected to contradict it; a claim about another view was not.
+    trainings can be expected to contradict it; a claim about another view or unit was not.
     """
-    if claim.view != str(certified.view):
+    if (claim.view, claim.unit) != (str(certified.view), certified.unit):
         return "not tested"
     if any(limits.contradicts(GaussianCurve(mu=claim.mu)) for limits in firm):
         return "refuted"

@@ -6,7 +6,7 @@ A record of the worst case is a loss: a slope for every parameter and a curvatur
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -23,8 +23,7 @@ from sordino.federation.setup import Setup, Tensors
 from sordino.privacy.mechanisms import deviation
 from sordino.protocol import ClippedGlm, Constant, Cyclic, Gaussian, Mean, Protocol, View
 
-PARAMETERS = 2
-DIAGONAL = 2.0**-0.5  # of each parameter: the record acts on both, or a clip that looks at one at a time would pass for a clip of the norm
+MOST_PARAMETERS = 32  # of a worst case under noise whose price depends on their number
 STEEP = 10.0  # a flipped record's gradient over the clip, so that the clip is exercised
 FAR = 1e4  # features of the canary of clipped-glm before they are scaled into the ball: its bias coordinate becomes negligible
 
@@ -38,13 +37,14 @@ class GivenLosses(nn.Module):
         tensor([[0.]], grad_fn=<UnsqueezeBackward0>)
     """
 
-    def __init__(self) -> None:
+    def __init__(self, parameters: int = 2) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.zeros(PARAMETERS))
+        self.weight = nn.Parameter(torch.zeros(parameters))
 
     def forward(self, records: Tensor) -> Tensor:
-        along = self.weight.sum() * DIAGONAL
-        return (records[:, :PARAMETERS] @ self.weight + records[:, PARAMETERS] / 2 * along**2).unsqueeze(1)
+        width = self.weight.numel()
+        along = self.weight.sum() * width**-0.5
+        return (records[:, :width] @ self.weight + records[:, width] / 2 * along**2).unsqueeze(1)
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """The outputs are the losses."""
@@ -68,8 +68,9 @@ class ManyGivenLosses:
     def loss_gradient(self, inputs: Tensor, targets: Tensor, loss: Loss) -> float:
         """Gradients of one batch that all rows share, (records, entries), or of one for each row, (rows, records, entries)."""
         means = inputs.mean(dim=-2)
-        along = self.weights.sum(dim=-1, keepdim=True) * DIAGONAL
-        self.gradients = means[..., :PARAMETERS] + means[..., PARAMETERS:] * along * DIAGONAL
+        width = self.weights.shape[-1]
+        along = self.weights.sum(dim=-1, keepdim=True) / width  # <u, w> u, u having width^(-1/2) everywhere
+        self.gradients = means[..., :width] + means[..., width:] * along
         return 0.0
 
 
@@ -87,10 +88,19 @@ class Pair:
         return self.one if number == 1 else self.zero
 
 
-def worst_pair(protocol: Protocol, view: View, unit: str, *, key: Key, rounds: int, sizes: Sequence[int] | None = None) -> Pair:
+def worst_pair(
+    protocol: Protocol,
+    view: View,
+    unit: str,
+    *,
+    key: Key,
+    rounds: int,
+    sizes: Sequence[int] | None = None,
+    caps: Mapping[int, int] | None = None,
+) -> Pair:
     """The pair that comes closest to the bound of a view.
 
-    The attacked client is the one with the largest share in the mean. For who sees the last model only, what the other clients do
+    The attacked client is the one that has most to lose. For who sees the last model only, what the other clients do
     with the models matters too, so their losses are chosen by `best_curvature`.
 
     Example:
@@ -102,12 +112,33 @@ def worst_pair(protocol: Protocol, view: View, unit: str, *, key: Key, rounds: i
         40.0
     """
     held = tuple(sizes) if sizes is not None else (client_size(protocol),) * protocol.clients
+    attacked = most_exposed(protocol, held, caps or {})
     if isinstance(protocol.local, ClippedGlm):
-        return clipped_glm_pair(protocol, unit, held, key)
+        return clipped_glm_pair(protocol, unit, held, key, attacked)
     curvature = 0.0
     if view == View.FINAL and isinstance(protocol.aggregation, Mean):
-        curvature = best_curvature(protocol, unit, held, key, rounds)
-    return linear_pair(protocol, unit, held, key, curvature)
+        curvature = best_curvature(protocol, unit, held, key, rounds, attacked)
+    return linear_pair(protocol, unit, held, key, curvature, attacked)
+
+
+def most_exposed(protocol: Protocol, sizes: Sequence[int], caps: Mapping[int, int]) -> int:
+    """The client that may take part most often, has the largest share in the mean, and the fewest records to hide one among.
+
+    Example:
+        >>> from sordino.protocol import FedAvg, Gaussian
+        >>> rule = FedAvg(steps=2, batch=4, clip=1.0, schedule=Constant(rate=0.1))
+        >>> protocol = Protocol(clients=3, rounds=2, local=rule, noise=Gaussian(sigma=1.0))
+        >>> most_exposed(protocol, (9, 5, 7), {}), most_exposed(protocol, (9, 5, 7), {1: 1})
+        (1, 2)
+    """
+    shares = upload_weights(protocol.aggregation, np.asarray(sizes))
+    return max(range(len(sizes)), key=lambda c: (min(caps.get(c, protocol.rounds), protocol.rounds), shares[c], -sizes[c], -c))
+
+
+def parameters_of(protocol: Protocol) -> int:
+    """How many parameters the worst case has: two, or as many as the model where the price of the noise depends on them."""
+    known = protocol.model.parameters if protocol.model is not None and protocol.model.parameters is not None else 2
+    return min(known, 2 if isinstance(protocol.noise, Gaussian) else MOST_PARAMETERS)
 
 
 def client_size(protocol: Protocol) -> int:
@@ -116,37 +147,39 @@ def client_size(protocol: Protocol) -> int:
     return records if records is not None else protocol.local.batch or 1
 
 
-def linear_pair(protocol: Protocol, unit: str, sizes: tuple[int, ...], key: Key, curvature: float) -> Pair:
+def linear_pair(protocol: Protocol, unit: str, sizes: tuple[int, ...], key: Key, curvature: float, attacked: int) -> Pair:
     """Linear losses, flipped in the attacked client (THEORY A2, A3); the others' losses are flat, or curved.
 
     With curvature below zero the other clients drive models apart, which keeps early rounds visible in the last model (A7, tight).
+    The record acts on all parameters alike: a clip that looks at one at a time must not pass for a clip of the norm, and noise that is
+    drawn for each reveals the most along the diagonal.
     """
-    attacked = int(np.argmax(sizes))
-    batch = protocol.local.batch or 1
-    records = np.zeros((sum(sizes), PARAMETERS + 1), dtype=np.float32)
-    records[:, PARAMETERS] = curvature
+    batch, width = protocol.local.batch or 1, parameters_of(protocol)
+    records = np.zeros((sum(sizes), width + 1), dtype=np.float32)
+    records[:, width] = curvature
     parts = consecutive(sizes)
-    records[parts[attacked], PARAMETERS] = 0.0
+    records[parts[attacked], width] = 0.0
     flipped = parts[attacked] if unit == "client" else parts[attacked][:1]
     # One record among the batch has all of the gradient; a whole client of such records shares it.
-    records[flipped, :PARAMETERS] = DIAGONAL * STEEP * protocol.local.clip * (1 if unit == "client" else batch)
+    records[flipped, :width] = width**-0.5 * STEEP * protocol.local.clip * (1 if unit == "client" else batch)
     neighbour = records.copy()
-    neighbour[flipped, :PARAMETERS] *= -1
+    neighbour[flipped, :width] *= -1
     targets = np.zeros(len(records), dtype=np.float32)
-    setups = [setup_of(protocol, x, targets, parts, GivenLosses(), key) for x in (records, neighbour)]
+    setups = [setup_of(protocol, x, targets, parts, GivenLosses(width), key) for x in (records, neighbour)]
     words = f"linear losses with {'a record' if unit == 'record' else 'a client'} flipped at {STEEP:g} times the clip"
     drawn = unit == "record" and batch < sizes[attacked]
     words += f", drawn into a step with probability {batch}/{sizes[attacked]}" if drawn else ""
+    words += f", in {width} parameters" if not isinstance(protocol.noise, Gaussian) else ""
     words += f"; the other clients' losses have curvature {curvature:.3g}" if curvature != 0 else ""
     return Pair(zero=setups[0], one=setups[1], attacked=attacked, description=words)
 
 
-def clipped_glm_pair(protocol: Protocol, unit: str, sizes: tuple[int, ...], key: Key) -> Pair:
+def clipped_glm_pair(protocol: Protocol, unit: str, sizes: tuple[int, ...], key: Key, attacked: int) -> Pair:
     """A canary of clipped logistic regression whose features no other record shares; neighbours differ in its label.
 
-    Its gradient has norm V as long as its prediction stays unsure, so the two data sets pull with V and -V.
+    Its gradient has norm V as long as its prediction stays unsure and V is at most half the feature norm, so the two data sets pull with V
+    and -V; with a larger clip the labels differ by less than is priced.
     """
-    attacked = int(np.argmax(sizes))
     parts = consecutive(sizes)
     records = np.zeros((sum(sizes), 1), dtype=np.float32)
     labels = np.arange(sum(sizes)) % 2
@@ -196,7 +229,7 @@ REHEARSALS = 2000
 STRENGTHS = (0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0)  # expansion of the first round: its rates' sum times the curvature
 
 
-def best_curvature(protocol: Protocol, unit: str, sizes: tuple[int, ...], key: Key, rounds: int) -> float:
+def best_curvature(protocol: Protocol, unit: str, sizes: tuple[int, ...], key: Key, rounds: int, attacked: int) -> float:
     """How much the other clients should drive models apart, so that the last model shows the most.
 
     With rates that repeat, linear losses are the worst case already (THEORY A7). Falling rates shift early rounds more, and only
@@ -207,7 +240,7 @@ def best_curvature(protocol: Protocol, unit: str, sizes: tuple[int, ...], key: K
     total = sum(protocol.local.schedule.rates(round=0, steps=protocol.local.steps))
     limit = protocol.assumptions.smoothness if protocol.assumptions.smoothness is not None else np.inf
     candidates = sorted({-min(strength / total, limit) for strength in STRENGTHS})
-    shown = [rehearsed(linear_pair(protocol, unit, sizes, key, curvature), rounds) for curvature in candidates]
+    shown = [rehearsed(linear_pair(protocol, unit, sizes, key, curvature, attacked), rounds) for curvature in candidates]
     return float(candidates[int(np.argmax(shown))])
 
 
@@ -224,7 +257,7 @@ def rehearsed(pair: Pair, rounds: int) -> float:
     for setup in (pair.zero, pair.one):
         # Both sides draw the same noise, so that even a small difference shows.
         clients, generator = ManyClients(setup), np.random.default_rng(1)
-        weights = np.zeros((REHEARSALS, PARAMETERS), dtype=np.float32)
+        weights = np.zeros((REHEARSALS, pair.zero.initial_weights().size), dtype=np.float32)
         for t in range(rounds):
             mean = np.zeros(weights.shape)
             for like in np.unique(clients.like):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -63,6 +64,7 @@ def audit_with_claims(source: Protocol | str | Path, view: str | View = View.SER
     from sordino.audit.auditing import audit, subject_of
     from sordino.audit.verdict import Claim
 
-    bounds = published_bounds(subject_of(source).protocol)
+    subject = subject_of(source)
+    bounds = published_bounds(replace(subject.protocol, rounds=max(1, len(set(subject.rounds)))))
     given = tuple(options.pop("claims", ()))
     return audit(source, view, unit, claims=(*(Claim(name=name, mu=mu) for name, mu in bounds.items()), *given), **options)

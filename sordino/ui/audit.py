@@ -94,7 +94,7 @@ def finding_table(finding: Finding) -> Table:
     for column, justify in (("", "left"), ("mu", "right"), ("epsilon", "right"), ("verdict", "left")):
         table.add_column(column, justify=justify)  # type: ignore[arg-type]
     nothing = finding.mu_lower == 0 and finding.epsilon_lower == 0
-    sure = "nothing was shown" if nothing else f"{100 * finding.confidence:.0f} % sure"
+    sure = "nothing was shown" if nothing else f"{100 * finding.confidence:.0f} % sure each"
     table.add_row("measured: at least", rounded_down(finding.mu_lower), rounded_down(finding.epsilon_lower), sure)
     mu = "-" if certified.mu is None else number(certified.mu)
     table.add_row("certified: at most", mu, number(certified.epsilon(delta)), judged(finding.verdict))
@@ -119,6 +119,8 @@ def remarks(finding: Finding) -> list[str]:
         said.append("Nothing was shown." + (advice(finding, promised) if promised is not None else ""))
     if finding.residuals is not None:
         said.append(f"Noise: {finding.residuals}")
+    elif finding.trainings > 1:
+        said.append("Noise: not looked at: there is none, or too little of it, or uploads so large that float32 does not show it.")
     return said
 
 
@@ -180,7 +182,7 @@ def rounded_down(value: float, digits: int = 3) -> str:
     return f"{down:.{digits}g}" if down < 10**digits else f"{down:.0f}"
 
 
-def given_claims(texts: list[str], view: View) -> tuple[Claim, ...]:
+def given_claims(texts: list[str], view: View, unit: str) -> tuple[Claim, ...]:
     """Claims from `NAME=MU` texts, about the view that is audited."""
     from sordino.audit.verdict import Claim
 
@@ -191,9 +193,9 @@ def given_claims(texts: list[str], view: View) -> tuple[Claim, ...]:
             mu = float(value)
         except ValueError:
             mu = math.nan
-        if equals == "" or not name.strip() or not mu >= 0:
-            raise UserError(f"--claim {text!r}: expected NAME=MU with a number of at least 0, such as theirs=0.29.")
-        found.append(Claim(name=name.strip(), mu=mu, view=str(view), ours=True))
+        if equals == "" or not name.strip() or not 0 <= mu < math.inf:
+            raise UserError(f"--claim {text!r}: expected NAME=MU with a finite number of at least 0, such as theirs=0.29.")
+        found.append(Claim(name=name.strip(), mu=mu, view=str(view), unit=unit, ours=True))
     return tuple(found)
 
 
@@ -238,25 +240,27 @@ def audit(
     ] = False,
     sweep: Annotated[str | None, typer.Option(metavar="KEY", help="Vary this key, such as local.clip.", rich_help_panel=TWINS)] = None,
     values: Annotated[str | None, typer.Option(metavar="A,B,...", help="Its values.", rich_help_panel=TWINS)] = None,
-    seeds: Annotated[int, typer.Option(help="Twins for each value.", rich_help_panel=TWINS)] = 3,
+    seeds: Annotated[int | None, typer.Option(help="Twins for each value; by default 3.", rich_help_panel=TWINS)] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")] = False,
 ) -> None:
     """Measure what an adversary really gets, at least; exit code 4 if that contradicts a promise."""
     subject = audited_source(source, sets)
     if sensitivity:
-        refuse_together("--sensitivity", canary=canary, one_run=one_run, trainings=trainings, claim=claim)
-        show_twins(subject, sweep, values, seeds, out, json)
+        refuse_together(
+            "--sensitivity", canary=canary, one_run=one_run, trainings=trainings, claim=claim, canaries=canaries, workers=workers
+        )
+        show_twins(subject, sweep, values, 3 if seeds is None else seeds, out, json)
         return
-    refuse_together("without --sensitivity", sweep=sweep, values=values)
+    refuse_together("without --sensitivity", sweep=sweep, values=values, seeds=seeds)
     if one_run is not None:
-        refuse_together("--one-run", trainings=trainings, claim=claim)
+        refuse_together("--one-run", trainings=trainings, claim=claim, workers=workers)
         from sordino.ui.one_training import OneTraining, show_one_run
 
         asked = OneTraining(kind=one_run, view=view, unit=unit, delta=delta, canary=canary, canaries=canaries)
         show_one_run(subject, asked, out, json)
         return
     refuse_together("without --one-run", canaries=canaries)
-    claims = given_claims(claim or [], View.parse(view))
+    claims = given_claims(claim or [], View.parse(view), unit)
     options = {"trainings": trainings, "delta": delta, "claims": claims, "canary": canary, "folder": out, "workers": workers}
     finding, place = audited(subject, view, unit, **options)
     show(finding, json=json, folder=str(place))

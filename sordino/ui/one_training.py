@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,9 +31,10 @@ class OneTraining:
 
 def show_one_run(subject: Protocol | Path, asked: OneTraining, out: Path | None, json: bool) -> None:
     """An audit by one training."""
-    from sordino.audit.auditing import made_folder, promised, subject_of, with_data
+    from sordino.audit.auditing import caps_of, game_seed, made_folder, promised, refuse_nothing, subject_of, with_data
     from sordino.audit.folder import AuditFolder
     from sordino.audit.one_training import audit_with_records, estimate_with_clients
+    from sordino.federation.randomness import LANES, Key
     from sordino.federation.setup import prepare
 
     if asked.kind not in ONE_RUN:
@@ -45,10 +46,14 @@ def show_one_run(subject: Protocol | Path, asked: OneTraining, out: Path | None,
     if asked.unit != needed and not (asked.kind == "clients" and asked.unit == "record"):
         raise UserError(f"--unit {asked.unit} with --one-run {asked.kind}: canary {asked.kind} speak about one {needed}.")
     certified = promised(found, asked.view, needed, asked.delta)
+    refuse_nothing(certified)
     setup = prepare(found.protocol)
     room = int(setup.sizes.sum()) if asked.kind == "records" else found.protocol.clients
     count = asked.canaries if asked.canaries is not None else min(ONE_RUN[asked.kind], room)
-    rounds, seed = len(set(found.rounds)), found.protocol.seed or 0
+    rounds, seed = len(set(found.rounds)), game_seed(found.protocol)
+    # Keys and a number of its own: no draw is shared with a run of the same seed, and coins that came up badly once do not stay.
+    key = Key.from_seed(seed)
+    setup, caps = replace(setup, key=key, noise_key=key, draw_key=key, training=LANES << 34), caps_of(found)
     with AuditProgress("round") as progress:
         if asked.kind == "records":
             finding = audit_with_records(
@@ -59,11 +64,12 @@ def show_one_run(subject: Protocol | Path, asked: OneTraining, out: Path | None,
                 rounds=rounds,
                 delta=asked.delta,
                 seed=seed,
+                caps=caps,
                 on_round=progress.advance,
             )
         else:
             estimate = estimate_with_clients(
-                setup, certified.view, canaries=count, rounds=rounds, delta=asked.delta, seed=seed, on_round=progress.advance
+                setup, certified.view, canaries=count, rounds=rounds, delta=asked.delta, seed=seed, caps=caps, on_round=progress.advance
             )
     document = finding.as_document() if asked.kind == "records" else estimate_document(estimate, certified)
     place = made_folder(out, found)

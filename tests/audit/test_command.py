@@ -113,7 +113,7 @@ def test_a_run_is_audited_as_it_went_and_keeps_the_result(protocol, capfd) -> No
     capfd.readouterr()
     code, found = audited(capfd, "run", "--view", "coalition:2", "--trainings", "500")
     assert code == 0
-    kept = json.loads(Path("run/audits/coalition-2-record.json").read_text())
+    kept = json.loads(next(Path("run/audits").glob("coalition-2-record-*.json")).read_text())
     assert kept["mu_lower"] == found["mu_lower"]
     assert run(["audit", "run", "--set", "noise.sigma=9"]) == 2
     assert "cannot be changed" in capfd.readouterr().err
@@ -141,6 +141,8 @@ def test_a_budget_limits_the_rounds_that_are_attacked(protocol, capfd) -> None:
         (["--delta", "2"], "delta"),
         (["--claim", "theirs"], "NAME=MU"),
         (["--claim", "theirs=-1"], "NAME=MU"),
+        (["--claim", "theirs=inf"], "NAME=MU"),
+        (["--seeds", "2"], "do not go together"),
         (["--canary", "missing.npz"], "npz"),
         (["--one-run", "people"], "records or clients"),
         (["--one-run", "records", "--canaries", "100000"], "at most"),
@@ -258,3 +260,51 @@ def test_without_noise_everything_is_shown_that_can_be(protocol, capfd) -> None:
     assert found["certified"]["mu"] == "inf"
     assert found["mu_lower"] == pytest.approx(found["most"])
     assert found["tightness"] is None
+    assert found["verdict"] == "not tested"
+
+
+def test_capped_clients_are_capped_in_every_kind_of_audit(protocol, capfd) -> None:
+    """Every client may take part once or twice; an audit that let them take part in every round would contradict that."""
+    budgets = "".join(f"[[client]]\nid = {client}\nepsilon = 12.0\n" for client in range(6))
+    protocol.write_text(FILE.replace("rounds = 5", "rounds = 30") + budgets)
+    for kind in (["--trainings", "800"], ["--canary", "mislabelled", "--trainings", "40"], ["--one-run", "records"]):
+        code, found = audited(capfd, str(protocol), "--view", "server", *kind)
+        assert code == 0, kind
+        assert found["certified"]["method"] == "client budgets"
+        assert found["verdict"] != "refuted"
+
+
+def test_the_client_without_a_cap_is_attacked(protocol, capfd) -> None:
+    protocol.write_text(FILE + "[[client]]\nid = 0\nepsilon = 5.0\n")
+    _, found = audited(capfd, str(protocol), "--view", "server", "--trainings", "800")
+    assert found["tightness"] > 0.7
+
+
+def test_noise_too_fine_for_float32_is_not_looked_at(protocol, capfd) -> None:
+    code, found = audited(capfd, str(protocol), "--set", "noise.sigma=1e-5", "--trainings", "200")
+    assert (code, found["residuals"], found["verdict"]) == (0, None, "not tested")
+
+
+def test_laplace_noise_is_attacked_in_as_many_parameters_as_are_priced(protocol, capfd) -> None:
+    """In two parameters the l1 shift is sqrt(2) times that of one, for which one is certified."""
+    text = FILE.replace('mechanism = "gaussian"\nsigma = 0.2', 'mechanism = "laplace"\nscale = 1.0').replace("rounds = 5", "rounds = 1")
+    protocol.write_text(text.replace('name = "logistic"', 'name = "logistic"\nparameters = 1').replace("rate = 0.1", "rate = 0.5"))
+    code, found = audited(capfd, str(protocol), "--view", "server", "--trainings", "4000")
+    assert code == 0
+    assert found["tightness"] > 0.8
+
+
+def test_a_changed_protocol_or_canary_is_not_joined_to_old_scores(protocol, capfd) -> None:
+    audited(capfd, str(protocol), "--trainings", "300", "--out", "a")
+    (Path("a") / "protocol.toml").write_text((Path("a") / "protocol.toml").read_text().replace("sigma = 0.2", "sigma = 0.4"))
+    assert run(["resume", "a"]) == 2
+    assert "another protocol" in capfd.readouterr().err
+    Path("a/audit.json").write_text("{}")
+    assert run(["resume", "a"]) == 2
+    assert "damaged" in capfd.readouterr().err
+
+
+def test_a_claim_about_records_is_not_judged_by_a_client(protocol, capfd) -> None:
+    smooth = ("--set", "assumptions.smoothness=30", "--set", "federation.rounds=40", "--trainings", "500", "--unit", "client")
+    _, found = audited(capfd, str(protocol), "--view", "final", *smooth)
+    assert [one["verdict"] for one in found["claims"]] == ["not tested"]

@@ -67,7 +67,7 @@ class AdaptedGame(WorstCaseGame):
     @cached_property
     def pair(self) -> Pair:
         sizes = (self.protocol.local.batch,) * self.protocol.clients
-        pair = linear_pair(self.protocol, self.unit, sizes, Key.from_seed(self.seed), 0.0)
+        pair = linear_pair(self.protocol, self.unit, sizes, Key.from_seed(self.seed), 0.0, 0)
         return replace(pair, zero=self.adapt(pair.zero), one=self.adapt(pair.one))
 
 

@@ -154,7 +154,7 @@ def test_a_hundred_audits_rarely_exceed_the_truth() -> None:
 def test_scores_are_the_exact_likelihood_ratio() -> None:
     """Of uploads with known normal laws; written out with scipy's densities, for one training, in each view that sees rounds."""
     protocol = replace(federation(clients=3, rounds=2), noise=Gaussian(sigma=0.4))
-    pair = linear_pair(protocol, "record", (4, 4, 4), Key.from_seed(9), -0.7)
+    pair = linear_pair(protocol, "record", (4, 4, 4), Key.from_seed(9), -0.7, 0)
     move = 0.1 * (1 - 1e-6) * 2  # two steps of rate 0.1 at the clip
     for view, honest in ((View.SERVER, None), (View.ROUNDS, 3), (View.coalition(2), 1)):
         both = ManyClients(pair.zero), ManyClients(pair.one)

@@ -38,7 +38,7 @@ SIZES = (4, 7, 4, 5)
 
 
 def linear(protocol: Protocol, curvature: float = -0.8):
-    return linear_pair(protocol, "record", SIZES, KEY, curvature).one
+    return linear_pair(protocol, "record", SIZES, KEY, curvature, 1).one
 
 
 FEDERATIONS = {
@@ -52,11 +52,11 @@ FEDERATIONS = {
     "poisson median": linear(replace(BASE, participation=Poisson(rate=0.4), aggregation=Median())),
     "diameter": linear(replace(BASE, assumptions=Assumptions(diameter=0.5))),
     "clipped-glm": clipped_glm_pair(
-        replace(BASE, local=ClippedGlm(steps=4, clip=0.2, schedule=Constant(rate=0.5), weight_decay=0.1)), "record", SIZES, KEY
+        replace(BASE, local=ClippedGlm(steps=4, clip=0.2, schedule=Constant(rate=0.5), weight_decay=0.1)), "record", SIZES, KEY, 1
     ).one,
     "cyclic": clipped_glm_pair(
         replace(BASE, local=ClippedGlm(steps=4, clip=0.2, schedule=Constant(rate=0.5), weight_decay=0.1, batches="cyclic", batch=2)),
-        "client", (4, 4, 4, 4), KEY,
+        "client", (4, 4, 4, 4), KEY, 0,
     ).one,
 }  # fmt: skip
 
@@ -89,7 +89,7 @@ def test_row_zero_is_what_train_trains(tmp_path) -> None:
 
 
 def test_clients_that_draw_nothing_and_are_alike_are_trained_once() -> None:
-    full = linear_pair(BASE, "record", (4, 4, 4, 4), KEY, -0.5)
+    full = linear_pair(BASE, "record", (4, 4, 4, 4), KEY, -0.5, 0)
     assert ManyClients(full.one).like.tolist() == [0, 1, 1, 1]
     assert full.attacked == 0
     drawn = linear(BASE)  # the attacked client holds 7 records, of which one differs: it draws, and is like no other
