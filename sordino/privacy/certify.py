@@ -111,7 +111,7 @@ def guaranteed(question: Question, bound: Bound, unconditional: Guarantee | None
     return Guarantee(
         view=question.view,
         unit=question.unit,
-        adjacency=question.protocol.privacy.adjacency,
+        adjacency=question.protocol.adjacency,
         method=bound.method,
         curve=bound.curve,
         assumptions=bound.vouched,

@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from sordino.protocol.entries import Choice, Flag, Integer, Many, Maybe, Named, Number, Table, Tagged, Text, Value, entry
-from sordino.protocol.errors import InvalidValue
+from sordino.protocol.errors import InvalidValue, UserError
+from sordino.protocol.noisy_sgd import NoisySgd
+from sordino.protocol.personalization import Attention, Identity, Interpolate, Nobody, Personalization
 from sordino.protocol.schedules import SCHEDULES, Schedule
 from sordino.protocol.views import UNITS, View, ViewName
 
@@ -155,12 +157,14 @@ class ClippedGlm(Value):
             raise InvalidValue("batches", self.batches, f'"full" without a batch, or "cyclic" with one; there is {given} batch')
 
 
-LocalRule = FedAvg | FedProx | ClippedGlm
+LocalRule = FedAvg | FedProx | ClippedGlm | NoisySgd
 
 
 @dataclass(frozen=True, kw_only=True)
 class Gaussian(Value):
     """Normal noise of standard deviation `sigma` on every coordinate of every upload, added by the client.
+
+    The rule noisy-sgd has its noise in every step instead: there a `multiplier` is given, and no sigma.
 
     Example:
         >>> Gaussian(sigma=0.1).secure
@@ -169,8 +173,17 @@ class Gaussian(Value):
 
     tag: ClassVar[str] = "gaussian"
     where: str = entry(Choice(("client",)), "who adds the noise", "client")
-    sigma: float = entry(Number(at_least=0), "standard deviation on each coordinate of an upload")
+    # None where there is a multiplier; whoever reads it as a number has looked at the rule before.
+    sigma: float = entry(Maybe(Number(at_least=0)), "standard deviation on each coordinate of an upload", None)
+    multiplier: float | None = entry(Maybe(Number(at_least=0)), "noisy-sgd: noise on a sum of gradients, in units of its change", None)
     secure: bool = entry(Flag(), "noise from the operating system's entropy, never repeatable", False)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.sigma is None and self.multiplier is None:
+            raise UserError("noise.sigma is missing: standard deviation on each coordinate of an upload (noisy-sgd: noise.multiplier).")
+        if self.sigma is not None and self.multiplier is not None:
+            raise InvalidValue("multiplier", self.multiplier, "no such key beside sigma: a sigma, or for noisy-sgd a multiplier")
 
 
 Noise = Gaussian
@@ -277,16 +290,19 @@ class Budget(Value):
     unit: str = entry(Choice(UNITS), "what is hidden: one record, or all records of a client", "record")
 
 
+ADJACENCIES = ("replace-one", "add-or-remove")  # one record, or all of a client's, is replaced; or is added or removed
+
+
 @dataclass(frozen=True, kw_only=True)
 class Privacy(Value):
     """What the federation has set out to promise.
 
     Example:
-        >>> Privacy(budget=Budget(epsilon=4.0)).adjacency
-        'replace-one'
+        >>> Privacy(budget=Budget(epsilon=4.0)).adjacency is None
+        True
     """
 
-    adjacency: str = entry(Choice(("replace-one",)), "neighbouring data sets: one record, or one client's records, replaced", "replace-one")
+    adjacency: str | None = entry(Maybe(Choice(ADJACENCIES)), "neighbouring data sets; left out: what suits the rule", None)
     budget: Budget | None = entry(Maybe(Table(Budget)), "what may be spent at most", None)
 
 
@@ -339,8 +355,10 @@ class Protocol(Value):
     participation: Participation = entry(Named((Everyone, Poisson, FixedSize)), "who takes part in a round", Everyone())
     channel: str = entry(Choice(("direct",)), "how uploads reach the server", "direct")
     aggregation: Aggregation = entry(Named((Mean, Median)), "how the server joins the uploads", Mean())
-    personalization: str = entry(Choice(("none",)), "whether clients keep models of their own", "none")
-    local: LocalRule = entry(Tagged((FedAvg, FedProx, ClippedGlm), "rule"), "what a client does in a round")
+    personalization: Personalization = entry(
+        Named((Nobody, Identity, Interpolate, Attention)), "whether clients keep models of their own, and what helps them", Nobody()
+    )
+    local: LocalRule = entry(Tagged((FedAvg, FedProx, ClippedGlm, NoisySgd), "rule"), "what a client does in a round")
     noise: Noise = entry(Tagged((Gaussian,), "mechanism"), "noise that hides a client's contribution")
     privacy: Privacy = entry(Table(Privacy), "what may be spent", Privacy())
     assumptions: Assumptions = entry(Table(Assumptions), "what the user vouches for", Assumptions())
@@ -355,6 +373,37 @@ class Protocol(Value):
             raise InvalidValue("federation.participation.fixed", self.participation.size, allowed)
         self._check_batch(self.data.records if self.data is not None else None)
         self._check_clients()
+        self._check_rule()
+
+    @property
+    def adjacency(self) -> str:
+        """What neighbouring data sets are: as given, or as suits the rule, which is to add or remove for Poisson batches alone."""
+        if self.privacy.adjacency is not None:
+            return self.privacy.adjacency
+        return ADJACENCIES[1] if self._draws_poisson else ADJACENCIES[0]
+
+    @property
+    def keeps_models(self) -> bool:
+        """Whether clients keep models of their own between rounds."""
+        return not isinstance(self.personalization, Nobody)
+
+    @property
+    def _draws_poisson(self) -> bool:
+        return isinstance(self.local, NoisySgd) and self.local.sampling == "poisson"
+
+    def _check_rule(self) -> None:
+        noise = self.noise
+        if isinstance(self.local, NoisySgd):
+            if getattr(noise, "multiplier", None) is None or noise.where != "client":
+                raise UserError('local.rule = "noisy-sgd": expected noise.mechanism = "gaussian" with a noise.multiplier, at the client.')
+        elif getattr(noise, "multiplier", None) is not None:
+            raise InvalidValue("noise.multiplier", getattr(noise, "multiplier", None), f"a noise.sigma for the rule {self.local.tag}")
+        if self.privacy.adjacency == "add-or-remove" and not self._draws_poisson:
+            allowed = '"replace-one": only for noisy-sgd with poisson sampling does a record come or go without changing a public size'
+            raise InvalidValue("privacy.adjacency", self.privacy.adjacency, allowed)
+        if self.keeps_models and isinstance(self.local, (FedProx, ClippedGlm)):
+            tag = self.personalization.tag
+            raise InvalidValue("federation.personalization", tag, f'"none" for the rule {self.local.tag}; use fedavg or noisy-sgd')
 
     def _check_batch(self, records: int | None) -> None:
         batch = self.local.batch
