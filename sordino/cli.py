@@ -168,7 +168,7 @@ def raise_if_out_of_budget(runs: list[Run]) -> None:
 def certify(
     source: Annotated[Path | None, typer.Argument(metavar="[PROTOCOL.toml|RUN]", help="Protocol file or run folder.")] = None,
     sets: Sets = None,
-    view: Annotated[str, typer.Option(help="server, rounds, coalition:k, final, or all.")] = "all",
+    view: Annotated[str, typer.Option(help="server, rounds, coalition:k, final, weak, strong, or all.")] = "all",
     unit: Unit = "record",
     delta: Annotated[float, typer.Option(help="Where epsilon is shown.")] = 1e-5,
     plot: Annotated[Path | None, typer.Option(metavar="FILE", help="Draw trade-offs, epsilon against rounds and noise.")] = None,
@@ -252,7 +252,7 @@ def show_guarantees(
 def calibrate(
     protocol: File = None,
     sets: Sets = None,
-    view: Annotated[str, typer.Option(help="server, rounds, coalition:k or final.")] = "server",
+    view: Annotated[str, typer.Option(help="server, rounds, coalition:k, final, weak or strong.")] = "server",
     unit: Unit = "record",
     epsilon: Annotated[float | None, typer.Option(help="Largest epsilon, with --delta.")] = None,
     delta: Annotated[float, typer.Option(help="For --epsilon.")] = 1e-5,
@@ -271,7 +271,7 @@ def calibrate(
         print_json(found.as_document())
         return
     goal = ", ".join(f"{name} = {value:g}" for name, value in found.target.items())
-    results.print(facts_table([("Noise", f"noise.sigma = {found.sigma!r}"), ("Target", goal), ("Reached", str(found.guarantee))]))
+    results.print(facts_table([("Noise", f"noise.{found.key} = {found.sigma!r}"), ("Target", goal), ("Reached", str(found.guarantee))]))
 
 
 @app.command()

@@ -11,7 +11,7 @@ from sordino.privacy import checks
 from sordino.privacy.certify import Bound, asked, guaranteed, valid_bounds
 from sordino.privacy.curves import Curve
 from sordino.privacy.guarantee import Guarantee
-from sordino.protocol import Protocol, UserError, View
+from sordino.protocol import NoisySgd, Protocol, UserError, View
 
 CLOSE = 1 + 1e-4  # ratio of the two ends of the bracket at which the search stops
 LARGEST = 1e150
@@ -22,7 +22,7 @@ class Calibration:
     """The noise that meets a target.
 
     Attributes:
-        sigma: standard deviation on each coordinate of an upload.
+        sigma: standard deviation on each coordinate of an upload; for the rule noisy-sgd the multiplier.
         protocol: the protocol with that noise.
         guarantee: what it then promises.
         target: what was asked for, such as {"epsilon": 4.0, "delta": 1e-5}.
@@ -42,11 +42,16 @@ class Calibration:
     target: dict[str, float]
     achieved: float
 
+    @property
+    def key(self) -> str:
+        """What the noise is called in the file: sigma or multiplier."""
+        return noise_key(self.protocol)
+
     def as_document(self) -> dict[str, Any]:
         """The calibration as JSON says it."""
         delta = self.target.get("delta", 1e-5)
         return {
-            "sigma": self.sigma,
+            self.key: self.sigma,
             "epsilon": self.guarantee.epsilon(delta),
             "achieved": self.achieved,
             "target": self.target,
@@ -113,7 +118,12 @@ def calibrate(
 
 def noisy(protocol: Protocol, sigma: float) -> Protocol:
     """The protocol with another noise."""
-    return replace(protocol, noise=replace(protocol.noise, sigma=sigma))
+    return replace(protocol, noise=replace(protocol.noise, **{noise_key(protocol): sigma}))
+
+
+def noise_key(protocol: Protocol) -> str:
+    """The key of the file that says how much noise there is."""
+    return "multiplier" if isinstance(protocol.local, NoisySgd) else "sigma"
 
 
 def the_target(epsilon: float | None, delta: float, beta: float | None, alpha: float | None, advantage: float | None) -> Target:

@@ -12,7 +12,7 @@ from sordino.privacy.checks import proper_delta
 from sordino.privacy.curves import Curve, GaussianCurve
 from sordino.privacy.guarantee import Guarantee, rounded_up
 from sordino.privacy.uploads import Dynamics, UploadPrices, distinct_rounds, upload_prices
-from sordino.protocol import UNITS, Everyone, FixedSize, InvalidValue, Mean, Median, Poisson, Protocol, View
+from sordino.protocol import UNITS, Attention, Everyone, FixedSize, InvalidValue, Mean, Median, NoisySgd, Poisson, Protocol, View
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +67,7 @@ def certify(
 
     Args:
         protocol: what is run.
-        view: the adversary: server, rounds, coalition:k, final.
+        view: the adversary: server, rounds, coalition:k, final, weak, strong.
         unit: what is hidden: "record" or "client".
         delta: where bounds are compared to find the smallest.
         rounds: which rounds are run, with repetitions; by default all of the protocol.
@@ -99,7 +99,7 @@ def asked(protocol: Protocol, view: str | View, unit: str, rounds: Sequence[int]
     parsed = View.parse(view)
     if unit not in UNITS:
         raise InvalidValue("unit", unit, '"record" or "client"')
-    if parsed.colluders >= protocol.clients:
+    if parsed.colluders >= protocol.clients or (parsed in (View.WEAK, View.STRONG) and protocol.clients == 1):
         allowed = f"at most coalition:{protocol.clients - 1}, all clients but the attacked one"
         raise InvalidValue("view", str(parsed), allowed if protocol.clients > 1 else "another view: there is one client only")
     chosen = np.arange(protocol.rounds) if rounds is None else np.asarray(rounds, dtype=np.int64)
@@ -125,6 +125,13 @@ def valid_bounds(question: Question) -> Iterator[Bound]:
     protocol = question.protocol
     if len(question.rounds) == 0:
         yield Bound(curve=GaussianCurve(mu=0.0), method="nothing released", lines=("No round was run.",))
+        return
+    if isinstance(protocol.local, NoisySgd):
+        from sordino.privacy.noisy_steps import noisy_step_bounds
+
+        yield from noisy_step_bounds(question)
+        if protocol.client:
+            yield from capped_bounds(question)
         return
     found, counts = distinct_rounds(protocol, question.rounds)
     prices = upload_prices(protocol, found, question.unit, question.records)
@@ -172,6 +179,11 @@ def effective_view(question: Question) -> tuple[View, str]:
     seen = f"The adversary sees {view.sees}."
     if view.kind == "server":
         return view, seen
+    if isinstance(protocol.personalization, Attention):
+        return View.SERVER, seen + " What a client is given is made of single uploads: the server's bound is taken."
+    if view in (View.WEAK, View.STRONG):
+        # Other clients are given global models, and know their own noise.
+        view = View.coalition(1 if view == View.WEAK else protocol.clients - 1)
     if isinstance(protocol.aggregation, Median):
         return View.SERVER, seen + " A median is post-processing of the uploads: the server's bound holds, and no other is known."
     if protocol.client:

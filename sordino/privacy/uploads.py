@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from sordino.privacy import contraction, sensitivity
-from sordino.protocol import ClippedGlm, Constant, Cyclic, FedProx, Protocol
+from sordino.privacy.carried import carried_shifts, carries
+from sordino.protocol import Attention, ClippedGlm, Constant, Cyclic, FedAvg, FedProx, Protocol
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +47,7 @@ def distinct_rounds(protocol: Protocol, rounds: np.ndarray) -> tuple[np.ndarray,
     """Rounds that differ in price, and how often each occurs: with a rate that repeats every round there is only one."""
     if len(rounds) == 0:
         return rounds, rounds
-    if isinstance(protocol.local.schedule, (Constant, Cyclic)):
+    if isinstance(protocol.local.schedule, (Constant, Cyclic)) and not carries(protocol):
         return np.zeros(1, dtype=np.int64), np.array([len(rounds)])
     found, counts = np.unique(rounds, return_counts=True)
     return found, counts
@@ -64,6 +65,10 @@ def upload_prices(protocol: Protocol, rounds: np.ndarray, unit: str, records: in
     """Prices of the given rounds; `records` is the size of the smallest client, where it is known."""
     if isinstance(protocol.local, ClippedGlm):
         return glm_prices(protocol, protocol.local, rounds, unit, records)
+    if not isinstance(protocol.local, FedAvg):
+        raise TypeError(f"uploads of {protocol.local.tag} have no noise of their own")
+    if carries(protocol):
+        return kept_prices(protocol, rounds)
     rule, rates = protocol.local, rates_of(protocol, rounds)
     proximal = rule.proximal if isinstance(rule, FedProx) else 0.0
     first = sensitivity.first_used(rates, rule.clip, proximal=proximal)
@@ -73,9 +78,18 @@ def upload_prices(protocol: Protocol, rounds: np.ndarray, unit: str, records: in
     return UploadPrices(
         shifts=worst,
         first_used=first if hidden else None,
-        dynamics=tuple(smooth_dynamics(protocol, rates, worst, proximal)),
+        # Helpers made of single uploads are more than the global model: no dynamics of it alone.
+        dynamics=() if isinstance(protocol.personalization, Attention) else tuple(smooth_dynamics(protocol, rates, worst, proximal)),
         reason=f"an upload moves by at most s_t = {formula} (THEORY A8)",
     )
+
+
+def kept_prices(protocol: Protocol, rounds: np.ndarray) -> UploadPrices:
+    """Clients that go on from models of their own, on which no noise ever was: what a round changed is still there in later ones."""
+    every = np.arange(max(protocol.rounds, int(rounds.max()) + 1))
+    shifts = carried_shifts(protocol, rates_of(protocol, every))
+    reason = "an upload moves by at most U_t = a E_t + s_t, E_(t+1) = max(E_t, U_t): own models without noise carry over a share a"
+    return UploadPrices(shifts=shifts[rounds], first_used=None, dynamics=(), reason=reason)
 
 
 def smooth_dynamics(protocol: Protocol, rates: np.ndarray, worst: np.ndarray, proximal: float) -> list[Dynamics]:

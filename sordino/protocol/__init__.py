@@ -36,7 +36,8 @@ from sordino.protocol.views import UNITS, View, all_views
 
 __all__ = [
     "UNITS", "Aggregation", "Assumptions", "Attention", "Budget", "ByColumn", "ClientBudget", "ClippedGlm", "Constant", "Continuous",
-    "Cyclic", "Data", "Decay", "Dirichlet", "Everyone", "FedAvg", "FedProx", "FixedSize", "Gaussian", "Identity", "Iid",
-    "Interpolate", "InvalidValue", "LocalRule", "Mean", "Median", "Model", "Nobody", "Noise", "NoisySgd", "Participation", "Partition", "Personalization",
-    "Poisson", "Privacy", "Protocol", "Schedule", "Shards", "SordinoError", "StageWise", "UserError", "View", "all_views", "dumps", "loads", "overridden", "read", "save", "schema",
+    "Cyclic", "Data", "Decay", "Dirichlet", "Everyone", "FedAvg", "FedProx", "FixedSize", "Gaussian", "Identity", "Iid", "Interpolate",
+    "InvalidValue", "LocalRule", "Mean", "Median", "Model", "Nobody", "Noise", "NoisySgd", "Participation", "Partition",
+    "Personalization", "Poisson", "Privacy", "Protocol", "Schedule", "Shards", "SordinoError", "StageWise", "UserError", "View",
+    "all_views", "dumps", "loads", "overridden", "read", "save", "schema",
 ]  # fmt: skip
