@@ -6,6 +6,7 @@ ledger.jsonl        what was spent; a round's line is on disk before its uploads
 metrics.jsonl       one line per round
 checkpoint          the state after a round, whole or absent; checkpoint.previous is the one before
 model.safetensors   the final model
+clients/            where clients keep models: ID.safetensors is client ID's own, which nobody else is given
 """
 
 from __future__ import annotations
@@ -15,12 +16,13 @@ import json
 import math
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from sordino.federation.personal import Kept
 from sordino.federation.storage import pack, unpack, write_whole, writing
 from sordino.privacy.ledger import Ledger, Opened
 from sordino.privacy.ledger import read as read_ledger
@@ -29,10 +31,26 @@ from sordino.protocol import Protocol, UserError, dumps, loads
 
 @dataclass(frozen=True, kw_only=True)
 class State:
-    """What a run needs in order to go on: the global model, and the round that comes next."""
+    """What a run needs in order to go on: the global model, the round that comes next, and what clients have kept."""
 
     weights: np.ndarray
     round: int
+    clients: Mapping[int, Kept] = field(default_factory=dict)
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """All arrays under names, for a checkpoint."""
+        kept = {f"{client}/{name}": array for client, state in self.clients.items() for name, array in state.items()}
+        return {"weights": self.weights, **kept}
+
+    @classmethod
+    def of(cls, arrays: Mapping[str, np.ndarray], round: int) -> State:
+        """The state that gave these arrays."""
+        clients: dict[int, dict[str, np.ndarray]] = {}
+        for path, array in arrays.items():
+            client, slash, name = path.partition("/")
+            if slash:
+                clients.setdefault(int(client), {})[name] = array
+        return cls(weights=arrays["weights"], round=round, clients=clients)
 
 
 class RunFolder:
@@ -94,7 +112,7 @@ class RunFolder:
         """Keep the state, and the checkpoint before it as a second line of defence."""
         target = self.path / "checkpoint"
         with writing(target):
-            content = pack({"weights": state.weights}, {"round": state.round})
+            content = pack(state.arrays(), {"round": state.round})
             if target.exists():
                 write_whole(self.path / "checkpoint.previous", target.read_bytes())
             write_whole(target, content)
@@ -112,7 +130,7 @@ class RunFolder:
                 continue
             try:
                 arrays, facts = unpack(path.read_bytes())
-                state = State(weights=arrays["weights"], round=int(facts["round"]))
+                state = State.of(arrays, int(facts["round"]))
             except (OSError, ValueError, KeyError) as error:
                 damage.append(f"{path} is damaged ({error})")
                 continue

@@ -47,15 +47,19 @@ def train_locally(
     rates: Iterable[float],
     batches: Iterable[tuple[torch.Tensor, torch.Tensor]],
     loss: Loss,
+    *,
+    towards: torch.Tensor | None = None,
+    strength: float = 0.0,
 ) -> tuple[LocalSteps, torch.Tensor]:
     """Run the local steps of convergent-dp Eq. 2 (FedAvg) or Eq. 4 (FedProx); returns what happened, and the model in float64.
 
     Steps add up in float64: in float32 a step is rounded against the weights by more than a small rate times the clip allows.
-    The start may be one model or a table with one model a row: the parameters are the last axis.
+    The start may be one model or a table with one model a row: the parameters are the last axis. FedProx pulls to the start;
+    `towards` is another model to be pulled to, with this strength.
     """
     model.load(start)
-    pull = rule.proximal if isinstance(rule, FedProx) else 0.0
-    exact, origin = start.double(), start.double()
+    pull = rule.proximal if isinstance(rule, FedProx) else strength
+    exact, origin = start.double(), (start if towards is None else towards).double()
     clipped = nonfinite = 0
     for rate, (inputs, targets) in zip(rates, batches, strict=True):
         model.loss_gradient(inputs, targets, loss)

@@ -118,7 +118,8 @@ def calibrate(
 
 def noisy(protocol: Protocol, sigma: float) -> Protocol:
     """The protocol with another noise."""
-    return replace(protocol, noise=replace(protocol.noise, **{noise_key(protocol): sigma}))
+    amount: dict[str, Any] = {noise_key(protocol): sigma}
+    return replace(protocol, noise=replace(protocol.noise, **amount))
 
 
 def noise_key(protocol: Protocol) -> str:

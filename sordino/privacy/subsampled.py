@@ -98,7 +98,7 @@ def poisson_participating(
     Example:
         >>> curve = poisson_participating(multiplier=1.0, rate=16 / 600, steps=38, rounds=194, probability=0.5)
         >>> round(curve.epsilon(1e-5), 2)
-        11.27
+        11.26
     """
     checks.probability(probability=probability)
     checks.whole(at_least=0, rounds=rounds)
