@@ -332,6 +332,8 @@ def evaluate(
     scores = evaluate_run(loaded, data)
     if clients:
         scores["clients"] = evaluate_clients(loaded, data).tolist()
+        if loaded.personal:
+            scores["personal"] = evaluate_clients(loaded, data, personal=True).tolist()
     if json:
         print_json(scores)
         return
@@ -339,10 +341,11 @@ def evaluate(
     if scores["accuracy"] is not None:
         rows.append(("Accuracy", percent(scores["accuracy"])))
         rows += [(f"  {name}", percent(share)) for name, share in scores["classes"].items()]
-    if clients:
-        shares = sorted(scores["clients"])
-        middle = f"mean {percent(sum(shares) / len(shares))}, worst {percent(shares[0])}, best {percent(shares[-1])}"
-        rows.append(("Clients", f"{len(shares)}, each on its own label distribution: {middle}"))
+    for key, whose in (("clients", "Global model"), ("personal", "Own models")):
+        if key in scores:
+            shares = sorted(scores[key])
+            middle = f"mean {percent(sum(shares) / len(shares))}, worst {percent(shares[0])}, best {percent(shares[-1])}"
+            rows.append((whose, f"{len(shares)} clients, each on its own label distribution: {middle}"))
     results.print(facts_table(rows))
 
 

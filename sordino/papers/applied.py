@@ -21,7 +21,7 @@ def published_bounds(protocol: Protocol) -> dict[str, float]:
     """
     rule, sigma = protocol.local, protocol.noise.sigma
     plain = isinstance(protocol.participation, Everyone) and protocol.aggregation == Mean() and not protocol.client
-    if not plain or sigma == 0 or not isinstance(rule, FedAvg):
+    if not plain or sigma == 0 or not isinstance(rule, FedAvg) or protocol.keeps_models:
         return {}
     shared: dict[str, Any] = {"rounds": protocol.rounds, "clip": rule.clip, "clients": protocol.clients, "sigma": sigma}
     smoothness = protocol.assumptions.smoothness

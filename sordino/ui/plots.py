@@ -12,6 +12,7 @@ import numpy as np
 
 from sordino.papers.applied import published_bounds
 from sordino.privacy import gaussian
+from sordino.privacy.calibrate import noise_key, noisy
 from sordino.privacy.certify import asked, certify, valid_bounds
 from sordino.privacy.guarantee import Guarantee
 from sordino.protocol import Protocol, UserError, View
@@ -86,17 +87,17 @@ def draw_rounds(axes: Any, protocol: Protocol, view: View, unit: str, delta: flo
 
 
 def draw_noise(axes: Any, protocol: Protocol, curves: dict[str, Guarantee], delta: float) -> None:
-    """Epsilon against sigma, per view, around the protocol's own."""
-    centre = protocol.noise.sigma if protocol.noise.sigma > 0 else 1.0
+    """Epsilon against the noise, per view, around the protocol's own."""
+    word = noise_key(protocol)
+    centre = getattr(protocol.noise, word) or 1.0
     sigmas = np.geomspace(centre / 4, centre * 4, POINTS)
     for name, guarantee in curves.items():
         epsilons = []
         for sigma in sigmas:
-            quiet = replace(protocol, noise=replace(protocol.noise, sigma=float(sigma)))
-            epsilons.append(certify(quiet, guarantee.view, guarantee.unit, delta=delta).epsilon(delta))
+            epsilons.append(certify(noisy(protocol, float(sigma)), guarantee.view, guarantee.unit, delta=delta).epsilon(delta))
         axes.plot(sigmas, [value if math.isfinite(value) else np.nan for value in epsilons], marker=".", label=name)
     axes.axvline(centre, color="grey", linestyle=":")
-    axes.set(xscale="log", yscale="log", xlabel="sigma", ylabel=f"epsilon at delta = {delta:g}", title="Epsilon against noise")
+    axes.set(xscale="log", yscale="log", xlabel=word, ylabel=f"epsilon at delta = {delta:g}", title="Epsilon against noise")
     axes.set_xticks(sigmas[::2], [f"{sigma:.2g}" for sigma in sigmas[::2]])
     axes.minorticks_off()
     axes.legend()

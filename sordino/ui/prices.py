@@ -39,7 +39,7 @@ def notes(protocol: Protocol, guarantees: Sequence[Guarantee], delta: float) -> 
             free = rounded_up(guarantee.unconditional.epsilon(delta))
             said.append(f"{guarantee.view}: holds if, as vouched, {' and '.join(guarantee.assumptions)}; without that, epsilon = {free}.")
     if any(math.isinf(guarantee.epsilon(delta)) for guarantee in guarantees):
-        said.append("No noise hides what is released (noise.sigma = 0): there is no limit to what is learned.")
+        said.append("No noise hides what is released (noise.sigma or noise.multiplier is 0): there is no limit to what is learned.")
     records = protocol.data.records if protocol.data is not None else None
     total = {"record": None if records is None else records * protocol.clients, "client": protocol.clients}[guarantees[0].unit]
     if total is not None and delta >= 1 / total:

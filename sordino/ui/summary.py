@@ -12,7 +12,8 @@ from rich.text import Text
 
 from sordino.federation.run import Run
 from sordino.privacy.certify import certify
-from sordino.protocol import Protocol
+from sordino.privacy.guarantee import rounded_up
+from sordino.protocol import NoisySgd, Protocol
 from sordino.ui.console import duration, facts_table, percent
 from sordino.ui.prices import headline, privacy_lines
 
@@ -21,7 +22,12 @@ BARS = "▁▂▃▄▅▆▇█"
 
 def described(protocol: Protocol) -> str:
     """A protocol in one line."""
-    rule = {"fedavg": "Noisy-FedAvg", "fedprox": "Noisy-FedProx", "clipped-glm": "clipped logistic regression"}[protocol.local.tag]
+    rule = {
+        "fedavg": "Noisy-FedAvg",
+        "fedprox": "Noisy-FedProx",
+        "clipped-glm": "clipped logistic regression",
+        "noisy-sgd": "noisy SGD",
+    }[protocol.local.tag]
     model = protocol.model.name if protocol.model is not None else "?"
     data = protocol.data.name if protocol.data is not None else "?"
     return f"{model} on {data}, {protocol.clients} clients, {protocol.rounds} rounds of {rule}"
@@ -33,7 +39,7 @@ def summary(run: Run) -> Panel:
         ("Trained", f"{described(run.protocol)}; {run.facts['parameters']:,} parameters"),
         ("Result", result_line(run)),
         *[("Privacy" if first == 0 else "", line) for first, line in enumerate(privacy_lines(run))],
-        ("Noise", f"sigma {run.protocol.noise.sigma:g} on each coordinate of an upload; {run.facts['noise']}"),
+        ("Noise", f"{noise_line(run.protocol)}; {run.facts['noise']}"),
         ("Time", f"{duration(float(run.metrics['seconds'].sum()))}, {run.facts['engine']} engine, workers: {run.facts['workers']}"),
         ("Run", str(run.folder)),
         *next_steps(run),
@@ -43,11 +49,19 @@ def summary(run: Run) -> Panel:
     return Panel(facts_table(rows), title=title, title_align="left", expand=False)
 
 
+def noise_line(protocol: Protocol) -> str:
+    """How much noise there is, and on what."""
+    if isinstance(protocol.local, NoisySgd):
+        std = rounded_up((protocol.noise.multiplier or 0.0) * protocol.local.noise_unit)
+        return f"multiplier {protocol.noise.multiplier:g}: sigma {std} on every step's sum of clipped gradients"
+    return f"sigma {protocol.noise.sigma:g} on each coordinate of an upload"
+
+
 def next_steps(run: Run) -> list[tuple[str, str]]:
     """What to type next, aligned."""
     commands = {
         f"sordino certify {run.folder}": "what each adversary learns, at most",
-        f"sordino evaluate {run.folder}": "its model, class by class",
+        f"sordino evaluate {run.folder}{' --clients' if run.personal else ''}": "its model, class by class",
         "sordino new": "a protocol of your own to start from",
     }
     width = max(len(command) for command in commands)

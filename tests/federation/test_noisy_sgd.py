@@ -16,7 +16,9 @@ from tests.support import toy_dataset, toy_protocol
 PARAMETERS = 6 * 32 + 32 + 32 * 3 + 3
 
 
-def work(multiplier=0.0, records=24, clip=0.6, rate=0.5, sampling="fixed", steps=1, batch=6, optimizer="sgd", decay=0.0, **changes) -> ClientWork:
+def work(
+    multiplier=0.0, records=24, clip=0.6, rate=0.5, sampling="fixed", steps=1, batch=6, optimizer="sgd", decay=0.0, **changes
+) -> ClientWork:
     schedule = changes.pop("schedule", Constant(rate=rate))
     rule = NoisySgd(
         steps=steps, batch=batch, clip=clip, schedule=schedule, sampling=sampling, optimizer=optimizer, weight_decay=decay, **changes
@@ -89,7 +91,7 @@ def test_batches_hold_each_record_as_often_as_is_priced(sampling, batch) -> None
 def test_without_noise_it_is_algorithm_2_with_torchs_optimizer(optimizer) -> None:
     """Two rounds; moments go on, rates fall, weight decay is on, B divides. Batches are all records, so that no draw is needed."""
     schedule = Decay(rate=0.05, factor=0.5, every=3)
-    subject = work(steps=4, batch=24, optimizer=optimizer, decay=0.1, clip=0.3, schedule=schedule)
+    subject = work(steps=4, batch=24, optimizer=optimizer, weight_decay=0.1, clip=0.3, schedule=schedule)
     net = build_model("mlp", (6,), 3, seed=0).double()
     torch.nn.utils.vector_to_parameters(torch.from_numpy(start()).double(), net.parameters())
     made = {
@@ -115,9 +117,10 @@ def test_without_noise_it_is_algorithm_2_with_torchs_optimizer(optimizer) -> Non
             made.step()
     expected = torch.cat([p.detach().reshape(-1) for p in net.parameters()]).numpy()
     assert np.abs(weights - expected).max() < 1e-5
-    assert set(kept) == {"sgd": set(), "momentum": {"first", "steps"}, "adam": {"first", "second", "steps"}, "adagrad": {"second", "steps"}}[
-        optimizer
-    ]
+    assert (
+        set(kept)
+        == {"sgd": set(), "momentum": {"first", "steps"}, "adam": {"first", "second", "steps"}, "adagrad": {"second", "steps"}}[optimizer]
+    )
 
 
 @pytest.mark.parametrize("name", ["momentum", "adam", "adagrad"])
@@ -137,7 +140,7 @@ def test_an_optimizer_goes_on_from_its_state_bit_for_bit(name) -> None:
 
 def test_an_empty_poisson_batch_is_noise_alone() -> None:
     quiet = work(0.0, sampling="poisson", batch=1, steps=1, records=24)
-    loads = [len(list(quiet._batches(0, t, quiet._setup.protocol.local))[0][1]) for t in range(40)]
+    loads = [len(next(quiet._batches(0, t, quiet._setup.protocol.local))[1]) for t in range(40)]
     empty = loads.index(0)
     upload = quiet.upload(client=0, round=empty, weights=start())
     assert np.array_equal(upload.vector, start())
