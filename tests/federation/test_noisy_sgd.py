@@ -16,13 +16,8 @@ from tests.support import toy_dataset, toy_protocol
 PARAMETERS = 6 * 32 + 32 + 32 * 3 + 3
 
 
-def work(
-    multiplier=0.0, records=24, clip=0.6, rate=0.5, sampling="fixed", steps=1, batch=6, optimizer="sgd", decay=0.0, **changes
-) -> ClientWork:
-    schedule = changes.pop("schedule", Constant(rate=rate))
-    rule = NoisySgd(
-        steps=steps, batch=batch, clip=clip, schedule=schedule, sampling=sampling, optimizer=optimizer, weight_decay=decay, **changes
-    )
+def work(multiplier=0.0, records=24, rate=0.5, **changes) -> ClientWork:
+    rule = NoisySgd(**{"steps": 1, "batch": 6, "clip": 0.6, "schedule": Constant(rate=rate), **changes})
     protocol = toy_protocol(local=rule, noise=Gaussian(multiplier=multiplier), data=Data(name="toy", partition=Iid(), records=records))
     return ClientWork(prepare(protocol, data=toy_dataset(), model="mlp"))
 
