@@ -226,14 +226,28 @@ def layer_gradients(layer: nn.Module, into: Tensor, back: Tensor) -> Outer | Wri
             return Outer(layer, back, into)
         into, back = into.flatten(1, -2), back.flatten(1, -2).transpose(1, 2)
     elif isinstance(layer, nn.Conv2d):
-        padded = layer.padding if isinstance(layer.padding, tuple) else 0  # words for a padding are no plain stack's
-        into = functional.unfold(into, layer.kernel_size, layer.dilation, padded, layer.stride).transpose(1, 2)
+        into = unfolded(layer, into).transpose(1, 2)
         back = back.flatten(2)
     else:
         raise TypeError(f"{type(layer).__name__} is not a layer of a plain stack")
     made = [(layer.weight, lambda: torch.bmm(back, into).flatten(1)), (layer.bias, lambda: back.sum(dim=2))]
     kept = [(parameter, make()) for parameter, make in made if parameter is not None and trains(parameter)]
     return Written([parameter for parameter, _ in kept], [table for _, table in kept])
+
+
+def unfolded(layer: nn.Conv2d, images: Tensor) -> Tensor:
+    """What each output of a convolution looks at: (examples, channels x kernel, outputs). As `functional.unfold`, but many times faster."""
+    if not isinstance(layer.padding, tuple):
+        raise TypeError("a padding in words is no plain stack's")
+    up, left = layer.padding
+    padded = functional.pad(images, (left, left, up, up)) if up + left > 0 else images
+    records, channels, height, width = padded.stride()
+    (down, right), (skip_down, skip_right) = layer.stride, layer.dilation
+    high = (padded.shape[2] - skip_down * (layer.kernel_size[0] - 1) - 1) // down + 1
+    wide = (padded.shape[3] - skip_right * (layer.kernel_size[1] - 1) - 1) // right + 1
+    sizes = (len(images), layer.in_channels, *layer.kernel_size, high, wide)
+    steps = (records, channels, height * skip_down, width * skip_right, height * down, width * right)
+    return padded.as_strided(sizes, steps, padded.storage_offset()).reshape(len(images), -1, high * wide)
 
 
 def vectorised(model: FlatModel, inputs: Tensor, targets: Tensor, loss: Loss) -> Tensor:
