@@ -1,4 +1,4 @@
-"""Run the benchmarks: `python -m benchmarks [--only torch|memory|scaling|accounting] [--seconds S] [--turns N]`.
+"""Run the benchmarks: `python -m benchmarks [--only torch|noisy|memory|scaling|accounting] [--seconds S] [--turns N]`.
 
 The table goes to standard output, `bench.json` to the working directory, progress to standard error. About seven minutes in all.
 """
@@ -24,6 +24,9 @@ OURS = Contender(name="sordino", module="benchmarks.ours")
 PLAIN = Contender(name="plain torch loop", module="benchmarks.peers.plain")
 PFL = Contender(name="pfl-research", module="benchmarks.peers.pfl_research", needs="pfl")
 FLOWER = Contender(name="Flower on Ray", module="benchmarks.peers.flower", needs="flwr")
+
+NOISY = Contender(name="sordino, noisy-sgd", module="benchmarks.noisy")
+OPACUS = Contender(name="Opacus", module="benchmarks.peers.opacus_steps", needs="opacus")
 
 ENGINE = "torch, 2 workers"
 
@@ -57,6 +60,26 @@ def torch_rows(options: argparse.Namespace, tell: Tell) -> Iterator[Row]:
                 at_least=wanted[peer],
                 note=f"{found.calm} of {found.turns} turns calm",
             )
+
+
+def noisy_rows(options: argparse.Namespace, tell: Tell) -> Iterator[Row]:
+    """Speed of noisy-sgd against Opacus, core for core."""
+    if not is_installed(OPACUS, tell):
+        return
+    turns = take_turns([NOISY, OPACUS], ["--steps", "5"], turns=options.turns, seconds=options.seconds, tell=tell)
+    if OPACUS.name in turns:
+        found = compare(turns[NOISY.name], turns[OPACUS.name])
+        yield Row(
+            work="LeNet-5, 20 clients, K=5, noisy-sgd",
+            engine="torch, 1 worker",
+            against=OPACUS.name,
+            ratio=found.ratio,
+            value=found.rate,
+            other=found.other,
+            unit="client-steps/s",
+            at_least=1.5,
+            note=f"{found.calm} of {found.turns} turns calm",
+        )
 
 
 def is_installed(peer: Contender, tell: Tell) -> bool:
@@ -109,7 +132,7 @@ def answer(module: str) -> dict[str, Any]:
         return server.answer()
 
 
-SECTIONS = {"torch": torch_rows, "memory": memory_rows, "scaling": scaling_rows, "accounting": accounting_rows}
+SECTIONS = {"torch": torch_rows, "noisy": noisy_rows, "memory": memory_rows, "scaling": scaling_rows, "accounting": accounting_rows}
 
 
 def main() -> None:
