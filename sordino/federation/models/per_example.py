@@ -207,7 +207,8 @@ def used_once(layers: list[nn.Module]) -> bool:
 
 def layered(net: nn.Module, layers: list[nn.Module], inputs: Tensor, targets: Tensor, loss: Loss) -> Layered:
     """One pass forwards, one backwards to the outputs of the layers that are trained."""
-    net.train()
+    if not net.training:
+        net.train()
     x, went, came = inputs, [], []
     trained = [any(trains(parameter) for parameter in layer.parameters(recurse=False)) for layer in layers]
     for layer, wanted in zip(layers, trained, strict=True):
