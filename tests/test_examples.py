@@ -23,7 +23,7 @@ def test_every_file_is_valid_and_promises_something(name, tmp_path, monkeypatch)
     monkeypatch.chdir(tmp_path)
     assert run(["new", "mine", "--from", name.removesuffix(".toml")]) == 0
     assert run(["check", "mine.toml"]) == 0
-    assert certify(example(name)).epsilon(1e-5) < 100
+    assert certify(example(name), "rounds").epsilon(1e-5) < 100
 
 
 # The paper's printed mu (Tables 1 and 3), and epsilon at 1e-5 as the theory computed it, with the mixture over who takes part.
