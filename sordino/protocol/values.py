@@ -401,9 +401,20 @@ class Protocol(Value):
         if self.privacy.adjacency == "add-or-remove" and not self._draws_poisson:
             allowed = '"replace-one": only for noisy-sgd with poisson sampling does a record come or go without changing a public size'
             raise InvalidValue("privacy.adjacency", self.privacy.adjacency, allowed)
-        if self.keeps_models and isinstance(self.local, (FedProx, ClippedGlm)):
-            tag = self.personalization.tag
-            raise InvalidValue("federation.personalization", tag, f'"none" for the rule {self.local.tag}; use fedavg or noisy-sgd')
+        self._check_personalization()
+
+    def _check_personalization(self) -> None:
+        tag, rule = self.personalization.tag, self.local
+        if not self.keeps_models:
+            return
+        if isinstance(rule, (FedProx, ClippedGlm)):
+            raise InvalidValue("federation.personalization", tag, f'"none" for the rule {rule.tag}; use fedavg or noisy-sgd')
+        # What own models without noise carry from round to round is known for clipped steps under the clients' normal noise alone.
+        known = isinstance(self.noise, Gaussian) and self.noise.where == "client" and getattr(rule, "clip_target", "step") == "step"
+        if not known:
+            raise InvalidValue("federation.personalization", tag, '"none", or gaussian noise at the client and clipped steps')
+        if isinstance(self.personalization, Attention) and self.channel != "direct":
+            raise InvalidValue("federation.personalization", tag, 'another one, or channel "direct": the server must know who sent what')
 
     def _check_batch(self, records: int | None) -> None:
         batch = self.local.batch
