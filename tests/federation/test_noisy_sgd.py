@@ -7,11 +7,19 @@ from scipy import stats
 from torch.nn import functional
 
 from sordino import Constant, Data, Decay, Gaussian, Iid, NoisySgd
+from sordino.engines.torch_engine import single_threaded
 from sordino.federation.client import ClientWork
 from sordino.federation.models import build_model
 from sordino.federation.optimizers import Optimizer
 from sordino.federation.setup import prepare
 from tests.support import toy_dataset, toy_protocol
+
+
+@pytest.fixture(autouse=True)
+def _one_thread():
+    with single_threaded():
+        yield
+
 
 PARAMETERS = 6 * 32 + 32 + 32 * 3 + 3
 

@@ -7,10 +7,17 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from sordino.engines.torch_engine import single_threaded
 from sordino.federation.models import FlatModel, build_model, cross_entropy
 from sordino.federation.models import per_example as subject
 from sordino.federation.models.losses import mean_squared_error
 from sordino.federation.models.per_example import ExampleGradients, stacked_layers
+
+
+@pytest.fixture(autouse=True)
+def _one_thread():
+    with single_threaded():
+        yield
 
 
 class Residual(nn.Module):

@@ -7,7 +7,8 @@ import pytest
 import torch
 from torch import nn
 
-from sordino import Constant, FedAvg, Gaussian, Identity, Interpolate, NoisySgd, StageWise
+from sordino import Constant, Data, FedAvg, Gaussian, Identity, Iid, Interpolate, NoisySgd, StageWise, certify
+from sordino.engines.torch_engine import single_threaded
 from sordino.federation.client import ClientWork
 from sordino.federation.setup import Setup, prepare
 from sordino.privacy.uploads import upload_prices
@@ -30,9 +31,9 @@ class Scores(nn.Module):
         return -outputs[:, 0].mean()
 
 
-def setup_with(record: float, **changes) -> Setup:
+def setup_with(record: float, model: nn.Module | None = None, **changes) -> Setup:
     """Client 1's first record is so many times a very long one; all its others are zero."""
-    setup = prepare(toy_protocol(**changes), data=toy_dataset(), model=Scores())
+    setup = prepare(toy_protocol(**changes), data=toy_dataset(), model=model or Scores())
     x = setup.train.x.clone()
     x[setup.parts[1]] = 0.0
     x[setup.parts[1][0]] = 1e6 * record
@@ -80,3 +81,28 @@ def test_uploads_of_clients_with_own_models_move_as_far_as_is_priced(own, schedu
         # With falling rates the price also covers clients that skip the rounds in which distances shrink; otherwise it is reached.
         if isinstance(schedule, Constant) or own == Identity():
             assert moved >= priced[t] * (1 - 1e-4)
+
+
+@pytest.mark.parametrize(("sampling", "batch", "neighbour"), [("fixed", 24, -1.0), ("fixed", 12, -1.0), ("poisson", 12, 0.0)])
+def test_a_guess_at_the_record_succeeds_as_often_as_is_priced(sampling, batch, neighbour) -> None:
+    """The best test between two neighbours, run on whole uploads of both: its advantage over guessing is delta(0), to three sigma."""
+    rule = NoisySgd(steps=1, batch=batch, clip=0.7, schedule=Constant(rate=0.5), sampling=sampling)
+    changes = {"local": rule, "noise": Gaussian(multiplier=0.5), "data": Data(name="toy", partition=Iid(), records=RECORDS)}
+    # At weights of zero a record and its negative have opposite gradients. That of a zero record is zero, as if it were not there.
+    model, zero = nn.Sequential(nn.Linear(6, 3, bias=False)), np.zeros(18, np.float32)
+    works = [ClientWork(setup_with(record, model, **changes)) for record in (1.0, neighbour)]
+    with single_threaded():
+        uploads = [[work.upload(client=1, round=t, weights=zero).vector for t in range(1000)] for work in works]
+    silent = {**changes, "local": dataclasses.replace(rule, batch=RECORDS), "noise": Gaussian(multiplier=0.0)}
+    direction = ClientWork(setup_with(1.0, model, **silent)).upload(client=1, round=0, weights=zero).vector.astype(np.float64)
+    along = [np.asarray(rows, dtype=np.float64) @ direction / np.linalg.norm(direction) for rows in uploads]
+    middle = (1.0 + neighbour) / 2 * 0.7 * 0.5 / batch
+    advantage = float(np.mean(along[0] > middle) - np.mean(along[1] > middle))
+    tolerance = 3 * np.sqrt(0.5 / 1000)
+
+    def priced(multiplier: float) -> float:
+        return certify(toy_protocol(rounds=1, **{**changes, "noise": Gaussian(multiplier=multiplier)})).delta(0.0)
+
+    assert advantage == pytest.approx(priced(0.5), abs=tolerance)
+    for wrong in (2 / 3, 3 / 2):
+        assert abs(advantage - priced(0.5 * wrong)) > tolerance
