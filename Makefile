@@ -5,7 +5,7 @@ PYTHON ?= python3
 PIP_OPTIONS ?=
 BIN := .venv/bin
 
-.PHONY: demo test lint bench clean
+.PHONY: demo test lint bench native native-sanitize clean
 
 demo: .venv/ready
 	$(BIN)/sordino train
@@ -20,6 +20,18 @@ lint: .venv/ready
 
 bench: .venv/ready-bench
 	$(BIN)/python -m benchmarks
+
+# The native kernel alone, after a change to its sources; installing the package builds it too.
+native: .venv/ready
+	$(BIN)/python setup.py --quiet build_ext --inplace
+
+# Its tests once more with every address and every undefined operation checked.
+SANITIZED := build/sanitize/sordino/engines/native/built
+native-sanitize: .venv/ready
+	SORDINO_NATIVE_FLAGS="-fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer -g -O1" \
+		$(BIN)/python setup.py --quiet build_ext --build-lib build/sanitize --build-temp build/sanitize-objects
+	LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libubsan.so)" ASAN_OPTIONS=detect_leaks=0 \
+		SORDINO_FUZZ=200 SORDINO_NATIVE_LIBRARIES=$(SANITIZED) $(BIN)/python -m pytest tests/engines/test_native_*.py
 
 .venv/ready: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit("Sordino needs Python 3.11 or newer; this is %d.%d. Try: make PYTHON=python3.12" % sys.version_info[:2] if sys.version_info < (3, 11) else 0)'

@@ -1,6 +1,6 @@
-"""Run the benchmarks: `python -m benchmarks [--only torch|noisy|memory|scaling|accounting] [--seconds S] [--turns N]`.
+"""Run the benchmarks: `python -m benchmarks [--only torch|noisy|native|growth|memory|scaling|accounting] [--seconds S] [--turns N]`.
 
-The table goes to standard output, `bench.json` to the working directory, progress to standard error. About seven minutes in all.
+The table goes to standard output, `bench.json` to the working directory, progress to standard error. About fifteen minutes in all.
 """
 
 from __future__ import annotations
@@ -18,12 +18,10 @@ from typing import Any
 from rich.console import Console
 
 from benchmarks.driver import Contender, compare, running, take_turns
+from benchmarks.native import FLOWER, PFL, PLAIN, native_rows
 from benchmarks.results import Row, table, write
 
 OURS = Contender(name="sordino", module="benchmarks.ours")
-PLAIN = Contender(name="plain torch loop", module="benchmarks.peers.plain")
-PFL = Contender(name="pfl-research", module="benchmarks.peers.pfl_research", needs="pfl")
-FLOWER = Contender(name="Flower on Ray", module="benchmarks.peers.flower", needs="flwr")
 
 NOISY = Contender(name="sordino, noisy-sgd", module="benchmarks.noisy")
 OPACUS = Contender(name="Opacus", module="benchmarks.peers.opacus_steps", needs="opacus")
@@ -111,6 +109,19 @@ def scaling_rows(options: argparse.Namespace, tell: Tell) -> Iterator[Row]:
         yield row(f"round of {size} out of 1,000 clients", f"{size // 2} out of 1,000", *pair, "s", at_most=2.1)
 
 
+def growth_rows(options: argparse.Namespace, tell: Tell) -> Iterator[Row]:
+    """Seconds per round of the native engine, with clients, steps and parameters doubled and doubled again."""
+    tell("growth: native rounds")
+    found = {(entry["clients"], entry["steps"], entry["width"]): entry["seconds"] for entry in answer("benchmarks.growth")["rounds"]}
+    base = min(found)
+    for place, what in enumerate(("clients", "steps", "hidden units")):
+        for factor in (2, 4):
+            larger, smaller = (tuple(size * (f if i == place else 1) for i, size in enumerate(base)) for f in (factor, factor // 2))
+            name = f"native round, {larger[place]} {what}"
+            pair = found[larger], found[smaller]
+            yield replace(row(name, f"{smaller[place]} {what}", *pair, "s", at_most=2.2), engine="native kernel, 1 thread")
+
+
 def accounting_rows(options: argparse.Namespace, tell: Tell) -> Iterator[Row]:
     """Seconds to price 10,000 subsampled steps."""
     tell("accounting: 10,000 steps of subsampled noisy SGD")
@@ -132,7 +143,15 @@ def answer(module: str) -> dict[str, Any]:
         return server.answer()
 
 
-SECTIONS = {"torch": torch_rows, "noisy": noisy_rows, "memory": memory_rows, "scaling": scaling_rows, "accounting": accounting_rows}
+SECTIONS = {
+    "torch": torch_rows,
+    "noisy": noisy_rows,
+    "native": lambda options, tell: native_rows(options, tell, is_installed),
+    "growth": growth_rows,
+    "memory": memory_rows,
+    "scaling": scaling_rows,
+    "accounting": accounting_rows,
+}
 
 
 def main() -> None:

@@ -31,11 +31,12 @@ class Failed(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Contender:
-    """A module of this package that is run as a process, and the package that it needs besides Sordino."""
+    """A module of this package that is run as a process with some options, and the package that it needs besides Sordino."""
 
     name: str
     module: str
     needs: str | None = None
+    options: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,7 +90,7 @@ def running(contender: Contender, *arguments: str) -> Iterator[Server]:
     """A contender's process, ended together with all that it started."""
     with tempfile.TemporaryDirectory(prefix="sordino-bench-") as folder:
         errors = Path(folder) / "stderr"
-        command = [sys.executable, "-m", contender.module, *arguments]
+        command = [sys.executable, "-m", contender.module, *contender.options, *arguments]
         with errors.open("w") as log:
             process = subprocess.Popen(command, cwd=ROOT, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log)
         try:

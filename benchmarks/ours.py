@@ -1,17 +1,18 @@
-"""Sordino's torch engine with two workers, with evaluation off."""
+"""Sordino with evaluation off, by the engine and with the workers that are asked for."""
 
 from __future__ import annotations
 
-from benchmarks.serving import asked_steps, serve
-from benchmarks.workload import CLIENTS, RECORDS, SHAPE, Federation, dataset, protocol, records
+from benchmarks.serving import asked, serve
+from benchmarks.workload import CLIENTS, RECORDS, Federation, dataset, protocol, records
 
 
 def main() -> None:
-    steps = asked_steps()
-    images, labels = records()
-    data = dataset(images.reshape(CLIENTS * RECORDS, *SHAPE), labels.reshape(-1))
-    with Federation(protocol(steps=steps), data) as federation:
-        serve(federation.round, client_steps=CLIENTS * steps)
+    work = asked()
+    values, labels = records(work.model)
+    data = dataset(values.reshape(CLIENTS * RECORDS, *values.shape[2:]), labels.reshape(-1))
+    plan = protocol(steps=work.steps, model=work.model)
+    with Federation(plan, data, engine=work.engine, workers=work.workers) as federation:
+        serve(federation.round, client_steps=CLIENTS * work.steps)
 
 
 if __name__ == "__main__":

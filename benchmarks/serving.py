@@ -7,6 +7,7 @@ import json
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
 MARK = "@"  # begins a line that is meant for the driver; a library may print what it likes besides
 
@@ -32,11 +33,24 @@ def serve(work: Callable[[], object], *, client_steps: int) -> None:
         say(rate=done / elapsed)
 
 
-def asked_steps() -> int:
-    """The number of local steps K that the driver asks a contender for."""
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """What the driver asks a contender for: local steps K of a model, and for those that can choose, an engine and its workers."""
+
+    steps: int
+    model: str
+    engine: str
+    workers: int
+
+
+def asked() -> Work:
+    """The work that the command line names."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, required=True)
-    return int(parser.parse_args().steps)
+    parser.add_argument("--model", default="lenet5")
+    parser.add_argument("--engine", default="torch")
+    parser.add_argument("--workers", type=int, default=2)
+    return Work(**vars(parser.parse_args()))
 
 
 def rounds_at_once(steps: int) -> int:

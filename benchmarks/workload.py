@@ -1,4 +1,4 @@
-"""The work that every contender does: Noisy-FedAvg of LeNet-5 on random images, and what a round of Sordino is."""
+"""The work that every contender does: Noisy-FedAvg of a network on random records, and what a round of Sordino is."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from torch import nn
 
 from sordino import Constant, Data, Dataset, Everyone, FedAvg, FixedSize, Gaussian, Model, Protocol
-from sordino.engines.torch_engine import TorchEngine
+from sordino.engines.choice import choose
 from sordino.federation.aggregation import aggregate, upload_weights
 from sordino.federation.models import build_model
 from sordino.federation.participation import participants
@@ -20,18 +20,20 @@ RATE, CLIP, SIGMA = 0.1, 1.0, 0.01
 MULTIPLIER = 1.0  # of noisy-sgd
 SHAPE, CLASSES = (1, 28, 28), 10
 WORKERS = 2
+# The records that every model is trained on.
+SHAPES: dict[str, tuple[int, ...]] = {"lenet5": SHAPE, "prifedsync-mnist": SHAPE, "mlp": (64,), "logistic": (784,)}
 
 
-def records(clients: int = CLIENTS) -> tuple[np.ndarray, np.ndarray]:
-    """Random images and labels for every client: (clients, records, 1, 28, 28) in float32 and (clients, records)."""
+def records(model: str = "lenet5", clients: int = CLIENTS) -> tuple[np.ndarray, np.ndarray]:
+    """Random records and labels for every client: (clients, records, ...) in float32 and (clients, records)."""
     generator = np.random.default_rng(0)
-    images = generator.standard_normal((clients, RECORDS, *SHAPE), dtype=np.float32)
-    return images, generator.integers(0, CLASSES, (clients, RECORDS))
+    values = generator.standard_normal((clients, RECORDS, *SHAPES[model]), dtype=np.float32)
+    return values, generator.integers(0, CLASSES, (clients, RECORDS))
 
 
-def lenet5() -> nn.Module:
-    """The model of all contenders, 44,426 parameters."""
-    return build_model("lenet5", SHAPE, CLASSES, seed=0)
+def network(model: str) -> nn.Module:
+    """The model of all contenders."""
+    return build_model(model, SHAPES[model], CLASSES, seed=0)
 
 
 def dataset(images: np.ndarray, labels: np.ndarray) -> Dataset:
@@ -42,7 +44,9 @@ def dataset(images: np.ndarray, labels: np.ndarray) -> Dataset:
     return Dataset(name="random", x_train=images, y_train=labels, **test, classes=classes, scale=np.asarray(scale))
 
 
-def protocol(*, steps: int, clients: int = CLIENTS, participants: int | None = None, data: str = "random") -> Protocol:
+def protocol(
+    *, steps: int, clients: int = CLIENTS, participants: int | None = None, data: str = "random", model: str = "lenet5"
+) -> Protocol:
     """The training of all contenders; everyone takes part unless a number of participants is given."""
     return Protocol(
         seed=1,
@@ -52,20 +56,20 @@ def protocol(*, steps: int, clients: int = CLIENTS, participants: int | None = N
         noise=Gaussian(sigma=SIGMA),
         participation=Everyone() if participants is None else FixedSize(size=participants),
         data=Data(name=data),
-        model=Model(name="lenet5"),
+        model=Model(name=model),
     )
 
 
 class Federation:
-    """A training by the torch engine, round by round: who takes part is drawn, the participants train and upload, the server aggregates.
+    """A training by one of the engines, round by round: who takes part is drawn, the participants train and upload, the server aggregates.
     Nothing is scored and nothing is kept on disk. It holds worker processes: use it as a context.
     """
 
-    def __init__(self, plan: Protocol, data: Dataset, *, workers: int = WORKERS) -> None:
+    def __init__(self, plan: Protocol, data: Dataset, *, engine: str = "torch", workers: int = WORKERS) -> None:
         self._setup = prepare(plan, data=data)
         self._weights = self._setup.initial_weights()
         self._rounds = 0
-        self._engine = TorchEngine(self._setup, workers=workers)
+        self._engine = choose(self._setup, engine).start(self._setup, workers=workers, device="cpu")
 
     def __enter__(self) -> Federation:
         return self

@@ -7,6 +7,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from sordino import audit as audit
+    from sordino.audit.verdict import Finding as Finding
     from sordino.engines.training import resume as resume
     from sordino.engines.training import train as train
     from sordino.federation.data import Dataset as Dataset
@@ -62,17 +64,20 @@ _HOME = {
     "sordino.federation.data": "Dataset",
     "sordino.federation.run": "Run",
     "sordino.engines.training": "resume train",
+    "sordino.audit.verdict": "Finding",
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names.split()}
 
-__all__ = sorted(_MODULE_OF)  # noqa: PLE0605
+__all__ = sorted([*_MODULE_OF, "audit"])  # noqa: PLE0605
 
 
 def __getattr__(name: str) -> Any:
+    if name == "audit":  # a room that can be called
+        return import_module("sordino.audit")
     if name not in _MODULE_OF:
         raise AttributeError(f"module 'sordino' has no attribute {name!r}")
     return getattr(import_module(_MODULE_OF[name]), name)
 
 
 def __dir__() -> list[str]:
-    return sorted(_MODULE_OF)
+    return __all__

@@ -5,19 +5,21 @@ Rooms that need torch are imported inside the commands, so that `sordino --versi
 
 from __future__ import annotations
 
+import functools
 import signal
 import sys
 from dataclasses import replace
-from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import click
 import typer
 
-from sordino.protocol import NoisySgd, Protocol, SordinoError, UserError, dumps, loads, overridden, read, schema
-from sordino.ui.console import facts_table, messages, percent, print_json, results
+from sordino.protocol import NoisySgd, Protocol, SordinoError, UserError, dumps, schema
+from sordino.ui.audit import audit, resume_audit
+from sordino.ui.console import INTERRUPTED, Stopped, facts_table, messages, percent, print_json, results
 from sordino.ui.papers import app as papers
+from sordino.ui.sources import EXAMPLE, example_text, protocol_from
 
 if TYPE_CHECKING:
     from sordino.federation.run import Run
@@ -33,9 +35,7 @@ app = typer.Typer(
 )
 
 app.add_typer(papers, name="papers")
-
-EXAMPLE = "digits"
-INTERRUPTED = 130  # what shells expect after Ctrl-C
+app.command()(audit)
 
 File = Annotated[Path | None, typer.Argument(metavar="[PROTOCOL.toml]", help="Protocol file; without it, the built-in example.")]
 Sets = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override one key, such as noise.sigma=0.5.")]
@@ -59,7 +59,7 @@ def train(
     protocol: File = None,
     sets: Sets = None,
     out: Annotated[Path | None, typer.Option(metavar="RUN", help="Run folder; by default runs/<name>-<n>.")] = None,
-    engine: Annotated[str, typer.Option(help="auto or torch.")] = "auto",
+    engine: Annotated[str, typer.Option(help="auto, torch or native.")] = "auto",
     repeats: Annotated[int, typer.Option(min=1, help="Train with this many seeds; shows mean and spread.")] = 1,
     workers: Workers = None,
     device: Device = "cpu",
@@ -69,14 +69,12 @@ def train(
     """Train a federation and keep the run in a folder."""
     from sordino.ui.summary import as_document, mean_and_spread, repeats_table, summary
 
-    if engine not in ("auto", "torch"):
-        raise UserError(f"--engine {engine!r}: expected auto or torch.")
     plan = protocol_from(protocol, sets)
     runs = []
     for repeat in range(repeats):
         seeded = plan if repeats == 1 else replace(plan, seed=(plan.seed or 0) + repeat)
         place = out if out is None or repeats == 1 else out / f"seed-{seeded.seed}"
-        runs.append(trained(seeded, place, workers, device, evaluate_every))
+        runs.append(trained(seeded, place, engine, workers, device, evaluate_every))
         if not json and repeats == 1:
             results.print(summary(runs[-1]))
     if repeats > 1 and not json:
@@ -86,9 +84,10 @@ def train(
     raise_if_out_of_budget(runs)
 
 
-def trained(protocol: Protocol, out: Path | None, workers: int | None, device: str, every: int | None) -> Run:
+def trained(protocol: Protocol, out: Path | None, engine: str, workers: int | None, device: str, every: int | None) -> Run:
     """Train with the live display; after Ctrl-C say how to go on."""
     from sordino.engines import train
+    from sordino.federation.folder import RunFolder
     from sordino.federation.setup import Setup
     from sordino.ui.prices import cap_lines, spent_after
     from sordino.ui.progress import TrainingProgress
@@ -100,6 +99,9 @@ def trained(protocol: Protocol, out: Path | None, workers: int | None, device: s
         def start(setup: Setup, folder: Path) -> None:
             where.append(folder)
             messages.print(f"Training {described(setup.protocol)}. Run folder: {folder}", soft_wrap=True)
+            facts = RunFolder(folder).facts()
+            if engine == "auto" and facts["engine"] != "native":
+                say_once(f"Engine: {facts['engine']}; {facts['engine_reason']}.")
             for line in cap_lines(setup.protocol, setup.sizes.tolist()):
                 messages.print(line, soft_wrap=True)
             plan, sizes = setup.protocol, setup.sizes.tolist()
@@ -107,20 +109,36 @@ def trained(protocol: Protocol, out: Path | None, workers: int | None, device: s
 
         try:
             return train(
-                protocol, folder=out, workers=workers, device=device, evaluate_every=every, on_start=start, on_round=progress.advance
+                protocol,
+                folder=out,
+                engine=engine,
+                workers=workers,
+                device=device,
+                evaluate_every=every,
+                on_start=start,
+                on_round=progress.advance,
             )
         except KeyboardInterrupt:
             raise Stopped(where[0] if where and where[0].exists() else None) from None
 
 
+@functools.cache
+def say_once(text: str) -> None:
+    """Say something that would be the same in every run of a command."""
+    messages.print(text, soft_wrap=True)
+
+
 @app.command()
 def resume(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run that was interrupted.")],
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run or an audit that was interrupted.")],
     workers: Workers = None,
     device: Device = "cpu",
     json: Json = False,
 ) -> None:
-    """Go on with a run that was interrupted; with seeded noise it ends as if it had never been."""
+    """Go on with a run or an audit that was interrupted; with seeded noise it ends as if it had never been."""
+    if (run / "audit.json").exists():
+        resume_audit(run, workers, json)
+        return
     from sordino.engines import resume
     from sordino.federation.folder import RunFolder
     from sordino.federation.setup import Setup
@@ -350,30 +368,6 @@ def evaluate(
             middle = f"mean {percent(sum(shares) / len(shares))}, worst {percent(shares[0])}, best {percent(shares[-1])}"
             rows.append((whose, f"{len(shares)} clients, each on its own label distribution: {middle}"))
     results.print(facts_table(rows))
-
-
-class Stopped(SordinoError):
-    """Ctrl-C, after everything was put in order."""
-
-    exit_code = INTERRUPTED
-
-    def __init__(self, run: Path | None) -> None:
-        go_on = f" Go on with: sordino resume {run}" if run is not None else " Nothing was written."
-        super().__init__("stopped." + go_on)
-
-
-def protocol_from(file: Path | None, sets: list[str] | None) -> Protocol:
-    """The protocol of a file, or of the built-in example, with overrides."""
-    return read(file, sets or []) if file is not None else overridden(loads(example_text(EXAMPLE)), sets or [])
-
-
-def example_text(name: str) -> str:
-    """A protocol file that ships with the package."""
-    folder = files("sordino") / "examples"
-    known = sorted(entry.name.removesuffix(".toml") for entry in folder.iterdir() if entry.name.endswith(".toml"))
-    if name not in known:
-        raise UserError(f"--from {name!r}: there is no such example. There are: {', '.join(known)}.")
-    return (folder / f"{name}.toml").read_text(encoding="utf-8")
 
 
 def draw(protocol: Protocol, picture: Path) -> None:

@@ -21,8 +21,8 @@ from flwr.simulation import run_simulation
 from torch import nn
 from torch.nn import functional
 
-from benchmarks.serving import asked_steps, rounds_at_once, serve
-from benchmarks.workload import BATCH, CLIENTS, CLIP, RATE, RECORDS, SIGMA, WORKERS, lenet5, records
+from benchmarks.serving import asked, rounds_at_once, serve
+from benchmarks.workload import BATCH, CLIENTS, CLIP, RATE, RECORDS, SIGMA, WORKERS, network, records
 
 
 @functools.cache
@@ -36,7 +36,7 @@ def train(message: Message, context: Context) -> Message:
     """A client's round."""
     torch.set_num_threads(1)
     images, labels = (tensor[int(context.node_config["partition-id"])] for tensor in tensors())
-    net = lenet5()
+    net = network("lenet5")
     net.load_state_dict(message.content["arrays"].to_torch_state_dict())
     optimizer = torch.optim.SGD(net.parameters(), lr=RATE)
     for _ in range(int(message.content["config"]["steps"])):
@@ -51,14 +51,14 @@ def train(message: Message, context: Context) -> Message:
 
 def main() -> None:
     logging.getLogger("flwr").setLevel(logging.ERROR)
-    steps = asked_steps()
+    steps = asked().steps
     rounds = rounds_at_once(steps)
     client, server = ClientApp(), ServerApp()
     client.train()(train)
 
     @server.main()
     def serve_rounds(grid: Grid, context: Context) -> None:
-        arrays = ArrayRecord(lenet5().state_dict())
+        arrays = ArrayRecord(network("lenet5").state_dict())
 
         def some_rounds() -> None:
             averaging = FedAvg(fraction_train=1.0, fraction_evaluate=0.0, min_train_nodes=CLIENTS, min_available_nodes=CLIENTS)

@@ -20,16 +20,16 @@ from pfl.privacy import CentrallyAppliedPrivacyMechanism, GaussianMechanism
 from torch import Tensor, nn
 from torch.nn import functional
 
-from benchmarks.serving import asked_steps, rounds_at_once, serve
-from benchmarks.workload import BATCH, CLIENTS, CLIP, RATE, RECORDS, SIGMA, lenet5, records
+from benchmarks.serving import asked, rounds_at_once, serve
+from benchmarks.workload import BATCH, CLIENTS, CLIP, RATE, RECORDS, SIGMA, network, records
 
 
 class Net(nn.Module):
-    """LeNet-5 with the methods that pfl asks a model for."""
+    """The network with the methods that pfl asks a model for."""
 
-    def __init__(self) -> None:
+    def __init__(self, model: str) -> None:
         super().__init__()
-        self.net = lenet5()
+        self.net = network(model)
 
     def loss(self, images: Tensor, labels: Tensor, eval: bool = False) -> Tensor:
         self.train(not eval)
@@ -49,15 +49,16 @@ class Batches(PyTorchTensorDataset):
 
 
 def main() -> None:
-    steps = asked_steps()
+    work = asked()
+    steps = work.steps
     rounds = rounds_at_once(steps)
     torch.set_num_threads(1)
     logging.disable(logging.WARNING)
     set_framework_module(pytorch_ops)
-    images, labels = (torch.from_numpy(array) for array in records())
+    images, labels = (torch.from_numpy(array) for array in records(work.model))
     users = {str(client): (images[client], labels[client]) for client in range(CLIENTS)}
     data = FederatedDataset(lambda user: Batches(users[user], user_id=user), get_user_sampler("minimize_reuse", list(users)))
-    net = Net()
+    net = Net(work.model)
     model = PyTorchModel(net, local_optimizer_create=torch.optim.SGD, central_optimizer=torch.optim.SGD(net.parameters(), lr=1.0))
     mechanism = CentrallyAppliedPrivacyMechanism(GaussianMechanism(CLIP, SIGMA))
     backend = SimulatedBackend(training_data=data, val_data=data, postprocessors=[mechanism])

@@ -6,15 +6,16 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from benchmarks.serving import asked_steps, serve
-from benchmarks.workload import BATCH, CLIENTS, CLIP, RATE, RECORDS, SIGMA, lenet5, records
+from benchmarks.serving import asked, serve
+from benchmarks.workload import BATCH, CLIENTS, CLIP, RATE, RECORDS, SIGMA, network, records
 
 
 def main() -> None:
-    steps = asked_steps()
+    work = asked()
+    steps = work.steps
     torch.set_num_threads(1)
-    images, labels = (torch.from_numpy(array) for array in records())
-    net = lenet5()
+    images, labels = (torch.from_numpy(array) for array in records(work.model))
+    net = network(work.model)
     optimizer = torch.optim.SGD(net.parameters(), lr=RATE)
 
     def train(client: int) -> None:

@@ -6,96 +6,112 @@ has seen, and knows what an upload would be without noise on either data set; on
 
 from __future__ import annotations
 
-import numpy as np
+from typing import Protocol as Interface
 
-from sordino.audit.worst_case import Pair
+import numpy as np
+from torch import Tensor
+
 from sordino.federation.aggregation import upload_weights
-from sordino.federation.many import ManyClients, ManyRound
+from sordino.federation.many import ManyRound
+from sordino.federation.setup import Setup
 from sordino.protocol import Mean, View
 
 
+class LocalModels(Interface):
+    """Who can say what a client's model is after its steps, without noise, in one training or in many at once."""
+
+    like: np.ndarray  # for each client, the first one whose models are the same
+
+    def trained(self, *, client: int, round: int, weights: np.ndarray, first: int) -> Tensor:
+        """The client's models, one training a row; `first` is the number of the training in the first row."""
+
+
 class Adversary:
-    """Scores many trainings by what one view shows of them; a high score speaks for the neighbour.
+    """Scores trainings by what one view shows of them; a high score speaks for the neighbour.
 
     It holds the scores so far: let it see the rounds in order, then read `scores`.
+
+    Args:
+        setup: the federation, with either data set.
+        attacked: the client whose unit differs.
+        clients: local models on the data set and on its neighbour.
+        view: what is seen.
+        trainings: the numbers of the trainings that are scored.
+        direction: along which the last model is read, for who sees nothing else.
     """
 
-    def __init__(self, pair: Pair, view: View, trainings: range) -> None:
-        self._pair, self._view, self._first = pair, view, trainings.start
-        self._clients = ManyClients(pair.zero), ManyClients(pair.one)
-        self._shares = upload_weights(pair.zero.protocol.aggregation, pair.zero.sizes)
-        self._sums = np.zeros(len(trainings))
-        self._direction: np.ndarray | None = None
-        self._last = np.zeros((len(trainings), 1))
-
-    @property
-    def scores(self) -> np.ndarray:
-        """One number per training."""
-        if self._view != View.FINAL or self._direction is None:
-            return self._sums
-        length = float(np.linalg.norm(self._direction))
-        return self._last @ (self._direction / (length if length > 0 else 1.0))
+    def __init__(
+        self,
+        setup: Setup,
+        attacked: int,
+        clients: tuple[LocalModels, LocalModels],
+        view: View,
+        trainings: range,
+        direction: np.ndarray | None = None,
+    ) -> None:
+        self._protocol, self._attacked, self._clients, self._view = setup.protocol, attacked, clients, view
+        self._first, self._direction = trainings.start, direction
+        self._shares = upload_weights(setup.protocol.aggregation, setup.sizes)
+        self.scores = np.zeros(len(trainings))
 
     def see(self, seen: ManyRound) -> None:
         """Take in one round."""
-        low, high = (clients.trained(client=self._pair.attacked, round=seen.round, weights=seen.before, first=self._first).numpy()
-                     for clients in self._clients)  # fmt: skip
-        difference, middle = high - low, (high + low) / 2
-        if self._view == View.FINAL:
-            # The last model is read along the direction in which the two data sets pull.
-            pull = difference.sum(axis=0)
-            self._direction = pull if self._direction is None else self._direction + pull
-            self._last = seen.after.astype(np.float64)
-        elif self._view == View.SERVER:
-            upload = seen.uploads[self._pair.attacked]
-            self._sums += seen.present[:, self._pair.attacked] * self._ratio(upload - middle, difference, 1.0)
+        if self._direction is not None:
+            self.scores = seen.after.astype(np.float64) @ self._direction  # of the last model, once all rounds were seen
+            return
+        low, high = (
+            clients.trained(client=self._attacked, round=seen.round, weights=seen.before, first=self._first).numpy().astype(np.float64)
+            for clients in self._clients
+        )
+        if self._view == View.SERVER:
+            ratio = self._ratio(seen.uploads[self._attacked] - (high + low) / 2, high - low, 1.0)
+            self.scores += seen.present[:, self._attacked] * ratio
         else:
-            self._see_model(seen, difference, middle)
+            self._see_model(seen, high - low, (high + low) / 2)
 
     def _see_model(self, seen: ManyRound, difference: np.ndarray, middle: np.ndarray) -> None:
         """Every global model, minus what the colluders know of it: the noise that they added themselves."""
-        rule, attacked = self._pair.zero.protocol.aggregation, self._pair.attacked
+        rule, attacked = self._protocol.aggregation, self._attacked
         mixing = rule.mixing if isinstance(rule, Mean) else 1.0
         weights = seen.present * self._shares
         shares = weights / np.maximum(weights.sum(axis=1, keepdims=True), 1e-300)
         colluders = self._colluders()
         rest = seen.after - (1 - mixing) * seen.before.astype(np.float64) - mixing * shares[:, [attacked]] * middle
-        for like, models in self.expected_models(seen).items():
-            group = [c for c in range(shares.shape[1]) if self._clients[0].alike.like[c] == like and c != attacked]
+        for like, group in self._others(seen.present).items():
+            models = self._clients[0].trained(client=like, round=seen.round, weights=seen.before, first=self._first).numpy()
             rest -= mixing * shares[:, group].sum(axis=1, keepdims=True) * models
             for colluder in set(group) & colluders:
                 rest -= mixing * shares[:, [colluder]] * (seen.uploads[colluder] - models)
         honest = [c for c in range(shares.shape[1]) if c not in colluders]
         spread = mixing**2 * np.square(shares[:, honest]).sum(axis=1)
-        self._sums += self._ratio(rest, mixing * shares[:, [attacked]] * difference, spread)
+        self.scores += self._ratio(rest, mixing * shares[:, [attacked]] * difference, spread)
 
-    def expected_models(self, seen: ManyRound) -> dict[int, np.ndarray]:
-        """Models without noise of the clients that are not attacked, by the first client of each kind."""
-        clients, attacked = self._clients[0], self._pair.attacked
-        kinds = {int(clients.alike.like[c]) for c in range(len(clients.alike.like)) if c != attacked}
-        return {
-            like: clients.trained(client=like, round=seen.round, weights=seen.before, first=self._first).numpy() for like in sorted(kinds)
-        }
+    def _others(self, present: np.ndarray) -> dict[int, list[int]]:
+        """The clients that took part somewhere and are not attacked, in groups of equal models."""
+        groups: dict[int, list[int]] = {}
+        for client in np.flatnonzero(present.any(axis=0)).tolist():
+            if client != self._attacked:
+                groups.setdefault(int(self._clients[0].like[client]), []).append(client)
+        return groups
 
     def _colluders(self) -> set[int]:
         """The attacked client's worst enemies: those with the largest shares."""
-        others = [c for c in np.argsort(-self._shares, kind="stable").tolist() if c != self._pair.attacked]
+        others = [c for c in np.argsort(-self._shares, kind="stable").tolist() if c != self._attacked]
         return set(others[: self._view.colluders])
 
     def _ratio(self, rest: np.ndarray, difference: np.ndarray, spread: np.ndarray | float) -> np.ndarray:
         """The logarithm of the likelihood ratio of two normal laws with equal spread, whose means lie `difference` apart around 0."""
-        variance = spread * self._pair.zero.protocol.noise.sigma**2
+        variance = spread * self._protocol.noise.sigma**2
         ratio = np.einsum("nd,nd->n", rest, difference)
         return np.asarray(ratio / np.where(np.asarray(variance) > 0, variance, 1.0))
 
 
-def residuals(setup_clients: ManyClients, seen: ManyRound, count: int, first: int) -> np.ndarray:
+def residuals(clients: LocalModels, seen: ManyRound, count: int, first: int) -> np.ndarray:
     """What is left of the uploads of the first trainings when the known models are taken away: (trainings, clients, parameters)."""
-    like = setup_clients.alike.like
     models = {
-        int(kind): setup_clients.trained(client=int(kind), round=seen.round, weights=seen.before[:count], first=first).numpy()
-        for kind in np.unique(like)
+        int(kind): clients.trained(client=int(kind), round=seen.round, weights=seen.before[:count], first=first).numpy()
+        for kind in np.unique(clients.like)
     }
-    left = np.stack([seen.uploads[c, :count] - models[int(like[c])] for c in range(len(like))], axis=1)
+    left = np.stack([seen.uploads[c, :count] - models[int(like)] for c, like in enumerate(clients.like)], axis=1)
     left[~seen.present[:count]] = np.nan
     return left

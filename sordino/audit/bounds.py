@@ -19,6 +19,7 @@ from sordino.protocol import InvalidValue, UserError
 
 CONFIDENCE = 0.95  # of the numbers shown
 REFUTING = 0.9999  # of "refuted"
+FIRM = 1 - (1 - REFUTING) / 2  # of each of the two tests that may refute
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -94,7 +95,7 @@ def measured(scores: Scores, goal: str, confidence: float = CONFIDENCE, delta: f
         thresholds = thresholds[np.linspace(0, len(thresholds) - 1, CANDIDATES).astype(int)]
     alarms, missed = limits_at(chosen, thresholds, confidence)
     if goal == "mu":
-        worth = -ndtri(alarms) - ndtri(missed)
+        worth = favoured(chosen, thresholds, -ndtri(alarms) - ndtri(missed))
     elif goal == "epsilon":
         with np.errstate(divide="ignore", invalid="ignore"):
             both = [np.log(np.maximum(1 - delta - b, 0) / a) for a, b in ((alarms, missed), (missed, alarms))]
@@ -107,6 +108,23 @@ def measured(scores: Scores, goal: str, confidence: float = CONFIDENCE, delta: f
 
 
 CANDIDATES = 20_000  # thresholds that are looked at
+STEADY = 10  # errors of either kind, below which their number in the other half is mostly luck
+CLEARLY = 1.15  # how much better than the balanced threshold another must look
+
+
+def favoured(sides: tuple[np.ndarray, np.ndarray], thresholds: np.ndarray, worth: np.ndarray) -> np.ndarray:
+    """What thresholds are worth, with those set back that look good by luck and would not keep it in the other half.
+
+    The threshold that errs equally often on both sides is the best one for a Gaussian and the steadiest for all; another must be
+    clearly better, and have errors enough of both kinds that they will recur.
+    """
+    zero, one = (np.sort(side) for side in sides)
+    alarms = len(zero) - np.searchsorted(zero, thresholds, side="left")
+    missed = np.searchsorted(one, thresholds, side="left")
+    balanced = int(np.argmin(np.maximum(alarms, missed)))
+    better = (worth > CLEARLY * max(worth[balanced], 0.0)) & (np.minimum(alarms, missed) >= STEADY)
+    better[balanced] = True
+    return np.where(better, worth, -np.inf)
 
 
 def ordered(sides: tuple[np.ndarray, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:

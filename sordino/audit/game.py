@@ -4,27 +4,88 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Protocol as Interface
 
 import numpy as np
 import torch
 
 from sordino.audit.adversary import Adversary, residuals
-from sordino.audit.worst_case import Pair, worst_pair
+from sordino.audit.worst_case import Pair, without_noise, worst_pair
+from sordino.engines.torch_engine import single_threaded
 from sordino.federation.many import ManyClients, rounds_of_many
 from sordino.federation.randomness import LANES, Key
 from sordino.protocol import Protocol, View
 
 CHUNK = 2048  # trainings that run side by side; divides LANES
+REHEARSED = 256  # silent trainings that say where the last model ends
 RESIDUALS = 500_000  # noise values that are kept for the residual test
 
 
 @dataclass(frozen=True, kw_only=True)
-class Game:
-    """What is played: which protocol, seen by whom, how often. Everything else follows from it, so a game can be taken up again.
+class Chunk:
+    """Trainings that are played together: of which half and side, their place among them, and their numbers."""
+
+    half: int
+    side: int
+    start: int
+    trainings: range
+
+    @property
+    def name(self) -> str:
+        """For a file."""
+        return f"{('choosing', 'judging')[self.half]}-{self.side}-{self.start:08d}"
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Played:
+    """The scores of a chunk; the first chunks also keep what noise they saw: (trainings, rounds, clients, parameters)."""
+
+    chunk: Chunk
+    scores: np.ndarray
+    residuals: np.ndarray | None = None
+
+
+class Game(Interface):
+    """Something that can be played chunk by chunk, in any order and in any process."""
+
+    @property
+    def description(self) -> str:
+        """The two data sets, in words."""
+
+    def chunks(self) -> list[Chunk]:
+        """All its trainings."""
+
+    def prepare(self) -> None:
+        """Make what all chunks share, before processes are started."""
+
+    def play(self, chunk: Chunk) -> Played:
+        """Run the trainings of a chunk and score them."""
+
+
+def chunks_of(trainings: int, size: int) -> list[Chunk]:
+    """Both halves and both sides in chunks.
+
+    Their numbers lie far apart, and far from 0, which is the number of a training that is no audit: no draw is ever shared.
+    """
+    found = []
+    for half in (0, 1):
+        for side in (0, 1):
+            base = ((1 + half * 2 + side) << 32) * LANES
+            for start in range(0, trainings, size):
+                stop = min(start + size, trainings)
+                found.append(Chunk(half=half, side=side, start=start, trainings=range(base + start, base + stop)))
+    return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorstCaseGame:
+    """Trainings on the worst case of a protocol. Everything follows from these values, so a game can be taken up again.
 
     Attributes:
         protocol: what is trained.
@@ -52,77 +113,95 @@ class Game:
         key = Key.from_seed(self.seed)
         return worst_pair(self.protocol, self.view, self.unit, key=key, rounds=self.rounds, sizes=self.sizes)
 
-    def chunks(self) -> list[Chunk]:
-        """All trainings of the game. Halves and sides have far-apart numbers, so no draw is ever shared."""
-        found = []
-        for half in (0, 1):
-            for side in (0, 1):
-                base = ((half * 2 + side) << 32) * LANES
-                for start in range(0, self.trainings, CHUNK):
-                    stop = min(start + CHUNK, self.trainings)
-                    found.append(Chunk(half=half, side=side, start=start, trainings=range(base + start, base + stop)))
-        return found
-
-
-@dataclass(frozen=True, kw_only=True)
-class Chunk:
-    """Trainings that run side by side: of which half and side, their place among them, and their numbers."""
-
-    half: int
-    side: int
-    start: int
-    trainings: range
-
     @property
-    def name(self) -> str:
-        """For a file."""
-        return f"{('choosing', 'judging')[self.half]}-{self.side}-{self.start:08d}"
+    def description(self) -> str:
+        """The two data sets, in words."""
+        return self.pair.description
+
+    def chunks(self) -> list[Chunk]:
+        """All trainings, many side by side."""
+        return chunks_of(self.trainings, CHUNK)
+
+    @cached_property
+    def direction(self) -> np.ndarray | None:
+        """Along which the last model is read: from where it ends on the data set to where it ends on the neighbour, without noise."""
+        if self.view != View.FINAL:
+            return None
+        ends = []
+        for setup in (self.pair.zero, self.pair.one):
+            last = deque(rounds_of_many(without_noise(setup), range(REHEARSED), rounds=self.rounds, caps=self.caps), maxlen=1)
+            ends.append(last[0].after.astype(np.float64).mean(axis=0))
+        moved = ends[1] - ends[0]
+        return unit_vector(moved if np.any(moved != 0) else self._pull())
+
+    def _pull(self) -> np.ndarray:
+        """How the attacked client's first upload differs: for servers that, without noise, would not be moved by one client at all."""
+        start = np.broadcast_to(self.pair.zero.initial_weights(), (REHEARSED, self.pair.zero.initial_weights().size)).copy()
+        both = (ManyClients(setup) for setup in (self.pair.zero, self.pair.one))
+        low, high = (clients.trained(client=self.pair.attacked, round=0, weights=start, first=0).numpy() for clients in both)
+        return np.asarray((high - low).mean(axis=0))
+
+    def prepare(self) -> None:
+        """Make the pair."""
+        _ = self.pair, self.direction
+
+    def play(self, chunk: Chunk) -> Played:
+        """Run the trainings of a chunk and score them."""
+        setup = self.pair.side(chunk.side)
+        both = ManyClients(self.pair.zero), ManyClients(self.pair.one)
+        adversary = Adversary(setup, self.pair.attacked, both, self.view, chunk.trainings, self.direction)
+        keep = self._kept(setup.initial_weights().size) if chunk.half == 0 and chunk.start == 0 else 0
+        clients, noise = ManyClients(setup), []
+        for seen in rounds_of_many(setup, chunk.trainings, rounds=self.rounds, caps=self.caps):
+            adversary.see(seen)
+            if keep > 0:
+                noise.append(residuals(clients, seen, keep, chunk.trainings.start))
+        return Played(chunk=chunk, scores=adversary.scores, residuals=np.stack(noise, axis=1) if keep > 0 else None)
+
+    def _kept(self, parameters: int) -> int:
+        """Of how many trainings the noise is kept."""
+        return max(2, min(self.trainings, CHUNK, RESIDUALS // (self.rounds * self.protocol.clients * parameters)))
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Played:
-    """The scores of a chunk; the first chunk of all also keeps what noise it saw: (trainings, rounds, clients, parameters)."""
-
-    chunk: Chunk
-    scores: np.ndarray
-    residuals: np.ndarray | None = None
-
-
-def play(game: Game, chunk: Chunk) -> Played:
-    """Run the trainings of a chunk and score them."""
-    pair, setup = game.pair, game.pair.side(chunk.side)
-    adversary = Adversary(pair, game.view, chunk.trainings)
-    keep = kept_trainings(game, setup.initial_weights().size) if chunk.half == 0 and chunk.start == 0 else 0
-    clients, noise = ManyClients(setup), []
-    for seen in rounds_of_many(setup, chunk.trainings, rounds=game.rounds, caps=game.caps):
-        adversary.see(seen)
-        if keep > 0:
-            noise.append(residuals(clients, seen, keep, chunk.trainings.start))
-    return Played(chunk=chunk, scores=adversary.scores, residuals=np.stack(noise, axis=1) if keep > 0 else None)
-
-
-def kept_trainings(game: Game, parameters: int) -> int:
-    """Of how many trainings the noise is kept."""
-    return max(2, min(game.trainings, CHUNK, RESIDUALS // (game.rounds * game.protocol.clients * parameters)))
+def unit_vector(vector: np.ndarray) -> np.ndarray:
+    """The direction of a vector; zero has none and stays zero."""
+    length = float(np.linalg.norm(vector))
+    return vector / length if length > 0 else vector
 
 
 def play_all(game: Game, chunks: Sequence[Chunk], workers: int | None = None) -> Iterator[Played]:
     """Play chunks in worker processes, in the order in which they end; few are under way at a time."""
     count = workers if workers is not None else len(os.sched_getaffinity(0))
-    _ = game.pair  # made before the processes are, so that each has it
+    with single_threaded():
+        game.prepare()
     if count == 1 or len(chunks) == 1:
         for chunk in chunks:
-            yield play(game, chunk)
+            with single_threaded():
+                played = game.play(chunk)
+            yield played
         return
     context = multiprocessing.get_context("fork")
-    with ProcessPoolExecutor(count, mp_context=context, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+    with ProcessPoolExecutor(count, mp_context=context, initializer=_enter, initargs=(game,)) as pool:
         left, running = list(reversed(chunks)), set[Future[Played]]()
         try:
             while left or running:
                 while left and len(running) < count + 1:
-                    running.add(pool.submit(play, game, left.pop()))
+                    running.add(pool.submit(_play_here, left.pop()))
                 done, running = wait(running, return_when=FIRST_COMPLETED)
                 for future in done:
                     yield future.result()
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
+
+
+_here: list[Game] = []  # in a worker process: the game, which it was forked with, so that data are never copied
+
+
+def _enter(game: Game) -> None:
+    torch.set_num_threads(1)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to all processes; the parent decides
+    _here.append(game)
+
+
+def _play_here(chunk: Chunk) -> Played:
+    return _here[-1].play(chunk)

@@ -13,7 +13,8 @@ from typing import Any
 import torch
 from safetensors.torch import save as save_tensors
 
-from sordino.engines.torch_engine import TorchEngine, checked_device, worker_count
+from sordino.engines.choice import Choice, checked_engine, choose
+from sordino.engines.torch_engine import checked_device, worker_count
 from sordino.federation.folder import RunFolder, State, claimed_path, now, protocol_digest
 from sordino.federation.loop import Limits, RoundMetrics, run_rounds
 from sordino.federation.models.flat import FlatModel
@@ -39,6 +40,7 @@ def train(
     data: DataSource | None = None,
     model: ModelSource | None = None,
     folder: str | Path | None = None,
+    engine: str = "auto",
     workers: int | None = None,
     device: str = "cpu",
     evaluate_every: int | None = None,
@@ -52,7 +54,8 @@ def train(
         data: a name, a path or a `Dataset`, in place of `protocol.data.name`.
         model: a name, a module or a factory, in place of `protocol.model.name`. A module is copied, never changed.
         folder: where the run is kept; by default `runs/<data>-<n>`.
-        workers: processes that train clients; by default one per core. The result does not depend on it.
+        engine: "native", "torch", or "auto": the native engine where it can run the training, torch otherwise.
+        workers: processes (torch) or threads (native) that train clients; by default one per core. The result does not depend on it.
         device: "cpu", "cuda" or "mps".
         evaluate_every: rounds between two scorings on the public test records; 0 for none; by default about 50 in a run.
         on_start: called once, before the first round.
@@ -72,9 +75,11 @@ def train(
     """
     every = checked_every(evaluate_every, protocol.rounds)
     checked_device(device)
+    checked_engine(engine)
     setup = prepare(protocol, data=data, model=model)
     limits = limits_of(setup, ())  # a budget that affords nothing is refused before anything is written
-    facts = run_facts(setup, worker_count(workers, device), device, every)
+    choice = choose(setup, engine, device)
+    facts = run_facts(setup, choice, worker_count(workers, device), device, every)
     seeded = "fresh" if setup.protocol.noise.secure else "seeded"
     opened = Opened(protocol=protocol_digest(setup.protocol), generator=GENERATOR, noise=seeded)
     path = made_folder(folder, setup.protocol)
@@ -82,7 +87,7 @@ def train(
         try:
             place = RunFolder.create(path, setup.protocol, facts, opened)
             state = State(weights=setup.initial_weights(), round=0)
-            return carry_on(setup, place, state, limits, workers, device, on_start, on_round, model)
+            return carry_on(setup, place, state, limits, choice, workers, device, on_start, on_round, model)
         except KeyboardInterrupt:
             discard_unstarted(path)
             raise
@@ -114,10 +119,11 @@ def resume(
             on_message(message)
         setup = prepare(protocol, data=data, model=model)
         state = state if state is not None else State(weights=setup.initial_weights(), round=0)
-        refuse_changed(place, setup, state, device)
+        choice = choose(setup, "auto" if protocol.noise.secure else place.facts()["engine"], device)
+        refuse_changed(place, setup, state, choice, device)
         recover_cut_line(setup, place, state)
         limits = limits_of(setup, read_ledger(place.ledger_path).events, state.round)
-        return carry_on(setup, place, state, limits, workers, device, on_start, on_round, model)
+        return carry_on(setup, place, state, limits, choice, workers, device, on_start, on_round, model)
 
 
 def carry_on(
@@ -125,6 +131,7 @@ def carry_on(
     place: RunFolder,
     state: State,
     limits: Limits,
+    choice: Choice,
     workers: int | None,
     device: str,
     on_start: Callable[[Setup, Path], None],
@@ -133,7 +140,7 @@ def carry_on(
 ) -> Run:
     """Run the rounds that are left and write down how it ended."""
     place.cut_metrics(state.round)
-    with TorchEngine(setup, workers=workers, device=device) as engine, Ledger.resume(place.ledger_path) as ledger:
+    with choice.start(setup, workers=workers, device=device) as engine, Ledger.resume(place.ledger_path) as ledger:
         on_start(setup, place.path)
         every = place.facts()["evaluate_every"]
         state, status = run_rounds(setup, engine, place, ledger, state, limits=limits, evaluate_every=every, on_round=on_round)
@@ -203,7 +210,7 @@ def limits_of(setup: Setup, events: Sequence[Event], done: int = 0) -> Limits:
     return Limits(rounds=reach.rounds, caps=caps)
 
 
-def refuse_changed(place: RunFolder, setup: Setup, state: State, device: str) -> None:
+def refuse_changed(place: RunFolder, setup: Setup, state: State, choice: Choice, device: str) -> None:
     """A run is resumed only with the data, the model and the means it was started with, and with a ledger that pays for its rounds.
 
     Seeded noise that is drawn again over another upload would cancel in their difference.
@@ -217,13 +224,14 @@ def refuse_changed(place: RunFolder, setup: Setup, state: State, device: str) ->
         raise UserError(f"{place.ledger_path} lacks round {missing[0]}, which was run: lines were removed from it. The run is not resumed.")
     if setup.protocol.noise.secure:
         return
-    means = {"generator": GENERATOR, "torch": torch.__version__, "device": device, "model_digest": model_digest(setup)}
+    means = {"generator": GENERATOR, "torch": torch.__version__, "device": device, "kernel": choice.fingerprint}
+    means["model_digest"] = model_digest(setup)
     for name, present in means.items():
-        if facts[name] != present:
+        if facts.get(name) != present:
             what = name.replace("_digest", "")
             reason = "Its noise is seeded, and drawn again over other uploads it would hide nothing."
             raise UserError(
-                f"{place.path} was started with another {what} ({facts[name]}; here {present}). {reason} Use the same, or start anew."
+                f"{place.path} was started with another {what} ({facts.get(name)}; here {present}). {reason} Use the same, or start anew."
             )
 
 
@@ -251,7 +259,7 @@ def checked_every(every: int | None, rounds: int) -> int:
     return every
 
 
-def run_facts(setup: Setup, workers: int, device: str, every: int) -> dict[str, Any]:
+def run_facts(setup: Setup, choice: Choice, workers: int, device: str, every: int) -> dict[str, Any]:
     """What run.json says at the start."""
     research = "seeded: for research, private only while the seed is secret"
     return {
@@ -260,7 +268,9 @@ def run_facts(setup: Setup, workers: int, device: str, every: int) -> dict[str, 
         "sordino": version("sordino"),
         "python": platform.python_version(),
         "torch": torch.__version__,
-        "engine": "torch",
+        "engine": choice.name,
+        "engine_reason": choice.reason,
+        "kernel": choice.fingerprint,
         "workers": workers,
         "device": device,
         "generator": GENERATOR,

@@ -27,6 +27,7 @@ from sordino.federation.storage import pack, unpack, write_whole, writing
 from sordino.privacy.ledger import Ledger, Opened
 from sordino.privacy.ledger import read as read_ledger
 from sordino.protocol import Protocol, UserError, dumps, loads
+from sordino.protocol.documents import plain
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -188,7 +189,7 @@ def now() -> str:
 
 
 def as_json(value: Mapping[str, Any]) -> bytes:
-    return (json.dumps(value, indent=2) + "\n").encode()
+    return (json.dumps(plain(value), indent=2, allow_nan=False) + "\n").encode()
 
 
 def as_line(row: Mapping[str, Any]) -> bytes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Protocol as Interface
 
@@ -127,9 +127,7 @@ def one_round(
     tally = Tally()
     kept = given_to(protocol, state.weights, chosen, state.clients)
     uploads = tally.counted(engine.uploads(round=t, weights=state.weights, participants=chosen, kept=kept), protocol)
-    weights = aggregate(protocol.aggregation, state.weights, uploads, upload_weights(protocol.aggregation, setup.sizes[chosen]))
-    if protocol.assumptions.diameter is not None:
-        weights = projected(weights, setup.initial_weights(), protocol.assumptions.diameter)
+    weights = next_model(setup, state.weights, uploads, chosen)
     # The new model is scored on public records.
     diverged = not bool(np.isfinite(weights).all())
     score = engine.score(weights) if evaluate and not diverged else None
@@ -146,6 +144,13 @@ def one_round(
         seconds=time.perf_counter() - started,
         status="diverged" if diverged else "ok",
     )
+
+
+def next_model(setup: Setup, weights: np.ndarray, uploads: Iterable[np.ndarray], chosen: np.ndarray) -> np.ndarray:
+    """The global model that the server makes of the uploads of the chosen clients."""
+    rule, diameter = setup.protocol.aggregation, setup.protocol.assumptions.diameter
+    joined = aggregate(rule, weights, uploads, upload_weights(rule, setup.sizes[chosen]))
+    return joined if diameter is None else projected(joined, setup.initial_weights(), diameter)
 
 
 def is_evaluated(round: int, rounds: int, every: int) -> bool:

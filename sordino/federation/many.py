@@ -6,7 +6,7 @@ Everything that `loop.one_round` does to a vector is done here to a table whose 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -56,10 +56,11 @@ class ManyClients:
         self._loss = module_loss(setup.module, setup.train.y)
         self._models: Trainable | None = None
         if not isinstance(setup.protocol.local, ClippedGlm):
-            if not hasattr(setup.module, "many"):
+            many: Callable[[], Trainable] | None = getattr(setup.module, "many", None)
+            if many is None:
                 raise UserError(f"{type(setup.module).__name__} cannot be trained many times at once: its method `many` is missing.")
-            self._models = setup.module.many()
-        self.alike = alike_clients(setup)
+            self._models = many()
+        self.like, self._constant = alike_clients(setup)
 
     def trained(self, *, client: int, round: int, weights: np.ndarray, first: int) -> Tensor:
         """The client's models after its steps, in float64 and without noise.
@@ -84,7 +85,7 @@ class ManyClients:
 
     def _batches(self, client: int, round: int, rule: FedAvg, first: int, trainings: int) -> Iterator[tuple[Tensor, Tensor]]:
         part, train = self._setup.parts[client], self._setup.train
-        if rule.batch == len(part) or self.alike.constant[client]:
+        if rule.batch == len(part) or self._constant[client]:
             rows = torch.from_numpy(part[: rule.batch])
             inputs, targets = train.inputs(rows), train.y.index_select(0, rows)
             for _ in range(rule.steps):
@@ -97,28 +98,20 @@ class ManyClients:
             yield train.inputs(rows.reshape(-1)).reshape(*rows.shape, -1), train.y[rows]
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Alike:
-    """Which clients compute the same: `like` names the first such client for each, `constant` says that all its records are equal."""
-
-    like: np.ndarray
-    constant: np.ndarray
-
-
-def alike_clients(setup: Setup) -> Alike:
-    """Group clients by their records."""
-    records = setup.train.x.reshape(len(setup.train.x), -1)
-    constant = np.array(
-        [bool((records[part] == records[part[:1]]).all()) and len(set(setup.train.y[part].tolist())) == 1 for part in setup.parts]
-    )
+def alike_clients(setup: Setup) -> tuple[np.ndarray, np.ndarray]:
+    """For each client the first one that computes the same, and whether all its records are equal, so that draws do not matter."""
+    records, labels = setup.train.x.reshape(len(setup.train.x), -1), setup.train.y.reshape(len(setup.train.y), -1)
+    whole = torch.cat([records.double(), labels.double()], dim=1)
+    constant = np.array([bool((whole[part] == whole[part[:1]]).all()) for part in setup.parts])
     like = np.arange(len(setup.parts))
     seen: dict[bytes, int] = {}
+    minibatches = not isinstance(setup.protocol.local, ClippedGlm)
     for client, part in enumerate(setup.parts):
-        drawn = setup.protocol.local.batch not in (None, len(part)) and not constant[client]
-        if not drawn:
-            share = part[:1] if constant[client] and not isinstance(setup.protocol.local, ClippedGlm) else part
-            like[client] = seen.setdefault(records[share].numpy().tobytes() + setup.train.y[share].numpy().tobytes(), client)
-    return Alike(like=like, constant=constant)
+        if not minibatches or constant[client] or setup.protocol.local.batch == len(part):
+            # A minibatch of equal records is the same whatever their number.
+            told = part[:1] if minibatches and constant[client] else part
+            like[client] = seen.setdefault(whole[told].numpy().tobytes(), client)
+    return like, constant
 
 
 def rounds_of_many(
@@ -148,7 +141,7 @@ def rounds_of_many(
         uploads = np.empty((protocol.clients, *weights.shape), dtype=np.float32)
         models: dict[int, Tensor] = {}
         for client in range(protocol.clients):
-            like = int(clients.alike.like[client])
+            like = int(clients.like[client])
             if like not in models:
                 models[like] = clients.trained(client=like, round=t, weights=weights, first=trainings.start)
             stream = setup.noise_key.stream(Purpose.UPLOAD_NOISE, training=trainings.start, client=client, round=t)

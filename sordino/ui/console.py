@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import json
 import math
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
+
+from sordino.protocol import SordinoError
+from sordino.protocol.documents import plain
+
+INTERRUPTED = 130  # what shells expect after Ctrl-C
 
 # No markup and no emoji codes: names and paths of users are printed as they are.
 results = Console(highlight=False, markup=False, emoji=False)
@@ -18,19 +24,6 @@ messages = Console(stderr=True, highlight=False, markup=False, emoji=False)
 def print_json(document: Any) -> None:
     """One JSON document and nothing else; infinity is the string "inf", what is not known is null."""
     print(json.dumps(plain(document), indent=2, allow_nan=False))
-
-
-def plain(value: Any) -> Any:
-    """Values that JSON can hold."""
-    if isinstance(value, dict):
-        return {str(key): plain(inner) for key, inner in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [plain(inner) for inner in value]
-    if hasattr(value, "item"):
-        return plain(value.item())
-    if isinstance(value, float) and not math.isfinite(value):
-        return None if math.isnan(value) else "inf" if value > 0 else "-inf"
-    return value
 
 
 def facts_table(rows: list[tuple[str, str]]) -> Table:
@@ -53,3 +46,13 @@ def duration(seconds: float) -> str:
     if seconds < 100:
         return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
+
+
+class Stopped(SordinoError):
+    """Ctrl-C, after everything was put in order."""
+
+    exit_code = INTERRUPTED
+
+    def __init__(self, run: Path | None) -> None:
+        go_on = f" Go on with: sordino resume {run}" if run is not None else " Nothing was written."
+        super().__init__("stopped." + go_on)

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.table import Table
 from rich.text import Text
 
 from sordino.protocol import UserError
-from sordino.ui.console import facts_table, messages, print_json, results
+from sordino.ui.audit import AuditProgress, show
+from sordino.ui.console import Stopped, facts_table, messages, print_json, results
+
+if TYPE_CHECKING:
+    from sordino.audit.verdict import Finding
+    from sordino.papers.claims import Verdict
 
 app = typer.Typer(help="What the papers claimed, and what holds.", no_args_is_help=True)
 
@@ -40,6 +45,8 @@ def list_claims(json: Json = False) -> None:
 def check(
     claim: Annotated[str, typer.Argument(metavar="CLAIM", help="Such as convergent/theorem-3a.")],
     sets: Annotated[list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Another parameter, such as rounds=100.")] = None,
+    measure: Annotated[bool, typer.Option("--measure", help="Also train it many times and measure.")] = False,
+    trainings: Annotated[int | None, typer.Option(help="With --measure: on each side; by default as many as could refute it.")] = None,
     json: Json = False,
 ) -> None:
     """Print a claim, its counterexample, the exact value and the verdict."""
@@ -47,10 +54,28 @@ def check(
     from sordino.papers.claims import check
 
     found = check(find(claim), **parameters(sets or []))
+    finding = measured(found, trainings) if measure else None
     if json:
-        print_json(found.as_document())
+        shown = {} if finding is None else {"measured": {**finding.as_document(), "verdict": finding.claims[0].verdict}}
+        print_json({**found.as_document(), **shown})
         return
     results.print(facts_table(found.facts()))
+    if finding is not None:
+        show(finding, json=False)
+
+
+def measured(verdict: Verdict, trainings: int | None) -> Finding:
+    """Train what a claim speaks about, with the live display."""
+    from sordino.federation.folder import claimed_path
+    from sordino.papers.measured import federation_of, measure
+
+    federation_of(verdict)  # a claim that cannot be trained is refused before a folder is made
+    place = claimed_path(verdict.claim.name.rsplit("/", 1)[-1], Path("audits"))
+    with AuditProgress() as progress:
+        try:
+            return measure(verdict, place, trainings=trainings, on_start=progress.start, on_progress=progress.advance)
+        except KeyboardInterrupt:
+            raise Stopped(place) from None
 
 
 def parameters(sets: list[str]) -> dict[str, float]:

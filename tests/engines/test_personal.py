@@ -26,8 +26,10 @@ from sordino import (
     resume,
     train,
 )
+from sordino.engines.torch_engine import TorchEngine
 from sordino.federation.evaluation import evaluate_clients
 from sordino.federation.folder import RunFolder
+from sordino.federation.many import ManyClients
 from sordino.federation.models import build_model
 from sordino.federation.participation import participants
 from sordino.federation.personal import attended
@@ -195,3 +197,13 @@ def test_own_models_fit_own_labels_better(tmp_path) -> None:
     world, own = evaluate_clients(run, data), evaluate_clients(run, data, personal=True)
     assert own.mean() > 0.95
     assert own.mean() > world.mean() + 0.05
+
+
+def test_whoever_would_lose_what_clients_keep_is_refused() -> None:
+    setup = prepare(plan(), data=toy_dataset(), model="mlp")
+    with TorchEngine(setup, workers=1) as engine, pytest.raises(UserError, match="keep something"):
+        list(engine.uploads(round=0, weights=setup.initial_weights(), participants=np.arange(2)))
+    with pytest.raises(UserError, match="one by one"):
+        ManyClients(setup)
+    with pytest.raises(UserError, match="native"):
+        train(plan(local=fedavg()), data=toy_dataset(), model="mlp", engine="native")

@@ -29,7 +29,7 @@ def start_or_go_on(folder: Path, workers: int = 2, protocol=LONG) -> None:
     if (folder / "protocol.toml").exists():
         resume(folder, data=toy_dataset(), workers=workers)
     else:
-        train(protocol, data=toy_dataset(), model="mlp", folder=folder, workers=workers)
+        train(protocol, data=toy_dataset(), model="mlp", folder=folder, engine="torch", workers=workers)
 
 
 def killed_after(seconds: float, folder: Path) -> bool:
@@ -114,7 +114,7 @@ def test_the_ledger_line_is_on_disk_before_any_upload_of_its_round(tmp_path, mon
         return original(self, client=client, round=round, weights=weights)
 
     monkeypatch.setattr(ClientWork, "upload", watched)
-    train(toy_protocol(), data=toy_dataset(), model="mlp", folder=tmp_path / "a", workers=1)
+    train(toy_protocol(), data=toy_dataset(), model="mlp", folder=tmp_path / "a", engine="torch", workers=1)
     assert len(seen) == 20
     assert all(seen)
 

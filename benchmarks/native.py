@@ -1,0 +1,84 @@
+"""The native engine beside the alternatives: which work, against whom, and how much faster it has to be."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from benchmarks.driver import Contender, compare, take_turns
+from benchmarks.results import Row
+
+PLAIN = Contender(name="plain torch loop", module="benchmarks.peers.plain")
+PFL = Contender(name="pfl-research", module="benchmarks.peers.pfl_research", needs="pfl")
+FLOWER = Contender(name="Flower on Ray", module="benchmarks.peers.flower", needs="flwr")
+OPACUS = Contender(name="Opacus in a plain loop", module="benchmarks.peers.opacus_loop", needs="opacus")
+TORCH = Contender(name="torch engine, 2 workers", module="benchmarks.ours", options=("--engine", "torch"))
+NATIVE = Contender(name="native, 2 threads", module="benchmarks.ours", options=("--engine", "native"))
+NATIVE_ALONE = Contender(name="native, 1 thread", module="benchmarks.ours", options=("--engine", "native", "--workers", "1"))
+NOISY = Contender(name="native kernel, 2 threads", module="benchmarks.noisy_steps")
+NOISY_ALONE = Contender(name="native kernel, 1 thread", module="benchmarks.noisy_steps", options=("--workers", "1"))
+MATMUL = Contender(name="matmul of 1024^3", module="benchmarks.matmul")
+
+# Floating-point operations of one step of LeNet-5 on 32 images: forward, gradients of the weights, gradients of the inputs (not of
+# the first layer); a multiplication and an addition for every weight and place.
+LENET5_STEP = 48.5e6
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """Some work, and for pairs of contenders the least ratio that is wanted."""
+
+    work: str
+    model: str
+    steps: int
+    wanted: dict[tuple[Contender, Contender], float]
+
+
+COMPARISONS = (
+    Comparison(
+        work="LeNet-5, K=5",
+        model="lenet5",
+        steps=5,
+        wanted={(NATIVE, PFL): 12, (NATIVE_ALONE, PFL): 7, (NATIVE, FLOWER): 17, (NATIVE, TORCH): 6, (NATIVE, MATMUL): 0.6},
+    ),
+    Comparison(work="LeNet-5, K=50", model="lenet5", steps=50, wanted={(NATIVE, PFL): 12, (NATIVE, FLOWER): 8, (NATIVE, TORCH): 6}),
+    Comparison(
+        work="LeNet-5, clip per example, noise per step",
+        model="lenet5",
+        steps=5,
+        wanted={(NOISY, OPACUS): 25, (NOISY_ALONE, OPACUS): 13},
+    ),
+    Comparison(work="mlp 64-32-10, K=50", model="mlp", steps=50, wanted={(NATIVE, PLAIN): 60, (NATIVE, PFL): 30}),
+    Comparison(work="logistic 784-10, K=50", model="logistic", steps=50, wanted={(NATIVE, PLAIN): 20}),
+    Comparison(work="PriFedSync's MNIST CNN, K=5", model="prifedsync-mnist", steps=5, wanted={(NATIVE, PLAIN): 2.5}),
+)
+
+
+def native_rows(
+    options: argparse.Namespace, tell: Callable[[str], None], is_installed: Callable[[Contender, Callable[[str], None]], bool]
+) -> Iterator[Row]:
+    """Speed of the native engine against torch and the peers."""
+    for comparison in COMPARISONS:
+        pairs = {pair: least for pair, least in comparison.wanted.items() if is_installed(pair[1], tell)}
+        contenders = list(dict.fromkeys(contender for pair in pairs for contender in pair))
+        if not contenders:
+            continue
+        arguments = ["--steps", str(comparison.steps), "--model", comparison.model]
+        say = lambda text, work=comparison.work: tell(f"{work}: {text}")  # noqa: E731
+        turns = take_turns(contenders, arguments, turns=options.turns, seconds=options.seconds, tell=say)
+        for (ours, other), least in pairs.items():
+            if ours.name in turns and other.name in turns:
+                found = compare(turns[ours.name], turns[other.name])
+                share = LENET5_STEP if other is MATMUL else 1.0
+                yield Row(
+                    work=comparison.work,
+                    engine=ours.name,
+                    against=other.name,
+                    ratio=found.ratio * share,
+                    value=found.rate * share / (1e9 if other is MATMUL else 1),
+                    other=found.other / (1e9 if other is MATMUL else 1),
+                    unit="GFLOP/s" if other is MATMUL else "client-steps/s",
+                    at_least=least,
+                    note=f"{found.calm} of {found.turns} turns calm",
+                )

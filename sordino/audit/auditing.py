@@ -1,0 +1,295 @@
+"""`audit` and `resume_audit`: from a protocol or a run to a finding on disk."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy.special import ndtri
+
+from sordino.audit.bounds import expected_bound, trainings_needed
+from sordino.audit.canary import refuse_unknown
+from sordino.audit.folder import AuditFolder
+from sordino.audit.game import Game, WorstCaseGame, play_all
+from sordino.audit.real_game import CanaryGame
+from sordino.audit.residuals import FEWEST, ResidualReport, gaussian, residual_tests
+from sordino.audit.verdict import Claim, Finding, judged
+from sordino.federation.folder import as_json, claimed_path, now
+from sordino.federation.randomness import GENERATOR, Key
+from sordino.federation.run import Run
+from sordino.federation.setup import DataSource, ModelSource, prepare
+from sordino.federation.storage import held, write_whole, writing
+from sordino.privacy.caps import capped_rounds
+from sordino.privacy.certify import certify
+from sordino.privacy.checks import proper_delta
+from sordino.privacy.guarantee import Guarantee, rounded_up
+from sordino.privacy.spending import BudgetExceeded, afforded
+from sordino.protocol import InvalidValue, Protocol, UserError, View
+
+TRAININGS, FEWER = 5000, 500  # on each side, by default: of the worst case, and of real models or of large federations
+EFFORT = 500_000_000  # uploads that an audit makes without being asked for more
+Progress = Callable[[int, int], None]  # trainings done, of how many
+
+
+@dataclass(frozen=True, kw_only=True)
+class Subject:
+    """What is audited: a plan, or a run as it went; which rounds, with how many records each client has."""
+
+    protocol: Protocol
+    rounds: tuple[int, ...]
+    sizes: tuple[int, ...] | None = None
+    run: Path | None = None
+
+
+def subject_of(source: Protocol | str | Path) -> Subject:
+    """A protocol as far as its budget lets it go, or a finished run.
+
+    Raises:
+        UserError: the run is not finished.
+        BudgetExceeded: the budget affords no round.
+    """
+    if not isinstance(source, Protocol):
+        run = Run.load(source)
+        if run.status == "unfinished":
+            raise UserError(f"{run.folder} is not finished: finish it with `sordino resume {run.folder}`, or audit its protocol.toml.")
+        return Subject(protocol=run.protocol, rounds=tuple(run.rounds_paid), sizes=run.sizes, run=run.folder)
+    rounds, budget = source.rounds, source.privacy.budget
+    if budget is not None:
+        reach = afforded(source, budget)
+        if reach.rounds == 0:
+            raise BudgetExceeded(reach.message)
+        rounds = reach.rounds
+    return Subject(protocol=source, rounds=tuple(range(rounds)))
+
+
+def audit(
+    source: Protocol | str | Path,
+    view: str | View = View.SERVER,
+    unit: str = "record",
+    *,
+    trainings: int | None = None,
+    delta: float = 1e-5,
+    claims: tuple[Claim, ...] = (),
+    canary: str | None = None,
+    data: DataSource | None = None,
+    model: ModelSource | None = None,
+    folder: str | Path | None = None,
+    workers: int | None = None,
+    on_start: Callable[[Game, Guarantee, Path], None] = lambda game, certified, path: None,
+    on_progress: Progress = lambda done, of: None,
+) -> Finding:
+    """Play the distinguishing game and hold the result against what is promised.
+
+    Without a canary it is played on the worst case of the protocol; with one, on its own data and model.
+
+    Args:
+        source: a protocol, or the folder of a finished run.
+        view: who the adversary is.
+        unit: what differs between the two data sets: "record" or "client".
+        trainings: on each side, by which the test is judged; as many again choose it. By default 5,000, or as many as take about a
+            minute; 500 with a canary.
+        delta: where epsilon is measured.
+        claims: further promises to hold it against.
+        canary: "random", "mislabelled", "crafted", or the path of a .npz file with the arrays x and y of one record.
+        data: with a canary: in place of the protocol's.
+        model: with a canary: in place of the protocol's.
+        folder: where the audit is kept; by default `audits/<name>-<n>`.
+        workers: processes; by default one per core. The result does not depend on it.
+        on_start: called once, before the first training.
+        on_progress: called whenever trainings have ended.
+
+    Raises:
+        UserError: a view that the protocol does not have, a run that is not finished, too few trainings to conclude anything.
+
+    Example:
+        >>> audit(protocol, "final").mu_lower  # doctest: +SKIP
+        2.87
+    """
+    subject = subject_of(source)
+    if canary is not None:
+        subject = with_data(subject, canary, data, model)
+    certified = promised(subject, view, unit, delta)
+    trainings = trainings if trainings is not None else default_trainings(subject, canary)
+    refuse_too_few(trainings, certified, delta)
+    facts = {
+        "canary": canary,
+        "view": str(certified.view),
+        "unit": unit,
+        "trainings": trainings,
+        "delta": delta,
+        "seed": subject.protocol.seed if subject.protocol.seed is not None else int.from_bytes(Key.from_system().secret[:6], "little"),
+        "rounds": list(subject.rounds),
+        "sizes": list(subject.sizes) if subject.sizes is not None else None,
+        "run": str(subject.run.resolve()) if subject.run is not None else None,
+        "claims": [{"name": claim.name, "mu": claim.mu, "view": claim.view, "ours": claim.ours} for claim in claims],
+        "generator": GENERATOR,
+        "started": now(),
+    }
+    path = made_folder(folder, subject)
+    with held(path):
+        place = AuditFolder.create(path, subject.protocol, facts)
+        return carry_on(place, game_of(subject, facts, data, model), subject, workers, on_start, on_progress)
+
+
+def default_trainings(subject: Subject, canary: str | None) -> int:
+    """How many trainings on each side are run unless it is said."""
+    if canary is not None:
+        return FEWER
+    return max(FEWER, min(TRAININGS, EFFORT // (4 * subject.protocol.clients * len(set(subject.rounds)))))
+
+
+def with_data(subject: Subject, canary: str, data: DataSource | None, model: ModelSource | None) -> Subject:
+    """The subject with its data and model looked at: the protocol complete, the sizes known, the canary found."""
+    refuse_unknown(canary)
+    setup = prepare(subject.protocol, data=data, model=model)
+    return replace(subject, protocol=setup.protocol, sizes=tuple(int(size) for size in setup.sizes))
+
+
+def resume_audit(
+    folder: str | Path,
+    *,
+    data: DataSource | None = None,
+    model: ModelSource | None = None,
+    workers: int | None = None,
+    on_start: Callable[[Game, Guarantee, Path], None] = lambda game, certified, path: None,
+    on_progress: Progress = lambda done, of: None,
+) -> Finding:
+    """Go on with an audit that was interrupted; it ends as if it had never been.
+
+    Example:
+        >>> resume_audit("audits/digits-1")  # doctest: +SKIP
+    """
+    place = AuditFolder(Path(folder))
+    with held(place.path):
+        if place.facts()["generator"] != GENERATOR:
+            raise UserError(f"{place.path} was started with another generator of noise: its scores cannot be continued. Start anew.")
+        subject = recorded(place)
+        return carry_on(place, game_of(subject, place.facts(), data, model), subject, workers, on_start, on_progress)
+
+
+def recorded(place: AuditFolder) -> Subject:
+    """What the folder of an audit says is audited."""
+    facts = place.facts()
+    return Subject(
+        protocol=place.protocol(),
+        rounds=tuple(facts["rounds"]),
+        sizes=tuple(facts["sizes"]) if facts["sizes"] is not None else None,
+        run=Path(facts["run"]) if facts["run"] is not None else None,
+    )
+
+
+def carry_on(
+    place: AuditFolder,
+    game: Game,
+    subject: Subject,
+    workers: int | None,
+    on_start: Callable[[Game, Guarantee, Path], None],
+    on_progress: Progress,
+) -> Finding:
+    """Play what is left of a game and judge it."""
+    facts = place.facts()
+    certified = promised(subject, facts["view"], facts["unit"], facts["delta"])
+    game.prepare()
+    chunks = game.chunks()
+    on_start(game, certified, place.path)
+    left = place.missing(chunks)
+    total = sum(len(chunk.trainings) for chunk in chunks)
+    done = total - sum(len(chunk.trainings) for chunk in left)
+    on_progress(done, total)
+    for played in play_all(game, left, workers):
+        place.keep(played)
+        done += len(played.chunk.trainings)
+        on_progress(done, total)
+    scores, noise = place.scores(chunks)
+    claims = tuple(Claim(**claim) for claim in facts["claims"])
+    report = noise_report(subject.protocol, noise) if noise is not None else None
+    finding = judged(scores, certified, claims, facts["delta"], game.description, report)
+    finish(place, finding, subject.run)
+    return finding
+
+
+def game_of(subject: Subject, facts: Mapping[str, Any], data: DataSource | None = None, model: ModelSource | None = None) -> Game:
+    """The game that the facts of an audit describe."""
+    protocol = subject.protocol
+    sizes = subject.sizes if subject.sizes is not None else protocol_sizes(protocol)
+    caps = {own.id: capped_rounds(protocol, own, sizes[own.id] if sizes is not None else None) for own in protocol.client}
+    shared: dict[str, Any] = {
+        "protocol": protocol,
+        "view": View.parse(facts["view"]),
+        "unit": facts["unit"],
+        "trainings": facts["trainings"],
+        "seed": facts["seed"],
+        "rounds": len(set(subject.rounds)),
+        "caps": caps,
+    }
+    if facts["canary"] is not None:
+        return CanaryGame(**shared, canary=facts["canary"], data=data, model=model)
+    return WorstCaseGame(**shared, sizes=sizes)
+
+
+def protocol_sizes(protocol: Protocol) -> tuple[int, ...] | None:
+    """Records of every client, where the protocol says it."""
+    records = protocol.data.records if protocol.data is not None else None
+    return (records,) * protocol.clients if records is not None else None
+
+
+def promised(subject: Subject, view: str | View, unit: str, delta: float) -> Guarantee:
+    """The certified bound that the audit is held against."""
+    proper_delta(delta)
+    return certify(subject.protocol, view, unit, delta=delta, rounds=subject.rounds, sizes=subject.sizes)
+
+
+def refuse_too_few(trainings: int, certified: Guarantee, delta: float) -> None:
+    """Trainings that could show nothing even if the bound were attained are not worth their time."""
+    if isinstance(trainings, bool) or not isinstance(trainings, int) or trainings < 1:
+        raise InvalidValue("trainings", trainings, "a whole number of at least 1")
+    mu = certified.mu if certified.mu is not None else gaussian_like(certified, delta)
+    if mu == 0:
+        raise UserError(f"view {certified.view}: nothing is released that depends on the data, so there is nothing to audit.")
+    if expected_bound(mu, trainings) <= 0:
+        needed, good = trainings_needed(mu), trainings_needed(mu, 0.9)
+        raise UserError(
+            f"trainings = {trainings}: too few to conclude anything. Even if the certified mu = {rounded_up(mu)} were attained, they would "
+            f"be expected to show nothing. At least {needed:,} on each side are needed, {good:,} to show 90 % of it."
+        )
+
+
+def gaussian_like(certified: Guarantee, delta: float) -> float:
+    """The Gaussian parameter that reveals as much to the best balanced test as a curve of another kind."""
+    low, high = 0.0, 0.5
+    for _ in range(40):
+        middle = (low + high) / 2
+        low, high = (middle, high) if certified.beta(middle) > middle else (low, middle)
+    return float(-2 * ndtri(max(low, 1e-300)))
+
+
+def noise_report(protocol: Protocol, noise: np.ndarray) -> ResidualReport | None:
+    """The residual test of the noise that the first trainings drew; None without noise or with too little of it."""
+    taken = ~np.isnan(noise).all(axis=-1)
+    if protocol.noise.sigma == 0 or int(taken.sum()) * noise.shape[-1] < FEWEST:
+        return None
+    return residual_tests(noise, law=gaussian(protocol.noise.sigma), taken=taken)
+
+
+def made_folder(folder: str | Path | None, subject: Subject) -> Path:
+    """The folder of a new audit."""
+    if folder is None:
+        name = subject.run.name if subject.run is not None else subject.protocol.data.name if subject.protocol.data is not None else "audit"
+        return claimed_path(Path(name).stem, Path("audits"))
+    with writing(Path(folder)):
+        Path(folder).mkdir(parents=True, exist_ok=True)
+    return Path(folder)
+
+
+def finish(place: AuditFolder, finding: Finding, run: Path | None) -> None:
+    """Keep the finding in the audit's folder and, for a run, in the run's."""
+    document = {**finding.as_document(), "folder": str(place.path), "ended": now()}
+    place.close(document)
+    if run is not None and run.is_dir():
+        target = run / "audits" / f"{document['view'].replace(':', '-')}-{document['unit']}.json"
+        with writing(target):
+            target.parent.mkdir(exist_ok=True)
+            write_whole(target, as_json(document))

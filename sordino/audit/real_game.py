@@ -1,0 +1,148 @@
+"""The distinguishing game with a real model on real data: a canary in one client's records, trained one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sordino.audit.adversary import Adversary, residuals
+from sordino.audit.canary import make_canary
+from sordino.audit.game import RESIDUALS, Chunk, Played, chunks_of, unit_vector
+from sordino.audit.worst_case import Pair, without_noise
+from sordino.federation.aggregation import upload_weights
+from sordino.federation.client import ClientWork
+from sordino.federation.loop import next_model
+from sordino.federation.many import ManyRound
+from sordino.federation.participation import Attendance, participants
+from sordino.federation.randomness import Key
+from sordino.federation.setup import DataSource, ModelSource, Setup, prepare
+from sordino.protocol import Protocol, View
+
+TOGETHER = 8  # trainings of a chunk
+
+
+@dataclass(frozen=True, kw_only=True)
+class CanaryGame:
+    """Trainings with and without a canary. Everything follows from these values, so a game can be taken up again.
+
+    Attributes:
+        protocol: what is trained, on its own data and model.
+        view: what the adversary sees.
+        unit: "record": the canary replaces one record of the attacked client; "client": all of them.
+        trainings: on each side, by which the test is judged; as many again choose it.
+        seed: of all draws.
+        rounds: how many rounds are run.
+        canary: its kind, or the path of a file.
+        caps: how often clients with budgets of their own may take part.
+        data: in place of the protocol's, if they were handed over in Python.
+        model: likewise.
+    """
+
+    protocol: Protocol
+    view: View
+    unit: str
+    trainings: int
+    seed: int
+    rounds: int
+    canary: str
+    caps: Mapping[int, int] = field(default_factory=dict)
+    data: DataSource | None = None
+    model: ModelSource | None = None
+
+    @cached_property
+    def pair(self) -> Pair:
+        """The federation with its own records, and with the canary."""
+        key = Key.from_seed(self.seed)
+        setup = replace(prepare(self.protocol, data=self.data, model=self.model), key=key, noise_key=key, draw_key=key)
+        attacked = int(np.argmax(upload_weights(setup.protocol.aggregation, setup.sizes)))
+        rows = torch.from_numpy(setup.parts[attacked] if self.unit == "client" else setup.parts[attacked][:1])
+        x, y = setup.train.x.clone(), setup.train.y.clone()
+        x[rows], y[rows] = make_canary(self.canary, setup, int(rows[0]), np.random.default_rng(self.seed))
+        spread = f"all records of client {attacked}" if self.unit == "client" else f"a record of client {attacked}"
+        model = self.protocol.model.name if self.protocol.model is not None else type(setup.module).__name__
+        return Pair(
+            zero=setup,
+            one=replace(setup, train=replace(setup.train, x=x, y=y)),
+            attacked=attacked,
+            description=f"{model} with {spread} replaced by a canary ({self.canary})",
+        )
+
+    @property
+    def description(self) -> str:
+        """The two data sets, in words."""
+        return self.pair.description
+
+    @cached_property
+    def direction(self) -> np.ndarray | None:
+        """From the last model without the canary to the one with it, both without noise."""
+        if self.view != View.FINAL:
+            return None
+        ends = []
+        for setup in (self.pair.zero, self.pair.one):
+            for seen in rounds_of_one(without_noise(setup), 0, self.rounds, self.caps):
+                last = seen.after[0].astype(np.float64)
+            ends.append(last)
+        return unit_vector(ends[1] - ends[0])
+
+    def chunks(self) -> list[Chunk]:
+        """All trainings, a few at a time."""
+        return chunks_of(self.trainings, TOGETHER)
+
+    def prepare(self) -> None:
+        """Load data and model, make the canary."""
+        _ = self.pair, self.direction
+
+    def play(self, chunk: Chunk) -> Played:
+        """Run the trainings of a chunk and score them."""
+        setup, scores, noise = self.pair.side(chunk.side), [], []
+        both = Silent(self.pair.zero), Silent(self.pair.one)
+        looked_at = chunk.half == 0 and chunk.start == 0
+        for training in chunk.trainings:
+            adversary = Adversary(setup, self.pair.attacked, both, self.view, range(training, training + 1), self.direction)
+            for seen in rounds_of_one(setup, training, self.rounds, self.caps):
+                adversary.see(seen)
+                if looked_at:
+                    noise.append(residuals(both[chunk.side], seen, 1, training)[0, :, self._coordinates(seen.after.size)])
+            scores.append(adversary.scores[0])
+        kept = np.stack(noise).reshape(len(scores), self.rounds, *noise[0].shape) if looked_at else None
+        return Played(chunk=chunk, scores=np.array(scores), residuals=kept)
+
+    def _coordinates(self, parameters: int) -> slice:
+        """The coordinates whose noise is looked at: all of a small model, every so many-th of a large one."""
+        uploads = 2 * min(TOGETHER, self.trainings) * self.rounds * self.protocol.clients
+        return slice(None, None, max(1, uploads * parameters // RESIDUALS))
+
+
+class Silent:
+    """Local models without noise, one training at a time. It holds a model that every call overwrites."""
+
+    def __init__(self, setup: Setup) -> None:
+        self._setup = without_noise(setup)
+        self._works: dict[int, ClientWork] = {}
+        self.like = np.arange(setup.protocol.clients)
+
+    def trained(self, *, client: int, round: int, weights: np.ndarray, first: int) -> Tensor:
+        """The client's model after its steps, as a table of one row."""
+        if first not in self._works:
+            self._works = {first: ClientWork(replace(self._setup, training=first))}
+        return torch.from_numpy(self._works[first].upload(client=client, round=round, weights=weights[0]).vector[None])
+
+
+def rounds_of_one(setup: Setup, training: int, rounds: int, caps: Mapping[int, int]) -> Iterator[ManyRound]:
+    """One training as a table of one row, with the clients that `train` runs."""
+    setup = replace(setup, training=training)
+    work, weights, attendance = ClientWork(setup), setup.initial_weights(), Attendance(caps, (), 0)
+    for t in range(rounds):
+        chosen = attendance.admit(participants(setup.protocol, round=t, key=setup.draw_key, training=training))
+        uploads = np.zeros((setup.protocol.clients, 1, weights.size), dtype=np.float32)
+        for client in chosen.tolist():
+            uploads[client, 0] = work.upload(client=client, round=t, weights=weights).vector
+        after = next_model(setup, weights, uploads[chosen, 0], chosen)
+        present = np.isin(np.arange(setup.protocol.clients), chosen)[None]
+        yield ManyRound(round=t, before=weights[None], present=present, uploads=uploads, after=after[None])
+        weights = after

@@ -1,0 +1,138 @@
+"""What an audit found: a measured lower bound beside what was promised, and a verdict on each promise."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from sordino.audit.bounds import CONFIDENCE, FIRM, Limits, Scores, measured, most_shown
+from sordino.audit.residuals import ResidualReport
+from sordino.privacy.curves import GaussianCurve
+from sordino.privacy.guarantee import Guarantee
+
+Judgement = Literal["holds", "refuted", "not tested"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claim:
+    """Somebody's promise that the audit is held against: mu-GDP for who sees a view."""
+
+    name: str
+    mu: float
+    view: str = "final"
+    ours: bool = False  # whether a contradiction is reported by the exit code: so for what the user asks about
+
+
+@dataclass(frozen=True, kw_only=True)
+class JudgedClaim:
+    """A claim and what became of it."""
+
+    claim: Claim
+    verdict: Judgement
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """The result of an audit.
+
+    Attributes:
+        certified: the bound that is promised.
+        mu_lower: measured lower bound on mu, through the Gaussian curve; 0 where nothing was shown.
+        epsilon_lower: measured lower bound on epsilon at `delta`, free of assumptions.
+        delta: where epsilon is measured.
+        confidence: of each of the two numbers.
+        trainings: on each side, by which the test was judged.
+        most: the largest mu that so many trainings could have shown.
+        verdict: on the certified bound.
+        claims: verdicts on published or given claims.
+        residuals: what the noise was found to be, where it was looked at.
+        description: the two data sets, in words.
+
+    Example:
+        >>> from sordino import FedAvg, Constant, Gaussian, Protocol, audit
+        >>> rule = FedAvg(steps=1, batch=1, clip=1.0, schedule=Constant(rate=0.1))
+        >>> found = audit(Protocol(clients=2, rounds=3, local=rule, noise=Gaussian(sigma=0.1)), "server", trainings=500)
+        >>> found.verdict, found.mu_lower < found.certified.mu
+        ('holds', True)
+    """
+
+    certified: Guarantee
+    mu_lower: float
+    epsilon_lower: float
+    delta: float
+    trainings: int
+    most: float
+    verdict: Judgement
+    description: str
+    confidence: float = CONFIDENCE
+    claims: tuple[JudgedClaim, ...] = ()
+    residuals: ResidualReport | None = field(default=None, repr=False)
+
+    @property
+    def tightness(self) -> float | None:
+        """Measured over certified: of mu where the certificate is Gaussian, else of epsilon; None without a finite certificate."""
+        measured, promised = self.mu_lower, self.certified.mu
+        if promised is None:
+            measured, promised = self.epsilon_lower, self.certified.epsilon(self.delta)
+        return measured / promised if math.isfinite(promised) and promised > 0 else None
+
+    @property
+    def contradicted(self) -> bool:
+        """Whether something that was promised to the user is not so: the certified bound, a claim in question, or the noise itself."""
+        asked = any(judged.claim.ours and judged.verdict == "refuted" for judged in self.claims)
+        noise = self.residuals is not None and len(self.residuals.failed) > 0
+        return self.verdict == "refuted" or asked or noise
+
+    def as_document(self) -> dict[str, Any]:
+        """The audit as JSON says it."""
+        return {
+            "view": str(self.certified.view),
+            "unit": self.certified.unit,
+            "mu_lower": self.mu_lower,
+            "epsilon_lower": self.epsilon_lower,
+            "delta": self.delta,
+            "confidence": self.confidence,
+            "trainings": self.trainings,
+            "certified": self.certified.as_document(self.delta),
+            "verdict": self.verdict,
+            "claims": [{"claim": j.claim.name, "mu": j.claim.mu, "verdict": j.verdict} for j in self.claims],
+            "tightness": self.tightness,
+            "most": self.most,
+            "pair": self.description,
+            "residuals": None if self.residuals is None else residuals_document(self.residuals),
+        }
+
+
+def residuals_document(report: ResidualReport) -> dict[str, Any]:
+    """The residual test as JSON says it."""
+    failed = [{"test": test.name, "place": test.place, "found": test.found, "p": test.p} for test in report.failed]
+    return {"law": report.law, "values": report.values, "tests": len(report.tests), "failed": failed}
+
+
+def judged(
+    scores: Scores, certified: Guarantee, claims: tuple[Claim, ...], delta: float, description: str, residuals: ResidualReport | None = None
+) -> Finding:
+    """Turn scores into bounds and verdicts; "refuted" is said at 99.99 % only, by the test best for mu or the one best for epsilon."""
+    firm = [measured(scores, goal, FIRM, delta) for goal in ("mu", "epsilon")]
+    return Finding(
+        certified=certified,
+        mu_lower=measured(scores, "mu").mu,
+        epsilon_lower=measured(scores, "epsilon", delta=delta).epsilon(delta),
+        delta=delta,
+        trainings=scores.trainings,
+        most=most_shown(scores.trainings),
+        verdict="refuted" if any(limits.contradicts(certified.curve) for limits in firm) else "holds",
+        claims=tuple(JudgedClaim(claim=claim, verdict=verdict_on(claim, firm, certified, scores.trainings)) for claim in claims),
+        residuals=residuals,
+        description=description,
+    )
+
+
+def verdict_on(claim: Claim, firm: list[Limits], certified: Guarantee, trainings: int) -> Judgement:
+    """A claim about another view, or one that so few trainings could not contradict, was not tested."""
+    if claim.view != str(certified.view):
+        return "not tested"
+    if any(limits.contradicts(GaussianCurve(mu=claim.mu)) for limits in firm):
+        return "refuted"
+    return "holds" if claim.mu < most_shown(trainings, FIRM) else "not tested"

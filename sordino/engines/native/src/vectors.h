@@ -1,0 +1,238 @@
+// Vectors as wide as the machine's registers, and the few functions on them that the layers need.
+//
+// Everything is written with the vector extensions of GCC and Clang; an intrinsic stands only where a plain loop is not turned into
+// the one instruction that does it. NaN and infinity keep their meaning throughout: the build uses no -ffast-math.
+#pragma once
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <utility>
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+#define UNROLL _Pragma("GCC unroll 32")
+#define INLINE inline __attribute__((always_inline))
+#define NOINLINE __attribute__((noinline))
+#define INLINE_LAMBDA __attribute__((always_inline))
+
+namespace sordino {
+
+#if defined(__AVX512F__)
+constexpr int LANES = 16, REGISTERS = 32;
+#elif defined(__AVX2__)
+constexpr int LANES = 8, REGISTERS = 16;
+#elif defined(__aarch64__)
+constexpr int LANES = 4, REGISTERS = 32;
+#else
+constexpr int LANES = 4, REGISTERS = 16;
+#endif
+constexpr int HALF = LANES / 2;
+
+using Index = std::ptrdiff_t;
+typedef float Floats __attribute__((vector_size(LANES * 4), may_alias));
+typedef float LooseFloats __attribute__((vector_size(LANES * 4), may_alias, aligned(4)));
+typedef int32_t Ints __attribute__((vector_size(LANES * 4), may_alias));
+typedef uint32_t Words __attribute__((vector_size(LANES * 4), may_alias));
+typedef uint64_t Longs __attribute__((vector_size(LANES * 4), may_alias));
+typedef double Doubles __attribute__((vector_size(LANES * 4), may_alias));
+typedef double LooseDoubles __attribute__((vector_size(LANES * 4), may_alias, aligned(8)));
+typedef float HalfFloats __attribute__((vector_size(HALF * 4), may_alias, aligned(4)));
+typedef int32_t HalfInts __attribute__((vector_size(HALF * 4), may_alias, aligned(4)));
+
+INLINE Floats splat(float a) { return Floats{} + a; }
+INLINE Doubles splat(double a) { return Doubles{} + a; }
+INLINE Floats select(Ints mask, Floats a, Floats b) { return (Floats)(((Ints)a & mask) | ((Ints)b & ~mask)); }
+INLINE Floats kept(Floats a, Ints mask) { return (Floats)((Ints)a & mask); }  // a where the mask is set, else 0, NaN or not
+
+// Of two numbers the greater; if either is NaN, the second.
+INLINE Floats greater_of(Floats a, Floats b) {
+#if defined(__AVX512F__)
+  return (Floats)_mm512_max_ps((__m512)a, (__m512)b);
+#elif defined(__AVX2__)
+  return (Floats)_mm256_max_ps((__m256)a, (__m256)b);
+#elif defined(__x86_64__)
+  return (Floats)_mm_max_ps((__m128)a, (__m128)b);
+#else
+  return select(a > b, a, b);
+#endif
+}
+
+INLINE Doubles square_root(Doubles a) {
+#if defined(__AVX512F__)
+  return (Doubles)_mm512_sqrt_pd((__m512d)a);
+#elif defined(__AVX2__)
+  return (Doubles)_mm256_sqrt_pd((__m256d)a);
+#elif defined(__x86_64__)
+  return (Doubles)_mm_sqrt_pd((__m128d)a);
+#else
+  Doubles root;
+  UNROLL for (int i = 0; i < HALF; i++) root[i] = __builtin_sqrt(a[i]);
+  return root;
+#endif
+}
+
+INLINE Floats square_root(Floats a) {
+#if defined(__AVX512F__)
+  return (Floats)_mm512_sqrt_ps((__m512)a);
+#elif defined(__AVX2__)
+  return (Floats)_mm256_sqrt_ps((__m256)a);
+#elif defined(__x86_64__)
+  return (Floats)_mm_sqrt_ps((__m128)a);
+#else
+  Floats root;
+  UNROLL for (int i = 0; i < LANES; i++) root[i] = __builtin_sqrtf(a[i]);
+  return root;
+#endif
+}
+
+// An empty statement that the compiler cannot see through: it keeps a value in a register, and a product apart from a later sum.
+INLINE void pin(Floats& v) {
+#if defined(__AVX512F__)
+  asm("" : "+v"(v));
+#elif defined(__x86_64__)
+  asm("" : "+x"(v));
+#elif defined(__aarch64__)
+  asm("" : "+w"(v));
+#endif
+}
+
+// ---- halves: a vector of floats as two vectors of doubles
+
+struct Wide {
+  Doubles low, high;
+};
+
+template <int... L>
+INLINE Wide widened(Floats a, std::integer_sequence<int, L...>) {
+  return {__builtin_convertvector((HalfFloats)__builtin_shufflevector(a, a, L...), Doubles),
+          __builtin_convertvector((HalfFloats)__builtin_shufflevector(a, a, (HALF + L)...), Doubles)};
+}
+INLINE Wide widened(Floats a) { return widened(a, std::make_integer_sequence<int, HALF>{}); }
+INLINE void add(Wide& sum, Floats a) {
+  Wide w = widened(a);
+  sum.low += w.low, sum.high += w.high;
+}
+INLINE void add_squares(Wide& sum, Floats a) {
+  Wide w = widened(a);
+  sum.low += w.low * w.low, sum.high += w.high * w.high;
+}
+template <int... L>
+INLINE Floats narrowed(Doubles low, Doubles high, std::integer_sequence<int, L...>) {
+  HalfFloats a = __builtin_convertvector(low, HalfFloats), b = __builtin_convertvector(high, HalfFloats);
+  return (Floats)__builtin_shufflevector(a, b, L...);
+}
+INLINE Floats narrowed(Wide w) { return narrowed(w.low, w.high, std::make_integer_sequence<int, LANES>{}); }
+
+INLINE double total(Doubles a) {
+  double sum = 0;
+  UNROLL for (int i = 0; i < HALF; i++) sum += a[i];
+  return sum;
+}
+INLINE float total(Floats a) {
+  float sum = 0;
+  UNROLL for (int i = 0; i < LANES; i++) sum += a[i];
+  return sum;
+}
+
+// ---- transposing and reducing as many vectors as there are lanes, by log2(lanes) stages of shuffles
+
+template <int S, int N, class V, int... L>
+INLINE V first_of(V a, V b, std::integer_sequence<int, L...>) {
+  return (V)__builtin_shufflevector(a, b, ((L & S) == 0 ? L : N + L - S)...);
+}
+template <int S, int N, class V, int... L>
+INLINE V second_of(V a, V b, std::integer_sequence<int, L...>) {
+  return (V)__builtin_shufflevector(a, b, ((L & S) == 0 ? L + S : N + L)...);
+}
+
+template <int N, class V, int S = N / 2>
+INLINE void transpose(V* row) {
+  if constexpr (S > 0) {
+    using Lanes = std::make_integer_sequence<int, N>;
+    UNROLL for (int i = 0; i < N; i++) {
+      if (i & S) continue;
+      V a = row[i], b = row[i + S];
+      row[i] = first_of<S, N>(a, b, Lanes{});
+      row[i + S] = second_of<S, N>(a, b, Lanes{});
+    }
+    transpose<N, V, S / 2>(row);
+  }
+}
+
+// Lane l of the result is the sum over the lanes of row[l].
+template <int S = LANES / 2>
+INLINE Floats lane_sums(Floats* row) {
+  if constexpr (S > 0) {
+    using Lanes = std::make_integer_sequence<int, LANES>;
+    UNROLL for (int i = 0; i < S; i++) {
+      row[i] = first_of<S, LANES>(row[i], row[i + S], Lanes{}) + second_of<S, LANES>(row[i], row[i + S], Lanes{});
+    }
+    return lane_sums<S / 2>(row);
+  }
+  return row[0];
+}
+
+// ---- functions, to about a unit in the last place of float32
+
+// Cody and Waite's reduction to |x| <= ln(2) / 2, then a polynomial. NaN stays NaN; beyond [-87, 88] the result saturates.
+INLINE Floats exponential(Floats x) {
+  x = select(x > splat(88.0f), splat(88.0f), x);
+  x = select(x < splat(-87.0f), splat(-87.0f), x);
+  Floats turns = x * 1.44269504f;
+  turns += select(turns > Floats{}, splat(0.5f), splat(-0.5f));
+  Ints n = __builtin_convertvector(select(x == x, turns, Floats{}), Ints);
+  Floats whole = __builtin_convertvector(n, Floats);
+  x -= whole * 0.693359375f;
+  x -= whole * -2.12194440e-4f;
+  Floats y = splat(1.9875691500e-4f);
+  y = y * x + 1.3981999507e-3f;
+  y = y * x + 8.3334519073e-3f;
+  y = y * x + 4.1665795894e-2f;
+  y = y * x + 1.6666665459e-1f;
+  y = y * x + 5.0000001201e-1f;
+  y = y * x * x + x + 1.0f;
+  return select(y == y, (Floats)((Words)y + ((Words)n << 23)), y);
+}
+
+// For positive normal numbers; used for the value of a loss only, which no gradient depends on.
+INLINE Floats logarithm(Floats x) {
+  Floats y;
+  UNROLL for (int i = 0; i < LANES; i++) y[i] = __builtin_logf(x[i]);
+  return y;
+}
+
+// A rational function on [-7.9, 7.9], outside of which tanh is 1 in float32.
+INLINE Floats hyperbolic_tangent(Floats x) {
+  const float end = 7.90531110763549805f;
+  x = select(x > splat(end), splat(end), x);
+  x = select(x < splat(-end), splat(-end), x);
+  Floats z = x * x, p = splat(-2.76076847742355e-16f), q = splat(1.19825839466702e-06f);
+  p = p * z + 2.00018790482477e-13f;
+  p = p * z - 8.60467152213735e-11f;
+  p = p * z + 5.12229709037114e-08f;
+  p = p * z + 1.48572235717979e-05f;
+  p = p * z + 6.37261928875436e-04f;
+  p = p * z + 4.89352455891786e-03f;
+  q = q * z + 1.18534705686654e-04f;
+  q = q * z + 2.26843463243900e-03f;
+  q = q * z + 4.89352518554385e-03f;
+  return p * x / q;
+}
+
+INLINE Floats logistic(Floats x) { return 1.0f / (1.0f + exponential(-x)); }
+
+// The normal distribution function, from Abramowitz and Stegun 7.1.26 for the error function (absolute error below 2e-7).
+INLINE Floats normal_distribution(Floats x) {
+  Floats a = (Floats)((Ints)x & 0x7fffffff) * 0.707106781f, t = 1.0f / (1.0f + 0.3275911f * a);
+  Floats p = splat(1.061405429f);
+  p = p * t - 1.453152027f;
+  p = p * t + 1.421413741f;
+  p = p * t - 0.284496736f;
+  p = p * t + 0.254829592f;
+  Floats tail = 0.5f * p * t * exponential(-a * a);
+  return select(x > Floats{}, 1.0f - tail, tail);
+}
+
+}  // namespace sordino

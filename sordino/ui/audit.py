@@ -1,0 +1,352 @@
+"""The command `sordino audit`: what an adversary really gets, beside what is promised."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+from rich.text import Text
+
+from sordino.protocol import Protocol, SordinoError, UserError, View
+from sordino.ui.console import Stopped, facts_table, messages, print_json, results
+from sordino.ui.sources import protocol_from
+
+if TYPE_CHECKING:
+    from sordino.audit.canary_clients import CanaryEstimate
+    from sordino.audit.game import Game
+    from sordino.audit.verdict import Claim, Finding
+    from sordino.privacy.guarantee import Guarantee
+
+COLOURS = {"holds": "green", "refuted": "red", "not tested": "yellow"}
+
+REAL, TWINS = "Real models and data", "Sensitivity"
+ONE_RUN = {"records": 1000, "clients": 20}  # canaries, at most as many as there is room for
+
+
+class Contradicted(SordinoError):
+    """The audit contradicts a promise."""
+
+    exit_code = 4
+
+
+class AuditProgress:
+    """Shows trainings as they end, with the time left. It holds the display: use it as a context."""
+
+    def __init__(self, word: str = "training") -> None:
+        self._word = word
+        columns = (
+            TextColumn(word + " {task.completed:,.0f}/{task.total:,.0f}"),
+            BarColumn(),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+        )
+        self._bar = Progress(*columns, console=messages, transient=True)
+        self._task = self._bar.add_task("", total=1, visible=False)
+        self._lines = 0
+
+    def __enter__(self) -> AuditProgress:
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        self._bar.stop()
+
+    def start(self, game: Game, certified: Guarantee, path: Path) -> None:
+        """Say what is played and where it is kept."""
+        messages.print(f"Auditing the view {certified.view}: {game.description}. Audit folder: {path}", soft_wrap=True)
+
+    def advance(self, done: int, total: int) -> None:
+        """Count trainings; a log file gets a line for every tenth."""
+        if messages.is_terminal:
+            if done > 0:  # worker processes have been forked by now; the display runs a thread of its own
+                self._bar.start()
+            self._bar.update(self._task, completed=done, total=total, visible=True)
+        elif done * 10 // total > self._lines:
+            self._lines = done * 10 // total
+            messages.print(f"{self._word} {done:,}/{total:,}")
+
+
+def show(finding: Finding, *, json: bool, folder: str | None = None) -> None:
+    """Print a finding, and end with exit code 4 where it contradicts a promise."""
+    if json:
+        print_json({**finding.as_document(), **({} if folder is None else {"folder": folder})})
+    else:
+        unit = {"record": "one record", "client": "all records of one client"}[finding.certified.unit]
+        head = f"View {finding.certified.view}, about {unit} ({finding.certified.adjacency}), epsilon at delta = {finding.delta:g}"
+        results.print(head, style="italic", soft_wrap=True)
+        results.print(finding_table(finding))
+        for line in remarks(finding):
+            results.print(line, soft_wrap=True)
+    if finding.contradicted:
+        raise Contradicted("the audit contradicts what is promised: " + contradiction(finding))
+
+
+def finding_table(finding: Finding) -> Table:
+    """What was measured, what is certified, what others claimed."""
+    certified, delta, table = finding.certified, finding.delta, Table()
+    for column, justify in (("", "left"), ("mu", "right"), ("epsilon", "right"), ("verdict", "left")):
+        table.add_column(column, justify=justify)  # type: ignore[arg-type]
+    nothing = finding.mu_lower == 0 and finding.epsilon_lower == 0
+    sure = "nothing was shown" if nothing else f"{100 * finding.confidence:.0f} % sure"
+    table.add_row("measured: at least", rounded_down(finding.mu_lower), rounded_down(finding.epsilon_lower), sure)
+    mu = "-" if certified.mu is None else number(certified.mu)
+    table.add_row("certified: at most", mu, number(certified.epsilon(delta)), judged(finding.verdict))
+    for one in finding.claims:
+        table.add_row(one.claim.name, number(one.claim.mu), "", judged(one.verdict))
+    return table
+
+
+def remarks(finding: Finding) -> list[str]:
+    """What must be read with the numbers."""
+    tight, promised = finding.tightness, finding.certified.mu
+    sample = f"; {finding.trainings:,} trainings on each side judged it, as many chose the test" if finding.trainings > 1 else ""
+    said = [f"Game: {finding.description}{sample}."]
+    if tight is not None:
+        said.append(f"Tightness: {tight:.3f} of the certified {'mu' if promised is not None else 'epsilon'} was measured.")
+    if promised is not None and promised > finding.most:
+        said.append(f"This could have shown mu = {rounded_down(finding.most)} at most, and more is certified.{advice(finding, promised)}")
+    elif finding.mu_lower == 0 and finding.epsilon_lower == 0:
+        said.append("Nothing was shown." + (advice(finding, promised) if promised is not None else ""))
+    if finding.residuals is not None:
+        said.append(f"Noise: {finding.residuals}")
+    return said
+
+
+def advice(finding: Finding, promised: float) -> str:
+    """What would show more."""
+    from sordino.audit.bounds import trainings_needed
+
+    if finding.trainings == 1:
+        return " More canaries, or many trainings instead of one, show more."
+    if promised <= 7:
+        return f" About {trainings_needed(promised, 0.9):,} trainings on each side show 90 % of it, if it is attained."
+    if math.isinf(promised):
+        return ""
+    return f" To see how tight the bound is, audit with {promised / 3:.3g} times the noise, where it is about 3."
+
+
+def contradiction(finding: Finding) -> str:
+    """Which promise, in words."""
+    broken = []
+    if finding.verdict == "refuted":
+        broken.append(f"the certified bound of the view {finding.certified.view} is exceeded, 99.99 % sure")
+    broken += [f"{one.claim.name} is exceeded, 99.99 % sure" for one in finding.claims if one.claim.ours and one.verdict == "refuted"]
+    if finding.residuals is not None and finding.residuals.failed:
+        broken.append("the noise is not what it is said to be")
+    return "; ".join(broken) + "."
+
+
+def judged(verdict: str) -> Text:
+    """A verdict in its colour."""
+    return Text(verdict, COLOURS[verdict])
+
+
+def number(value: float) -> str:
+    """An upper bound for people."""
+    from sordino.privacy.guarantee import rounded_up
+
+    return "no limit" if math.isinf(value) else rounded_up(value)
+
+
+def rounded_down(value: float, digits: int = 3) -> str:
+    """A lower bound for people, never above the true one.
+
+    Example:
+        >>> rounded_down(4.3799), rounded_down(0.0), rounded_down(123.9)
+        ('4.37', '0', '123')
+    """
+    if value == 0 or not math.isfinite(value):
+        return "0" if value == 0 else str(value)
+    step = 10.0 ** (math.floor(math.log10(abs(value))) - digits + 1)
+    down = math.floor(value / step * (1 + 1e-12)) * step
+    return f"{down:.{digits}g}" if down < 10**digits else f"{down:.0f}"
+
+
+def given_claims(texts: list[str], view: View) -> tuple[Claim, ...]:
+    """Claims from `NAME=MU` texts, about the view that is audited."""
+    from sordino.audit.verdict import Claim
+
+    found = []
+    for text in texts:
+        name, equals, value = text.partition("=")
+        try:
+            mu = float(value)
+        except ValueError:
+            mu = math.nan
+        if equals == "" or not name.strip() or not mu >= 0:
+            raise UserError(f"--claim {text!r}: expected NAME=MU with a number of at least 0, such as theirs=0.29.")
+        found.append(Claim(name=name.strip(), mu=mu, view=str(view), ours=True))
+    return tuple(found)
+
+
+def audited(source: Any, view: str, unit: str, **options: Any) -> tuple[Finding, Path]:
+    """Audit with the live display."""
+    from sordino.papers.applied import audit_with_claims
+
+    places: list[Path] = []
+    with AuditProgress() as progress:
+
+        def start(game: Game, certified: Guarantee, path: Path) -> None:
+            places.append(path)
+            progress.start(game, certified, path)
+
+        try:
+            finding = audit_with_claims(source, view, unit, on_start=start, on_progress=progress.advance, **options)
+        except KeyboardInterrupt:
+            raise Stopped(places[0] if places else None) from None
+    return finding, places[0]
+
+
+def audit(
+    source: Annotated[Path | None, typer.Argument(metavar="[PROTOCOL.toml|RUN]", help="Protocol file or folder of a finished run.")] = None,
+    sets: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override one key, such as noise.sigma=0.5.")] = None,
+    view: Annotated[str, typer.Option(help="server, rounds, coalition:k or final.")] = "server",
+    unit: Annotated[str, typer.Option(help="What differs between the two data sets: record or client.")] = "record",
+    trainings: Annotated[int | None, typer.Option(help="Trainings on each side that judge; as many again choose the test.")] = None,
+    delta: Annotated[float, typer.Option(help="Where epsilon is measured.")] = 1e-5,
+    claim: Annotated[list[str] | None, typer.Option(metavar="NAME=MU", help="Somebody's promise to hold it against.")] = None,
+    out: Annotated[Path | None, typer.Option(metavar="DIR", help="Audit folder; by default audits/<name>-<n>.")] = None,
+    workers: Annotated[int | None, typer.Option(help="Worker processes; by default one per core.")] = None,
+    canary: Annotated[
+        str | None, typer.Option(metavar="KIND|FILE", help="random, mislabelled, crafted, or an .npz file.", rich_help_panel=REAL)
+    ] = None,
+    one_run: Annotated[str | None, typer.Option(help="One training with canary records or clients.", rich_help_panel=REAL)] = None,
+    canaries: Annotated[int | None, typer.Option(help="How many, with --one-run.", rich_help_panel=REAL)] = None,
+    sensitivity: Annotated[
+        bool, typer.Option("--sensitivity", help="Distance of twins that share every noise draw.", rich_help_panel=TWINS)
+    ] = False,
+    sweep: Annotated[str | None, typer.Option(metavar="KEY", help="Vary this key, such as local.clip.", rich_help_panel=TWINS)] = None,
+    values: Annotated[str | None, typer.Option(metavar="A,B,...", help="Its values.", rich_help_panel=TWINS)] = None,
+    seeds: Annotated[int, typer.Option(help="Twins for each value.", rich_help_panel=TWINS)] = 3,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")] = False,
+) -> None:
+    """Measure what an adversary really gets, at least; exit code 4 if that contradicts a promise."""
+    subject = audited_source(source, sets)
+    if sensitivity:
+        refuse_together("--sensitivity", canary=canary, one_run=one_run, trainings=trainings, claim=claim)
+        show_twins(subject, sweep, values, seeds, out, json)
+        return
+    refuse_together("without --sensitivity", sweep=sweep, values=values)
+    if one_run is not None:
+        refuse_together("--one-run", trainings=trainings, claim=claim)
+        show_one_run(subject, one_run, canaries, view, unit, delta, canary, json)
+        return
+    refuse_together("without --one-run", canaries=canaries)
+    claims = given_claims(claim or [], View.parse(view))
+    options = {"trainings": trainings, "delta": delta, "claims": claims, "canary": canary, "folder": out, "workers": workers}
+    finding, place = audited(subject, view, unit, **options)
+    show(finding, json=json, folder=str(place))
+
+
+def resume_audit(folder: Path, workers: int | None, json: bool) -> None:
+    """Go on with an audit that was interrupted."""
+    from sordino.audit.auditing import resume_audit
+
+    with AuditProgress() as progress:
+        try:
+            finding = resume_audit(folder, workers=workers, on_start=progress.start, on_progress=progress.advance)
+        except KeyboardInterrupt:
+            raise Stopped(folder) from None
+    show(finding, json=json, folder=str(folder))
+
+
+def audited_source(source: Path | None, sets: list[str] | None) -> Protocol | Path:
+    """The folder of a run as it is, or the protocol of a file or of the built-in example."""
+    if source is None or not source.is_dir():
+        return protocol_from(source, sets)
+    if (source / "audit.json").exists():
+        raise UserError(f"{source} is the folder of an audit, not of a run. Go on with it by `sordino resume {source}`.")
+    if sets:
+        raise UserError(f"--set changes a protocol, and {source} is a run: what was run cannot be changed.")
+    return source
+
+
+def refuse_together(with_what: str, **options: object) -> None:
+    """Options that mean nothing here are refused, not ignored."""
+    for name, value in options.items():
+        if value is not None and value != []:
+            raise UserError(f"--{name.replace('_', '-')} {with_what}: the two do not go together.")
+
+
+def show_twins(subject: Protocol | Path, sweep: str | None, values: str | None, seeds: int, out: Path | None, json: bool) -> None:
+    """The sensitivity of a protocol, in a plot and a table."""
+    from sordino.audit.auditing import subject_of
+    from sordino.ui.sensitivity import run_sensitivity
+
+    protocol = subject_of(subject).protocol
+    listed = None if values is None else [part.strip() for part in values.split(",") if part.strip()]
+    place = out if out is not None else Path("sensitivity.png" if sweep is None else f"sensitivity-{sweep.split('.')[-1]}.png")
+    run_sensitivity(protocol, sweep=sweep, values=listed, seeds=seeds, out=place, json=json)
+
+
+def show_one_run(
+    subject: Protocol | Path, kind: str, canaries: int | None, view: str, unit: str, delta: float, canary: str | None, json: bool
+) -> None:
+    """An audit by one training."""
+    from sordino.audit.auditing import promised, subject_of, with_data
+    from sordino.audit.one_training import audit_with_records, estimate_with_clients
+    from sordino.federation.setup import prepare
+
+    if kind not in ONE_RUN:
+        raise UserError(f"--one-run {kind!r}: expected records or clients.")
+    found = with_data(subject_of(subject), canary or "mislabelled", None, None)
+    needed = "client" if kind == "clients" else "record"
+    if unit != needed and not (kind == "clients" and unit == "record"):
+        raise UserError(f"--unit {unit} with --one-run {kind}: canary {kind} speak about one {needed}.")
+    certified = promised(found, view, needed, delta)
+    setup = prepare(found.protocol)
+    room = int(setup.sizes.sum()) if kind == "records" else found.protocol.clients
+    count = canaries if canaries is not None else min(ONE_RUN[kind], room)
+    rounds, seed = len(set(found.rounds)), found.protocol.seed or 0
+    with AuditProgress("round") as progress:
+        if kind == "records":
+            finding = audit_with_records(
+                setup,
+                certified,
+                canaries=count,
+                kind=canary or "mislabelled",
+                rounds=rounds,
+                delta=delta,
+                seed=seed,
+                on_round=progress.advance,
+            )
+        else:
+            estimate = estimate_with_clients(
+                setup, certified.view, canaries=count, rounds=rounds, delta=delta, seed=seed, on_round=progress.advance
+            )
+    if kind == "records":
+        show(finding, json=json)
+    else:
+        show_estimate(estimate, certified, json)
+
+
+def show_estimate(estimate: CanaryEstimate, certified: Guarantee, json: bool) -> None:
+    """What canary clients suggest, beside what is certified."""
+    if json:
+        shown = {"kind": estimate.kind, "adjacency": estimate.adjacency, "mu": estimate.mu, "epsilon": estimate.epsilon}
+        print_json(
+            {
+                "view": str(certified.view),
+                "unit": "client",
+                "mu_lower": None,
+                "epsilon_lower": None,
+                "delta": estimate.delta,
+                "trainings": 1,
+                "canaries": estimate.canaries,
+                "estimate": shown,
+                "certified": certified.as_document(estimate.delta),
+            }
+        )
+        return
+    promised = "" if certified.mu is None else f"mu = {number(certified.mu)}, "
+    promised += f"epsilon = {number(certified.epsilon(estimate.delta))}"
+    rows = [
+        ("Estimate", f"mu = {estimate.mu:.3g}, epsilon = {estimate.epsilon:.3g} at delta = {estimate.delta:g} ({estimate.adjacency})"),
+        ("From", f"one training with {estimate.canaries} canary clients; an estimate, not a bound"),
+        ("Certified", f"{promised} ({certified.adjacency}: a client is replaced, which is twice as far)"),
+    ]
+    results.print(facts_table(rows))

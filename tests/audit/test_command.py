@@ -1,0 +1,250 @@
+"""`sordino audit` as a person uses it: the JSON contract, verdicts and exit codes, folders, interruption, mistakes."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import sordino
+from sordino.audit.auditing import audit
+from sordino.audit.bounds import most_shown
+from sordino.audit.folder import AuditFolder
+from sordino.cli import run
+from sordino.federation.client import ClientWork
+from sordino.federation.data import load_dataset
+from sordino.federation.randomness import Purpose
+from sordino.protocol import Constant, Data, FedAvg, Gaussian, Protocol
+from sordino.ui.audit import rounded_down
+from tests.support import toy_dataset
+
+FILE = """
+seed = 3
+[federation]
+clients = 6
+rounds = 5
+[local]
+rule = "fedavg"
+steps = 2
+batch = 4
+clip = 1.0
+schedule = { kind = "constant", rate = 0.1 }
+[noise]
+mechanism = "gaussian"
+sigma = 0.2
+[data]
+name = "digits"
+records = 4
+[model]
+name = "logistic"
+"""
+
+
+@pytest.fixture
+def protocol(tmp_path, monkeypatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "federation.toml").write_text(FILE)
+    return tmp_path / "federation.toml"
+
+
+def audited(capfd, *arguments: str) -> tuple[int, dict]:
+    code = run(["audit", *arguments, "--json"])
+    out = capfd.readouterr().out
+    return code, json.loads(out) if out.strip() else {}
+
+
+def test_the_json_is_the_contract(protocol, capfd) -> None:
+    code, found = audited(capfd, str(protocol), "--view", "rounds", "--trainings", "800", "--delta", "1e-4")
+    assert code == 0
+    names = {"view", "unit", "mu_lower", "epsilon_lower", "delta", "confidence", "trainings", "certified", "claims", "tightness"}
+    assert names <= found.keys()
+    assert (found["view"], found["unit"], found["delta"], found["confidence"], found["trainings"]) == ("rounds", "record", 1e-4, 0.95, 800)
+    assert set(found["certified"]) == {"view", "unit", "adjacency", "kind", "mu", "epsilon", "delta", "method", "assumptions"}
+    assert 0.8 * found["certified"]["mu"] < found["mu_lower"] < 1.1 * found["certified"]["mu"]
+    assert found["tightness"] == pytest.approx(found["mu_lower"] / found["certified"]["mu"])
+    assert found["residuals"]["failed"] == []
+    kept = json.loads((Path(found["folder"]) / "result.json").read_text())
+    assert {name: kept[name] for name in names} == {name: found[name] for name in names}
+
+
+def test_a_claim_is_refuted_with_exit_code_4_and_one_that_holds_is_not(protocol, capfd) -> None:
+    code, found = audited(capfd, str(protocol), "--view", "final", "--trainings", "1000", "--claim", "theirs=0.5", "--claim", "big=9")
+    assert code == 4
+    assert {one["claim"]: one["verdict"] for one in found["claims"]} == {"theirs": "refuted", "big": "not tested"}
+    code, found = audited(capfd, str(protocol), "--view", "final", "--trainings", "1000", "--claim", "theirs=2.5")
+    assert (code, found["claims"][0]["verdict"]) == (0, "holds")
+
+
+def test_published_claims_are_judged_where_they_apply(protocol, capfd) -> None:
+    smooth = ("--set", "assumptions.smoothness=30", "--set", "federation.rounds=40", "--trainings", "1000")
+    code, found = audited(capfd, str(protocol), "--view", "final", *smooth)
+    assert code == 0
+    assert [(one["claim"], one["verdict"]) for one in found["claims"]] == [("convergent/theorem-3a", "refuted")]
+    _, found = audited(capfd, str(protocol), "--view", "rounds", *smooth)
+    assert [(one["claim"], one["verdict"]) for one in found["claims"]] == [("convergent/theorem-3a", "not tested")]
+
+
+def test_the_table_says_what_was_found_and_what_so_many_trainings_could_show(protocol, capfd) -> None:
+    assert run(["audit", str(protocol), "--trainings", "50", "--set", "noise.sigma=0.05"]) == 0
+    out = capfd.readouterr().out
+    assert "measured: at least" in out
+    assert "certified: at most" in out
+    assert f"could have shown mu = {rounded_down(most_shown(50))} at most" in out
+    assert "times the noise" in out
+
+
+def test_a_seed_repeats_an_audit_and_none_does_not(protocol, capfd) -> None:
+    arguments = (str(protocol), "--view", "server", "--trainings", "300")
+    assert audited(capfd, *arguments)[1]["mu_lower"] == audited(capfd, *arguments)[1]["mu_lower"]
+    protocol.write_text(FILE.replace("seed = 3", ""))
+    assert audited(capfd, *arguments)[1]["mu_lower"] != audited(capfd, *arguments)[1]["mu_lower"]
+
+
+def test_a_run_is_audited_as_it_went_and_keeps_the_result(protocol, capfd) -> None:
+    assert run(["train", str(protocol), "--out", "run", "--workers", "1", "--evaluate-every", "0"]) == 0
+    capfd.readouterr()
+    code, found = audited(capfd, "run", "--view", "coalition:2", "--trainings", "500")
+    assert code == 0
+    kept = json.loads(Path("run/audits/coalition-2-record.json").read_text())
+    assert kept["mu_lower"] == found["mu_lower"]
+    assert run(["audit", "run", "--set", "noise.sigma=9"]) == 2
+    assert "cannot be changed" in capfd.readouterr().err
+
+
+def test_a_budget_limits_the_rounds_that_are_attacked(protocol, capfd) -> None:
+    budget = ("--set", "privacy.budget.epsilon=12", "--set", "privacy.budget.view=server")
+    _, found = audited(capfd, str(protocol), "--view", "server", "--trainings", "300", *budget)
+    assert found["certified"]["epsilon"] <= 12
+    assert len(AuditFolder(Path(found["folder"])).facts()["rounds"]) < 5
+    assert audited(capfd, str(protocol), "--set", "privacy.budget.epsilon=0.001")[0] == 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--trainings", "2", "--set", "noise.sigma=20"], "At least"),
+        (["--trainings", "0"], "at least 1"),
+        (["--view", "coalition:6"], "coalition:5"),
+        (["--view", "everything"], "server"),
+        (["--unit", "person"], "record"),
+        (["--delta", "2"], "delta"),
+        (["--claim", "theirs"], "NAME=MU"),
+        (["--claim", "theirs=-1"], "NAME=MU"),
+        (["--canary", "missing.npz"], "npz"),
+        (["--one-run", "people"], "records or clients"),
+        (["--one-run", "records", "--canaries", "100000"], "at most"),
+        (["--one-run", "clients", "--view", "server"], "rounds or final"),
+        (["--sweep", "local.clip"], "do not go together"),
+        (["--canaries", "5"], "do not go together"),
+        (["--sensitivity", "--canary", "random"], "do not go together"),
+    ],
+)
+def test_mistakes_are_told_and_leave_nothing(protocol, capfd, arguments, said) -> None:
+    assert run(["audit", str(protocol), *arguments]) == 2
+    error = capfd.readouterr().err
+    assert said in error
+    assert "Traceback" not in error
+    assert not Path("audits").exists()
+
+
+def test_runs_that_are_not_finished_and_folders_in_use_are_refused(protocol, capfd) -> None:
+    assert run(["train", str(protocol), "--out", "run", "--workers", "1", "--evaluate-every", "0"]) == 0
+    facts = json.loads(Path("run/run.json").read_text())
+    Path("run/run.json").write_text(json.dumps({**facts, "status": "unfinished"}))
+    assert run(["audit", "run"]) == 2
+    assert "sordino resume run" in capfd.readouterr().err
+    assert run(["audit", str(protocol), "--out", "run"]) == 2
+    assert "not empty" in capfd.readouterr().err
+    assert run(["audit", "nowhere"]) == 2
+
+
+def test_an_audit_that_was_killed_goes_on_and_counts_no_training_twice(protocol, capfd) -> None:
+    whole = audited(capfd, str(protocol), "--trainings", "6000", "--out", "whole", "--workers", "1")[1]
+    command = [sys.executable, "-m", "sordino", "audit", str(protocol), "--trainings", "6000", "--out", "cut", "--workers", "1"]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 60
+    while len(list(Path("cut/scores").glob("*-0*"))) < 2 and time.monotonic() < deadline and process.poll() is None:
+        time.sleep(0.005)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    done = len(list(Path("cut/scores").iterdir()))
+    assert 2 <= done < 12
+    first = sorted(Path("cut/scores").glob("choosing*"))[0]
+    first.write_bytes(first.read_bytes()[:-10])  # a damaged file is played again
+    assert run(["resume", "cut", "--json", "--workers", "1"]) == 0
+    found = json.loads(capfd.readouterr().out)
+    assert {**found, "folder": ""} == {**whole, "folder": ""}
+    assert len(list(Path("cut/scores").iterdir())) == 12
+
+
+def test_a_real_model_with_each_canary(protocol, capfd, tmp_path) -> None:
+    shape = load_dataset("digits").x_train.shape[1:]
+    np.savez(tmp_path / "mine.npz", x=np.full(shape, 16.0, dtype=np.float32), y=np.array(3))
+    small = ("--set", "federation.rounds=3", "--set", "federation.clients=3", "--set", "noise.sigma=0.05", "--trainings", "40")
+    shown = {}
+    for kind in ("random", "mislabelled", "crafted", "mine.npz"):
+        code, found = audited(capfd, str(protocol), "--view", "server", "--canary", kind, *small)
+        assert code == 0
+        assert found["mu_lower"] < found["certified"]["mu"]
+        shown[kind] = found["mu_lower"]
+    assert shown["crafted"] > 1.0
+    for view in ("rounds", "coalition:1", "final"):
+        code, found = audited(capfd, str(protocol), "--view", view, "--canary", "crafted", "--unit", "client", *small)
+        assert code == 0
+        assert found["mu_lower"] > 0.3, view
+    np.savez(tmp_path / "wrong.npz", x=np.zeros(3, dtype=np.float32), y=np.array(3))
+    assert audited(capfd, str(protocol), "--canary", "wrong.npz")[0] == 2
+    np.savez(tmp_path / "wrong.npz", x=np.zeros(shape, dtype=np.float32), y=np.array(33))
+    assert audited(capfd, str(protocol), "--canary", "wrong.npz")[0] == 2
+
+
+def test_noise_that_the_clients_of_train_use_twice_is_seen_with_a_canary(monkeypatch, tmp_path) -> None:
+    """The worst case draws its noise in tables; a canary is trained by the clients that `train` has, and their noise is looked at too."""
+    rule = FedAvg(steps=1, batch=10, clip=1.0, schedule=Constant(rate=0.5))
+    protocol = Protocol(seed=1, clients=2, rounds=3, local=rule, noise=Gaussian(sigma=1.0), data=Data(name="x", records=10))
+    options = {"trainings": 30, "canary": "mislabelled", "data": toy_dataset(), "model": "logistic", "workers": 1}
+    assert not audit(protocol, "server", **options, folder=tmp_path / "whole").contradicted
+    whole = ClientWork._stream
+
+    def forgetful(self, key, purpose, client, round):
+        return whole(self, key, purpose, client, 0 if purpose is Purpose.UPLOAD_NOISE else round)
+
+    monkeypatch.setattr(ClientWork, "_stream", forgetful)
+    found = audit(protocol, "server", **options, folder=tmp_path / "broken")
+    assert found.contradicted
+    assert "correlation of rounds" in {test.name for test in found.residuals.failed}
+
+
+def test_audits_by_one_training(protocol, capfd) -> None:
+    loud = ("--set", "noise.sigma=0.01", "--set", "federation.rounds=10")
+    code, found = audited(capfd, str(protocol), "--one-run", "records", "--view", "server", "--set", "data.records=10", *loud)
+    assert code == 0
+    assert found["mu_lower"] > 0
+    assert 0 < found["epsilon_lower"] < found["certified"]["epsilon"]
+    assert found["trainings"] == 1
+    code, found = audited(capfd, str(protocol), "--one-run", "clients", "--view", "final", *loud)
+    assert code == 0
+    assert found["estimate"]["kind"] == "estimate"
+    assert found["mu_lower"] is None
+    assert 0 < 2 * found["estimate"]["mu"] < 1.5 * found["certified"]["mu"]
+
+
+def test_the_function_is_the_room(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    rule = FedAvg(steps=1, batch=1, clip=1.0, schedule=Constant(rate=0.1))
+    found = sordino.audit(Protocol(clients=2, rounds=2, local=rule, noise=Gaussian(sigma=0.1)), view="final", trainings=400)
+    assert found.verdict == "holds"
+    assert 0.7 < found.tightness < 1.1
+
+
+def test_without_noise_everything_is_shown_that_can_be(protocol, capfd) -> None:
+    code, found = audited(capfd, str(protocol), "--set", "noise.sigma=0", "--trainings", "200")
+    assert code == 0
+    assert found["certified"]["mu"] == "inf"
+    assert found["mu_lower"] == pytest.approx(found["most"])
+    assert found["tightness"] is None

@@ -1,0 +1,150 @@
+"""Many trainings side by side are the trainings one by one: same draws, same rules, same models."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from sordino import Dataset, train
+from sordino.audit.real_game import rounds_of_one
+from sordino.audit.worst_case import GivenLosses, clipped_glm_pair, linear_pair, setup_of
+from sordino.federation.many import ManyClients, rounds_of_many
+from sordino.federation.participation import attendances, participants
+from sordino.federation.randomness import LANES, Key, Purpose
+from sordino.federation.setup import prepare
+from sordino.protocol import (
+    Assumptions,
+    ClientBudget,
+    ClippedGlm,
+    Constant,
+    FedAvg,
+    FedProx,
+    FixedSize,
+    Gaussian,
+    Mean,
+    Median,
+    Poisson,
+    Protocol,
+    StageWise,
+    UserError,
+)
+
+KEY = Key.from_seed(11)
+STEPS = {"steps": 3, "batch": 4, "clip": 1.0, "schedule": StageWise(rate=0.2)}
+BASE = Protocol(clients=4, rounds=3, local=FedAvg(**STEPS), noise=Gaussian(sigma=0.3))
+SIZES = (4, 7, 4, 5)
+
+
+def linear(protocol: Protocol, curvature: float = -0.8):
+    return linear_pair(protocol, "record", SIZES, KEY, curvature).one
+
+
+FEDERATIONS = {
+    "fedavg": linear(BASE),
+    "fedprox": linear(replace(BASE, local=FedProx(**STEPS, proximal=2.0))),
+    "poisson": linear(replace(BASE, participation=Poisson(rate=0.4))),
+    "fixed": linear(replace(BASE, participation=FixedSize(size=2))),
+    "weights": linear(replace(BASE, aggregation=Mean(mixing=0.5, weights="records"))),
+    "poisson weights": linear(replace(BASE, participation=Poisson(rate=0.5), aggregation=Mean(mixing=0.7, weights="records"))),
+    "median": linear(replace(BASE, aggregation=Median())),
+    "poisson median": linear(replace(BASE, participation=Poisson(rate=0.4), aggregation=Median())),
+    "diameter": linear(replace(BASE, assumptions=Assumptions(diameter=0.5))),
+    "clipped-glm": clipped_glm_pair(
+        replace(BASE, local=ClippedGlm(steps=4, clip=0.2, schedule=Constant(rate=0.5), weight_decay=0.1)), "record", SIZES, KEY
+    ).one,
+    "cyclic": clipped_glm_pair(
+        replace(BASE, local=ClippedGlm(steps=4, clip=0.2, schedule=Constant(rate=0.5), weight_decay=0.1, batches="cyclic", batch=2)),
+        "client", (4, 4, 4, 4), KEY,
+    ).one,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FEDERATIONS)
+@pytest.mark.parametrize("first", [0, 3 * LANES + 5])
+def test_a_row_is_the_training_of_its_number(name, first) -> None:
+    setup, trainings = FEDERATIONS[name], range(first, first + 4)
+    many = list(rounds_of_many(setup, trainings))
+    for row, training in enumerate(trainings):
+        for seen, alone in zip(many, rounds_of_one(setup, training, 3, {}), strict=True):
+            assert np.array_equal(seen.present[row], alone.present[0])
+            assert np.allclose(seen.after[row], alone.after[0], rtol=2e-6, atol=2e-6)
+            present = seen.present[row]
+            assert np.allclose(seen.uploads[present, row], alone.uploads[present, 0], rtol=2e-6, atol=2e-6)
+    assert len({seen.after.tobytes() for seen in many}) == 3
+    assert not np.allclose(many[-1].after[0], many[-1].after[1], atol=1e-3)
+
+
+def test_row_zero_is_what_train_trains(tmp_path) -> None:
+    setup = FEDERATIONS["fedavg"]
+    records, targets = setup.train.x.numpy(), setup.train.y.numpy()[:, None]
+    data = Dataset(name="losses", x_train=records[:16], y_train=targets[:16], x_test=records[:2], y_test=targets[:2], classes=None)
+    protocol = replace(BASE, seed=11)
+    run = train(protocol, data=data, model=GivenLosses(), folder=tmp_path / "run", workers=1, evaluate_every=0)
+    parts = prepare(protocol, data=data, model=GivenLosses()).parts
+    same = setup_of(protocol, records, targets, parts, GivenLosses(), KEY)
+    last = list(rounds_of_many(same, range(1)))[-1].after[0]
+    assert np.allclose(run.state["weight"].numpy(), last, rtol=2e-6, atol=2e-6)
+
+
+def test_clients_that_draw_nothing_and_are_alike_are_trained_once() -> None:
+    full = linear_pair(BASE, "record", (4, 4, 4, 4), KEY, -0.5)
+    assert ManyClients(full.one).like.tolist() == [0, 1, 1, 1]
+    assert full.attacked == 0
+    drawn = linear(BASE)  # the attacked client holds 7 records, of which one differs: it draws, and is like no other
+    assert ManyClients(drawn).like.tolist() == [0, 1, 0, 0]
+
+
+def test_caps_keep_a_client_away_once_it_has_taken_part_so_often() -> None:
+    protocol = replace(BASE, rounds=5, participation=Poisson(rate=0.6), client=(ClientBudget(id=2, epsilon=1.0),))
+    seen = np.stack([one.present for one in rounds_of_many(linear(protocol), range(50), caps={2: 1})])
+    assert seen[:, :, 2].sum(axis=0).max() == 1
+    assert seen[:, :, 1].sum(axis=0).max() > 1
+
+
+@pytest.mark.parametrize("participation", [Poisson(rate=0.3), FixedSize(size=2)])
+def test_attendance_is_the_same_alone_and_side_by_side(participation) -> None:
+    protocol = replace(BASE, clients=9, participation=participation)
+    together = attendances(protocol, round=2, key=KEY, trainings=range(10, 310))
+    for training in (10, 11, 200, 309):
+        assert np.flatnonzero(together[training - 10]).tolist() == participants(protocol, round=2, key=KEY, training=training).tolist()
+    assert len({row.tobytes() for row in together}) > 20
+
+
+def test_lanes_are_disjoint_pieces_of_one_keystream() -> None:
+    whole = KEY.stream(Purpose.UPLOAD_NOISE, training=0).normals_of(6, 3)
+    for lane in range(6):
+        stream = KEY.stream(Purpose.UPLOAD_NOISE, training=lane)
+        assert np.array_equal(stream.normals(3), whole[lane])
+        assert np.array_equal(stream.normals_of(6 - lane, 3), whole[lane:])
+    words = KEY.stream(Purpose.MINIBATCH, training=0).words(5, 4).reshape(4, 5)
+    assert all(np.array_equal(KEY.stream(Purpose.MINIBATCH, training=n).words(5), words[n]) for n in range(4))
+    assert len(np.unique(words)) == 20
+    assert not np.array_equal(KEY.stream(Purpose.UPLOAD_NOISE, training=LANES).normals(3), whole[0])
+
+
+def test_a_lane_beyond_the_keystream_is_refused() -> None:
+    with pytest.raises(UserError, match="one by one"):
+        KEY.stream(Purpose.UPLOAD_NOISE, training=LANES - 1).normals(100_000_000)
+
+
+def test_trainings_of_two_groups_and_models_without_rows_are_refused() -> None:
+    with pytest.raises(UserError, match="keystream"):
+        next(rounds_of_many(FEDERATIONS["fedavg"], range(LANES - 1, LANES + 1)))
+    plain = replace(FEDERATIONS["fedavg"], module=nn.Linear(3, 1))
+    with pytest.raises(UserError, match="`many`"):
+        next(rounds_of_many(plain, range(2)))
+
+
+def test_the_closed_form_gradient_is_that_of_the_loss() -> None:
+    generator = torch.Generator().manual_seed(3)
+    rows, inputs = torch.randn(5, 2, generator=generator), torch.randn(5, 6, 3, generator=generator)
+    many = GivenLosses().many()
+    many.load(rows)
+    many.loss_gradient(inputs, torch.zeros(6), lambda outputs, targets: outputs.mean())
+    for row, batch, gradient in zip(rows, inputs, many.gradients, strict=True):
+        model = GivenLosses()
+        model.weight.data = row.clone()
+        model.loss(model(batch), torch.zeros(6)).backward()
+        assert torch.allclose(gradient, model.weight.grad, atol=1e-6)

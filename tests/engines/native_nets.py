@@ -1,0 +1,158 @@
+"""Oracles for the native kernel: gradients by torch in float64, kinks of a network, and random stacks of layers."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional
+
+from sordino.engines.native.kernel import Kernel, Records, StepRule
+from sordino.engines.native.program import Loss
+from sordino.engines.native.translate import translate
+
+LOSSES: dict[Loss, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
+    Loss.CROSS_ENTROPY: functional.cross_entropy,
+    Loss.BINARY_CROSS_ENTROPY: functional.binary_cross_entropy_with_logits,
+    Loss.SQUARED_ERROR: functional.mse_loss,
+}
+
+
+class Residual(nn.Module):
+    """x + f(x), which only a trace can see."""
+
+    def __init__(self, body: nn.Module) -> None:
+        super().__init__()
+        self.body = body
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.body(x) + x
+
+
+def vector_of(module: nn.Module) -> np.ndarray:
+    return torch.cat([p.detach().reshape(-1) for p in module.parameters()]).float().numpy().copy()
+
+
+def made_up(shape: tuple[int, ...], outputs: int, loss: Loss, records: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Random records and answers that fit a loss."""
+    generator = np.random.default_rng(seed)
+    x = generator.standard_normal((records, *shape), dtype=np.float32)
+    if loss is Loss.CROSS_ENTROPY:
+        return x, generator.integers(0, outputs, records)
+    if loss is Loss.BINARY_CROSS_ENTROPY:
+        return x, generator.integers(0, 2, (records, outputs)).astype(np.float32)
+    return x, generator.standard_normal((records, outputs), dtype=np.float32)
+
+
+def torch_gradient(module: nn.Module, x: np.ndarray, y: np.ndarray, loss: Loss, dtype: torch.dtype = torch.float64) -> np.ndarray:
+    """The gradient of the mean loss."""
+    net = copy.deepcopy(module).to(dtype)
+    targets = torch.from_numpy(y) if loss is Loss.CROSS_ENTROPY else torch.from_numpy(y).to(dtype)
+    value = LOSSES[loss](net(torch.from_numpy(x).to(dtype)), targets)
+    return torch.cat([g.reshape(-1) for g in torch.autograd.grad(value, list(net.parameters()))]).numpy()
+
+
+def clipped_mean(module: nn.Module, x: np.ndarray, y: np.ndarray, loss: Loss, clip: float, norm: int) -> np.ndarray:
+    """The mean of the gradients of single examples, each clipped: one backward pass per example."""
+    total = np.zeros(sum(p.numel() for p in module.parameters()))
+    for i in range(len(x)):
+        own = torch_gradient(module, x[i : i + 1], y[i : i + 1], loss)
+        size = np.abs(own).sum() if norm == 1 else np.sqrt((own**2).sum())
+        total += own * min(1.0, clip / size) if size > 0 else own
+    return total / len(x)
+
+
+def kernel_of(module: nn.Module, shape: tuple[int, ...], loss: Loss, batch: int, simd: str) -> Kernel:
+    return Kernel(translate(module, shape), loss, batch=batch, simd=simd)
+
+
+def relative(found: np.ndarray, wanted: np.ndarray) -> float:
+    return float(np.linalg.norm(found - wanted) / max(np.linalg.norm(wanted), 1e-12))
+
+
+def kink_distances(module: nn.Module, x: np.ndarray) -> np.ndarray:
+    """Per record, how close any ReLU or maximum comes to where its derivative jumps, against the size of the values there."""
+    net, nearest = copy.deepcopy(module).double(), np.full(len(x), np.inf)
+
+    def note(layer: nn.Module, inputs: tuple[torch.Tensor, ...], output: torch.Tensor) -> None:
+        h = inputs[0].detach()
+        if isinstance(layer, nn.ReLU):
+            gaps = h.abs().flatten(1).min(1).values
+        else:
+            padded = functional.pad(h, [p for p in (layer.padding, layer.padding)[::-1] for _ in (0, 1)], value=-1e30)
+            windows = padded.unfold(2, layer.kernel_size, layer.stride).unfold(3, layer.kernel_size, layer.stride).flatten(4)
+            best = windows.topk(2, dim=-1).values
+            # A gap between two values that a later ReLU sets to zero, or that an earlier one did, is no kink.
+            gaps = torch.where(best[..., 0] > 0, best[..., 0] - best[..., 1], torch.inf).flatten(1).min(1).values
+        np.minimum(nearest, (gaps / h.abs().flatten(1).max(1).values.clamp(min=1e-30)).numpy(), out=nearest)
+
+    for layer in net.modules():
+        if isinstance(layer, nn.ReLU) or (isinstance(layer, nn.MaxPool2d) and layer.kernel_size > 1):
+            layer.register_forward_hook(note)
+    with torch.no_grad():
+        net(torch.from_numpy(x).double())
+    return nearest
+
+
+def disagreement(kernel: Kernel, module: nn.Module, x: np.ndarray, y: np.ndarray, rows: np.ndarray) -> float:
+    """The relative error of a minibatch gradient, without records within float32 rounding of a kink if it is large with them."""
+
+    def error(rows: np.ndarray) -> float:
+        found, _ = kernel.gradient(Records(x, y), StepRule(rates=()), vector_of(module), rows)
+        return relative(found, torch_gradient(module, x[rows], y[rows], kernel.loss))
+
+    first = error(rows)
+    if first < 1e-5:
+        return first
+    away = rows[kink_distances(module, x[rows]) > 1e-6]
+    return error(away) if 0 < len(away) < len(rows) else first
+
+
+def random_stack(generator: np.random.Generator) -> tuple[nn.Module, tuple[int, ...], int]:
+    """A network of random layers, the shape of its records, and how many outputs it has."""
+    pick, outputs = generator.integers, int(generator.integers(1, 7))
+    layers: list[nn.Module] = []
+    if generator.random() < 0.3:
+        width = int(pick(1, 40))
+        shape: tuple[int, ...] = (width,)
+    else:
+        shape = (int(pick(1, 5)), int(pick(4, 13)), int(pick(4, 13)))
+        for _ in range(int(pick(1, 5))):
+            here = nn.Sequential(*layers)(torch.zeros(1, *shape)).shape[1:]
+            layers.append(random_image_layer(generator, tuple(here)))
+        layers.append(nn.Flatten())
+        width = int(nn.Sequential(*layers)(torch.zeros(1, *shape)).shape[1])
+    for _ in range(int(pick(0, 3))):
+        after = int(pick(1, 30))
+        layers += [nn.Linear(width, after, bias=bool(pick(0, 2))), random_activation(generator)]
+        width = after
+    layers.append(nn.Linear(width, outputs, bias=bool(pick(0, 2))))
+    return nn.Sequential(*layers), shape, outputs
+
+
+def random_activation(generator: np.random.Generator) -> nn.Module:
+    return [nn.ReLU(), nn.Tanh(), nn.Sigmoid(), nn.GELU(), nn.Identity()][int(generator.integers(0, 5))]
+
+
+def random_image_layer(generator: np.random.Generator, here: tuple[int, int, int]) -> nn.Module:
+    pick, (channels, height, width) = generator.integers, here
+    smallest = min(height, width)
+    kind = pick(0, 6)
+    if kind <= 1:
+        padding = int(pick(0, 3))
+        kernel = min([1, 2, 3, 5][int(pick(0, 4))], smallest + 2 * padding)
+        return nn.Conv2d(channels, int(pick(1, 11)), kernel, stride=int(pick(1, 4)), padding=padding, bias=bool(pick(0, 2)))
+    if kind == 2 and smallest > 1:
+        kernel = int(pick(1, min(smallest, 3) + 1))
+        padding = int(pick(0, kernel // 2 + 1))
+        pool = [nn.MaxPool2d(kernel, int(pick(1, 4)), padding), nn.AvgPool2d(kernel, int(pick(1, 4)))]
+        return pool[int(pick(0, 2))]
+    if kind == 3 and height * width >= 4:
+        groups = [g for g in range(1, channels + 1) if channels % g == 0]
+        return nn.GroupNorm(groups[int(pick(0, len(groups)))], channels, affine=bool(pick(0, 2)))
+    if kind == 4:
+        return Residual(nn.Sequential(nn.Conv2d(channels, channels, 3, padding=1), random_activation(generator)))
+    return random_activation(generator)

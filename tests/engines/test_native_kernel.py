@@ -1,0 +1,326 @@
+"""The compiled kernel, step by step, against plain oracles in float64."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from sordino.engines.native.kernel import Kernel, Optimiser, PackedRule, Records, StepRule, new_jobs, vectors_for
+from sordino.engines.native.library import runnable
+from sordino.engines.native.program import Loss
+from sordino.engines.native.translate import translate
+from sordino.federation.local import INSIDE
+from sordino.federation.models import build_model
+from sordino.federation.randomness import Key, Purpose
+from sordino.protocol import InvalidValue, UserError
+from tests.engines.native_nets import Residual, clipped_mean, disagreement, kernel_of, made_up, relative, torch_gradient, vector_of
+
+pytestmark = pytest.mark.skipif(not runnable(), reason="the native kernel was not built")
+
+each_library = pytest.mark.parametrize("simd", runnable())
+KEYS = tuple(Key.from_seed(5).stream(purpose).subkey for purpose in (Purpose.MINIBATCH, Purpose.LOCAL_MODEL, Purpose.UPLOAD_NOISE))
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+@each_library
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [
+        ("logistic", (784,)),
+        ("mlp", (1, 8, 8)),
+        ("lenet5", (1, 28, 28)),
+        ("prifedsync-mnist", (1, 28, 28)),
+        ("prifedsync-cifar", (3, 32, 32)),
+        ("udp-mnist", (1, 28, 28)),
+        ("udp-wind", (7, 48)),
+    ],
+)
+def test_models_of_the_catalogue_have_the_gradients_of_torch(simd: str, name: str, shape: tuple[int, ...]) -> None:
+    module = build_model(name, shape, 10, seed=1)
+    loss = Loss.SQUARED_ERROR if name == "udp-wind" else Loss.CROSS_ENTROPY
+    x, y = made_up(shape, 10, loss, 40, seed=2)
+    for batch in (32, 5):
+        kernel = kernel_of(module, shape, loss, batch, simd)
+        assert disagreement(kernel, module, x, y, np.random.default_rng(batch).permutation(40)[:batch]) < 1e-5
+
+
+class Traced(nn.Module):
+    """A module with a forward of its own: functions, methods, a view, two paths that meet."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.out = nn.Linear(20, 3)  # registered before what runs before it
+        self.first = nn.Conv2d(2, 5, 3, padding=1)
+        self.block = Residual(nn.Sequential(nn.Conv2d(5, 5, 3, padding=1), nn.GroupNorm(1, 5), nn.Tanh()))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = torch.tanh(self.first(x))
+        h = self.block(h) + h.sigmoid()
+        h = nn.functional.avg_pool2d(nn.functional.gelu(h), 3)
+        return self.out(h.view(h.size(0), -1))
+
+
+@each_library
+def test_a_module_with_a_forward_of_its_own(simd: str) -> None:
+    torch.manual_seed(0)
+    module = Traced()
+    x, y = made_up((2, 6, 6), 3, Loss.CROSS_ENTROPY, 9, seed=0)
+    assert disagreement(kernel_of(module, (2, 6, 6), Loss.CROSS_ENTROPY, 9, simd), module, x, y, np.arange(9)) < 1e-5
+
+
+@each_library
+def test_any_batch_size_in_any_block_size(simd: str) -> None:
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Conv2d(1, 3, 3, padding=1), nn.Tanh(), nn.AvgPool2d(2), nn.Flatten(), nn.Linear(48, 4))
+    x, y = made_up((1, 8, 8), 4, Loss.CROSS_ENTROPY, 150, seed=0)
+    for built in (1, 20, 40):
+        kernel = kernel_of(module, (1, 8, 8), Loss.CROSS_ENTROPY, built, simd)
+        for batch in (1, 2, 15, 16, 17, 33, 64, 65, 150):
+            assert disagreement(kernel, module, x, y, np.arange(batch)) < 1e-5
+
+
+@each_library
+@pytest.mark.parametrize("norm", [1, 2])
+def test_per_example_gradients_stay_within_the_clip(simd: str, norm: int) -> None:
+    module = build_model("lenet5", (1, 28, 28), 10, seed=0)
+    x, y = made_up((1, 28, 28), 10, Loss.CROSS_ENTROPY, 20, seed=0)
+    kernel = kernel_of(module, (1, 28, 28), Loss.CROSS_ENTROPY, 20, simd)
+    for clip in (0.01, 1.0):
+        rule = StepRule(rates=(), clip=clip, per_example=True, norm=norm)
+        for i in range(20):
+            own, _ = kernel.gradient(Records(x, y), rule, vector_of(module), np.array([i]))
+            assert np.linalg.norm(own.astype(np.float64), norm) <= clip
+
+
+# ---- whole trainings against a loop in torch
+
+
+def loop(module: nn.Module, x: np.ndarray, y: np.ndarray, part: np.ndarray, rule: StepRule, *, client: int, round: int, correction=0.0):
+    """What the kernel promises, in float64 and one example at a time where examples are clipped."""
+    origin = vector_of(module).astype(np.float64)
+    w, first, second = origin.copy(), np.zeros_like(origin), np.zeros_like(origin)
+    draws = stream(0, client, round).subsets(rule.steps, rule.batch, len(part))
+    net = copy.deepcopy(module).double()
+    for step, rate in enumerate(rule.rates):
+        torch.nn.utils.vector_to_parameters(torch.from_numpy(w.astype(np.float32).astype(np.float64)), net.parameters())
+        rows = part[draws[step]]
+        if rule.per_example:
+            g = clipped_mean(net, x[rows], y[rows], Loss.CROSS_ENTROPY, rule.clip, rule.norm)
+            g = g * len(rows) / rule.divisor if rule.divisor > 0 else g
+        else:
+            g = torch_gradient(net, x[rows], y[rows], Loss.CROSS_ENTROPY)
+            g = g * min(1.0, rule.clip * INSIDE / np.linalg.norm(g, rule.norm))
+        g = g + rule.step_noise * stream(1, client, round, step).normals(len(g)) + correction
+        if rule.optimiser is Optimiser.MOMENTUM:
+            g = first = rule.momentum * first + g
+        if rule.optimiser is Optimiser.ADAM:
+            first = rule.momentum * first + (1 - rule.momentum) * g
+            second = rule.second_momentum * second + (1 - rule.second_momentum) * g * g
+            grown = 1 - rule.momentum ** (step + 1), 1 - rule.second_momentum ** (step + 1)
+            g = (first / grown[0]) / (np.sqrt(second / grown[1]) + rule.epsilon)
+        w = w - rate * (g + rule.proximal * (w - origin) + rule.weight_decay * w)
+    return (w + rule.upload_noise * stream(2, client, round).normals(len(w))).astype(np.float32)
+
+
+def stream(which: int, client: int, round: int, step: int = 0):
+    purpose = (Purpose.MINIBATCH, Purpose.LOCAL_MODEL, Purpose.UPLOAD_NOISE)[which]
+    return Key.from_seed(5).stream(purpose, client=client, round=round, step=step)
+
+
+SMOOTH = nn.Sequential(nn.Conv2d(1, 4, 3), nn.Tanh(), nn.AvgPool2d(2), nn.Flatten(), nn.Linear(36, 7), nn.Sigmoid(), nn.Linear(7, 3))
+RULES = {
+    "plain": StepRule(rates=(0.5, 0.3, 0.1), batch=6, clip=0.2),
+    "l1": StepRule(rates=(0.5, 0.3, 0.1), batch=6, clip=0.7, norm=1),
+    "proximal": StepRule(rates=(0.5,) * 4, batch=6, clip=1.0, proximal=0.3),
+    "decay": StepRule(rates=(0.5,) * 4, batch=6, clip=1.0, weight_decay=0.1),
+    "momentum": StepRule(rates=(0.5,) * 4, batch=6, clip=1.0, optimiser=Optimiser.MOMENTUM, momentum=0.8),
+    "adam": StepRule(rates=(0.05,) * 4, batch=6, clip=1.0, optimiser=Optimiser.ADAM),
+    "upload noise": StepRule(rates=(0.5,) * 2, batch=6, clip=1.0, upload_noise=0.1),
+    "step noise": StepRule(rates=(0.5,) * 3, batch=6, clip=1.0, step_noise=0.2),
+    "per example": StepRule(rates=(0.5,) * 3, batch=6, clip=0.2, per_example=True),
+    "noisy sgd": StepRule(rates=(0.5,) * 3, batch=6, clip=0.5, per_example=True, divisor=8.0, step_noise=0.1),
+    "noisy sgd l1": StepRule(rates=(0.5,) * 3, batch=6, clip=0.5, per_example=True, norm=1, step_noise=0.1, weight_decay=0.05),
+    "all": StepRule(
+        rates=(0.5,) * 3, batch=6, clip=0.5, per_example=True, step_noise=0.1, upload_noise=0.1, proximal=0.1, optimiser=Optimiser.MOMENTUM
+    ),
+}
+
+
+@each_library
+@pytest.mark.parametrize("rule", RULES.values(), ids=RULES.keys())
+def test_a_training_is_that_of_a_plain_loop(simd: str, rule: StepRule) -> None:
+    x, y = made_up((1, 8, 8), 3, Loss.CROSS_ENTROPY, 40, seed=1)
+    parts = [np.arange(0, 15), np.arange(15, 40)]
+    kernel, packed, start = kernel_of(SMOOTH, (1, 8, 8), Loss.CROSS_ENTROPY, rule.batch, simd), PackedRule(rule), vector_of(SMOOTH)
+    jobs, results = new_jobs(kernel, packed, start, parts, KEYS, round=4)
+    records = Records(x, y)
+    kernel.train(records, jobs, threads=2)
+    for client, part in enumerate(parts):
+        wanted = loop(SMOOTH, x, y, part, rule, client=client, round=4)
+        assert relative(results[client] - start, wanted - start) < 1e-5
+
+
+@each_library
+def test_control_variates_are_added_after_the_clip(simd: str) -> None:
+    x, y = made_up((1, 8, 8), 3, Loss.CROSS_ENTROPY, 15, seed=1)
+    rule, start = RULES["plain"], vector_of(SMOOTH)
+    correction = np.random.default_rng(0).standard_normal(len(start)).astype(np.float32)
+    kernel, packed = kernel_of(SMOOTH, (1, 8, 8), Loss.CROSS_ENTROPY, 6, simd), PackedRule(rule)
+    part, records = np.arange(15), Records(x, y)
+    jobs, results = new_jobs(kernel, packed, start, [part], KEYS)
+    jobs["correction"] = correction.ctypes.data
+    kernel.train(records, jobs, threads=1)
+    wanted = loop(SMOOTH, x, y, part, rule, client=0, round=0, correction=correction)
+    assert relative(results[0] - start, wanted - start) < 1e-5
+
+
+def test_independent_trainings_run_in_one_call_and_do_not_touch_each_other() -> None:
+    x, y = made_up((1, 8, 8), 3, Loss.CROSS_ENTROPY, 40, seed=1)
+    kernel, records = kernel_of(SMOOTH, (1, 8, 8), Loss.CROSS_ENTROPY, 6, runnable()[0]), Records(x, y)
+    part, start = np.arange(40), vector_of(SMOOTH)
+    packed = [PackedRule(rule) for rule in RULES.values()]
+    alone = []
+    for rule in packed:
+        jobs, results = new_jobs(kernel, rule, start, [part], KEYS)
+        kernel.train(records, jobs, threads=1)
+        alone.append(results[0].copy())
+    jobs, results = new_jobs(kernel, packed[0], start, [part] * len(packed), KEYS)
+    jobs["rule"], jobs["client"] = [rule.address for rule in packed], 0
+    kernel.train(records, jobs, threads=3)
+    assert np.array_equal(results, np.array(alone))
+
+
+def test_batches_of_different_sizes_can_be_given() -> None:
+    x, y = made_up((1, 8, 8), 3, Loss.CROSS_ENTROPY, 40, seed=1)
+    kernel, records, start = kernel_of(SMOOTH, (1, 8, 8), Loss.CROSS_ENTROPY, 6, runnable()[0]), Records(x, y), vector_of(SMOOTH)
+    batches = [np.arange(9), np.arange(0), np.arange(5, 40)]
+    rows, counts = np.concatenate(batches), np.array([len(batch) for batch in batches])
+    packed = PackedRule(StepRule(rates=(0.5,) * 3, clip=0.5, per_example=True, divisor=10.0))
+    jobs, results = new_jobs(kernel, packed, start, [np.arange(40)], KEYS)
+    jobs["rows"], jobs["counts"] = rows.ctypes.data, counts.ctypes.data
+    kernel.train(records, jobs, threads=1)
+    net, w = copy.deepcopy(SMOOTH).double(), start.astype(np.float64)
+    for batch in batches:
+        torch.nn.utils.vector_to_parameters(torch.from_numpy(w.astype(np.float32).astype(np.float64)), net.parameters())
+        g = clipped_mean(net, x[batch], y[batch], Loss.CROSS_ENTROPY, 0.5, 2) * len(batch) / 10 if len(batch) > 0 else 0.0
+        w = w - 0.5 * g
+    assert relative(results[0] - start, w - start) < 1e-5
+    assert jobs["clips"][0] == 44
+
+
+# ---- what is not finite
+
+
+@each_library
+def test_a_gradient_that_is_not_finite_counts_as_zero(simd: str) -> None:
+    module = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2))
+    for parameter in module.parameters():
+        nn.init.ones_(parameter)
+    x, y = made_up((4,), 2, Loss.CROSS_ENTROPY, 8, seed=0)
+    x[0] = 3e38
+    assert not np.isfinite(torch_gradient(module, x[:1], y[:1], Loss.CROSS_ENTROPY, torch.float32)).all()
+    kernel, start, part = kernel_of(module, (4,), Loss.CROSS_ENTROPY, 4, simd), vector_of(module), np.arange(8)
+    for per_example in (False, True):
+        packed = PackedRule(StepRule(rates=(0.5,), clip=1.0, per_example=per_example))
+        rows, counts = np.array([0, 5, 6, 7]), np.array([4])
+        jobs, results = new_jobs(kernel, packed, start, [part], KEYS)
+        jobs["rows"], jobs["counts"] = rows.ctypes.data, counts.ctypes.data
+        kernel.train(Records(x, y), jobs, threads=1)
+        assert jobs["nonfinite"][0] == 1
+        kept = clipped_mean(module, x[5:], y[5:], Loss.CROSS_ENTROPY, 1.0, 2) * 3 / 4 if per_example else 0.0
+        assert np.allclose(results[0], start - 0.5 * kept, atol=1e-6)
+
+
+@each_library
+def test_large_and_small_gradients_are_clipped_not_lost(simd: str) -> None:
+    module = nn.Sequential(nn.Linear(3, 2))
+    for size in (1e15, 1e-15):  # squares leave the range of float32
+        x, y = made_up((3,), 2, Loss.SQUARED_ERROR, 6, seed=0)
+        x *= np.float32(size)
+        kernel = kernel_of(module, (3,), Loss.SQUARED_ERROR, 6, simd)
+        for per_example in (False, True):
+            clip = size * 1e-3
+            rule = StepRule(rates=(), clip=clip, per_example=per_example)
+            found, _ = kernel.gradient(Records(x, y), rule, vector_of(module), np.arange(6))
+            if per_example:
+                wanted = clipped_mean(module, x, y, Loss.SQUARED_ERROR, clip, 2)
+            else:
+                wanted = torch_gradient(module, x, y, Loss.SQUARED_ERROR)
+                wanted *= min(1.0, clip / np.linalg.norm(wanted))
+            assert relative(found, wanted) < 1e-5
+
+
+@each_library
+def test_a_nan_is_not_lost_in_a_maximum_or_a_relu(simd: str) -> None:
+    module = nn.Sequential(nn.Conv2d(1, 2, 1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(8, 2))
+    x, y = made_up((1, 4, 4), 2, Loss.CROSS_ENTROPY, 3, seed=0)
+    for place in np.ndindex(4, 4):
+        bad = x.copy()
+        bad[0, 0][place] = np.nan
+        kernel = kernel_of(module, (1, 4, 4), Loss.CROSS_ENTROPY, 3, simd)
+        assert np.isnan(kernel.outputs(Records(bad, y), vector_of(module), np.arange(3))[0]).all()
+
+
+# ---- outputs, records, refusals
+
+
+@each_library
+def test_bytes_are_scaled_as_torch_does(simd: str) -> None:
+    generator = np.random.default_rng(0)
+    x = generator.integers(0, 256, (21, 3, 5, 5)).astype(np.uint8)
+    scale, shift = generator.random((3, 1, 1), dtype=np.float32) / 100, generator.random((3, 1, 1), dtype=np.float32)
+    module = nn.Sequential(nn.Flatten(), nn.Linear(75, 75, bias=False))
+    with torch.no_grad():
+        module[1].weight.copy_(torch.eye(75))
+    kernel = kernel_of(module, (3, 5, 5), Loss.SQUARED_ERROR, 16, simd)
+    records = Records(x, np.zeros((21, 75), np.float32), scale=scale, shift=shift)
+    wanted = torch.from_numpy(x).float().mul(torch.from_numpy(scale)).add_(torch.from_numpy(shift)).flatten(1).numpy()
+    for threads in (1, 3):
+        assert np.array_equal(kernel.outputs(records, vector_of(module), np.arange(21), threads=threads), wanted)
+
+
+def test_blocks_are_equal_and_small() -> None:
+    for lanes in (4, 8, 16):
+        for batch in range(1, 300):
+            vectors = vectors_for(batch, lanes)
+            blocks = -(-batch // (lanes * vectors))
+            assert 1 <= vectors <= 3
+            assert blocks * vectors * lanes < batch + lanes * (1 + blocks)
+
+
+def test_what_does_not_fit_the_kernel_is_refused() -> None:
+    module = nn.Sequential(nn.Linear(4, 2))
+    kernel = kernel_of(module, (4,), Loss.CROSS_ENTROPY, 4, runnable()[0])
+    weights, rule, rows = vector_of(module), StepRule(rates=()), np.arange(2)
+    x, y = made_up((4,), 2, Loss.CROSS_ENTROPY, 5, seed=0)
+    with pytest.raises(UserError, match="3 values"):
+        kernel.gradient(Records(x[:, :3], y), rule, weights, rows)
+    with pytest.raises(UserError, match="labels up to 2"):
+        kernel.gradient(Records(x, y + 1), rule, weights, rows)
+    with pytest.raises(UserError, match="does not fit"):
+        kernel.gradient(Records(x, x[:, :2]), rule, weights, rows)
+    with pytest.raises(UserError, match="parameters"):
+        kernel.gradient(Records(x, y), rule, weights[1:], rows)
+    for wrong in ([5], [-1], []):
+        with pytest.raises(UserError, match="below 5"):
+            kernel.gradient(Records(x, y), rule, weights, np.array(wrong))
+    with pytest.raises(UserError, match="as many"):
+        Records(x, y[1:])
+    with pytest.raises(InvalidValue, match="uint8 or float32"):
+        Records(x.astype(np.float64), y)
+    with pytest.raises(InvalidValue, match="0 or greater"):
+        Records(x, y - 2)
+    for name, value in {"clip": 0.0, "norm": 3}.items():
+        with pytest.raises(InvalidValue, match=name):
+            PackedRule(StepRule(rates=(), **{name: value}))
+
+
+def test_a_kernel_needs_memory_for_a_block_only() -> None:
+    sizes = [Kernel(translate(SMOOTH, (1, 8, 8)), Loss.CROSS_ENTROPY, batch=b, simd=runnable()[0]).memory for b in (96, 960, 9600)]
+    assert max(sizes) <= 1.5 * min(sizes)
