@@ -12,7 +12,7 @@ import torch
 
 from sordino.engines.workers import Pool
 from sordino.federation.client import ClientWork, Score, Upload, joined, score_chunks
-from sordino.federation.personal import Kept, keeps_state
+from sordino.federation.personal import Kept
 from sordino.federation.setup import Setup
 from sordino.protocol import InvalidValue, UserError
 
@@ -34,7 +34,6 @@ class TorchEngine:
         self.workers = worker_count(workers, device)
         self.device = checked_device(device)
         self._chunks = score_chunks(len(setup.test.y))
-        self._stateful = keeps_state(setup.protocol)
         self._own = ClientWork(setup, device) if self.workers == 1 else None
         self._pool = Pool(setup, self.workers, start_method) if self.workers > 1 else None
 
@@ -53,8 +52,6 @@ class TorchEngine:
         self, *, round: int, weights: np.ndarray, participants: np.ndarray, kept: Mapping[int, Kept] | None = None
     ) -> Iterator[Upload]:
         """The uploads of a round, in the order of the participants; `kept` is what clients have kept, where they keep anything."""
-        if kept is None and self._stateful:
-            raise UserError("clients of this protocol keep something from round to round, and here nobody keeps it: only `train` does.")
         clients = [int(client) for client in participants]
         if self._pool is not None:
             tasks = [("upload", client, round, None if kept is None else kept[client]) for client in clients]

@@ -16,7 +16,7 @@ from sordino.federation.models.losses import evaluate_batch, module_loss
 from sordino.federation.models.per_example import ExampleGradients
 from sordino.federation.noisy_sgd import train_noisily
 from sordino.federation.optimizers import Optimizer
-from sordino.federation.personal import Beginning, Kept, beginning
+from sordino.federation.personal import Beginning, Kept, beginning, keeps_state
 from sordino.federation.randomness import Key, Purpose, Stream
 from sordino.federation.setup import Setup
 from sordino.privacy.harmonizer import pull_of
@@ -67,6 +67,8 @@ class ClientWork:
         or every client's correction.
         """
         protocol, rule = self._setup.protocol, self._setup.protocol.local
+        if kept is None and keeps_state(protocol):
+            raise UserError("clients of this protocol keep something from round to round, and here nobody keeps it: only `train` does.")
         begin = beginning(protocol, weights if weights.ndim == 1 else weights[0], self._initial, kept or {})
         start = self._tensor(begin.start)
         rates = rule.schedule.rates(round=round, steps=rule.steps)

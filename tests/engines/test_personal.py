@@ -28,7 +28,7 @@ from sordino import (
 )
 from sordino.engines.torch_engine import TorchEngine
 from sordino.federation.evaluation import evaluate_clients
-from sordino.federation.folder import RunFolder
+from sordino.federation.folder import RunFolder, State
 from sordino.federation.many import ManyClients
 from sordino.federation.models import build_model
 from sordino.federation.participation import participants
@@ -207,3 +207,19 @@ def test_whoever_would_lose_what_clients_keep_is_refused() -> None:
         ManyClients(setup)
     with pytest.raises(UserError, match="native"):
         train(plan(local=fedavg()), data=toy_dataset(), model="mlp", engine="native")
+
+
+def test_a_checkpoint_tells_what_the_server_keeps_from_what_clients_keep(tmp_path) -> None:
+    before = State(
+        weights=np.arange(3, dtype=np.float32),
+        round=2,
+        kept={"leader": np.ones(3, np.float32)},
+        clients={0: {"model": np.zeros(3, np.float32)}, 11: {"model": np.full(3, 7, np.float32), "steps": np.array([4])}},
+    )
+    folder = RunFolder(tmp_path)
+    folder.save_checkpoint(before)
+    after, _ = folder.load_checkpoint()
+    assert after is not None and after.round == 2
+    assert set(after.kept) == {"leader"} and set(after.clients) == {0, 11}
+    assert after.arrays().keys() == before.arrays().keys()
+    assert all(np.array_equal(array, before.arrays()[name]) for name, array in after.arrays().items())

@@ -12,6 +12,7 @@ from scipy import stats
 
 from sordino.privacy.calibrate import calibrate
 from sordino.privacy.certify import certify
+from sordino.privacy.harmonizer import mechanism_table
 from sordino.privacy.ledger import Opened, RoundCharged
 from sordino.privacy.spending import afforded, realised
 from sordino.protocol import (
@@ -195,3 +196,13 @@ def test_as_an_event_of_a_peer_it_costs_the_same() -> None:
     assert certify(protocol).epsilon(1e-5) == pytest.approx(theirs, rel=2e-3)
     with pytest.raises(UserError):
         plan(p=0.5).to_dp_event()
+
+
+def test_what_was_calibrated_is_a_multiplier_and_is_called_so() -> None:
+    found = calibrate(plan(rounds=3), "strong", epsilon=3.0)
+    assert found.parameter == "multiplier"
+    assert found.as_document()["multiplier"] == found.value == found.protocol.noise.multiplier
+    with pytest.raises(UserError, match="multiplier"):
+        _ = found.sigma
+    with pytest.raises(UserError, match="mechanisms"):
+        mechanism_table(plan(), epsilon=1.0)
