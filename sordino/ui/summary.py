@@ -23,6 +23,7 @@ RULES = {
     "fedprox": "Noisy-FedProx",
     "scaffold": "Noisy-SCAFFOLD",
     "clipped-glm": "clipped logistic regression",
+    "noisy-sgd": "noisy SGD",
 }
 BARS = "▁▂▃▄▅▆▇█"
 

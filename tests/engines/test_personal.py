@@ -219,7 +219,9 @@ def test_a_checkpoint_tells_what_the_server_keeps_from_what_clients_keep(tmp_pat
     folder = RunFolder(tmp_path)
     folder.save_checkpoint(before)
     after, _ = folder.load_checkpoint()
-    assert after is not None and after.round == 2
-    assert set(after.kept) == {"leader"} and set(after.clients) == {0, 11}
+    assert after is not None
+    assert after.round == 2
+    assert set(after.kept) == {"leader"}
+    assert set(after.clients) == {0, 11}
     assert after.arrays().keys() == before.arrays().keys()
     assert all(np.array_equal(array, before.arrays()[name]) for name, array in after.arrays().items())
