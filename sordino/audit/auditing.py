@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy.special import ndtri
 
-from sordino.audit.bounds import expected_bound, trainings_needed
+from sordino.audit.bounds import expected_bound, gaussian_like, trainings_needed
 from sordino.audit.canary import refuse_unknown
 from sordino.audit.folder import AuditFolder
 from sordino.audit.game import Game, WorstCaseGame, play_all
@@ -18,6 +17,7 @@ from sordino.audit.laws import law_of
 from sordino.audit.real_game import CanaryGame
 from sordino.audit.residuals import FEWEST, ResidualReport, residual_tests
 from sordino.audit.verdict import Claim, Finding, judged
+from sordino.engines.torch_engine import worker_count
 from sordino.federation.folder import as_json, claimed_path, now
 from sordino.federation.randomness import GENERATOR, Key
 from sordino.federation.run import Run
@@ -33,6 +33,7 @@ from sordino.privacy.spending import BudgetExceeded, afforded
 from sordino.protocol import InvalidValue, NoisySgd, Protocol, UserError, View
 
 TRAININGS, FEWER = 5000, 500  # on each side, by default: of the worst case, and of real models or of large federations
+MOST = 10_000_000  # far more than tell anything new
 EFFORT = 500_000_000  # uploads that an audit makes without being asked for more
 Progress = Callable[[int, int], None]  # trainings done, of how many
 
@@ -115,8 +116,9 @@ def audit(
     if canary is not None:
         subject = with_data(subject, canary, data, model)
     certified = promised(subject, view, unit, delta)
+    worker_count(workers, "cpu")
     trainings = trainings if trainings is not None else default_trainings(subject, canary)
-    refuse_too_few(trainings, certified, delta)
+    refuse_too_few(trainings, certified)
     facts = {
         "canary": canary,
         "view": str(certified.view),
@@ -257,11 +259,11 @@ def refuse_unplayable(protocol: Protocol, view: View) -> None:
         raise UserError(f"view {view}: where clients keep nothing it is coalition:{same}. Audit that.")
 
 
-def refuse_too_few(trainings: int, certified: Guarantee, delta: float) -> None:
+def refuse_too_few(trainings: int, certified: Guarantee) -> None:
     """Trainings that could show nothing even if the bound were attained are not worth their time."""
-    if isinstance(trainings, bool) or not isinstance(trainings, int) or trainings < 1:
-        raise InvalidValue("trainings", trainings, "a whole number of at least 1")
-    mu = certified.mu if certified.mu is not None else gaussian_like(certified, delta)
+    if isinstance(trainings, bool) or not isinstance(trainings, int) or not 1 <= trainings <= MOST:
+        raise InvalidValue("trainings", trainings, f"a whole number of at least 1 and at most {MOST:,}")
+    mu = gaussian_like(certified.curve)
     if mu == 0:
         raise UserError(f"view {certified.view}: nothing is released that depends on the data, so there is nothing to audit.")
     if expected_bound(mu, trainings) <= 0:
@@ -270,15 +272,6 @@ def refuse_too_few(trainings: int, certified: Guarantee, delta: float) -> None:
             f"trainings = {trainings}: too few to conclude anything. Even if the certified mu = {rounded_up(mu)} were attained, they would "
             f"be expected to show nothing. At least {needed:,} on each side are needed, {good:,} to show 90 % of it."
         )
-
-
-def gaussian_like(certified: Guarantee, delta: float) -> float:
-    """The Gaussian parameter that reveals as much to the best balanced test as a curve of another kind."""
-    low, high = 0.0, 0.5
-    for _ in range(40):
-        middle = (low + high) / 2
-        low, high = (middle, high) if certified.beta(middle) > middle else (low, middle)
-    return float(-2 * ndtri(max(low, 1e-300)))
 
 
 def noise_report(protocol: Protocol, noise: np.ndarray) -> ResidualReport | None:
@@ -297,6 +290,7 @@ def made_folder(folder: str | Path | None, subject: Subject) -> Path:
         return claimed_path(Path(name).stem, Path("audits"))
     with writing(Path(folder)):
         Path(folder).mkdir(parents=True, exist_ok=True)
+    AuditFolder.refuse_used(Path(folder))
     return Path(folder)
 
 

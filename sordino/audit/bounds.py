@@ -178,3 +178,20 @@ def trainings_needed(mu: float, share: float = 0.0, confidence: float = CONFIDEN
         middle = (low + high) // 2
         low, high = (low, middle) if expected_bound(mu, middle, confidence) > share * min(mu, 1e9) else (middle, high)
     return high
+
+
+def gaussian_like(curve: Curve) -> float:
+    """The Gaussian parameter that reveals as much to the best balanced test as a curve of any kind.
+
+    Example:
+        >>> from sordino.privacy.curves import GaussianCurve
+        >>> round(gaussian_like(GaussianCurve(mu=2.0)), 6)
+        2.0
+    """
+    if curve.mu is not None:
+        return curve.mu
+    low, high = 0.0, 0.5
+    for _ in range(40):
+        middle = (low + high) / 2
+        low, high = (middle, high) if curve.beta(middle) > middle else (low, middle)
+    return float(-2 * ndtri(max(low, 1e-300)))

@@ -31,14 +31,19 @@ class AuditFolder:
     @classmethod
     def create(cls, path: Path, protocol: Protocol, facts: dict[str, Any]) -> AuditFolder:
         """Fill the empty folder of a new audit; one that holds anything already is refused."""
-        if any(entry.name != "lock" for entry in path.iterdir()):
-            advice = f"go on with `sordino resume {path}`" if cls.is_one(path) else "or empty it"
-            raise UserError(f"{path} is not empty. Choose another folder with --out, {advice}.")
+        cls.refuse_used(path)
         with writing(path):
             (path / "scores").mkdir()
             write_whole(path / "protocol.toml", dumps(protocol).encode())
             write_whole(path / "audit.json", as_json(facts))  # last: a folder with it is complete
         return cls(path)
+
+    @classmethod
+    def refuse_used(cls, path: Path) -> None:
+        """A folder that holds anything already is not for a new audit."""
+        if any(entry.name != "lock" for entry in path.iterdir()):
+            advice = f"go on with `sordino resume {path}`" if cls.is_one(path) else "or empty it"
+            raise UserError(f"{path} is not empty. Choose another folder with --out, {advice}.")
 
     @classmethod
     def is_one(cls, path: Path) -> bool:

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from sordino.audit.bounds import CONFIDENCE, FIRM, Limits, Scores, measured, most_shown
+from sordino.audit.bounds import CONFIDENCE, FIRM, Limits, Scores, expected_bound, gaussian_like, measured, most_shown
 from sordino.audit.residuals import ResidualReport
 from sordino.privacy.curves import GaussianCurve
 from sordino.privacy.guarantee import Guarantee
@@ -130,9 +130,13 @@ def judged(
 
 
 def verdict_on(claim: Claim, firm: list[Limits], certified: Guarantee, trainings: int) -> Judgement:
-    """A claim about another view, or one that so few trainings could not contradict, was not tested."""
+    """A claim that the certified bound implies holds, proved. Else it was tested if, the certified bound being attained, so many
+    trainings can be expected to contradict it; a claim about another view was not.
+    """
     if claim.view != str(certified.view):
         return "not tested"
     if any(limits.contradicts(GaussianCurve(mu=claim.mu)) for limits in firm):
         return "refuted"
-    return "holds" if claim.mu < most_shown(trainings, FIRM) else "not tested"
+    attained = gaussian_like(certified.curve)
+    implied = certified.mu is not None and claim.mu >= certified.mu
+    return "holds" if implied or expected_bound(attained, trainings, FIRM) > claim.mu else "not tested"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,19 +13,18 @@ from rich.table import Table
 from rich.text import Text
 
 from sordino.protocol import Protocol, SordinoError, UserError, View
-from sordino.ui.console import Stopped, facts_table, messages, print_json, results
+from sordino.ui.console import Stopped, duration, messages, print_json, results
 from sordino.ui.sources import protocol_from
 
 if TYPE_CHECKING:
-    from sordino.audit.canary_clients import CanaryEstimate
     from sordino.audit.game import Game
     from sordino.audit.verdict import Claim, Finding
     from sordino.privacy.guarantee import Guarantee
 
 COLOURS = {"holds": "green", "refuted": "red", "not tested": "yellow"}
 
+TRAININGS = "Trainings on each side that judge; as many again choose the test. By default 5000, fewer if long; 500 with a canary."
 REAL, TWINS = "Real models and data", "Sensitivity"
-ONE_RUN = {"records": 1000, "clients": 20}  # canaries, at most as many as there is room for
 
 
 class Contradicted(SordinoError):
@@ -47,7 +47,7 @@ class AuditProgress:
         )
         self._bar = Progress(*columns, console=messages, transient=True)
         self._task = self._bar.add_task("", total=1, visible=False)
-        self._lines = 0
+        self._lines, self._started, self._first = 0, time.monotonic(), 0
 
     def __enter__(self) -> AuditProgress:
         return self
@@ -65,9 +65,12 @@ class AuditProgress:
             if done > 0:  # worker processes have been forked by now; the display runs a thread of its own
                 self._bar.start()
             self._bar.update(self._task, completed=done, total=total, visible=True)
-        elif done * 10 // total > self._lines:
-            self._lines = done * 10 // total
-            messages.print(f"{self._word} {done:,}/{total:,}")
+        elif done == 0 or self._lines == 0:
+            self._lines, self._started, self._first = 1, time.monotonic(), done
+        elif done * 10 // total >= self._lines:
+            self._lines = done * 10 // total + 1
+            left = (time.monotonic() - self._started) / max(1, done - self._first) * (total - done)
+            messages.print(f"{self._word} {done:,}/{total:,}, {duration(left)} left")
 
 
 def show(finding: Finding, *, json: bool, folder: str | None = None) -> None:
@@ -107,6 +110,9 @@ def remarks(finding: Finding) -> list[str]:
     said = [f"Game: {finding.description}{sample}."]
     if tight is not None:
         said.append(f"Tightness: {tight:.3f} of the certified {'mu' if promised is not None else 'epsilon'} was measured.")
+    limit = most_epsilon(finding)
+    if finding.certified.epsilon(finding.delta) > limit:
+        said.append(f"Epsilon has a test of its own; so few trainings can show {rounded_down(limit)} at most.")
     if promised is not None and promised > finding.most:
         said.append(f"This could have shown mu = {rounded_down(finding.most)} at most, and more is certified.{advice(finding, promised)}")
     elif finding.mu_lower == 0 and finding.epsilon_lower == 0:
@@ -114,6 +120,14 @@ def remarks(finding: Finding) -> list[str]:
     if finding.residuals is not None:
         said.append(f"Noise: {finding.residuals}")
     return said
+
+
+def most_epsilon(finding: Finding) -> float:
+    """The largest epsilon that so many trainings could have shown: that of a test which never errs."""
+    from sordino.audit.bounds import CONFIDENCE, Limits, upper_limit
+
+    limit = float(upper_limit(0, finding.trainings, (1 - CONFIDENCE) / 2))
+    return Limits(false_positive=limit, false_negative=limit).epsilon(finding.delta) if finding.trainings > 1 else math.inf
 
 
 def advice(finding: Finding, promised: float) -> str:
@@ -206,7 +220,10 @@ def audit(
     sets: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override one key, such as noise.sigma=0.5.")] = None,
     view: Annotated[str, typer.Option(help="server, rounds, coalition:k or final.")] = "server",
     unit: Annotated[str, typer.Option(help="What differs between the two data sets: record or client.")] = "record",
-    trainings: Annotated[int | None, typer.Option(help="Trainings on each side that judge; as many again choose the test.")] = None,
+    trainings: Annotated[
+        int | None,
+        typer.Option(help=TRAININGS),
+    ] = None,
     delta: Annotated[float, typer.Option(help="Where epsilon is measured.")] = 1e-5,
     claim: Annotated[list[str] | None, typer.Option(metavar="NAME=MU", help="Somebody's promise to hold it against.")] = None,
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="Audit folder; by default audits/<name>-<n>.")] = None,
@@ -233,7 +250,10 @@ def audit(
     refuse_together("without --sensitivity", sweep=sweep, values=values)
     if one_run is not None:
         refuse_together("--one-run", trainings=trainings, claim=claim)
-        show_one_run(subject, one_run, canaries, view, unit, delta, canary, json)
+        from sordino.ui.one_training import OneTraining, show_one_run
+
+        asked = OneTraining(kind=one_run, view=view, unit=unit, delta=delta, canary=canary, canaries=canaries)
+        show_one_run(subject, asked, out, json)
         return
     refuse_together("without --one-run", canaries=canaries)
     claims = given_claims(claim or [], View.parse(view))
@@ -269,7 +289,8 @@ def refuse_together(with_what: str, **options: object) -> None:
     """Options that mean nothing here are refused, not ignored."""
     for name, value in options.items():
         if value is not None and value != []:
-            raise UserError(f"--{name.replace('_', '-')} {with_what}: the two do not go together.")
+            joined = with_what if with_what.startswith("without") else f"with {with_what}"
+            raise UserError(f"--{name.replace('_', '-')} {joined}: the two do not go together.")
 
 
 def show_twins(subject: Protocol | Path, sweep: str | None, values: str | None, seeds: int, out: Path | None, json: bool) -> None:
@@ -281,72 +302,3 @@ def show_twins(subject: Protocol | Path, sweep: str | None, values: str | None, 
     listed = None if values is None else [part.strip() for part in values.split(",") if part.strip()]
     place = out if out is not None else Path("sensitivity.png" if sweep is None else f"sensitivity-{sweep.split('.')[-1]}.png")
     run_sensitivity(protocol, sweep=sweep, values=listed, seeds=seeds, out=place, json=json)
-
-
-def show_one_run(
-    subject: Protocol | Path, kind: str, canaries: int | None, view: str, unit: str, delta: float, canary: str | None, json: bool
-) -> None:
-    """An audit by one training."""
-    from sordino.audit.auditing import promised, subject_of, with_data
-    from sordino.audit.one_training import audit_with_records, estimate_with_clients
-    from sordino.federation.setup import prepare
-
-    if kind not in ONE_RUN:
-        raise UserError(f"--one-run {kind!r}: expected records or clients.")
-    found = with_data(subject_of(subject), canary or "mislabelled", None, None)
-    needed = "client" if kind == "clients" else "record"
-    if unit != needed and not (kind == "clients" and unit == "record"):
-        raise UserError(f"--unit {unit} with --one-run {kind}: canary {kind} speak about one {needed}.")
-    certified = promised(found, view, needed, delta)
-    setup = prepare(found.protocol)
-    room = int(setup.sizes.sum()) if kind == "records" else found.protocol.clients
-    count = canaries if canaries is not None else min(ONE_RUN[kind], room)
-    rounds, seed = len(set(found.rounds)), found.protocol.seed or 0
-    with AuditProgress("round") as progress:
-        if kind == "records":
-            finding = audit_with_records(
-                setup,
-                certified,
-                canaries=count,
-                kind=canary or "mislabelled",
-                rounds=rounds,
-                delta=delta,
-                seed=seed,
-                on_round=progress.advance,
-            )
-        else:
-            estimate = estimate_with_clients(
-                setup, certified.view, canaries=count, rounds=rounds, delta=delta, seed=seed, on_round=progress.advance
-            )
-    if kind == "records":
-        show(finding, json=json)
-    else:
-        show_estimate(estimate, certified, json)
-
-
-def show_estimate(estimate: CanaryEstimate, certified: Guarantee, json: bool) -> None:
-    """What canary clients suggest, beside what is certified."""
-    if json:
-        shown = {"kind": estimate.kind, "adjacency": estimate.adjacency, "mu": estimate.mu, "epsilon": estimate.epsilon}
-        print_json(
-            {
-                "view": str(certified.view),
-                "unit": "client",
-                "mu_lower": None,
-                "epsilon_lower": None,
-                "delta": estimate.delta,
-                "trainings": 1,
-                "canaries": estimate.canaries,
-                "estimate": shown,
-                "certified": certified.as_document(estimate.delta),
-            }
-        )
-        return
-    promised = "" if certified.mu is None else f"mu = {number(certified.mu)}, "
-    promised += f"epsilon = {number(certified.epsilon(estimate.delta))}"
-    rows = [
-        ("Estimate", f"mu = {estimate.mu:.3g}, epsilon = {estimate.epsilon:.3g} at delta = {estimate.delta:g} ({estimate.adjacency})"),
-        ("From", f"one training with {estimate.canaries} canary clients; an estimate, not a bound"),
-        ("Certified", f"{promised} ({certified.adjacency}: a client is replaced, which is twice as far)"),
-    ]
-    results.print(facts_table(rows))

@@ -75,9 +75,12 @@ def test_the_json_is_the_contract(protocol, capfd) -> None:
 def test_a_claim_is_refuted_with_exit_code_4_and_one_that_holds_is_not(protocol, capfd) -> None:
     code, found = audited(capfd, str(protocol), "--view", "final", "--trainings", "1000", "--claim", "theirs=0.5", "--claim", "big=9")
     assert code == 4
-    assert {one["claim"]: one["verdict"] for one in found["claims"]} == {"theirs": "refuted", "big": "not tested"}
+    assert {one["claim"]: one["verdict"] for one in found["claims"]} == {"theirs": "refuted", "big": "holds"}
     code, found = audited(capfd, str(protocol), "--view", "final", "--trainings", "1000", "--claim", "theirs=2.5")
     assert (code, found["claims"][0]["verdict"]) == (0, "holds")
+    # So few trainings cannot be expected to contradict this one, which the certificate does not imply.
+    code, found = audited(capfd, str(protocol), "--view", "final", "--trainings", "60", "--claim", "theirs=1.7")
+    assert (code, found["claims"][0]["verdict"]) == (0, "not tested")
 
 
 def test_published_claims_are_judged_where_they_apply(protocol, capfd) -> None:
@@ -129,6 +132,9 @@ def test_a_budget_limits_the_rounds_that_are_attacked(protocol, capfd) -> None:
     [
         (["--trainings", "2", "--set", "noise.sigma=20"], "At least"),
         (["--trainings", "0"], "at least 1"),
+        (["--trainings", "1000000000000"], "at most"),
+        (["--workers", "0"], "at least 1"),
+        (["--one-run", "records", "--canary", "crafted"], "too long"),
         (["--view", "coalition:6"], "coalition:5"),
         (["--view", "everything"], "server"),
         (["--unit", "person"], "record"),
@@ -160,6 +166,10 @@ def test_runs_that_are_not_finished_and_folders_in_use_are_refused(protocol, cap
     assert "sordino resume run" in capfd.readouterr().err
     assert run(["audit", str(protocol), "--out", "run"]) == 2
     assert "not empty" in capfd.readouterr().err
+    Path("mine").mkdir()
+    Path("mine/notes").write_text("kept")
+    assert run(["audit", str(protocol), "--out", "mine"]) == 2
+    assert [entry.name for entry in Path("mine").iterdir()] == ["notes"]
     assert run(["audit", "nowhere"]) == 2
 
 

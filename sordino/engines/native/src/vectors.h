@@ -223,16 +223,23 @@ INLINE Floats hyperbolic_tangent(Floats x) {
 
 INLINE Floats logistic(Floats x) { return 1.0f / (1.0f + exponential(-x)); }
 
-// The normal distribution function, from Abramowitz and Stegun 7.1.26 for the error function (absolute error below 2e-7).
+// The normal distribution function. With z = |x| / sqrt(2): below 1 by the Taylor series of erf(z), beyond by a Chebyshev fit to
+// log(erfc(z)) of relative error 1.2e-7 (Numerical Recipes, section 6.2), so that small tails keep their digits.
 INLINE Floats normal_distribution(Floats x) {
-  Floats a = (Floats)((Ints)x & 0x7fffffff) * 0.707106781f, t = 1.0f / (1.0f + 0.3275911f * a);
-  Floats p = splat(1.061405429f);
-  p = p * t - 1.453152027f;
-  p = p * t + 1.421413741f;
-  p = p * t - 0.284496736f;
-  p = p * t + 0.254829592f;
-  Floats tail = 0.5f * p * t * exponential(-a * a);
-  return select(x > Floats{}, 1.0f - tail, tail);
+  constexpr float SERIES[11] = {
+      1.12837917f, -0.376126389f, 0.112837917f, -0.0268661706f, 0.00522397763f, -0.000854832702f, 0.00012055333f,
+      -1.49256504e-05f, 1.64621144e-06f, -1.63658447e-07f, 1.48071928e-08f};
+  constexpr float FIT[10] = {-1.26551223f, 1.00002368f, 0.37409196f,  0.09678418f,  -0.18628806f,
+                             0.27886807f,  -1.13520398f, 1.48851587f, -0.82215223f, 0.17087277f};
+  const Floats z = (Floats)((Ints)x & 0x7fffffff) * 0.707106781f, square = z * z;
+  Floats series = splat(SERIES[10]);
+  UNROLL for (int n = 9; n >= 0; n--) series = series * square + SERIES[n];
+  const Floats t = 1.0f / (1.0f + 0.5f * z);
+  Floats fit = splat(FIT[9]);
+  UNROLL for (int n = 8; n >= 0; n--) fit = fit * t + FIT[n];
+  const Floats half = select(z < splat(1.0f), 0.5f * z * series, 0.5f - 0.5f * t * exponential(fit - square));
+  const Floats tail = select(z < splat(1.0f), 0.5f - half, 0.5f * t * exponential(fit - square));
+  return select(x > Floats{}, 0.5f + half, tail);
 }
 
 }  // namespace sordino
