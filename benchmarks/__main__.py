@@ -1,4 +1,4 @@
-"""Run the benchmarks: `python -m benchmarks [--only torch|native|growth|memory|scaling|accounting] [--seconds S] [--turns N]`.
+"""Run the benchmarks: `python -m benchmarks [--only torch|noisy|native|growth|memory|scaling|accounting] [--seconds S] [--turns N]`.
 
 The table goes to standard output, `bench.json` to the working directory, progress to standard error. About fifteen minutes in all.
 """
@@ -22,6 +22,9 @@ from benchmarks.native import FLOWER, PFL, PLAIN, native_rows
 from benchmarks.results import Row, table, write
 
 OURS = Contender(name="sordino", module="benchmarks.ours")
+
+NOISY = Contender(name="sordino, noisy-sgd", module="benchmarks.noisy")
+OPACUS = Contender(name="Opacus", module="benchmarks.peers.opacus_steps", needs="opacus")
 
 ENGINE = "torch, 2 workers"
 
@@ -55,6 +58,26 @@ def torch_rows(options: argparse.Namespace, tell: Tell) -> Iterator[Row]:
                 at_least=wanted[peer],
                 note=f"{found.calm} of {found.turns} turns calm",
             )
+
+
+def noisy_rows(options: argparse.Namespace, tell: Tell) -> Iterator[Row]:
+    """Speed of noisy-sgd against Opacus, core for core."""
+    if not is_installed(OPACUS, tell):
+        return
+    turns = take_turns([NOISY, OPACUS], ["--steps", "5"], turns=options.turns, seconds=options.seconds, tell=tell)
+    if OPACUS.name in turns:
+        found = compare(turns[NOISY.name], turns[OPACUS.name])
+        yield Row(
+            work="LeNet-5, 20 clients, K=5, noisy-sgd",
+            engine="torch, 1 worker",
+            against=OPACUS.name,
+            ratio=found.ratio,
+            value=found.rate,
+            other=found.other,
+            unit="client-steps/s",
+            at_least=1.5,
+            note=f"{found.calm} of {found.turns} turns calm",
+        )
 
 
 def is_installed(peer: Contender, tell: Tell) -> bool:
@@ -122,6 +145,7 @@ def answer(module: str) -> dict[str, Any]:
 
 SECTIONS = {
     "torch": torch_rows,
+    "noisy": noisy_rows,
     "native": lambda options, tell: native_rows(options, tell, is_installed),
     "growth": growth_rows,
     "memory": memory_rows,

@@ -17,6 +17,7 @@ from sordino.federation.setup import prepare
 
 CLIENTS, RECORDS, BATCH = 20, 256, 32
 RATE, CLIP, SIGMA = 0.1, 1.0, 0.01
+MULTIPLIER = 1.0  # of noisy-sgd
 SHAPE, CLASSES = (1, 28, 28), 10
 WORKERS = 2
 # The records that every model is trained on.

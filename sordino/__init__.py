@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from sordino.privacy.spending import BudgetExceeded as BudgetExceeded
     from sordino.privacy.spending import realised as realised
     from sordino.protocol import Assumptions as Assumptions
+    from sordino.protocol import Attention as Attention
     from sordino.protocol import Budget as Budget
     from sordino.protocol import ByColumn as ByColumn
     from sordino.protocol import ClientBudget as ClientBudget
@@ -28,18 +29,22 @@ if TYPE_CHECKING:
     from sordino.protocol import Custom as Custom
     from sordino.protocol import Cyclic as Cyclic
     from sordino.protocol import Data as Data
+    from sordino.protocol import Decay as Decay
     from sordino.protocol import Dirichlet as Dirichlet
     from sordino.protocol import Everyone as Everyone
     from sordino.protocol import FedAvg as FedAvg
     from sordino.protocol import FedProx as FedProx
     from sordino.protocol import FixedSize as FixedSize
     from sordino.protocol import Gaussian as Gaussian
+    from sordino.protocol import Identity as Identity
     from sordino.protocol import Iid as Iid
+    from sordino.protocol import Interpolate as Interpolate
     from sordino.protocol import Laplace as Laplace
     from sordino.protocol import Mean as Mean
     from sordino.protocol import Median as Median
     from sordino.protocol import ModeConnectivity as ModeConnectivity
     from sordino.protocol import Model as Model
+    from sordino.protocol import NoisySgd as NoisySgd
     from sordino.protocol import Poisson as Poisson
     from sordino.protocol import Privacy as Privacy
     from sordino.protocol import Protocol as Protocol
@@ -53,9 +58,9 @@ if TYPE_CHECKING:
 
 _HOME = {
     "sordino.protocol": (
-        "Assumptions Budget ByColumn ClientBudget ClippedGlm Constant Continuous Custom Cyclic Data Dirichlet Everyone FedAvg "
-        "FedProx FixedSize Gaussian Iid Laplace Mean Median ModeConnectivity Model Poisson Privacy Protocol Scaffold Shards "
-        "SordinoError StageWise Staircase UserError View"
+        "Assumptions Attention Budget ByColumn ClientBudget ClippedGlm Constant Continuous Custom Cyclic Data Decay Dirichlet Everyone "
+        "FedAvg FedProx FixedSize Gaussian Identity Iid Interpolate Laplace Mean Median ModeConnectivity Model NoisySgd Poisson Privacy "
+        "Protocol Scaffold Shards SordinoError StageWise Staircase UserError View"
     ),
     "sordino.privacy.calibrate": "calibrate",
     "sordino.privacy.certify": "certify",

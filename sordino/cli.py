@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 import click
 import typer
 
-from sordino.protocol import Protocol, SordinoError, UserError, dumps, schema
+from sordino.protocol import NoisySgd, Protocol, SordinoError, UserError, dumps, schema
 from sordino.ui.audit import audit, resume_audit
 from sordino.ui.console import INTERRUPTED, Stopped, facts_table, messages, percent, print_json, results
 from sordino.ui.papers import app as papers
@@ -186,7 +186,7 @@ def raise_if_out_of_budget(runs: list[Run]) -> None:
 def certify(
     source: Annotated[Path | None, typer.Argument(metavar="[PROTOCOL.toml|RUN]", help="Protocol file or run folder.")] = None,
     sets: Sets = None,
-    view: Annotated[str, typer.Option(help="server, rounds, coalition:k, final, or all.")] = "all",
+    view: Annotated[str, typer.Option(help="server, rounds, coalition:k, final, weak, strong, or all.")] = "all",
     unit: Unit = "record",
     delta: Annotated[float, typer.Option(help="Where epsilon is shown.")] = 1e-5,
     plot: Annotated[Path | None, typer.Option(metavar="FILE", help="Draw trade-offs, epsilon against rounds and noise.")] = None,
@@ -244,6 +244,9 @@ def realised_in(run: Run, views: tuple[View, ...], unit: str, delta: float) -> d
     """Per view and client, the bound given who took part."""
     from sordino.privacy.spending import realised
 
+    if isinstance(run.protocol.local, NoisySgd):  # one bound for all views: found once
+        found = realised(run.protocol, run.ledger, views[0], unit, delta=delta, sizes=run.sizes)
+        return {view: {client: replace(guarantee, view=view) for client, guarantee in found.items()} for view in views}
     return {view: realised(run.protocol, run.ledger, view, unit, delta=delta, sizes=run.sizes) for view in views}
 
 
@@ -270,7 +273,7 @@ def show_guarantees(
 def calibrate(
     protocol: File = None,
     sets: Sets = None,
-    view: Annotated[str, typer.Option(help="server, rounds, coalition:k or final.")] = "server",
+    view: Annotated[str, typer.Option(help="server, rounds, coalition:k, final, weak or strong.")] = "server",
     unit: Unit = "record",
     epsilon: Annotated[float | None, typer.Option(help="Largest epsilon, with --delta.")] = None,
     delta: Annotated[float, typer.Option(help="For --epsilon.")] = 1e-5,
@@ -373,6 +376,8 @@ def evaluate(
     scores = evaluate_run(loaded, data)
     if clients:
         scores["clients"] = evaluate_clients(loaded, data).tolist()
+        if loaded.personal:
+            scores["personal"] = evaluate_clients(loaded, data, personal=True).tolist()
     if json:
         print_json(scores)
         return
@@ -380,10 +385,11 @@ def evaluate(
     if scores["accuracy"] is not None:
         rows.append(("Accuracy", percent(scores["accuracy"])))
         rows += [(f"  {name}", percent(share)) for name, share in scores["classes"].items()]
-    if clients:
-        shares = sorted(scores["clients"])
-        middle = f"mean {percent(sum(shares) / len(shares))}, worst {percent(shares[0])}, best {percent(shares[-1])}"
-        rows.append(("Clients", f"{len(shares)}, each on its own label distribution: {middle}"))
+    for key, whose in (("clients", "Global model"), ("personal", "Own models")):
+        if key in scores:
+            shares = sorted(scores[key])
+            middle = f"mean {percent(sum(shares) / len(shares))}, worst {percent(shares[0])}, best {percent(shares[-1])}"
+            rows.append((whose, f"{len(shares)} clients, each on its own label distribution: {middle}"))
     results.print(facts_table(rows))
 
 

@@ -1,6 +1,10 @@
 """What an adversary really gets: measured lower bounds.
 
 The room is also the function: `from sordino import audit; audit(protocol, view="final")` plays the game.
+
+Example:
+    >>> from sordino import audit
+    >>> audit(protocol, view="final", trainings=1000)  # doctest: +SKIP
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ from sordino.privacy.guarantee import Guarantee, rounded_up
 from sordino.privacy.harmonizer import harmonized
 from sordino.privacy.mechanisms import silent
 from sordino.privacy.spending import BudgetExceeded, afforded
-from sordino.protocol import InvalidValue, Protocol, UserError, View, dumps
+from sordino.protocol import InvalidValue, NoisySgd, Protocol, UserError, View, dumps
 
 TRAININGS, FEWER = 5000, 500  # on each side, by default: of the worst case, and of real models or of large federations
 MOST = 10_000_000  # far more than tell anything new
@@ -270,7 +270,19 @@ def protocol_sizes(protocol: Protocol) -> tuple[int, ...] | None:
 def promised(subject: Subject, view: str | View, unit: str, delta: float) -> Guarantee:
     """The certified bound that the audit is held against."""
     proper_delta(delta)
+    refuse_unplayable(subject.protocol, View.parse(view))
     return certify(subject.protocol, view, unit, delta=delta, rounds=subject.rounds, sizes=subject.sizes)
+
+
+def refuse_unplayable(protocol: Protocol, view: View) -> None:
+    """Rules and views that no game is made for: an audit that cannot see what it should would find too little and say that all is well."""
+    if isinstance(protocol.local, NoisySgd) or protocol.keeps_models:
+        raise UserError(
+            "noisy-sgd, and clients that keep something between rounds, cannot be audited: games train from round to round anew."
+        )
+    if view in (View.WEAK, View.STRONG):
+        same = 1 if view == View.WEAK else protocol.clients - 1
+        raise UserError(f"view {view}: where clients keep nothing it is coalition:{same}. Audit that.")
 
 
 def refuse_too_few(trainings: int, certified: Guarantee) -> None:

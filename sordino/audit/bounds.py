@@ -64,7 +64,7 @@ def upper_limit(errors: np.ndarray | int, trials: int, miss: float) -> np.ndarra
 
     Example:
         >>> float(upper_limit(0, 100, 0.025).round(6)), float(upper_limit(100, 100, 0.025))
-        (0.03622, 1.0)
+        (0.036217, 1.0)
     """
     counted = np.asarray(errors, dtype=float)
     inside = betaincinv(np.minimum(counted + 1, trials), np.maximum(trials - counted, 1), 1 - miss)
@@ -140,7 +140,7 @@ def most_shown(trainings: int, confidence: float = CONFIDENCE) -> float:
 
     Example:
         >>> round(most_shown(5000), 2), round(most_shown(5000, REFUTING), 2)
-        (6.36, 5.77)
+        (6.36, 5.76)
     """
     limit = float(upper_limit(0, trainings, (1 - confidence) / 2))
     return Limits(false_positive=limit, false_negative=limit).mu
@@ -165,7 +165,7 @@ def trainings_needed(mu: float, share: float = 0.0, confidence: float = CONFIDEN
 
     Example:
         >>> trainings_needed(3.0), trainings_needed(0.1) > 2000
-        (5, True)
+        (7, True)
     """
     if not mu > 0:
         raise InvalidValue("mu", mu, "a number above 0: nothing can be shown of what is not there")

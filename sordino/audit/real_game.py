@@ -21,7 +21,7 @@ from sordino.federation.many import ManyRound
 from sordino.federation.participation import Attendance, participants
 from sordino.federation.randomness import Key
 from sordino.federation.setup import DataSource, ModelSource, Setup, prepare
-from sordino.protocol import Protocol, Scaffold, UserError, View
+from sordino.protocol import NoisySgd, Protocol, Scaffold, UserError, View
 
 TOGETHER = 8  # trainings of a chunk
 
@@ -136,8 +136,8 @@ class Silent:
 
 def rounds_of_one(setup: Setup, training: int, rounds: int, caps: Mapping[int, int]) -> Iterator[ManyRound]:
     """One training as a table of one row, with the clients that `train` runs."""
-    if setup.protocol.penalty or isinstance(setup.protocol.local, Scaffold):
-        raise UserError("an audit with real models keeps nothing between rounds: no penalty, no control variates.")
+    if setup.protocol.penalty or isinstance(setup.protocol.local, (Scaffold, NoisySgd)) or setup.protocol.keeps_models:
+        raise UserError("an audit with real models keeps nothing between rounds: no penalty, no control variates, no own models.")
     setup = replace(setup, training=training)
     work, weights, attendance = ClientWork(setup), setup.initial_weights(), Attendance(caps, (), 0)
     for t in range(rounds):

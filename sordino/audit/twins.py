@@ -19,7 +19,19 @@ from sordino.federation.participation import Attendance, participants
 from sordino.federation.setup import Setup, Tensors
 from sordino.privacy.caps import capped_rounds
 from sordino.privacy.uploads import Dynamics, upload_prices
-from sordino.protocol import UNITS, Aggregation, FedAvg, InvalidValue, Mean, Median, ModeConnectivity, Protocol, Scaffold, UserError
+from sordino.protocol import (
+    UNITS,
+    Aggregation,
+    FedAvg,
+    InvalidValue,
+    Mean,
+    Median,
+    ModeConnectivity,
+    NoisySgd,
+    Protocol,
+    Scaffold,
+    UserError,
+)
 from sordino.protocol.entries import one_of
 
 
@@ -90,7 +102,7 @@ def refuse_unmeasured(protocol: Protocol) -> None:
     local, rule = protocol.local, protocol.aggregation
     whole = isinstance(local, FedAvg) and local.clip_target == "update"
     fixed = isinstance(rule, Mean) and rule.denominator == "fixed"
-    carried = protocol.penalty or isinstance(local, Scaffold) or isinstance(rule, ModeConnectivity)
+    carried = protocol.penalty or isinstance(local, (Scaffold, NoisySgd)) or isinstance(rule, ModeConnectivity) or protocol.keeps_models
     if whole or fixed or carried or protocol.noise.where != "client":
         raise UserError("--sensitivity measures clipped steps under noise at the client, joined by a mean of who took part or a median.")
 

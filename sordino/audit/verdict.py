@@ -53,7 +53,7 @@ class Finding:
     Example:
         >>> from sordino import FedAvg, Constant, Gaussian, Protocol, audit
         >>> rule = FedAvg(steps=1, batch=1, clip=1.0, schedule=Constant(rate=0.1))
-        >>> found = audit(Protocol(clients=2, rounds=3, local=rule, noise=Gaussian(sigma=0.1)), "server", trainings=500)
+        >>> found = audit(Protocol(seed=1, clients=2, rounds=3, local=rule, noise=Gaussian(sigma=0.1)), "server", trainings=500)
         >>> found.verdict, found.mu_lower < found.certified.mu
         ('holds', True)
     """

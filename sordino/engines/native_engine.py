@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from types import TracebackType
 
 import numpy as np
@@ -17,6 +17,7 @@ from sordino.federation.client import Score, Upload, joined, score_chunks
 from sordino.federation.local import LocalSteps
 from sordino.federation.models.flat import FlatModel
 from sordino.federation.models.losses import evaluate_batch, loss_for
+from sordino.federation.personal import Kept
 from sordino.federation.randomness import Purpose
 from sordino.federation.setup import Setup, Tensors
 from sordino.privacy.harmonizer import harmonized
@@ -67,8 +68,10 @@ class NativeEngine:
     def close(self) -> None:
         """Nothing is left running between calls, so there is nothing to end."""
 
-    def uploads(self, *, round: int, weights: np.ndarray, participants: np.ndarray) -> Iterator[Upload]:
-        """The uploads of a round, in the order of the participants."""
+    def uploads(
+        self, *, round: int, weights: np.ndarray, participants: np.ndarray, kept: Mapping[int, Kept] | None = None
+    ) -> Iterator[Upload]:
+        """The uploads of a round, in the order of the participants, who keep nothing."""
         rule, start = PackedRule(step_rule(self._setup, round)), np.ascontiguousarray(weights, dtype=np.float32)
         each = start.nbytes
         most = max(self.workers, min(AT_ONCE, IN_FLIGHT // each))
@@ -101,6 +104,8 @@ def kernel_for(setup: Setup) -> Kernel:
     rule, noise = setup.protocol.local, setup.protocol.noise
     if type(rule) not in (FedAvg, FedProx) or not isinstance(rule, FedAvg):
         raise Refused(f"the rule {rule.tag} is not one that the native kernel has")
+    if setup.protocol.keeps_models:
+        raise Refused("clients keep models of their own, which the native kernel does not know")
     if type(noise) is not Gaussian:
         raise Refused(f"noise of the kind {type(noise).__name__} is not one that the native kernel has")
     if rule.clip_norm != "l2" or rule.clip_target != "step":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from types import TracebackType
 
@@ -12,6 +12,7 @@ import torch
 
 from sordino.engines.workers import Pool
 from sordino.federation.client import ClientWork, Score, Upload, joined, score_chunks
+from sordino.federation.personal import Kept
 from sordino.federation.setup import Setup
 from sordino.protocol import InvalidValue, UserError
 
@@ -47,20 +48,25 @@ class TorchEngine:
         if self._pool is not None:
             self._pool.close()
 
-    def uploads(self, *, round: int, weights: np.ndarray, participants: np.ndarray) -> Iterator[Upload]:
-        """The uploads of a round, in the order of the participants."""
+    def uploads(
+        self, *, round: int, weights: np.ndarray, participants: np.ndarray, kept: Mapping[int, Kept] | None = None
+    ) -> Iterator[Upload]:
+        """The uploads of a round, in the order of the participants; `kept` is what clients have kept, where they keep anything."""
+        clients = [int(client) for client in participants]
         if self._pool is not None:
-            yield from self._pool.map(weights, [("upload", int(client), round) for client in participants])
+            tasks = [("upload", client, round, None if kept is None else kept[client]) for client in clients]
+            yield from self._pool.map(weights, tasks)
         elif self._own is not None:
-            for client in participants:
+            for client in clients:
+                own = {} if kept is None else {"kept": kept[client]}
                 with single_threaded():
-                    upload = self._own.upload(client=int(client), round=round, weights=weights)
+                    upload = self._own.upload(client=client, round=round, weights=weights, **own)
                 yield upload
 
     def score(self, weights: np.ndarray) -> Score:
         """Score a model on the test records."""
         if self._pool is not None:
-            return joined(list(self._pool.map(weights, [("score", chunk.start, chunk.stop) for chunk in self._chunks])))
+            return joined(list(self._pool.map(weights, [("score", chunk.start, chunk.stop, None) for chunk in self._chunks])))
         if self._own is None:
             raise RuntimeError("the engine is closed")
         with single_threaded():

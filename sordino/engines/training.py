@@ -148,8 +148,19 @@ def carry_on(
         final = FlatModel(setup.module)
         with writing(place.path / "model.safetensors"):
             write_whole(place.path / "model.safetensors", save_tensors(final.to_state(torch.from_numpy(state.weights))))
+    if setup.protocol.keeps_models:
+        write_clients(setup, place, state)
     place.note(status=status, ended=now())
     return Run.load(place.path, model=model)
+
+
+def write_clients(setup: Setup, place: RunFolder, state: State) -> None:
+    """The own model of every client that took part, each in a file of its own."""
+    flat, target = FlatModel(setup.module), place.path / "clients"
+    with writing(target):
+        target.mkdir(exist_ok=True)
+        for client, kept in state.clients.items():
+            write_whole(target / f"{client}.safetensors", save_tensors(flat.to_state(torch.from_numpy(kept["model"]))))
 
 
 def discard_unstarted(path: Path) -> None:

@@ -15,10 +15,12 @@ import numpy as np
 import torch
 
 from sordino.federation.client import ClientWork
+from sordino.federation.personal import Kept
 from sordino.federation.setup import Setup, Tensors
 from sordino.protocol import SordinoError
 
-Task = tuple[str, int, int]  # ("upload", client, round) or ("score", first row, row after the last)
+# ("upload", client, round, what the client has kept) or ("score", first row, row after the last, None)
+Task = tuple[str, int, int, Kept | None]
 
 QUEUED = 2  # tasks that a worker holds: the one it works on and the next, so that it never waits for this process
 AHEAD = 8  # tasks per worker that may be done before an earlier one is; bounds the answers held back
@@ -62,7 +64,8 @@ class Pool:
     def _hand_out(self, todo: deque[tuple[int, Task]], load: dict[Connection, int], limit: int) -> None:
         while todo and todo[0][0] < limit:
             idlest = min(load, key=lambda connection: load[connection])
-            if load[idlest] >= QUEUED:
+            # A task that carries arrays fills the line, and so may the answer to the one before: two full lines would wait for each other.
+            if load[idlest] >= (QUEUED if todo[0][1][3] is None else 1):
                 return
             self._send(idlest, todo.popleft())
             load[idlest] += 1
@@ -131,10 +134,11 @@ def serve(connection: Connection, setup: Setup, parent: int) -> None:
 
 def answered(work: ClientWork, weights: np.ndarray, task: Task) -> tuple[Any, Any]:
     """Answer and no error, or no answer and the error."""
-    kind, first, second = task
+    kind, first, second, kept = task
     try:
         if kind == "upload":
-            return work.upload(client=first, round=second, weights=weights), None
+            own = {} if kept is None else {"kept": kept}
+            return work.upload(client=first, round=second, weights=weights, **own), None
         return work.score(weights=weights, rows=slice(first, second)), None
     except SordinoError as error:
         return None, error

@@ -13,10 +13,15 @@ from sordino.federation.local import LocalSteps, Pull, noisy_upload, train_local
 from sordino.federation.models.bounded import bounded_features
 from sordino.federation.models.flat import FlatModel
 from sordino.federation.models.losses import evaluate_batch, module_loss
+from sordino.federation.models.per_example import ExampleGradients
+from sordino.federation.noisy_sgd import train_noisily
+from sordino.federation.optimizers import Optimizer
+from sordino.federation.personal import Beginning, Kept, beginning, keeps_state
 from sordino.federation.randomness import Key, Purpose, Stream
 from sordino.federation.setup import Setup
 from sordino.privacy.harmonizer import pull_of
-from sordino.protocol import ClippedGlm, FedAvg, Scaffold, UserError
+from sordino.privacy.sizes import size_of
+from sordino.protocol import ClippedGlm, FedAvg, NoisySgd, Scaffold, UserError
 
 TEST_CHUNK = 500  # test records scored at once; fixed, so that sums are the same for any number of workers
 
@@ -28,6 +33,7 @@ class Upload:
     client: int
     vector: np.ndarray
     steps: LocalSteps
+    kept: Kept | None = None  # what the client keeps for its next round; it is not sent
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +46,10 @@ class Score:
 
 
 class ClientWork:
-    """Runs local work for one client after another. It holds a model that every call overwrites; no state passes between calls."""
+    """Runs local work for one client after another. It holds a model that every call overwrites; no state passes between calls.
+
+    What clients keep from round to round is handed in and handed back.
+    """
 
     def __init__(self, setup: Setup, device: str = "cpu") -> None:
         self._setup = setup
@@ -48,33 +57,43 @@ class ClientWork:
         self._model = FlatModel(setup.module, device=device)
         self._train, self._test = setup.train.to(self._device), setup.test.to(self._device)
         self._loss = module_loss(setup.module, setup.train.y)
+        self._gradients = ExampleGradients(self._model, self._loss)
+        self._initial = setup.initial_weights()
 
-    def upload(self, *, client: int, round: int, weights: np.ndarray) -> Upload:
-        """Train a client from the global model and add its noise.
+    def upload(self, *, client: int, round: int, weights: np.ndarray, kept: Kept | None = None) -> Upload:
+        """Train a client from the global model, or from what it has kept, and add its noise.
 
         What travels with the global model stands in further rows of `weights` (see `companions`): the model that clients are pulled to,
         or every client's correction.
         """
-        pulled, correction = self._pull(client, weights), self._correction(client, weights)
-        weights = weights if weights.ndim == 1 else weights[0]
-        rule, start = self._setup.protocol.local, torch.from_numpy(weights).to(self._device)
+        protocol, rule = self._setup.protocol, self._setup.protocol.local
+        if kept is None and keeps_state(protocol):
+            raise UserError("clients of this protocol keep something from round to round, and here nobody keeps it: only `train` does.")
+        begin = beginning(protocol, weights if weights.ndim == 1 else weights[0], self._initial, kept or {})
+        start = self._tensor(begin.start)
         rates = rule.schedule.rates(round=round, steps=rule.steps)
         if isinstance(rule, ClippedGlm):
             steps, trained = self._train_linear(client, start, rule, rates)
         else:
             self._seed_layers(self._stream(self._setup.key, Purpose.LOCAL_MODEL, client, round).seed())
+            if isinstance(rule, NoisySgd):
+                return self._noisy_steps(client, round, rule, rates, begin, kept or {})
+            pull, correction = self._pull(client, weights, begin), self._correction(client, weights)
             batches = self._batches(client, round, rule)
-            steps, trained = train_locally(self._model, start, rule, rates, batches, self._loss, pulled, correction)
+            steps, trained = train_locally(self._model, start, rule, rates, batches, self._loss, pull, correction)
         stream = self._stream(self._setup.noise_key, Purpose.UPLOAD_NOISE, client, round)
-        return Upload(client=client, vector=noisy_upload(trained, self._setup.noises[client], stream), steps=steps)
+        own = {"model": trained.cpu().numpy().astype(np.float32)} if protocol.keeps_models else None
+        return Upload(client=client, vector=noisy_upload(trained, self._setup.noises[client], stream), steps=steps, kept=own)
 
-    def _pull(self, client: int, weights: np.ndarray) -> Pull | None:
-        """The Harmonizer's penalty for a client."""
+    def _pull(self, client: int, weights: np.ndarray, begin: Beginning) -> Pull | None:
+        """What pulls a client's steps: its helper, or the Harmonizer's penalty."""
+        if begin.helper is not None:
+            return Pull(model=self._tensor(begin.helper), strength=begin.strength)
         own = [budget for budget in self._setup.protocol.client if budget.id == client]
         if weights.ndim == 1 or not own or not self._setup.protocol.penalty:
             return None
         strength = pull_of(self._setup.protocol, own[0])
-        return Pull(model=torch.from_numpy(weights[1]).to(self._device), strength=strength) if strength > 0 else None
+        return Pull(model=self._tensor(weights[1]), strength=strength) if strength > 0 else None
 
     def _correction(self, client: int, weights: np.ndarray) -> torch.Tensor | None:
         """SCAFFOLD's correction of a client's steps."""
@@ -82,10 +101,32 @@ class ClientWork:
             return None
         if weights.ndim == 1:
             raise UserError('local.rule = "scaffold": control variates are kept by `train` alone.')
-        return torch.from_numpy(weights[1 + client]).to(self._device)
+        return self._tensor(weights[1 + client])
 
-    def _stream(self, key: Key, purpose: Purpose, client: int, round: int) -> Stream:
-        return key.stream(purpose, training=self._setup.training, client=client, round=round)
+    def _noisy_steps(self, client: int, round: int, rule: NoisySgd, rates: tuple[float, ...], begin: Beginning, kept: Kept) -> Upload:
+        """The rule noisy-sgd: the noise is in the steps, so the model is sent as it is, and is the client's own."""
+        optimizer = Optimizer(rule.optimizer, self._model.weights, dict(kept))
+        steps = train_noisily(
+            self._model,
+            self._gradients,
+            self._tensor(begin.start),
+            rule,
+            rates,
+            self._batches(client, round, rule),
+            multiplier=size_of(self._setup.protocol.noise),
+            noise=lambda step: self._stream(self._setup.noise_key, Purpose.STEP_NOISE, client, round, step),
+            optimizer=optimizer,
+            pull=None if begin.helper is None else Pull(model=self._tensor(begin.helper), strength=begin.strength),
+        )
+        vector = self._model.weights.cpu().numpy().copy()
+        own = {"model": vector} if self._setup.protocol.keeps_models else {}
+        return Upload(client=client, vector=vector, steps=steps, kept={**own, **optimizer.state()})
+
+    def _tensor(self, vector: np.ndarray) -> torch.Tensor:
+        return torch.from_numpy(vector).to(self._device)
+
+    def _stream(self, key: Key, purpose: Purpose, client: int, round: int, step: int = 0) -> Stream:
+        return key.stream(purpose, training=self._setup.training, client=client, round=round, step=step)
 
     def _seed_layers(self, seed: int) -> None:
         # Layers that draw for themselves (dropout) use torch's own generator. `torch.manual_seed` would do, but takes a third of
@@ -102,11 +143,14 @@ class ClientWork:
         weights = start.double()
         return train_clipped_glm(weights, features, self._train.y.index_select(0, rows), rule, rates), weights
 
-    def _batches(self, client: int, round: int, rule: FedAvg) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    def _batches(self, client: int, round: int, rule: FedAvg | NoisySgd) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         part = self._setup.parts[client]
         stream = self._stream(self._setup.draw_key, Purpose.MINIBATCH, client, round)
-        draws = stream.subsets(rule.steps, rule.batch, len(part))
-        for rows in torch.from_numpy(part[draws]).to(self._device):
+        if isinstance(rule, NoisySgd) and rule.sampling == "poisson":
+            draws = [np.flatnonzero(row) for row in stream.coins(rule.steps, len(part), rule.batch / len(part))]
+        else:
+            draws = list(stream.subsets(rule.steps, rule.batch, len(part)))
+        for rows in (torch.from_numpy(part[draw]).to(self._device) for draw in draws):
             yield self._train.inputs(rows), self._train.y.index_select(0, rows)
 
     def score(self, *, weights: np.ndarray, rows: slice) -> Score:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -50,8 +51,14 @@ def evaluate_run(run: Run, data: DataSource | None = None, *, chunk: int = 500) 
     }
 
 
-def evaluate_clients(run: Run, data: DataSource | None = None, *, size: int = 200) -> np.ndarray:
-    """Accuracy of a run's model for every client, on test records drawn from that client's own label distribution.
+def evaluate_clients(run: Run, data: DataSource | None = None, *, size: int = 200, personal: bool = False) -> np.ndarray:
+    """Accuracy for every client, on test records drawn from that client's own label distribution.
+
+    Args:
+        run: a finished run.
+        data: in place of the data of the run.
+        size: test records per client.
+        personal: score every client's own model in place of the global one; a client that never took part has the global one.
 
     Example:
         >>> evaluate_clients(Run.load("runs/digits-1")).mean()  # doctest: +SKIP
@@ -66,8 +73,18 @@ def evaluate_clients(run: Run, data: DataSource | None = None, *, size: int = 20
         raise UserError(f"{dataset.name} has no labels: clients cannot be told apart by them.")
     key = Key.from_seed(run.protocol.seed)
     parts = partition(dataset, spec, run.protocol.clients, key)
-    _, correct = scored(run.model, tensors(dataset, "test"), chunk=500)
-    return np.array([correct[rows].mean() for rows in client_tests(dataset, parts, key, size)])
+    tests, records = client_tests(dataset, parts, key, size), tensors(dataset, "test")
+    _, correct = scored(run.model, records, chunk=500)
+    scores = np.array([correct[rows].mean() for rows in tests])
+    for client in run.personal if personal else ():
+        scores[client] = scored(run.client_model(client), some_of(records, tests[client]), chunk=500)[1].mean()
+    return scores
+
+
+def some_of(records: Tensors, rows: np.ndarray) -> Tensors:
+    """Some records only."""
+    chosen = torch.from_numpy(rows)
+    return replace(records, x=records.x.index_select(0, chosen), y=records.y.index_select(0, chosen))
 
 
 def scored(model: torch.nn.Module, records: Tensors, chunk: int) -> tuple[float, np.ndarray]:

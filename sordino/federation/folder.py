@@ -6,6 +6,7 @@ ledger.jsonl        what was spent; a round's line is on disk before its uploads
 metrics.jsonl       one line per round
 checkpoint          the state after a round, whole or absent; checkpoint.previous is the one before
 model.safetensors   the final model
+clients/            where clients keep models: ID.safetensors is client ID's own, which nobody else is given
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from typing import Any
 
 import numpy as np
 
+from sordino.federation.personal import Kept
 from sordino.federation.storage import pack, unpack, write_whole, writing
 from sordino.privacy.ledger import Ledger, Opened
 from sordino.privacy.ledger import read as read_ledger
@@ -30,11 +32,30 @@ from sordino.protocol.documents import plain
 
 @dataclass(frozen=True, kw_only=True)
 class State:
-    """What a run needs in order to go on: the global model, the round that comes next, and whatever else a rule keeps."""
+    """What a run needs in order to go on: the global model, the round that comes next, and what the server and clients have kept."""
 
     weights: np.ndarray
     round: int
     kept: Mapping[str, np.ndarray] = field(default_factory=dict)
+    clients: Mapping[int, Kept] = field(default_factory=dict)
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """All arrays under names, for a checkpoint; those of a client begin with its number and a slash."""
+        own = {f"{client}/{name}": array for client, state in self.clients.items() for name, array in state.items()}
+        return {"weights": self.weights, **self.kept, **own}
+
+    @classmethod
+    def of(cls, arrays: Mapping[str, np.ndarray], round: int) -> State:
+        """The state that gave these arrays."""
+        clients: dict[int, dict[str, np.ndarray]] = {}
+        kept: dict[str, np.ndarray] = {}
+        for path, array in arrays.items():
+            client, slash, name = path.partition("/")
+            if slash:
+                clients.setdefault(int(client), {})[name] = array
+            else:
+                kept[path] = array
+        return cls(weights=kept.pop("weights"), round=round, kept=kept, clients=clients)
 
 
 class RunFolder:
@@ -99,7 +120,7 @@ class RunFolder:
         """Keep the state, and the checkpoint before it as a second line of defence."""
         target = self.path / "checkpoint"
         with writing(target):
-            content = pack({"weights": state.weights, **state.kept}, {"round": state.round})
+            content = pack(state.arrays(), {"round": state.round})
             if target.exists():
                 write_whole(self.path / "checkpoint.previous", target.read_bytes())
             write_whole(target, content)
@@ -117,7 +138,7 @@ class RunFolder:
                 continue
             try:
                 arrays, facts = unpack(path.read_bytes())
-                state = State(weights=arrays.pop("weights"), round=int(facts["round"]), kept=arrays)
+                state = State.of(arrays, int(facts["round"]))
             except (OSError, ValueError, KeyError) as error:
                 damage.append(f"{path} is damaged ({error})")
                 continue

@@ -32,7 +32,7 @@ class LocalSteps:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Pull:
-    """A public model that every step is pulled to, with this strength (udp-fl 3.3)."""
+    """A model that every step is pulled to, with this strength: a leader's (udp-fl 3.3), or a helper (PriFedSync 2)."""
 
     model: torch.Tensor
     strength: float
@@ -66,7 +66,8 @@ def train_locally(
     Every step's gradient is clipped, or else the whole update once at the end.
 
     Steps add up in float64: in float32 a step is rounded against the weights by more than a small rate times the clip allows.
-    The start may be one model or a table with one model a row: the parameters are the last axis.
+    The start may be one model or a table with one model a row: the parameters are the last axis. FedProx pulls to the start,
+    `pull` to another model; `correction` joins every step.
     """
     model.load(start)
     exact, origin = start.double(), start.double()
@@ -74,7 +75,7 @@ def train_locally(
     strength, centre = near, origin
     if pull is not None:  # two pulls are one of their joint strength, to the point between
         strength = near + pull.strength
-        centre = (near * origin + pull.strength * pull.model.double()) / strength
+        centre = torch.lerp(origin, pull.model.double(), pull.strength / strength)
     clipped = nonfinite = 0
     limit = rule.clip if rule.clip_target == "step" else math.inf
     for rate, (inputs, targets) in zip(rates, batches, strict=True):

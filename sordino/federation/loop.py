@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Protocol as Interface
 
 import numpy as np
@@ -19,11 +19,12 @@ from sordino.federation.mechanisms import mean_deviation, server_noise
 from sordino.federation.models.flat import FlatModel
 from sordino.federation.models.losses import module_loss
 from sordino.federation.participation import Attendance, participants
+from sordino.federation.personal import Kept, given_to, remembered
 from sordino.federation.randomness import Purpose
 from sordino.federation.setup import Setup
 from sordino.federation.storage import writing
 from sordino.privacy.ledger import Ledger
-from sordino.protocol import Mean, ModeConnectivity, Protocol
+from sordino.protocol import Mean, ModeConnectivity, NoisySgd, Protocol
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,8 +38,10 @@ class Limits:
 class Engine(Interface):
     """Who executes the local work."""
 
-    def uploads(self, *, round: int, weights: np.ndarray, participants: np.ndarray) -> Iterator[Upload]:
-        """The uploads of a round, in the order of the participants."""
+    def uploads(
+        self, *, round: int, weights: np.ndarray, participants: np.ndarray, kept: Mapping[int, Kept] | None = None
+    ) -> Iterator[Upload]:
+        """The uploads of a round, in the order of the participants; `kept` is what clients have kept, where they keep anything."""
 
     def score(self, weights: np.ndarray) -> Score:
         """Score a model on the public test records."""
@@ -71,10 +74,13 @@ class Tally:
     clipped: int = 0
     clips: int = 0
     nonfinite: int = 0
+    kept: dict[int, Kept] = field(default_factory=dict)
 
-    def counted(self, uploads: Iterator[Upload]) -> Iterator[np.ndarray]:
-        """Pass the vectors on and count."""
+    def counted(self, uploads: Iterator[Upload], protocol: Protocol) -> Iterator[np.ndarray]:
+        """Pass the vectors on, count, and put aside what clients keep."""
         for upload in uploads:
+            if upload.kept is not None:
+                self.kept[upload.client] = remembered(protocol, upload.kept, upload.vector)
             self.clipped += upload.steps.clipped
             self.clips += upload.steps.clips
             self.nonfinite += upload.steps.nonfinite
@@ -124,15 +130,17 @@ def one_round(
     with writing(ledger.path):
         ledger.charge(round=t, clients=chosen)
     # Clients train and upload; the server reads the uploads in the order of the clients.
-    tally = Tally()
-    companion = companion_of(protocol, state)
-    sent = tally.counted(companion.noted(engine.uploads(round=t, weights=companion.broadcast(state.weights), participants=chosen)))
+    tally, companion = Tally(), companion_of(protocol, state)
+    kept = given_to(protocol, state.weights, chosen, state.clients)
+    trained = engine.uploads(round=t, weights=companion.broadcast(state.weights), participants=chosen, kept=kept)
+    sent = tally.counted(companion.noted(trained), protocol)
     uploads = delivered(protocol.channel, sent, setup.draw_key.stream(Purpose.SHUFFLER, training=setup.training, round=t))
     weights = next_model(setup, state.weights, uploads, chosen, round=t)
     # The new model is scored on public records.
     diverged = not bool(np.isfinite(weights).all())
     score = engine.score(weights) if evaluate and not diverged else None
-    return State(weights=weights, round=t + 1, kept=companion.kept), RoundMetrics(
+    own = {**state.clients, **tally.kept}
+    return State(weights=weights, round=t + 1, kept=companion.kept, clients=own), RoundMetrics(
         round=t,
         participants=len(chosen),
         loss=finite(score.loss / score.count) if score is not None else None,
@@ -197,7 +205,7 @@ def signal_to_noise(protocol: Protocol, before: np.ndarray, after: np.ndarray, u
     The squared norm of the move has the expectation signal^2 + d noise^2, so the signal is what is left after taking the noise out.
     """
     plain = isinstance(protocol.aggregation, Mean) and protocol.aggregation.weights == "equal" and protocol.assumptions.diameter is None
-    if not plain or not isinstance(protocol.aggregation, Mean) or uploads == 0:
+    if not plain or not isinstance(protocol.aggregation, Mean) or uploads == 0 or isinstance(protocol.local, NoisySgd):
         return None
     noise = protocol.aggregation.mixing * mean_deviation(protocol, uploads) * math.sqrt(before.size)
     if noise == 0:

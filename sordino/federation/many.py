@@ -22,7 +22,7 @@ from sordino.federation.models.losses import module_loss
 from sordino.federation.participation import attendances
 from sordino.federation.randomness import LANES, Purpose
 from sordino.federation.setup import Setup
-from sordino.protocol import ClippedGlm, FedAvg, Median, ModeConnectivity, Scaffold, UserError
+from sordino.protocol import ClippedGlm, FedAvg, Median, ModeConnectivity, NoisySgd, Scaffold, UserError
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -51,6 +51,8 @@ class ManyClients:
     """
 
     def __init__(self, setup: Setup) -> None:
+        if isinstance(setup.protocol.local, NoisySgd) or setup.protocol.keeps_models:
+            raise UserError("noisy-sgd, and clients that keep models, cannot be trained many times at once: train them one by one.")
         self._setup = setup
         self._loss = module_loss(setup.module, setup.train.y)
         self._models: Trainable | None = None
@@ -78,7 +80,7 @@ class ManyClients:
             models = start.double()
             train_clipped_glm(models, features, self._setup.train.y.index_select(0, rows), rule, rates)
             return models
-        if self._models is None:
+        if self._models is None or isinstance(rule, NoisySgd):
             raise RuntimeError("no models for this rule")
         return train_locally(self._models, start, rule, rates, self._batches(client, round, rule, first, len(weights)), self._loss)[1]
 

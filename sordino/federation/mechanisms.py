@@ -97,8 +97,8 @@ def log_density(noise: Noise, values: np.ndarray) -> np.ndarray:
     """The logarithm of the density of one coordinate's noise at each value, for who must weigh what it sees.
 
     Example:
-        >>> log_density(Laplace(scale=0.5), np.array([0.0, 1.0])).tolist()
-        [0.0, -2.0]
+        >>> log_density(Laplace(scale=0.5), np.array([0.5, 1.0])).tolist()
+        [-1.0, -2.0]
     """
     if isinstance(noise, Gaussian):
         return -np.square(values / noise.sigma) / 2 - math.log(noise.sigma * math.sqrt(2 * math.pi))

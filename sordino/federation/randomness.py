@@ -40,6 +40,7 @@ class Purpose(Enum):
     SERVER_NOISE = "server-noise"
     SHUFFLER = "shuffler"
     CONNECTIVITY = "connectivity"
+    STEP_NOISE = "step-noise"  # noisy-sgd
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -136,6 +137,12 @@ class Stream:
         spans = np.uint64(population) - places
         swaps = scaled(self.words(count * size, trainings).reshape(rows, size), spans) + places
         return shuffled_heads(swaps.astype(np.int64), population) if rows > SPARSE else sparse_heads(swaps)
+
+    def coins(self, count: int, population: int, rate: float) -> np.ndarray:
+        """`count` rows of independent choices, one for each of a population, each true with probability at most `rate`."""
+        if rate >= 1:
+            return np.ones((count, population), dtype=bool)
+        return self.words(count * population).reshape(count, population) < np.uint64(int(rate * 2.0**64))
 
     def seed(self) -> int:
         """A 63-bit seed for a library that keeps a generator of its own."""

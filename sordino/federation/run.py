@@ -85,12 +85,31 @@ class Run:
         """
         if self.state is None:
             raise UserError(f"{self.folder} has no model yet: it is {self.status}. Finish it with `sordino resume {self.folder}`.")
+        return self._module(self.state)
+
+    @property
+    def personal(self) -> tuple[int, ...]:
+        """The clients that have a model of their own, in order: those that took part, where clients keep models."""
+        return tuple(sorted(int(path.stem) for path in (self.folder / "clients").glob("*.safetensors")))
+
+    def client_model(self, client: int) -> nn.Module:
+        """The model that a client has kept for itself, a fresh module on every call.
+
+        Raises:
+            UserError: the client keeps none, or has not taken part.
+        """
+        state = read_state(self.folder / "clients" / f"{client}.safetensors")
+        if state is None:
+            raise UserError(f"client {client} of {self.folder} has no model of its own: it took no part, or nobody keeps one.")
+        return self._module(state)
+
+    def _module(self, state: dict[str, torch.Tensor]) -> nn.Module:
         source = self.source if self.source is not None else self.protocol.model.name if self.protocol.model is not None else ""
         if isinstance(source, str) and source.startswith(IN_PYTHON):
             raise UserError(f"the model of {self.folder} was handed over in Python: use Run.load({str(self.folder)!r}, model=...).")
         shape, outputs = tuple(self.facts["input_shape"]), self.facts["outputs"]
         module = protocol_model(self.protocol, source, shape, outputs, classes=("no", "yes"), seed=0)
-        module.load_state_dict(self.state)
+        module.load_state_dict(state)
         return module.eval()
 
 

@@ -23,7 +23,7 @@ class Calibration:
     """The noise that meets a target.
 
     Attributes:
-        parameter: the entry of [noise] that was searched: sigma, scale, or step for a staircase.
+        parameter: the entry of [noise] that was searched: sigma, scale, step for a staircase, multiplier for the rule noisy-sgd.
         value: its value.
         protocol: the protocol with that noise.
         guarantee: what it then promises.
@@ -47,9 +47,9 @@ class Calibration:
 
     @property
     def sigma(self) -> float:
-        """The standard deviation, of Gaussian noise."""
+        """The standard deviation, of Gaussian noise on uploads."""
         if self.parameter != "sigma":
-            raise UserError(f"this noise is not Gaussian: its size is noise.{self.parameter}.")
+            raise UserError(f"this noise has no sigma: its size is noise.{self.parameter}.")
         return self.value
 
     def as_document(self) -> dict[str, Any]:

@@ -98,7 +98,7 @@ def cohort_of(question: Question, numbers: Sequence[int] | None = None) -> Cohor
 
     Of n participants at least n - k honest ones (and the attacked one) add noise of their own.
     """
-    protocol, colluding = question.protocol, question.view.colluders
+    protocol, colluding = question.protocol, question.colluders
     rule, clients = protocol.participation, protocol.clients
     if isinstance(rule, Poisson):
         drawn = Cohort.poisson(clients=clients, rate=rule.rate)
@@ -151,7 +151,7 @@ def hidden_curve(question: Question, prices: UploadPrices, counts: np.ndarray) -
     """The composition of rounds with a hidden Poisson draw."""
     protocol = question.protocol
     noise, rate = server_noise(protocol) * denominator(protocol), taking_part(protocol)
-    removal = protocol.privacy.adjacency == "add-or-remove" and question.unit == "client"
+    removal = protocol.adjacency == "add-or-remove" and question.unit == "client"
     curves = []
     for shift, count in levels(prices.shifts, counts):
         if removal:  # an update has norm s_t / 2, and an absent one is 0
@@ -195,7 +195,7 @@ def central_renyi(question: Question, prices: UploadPrices, counts: np.ndarray, 
     rows = [averaged([values(shift / by) for by in cohort.counts], masses) for shift in prices.shifts]
     lines = (*lines, f"One release: {price.reason}.")
     yield Bound(curve=added(rows, counts), method="Rényi composition", lines=lines, vouched=price.vouched)
-    if hidden(protocol) and protocol.privacy.adjacency == "add-or-remove" and question.unit == "client":
+    if hidden(protocol) and protocol.adjacency == "add-or-remove" and question.unit == "client":
         rate, by = taking_part(protocol), denominator(protocol)
         totals = np.zeros(len(INTEGER_ORDERS))
         for shift, count in levels(prices.shifts, counts):

@@ -13,7 +13,21 @@ from sordino.privacy.curves import Curve, GaussianCurve
 from sordino.privacy.guarantee import Guarantee, rounded_up
 from sordino.privacy.sizes import size_of
 from sordino.privacy.uploads import Dynamics, UploadPrices, distinct_rounds, upload_prices
-from sordino.protocol import UNITS, Everyone, FixedSize, Gaussian, InvalidValue, Mean, Median, Poisson, Protocol, Scaffold, View
+from sordino.protocol import (
+    UNITS,
+    Attention,
+    Everyone,
+    FixedSize,
+    Gaussian,
+    InvalidValue,
+    Mean,
+    Median,
+    NoisySgd,
+    Poisson,
+    Protocol,
+    Scaffold,
+    View,
+)  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +49,11 @@ class Question:
     unit: str
     rounds: np.ndarray
     sizes: tuple[int, ...] | None
+
+    @property
+    def colluders(self) -> int:
+        """Clients on the adversary's side, whose noise hides nothing from it: one other client is weak, all others are strong."""
+        return {View.WEAK: 1, View.STRONG: self.protocol.clients - 1}.get(self.view, self.view.colluders)
 
     @property
     def records(self) -> int | None:
@@ -68,7 +87,7 @@ def certify(
 
     Args:
         protocol: what is run.
-        view: the adversary: server, rounds, coalition:k, final.
+        view: the adversary: server, rounds, coalition:k, final, weak, strong.
         unit: what is hidden: "record" or "client".
         delta: where bounds are compared to find the smallest.
         rounds: which rounds are run, with repetitions; by default all of the protocol.
@@ -100,7 +119,7 @@ def asked(protocol: Protocol, view: str | View, unit: str, rounds: Sequence[int]
     parsed = View.parse(view)
     if unit not in UNITS:
         raise InvalidValue("unit", unit, '"record" or "client"')
-    if parsed.colluders >= protocol.clients:
+    if parsed.colluders >= protocol.clients or (parsed in (View.WEAK, View.STRONG) and protocol.clients == 1):
         allowed = f"at most coalition:{protocol.clients - 1}, all clients but the attacked one"
         raise InvalidValue("view", str(parsed), allowed if protocol.clients > 1 else "another view: there is one client only")
     chosen = np.arange(protocol.rounds) if rounds is None else np.asarray(rounds, dtype=np.int64)
@@ -112,7 +131,7 @@ def guaranteed(question: Question, bound: Bound, unconditional: Guarantee | None
     return Guarantee(
         view=question.view,
         unit=question.unit,
-        adjacency=question.protocol.privacy.adjacency,
+        adjacency=question.protocol.adjacency,
         method=bound.method,
         curve=bound.curve,
         assumptions=bound.vouched,
@@ -131,6 +150,13 @@ def valid_bounds(question: Question) -> Iterator[Bound]:
         from sordino.privacy.harmonizer import harmonized_bounds
 
         yield from harmonized_bounds(question)
+        return
+    if isinstance(protocol.local, NoisySgd):
+        from sordino.privacy.noisy_steps import noisy_step_bounds
+
+        yield from noisy_step_bounds(question)
+        if protocol.client:
+            yield from capped_bounds(question)
         return
     found, counts = distinct_rounds(protocol, question.rounds)
     prices = upload_prices(protocol, found, question.unit, question.records)
@@ -202,6 +228,11 @@ def effective_view(question: Question) -> tuple[View, str]:
         return View.SERVER, seen + f" {rule} is post-processing of the uploads: the server's bound holds, and no other is known."
     if isinstance(protocol.local, Scaffold):
         return View.SERVER, seen + " Control variates carry single uploads from round to round: the server's bound is taken."
+    if isinstance(protocol.personalization, Attention):
+        return View.SERVER, seen + " What a client is given is made of single uploads: the server's bound is taken."
+    if view in (View.WEAK, View.STRONG):
+        # Other clients are given global models, and know their own noise.
+        view = View.coalition(question.colluders)
     if protocol.client:
         return View.SERVER, seen + " Clients leave when their budgets are spent, and their noise with them: the server's bound is taken."
     if question.shares is None:

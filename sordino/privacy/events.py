@@ -8,7 +8,7 @@ import numpy as np
 
 from sordino.privacy.certify import Question, asked, effective_view, visible_share
 from sordino.privacy.uploads import distinct_rounds, upload_prices
-from sordino.protocol import Everyone, Gaussian, Laplace, Protocol, UserError, View
+from sordino.protocol import Everyone, Gaussian, Laplace, NoisySgd, Protocol, UserError, View
 
 
 def dp_event(protocol: Protocol, view: View = View.SERVER, unit: str = "record") -> Any:
@@ -29,6 +29,8 @@ def dp_event(protocol: Protocol, view: View = View.SERVER, unit: str = "record")
     question = asked(protocol, view, unit, None, None)
     if protocol.noise.where != "client" or protocol.channel != "direct":
         raise UserError("dp_accounting has no event for noise at the server beside a shuffler or a draw of clients; `certify` prices it.")
+    if isinstance(protocol.local, NoisySgd):
+        return noisy_step_event(question, protocol.local)
     if not isinstance(protocol.noise, Gaussian):
         return other_event(protocol, question)
     if not isinstance(protocol.participation, Everyone) or protocol.client:
@@ -60,3 +62,24 @@ def other_event(protocol: Protocol, question: Question) -> Any:
         for shift, count in zip(prices.shifts.tolist(), counts.tolist(), strict=True)
     ]
     return events[0] if len(events) == 1 else dp_accounting.ComposedDpEvent(events)
+
+
+def noisy_step_event(question: Question, rule: NoisySgd) -> Any:
+    """The steps of noisy-sgd; its noise multiplier is in the unit that dp_accounting wants, that of the adjacency.
+
+    Raises:
+        UserError: participation is random, the unit is a client, or the number of records is not known.
+    """
+    import dp_accounting
+
+    from sordino.privacy.noisy_steps import step_price
+
+    protocol, price = question.protocol, step_price(question, rule)
+    if not isinstance(protocol.participation, Everyone) or question.unit != "record" or question.records is None:
+        raise UserError("dp_accounting has no event for these steps: everyone must take part, for one record of a known number.")
+    noise = dp_accounting.GaussianDpEvent(noise_multiplier=1 / price.mu)
+    if rule.sampling == "fixed":
+        step = dp_accounting.SampledWithoutReplacementDpEvent(question.records, rule.batch, noise)
+    else:
+        step = dp_accounting.PoissonSampledDpEvent(price.rate, noise)
+    return dp_accounting.SelfComposedDpEvent(step, rule.steps * protocol.rounds)

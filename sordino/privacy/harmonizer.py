@@ -34,6 +34,7 @@ from sordino.protocol import (
     Iid,
     Laplace,
     Noise,
+    NoisySgd,
     Protocol,
     Staircase,
     UserError,
@@ -215,6 +216,8 @@ def mechanism_table(protocol: Protocol, unit: str = "record", *, epsilon: float,
         >>> [(row.mechanism, round(row.deviation, 2), row.best) for row in mechanism_table(protocol, epsilon=1.0)]
         [('gaussian', 3.73, True), ('laplace', 5.7, False), ('staircase', 32.83, False)]
     """
+    if isinstance(protocol.local, NoisySgd) or protocol.keeps_models:
+        raise UserError("noisy-sgd, and clients that keep models, have gaussian noise alone: there are no mechanisms to compare.")
     if dimension_of(protocol) is None:
         raise UserError("model.parameters is missing: how much noise a mechanism needs depends on it. Add it to the file.")
     plain = replace(protocol, client=(), penalty=False, channel="direct")

@@ -20,6 +20,7 @@ from sordino.privacy.certify import Bound, Question
 from sordino.privacy.curves import NOTHING
 from sordino.privacy.guarantee import rounded_up
 from sordino.privacy.renyi import ORDERS, RenyiCurve
+from sordino.privacy.sizes import size_of
 from sordino.privacy.staircase import Staircase as StaircaseDensity
 from sordino.privacy.uploads import UploadPrices
 from sordino.protocol import Custom, FixedSize, Gaussian, InvalidValue, Laplace, Noise, Poisson, Protocol, Staircase, UserError, View
@@ -163,7 +164,7 @@ def _moments(noise: Noise) -> tuple[float, float]:
 
 def silent(noise: Noise) -> bool:
     """Whether there is no noise at all."""
-    return (isinstance(noise, Gaussian) and noise.sigma == 0) or (isinstance(noise, Laplace) and noise.scale == 0)
+    return isinstance(noise, (Gaussian, Laplace)) and size_of(noise) == 0
 
 
 def clip_norm(protocol: Protocol) -> str:

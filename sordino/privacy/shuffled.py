@@ -36,7 +36,7 @@ POINTS = 400
 
 def clones_bounds(question: Question, batch: int | None = None) -> list[Bound]:
     """The clones bound of a protocol with a shuffler, if there is anybody to hide among; `batch` is what a round is known to hold."""
-    protocol, colluding = question.protocol, question.view.colluders
+    protocol, colluding = question.protocol, question.colluders
     others, share, part = company(protocol, colluding) if batch is None else (batch - 1 - colluding, 1.0, 1.0)
     found, _ = distinct_rounds(protocol, question.rounds)
     shift = float(upload_prices(protocol, found, "client", None).shifts.max())

@@ -7,20 +7,22 @@ from dataclasses import replace
 from sordino.protocol import Custom, Gaussian, Laplace, Noise, Staircase
 
 STEEPEST = 700.0  # largest step of a staircase: e^step is still a number
-SIZE_IN_WORDS = {Gaussian: "sigma", Laplace: "scale", Staircase: "width / step", Custom: "scale"}
 PARAMETERS = {Gaussian: "sigma", Laplace: "scale", Staircase: "step", Custom: "scale"}
 
 
 def size_of(noise: Noise) -> float:
-    """Sigma, or scale; for a staircase width / step, the scale of the Laplace noise that it approaches.
+    """Sigma, multiplier or scale; for a staircase width / step, the scale of the Laplace noise that it approaches.
 
     Example:
         >>> size_of(Staircase(step=2.0, width=1.0))
         0.5
     """
-    if isinstance(noise, Gaussian):
-        return noise.sigma
-    return noise.width / noise.step if isinstance(noise, Staircase) else noise.scale
+    return noise.width / noise.step if isinstance(noise, Staircase) else parameter(noise)[1]
+
+
+def size_in_words(noise: Noise) -> str:
+    """What that number is called."""
+    return "width / step" if isinstance(noise, Staircase) else parameter(noise)[0]
 
 
 def resized(noise: Noise, size: float) -> Noise:
@@ -31,7 +33,7 @@ def resized(noise: Noise, size: float) -> Noise:
         (4.0, 3.0)
     """
     if isinstance(noise, Gaussian):
-        return replace(noise, sigma=size)
+        return replace(noise, sigma=size) if noise.multiplier is None else replace(noise, multiplier=size)
     if isinstance(noise, Staircase):
         return replace(noise, step=min(STEEPEST, noise.width / size))
     return replace(noise, scale=size)
@@ -44,5 +46,5 @@ def parameter(noise: Noise) -> tuple[str, float]:
         >>> parameter(Laplace(scale=0.5))
         ('scale', 0.5)
     """
-    name = PARAMETERS[type(noise)]
+    name = "multiplier" if isinstance(noise, Gaussian) and noise.multiplier is not None else PARAMETERS[type(noise)]
     return name, getattr(noise, name)

@@ -9,13 +9,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from sordino.privacy.caps import largest
+from sordino.privacy.carried import carries
 from sordino.privacy.certify import Bound, Question, asked, certify, effective_view, guaranteed
 from sordino.privacy.curves import GaussianCurve
 from sordino.privacy.guarantee import Guarantee, rounded_up
 from sordino.privacy.harmonizer import harmonized, own_protocol
 from sordino.privacy.ledger import Event, Opened, RoundCharged
 from sordino.privacy.uploads import upload_prices
-from sordino.protocol import Budget, Everyone, Gaussian, Protocol, SordinoError, View
+from sordino.protocol import Budget, Everyone, Gaussian, NoisySgd, Protocol, SordinoError, View
 
 
 class BudgetExceeded(SordinoError):
@@ -137,7 +138,9 @@ def priced_alike(protocol: Protocol, history: tuple[tuple[int, int], ...]) -> tu
     """Histories that cost the same have the same key."""
     from sordino.protocol import Constant, Cyclic
 
-    if isinstance(protocol.local.schedule, (Constant, Cyclic)):
+    if isinstance(protocol.local, NoisySgd):
+        return ((0, 0),) * len(history)
+    if isinstance(protocol.local.schedule, (Constant, Cyclic)) and not carries(protocol):
         return tuple(sorted((0, honest) for _, honest in history))
     return tuple(sorted(history))
 
@@ -152,6 +155,9 @@ def realised_bound(
     question = asked(protocol, view, unit, [t for t, _ in history], sizes)
     if not history:
         return certify(protocol, view, unit, delta=delta, rounds=())
+    if isinstance(protocol.local, NoisySgd):
+        certain = replace(protocol, participation=Everyone())
+        return certify(certain, view, unit, delta=delta, rounds=[t for t, _ in history], sizes=sizes)
     if protocol.noise.where != "client":
         from sordino.privacy.central import central, realised_central
 

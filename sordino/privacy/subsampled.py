@@ -39,7 +39,7 @@ def fixed_size(*, mu: float, rate: float, steps: int = 1, interval: float | None
         return PERFECT
     if rate == 1 or math.isinf(mu):
         return GaussianCurve(mu=mu).repeat(steps)
-    return _one_step(mu, rate, interval or _suitable(mu, rate, steps)).repeat(steps)
+    return _one_step(mu, rate, interval or suitable_interval(mu=mu, rate=rate, steps=steps)).repeat(steps)
 
 
 def participating(*, mu: float, rate: float, steps: int, rounds: int, probability: float, interval: float | None = None) -> Curve:
@@ -62,7 +62,7 @@ def participating(*, mu: float, rate: float, steps: int, rounds: int, probabilit
         from sordino.privacy.mixtures import mixture
 
         return mixture([0.0, mu * math.sqrt(steps)], [1 - probability, probability]).repeat(rounds)
-    grid = interval or _suitable(mu, rate, steps * rounds)
+    grid = interval or suitable_interval(mu=mu, rate=rate, steps=steps * rounds)
     return _one_step(mu, rate, grid).repeat(steps).mixed_with_nothing(probability).repeat(rounds)
 
 
@@ -90,6 +90,28 @@ def poisson(*, multiplier: float, rate: float, steps: int = 1, interval: float =
     return LossCurve(distribution=one).repeat(steps)
 
 
+def poisson_participating(
+    *, multiplier: float, rate: float, steps: int, rounds: int, probability: float, interval: float = INTERVAL
+) -> Curve:
+    """The same when a client takes part in each of `rounds` rounds with `probability` and then makes `steps` such steps.
+
+    Example:
+        >>> curve = poisson_participating(multiplier=1.0, rate=16 / 600, steps=38, rounds=194, probability=0.5)
+        >>> round(curve.epsilon(1e-5), 2)
+        11.26
+    """
+    checks.probability(probability=probability)
+    checks.whole(at_least=0, rounds=rounds)
+    if probability == 1:
+        return poisson(multiplier=multiplier, rate=rate, steps=steps * rounds, interval=interval)
+    one = poisson(multiplier=multiplier, rate=rate, steps=steps, interval=interval)
+    if probability == 0 or rounds == 0 or one.mu == 0:
+        return PERFECT
+    if not isinstance(one, LossCurve):
+        return GaussianCurve(mu=math.inf)
+    return one.mixed_with_nothing(probability).repeat(rounds)
+
+
 def deltas(epsilons: np.ndarray, *, mu: float, rate: float) -> np.ndarray:
     """Delta of one step at each epsilon >= 0, in closed form.
 
@@ -106,8 +128,13 @@ def _one_step(mu: float, rate: float, interval: float) -> LossCurve:
     return LossCurve.from_profile(lambda epsilons: deltas(epsilons, mu=mu, rate=rate), interval=interval)
 
 
-def _suitable(mu: float, rate: float, steps: int) -> float:
-    """1e-4, doubled until the composition, some ten standard deviations wide, fits the grid: a matter of cost, not of validity."""
+def suitable_interval(*, mu: float, rate: float, steps: int) -> float:
+    """1e-4, doubled until the composition, some ten standard deviations wide, fits the grid: a matter of cost, not of validity.
+
+    Example:
+        >>> suitable_interval(mu=1.0, rate=0.01, steps=1000), suitable_interval(mu=4.0, rate=0.1, steps=10_000) > 1e-4
+        (0.0001, True)
+    """
     epsilons = np.linspace(0.0, mu * (mu / 2 + 9.5), 2001)
     # The second moment of the loss is a twofold integral of its tail; delta is a single one, close enough to choose a grid.
     spread = math.sqrt(4 * float(np.trapezoid((1 + epsilons) * deltas(epsilons, mu=mu, rate=rate), epsilons)) * steps)

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from sordino.privacy import contraction, sensitivity
-from sordino.protocol import ClippedGlm, Constant, Cyclic, FedAvg, FedProx, Protocol, Scaffold
+from sordino.privacy.carried import carried_shifts, carries
+from sordino.protocol import Attention, ClippedGlm, Constant, Cyclic, FedAvg, FedProx, Protocol, Scaffold
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +47,8 @@ def distinct_rounds(protocol: Protocol, rounds: np.ndarray) -> tuple[np.ndarray,
     """Rounds that differ in price, and how often each occurs: with a rate that repeats every round there is only one."""
     if len(rounds) == 0:
         return rounds, rounds
-    if isinstance(protocol.local.schedule, (Constant, Cyclic)) or clips_update(protocol):
+    alike = isinstance(protocol.local.schedule, (Constant, Cyclic)) or clips_update(protocol)
+    if alike and not carries(protocol):
         return np.zeros(1, dtype=np.int64), np.array([len(rounds)])
     found, counts = np.unique(rounds, return_counts=True)
     return found, counts
@@ -64,6 +66,10 @@ def upload_prices(protocol: Protocol, rounds: np.ndarray, unit: str, records: in
     """Prices of the given rounds; `records` is the size of the smallest client, where it is known."""
     if isinstance(protocol.local, ClippedGlm):
         return glm_prices(protocol, protocol.local, rounds, unit, records)
+    if not isinstance(protocol.local, FedAvg):
+        raise TypeError(f"uploads of {protocol.local.tag} have no noise of their own")
+    if carries(protocol):
+        return kept_prices(protocol, rounds)
     rule, rates = protocol.local, rates_of(protocol, rounds)
     if clips_update(protocol):
         return update_prices(rule, rounds, unit, records)
@@ -75,10 +81,18 @@ def upload_prices(protocol: Protocol, rounds: np.ndarray, unit: str, records: in
     return UploadPrices(
         shifts=worst,
         first_used=first if hidden else None,
-        # SCAFFOLD's corrections are public and stand outside the clip, so shifts are FedAvg's; they carry the past, so dynamics are not.
-        dynamics=() if isinstance(rule, Scaffold) else tuple(smooth_dynamics(protocol, rates, worst, proximal)),
+        dynamics=() if single_uploads(protocol) else tuple(smooth_dynamics(protocol, rates, worst, proximal)),
         reason=f"an upload moves by at most s_t = {formula} (THEORY A8)",
     )
+
+
+def single_uploads(protocol: Protocol) -> bool:
+    """Whether clients are given more than the global model: then there are no dynamics of it alone.
+
+    SCAFFOLD's corrections are public and stand outside the clip, so shifts are FedAvg's, but they carry the past; attention's helpers
+    are made of single uploads.
+    """
+    return isinstance(protocol.local, Scaffold) or isinstance(protocol.personalization, Attention)
 
 
 def clips_update(protocol: Protocol) -> bool:
@@ -97,6 +111,14 @@ def update_prices(rule: FedAvg, rounds: np.ndarray, unit: str, records: int | No
         dynamics=() if isinstance(rule, Scaffold) else (Dynamics(stretch=np.ones(len(rounds)), shift=worst, shared=False, reason=reason),),
         reason="an upload moves by at most s_t = 2V, the clipped update's diameter",
     )
+
+
+def kept_prices(protocol: Protocol, rounds: np.ndarray) -> UploadPrices:
+    """Clients that go on from models of their own, on which no noise ever was: what a round changed is still there in later ones."""
+    every = np.arange(max(protocol.rounds, int(rounds.max()) + 1))
+    shifts = carried_shifts(protocol, rates_of(protocol, every))
+    reason = "an upload moves by at most U_t = a E_t + s_t, E_(t+1) = max(E_t, U_t): own models without noise carry over a share a"
+    return UploadPrices(shifts=shifts[rounds], first_used=None, dynamics=(), reason=reason)
 
 
 def smooth_dynamics(protocol: Protocol, rates: np.ndarray, worst: np.ndarray, proximal: float) -> list[Dynamics]:

@@ -3,7 +3,9 @@
 from sordino.protocol.errors import InvalidValue, SordinoError, UserError
 from sordino.protocol.file import dumps, loads, overridden, read, save, schema
 from sordino.protocol.mechanisms import Custom, Laplace, Staircase
-from sordino.protocol.schedules import Constant, Continuous, Cyclic, Schedule, StageWise
+from sordino.protocol.noisy_sgd import NoisySgd
+from sordino.protocol.personalization import Attention, Identity, Interpolate, Nobody, Personalization
+from sordino.protocol.schedules import Constant, Continuous, Cyclic, Decay, Schedule, StageWise
 from sordino.protocol.values import (
     Aggregation,
     Assumptions,
@@ -36,9 +38,9 @@ from sordino.protocol.values import (
 from sordino.protocol.views import UNITS, View, all_views
 
 __all__ = [
-    "UNITS", "Aggregation", "Assumptions", "Budget", "ByColumn", "ClientBudget", "ClippedGlm", "Constant", "Continuous", "Custom",
-    "Cyclic", "Data", "Dirichlet", "Everyone", "FedAvg", "FedProx", "FixedSize", "Gaussian", "Iid", "InvalidValue", "Laplace",
-    "LocalRule", "Mean", "Median", "ModeConnectivity", "Model", "Noise", "Participation", "Partition", "Poisson", "Privacy", "Protocol",
-    "Scaffold", "Schedule", "Shards", "SordinoError", "StageWise", "Staircase", "UserError", "View", "all_views", "dumps", "loads",
-    "overridden", "read", "save", "schema",
+    "UNITS", "Aggregation", "Assumptions", "Attention", "Budget", "ByColumn", "ClientBudget", "ClippedGlm", "Constant", "Continuous",
+    "Custom", "Cyclic", "Data", "Decay", "Dirichlet", "Everyone", "FedAvg", "FedProx", "FixedSize", "Gaussian", "Identity", "Iid",
+    "Interpolate", "InvalidValue", "Laplace", "LocalRule", "Mean", "Median", "ModeConnectivity", "Model", "Nobody", "Noise", "NoisySgd",
+    "Participation", "Partition", "Personalization", "Poisson", "Privacy", "Protocol", "Scaffold", "Schedule", "Shards", "SordinoError",
+    "StageWise", "Staircase", "UserError", "View", "all_views", "dumps", "loads", "overridden", "read", "save", "schema",
 ]  # fmt: skip

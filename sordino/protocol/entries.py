@@ -223,15 +223,20 @@ class Named(Check):
         if not isinstance(tag, str) or tag not in by_tag:
             raise InvalidValue(key, raw, " or ".join(self._spelling(kind) for kind in self.kinds), nearest(tag, by_tag))
         kind = by_tag[tag]
-        if not isinstance(inner, Mapping) and len(fields(kind)) == 1:
-            inner = {file_key(fields(kind)[0].name): inner}
+        short = self._short(kind)
+        if not isinstance(inner, Mapping) and short is not None:
+            inner = {file_key(short): inner}
         return decode_table(kind, inner, f"{key}.{tag}")
 
     def encode(self, value: Any) -> Any:
         table = encode_table(value)
         if all(f.default == getattr(value, f.name) for f in fields(value)):
             return value.tag
-        return {value.tag: next(iter(table.values())) if len(fields(value)) == 1 else table}
+        short = self._short(type(value))
+        others = [f for f in fields(value) if f.name != short]
+        if short is not None and all(f.default == getattr(value, f.name) for f in others):
+            return {value.tag: table[file_key(short)]}
+        return {value.tag: table}
 
     def schema(self) -> dict[str, Any]:
         return {"anyOf": [form for kind in self.kinds for form in self._forms(kind)]}
@@ -239,6 +244,13 @@ class Named(Check):
     @staticmethod
     def _is_single(raw: Any) -> bool:
         return isinstance(raw, Mapping) and len(raw) == 1
+
+    @staticmethod
+    def _short(kind: type[Value]) -> str | None:
+        """The field that `{ tag = value }` gives: the only one, or the only one that must be given."""
+        own = fields(kind)
+        candidates = own if len(own) == 1 else [f for f in own if f.default is MISSING]
+        return candidates[0].name if len(candidates) == 1 else None
 
     @staticmethod
     def _spelling(kind: type[Value]) -> str:
@@ -251,8 +263,7 @@ class Named(Check):
         if all(f.default is not MISSING for f in own):
             yield {"const": kind.tag}
         inner = [table_schema(kind)] if own else []
-        if len(own) == 1:
-            inner.append(own[0].metadata["check"].schema())
+        inner += [f.metadata["check"].schema() for f in own if f.name == Named._short(kind)]
         if inner:
             yield {"type": "object", "properties": {kind.tag: {"anyOf": inner}}, "required": [kind.tag], "additionalProperties": False}
 

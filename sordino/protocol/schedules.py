@@ -1,11 +1,11 @@
-"""The four learning-rate schedules of convergent-dp (Section 4 and Appendix E): rate of local step k in round t."""
+"""Learning rates of local step k in round t: the four schedules of convergent-dp (Section 4 and Appendix E), and PriFedSync's decay."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import ClassVar
 
-from sordino.protocol.entries import Number, Value, entry
+from sordino.protocol.entries import Integer, Number, Value, entry
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,4 +86,22 @@ class Continuous(Schedule):
         return round * steps + step + 1
 
 
-SCHEDULES: tuple[type[Schedule], ...] = (Constant, Cyclic, StageWise, Continuous)
+@dataclass(frozen=True, kw_only=True)
+class Decay(Schedule):
+    """Falls by `factor` once every so many local steps (PriFedSync 4.2: by 0.99 every 10 epochs, an epoch being records / batch steps).
+
+    Example:
+        >>> Decay(rate=0.4, factor=0.5, every=3).rates(round=1, steps=2)
+        (0.4, 0.2)
+    """
+
+    tag: ClassVar[str] = "decay"
+    factor: float = entry(Number(above=0, at_most=1), "what the rate is multiplied by")
+    every: int = entry(Integer(at_least=1), "local steps between two falls, over the rounds")
+
+    def at(self, *, round: int, step: int, steps: int) -> float:
+        """See `Schedule.at`; a rate too small for a number is 0."""
+        return self.rate * self.factor ** ((round * steps + step) // self.every)
+
+
+SCHEDULES: tuple[type[Schedule], ...] = (Constant, Cyclic, StageWise, Continuous, Decay)

@@ -8,6 +8,8 @@ from typing import Any, ClassVar
 from sordino.protocol.entries import Choice, Flag, Integer, Many, Maybe, Named, Number, Table, Tagged, Text, Value, entry
 from sordino.protocol.errors import InvalidValue, UserError
 from sordino.protocol.mechanisms import PLACES, WHERE, Custom, Laplace, Mechanisms, Staircase
+from sordino.protocol.noisy_sgd import NoisySgd
+from sordino.protocol.personalization import Attention, Identity, Interpolate, Nobody, Personalization
 from sordino.protocol.schedules import SCHEDULES, Schedule
 from sordino.protocol.views import UNITS, View, ViewName
 
@@ -198,12 +200,14 @@ class ClippedGlm(Value):
             raise InvalidValue("batches", self.batches, f'"full" without a batch, or "cyclic" with one; there is {given} batch')
 
 
-LocalRule = FedAvg | FedProx | Scaffold | ClippedGlm
+LocalRule = FedAvg | FedProx | Scaffold | ClippedGlm | NoisySgd
 
 
 @dataclass(frozen=True, kw_only=True)
 class Gaussian(Value):
     """Normal noise of standard deviation `sigma` on every coordinate of every upload, or of their mean.
+
+    The rule noisy-sgd has its noise in every step instead: there a `multiplier` is given, and no sigma.
 
     Example:
         >>> Gaussian(sigma=0.1).secure
@@ -212,8 +216,12 @@ class Gaussian(Value):
 
     tag: ClassVar[str] = "gaussian"
     where: str = entry(Choice(PLACES), WHERE, "client")
-    sigma: float = entry(Number(at_least=0), "standard deviation on each coordinate of an upload; of the mean, where the server adds it")
+    # None where there is a multiplier; whoever reads it as a number has looked at the rule before.
+    sigma: float = entry(
+        Maybe(Number(at_least=0)), "standard deviation on each coordinate of an upload; of the mean, where the server adds it", None
+    )
     server_sigma: float | None = entry(Maybe(Number(above=0)), "standard deviation on the mean, where both add noise", None)
+    multiplier: float | None = entry(Maybe(Number(at_least=0)), "noisy-sgd: noise on a sum of gradients, in units of its change", None)
     secure: bool = entry(Flag(), "noise from the operating system's entropy, never repeatable", False)
 
     def __post_init__(self) -> None:
@@ -221,6 +229,10 @@ class Gaussian(Value):
         if (self.server_sigma is None) != (self.where != "both"):
             given = "no" if self.server_sigma is None else "a"
             raise InvalidValue("where", self.where, f'"both" with a server-sigma, or another without; there is {given} server-sigma')
+        if self.sigma is None and self.multiplier is None:
+            raise UserError("noise.sigma is missing: standard deviation on each coordinate of an upload (noisy-sgd: noise.multiplier).")
+        if self.sigma is not None and self.multiplier is not None:
+            raise InvalidValue("multiplier", self.multiplier, "no such key beside sigma: a sigma, or for noisy-sgd a multiplier")
 
 
 Noise = Gaussian | Laplace | Staircase | Custom
@@ -327,20 +339,19 @@ class Budget(Value):
     unit: str = entry(Choice(UNITS), "what is hidden: one record, or all records of a client", "record")
 
 
+ADJACENCIES = ("replace-one", "add-or-remove")  # one record, or all of a client's, is replaced; or is added or removed
+
+
 @dataclass(frozen=True, kw_only=True)
 class Privacy(Value):
     """What the federation has set out to promise.
 
     Example:
-        >>> Privacy(budget=Budget(epsilon=4.0)).adjacency
-        'replace-one'
+        >>> Privacy(budget=Budget(epsilon=4.0)).adjacency is None
+        True
     """
 
-    adjacency: str = entry(
-        Choice(("replace-one", "add-or-remove")),
-        "how neighbouring data sets differ in one record or one client",
-        "replace-one",
-    )
+    adjacency: str | None = entry(Maybe(Choice(ADJACENCIES)), "neighbouring data sets; left out: what suits the rule", None)
     budget: Budget | None = entry(Maybe(Table(Budget)), "what may be spent at most", None)
 
 
@@ -402,9 +413,11 @@ class Protocol(Value):
     participation: Participation = entry(Named((Everyone, Poisson, FixedSize)), "who takes part in a round", Everyone())
     channel: str = entry(Choice(("direct", "shuffler")), "how uploads reach the server: with their senders' names, or shuffled", "direct")
     aggregation: Aggregation = entry(Named((Mean, Median, ModeConnectivity)), "how the server joins the uploads", Mean())
-    personalization: str = entry(Choice(("none",)), "whether clients keep models of their own", "none")
+    personalization: Personalization = entry(
+        Named((Nobody, Identity, Interpolate, Attention)), "whether clients keep models of their own, and what helps them", Nobody()
+    )
     penalty: bool = entry(Flag(), "pull every client to the client with the largest epsilon (udp-fl 3.3)", False)
-    local: LocalRule = entry(Tagged((FedAvg, FedProx, Scaffold, ClippedGlm), "rule"), "what a client does in a round")
+    local: LocalRule = entry(Tagged((FedAvg, FedProx, Scaffold, ClippedGlm, NoisySgd), "rule"), "what a client does in a round")
     noise: Noise = entry(Mechanisms((Gaussian, Laplace, Staircase, Custom)), "noise that hides a client's contribution")
     privacy: Privacy = entry(Table(Privacy), "what may be spent", Privacy())
     assumptions: Assumptions = entry(Table(Assumptions), "what the user vouches for", Assumptions())
@@ -421,8 +434,31 @@ class Protocol(Value):
         self._check_clients()
         self._check_channel()
         self._check_server_noise()
+        self._check_adjacency()
         self._check_harmonizer()
         self._check_scaffold()
+        self._check_multiplier()
+        self._check_personalization()
+
+    @property
+    def adjacency(self) -> str:
+        """What neighbouring data sets are: as given, or as suits the rule, which is to add or remove for Poisson batches alone."""
+        if self.privacy.adjacency is not None:
+            return self.privacy.adjacency
+        return ADJACENCIES[1] if self._draws_poisson else ADJACENCIES[0]
+
+    @property
+    def keeps_models(self) -> bool:
+        """Whether clients keep models of their own between rounds."""
+        return not isinstance(self.personalization, Nobody)
+
+    @property
+    def _draws_poisson(self) -> bool:
+        return isinstance(self.local, NoisySgd) and self.local.sampling == "poisson"
+
+    @property
+    def _fixed_denominator(self) -> bool:
+        return isinstance(self.aggregation, Mean) and self.aggregation.denominator == "fixed"
 
     def _check_scaffold(self) -> None:
         """Control variates are free only if they come from noisy uploads whose senders the server knows."""
@@ -453,17 +489,23 @@ class Protocol(Value):
 
     def _check_server_noise(self) -> None:
         """What noise at the server needs, and what needs noise at the server."""
-        where, mean = self.noise.where, self.aggregation if isinstance(self.aggregation, Mean) else None
-        fixed = mean is not None and mean.denominator == "fixed"
-        if where != "client" and mean is None:
+        where = self.noise.where
+        if where != "client" and not isinstance(self.aggregation, Mean):
             raise InvalidValue("noise.where", where, '"client" unless the aggregation is a mean, whose move is known')
         if where == "server" and self.client:
             raise InvalidValue("noise.where", where, '"client" or "both" with [[client]]: their budgets hold against the server')
-        if fixed and isinstance(self.local, ClippedGlm):
+        if self._fixed_denominator and isinstance(self.local, ClippedGlm):
             allowed = '"participants" with clipped-glm, whose weight decay moves models without limit'
             raise InvalidValue("federation.aggregation.mean.denominator", "fixed", allowed)
-        if self.privacy.adjacency == "add-or-remove" and not (where == "server" and fixed):
-            allowed = '"replace-one", unless noise.where = "server" and the mean has a fixed denominator: else noise leaves with the client'
+
+    def _check_adjacency(self) -> None:
+        """Adding or removing is for who may come or go without changing anything public, least of all how much noise there is."""
+        hidden = self.noise.where == "server" and self._fixed_denominator
+        if self.privacy.adjacency == "add-or-remove" and not (hidden or self._draws_poisson):
+            allowed = (
+                '"replace-one", unless noise.where = "server" and the mean has a fixed denominator (else noise leaves with the client), '
+                "or the rule is noisy-sgd with poisson sampling (else a record changes a public size)"
+            )
             raise InvalidValue("privacy.adjacency", self.privacy.adjacency, allowed)
 
     def _check_channel(self) -> None:
@@ -475,10 +517,47 @@ class Protocol(Value):
             "no [[client]]: clients whose budgets or mechanisms differ are no cover for one another": bool(self.client),
             'aggregation weights = "equal": behind it the server cannot tell whose upload has how many records': weighed,
             "noise at the client: noise at the server hides nothing from who receives the uploads": self.noise.where == "server",
+            '"direct" with personalization: clients that go on from models of their own are no cover for one another': self.keeps_models,
+            '"direct" with noisy-sgd, whose uploads have no noise of their own to be priced among others': isinstance(self.local, NoisySgd),
         }
         for allowed, given in refused.items():
             if given:
                 raise InvalidValue("federation.channel", self.channel, allowed)
+
+    def _check_multiplier(self) -> None:
+        """The rule noisy-sgd has its noise in every step, normal and at the client; nothing else has such noise."""
+        multiplier, rule = getattr(self.noise, "multiplier", None), self.local.tag
+        if not isinstance(self.local, NoisySgd):
+            if multiplier is not None:
+                raise InvalidValue("noise.multiplier", multiplier, f"a noise.sigma for the rule {rule}")
+            return
+        if multiplier is None or self.noise.where != "client":
+            raise UserError('local.rule = "noisy-sgd": expected noise.mechanism = "gaussian" with a noise.multiplier, at the client.')
+        if self.penalty:
+            raise InvalidValue("federation.penalty", self.penalty, f"false with the rule {rule}; use personalization with a pull")
+        self._refuse_own_mechanisms(f"no such key with the rule {rule}, whose noise is in its steps")
+
+    def _refuse_own_mechanisms(self, allowed: str) -> None:
+        for budget in self.client:
+            if budget.mechanism is not None:
+                raise InvalidValue("client.mechanism", budget.mechanism, allowed)
+
+    def _check_personalization(self) -> None:
+        """What own models carry from round to round is known for clipped steps under the clients' normal noise alone."""
+        tag, rule = self.personalization.tag, self.local
+        if not self.keeps_models:
+            return
+        if type(rule) not in (FedAvg, NoisySgd):
+            raise InvalidValue("federation.personalization", tag, f'"none" for the rule {rule.tag}; use fedavg or noisy-sgd')
+        known = isinstance(self.noise, Gaussian) and self.noise.where == "client" and getattr(rule, "clip_target", "step") == "step"
+        if not known:
+            raise InvalidValue("federation.personalization", tag, '"none", or gaussian noise at the client and clipped steps')
+        if self._fixed_denominator:
+            allowed = '"none" with a fixed denominator, for updates from the global model: own models are further from it than the clip'
+            raise InvalidValue("federation.personalization", tag, allowed)
+        if self.penalty:
+            raise InvalidValue("federation.personalization", tag, '"none" with federation.penalty = true: one pull at a time is priced')
+        self._refuse_own_mechanisms(f"no such key with personalization = {tag!r}: one noise for all is priced")
 
     def _check_batch(self, records: int | None) -> None:
         batch = self.local.batch

@@ -13,6 +13,8 @@ SEES = {
     "rounds": "every round's global model, having contributed no noise to it",
     "coalition": "every round's global model, and the noise of {k} participant(s) who pool what they know",
     "final": "the last model only",
+    "weak": "what one other client is given and holds, every round",
+    "strong": "what all other clients are given and hold, every round",
 }
 UNITS = ("record", "client")
 
@@ -34,6 +36,8 @@ class View:
     SERVER: ClassVar[View]
     ROUNDS: ClassVar[View]
     FINAL: ClassVar[View]
+    WEAK: ClassVar[View]  # PriFedSync's definitions 3.5 and 3.6
+    STRONG: ClassVar[View]
 
     def __post_init__(self) -> None:
         if self.kind not in SEES:
@@ -49,7 +53,7 @@ class View:
 
     @classmethod
     def parse(cls, text: str | View) -> View:
-        """A view from its spelling: server, rounds, coalition:3, final."""
+        """A view from its spelling: server, rounds, coalition:3, final, weak, strong."""
         if isinstance(text, View):
             return text
         kind, _, number = text.partition(":") if isinstance(text, str) else (str(text), "", "")
@@ -69,6 +73,7 @@ class View:
 
 
 View.SERVER, View.ROUNDS, View.FINAL = View("server"), View("rounds"), View("final")
+View.WEAK, View.STRONG = View("weak"), View("strong")
 
 
 @dataclass(frozen=True)
@@ -82,7 +87,7 @@ class ViewName(Check):
             raise InvalidValue(key, value, error.allowed, error.advice) from None
 
     def schema(self) -> dict[str, Any]:
-        return {"type": "string", "pattern": r"^(server|rounds|final|coalition(:[1-9][0-9]*)?)$"}
+        return {"type": "string", "pattern": r"^(server|rounds|final|weak|strong|coalition(:[1-9][0-9]*)?)$"}
 
 
 def all_views(clients: int) -> tuple[View, ...]:

@@ -12,9 +12,10 @@ import numpy as np
 
 from sordino.papers.applied import published_bounds
 from sordino.privacy import gaussian
+from sordino.privacy.calibrate import noisy
 from sordino.privacy.certify import asked, certify, valid_bounds
 from sordino.privacy.guarantee import Guarantee
-from sordino.privacy.sizes import SIZE_IN_WORDS, resized, size_of
+from sordino.privacy.sizes import size_in_words, size_of
 from sordino.protocol import Protocol, UserError, View
 
 SUFFIXES = (".png", ".svg", ".pdf")
@@ -93,14 +94,14 @@ def draw_noise(axes: Any, protocol: Protocol, curves: dict[str, Guarantee], delt
     for name, guarantee in curves.items():
         epsilons = []
         for sigma in sigmas:
-            quiet = replace(protocol, noise=resized(protocol.noise, float(sigma)))
+            quiet = noisy(protocol, float(sigma))
             epsilons.append(certify(quiet, guarantee.view, guarantee.unit, delta=delta).epsilon(delta))
         axes.plot(sigmas, [value if math.isfinite(value) else np.nan for value in epsilons], marker=".", label=name)
     axes.axvline(centre, color="grey", linestyle=":")
     axes.set(
         xscale="log",
         yscale="log",
-        xlabel=SIZE_IN_WORDS[type(protocol.noise)],
+        xlabel=size_in_words(protocol.noise),
         ylabel=f"epsilon at delta = {delta:g}",
         title="Epsilon against noise",
     )

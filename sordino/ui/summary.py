@@ -12,7 +12,9 @@ from rich.text import Text
 
 from sordino.federation.run import Run
 from sordino.privacy.certify import certify
-from sordino.protocol import Custom, Noise, Protocol
+from sordino.privacy.guarantee import rounded_up
+from sordino.privacy.sizes import size_of
+from sordino.protocol import Custom, NoisySgd, Protocol
 from sordino.ui.console import duration, facts_table, percent
 from sordino.ui.prices import headline, privacy_lines
 
@@ -21,6 +23,7 @@ RULES = {
     "fedprox": "Noisy-FedProx",
     "scaffold": "Noisy-SCAFFOLD",
     "clipped-glm": "clipped logistic regression",
+    "noisy-sgd": "noisy SGD",
 }
 BARS = "▁▂▃▄▅▆▇█"
 
@@ -39,7 +42,7 @@ def summary(run: Run) -> Panel:
         ("Trained", f"{described(run.protocol)}; {run.facts['parameters']:,} parameters"),
         ("Result", result_line(run)),
         *[("Privacy" if first == 0 else "", line) for first, line in enumerate(privacy_lines(run))],
-        ("Noise", f"{noise_line(run.protocol.noise)}; {run.facts['noise']}"),
+        ("Noise", f"{noise_line(run.protocol)}; {run.facts['noise']}"),
         ("Time", f"{duration(float(run.metrics['seconds'].sum()))}, {run.facts['engine']} engine, workers: {run.facts['workers']}"),
         ("Run", str(run.folder)),
         *next_steps(run),
@@ -49,8 +52,12 @@ def summary(run: Run) -> Panel:
     return Panel(facts_table(rows), title=title, title_align="left", expand=False)
 
 
-def noise_line(noise: Noise) -> str:
-    """The noise in a few words."""
+def noise_line(protocol: Protocol) -> str:
+    """How much noise there is, and on what."""
+    noise = protocol.noise
+    if isinstance(protocol.local, NoisySgd):
+        std = rounded_up(size_of(noise) * protocol.local.noise_unit)
+        return f"multiplier {size_of(noise):g}: sigma {std} on every step's sum of clipped gradients"
     sizes = {"sigma": "sigma", "scale": "scale", "step": "step", "width": "width"}
     named = ", ".join(f"{word} {getattr(noise, name):g}" for name, word in sizes.items() if hasattr(noise, name))
     kind = noise.factory if isinstance(noise, Custom) else noise.tag.capitalize()
@@ -60,11 +67,13 @@ def noise_line(noise: Noise) -> str:
 
 
 def next_steps(run: Run) -> list[tuple[str, str]]:
-    """What to type next, aligned."""
+    """What to type next, aligned; an audit where there is a game for the rule."""
+    playable = not isinstance(run.protocol.local, NoisySgd) and not run.protocol.keeps_models
+    audited = {f"sordino audit {run.folder}": "what an adversary learns, at least"} if playable else {}
     commands = {
         f"sordino certify {run.folder}": "what each adversary learns, at most",
-        f"sordino audit {run.folder}": "what an adversary learns, at least",
-        f"sordino evaluate {run.folder}": "its model, class by class",
+        **audited,
+        f"sordino evaluate {run.folder}{' --clients' if run.personal else ''}": "its model, class by class",
         "sordino new": "a protocol of your own to start from",
     }
     width = max(len(command) for command in commands)

@@ -211,3 +211,14 @@ def test_values_that_make_no_sense_together_are_refused_and_the_rest_is_spelled(
     protocol = plan(Gaussian(sigma=0.5, server_sigma=0.1, where="both"), fixed=True)
     assert loads(dumps(protocol)) == protocol
     assert np.isfinite(certify(protocol, "rounds").epsilon(1e-5))
+
+
+@pytest.mark.parametrize("participation", [Everyone(), Poisson(rate=0.4), FixedSize(size=6)])
+@pytest.mark.parametrize("channel", ["direct", "shuffler"])
+def test_one_other_client_and_all_others_take_their_noise_away(participation: object, channel: str) -> None:
+    protocol = plan(Gaussian(sigma=0.5, server_sigma=0.1, where="both"), participation=participation, channel=channel)
+    events = [Opened(protocol="", generator="", noise="fresh"), RoundCharged(round=0, clients=(0, 1, 2, 3))]
+    for view, same in (("weak", "coalition:1"), ("strong", "coalition:19")):
+        assert certify(protocol, view).epsilon(1e-5) == certify(protocol, same).epsilon(1e-5)
+        assert realised(protocol, events, view)[0].epsilon(1e-5) == realised(protocol, events, same)[0].epsilon(1e-5)
+    assert certify(protocol, "strong").epsilon(1e-5) > certify(protocol, "rounds").epsilon(1e-5)

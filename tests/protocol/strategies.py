@@ -3,25 +3,32 @@
 from hypothesis import strategies as st
 
 from sordino.protocol import (
+    Attention,
     ByColumn,
     Constant,
     Continuous,
     Custom,
     Cyclic,
     Data,
+    Decay,
     Dirichlet,
     Everyone,
     FedAvg,
     FedProx,
     FixedSize,
     Gaussian,
+    Identity,
     Iid,
+    Interpolate,
     Laplace,
     Mean,
     Median,
     ModeConnectivity,
     Model,
+    Nobody,
+    NoisySgd,
     Poisson,
+    Privacy,
     Protocol,
     Scaffold,
     Shards,
@@ -34,7 +41,10 @@ fractions = st.floats(min_value=1e-9, max_value=1.0, exclude_min=True)
 sizes = st.integers(min_value=1, max_value=2**40)
 names = st.text(st.characters(exclude_categories=["C"]), min_size=1).filter(lambda text: text.strip() != "")
 
-schedules = st.one_of([st.builds(kind, rate=positive) for kind in (Constant, Cyclic, StageWise, Continuous)])
+schedules = st.one_of(
+    [st.builds(kind, rate=positive) for kind in (Constant, Cyclic, StageWise, Continuous)]
+    + [st.builds(Decay, rate=positive, factor=fractions, every=sizes)]
+)
 batches = st.integers(min_value=1, max_value=64)
 local_rules = st.one_of(
     st.builds(FedAvg, steps=sizes, batch=batches, clip=positive, schedule=schedules),
@@ -56,6 +66,24 @@ aggregations = st.one_of(
     st.builds(Mean, mixing=fractions, denominator=st.sampled_from(["participants", "fixed"])),
     st.builds(Mean, mixing=fractions, weights=st.sampled_from(["equal", "records"])),
 )
+noisy_rules = st.builds(
+    NoisySgd,
+    steps=sizes,
+    batch=batches,
+    clip=positive,
+    schedule=schedules,
+    sampling=st.sampled_from(["fixed", "poisson"]),
+    optimizer=st.sampled_from(["sgd", "momentum", "adam", "adagrad"]),
+    clip_norm=st.sampled_from(["l2", "l1"]),
+    weight_decay=st.floats(0, 1e6),
+)
+pulls = st.none() | positive
+personalizations = st.one_of(
+    st.builds(Nobody),
+    st.builds(Identity, pull=pulls),
+    st.builds(Interpolate, alpha=fractions, pull=pulls),
+    st.builds(Attention, own=st.floats(0, 1), sharpness=st.floats(0, 1e6), pull=pulls),
+)
 partitions = st.one_of(
     st.builds(Iid), st.builds(Dirichlet, beta=positive), st.builds(Shards, per_client=sizes), st.builds(ByColumn, column=names)
 )
@@ -67,6 +95,7 @@ noises = st.one_of(
     st.builds(Staircase, step=st.floats(1e-9, 700), width=positive, nu=st.none() | st.floats(0, 1)),
     st.builds(Custom, factory=st.sampled_from(["a:b", "mine.noise:logistic"]), scale=positive),
 )
+multipliers = st.builds(Gaussian, multiplier=st.floats(0, 1e9), secure=st.booleans())
 
 
 @st.composite
@@ -75,14 +104,23 @@ def protocols(draw: st.DrawFn) -> Protocol:
     participation = st.one_of(st.builds(Everyone), st.builds(Poisson, rate=fractions), st.builds(FixedSize, size=st.integers(1, clients)))
     partition = draw(partitions)
     records = None if isinstance(partition, ByColumn) else draw(st.none() | st.integers(64, 10**6))
+    local = draw(local_rules | noisy_rules)
+    noisy = isinstance(local, NoisySgd)
+    noise = draw(multipliers if noisy else noises)
+    aggregation = draw(aggregations)
+    fixed = isinstance(aggregation, Mean) and aggregation.denominator == "fixed"
+    personal = isinstance(noise, Gaussian) and type(local) in (FedAvg, NoisySgd) and not fixed
+    adjacencies = ["replace-one", None] + (["add-or-remove"] if noisy and local.sampling == "poisson" else [])
     return Protocol(
         seed=draw(st.none() | st.integers(0, 2**63 - 1)),
         clients=clients,
         rounds=draw(sizes),
         participation=draw(participation),
-        aggregation=draw(aggregations),
-        local=draw(local_rules),
-        noise=draw(noises),
+        aggregation=aggregation,
+        personalization=draw(personalizations) if personal else Nobody(),
+        local=local,
+        noise=noise,
+        privacy=draw(st.builds(Privacy, adjacency=st.sampled_from(adjacencies))),
         data=draw(st.none() | st.builds(Data, name=names, partition=st.just(partition), records=st.just(records))),
         model=draw(st.none() | st.builds(Model, name=names, parameters=st.none() | sizes)),
     )

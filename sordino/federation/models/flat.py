@@ -48,6 +48,16 @@ class FlatModel:
     def __len__(self) -> int:
         return self.weights.numel()
 
+    @property
+    def net(self) -> nn.Module:
+        """The module that computes with the vector, for whoever needs its layers."""
+        return self._net
+
+    @property
+    def trained(self) -> list[nn.Parameter]:
+        """Its trained parameters, in the order of `layout`."""
+        return self._trained
+
     def __reduce__(self) -> tuple[object, ...]:
         # Copied or pickled field by field, the parameters would no longer be views of the vector.
         return functools.partial(FlatModel, device=self.device), (self.module(),)

@@ -1,0 +1,167 @@
+"""Clipped sums against one backward pass per example in float64, for every way that they are computed."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from sordino.engines.torch_engine import single_threaded
+from sordino.federation.models import FlatModel, build_model, cross_entropy
+from sordino.federation.models import per_example as subject
+from sordino.federation.models.losses import mean_squared_error
+from sordino.federation.models.per_example import ExampleGradients, stacked_layers
+
+
+@pytest.fixture(autouse=True)
+def _one_thread():
+    with single_threaded():
+        yield
+
+
+class Residual(nn.Module):
+    """A forward pass of its own, with a layer that is used twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.norm, self.head = nn.Conv2d(2, 4, 3, padding=1), nn.GroupNorm(2, 4), nn.Linear(4 * 36, 3)
+        self.mix = nn.Linear(3, 3)
+
+    def forward(self, x):
+        return self.mix(torch.tanh(self.mix(self.head(torch.relu(self.norm(self.conv(x))).flatten(1)))))
+
+
+class Branching(nn.Linear):
+    """Looks at numbers, which torch.func cannot vectorise."""
+
+    def forward(self, x):
+        return super().forward(x if x.sum() > 0 else -x)
+
+
+class OwnLoss(nn.Sequential):
+    """A loss that mixes the examples of a batch: alone, each has its own."""
+
+    def loss(self, outputs, targets):
+        return functional.cross_entropy(outputs, targets) * (1 + outputs.var(unbiased=False))
+
+
+def frozen() -> nn.Module:
+    net = nn.Sequential(nn.Linear(5, 6), nn.ReLU(), nn.Linear(6, 4), nn.ReLU(), nn.Linear(4, 3))
+    net[0].requires_grad_(False)
+    net[2].bias.requires_grad_(False)
+    return net
+
+
+def convolutions() -> nn.Module:
+    layers = [nn.Conv2d(2, 3, 3, stride=2, padding=1), nn.ELU(), nn.Conv2d(3, 4, (2, 1), dilation=(1, 2), bias=False), nn.AvgPool2d(2)]
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(24, 3))
+
+
+def sequences() -> nn.Module:
+    return nn.Sequential(nn.Linear(5, 4), nn.Tanh(), nn.Flatten(), nn.Linear(8, 3))
+
+
+# name: (module, shape of a record, whether it is a plain stack)
+NETS = {
+    "mlp": (lambda: build_model("mlp", (1, 4, 4), 3, seed=1), (1, 4, 4), True),
+    "lenet5": (lambda: build_model("lenet5", (1, 28, 28), 3, seed=1), (1, 28, 28), True),
+    "prifedsync-cifar": (lambda: build_model("prifedsync-cifar", (3, 18, 18), 3, seed=1), (3, 18, 18), True),
+    "convolutions": (convolutions, (2, 9, 11), True),
+    "sequences": (sequences, (2, 5), True),
+    "frozen": (frozen, (5,), True),
+    "nested": (lambda: nn.Sequential(nn.Sequential(nn.Linear(5, 4), nn.ReLU()), nn.Linear(4, 3)), (5,), True),
+    "wind": (lambda: build_model("udp-wind", (2, 6), 3, seed=1), (2, 6), False),
+    "residual": (Residual, (2, 6, 6), False),
+    "branching": (lambda: Branching(5, 3), (5,), False),
+    "grouped": (lambda: nn.Sequential(nn.Conv2d(2, 4, 3, groups=2), nn.Flatten(), nn.Linear(16, 3)), (2, 4, 4), False),
+    "twice": (lambda: nn.Sequential(layer := nn.Linear(3, 3), nn.ReLU(), layer), (3,), False),
+}
+
+
+def example(shape, count=7, seed=0):
+    torch.manual_seed(seed)
+    return torch.randn(count, *shape) * 2, torch.randint(0, 3, (count,))
+
+
+def one_by_one(net: nn.Module, loss, x, y, clip: float, order: float) -> tuple[torch.Tensor, list[float]]:
+    net = copy.deepcopy(net).double()
+    trained = [p for p in net.parameters() if p.requires_grad]
+    total, norms = torch.zeros(sum(p.numel() for p in trained), dtype=torch.float64), []
+    for i in range(len(y)):
+        grads = torch.autograd.grad(loss(net(x[i : i + 1].double()), y[i : i + 1]), trained)
+        vector = torch.cat([g.reshape(-1) for g in grads])
+        norms.append(float(torch.linalg.vector_norm(vector, ord=order)))
+        total += vector / max(1.0, norms[-1] / clip)
+    return total, norms
+
+
+@pytest.mark.parametrize("norm", ["l2", "l1"])
+@pytest.mark.parametrize("name", NETS)
+def test_the_sum_is_that_of_examples_taken_one_by_one(name, norm) -> None:
+    torch.manual_seed(2)
+    make, shape, plain = NETS[name]
+    net, (x, y), order = make(), example(shape), {"l2": 2.0, "l1": 1.0}[norm]
+    _, norms = one_by_one(net, functional.cross_entropy, x, y, 1.0, order)
+    clip = sorted(norms)[len(norms) // 2] * 1.001  # some are clipped, some are not
+    expected, _ = one_by_one(net, functional.cross_entropy, x, y, clip, order)
+    found = ExampleGradients(FlatModel(net), cross_entropy).clipped_sum(x, y, clip=clip, norm=norm)
+    assert (stacked_layers(net) is not None) == plain
+    assert float((found.total - expected).norm() / expected.norm()) < 1e-5
+    assert (found.clipped, found.nonfinite) == (sum(n > clip for n in norms), 0)
+
+
+def test_a_loss_of_the_models_own_sees_every_example_alone() -> None:
+    net, (x, y) = OwnLoss(nn.Linear(5, 3)), example((5,))
+    expected, _ = one_by_one(net, net.loss, x, y, 0.5, 2.0)
+    found = ExampleGradients(FlatModel(net), net.loss).clipped_sum(x, y, clip=0.5)
+    assert float((found.total - expected).norm()) < 1e-5
+
+
+def test_quantities_are_averaged_over_outputs_but_not_over_examples() -> None:
+    net, (x, _), y = nn.Sequential(nn.Linear(5, 4)), example((5,)), torch.randn(7, 4)
+    expected, _ = one_by_one(net, lambda o, t: functional.mse_loss(o, t.double()), x, y, 0.5, 2.0)
+    found = ExampleGradients(FlatModel(net), mean_squared_error).clipped_sum(x, y, clip=0.5)
+    assert float((found.total - expected).norm()) < 1e-5
+
+
+@pytest.mark.parametrize("name", ["lenet5", "residual"])
+def test_small_chunks_give_the_same_sum(name, monkeypatch) -> None:
+    make, shape, _ = NETS[name]
+    net, (x, y) = make(), example(shape)
+    whole = ExampleGradients(FlatModel(net), cross_entropy).clipped_sum(x, y, clip=0.5)
+    monkeypatch.setattr(subject, "FLOATS", 1)
+    pieces = ExampleGradients(FlatModel(net), cross_entropy).clipped_sum(x, y, clip=0.5)
+    assert float((whole.total - pieces.total).abs().max()) < 1e-5
+    assert whole.clipped == pieces.clipped
+
+
+@pytest.mark.parametrize("name", NETS)
+def test_no_example_is_longer_than_the_clip(name) -> None:
+    make, shape, _ = NETS[name]
+    x, y = example(shape, count=4, seed=5)
+    gradients = ExampleGradients(FlatModel(make()), cross_entropy)
+    for scale in (1e-3, 1.0, 1e4):
+        for i in range(4):
+            one = gradients.clipped_sum(x[i : i + 1] * scale, y[i : i + 1], clip=0.01).total
+            assert float(torch.linalg.vector_norm(one, dtype=torch.float64)) <= 0.01
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+@pytest.mark.parametrize("name", ["lenet5", "residual", "branching"])
+def test_an_example_that_is_not_finite_counts_as_zero(name, bad) -> None:
+    make, shape, _ = NETS[name]
+    net, (x, y) = make(), example(shape)
+    gradients = ExampleGradients(FlatModel(net), cross_entropy)
+    rest = gradients.clipped_sum(torch.cat([x[:2], x[3:]]), torch.cat([y[:2], y[3:]]), clip=1.0)
+    x[2] = bad
+    found = gradients.clipped_sum(x, y, clip=1.0)
+    assert found.nonfinite == 1
+    assert float((found.total - rest.total).abs().max()) < 1e-5
+
+
+def test_no_examples_sum_to_nothing() -> None:
+    net = nn.Linear(5, 3)
+    found = ExampleGradients(FlatModel(net), cross_entropy).clipped_sum(torch.zeros(0, 5), torch.zeros(0, dtype=torch.long), clip=1.0)
+    assert found.total.abs().max() == 0
+    assert (found.clipped, found.nonfinite) == (0, 0)

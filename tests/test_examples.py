@@ -1,0 +1,54 @@
+"""The protocol files that ship: valid, within their budgets, the papers' own where they say so; the small one trains."""
+
+import math
+from importlib.resources import files
+
+import pytest
+
+from sordino import Protocol, Run, certify
+from sordino.cli import run
+from sordino.federation.evaluation import evaluate_clients
+from sordino.papers.prifedsync import theorem_2_limit
+from sordino.protocol import loads
+
+FOLDER = files("sordino") / "examples"
+EXAMPLES = sorted(entry.name for entry in FOLDER.iterdir() if entry.name.endswith(".toml"))
+
+
+def example(name: str) -> Protocol:
+    return loads((FOLDER / name).read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_every_file_is_valid_and_keeps_its_budget(name, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run(["new", "mine", "--from", name.removesuffix(".toml")]) == 0
+    assert run(["check", "mine.toml"]) == 0
+    protocol = example(name)
+    assert math.isfinite(certify(protocol, "rounds", delta=1e-3).epsilon(1e-3))
+    budget = protocol.privacy.budget
+    if budget is not None:
+        assert certify(protocol, budget.view, budget.unit, delta=budget.delta).epsilon(budget.delta) <= budget.epsilon
+    assert math.isinf(certify(protocol).epsilon(1e-5)) == (protocol.noise.where == "server")
+
+
+# The paper's printed mu (Tables 1 and 3), and epsilon at 1e-5 as the theory computed it, with the mixture over who takes part.
+@pytest.mark.parametrize(("name", "mu", "epsilon"), [("prifedsync-mnist.toml", 4.51, 17.139), ("prifedsync-cifar.toml", 9.31, 45.478)])
+def test_the_papers_settings_are_those_of_its_tables(name, mu, epsilon) -> None:
+    protocol = example(name)
+    rule, records = protocol.local, protocol.data.records
+    options = {"batch": rule.batch, "records": records, "steps": rule.steps, "rounds": protocol.rounds, "sigma": protocol.noise.multiplier}
+    assert round(theorem_2_limit(**options), 2) == mu
+    assert certify(protocol, "weak").epsilon(1e-5) == pytest.approx(epsilon, abs=2e-3)
+
+
+def test_in_the_small_one_own_models_are_better_within_the_budget(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run(["new", "mine", "--from", "prifedsync"]) == 0
+    assert run(["train", "mine.toml", "--out", "run", "--workers", "1"]) == 0
+    done = Run.load("run")
+    assert done.status == "finished"
+    assert certify(done.protocol, "strong", rounds=done.rounds_paid, sizes=done.sizes).epsilon(1e-5) <= 8.0
+    assert evaluate_clients(done, personal=True).mean() > evaluate_clients(done).mean() + 0.1
+    assert run(["evaluate", "run", "--clients"]) == 0
+    assert run(["certify", "run", "--view", "strong"]) == 0
