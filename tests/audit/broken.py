@@ -150,13 +150,13 @@ def clip_missing(patch: pytest.MonkeyPatch) -> None:
 def clip_missing_in_every_step(patch: pytest.MonkeyPatch) -> None:
     """The step that clients and adversary share does not clip, so what is left of uploads without their means is the noise promised."""
     whole = local.clipped_step
-    patch.setattr(local, "clipped_step", lambda weights, gradients, rate, clip: whole(weights, gradients, rate, NO_CLIP))
+    patch.setattr(local, "clipped_step", lambda weights, gradients, rate, clip, order: whole(weights, gradients, rate, NO_CLIP, order))
 
 
 def clip_of_every_coordinate(patch: pytest.MonkeyPatch) -> None:
     """The step that clients and adversary share cuts every coordinate to the clip, and not the norm: `clip_grad_value_`, in UDP-FL."""
 
-    def by_value(weights: Tensor, gradients: Tensor, rate: float, clip: float) -> tuple[int, int]:
+    def by_value(weights: Tensor, gradients: Tensor, rate: float, clip: float, order: int) -> tuple[int, int]:
         weights.sub_(gradients.double().clamp(-clip, clip), alpha=rate)
         return 0, 0
 
