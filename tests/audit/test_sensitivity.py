@@ -258,7 +258,7 @@ def test_a_record_counts_only_once_its_client_takes_part() -> None:
 )
 def test_a_twin_is_trained_as_any_run_is(changes, tmp_path) -> None:
     protocol = toy_protocol(rounds=6, **changes)
-    run = train(protocol, data=toy_dataset(), model="logistic", folder=tmp_path / "run", workers=1)
+    run = train(protocol, data=toy_dataset(), model="logistic", folder=tmp_path / "run", engine="torch", workers=1)
     if protocol.client:
         assert 0 < sum(1 in getattr(event, "clients", ()) for event in run.ledger) < 6
     setup = prepared(protocol)
