@@ -59,7 +59,7 @@ class CanaryGame:
         """The federation with its own records, and with the canary."""
         key = Key.from_seed(self.seed)
         setup = replace(prepare(self.protocol, data=self.data, model=self.model), key=key, noise_key=key, draw_key=key)
-        attacked = most_exposed(setup.protocol, setup.sizes.tolist(), self.caps)
+        attacked = most_exposed(setup.protocol, setup.sizes.tolist(), self.caps, self.unit)
         rows = torch.from_numpy(setup.parts[attacked] if self.unit == "client" else setup.parts[attacked][:1])
         x, y = setup.train.x.clone(), setup.train.y.clone()
         x[rows], y[rows] = make_canary(self.canary, setup, int(rows[0]), np.random.default_rng(self.seed))

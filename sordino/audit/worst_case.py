@@ -112,7 +112,7 @@ def worst_pair(
         40.0
     """
     held = tuple(sizes) if sizes is not None else (client_size(protocol),) * protocol.clients
-    attacked = most_exposed(protocol, held, caps or {})
+    attacked = most_exposed(protocol, held, caps or {}, unit)
     if isinstance(protocol.local, ClippedGlm):
         return clipped_glm_pair(protocol, unit, held, key, attacked)
     curvature = 0.0
@@ -121,18 +121,24 @@ def worst_pair(
     return linear_pair(protocol, unit, held, key, curvature, attacked)
 
 
-def most_exposed(protocol: Protocol, sizes: Sequence[int], caps: Mapping[int, int]) -> int:
-    """The client that may take part most often, has the largest share in the mean, and the fewest records to hide one among.
+def most_exposed(protocol: Protocol, sizes: Sequence[int], caps: Mapping[int, int], unit: str) -> int:
+    """The client that may take part most often and has the largest share in the mean; among equals the largest.
+
+    Where minibatches hide a record it is the smallest instead, which has the fewest records to hide one among.
 
     Example:
         >>> from sordino.protocol import FedAvg, Gaussian
         >>> rule = FedAvg(steps=2, batch=4, clip=1.0, schedule=Constant(rate=0.1))
         >>> protocol = Protocol(clients=3, rounds=2, local=rule, noise=Gaussian(sigma=1.0))
-        >>> most_exposed(protocol, (9, 5, 7), {}), most_exposed(protocol, (9, 5, 7), {1: 1})
-        (1, 2)
+        >>> [most_exposed(protocol, (9, 5, 7), caps, unit) for caps in ({}, {0: 1, 1: 1}) for unit in ("client", "record")]
+        [0, 1, 2, 2]
     """
     shares = upload_weights(protocol.aggregation, np.asarray(sizes))
-    return max(range(len(sizes)), key=lambda c: (min(caps.get(c, protocol.rounds), protocol.rounds), shares[c], -sizes[c], -c))
+    hidden = unit == "record" and protocol.local.batch is not None and protocol.local.batch < max(sizes)
+    order = [
+        (min(caps.get(c, protocol.rounds), protocol.rounds), shares[c], -sizes[c] if hidden else sizes[c], -c) for c in range(len(sizes))
+    ]
+    return max(range(len(sizes)), key=lambda client: order[client])
 
 
 def parameters_of(protocol: Protocol) -> int:
