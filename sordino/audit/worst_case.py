@@ -142,9 +142,14 @@ def most_exposed(protocol: Protocol, sizes: Sequence[int], caps: Mapping[int, in
 
 
 def parameters_of(protocol: Protocol) -> int:
-    """How many parameters the worst case has: two, or as many as the model where the price of the noise depends on them."""
+    """How many parameters the worst case has: two, or as many as the model where the price of the noise depends on them.
+
+    Under an l1 clip noise that is drawn for each parameter reveals the most when all of the shift is in one.
+    """
     known = protocol.model.parameters if protocol.model is not None and protocol.model.parameters is not None else 2
-    return min(known, 2 if isinstance(protocol.noise, Gaussian) else MOST_PARAMETERS)
+    if isinstance(protocol.noise, Gaussian):
+        return min(known, 2)
+    return 1 if getattr(protocol.local, "clip_norm", "l2") == "l1" else min(known, MOST_PARAMETERS)
 
 
 def client_size(protocol: Protocol) -> int:
