@@ -133,7 +133,9 @@ def stream(which: int, client: int, round: int, step: int = 0):
     return Key.from_seed(5).stream(purpose, client=client, round=round, step=step)
 
 
-SMOOTH = nn.Sequential(nn.Conv2d(1, 4, 3), nn.Tanh(), nn.AvgPool2d(2), nn.Flatten(), nn.Linear(36, 7), nn.Sigmoid(), nn.Linear(7, 3))
+with torch.random.fork_rng():
+    torch.manual_seed(3)
+    SMOOTH = nn.Sequential(nn.Conv2d(1, 4, 3), nn.Tanh(), nn.AvgPool2d(2), nn.Flatten(), nn.Linear(36, 7), nn.Sigmoid(), nn.Linear(7, 3))
 RULES = {
     "plain": StepRule(rates=(0.5, 0.3, 0.1), batch=6, clip=0.2),
     "l1": StepRule(rates=(0.5, 0.3, 0.1), batch=6, clip=0.7, norm=1),
@@ -163,7 +165,8 @@ def test_a_training_is_that_of_a_plain_loop(simd: str, rule: StepRule) -> None:
     kernel.train(records, jobs, threads=2)
     for client, part in enumerate(parts):
         wanted = loop(SMOOTH, x, y, part, rule, client=client, round=4)
-        assert relative(results[client] - start, wanted - start) < 1e-5
+        # Adam divides by the size of a gradient, and so shows the rounding of float32 where it is near zero.
+        assert relative(results[client] - start, wanted - start) < (1e-4 if rule.optimiser is Optimiser.ADAM else 1e-5)
 
 
 @each_library
