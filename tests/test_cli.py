@@ -135,7 +135,11 @@ def test_evaluating_on_other_data_says_whether_the_model_fits(capfd) -> None:
 def test_ctrl_c_stops_cleanly_and_says_how_to_go_on(tmp_path, capfd) -> None:
     endless = ["--set", "federation.rounds=100000", "--set", "local.batch=14", "--set", "privacy.budget.epsilon=1e9", "--out", "a"]
     command = [sys.executable, "-m", "sordino", "train", *endless]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=tmp_path, start_new_session=True)
+
+    def heed() -> None:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # a shell that runs tests in the background ignores it, and children inherit that
+
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=tmp_path, start_new_session=True, preexec_fn=heed)
     for _ in range(1800):
         if (tmp_path / "a" / "checkpoint").exists():
             break
