@@ -1,4 +1,4 @@
-"""Which noise hides a client's contribution, besides the Gaussian: Laplace, staircase, and noise of the user's own making."""
+"""Which noise hides a client's contribution: Gaussian, Laplace, staircase, or of the user's own making."""
 
 from __future__ import annotations
 
@@ -9,12 +9,44 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from sordino.protocol.entries import Check, Choice, Flag, Maybe, Number, Tagged, Value, decode_table, encode_table, entry
-from sordino.protocol.errors import InvalidValue
+from sordino.protocol.errors import InvalidValue, UserError
 
 PLACES = ("client", "server", "both")
 FACTORY = re.compile(r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*$")
 WHERE = "who adds the noise: every client to its upload, the server to the mean, or both"
 SECURE = "noise from the operating system's entropy, never repeatable"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gaussian(Value):
+    """Normal noise of standard deviation `sigma` on every coordinate of every upload, or of their mean.
+
+    The rule noisy-sgd has its noise in every step instead: there a `multiplier` is given, and no sigma.
+
+    Example:
+        >>> Gaussian(sigma=0.1).secure
+        False
+    """
+
+    tag: ClassVar[str] = "gaussian"
+    where: str = entry(Choice(PLACES), WHERE, "client")
+    # None where there is a multiplier; whoever reads it as a number has looked at the rule before.
+    sigma: float = entry(
+        Maybe(Number(at_least=0)), "standard deviation on each coordinate of an upload; of the mean, where the server adds it", None
+    )
+    server_sigma: float | None = entry(Maybe(Number(above=0)), "standard deviation on the mean, where both add noise", None)
+    multiplier: float | None = entry(Maybe(Number(at_least=0)), "noisy-sgd: noise on a sum of gradients, in units of its change", None)
+    secure: bool = entry(Flag(), SECURE, False)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if (self.server_sigma is None) != (self.where != "both"):
+            given = "no" if self.server_sigma is None else "a"
+            raise InvalidValue("where", self.where, f'"both" with a server-sigma, or another without; there is {given} server-sigma')
+        if self.sigma is None and self.multiplier is None:
+            raise UserError("noise.sigma is missing: standard deviation on each coordinate of an upload (noisy-sgd: noise.multiplier).")
+        if self.sigma is not None and self.multiplier is not None:
+            raise InvalidValue("multiplier", self.multiplier, "no such key beside sigma: a sigma, or for noisy-sgd a multiplier")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,6 +114,9 @@ class Custom(Value):
     where: str = entry(Choice(("client",)), "who adds the noise", "client")
     scale: float = entry(Number(above=0), "size of the noise, handed to the factory", 1.0)
     secure: bool = entry(Flag(), SECURE, False)
+
+
+Noise = Gaussian | Laplace | Staircase | Custom
 
 
 @dataclass(frozen=True)
