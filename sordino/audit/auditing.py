@@ -24,7 +24,7 @@ from sordino.federation.randomness import GENERATOR, Key
 from sordino.federation.run import Run
 from sordino.federation.setup import DataSource, ModelSource, prepare
 from sordino.federation.storage import held, write_whole, writing
-from sordino.privacy.caps import capped_rounds
+from sordino.privacy.caps import all_caps
 from sordino.privacy.certify import certify
 from sordino.privacy.checks import proper_delta
 from sordino.privacy.guarantee import Guarantee, rounded_up
@@ -258,7 +258,7 @@ def game_seed(protocol: Protocol) -> int:
 def caps_of(subject: Subject) -> dict[int, int]:
     """How often clients with budgets of their own may take part."""
     protocol, sizes = subject.protocol, subject.sizes if subject.sizes is not None else protocol_sizes(subject.protocol)
-    return {own.id: capped_rounds(protocol, own, sizes[own.id] if sizes is not None else None) for own in protocol.client}
+    return all_caps(protocol, sizes)
 
 
 def protocol_sizes(protocol: Protocol) -> tuple[int, ...] | None:

@@ -6,7 +6,7 @@ bounds from canary records) and `canary_clients` (an estimate from canary client
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -16,14 +16,13 @@ from torch import Tensor
 from sordino.audit.bounds import CONFIDENCE, REFUTING
 from sordino.audit.canary import make_canary
 from sordino.audit.canary_clients import CanaryEstimate, cosines, estimate_all_rounds, estimate_final, largest_cosines
+from sordino.audit.one_by_one import Seen, rounds_seen
 from sordino.audit.one_run import Tally, default_split, epsilon_bound, mu_bound, refutes, tally
 from sordino.audit.verdict import Finding, Judgement
 from sordino.federation.client import ClientWork
 from sordino.federation.local import noisy_upload
-from sordino.federation.loop import next_model
 from sordino.federation.models.flat import FlatModel
 from sordino.federation.models.losses import module_loss
-from sordino.federation.participation import Attendance, participants
 from sordino.federation.randomness import Purpose
 from sordino.federation.setup import Setup
 from sordino.privacy import sensitivity
@@ -32,16 +31,6 @@ from sordino.privacy.harmonizer import harmonized
 from sordino.protocol import FedAvg, FedProx, UserError, View
 
 OnRound = Callable[[int, int], None]  # rounds done, of how many
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Seen:
-    """One round of the one training: the model before and after, and the uploads by client."""
-
-    round: int
-    before: np.ndarray
-    after: np.ndarray
-    uploads: dict[int, np.ndarray]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -79,17 +68,10 @@ def sown(setup: Setup, canaries: int, kind: str, generator: np.random.Generator)
     return Slots(clients=np.array([client for client, _ in places]), zero=zero, one=one, coins=coins, setup=changed)
 
 
-def rounds_seen(setup: Setup, work: Callable[[int, int, np.ndarray], np.ndarray], rounds: int, caps: Mapping[int, int]) -> Iterator[Seen]:
-    """One training, round by round; `work` makes the upload of a client in a round from the global model."""
+def refuse_unscored(setup: Setup) -> None:
+    """One training is scored by who sent which upload."""
     if setup.protocol.channel != "direct" or setup.protocol.noise.where != "client" or harmonized(setup.protocol):
         raise UserError("one training is scored by who sent which upload with noise: no shuffler, and one noise for all, at the client.")
-    weights, attendance = setup.initial_weights(), Attendance(caps, (), 0)
-    for t in range(rounds):
-        chosen = attendance.admit(participants(setup.protocol, round=t, key=setup.draw_key, training=setup.training))
-        uploads = {client: work(client, t, weights) for client in chosen.tolist()}
-        after = next_model(setup, weights, list(uploads.values()), chosen, round=t)
-        yield Seen(round=t, before=weights, after=after, uploads=uploads)
-        weights = after
 
 
 def audit_with_records(
@@ -112,6 +94,7 @@ def audit_with_records(
     Example:
         >>> audit_with_records(setup, certified, canaries=1000, rounds=50)  # doctest: +SKIP
     """
+    refuse_unscored(setup)
     slots = sown(setup, canaries, kind, np.random.default_rng(seed))
     work, scorer = ClientWork(slots.setup), SlotScores(slots, certified.view)
 
@@ -200,6 +183,7 @@ def estimate_with_clients(
     Example:
         >>> estimate_with_clients(setup, View.FINAL, canaries=20, rounds=50)  # doctest: +SKIP
     """
+    refuse_unscored(setup)
     rule = setup.protocol.local
     if view not in (View.FINAL, View.ROUNDS):
         raise UserError(f"view {view}: canary clients are looked for in global models. Use rounds or final.")

@@ -13,12 +13,11 @@ from torch import Tensor
 from sordino.audit.adversary import Adversary, residuals
 from sordino.audit.canary import make_canary
 from sordino.audit.game import RESIDUALS, Chunk, Played, chunks_of, shows_noise, unit_vector
+from sordino.audit.one_by_one import rounds_seen
 from sordino.audit.worst_case import Pair, most_exposed, without_noise
 from sordino.federation.client import ClientWork
 from sordino.federation.local import upload_type
-from sordino.federation.loop import next_model
 from sordino.federation.many import ManyRound
-from sordino.federation.participation import Attendance, participants
 from sordino.federation.randomness import Key
 from sordino.federation.setup import DataSource, ModelSource, Setup, prepare
 from sordino.protocol import NoisySgd, Protocol, Scaffold, UserError, View
@@ -139,13 +138,14 @@ def rounds_of_one(setup: Setup, training: int, rounds: int, caps: Mapping[int, i
     if setup.protocol.penalty or isinstance(setup.protocol.local, (Scaffold, NoisySgd)) or setup.protocol.keeps_models:
         raise UserError("an audit with real models keeps nothing between rounds: no penalty, no control variates, no own models.")
     setup = replace(setup, training=training)
-    work, weights, attendance = ClientWork(setup), setup.initial_weights(), Attendance(caps, (), 0)
-    for t in range(rounds):
-        chosen = attendance.admit(participants(setup.protocol, round=t, key=setup.draw_key, training=training))
-        uploads = np.zeros((setup.protocol.clients, 1, weights.size), dtype=upload_type(setup.protocol.noise))
-        for client in chosen.tolist():
-            uploads[client, 0] = work.upload(client=client, round=t, weights=weights).vector
-        after = next_model(setup, weights, uploads[chosen, 0], chosen, round=t)
-        present = np.isin(np.arange(setup.protocol.clients), chosen)[None]
-        yield ManyRound(round=t, before=weights[None], present=present, uploads=uploads, after=after[None])
-        weights = after
+    clients, work = setup.protocol.clients, ClientWork(setup)
+
+    def upload(client: int, t: int, weights: np.ndarray) -> np.ndarray:
+        return work.upload(client=client, round=t, weights=weights).vector
+
+    for seen in rounds_seen(setup, upload, rounds, caps):
+        uploads = np.zeros((clients, 1, seen.before.size), dtype=upload_type(setup.protocol.noise))
+        for client, vector in seen.uploads.items():
+            uploads[client, 0] = vector
+        present = np.isin(np.arange(clients), list(seen.uploads))[None]
+        yield ManyRound(round=seen.round, before=seen.before[None], present=present, uploads=uploads, after=seen.after[None])

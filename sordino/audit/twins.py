@@ -14,10 +14,11 @@ import numpy as np
 import torch
 
 from sordino.engines.torch_engine import TorchEngine
-from sordino.federation.aggregation import aggregate, projected, upload_weights
+from sordino.federation.aggregation import upload_weights
+from sordino.federation.loop import next_model
 from sordino.federation.participation import Attendance, participants
 from sordino.federation.setup import Setup, Tensors
-from sordino.privacy.caps import capped_rounds
+from sordino.privacy.caps import all_caps
 from sordino.privacy.uploads import Dynamics, upload_prices
 from sordino.protocol import (
     UNITS,
@@ -127,21 +128,17 @@ def moved(train: Tensors, rows: torch.Tensor) -> Tensors:
 def attending(setup: Setup) -> Iterator[np.ndarray]:
     """Who takes part, round by round, as in training. A budget of the run as a whole does not end it: nothing is released here."""
     protocol = setup.protocol
-    caps = {own.id: capped_rounds(protocol, own, int(setup.sizes[own.id])) for own in protocol.client}
-    attendance = Attendance(caps, (), next_round=0)
+    attendance = Attendance(all_caps(protocol, setup.sizes.tolist()), (), next_round=0)
     for t in range(protocol.rounds):
         yield attendance.admit(participants(protocol, round=t, key=setup.draw_key, training=setup.training))
 
 
 def models(setup: Setup, engine: TorchEngine) -> Iterator[np.ndarray]:
     """The global model after every round, as `loop.one_round` makes it."""
-    protocol, weights = setup.protocol, setup.initial_weights()
-    start = weights
+    weights = setup.initial_weights()
     for t, chosen in enumerate(attending(setup)):
         uploads = (upload.vector for upload in engine.uploads(round=t, weights=weights, participants=chosen))
-        weights = aggregate(protocol.aggregation, weights, uploads, upload_weights(protocol.aggregation, setup.sizes[chosen]))
-        if protocol.assumptions.diameter is not None:
-            weights = projected(weights, start, protocol.assumptions.diameter)
+        weights = next_model(setup, weights, uploads, chosen, round=t)
         yield weights
 
 

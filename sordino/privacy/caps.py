@@ -8,7 +8,7 @@ looking at data, so nothing here is chosen adaptively and plain composition appl
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
@@ -37,6 +37,19 @@ def capped_rounds(protocol: Protocol, budget: ClientBudget, records: int | None 
         return guarantee.epsilon(budget.delta) <= budget.epsilon
 
     return largest(allowed, protocol.rounds) + len(repeated)
+
+
+def all_caps(protocol: Protocol, sizes: Sequence[int] | None = None) -> dict[int, int]:
+    """The cap of every client with a budget of its own; `sizes` are all clients' records, where known.
+
+    Example:
+        >>> from sordino.protocol import Constant, FedAvg, Gaussian
+        >>> local = FedAvg(steps=1, batch=1, clip=1.0, schedule=Constant(rate=0.5))
+        >>> own = (ClientBudget(id=1, epsilon=8.0),)
+        >>> all_caps(Protocol(clients=2, rounds=100, local=local, noise=Gaussian(sigma=1.0), client=own))
+        {1: 2}
+    """
+    return {own.id: capped_rounds(protocol, own, sizes[own.id] if sizes is not None else None) for own in protocol.client}
 
 
 def largest(allowed: Callable[[int], bool], limit: int) -> int:
