@@ -1,0 +1,15 @@
+"""Arguments and options that several commands share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+File = Annotated[Path | None, typer.Argument(metavar="[PROTOCOL.toml]", help="Protocol file; without it, the built-in example.")]
+Sets = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override one key, such as noise.sigma=0.5.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
+Unit = Annotated[str, typer.Option(help="What is hidden: record or client.")]
+Workers = Annotated[int | None, typer.Option(help="Worker processes; by default one per core.")]
+Device = Annotated[str, typer.Option(help="cpu, cuda or mps.")]

@@ -1,0 +1,151 @@
+"""`sordino certify` and `sordino calibrate`: what a protocol promises, and the noise for a promise."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from sordino.protocol import NoisySgd, Protocol, UserError
+from sordino.ui.arguments import File, Json, Sets, Unit
+from sordino.ui.console import facts_table, messages, print_json, results
+from sordino.ui.sources import protocol_from
+
+if TYPE_CHECKING:
+    from sordino.federation.run import Run
+    from sordino.privacy.guarantee import Guarantee
+    from sordino.protocol import View
+
+
+def certify(
+    source: Annotated[Path | None, typer.Argument(metavar="[PROTOCOL.toml|RUN]", help="Protocol file or run folder.")] = None,
+    sets: Sets = None,
+    view: Annotated[str, typer.Option(help="server, rounds, coalition:k, final, weak, strong, or all.")] = "all",
+    unit: Unit = "record",
+    delta: Annotated[float, typer.Option(help="Where epsilon is shown.")] = 1e-5,
+    plot: Annotated[Path | None, typer.Option(metavar="FILE", help="Draw trade-offs, epsilon against rounds and noise.")] = None,
+    explain: Annotated[bool, typer.Option("--explain", help="Print how every bound comes about.")] = False,
+    json: Json = False,
+) -> None:
+    """Say what each adversary learns, at most."""
+    from sordino.privacy.certify import certify
+    from sordino.protocol import View, all_views
+    from sordino.ui.prices import views_of
+
+    if plot is not None:
+        from sordino.ui.plots import checked_target, draw_certificate
+
+        checked_target(plot)
+    run = loaded_run(source, sets) if source is not None and source.is_dir() else None
+    protocol = run.protocol if run is not None else protocol_from(source, sets)
+    offered = views_of(run) if run is not None else all_views(protocol.clients)
+    views = offered if view == "all" else (View.parse(view),)
+    if run is not None and run.status == "diverged" and View.FINAL in views:
+        raise UserError(
+            f"{source} diverged: when it stopped depends on the data, so no bound for its last model alone holds. Ask for rounds."
+        )
+    known = {} if run is None else {"rounds": run.rounds_paid, "sizes": run.sizes}
+    guarantees = [certify(protocol, one, unit, delta=delta, **known) for one in views]
+    document: dict[str, object] = {"guarantees": [guarantee.as_document(delta) for guarantee in guarantees]}
+    realised = {} if run is None else realised_in(run, views, unit, delta)
+    if plot is not None:
+        with messages.status("drawing"):
+            draw_certificate(protocol, guarantees, delta, plot)
+    if json:
+        if realised:
+            document["realised"] = [
+                {"client": client, **guarantee.as_document(delta)}
+                for per_client in realised.values()
+                for client, guarantee in per_client.items()
+            ]
+        print_json(document)
+        return
+    show_guarantees(protocol, guarantees, realised, delta, explain)
+    if plot is not None:
+        messages.print(f"Plot: {plot}")
+
+
+def loaded_run(folder: Path, sets: list[str] | None) -> Run:
+    """A run that is to be priced as it was run."""
+    from sordino.federation.run import Run
+
+    if sets:
+        raise UserError(f"--set changes a protocol, and {folder} is a run: what was run cannot be changed.")
+    return Run.load(folder)
+
+
+def realised_in(run: Run, views: tuple[View, ...], unit: str, delta: float) -> dict[View, dict[int, Guarantee]]:
+    """Per view and client, the bound given who took part."""
+    from sordino.privacy.spending import realised
+
+    if isinstance(run.protocol.local, NoisySgd):  # one bound for all views: found once
+        found = realised(run.protocol, run.ledger, views[0], unit, delta=delta, sizes=run.sizes)
+        return {view: {client: replace(guarantee, view=view) for client, guarantee in found.items()} for view in views}
+    return {view: realised(run.protocol, run.ledger, view, unit, delta=delta, sizes=run.sizes) for view in views}
+
+
+def show_guarantees(
+    protocol: Protocol, guarantees: list[Guarantee], realised: dict[View, dict[int, Guarantee]], delta: float, explain: bool
+) -> None:
+    """The table, the notes, and for a run what was realised."""
+    from sordino.ui.prices import guarantees_table, notes, realised_table
+
+    unit = {"record": "one record", "client": "all records of one client"}[guarantees[0].unit]
+    title = f"At most, about {unit} ({guarantees[0].adjacency}), at delta = {delta:g}"
+    results.print(guarantees_table(guarantees, delta, title))
+    for note in notes(protocol, guarantees, delta):
+        results.print(note, soft_wrap=True)
+    for guarantee in guarantees:
+        if guarantee.view in realised:
+            results.print(realised_table(guarantee, realised[guarantee.view], delta))
+        if explain:
+            results.print(f"View {guarantee.view}:", style="bold")
+            results.print(guarantee.explain(), soft_wrap=True)
+
+
+def calibrate(
+    protocol: File = None,
+    sets: Sets = None,
+    view: Annotated[str, typer.Option(help="server, rounds, coalition:k, final, weak or strong.")] = "server",
+    unit: Unit = "record",
+    epsilon: Annotated[float | None, typer.Option(help="Largest epsilon, with --delta.")] = None,
+    delta: Annotated[float, typer.Option(help="For --epsilon.")] = 1e-5,
+    beta: Annotated[float | None, typer.Option(help="Least false negative rate, with --at-alpha.")] = None,
+    at_alpha: Annotated[float | None, typer.Option(help="False positive rate for --beta.")] = None,
+    advantage: Annotated[float | None, typer.Option(help="Largest advantage of any test over guessing.")] = None,
+    mechanisms: Annotated[bool, typer.Option("--mechanisms", help="Compare the noise that each mechanism needs, for --epsilon.")] = False,
+    json: Json = False,
+) -> None:
+    """Find the smallest noise that meets a target; it is never past the target."""
+    from sordino.privacy.calibrate import calibrate
+
+    plan = protocol_from(protocol, sets)
+    if mechanisms:
+        compare_mechanisms(plan, unit, epsilon, delta, json)
+        return
+    with messages.status("searching for the noise"):
+        found = calibrate(plan, view, unit, epsilon=epsilon, delta=delta, beta=beta, at_alpha=at_alpha, advantage=advantage)
+    if json:
+        print_json(found.as_document())
+        return
+    goal = ", ".join(f"{name} = {value:g}" for name, value in found.target.items())
+    results.print(
+        facts_table([("Noise", f"noise.{found.parameter} = {found.value!r}"), ("Target", goal), ("Reached", str(found.guarantee))])
+    )
+
+
+def compare_mechanisms(plan: Protocol, unit: str, epsilon: float | None, delta: float, json: bool) -> None:
+    """The table of the noise that each mechanism needs for the same guarantee against the server."""
+    from sordino.privacy.harmonizer import mechanism_table
+    from sordino.ui.prices import needed_table
+
+    if epsilon is None:
+        raise UserError("--mechanisms compares the noise for one guarantee: add --epsilon, and --delta if it is not 1e-5.")
+    with messages.status("searching for the noise"):
+        rows = mechanism_table(plan, unit, epsilon=epsilon, delta=delta)
+    if json:
+        print_json({"epsilon": epsilon, "delta": delta, "view": "server", "unit": unit, "mechanisms": [asdict(row) for row in rows]})
+    else:
+        results.print(needed_table(rows, plan, epsilon, delta))

@@ -1,0 +1,176 @@
+"""`sordino train`, `sordino resume` and `sordino evaluate`: a federation is trained, with a live display, and scored."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from sordino.protocol import Protocol
+from sordino.ui.arguments import Device, File, Json, Sets, Workers
+from sordino.ui.audit import resume_audit
+from sordino.ui.console import Stopped, facts_table, messages, percent, print_json, results
+from sordino.ui.sources import protocol_from
+
+if TYPE_CHECKING:
+    from sordino.federation.run import Run
+
+
+def train(
+    protocol: File = None,
+    sets: Sets = None,
+    out: Annotated[Path | None, typer.Option(metavar="RUN", help="Run folder; by default runs/<name>-<n>.")] = None,
+    engine: Annotated[str, typer.Option(help="auto, torch or native.")] = "auto",
+    repeats: Annotated[int, typer.Option(min=1, help="Train with this many seeds; shows mean and spread.")] = 1,
+    workers: Workers = None,
+    device: Device = "cpu",
+    evaluate_every: Annotated[int | None, typer.Option(help="Rounds between two scorings; 0 for none.")] = None,
+    json: Json = False,
+) -> None:
+    """Train a federation and keep the run in a folder."""
+    from sordino.ui.summary import as_document, mean_and_spread, repeats_table, summary
+
+    plan = protocol_from(protocol, sets)
+    runs = []
+    for repeat in range(repeats):
+        seeded = plan if repeats == 1 else replace(plan, seed=(plan.seed or 0) + repeat)
+        place = out if out is None or repeats == 1 else out / f"seed-{seeded.seed}"
+        runs.append(trained(seeded, place, engine, workers, device, evaluate_every))
+        if not json and repeats == 1:
+            results.print(summary(runs[-1]))
+    if repeats > 1 and not json:
+        results.print(repeats_table(runs))
+    if json:
+        print_json(as_document(runs[0]) if repeats == 1 else {"runs": [as_document(run) for run in runs], **mean_and_spread(runs)})
+    raise_if_out_of_budget(runs)
+
+
+def trained(protocol: Protocol, out: Path | None, engine: str, workers: int | None, device: str, every: int | None) -> Run:
+    """Train with the live display; after Ctrl-C say how to go on."""
+    from sordino.engines import train
+    from sordino.federation.folder import RunFolder
+    from sordino.federation.setup import Setup
+    from sordino.ui.prices import cap_lines, spent_after
+    from sordino.ui.progress import TrainingProgress
+    from sordino.ui.summary import described
+
+    where: list[Path] = []
+    with TrainingProgress() as progress:
+
+        def start(setup: Setup, folder: Path) -> None:
+            where.append(folder)
+            messages.print(f"Training {described(setup.protocol)}. Run folder: {folder}", soft_wrap=True)
+            facts = RunFolder(folder).facts()
+            if engine == "auto" and facts["engine"] != "native":
+                say_once(f"Engine: {facts['engine']}; {facts['engine_reason']}.")
+            for line in cap_lines(setup.protocol, setup.sizes.tolist()):
+                messages.print(line, soft_wrap=True)
+            plan, sizes = setup.protocol, setup.sizes.tolist()
+            progress.start(rounds=plan.rounds, done=0, spent=lambda rounds: spent_after(plan, range(rounds), sizes))
+
+        try:
+            return train(
+                protocol,
+                folder=out,
+                engine=engine,
+                workers=workers,
+                device=device,
+                evaluate_every=every,
+                on_start=start,
+                on_round=progress.advance,
+            )
+        except KeyboardInterrupt:
+            raise Stopped(where[0] if where and where[0].exists() else None) from None
+
+
+@functools.cache
+def say_once(text: str) -> None:
+    """Say something that would be the same in every run of a command."""
+    messages.print(text, soft_wrap=True)
+
+
+def resume(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run or an audit that was interrupted.")],
+    workers: Workers = None,
+    device: Device = "cpu",
+    json: Json = False,
+) -> None:
+    """Go on with a run or an audit that was interrupted; with seeded noise it ends as if it had never been."""
+    if (run / "audit.json").exists():
+        resume_audit(run, workers, json)
+        return
+    from sordino.engines import resume
+    from sordino.federation.folder import RunFolder
+    from sordino.federation.setup import Setup
+    from sordino.privacy.ledger import read as read_ledger
+    from sordino.privacy.spending import repeated_rounds
+    from sordino.ui.prices import spent_after
+    from sordino.ui.progress import TrainingProgress
+    from sordino.ui.summary import as_document, summary
+
+    with TrainingProgress() as progress:
+
+        def start(setup: Setup, folder: Path) -> None:
+            done = len(RunFolder(folder).metrics())
+            messages.print(f"Going on with {folder} at round {done + 1} of {setup.protocol.rounds}.")
+            plan, sizes = setup.protocol, setup.sizes.tolist()
+            again = repeated_rounds(read_ledger(folder / "ledger.jsonl").events, done)
+            spent = lambda rounds: spent_after(plan, [*range(rounds), *again], sizes)  # noqa: E731
+            progress.start(rounds=plan.rounds, done=done, spent=spent)
+
+        try:
+            finished = resume(
+                run, workers=workers, device=device, on_start=start, on_round=progress.advance, on_message=lambda text: messages.print(text)
+            )
+        except KeyboardInterrupt:
+            raise Stopped(run) from None
+    if json:
+        print_json(as_document(finished))
+    else:
+        results.print(summary(finished))
+    raise_if_out_of_budget([finished])
+
+
+def raise_if_out_of_budget(runs: list[Run]) -> None:
+    """A run that its budget ended early is told so, with exit code 3."""
+    from sordino.privacy.spending import BudgetExceeded, afforded, repeated_rounds
+
+    for run in runs:
+        budget = run.protocol.privacy.budget
+        if run.status == "budget" and budget is not None:
+            again = repeated_rounds(run.ledger, run.protocol.rounds)
+            raise BudgetExceeded(afforded(run.protocol, budget, repeated=again, sizes=run.sizes).message)
+
+
+def evaluate(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a finished run.")],
+    data: Annotated[str | None, typer.Argument(metavar="[DATA]", help="Data to score on; by default the run's own.")] = None,
+    clients: Annotated[bool, typer.Option("--clients", help="Also score every client on its own label distribution.")] = False,
+    json: Json = False,
+) -> None:
+    """Score the model of a run on the test records of some data."""
+    from sordino.federation.evaluation import evaluate_clients, evaluate_run
+    from sordino.federation.run import Run
+
+    loaded = Run.load(run)
+    scores = evaluate_run(loaded, data)
+    if clients:
+        scores["clients"] = evaluate_clients(loaded, data).tolist()
+        if loaded.personal:
+            scores["personal"] = evaluate_clients(loaded, data, personal=True).tolist()
+    if json:
+        print_json(scores)
+        return
+    rows = [("Records", f"{scores['records']:,} test records of {scores['data']}"), ("Loss", f"{scores['loss']:.4f}")]
+    if scores["accuracy"] is not None:
+        rows.append(("Accuracy", percent(scores["accuracy"])))
+        rows += [(f"  {name}", percent(share)) for name, share in scores["classes"].items()]
+    for key, whose in (("clients", "Global model"), ("personal", "Own models")):
+        if key in scores:
+            shares = sorted(scores[key])
+            middle = f"mean {percent(sum(shares) / len(shares))}, worst {percent(shares[0])}, best {percent(shares[-1])}"
+            rows.append((whose, f"{len(shares)} clients, each on its own label distribution: {middle}"))
+    results.print(facts_table(rows))
