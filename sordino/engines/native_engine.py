@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from types import TracebackType
 
 import numpy as np
@@ -46,9 +47,9 @@ class NativeEngine:
     def __init__(self, setup: Setup, *, workers: int | None = None, kernel: Kernel | None = None) -> None:
         self.workers = worker_count(workers, "cpu")
         self._setup = setup
-        self._kernel = kernel if kernel is not None else kernel_for(setup)
-        self._train, self._test = as_records(setup.train), as_records(setup.test)
-        self._kernel.check(self._train)
+        self.kernel = kernel if kernel is not None else kernel_for(setup)
+        self.records, self._test = as_records(setup.train), as_records(setup.test)
+        self.kernel.check(self.records)
         self._parts = [np.ascontiguousarray(part, dtype=np.int64) for part in setup.parts]
         draws = setup.draw_key.stream(Purpose.MINIBATCH, training=setup.training)
         noise = setup.noise_key.stream(Purpose.UPLOAD_NOISE, training=setup.training)
@@ -72,24 +73,85 @@ class NativeEngine:
         self, *, round: int, weights: np.ndarray, participants: np.ndarray, kept: Mapping[int, Kept] | None = None
     ) -> Iterator[Upload]:
         """The uploads of a round, in the order of the participants, who keep nothing."""
-        rule, start = PackedRule(step_rule(self._setup, round)), np.ascontiguousarray(weights, dtype=np.float32)
-        each = start.nbytes
-        most = max(self.workers, min(AT_ONCE, IN_FLIGHT // each))
-        for first in range(0, len(participants), most):
-            jobs = self._jobs[participants[first : first + most]]
-            results = np.empty((len(jobs), start.size), np.float32)
-            jobs["rule"], jobs["start"], jobs["round"] = rule.address, start.ctypes.data, round
-            jobs["result"] = results.ctypes.data + np.arange(len(jobs), dtype=np.uintp) * np.uintp(each)
-            self._kernel.train(self._train, jobs, threads=self.workers)
-            happened = jobs[["client", "clipped", "clips", "nonfinite"]].tolist()
-            for vector, (client, clipped, clips, nonfinite) in zip(results, happened, strict=True):
-                yield Upload(client=client, vector=vector, steps=LocalSteps(clipped=clipped, clips=clips, nonfinite=nonfinite))
+        return pooled_uploads([(self, Task(round=round, weights=weights, participants=participants))], threads=self.workers)
+
+    def call(self, task: Task, some: slice) -> Call:
+        """The jobs of some of the participants of a round."""
+        rule, start = PackedRule(step_rule(self._setup, task.round)), np.ascontiguousarray(task.weights, dtype=np.float32)
+        table = self._jobs[task.participants[some]]
+        results = np.empty((len(table), start.size), np.float32)
+        table["rule"], table["start"], table["round"] = rule.address, start.ctypes.data, task.round
+        table["result"] = results.ctypes.data + np.arange(len(table), dtype=np.uintp) * np.uintp(start.nbytes)
+        return Call(table=table, results=results, alive=(rule, start))
 
     def score(self, weights: np.ndarray) -> Score:
         """Score a model on the test records."""
-        outputs = torch.from_numpy(self._kernel.outputs(self._test, weights, np.arange(self._test.count), threads=self.workers))
+        outputs = torch.from_numpy(self.kernel.outputs(self._test, weights, np.arange(self._test.count), threads=self.workers))
         parts = [evaluate_batch(outputs[rows], self._setup.test.y[rows]) for rows in score_chunks(self._test.count)]
         return joined([Score(loss=part.loss_sum, correct=part.correct or 0, count=part.records) for part in parts])
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Task:
+    """A round of one training: the model that is sent, and to whom."""
+
+    round: int
+    weights: np.ndarray
+    participants: np.ndarray
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Call:
+    """Jobs of one training, and where their results go. It keeps alive what the jobs point to."""
+
+    table: np.ndarray
+    results: np.ndarray
+    alive: tuple[object, ...]
+
+    def uploads(self) -> Iterator[Upload]:
+        """The uploads, once the jobs are done."""
+        happened = self.table[["client", "clipped", "clips", "nonfinite"]].tolist()
+        for vector, (client, clipped, clips, nonfinite) in zip(self.results, happened, strict=True):
+            yield Upload(client=client, vector=vector, steps=LocalSteps(clipped=clipped, clips=clips, nonfinite=nonfinite))
+
+
+def pooled_uploads(work: Sequence[tuple[NativeEngine, Task]], *, threads: int) -> Iterator[Upload]:
+    """The uploads of a round of each of several trainings, in the order of the trainings and of their participants.
+
+    All trainings must have the same kernel. Their clients share the threads, so that small federations fill them, and are trained
+    in pieces, so that the memory of the uploads is bounded.
+    """
+    kernel = work[0][0].kernel
+    for piece in pieces([len(task.participants) for _, task in work], at_once(kernel, threads)):
+        calls = [(work[which][0], work[which][0].call(work[which][1], some)) for which, some in piece]
+        jobs = np.concatenate([call.table for _, call in calls])
+        kernel.train([engine.records for engine, call in calls for _ in call.table], jobs, threads=threads)
+        done = np.split(jobs, np.cumsum([len(call.table) for _, call in calls])[:-1])
+        for (_, call), part in zip(calls, done, strict=True):
+            call.table[:] = part
+            yield from call.uploads()
+
+
+def at_once(kernel: Kernel, threads: int) -> int:
+    """Clients that are trained by one call of the kernel, as far as their uploads may take memory."""
+    return max(threads, min(AT_ONCE, IN_FLIGHT // (4 * kernel.program.parameters)))
+
+
+def pieces(counts: Sequence[int], most: int) -> Iterator[list[tuple[int, slice]]]:
+    """Share out what several have, in order, to as few pieces of at most `most` as there can be, near equal in size.
+
+    A piece says who is in it, and which of theirs.
+
+    Example:
+        >>> list(pieces([3, 4], 5))
+        [[(0, slice(0, 3, None))], [(1, slice(0, 4, None))]]
+    """
+    total, starts = sum(counts), np.cumsum([0, *counts]).tolist()
+    number = -(-total // most)
+    for piece in range(number):
+        low, high = total * piece // number, total * (piece + 1) // number
+        spans = [(which, max(low, start) - start, min(high, start + counts[which]) - start) for which, start in enumerate(starts[:-1])]
+        yield [(which, slice(first, last)) for which, first, last in spans if first < last]
 
 
 def kernel_for(setup: Setup) -> Kernel:

@@ -80,13 +80,10 @@ def train(
     limits = limits_of(setup, ())  # a budget that affords nothing is refused before anything is written
     choice = choose(setup, engine, device)
     facts = run_facts(setup, choice, worker_count(workers, device), device, every)
-    seeded = "fresh" if setup.protocol.noise.secure else "seeded"
-    opened = Opened(protocol=protocol_digest(setup.protocol), generator=GENERATOR, noise=seeded)
     path = made_folder(folder, setup.protocol)
     with held(path):
         try:
-            place = RunFolder.create(path, setup.protocol, facts, opened)
-            state = State(weights=setup.initial_weights(), round=0)
+            place, state = RunFolder.create(path, setup.protocol, facts, opened_for(setup)), first_state(setup)
             return carry_on(setup, place, state, limits, choice, workers, device, on_start, on_round, model)
         except KeyboardInterrupt:
             discard_unstarted(path)
@@ -114,16 +111,23 @@ def resume(
         protocol, status = place.protocol(), place.facts()["status"]
         if status != "unfinished":
             raise UserError(f"{place.path} is {status}: there is nothing left to run.")
-        state, message = place.load_checkpoint()
-        if message:
-            on_message(message)
         setup = prepare(protocol, data=data, model=model)
-        state = state if state is not None else State(weights=setup.initial_weights(), round=0)
         choice = choose(setup, "auto" if protocol.noise.secure else place.facts()["engine"], device)
-        refuse_changed(place, setup, state, choice, device)
-        recover_cut_line(setup, place, state)
-        limits = limits_of(setup, read_ledger(place.ledger_path).events, state.round)
+        state, limits = taken_up(setup, place, choice, device, on_message)
         return carry_on(setup, place, state, limits, choice, workers, device, on_start, on_round, model)
+
+
+def taken_up(
+    setup: Setup, place: RunFolder, choice: Choice, device: str, on_message: Callable[[str], None] = lambda text: None
+) -> tuple[State, Limits]:
+    """Where an unfinished run goes on, and how far it may go, if everything is as it was."""
+    state, message = place.load_checkpoint()
+    if message:
+        on_message(message)
+    state = state if state is not None else first_state(setup)
+    refuse_changed(place, setup, state, choice, device)
+    recover_cut_line(setup, place, state)
+    return state, limits_of(setup, read_ledger(place.ledger_path).events, state.round)
 
 
 def carry_on(
@@ -144,6 +148,11 @@ def carry_on(
         on_start(setup, place.path)
         every = place.facts()["evaluate_every"]
         state, status = run_rounds(setup, engine, place, ledger, state, limits=limits, evaluate_every=every, on_round=on_round)
+    return ended(setup, place, state, status, model)
+
+
+def ended(setup: Setup, place: RunFolder, state: State, status: str, model: ModelSource | None) -> Run:
+    """Write down what became of a run."""
     if may_be_released(setup, state.round):
         final = FlatModel(setup.module)
         with writing(place.path / "model.safetensors"):
@@ -152,6 +161,17 @@ def carry_on(
         write_clients(setup, place, state)
     place.note(status=status, ended=now())
     return Run.load(place.path, model=model)
+
+
+def first_state(setup: Setup) -> State:
+    """Before the first round."""
+    return State(weights=setup.initial_weights(), round=0)
+
+
+def opened_for(setup: Setup) -> Opened:
+    """The first line of a run's ledger."""
+    seeded = "fresh" if setup.protocol.noise.secure else "seeded"
+    return Opened(protocol=protocol_digest(setup.protocol), generator=GENERATOR, noise=seeded)
 
 
 def write_clients(setup: Setup, place: RunFolder, state: State) -> None:

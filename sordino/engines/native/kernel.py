@@ -16,6 +16,7 @@ from sordino.protocol import InvalidValue, UserError
 # One client's training, as src/step.h has it; pointers are numbers, and whoever fills them in keeps what they point to alive.
 JOB = np.dtype(
     [
+        ("data", np.uintp),
         ("rule", np.uintp),
         ("start", np.uintp),
         ("result", np.uintp),
@@ -188,10 +189,12 @@ class Kernel:
         if not records.labelled and records.outputs != self.program.outputs:
             raise UserError(f"records have {records.outputs} targets, the model has {self.program.outputs} outputs")
 
-    def train(self, records: Records, jobs: np.ndarray, *, threads: int) -> None:
-        """Run jobs (an array of `JOB`); results go where the jobs say, and what happened into the jobs themselves."""
-        self.check(records)
-        self._must(self._library.sordino_train(self._handle, records.address, jobs.ctypes.data, len(jobs), threads))
+    def train(self, records: Records | Sequence[Records], jobs: np.ndarray, *, threads: int) -> None:
+        """Run jobs (an array of `JOB`) on the same records, or each on its own; results go where the jobs say, and what happened into them."""
+        for one in {records} if isinstance(records, Records) else set(records):
+            self.check(one)
+        jobs["data"] = records.address if isinstance(records, Records) else [one.address for one in records]
+        self._must(self._library.sordino_train(self._handle, jobs.ctypes.data, len(jobs), threads))
 
     def gradient(self, records: Records, rule: StepRule, weights: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, float]:
         """The clipped gradient that a step on some records would use, before noise, and their mean loss."""

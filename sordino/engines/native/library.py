@@ -29,7 +29,7 @@ SIGNATURES: dict[str, tuple[object, list[object]]] = {
     "sordino_release": (None, [_pointer]),
     "sordino_parameters": (_whole, [_pointer]),
     "sordino_memory": (_whole, [_pointer]),
-    "sordino_train": (_whole, [_pointer, _pointer, _pointer, _whole, _whole]),
+    "sordino_train": (_whole, [_pointer, _pointer, _whole, _whole]),
     "sordino_gradient": (_whole, [_pointer, _pointer, _pointer, _pointer, _pointer, _whole, _pointer, _pointer]),
     "sordino_outputs": (_whole, [_pointer, _pointer, _pointer, _pointer, _whole, _pointer, _whole]),
     "sordino_keystream": (None, [_pointer, _pointer, _pointer, _whole, _whole]),

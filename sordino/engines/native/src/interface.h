@@ -64,8 +64,8 @@ EXPORT int64_t sordino_memory(const Handle* handle) {
 }
 
 // Trains every job; 0, or 1 if there was no memory.
-EXPORT int64_t sordino_train(Handle* handle, const Records* records, Job* jobs, int64_t count, int64_t threads) {
-  return handle->work(threads, count, [&](Trainer& trainer, long job) { trainer.train(jobs[job], *records); });
+EXPORT int64_t sordino_train(Handle* handle, Job* jobs, int64_t count, int64_t threads) {
+  return handle->work(threads, count, [&](Trainer& trainer, long job) { trainer.train(jobs[job]); });
 }
 
 EXPORT int64_t sordino_gradient(Handle* handle, const Records* records, const Rule* rule, const float* weights, const int64_t* rows,

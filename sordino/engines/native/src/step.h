@@ -39,6 +39,7 @@ struct Rule {
 
 // One client's training of one round, in one of any number of independent trainings.
 struct Job {
+  const Records* data;
   const Rule* rule;
   const float* start;
   float* result;
@@ -113,8 +114,9 @@ class Trainer {
     work_.sums = (Floats*)sums_.data(), work_.saved = (Floats*)saved_.data();
   }
 
-  void train(Job& job, const Records& records) {
+  void train(Job& job) {
     const Rule& rule = *job.rule;
+    const Records& records = *job.data;
     const uint32_t client = (uint32_t)job.client, round = (uint32_t)job.round;
     Keystream draws({job.batch_key, {client, round, 0}}, 2 * (uint64_t)(job.lane * rule.steps * rule.batch));
     Tally tally;
