@@ -16,6 +16,7 @@ from sordino.engines.native.translate import Refused, translate
 from sordino.engines.torch_engine import single_threaded, worker_count
 from sordino.federation.client import Score, Upload, joined, score_chunks
 from sordino.federation.local import LocalSteps
+from sordino.federation.loop import Task
 from sordino.federation.models.flat import FlatModel
 from sordino.federation.models.losses import evaluate_batch, loss_for
 from sordino.federation.personal import Kept
@@ -73,7 +74,7 @@ class NativeEngine:
         self, *, round: int, weights: np.ndarray, participants: np.ndarray, kept: Mapping[int, Kept] | None = None
     ) -> Iterator[Upload]:
         """The uploads of a round, in the order of the participants, who keep nothing."""
-        return pooled_uploads([(self, Task(round=round, weights=weights, participants=participants))], threads=self.workers)
+        return pooled_uploads([(self, Task(round=round, weights=weights, participants=participants, kept=kept))], threads=self.workers)
 
     def call(self, task: Task, some: slice) -> Call:
         """The jobs of some of the participants of a round."""
@@ -89,15 +90,6 @@ class NativeEngine:
         outputs = torch.from_numpy(self.kernel.outputs(self._test, weights, np.arange(self._test.count), threads=self.workers))
         parts = [evaluate_batch(outputs[rows], self._setup.test.y[rows]) for rows in score_chunks(self._test.count)]
         return joined([Score(loss=part.loss_sum, correct=part.correct or 0, count=part.records) for part in parts])
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Task:
-    """A round of one training: the model that is sent, and to whom."""
-
-    round: int
-    weights: np.ndarray
-    participants: np.ndarray
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -163,6 +155,21 @@ def kernel_for(setup: Setup) -> Kernel:
     simd = chosen()
     if simd is None:
         raise Refused(ABSENT)
+    refuse_protocol(setup)
+    if callable(getattr(setup.module, "loss", None)):
+        raise Refused(f"{type(setup.module).__name__} brings a loss of its own")
+    program = translate(setup.module, setup.input_shape)
+    if program.parameters > LARGEST:
+        raise Refused(f"the model has {program.parameters:,} parameters; beyond {LARGEST:,} torch is as fast")
+    loss = Loss.SQUARED_ERROR if setup.train.y.is_floating_point() else Loss.CROSS_ENTROPY
+    batch = setup.protocol.local.batch or 1
+    kernel = Kernel(program, loss, batch=batch, simd=simd)
+    refuse_disagreement(kernel, setup, batch)
+    return kernel
+
+
+def refuse_protocol(setup: Setup) -> None:
+    """Refuse what the kernel cannot do, whatever the model is."""
     rule, noise = setup.protocol.local, setup.protocol.noise
     if type(rule) not in (FedAvg, FedProx) or not isinstance(rule, FedAvg):
         raise Refused(f"the rule {rule.tag} is not one that the native kernel has")
@@ -174,15 +181,6 @@ def kernel_for(setup: Setup) -> Kernel:
         raise Refused("the native kernel clips the l2 norm of every step, and nothing else")
     if noise.where != "client" or harmonized(setup.protocol):
         raise Refused("the native kernel adds the same noise to every client's upload, and knows no other")
-    if callable(getattr(setup.module, "loss", None)):
-        raise Refused(f"{type(setup.module).__name__} brings a loss of its own")
-    program = translate(setup.module, setup.input_shape)
-    if program.parameters > LARGEST:
-        raise Refused(f"the model has {program.parameters:,} parameters; beyond {LARGEST:,} torch is as fast")
-    loss = Loss.SQUARED_ERROR if setup.train.y.is_floating_point() else Loss.CROSS_ENTROPY
-    kernel = Kernel(program, loss, batch=rule.batch, simd=simd)
-    refuse_disagreement(kernel, setup, rule.batch)
-    return kernel
 
 
 def refuse_disagreement(kernel: Kernel, setup: Setup, batch: int) -> None:

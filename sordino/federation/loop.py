@@ -113,19 +113,25 @@ class Tally:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Opening:
-    """A round that has been paid for: what its participants receive, in the words of `Engine.uploads`."""
+class Task:
+    """A round as an engine gets it, in the words of `Engine.uploads`."""
 
     round: int
     weights: np.ndarray
     participants: np.ndarray
     kept: Mapping[int, Kept] | None
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Opening(Task):
+    """A round that has been paid for, and what the server needs to close it."""
+
     companion: Companion
     started: float
 
 
 class Training:
-    """A training under way, whoever does the local work. It holds the present state: `open` and `close` take turns until `status` says more.
+    """A training under way, whoever does the local work. It holds the present state; `open` and `close` take turns until it has ended.
 
     Between the two the participants train. Several trainings may be opened before the first is closed, so that their clients can be
     trained together.
@@ -185,6 +191,17 @@ class Training:
         self._keeper.keep(self.state, last=self.state.round == self._limits.rounds)
         self._note_end()
 
+    def run(self, engine: Engine) -> None:
+        """Run the rounds that are left, all of them by one engine."""
+        try:
+            while self.status == "unfinished":
+                now = self.open()
+                uploads = engine.uploads(round=now.round, weights=now.weights, participants=now.participants, kept=now.kept)
+                self.close(now, uploads, engine.score)
+        except KeyboardInterrupt:
+            self.keep()
+            raise
+
     def keep(self) -> None:
         """Write the present state, because the training is interrupted."""
         self._keeper.keep(self.state, last=True)
@@ -207,14 +224,7 @@ def run_rounds(
 ) -> tuple[State, str]:
     """Run the rounds that are left. Returns the last state and how the run ended: "finished", "diverged" or "budget"."""
     training = Training(setup, folder, ledger, state, limits=limits, evaluate_every=evaluate_every, on_round=on_round)
-    try:
-        while training.status == "unfinished":
-            opened = training.open()
-            task = {"round": opened.round, "weights": opened.weights, "participants": opened.participants, "kept": opened.kept}
-            training.close(opened, engine.uploads(**task), engine.score)
-    except KeyboardInterrupt:
-        training.keep()
-        raise
+    training.run(engine)
     return training.state, training.status
 
 

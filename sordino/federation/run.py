@@ -99,7 +99,7 @@ class Trained:
             0.71
         """
         if self.status == "diverged" and View.parse(view) == View.FINAL:
-            raise UserError(f"{self._name} diverged, and when it stopped depends on the data: ask for the view 'rounds' instead of 'final'.")
+            raise UserError(f"{self._name} diverged, and when it stopped depends on the data: ask for the view 'rounds', not 'final'.")
         return certify(self.protocol, view, unit, delta=delta, rounds=self.rounds_paid, sizes=self.sizes)
 
     def _client_state(self, client: int) -> dict[str, torch.Tensor] | None:

@@ -35,7 +35,8 @@ class UnwrittenLedger:
     """Notes every charge as a ledger does. It holds the entries.
 
     Example:
-        >>> ledger = UnwrittenLedger(Opened(protocol="9f2c", generator="chacha20", noise="seeded"))
+        >>> ledger = UnwrittenLedger()
+        >>> ledger.open(Opened(protocol="9f2c", generator="chacha20", noise="seeded"))
         >>> ledger.charge(round=0, clients=[1, 4])
         >>> ledger.events[-1]
         RoundCharged(round=0, clients=(1, 4), attempt=0)
@@ -43,13 +44,17 @@ class UnwrittenLedger:
 
     path = Path("a ledger in memory")  # for messages
 
-    def __init__(self, opened: Opened) -> None:
-        self._events: list[Event] = [opened]
+    def __init__(self) -> None:
+        self._events: list[Event] = []
 
     @property
     def events(self) -> tuple[Event, ...]:
         """All entries so far."""
         return tuple(self._events)
+
+    def open(self, opened: Opened) -> None:
+        """Say what is paid for."""
+        self._events.append(opened)
 
     def charge(self, *, round: int, clients: Iterable[int]) -> None:
         """Pay for a round; in memory no round is ever run twice."""

@@ -190,7 +190,10 @@ class Kernel:
             raise UserError(f"records have {records.outputs} targets, the model has {self.program.outputs} outputs")
 
     def train(self, records: Records | Sequence[Records], jobs: np.ndarray, *, threads: int) -> None:
-        """Run jobs (an array of `JOB`) on the same records, or each on its own; results go where the jobs say, and what happened into them."""
+        """Run jobs (an array of `JOB`) on the same records, or each on its own.
+
+        Results go where the jobs say, and what happened into the jobs themselves.
+        """
         for one in {records} if isinstance(records, Records) else set(records):
             self.check(one)
         jobs["data"] = records.address if isinstance(records, Records) else [one.address for one in records]
