@@ -7,13 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from sordino.engines.choice import Choice
 from sordino.engines.training import ended, first_state, limits_of, made_folder, may_be_released, model_digest, opened_for, taken_up
 from sordino.federation.folder import RunFolder, State, now, protocol_digest
 from sordino.federation.loop import Charges, Keeping, Limits
-from sordino.federation.models.flat import FlatModel
 from sordino.federation.run import Run, Trained, as_arrays
 from sordino.federation.setup import ModelSource, Setup
 from sordino.federation.storage import held, writing
@@ -51,7 +48,6 @@ class InMemory:
 
     def end(self, setup: Setup, state: State, status: str, model: ModelSource | None) -> Trained:
         """What became of the training."""
-        flat = FlatModel(setup.module)
         own = {client: kept["model"] for client, kept in state.clients.items()} if setup.protocol.keeps_models else {}
         return Trained(
             protocol=setup.protocol,
@@ -59,9 +55,9 @@ class InMemory:
             metrics=as_arrays(self.keeping.rows),
             ledger=self.ledger.events,
             facts={**self._facts, "status": status, "ended": now()},
-            state=flat.to_state(torch.from_numpy(state.weights)) if may_be_released(setup, state.round) else None,
+            state=setup.state(state.weights) if may_be_released(setup, state.round) else None,
             source=model,
-            clients={client: flat.to_state(torch.from_numpy(vector)) for client, vector in own.items()},
+            clients={client: setup.state(vector) for client, vector in own.items()},
         )
 
     def close(self) -> None:

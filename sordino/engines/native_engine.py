@@ -29,6 +29,7 @@ from sordino.protocol import FedAvg, FedProx, Gaussian
 LARGEST = 5_000_000  # parameters; beyond, a client's model no longer fits a cache and torch's matrix products are as fast
 IN_FLIGHT = 2**26  # bytes of uploads that are made before the first is handed on
 AT_ONCE = 256  # clients that are trained by one call of the kernel, so that an interruption does not wait long
+WORTH_THREADS = 2**24  # products of records and parameters below which a score takes less time than starting threads
 AGREEMENT = 1e-3  # relative difference of gradients that a translation is allowed at the start: rounding, but no mistake
 
 
@@ -87,7 +88,8 @@ class NativeEngine:
 
     def score(self, weights: np.ndarray) -> Score:
         """Score a model on the test records."""
-        outputs = torch.from_numpy(self.kernel.outputs(self._test, weights, np.arange(self._test.count), threads=self.workers))
+        threads = self.workers if self._test.count * len(weights) > WORTH_THREADS else 1
+        outputs = torch.from_numpy(self.kernel.outputs(self._test, weights, np.arange(self._test.count), threads=threads))
         parts = [evaluate_batch(outputs[rows], self._setup.test.y[rows]) for rows in score_chunks(self._test.count)]
         return joined([Score(loss=part.loss_sum, correct=part.correct or 0, count=part.records) for part in parts])
 

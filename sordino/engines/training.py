@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import platform
 from collections.abc import Callable, Sequence
@@ -17,7 +18,6 @@ from sordino.engines.choice import Choice, checked_engine, choose
 from sordino.engines.torch_engine import checked_device, worker_count
 from sordino.federation.folder import RunFolder, State, claimed_path, now, protocol_digest
 from sordino.federation.loop import Limits, RoundMetrics, run_rounds
-from sordino.federation.models.flat import FlatModel
 from sordino.federation.randomness import GENERATOR
 from sordino.federation.run import Run
 from sordino.federation.setup import DataSource, ModelSource, Setup, prepare
@@ -154,9 +154,8 @@ def carry_on(
 def ended(setup: Setup, place: RunFolder, state: State, status: str, model: ModelSource | None) -> Run:
     """Write down what became of a run."""
     if may_be_released(setup, state.round):
-        final = FlatModel(setup.module)
         with writing(place.path / "model.safetensors"):
-            write_whole(place.path / "model.safetensors", save_tensors(final.to_state(torch.from_numpy(state.weights))))
+            write_whole(place.path / "model.safetensors", save_tensors(setup.state(state.weights)))
     if setup.protocol.keeps_models:
         write_clients(setup, place, state)
     place.note(status=status, ended=now())
@@ -176,11 +175,11 @@ def opened_for(setup: Setup) -> Opened:
 
 def write_clients(setup: Setup, place: RunFolder, state: State) -> None:
     """The own model of every client that took part, each in a file of its own."""
-    flat, target = FlatModel(setup.module), place.path / "clients"
+    target = place.path / "clients"
     with writing(target):
         target.mkdir(exist_ok=True)
         for client, kept in state.clients.items():
-            write_whole(target / f"{client}.safetensors", save_tensors(flat.to_state(torch.from_numpy(kept["model"]))))
+            write_whole(target / f"{client}.safetensors", save_tensors(setup.state(kept["model"])))
 
 
 def discard_unstarted(path: Path) -> None:
@@ -279,13 +278,19 @@ def checked_every(every: int | None, rounds: int) -> int:
     return every
 
 
+@functools.cache
+def own_version() -> str:
+    """The version of the package that is installed."""
+    return version("sordino")
+
+
 def run_facts(setup: Setup, choice: Choice, workers: int, device: str, every: int) -> dict[str, Any]:
     """What run.json says at the start."""
     research = "seeded: for research, private only while the seed is secret"
     return {
         "status": "unfinished",
         "started": now(),
-        "sordino": version("sordino"),
+        "sordino": own_version(),
         "python": platform.python_version(),
         "torch": torch.__version__,
         "engine": choice.name,

@@ -77,12 +77,16 @@ class Setup:
         return tuple(own.get(client, self.protocol.noise) for client in range(self.protocol.clients))
 
     @cached_property
-    def _start(self) -> np.ndarray:
-        return FlatModel(self.module).weights.numpy()
+    def _flat(self) -> FlatModel:
+        return FlatModel(self.module)
 
     def initial_weights(self) -> np.ndarray:
         """The model before the first round, as one vector."""
-        return self._start.copy()
+        return self._flat.weights.numpy().copy()
+
+    def state(self, weights: np.ndarray) -> dict[str, torch.Tensor]:
+        """The tensors of the model with these weights, as a file stores them."""
+        return self._flat.to_state(torch.from_numpy(weights))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
