@@ -306,7 +306,7 @@ def test_a_folder_that_was_cut_short_while_it_was_made_is_made_anew(tmp_path) ->
     assert run.status == "finished"
     (tmp_path / "b" / "00000").mkdir(parents=True)
     (tmp_path / "b" / "00000" / "notes.txt").write_text("mine")
-    with pytest.raises(UserError, match="training 0: .*not empty"):
+    with pytest.raises(UserError, match=r"training 0: .*not empty"):
         train_many([toy_protocol()], data=toy_dataset(), model="mlp", folder=tmp_path / "b")
     assert (tmp_path / "b" / "00000" / "notes.txt").read_text() == "mine"
 
@@ -371,7 +371,7 @@ def test_budgets_stop_each_training_where_train_would_stop_it(tmp_path, on_disk)
 
 
 def test_a_budget_that_affords_nothing_is_refused_before_anything_is_written(tmp_path) -> None:
-    with pytest.raises(BudgetExceeded, match="training 1: .*after 0 rounds"):
+    with pytest.raises(BudgetExceeded, match=r"training 1: .*after 0 rounds"):
         train_many([toy_protocol(), budgeted(0.01)], data=toy_dataset(), model="logistic", folder=tmp_path / "a")
     assert not (tmp_path / "a").exists()
 
@@ -422,7 +422,7 @@ def test_what_a_function_makes_is_checked_when_its_training_begins_and_the_other
     def made(number: int):
         return toy_dataset(records=120 if number < 2 else 10)
 
-    with pytest.raises(UserError, match="training 2: local.batch = 6: client 0 has 2 records"):
+    with pytest.raises(UserError, match=r"training 2: local\.batch = 6: client 0 has 2 records"):
         train_many([toy_protocol(seed=n) for n in range(3)], data=made, model="mlp", folder=tmp_path / "a")
     assert not (tmp_path / "a" / "00002").exists()
     finished = train_many([toy_protocol(seed=n) for n in range(2)], data=made, model="mlp", folder=tmp_path / "a")
