@@ -11,8 +11,9 @@ from typing import Protocol as Interface
 import numpy as np
 
 from sordino.federation.aggregation import aggregate, projected, upload_weights
+from sordino.federation.assignment import Upload
 from sordino.federation.channel import delivered
-from sordino.federation.client import Score, Upload
+from sordino.federation.client import Score
 from sordino.federation.companions import companion_of
 from sordino.federation.folder import RunFolder, State
 from sordino.federation.mechanisms import mean_deviation, server_noise
