@@ -3,31 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from types import TracebackType
 
 import numpy as np
 import torch
 
-from sordino.engines.native.kernel import JOB, Kernel, PackedRule, Records, StepRule, address_of
+from sordino.engines.native.jobs import Jobs
+from sordino.engines.native.kernel import Kernel, Records, StepRule
 from sordino.engines.native.library import ABSENT, chosen
 from sordino.engines.native.program import Loss
 from sordino.engines.native.translate import Refused, translate
 from sordino.engines.torch_engine import single_threaded, worker_count
-from sordino.federation.client import Score, Upload, joined, score_chunks
-from sordino.federation.local import LocalSteps
+from sordino.federation.assignment import Upload, assigned
+from sordino.federation.client import Score, joined, score_chunks
+from sordino.federation.local import NORMS
 from sordino.federation.models.flat import FlatModel
 from sordino.federation.models.losses import evaluate_batch, loss_for
+from sordino.federation.models.per_example import ExampleGradients
 from sordino.federation.personal import Kept
-from sordino.federation.randomness import Purpose
 from sordino.federation.setup import Setup, Tensors
-from sordino.privacy.harmonizer import harmonized
-from sordino.privacy.sizes import size_of
-from sordino.protocol import FedAvg, FedProx, Gaussian
+from sordino.protocol import ClippedGlm, NoisySgd
 
 LARGEST = 5_000_000  # parameters; beyond, a client's model no longer fits a cache and torch's matrix products are as fast
 IN_FLIGHT = 2**26  # bytes of uploads that are made before the first is handed on
 AT_ONCE = 256  # clients that are trained by one call of the kernel, so that an interruption does not wait long
 AGREEMENT = 1e-3  # relative difference of gradients that a translation is allowed at the start: rounding, but no mistake
+BINDING = 1e-3  # a clip that every example's gradient exceeds, so that their norms are compared too
 
 
 class NativeEngine:
@@ -49,15 +51,7 @@ class NativeEngine:
         self._kernel = kernel if kernel is not None else kernel_for(setup)
         self._train, self._test = as_records(setup.train), as_records(setup.test)
         self._kernel.check(self._train)
-        self._parts = [np.ascontiguousarray(part, dtype=np.int64) for part in setup.parts]
-        draws = setup.draw_key.stream(Purpose.MINIBATCH, training=setup.training)
-        noise = setup.noise_key.stream(Purpose.UPLOAD_NOISE, training=setup.training)
-        self._keys = draws.subkey, noise.subkey
-        self._jobs = np.zeros(len(self._parts), JOB)
-        self._jobs["records"] = [part.ctypes.data for part in self._parts]
-        self._jobs["population"] = [len(part) for part in self._parts]
-        self._jobs["client"], self._jobs["lane"] = np.arange(len(self._parts)), noise.lane
-        self._jobs["batch_key"], self._jobs["upload_key"] = (address_of(key) for key in self._keys)
+        self._initial, self._jobs = setup.initial_weights(), Jobs(setup)
 
     def __enter__(self) -> NativeEngine:
         return self
@@ -71,19 +65,16 @@ class NativeEngine:
     def uploads(
         self, *, round: int, weights: np.ndarray, participants: np.ndarray, kept: Mapping[int, Kept] | None = None
     ) -> Iterator[Upload]:
-        """The uploads of a round, in the order of the participants, who keep nothing."""
-        rule, start = PackedRule(step_rule(self._setup, round)), np.ascontiguousarray(weights, dtype=np.float32)
-        each = start.nbytes
-        most = max(self.workers, min(AT_ONCE, IN_FLIGHT // each))
+        """The uploads of a round, in the order of the participants; `kept` is what clients have kept, where they keep anything."""
+        sent = np.ascontiguousarray(weights, dtype=np.float32)
+        most = max(self.workers, min(AT_ONCE, IN_FLIGHT // (self._initial.nbytes * self._jobs.floats)))
         for first in range(0, len(participants), most):
-            jobs = self._jobs[participants[first : first + most]]
-            results = np.empty((len(jobs), start.size), np.float32)
-            jobs["rule"], jobs["start"], jobs["round"] = rule.address, start.ctypes.data, round
-            jobs["result"] = results.ctypes.data + np.arange(len(jobs), dtype=np.uintp) * np.uintp(each)
-            self._kernel.train(self._train, jobs, threads=self.workers)
-            happened = jobs[["client", "clipped", "clips", "nonfinite"]].tolist()
-            for vector, (client, clipped, clips, nonfinite) in zip(results, happened, strict=True):
-                yield Upload(client=client, vector=vector, steps=LocalSteps(clipped=clipped, clips=clips, nonfinite=nonfinite))
+            chosen = [int(client) for client in participants[first : first + most]]
+            own = {client: None if kept is None else kept[client] for client in chosen}
+            tasks = [assigned(self._setup, self._initial, client=c, round=round, weights=sent, kept=own[c]) for c in chosen]
+            call = self._jobs.call(tasks)
+            self._kernel.train(self._train, call.table, threads=self.workers)
+            yield from call.uploads()
 
     def score(self, weights: np.ndarray) -> Score:
         """Score a model on the test records."""
@@ -101,17 +92,9 @@ def kernel_for(setup: Setup) -> Kernel:
     simd = chosen()
     if simd is None:
         raise Refused(ABSENT)
-    rule, noise = setup.protocol.local, setup.protocol.noise
-    if type(rule) not in (FedAvg, FedProx) or not isinstance(rule, FedAvg):
-        raise Refused(f"the rule {rule.tag} is not one that the native kernel has")
-    if setup.protocol.keeps_models:
-        raise Refused("clients keep models of their own, which the native kernel does not know")
-    if type(noise) is not Gaussian:
-        raise Refused(f"noise of the kind {type(noise).__name__} is not one that the native kernel has")
-    if rule.clip_norm != "l2" or rule.clip_target != "step":
-        raise Refused("the native kernel clips the l2 norm of every step, and nothing else")
-    if noise.where != "client" or harmonized(setup.protocol):
-        raise Refused("the native kernel adds the same noise to every client's upload, and knows no other")
+    rule = setup.protocol.local
+    if isinstance(rule, ClippedGlm):
+        raise Refused(f"the rule {rule.tag} is matrix products in float64, which torch does as fast")
     if callable(getattr(setup.module, "loss", None)):
         raise Refused(f"{type(setup.module).__name__} brings a loss of its own")
     program = translate(setup.module, setup.input_shape)
@@ -124,36 +107,32 @@ def kernel_for(setup: Setup) -> Kernel:
 
 
 def refuse_disagreement(kernel: Kernel, setup: Setup, batch: int) -> None:
-    """Compare a gradient with torch's before anything is trained: a translation that misses something must not run.
+    """Compare gradients with torch's before anything is trained: a translation that misses something must not run.
 
     The records are invented; nothing private decides which engine runs.
     """
-    count, weights = min(batch, 8), setup.initial_weights()
+    count, weights, rule = min(batch, 8), setup.initial_weights(), setup.protocol.local
     generator = np.random.default_rng(0)
     x = generator.standard_normal((count, *setup.input_shape), dtype=np.float32)
     labels = generator.integers(0, setup.outputs, count)
     y = labels if setup.classification else generator.standard_normal((count, setup.outputs), dtype=np.float32)
-    found, _ = kernel.gradient(Records(x, y), StepRule(rates=()), weights, np.arange(count))
+    plain = StepRule(rates=())
+    steps = replace(plain, clip=BINDING, norm=NORMS[rule.clip_norm], per_example=True) if isinstance(rule, NoisySgd) else plain
+    found, _ = kernel.gradient(Records(x, y), steps, weights, np.arange(count))
     with single_threaded():
-        model, targets = FlatModel(setup.module), torch.from_numpy(y)
-        model.loss_gradient(torch.from_numpy(x), targets, loss_for(targets))
-    wanted = model.gradients.numpy()
+        wanted = torch_gradient(setup, torch.from_numpy(x), torch.from_numpy(y))
     if not np.linalg.norm(found - wanted) <= AGREEMENT * np.linalg.norm(wanted) + 1e-7:
         raise Refused("its gradients differ from those of torch")
 
 
-def step_rule(setup: Setup, round: int) -> StepRule:
-    """The steps of a round as the kernel takes them."""
-    rule = setup.protocol.local
-    if not isinstance(rule, FedAvg):
-        raise Refused(f"the rule {rule.tag} is not one that the native kernel has")
-    return StepRule(
-        rates=rule.schedule.rates(round=round, steps=rule.steps),
-        batch=rule.batch,
-        clip=rule.clip,
-        proximal=rule.proximal if isinstance(rule, FedProx) else 0.0,
-        upload_noise=size_of(setup.protocol.noise),
-    )
+def torch_gradient(setup: Setup, inputs: torch.Tensor, targets: torch.Tensor) -> np.ndarray:
+    """The gradient of a batch at the start; where examples are clipped, the mean of theirs, all of them clipped."""
+    model, loss, rule = FlatModel(setup.module), loss_for(targets), setup.protocol.local
+    if isinstance(rule, NoisySgd):
+        total = ExampleGradients(model, loss).clipped_sum(inputs, targets, clip=BINDING, norm=rule.clip_norm).total
+        return (total / len(targets)).numpy()
+    model.loss_gradient(inputs, targets, loss)
+    return model.gradients.numpy()
 
 
 def as_records(tensors: Tensors) -> Records:

@@ -25,19 +25,10 @@ from sordino.federation.local import train_locally
 from sordino.federation.models.flat import FlatModel
 from sordino.federation.setup import Setup, prepare
 from sordino.protocol import UserError
-from tests.engines.native_nets import Residual, kink_distances, relative
+from tests.engines.native_nets import Residual, images, kink_distances, relative
 from tests.support import toy_dataset, toy_protocol, without_seconds
 
 needs_kernel = pytest.mark.skipif(not runnable(), reason="the native kernel was not built")
-
-
-def images(records: int, size: int, channels: int = 1, classes: int = 10) -> Dataset:
-    generator = np.random.default_rng(0)
-    x = generator.integers(0, 256, (records, channels, size, size)).astype(np.uint8)
-    y = generator.integers(0, classes, records)
-    names = tuple(str(label) for label in range(classes))
-    scaling = {"scale": np.array(1 / 255, np.float32), "shift": np.array(-0.5, np.float32)}
-    return Dataset(name="noise", x_train=x, y_train=y, x_test=x[:40], y_test=y[:40], classes=names, **scaling)
 
 
 def rounds(setup: Setup, engine: TorchEngine | NativeEngine, count: int) -> list[np.ndarray]:
