@@ -86,6 +86,8 @@ def train(
     with held(path):
         try:
             place = RunFolder.create(path, setup.protocol, facts, opened)
+            if setup.shares is not None:
+                place.keep_shares(setup.shares)
             state = State(weights=setup.initial_weights(), round=0)
             return carry_on(setup, place, state, limits, choice, workers, device, on_start, on_round, model)
         except KeyboardInterrupt:

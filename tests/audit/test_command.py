@@ -19,8 +19,8 @@ from sordino.cli import run
 from sordino.federation import assignment
 from sordino.federation.data import load_dataset
 from sordino.federation.randomness import Purpose
+from sordino.privacy.guarantee import rounded_down
 from sordino.protocol import Constant, Data, FedAvg, Gaussian, Protocol
-from sordino.ui.audit import rounded_down
 from tests.support import toy_dataset
 
 FILE = """
