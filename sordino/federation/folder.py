@@ -6,6 +6,7 @@ ledger.jsonl        what was spent; a round's line is on disk before its uploads
 metrics.jsonl       one line per round
 checkpoint          the state after a round, whole or absent; checkpoint.previous is the one before
 model.safetensors   the final model
+uploads/            with --keep-uploads: what the server received, a file a round (uploads.py)
 clients/            where clients keep models: ID.safetensors is client ID's own, which nobody else is given
 """
 
