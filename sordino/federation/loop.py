@@ -24,6 +24,7 @@ from sordino.federation.personal import Kept, given_to, remembered
 from sordino.federation.randomness import Purpose
 from sordino.federation.setup import Setup
 from sordino.federation.storage import writing
+from sordino.federation.uploads import Witness, unwitnessed
 from sordino.privacy.ledger import Ledger
 from sordino.protocol import Mean, ModeConnectivity, NoisySgd, Protocol
 
@@ -98,6 +99,7 @@ def run_rounds(
     limits: Limits,
     evaluate_every: int,
     on_round: Callable[[RoundMetrics], None],
+    witness: Witness = unwitnessed,
 ) -> tuple[State, str]:
     """Run the rounds that are left. Returns the last state and how the run ended: "finished", "diverged" or "budget"."""
     protocol = setup.protocol
@@ -106,7 +108,7 @@ def run_rounds(
     try:
         while state.round < limits.rounds:
             evaluate = is_evaluated(state.round, limits.rounds, evaluate_every)
-            after, metrics = one_round(setup, engine, ledger, state, attendance, evaluate=evaluate)
+            after, metrics = one_round(setup, engine, ledger, state, attendance, evaluate=evaluate, witness=witness)
             folder.append_metrics(asdict(metrics))
             on_round(metrics)
             if metrics.status == "diverged":
@@ -120,7 +122,7 @@ def run_rounds(
 
 
 def one_round(
-    setup: Setup, engine: Engine, ledger: Ledger, state: State, attendance: Attendance, *, evaluate: bool
+    setup: Setup, engine: Engine, ledger: Ledger, state: State, attendance: Attendance, *, evaluate: bool, witness: Witness = unwitnessed
 ) -> tuple[State, RoundMetrics]:
     """One round of the federation."""
     started = time.perf_counter()
@@ -136,7 +138,7 @@ def one_round(
     trained = engine.uploads(round=t, weights=companion.broadcast(state.weights), participants=chosen, kept=kept)
     sent = tally.counted(companion.noted(trained), protocol)
     uploads = delivered(protocol.channel, sent, setup.draw_key.stream(Purpose.SHUFFLER, training=setup.training, round=t))
-    weights = next_model(setup, state.weights, uploads, chosen, round=t)
+    weights = next_model(setup, state.weights, witness(t, state.weights, chosen, uploads), chosen, round=t)
     # The new model is scored on public records.
     diverged = not bool(np.isfinite(weights).all())
     score = engine.score(weights) if evaluate and not diverged else None
