@@ -101,7 +101,9 @@ def kernel_for(setup: Setup) -> Kernel:
     if program.parameters > LARGEST:
         raise Refused(f"the model has {program.parameters:,} parameters; beyond {LARGEST:,} torch is as fast")
     loss = Loss.SQUARED_ERROR if setup.train.y.is_floating_point() else Loss.CROSS_ENTROPY
-    kernel = Kernel(program, loss, batch=rule.batch, simd=simd)
+    # Of batches whose size varies, one vector of examples at a time leaves the fewest places empty.
+    varies = isinstance(rule, NoisySgd) and rule.sampling == "poisson"
+    kernel = Kernel(program, loss, batch=1 if varies else rule.batch, simd=simd)
     refuse_disagreement(kernel, setup, rule.batch)
     return kernel
 

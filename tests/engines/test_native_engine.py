@@ -297,6 +297,13 @@ def test_without_a_kernel_torch_runs_and_the_reason_is_said(tmp_path, monkeypatc
     assert not (tmp_path / "b").exists()
 
 
+@needs_kernel
+def test_a_kernel_of_another_version_counts_as_absent(monkeypatch) -> None:
+    monkeypatch.setattr(library, "VERSION", library.VERSION + 1)
+    assert runnable() == []
+    assert "make native" in choose(prepare(toy_protocol(), data=toy_dataset(), model="mlp"), "auto").reason
+
+
 @pytest.mark.parametrize(
     ("options", "words"), [({"engine": "jax"}, "auto, torch or native"), ({"engine": "native", "model": Branching}, "trace")]
 )
