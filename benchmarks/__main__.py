@@ -18,13 +18,10 @@ from typing import Any
 from rich.console import Console
 
 from benchmarks.driver import Contender, compare, running, take_turns
-from benchmarks.native import FLOWER, PFL, PLAIN, native_rows
+from benchmarks.native import COMPARISONS, FLOWER, NOISY_COMPARISONS, PFL, PLAIN, compared_rows
 from benchmarks.results import Row, table, write
 
 OURS = Contender(name="sordino", module="benchmarks.ours")
-
-NOISY = Contender(name="sordino, noisy-sgd", module="benchmarks.noisy")
-OPACUS = Contender(name="Opacus", module="benchmarks.peers.opacus_steps", needs="opacus")
 
 ENGINE = "torch, 2 workers"
 
@@ -58,26 +55,6 @@ def torch_rows(options: argparse.Namespace, tell: Tell) -> Iterator[Row]:
                 at_least=wanted[peer],
                 note=f"{found.calm} of {found.turns} turns calm",
             )
-
-
-def noisy_rows(options: argparse.Namespace, tell: Tell) -> Iterator[Row]:
-    """Speed of noisy-sgd against Opacus, core for core."""
-    if not is_installed(OPACUS, tell):
-        return
-    turns = take_turns([NOISY, OPACUS], ["--steps", "5"], turns=options.turns, seconds=options.seconds, tell=tell)
-    if OPACUS.name in turns:
-        found = compare(turns[NOISY.name], turns[OPACUS.name])
-        yield Row(
-            work="LeNet-5, 20 clients, K=5, noisy-sgd",
-            engine="torch, 1 worker",
-            against=OPACUS.name,
-            ratio=found.ratio,
-            value=found.rate,
-            other=found.other,
-            unit="client-steps/s",
-            at_least=1.5,
-            note=f"{found.calm} of {found.turns} turns calm",
-        )
 
 
 def is_installed(peer: Contender, tell: Tell) -> bool:
@@ -145,8 +122,8 @@ def answer(module: str) -> dict[str, Any]:
 
 SECTIONS = {
     "torch": torch_rows,
-    "noisy": noisy_rows,
-    "native": lambda options, tell: native_rows(options, tell, is_installed),
+    "noisy": lambda options, tell: compared_rows(NOISY_COMPARISONS, options, tell, is_installed),
+    "native": lambda options, tell: compared_rows(COMPARISONS, options, tell, is_installed),
     "growth": growth_rows,
     "memory": memory_rows,
     "scaling": scaling_rows,

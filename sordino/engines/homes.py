@@ -8,7 +8,17 @@ from pathlib import Path
 from typing import Any
 
 from sordino.engines.choice import Choice
-from sordino.engines.training import ended, first_state, limits_of, made_folder, may_be_released, model_digest, opened_for, taken_up
+from sordino.engines.training import (
+    created,
+    ended,
+    first_state,
+    limits_of,
+    made_folder,
+    may_be_released,
+    model_digest,
+    opened_for,
+    taken_up,
+)  # fmt: skip
 from sordino.federation.folder import RunFolder, State, now, protocol_digest
 from sordino.federation.loop import Charges, Keeping, Limits
 from sordino.federation.run import Run, Trained, as_arrays
@@ -52,7 +62,7 @@ class InMemory:
         return Trained(
             protocol=setup.protocol,
             status=status,
-            metrics=as_arrays(self.keeping.rows),
+            metrics=as_arrays(self.keeping.rows, Path("memory")),
             ledger=self.ledger.events,
             facts={**self._facts, "status": status, "ended": now()},
             state=setup.state(state.weights) if may_be_released(setup, state.round) else None,
@@ -102,7 +112,7 @@ class OnDisk:
             state, limits = first_state(setup), limits_of(setup, ())
             self._closing.enter_context(held(made_folder(self._path, setup.protocol)))
             sweep(self._path)
-            place = self._place = RunFolder.create(self._path, setup.protocol, facts, opened_for(setup))
+            place = self._place = created(self._path, setup, facts)
         place.cut_metrics(state.round)
         self.keeping, self.ledger = place, self._closing.enter_context(Ledger.resume(place.ledger_path))
         return state, limits

@@ -11,10 +11,10 @@ from pathlib import Path
 
 from sordino.engines.choice import checked_engine, choose
 from sordino.engines.homes import Home, InMemory, OnDisk
-from sordino.engines.native_engine import NativeEngine, at_once, pooled_uploads
+from sordino.engines.native_engine import NativeEngine, pooled_uploads
 from sordino.engines.shared import Shared
 from sordino.engines.torch_engine import TorchEngine, checked_device, worker_count
-from sordino.engines.training import checked_every, limits_of, run_facts
+from sordino.engines.training import limits_of, run_facts, scored_every
 from sordino.federation.data import Dataset
 from sordino.federation.loop import RoundMetrics, Training
 from sordino.federation.run import Trained
@@ -113,7 +113,7 @@ class Asked:
     def __post_init__(self) -> None:
         worker_count(self.workers, self.device)
         for plan in self.plans:
-            checked_every(self.evaluate_every, plan.rounds)
+            scored_every(self.evaluate_every, plan)
         if isinstance(self.data, Sequence) and not isinstance(self.data, str) and len(self.data) != len(self.plans):
             raise UserError(f"there are {len(self.plans)} protocols and {len(self.data)} data sets; there must be as many, or one for all.")
 
@@ -211,8 +211,8 @@ def begun(asked: Asked, shared: Shared, number: int) -> UnderWay | Trained:
             home.close()
             return over
         choice = choose(setup, home.engine(setup, asked.engine), asked.device, shared.kernel_for)
-        every = checked_every(asked.evaluate_every, plan.rounds)
-        facts = run_facts(setup, choice, worker_count(asked.workers, asked.device), asked.device, every)
+        every = scored_every(asked.evaluate_every, plan)
+        facts = run_facts(setup, choice, worker_count(asked.workers, asked.device), asked.device, every, keep=0)
         state, limits = home.enter(setup, choice, facts)
         note = partial(asked.on_round, number)
         training = Training(setup, home.keeping, home.ledger, state, limits=limits, evaluate_every=every, on_round=note)
@@ -235,7 +235,7 @@ def run_whole(one: UnderWay, model: ModelSource | None) -> Trained:
 def share_of_a_call(one: UnderWay, threads: int) -> float:
     """How much of one call of its kernel the clients of a training fill."""
     protocol, engine = one.training.setup.protocol, one.engine
-    most = at_once(engine.kernel, threads) if isinstance(engine, NativeEngine) else 1
+    most = engine.at_once(threads) if isinstance(engine, NativeEngine) else 1
     return max(1.0, protocol.participation.expected(clients=protocol.clients)) / most
 
 

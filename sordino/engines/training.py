@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import platform
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
@@ -22,6 +22,7 @@ from sordino.federation.randomness import GENERATOR
 from sordino.federation.run import Run
 from sordino.federation.setup import DataSource, ModelSource, Setup, prepare
 from sordino.federation.storage import held, write_whole, writing
+from sordino.federation.uploads import witness_of
 from sordino.privacy.caps import capped_rounds
 from sordino.privacy.certify import certify
 from sordino.privacy.ledger import Event, Ledger, Opened, RoundCharged
@@ -44,6 +45,7 @@ def train(
     workers: int | None = None,
     device: str = "cpu",
     evaluate_every: int | None = None,
+    keep_uploads: int = 0,
     on_start: Callable[[Setup, Path], None] = lambda setup, folder: None,
     on_round: Listener = lambda metrics: None,
 ) -> Run:
@@ -58,6 +60,7 @@ def train(
         workers: processes (torch) or threads (native) that train clients; by default one per core. The result does not depend on it.
         device: "cpu", "cuda" or "mps".
         evaluate_every: rounds between two scorings on the public test records; 0 for none; by default about 50 in a run.
+        keep_uploads: keep what the server receives in every so many rounds, and in the last, for attacks; 0 for never.
         on_start: called once, before the first round.
         on_round: called after every round.
 
@@ -73,17 +76,18 @@ def train(
         >>> run.status  # doctest: +SKIP
         'finished'
     """
-    every = checked_every(evaluate_every, protocol.rounds)
+    every = scored_every(evaluate_every, protocol)
+    checked_every("keep-uploads", keep_uploads)
     checked_device(device)
     checked_engine(engine)
     setup = prepare(protocol, data=data, model=model)
     limits = limits_of(setup, ())  # a budget that affords nothing is refused before anything is written
     choice = choose(setup, engine, device)
-    facts = run_facts(setup, choice, worker_count(workers, device), device, every)
+    facts = run_facts(setup, choice, worker_count(workers, device), device, every, keep_uploads)
     path = made_folder(folder, setup.protocol)
     with held(path):
         try:
-            place, state = RunFolder.create(path, setup.protocol, facts, opened_for(setup)), first_state(setup)
+            place, state = created(path, setup, facts), first_state(setup)
             return carry_on(setup, place, state, limits, choice, workers, device, on_start, on_round, model)
         except KeyboardInterrupt:
             discard_unstarted(path)
@@ -146,8 +150,12 @@ def carry_on(
     place.cut_metrics(state.round)
     with choice.start(setup, workers=workers, device=device) as engine, Ledger.resume(place.ledger_path) as ledger:
         on_start(setup, place.path)
-        every = place.facts()["evaluate_every"]
-        state, status = run_rounds(setup, engine, place, ledger, state, limits=limits, evaluate_every=every, on_round=on_round)
+        facts = place.facts()
+        every, keep = facts["evaluate_every"], facts.get("keep_uploads", 0)  # runs of earlier versions kept none
+        witness = witness_of(place.path, rounds=limits.rounds, every=keep, channel=setup.protocol.channel)
+        state, status = run_rounds(
+            setup, engine, place, ledger, state, limits=limits, evaluate_every=every, on_round=on_round, witness=witness
+        )
     return ended(setup, place, state, status, model)
 
 
@@ -165,6 +173,14 @@ def ended(setup: Setup, place: RunFolder, state: State, status: str, model: Mode
 def first_state(setup: Setup) -> State:
     """Before the first round."""
     return State(weights=setup.initial_weights(), round=0)
+
+
+def created(path: Path, setup: Setup, facts: Mapping[str, Any]) -> RunFolder:
+    """The folder of a new run, filled."""
+    place = RunFolder.create(path, setup.protocol, facts, opened_for(setup))
+    if setup.shares is not None:
+        place.keep_shares(setup.shares)
+    return place
 
 
 def opened_for(setup: Setup) -> Opened:
@@ -269,12 +285,15 @@ def made_folder(folder: str | Path | None, protocol: Protocol) -> Path:
     return Path(folder)
 
 
-def checked_every(every: int | None, rounds: int) -> int:
+def scored_every(every: int | None, protocol: Protocol) -> int:
     """Rounds between two scorings."""
-    if every is None:
-        return max(1, rounds // SCORINGS)
+    return max(1, protocol.rounds // SCORINGS) if every is None else checked_every("evaluate-every", every)
+
+
+def checked_every(key: str, every: int) -> int:
+    """Rounds between two scorings, or two rounds that are kept."""
     if isinstance(every, bool) or not isinstance(every, int) or every < 0:
-        raise InvalidValue("evaluate-every", every, "a whole number, 0 for never")
+        raise InvalidValue(key, every, "a whole number, 0 for never")
     return every
 
 
@@ -284,7 +303,7 @@ def own_version() -> str:
     return version("sordino")
 
 
-def run_facts(setup: Setup, choice: Choice, workers: int, device: str, every: int) -> dict[str, Any]:
+def run_facts(setup: Setup, choice: Choice, workers: int, device: str, every: int, keep: int) -> dict[str, Any]:
     """What run.json says at the start."""
     research = "seeded: for research, private only while the seed is secret"
     return {
@@ -301,6 +320,7 @@ def run_facts(setup: Setup, choice: Choice, workers: int, device: str, every: in
         "generator": GENERATOR,
         "noise": "fresh, from the operating system" if setup.protocol.noise.secure else research,
         "evaluate_every": every,
+        "keep_uploads": keep,
         "parameters": int(setup.initial_weights().size),
         "input_shape": list(setup.input_shape),
         "outputs": setup.outputs,

@@ -13,8 +13,9 @@ from typing import Protocol as Interface
 import numpy as np
 
 from sordino.federation.aggregation import aggregate, projected, upload_weights
+from sordino.federation.assignment import Upload
 from sordino.federation.channel import delivered
-from sordino.federation.client import Score, Upload
+from sordino.federation.client import Score
 from sordino.federation.companions import Companion, companion_of
 from sordino.federation.folder import State
 from sordino.federation.mechanisms import mean_deviation, server_noise
@@ -25,6 +26,7 @@ from sordino.federation.personal import Kept, given_to, remembered
 from sordino.federation.randomness import Purpose
 from sordino.federation.setup import Setup
 from sordino.federation.storage import writing
+from sordino.federation.uploads import Witness, unwitnessed
 from sordino.privacy.ledger import Event
 from sordino.protocol import Mean, ModeConnectivity, NoisySgd, Protocol
 
@@ -151,9 +153,11 @@ class Training:
         limits: Limits,
         evaluate_every: int,
         on_round: Callable[[RoundMetrics], None],
+        witness: Witness = unwitnessed,
     ) -> None:
         self.setup, self.state, self.status = setup, state, "unfinished"
         self._folder, self._ledger, self._limits, self._every, self._on_round = folder, ledger, limits, evaluate_every, on_round
+        self._witness = witness
         self._keeper = Keeper(folder, every_round=setup.protocol.noise.secure)
         self._attendance = Attendance(limits.caps, ledger.events, state.round)
         self._note_end()
@@ -181,7 +185,7 @@ class Training:
     def close(self, opened: Opening, uploads: Iterator[Upload], score: Callable[[np.ndarray], Score]) -> None:
         """End a round: its uploads become the next model, which is scored, noted and kept."""
         scored = is_evaluated(self.state.round, self._limits.rounds, self._every)
-        after, metrics = joined_round(self.setup, self.state, opened, uploads, score if scored else None)
+        after, metrics = joined_round(self.setup, self.state, opened, uploads, score if scored else None, self._witness)
         self._folder.append_metrics(asdict(metrics))
         self._on_round(metrics)
         if metrics.status == "diverged":
@@ -221,15 +225,21 @@ def run_rounds(
     limits: Limits,
     evaluate_every: int,
     on_round: Callable[[RoundMetrics], None],
+    witness: Witness = unwitnessed,
 ) -> tuple[State, str]:
     """Run the rounds that are left. Returns the last state and how the run ended: "finished", "diverged" or "budget"."""
-    training = Training(setup, folder, ledger, state, limits=limits, evaluate_every=evaluate_every, on_round=on_round)
+    training = Training(setup, folder, ledger, state, limits=limits, evaluate_every=evaluate_every, on_round=on_round, witness=witness)
     training.run(engine)
     return training.state, training.status
 
 
 def joined_round(
-    setup: Setup, state: State, opened: Opening, trained: Iterator[Upload], score: Callable[[np.ndarray], Score] | None
+    setup: Setup,
+    state: State,
+    opened: Opening,
+    trained: Iterator[Upload],
+    score: Callable[[np.ndarray], Score] | None,
+    witness: Witness = unwitnessed,
 ) -> tuple[State, RoundMetrics]:
     """What becomes of the uploads of a round: the next state, and what is recorded."""
     protocol, t, chosen, companion = setup.protocol, opened.round, opened.participants, opened.companion
@@ -237,7 +247,7 @@ def joined_round(
     tally = Tally()
     sent = tally.counted(companion.noted(trained), protocol)
     uploads = delivered(protocol.channel, sent, setup.draw_key.stream(Purpose.SHUFFLER, training=setup.training, round=t))
-    weights = next_model(setup, state.weights, uploads, chosen, round=t)
+    weights = next_model(setup, state.weights, witness(t, state.weights, chosen, uploads), chosen, round=t)
     # The new model is scored on public records.
     diverged = not bool(np.isfinite(weights).all())
     scored = score(weights) if score is not None and not diverged else None

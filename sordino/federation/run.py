@@ -145,12 +145,18 @@ class Run(Trained):
             UserError: there is no run, or its files are damaged.
         """
         place = RunFolder.existing(Path(folder))
-        facts = place.facts()
+        facts, protocol = place.facts(), place.protocol()
+        sizes = facts["sizes"]
+        whole = isinstance(sizes, list) and all(isinstance(size, int) and size > 0 for size in sizes)
+        if not whole or len(sizes) != protocol.clients:
+            raise UserError(
+                f"{place.path / 'run.json'} is damaged: its sizes are not the numbers of records of {protocol.clients} clients."
+            )
         return cls(
             folder=place.path,
-            protocol=place.protocol(),
+            protocol=protocol,
             status=facts["status"],
-            metrics=as_arrays(place.metrics()),
+            metrics=as_arrays(place.metrics(), place.path),
             ledger=read_ledger(place.ledger_path).events,
             facts=facts,
             state=read_state(place.path / "model.safetensors"),
@@ -173,10 +179,17 @@ class Run(Trained):
         return UserError(f"{self.folder} has no model yet: it is {self.status}. Finish it with `sordino resume {self.folder}`.")
 
 
-def as_arrays(rows: list[dict[str, Any]]) -> dict[str, np.ndarray]:
+def as_arrays(rows: list[dict[str, Any]], folder: Path) -> dict[str, np.ndarray]:
     """Rows of metrics as one array per metric; None becomes NaN."""
     names = [f.name for f in fields(RoundMetrics)]
-    return {name: np.array([np.nan if row[name] is None else row[name] for row in rows]) for name in names}
+    try:
+        found = {name: np.array([np.nan if row[name] is None else row[name] for row in rows]) for name in names}
+    except (KeyError, ValueError):
+        found = {}
+    kinds = {name: "U" if name == "status" else "iuf" for name in names}
+    if not found or any(array.ndim != 1 or (len(rows) > 0 and array.dtype.kind not in kinds[name]) for name, array in found.items()):
+        raise UserError(f"{folder / 'metrics.jsonl'} is damaged: a line lacks a metric, or has one that is no number.")
+    return found
 
 
 def read_state(path: Path) -> dict[str, torch.Tensor] | None:

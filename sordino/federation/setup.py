@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from sordino.federation.data import Dataset, digest, load_dataset, partition
+from sordino.federation.data import Dataset, Shares, digest, load_dataset, partition
 from sordino.federation.models import build_model, check_model
 from sordino.federation.models.bounded import BoundedLogistic
 from sordino.federation.models.flat import FlatModel
@@ -62,6 +62,7 @@ class Setup:
     draw_key: Key  # who takes part and which records a step draws: fresh where the noise is, or a repeated round would not be independent
     data_digest: str
     public: Tensors | None = None  # records of the server's own, for mode connectivity
+    shares: Shares | None = None  # who has what, where real data were shared out
     training: int = 0  # which of the trainings that share the keys this is; audits train many times
 
     @property
@@ -160,6 +161,7 @@ def prepare(
         draw_key=fresh,
         data_digest=shares_digest(found.digest, parts),
         public=public_records(protocol, dataset),
+        shares=Shares.of(dataset, parts),
     )
 
 

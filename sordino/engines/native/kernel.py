@@ -19,7 +19,12 @@ JOB = np.dtype(
         ("data", np.uintp),
         ("rule", np.uintp),
         ("start", np.uintp),
+        ("centre", np.uintp),
         ("result", np.uintp),
+        ("exact", np.uintp),
+        ("first", np.uintp),
+        ("second", np.uintp),
+        ("taken", np.int64),
         ("records", np.uintp),
         ("population", np.int64),
         ("rows", np.uintp),
@@ -44,6 +49,7 @@ class Optimiser(IntEnum):
     SGD = 0
     MOMENTUM = 1
     ADAM = 2
+    ADAGRAD = 3
 
 
 class _Rule(ctypes.Structure):
@@ -81,9 +87,9 @@ class _Records(ctypes.Structure):
 class StepRule:
     """The local steps of a client, as the kernel knows them.
 
-    A step clips the gradient of its batch, or of every example of it, adds `step_noise` times normals and the client's correction,
-    and moves; the pull to the start and weight decay stand outside the clip. Once the steps are done, `upload_noise` times normals is
-    added.
+    A step clips the gradient of its batch, or of every example of it, and adds `step_noise` times normals, the client's correction, the
+    pull to the job's centre and weight decay, all outside the clip. The optimiser moves by the sum. Once the steps are done,
+    `upload_noise` times normals is added.
 
     Example:
         >>> StepRule(rates=(0.1, 0.1), batch=32, clip=1.0).steps

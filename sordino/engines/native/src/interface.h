@@ -31,6 +31,9 @@ struct Handle {
 
 }  // namespace
 
+// As in library.py: a new number whenever a structure or a function changes.
+EXPORT int64_t sordino_version() { return 3; }
+
 EXPORT int64_t sordino_lanes() { return LANES; }
 
 // Which of the libraries this processor can run: 0 the portable one, 1 AVX2, 2 AVX-512.
