@@ -81,6 +81,9 @@ class Setup:
     def _flat(self) -> FlatModel:
         return FlatModel(self.module)
 
+    def __getstate__(self) -> dict[str, object]:
+        return {name: value for name, value in self.__dict__.items() if name != "_flat"}  # each process makes its own
+
     def initial_weights(self) -> np.ndarray:
         """The model before the first round, as one vector."""
         return self._flat.weights.numpy().copy()
