@@ -35,6 +35,11 @@ class Trained:
         state: the tensors of the last model; None where it may not be released.
         source: the model, if it was handed over in Python.
         clients: what clients have kept for themselves, where they keep models.
+
+    Example:
+        >>> trained = train_many([protocol], data="digits", model="mlp")[0]  # doctest: +SKIP
+        >>> trained.engine, trained.status  # doctest: +SKIP
+        ('native', 'finished')
     """
 
     protocol: Protocol
