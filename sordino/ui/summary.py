@@ -17,23 +17,9 @@ from sordino.privacy.sizes import size_of
 from sordino.protocol import Custom, NoisySgd, Protocol
 from sordino.ui.console import duration, facts_table, percent
 from sordino.ui.prices import headline, privacy_lines
+from sordino.ui.words import described
 
-RULES = {
-    "fedavg": "Noisy-FedAvg",
-    "fedprox": "Noisy-FedProx",
-    "scaffold": "Noisy-SCAFFOLD",
-    "clipped-glm": "clipped logistic regression",
-    "noisy-sgd": "noisy SGD",
-}
 BARS = "▁▂▃▄▅▆▇█"
-
-
-def described(protocol: Protocol) -> str:
-    """A protocol in one line."""
-    rule = RULES[protocol.local.tag]
-    model = protocol.model.name if protocol.model is not None else "?"
-    data = protocol.data.name if protocol.data is not None else "?"
-    return f"{model} on {data}, {protocol.clients} clients, {protocol.rounds} rounds of {rule}"
 
 
 def summary(run: Run) -> Panel:
