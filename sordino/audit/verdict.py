@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from sordino.audit.bounds import CONFIDENCE, FIRM, Limits, Scores, expected_bound, gaussian_like, measured, most_shown, upper_limit
@@ -47,6 +47,7 @@ class Finding:
         most: the largest mu that so many trainings could have shown.
         verdict: on the certified bound.
         claims: verdicts on published or given claims.
+        tests: the upper limits of the two error rates of the tests that gave the two numbers, where error rates were counted.
         residuals: what the noise was found to be, where it was looked at.
         description: the two data sets, in words.
 
@@ -68,6 +69,7 @@ class Finding:
     description: str
     confidence: float = CONFIDENCE
     claims: tuple[JudgedClaim, ...] = ()
+    tests: tuple[Limits, ...] = ()
     residuals: ResidualReport | None = field(default=None, repr=False)
 
     @property
@@ -101,6 +103,7 @@ class Finding:
             "tightness": self.tightness,
             "most": self.most,
             "pair": self.description,
+            "tests": [asdict(limits) for limits in self.tests],
             "residuals": None if self.residuals is None else residuals_document(self.residuals),
         }
 
@@ -116,15 +119,17 @@ def judged(
 ) -> Finding:
     """Turn scores into bounds and verdicts; "refuted" is said at 99.99 % only, by the test best for mu or the one best for epsilon."""
     firm = [measured(scores, goal, FIRM, delta) for goal in ("mu", "epsilon")]
+    for_mu, for_epsilon = measured(scores, "mu"), measured(scores, "epsilon", delta=delta)
     return Finding(
         certified=certified,
-        mu_lower=measured(scores, "mu").mu,
-        epsilon_lower=measured(scores, "epsilon", delta=delta).epsilon(delta),
+        mu_lower=for_mu.mu,
+        epsilon_lower=for_epsilon.epsilon(delta),
         delta=delta,
         trainings=scores.trainings,
         most=most_shown(scores.trainings),
         verdict=verdict_on_bound(firm, certified, scores.trainings),
         claims=tuple(JudgedClaim(claim=claim, verdict=verdict_on(claim, firm, certified, scores.trainings)) for claim in claims),
+        tests=(for_mu, for_epsilon),
         residuals=residuals,
         description=description,
     )

@@ -90,6 +90,8 @@ def show(finding: Finding, *, json: bool, folder: str | None = None) -> None:
 
 def finding_table(finding: Finding) -> Table:
     """What was measured, what is certified, what others claimed."""
+    from sordino.privacy.guarantee import rounded_down
+
     certified, delta, table = finding.certified, finding.delta, Table()
     for column, justify in (("", "left"), ("mu", "right"), ("epsilon", "right"), ("verdict", "left")):
         table.add_column(column, justify=justify)  # type: ignore[arg-type]
@@ -105,6 +107,8 @@ def finding_table(finding: Finding) -> Table:
 
 def remarks(finding: Finding) -> list[str]:
     """What must be read with the numbers."""
+    from sordino.privacy.guarantee import rounded_down
+
     tight, promised = finding.tightness, finding.certified.mu
     sample = f"; {finding.trainings:,} trainings on each side judged it, as many chose the test" if finding.trainings > 1 else ""
     said = [f"Game: {finding.description}{sample}."]
@@ -166,20 +170,6 @@ def number(value: float) -> str:
     from sordino.privacy.guarantee import rounded_up
 
     return "no limit" if math.isinf(value) else rounded_up(value)
-
-
-def rounded_down(value: float, digits: int = 3) -> str:
-    """A lower bound for people, never above the true one.
-
-    Example:
-        >>> rounded_down(4.3799), rounded_down(0.0), rounded_down(123.9)
-        ('4.37', '0', '123')
-    """
-    if value == 0 or not math.isfinite(value):
-        return "0" if value == 0 else str(value)
-    step = 10.0 ** (math.floor(math.log10(abs(value))) - digits + 1)
-    down = math.floor(value / step * (1 + 1e-12)) * step
-    return f"{down:.{digits}g}" if down < 10**digits else f"{down:.0f}"
 
 
 def given_claims(texts: list[str], view: View, unit: str) -> tuple[Claim, ...]:

@@ -74,11 +74,11 @@ def privacy_lines(run: Run) -> list[str]:
     view, unit, delta = headline(run.protocol)
     if view not in views_of(run) and view == View.FINAL:
         view = View.ROUNDS
-    main = certify(run.protocol, view, unit, delta=delta, rounds=run.rounds_paid, sizes=run.sizes)
+    main = run.guarantee(view, unit, delta=delta)
     others = []
     for other in views_of(run):
         if other != view:
-            epsilon = certify(run.protocol, other, unit, delta=delta, rounds=run.rounds_paid, sizes=run.sizes).epsilon(delta)
+            epsilon = run.guarantee(other, unit, delta=delta).epsilon(delta)
             others.append(f"{other} {'no limit' if math.isinf(epsilon) else rounded_up(epsilon)}")
     return [main.sentence(delta), "Epsilon in the other views: " + ", ".join(others) + "."]
 

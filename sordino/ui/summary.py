@@ -11,6 +11,8 @@ from rich.table import Table
 from rich.text import Text
 
 from sordino.federation.run import Run
+from sordino.federation.setup import Setup
+from sordino.federation.uploads import is_kept
 from sordino.privacy.certify import certify
 from sordino.privacy.guarantee import rounded_up
 from sordino.privacy.sizes import size_of
@@ -22,6 +24,28 @@ from sordino.ui.words import described
 BARS = "▁▂▃▄▅▆▇█"
 
 
+<<<<<<< HEAD
+=======
+def described(protocol: Protocol) -> str:
+    """A protocol in one line."""
+    rule = RULES[protocol.local.tag]
+    model = protocol.model.name if protocol.model is not None else "?"
+    data = protocol.data.name if protocol.data is not None else "?"
+    return f"{model} on {data}, {protocol.clients} clients, {protocol.rounds} rounds of {rule}"
+
+
+def kept_lines(setup: Setup, every: int) -> list[str]:
+    """How much space kept uploads will take, where they are kept."""
+    if every == 0:
+        return []
+    plan = setup.protocol
+    rounds = sum(is_kept(t, plan.rounds, every) for t in range(plan.rounds))
+    vectors = rounds * (1 + plan.participation.expected(clients=plan.clients))
+    size = vectors * setup.initial_weights().nbytes
+    return [f"Uploads are kept, of {rounds} rounds: about {size / 1e6:,.0f} MB. They are what the server sees; keep them as secret."]
+
+
+>>>>>>> main
 def summary(run: Run) -> Panel:
     """The closing panel of a training."""
     rows = [

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sordino.protocol import Protocol
+from sordino.protocol import Protocol, UserError
 from sordino.ui.arguments import Device, File, Json, Sets, Workers
 from sordino.ui.audit import resume_audit
 from sordino.ui.console import Stopped, facts_table, messages, percent, print_json, results
@@ -28,17 +28,21 @@ def train(
     workers: Workers = None,
     device: Device = "cpu",
     evaluate_every: Annotated[int | None, typer.Option(help="Rounds between two scorings; 0 for none.")] = None,
+    keep_uploads: Annotated[bool, typer.Option("--keep-uploads", help="Keep what the server receives, for `sordino attack`.")] = False,
+    keep_every: Annotated[int | None, typer.Option(min=1, help="With --keep-uploads: of every so many rounds only, and the last.")] = None,
     json: Json = False,
 ) -> None:
     """Train a federation and keep the run in a folder."""
     from sordino.ui.summary import as_document, mean_and_spread, repeats_table, summary
 
-    plan = protocol_from(protocol, sets)
+    if keep_every is not None and not keep_uploads:
+        raise UserError("--keep-every without --keep-uploads: nothing is kept. Add --keep-uploads.")
+    plan, keep = protocol_from(protocol, sets), (keep_every or 1) if keep_uploads else 0
     runs = []
     for repeat in range(repeats):
         seeded = plan if repeats == 1 else replace(plan, seed=(plan.seed or 0) + repeat)
         place = out if out is None or repeats == 1 else out / f"seed-{seeded.seed}"
-        runs.append(trained(seeded, place, engine, workers, device, evaluate_every))
+        runs.append(trained(seeded, place, engine, workers, device, evaluate_every, keep))
         if not json and repeats == 1:
             results.print(summary(runs[-1]))
     if repeats > 1 and not json:
@@ -48,13 +52,14 @@ def train(
     raise_if_out_of_budget(runs)
 
 
-def trained(protocol: Protocol, out: Path | None, engine: str, workers: int | None, device: str, every: int | None) -> Run:
+def trained(protocol: Protocol, out: Path | None, engine: str, workers: int | None, device: str, every: int | None, keep: int = 0) -> Run:
     """Train with the live display; after Ctrl-C say how to go on."""
     from sordino.engines import train
     from sordino.federation.folder import RunFolder
     from sordino.federation.setup import Setup
     from sordino.ui.prices import cap_lines, spent_after
     from sordino.ui.progress import TrainingProgress
+    from sordino.ui.summary import kept_lines
     from sordino.ui.words import described
 
     where: list[Path] = []
@@ -66,7 +71,7 @@ def trained(protocol: Protocol, out: Path | None, engine: str, workers: int | No
             facts = RunFolder(folder).facts()
             if engine == "auto" and facts["engine"] != "native":
                 say_once(f"Engine: {facts['engine']}; {facts['engine_reason']}.")
-            for line in cap_lines(setup.protocol, setup.sizes.tolist()):
+            for line in (*cap_lines(setup.protocol, setup.sizes.tolist()), *kept_lines(setup, keep)):
                 messages.print(line, soft_wrap=True)
             plan, sizes = setup.protocol, setup.sizes.tolist()
             progress.start(rounds=plan.rounds, done=0, spent=lambda rounds: spent_after(plan, range(rounds), sizes))
@@ -79,6 +84,7 @@ def trained(protocol: Protocol, out: Path | None, engine: str, workers: int | No
                 workers=workers,
                 device=device,
                 evaluate_every=every,
+                keep_uploads=keep,
                 on_start=start,
                 on_round=progress.advance,
             )

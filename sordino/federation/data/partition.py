@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from sordino.federation.data.dataset import Dataset
@@ -164,3 +166,22 @@ def label_counts(dataset: Dataset, parts: Parts) -> np.ndarray:
     if dataset.classes is None:
         return np.array([[len(part)] for part in parts], dtype=np.int64)
     return np.stack([np.bincount(dataset.y_train[part], minlength=dataset.outputs) for part in parts])
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Shares:
+    """Who has what: how many training records of each label every client has; `classes` is None for a regression.
+
+    Example:
+        >>> from sordino.federation.data import load_dataset
+        >>> Shares.of(load_dataset("digits"), (np.arange(5), np.arange(5, 9))).counts.shape
+        (2, 10)
+    """
+
+    counts: np.ndarray
+    classes: tuple[str, ...] | None
+
+    @classmethod
+    def of(cls, dataset: Dataset, parts: Parts) -> Shares:
+        """The shares of a partition."""
+        return cls(counts=label_counts(dataset, parts), classes=dataset.classes)
