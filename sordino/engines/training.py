@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import platform
+import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from importlib.metadata import version
@@ -44,6 +45,7 @@ def train(
     workers: int | None = None,
     device: str = "cpu",
     evaluate_every: int | None = None,
+    report: bool = True,
     on_start: Callable[[Setup, Path], None] = lambda setup, folder: None,
     on_round: Listener = lambda metrics: None,
 ) -> Run:
@@ -58,6 +60,7 @@ def train(
         workers: processes (torch) or threads (native) that train clients; by default one per core. The result does not depend on it.
         device: "cpu", "cuda" or "mps".
         evaluate_every: rounds between two scorings on the public test records; 0 for none; by default about 50 in a run.
+        report: whether report.html is written at the end, which takes a few seconds.
         on_start: called once, before the first round.
         on_round: called after every round.
 
@@ -89,10 +92,13 @@ def train(
             if setup.shares is not None:
                 place.keep_shares(setup.shares)
             state = State(weights=setup.initial_weights(), round=0)
-            return carry_on(setup, place, state, limits, choice, workers, device, on_start, on_round, model)
+            finished = carry_on(setup, place, state, limits, choice, workers, device, on_start, on_round, model)
         except KeyboardInterrupt:
             discard_unstarted(path)
             raise
+    if report:
+        reported(finished)
+    return finished
 
 
 def resume(
@@ -102,6 +108,7 @@ def resume(
     model: ModelSource | None = None,
     workers: int | None = None,
     device: str = "cpu",
+    report: bool = True,
     on_start: Callable[[Setup, Path], None] = lambda setup, folder: None,
     on_round: Listener = lambda metrics: None,
     on_message: Callable[[str], None] = lambda text: None,
@@ -125,7 +132,17 @@ def resume(
         refuse_changed(place, setup, state, choice, device)
         recover_cut_line(setup, place, state)
         limits = limits_of(setup, read_ledger(place.ledger_path).events, state.round)
-        return carry_on(setup, place, state, limits, choice, workers, device, on_start, on_round, model)
+        finished = carry_on(setup, place, state, limits, choice, workers, device, on_start, on_round, model)
+    if report:
+        reported(finished)
+    return finished
+
+
+def reported(run: Run) -> None:
+    """Write the report of a run; what goes wrong with it is a warning."""
+    from sordino.report.writing import at_the_end
+
+    at_the_end(run, lambda text: warnings.warn(text, stacklevel=4))
 
 
 def carry_on(

@@ -33,7 +33,6 @@ from sordino.privacy.ledger import read as read_ledger
 from sordino.protocol import Protocol, UserError, dumps, loads
 from sordino.protocol.documents import plain
 
-
 FACTS = {"status", "sizes", "engine", "noise", "parameters", "workers"}  # what every run.json says, and more
 
 

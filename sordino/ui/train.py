@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sordino.protocol import Protocol
+from sordino.report.formats import percent
 from sordino.ui.arguments import Device, File, Json, Sets, Workers
 from sordino.ui.audit import resume_audit
-from sordino.ui.console import Stopped, facts_table, messages, percent, print_json, results
+from sordino.ui.console import Stopped, facts_table, messages, print_json, results
 from sordino.ui.sources import protocol_from
 
 if TYPE_CHECKING:
@@ -31,7 +32,8 @@ def train(
     json: Json = False,
 ) -> None:
     """Train a federation and keep the run in a folder."""
-    from sordino.ui.summary import as_document, mean_and_spread, repeats_table, summary
+    from sordino.report.story import as_document
+    from sordino.ui.summary import mean_and_spread, repeats_table, summary
 
     plan = protocol_from(protocol, sets)
     runs = []
@@ -39,6 +41,7 @@ def train(
         seeded = plan if repeats == 1 else replace(plan, seed=(plan.seed or 0) + repeat)
         place = out if out is None or repeats == 1 else out / f"seed-{seeded.seed}"
         runs.append(trained(seeded, place, engine, workers, device, evaluate_every))
+        report_on(runs[-1])
         if not json and repeats == 1:
             results.print(summary(runs[-1]))
     if repeats > 1 and not json:
@@ -53,9 +56,9 @@ def trained(protocol: Protocol, out: Path | None, engine: str, workers: int | No
     from sordino.engines import train
     from sordino.federation.folder import RunFolder
     from sordino.federation.setup import Setup
+    from sordino.report.words import described
     from sordino.ui.prices import cap_lines, spent_after
     from sordino.ui.progress import TrainingProgress
-    from sordino.ui.summary import described
 
     where: list[Path] = []
     with TrainingProgress() as progress:
@@ -79,11 +82,20 @@ def trained(protocol: Protocol, out: Path | None, engine: str, workers: int | No
                 workers=workers,
                 device=device,
                 evaluate_every=every,
+                report=False,  # written once the display is gone
                 on_start=start,
                 on_round=progress.advance,
             )
         except KeyboardInterrupt:
             raise Stopped(where[0] if where and where[0].exists() else None) from None
+
+
+def report_on(run: Run) -> None:
+    """Write the report of a run that has ended."""
+    from sordino.report.writing import at_the_end
+
+    with messages.status("writing the report"):
+        at_the_end(run, lambda text: messages.print(text, soft_wrap=True))
 
 
 @functools.cache
@@ -107,9 +119,10 @@ def resume(
     from sordino.federation.setup import Setup
     from sordino.privacy.ledger import read as read_ledger
     from sordino.privacy.spending import repeated_rounds
+    from sordino.report.story import as_document
     from sordino.ui.prices import spent_after
     from sordino.ui.progress import TrainingProgress
-    from sordino.ui.summary import as_document, summary
+    from sordino.ui.summary import summary
 
     with TrainingProgress() as progress:
 
@@ -123,10 +136,17 @@ def resume(
 
         try:
             finished = resume(
-                run, workers=workers, device=device, on_start=start, on_round=progress.advance, on_message=lambda text: messages.print(text)
+                run,
+                workers=workers,
+                device=device,
+                report=False,
+                on_start=start,
+                on_round=progress.advance,
+                on_message=lambda text: messages.print(text),
             )
         except KeyboardInterrupt:
             raise Stopped(run) from None
+    report_on(finished)
     if json:
         print_json(as_document(finished))
     else:
