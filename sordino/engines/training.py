@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import platform
+import shutil
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -188,7 +189,7 @@ def discard_unstarted(path: Path) -> None:
     if ledger.exists() and b'"event":"round"' in ledger.read_bytes():
         return
     for entry in path.iterdir():
-        entry.unlink()
+        shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
     with suppress(OSError):
         path.rmdir()
 

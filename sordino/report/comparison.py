@@ -12,12 +12,13 @@ import numpy as np
 from sordino.federation.run import Run
 from sordino.privacy.curves import composed
 from sordino.protocol import UserError, View, dumps
+from sordino.protocol.documents import flattened
 from sordino.protocol.file import parse
-from sordino.report.drawing import MOST_POINTS, Picture, figure, label, legend, picture, some, style, thinned
+from sordino.report.drawing import MOST_POINTS, Picture, figure, label, legend, picture, some, style, thinned, whole_numbers
 from sordino.report.formats import at_least, at_most, measure, of_a_hundred, percent
 from sordino.report.page import ADJACENCY, rendered
 from sordino.report.promises import Asked, headline_of, views_of
-from sordino.report.story import ALPHAS, Story, last_scores, scored_rounds, story_document, told
+from sordino.report.story import ALPHAS, FIVE, Story, last_scores, scored_rounds, story_document, told
 from sordino.report.words import who
 
 MOST_RUNS = 24
@@ -51,10 +52,9 @@ def comparison_page(stories: Sequence[Story]) -> str:
     """The comparison, as one HTML file."""
     view, unit, delta = stories[0].headline
     names = told_apart([story.name for story in stories])
-    epsilon, summed = together(stories)
     return rendered(
         "comparison.html",
-        {"report": 1, "runs": [story_document(story) for story in stories], "together": {"epsilon": epsilon, "text": summed}},
+        comparison_document(stories),
         count=len(stories),
         who=who(view),
         asked=f"view {view}, unit {unit}, δ = {delta:g}",
@@ -62,12 +62,18 @@ def comparison_page(stories: Sequence[Story]) -> str:
         rows=[run_row(story, name) for story, name in zip(stories, names, strict=True)],
         figures=[one for one in (accuracy_figure(stories, names), learning_figure(stories, names), spent_figure(stories, names),
                                  tradeoff_figure(stories, names)) if one is not None],
-        together=summed,
+        together=together(stories)[1],
         differences=differences(stories),
         names=names,
         folders=[str(story.run.folder) for story in stories],
         adjacency=ADJACENCY[stories[0].main.adjacency],
     )  # fmt: skip
+
+
+def comparison_document(stories: Sequence[Story]) -> dict[str, Any]:
+    """What the page's machine-readable block says."""
+    epsilon, text = together(stories)
+    return {"report": 1, "runs": [story_document(story) for story in stories], "together": {"epsilon": epsilon, "text": text}}
 
 
 def told_apart(names: Sequence[str]) -> list[str]:
@@ -132,22 +138,6 @@ def differences(stories: Sequence[Story]) -> list[tuple[str, ...]]:
     return [row for row in rows if len(set(row[1:])) > 1][:60]
 
 
-def flattened(value: Any, path: str = "") -> dict[str, str]:
-    """Nested tables as one, with dotted keys.
-
-    Example:
-        >>> flattened({"noise": {"sigma": 0.1}, "seed": 7})
-        {'noise.sigma': '0.1', 'seed': '7'}
-    """
-    if isinstance(value, dict):
-        return {
-            key: text for name, inner in value.items() for key, text in flattened(inner, f"{path}.{name}" if path else str(name)).items()
-        }
-    if isinstance(value, list):
-        return {path: f"{len(value)} entries"} if len(str(value)) > 60 else {path: str(value)}
-    return {path: str(value)}
-
-
 def accuracy_figure(stories: Sequence[Story], names: Sequence[str]) -> Picture | None:
     """Accuracy, or loss where there is none, against epsilon: what privacy costs."""
     delta = stories[0].headline[2]
@@ -187,7 +177,8 @@ def learning_figure(stories: Sequence[Story], names: Sequence[str]) -> Picture |
         places = scored_rounds(story.run)
         lines[name] = (story.run.metrics["round"][places] + 1, scale * story.run.metrics[metric][places].astype(float))
     axis = "accuracy, %" if metric == "accuracy" else "loss"
-    return lines_figure("learning", "What the models learned", lines, "round", axis)
+    ends = {name: measure(float(ys[-1])) for name, (_, ys) in lines.items() if len(ys) > 0}
+    return lines_figure("learning", "What the models learned", lines, "round", axis, f"{axis} on test records, at the end: {listed(ends)}.")
 
 
 def spent_figure(stories: Sequence[Story], names: Sequence[str]) -> Picture | None:
@@ -197,16 +188,28 @@ def spent_figure(stories: Sequence[Story], names: Sequence[str]) -> Picture | No
         for story, name in zip(stories, names, strict=True)
         if story.spent.epsilons and math.isfinite(story.spent.epsilons[-1])
     }
-    return lines_figure("spent", "Privacy spent, round by round", lines, "rounds paid for", f"ε at δ = {stories[0].headline[2]:g}")
+    ends = listed({name: at_most(float(epsilons[-1])) for name, (_, epsilons) in lines.items()})
+    axis = f"ε at δ = {stories[0].headline[2]:g}"
+    return lines_figure("spent", "Privacy spent, round by round", lines, "rounds paid for", axis, f"ε at the end, at most: {ends}.")
 
 
 def tradeoff_figure(stories: Sequence[Story], names: Sequence[str]) -> Picture | None:
     """The trade-off curves in the common view."""
     lines = {name: (ALPHAS, next(iter(story.curves.values()))) for story, name in zip(stories, names, strict=True)}
-    return lines_figure("tradeoff", "How well anyone can tell", lines, "false alarms", "misses, at least")
+    missed = listed({name: str(math.floor(100 * betas[FIVE])) for name, (_, betas) in lines.items()})
+    text = f"Of 100 data sets with the record, a test that accuses 5 of 100 innocent ones misses at least: {missed}."
+    return lines_figure("tradeoff", "How well anyone can tell", lines, "false alarms", "misses, at least", text)
 
 
-def lines_figure(name: str, title: str, lines: dict[str, tuple[np.ndarray, np.ndarray]], x_label: str, y_label: str) -> Picture | None:
+def listed(values: dict[str, str]) -> str:
+    """Names with their values, in a line."""
+    return "; ".join(f"{name} {value}" for name, value in values.items())
+
+
+Lines = dict[str, tuple[np.ndarray, np.ndarray]]
+
+
+def lines_figure(name: str, title: str, lines: Lines, x_label: str, y_label: str, description: str) -> Picture | None:
     """One line for every run."""
     lines = {run: (xs, ys) for run, (xs, ys) in lines.items() if len(xs) > 0}
     if not lines:
@@ -219,7 +222,7 @@ def lines_figure(name: str, title: str, lines: dict[str, tuple[np.ndarray, np.nd
         rows += [(run, measure(float(xs[at])), measure(float(ys[at]))) for at in thinned(len(xs), 8).tolist()]
     axes.set(xlabel=x_label, ylabel=y_label)
     axes.set_ylim(bottom=min(0.0, min(float(np.nanmin(ys)) for _, ys in lines.values())))
+    if "round" in x_label:
+        whole_numbers(axes)
     legend(axes)
-    ends = "; ".join(f"{run}: {measure(float(ys[-1]))}" for run, (_, ys) in lines.items())
-    description = f"{y_label} against {x_label}. At the end: {ends}."
     return picture(drawn, name=name, title=title, description=description, columns=("run", x_label, y_label), rows=some(rows, 80))

@@ -76,6 +76,13 @@ def calm(axes: Axes) -> None:
         label.set(color=COLOURS["muted"], fontsize=9.5)
 
 
+def whole_numbers(axes: Axes) -> None:
+    """Whole numbers along the bottom, such as rounds."""
+    from matplotlib.ticker import MaxNLocator
+
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=8, integer=True))
+
+
 def legend(axes: Axes, **options: Any) -> None:
     """A legend without a box."""
     axes.legend(frameon=False, fontsize=9, labelcolor=COLOURS["ink"], **options)

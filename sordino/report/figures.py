@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from sordino.protocol import View
-from sordino.report.drawing import COLOURS, MOST_POINTS, Picture, figure, label, legend, picture, some, style, thinned
+from sordino.report.drawing import COLOURS, MOST_POINTS, Picture, figure, label, legend, picture, some, style, thinned, whole_numbers
 from sordino.report.evidence import Plot
 from sordino.report.formats import at_least, at_most, measure, percent
 from sordino.report.promises import client_view
-from sordino.report.story import ALPHAS, Story, scored_rounds
+from sordino.report.story import ALPHAS, FIVE, Story, scored_rounds
 from sordino.report.words import who
 
 if TYPE_CHECKING:
@@ -39,6 +39,8 @@ def figures(story: Story) -> dict[str, Picture | None]:
 
 def views_figure(story: Story) -> Picture:
     """Epsilon of every view, about a record and about a client, and what audits measured."""
+    from matplotlib.ticker import LogLocator
+
     _, unit, delta = story.headline
     views = [guarantee.view for guarantee in story.guarantees[unit]]
     drawn, axes = figure(1.6 + 0.34 * len(views))
@@ -57,8 +59,9 @@ def views_figure(story: Story) -> Picture:
         axes.axvline(
             budget.epsilon, color=COLOURS["muted"], linestyle="--", linewidth=1, label=f"budget {budget.epsilon:g} ({budget.view})"
         )
-    axes.set(xscale="log", xlabel=f"ε at δ = {delta:g} (fewer is more private)", ylim=(len(views) - 0.5, -0.5))
+    axes.set(xscale="log", xlabel=f"ε at δ = {delta:g} (smaller is more private)", ylim=(len(views) - 0.5, -0.5))
     axes.set_yticks(range(len(views)), [str(view) for view in views])
+    axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if narrow(axes.get_xlim()) else (1.0,), numticks=7))
     axes.xaxis.set_major_formatter(lambda value, _: "no limit" if value >= FAR else f"{value:g}")
     axes.xaxis.set_minor_formatter(lambda value, _: "")
     legend(axes, loc="lower center", bbox_to_anchor=(0.45, 1.0), ncols=2, borderaxespad=0.2, handletextpad=0.3, columnspacing=1.2)
@@ -73,6 +76,11 @@ def views_figure(story: Story) -> Picture:
         columns=("view", "who", "ε, one record", "ε, one client", "measured, at least"),
         rows=rows,
     )
+
+
+def narrow(limits: tuple[float, float]) -> bool:
+    """Whether a logarithmic axis spans so little that powers of ten alone would leave it bare."""
+    return limits[1] < 100 * limits[0]
 
 
 def measured_in(audit: object, views: Sequence[View]) -> bool:
@@ -112,7 +120,7 @@ def tradeoff_figure(story: Story) -> Picture:
     rows = [(f"{ALPHAS[at]:.2g}", *(f"{math.floor(1000 * betas[at]) / 1000:.3f}" for betas in curves.values())) for at in places]
     for audit, (alarms, misses) in points:
         rows.append((f"{alarms:.2g}", f"{misses:.3f} reached in the audit of {audit.view}", *[""] * (len(curves) - 1)))
-    at = next(iter(curves.values()))[int(np.flatnonzero(ALPHAS == 0.05)[0])]
+    at = next(iter(curves.values()))[FIVE]
     return picture(
         drawn,
         name="tradeoff",
@@ -137,6 +145,7 @@ def spent_figure(story: Story) -> Picture | None:
     axes.set(
         xlabel="rounds paid for", ylabel=f"ε at δ = {delta:g}", ylim=(0, 1.12 * max(*epsilons, budget.epsilon if budget is not None else 0))
     )
+    whole_numbers(axes)
     legend(axes, loc="lower right")
     kept = f" The budget of {budget.epsilon:g} was not passed." if budget is not None else ""
     return picture(
@@ -166,6 +175,7 @@ def learning_figure(story: Story) -> Picture | None:
     below.plot(rounds + 1, loss, linewidth=1.8, **style(1))
     below.set(xlabel="round", ylabel="loss")
     below.set_ylim(bottom=min(0.0, float(loss.min())))
+    whole_numbers(below)
     score = f"accuracy {percent(float(accuracy[-1]))}, " if classified else ""
     rows = [
         (f"{int(t) + 1:,}", *([percent(float(right))] if classified else []), measure(float(wrong)))
@@ -204,7 +214,7 @@ def clients_figure(story: Story) -> Picture | None:
         axes.scatter(*zip(*own, strict=True), marker="_", s=70, linewidths=2, color=COLOURS["orange"], label="its own budget")
     axes.set(xlabel="clients, who spent most first", ylabel="ε, given who took part")
     axes.set_ylim(bottom=0)
-    axes.xaxis.get_major_locator().set_params(integer=True)
+    whole_numbers(axes)
     legend(axes, loc="lower left")
     most, least = priced[0], priced[-1]
     left = f" {len(rows) - len(priced)} clients were not priced: it would take long." if len(priced) < len(rows) else ""
@@ -221,7 +231,7 @@ def clients_figure(story: Story) -> Picture | None:
     return picture(
         drawn,
         name="clients",
-        title="Client by client",
+        title="What each client has spent",
         description=f"In the view {view}, given who took part: client {most.client} has spent the most, ε = {at_most(most.epsilon)} in "
         f"{most.rounds:,} rounds, client {least.client} the least, {at_most(least.epsilon)} in {least.rounds:,}.{left}",
         columns=("client", "records", "rounds", "ε, at most", "own budget"),

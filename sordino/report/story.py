@@ -33,6 +33,7 @@ from sordino.report.promises import (
 ALPHAS = np.concatenate(
     [np.geomspace(1e-4, 0.04, 11), [0.05], np.linspace(0.07, 1, 40)]
 )  # false positive rates at which trade-offs are drawn
+FIVE = 11  # the place of 5 % among them
 MOST_CLIENTS = 500  # rows of clients in the machine-readable block
 MOST_CELLS = 5000  # numbers of the partition in it
 
@@ -125,9 +126,11 @@ def tested(guarantees: list[Guarantee], first: View, delta: float) -> Iterator[t
 def best_guess(guarantee: Guarantee) -> float:
     """How often the best attacker is right, at most, about which of two neighbouring data sets was used, both being equally likely.
 
-    It errs with probability min (alpha + beta(alpha)) / 2 = (1 - delta(0)) / 2.
+    It errs with probability min (alpha + beta(alpha)) / 2. By the two supporting lines of an epsilon, beta is at least what makes that
+    (1 - delta) / (1 + e^epsilon); the largest of a few is taken. For a curve that is exact at 0 that one is the largest.
     """
-    return (1 + min(1.0, guarantee.delta(0.0))) / 2
+    epsilons = np.array([0.0, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0])
+    return float(np.min(1 - (1 - guarantee.curve.deltas(epsilons)) / (1 + np.exp(epsilons))))
 
 
 def as_document(run: Run) -> dict[str, Any]:

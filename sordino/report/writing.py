@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from sordino.federation.run import Run
-    from sordino.report.story import Story
 
 PAGE = "report.html"
 
@@ -30,16 +29,19 @@ def write_report(source: str | Path | Run, target: Path | None = None) -> Path:
     return written(run_page(story), target if target is not None else story.run.folder / PAGE)
 
 
-def write_comparison(stories: Sequence[Story], target: Path) -> Path:
-    """Write the page that shows several runs side by side; `told_alike` tells their stories.
+def write_comparison(sources: Sequence[str | Path], target: Path = Path("comparison.html")) -> Path:
+    """Write a page that shows several runs side by side.
+
+    Raises:
+        UserError: fewer than two runs, one of them is damaged, or the page cannot be written.
 
     Example:
-        >>> write_comparison(told_alike(["runs/digits-1", "runs/digits-2"]), Path("comparison.html"))  # doctest: +SKIP
+        >>> write_comparison(["runs/digits-1", "runs/digits-2"])  # doctest: +SKIP
         PosixPath('comparison.html')
     """
-    from sordino.report.comparison import comparison_page
+    from sordino.report.comparison import comparison_page, told_alike
 
-    return written(comparison_page(stories), target)
+    return written(comparison_page(told_alike(sources)), target)
 
 
 def written(page: str, target: Path) -> Path:

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from sordino.ui.arguments import Json
 from sordino.ui.console import messages, print_json, results
-
-if TYPE_CHECKING:
-    from sordino.report.story import Story
 
 
 def report(
@@ -24,40 +21,37 @@ def report(
 ) -> None:
     """Write a page that says in plain words what was protected, from whom, and how well."""
     from sordino.report.pdf import browser, print_page
-    from sordino.report.writing import PAGE, write_comparison, written
+    from sordino.report.writing import PAGE, written
 
     if pdf:
         browser()  # a mistake shows before anything is computed
-    if len(runs) == 1:
-        from sordino.report.page import run_page
-        from sordino.report.story import story_document, told
-
-        with messages.status("writing the report"):
-            story = told(runs[0])
-            page = written(run_page(story), out if out is not None else story.run.folder / PAGE)
-        document = story_document(story)
-    else:
-        stories = compared(runs)
-        page = write_comparison(stories, out if out is not None else Path("comparison.html"))
-        document = {"runs": [story_document(story) for story in stories]}
-    files = {"page": str(page)}
+    page, document = one_run(runs[0]) if len(runs) == 1 else several(runs)
+    target = out if out is not None else runs[0] / PAGE if len(runs) == 1 else Path("comparison.html")
+    written(page, target)
+    files = {"page": str(target)}
     if pdf:
         with messages.status("printing"):
-            files["pdf"] = str(print_page(page))
+            files["pdf"] = str(print_page(target))
     if json:
         print_json({**files, **document})
     else:
         results.print("Wrote " + " and ".join(files.values()), soft_wrap=True)
 
 
-def compared(runs: list[Path]) -> list[Story]:
-    """The stories of several runs, with the progress."""
-    from sordino.report.comparison import told_alike
+def one_run(run: Path) -> tuple[str, dict[str, Any]]:
+    """The page of a run, and its numbers."""
+    from sordino.report.page import run_page
+    from sordino.report.story import story_document, told
+
+    with messages.status("writing the report"):
+        story = told(run)
+        return run_page(story), story_document(story)
+
+
+def several(runs: list[Path]) -> tuple[str, dict[str, Any]]:
+    """The page of several runs, and its numbers."""
+    from sordino.report.comparison import comparison_document, comparison_page, told_alike
 
     with messages.status("reading the runs") as status:
-
-        def show(done: int, of: int) -> None:
-            status.update(f"run {done + 1} of {of}")
-
-        sources: list[Any] = list(runs)
-        return told_alike(sources, show)
+        stories = told_alike(runs, lambda done, of: status.update(f"run {done + 1} of {of}"))
+        return comparison_page(stories), comparison_document(stories)

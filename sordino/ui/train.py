@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,13 +13,14 @@ import typer
 
 from sordino.protocol import Protocol
 from sordino.report.formats import percent
-from sordino.ui.arguments import Device, File, Json, Sets, Workers
+from sordino.ui.arguments import Device, File, Json, Log, Sets, Workers
 from sordino.ui.audit import resume_audit
 from sordino.ui.console import Stopped, facts_table, messages, print_json, results
 from sordino.ui.sources import protocol_from
 
 if TYPE_CHECKING:
     from sordino.federation.run import Run
+    from sordino.report.sinks import Logging
 
 
 def train(
@@ -29,6 +32,7 @@ def train(
     workers: Workers = None,
     device: Device = "cpu",
     evaluate_every: Annotated[int | None, typer.Option(help="Rounds between two scorings; 0 for none.")] = None,
+    log: Log = None,
     json: Json = False,
 ) -> None:
     """Train a federation and keep the run in a folder."""
@@ -40,7 +44,7 @@ def train(
     for repeat in range(repeats):
         seeded = plan if repeats == 1 else replace(plan, seed=(plan.seed or 0) + repeat)
         place = out if out is None or repeats == 1 else out / f"seed-{seeded.seed}"
-        runs.append(trained(seeded, place, engine, workers, device, evaluate_every))
+        runs.append(trained(seeded, place, engine, workers, device, evaluate_every, log or []))
         report_on(runs[-1])
         if not json and repeats == 1:
             results.print(summary(runs[-1]))
@@ -51,7 +55,7 @@ def train(
     raise_if_out_of_budget(runs)
 
 
-def trained(protocol: Protocol, out: Path | None, engine: str, workers: int | None, device: str, every: int | None) -> Run:
+def trained(protocol: Protocol, out: Path | None, engine: str, workers: int | None, device: str, every: int | None, log: list[str]) -> Run:
     """Train with the live display; after Ctrl-C say how to go on."""
     from sordino.engines import train
     from sordino.federation.folder import RunFolder
@@ -61,7 +65,7 @@ def trained(protocol: Protocol, out: Path | None, engine: str, workers: int | No
     from sordino.ui.progress import TrainingProgress
 
     where: list[Path] = []
-    with TrainingProgress() as progress:
+    with logging_to(log) as sinks, TrainingProgress() as progress:
 
         def start(setup: Setup, folder: Path) -> None:
             where.append(folder)
@@ -73,9 +77,10 @@ def trained(protocol: Protocol, out: Path | None, engine: str, workers: int | No
                 messages.print(line, soft_wrap=True)
             plan, sizes = setup.protocol, setup.sizes.tolist()
             progress.start(rounds=plan.rounds, done=0, spent=lambda rounds: spent_after(plan, range(rounds), sizes))
+            sinks.start(setup, folder)
 
         try:
-            return train(
+            finished = train(
                 protocol,
                 folder=out,
                 engine=engine,
@@ -84,10 +89,24 @@ def trained(protocol: Protocol, out: Path | None, engine: str, workers: int | No
                 evaluate_every=every,
                 report=False,  # written once the display is gone
                 on_start=start,
-                on_round=progress.advance,
+                on_round=sinks.after(progress.advance),
             )
         except KeyboardInterrupt:
             raise Stopped(where[0] if where and where[0].exists() else None) from None
+        sinks.end(finished)
+    return finished
+
+
+@contextmanager
+def logging_to(texts: list[str]) -> Iterator[Logging]:
+    """The sinks of `--log`; they are closed however a training ends."""
+    from sordino.report.sinks import Logging, sinks_from
+
+    sinks = Logging(sinks_from(texts), lambda text: messages.print(text, soft_wrap=True))
+    try:
+        yield sinks
+    finally:
+        sinks.end(None)
 
 
 def report_on(run: Run) -> None:
@@ -108,6 +127,7 @@ def resume(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run or an audit that was interrupted.")],
     workers: Workers = None,
     device: Device = "cpu",
+    log: Log = None,
     json: Json = False,
 ) -> None:
     """Go on with a run or an audit that was interrupted; with seeded noise it ends as if it had never been."""
@@ -124,7 +144,7 @@ def resume(
     from sordino.ui.progress import TrainingProgress
     from sordino.ui.summary import summary
 
-    with TrainingProgress() as progress:
+    with logging_to(log or []) as sinks, TrainingProgress() as progress:
 
         def start(setup: Setup, folder: Path) -> None:
             done = len(RunFolder(folder).metrics())
@@ -133,6 +153,7 @@ def resume(
             again = repeated_rounds(read_ledger(folder / "ledger.jsonl").events, done)
             spent = lambda rounds: spent_after(plan, [*range(rounds), *again], sizes)  # noqa: E731
             progress.start(rounds=plan.rounds, done=done, spent=spent)
+            sinks.start(setup, folder)
 
         try:
             finished = resume(
@@ -141,11 +162,12 @@ def resume(
                 device=device,
                 report=False,
                 on_start=start,
-                on_round=progress.advance,
+                on_round=sinks.after(progress.advance),
                 on_message=lambda text: messages.print(text),
             )
         except KeyboardInterrupt:
             raise Stopped(run) from None
+        sinks.end(finished)
     report_on(finished)
     if json:
         print_json(as_document(finished))
