@@ -102,11 +102,13 @@ class MlflowSink(Sink):
             from mlflow.tracking import MlflowClient
         except ImportError:
             raise UserError("--log mlflow needs the package mlflow: pip install 'sordino[mlflow]'.") from None
+        uri = str(Path(uri).resolve()) if uri and ":" not in uri else uri  # a folder stays the same one wherever a run is resumed
         try:
             self._client = MlflowClient(tracking_uri=uri or None)
             self._client.search_experiments(max_results=1)
         except Exception as error:  # MLflow raises what its stores raise
-            raise UserError(f"--log mlflow:{uri}: this place cannot be used: {in_a_line(error)}") from None
+            hint = " A data base needs the whole package: pip install mlflow." if "sql" in uri.partition(":")[0] else ""
+            raise UserError(f"--log mlflow:{uri}: this place cannot be used: {in_a_line(error)}{hint}") from None
         self._uri, self._run = uri, ""
         self._waiting: list[tuple[int, int, Mapping[str, float]]] = []
         self._flushed = time.monotonic()
@@ -178,31 +180,39 @@ class Logging:
     """Feeds sinks with the rounds of one run. It holds them open: call `start`, `advance` after every round, and `end`."""
 
     def __init__(self, sinks: Sequence[Sink], say: Callable[[str], None]) -> None:
-        self._sinks, self._say = sinks, say
+        self._waiting, self._say = list(sinks), say
         self._last: dict[Sink, int] = {}  # of the open ones, the last step that each had before
         self._price: Callable[[int], float] = lambda rounds: math.inf
+        self._setup: Setup
+        self._folder: Path
         self._rounds, self._started, self._pricing = 1, 0.0, 0.0
 
     def start(self, setup: Setup, folder: Path) -> None:
-        """Open the sinks and give them the rounds of earlier that they lack."""
-        if not self._sinks:
-            return
-        from sordino.federation.folder import RunFolder
-
-        rows = RunFolder(folder).metrics()
-        self._rounds, self._started = setup.protocol.rounds, time.monotonic()
-        self._price = pricing(setup, folder, len(rows))
-        for sink in self._sinks:
-            last = self._try(sink, sink.open, folder, setup.protocol)
-            if last is not None:
-                self._last[sink] = last
-        for row in rows:
-            self._send(row)
+        """Note what is trained. Sinks are opened with the first round: a run that is stopped before it leaves nothing anywhere."""
+        if self._waiting:
+            self._setup, self._folder = setup, folder
+            self._rounds, self._started = setup.protocol.rounds, time.monotonic()
 
     def advance(self, metrics: RoundMetrics) -> None:
         """Pass the metrics of a round on."""
+        if self._waiting:
+            self._open(metrics.round)
         if self._last:
             self._send(asdict(metrics))
+
+    def _open(self, round: int) -> None:
+        """Open the sinks and give them the rounds of earlier that they lack."""
+        from sordino.federation.folder import RunFolder
+
+        rows = [row for row in RunFolder(self._folder).metrics() if row["round"] < round]
+        self._price = pricing(self._setup, self._folder, round)
+        for sink in self._waiting:
+            last = self._try(sink, sink.open, self._folder, self._setup.protocol)
+            if last is not None:
+                self._last[sink] = last
+        self._waiting = []
+        for row in rows:
+            self._send(row)
 
     def after(self, listener: Callable[[RoundMetrics], None]) -> Callable[[RoundMetrics], None]:
         """A listener for rounds that tells another one first."""
