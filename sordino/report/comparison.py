@@ -106,7 +106,7 @@ def run_row(story: Story, name: str) -> tuple[str, ...]:
         name,
         at_most(story.main.epsilon(delta)),
         of_a_hundred(story.odds[view]),
-        at_least(found[0].epsilon_lower) if found else "not audited",
+        at_least(found[0].epsilon_lower) if found else "–",
         "–" if math.isnan(scores["accuracy"]) else percent(scores["accuracy"]),
         measure(scores["loss"]),
         f"{len(story.run.rounds_paid):,}",

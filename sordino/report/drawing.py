@@ -69,7 +69,7 @@ def calm(axes: Axes) -> None:
     axes.patch.set_alpha(0)
     axes.spines[["top", "right"]].set_visible(False)
     axes.spines[["left", "bottom"]].set_color(COLOURS["line"])
-    axes.tick_params(colors=COLOURS["muted"], labelsize=9, length=3)
+    axes.tick_params(which="both", colors=COLOURS["muted"], labelsize=9, length=3)
     axes.grid(color=COLOURS["line"], linewidth=0.6)
     axes.set_axisbelow(True)
     for label in (axes.xaxis.label, axes.yaxis.label):

@@ -99,7 +99,7 @@ def epsilons_of(story: Story, view: View) -> tuple[str, str]:
 def measured_text(story: Story, view: View) -> str:
     """What was measured in a view, of the headline's unit."""
     found = story.audits_in(view, story.headline[1])
-    return at_least(found[0].epsilon_lower) if found else "not audited"
+    return at_least(found[0].epsilon_lower) if found else "–"
 
 
 def tradeoff_figure(story: Story) -> Picture:
@@ -146,7 +146,7 @@ def spent_figure(story: Story) -> Picture | None:
         xlabel="rounds paid for", ylabel=f"ε at δ = {delta:g}", ylim=(0, 1.12 * max(*epsilons, budget.epsilon if budget is not None else 0))
     )
     whole_numbers(axes)
-    legend(axes, loc="lower right")
+    legend(axes)
     kept = f" The budget of {budget.epsilon:g} was not passed." if budget is not None else ""
     return picture(
         drawn,
@@ -215,7 +215,7 @@ def clients_figure(story: Story) -> Picture | None:
     axes.set(xlabel="clients, who spent most first", ylabel="ε, given who took part")
     axes.set_ylim(bottom=0)
     whole_numbers(axes)
-    legend(axes, loc="lower left")
+    legend(axes)
     most, least = priced[0], priced[-1]
     left = f" {len(rows) - len(priced)} clients were not priced: it would take long." if len(priced) < len(rows) else ""
     table = [
@@ -259,11 +259,8 @@ def partition_figure(story: Story) -> Picture | None:
     axes.set_xticks(ticks, [str(chosen[tick]) for tick in ticks])
     totals = counts.sum(axis=1)
     each = f"{totals[0]:,} each" if totals.min() == totals.max() else f"{totals.min():,} to {totals.max():,} each"
-    held = (
-        f" A client has records of {np.median((counts > 0).sum(axis=1)):g} of {len(names)} labels, in the middle."
-        if classes is not None
-        else ""
-    )
+    middle = f"{np.median((counts > 0).sum(axis=1)):g} of {len(names)}"
+    held = f" Half of the clients have records of at most {middle} labels." if classes is not None else ""
     rows = [(str(client), *(f"{count:,}" for count in counts[client, :30].tolist())) for client in thinned(len(counts), 24).tolist()]
     return picture(
         drawn,
@@ -328,6 +325,7 @@ def attacks_figure(story: Story) -> Picture | None:
     axes.scatter([], [], marker="o", color=COLOURS["orange"], label="the attack")
     axes.set_yticks(range(len(names)), names)
     axes.set(ylim=(len(names) - 0.5, -0.5), xlabel="share of the larger of the two")
+    axes.set_xlim(min(0.0, axes.get_xlim()[0]), 1.05)
     legend(axes, loc="lower center", bbox_to_anchor=(0.3, 1.0), ncols=2, borderaxespad=0.2)
     return picture(
         drawn,

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-PATIENCE = 2.0  # seconds of work for a part of a report that can do with fewer numbers; some mixtures of unequal rounds take minutes
+PATIENCE = 1.0  # seconds of work for a part of a report that can do with fewer numbers; some mixtures of unequal rounds take minutes
 PRICED = 13  # rounds after which what was spent is worked out
 
 
