@@ -49,7 +49,6 @@ class Picture:
     svg: str
     columns: tuple[str, ...]
     rows: Sequence[tuple[str, ...]]
-    wide: bool = False
 
 
 def figure(height: float = HEIGHT, *, rows: int = 1, width: float = WIDTH) -> tuple[Figure, Any]:
@@ -109,11 +108,11 @@ def some(rows: Sequence[tuple[str, ...]], most: int = MOST_ROWS) -> list[tuple[s
 
 
 def picture(
-    drawn: Figure, *, name: str, title: str, description: str, columns: tuple[str, ...], rows: Sequence[tuple[str, ...]], wide: bool = False
+    drawn: Figure, *, name: str, title: str, description: str, columns: tuple[str, ...], rows: Sequence[tuple[str, ...]]
 ) -> Picture:
     """A figure made ready for the page."""
     svg = inline(drawn, name=name, title=title, description=description)
-    return Picture(name=name, title=title, description=description, svg=svg, columns=columns, rows=rows, wide=wide)
+    return Picture(name=name, title=title, description=description, svg=svg, columns=columns, rows=rows)
 
 
 def inline(drawn: Figure, *, name: str, title: str, description: str) -> str:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from sordino.privacy.guarantee import Guarantee
 from sordino.protocol import View
 from sordino.report.drawing import COLOURS, MOST_POINTS, Picture, figure, label, legend, picture, some, style, thinned, whole_numbers
 from sordino.report.evidence import Plot
@@ -49,7 +50,9 @@ def views_figure(story: Story) -> Picture:
         places = [place for place, view in enumerate(views) if view in found]
         values = [min(FAR, found[views[place]]) for place in places]
         axes.scatter(values, places, marker=marker, color=COLOURS[colour], s=36, zorder=3, label=f"one {kind}: at most")
-    shown = [(audit.epsilon_lower or 0.0, views.index(View.parse(audit.view))) for audit in story.audits if measured_in(audit, views)]
+    names = [str(view) for view in views]
+    lower = [(audit.epsilon_lower, audit.view) for audit in story.audits if audit.epsilon_lower is not None and audit.view in names]
+    shown = [(epsilon, names.index(view)) for epsilon, view in lower if epsilon > 0]
     if shown:
         axes.scatter(
             *zip(*shown, strict=True), marker="|", s=110, linewidths=2, color=COLOURS["orange"], zorder=4, label="measured: at least"
@@ -60,7 +63,7 @@ def views_figure(story: Story) -> Picture:
             budget.epsilon, color=COLOURS["muted"], linestyle="--", linewidth=1, label=f"budget {budget.epsilon:g} ({budget.view})"
         )
     axes.set(xscale="log", xlabel=f"ε at δ = {delta:g} (smaller is more private)", ylim=(len(views) - 0.5, -0.5))
-    axes.set_yticks(range(len(views)), [str(view) for view in views])
+    axes.set_yticks(range(len(views)), names)
     axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if narrow(axes.get_xlim()) else (1.0,), numticks=7))
     axes.xaxis.set_major_formatter(lambda value, _: "no limit" if value >= FAR else f"{value:g}")
     axes.xaxis.set_minor_formatter(lambda value, _: "")
@@ -71,22 +74,23 @@ def views_figure(story: Story) -> Picture:
         drawn,
         name="views",
         title="Who could learn how much",
-        description=f"About one {unit}, the least is learned in the view {least.view}, at most ε = {at_most(least.epsilon(delta))}; "
-        f"the most in the view {most.view}, {at_most(most.epsilon(delta))}.",
+        description=spread(unit, least, most, delta),
         columns=("view", "who", "ε, one record", "ε, one client", "measured, at least"),
         rows=rows,
     )
 
 
+def spread(unit: str, least: Guarantee, most: Guarantee, delta: float) -> str:
+    """From whom the least is learned, and from whom the most."""
+    low, high = at_most(least.epsilon(delta)), at_most(most.epsilon(delta))
+    if low == high:
+        return f"About one {unit}, at most ε = {low} is learned in every view."
+    return f"About one {unit}, the least is learned in the view {least.view}, at most ε = {low}; the most in the view {most.view}, {high}."
+
+
 def narrow(limits: tuple[float, float]) -> bool:
     """Whether a logarithmic axis spans so little that powers of ten alone would leave it bare."""
     return limits[1] < 100 * limits[0]
-
-
-def measured_in(audit: object, views: Sequence[View]) -> bool:
-    """Whether an audit shows something in one of these views."""
-    lower, view = getattr(audit, "epsilon_lower", None), getattr(audit, "view", "")
-    return bool(lower) and view in [str(one) for one in views]
 
 
 def epsilons_of(story: Story, view: View) -> tuple[str, str]:
@@ -126,7 +130,7 @@ def tradeoff_figure(story: Story) -> Picture:
         name="tradeoff",
         title="How well anyone can tell",
         description=f"In the view {view}, a test that accuses at most 5 of 100 innocent data sets misses at least {math.floor(100 * at)} "
-        "of 100 that do hold the record. The dotted line is guessing; the nearer a curve is to it, the less can be told.",
+        "of 100 guilty ones. The dotted line is guessing; the nearer a curve is to it, the less can be told.",
         columns=("false alarms", *(f"misses, {names}" for names in curves)),
         rows=rows,
     )
@@ -194,29 +198,21 @@ def learning_figure(story: Story) -> Picture | None:
 def clients_figure(story: Story) -> Picture | None:
     """What each client has spent, of its own budget where it has one; nothing to draw where all are alike."""
     rows, view = story.clients, client_view(story.run, story.headline)
-    priced = [row for row in rows if row.epsilon is not None and math.isfinite(row.epsilon)]
-    if len({row.epsilon for row in priced}) < 2 and not any(row.budget is not None for row in rows):
+    priced = [(rank, row, row.epsilon) for rank, row in enumerate(rows, 1) if row.epsilon is not None and math.isfinite(row.epsilon)]
+    if len({epsilon for _, _, epsilon in priced}) < 2 and not any(row.budget is not None for row in rows):
         return None
     drawn, axes = figure()
     shown = [priced[place] for place in thinned(len(priced), MOST_POINTS).tolist()]
-    ranks = np.array([rows.index(row) + 1 for row in shown])
-    axes.plot(
-        ranks,
-        [row.epsilon or 0.0 for row in shown],
-        marker="o",
-        markersize=4,
-        linestyle="none",
-        color=COLOURS["blue"],
-        label="spent, at most",
-    )
-    own = [(rank, row.budget.epsilon) for rank, row in zip(ranks, shown, strict=True) if row.budget is not None]
+    places, epsilons = [rank for rank, _, _ in shown], [epsilon for _, _, epsilon in shown]
+    axes.plot(places, epsilons, marker="o", markersize=4, linestyle="none", color=COLOURS["blue"], label="spent, at most")
+    own = [(rank, row.budget.epsilon) for rank, row, _ in shown if row.budget is not None]
     if own:
         axes.scatter(*zip(*own, strict=True), marker="_", s=70, linewidths=2, color=COLOURS["orange"], label="its own budget")
     axes.set(xlabel="clients, who spent most first", ylabel="ε, given who took part")
     axes.set_ylim(bottom=0)
     whole_numbers(axes)
     legend(axes)
-    most, least = priced[0], priced[-1]
+    (_, most, highest), (_, least, lowest) = priced[0], priced[-1]
     left = f" {len(rows) - len(priced)} clients were not priced: it would take long." if len(priced) < len(rows) else ""
     table = [
         (
@@ -232,8 +228,8 @@ def clients_figure(story: Story) -> Picture | None:
         drawn,
         name="clients",
         title="What each client has spent",
-        description=f"In the view {view}, given who took part: client {most.client} has spent the most, ε = {at_most(most.epsilon)} in "
-        f"{most.rounds:,} rounds, client {least.client} the least, {at_most(least.epsilon)} in {least.rounds:,}.{left}",
+        description=f"In the view {view}, given who took part: client {most.client} has spent the most, ε = {at_most(highest)} in "
+        f"{most.rounds:,} rounds, client {least.client} the least, {at_most(lowest)} in {least.rounds:,}.{left}",
         columns=("client", "records", "rounds", "ε, at most", "own budget"),
         rows=some(table),
     )

@@ -81,7 +81,7 @@ class Story:
     def audits_in(self, view: View, unit: str) -> list[Audit]:
         """The audits of one view and unit that bound something, the one that shows most first."""
         found = [audit for audit in self.audits if (audit.view, audit.unit) == (str(view), unit) and audit.epsilon_lower is not None]
-        return sorted(found, key=lambda audit: -(audit.epsilon_lower or 0.0))
+        return sorted(found, key=lambda audit: audit.epsilon_lower if audit.epsilon_lower is not None else 0.0, reverse=True)
 
 
 def told(source: str | Path | Run, asked: Asked | None = None) -> Story:
@@ -120,7 +120,7 @@ def tested(guarantees: list[Guarantee], first: View, delta: float) -> Iterator[t
     """The trade-off functions of views that can be told apart, under joint names, one of them first."""
     groups = grouped(guarantees, delta)
     for name in sorted(groups, key=lambda joint: str(first) not in joint.split(", ")):
-        yield name, groups[name].curve.betas(ALPHAS)
+        yield name if len(groups) > 1 else "all views", groups[name].curve.betas(ALPHAS)
 
 
 def best_guess(guarantee: Guarantee) -> float:

@@ -56,7 +56,7 @@ def draw_tradeoffs(axes: Any, curves: dict[str, Guarantee]) -> None:
     """False negatives against false positives of the best test, per view; the diagonal is guessing."""
     alphas = np.concatenate([np.geomspace(1e-5, 0.05, 7), np.linspace(0.1, 1, 10)])
     for name, guarantee in curves.items():
-        axes.plot(alphas, [guarantee.beta(float(alpha)) for alpha in alphas], label=name)
+        axes.plot(alphas, guarantee.curve.betas(alphas), label=name)
     axes.plot([0, 1], [1, 0], color="grey", linestyle=":", label="guessing")
     axes.set(xlabel="false positive rate", ylabel="false negative rate, at least", title="What any test can reach")
     axes.legend()
