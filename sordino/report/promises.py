@@ -114,7 +114,7 @@ def halved(rounds: int) -> list[int]:
 
     Example:
         >>> halved(5), halved(1000)[:5]
-        ([5, 1, 3, 2, 4], [1000, 1, 522, 262, 783])
+        ([5, 1, 3, 2, 4], [1000, 1, 500, 251, 750])
     """
     counts = np.unique(np.linspace(1, rounds, min(rounds, PRICED)).round().astype(int)).tolist()
     found = [counts[-1]] if len(counts) == 1 else [counts[-1], counts[0]]
