@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from sordino import audit as audit
     from sordino.audit.verdict import Finding as Finding
+    from sordino.engines.many_trainings import train_many as train_many
     from sordino.engines.training import resume as resume
     from sordino.engines.training import train as train
     from sordino.federation.data import Dataset as Dataset
     from sordino.federation.run import Run as Run
+    from sordino.federation.run import Trained as Trained
     from sordino.privacy.calibrate import calibrate as calibrate
     from sordino.privacy.certify import certify as certify
     from sordino.privacy.guarantee import Guarantee as Guarantee
@@ -67,7 +69,8 @@ _HOME = {
     "sordino.privacy.guarantee": "Guarantee",
     "sordino.privacy.spending": "BudgetExceeded realised",
     "sordino.federation.data": "Dataset",
-    "sordino.federation.run": "Run",
+    "sordino.federation.run": "Run Trained",
+    "sordino.engines.many_trainings": "train_many",
     "sordino.engines.training": "resume train",
     "sordino.audit.verdict": "Finding",
 }

@@ -1,4 +1,4 @@
-"""One training of a federation, round by round, as an observer sees it: what `loop.one_round` does, without ledger, folder or scores."""
+"""One training of a federation, round by round, as an observer sees it: what `loop.Training` does, without ledger, folder or scores."""
 
 from __future__ import annotations
 

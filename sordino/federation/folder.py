@@ -7,6 +7,7 @@ metrics.jsonl       one line per round
 checkpoint          the state after a round, whole or absent; checkpoint.previous is the one before
 partition.json      how many records of each label every client has; from private data, covered by no guarantee
 model.safetensors   the final model
+uploads/            with --keep-uploads: what the server received, a file a round (uploads.py)
 clients/            where clients keep models: ID.safetensors is client ID's own, which nobody else is given
 audits/, attacks/   what audits and attacks of the run have found
 report.html         all of it, for people

@@ -1,7 +1,7 @@
 """Many trainings of one small federation side by side, for audits: the same rules, noise and aggregation, with a row for each training.
 
-Everything that `loop.one_round` does to a vector is done here to a table whose rows are trainings. Row n is training n: it draws what
-`train` would draw for that training alone, and ends with the same model to the rounding of float32.
+Everything that a round of `loop.Training` does to a vector is done here to a table whose rows are trainings. Row n is training n: it
+draws what `train` would draw for that training alone, and ends with the same model to the rounding of float32.
 """
 
 from __future__ import annotations

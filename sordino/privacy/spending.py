@@ -181,8 +181,7 @@ def realised_bound(
     protocol: Protocol, history: History, view: str | View, unit: str, delta: float, sizes: Sequence[int] | None
 ) -> Guarantee:
     """The bound of one client that took part in these rounds, each with so many participants in all."""
-    from sordino.privacy.mixtures import composed_mixtures
-    from sordino.privacy.participation import Cohort, first_use, round_curve
+    from sordino.privacy.participation import Cohort, first_use, rounds_curve
 
     question = asked(protocol, view, unit, [t for t, _ in history], sizes)
     if not history:
@@ -216,9 +215,7 @@ def realised_bound(
     bounds = [Bound(curve=GaussianCurve(mu=mu), method="composition", lines=lines)]
     if prices.first_used is not None and question.records is not None:
         use = first_use(batch=protocol.local.batch or 1, records=question.records, steps=protocol.local.steps)
-        alone = Cohort.everyone(clients=1)
-        rows = [round_curve(row, sigma=sigma, cohort=alone, use=use) for row in prices.first_used * scale[:, None]]
-        curve = composed_mixtures([row.repeat(int(count)) for row, count in zip(rows, counts, strict=True)])
+        curve = rounds_curve(prices.first_used * scale[:, None], counts, sigma=sigma, cohort=Cohort.everyone(clients=1), use=use)
         bounds.append(Bound(curve=curve, method="first-hit mixture", lines=(prices.reason, "A mixture over the first use (A11).")))
     return better_shuffled(question, history, guaranteed(question, min(bounds, key=lambda bound: bound.curve.epsilon(delta))), delta)
 

@@ -78,6 +78,9 @@ def of_this_run(story: Story) -> Iterator[Limit]:
             title="Clients' own models",
             text="They stay with their clients. Who is given one learns from that client's records without limit.",
         )
+    if story.run.facts.get("keep_uploads", 0) > 0:
+        text = "What the server received was kept in the run's folder, for attacks. Who gets hold of it sees as much as the server."
+        yield Limit(title="Uploads that were kept", text=text)
     if story.shares is not None:
         text = "How many records of each label a client has is drawn here from private records. Leave the picture out of what is published."
         yield Limit(title="The partition in this page", text=text)

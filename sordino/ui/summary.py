@@ -10,6 +10,8 @@ from rich.table import Table
 from rich.text import Text
 
 from sordino.federation.run import Run
+from sordino.federation.setup import Setup
+from sordino.federation.uploads import is_kept
 from sordino.protocol import NoisySgd
 from sordino.report.formats import duration, percent
 from sordino.report.story import last_scores
@@ -18,6 +20,17 @@ from sordino.ui.console import facts_table
 from sordino.ui.prices import privacy_lines
 
 BARS = "▁▂▃▄▅▆▇█"
+
+
+def kept_lines(setup: Setup, every: int) -> list[str]:
+    """How much space kept uploads will take, where they are kept."""
+    if every == 0:
+        return []
+    plan = setup.protocol
+    rounds = sum(is_kept(t, plan.rounds, every) for t in range(plan.rounds))
+    vectors = rounds * (1 + plan.participation.expected(clients=plan.clients))
+    size = vectors * setup.initial_weights().nbytes
+    return [f"Uploads are kept, of {rounds} rounds: about {size / 1e6:,.0f} MB. They are what the server sees; keep them as secret."]
 
 
 def summary(run: Run) -> Panel:

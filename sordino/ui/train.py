@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sordino.protocol import Protocol
+from sordino.protocol import Protocol, UserError
 from sordino.report.formats import percent
 from sordino.ui.arguments import Device, File, Json, Log, Sets, Workers
 from sordino.ui.audit import resume_audit
@@ -32,6 +32,8 @@ def train(
     workers: Workers = None,
     device: Device = "cpu",
     evaluate_every: Annotated[int | None, typer.Option(help="Rounds between two scorings; 0 for none.")] = None,
+    keep_uploads: Annotated[bool, typer.Option("--keep-uploads", help="Keep what the server receives, for `sordino attack`.")] = False,
+    keep_every: Annotated[int | None, typer.Option(min=1, help="With --keep-uploads: of every so many rounds only, and the last.")] = None,
     log: Log = None,
     json: Json = False,
 ) -> None:
@@ -39,12 +41,14 @@ def train(
     from sordino.report.story import as_document
     from sordino.ui.summary import mean_and_spread, repeats_table, summary
 
-    plan = protocol_from(protocol, sets)
+    if keep_every is not None and not keep_uploads:
+        raise UserError("--keep-every without --keep-uploads: nothing is kept. Add --keep-uploads.")
+    plan, keep = protocol_from(protocol, sets), (keep_every or 1) if keep_uploads else 0
     runs = []
     for repeat in range(repeats):
         seeded = plan if repeats == 1 else replace(plan, seed=(plan.seed or 0) + repeat)
         place = out if out is None or repeats == 1 else out / f"seed-{seeded.seed}"
-        runs.append(trained(seeded, place, engine, workers, device, evaluate_every, log or []))
+        runs.append(trained(seeded, place, engine, workers, device, evaluate_every, keep, log or []))
         report_on(runs[-1])
         if not json and repeats == 1:
             results.print(summary(runs[-1]))
@@ -55,7 +59,16 @@ def train(
     raise_if_out_of_budget(runs)
 
 
-def trained(protocol: Protocol, out: Path | None, engine: str, workers: int | None, device: str, every: int | None, log: list[str]) -> Run:
+def trained(
+    protocol: Protocol,
+    out: Path | None,
+    engine: str,
+    workers: int | None,
+    device: str,
+    every: int | None,
+    keep: int = 0,
+    log: Sequence[str] = (),
+) -> Run:
     """Train with the live display; after Ctrl-C say how to go on."""
     from sordino.engines import train
     from sordino.federation.folder import RunFolder
@@ -63,6 +76,7 @@ def trained(protocol: Protocol, out: Path | None, engine: str, workers: int | No
     from sordino.report.words import described
     from sordino.ui.prices import cap_lines, spent_after
     from sordino.ui.progress import TrainingProgress
+    from sordino.ui.summary import kept_lines
 
     where: list[Path] = []
     with logging_to(log) as sinks, TrainingProgress() as progress:
@@ -73,7 +87,7 @@ def trained(protocol: Protocol, out: Path | None, engine: str, workers: int | No
             facts = RunFolder(folder).facts()
             if engine == "auto" and facts["engine"] != "native":
                 say_once(f"Engine: {facts['engine']}; {facts['engine_reason']}.")
-            for line in cap_lines(setup.protocol, setup.sizes.tolist()):
+            for line in (*cap_lines(setup.protocol, setup.sizes.tolist()), *kept_lines(setup, keep)):
                 messages.print(line, soft_wrap=True)
             plan, sizes = setup.protocol, setup.sizes.tolist()
             progress.start(rounds=plan.rounds, done=0, spent=lambda rounds: spent_after(plan, range(rounds), sizes))
@@ -87,6 +101,7 @@ def trained(protocol: Protocol, out: Path | None, engine: str, workers: int | No
                 workers=workers,
                 device=device,
                 evaluate_every=every,
+                keep_uploads=keep,
                 report=False,  # written once the display is gone
                 on_start=start,
                 on_round=sinks.after(progress.advance),
@@ -98,7 +113,7 @@ def trained(protocol: Protocol, out: Path | None, engine: str, workers: int | No
 
 
 @contextmanager
-def logging_to(texts: list[str]) -> Iterator[Logging]:
+def logging_to(texts: Sequence[str]) -> Iterator[Logging]:
     """The sinks of `--log`; they are closed however a training ends."""
     from sordino.report.sinks import Logging, sinks_from
 
