@@ -19,10 +19,12 @@ from sordino.audit.canary_clients import CanaryEstimate, cosines, estimate_all_r
 from sordino.audit.one_by_one import Seen, rounds_seen
 from sordino.audit.one_run import Tally, default_split, epsilon_bound, mu_bound, refutes, tally
 from sordino.audit.verdict import Finding, Judgement
-from sordino.federation.client import ClientWork
+from sordino.federation.client import ClientWork, Upload
 from sordino.federation.local import noisy_upload
+from sordino.federation.many import UNCOUNTED
 from sordino.federation.models.flat import FlatModel
 from sordino.federation.models.losses import module_loss
+from sordino.federation.personal import Kept
 from sordino.federation.randomness import Purpose
 from sordino.federation.setup import Setup
 from sordino.privacy import sensitivity
@@ -97,11 +99,7 @@ def audit_with_records(
     refuse_unscored(setup)
     slots = sown(setup, canaries, kind, np.random.default_rng(seed))
     work, scorer = ClientWork(slots.setup), SlotScores(slots, certified.view)
-
-    def upload(client: int, t: int, weights: np.ndarray) -> np.ndarray:
-        return work.upload(client=client, round=t, weights=weights).vector
-
-    for seen in rounds_seen(slots.setup, upload, rounds, caps or {}):
+    for seen in rounds_seen(slots.setup, work.upload, rounds, caps or {}):
         scorer.see(seen)
         on_round(seen.round + 1, rounds)
     high, low = default_split(canaries)
@@ -197,12 +195,12 @@ def estimate_with_clients(
     used, unused = directions[:canaries], directions[canaries:]
     work, moves = ClientWork(setup), []
 
-    def upload(client: int, t: int, weights: np.ndarray) -> np.ndarray:
+    def upload(*, client: int, round: int, weights: np.ndarray, kept: Kept | None = None) -> Upload:
         if client >= canaries:
-            return work.upload(client=client, round=t, weights=weights).vector
-        model = torch.from_numpy(weights + direction_length(rule, t) * used[client])
-        stream = setup.noise_key.stream(Purpose.UPLOAD_NOISE, training=setup.training, client=client, round=t)
-        return noisy_upload(model, setup.protocol.noise, stream)
+            return work.upload(client=client, round=round, weights=weights, kept=kept)
+        model = torch.from_numpy(weights + direction_length(rule, round) * used[client])
+        stream = setup.noise_key.stream(Purpose.UPLOAD_NOISE, training=setup.training, client=client, round=round)
+        return Upload(client=client, vector=noisy_upload(model, setup.protocol.noise, stream), steps=UNCOUNTED)
 
     for seen in rounds_seen(setup, upload, rounds, caps or {}):
         moves.append((seen.after - (seen.before if view == View.ROUNDS else start)).astype(np.float64))

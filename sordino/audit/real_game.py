@@ -10,17 +10,22 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sordino.audit.adversary import Adversary, residuals
+from sordino.audit.adversary import Adversary
 from sordino.audit.canary import make_canary
-from sordino.audit.game import RESIDUALS, Chunk, Played, chunks_of, shows_noise, unit_vector
+from sordino.audit.game import RESIDUALS, Chunk, Played, chunks_of, given_words, unit_vector
+from sordino.audit.observation import Given, given_to
 from sordino.audit.one_by_one import rounds_seen
+from sordino.audit.replay import Replay, shows_noise
 from sordino.audit.worst_case import Pair, most_exposed, without_noise
 from sordino.federation.client import ClientWork
 from sordino.federation.local import upload_type
 from sordino.federation.many import ManyRound
+from sordino.federation.many_clients import Worked
+from sordino.federation.noisy_sgd import Substitute
+from sordino.federation.personal import Kept
 from sordino.federation.randomness import Key
 from sordino.federation.setup import DataSource, ModelSource, Setup, prepare
-from sordino.protocol import NoisySgd, Protocol, Scaffold, UserError, View
+from sordino.protocol import Noise, Protocol, View
 
 TOGETHER = 8  # trainings of a chunk
 
@@ -69,17 +74,23 @@ class CanaryGame:
             one=replace(setup, train=replace(setup.train, x=x, y=y)),
             attacked=attacked,
             description=f"{model} with {spread} replaced by a canary ({self.canary})",
+            caps=self.caps,
         )
 
     @property
     def description(self) -> str:
-        """The two data sets, in words."""
-        return self.pair.description
+        """The two data sets and what the adversary is given, in words."""
+        return self.pair.description + given_words(self.protocol, self.view)
+
+    @property
+    def noises(self) -> tuple[Noise, ...]:
+        """The noise of every client that is trained."""
+        return self.pair.zero.noises
 
     @cached_property
     def direction(self) -> np.ndarray | None:
         """From the last model without the canary to the one with it, both without noise."""
-        if self.view != View.FINAL:
+        if given_to(self.protocol, self.view) != Given.LAST:
             return None
         ends = []
         for setup in (self.pair.zero, self.pair.one):
@@ -98,19 +109,27 @@ class CanaryGame:
 
     def play(self, chunk: Chunk) -> Played:
         """Run the trainings of a chunk and score them."""
-        setup, scores, noise, fine = self.pair.side(chunk.side), [], [], True
+        setup, scores, noise, strays, fine = self.pair.side(chunk.side), [], [], [], True
         both = Silent(self.pair.zero), Silent(self.pair.one)
         looked_at = chunk.half == 0 and chunk.start == 0
         for training in chunk.trainings:
             adversary = Adversary(setup, self.pair.attacked, both, self.view, range(training, training + 1), self.direction)
+            replay, left = Replay(setup, both[chunk.side], training, 1), []
             for seen in rounds_of_one(setup, training, self.rounds, self.caps):
                 adversary.see(seen)
                 if looked_at:
-                    fine = fine and shows_noise(seen.uploads, self.protocol)
-                    noise.append(residuals(both[chunk.side], seen, 1, training)[0, :, self._coordinates(seen.after.size)])
+                    fine = fine and shows_noise(seen, setup, 1)
+                    left.append(replay.see(seen)[..., self._coordinates(seen.after.size)])
             scores.append(adversary.scores[0])
-        kept = np.stack(noise).reshape(len(scores), self.rounds, *noise[0].shape) if looked_at and fine else None
-        return Played(chunk=chunk, scores=np.array(scores), residuals=kept)
+            if looked_at:
+                noise.append(np.concatenate(left, axis=1))
+                strays.append(np.stack(replay.strays))
+        return Played(
+            chunk=chunk,
+            scores=np.array(scores),
+            residuals=np.concatenate(noise) if looked_at and fine else None,
+            strays=np.max(strays, axis=0) if looked_at else None,
+        )
 
     def _coordinates(self, parameters: int) -> slice:
         """The coordinates whose noise is looked at: all of a small model, every so many-th of a large one."""
@@ -119,33 +138,44 @@ class CanaryGame:
 
 
 class Silent:
-    """Local models without noise, one training at a time. It holds a model that every call overwrites."""
+    """Local work without noise, one training at a time. It holds a model that every call overwrites."""
 
     def __init__(self, setup: Setup) -> None:
         self._setup = without_noise(setup)
         self._works: dict[int, ClientWork] = {}
         self.like = np.arange(setup.protocol.clients)
 
-    def trained(self, *, client: int, round: int, weights: np.ndarray, first: int) -> Tensor:
+    def trained(self, *, client: int, round: int, weights: np.ndarray, first: int, kept: Kept) -> Tensor:
         """The client's model after its steps, as a table of one row."""
+        return self.work(client=client, round=round, weights=weights, first=first, kept=kept).models
+
+    def work(self, *, client: int, round: int, weights: np.ndarray, first: int, kept: Kept, sums: Substitute | None = None) -> Worked:
+        """What `ManyClients.work` does, for a table of one row."""
         if first not in self._works:
             self._works = {first: ClientWork(replace(self._setup, training=first))}
-        return torch.from_numpy(self._works[first].upload(client=client, round=round, weights=weights[0]).vector[None])
+        own = {name: array[0] for name, array in kept.items()}
+        made = self._works[first].upload(client=client, round=round, weights=weights[..., 0, :], kept=own, sums=sums)
+        return Worked(models=torch.from_numpy(made.vector[None]), kept={name: array[None] for name, array in (made.kept or {}).items()})
 
 
 def rounds_of_one(setup: Setup, training: int, rounds: int, caps: Mapping[int, int]) -> Iterator[ManyRound]:
     """One training as a table of one row, with the clients that `train` runs."""
-    if setup.protocol.penalty or isinstance(setup.protocol.local, (Scaffold, NoisySgd)) or setup.protocol.keeps_models:
-        raise UserError("an audit with real models keeps nothing between rounds: no penalty, no control variates, no own models.")
     setup = replace(setup, training=training)
-    clients, work = setup.protocol.clients, ClientWork(setup)
-
-    def upload(client: int, t: int, weights: np.ndarray) -> np.ndarray:
-        return work.upload(client=client, round=t, weights=weights).vector
-
-    for seen in rounds_seen(setup, upload, rounds, caps):
+    clients, means = setup.protocol.clients, list[np.ndarray]()
+    work = ClientWork(setup, on_step=lambda noisy: means.append(noisy.cpu().numpy().copy()))
+    for seen in rounds_seen(setup, work.upload, rounds, caps):
         uploads = np.zeros((clients, 1, seen.before.size), dtype=upload_type(setup.protocol.noise))
         for client, vector in seen.uploads.items():
             uploads[client, 0] = vector
-        present = np.isin(np.arange(clients), list(seen.uploads))[None]
-        yield ManyRound(round=seen.round, before=seen.before[None], present=present, uploads=uploads, after=seen.after[None])
+        steps = np.reshape(means, (len(seen.uploads), 1, -1, seen.before.size)) if means else []  # clients work one after another
+        yield ManyRound(
+            round=seen.round,
+            before=seen.before[None],
+            broadcast=seen.broadcast[..., None, :],
+            kept={client: {name: array[None] for name, array in kept.items()} for client, kept in seen.kept.items()},
+            present=np.isin(np.arange(clients), list(seen.uploads))[None],
+            uploads=uploads,
+            means=dict(zip(seen.uploads, steps, strict=False)),
+            after=seen.after[None],
+        )
+        means.clear()

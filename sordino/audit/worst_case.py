@@ -7,21 +7,36 @@ A record of the worst case is a loss: a slope for every parameter and a curvatur
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
 from scipy.stats import norm
 from torch import Tensor, nn
 
+from sordino.audit.observation import Given, given_to
 from sordino.federation.aggregation import upload_weights
-from sordino.federation.many import ManyClients
+from sordino.federation.many_clients import ManyClients
 from sordino.federation.models.bounded import BoundedLogistic
 from sordino.federation.models.losses import Loss
 from sordino.federation.randomness import Key
 from sordino.federation.setup import Setup, Tensors
+from sordino.privacy.certify import asked
+from sordino.privacy.harmonizer import harmonized, own_guarantee, own_protocol
 from sordino.privacy.mechanisms import deviation
-from sordino.protocol import ClippedGlm, Constant, Cyclic, Gaussian, Mean, Protocol, View
+from sordino.protocol import (
+    ClippedGlm,
+    Constant,
+    Cyclic,
+    Gaussian,
+    Mean,
+    ModeConnectivity,
+    Noise,
+    NoisySgd,
+    Protocol,
+    Staircase,
+    View,
+)
 
 MOST_PARAMETERS = 32  # of a worst case under noise whose price depends on their number
 STEEP = 10.0  # a flipped record's gradient over the clip, so that the clip is exercised
@@ -73,15 +88,22 @@ class ManyGivenLosses:
         self.gradients = means[..., :width] + means[..., width:] * along
         return 0.0
 
+    def example_gradients(self, records: Tensor) -> Tensor:
+        """The gradient of each record's loss at each row: (rows, records, parameters)."""
+        width = self.weights.shape[-1]
+        along = self.weights.sum(dim=-1)[:, None, None] / width
+        return records[:, :width] + records[:, width:] * along
+
 
 @dataclass(frozen=True, kw_only=True)
 class Pair:
-    """Two federations that differ in the unit of one client, and what is known of them."""
+    """Two federations that differ in the unit of one client, and what is known of them; `caps` say how often clients may take part."""
 
     zero: Setup
     one: Setup
     attacked: int
     description: str
+    caps: Mapping[int, int] = field(default_factory=dict)
 
     def side(self, number: int) -> Setup:
         """The data set (0) or its neighbour (1)."""
@@ -111,20 +133,25 @@ def worst_pair(
         >>> round(pair.zero.train.x[pair.zero.parts[pair.attacked][0]].norm().item(), 3)
         40.0
     """
-    held = tuple(sizes) if sizes is not None else (client_size(protocol),) * protocol.clients
-    attacked = most_exposed(protocol, held, caps or {}, unit)
+    held, caps = held_sizes(protocol, sizes), caps or {}
+    attacked = most_exposed(protocol, held, caps, unit)
     if isinstance(protocol.local, ClippedGlm):
-        return clipped_glm_pair(protocol, unit, held, key, attacked)
+        return replace(clipped_glm_pair(protocol, unit, held, key, attacked), caps=caps)
+    words = ""
+    if isinstance(protocol.aggregation, ModeConnectivity):
+        protocol, words = replace(protocol, aggregation=Mean()), "; a mean in the place of mode connectivity, which starts from the uploads"
     curvature = 0.0
-    if view == View.FINAL and isinstance(protocol.aggregation, Mean):
+    if given_to(protocol, view) == Given.LAST and isinstance(protocol.aggregation, Mean) and not protocol.keeps_models:
         curvature = best_curvature(protocol, unit, held, key, rounds, attacked)
-    return linear_pair(protocol, unit, held, key, curvature, attacked)
+    pair = linear_pair(protocol, unit, held, key, curvature, attacked)
+    return replace(pair, caps=caps, description=pair.description + words)
 
 
 def most_exposed(protocol: Protocol, sizes: Sequence[int], caps: Mapping[int, int], unit: str) -> int:
     """The client that may take part most often and has the largest share in the mean; among equals the largest.
 
-    Where minibatches hide a record it is the smallest instead, which has the fewest records to hide one among.
+    Where minibatches hide a record it is the smallest instead, which has the fewest records to hide one among. Where clients have noise of
+    their own, it is the one that is promised the least.
 
     Example:
         >>> from sordino.protocol import FedAvg, Gaussian
@@ -133,7 +160,11 @@ def most_exposed(protocol: Protocol, sizes: Sequence[int], caps: Mapping[int, in
         >>> [most_exposed(protocol, (9, 5, 7), caps, unit) for caps in ({}, {0: 1, 1: 1}) for unit in ("client", "record")]
         [0, 1, 2, 2]
     """
-    shares = upload_weights(protocol.aggregation, np.asarray(sizes))
+    if harmonized(protocol):
+        promises = {budget.id: own_guarantee(asked(protocol, View.SERVER, unit, None, sizes), budget) for budget in protocol.client}
+        return max(promises, key=lambda client: promises[client].epsilon(1e-5))
+    steps = isinstance(protocol.local, NoisySgd)  # one bound for all views: what becomes of an upload does not matter
+    shares = np.ones(len(sizes)) if steps else upload_weights(protocol.aggregation, np.asarray(sizes))
     hidden = unit == "record" and protocol.local.batch is not None and protocol.local.batch < max(sizes)
     order = [
         (min(caps.get(c, protocol.rounds), protocol.rounds), shares[c], -sizes[c] if hidden else sizes[c], -c) for c in range(len(sizes))
@@ -141,21 +172,29 @@ def most_exposed(protocol: Protocol, sizes: Sequence[int], caps: Mapping[int, in
     return max(range(len(sizes)), key=lambda client: order[client])
 
 
-def parameters_of(protocol: Protocol) -> int:
-    """How many parameters the worst case has: two, or as many as the model where the price of the noise depends on them.
+def parameters_of(protocol: Protocol, noise: Noise) -> int:
+    """How many parameters the worst case has: two, or as many as the model where the price of the attacked client's noise depends on them.
 
-    Under an l1 clip noise that is drawn for each parameter reveals the most when all of the shift is in one.
+    Under an l1 clip an upload reveals the most when all of the shift is in one.
     """
     known = protocol.model.parameters if protocol.model is not None and protocol.model.parameters is not None else 2
-    if isinstance(protocol.noise, Gaussian):
-        return min(known, 2)
-    return 1 if getattr(protocol.local, "clip_norm", "l2") == "l1" else min(known, MOST_PARAMETERS)
+    if getattr(protocol.local, "clip_norm", "l2") == "l1":
+        return min(known, MOST_PARAMETERS) if isinstance(noise, Staircase) else 1
+    return min(known, 2 if isinstance(noise, Gaussian) else MOST_PARAMETERS)
 
 
-def client_size(protocol: Protocol) -> int:
-    """Records of a client; where the protocol does not say, one batch, so that the record is in every step."""
+def noise_of(protocol: Protocol, client: int, records: int) -> Noise:
+    """The noise of one client."""
+    own = [budget for budget in protocol.client if budget.id == client]
+    return own_protocol(protocol, own[0], records).noise if own else protocol.noise
+
+
+def held_sizes(protocol: Protocol, sizes: Sequence[int] | None) -> tuple[int, ...]:
+    """Records of every client; where nobody says how many, one batch, so that the record is in every step."""
+    if sizes is not None:
+        return tuple(sizes)
     records = protocol.data.records if protocol.data is not None else None
-    return records if records is not None else protocol.local.batch or 1
+    return (records if records is not None else protocol.local.batch or 1,) * protocol.clients
 
 
 def linear_pair(protocol: Protocol, unit: str, sizes: tuple[int, ...], key: Key, curvature: float, attacked: int) -> Pair:
@@ -165,7 +204,9 @@ def linear_pair(protocol: Protocol, unit: str, sizes: tuple[int, ...], key: Key,
     The record acts on all parameters alike: a clip that looks at one at a time must not pass for a clip of the norm, and noise that is
     drawn for each reveals the most along the diagonal.
     """
-    batch, width = protocol.local.batch or 1, parameters_of(protocol)
+    noise = noise_of(protocol, attacked, sizes[attacked])
+    batch, width = protocol.local.batch or 1, parameters_of(protocol, noise)
+    removed = unit == "client" and protocol.adjacency == "add-or-remove"  # who is absent moves nothing
     records = np.zeros((sum(sizes), width + 1), dtype=np.float32)
     records[:, width] = curvature
     parts = consecutive(sizes)
@@ -174,13 +215,14 @@ def linear_pair(protocol: Protocol, unit: str, sizes: tuple[int, ...], key: Key,
     # One record among the batch has all of the gradient; a whole client of such records shares it.
     records[flipped, :width] = width**-0.5 * STEEP * protocol.local.clip * (1 if unit == "client" else batch)
     neighbour = records.copy()
-    neighbour[flipped, :width] *= -1
+    neighbour[flipped, :width] *= 0 if removed else -1
     targets = np.zeros(len(records), dtype=np.float32)
     setups = [setup_of(protocol, x, targets, parts, GivenLosses(width), key) for x in (records, neighbour)]
-    words = f"linear losses with {'a record' if unit == 'record' else 'a client'} flipped at {STEEP:g} times the clip"
+    how = "absent or present" if removed else "flipped"
+    words = f"linear losses with {'a record' if unit == 'record' else 'a client'} {how} at {STEEP:g} times the clip"
     drawn = unit == "record" and batch < sizes[attacked]
     words += f", drawn into a step with probability {batch}/{sizes[attacked]}" if drawn else ""
-    words += f", in {width} parameters" if not isinstance(protocol.noise, Gaussian) else ""
+    words += f", in {width} parameters" if not isinstance(noise, Gaussian) else ""
     words += f"; the other clients' losses have curvature {curvature:.3g}" if curvature != 0 else ""
     return Pair(zero=setups[0], one=setups[1], attacked=attacked, description=words)
 

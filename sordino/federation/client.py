@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,7 +14,7 @@ from sordino.federation.models.bounded import bounded_features
 from sordino.federation.models.flat import FlatModel
 from sordino.federation.models.losses import evaluate_batch, module_loss
 from sordino.federation.models.per_example import ExampleGradients
-from sordino.federation.noisy_sgd import train_noisily
+from sordino.federation.noisy_sgd import Substitute, train_noisily
 from sordino.federation.optimizers import Optimizer
 from sordino.federation.personal import Beginning, Kept, beginning, keeps_state
 from sordino.federation.randomness import Key, Purpose, Stream
@@ -34,6 +34,7 @@ class Upload:
     vector: np.ndarray
     steps: LocalSteps
     kept: Kept | None = None  # what the client keeps for its next round; it is not sent
+    rows: np.ndarray | bool = True  # where the vector is a table of trainings: in which of them the client took part, as a column
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,11 +49,11 @@ class Score:
 class ClientWork:
     """Runs local work for one client after another. It holds a model that every call overwrites; no state passes between calls.
 
-    What clients keep from round to round is handed in and handed back.
+    What clients keep from round to round is handed in and handed back. `on_step` is called with every noisy mean of noisy-sgd.
     """
 
-    def __init__(self, setup: Setup, device: str = "cpu") -> None:
-        self._setup = setup
+    def __init__(self, setup: Setup, device: str = "cpu", on_step: Callable[[torch.Tensor], None] = lambda noisy: None) -> None:
+        self._setup, self._on_step = setup, on_step
         self._device = torch.device(device)
         self._model = FlatModel(setup.module, device=device)
         self._train, self._test = setup.train.to(self._device), setup.test.to(self._device)
@@ -60,16 +61,17 @@ class ClientWork:
         self._gradients = ExampleGradients(self._model, self._loss)
         self._initial = setup.initial_weights()
 
-    def upload(self, *, client: int, round: int, weights: np.ndarray, kept: Kept | None = None) -> Upload:
+    def upload(self, *, client: int, round: int, weights: np.ndarray, kept: Kept | None = None, sums: Substitute | None = None) -> Upload:
         """Train a client from the global model, or from what it has kept, and add its noise.
 
         What travels with the global model stands in further rows of `weights` (see `companions`): the model that clients are pulled to,
-        or every client's correction.
+        or every client's correction. With noisy-sgd `sums` may take the place of the client's own noisy sums.
         """
         protocol, rule = self._setup.protocol, self._setup.protocol.local
         if kept is None and keeps_state(protocol):
             raise UserError("clients of this protocol keep something from round to round, and here nobody keeps it: only `train` does.")
-        begin = beginning(protocol, weights if weights.ndim == 1 else weights[0], self._initial, kept or {})
+        world, beside = (weights, None) if weights.ndim == 1 else (weights[0], weights[1:])
+        begin = beginning(protocol, world, self._initial, kept or {})
         start = self._tensor(begin.start)
         rates = rule.schedule.rates(round=round, steps=rule.steps)
         if isinstance(rule, ClippedGlm):
@@ -77,46 +79,39 @@ class ClientWork:
         else:
             self._seed_layers(self._stream(self._setup.key, Purpose.LOCAL_MODEL, client, round).seed())
             if isinstance(rule, NoisySgd):
-                return self._noisy_steps(client, round, rule, rates, begin, kept or {})
-            pull, correction = self._pull(client, weights, begin), self._correction(client, weights)
+                return self._noisy_steps(client, round, rule, rates, begin, kept or {}, sums)
+            pull = pull_on(self._setup, client, begin, beside, self._device)
+            correction = correction_of(self._setup, client, beside, self._device)
             batches = self._batches(client, round, rule)
             steps, trained = train_locally(self._model, start, rule, rates, batches, self._loss, pull, correction)
         stream = self._stream(self._setup.noise_key, Purpose.UPLOAD_NOISE, client, round)
         own = {"model": trained.cpu().numpy().astype(np.float32)} if protocol.keeps_models else None
         return Upload(client=client, vector=noisy_upload(trained, self._setup.noises[client], stream), steps=steps, kept=own)
 
-    def _pull(self, client: int, weights: np.ndarray, begin: Beginning) -> Pull | None:
-        """What pulls a client's steps: its helper, or the Harmonizer's penalty."""
-        if begin.helper is not None:
-            return Pull(model=self._tensor(begin.helper), strength=begin.strength)
-        own = [budget for budget in self._setup.protocol.client if budget.id == client]
-        if weights.ndim == 1 or not own or not self._setup.protocol.penalty:
-            return None
-        strength = pull_of(self._setup.protocol, own[0])
-        return Pull(model=self._tensor(weights[1]), strength=strength) if strength > 0 else None
-
-    def _correction(self, client: int, weights: np.ndarray) -> torch.Tensor | None:
-        """SCAFFOLD's correction of a client's steps."""
-        if not isinstance(self._setup.protocol.local, Scaffold):
-            return None
-        if weights.ndim == 1:
-            raise UserError('local.rule = "scaffold": control variates are kept by `train` alone.')
-        return self._tensor(weights[1 + client])
-
-    def _noisy_steps(self, client: int, round: int, rule: NoisySgd, rates: tuple[float, ...], begin: Beginning, kept: Kept) -> Upload:
+    def _noisy_steps(
+        self,
+        client: int,
+        round: int,
+        rule: NoisySgd,
+        rates: tuple[float, ...],
+        begin: Beginning,
+        kept: Kept,
+        sums: Substitute | None,
+    ) -> Upload:
         """The rule noisy-sgd: the noise is in the steps, so the model is sent as it is, and is the client's own."""
         optimizer = Optimizer(rule.optimizer, self._model.weights, dict(kept))
         steps = train_noisily(
             self._model,
-            self._gradients,
+            self._gradients if sums is None else sums(self._gradients),
             self._tensor(begin.start),
             rule,
             rates,
             self._batches(client, round, rule),
-            multiplier=size_of(self._setup.protocol.noise),
+            multiplier=size_of(self._setup.protocol.noise) if sums is None else 0.0,
             noise=lambda step: self._stream(self._setup.noise_key, Purpose.STEP_NOISE, client, round, step),
             optimizer=optimizer,
-            pull=None if begin.helper is None else Pull(model=self._tensor(begin.helper), strength=begin.strength),
+            pull=pull_on(self._setup, client, begin, None, self._device),
+            on_step=self._on_step,
         )
         vector = self._model.weights.cpu().numpy().copy()
         own = {"model": vector} if self._setup.protocol.keeps_models else {}
@@ -144,13 +139,8 @@ class ClientWork:
         return train_clipped_glm(weights, features, self._train.y.index_select(0, rows), rule, rates), weights
 
     def _batches(self, client: int, round: int, rule: FedAvg | NoisySgd) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        part = self._setup.parts[client]
-        stream = self._stream(self._setup.draw_key, Purpose.MINIBATCH, client, round)
-        if isinstance(rule, NoisySgd) and rule.sampling == "poisson":
-            draws = [np.flatnonzero(row) for row in stream.coins(rule.steps, len(part), rule.batch / len(part))]
-        else:
-            draws = list(stream.subsets(rule.steps, rule.batch, len(part)))
-        for rows in (torch.from_numpy(part[draw]).to(self._device) for draw in draws):
+        for drawn in batch_rows(self._setup, client, round, rule):
+            rows = torch.from_numpy(drawn).to(self._device)
             yield self._train.inputs(rows), self._train.y.index_select(0, rows)
 
     def score(self, *, weights: np.ndarray, rows: slice) -> Score:
@@ -158,6 +148,35 @@ class ClientWork:
         self._model.load(torch.from_numpy(weights).to(self._device))
         loss, correct, count = evaluate_batch(self._model.predict(self._test.inputs(rows)), self._test.y[rows])
         return Score(loss=loss, correct=correct or 0, count=count)
+
+
+def batch_rows(setup: Setup, client: int, round: int, rule: FedAvg | NoisySgd) -> list[np.ndarray]:
+    """Which records every step of a client's round draws."""
+    part = setup.parts[client]
+    stream = setup.draw_key.stream(Purpose.MINIBATCH, training=setup.training, client=client, round=round)
+    if isinstance(rule, NoisySgd) and rule.sampling == "poisson":
+        return [part[np.flatnonzero(row)] for row in stream.coins(rule.steps, len(part), rule.batch / len(part))]
+    return [part[draw] for draw in stream.subsets(rule.steps, rule.batch, len(part))]
+
+
+def pull_on(setup: Setup, client: int, begin: Beginning, beside: np.ndarray | None, device: torch.device | str = "cpu") -> Pull | None:
+    """What pulls a client's steps: its helper, or the Harmonizer's penalty, to the leader's model in the row after the global one."""
+    if begin.helper is not None:
+        return Pull(model=torch.from_numpy(begin.helper).to(device), strength=begin.strength)
+    own = [budget for budget in setup.protocol.client if budget.id == client]
+    if beside is None or not own or not setup.protocol.penalty:
+        return None
+    strength = pull_of(setup.protocol, own[0])
+    return Pull(model=torch.from_numpy(beside[0]).to(device), strength=strength) if strength > 0 else None
+
+
+def correction_of(setup: Setup, client: int, beside: np.ndarray | None, device: torch.device | str = "cpu") -> torch.Tensor | None:
+    """SCAFFOLD's correction of a client's steps, which has a row for every client beside the global model."""
+    if not isinstance(setup.protocol.local, Scaffold):
+        return None
+    if beside is None:
+        raise UserError('local.rule = "scaffold": control variates are kept by `train` alone.')
+    return torch.from_numpy(beside[client]).to(device)
 
 
 def score_chunks(records: int) -> list[slice]:

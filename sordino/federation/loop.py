@@ -47,6 +47,10 @@ class Engine(Interface):
         """Score a model on the public test records."""
 
 
+# What is broadcast, and what clients have kept where they keep anything, to the uploads of a round.
+Work = Callable[[np.ndarray, Mapping[int, Kept] | None], Iterator[Upload]]
+
+
 @dataclass(frozen=True, kw_only=True)
 class RoundMetrics:
     """What is recorded of a round. `loss` and `accuracy` are of the public test records, None where they were not asked for.
@@ -129,18 +133,13 @@ def one_round(
     # Charge, then release: the line is on disk before any upload exists.
     with writing(ledger.path):
         ledger.charge(round=t, clients=chosen)
-    # Clients train and upload; the server reads the uploads in the order of the clients.
-    tally, companion = Tally(), companion_of(protocol, state)
-    kept = given_to(protocol, state.weights, chosen, state.clients)
-    trained = engine.uploads(round=t, weights=companion.broadcast(state.weights), participants=chosen, kept=kept)
-    sent = tally.counted(companion.noted(trained), protocol)
-    uploads = delivered(protocol.channel, sent, setup.draw_key.stream(Purpose.SHUFFLER, training=setup.training, round=t))
-    weights = next_model(setup, state.weights, uploads, chosen, round=t)
+    # Clients train and upload; the server makes the next model of that.
+    after, tally = exchanged(setup, state, chosen, lambda sent, kept: engine.uploads(round=t, weights=sent, participants=chosen, kept=kept))
+    weights = after.weights
     # The new model is scored on public records.
     diverged = not bool(np.isfinite(weights).all())
     score = engine.score(weights) if evaluate and not diverged else None
-    own = {**state.clients, **tally.kept}
-    return State(weights=weights, round=t + 1, kept=companion.kept, clients=own), RoundMetrics(
+    return after, RoundMetrics(
         round=t,
         participants=len(chosen),
         loss=finite(score.loss / score.count) if score is not None else None,
@@ -153,6 +152,18 @@ def one_round(
         seconds=time.perf_counter() - started,
         status="diverged" if diverged else "ok",
     )
+
+
+def exchanged(setup: Setup, state: State, chosen: np.ndarray, work: Work) -> tuple[State, Tally]:
+    """One round between clients and server: what the chosen clients are sent, what they upload, what becomes of it and what each keeps."""
+    protocol, t = setup.protocol, state.round
+    tally, companion = Tally(), companion_of(protocol, state)
+    kept = given_to(protocol, state.weights, chosen, state.clients)
+    # The server reads the uploads in the order of the clients.
+    sent = tally.counted(companion.noted(work(companion.broadcast(state.weights), kept)), protocol)
+    uploads = delivered(protocol.channel, sent, setup.draw_key.stream(Purpose.SHUFFLER, training=setup.training, round=t))
+    weights = next_model(setup, state.weights, uploads, chosen, round=t)
+    return State(weights=weights, round=t + 1, kept=companion.kept, clients={**state.clients, **tally.kept}), tally
 
 
 def next_model(setup: Setup, weights: np.ndarray, uploads: Iterable[np.ndarray], chosen: np.ndarray, *, round: int) -> np.ndarray:

@@ -10,7 +10,8 @@ from torch import nn
 from sordino import Dataset, train
 from sordino.audit.real_game import rounds_of_one
 from sordino.audit.worst_case import GivenLosses, clipped_glm_pair, linear_pair, setup_of
-from sordino.federation.many import ManyClients, rounds_of_many
+from sordino.federation.many import rounds_of_many
+from sordino.federation.many_clients import ManyClients
 from sordino.federation.participation import attendances, participants
 from sordino.federation.randomness import LANES, Key, Purpose
 from sordino.federation.setup import prepare
