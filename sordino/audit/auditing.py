@@ -27,11 +27,11 @@ from sordino.privacy.certify import certify
 from sordino.privacy.checks import proper_delta
 from sordino.privacy.guarantee import Guarantee, rounded_up
 from sordino.privacy.spending import BudgetExceeded, afforded
-from sordino.protocol import InvalidValue, NoisySgd, Protocol, UserError, View, dumps
+from sordino.protocol import ClippedGlm, InvalidValue, NoisySgd, Protocol, UserError, View, dumps
 
 TRAININGS, FEWER = 5000, 500  # on each side, by default: of the worst case, and of real models or of large federations
 MOST = 10_000_000  # far more than tell anything new
-EFFORT = 500_000_000  # uploads or noisy steps that an audit makes without being asked for more
+EFFORT = 500_000_000  # numbers that an audit draws without being asked for more
 Progress = Callable[[int, int], None]  # trainings done, of how many
 
 
@@ -142,10 +142,16 @@ def default_trainings(subject: Subject, canary: str | None) -> int:
     """How many trainings on each side are run unless it is said."""
     if canary is not None:
         return FEWER
-    protocol = subject.protocol
-    noisy = isinstance(protocol.local, NoisySgd)
-    values = COMPANY * protocol.local.steps if noisy else protocol.clients  # noisy vectors in a round
-    return max(FEWER, min(TRAININGS, EFFORT // (4 * values * len(set(subject.rounds)))))
+    return max(FEWER, min(TRAININGS, EFFORT // (4 * round_effort(subject.protocol) * len(set(subject.rounds)))))
+
+
+def round_effort(protocol: Protocol) -> int:
+    """Numbers that a round draws, more or less: noisy vectors, and the records of the attacked client's batches where they are drawn."""
+    rule, records = protocol.local, protocol_sizes(protocol)
+    noisy = isinstance(rule, NoisySgd)
+    drawn = rule.batch is not None and records is not None and rule.batch < records[0] and not isinstance(rule, ClippedGlm)
+    each = records[0] if records is not None and noisy and getattr(rule, "sampling", "") == "poisson" else rule.batch or 0
+    return (COMPANY * rule.steps if noisy else protocol.clients) + (rule.steps * each if drawn else 0)
 
 
 def with_data(subject: Subject, canary: str, data: DataSource | None, model: ModelSource | None) -> Subject:

@@ -12,9 +12,10 @@ from torch import Tensor
 
 from sordino.audit.adversary import Adversary
 from sordino.audit.canary import make_canary
-from sordino.audit.game import RESIDUALS, Chunk, Played, chunks_of, given_words, unit_vector
+from sordino.audit.game import RESIDUALS, Chunk, Played, Scorer, chunks_of, given_words, unit_vector
 from sordino.audit.observation import Given, given_to
 from sordino.audit.one_by_one import rounds_seen
+from sordino.audit.real_steps import CanarySteps
 from sordino.audit.replay import Replay, shows_noise
 from sordino.audit.worst_case import Pair, most_exposed, without_noise
 from sordino.federation.client import ClientWork
@@ -25,7 +26,7 @@ from sordino.federation.noisy_sgd import Substitute
 from sordino.federation.personal import Kept
 from sordino.federation.randomness import Key
 from sordino.federation.setup import DataSource, ModelSource, Setup, prepare
-from sordino.protocol import Noise, Protocol, View
+from sordino.protocol import Noise, NoisySgd, Protocol, View
 
 TOGETHER = 8  # trainings of a chunk
 
@@ -113,7 +114,7 @@ class CanaryGame:
         both = Silent(self.pair.zero), Silent(self.pair.one)
         looked_at = chunk.half == 0 and chunk.start == 0
         for training in chunk.trainings:
-            adversary = Adversary(setup, self.pair.attacked, both, self.view, range(training, training + 1), self.direction)
+            adversary = self._adversary(setup, both, training)
             replay, left = Replay(setup, both[chunk.side], training, 1), []
             for seen in rounds_of_one(setup, training, self.rounds, self.caps):
                 adversary.see(seen)
@@ -131,9 +132,15 @@ class CanaryGame:
             strays=np.max(strays, axis=0) if looked_at else None,
         )
 
+    def _adversary(self, setup: Setup, both: tuple[Silent, Silent], training: int) -> Scorer:
+        if given_to(self.protocol, self.view) == Given.STEPS:
+            return CanarySteps(self.pair, replace(setup, training=training), both[0], self.unit)
+        return Adversary(setup, self.pair.attacked, both, self.view, range(training, training + 1), self.direction)
+
     def _coordinates(self, parameters: int) -> slice:
         """The coordinates whose noise is looked at: all of a small model, every so many-th of a large one."""
-        uploads = 2 * min(TOGETHER, self.trainings) * self.rounds * self.protocol.clients
+        steps = self.protocol.local.steps if isinstance(self.protocol.local, NoisySgd) else 1
+        uploads = 2 * min(TOGETHER, self.trainings) * self.rounds * steps * self.protocol.clients
         return slice(None, None, max(1, uploads * parameters // RESIDUALS))
 
 
@@ -167,7 +174,8 @@ def rounds_of_one(setup: Setup, training: int, rounds: int, caps: Mapping[int, i
         uploads = np.zeros((clients, 1, seen.before.size), dtype=upload_type(setup.protocol.noise))
         for client, vector in seen.uploads.items():
             uploads[client, 0] = vector
-        steps = np.reshape(means, (len(seen.uploads), 1, -1, seen.before.size)) if means else []  # clients work one after another
+        each = len(means) // max(1, len(seen.uploads))  # steps of a client; clients work one after another
+        steps = {client: np.stack(means[n * each : (n + 1) * each])[None] for n, client in enumerate(seen.uploads)} if each > 0 else {}
         yield ManyRound(
             round=seen.round,
             before=seen.before[None],
@@ -175,7 +183,7 @@ def rounds_of_one(setup: Setup, training: int, rounds: int, caps: Mapping[int, i
             kept={client: {name: array[None] for name, array in kept.items()} for client, kept in seen.kept.items()},
             present=np.isin(np.arange(clients), list(seen.uploads))[None],
             uploads=uploads,
-            means=dict(zip(seen.uploads, steps, strict=False)),
+            means=steps,
             after=seen.after[None],
         )
         means.clear()

@@ -111,7 +111,8 @@ class Replay:
         """How far the helper that a client was given, or with noisy-sgd its upload, is from what it should be."""
         pairs = []
         if HELPER in found:
-            pairs.append((seen.kept[client][HELPER][: self._count], found[HELPER]))
+            given = seen.kept[client].get(HELPER, seen.before)  # who has sent nothing yet is given the global model
+            pairs.append((given[: self._count], found[HELPER]))
         if isinstance(self._setup.protocol.local, NoisySgd):
             pairs.append((seen.uploads[client, : self._count], worked.models.numpy()))
         return max((strayed(one[here], other[here]) for one, other in pairs), default=0.0)

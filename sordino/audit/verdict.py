@@ -48,7 +48,8 @@ class Finding:
         verdict: on the certified bound.
         claims: verdicts on published or given claims.
         residuals: what the noise was found to be, where it was looked at.
-        description: the two data sets, in words.
+        description: the two data sets and what the adversary was given, in words.
+        limits: the error rates of the test for mu, at most.
 
     Example:
         >>> from sordino import FedAvg, Constant, Gaussian, Protocol, audit
@@ -69,6 +70,7 @@ class Finding:
     confidence: float = CONFIDENCE
     claims: tuple[JudgedClaim, ...] = ()
     residuals: ResidualReport | None = field(default=None, repr=False)
+    limits: Limits | None = field(default=None, repr=False)
 
     @property
     def tightness(self) -> float | None:
@@ -77,6 +79,19 @@ class Finding:
         if promised is None:
             measured, promised = self.epsilon_lower, self.certified.epsilon(self.delta)
         return measured / promised if math.isfinite(promised) and promised > 0 else None
+
+    @property
+    def attained(self) -> float | None:
+        """Measured mu over what the certified curve allows where one of the test's two error rates is the same, whichever is nearer.
+
+        That is the tightness where the certificate is Gaussian. Where it is not, epsilon at a small delta is a matter of rare events
+        that no number of trainings shows, and this says how near the curve the test came.
+        """
+        if self.limits is None:
+            return None
+        rates = (self.limits.false_positive, self.limits.false_negative)
+        allowed = min(Limits(false_positive=rate, false_negative=self.certified.beta(rate)).mu for rate in rates)
+        return self.mu_lower / allowed if math.isfinite(allowed) and allowed > 0 else None
 
     @property
     def contradicted(self) -> bool:
@@ -99,6 +114,7 @@ class Finding:
             "verdict": self.verdict,
             "claims": [{"claim": j.claim.name, "mu": j.claim.mu, "verdict": j.verdict} for j in self.claims],
             "tightness": self.tightness,
+            "attained": self.attained,
             "most": self.most,
             "pair": self.description,
             "residuals": None if self.residuals is None else residuals_document(self.residuals),
@@ -116,9 +132,11 @@ def judged(
 ) -> Finding:
     """Turn scores into bounds and verdicts; "refuted" is said at 99.99 % only, by the test best for mu or the one best for epsilon."""
     firm = [measured(scores, goal, FIRM, delta) for goal in ("mu", "epsilon")]
+    limits = measured(scores, "mu")
     return Finding(
         certified=certified,
-        mu_lower=measured(scores, "mu").mu,
+        mu_lower=limits.mu,
+        limits=limits,
         epsilon_lower=measured(scores, "epsilon", delta=delta).epsilon(delta),
         delta=delta,
         trainings=scores.trainings,

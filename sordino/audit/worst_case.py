@@ -161,8 +161,7 @@ def most_exposed(protocol: Protocol, sizes: Sequence[int], caps: Mapping[int, in
         [0, 1, 2, 2]
     """
     if harmonized(protocol):
-        promises = {budget.id: own_guarantee(asked(protocol, View.SERVER, unit, None, sizes), budget) for budget in protocol.client}
-        return max(promises, key=lambda client: promises[client].epsilon(1e-5))
+        return least_promised(protocol, sizes, unit)
     steps = isinstance(protocol.local, NoisySgd)  # one bound for all views: what becomes of an upload does not matter
     shares = np.ones(len(sizes)) if steps else upload_weights(protocol.aggregation, np.asarray(sizes))
     hidden = unit == "record" and protocol.local.batch is not None and protocol.local.batch < max(sizes)
@@ -170,6 +169,14 @@ def most_exposed(protocol: Protocol, sizes: Sequence[int], caps: Mapping[int, in
         (min(caps.get(c, protocol.rounds), protocol.rounds), shares[c], -sizes[c] if hidden else sizes[c], -c) for c in range(len(sizes))
     ]
     return max(range(len(sizes)), key=lambda client: order[client])
+
+
+def least_promised(protocol: Protocol, sizes: Sequence[int], unit: str) -> int:
+    """The client of a Harmonizer whose promise is the weakest; among nearly equals one with Gaussian noise, which few parameters show."""
+    question = asked(protocol, View.SERVER, unit, None, sizes)
+    epsilons = {budget.id: own_guarantee(question, budget).epsilon(1e-5) for budget in protocol.client}
+    weakest = [client for client, epsilon in epsilons.items() if epsilon >= 0.95 * max(epsilons.values())]
+    return max(weakest, key=lambda client: (isinstance(noise_of(protocol, client, sizes[client]), Gaussian), epsilons[client]))
 
 
 def parameters_of(protocol: Protocol, noise: Noise) -> int:
@@ -249,7 +256,9 @@ def clipped_glm_pair(protocol: Protocol, unit: str, sizes: tuple[int, ...], key:
 
 
 def without_noise(setup: Setup) -> Setup:
-    """The same federation, silent."""
+    """The same federation, silent on its uploads; noisy steps keep their noise, which whoever repeats them takes the place of."""
+    if isinstance(setup.protocol.local, NoisySgd):
+        return setup
     quiet = Gaussian(sigma=0.0, where="server" if setup.protocol.noise.where == "server" else "client")
     return replace(setup, protocol=replace(setup.protocol, noise=quiet))
 

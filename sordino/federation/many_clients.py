@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Protocol as Interface
 
 import numpy as np
@@ -134,19 +135,17 @@ class ManyClients:
     def _counts(self, client: int, round: int, first: int, trainings: int) -> np.ndarray:
         """How many records of each kind the batch of every step holds: (trainings, steps, kinds)."""
         rule, kinds, records = self._setup.protocol.local, self._kinds[client], len(self._setup.parts[client])
-        batch, stream = rule.batch or records, self._setup.draw_key.stream(Purpose.MINIBATCH, training=first, client=client, round=round)
-        if isinstance(rule, NoisySgd) and rule.sampling == "poisson":
-            flat = poisson_counts(stream, kinds, rule.steps, batch, trainings)
-        elif len(kinds.first) == 1 or batch == records:
+        batch, poisson = rule.batch or records, isinstance(rule, NoisySgd) and rule.sampling == "poisson"
+        if not poisson and (len(kinds.first) == 1 or batch == records):
             shares = np.bincount(kinds.of) if batch == records else np.array([batch])
-            flat = np.broadcast_to(shares, (trainings * rule.steps, len(shares)))
-        else:
-            flat = fixed_counts(stream, kinds, rule.steps, batch, trainings)
-        return flat.reshape(trainings, rule.steps, -1)
+            return np.broadcast_to(shares, (trainings, rule.steps, len(shares)))
+        stream = self._setup.draw_key.stream(Purpose.MINIBATCH, training=first, client=client, round=round)
+        drawn = poisson_counts if poisson else fixed_counts
+        return drawn(stream, kinds, rule.steps, batch, trainings).reshape(trainings, rule.steps, -1)
 
     def _inputs(self, client: int) -> Tensor:
         """One record of each kind, as the models see it."""
-        return self._setup.train.inputs(torch.from_numpy(self._setup.parts[client][self._kinds[client].first]))
+        return self._setup.train.inputs(torch.from_numpy(self._setup.parts[client][list(self._kinds[client].first)]))
 
     def _tallied(self, client: int, counts: np.ndarray) -> Iterator[tuple[Tensor, Tensor]]:
         """For `KindSums`: records of each kind, and how many of each there are in a step's batch."""
@@ -180,40 +179,41 @@ class KindSums:
         return ClippedSum(total, int((targets * (norms > clip)).sum()), int((targets * ~finite).sum()))
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class Kinds:
     """Kinds of records: where the first of each stands among the client's, and the kind of every record. The last is the most common."""
 
-    first: np.ndarray
-    of: np.ndarray
+    first: tuple[int, ...]
+    of: tuple[int, ...]
 
 
 def kinds_of(records: Tensor) -> Kinds:
     """The kinds of some records, one a row.
 
     Example:
-        >>> kinds = kinds_of(torch.tensor([[5.0], [2.0], [2.0]]))
-        >>> kinds.first.tolist(), kinds.of.tolist()
-        ([0, 1], [0, 1, 1])
+        >>> kinds_of(torch.tensor([[5.0], [2.0], [2.0]]))
+        Kinds(first=(0, 1), of=(0, 1, 1))
     """
     _, first, of, counts = np.unique(records.numpy(), axis=0, return_index=True, return_inverse=True, return_counts=True)
     order = np.argsort(counts, kind="stable")
-    return Kinds(first[order], np.argsort(order)[of.reshape(-1)])
+    return Kinds(tuple(first[order].tolist()), tuple(np.argsort(order)[of.reshape(-1)].tolist()))
 
 
+@lru_cache(maxsize=4)  # who trains and who looks on draw the same
 def poisson_counts(stream: Stream, kinds: Kinds, steps: int, batch: int, trainings: int) -> np.ndarray:
     """How many records of each kind Poisson batches hold, one batch a row."""
-    coins = stream.coins(steps, len(kinds.of), batch / len(kinds.of), trainings)
-    return np.stack([coins[:, kinds.of == kind].sum(axis=1) for kind in range(len(kinds.first))], axis=1)
+    coins, of = stream.coins(steps, len(kinds.of), batch / len(kinds.of), trainings), np.array(kinds.of)
+    return np.stack([coins[:, of == kind].sum(axis=1) for kind in range(len(kinds.first))], axis=1)
 
 
+@lru_cache(maxsize=4)
 def fixed_counts(stream: Stream, kinds: Kinds, steps: int, batch: int, trainings: int) -> np.ndarray:
     """How many records of each kind batches of a fixed size hold, one batch a row."""
-    rare, records = range(len(kinds.first) - 1), len(kinds.of)
-    if int((kinds.of < len(rare)).sum()) <= FOLLOWED:
-        columns = [stream.held(np.flatnonzero(kinds.of == kind), steps, batch, records, trainings) for kind in rare]
+    rare, of = range(len(kinds.first) - 1), np.array(kinds.of)
+    if int((of < len(rare)).sum()) <= FOLLOWED:
+        columns = [stream.held(np.flatnonzero(of == kind), steps, batch, len(of), trainings) for kind in rare]
     else:
-        drawn = kinds.of[stream.subsets(steps, batch, records, trainings)]
+        drawn = of[stream.subsets(steps, batch, len(of), trainings)]
         columns = [(drawn == kind).sum(axis=1) for kind in rare]
     return np.stack([*columns, batch - np.sum(columns, axis=0)], axis=1)
 
