@@ -95,14 +95,21 @@ class Adversary:
             self._own[side] = np.where(seen.present[:, [self._attacked]], models, self._own[side]).astype(np.float32)
         return models.astype(np.float64)
 
+    def _models_of(self, client: int, seen: ManyRound) -> np.ndarray:
+        """The models of a client whose data are known."""
+        kept = seen.kept.get(client, {})
+        return self._clients[0].trained(client=client, round=seen.round, weights=seen.broadcast, first=self._first, kept=kept).numpy()
+
     def _see_uploads(self, seen: ManyRound, low: np.ndarray, high: np.ndarray) -> None:
-        """The attacked client's own upload; behind a shuffler nobody knows which it is, and the others look as if between the two."""
+        """The attacked client's own upload; behind a shuffler nobody knows which it is, and each is held against those of the others."""
         here = seen.present[:, self._attacked]
         if self._protocol.channel != "shuffler":
             upload = seen.uploads[self._attacked]
             self.scores += here * (log_law(self._noise, upload - high) - log_law(self._noise, upload - low))
             return
-        middle = [log_law(self._noise, upload - (high + low) / 2) for upload in seen.uploads]
+        groups = self._others(seen.present)
+        usual = self._models_of(next(iter(groups)), seen) if len(groups) == 1 else (high + low) / 2
+        middle = [log_law(self._noise, upload - usual) for upload in seen.uploads]
         for sign, models in ((1.0, high), (-1.0, low)):
             ratios = np.stack(
                 [log_law(self._noise, upload - models) - law for upload, law in zip(seen.uploads, middle, strict=True)], axis=1
@@ -117,7 +124,7 @@ class Adversary:
         share = self._mixing / denominator(protocol)
         rest = seen.after - start
         for like, group in self._others(seen.present).items():
-            models = self._clients[0].trained(client=like, round=seen.round, weights=seen.broadcast, first=self._first, kept={}).numpy()
+            models = self._models_of(like, seen)
             rest -= share * seen.present[:, group].sum(axis=1, keepdims=True) * (models - start)
         with np.errstate(divide="ignore"):  # a rate of 1: it is never absent
             absent = np.log1p(-rate) + log_law(protocol.noise, rest / self._mixing)
@@ -134,8 +141,7 @@ class Adversary:
         colluders = self._colluders()
         rest = seen.after - (1 - mixing) * seen.before.astype(np.float64) - mixing * shares[:, [attacked]] * middle
         for like, group in self._others(seen.present).items():
-            kept = seen.kept.get(like, {})
-            models = self._clients[0].trained(client=like, round=seen.round, weights=seen.broadcast, first=self._first, kept=kept).numpy()
+            models = self._models_of(like, seen)
             rest -= mixing * shares[:, group].sum(axis=1, keepdims=True) * models
             for colluder in set(group) & colluders:
                 rest -= mixing * shares[:, [colluder]] * (seen.uploads[colluder] - models)

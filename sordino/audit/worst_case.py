@@ -143,7 +143,8 @@ def worst_pair(
     curvature = 0.0
     if given_to(protocol, view) == Given.LAST and isinstance(protocol.aggregation, Mean) and not protocol.keeps_models:
         curvature = best_curvature(protocol, unit, held, key, rounds, attacked)
-    pair = linear_pair(protocol, unit, held, key, curvature, attacked)
+    crowd = protocol.channel == "shuffler" and given_to(protocol, view) == Given.UPLOADS
+    pair = linear_pair(protocol, unit, held, key, curvature, attacked, crowd=crowd)
     return replace(pair, caps=caps, description=pair.description + words)
 
 
@@ -204,12 +205,15 @@ def held_sizes(protocol: Protocol, sizes: Sequence[int] | None) -> tuple[int, ..
     return (records if records is not None else protocol.local.batch or 1,) * protocol.clients
 
 
-def linear_pair(protocol: Protocol, unit: str, sizes: tuple[int, ...], key: Key, curvature: float, attacked: int) -> Pair:
+def linear_pair(
+    protocol: Protocol, unit: str, sizes: tuple[int, ...], key: Key, curvature: float, attacked: int, *, crowd: bool = False
+) -> Pair:
     """Linear losses, flipped in the attacked client (THEORY A2, A3); the others' losses are flat, or curved.
 
     With curvature below zero the other clients drive models apart, which keeps early rounds visible in the last model (A7, tight).
     The record acts on all parameters alike: a clip that looks at one at a time must not pass for a clip of the norm, and noise that is
-    drawn for each reveals the most along the diagonal.
+    drawn for each reveals the most along the diagonal. In a `crowd` all others do what the attacked client does on the first data set: who
+    does something else among them stands out the most.
     """
     noise = noise_of(protocol, attacked, sizes[attacked])
     batch, width = protocol.local.batch or 1, parameters_of(protocol, noise)
@@ -219,8 +223,11 @@ def linear_pair(protocol: Protocol, unit: str, sizes: tuple[int, ...], key: Key,
     parts = consecutive(sizes)
     records[parts[attacked], width] = 0.0
     flipped = parts[attacked] if unit == "client" else parts[attacked][:1]
+    slope = width**-0.5 * STEEP * protocol.local.clip
+    if crowd:
+        records[[row for client, part in enumerate(parts) if client != attacked for row in part], :width] = slope
     # One record among the batch has all of the gradient; a whole client of such records shares it.
-    records[flipped, :width] = width**-0.5 * STEEP * protocol.local.clip * (1 if unit == "client" else batch)
+    records[flipped, :width] = slope * (1 if unit == "client" else batch)
     neighbour = records.copy()
     neighbour[flipped, :width] *= 0 if removed else -1
     targets = np.zeros(len(records), dtype=np.float32)
@@ -230,6 +237,7 @@ def linear_pair(protocol: Protocol, unit: str, sizes: tuple[int, ...], key: Key,
     drawn = unit == "record" and batch < sizes[attacked]
     words += f", drawn into a step with probability {batch}/{sizes[attacked]}" if drawn else ""
     words += f", in {width} parameters" if not isinstance(noise, Gaussian) else ""
+    words += "; the other clients do what it does on the first data set" if crowd else ""
     words += f"; the other clients' losses have curvature {curvature:.3g}" if curvature != 0 else ""
     return Pair(zero=setups[0], one=setups[1], attacked=attacked, description=words)
 
