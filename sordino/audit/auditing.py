@@ -13,6 +13,7 @@ from sordino.audit.canary import refuse_unknown
 from sordino.audit.folder import AuditFolder
 from sordino.audit.game import Game, WorstCaseGame, play_all
 from sordino.audit.noisy_steps import COMPANY
+from sordino.audit.observation import more_than_seen
 from sordino.audit.real_game import CanaryGame
 from sordino.audit.replay import noise_report
 from sordino.audit.verdict import Claim, Finding, judged
@@ -232,7 +233,8 @@ def carry_on(
     scores, noise, strays = place.scores(chunks)
     claims = tuple(Claim(**claim) for claim in facts["claims"])
     report = noise_report(subject.protocol, game.noises, noise, strays)
-    finding = judged(scores, certified, claims, facts["delta"], game.description, report)
+    given = more_than_seen(subject.protocol, certified.view)
+    finding = judged(scores, certified, claims, facts["delta"], game.description, report, given)
     finish(place, finding, subject.run)
     return finding
 

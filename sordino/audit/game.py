@@ -17,7 +17,7 @@ import torch
 
 from sordino.audit.adversary import Adversary
 from sordino.audit.noisy_steps import StepAdversary, StepPair, noisy_pair
-from sordino.audit.observation import Given, given_to, more_than_seen
+from sordino.audit.observation import Given, given_to
 from sordino.audit.replay import Replay, shows_noise
 from sordino.audit.worst_case import Pair, held_sizes, without_noise, worst_pair
 from sordino.engines.torch_engine import single_threaded
@@ -61,7 +61,7 @@ class Game(Interface):
 
     @property
     def description(self) -> str:
-        """The two data sets and what the adversary is given, in words."""
+        """The two data sets, in words."""
 
     @property
     def noises(self) -> tuple[Noise, ...]:
@@ -126,8 +126,8 @@ class WorstCaseGame:
 
     @property
     def description(self) -> str:
-        """The two data sets and what the adversary is given, in words."""
-        return self.pair.description + given_words(self.protocol, self.view)
+        """The two data sets, in words."""
+        return self.pair.description
 
     @property
     def noises(self) -> tuple[Noise, ...]:
@@ -199,12 +199,6 @@ class Scorer(Interface):
 
     def see(self, seen: ManyRound) -> None:
         """Take in one round."""
-
-
-def given_words(protocol: Protocol, view: View) -> str:
-    """That the adversary is given more than its view, if it is."""
-    more = more_than_seen(protocol, view)
-    return f". The adversary is given {more}, for whom the bound is proved, and not only what the view {view} shows" if more else ""
 
 
 def unit_vector(vector: np.ndarray) -> np.ndarray:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy import special, stats
 
-from sordino.audit.worst_case import STEEP, GivenLosses, Pair, consecutive, most_exposed, setup_of
+from sordino.audit.worst_case import STEEP, GivenLosses, Pair, consecutive, most_exposed, removes, setup_of
 from sordino.federation.many import ManyRound
 from sordino.federation.randomness import Key
 from sordino.privacy.noisy_steps import attendance
@@ -117,9 +117,9 @@ def pulls(protocol: Protocol, unit: str) -> tuple[float, float, float]:
 
     Added or removed is one that pulls nowhere against one that does.
     """
-    fixed = getattr(protocol.local, "sampling", "fixed") == "fixed"
-    if not fixed and protocol.adjacency == "add-or-remove":
+    if removes(protocol, unit):
         return 0.0, 1.0, 0.0
+    fixed = getattr(protocol.local, "sampling", "fixed") == "fixed"
     return -1.0, 1.0, -1.0 if fixed and unit == "record" else 0.0
 
 

@@ -71,7 +71,9 @@ def sown(setup: Setup, canaries: int, kind: str, generator: np.random.Generator)
 
 
 def refuse_unscored(setup: Setup) -> None:
-    """One training is scored by who sent which upload."""
+    """One training is scored by who sent which upload, and its records are exchanged."""
+    if setup.protocol.adjacency != "replace-one":
+        raise UserError('privacy.adjacency = "add-or-remove": one training exchanges records or clients. Audit it with "replace-one".')
     if setup.protocol.channel != "direct" or setup.protocol.noise.where != "client" or harmonized(setup.protocol):
         raise UserError("one training is scored by who sent which upload with noise: no shuffler, and one noise for all, at the client.")
 
@@ -185,8 +187,10 @@ def estimate_with_clients(
     rule = setup.protocol.local
     if view not in (View.FINAL, View.ROUNDS):
         raise UserError(f"view {view}: canary clients are looked for in global models. Use rounds or final.")
-    if not isinstance(rule, FedAvg):
-        raise UserError(f"local.rule = {rule.tag!r}: canary clients send a clipped direction, which fedavg and fedprox have.")
+    if not isinstance(rule, FedAvg) or setup.protocol.keeps_models:
+        raise UserError(
+            f"local.rule = {rule.tag!r}: canary clients send a clipped direction from the global model, as fedavg and fedprox do."
+        )
     if not 2 <= canaries <= setup.protocol.clients:
         raise UserError(f"--canaries {canaries}: expected at least 2 and at most federation.clients = {setup.protocol.clients}.")
     start = setup.initial_weights()
@@ -198,7 +202,8 @@ def estimate_with_clients(
     def upload(*, client: int, round: int, weights: np.ndarray, kept: Kept | None = None) -> Upload:
         if client >= canaries:
             return work.upload(client=client, round=round, weights=weights, kept=kept)
-        model = torch.from_numpy(weights + direction_length(rule, round) * used[client])
+        world = weights if weights.ndim == 1 else weights[0]
+        model = torch.from_numpy(world + direction_length(rule, round) * used[client])
         stream = setup.noise_key.stream(Purpose.UPLOAD_NOISE, training=setup.training, client=client, round=round)
         return Upload(client=client, vector=noisy_upload(model, setup.protocol.noise, stream), steps=UNCOUNTED)
 

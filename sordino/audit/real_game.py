@@ -12,12 +12,12 @@ from torch import Tensor
 
 from sordino.audit.adversary import Adversary
 from sordino.audit.canary import make_canary
-from sordino.audit.game import RESIDUALS, Chunk, Played, Scorer, chunks_of, given_words, unit_vector
+from sordino.audit.game import RESIDUALS, Chunk, Played, Scorer, chunks_of, unit_vector
 from sordino.audit.observation import Given, given_to
 from sordino.audit.one_by_one import rounds_seen
 from sordino.audit.real_steps import CanarySteps
 from sordino.audit.replay import Replay, shows_noise
-from sordino.audit.worst_case import Pair, most_exposed, without_noise
+from sordino.audit.worst_case import Pair, most_exposed, removes, without_noise
 from sordino.federation.client import ClientWork
 from sordino.federation.local import upload_type
 from sordino.federation.many import ManyRound
@@ -70,18 +70,20 @@ class CanaryGame:
         x[rows], y[rows] = make_canary(self.canary, setup, int(rows[0]), np.random.default_rng(self.seed))
         spread = f"all records of client {attacked}" if self.unit == "client" else f"a record of client {attacked}"
         model = self.protocol.model.name if self.protocol.model is not None else type(setup.module).__name__
+        absent = removes(setup.protocol, self.unit)
+        how = f"absent, or a canary ({self.canary}) in the place" if absent else f"replaced by a canary ({self.canary})"
         return Pair(
-            zero=setup,
+            zero=without_records(setup, rows) if absent else setup,
             one=replace(setup, train=replace(setup.train, x=x, y=y)),
             attacked=attacked,
-            description=f"{model} with {spread} replaced by a canary ({self.canary})",
+            description=f"{model} with {spread} {how}",
             caps=self.caps,
         )
 
     @property
     def description(self) -> str:
-        """The two data sets and what the adversary is given, in words."""
-        return self.pair.description + given_words(self.protocol, self.view)
+        """The two data sets, in words."""
+        return self.pair.description
 
     @property
     def noises(self) -> tuple[Noise, ...]:
@@ -142,6 +144,13 @@ class CanaryGame:
         steps = self.protocol.local.steps if isinstance(self.protocol.local, NoisySgd) else 1
         uploads = 2 * min(TOGETHER, self.trainings) * self.rounds * steps * self.protocol.clients
         return slice(None, None, max(1, uploads * parameters // RESIDUALS))
+
+
+def without_records(setup: Setup, rows: Tensor) -> Setup:
+    """The federation as if some records were not there, though their places are drawn: what is not finite counts as zero."""
+    x = setup.train.x.float()
+    x[rows] = torch.nan
+    return replace(setup, train=replace(setup.train, x=x))
 
 
 class Silent:

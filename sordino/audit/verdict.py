@@ -48,7 +48,9 @@ class Finding:
         verdict: on the certified bound.
         claims: verdicts on published or given claims.
         residuals: what the noise was found to be, where it was looked at.
-        description: the two data sets and what the adversary was given, in words.
+        description: the two data sets, in words.
+        given: what the adversary was given beyond the view, as the bound is proved for that; empty where it is the view itself. What is
+            measured is then a lower bound for who is given so much, and for nobody else.
         limits: the error rates of the test for mu, at most.
 
     Example:
@@ -71,6 +73,7 @@ class Finding:
     claims: tuple[JudgedClaim, ...] = ()
     residuals: ResidualReport | None = field(default=None, repr=False)
     limits: Limits | None = field(default=None, repr=False)
+    given: str = ""
 
     @property
     def tightness(self) -> float | None:
@@ -117,6 +120,7 @@ class Finding:
             "attained": self.attained,
             "most": self.most,
             "pair": self.description,
+            "given": self.given,
             "residuals": None if self.residuals is None else residuals_document(self.residuals),
         }
 
@@ -128,9 +132,18 @@ def residuals_document(report: ResidualReport) -> dict[str, Any]:
 
 
 def judged(
-    scores: Scores, certified: Guarantee, claims: tuple[Claim, ...], delta: float, description: str, residuals: ResidualReport | None = None
+    scores: Scores,
+    certified: Guarantee,
+    claims: tuple[Claim, ...],
+    delta: float,
+    description: str,
+    residuals: ResidualReport | None = None,
+    given: str = "",
 ) -> Finding:
-    """Turn scores into bounds and verdicts; "refuted" is said at 99.99 % only, by the test best for mu or the one best for epsilon."""
+    """Turn scores into bounds and verdicts; "refuted" is said at 99.99 % only, by the test best for mu or the one best for epsilon.
+
+    Claims are about the view: an adversary that was given more says nothing about them.
+    """
     firm = [measured(scores, goal, FIRM, delta) for goal in ("mu", "epsilon")]
     limits = measured(scores, "mu")
     return Finding(
@@ -142,9 +155,13 @@ def judged(
         trainings=scores.trainings,
         most=most_shown(scores.trainings),
         verdict=verdict_on_bound(firm, certified, scores.trainings),
-        claims=tuple(JudgedClaim(claim=claim, verdict=verdict_on(claim, firm, certified, scores.trainings)) for claim in claims),
+        claims=tuple(
+            JudgedClaim(claim=claim, verdict="not tested" if given else verdict_on(claim, firm, certified, scores.trainings))
+            for claim in claims
+        ),
         residuals=residuals,
         description=description,
+        given=given,
     )
 
 

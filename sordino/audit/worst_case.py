@@ -191,6 +191,14 @@ def parameters_of(protocol: Protocol, noise: Noise) -> int:
     return min(known, 2 if isinstance(noise, Gaussian) else MOST_PARAMETERS)
 
 
+def removes(protocol: Protocol, unit: str) -> bool:
+    """Whether the unit is present in one data set and absent in the other: a record then pulls nowhere, a client moves nothing.
+
+    Where the server adds the noise, adding or removing is priced for whole clients, and a record is replaced.
+    """
+    return protocol.adjacency == "add-or-remove" and (unit == "client" or isinstance(protocol.local, NoisySgd))
+
+
 def noise_of(protocol: Protocol, client: int, records: int) -> Noise:
     """The noise of one client."""
     own = [budget for budget in protocol.client if budget.id == client]
@@ -217,7 +225,7 @@ def linear_pair(
     """
     noise = noise_of(protocol, attacked, sizes[attacked])
     batch, width = protocol.local.batch or 1, parameters_of(protocol, noise)
-    removed = unit == "client" and protocol.adjacency == "add-or-remove"  # who is absent moves nothing
+    removed = removes(protocol, unit)
     records = np.zeros((sum(sizes), width + 1), dtype=np.float32)
     records[:, width] = curvature
     parts = consecutive(sizes)

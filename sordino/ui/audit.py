@@ -95,7 +95,12 @@ def finding_table(finding: Finding) -> Table:
         table.add_column(column, justify=justify)  # type: ignore[arg-type]
     nothing = finding.mu_lower == 0 and finding.epsilon_lower == 0
     sure = "nothing was shown" if nothing else f"{100 * finding.confidence:.0f} % sure each"
-    table.add_row("measured: at least", rounded_down(finding.mu_lower), rounded_down(finding.epsilon_lower), sure)
+    table.add_row(
+        f"measured{', given more' if finding.given else ''}: at least",
+        rounded_down(finding.mu_lower),
+        rounded_down(finding.epsilon_lower),
+        sure,
+    )
     mu = "-" if certified.mu is None else number(certified.mu)
     table.add_row("certified: at most", mu, number(certified.epsilon(delta)), judged(finding.verdict))
     for one in finding.claims:
@@ -108,6 +113,9 @@ def remarks(finding: Finding) -> list[str]:
     tight, attained, promised = finding.tightness, finding.attained, finding.certified.mu
     sample = f"; {finding.trainings:,} trainings on each side judged it, as many chose the test" if finding.trainings > 1 else ""
     said = [f"Game: {finding.description}{sample}."]
+    if finding.given:
+        view = finding.certified.view
+        said.append(f"Given to the adversary: {finding.given}, for which the bound is proved; that is more than the view {view} shows.")
     if tight is not None:
         near = f"; {attained:.3f} of the mu that the certified curve allows at the same error rate" if attained is not None else ""
         what = "mu was measured" if promised is not None else f"epsilon was measured{near}"
