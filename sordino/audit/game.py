@@ -183,7 +183,8 @@ class WorstCaseGame:
         if isinstance(self.pair, StepPair):
             return StepAdversary(self.pair, chunk.trainings)
         both = ManyClients(self.pair.zero), ManyClients(self.pair.one)
-        return Adversary(self.pair.side(chunk.side), self.pair.attacked, both, self.view, chunk.trainings, self.direction)
+        view = View.SERVER if given_to(self.protocol, self.view) == Given.UPLOADS else self.view
+        return Adversary(self.pair.side(chunk.side), self.pair.attacked, both, view, chunk.trainings, self.direction)
 
     def _kept(self, parameters: int) -> int:
         """Of how many trainings the noise is kept."""

@@ -36,14 +36,14 @@ NO_CLIP = 1e9
 KEPT = 60  # trainings on each side whose noise is tested: enough for everything here, and quicker than all
 
 
-def found(game: WorstCaseGame, claims: tuple[Claim, ...] = ()) -> Finding:
+def found(game: WorstCaseGame, claims: tuple[Claim, ...] = (), kept: int = KEPT) -> Finding:
     """Play a game in this process and judge it against the certified bound and some claims."""
     game = replace(game)  # with nothing prepared, by whatever was broken then
     sides: dict[tuple[int, int], list[np.ndarray]] = {}
     noise, strays = [], []
     for played in play_all(game, game.chunks(), workers=1):
         sides.setdefault((played.chunk.half, played.chunk.side), []).append(played.scores)
-        noise += [] if played.residuals is None else [played.residuals[:KEPT]]
+        noise += [] if played.residuals is None else [played.residuals[:kept]]
         strays += [] if played.strays is None else [played.strays]
     zero, one, judging_zero, judging_one = (np.concatenate(sides[half, side]) for half in (0, 1) for side in (0, 1))
     scores = Scores(choosing=(zero, one), judging=(judging_zero, judging_one))
