@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from types import TracebackType
+from typing import Any
 
 import numpy as np
 import torch
@@ -59,7 +60,7 @@ class TorchEngine:
             yield from self._pool.map(weights, tasks)
         elif self._own is not None:
             for client in clients:
-                own = {} if kept is None else {"kept": kept[client]}
+                own: dict[str, Any] = {} if kept is None else {"kept": kept[client]}
                 with single_threaded():
                     upload = self._own.upload(client=client, round=round, weights=weights, **own)
                 yield upload

@@ -35,13 +35,14 @@ class Upload:
     vector: np.ndarray
     steps: LocalSteps
     kept: Kept | None = None  # what the client keeps for its next round; it is not sent
+    rows: np.ndarray | bool = True  # where the vector is a table of trainings: in which of them the client took part, as a column
 
 
 def assigned(setup: Setup, initial: np.ndarray, *, client: int, round: int, weights: np.ndarray, kept: Kept | None) -> Assignment:
     """The work of a client that receives the global model and finds what it has kept.
 
     What travels with the global model stands in further rows of `weights` (see `companions`): the model that clients are pulled to,
-    or every client's correction.
+    or every client's correction. Models may be vectors, or tables with one training a row.
 
     Args:
         setup: the federation.
@@ -53,28 +54,29 @@ def assigned(setup: Setup, initial: np.ndarray, *, client: int, round: int, weig
     """
     if kept is None and keeps_state(setup.protocol):
         raise UserError("clients of this protocol keep something from round to round, and here nobody keeps it: only `train` does.")
-    begin = beginning(setup.protocol, weights if weights.ndim == 1 else weights[0], initial, kept or {})
+    world, beside = (weights, None) if weights.ndim == initial.ndim else (weights[0], weights[1:])
+    begin = beginning(setup.protocol, world, initial, kept or {})
     pull = None if begin.helper is None else Pull(model=torch.from_numpy(begin.helper), strength=begin.strength)
     if setup.protocol.penalty:
-        pull = leader_pull(setup, client, weights)
+        pull = leader_pull(setup, client, beside)
     return Assignment(
-        client=client, round=round, start=begin.start, pull=pull, correction=correction_of(setup, client, weights), kept=kept or {}
+        client=client, round=round, start=begin.start, pull=pull, correction=correction_of(setup, client, beside), kept=kept or {}
     )
 
 
-def leader_pull(setup: Setup, client: int, weights: np.ndarray) -> Pull | None:
+def leader_pull(setup: Setup, client: int, beside: np.ndarray | None) -> Pull | None:
     """The Harmonizer's penalty: a pull to the leader's model, for clients with a budget below the leader's."""
     strength = sum(pull_of(setup.protocol, budget) for budget in setup.protocol.client if budget.id == client)
-    return Pull(model=torch.from_numpy(weights[1]), strength=strength) if weights.ndim > 1 and strength > 0 else None
+    return Pull(model=torch.from_numpy(beside[0]), strength=strength) if beside is not None and strength > 0 else None
 
 
-def correction_of(setup: Setup, client: int, weights: np.ndarray) -> np.ndarray | None:
-    """SCAFFOLD's correction of a client's steps."""
+def correction_of(setup: Setup, client: int, beside: np.ndarray | None) -> np.ndarray | None:
+    """SCAFFOLD's correction of a client's steps, which has a row for every client beside the global model."""
     if not isinstance(setup.protocol.local, Scaffold):
         return None
-    if weights.ndim == 1:
+    if beside is None:
         raise UserError('local.rule = "scaffold": control variates are kept by `train` alone.')
-    return weights[1 + client]
+    return beside[client]
 
 
 def stream_of(setup: Setup, key: Key, purpose: Purpose, *, client: int, round: int, step: int = 0) -> Stream:

@@ -74,6 +74,10 @@ class Charges(Interface):
         """Pay for a round."""
 
 
+# What is broadcast, and what clients have kept where they keep anything, to the uploads of a round.
+Work = Callable[[np.ndarray, Mapping[int, Kept] | None], Iterator[Upload]]
+
+
 @dataclass(frozen=True, kw_only=True)
 class RoundMetrics:
     """What is recorded of a round. `loss` and `accuracy` are of the public test records, None where they were not asked for.
@@ -242,18 +246,14 @@ def joined_round(
     witness: Witness = unwitnessed,
 ) -> tuple[State, RoundMetrics]:
     """What becomes of the uploads of a round: the next state, and what is recorded."""
-    protocol, t, chosen, companion = setup.protocol, opened.round, opened.participants, opened.companion
-    # Clients upload; the server reads the uploads in the order of the clients.
-    tally = Tally()
-    sent = tally.counted(companion.noted(trained), protocol)
-    uploads = delivered(protocol.channel, sent, setup.draw_key.stream(Purpose.SHUFFLER, training=setup.training, round=t))
-    weights = next_model(setup, state.weights, witness(t, state.weights, chosen, uploads), chosen, round=t)
+    protocol, chosen = setup.protocol, opened.participants
+    after, tally = received(setup, state, chosen, opened.companion, trained, witness)
+    weights = after.weights
     # The new model is scored on public records.
     diverged = not bool(np.isfinite(weights).all())
     scored = score(weights) if score is not None and not diverged else None
-    own = {**state.clients, **tally.kept}
-    return State(weights=weights, round=t + 1, kept=companion.kept, clients=own), RoundMetrics(
-        round=t,
+    return after, RoundMetrics(
+        round=state.round,
         participants=len(chosen),
         loss=finite(scored.loss / scored.count) if scored is not None else None,
         accuracy=scored.correct / scored.count if scored is not None and setup.classification else None,
@@ -265,6 +265,23 @@ def joined_round(
         seconds=time.perf_counter() - opened.started,
         status="diverged" if diverged else "ok",
     )
+
+
+def exchanged(setup: Setup, state: State, chosen: np.ndarray, work: Work) -> tuple[State, Tally]:
+    """One round between clients and server: what the chosen clients are sent, what they upload, what becomes of it and what each keeps."""
+    companion, kept = companion_of(setup.protocol, state), given_to(setup.protocol, state.weights, chosen, state.clients)
+    return received(setup, state, chosen, companion, work(companion.broadcast(state.weights), kept))
+
+
+def received(
+    setup: Setup, state: State, chosen: np.ndarray, companion: Companion, trained: Iterator[Upload], witness: Witness = unwitnessed
+) -> tuple[State, Tally]:
+    """What the server makes of the uploads of a round, which it reads in the order of the clients, and what is put aside on their way."""
+    protocol, t, tally = setup.protocol, state.round, Tally()
+    sent = tally.counted(companion.noted(trained), protocol)
+    uploads = delivered(protocol.channel, sent, setup.draw_key.stream(Purpose.SHUFFLER, training=setup.training, round=t))
+    weights = next_model(setup, state.weights, witness(t, state.weights, chosen, uploads), chosen, round=t)
+    return State(weights=weights, round=t + 1, kept=companion.kept, clients={**state.clients, **tally.kept}), tally
 
 
 def next_model(setup: Setup, weights: np.ndarray, uploads: Iterable[np.ndarray], chosen: np.ndarray, *, round: int) -> np.ndarray:

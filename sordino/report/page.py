@@ -10,7 +10,7 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from sordino.privacy.guarantee import UNIT_IN_WORDS
-from sordino.protocol import UserError, dumps
+from sordino.protocol import dumps
 from sordino.protocol.documents import plain
 from sordino.report.figures import attack_plots, epsilons_of, figures, measured_text
 from sordino.report.formats import at_least, at_most, duration, of_a_hundred, size
@@ -75,7 +75,6 @@ def run_page(story: Story) -> str:
             (name, at_most(mu), f"{audit.view}, {audit.unit}", verdict) for audit in story.audits for name, mu, verdict in audit.claims
         ],
         audit_command=f"sordino audit {story.run.folder} --view {view}",
-        unplayable=unplayable(story),
         attack_plots=attack_plots(story),
         limits=limits,
         provenance=provenance(story),
@@ -119,17 +118,6 @@ def clients_text(story: Story) -> str:
     if len(epsilons) == 1 and not story.run.protocol.client:
         return f"{part}. Given that, each has spent ε = {at_most(epsilons.pop())} in the view {client_view(story.run, story.headline)}."
     return f"{part}."
-
-
-def unplayable(story: Story) -> str:
-    """Why there is no audit of such a run; nothing where there is one."""
-    from sordino.audit.auditing import refuse_unplayable
-
-    try:
-        refuse_unplayable(story.run.protocol, story.headline[0])
-    except UserError as error:
-        return str(error)
-    return ""
 
 
 def audit_row(audit: Any) -> tuple[str, ...]:

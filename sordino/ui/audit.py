@@ -98,7 +98,12 @@ def finding_table(finding: Finding) -> Table:
         table.add_column(column, justify=justify)  # type: ignore[arg-type]
     nothing = finding.mu_lower == 0 and finding.epsilon_lower == 0
     sure = "nothing was shown" if nothing else f"{100 * finding.confidence:.0f} % sure each"
-    table.add_row("measured: at least", rounded_down(finding.mu_lower), rounded_down(finding.epsilon_lower), sure)
+    table.add_row(
+        f"measured{', given more' if finding.given else ''}: at least",
+        rounded_down(finding.mu_lower),
+        rounded_down(finding.epsilon_lower),
+        sure,
+    )
     mu = "-" if certified.mu is None else at_most(certified.mu)
     table.add_row("certified: at most", mu, at_most(certified.epsilon(delta)), judged(finding.verdict))
     for one in finding.claims:
@@ -110,11 +115,16 @@ def remarks(finding: Finding) -> list[str]:
     """What must be read with the numbers."""
     from sordino.privacy.guarantee import rounded_down
 
-    tight, promised = finding.tightness, finding.certified.mu
+    tight, attained, promised = finding.tightness, finding.attained, finding.certified.mu
     sample = f"; {finding.trainings:,} trainings on each side judged it, as many chose the test" if finding.trainings > 1 else ""
     said = [f"Game: {finding.description}{sample}."]
+    if finding.given:
+        view = finding.certified.view
+        said.append(f"Given to the adversary: {finding.given}, for which the bound is proved; that is more than the view {view} shows.")
     if tight is not None:
-        said.append(f"Tightness: {tight:.3f} of the certified {'mu' if promised is not None else 'epsilon'} was measured.")
+        near = f"; {attained:.3f} of the mu that the certified curve allows at the same error rate" if attained is not None else ""
+        what = "mu was measured" if promised is not None else f"epsilon was measured{near}"
+        said.append(f"Tightness: {tight:.3f} of the certified {what}.")
     limit = most_epsilon(finding)
     if finding.certified.epsilon(finding.delta) > limit:
         said.append(f"Epsilon has a test of its own; so few trainings can show {rounded_down(limit)} at most.")
@@ -204,7 +214,7 @@ def audited(source: Any, view: str, unit: str, **options: Any) -> tuple[Finding,
 def audit(
     source: Annotated[Path | None, typer.Argument(metavar="[PROTOCOL.toml|RUN]", help="Protocol file or folder of a finished run.")] = None,
     sets: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override one key, such as noise.sigma=0.5.")] = None,
-    view: Annotated[str, typer.Option(help="server, rounds, coalition:k or final.")] = "server",
+    view: Annotated[str, typer.Option(help="server, rounds, coalition:k, final, weak or strong.")] = "server",
     unit: Annotated[str, typer.Option(help="What differs between the two data sets: record or client.")] = "record",
     trainings: Annotated[
         int | None,

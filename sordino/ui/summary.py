@@ -12,7 +12,6 @@ from rich.text import Text
 from sordino.federation.run import Run
 from sordino.federation.setup import Setup
 from sordino.federation.uploads import is_kept
-from sordino.protocol import NoisySgd
 from sordino.report.formats import duration, percent
 from sordino.report.story import last_scores
 from sordino.report.words import described, noise_line
@@ -51,12 +50,10 @@ def summary(run: Run) -> Panel:
 
 
 def next_steps(run: Run) -> list[tuple[str, str]]:
-    """What to type next, aligned; an audit where there is a game for the rule."""
-    playable = not isinstance(run.protocol.local, NoisySgd) and not run.protocol.keeps_models
-    audited = {f"sordino audit {run.folder}": "what an adversary learns, at least"} if playable else {}
+    """What to type next, aligned."""
     commands = {
         f"sordino certify {run.folder}": "what each adversary learns, at most",
-        **audited,
+        f"sordino audit {run.folder}": "what an adversary learns, at least",
         f"sordino evaluate {run.folder}{' --clients' if run.personal else ''}": "its model, class by class",
         "sordino new": "a protocol of your own to start from",
     }

@@ -12,7 +12,8 @@ from sordino.audit.bounds import Scores, measured
 from sordino.audit.game import CHUNK, WorstCaseGame, chunks_of, play_all
 from sordino.audit.verdict import Claim
 from sordino.audit.worst_case import linear_pair, worst_pair
-from sordino.federation.many import ManyClients, rounds_of_many
+from sordino.federation.many import rounds_of_many
+from sordino.federation.many_clients import ManyClients
 from sordino.federation.randomness import Key
 from sordino.papers.applied import published_bounds
 from sordino.privacy.certify import certify
