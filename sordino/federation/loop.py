@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from typing import Protocol as Interface
@@ -190,7 +190,7 @@ class Training:
         """End a round: its uploads become the next model, which is scored, noted and kept."""
         scored = is_evaluated(self.state.round, self._limits.rounds, self._every)
         after, metrics = joined_round(self.setup, self.state, opened, uploads, score if scored else None, self._witness)
-        self._folder.append_metrics(asdict(metrics))
+        self._folder.append_metrics(vars(metrics))
         self._on_round(metrics)
         if metrics.status == "diverged":
             self.status = "diverged"
