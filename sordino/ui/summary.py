@@ -24,16 +24,6 @@ from sordino.ui.words import described
 BARS = "▁▂▃▄▅▆▇█"
 
 
-<<<<<<< HEAD
-=======
-def described(protocol: Protocol) -> str:
-    """A protocol in one line."""
-    rule = RULES[protocol.local.tag]
-    model = protocol.model.name if protocol.model is not None else "?"
-    data = protocol.data.name if protocol.data is not None else "?"
-    return f"{model} on {data}, {protocol.clients} clients, {protocol.rounds} rounds of {rule}"
-
-
 def kept_lines(setup: Setup, every: int) -> list[str]:
     """How much space kept uploads will take, where they are kept."""
     if every == 0:
@@ -45,7 +35,6 @@ def kept_lines(setup: Setup, every: int) -> list[str]:
     return [f"Uploads are kept, of {rounds} rounds: about {size / 1e6:,.0f} MB. They are what the server sees; keep them as secret."]
 
 
->>>>>>> main
 def summary(run: Run) -> Panel:
     """The closing panel of a training."""
     rows = [
