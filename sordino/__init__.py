@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from sordino.privacy.spending import realised as realised
     from sordino.protocol import Assumptions as Assumptions
     from sordino.protocol import Attention as Attention
+    from sordino.protocol import Bezier as Bezier
     from sordino.protocol import Budget as Budget
     from sordino.protocol import ByColumn as ByColumn
     from sordino.protocol import ClientBudget as ClientBudget
@@ -60,9 +61,9 @@ if TYPE_CHECKING:
 
 _HOME = {
     "sordino.protocol": (
-        "Assumptions Attention Budget ByColumn ClientBudget ClippedGlm Constant Continuous Custom Cyclic Data Decay Dirichlet Everyone "
-        "FedAvg FedProx FixedSize Gaussian Identity Iid Interpolate Laplace Mean Median ModeConnectivity Model NoisySgd Poisson Privacy "
-        "Protocol Scaffold Shards SordinoError StageWise Staircase UserError View"
+        "Assumptions Attention Bezier Budget ByColumn ClientBudget ClippedGlm Constant Continuous Custom Cyclic Data Decay Dirichlet "
+        "Everyone FedAvg FedProx FixedSize Gaussian Identity Iid Interpolate Laplace Mean Median ModeConnectivity Model NoisySgd Poisson "
+        "Privacy Protocol Scaffold Shards SordinoError StageWise Staircase UserError View"
     ),
     "sordino.privacy.calibrate": "calibrate",
     "sordino.privacy.certify": "certify",

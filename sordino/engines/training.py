@@ -20,6 +20,7 @@ from sordino.engines.choice import Choice, checked_engine, choose
 from sordino.engines.torch_engine import checked_device, worker_count
 from sordino.federation.folder import RunFolder, State, claimed_path, now, protocol_digest
 from sordino.federation.loop import Limits, RoundMetrics, run_rounds
+from sordino.federation.models.losses import mean_predictor_loss
 from sordino.federation.randomness import GENERATOR
 from sordino.federation.run import Run
 from sordino.federation.setup import DataSource, ModelSource, Setup, prepare
@@ -343,6 +344,7 @@ def run_facts(setup: Setup, choice: Choice, workers: int, device: str, every: in
         "input_shape": list(setup.input_shape),
         "outputs": setup.outputs,
         "sizes": setup.sizes.tolist(),
+        "baseline": mean_predictor_loss(setup.test.y),
         "data_digest": setup.data_digest,
         "model_digest": model_digest(setup),
     }

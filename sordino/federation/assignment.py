@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
+from sordino.federation.connectivity import sent_model
 from sordino.federation.local import LocalSteps, Pull, noisy_upload
 from sordino.federation.personal import Kept, beginning, keeps_state
 from sordino.federation.randomness import Key, Purpose, Stream
@@ -97,5 +98,7 @@ def finished(setup: Setup, task: Assignment, steps: LocalSteps, trained: torch.T
     """The upload of a client that has made its steps, its noise added, and the model that it keeps, where it keeps one."""
     stream = stream_of(setup, setup.noise_key, Purpose.UPLOAD_NOISE, client=task.client, round=task.round)
     own = {"model": trained.cpu().numpy().astype(np.float32)} if setup.protocol.keeps_models else None
-    vector = noisy_upload(trained, setup.noises[task.client], stream)
+    start = torch.from_numpy(task.start).to(trained.device)
+    sent = sent_model(setup, start, trained, training=setup.training, round=task.round)
+    vector = noisy_upload(sent, setup.noises[task.client], stream)
     return Upload(client=task.client, vector=vector, steps=steps, kept=own)

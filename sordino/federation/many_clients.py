@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from sordino.federation.assignment import assigned
+from sordino.federation.connectivity import sent_model
 from sordino.federation.linear import train_clipped_glm
 from sordino.federation.local import Trainable, train_locally
 from sordino.federation.models.bounded import bounded_features
@@ -129,7 +130,8 @@ class ManyClients:
         batches = self._mean_records(client, counts, rule)
         correction = None if task.correction is None else torch.from_numpy(task.correction)
         models = train_locally(self._models, start, rule, rates, batches, self._loss, task.pull, correction)[1]
-        return Worked(models=models, kept={"model": models.numpy().astype(np.float32)} if protocol.keeps_models else NOTHING)
+        kept = {"model": models.numpy().astype(np.float32)} if protocol.keeps_models else NOTHING
+        return Worked(models=sent_model(self._setup, start, models, training=first, round=round), kept=kept)
 
     def _counts(self, client: int, round: int, first: int, trainings: int) -> np.ndarray:
         """How many records of each kind the batch of every step holds: (trainings, steps, kinds)."""

@@ -18,7 +18,8 @@ from sordino.federation.models.bounded import BoundedLogistic
 from sordino.federation.models.flat import FlatModel
 from sordino.federation.randomness import Key, Purpose
 from sordino.privacy.harmonizer import own_protocol, with_found_noise
-from sordino.protocol import ByColumn, ClippedGlm, Data, ModeConnectivity, Model, Noise, Protocol, UserError
+from sordino.privacy.mechanisms import refuse_unpriced
+from sordino.protocol import ClippedGlm, Data, ModeConnectivity, Model, Noise, Protocol, UserError
 
 IN_PYTHON = "python:"  # begins the name of data or of a model that was handed over as an object and cannot be found again by name
 
@@ -148,7 +149,9 @@ def prepare(
     seed = key.stream(Purpose.INITIAL_MODEL).seed()
     module = protocol_model(protocol, source, dataset.input_shape, dataset.outputs, classes=dataset.classes, seed=seed)
     check_model(module, found.train.inputs(slice(0, 2)), dataset.outputs, net.parameters)
-    protocol = with_found_noise(with_public_dimension(protocol, module), [len(part) for part in parts])
+    protocol = with_public_dimension(protocol, module)
+    refuse_unpriced(protocol)
+    protocol = with_found_noise(protocol, [len(part) for part in parts])
     fresh = Key.from_system() if protocol.noise.secure else key
     return Setup(
         protocol=protocol,
@@ -200,7 +203,7 @@ def resolved(protocol: Protocol, data: DataSource | None, model: ModelSource | N
 def with_public_size(protocol: Protocol, parts: tuple[np.ndarray, ...]) -> Protocol:
     """The number of records per client spelled out, where all clients have the same: prices depend on it."""
     data, sizes = protocol.data, {len(part) for part in parts}
-    if data is None or data.records is not None or isinstance(data.partition, ByColumn) or len(sizes) > 1:
+    if data is None or data.records is not None or len(sizes) > 1:
         return protocol
     return replace(protocol, data=replace(data, records=sizes.pop()))
 

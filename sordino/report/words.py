@@ -15,6 +15,7 @@ RULES = {
     "fedavg": "Noisy-FedAvg",
     "fedprox": "Noisy-FedProx",
     "scaffold": "Noisy-SCAFFOLD",
+    "bezier": "Noisy-FedAvg along Bezier curves",
     "clipped-glm": "clipped logistic regression",
     "noisy-sgd": "noisy SGD",
 }

@@ -51,10 +51,11 @@ def summary(run: Run) -> Panel:
 
 def next_steps(run: Run) -> list[tuple[str, str]]:
     """What to type next, aligned."""
+    scored = "its model, class by class" if run.facts.get("baseline") is None else "its error, beside that of the mean"
     commands = {
         f"sordino certify {run.folder}": "what each adversary learns, at most",
         f"sordino audit {run.folder}": "what an adversary learns, at least",
-        f"sordino evaluate {run.folder}{' --clients' if run.personal else ''}": "its model, class by class",
+        f"sordino evaluate {run.folder}{' --clients' if run.personal else ''}": scored,
         "sordino new": "a protocol of your own to start from",
     }
     width = max(len(command) for command in commands)
@@ -70,7 +71,8 @@ def result_line(run: Run) -> str:
     if math.isnan(final["loss"]):
         return "not scored"
     if math.isnan(final["accuracy"]):
-        return f"loss {final['loss']:.4f} on test records  {sparkline(-run.metrics['loss'])}"
+        beside = f", where predicting their mean has {run.facts['baseline']:.4f}" if run.facts.get("baseline") is not None else ""
+        return f"loss {final['loss']:.4f} on test records{beside}  {sparkline(-run.metrics['loss'])}"
     return f"accuracy {percent(final['accuracy'])} on test records, loss {final['loss']:.3f}  {sparkline(run.metrics['accuracy'])}"
 
 

@@ -222,6 +222,8 @@ def evaluate(
         print_json(scores)
         return
     rows = [("Records", f"{scores['records']:,} test records of {scores['data']}"), ("Loss", f"{scores['loss']:.4f}")]
+    if scores["baseline"] is not None:
+        rows.append(("Baseline", f"{scores['baseline']:.4f}, always predicting the mean of these records"))
     if scores["accuracy"] is not None:
         rows.append(("Accuracy", percent(scores["accuracy"])))
         rows += [(f"  {name}", percent(share)) for name, share in scores["classes"].items()]
