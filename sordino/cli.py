@@ -13,6 +13,7 @@ import click
 import typer
 
 from sordino.protocol import SordinoError
+from sordino.ui.attack import attack
 from sordino.ui.audit import audit
 from sordino.ui.certify import calibrate, certify
 from sordino.ui.console import INTERRUPTED, messages
@@ -28,7 +29,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
 )
 
-for command in (train, resume, certify, calibrate, audit, evaluate, new, check):
+for command in (train, resume, certify, calibrate, audit, attack, evaluate, new, check):
     app.command()(command)
 app.add_typer(papers, name="papers")
 

@@ -144,13 +144,7 @@ class ClientWork:
         return train_clipped_glm(weights, features, self._train.y.index_select(0, rows), rule, rates), weights
 
     def _batches(self, client: int, round: int, rule: FedAvg | NoisySgd) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        part = self._setup.parts[client]
-        stream = self._stream(self._setup.draw_key, Purpose.MINIBATCH, client, round)
-        if isinstance(rule, NoisySgd) and rule.sampling == "poisson":
-            draws = [np.flatnonzero(row) for row in stream.coins(rule.steps, len(part), rule.batch / len(part))]
-        else:
-            draws = list(stream.subsets(rule.steps, rule.batch, len(part)))
-        for rows in (torch.from_numpy(part[draw]).to(self._device) for draw in draws):
+        for rows in (torch.from_numpy(drawn).to(self._device) for drawn in drawn_rows(self._setup, client, round, rule)):
             yield self._train.inputs(rows), self._train.y.index_select(0, rows)
 
     def score(self, *, weights: np.ndarray, rows: slice) -> Score:
@@ -158,6 +152,15 @@ class ClientWork:
         self._model.load(torch.from_numpy(weights).to(self._device))
         loss, correct, count = evaluate_batch(self._model.predict(self._test.inputs(rows)), self._test.y[rows])
         return Score(loss=loss, correct=correct or 0, count=count)
+
+
+def drawn_rows(setup: Setup, client: int, round: int, rule: FedAvg | NoisySgd) -> list[np.ndarray]:
+    """The training records that a client's steps draw in a round, one array a step."""
+    part = setup.parts[client]
+    stream = setup.draw_key.stream(Purpose.MINIBATCH, training=setup.training, client=client, round=round)
+    if isinstance(rule, NoisySgd) and rule.sampling == "poisson":
+        return [part[np.flatnonzero(row)] for row in stream.coins(rule.steps, len(part), rule.batch / len(part))]
+    return [part[draw] for draw in stream.subsets(rule.steps, rule.batch, len(part))]
 
 
 def score_chunks(records: int) -> list[slice]:
