@@ -113,6 +113,16 @@ class Attack(Interface[Observed, Guess, Truth]):
         """How well it did."""
 
 
+def part_of(tick: Tick, number: int, parts: int) -> Tick:
+    """What tells the progress of one of several equal parts.
+
+    Example:
+        >>> part_of(print, 1, 4)(0.5)
+        0.375
+    """
+    return lambda share: tick((number + share) / parts)
+
+
 def upload_cases(referee: Referee, *, rounds: int, uploads: int, records: int) -> list[Case[ObservedUpload, TruthBatch]]:
     """The first so many uploads of so many kept rounds, for an attacker with so many records of its own."""
     referee.gradient_rule()  # refuses what sends no gradients, before any work

@@ -89,8 +89,35 @@ class ObservedUpload:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ObservedModel:
-    """A global model, by the rounds that it has behind it."""
+    """A global model, and what it made of some clients' records, where the attacker overheard that.
+
+    Attributes:
+        federation: what everybody knows.
+        round: rounds that the model has behind it.
+        model: its parameters.
+        answers: its answers (logits) about clients' records, one a row.
+        embeddings: what went into its last layer for the same records.
+    """
 
     federation: ObservedFederation
     round: int
     model: np.ndarray
+    answers: Tensor
+    embeddings: Tensor
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ObservedAnswers:
+    """Answers of a model that is not shown about the attacker's own records.
+
+    Attributes:
+        federation: what everybody knows, and the records.
+        round: rounds that the model has behind it.
+        answers: its logits, in the order of the records.
+        noise: how much noise was put on them, in their standard deviations.
+    """
+
+    federation: ObservedFederation
+    round: int
+    answers: Tensor
+    noise: float

@@ -16,21 +16,23 @@ NOTHING = "grey"
 
 
 def draw_rows(rows: Sequence[Row], path: Path, *, title: str) -> None:
-    """One column of panels per metric: against rounds, and below, where there are several, against noise at the last round."""
+    """One line of panels per metric: against rounds, and beside it, where there are several, against noise at the last round."""
     from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
 
     metrics = list(dict.fromkeys(row.metric for row in rows))
     noises = sorted({row.noise for row in rows})
-    tall = 2 if len(noises) > 1 else 1
-    figure = Figure(figsize=(1 + 4.2 * len(metrics), 1 + 3.4 * tall), layout="constrained")
-    panels = figure.subplots(tall, len(metrics), squeeze=False)
-    for column, metric in enumerate(metrics):
+    wide = 2 if len(noises) > 1 else 1
+    figure = Figure(figsize=(1 + 4.5 * wide, 0.6 + 3.2 * len(metrics)), layout="constrained")
+    panels = figure.subplots(len(metrics), wide, squeeze=False)
+    for line, metric in zip(panels, metrics, strict=True):
         chosen = [row for row in rows if row.metric == metric]
-        draw_over_rounds(panels[0, column], chosen, noises)
-        panels[0, column].set(title=f"{metric}, {chosen[0].better} is worse", xlabel="rounds behind it", ylabel=metric)
-        if tall == 2:
-            draw_over_noise(panels[1, column], chosen, noises)
-            panels[1, column].set(xlabel="noise", ylabel=f"{metric} at the last round")
+        draw_over_rounds(line[0], chosen, noises)
+        line[0].set(xlabel="rounds behind it", ylabel=f"{metric} ({chosen[0].better} leaks more)")
+        line[0].xaxis.set_major_locator(MaxNLocator(integer=True))
+        if wide == 2:
+            draw_over_noise(line[1], chosen, noises)
+            line[1].set(xlabel="noise", ylabel=f"{metric} at the last round")
     panels[0, 0].legend(fontsize="small")
     figure.suptitle(title, fontsize="medium")
     figure.savefig(path, dpi=120)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
 
@@ -9,7 +10,8 @@ import numpy as np
 import torch
 
 from sordino.attacks.observed import ObservedFederation, ObservedModel, ObservedRecords, ObservedUpload
-from sordino.attacks.truth import TruthBatch
+from sordino.attacks.reading import Reader
+from sordino.attacks.truth import TruthBatch, TruthModel, TruthRecords
 from sordino.federation.channel import shuffled_order
 from sordino.federation.client import drawn_rows
 from sordino.federation.data import Dataset, load_dataset
@@ -81,16 +83,16 @@ class Referee:
             )
         return rounds
 
-    def federation(self, records: int) -> ObservedFederation:
-        """What everybody knows, and at most so many records of the attacker's own."""
+    def federation(self, records: int | ObservedRecords) -> ObservedFederation:
+        """What everybody knows, and the attacker's own records, given or at most so many."""
+        own = records if isinstance(records, ObservedRecords) else self.auxiliary(records)
         public = replace(self.protocol, seed=None)
-        return ObservedFederation(protocol=public, module=self._setup.module, classes=self.classes, auxiliary=self.auxiliary(records))
+        return ObservedFederation(protocol=public, module=self._setup.module, classes=self.classes, auxiliary=own)
 
     def auxiliary(self, records: int) -> ObservedRecords:
         """At most so many records that no client holds, evenly spread over all such."""
-        train, test = self._unheld, np.arange(0, len(self._setup.test.y), 2)
-        chosen = np.arange(len(train) + len(test))
-        chosen = chosen[np.linspace(0, len(chosen) - 1, min(records, len(chosen))).round().astype(int)]
+        train, test = self.unheld(len(self._setup.train.y)), np.arange(0, len(self._setup.test.y), 2)
+        chosen = even(np.arange(len(train) + len(test)), records)
         parts = (
             some(self._setup.train, train[chosen[chosen < len(train)]]),
             some(self._setup.test, test[chosen[chosen >= len(train)] - len(train)]),
@@ -98,26 +100,26 @@ class Referee:
         inputs, labels = (torch.cat(pieces) for pieces in zip(*parts, strict=True))
         return ObservedRecords(inputs=inputs, labels=labels)
 
-    def scoring(self, records: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """At most so many test records that no attacker has."""
-        return some(self._setup.test, np.arange(1, len(self._setup.test.y), 2)[:records])
-
-    @cached_property
-    def _unheld(self) -> np.ndarray:
-        """Training records that were dealt to nobody."""
-        return np.setdiff1d(np.arange(len(self._setup.train.y)), np.concatenate(self._setup.parts))
+    def scoring(self, weights: np.ndarray, records: int) -> TruthModel:
+        """What a model answers about at most so many test records that no attacker has."""
+        inputs, labels = some(self._setup.test, even(np.arange(1, len(self._setup.test.y), 2), records))
+        return TruthModel(inputs=inputs, labels=labels, answers=self.reader(weights).read(inputs)[1])
 
     def models(self, count: int) -> list[tuple[int, np.ndarray]]:
-        """At most so many global models, evenly spread, each after so many rounds: those before kept rounds, and the last one."""
-        rounds = [t for t in kept_rounds(self.run.folder) if t > 0]
-        last = (len(self.run.metrics["round"]), self.last_model())
-        if count == 1:
-            return [last]
-        return [(t, read_round(self.run.folder, t).model) for t in spread([t for t in rounds if t < last[0]], count - 1)] + [last]
+        """At most so many global models after so many rounds each, evenly spread: the initial one, those before kept rounds, the last."""
+        done = len(self.run.metrics["round"])
+        ends = {0: self.initial_model, done: self.last_model}
+        rounds = spread(sorted({*ends, *(t for t in kept_rounds(self.run.folder) if t < done)}), count)
+        return [(t, ends[t]() if t in ends else self.round(t).model) for t in rounds]
 
-    def model(self, federation: ObservedFederation, round: int, weights: np.ndarray) -> ObservedModel:
-        """A global model as an attacker sees it."""
-        return ObservedModel(federation=federation, round=round, model=weights)
+    def model(self, federation: ObservedFederation, round: int, weights: np.ndarray, rows: np.ndarray) -> ObservedModel:
+        """A global model as an attacker sees it who overhears what it makes of some clients' records."""
+        embeddings, answers = self.reader(weights).read(self.private(rows).inputs)
+        return ObservedModel(federation=federation, round=round, model=weights, answers=answers, embeddings=embeddings)
+
+    def reader(self, weights: np.ndarray) -> Reader:
+        """The model of the run at these weights."""
+        return Reader(self._setup.module, weights, self._setup.train.inputs(slice(0, 1)))
 
     def last_model(self) -> np.ndarray:
         """The model that the run ended with."""
@@ -154,12 +156,20 @@ class Referee:
 
     def private_rows(self, count: int) -> np.ndarray:
         """At most so many records that clients hold, evenly spread over the clients, as rows of the training records."""
-        held = np.concatenate(self._setup.parts)
-        return held[np.linspace(0, len(held) - 1, min(count, len(held))).round().astype(int)]
+        return even(np.concatenate(self._setup.parts), count)
 
-    def private(self, rows: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
+    def private(self, rows: np.ndarray) -> TruthRecords:
         """Clients' records."""
-        return some(self._setup.train, rows)
+        return TruthRecords(inputs=some(self._setup.train, rows)[0])
+
+    def unheld(self, count: int) -> np.ndarray:
+        """At most so many training records that were dealt to nobody, as rows."""
+        return even(np.setdiff1d(np.arange(len(self._setup.train.y)), np.concatenate(self._setup.parts)), count)
+
+    def known(self, rows: np.ndarray, attributes: Mapping[str, np.ndarray]) -> ObservedRecords:
+        """Training records that nobody holds, as the attacker's own, whose attributes it knows."""
+        inputs, labels = some(self._setup.train, rows)
+        return ObservedRecords(inputs=inputs, labels=labels, attributes={name: values[rows] for name, values in attributes.items()})
 
     def gradient_rule(self) -> FedAvg | NoisySgd:
         """The local rule, where an upload is the global model moved along gradients.
@@ -191,6 +201,16 @@ def some(records: Tensors, rows: np.ndarray) -> tuple[torch.Tensor, torch.Tensor
     return records.inputs(chosen), records.y.index_select(0, chosen)
 
 
+def even(rows: np.ndarray, count: int) -> np.ndarray:
+    """At most so many of the rows, at even distances.
+
+    Example:
+        >>> even(np.arange(9), 3).tolist(), even(np.arange(2), 3).tolist()
+        ([0, 4, 8], [0, 1])
+    """
+    return np.asarray(rows[np.linspace(0, len(rows) - 1, min(count, len(rows))).round().astype(int)])
+
+
 def spread(values: list[int], count: int) -> list[int]:
     """At most so many of the values, from first to last at even distances; one alone is the last.
 
@@ -200,5 +220,4 @@ def spread(values: list[int], count: int) -> list[int]:
     """
     if count == 1:
         return values[-1:]
-    places = np.linspace(0, len(values) - 1, min(count, len(values))).round().astype(int)
-    return [values[place] for place in places]
+    return [values[place] for place in even(np.arange(len(values)), count)]

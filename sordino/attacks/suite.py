@@ -14,8 +14,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from sordino.attacks import labels
-from sordino.attacks.game import Attack, Measure, Row, Scored, rows_of
+from sordino.attacks import attributes, extraction, inversion, labels, reconstruction
+from sordino.attacks.game import Attack, Measure, Row, Scored, Tick, part_of, rows_of
 from sordino.attacks.pictures import draw_pictures, draw_rows
 from sordino.attacks.referee import Referee
 from sordino.engines.torch_engine import single_threaded
@@ -25,7 +25,13 @@ from sordino.federation.setup import DataSource, ModelSource
 from sordino.federation.storage import held, pack, unpack, write_whole, writing
 from sordino.protocol import InvalidValue, Protocol, UserError
 
-ATTACKS: Mapping[str, Mapping[str, Attack[Any, Any, Any]]] = {"labels": labels.SETTINGS}
+ATTACKS: Mapping[str, Mapping[str, Attack[Any, Any, Any]]] = {
+    "labels": labels.SETTINGS,
+    "inversion": inversion.SETTINGS,
+    "reconstruction": reconstruction.SETTINGS,
+    "attributes": attributes.SETTINGS,
+    "extraction": extraction.SETTINGS,
+}
 SETTINGS = ("quick", "paper")
 
 Subject = Run | Referee  # a referee is a run whose data are loaded already
@@ -68,7 +74,7 @@ def attack(
     model: ModelSource | None = None,
     folder: Path | None = None,
     printed: Printed = lambda row, protocol: None,
-    on_progress: Callable[[float], None] = lambda done: None,
+    on_progress: Tick = lambda share: None,
 ) -> Finding:
     """Put a run, or several that differ in their noise, through one attack, and keep what it got with the first of them.
 
@@ -102,11 +108,8 @@ def attack(
         cases: list[tuple[float, list[tuple[int, Scored]]]] = []
         rows: list[Row] = []
         for number, referee in enumerate(referees):
-
-            def advance(done: float, number: int = number) -> None:
-                on_progress((number + done) / len(referees))
-
-            results = tried(plan, referee, referee.run.folder / "attacks" / "parts" / f"{name}-{setting}", advance)
+            parts = referee.run.folder / "attacks" / "parts" / f"{name}-{setting}"
+            results = tried(plan, referee, parts, part_of(on_progress, number, len(referees)))
             cases.append((referee.noise, results))
             rows += [with_printed(row, referee.protocol, printed) for row in rows_of(plan, results, referee.noise)]
         finding = Finding(name=name, setting=setting, subject=subject_of(referees[0].run), rows=tuple(rows), cases=tuple(cases))
@@ -139,14 +142,11 @@ def named_attack(name: str, setting: str, attribute: str | None) -> Attack[Any, 
     return plan if attribute is None else replace(plan, attribute=attribute)  # type: ignore[type-var]
 
 
-def tried(plan: Attack[Any, Any, Any], referee: Referee, parts: Path, advance: Callable[[float], None]) -> list[tuple[int, Scored]]:
+def tried(plan: Attack[Any, Any, Any], referee: Referee, parts: Path, progress: Tick) -> list[tuple[int, Scored]]:
     """The result of every case of an attack on one run; those that were finished earlier are read."""
     cases, results = plan.cases(referee), []
     for number, case in enumerate(cases):
-
-        def tick(share: float, number: int = number) -> None:
-            advance((number + share) / len(cases))
-
+        tick = part_of(progress, number, len(cases))
         place = parts / f"{case.key}.safetensors"
         result = read_part(place, plan)
         if result is None:
@@ -185,5 +185,6 @@ def subject_of(run: Run) -> str:
     """What was attacked, in words."""
     plan = run.protocol
     model, data = (part.name if part is not None else "?" for part in (plan.model, plan.data))
+    steps = f"{plan.local.steps} local step{'s' if plan.local.steps > 1 else ''}"
     batch = f", batches of {plan.local.batch}" if plan.local.batch is not None else ""
-    return f"{model} on {data}, {plan.clients} clients, {plan.rounds} rounds of {plan.local.steps} local steps{batch}"
+    return f"{model} on {data}, {plan.clients} clients, {plan.rounds} rounds of {steps}{batch}"

@@ -17,6 +17,13 @@ class TruthBatch:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
+class TruthRecords:
+    """Clients' records, as their models saw them."""
+
+    inputs: Tensor
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
 class TruthAttribute:
     """The hidden attribute of some clients' records."""
 
@@ -25,7 +32,7 @@ class TruthAttribute:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class TruthModel:
-    """What a model really answers to test records that the attacker never saw, and what is right."""
+    """What a model really answers about test records that the attacker never saw, and what is right."""
 
     inputs: Tensor
     labels: Tensor

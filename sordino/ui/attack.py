@@ -14,13 +14,15 @@ from sordino.ui.audit import AuditProgress
 from sordino.ui.console import INTERRUPTED, messages, percent, print_json, results
 
 if TYPE_CHECKING:
+    from sordino.attacks.game import Row
     from sordino.attacks.referee import Referee
     from sordino.attacks.suite import Finding
     from sordino.federation.run import Run
     from sordino.federation.setup import Setup
 
 EXAMPLE = "attacked"  # the federation that is attacked where no run is given
-PERCENT = {"accuracy", "F1", "agreement"}  # metrics that are shares
+SHARES = {"accuracy", "F1", "agreement"}
+NOTHING = "sees nothing"
 
 
 class AttackStopped(SordinoError):
@@ -57,6 +59,7 @@ def attack(
         print_json({"run": str(subject.folder), "attacks": [one.as_document() for one in found], "refused": refused})
         return
     for finding in found:
+        results.print(f"{finding.name}, setting {finding.setting}: {finding.subject}", style="italic", soft_wrap=True)
         results.print(findings_table(finding))
     for one, why in refused.items():
         results.print(f"{one}: not tried. {why}", soft_wrap=True)
@@ -122,14 +125,35 @@ def twin_of(referee: Referee, workers: int | None) -> list[Referee]:
 
 
 def findings_table(finding: Finding) -> Table:
-    """What one attack got, a line for every noise, round and method."""
-    table = Table(title=f"{finding.name}, setting {finding.setting}: {finding.subject}", title_justify="left")
-    printed = any(row.paper is not None for row in finding.rows)
-    columns = ["noise", "round", "metric", "method", "value", "sees nothing", "samples", *(["paper"] if printed else [])]
-    for column in columns:
-        table.add_column(column, justify="left" if column in ("metric", "method") else "right")
-    for row in sorted(finding.rows, key=lambda row: (row.noise, row.round)):
-        shown = percent if row.metric in PERCENT else lambda value: f"{value:.4g}"
-        cells = [f"{row.noise:g}", str(row.round), row.metric, row.method, shown(row.value), shown(row.baseline), str(row.samples)]
-        table.add_row(*cells, *([shown(row.paper) if row.paper is not None else ""] if printed else []))
+    """What one attack got, a line for every noise, round and method; below them what is got by who sees nothing of the run."""
+    table = Table()
+    metrics = list(dict.fromkeys(row.metric for row in finding.rows))
+    for column in ("noise", "round", "method", *metrics):
+        table.add_column(column, justify="left" if column == "method" else "right")
+    for noise in sorted({row.noise for row in finding.rows}):
+        for round in sorted({row.round for row in finding.rows if row.noise == noise}):
+            lines = table_lines([row for row in finding.rows if (row.noise, row.round) == (noise, round)])
+            for number, (method, cells) in enumerate(lines.items()):
+                place = (f"{noise:g}", str(round)) if number == 0 else ("", "")
+                last = number == len(lines) - 1
+                style = "dim" if method == NOTHING else None
+                table.add_row(*place, method, *(cells.get(metric, "") for metric in metrics), style=style, end_section=last)
     return table
+
+
+def table_lines(rows: list[Row]) -> dict[str, dict[str, str]]:
+    """Per method its metrics as texts; then what a paper prints, where it does, and what a trivial attacker gets."""
+    lines: dict[str, dict[str, str]] = {}
+    for row in rows:
+        lines.setdefault(row.method or "attack", {})[row.metric] = shown(row.metric, row.value)
+    for row in rows:
+        if row.paper is not None:
+            lines.setdefault(f"{row.where}", {})[row.metric] = shown(row.metric, row.paper)
+    for row in rows:
+        lines.setdefault(NOTHING, {}).setdefault(row.metric, shown(row.metric, row.baseline))
+    return lines
+
+
+def shown(metric: str, value: float) -> str:
+    """A value for people: shares in percent."""
+    return percent(value) if metric in SHARES else f"{value:.3g}"
