@@ -57,7 +57,7 @@ class AttributeAttack:
     passes: int
     attribute: str | None = None
     name: str = "attributes"
-    view: View = View.FINAL
+    view: View = View.ROUNDS
 
     def cases(self, referee: Referee) -> list[Case[ObservedModel, TruthAttribute]]:
         """Some models, each with its embeddings of the same clients' records."""

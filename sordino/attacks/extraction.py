@@ -52,7 +52,7 @@ class ExtractionAttack:
     iterations: int
     rate: float
     name: str = "extraction"
-    view: View = View.FINAL
+    view: View = View.ROUNDS
 
     def cases(self, referee: Referee) -> list[Case[ObservedAnswers, TruthModel]]:
         """Some models, each with several sizes of noise on its answers."""
@@ -128,6 +128,6 @@ def commonest(labels: Tensor) -> float:
 
 
 SETTINGS = {
-    "quick": ExtractionAttack(rounds=3, queries=1500, scoring=1000, noises=(0.0, 10.0), iterations=400, rate=1e-3),
-    "paper": ExtractionAttack(rounds=6, queries=20000, scoring=5000, noises=(0.0, 1.0, 10.0), iterations=10000, rate=1e-3),
+    "quick": ExtractionAttack(rounds=3, queries=1500, scoring=1000, noises=(0.0, 100.0), iterations=400, rate=1e-3),
+    "paper": ExtractionAttack(rounds=6, queries=20000, scoring=5000, noises=(0.0, 1.0, 10.0, 100.0), iterations=10000, rate=1e-3),
 }

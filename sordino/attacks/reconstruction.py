@@ -49,7 +49,7 @@ class ReconstructionAttack:
     iterations: int
     width: int
     name: str = "reconstruction"
-    view: View = View.FINAL
+    view: View = View.ROUNDS
 
     def cases(self, referee: Referee) -> list[Case[ObservedModel, TruthRecords]]:
         """Some models, each with its answers about the same images."""

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from sordino import Constant, Data, FedAvg, Gaussian, Model, Protocol, Run, train
+from sordino import Constant, Data, Dataset, FedAvg, Gaussian, Model, Protocol, Run, train
+from sordino.federation.data import load_dataset
 
 BESIDE = Path(__file__).resolve().parents[3] / "shared" / "data"
 STRONG = 1.0  # ten times as large as a step's rate times a gradient of norm 1
@@ -43,7 +45,15 @@ def trained(tmp_path_factory) -> Callable[..., Run]:
     return train_once
 
 
+@pytest.fixture(scope="session")
+def cached() -> Callable[[str], Dataset]:
+    """Loads real data once."""
+    return functools.cache(load_dataset)
+
+
 @pytest.fixture(autouse=True)
-def _real_data(monkeypatch) -> None:
+def _real_data(monkeypatch, cached) -> None:
     if "SORDINO_DATA" not in os.environ and BESIDE.is_dir():
         monkeypatch.setenv("SORDINO_DATA", str(BESIDE))
+    for room in ("sordino.federation.setup", "sordino.attacks.referee"):
+        monkeypatch.setattr(f"{room}.load_dataset", cached)

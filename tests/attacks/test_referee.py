@@ -52,17 +52,20 @@ def test_the_true_batch_of_every_upload_gives_the_upload(tmp_path, changes) -> N
 
 
 def test_the_attackers_own_records_are_no_clients_and_no_scorers(tmp_path) -> None:
-    referee = referee_of(tmp_path, toy_protocol(data=SPARE))
-    own = {row.numpy().tobytes() for row in referee.auxiliary(10_000).inputs}
-    held, _ = referee.private(referee.private_rows(10_000))
-    scoring, _ = referee.scoring(10_000)
-    assert len(held) == 150
-    assert len(own) >= 50
-    # The toy's test records repeat training records, so only what was dealt to nobody is looked at here.
-    spare = {DATA.x_train[row].tobytes() for row in referee._unheld}
-    assert spare <= own
-    assert not spare & {row.numpy().tobytes() for row in held}
-    assert len(scoring) == 20
+    other = toy_dataset(records=200, seed=1)
+    data = dataclasses.replace(DATA, x_test=other.x_train[:80], y_test=other.y_train[:80])
+    run = train(toy_protocol(data=SPARE), data=data, model="mlp", folder=tmp_path)
+    referee = Referee(run, data=data, model="mlp")
+
+    def known(inputs: torch.Tensor) -> set[bytes]:
+        return {row.numpy().tobytes() for row in inputs}
+
+    own, scoring = known(referee.auxiliary(10_000).inputs), known(referee.scoring(referee.last_model(), 10_000).inputs)
+    held = known(referee.private(referee.private_rows(10_000)).inputs)
+    assert (len(own), len(scoring), len(held)) == (50 + 40, 40, 150)
+    assert not own & held
+    assert not own & scoring
+    assert known(referee.known(referee.unheld(10_000), {}).inputs) <= own
 
 
 def test_the_protocol_comes_without_its_seed(tmp_path) -> None:
