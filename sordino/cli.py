@@ -13,6 +13,7 @@ import click
 import typer
 
 from sordino.protocol import SordinoError
+from sordino.ui.attack import attack
 from sordino.ui.audit import audit
 from sordino.ui.certify import calibrate, certify
 from sordino.ui.console import INTERRUPTED, messages
@@ -30,7 +31,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
 )
 
-for command in (train, resume, certify, calibrate, audit, evaluate, report, new, check, ui):
+for command in (train, resume, certify, calibrate, audit, attack, evaluate, report, new, check, ui):
     app.command()(command)
 app.add_typer(papers, name="papers")
 

@@ -10,7 +10,7 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "sordino"
 
 # From the top down; a room may import those that stand later in the list.
-ROOMS = ["cli", "ui", "report", "papers", "audit", "engines", "federation", "privacy", "protocol"]
+ROOMS = ["cli", "ui", "report", "papers", "attacks", "audit", "engines", "federation", "privacy", "protocol"]
 FORBIDDEN = {"privacy": {"torch", "sklearn", "typer", "rich"}, "protocol": {"torch", "numpy", "scipy", "sklearn", "typer", "rich"}}
 
 

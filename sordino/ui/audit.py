@@ -60,6 +60,10 @@ class AuditProgress:
         """Say what is played and where it is kept."""
         messages.print(f"Auditing the view {certified.view}: {game.description}. Audit folder: {path}", soft_wrap=True)
 
+    def share(self, done: float) -> None:
+        """Show a share of the work, from 0 to 1, in percent."""
+        self.advance(int(100 * done), 100)
+
     def advance(self, done: int, total: int) -> None:
         """Count trainings; a log file gets a line for every tenth."""
         if messages.is_terminal:
