@@ -1,4 +1,4 @@
-"""One training of a federation, round by round, as an observer sees it: what `loop.one_round` does, without ledger, folder or scores."""
+"""One training of a federation, round by round, as an observer sees it: what `loop.Training` does, without ledger, folder or scores."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Protocol as Interface
 
 import numpy as np
 
-from sordino.federation.client import Upload
+from sordino.federation.assignment import Upload
 from sordino.federation.folder import State
 from sordino.federation.loop import exchanged
 from sordino.federation.participation import Attendance, participants

@@ -19,7 +19,8 @@ from sordino.audit.canary_clients import CanaryEstimate, cosines, estimate_all_r
 from sordino.audit.one_by_one import Seen, rounds_seen
 from sordino.audit.one_run import Tally, default_split, epsilon_bound, mu_bound, refutes, tally
 from sordino.audit.verdict import Finding, Judgement
-from sordino.federation.client import ClientWork, Upload
+from sordino.federation.assignment import Upload
+from sordino.federation.client import ClientWork
 from sordino.federation.local import noisy_upload
 from sordino.federation.many import UNCOUNTED
 from sordino.federation.models.flat import FlatModel
@@ -30,7 +31,7 @@ from sordino.federation.setup import Setup
 from sordino.privacy import sensitivity
 from sordino.privacy.guarantee import Guarantee
 from sordino.privacy.harmonizer import harmonized
-from sordino.protocol import FedAvg, FedProx, UserError, View
+from sordino.protocol import Bezier, FedAvg, FedProx, UserError, View
 
 OnRound = Callable[[int, int], None]  # rounds done, of how many
 
@@ -187,7 +188,7 @@ def estimate_with_clients(
     rule = setup.protocol.local
     if view not in (View.FINAL, View.ROUNDS):
         raise UserError(f"view {view}: canary clients are looked for in global models. Use rounds or final.")
-    if not isinstance(rule, FedAvg) or setup.protocol.keeps_models:
+    if not isinstance(rule, FedAvg) or isinstance(rule, Bezier) or setup.protocol.keeps_models:
         raise UserError(
             f"local.rule = {rule.tag!r}: canary clients send a clipped direction from the global model, as fedavg and fedprox do."
         )

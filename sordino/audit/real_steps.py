@@ -15,7 +15,7 @@ from torch import Tensor
 
 from sordino.audit.replay import LocalWork, SeenSums
 from sordino.audit.worst_case import Pair
-from sordino.federation.client import batch_rows
+from sordino.federation.assignment import minibatches
 from sordino.federation.many import ManyRound
 from sordino.federation.models.per_example import ClippedSum
 from sordino.federation.setup import Setup
@@ -42,7 +42,7 @@ class CanarySteps:
         attacked, rule = self._pair.attacked, self._setup.protocol.local
         if attacked not in seen.means or not isinstance(rule, NoisySgd):
             return
-        drawn = batch_rows(self._setup, attacked, seen.round, rule)
+        drawn = minibatches(self._setup, rule, client=attacked, round=seen.round)
         steps = ScoredSums(seen.means[attacked], rule, drawn, self._ratio)
         self._clients.work(
             client=attacked,

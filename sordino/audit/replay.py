@@ -19,7 +19,7 @@ from torch import Tensor
 from sordino.audit.laws import GAUSSIAN, gaussian, law_of
 from sordino.audit.noise_sample import ROUNDING, ResidualTest
 from sordino.audit.residuals import FEWEST, ResidualReport, residual_tests
-from sordino.federation.client import Upload
+from sordino.federation.assignment import Upload
 from sordino.federation.companions import companion_of
 from sordino.federation.folder import State
 from sordino.federation.many import UNCOUNTED, ManyRound

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any, Literal
 
@@ -48,11 +48,11 @@ class Finding:
         most: the largest mu that so many trainings could have shown.
         verdict: on the certified bound.
         claims: verdicts on published or given claims.
+        tests: the upper limits of the two error rates of the tests that gave mu and epsilon, where error rates were counted.
         residuals: what the noise was found to be, where it was looked at.
         description: the two data sets, in words.
         given: what the adversary was given beyond the view, as the bound is proved for that; empty where it is the view itself. What is
             measured is then a lower bound for who is given so much, and for nobody else.
-        limits: the error rates of the test for mu, at most.
 
     Example:
         >>> from sordino import FedAvg, Constant, Gaussian, Protocol, audit
@@ -72,8 +72,8 @@ class Finding:
     description: str
     confidence: float = CONFIDENCE
     claims: tuple[JudgedClaim, ...] = ()
+    tests: tuple[Limits, ...] = ()
     residuals: ResidualReport | None = field(default=None, repr=False)
-    limits: Limits | None = field(default=None, repr=False)
     given: str = ""
 
     @property
@@ -91,9 +91,9 @@ class Finding:
         That is the tightness where the certificate is Gaussian. Where it is not, epsilon at a small delta is a matter of rare events
         that no number of trainings shows, and this says how near the curve the test came.
         """
-        if self.limits is None:
+        if not self.tests:
             return None
-        rates = (self.limits.false_positive, self.limits.false_negative)
+        rates = (self.tests[0].false_positive, self.tests[0].false_negative)
         allowed = min(Limits(false_positive=rate, false_negative=self.certified.beta(rate)).mu for rate in rates)
         return self.mu_lower / allowed if math.isfinite(allowed) and allowed > 0 else None
 
@@ -121,6 +121,7 @@ class Finding:
             "attained": self.attained,
             "most": self.most,
             "pair": self.description,
+            "tests": [asdict(limits) for limits in self.tests],
             "given": self.given,
             "residuals": None if self.residuals is None else residuals_document(self.residuals),
         }
@@ -146,12 +147,11 @@ def judged(
     Claims are about the view: an adversary that was given more says nothing about them.
     """
     firm = [measured(scores, goal, FIRM, delta) for goal in ("mu", "epsilon")]
-    limits = measured(scores, "mu")
+    for_mu, for_epsilon = measured(scores, "mu"), measured(scores, "epsilon", delta=delta)
     return Finding(
         certified=certified,
-        mu_lower=limits.mu,
-        limits=limits,
-        epsilon_lower=measured(scores, "epsilon", delta=delta).epsilon(delta),
+        mu_lower=for_mu.mu,
+        epsilon_lower=for_epsilon.epsilon(delta),
         delta=delta,
         trainings=scores.trainings,
         most=most_shown(scores.trainings),
@@ -160,6 +160,7 @@ def judged(
             JudgedClaim(claim=claim, verdict="not tested" if given else verdict_on(claim, firm, certified, scores.trainings))
             for claim in claims
         ),
+        tests=(for_mu, for_epsilon),
         residuals=residuals,
         description=description,
         given=given,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from sordino.engines.native.kernel import Kernel
@@ -35,8 +36,8 @@ class Choice:
         return NativeEngine(setup, workers=workers, kernel=self.kernel)
 
 
-def choose(setup: Setup, wanted: str, device: str = "cpu") -> Choice:
-    """The engine for a setup.
+def choose(setup: Setup, wanted: str, device: str = "cpu", kernel_for: Callable[[Setup], Kernel] = kernel_for) -> Choice:
+    """The engine for a setup; `kernel_for` may know kernels that were made for others.
 
     Raises:
         UserError: "native" was asked for, and cannot run this.

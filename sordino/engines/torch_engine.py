@@ -12,7 +12,8 @@ import numpy as np
 import torch
 
 from sordino.engines.workers import Pool
-from sordino.federation.client import ClientWork, Score, Upload, joined, score_chunks
+from sordino.federation.assignment import Upload
+from sordino.federation.client import ClientWork, Score, joined, score_chunks
 from sordino.federation.personal import Kept
 from sordino.federation.setup import Setup
 from sordino.protocol import InvalidValue, UserError

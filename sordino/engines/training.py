@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import platform
-from collections.abc import Callable, Sequence
+import shutil
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
@@ -17,11 +20,12 @@ from sordino.engines.choice import Choice, checked_engine, choose
 from sordino.engines.torch_engine import checked_device, worker_count
 from sordino.federation.folder import RunFolder, State, claimed_path, now, protocol_digest
 from sordino.federation.loop import Limits, RoundMetrics, run_rounds
-from sordino.federation.models.flat import FlatModel
+from sordino.federation.models.losses import mean_predictor_loss
 from sordino.federation.randomness import GENERATOR
 from sordino.federation.run import Run
 from sordino.federation.setup import DataSource, ModelSource, Setup, prepare
 from sordino.federation.storage import held, write_whole, writing
+from sordino.federation.uploads import witness_of
 from sordino.privacy.caps import capped_rounds
 from sordino.privacy.certify import certify
 from sordino.privacy.ledger import Event, Ledger, Opened, RoundCharged
@@ -44,6 +48,8 @@ def train(
     workers: int | None = None,
     device: str = "cpu",
     evaluate_every: int | None = None,
+    keep_uploads: int = 0,
+    report: bool = True,
     on_start: Callable[[Setup, Path], None] = lambda setup, folder: None,
     on_round: Listener = lambda metrics: None,
 ) -> Run:
@@ -58,6 +64,8 @@ def train(
         workers: processes (torch) or threads (native) that train clients; by default one per core. The result does not depend on it.
         device: "cpu", "cuda" or "mps".
         evaluate_every: rounds between two scorings on the public test records; 0 for none; by default about 50 in a run.
+        keep_uploads: keep what the server receives in every so many rounds, and in the last, for attacks; 0 for never.
+        report: whether report.html is written at the end, which takes a few seconds.
         on_start: called once, before the first round.
         on_round: called after every round.
 
@@ -73,24 +81,25 @@ def train(
         >>> run.status  # doctest: +SKIP
         'finished'
     """
-    every = checked_every(evaluate_every, protocol.rounds)
+    every = scored_every(evaluate_every, protocol)
+    checked_every("keep-uploads", keep_uploads)
     checked_device(device)
     checked_engine(engine)
     setup = prepare(protocol, data=data, model=model)
     limits = limits_of(setup, ())  # a budget that affords nothing is refused before anything is written
     choice = choose(setup, engine, device)
-    facts = run_facts(setup, choice, worker_count(workers, device), device, every)
-    seeded = "fresh" if setup.protocol.noise.secure else "seeded"
-    opened = Opened(protocol=protocol_digest(setup.protocol), generator=GENERATOR, noise=seeded)
+    facts = run_facts(setup, choice, worker_count(workers, device), device, every, keep_uploads)
     path = made_folder(folder, setup.protocol)
     with held(path):
         try:
-            place = RunFolder.create(path, setup.protocol, facts, opened)
-            state = State(weights=setup.initial_weights(), round=0)
-            return carry_on(setup, place, state, limits, choice, workers, device, on_start, on_round, model)
+            place, state = created(path, setup, facts), first_state(setup)
+            finished = carry_on(setup, place, state, limits, choice, workers, device, on_start, on_round, model)
         except KeyboardInterrupt:
             discard_unstarted(path)
             raise
+    if report:
+        reported(finished)
+    return finished
 
 
 def resume(
@@ -100,6 +109,7 @@ def resume(
     model: ModelSource | None = None,
     workers: int | None = None,
     device: str = "cpu",
+    report: bool = True,
     on_start: Callable[[Setup, Path], None] = lambda setup, folder: None,
     on_round: Listener = lambda metrics: None,
     on_message: Callable[[str], None] = lambda text: None,
@@ -114,16 +124,33 @@ def resume(
         protocol, status = place.protocol(), place.facts()["status"]
         if status != "unfinished":
             raise UserError(f"{place.path} is {status}: there is nothing left to run.")
-        state, message = place.load_checkpoint()
-        if message:
-            on_message(message)
         setup = prepare(protocol, data=data, model=model)
-        state = state if state is not None else State(weights=setup.initial_weights(), round=0)
         choice = choose(setup, "auto" if protocol.noise.secure else place.facts()["engine"], device)
-        refuse_changed(place, setup, state, choice, device)
-        recover_cut_line(setup, place, state)
-        limits = limits_of(setup, read_ledger(place.ledger_path).events, state.round)
-        return carry_on(setup, place, state, limits, choice, workers, device, on_start, on_round, model)
+        state, limits = taken_up(setup, place, choice, device, on_message)
+        finished = carry_on(setup, place, state, limits, choice, workers, device, on_start, on_round, model)
+    if report:
+        reported(finished)
+    return finished
+
+
+def reported(run: Run) -> None:
+    """Write the report of a run; what goes wrong with it is a warning."""
+    from sordino.report.writing import at_the_end
+
+    at_the_end(run, lambda text: warnings.warn(text, stacklevel=4))
+
+
+def taken_up(
+    setup: Setup, place: RunFolder, choice: Choice, device: str, on_message: Callable[[str], None] = lambda text: None
+) -> tuple[State, Limits]:
+    """Where an unfinished run goes on, and how far it may go, if everything is as it was."""
+    state, message = place.load_checkpoint()
+    if message:
+        on_message(message)
+    state = state if state is not None else first_state(setup)
+    refuse_changed(place, setup, state, choice, device)
+    recover_cut_line(setup, place, state)
+    return state, limits_of(setup, read_ledger(place.ledger_path).events, state.round)
 
 
 def carry_on(
@@ -142,25 +169,52 @@ def carry_on(
     place.cut_metrics(state.round)
     with choice.start(setup, workers=workers, device=device) as engine, Ledger.resume(place.ledger_path) as ledger:
         on_start(setup, place.path)
-        every = place.facts()["evaluate_every"]
-        state, status = run_rounds(setup, engine, place, ledger, state, limits=limits, evaluate_every=every, on_round=on_round)
+        facts = place.facts()
+        every, keep = facts["evaluate_every"], facts.get("keep_uploads", 0)  # runs of earlier versions kept none
+        witness = witness_of(place.path, rounds=limits.rounds, every=keep, channel=setup.protocol.channel)
+        state, status = run_rounds(
+            setup, engine, place, ledger, state, limits=limits, evaluate_every=every, on_round=on_round, witness=witness
+        )
+    return ended(setup, place, state, status, model)
+
+
+def ended(setup: Setup, place: RunFolder, state: State, status: str, model: ModelSource | None) -> Run:
+    """Write down what became of a run."""
     if may_be_released(setup, state.round):
-        final = FlatModel(setup.module)
         with writing(place.path / "model.safetensors"):
-            write_whole(place.path / "model.safetensors", save_tensors(final.to_state(torch.from_numpy(state.weights))))
+            write_whole(place.path / "model.safetensors", save_tensors(setup.state(state.weights)))
     if setup.protocol.keeps_models:
         write_clients(setup, place, state)
     place.note(status=status, ended=now())
     return Run.load(place.path, model=model)
 
 
+def first_state(setup: Setup) -> State:
+    """Before the first round."""
+    return State(weights=setup.initial_weights(), round=0)
+
+
+def created(path: Path, setup: Setup, facts: Mapping[str, Any]) -> RunFolder:
+    """The folder of a new run, filled."""
+    place = RunFolder.create(path, setup.protocol, facts, opened_for(setup))
+    if setup.shares is not None:
+        place.keep_shares(setup.shares)
+    return place
+
+
+def opened_for(setup: Setup) -> Opened:
+    """The first line of a run's ledger."""
+    seeded = "fresh" if setup.protocol.noise.secure else "seeded"
+    return Opened(protocol=protocol_digest(setup.protocol), generator=GENERATOR, noise=seeded)
+
+
 def write_clients(setup: Setup, place: RunFolder, state: State) -> None:
     """The own model of every client that took part, each in a file of its own."""
-    flat, target = FlatModel(setup.module), place.path / "clients"
+    target = place.path / "clients"
     with writing(target):
         target.mkdir(exist_ok=True)
         for client, kept in state.clients.items():
-            write_whole(target / f"{client}.safetensors", save_tensors(flat.to_state(torch.from_numpy(kept["model"]))))
+            write_whole(target / f"{client}.safetensors", save_tensors(setup.state(kept["model"])))
 
 
 def discard_unstarted(path: Path) -> None:
@@ -169,7 +223,7 @@ def discard_unstarted(path: Path) -> None:
     if ledger.exists() and b'"event":"round"' in ledger.read_bytes():
         return
     for entry in path.iterdir():
-        entry.unlink()
+        shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
     with suppress(OSError):
         path.rmdir()
 
@@ -250,22 +304,31 @@ def made_folder(folder: str | Path | None, protocol: Protocol) -> Path:
     return Path(folder)
 
 
-def checked_every(every: int | None, rounds: int) -> int:
+def scored_every(every: int | None, protocol: Protocol) -> int:
     """Rounds between two scorings."""
-    if every is None:
-        return max(1, rounds // SCORINGS)
+    return max(1, protocol.rounds // SCORINGS) if every is None else checked_every("evaluate-every", every)
+
+
+def checked_every(key: str, every: int) -> int:
+    """Rounds between two scorings, or two rounds that are kept."""
     if isinstance(every, bool) or not isinstance(every, int) or every < 0:
-        raise InvalidValue("evaluate-every", every, "a whole number, 0 for never")
+        raise InvalidValue(key, every, "a whole number, 0 for never")
     return every
 
 
-def run_facts(setup: Setup, choice: Choice, workers: int, device: str, every: int) -> dict[str, Any]:
+@functools.cache
+def own_version() -> str:
+    """The version of the package that is installed."""
+    return version("sordino")
+
+
+def run_facts(setup: Setup, choice: Choice, workers: int, device: str, every: int, keep: int) -> dict[str, Any]:
     """What run.json says at the start."""
     research = "seeded: for research, private only while the seed is secret"
     return {
         "status": "unfinished",
         "started": now(),
-        "sordino": version("sordino"),
+        "sordino": own_version(),
         "python": platform.python_version(),
         "torch": torch.__version__,
         "engine": choice.name,
@@ -276,10 +339,12 @@ def run_facts(setup: Setup, choice: Choice, workers: int, device: str, every: in
         "generator": GENERATOR,
         "noise": "fresh, from the operating system" if setup.protocol.noise.secure else research,
         "evaluate_every": every,
+        "keep_uploads": keep,
         "parameters": int(setup.initial_weights().size),
         "input_shape": list(setup.input_shape),
         "outputs": setup.outputs,
         "sizes": setup.sizes.tolist(),
+        "baseline": mean_predictor_loss(setup.test.y),
         "data_digest": setup.data_digest,
         "model_digest": model_digest(setup),
     }

@@ -11,7 +11,7 @@ from typing import Protocol as Interface
 
 import numpy as np
 
-from sordino.federation.client import Upload
+from sordino.federation.assignment import Upload
 from sordino.federation.folder import State
 from sordino.protocol import Protocol, Scaffold
 

@@ -5,16 +5,19 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 from typing import Protocol as Interface
 
 import numpy as np
 
 from sordino.federation.aggregation import aggregate, projected, upload_weights
+from sordino.federation.assignment import Upload
 from sordino.federation.channel import delivered
-from sordino.federation.client import Score, Upload
-from sordino.federation.companions import companion_of
-from sordino.federation.folder import RunFolder, State
+from sordino.federation.client import Score
+from sordino.federation.companions import Companion, companion_of
+from sordino.federation.folder import State
 from sordino.federation.mechanisms import mean_deviation, server_noise
 from sordino.federation.models.flat import FlatModel
 from sordino.federation.models.losses import module_loss
@@ -23,7 +26,8 @@ from sordino.federation.personal import Kept, given_to, remembered
 from sordino.federation.randomness import Purpose
 from sordino.federation.setup import Setup
 from sordino.federation.storage import writing
-from sordino.privacy.ledger import Ledger
+from sordino.federation.uploads import Witness, unwitnessed
+from sordino.privacy.ledger import Event
 from sordino.protocol import Mean, ModeConnectivity, NoisySgd, Protocol
 
 
@@ -45,6 +49,29 @@ class Engine(Interface):
 
     def score(self, weights: np.ndarray) -> Score:
         """Score a model on the public test records."""
+
+
+class Keeping(Interface):
+    """Where a training is kept: a run folder, or memory."""
+
+    def append_metrics(self, row: Mapping[str, Any]) -> None:
+        """Take the metrics of a round."""
+
+    def save_checkpoint(self, state: State) -> None:
+        """Take the state after a round."""
+
+
+class Charges(Interface):
+    """Who is told what is spent, before it is: a ledger on disk, or memory."""
+
+    path: Path
+
+    @property
+    def events(self) -> tuple[Event, ...]:
+        """All entries so far."""
+
+    def charge(self, *, round: int, clients: Iterable[int]) -> None:
+        """Pay for a round."""
 
 
 # What is broadcast, and what clients have kept where they keep anything, to the uploads of a round.
@@ -91,78 +118,169 @@ class Tally:
             yield upload.vector
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Task:
+    """A round as an engine gets it, in the words of `Engine.uploads`."""
+
+    round: int
+    weights: np.ndarray
+    participants: np.ndarray
+    kept: Mapping[int, Kept] | None
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Opening(Task):
+    """A round that has been paid for, and what the server needs to close it."""
+
+    companion: Companion
+    started: float
+
+
+class Training:
+    """A training under way, whoever does the local work. It holds the present state; `open` and `close` take turns until it has ended.
+
+    Between the two the participants train. Several trainings may be opened before the first is closed, so that their clients can be
+    trained together.
+
+    Attributes:
+        state: after the last round.
+        status: "unfinished", and in the end "finished", "diverged" or "budget".
+    """
+
+    def __init__(
+        self,
+        setup: Setup,
+        folder: Keeping,
+        ledger: Charges,
+        state: State,
+        *,
+        limits: Limits,
+        evaluate_every: int,
+        on_round: Callable[[RoundMetrics], None],
+        witness: Witness = unwitnessed,
+    ) -> None:
+        self.setup, self.state, self.status = setup, state, "unfinished"
+        self._folder, self._ledger, self._limits, self._every, self._on_round = folder, ledger, limits, evaluate_every, on_round
+        self._witness = witness
+        self._keeper = Keeper(folder, every_round=setup.protocol.noise.secure)
+        self._attendance = Attendance(limits.caps, ledger.events, state.round)
+        self._note_end()
+
+    def open(self) -> Opening:
+        """Begin a round: who takes part is drawn, and paid for."""
+        setup, state, protocol = self.setup, self.state, self.setup.protocol
+        started = time.perf_counter()
+        # Who takes part is drawn independently of all data; clients whose own budget is spent stay away.
+        drawn = participants(protocol, round=state.round, key=setup.draw_key, training=setup.training)
+        chosen = self._attendance.admit(drawn)
+        # Charge, then release: the line is on disk before any upload exists.
+        with writing(self._ledger.path):
+            self._ledger.charge(round=state.round, clients=chosen)
+        companion = companion_of(protocol, state)
+        return Opening(
+            round=state.round,
+            weights=companion.broadcast(state.weights),
+            participants=chosen,
+            kept=given_to(protocol, state.weights, chosen, state.clients),
+            companion=companion,
+            started=started,
+        )
+
+    def close(self, opened: Opening, uploads: Iterator[Upload], score: Callable[[np.ndarray], Score]) -> None:
+        """End a round: its uploads become the next model, which is scored, noted and kept."""
+        scored = is_evaluated(self.state.round, self._limits.rounds, self._every)
+        after, metrics = joined_round(self.setup, self.state, opened, uploads, score if scored else None, self._witness)
+        self._folder.append_metrics(vars(metrics))
+        self._on_round(metrics)
+        if metrics.status == "diverged":
+            self.status = "diverged"
+            return
+        self.state = after
+        self._keeper.keep(self.state, last=self.state.round == self._limits.rounds)
+        self._note_end()
+
+    def run(self, engine: Engine) -> None:
+        """Run the rounds that are left, all of them by one engine."""
+        try:
+            while self.status == "unfinished":
+                now = self.open()
+                uploads = engine.uploads(round=now.round, weights=now.weights, participants=now.participants, kept=now.kept)
+                self.close(now, uploads, engine.score)
+        except KeyboardInterrupt:
+            self.keep()
+            raise
+
+    def keep(self) -> None:
+        """Write the present state, because the training is interrupted."""
+        self._keeper.keep(self.state, last=True)
+
+    def _note_end(self) -> None:
+        if self.state.round >= self._limits.rounds:
+            self.status = "finished" if self.state.round == self.setup.protocol.rounds else "budget"
+
+
 def run_rounds(
     setup: Setup,
     engine: Engine,
-    folder: RunFolder,
-    ledger: Ledger,
+    folder: Keeping,
+    ledger: Charges,
     state: State,
     *,
     limits: Limits,
     evaluate_every: int,
     on_round: Callable[[RoundMetrics], None],
+    witness: Witness = unwitnessed,
 ) -> tuple[State, str]:
     """Run the rounds that are left. Returns the last state and how the run ended: "finished", "diverged" or "budget"."""
-    protocol = setup.protocol
-    keeper = Keeper(folder, every_round=protocol.noise.secure)
-    attendance = Attendance(limits.caps, ledger.events, state.round)
-    try:
-        while state.round < limits.rounds:
-            evaluate = is_evaluated(state.round, limits.rounds, evaluate_every)
-            after, metrics = one_round(setup, engine, ledger, state, attendance, evaluate=evaluate)
-            folder.append_metrics(asdict(metrics))
-            on_round(metrics)
-            if metrics.status == "diverged":
-                return state, "diverged"
-            state = after
-            keeper.keep(state, last=state.round == limits.rounds)
-    except KeyboardInterrupt:
-        keeper.keep(state, last=True)
-        raise
-    return state, "finished" if state.round == protocol.rounds else "budget"
+    training = Training(setup, folder, ledger, state, limits=limits, evaluate_every=evaluate_every, on_round=on_round, witness=witness)
+    training.run(engine)
+    return training.state, training.status
 
 
-def one_round(
-    setup: Setup, engine: Engine, ledger: Ledger, state: State, attendance: Attendance, *, evaluate: bool
+def joined_round(
+    setup: Setup,
+    state: State,
+    opened: Opening,
+    trained: Iterator[Upload],
+    score: Callable[[np.ndarray], Score] | None,
+    witness: Witness = unwitnessed,
 ) -> tuple[State, RoundMetrics]:
-    """One round of the federation."""
-    started = time.perf_counter()
-    protocol, t = setup.protocol, state.round
-    # Who takes part is drawn independently of all data; clients whose own budget is spent stay away.
-    chosen = attendance.admit(participants(protocol, round=t, key=setup.draw_key, training=setup.training))
-    # Charge, then release: the line is on disk before any upload exists.
-    with writing(ledger.path):
-        ledger.charge(round=t, clients=chosen)
-    # Clients train and upload; the server makes the next model of that.
-    after, tally = exchanged(setup, state, chosen, lambda sent, kept: engine.uploads(round=t, weights=sent, participants=chosen, kept=kept))
+    """What becomes of the uploads of a round: the next state, and what is recorded."""
+    protocol, chosen = setup.protocol, opened.participants
+    after, tally = received(setup, state, chosen, opened.companion, trained, witness)
     weights = after.weights
     # The new model is scored on public records.
     diverged = not bool(np.isfinite(weights).all())
-    score = engine.score(weights) if evaluate and not diverged else None
+    scored = score(weights) if score is not None and not diverged else None
     return after, RoundMetrics(
-        round=t,
+        round=state.round,
         participants=len(chosen),
-        loss=finite(score.loss / score.count) if score is not None else None,
-        accuracy=score.correct / score.count if score is not None and setup.classification else None,
+        loss=finite(scored.loss / scored.count) if scored is not None else None,
+        accuracy=scored.correct / scored.count if scored is not None and setup.classification else None,
         signal_to_noise=None if diverged else signal_to_noise(protocol, state.weights, weights, len(chosen)),
         bytes_up=len(chosen) * weights.nbytes,
         bytes_down=len(chosen) * weights.nbytes,
         clip_fraction=tally.clipped / tally.clips if tally.clips > 0 else None,
         nonfinite_steps=tally.nonfinite,
-        seconds=time.perf_counter() - started,
+        seconds=time.perf_counter() - opened.started,
         status="diverged" if diverged else "ok",
     )
 
 
 def exchanged(setup: Setup, state: State, chosen: np.ndarray, work: Work) -> tuple[State, Tally]:
     """One round between clients and server: what the chosen clients are sent, what they upload, what becomes of it and what each keeps."""
-    protocol, t = setup.protocol, state.round
-    tally, companion = Tally(), companion_of(protocol, state)
-    kept = given_to(protocol, state.weights, chosen, state.clients)
-    # The server reads the uploads in the order of the clients.
-    sent = tally.counted(companion.noted(work(companion.broadcast(state.weights), kept)), protocol)
+    companion, kept = companion_of(setup.protocol, state), given_to(setup.protocol, state.weights, chosen, state.clients)
+    return received(setup, state, chosen, companion, work(companion.broadcast(state.weights), kept))
+
+
+def received(
+    setup: Setup, state: State, chosen: np.ndarray, companion: Companion, trained: Iterator[Upload], witness: Witness = unwitnessed
+) -> tuple[State, Tally]:
+    """What the server makes of the uploads of a round, which it reads in the order of the clients, and what is put aside on their way."""
+    protocol, t, tally = setup.protocol, state.round, Tally()
+    sent = tally.counted(companion.noted(trained), protocol)
     uploads = delivered(protocol.channel, sent, setup.draw_key.stream(Purpose.SHUFFLER, training=setup.training, round=t))
-    weights = next_model(setup, state.weights, uploads, chosen, round=t)
+    weights = next_model(setup, state.weights, witness(t, state.weights, chosen, uploads), chosen, round=t)
     return State(weights=weights, round=t + 1, kept=companion.kept, clients={**state.clients, **tally.kept}), tally
 
 
@@ -228,7 +346,7 @@ def signal_to_noise(protocol: Protocol, before: np.ndarray, after: np.ndarray, u
 class Keeper:
     """Decides when a state is worth a checkpoint. It remembers when the last one was written and how long that took."""
 
-    def __init__(self, folder: RunFolder, *, every_round: bool) -> None:
+    def __init__(self, folder: Keeping, *, every_round: bool) -> None:
         # Noise that cannot be repeated makes a repeated round cost again, so there every round is kept.
         self._folder, self._every_round = folder, every_round
         self._cost, self._written = 0.0, time.monotonic()

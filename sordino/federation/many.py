@@ -1,7 +1,7 @@
 """Many trainings of one small federation side by side, for audits: the same rules, noise and aggregation, with a row for each training.
 
-Everything that `loop.one_round` does to a vector is done here to a table whose rows are trainings. Row n is training n: it draws what
-`train` would draw for that training alone, and ends with the same model to the rounding of float32.
+Everything that a round of `loop.Training` does to a vector is done here to a table whose rows are trainings. Row n is training n: it
+draws what `train` would draw for that training alone, and ends with the same model to the rounding of float32.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 from torch import Tensor
 
 from sordino.federation.aggregation import aggregate, projected, upload_weights
-from sordino.federation.client import Upload
+from sordino.federation.assignment import Upload
 from sordino.federation.companions import companion_of
 from sordino.federation.folder import State
 from sordino.federation.local import LocalSteps, noisy_upload, upload_type

@@ -15,7 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sordino.federation.client import correction_of, pull_on
+from sordino.federation.assignment import assigned
+from sordino.federation.connectivity import sent_model
 from sordino.federation.linear import train_clipped_glm
 from sordino.federation.local import Trainable, train_locally
 from sordino.federation.models.bounded import bounded_features
@@ -23,7 +24,7 @@ from sordino.federation.models.losses import module_loss
 from sordino.federation.models.per_example import ORDERS, ClippedSum, shrinking
 from sordino.federation.noisy_sgd import Substitute, train_noisily
 from sordino.federation.optimizers import Optimizer
-from sordino.federation.personal import Kept, beginning, keeps_state
+from sordino.federation.personal import Kept, keeps_state
 from sordino.federation.randomness import Purpose, Stream
 from sordino.federation.setup import Setup
 from sordino.privacy.sizes import size_of
@@ -94,9 +95,9 @@ class ManyClients:
             sums: with noisy-sgd, what takes the place of the client's own sums and of their noise.
         """
         protocol, rule = self._setup.protocol, self._setup.protocol.local
-        world, beside = (weights, None) if weights.ndim == 2 else (weights[0], weights[1:])
-        begin = beginning(protocol, world, np.broadcast_to(self._initial, world.shape), kept)
-        start = torch.from_numpy(np.ascontiguousarray(begin.start))
+        initial = np.broadcast_to(self._initial, weights.shape[-2:])
+        task = assigned(self._setup, initial, client=client, round=round, weights=weights, kept=kept)
+        start = torch.from_numpy(np.ascontiguousarray(task.start))
         rates = rule.schedule.rates(round=round, steps=rule.steps)
         if isinstance(rule, ClippedGlm):
             rows = torch.from_numpy(self._setup.parts[client])
@@ -106,8 +107,7 @@ class ManyClients:
             return Worked(models=models, kept=NOTHING)
         if self._models is None:
             raise RuntimeError("no models for this rule")
-        counts = self._counts(client, round, first, len(world))
-        pull = pull_on(self._setup, client, begin, beside)
+        counts = self._counts(client, round, first, len(start))
         if isinstance(rule, NoisySgd):
             means, own_sums = list[np.ndarray](), KindSums(self._models)
             optimizer = Optimizer(rule.optimizer, start, dict(kept))
@@ -121,16 +121,17 @@ class ManyClients:
                 multiplier=size_of(protocol.noise) if sums is None else 0.0,
                 noise=lambda step: self._setup.noise_key.stream(Purpose.STEP_NOISE, training=first, client=client, round=round, step=step),
                 optimizer=optimizer,
-                pull=pull,
+                pull=task.pull,
                 on_step=lambda noisy: means.append(noisy.numpy().copy()),
             )
             vector = self._models.weights.numpy().copy()
             own = {"model": vector} if protocol.keeps_models else {}
             return Worked(models=torch.from_numpy(vector), kept={**own, **optimizer.state()}, means=np.stack(means, axis=1))
         batches = self._mean_records(client, counts, rule)
-        correction = correction_of(self._setup, client, beside)
-        models = train_locally(self._models, start, rule, rates, batches, self._loss, pull, correction)[1]
-        return Worked(models=models, kept={"model": models.numpy().astype(np.float32)} if protocol.keeps_models else NOTHING)
+        correction = None if task.correction is None else torch.from_numpy(task.correction)
+        models = train_locally(self._models, start, rule, rates, batches, self._loss, task.pull, correction)[1]
+        kept = {"model": models.numpy().astype(np.float32)} if protocol.keeps_models else NOTHING
+        return Worked(models=sent_model(self._setup, start, models, training=first, round=round), kept=kept)
 
     def _counts(self, client: int, round: int, first: int, trainings: int) -> np.ndarray:
         """How many records of each kind the batch of every step holds: (trainings, steps, kinds)."""

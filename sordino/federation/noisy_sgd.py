@@ -76,7 +76,7 @@ def train_noisily(
         if rule.weight_decay > 0:
             gradient.add_(model.weights, alpha=rule.weight_decay)
         if pull is not None:
-            gradient.add_(model.weights - pull.model, alpha=pull.strength)
+            gradient.add_(model.weights - pull.model.to(model.weights), alpha=pull.strength)
         optimizer.step(model.weights, gradient, rate)
         clipped, looked_at, nonfinite = clipped + found.clipped, looked_at + len(targets), nonfinite + found.nonfinite
     return LocalSteps(clipped=clipped, clips=looked_at, nonfinite=nonfinite)

@@ -41,6 +41,7 @@ class Purpose(Enum):
     SERVER_NOISE = "server-noise"
     SHUFFLER = "shuffler"
     CONNECTIVITY = "connectivity"
+    CURVE = "curve"  # where on the curve of udp-fl Eq. 6 a round's uploads lie
     STEP_NOISE = "step-noise"  # noisy-sgd
 
 

@@ -24,7 +24,7 @@ from sordino.privacy.guarantee import Guarantee, rounded_up
 from sordino.privacy.losses import LossCurve
 from sordino.privacy.mechanisms import amplitude, deviation, dimension_of, taking_part
 from sordino.privacy.sizes import parameter
-from sordino.privacy.uploads import upload_prices
+from sordino.privacy.uploads import largest_move
 from sordino.protocol import (
     ClientBudget,
     Everyone,
@@ -41,6 +41,7 @@ from sordino.protocol import (
     View,
 )  # fmt: skip
 
+HAIR = 1 + 1e-9  # so that rounding cannot make a staircase narrower than a move
 CERTAIN = 3.0  # standard deviations above the expected number of rounds that a client's noise is made for
 
 
@@ -126,12 +127,7 @@ def sized(mechanism: str, size: float, protocol: Protocol) -> Noise:
         return Gaussian(sigma=size, secure=secure)
     if mechanism == "laplace":
         return Laplace(scale=size, secure=secure)
-    return Staircase(step=size, width=largest_move(protocol), secure=secure)
-
-
-def largest_move(protocol: Protocol) -> float:
-    """How far an upload can move at most, in any round; a hair more, so that rounding cannot pass it."""
-    return float(upload_prices(protocol, np.arange(protocol.rounds), "client", None).shifts.max()) * (1 + 1e-9)
+    return Staircase(step=size, width=largest_move(protocol) * HAIR, secure=secure)
 
 
 @lru_cache(maxsize=256)

@@ -15,8 +15,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from sordino.federation import many, many_clients, noisy_sgd
-from sordino.federation.client import Upload
+from sordino.federation import assignment, many, many_clients, noisy_sgd
+from sordino.federation.assignment import Upload
 from sordino.federation.companions import Controls, Leader
 from sordino.federation.local import LocalSteps
 from sordino.federation.many_clients import KindSums, ManyClients, Worked
@@ -258,4 +258,4 @@ def pull_missing(patch: pytest.MonkeyPatch) -> None:
 
 def pull_missing_as_all_know(patch: pytest.MonkeyPatch) -> None:
     """Nobody is pulled to the leader, so steps add up without what was counted on to shrink them."""
-    patch.setattr(many_clients, "pull_on", lambda *arguments: None)
+    patch.setattr(assignment, "leader_pull", lambda *arguments: None)

@@ -20,6 +20,7 @@ from sordino.federation.setup import Setup, prepare
 from sordino.protocol import (
     Assumptions,
     Attention,
+    Bezier,
     ClientBudget,
     ClippedGlm,
     Constant,
@@ -44,6 +45,7 @@ from sordino.protocol.noisy_sgd import OPTIMIZERS, SAMPLINGS
 KEY = Key.from_seed(11)
 STEPS = {"steps": 3, "batch": 4, "clip": 1.0, "schedule": StageWise(rate=0.2)}
 BASE = Protocol(clients=4, rounds=3, local=FedAvg(**STEPS), noise=Gaussian(sigma=0.3))
+BEZIER = replace(BASE, local=Bezier(**{**STEPS, "schedule": Constant(rate=0.25)}), assumptions=Assumptions(smoothness=4.0))
 SIZES = (4, 7, 4, 5)
 EPSILONS, MECHANISMS = (9.0, 4.0, 2.0, 6.0), ("gaussian", "gaussian", "laplace", "gaussian")
 
@@ -55,6 +57,7 @@ def linear(protocol: Protocol, curvature: float = -0.8):
 FEDERATIONS = {
     "fedavg": linear(BASE),
     "fedprox": linear(replace(BASE, local=FedProx(**STEPS, proximal=2.0))),
+    "bezier": linear(BEZIER),
     "poisson": linear(replace(BASE, participation=Poisson(rate=0.4))),
     "fixed": linear(replace(BASE, participation=FixedSize(size=2))),
     "weights": linear(replace(BASE, aggregation=Mean(mixing=0.5, weights="records"))),
@@ -73,7 +76,10 @@ FEDERATIONS = {
     "penalty": linear(
         replace(
             BASE, penalty=True, participation=Poisson(rate=0.6),
-            client=tuple(ClientBudget(id=k, epsilon=e, mechanism=m, noise=0.3) for k, (e, m) in enumerate(zip(EPSILONS, MECHANISMS))),
+            client=tuple(
+                ClientBudget(id=k, epsilon=epsilon, mechanism=kind, noise=0.3)
+                for k, (epsilon, kind) in enumerate(zip(EPSILONS, MECHANISMS, strict=True))
+            ),
         )
     ),
 }  # fmt: skip

@@ -17,6 +17,7 @@ from sordino import Data, Dirichlet, Gaussian, Iid, Poisson, Run, Shards, UserEr
 from sordino.federation import storage
 from sordino.federation.folder import RunFolder
 from sordino.federation.loop import Keeper, RoundMetrics
+from sordino.federation.uploads import kept_rounds, read_round
 from sordino.privacy.ledger import RoundCharged
 from tests.support import toy_dataset, toy_protocol, without_seconds
 
@@ -29,7 +30,7 @@ def start_or_go_on(folder: Path, workers: int = 2, protocol=LONG) -> None:
     if (folder / "protocol.toml").exists():
         resume(folder, data=toy_dataset(), workers=workers)
     else:
-        train(protocol, data=toy_dataset(), model="mlp", folder=folder, engine="torch", workers=workers)
+        train(protocol, data=toy_dataset(), model="mlp", folder=folder, engine="torch", workers=workers, keep_uploads=3)
 
 
 def killed_after(seconds: float, folder: Path) -> bool:
@@ -55,9 +56,15 @@ def files_that_count(folder: Path) -> dict[str, object]:
     }
 
 
+def uploads_of(folder: Path) -> dict[str, object]:
+    rounds = [read_round(folder, t) for t in kept_rounds(folder)]
+    return {f"uploads {one.round}": (one.model.tobytes(), one.uploads.tobytes(), one.clients.tolist()) for one in rounds}
+
+
 def test_killed_at_25_random_moments_a_run_ends_as_if_it_had_never_been(tmp_path) -> None:
     start_or_go_on(tmp_path / "whole")
-    expected = files_that_count(tmp_path / "whole")
+    expected = files_that_count(tmp_path / "whole") | uploads_of(tmp_path / "whole")
+    assert len(expected) > 20
     chance = random.Random(1)
     kills = runs = 0
     while kills < 25:
@@ -66,7 +73,7 @@ def test_killed_at_25_random_moments_a_run_ends_as_if_it_had_never_been(tmp_path
             kills += 1
             if folder.exists() and not (folder / "protocol.toml").exists():
                 folder = tmp_path / f"again-{kills}"  # killed before there was a run: the folder is not one yet
-        found = files_that_count(folder)
+        found = files_that_count(folder) | uploads_of(folder)
         assert {name: found[name] == expected[name] for name in expected} == dict.fromkeys(expected, True)
         runs += 1
 
