@@ -136,7 +136,7 @@ def audit(
     path = made_folder(folder, subject)
     with held(path):
         place = AuditFolder.create(path, subject.protocol, facts)
-        return carry_on(place, game_of(subject, facts, data, model), subject, workers, on_start, on_progress)
+        return carry_on(place, game_of(subject, facts, data, model), subject, certified, workers, on_start, on_progress)
 
 
 def default_trainings(subject: Subject, canary: str | None) -> int:
@@ -194,7 +194,8 @@ def resume_audit(
             raise UserError(
                 f"{place.path} was started with another protocol, data, canary or generator: its scores cannot be continued. Start anew."
             )
-        return carry_on(place, game_of(subject, facts, data, model), subject, workers, on_start, on_progress)
+        certified = promised(subject, facts["view"], facts["unit"], facts["delta"])
+        return carry_on(place, game_of(subject, facts, data, model), subject, certified, workers, on_start, on_progress)
 
 
 def recorded(place: AuditFolder) -> Subject:
@@ -212,13 +213,13 @@ def carry_on(
     place: AuditFolder,
     game: Game,
     subject: Subject,
+    certified: Guarantee,
     workers: int | None,
     on_start: Callable[[Game, Guarantee, Path], None],
     on_progress: Progress,
 ) -> Finding:
     """Play what is left of a game and judge it."""
     facts = place.facts()
-    certified = promised(subject, facts["view"], facts["unit"], facts["delta"])
     game.prepare()
     chunks = game.chunks()
     on_start(game, certified, place.path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from typing import Any, Literal
 
 from sordino.audit.bounds import CONFIDENCE, FIRM, Limits, Scores, expected_bound, gaussian_like, measured, most_shown, upper_limit
@@ -83,7 +84,7 @@ class Finding:
             measured, promised = self.epsilon_lower, self.certified.epsilon(self.delta)
         return measured / promised if math.isfinite(promised) and promised > 0 else None
 
-    @property
+    @cached_property
     def attained(self) -> float | None:
         """Measured mu over what the certified curve allows where one of the test's two error rates is the same, whichever is nearer.
 

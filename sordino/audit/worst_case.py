@@ -22,7 +22,7 @@ from sordino.federation.models.losses import Loss
 from sordino.federation.randomness import Key
 from sordino.federation.setup import Setup, Tensors
 from sordino.privacy.certify import asked
-from sordino.privacy.harmonizer import harmonized, own_guarantee, own_protocol
+from sordino.privacy.harmonizer import harmonized, own_guarantees, own_protocol
 from sordino.privacy.mechanisms import deviation
 from sordino.protocol import (
     ClippedGlm,
@@ -174,8 +174,8 @@ def most_exposed(protocol: Protocol, sizes: Sequence[int], caps: Mapping[int, in
 
 def least_promised(protocol: Protocol, sizes: Sequence[int], unit: str) -> int:
     """The client of a Harmonizer whose promise is the weakest; among nearly equals one with Gaussian noise, which few parameters show."""
-    question = asked(protocol, View.SERVER, unit, None, sizes)
-    epsilons = {budget.id: own_guarantee(question, budget).epsilon(1e-5) for budget in protocol.client}
+    promised = own_guarantees(asked(protocol, View.SERVER, unit, None, sizes))
+    epsilons = {client: guarantee.epsilon(1e-5) for client, guarantee in promised.items()}
     weakest = [client for client, epsilon in epsilons.items() if epsilon >= 0.95 * max(epsilons.values())]
     return max(weakest, key=lambda client: (isinstance(noise_of(protocol, client, sizes[client]), Gaussian), epsilons[client]))
 

@@ -159,38 +159,33 @@ def with_found_noise(protocol: Protocol, sizes: Sequence[int]) -> Protocol:
 
 def harmonized_bounds(question: Question) -> Iterator[Bound]:
     """Every client by its own noise, against who sees its uploads; the worst client counts. All views are post-processing of that."""
-    found: dict[tuple[Protocol, int], Guarantee] = {}
-    for budget in question.protocol.client:
-        records = records_of(question, budget)
-        kind = own_protocol(question.protocol, budget, records), cap_of(question, budget, records)
-        if kind not in found:
-            found[kind] = own_guarantee(question, budget)
-    worst = max(found.values(), key=lambda guarantee: guarantee.epsilon(1e-5))
+    found = list({id(guarantee): guarantee for guarantee in own_guarantees(question).values()}.values())
+    worst = max(found, key=lambda guarantee: guarantee.epsilon(1e-5))
     lines = (
         f"Every client has noise of its own, found for its own budget ({len(found)} kinds of clients); the worst one counts.",
         f"The adversary sees {question.view.sees}, all of it computed from the uploads: the server's bound holds.",
         *worst.derivation,
     )
-    vouched = tuple(dict.fromkeys(line for guarantee in found.values() for line in guarantee.assumptions))
-    curve = WorstCurve(curves=tuple(guarantee.curve for guarantee in found.values()))
+    vouched = tuple(dict.fromkeys(line for guarantee in found for line in guarantee.assumptions))
+    curve = WorstCurve(curves=tuple(guarantee.curve for guarantee in found))
     yield Bound(curve=curve, method="harmonizer", lines=lines, vouched=vouched)
 
 
-def own_guarantee(question: Question, budget: ClientBudget) -> Guarantee:
-    """What one client is promised against who sees its uploads."""
-    records = records_of(question, budget)
-    alone, cap = own_protocol(question.protocol, budget, records), cap_of(question, budget, records)
-    known = None if records is None else [records]
-    drawn = certify(alone, View.SERVER, question.unit, rounds=question.rounds.tolist(), sizes=known)
-    if cap >= len(question.rounds):
-        return drawn
-    capped = certify(replace(alone, participation=Everyone()), View.SERVER, question.unit, rounds=range(cap), sizes=known)
-    return min(drawn, capped, key=lambda guarantee: guarantee.epsilon(1e-5))
-
-
-def records_of(question: Question, budget: ClientBudget) -> int | None:
-    """How many records a client has, where it is known."""
-    return question.sizes[budget.id] if question.sizes is not None else question.records
+def own_guarantees(question: Question) -> dict[int, Guarantee]:
+    """What every client is promised against who sees its uploads; clients of one kind share one guarantee."""
+    found: dict[tuple[Protocol, int], Guarantee] = {}
+    promised = {}
+    for budget in question.protocol.client:
+        records = question.sizes[budget.id] if question.sizes is not None else question.records
+        alone, cap = own_protocol(question.protocol, budget, records), cap_of(question, budget, records)
+        if (alone, cap) not in found:
+            known = None if records is None else [records]
+            certain = replace(alone, participation=Everyone())
+            drawn = certify(alone, View.SERVER, question.unit, rounds=question.rounds.tolist(), sizes=known)
+            capped = certify(certain, View.SERVER, question.unit, rounds=range(cap), sizes=known) if cap < len(question.rounds) else drawn
+            found[alone, cap] = min(drawn, capped, key=lambda guarantee: guarantee.epsilon(1e-5))
+        promised[budget.id] = found[alone, cap]
+    return promised
 
 
 def cap_of(question: Question, budget: ClientBudget, records: int | None) -> int:
