@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from sordino import audit as audit
+    from sordino.attacks.suite import attack as attack
     from sordino.audit.verdict import Finding as Finding
     from sordino.engines.training import resume as resume
     from sordino.engines.training import train as train
@@ -70,6 +71,7 @@ _HOME = {
     "sordino.federation.run": "Run",
     "sordino.engines.training": "resume train",
     "sordino.audit.verdict": "Finding",
+    "sordino.attacks.suite": "attack",
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names.split()}
 

@@ -83,9 +83,12 @@ def next_steps(run: Run) -> list[tuple[str, str]]:
     """What to type next, aligned; an audit where there is a game for the rule."""
     playable = not isinstance(run.protocol.local, NoisySgd) and not run.protocol.keeps_models
     audited = {f"sordino audit {run.folder}": "what an adversary learns, at least"} if playable else {}
+    kept = run.facts.get("keep_uploads", 0) > 0
+    attacked = {f"sordino attack {run.folder}": "what published attacks get out of it"} if kept else {}
     commands = {
         f"sordino certify {run.folder}": "what each adversary learns, at most",
         **audited,
+        **attacked,
         f"sordino evaluate {run.folder}{' --clients' if run.personal else ''}": "its model, class by class",
         "sordino new": "a protocol of your own to start from",
     }
