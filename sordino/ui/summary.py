@@ -52,9 +52,12 @@ def summary(run: Run) -> Panel:
 def next_steps(run: Run) -> list[tuple[str, str]]:
     """What to type next, aligned."""
     scored = "its model, class by class" if run.facts.get("baseline") is None else "its error, beside that of the mean"
+    kept = run.facts.get("keep_uploads", 0) > 0
+    attacked = {f"sordino attack {run.folder}": "what published attacks get out of it"} if kept else {}
     commands = {
         f"sordino certify {run.folder}": "what each adversary learns, at most",
         f"sordino audit {run.folder}": "what an adversary learns, at least",
+        **attacked,
         f"sordino evaluate {run.folder}{' --clients' if run.personal else ''}": scored,
         "sordino new": "a protocol of your own to start from",
     }
