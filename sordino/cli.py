@@ -17,6 +17,7 @@ from sordino.ui.audit import audit
 from sordino.ui.certify import calibrate, certify
 from sordino.ui.console import INTERRUPTED, messages
 from sordino.ui.files import check, new
+from sordino.ui.flower import app as flower
 from sordino.ui.papers import app as papers
 from sordino.ui.train import evaluate, resume, train
 
@@ -31,6 +32,7 @@ app = typer.Typer(
 for command in (train, resume, certify, calibrate, audit, evaluate, new, check):
     app.command()(command)
 app.add_typer(papers, name="papers")
+app.add_typer(flower, name="flower")
 
 
 @app.callback(invoke_without_command=True)

@@ -85,6 +85,11 @@ class NativeEngine:
             for vector, (client, clipped, clips, nonfinite) in zip(results, happened, strict=True):
                 yield Upload(client=client, vector=vector, steps=LocalSteps(clipped=clipped, clips=clips, nonfinite=nonfinite))
 
+    @property
+    def absent(self) -> Mapping[int, str]:
+        """Nobody: clients that are simulated always answer."""
+        return {}
+
     def score(self, weights: np.ndarray) -> Score:
         """Score a model on the test records."""
         outputs = torch.from_numpy(self._kernel.outputs(self._test, weights, np.arange(self._test.count), threads=self.workers))

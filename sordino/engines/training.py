@@ -4,34 +4,71 @@ from __future__ import annotations
 
 import hashlib
 import platform
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
+from typing import Protocol as Interface
 
+import numpy as np
 import torch
 from safetensors.torch import save as save_tensors
 
-from sordino.engines.choice import Choice, checked_engine, choose
+from sordino.engines.choice import SuperLink, checked_engine, choose
 from sordino.engines.torch_engine import checked_device, worker_count
 from sordino.federation.folder import RunFolder, State, claimed_path, now, protocol_digest
-from sordino.federation.loop import Limits, RoundMetrics, run_rounds
+from sordino.federation.loop import Engine, Limits, RoundMetrics, run_rounds
 from sordino.federation.models.flat import FlatModel
 from sordino.federation.randomness import GENERATOR
 from sordino.federation.run import Run
-from sordino.federation.setup import DataSource, ModelSource, Setup, prepare
+from sordino.federation.setup import DataSource, ModelSource, Setup, prepare, resolved
 from sordino.federation.storage import held, write_whole, writing
 from sordino.privacy.caps import capped_rounds
 from sordino.privacy.certify import certify
 from sordino.privacy.ledger import Event, Ledger, Opened, RoundCharged
 from sordino.privacy.ledger import read as read_ledger
-from sordino.privacy.spending import BudgetExceeded, afforded, repeated_rounds
+from sordino.privacy.spending import BudgetExceeded, afforded, missed_in, repeated_rounds
 from sordino.protocol import InvalidValue, Protocol, UserError
 
 SCORINGS = 50  # a run is scored about this many times unless said otherwise
 
 Listener = Callable[[RoundMetrics], None]
+
+
+class Begun(Interface):
+    """What is known of a run that begins; a `Setup` says it, and so does who follows a run from elsewhere."""
+
+    @property
+    def protocol(self) -> Protocol:
+        """The protocol, resolved."""
+
+    @property
+    def sizes(self) -> np.ndarray:
+        """Number of records of every client."""
+
+
+class Chosen(Interface):
+    """An engine that was chosen: what a run notes about it, and how it is started."""
+
+    @property
+    def name(self) -> str:
+        """Which one."""
+
+    @property
+    def reason(self) -> str:
+        """Why this one."""
+
+    @property
+    def fingerprint(self) -> str | None:
+        """What results depend on in it, beyond torch."""
+
+    @property
+    def facts(self) -> Mapping[str, Any]:
+        """What a run notes besides."""
+
+    def start(self, setup: Setup, *, workers: int | None, device: str) -> AbstractContextManager[Engine]:
+        """The engine itself."""
 
 
 def train(
@@ -44,7 +81,8 @@ def train(
     workers: int | None = None,
     device: str = "cpu",
     evaluate_every: int | None = None,
-    on_start: Callable[[Setup, Path], None] = lambda setup, folder: None,
+    superlink: SuperLink | None = None,
+    on_start: Callable[[Begun, Path], None] = lambda begun, folder: None,
     on_round: Listener = lambda metrics: None,
 ) -> Run:
     """Train a federation and keep the run on disk.
@@ -54,10 +92,11 @@ def train(
         data: a name, a path or a `Dataset`, in place of `protocol.data.name`.
         model: a name, a module or a factory, in place of `protocol.model.name`. A module is copied, never changed.
         folder: where the run is kept; by default `runs/<data>-<n>`.
-        engine: "native", "torch", or "auto": the native engine where it can run the training, torch otherwise.
+        engine: "native", "torch", "flower" across machines, or "auto": the native engine where it can run the training, else torch.
         workers: processes (torch) or threads (native) that train clients; by default one per core. The result does not depend on it.
         device: "cpu", "cuda" or "mps".
         evaluate_every: rounds between two scorings on the public test records; 0 for none; by default about 50 in a run.
+        superlink: where the clients' machines meet, for the engine "flower".
         on_start: called once, before the first round.
         on_round: called after every round.
 
@@ -75,14 +114,34 @@ def train(
     """
     every = checked_every(evaluate_every, protocol.rounds)
     checked_device(device)
-    checked_engine(engine)
+    if checked_engine(engine, superlink) == "flower" and superlink is not None:
+        from sordino.engines.flower.driver import train_across
+
+        named = resolved_names(protocol, data, model)
+        path = made_folder(folder, named)
+        return train_across(named, superlink, folder=path, evaluate_every=every, on_start=on_start, on_round=on_round)
     setup = prepare(protocol, data=data, model=model)
-    limits = limits_of(setup, ())  # a budget that affords nothing is refused before anything is written
     choice = choose(setup, engine, device)
+    return begin(setup, choice, lambda: made_folder(folder, setup.protocol), every, workers, device, on_start, on_round, model)
+
+
+def begin(
+    setup: Setup,
+    choice: Chosen,
+    place_for: Callable[[], Path],
+    every: int,
+    workers: int | None,
+    device: str,
+    on_start: Callable[[Begun, Path], None],
+    on_round: Listener,
+    model: ModelSource | None = None,
+) -> Run:
+    """Make the folder of a new run and run it."""
+    limits = limits_of(setup, ())  # a budget that affords nothing is refused before anything is written
     facts = run_facts(setup, choice, worker_count(workers, device), device, every)
     seeded = "fresh" if setup.protocol.noise.secure else "seeded"
     opened = Opened(protocol=protocol_digest(setup.protocol), generator=GENERATOR, noise=seeded)
-    path = made_folder(folder, setup.protocol)
+    path = place_for()
     with held(path):
         try:
             place = RunFolder.create(path, setup.protocol, facts, opened)
@@ -100,7 +159,8 @@ def resume(
     model: ModelSource | None = None,
     workers: int | None = None,
     device: str = "cpu",
-    on_start: Callable[[Setup, Path], None] = lambda setup, folder: None,
+    superlink: SuperLink | None = None,
+    on_start: Callable[[Begun, Path], None] = lambda begun, folder: None,
     on_round: Listener = lambda metrics: None,
     on_message: Callable[[str], None] = lambda text: None,
 ) -> Run:
@@ -110,16 +170,40 @@ def resume(
         >>> resume("runs/digits-1")  # doctest: +SKIP
     """
     place = RunFolder.existing(Path(folder))
-    with held(place.path):
+    if place.facts()["engine"] == "flower":
+        from sordino.engines.flower.driver import resume_across
+
+        return resume_across(place, superlink, on_start=on_start, on_round=on_round)
+
+    def prepared(protocol: Protocol) -> tuple[Setup, Chosen]:
+        setup = prepare(protocol, data=data, model=model)
+        return setup, choose(setup, "auto" if protocol.noise.secure else place.facts()["engine"], device)
+
+    return go_on(place, prepared, workers, device, on_start, on_round, on_message, model)
+
+
+def go_on(
+    place: RunFolder,
+    prepared: Callable[[Protocol], tuple[Setup, Chosen]],
+    workers: int | None,
+    device: str,
+    on_start: Callable[[Begun, Path], None],
+    on_round: Listener,
+    on_message: Callable[[str], None],
+    model: ModelSource | None = None,
+    *,
+    patience: float = 0.0,
+) -> Run:
+    """Take up a run where its checkpoint left it; `patience` is how long another process may still hold it."""
+    with held(place.path, patience=patience):
         protocol, status = place.protocol(), place.facts()["status"]
         if status != "unfinished":
             raise UserError(f"{place.path} is {status}: there is nothing left to run.")
         state, message = place.load_checkpoint()
         if message:
             on_message(message)
-        setup = prepare(protocol, data=data, model=model)
+        setup, choice = prepared(protocol)
         state = state if state is not None else State(weights=setup.initial_weights(), round=0)
-        choice = choose(setup, "auto" if protocol.noise.secure else place.facts()["engine"], device)
         refuse_changed(place, setup, state, choice, device)
         recover_cut_line(setup, place, state)
         limits = limits_of(setup, read_ledger(place.ledger_path).events, state.round)
@@ -131,10 +215,10 @@ def carry_on(
     place: RunFolder,
     state: State,
     limits: Limits,
-    choice: Choice,
+    choice: Chosen,
     workers: int | None,
     device: str,
-    on_start: Callable[[Setup, Path], None],
+    on_start: Callable[[Begun, Path], None],
     on_round: Listener,
     model: ModelSource | None,
 ) -> Run:
@@ -144,7 +228,7 @@ def carry_on(
         on_start(setup, place.path)
         every = place.facts()["evaluate_every"]
         state, status = run_rounds(setup, engine, place, ledger, state, limits=limits, evaluate_every=every, on_round=on_round)
-    if may_be_released(setup, state.round):
+    if may_be_released(setup, read_ledger(place.ledger_path).events, state.round):
         final = FlatModel(setup.module)
         with writing(place.path / "model.safetensors"):
             write_whole(place.path / "model.safetensors", save_tensors(final.to_state(torch.from_numpy(state.weights))))
@@ -160,6 +244,8 @@ def write_clients(setup: Setup, place: RunFolder, state: State) -> None:
     with writing(target):
         target.mkdir(exist_ok=True)
         for client, kept in state.clients.items():
+            if "model" not in kept:  # across machines it is kept where the client is
+                continue
             write_whole(target / f"{client}.safetensors", save_tensors(flat.to_state(torch.from_numpy(kept["model"]))))
 
 
@@ -181,10 +267,10 @@ def recover_cut_line(setup: Setup, place: RunFolder, state: State) -> None:
             ledger.charge(round=state.round, clients=range(setup.protocol.clients))  # who had been drawn is not known
 
 
-def may_be_released(setup: Setup, rounds: int) -> bool:
+def may_be_released(setup: Setup, events: Sequence[Event], rounds: int) -> bool:
     """Whether the model after so many rounds fits the budget; one that diverged early may not, as fewer rounds can cost more in `final`."""
     budget, sizes = setup.protocol.privacy.budget, setup.sizes.tolist()
-    if budget is None:
+    if budget is None or missed_in(events):  # where clients fell silent, every round was held against the budget
         return True
     spent = certify(setup.protocol, budget.view, budget.unit, delta=budget.delta, rounds=range(rounds), sizes=sizes)
     return spent.epsilon(budget.delta) <= budget.epsilon
@@ -210,7 +296,7 @@ def limits_of(setup: Setup, events: Sequence[Event], done: int = 0) -> Limits:
     return Limits(rounds=reach.rounds, caps=caps)
 
 
-def refuse_changed(place: RunFolder, setup: Setup, state: State, choice: Choice, device: str) -> None:
+def refuse_changed(place: RunFolder, setup: Setup, state: State, choice: Chosen, device: str) -> None:
     """A run is resumed only with the data, the model and the means it was started with, and with a ledger that pays for its rounds.
 
     Seeded noise that is drawn again over another upload would cancel in their difference.
@@ -250,6 +336,14 @@ def made_folder(folder: str | Path | None, protocol: Protocol) -> Path:
     return Path(folder)
 
 
+def resolved_names(protocol: Protocol, data: DataSource | None, model: ModelSource | None) -> Protocol:
+    """The protocol with the names of data and model that were given; objects of this process cannot be sent to other machines."""
+    for key, given in (("data", data), ("model", model)):
+        if given is not None and not isinstance(given, str):
+            raise UserError(f"{key} was handed over in Python; across machines it must have a name, or a path, that every machine knows.")
+    return resolved(protocol, data, model)
+
+
 def checked_every(every: int | None, rounds: int) -> int:
     """Rounds between two scorings."""
     if every is None:
@@ -259,7 +353,7 @@ def checked_every(every: int | None, rounds: int) -> int:
     return every
 
 
-def run_facts(setup: Setup, choice: Choice, workers: int, device: str, every: int) -> dict[str, Any]:
+def run_facts(setup: Setup, choice: Chosen, workers: int, device: str, every: int) -> dict[str, Any]:
     """What run.json says at the start."""
     research = "seeded: for research, private only while the seed is secret"
     return {
@@ -282,4 +376,5 @@ def run_facts(setup: Setup, choice: Choice, workers: int, device: str, every: in
         "sizes": setup.sizes.tolist(),
         "data_digest": setup.data_digest,
         "model_digest": model_digest(setup),
+        **choice.facts,
     }

@@ -101,7 +101,7 @@ class ClientWork:
             return None
         if weights.ndim == 1:
             raise UserError('local.rule = "scaffold": control variates are kept by `train` alone.')
-        return self._tensor(weights[1 + client])
+        return self._tensor(received_by(client, weights)[1])
 
     def _noisy_steps(self, client: int, round: int, rule: NoisySgd, rates: tuple[float, ...], begin: Beginning, kept: Kept) -> Upload:
         """The rule noisy-sgd: the noise is in the steps, so the model is sent as it is, and is the client's own."""
@@ -158,6 +158,18 @@ class ClientWork:
         self._model.load(torch.from_numpy(weights).to(self._device))
         loss, correct, count = evaluate_batch(self._model.predict(self._test.inputs(rows)), self._test.y[rows])
         return Score(loss=loss, correct=correct or 0, count=count)
+
+
+def received_by(client: int, broadcast: np.ndarray) -> np.ndarray:
+    """What one client needs of a broadcast: the global model, and in a second row what is for it, where anything is.
+
+    A table of more than two rows has one for every client. What a client has received it may be asked to receive again.
+
+    Example:
+        >>> received_by(1, np.array([[0.0], [1.0], [2.0]])).ravel().tolist()
+        [0.0, 2.0]
+    """
+    return broadcast[[0, 1 + client]] if broadcast.ndim == 2 and len(broadcast) > 2 else broadcast
 
 
 def score_chunks(records: int) -> list[slice]:

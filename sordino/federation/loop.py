@@ -24,7 +24,10 @@ from sordino.federation.randomness import Purpose
 from sordino.federation.setup import Setup
 from sordino.federation.storage import writing
 from sordino.privacy.ledger import Ledger
-from sordino.protocol import Mean, ModeConnectivity, NoisySgd, Protocol
+from sordino.privacy.spending import missed_in, promised
+from sordino.protocol import Mean, ModeConnectivity, NoisySgd, Protocol, SordinoError
+
+TRIES = 3  # how often a round is asked for, where the protocol repeats rounds from which uploads are missing
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,15 +46,36 @@ class Engine(Interface):
     ) -> Iterator[Upload]:
         """The uploads of a round, in the order of the participants; `kept` is what clients have kept, where they keep anything."""
 
+    @property
+    def absent(self) -> Mapping[int, str]:
+        """The participants of the last round that was asked for whose uploads do not come, each with the reason."""
+
     def score(self, weights: np.ndarray) -> Score:
         """Score a model on the public test records."""
+
+
+class Incomplete(SordinoError):
+    """Uploads did not come, in a protocol that repeats such rounds; nothing was made of those that did."""
+
+    def __init__(self, round: int, absent: Mapping[int, str]) -> None:
+        self.round, self.absent = round, dict(absent)
+        who = "; ".join(f"client {client}: {reason}" for client, reason in absent.items())
+        super().__init__(f"round {round + 1} is not complete. {who}. Go on with `sordino resume` when they are back.")
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.round, self.absent)
+
+
+class HidesTooLittle(Exception):
+    """With the clients that fell silent, the model of a round would pass the budget; it is not made."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RoundMetrics:
     """What is recorded of a round. `loss` and `accuracy` are of the public test records, None where they were not asked for.
 
-    `clip_fraction` and `nonfinite_steps` come from clients' private data and are not covered by any guarantee.
+    `participants` counts who contributed. `clip_fraction` and `nonfinite_steps` come from clients' private data and are not covered by
+    any guarantee.
     """
 
     round: int
@@ -105,7 +129,10 @@ def run_rounds(
     try:
         while state.round < limits.rounds:
             evaluate = is_evaluated(state.round, limits.rounds, evaluate_every)
-            after, metrics = one_round(setup, engine, ledger, state, attendance, evaluate=evaluate)
+            try:
+                after, metrics = complete_round(setup, engine, ledger, state, attendance, evaluate=evaluate)
+            except HidesTooLittle:
+                return state, "budget"
             folder.append_metrics(asdict(metrics))
             on_round(metrics)
             if metrics.status == "diverged":
@@ -116,6 +143,22 @@ def run_rounds(
         keeper.keep(state, last=True)
         raise
     return state, "finished" if state.round == protocol.rounds else "budget"
+
+
+def complete_round(
+    setup: Setup, engine: Engine, ledger: Ledger, state: State, attendance: Attendance, *, evaluate: bool
+) -> tuple[State, RoundMetrics]:
+    """One round of the federation, repeated a few times if the protocol says so and uploads are missing.
+
+    Raises:
+        Incomplete: they are missing still.
+    """
+    for _ in range(TRIES - 1):
+        try:
+            return one_round(setup, engine, ledger, state, attendance, evaluate=evaluate)
+        except Incomplete:
+            continue
+    return one_round(setup, engine, ledger, state, attendance, evaluate=evaluate)
 
 
 def one_round(
@@ -133,26 +176,47 @@ def one_round(
     tally, companion = Tally(), companion_of(protocol, state)
     kept = given_to(protocol, state.weights, chosen, state.clients)
     trained = engine.uploads(round=t, weights=companion.broadcast(state.weights), participants=chosen, kept=kept)
+    present = without_absent(setup, ledger, chosen, engine.absent, round=t)
     sent = tally.counted(companion.noted(trained), protocol)
     uploads = delivered(protocol.channel, sent, setup.draw_key.stream(Purpose.SHUFFLER, training=setup.training, round=t))
-    weights = next_model(setup, state.weights, uploads, chosen, round=t)
+    weights = next_model(setup, state.weights, uploads, present, round=t)
     # The new model is scored on public records.
     diverged = not bool(np.isfinite(weights).all())
     score = engine.score(weights) if evaluate and not diverged else None
     own = {**state.clients, **tally.kept}
     return State(weights=weights, round=t + 1, kept=companion.kept, clients=own), RoundMetrics(
         round=t,
-        participants=len(chosen),
+        participants=len(present),
         loss=finite(score.loss / score.count) if score is not None else None,
         accuracy=score.correct / score.count if score is not None and setup.classification else None,
-        signal_to_noise=None if diverged else signal_to_noise(protocol, state.weights, weights, len(chosen)),
-        bytes_up=len(chosen) * weights.nbytes,
+        signal_to_noise=None if diverged else signal_to_noise(protocol, state.weights, weights, len(present)),
+        bytes_up=len(present) * weights.nbytes,
         bytes_down=len(chosen) * weights.nbytes,
         clip_fraction=tally.clipped / tally.clips if tally.clips > 0 else None,
         nonfinite_steps=tally.nonfinite,
         seconds=time.perf_counter() - started,
         status="diverged" if diverged else "ok",
     )
+
+
+def without_absent(setup: Setup, ledger: Ledger, chosen: np.ndarray, absent: Mapping[int, str], *, round: int) -> np.ndarray:
+    """The participants that contribute. Who does not is noted, and what the others' noise still hides is held against the budget.
+
+    Raises:
+        Incomplete: the protocol repeats such a round.
+        HidesTooLittle: the budget does not allow what would be made of the others' uploads.
+    """
+    if absent and setup.protocol.missing == "repeat":
+        raise Incomplete(round, absent)
+    if absent:
+        with writing(ledger.path):
+            ledger.miss(round=round, reasons=absent)
+    budget, sizes = setup.protocol.privacy.budget, setup.sizes.tolist()
+    if budget is not None and missed_in(ledger.events):
+        found = promised(setup.protocol, ledger.events, budget.view, budget.unit, delta=budget.delta, sizes=sizes)
+        if found.epsilon(budget.delta) > budget.epsilon:
+            raise HidesTooLittle
+    return chosen[[int(client) not in absent for client in chosen]] if absent else chosen
 
 
 def next_model(setup: Setup, weights: np.ndarray, uploads: Iterable[np.ndarray], chosen: np.ndarray, *, round: int) -> np.ndarray:

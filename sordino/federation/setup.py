@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -81,8 +81,16 @@ class Setup:
         return FlatModel(self.module).weights.numpy().copy()
 
 
-def prepare(protocol: Protocol, *, data: DataSource | None = None, model: ModelSource | None = None) -> Setup:
+def prepare(
+    protocol: Protocol, *, data: DataSource | None = None, model: ModelSource | None = None, parts: Sequence[np.ndarray] | None = None
+) -> Setup:
     """Load, share out, build and check. Everything that a person can have got wrong is refused here, before anything is written.
+
+    Args:
+        protocol: what is run.
+        data: a name, a path or a `Dataset`, in place of `protocol.data.name`.
+        model: a name, a module or a factory, in place of `protocol.model.name`.
+        parts: the records of every client, where the protocol's partition does not say: across machines each client has its own.
 
     Raises:
         UserError: no data or model named, data that cannot be found, a batch larger than a client's records, a model that does
@@ -97,7 +105,7 @@ def prepare(protocol: Protocol, *, data: DataSource | None = None, model: ModelS
         raise UserError("data.name or model.name is missing: say what is trained on what, such as data.name='digits', model.name='mlp'.")
     key = Key.from_seed(protocol.seed)
     dataset = data if isinstance(data, Dataset) else load_dataset(_findable(spec.name, "data"))
-    parts = partition(dataset, spec, protocol.clients, key)
+    parts = partition(dataset, spec, protocol.clients, key) if parts is None else tuple(parts)
     refuse_small_clients(parts, protocol.local.batch or 1)
     if isinstance(protocol.local, ClippedGlm) and protocol.local.batch is not None and len({len(part) for part in parts}) > 1:
         raise UserError("local.batches = 'cyclic' needs clients of one size: the fixed batches are a public part of the protocol.")

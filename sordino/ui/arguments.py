@@ -13,3 +13,8 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON document and 
 Unit = Annotated[str, typer.Option(help="What is hidden: record or client.")]
 Workers = Annotated[int | None, typer.Option(help="Worker processes; by default one per core.")]
 Device = Annotated[str, typer.Option(help="cpu, cuda or mps.")]
+Link = Annotated[str | None, typer.Option("--superlink", metavar="HOST:PORT", help="Where the machines meet, for --engine flower.")]
+Certificate = Annotated[Path | None, typer.Option(metavar="FILE", help="Authority that signed the SuperLink's certificate.")]
+Insecure = Annotated[bool, typer.Option("--insecure", help="No TLS: for tests on one machine.")]
+Patience = Annotated[float, typer.Option(help="Seconds that clients are given to connect, for --engine flower.")]
+Deadline = Annotated[float, typer.Option(help="Seconds that clients are given to answer in a round, for --engine flower.")]

@@ -9,13 +9,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sordino.protocol import Protocol
-from sordino.ui.arguments import Device, File, Json, Sets, Workers
+from sordino.protocol import Protocol, UserError
+from sordino.ui.arguments import Certificate, Deadline, Device, File, Insecure, Json, Link, Patience, Sets, Workers
 from sordino.ui.audit import resume_audit
 from sordino.ui.console import Stopped, facts_table, messages, percent, print_json, results
 from sordino.ui.sources import protocol_from
 
 if TYPE_CHECKING:
+    from sordino.engines.choice import SuperLink
+    from sordino.engines.training import Begun
     from sordino.federation.run import Run
 
 
@@ -23,22 +25,27 @@ def train(
     protocol: File = None,
     sets: Sets = None,
     out: Annotated[Path | None, typer.Option(metavar="RUN", help="Run folder; by default runs/<name>-<n>.")] = None,
-    engine: Annotated[str, typer.Option(help="auto, torch or native.")] = "auto",
+    engine: Annotated[str, typer.Option(help="auto, torch, native, or flower across machines.")] = "auto",
     repeats: Annotated[int, typer.Option(min=1, help="Train with this many seeds; shows mean and spread.")] = 1,
     workers: Workers = None,
     device: Device = "cpu",
     evaluate_every: Annotated[int | None, typer.Option(help="Rounds between two scorings; 0 for none.")] = None,
+    superlink: Link = None,
+    certificate: Certificate = None,
+    insecure: Insecure = False,
+    patience: Patience = 120.0,
+    deadline: Deadline = 600.0,
     json: Json = False,
 ) -> None:
     """Train a federation and keep the run in a folder."""
     from sordino.ui.summary import as_document, mean_and_spread, repeats_table, summary
 
-    plan = protocol_from(protocol, sets)
+    plan, link = protocol_from(protocol, sets), superlink_from(superlink, certificate, insecure, patience, deadline)
     runs = []
     for repeat in range(repeats):
         seeded = plan if repeats == 1 else replace(plan, seed=(plan.seed or 0) + repeat)
         place = out if out is None or repeats == 1 else out / f"seed-{seeded.seed}"
-        runs.append(trained(seeded, place, engine, workers, device, evaluate_every))
+        runs.append(trained(seeded, place, engine, workers, device, evaluate_every, link))
         if not json and repeats == 1:
             results.print(summary(runs[-1]))
     if repeats > 1 and not json:
@@ -48,11 +55,35 @@ def train(
     raise_if_out_of_budget(runs)
 
 
-def trained(protocol: Protocol, out: Path | None, engine: str, workers: int | None, device: str, every: int | None) -> Run:
+def superlink_from(address: str | None, certificate: Path | None, insecure: bool, patience: float, deadline: float) -> SuperLink | None:
+    """Where the machines of a federation meet, if they do. That a connection is not secured has to be said."""
+    if address is None:
+        return None
+    from sordino.engines.choice import SuperLink
+
+    if (certificate is None) != insecure:
+        raise UserError(
+            "--superlink needs --certificate FILE, of the authority that signed the SuperLink's certificate; or --insecure, for tests on "
+            "one machine, where everyone on the way can read and change everything."
+        )
+    if certificate is not None and not certificate.is_file():
+        raise UserError(f"--certificate {certificate}: there is no such file.")
+    named = str(certificate) if certificate is not None else None
+    return SuperLink(address=address, certificate=named, patience=patience, deadline=deadline)
+
+
+def trained(
+    protocol: Protocol,
+    out: Path | None,
+    engine: str,
+    workers: int | None,
+    device: str,
+    every: int | None,
+    superlink: SuperLink | None = None,
+) -> Run:
     """Train with the live display; after Ctrl-C say how to go on."""
     from sordino.engines import train
     from sordino.federation.folder import RunFolder
-    from sordino.federation.setup import Setup
     from sordino.ui.prices import cap_lines, spent_after
     from sordino.ui.progress import TrainingProgress
     from sordino.ui.summary import described
@@ -60,7 +91,7 @@ def trained(protocol: Protocol, out: Path | None, engine: str, workers: int | No
     where: list[Path] = []
     with TrainingProgress() as progress:
 
-        def start(setup: Setup, folder: Path) -> None:
+        def start(setup: Begun, folder: Path) -> None:
             where.append(folder)
             messages.print(f"Training {described(setup.protocol)}. Run folder: {folder}", soft_wrap=True)
             facts = RunFolder(folder).facts()
@@ -79,6 +110,7 @@ def trained(protocol: Protocol, out: Path | None, engine: str, workers: int | No
                 workers=workers,
                 device=device,
                 evaluate_every=every,
+                superlink=superlink,
                 on_start=start,
                 on_round=progress.advance,
             )
@@ -96,6 +128,11 @@ def resume(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run or an audit that was interrupted.")],
     workers: Workers = None,
     device: Device = "cpu",
+    superlink: Link = None,
+    certificate: Certificate = None,
+    insecure: Insecure = False,
+    patience: Patience = 120.0,
+    deadline: Deadline = 600.0,
     json: Json = False,
 ) -> None:
     """Go on with a run or an audit that was interrupted; with seeded noise it ends as if it had never been."""
@@ -104,16 +141,16 @@ def resume(
         return
     from sordino.engines import resume
     from sordino.federation.folder import RunFolder
-    from sordino.federation.setup import Setup
     from sordino.privacy.ledger import read as read_ledger
     from sordino.privacy.spending import repeated_rounds
     from sordino.ui.prices import spent_after
     from sordino.ui.progress import TrainingProgress
     from sordino.ui.summary import as_document, summary
 
+    link = superlink_from(superlink, certificate, insecure, patience, deadline)
     with TrainingProgress() as progress:
 
-        def start(setup: Setup, folder: Path) -> None:
+        def start(setup: Begun, folder: Path) -> None:
             done = len(RunFolder(folder).metrics())
             messages.print(f"Going on with {folder} at round {done + 1} of {setup.protocol.rounds}.")
             plan, sizes = setup.protocol, setup.sizes.tolist()
@@ -123,7 +160,13 @@ def resume(
 
         try:
             finished = resume(
-                run, workers=workers, device=device, on_start=start, on_round=progress.advance, on_message=lambda text: messages.print(text)
+                run,
+                workers=workers,
+                device=device,
+                superlink=link,
+                on_start=start,
+                on_round=progress.advance,
+                on_message=lambda text: messages.print(text),
             )
         except KeyboardInterrupt:
             raise Stopped(run) from None
