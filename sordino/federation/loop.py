@@ -23,7 +23,7 @@ from sordino.federation.personal import Kept, given_to, remembered
 from sordino.federation.randomness import Purpose
 from sordino.federation.setup import Setup
 from sordino.federation.storage import writing
-from sordino.privacy.ledger import Ledger
+from sordino.privacy.ledger import Ledger, Missed
 from sordino.privacy.spending import missed_in, promised
 from sordino.protocol import Mean, ModeConnectivity, NoisySgd, Protocol, SordinoError
 
@@ -131,7 +131,8 @@ def run_rounds(
             evaluate = is_evaluated(state.round, limits.rounds, evaluate_every)
             try:
                 after, metrics = complete_round(setup, engine, ledger, state, attendance, evaluate=evaluate)
-            except HidesTooLittle:
+            except HidesTooLittle as stop:
+                folder.note(reason=str(stop))
                 return state, "budget"
             folder.append_metrics(asdict(metrics))
             on_round(metrics)
@@ -208,15 +209,20 @@ def without_absent(setup: Setup, ledger: Ledger, chosen: np.ndarray, absent: Map
     """
     if absent and setup.protocol.missing == "repeat":
         raise Incomplete(round, absent)
-    if absent:
-        with writing(ledger.path):
-            ledger.miss(round=round, reasons=absent)
-    budget, sizes = setup.protocol.privacy.budget, setup.sizes.tolist()
-    if budget is not None and missed_in(ledger.events):
-        found = promised(setup.protocol, ledger.events, budget.view, budget.unit, delta=budget.delta, sizes=sizes)
+    budget, short = setup.protocol.privacy.budget, [Missed(round=round, clients=tuple(absent), reasons=tuple(absent.values()))]
+    events = [*ledger.events, *(short if absent else [])]
+    if budget is not None and missed_in(events):
+        found = promised(setup.protocol, events, budget.view, budget.unit, delta=budget.delta, sizes=setup.sizes.tolist())
         if found.epsilon(budget.delta) > budget.epsilon:
-            raise HidesTooLittle
-    return chosen[[int(client) not in absent for client in chosen]] if absent else chosen
+            raise HidesTooLittle(
+                f"clients fell silent, and with the noise of those who were left the model of round {round + 1} would have passed the "
+                f"budget (epsilon = {budget.epsilon:g} at delta = {budget.delta:g}, view {budget.view}). It was not made."
+            )
+    if not absent:
+        return chosen
+    with writing(ledger.path):
+        ledger.miss(round=round, reasons=absent)
+    return chosen[[int(client) not in absent for client in chosen]]
 
 
 def next_model(setup: Setup, weights: np.ndarray, uploads: Iterable[np.ndarray], chosen: np.ndarray, *, round: int) -> np.ndarray:

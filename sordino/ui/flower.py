@@ -7,7 +7,6 @@ from typing import Annotated
 
 import typer
 
-from sordino.protocol import UserError
 from sordino.ui.arguments import Certificate, Insecure, Unit
 from sordino.ui.console import facts_table, messages, results
 
@@ -89,8 +88,6 @@ def agree(
 
     require_flower()
     plan = read(protocol)
-    if client >= plan.clients:
-        raise UserError(f"--client {client}: the clients of {protocol} are 0 to {plan.clients - 1}.")
     agreement = Agreement(
         client=client, records=own_records(plan, client, data), data=absolute(data), epsilon=epsilon, delta=delta, unit=unit,
         seeded=seeded, app=app_digest(app), superlink=superlink, certificate=absolute(certificate), key=absolute(key),

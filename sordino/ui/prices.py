@@ -12,6 +12,7 @@ from sordino.privacy.caps import capped_rounds
 from sordino.privacy.certify import certify
 from sordino.privacy.guarantee import Guarantee, rounded_up
 from sordino.privacy.harmonizer import Needed, client_lines, harmonized
+from sordino.privacy.spending import promised
 from sordino.protocol import Protocol, View, all_views
 
 if TYPE_CHECKING:
@@ -74,11 +75,11 @@ def privacy_lines(run: Run) -> list[str]:
     view, unit, delta = headline(run.protocol)
     if view not in views_of(run) and view == View.FINAL:
         view = View.ROUNDS
-    main = certify(run.protocol, view, unit, delta=delta, rounds=run.rounds_paid, sizes=run.sizes)
+    main = promised(run.protocol, run.ledger, view, unit, delta=delta, sizes=run.sizes)
     others = []
     for other in views_of(run):
         if other != view:
-            epsilon = certify(run.protocol, other, unit, delta=delta, rounds=run.rounds_paid, sizes=run.sizes).epsilon(delta)
+            epsilon = promised(run.protocol, run.ledger, other, unit, delta=delta, sizes=run.sizes).epsilon(delta)
             others.append(f"{other} {'no limit' if math.isinf(epsilon) else rounded_up(epsilon)}")
     return [main.sentence(delta), "Epsilon in the other views: " + ", ".join(others) + "."]
 

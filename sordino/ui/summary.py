@@ -11,9 +11,9 @@ from rich.table import Table
 from rich.text import Text
 
 from sordino.federation.run import Run
-from sordino.privacy.certify import certify
 from sordino.privacy.guarantee import rounded_up
 from sordino.privacy.sizes import size_of
+from sordino.privacy.spending import promised
 from sordino.protocol import Custom, NoisySgd, Protocol
 from sordino.ui.console import duration, facts_table, percent
 from sordino.ui.prices import headline, privacy_lines
@@ -107,7 +107,7 @@ def as_document(run: Run) -> dict[str, Any]:
         "rounds": len(run.metrics["round"]),
         **last_scores(run),
         "seconds": float(run.metrics["seconds"].sum()),
-        "guarantee": certify(run.protocol, view, unit, delta=delta, rounds=run.rounds_paid, sizes=run.sizes).as_document(delta),
+        "guarantee": promised(run.protocol, run.ledger, view, unit, delta=delta, sizes=run.sizes).as_document(delta),
         "noise": run.facts["noise"],
     }
 

@@ -184,6 +184,8 @@ def raise_if_out_of_budget(runs: list[Run]) -> None:
     for run in runs:
         budget = run.protocol.privacy.budget
         if run.status == "budget" and budget is not None:
+            if "reason" in run.facts:
+                raise BudgetExceeded(run.facts["reason"])
             again = repeated_rounds(run.ledger, run.protocol.rounds)
             raise BudgetExceeded(afforded(run.protocol, budget, repeated=again, sizes=run.sizes).message)
 

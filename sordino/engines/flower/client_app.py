@@ -22,7 +22,8 @@ def train(message: Message, context: Context) -> Message:
     return upload_reply(message, upload.vector, upload.kept)
 
 
+@app.evaluate()
 @app.query()
-def query(message: Message, context: Context) -> Message:
-    """Never reached: the guard answers who this is."""
-    raise NotImplementedError("the guard answers queries")
+def never(message: Message, context: Context) -> Message:
+    """Not reached: the guard says who this is, and refuses scores on private records."""
+    raise NotImplementedError("the guard answers")

@@ -75,8 +75,6 @@ class Custodian:
     @classmethod
     def create(cls, folder: Path, agreement: Agreement, protocol: Protocol) -> Custodian:
         """Make the folder of a client that agrees to a protocol; one that holds an agreement already is refused."""
-        if agreement.client >= protocol.clients:
-            raise UserError(f"client {agreement.client} is none of the protocol's: its clients are 0 to {protocol.clients - 1}.")
         if not protocol.noise.secure and not agreement.seeded:
             raise UserError(
                 "noise.secure = false: whoever knows the seed can subtract the noise. Set noise.secure = true, or for a test agree to it "

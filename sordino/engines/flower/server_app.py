@@ -58,23 +58,23 @@ def main(grid: Grid, context: Context) -> None:
         raise
 
 
-def serve(grid: Grid, settings: Mapping[str, Any], flower_run: str) -> None:
-    """Run a training, or go on with one."""
+def serve(grid: Grid, settings: Mapping[str, Any], flower_run: str, reconnect: float = RECONNECT) -> None:
+    """Run a training, or go on with one. A round waits `reconnect` seconds for participants that are not connected."""
     if settings["resume"]:
-        resumed(grid, settings, flower_run)
+        resumed(grid, settings, flower_run, reconnect)
         return
     protocol = protocol_of(str(settings["protocol"]))
     roster = Roster(grid, protocol.clients)
     setup = server_setup(protocol, roster.all_sizes(float(settings["patience"])))
     training = secrets.token_hex(16)
     facts = {"training": training, **connection(settings)}
-    choice = OnFlower(grid=grid, roster=roster, exchange=exchange_of(settings, training), facts=facts)
+    choice = OnFlower(grid=grid, roster=roster, exchange=exchange_of(settings, training, reconnect), facts=facts)
     every = checked_every(None if settings["evaluate-every"] < 0 else int(settings["evaluate-every"]), protocol.rounds)
     folder = str(settings["folder"]) or None
     begin(setup, choice, lambda: made_folder(folder, setup.protocol), every, protocol.clients, "cpu", noting(flower_run, settings), nothing)
 
 
-def resumed(grid: Grid, settings: Mapping[str, Any], flower_run: str) -> None:
+def resumed(grid: Grid, settings: Mapping[str, Any], flower_run: str, reconnect: float) -> None:
     """Go on with the run in a folder, under the name that its clients know."""
     place = RunFolder.existing(Path(str(settings["folder"])))
 
@@ -82,7 +82,7 @@ def resumed(grid: Grid, settings: Mapping[str, Any], flower_run: str) -> None:
         facts = place.facts()
         roster = Roster(grid, protocol.clients)
         roster.wait(range(protocol.clients), float(settings["patience"]))
-        exchange = exchange_of(settings, facts["training"])
+        exchange = exchange_of(settings, facts["training"], reconnect)
         return server_setup(protocol, facts["sizes"]), OnFlower(grid=grid, roster=roster, exchange=exchange, facts={})
 
     go_on(place, prepared, None, "cpu", noting(flower_run, settings), nothing, nothing, patience=LOCKED)
@@ -98,9 +98,9 @@ def protocol_of(setting: str) -> Protocol:
     return loads(setting) if "\n" in setting else read(setting)
 
 
-def exchange_of(settings: Mapping[str, Any], training: str) -> Exchange:
+def exchange_of(settings: Mapping[str, Any], training: str, reconnect: float) -> Exchange:
     """How rounds are asked for."""
-    return Exchange(training=training, reconnect=RECONNECT, deadline=float(settings["deadline"]))
+    return Exchange(training=training, reconnect=reconnect, deadline=float(settings["deadline"]))
 
 
 def connection(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -57,6 +57,8 @@ def own_setup(protocol: Protocol, agreement: Agreement) -> Setup:
 
 def own_records(protocol: Protocol, client: int, data: Path | None) -> int:
     """How many records a client has: of its own file, or its share of the protocol's data."""
+    if client >= protocol.clients:
+        raise UserError(f"client {client} is none of the protocol's: its clients are 0 to {protocol.clients - 1}.")
     if data is None:
         return int(prepare(protocol).sizes[client])
     count = len(load_dataset(str(data)).y_train)
