@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from flwr.app import Context, Message, RecordDict
@@ -16,7 +17,7 @@ from sordino.engines.flower.agreement import Agreement
 from sordino.engines.flower.client_app import app as client_app
 from sordino.engines.flower.custody import Custodian
 from sordino.engines.flower.guard import FOLDER
-from sordino.engines.flower.server_app import serve
+from sordino.engines.flower.server_app import strategy_of
 from sordino.engines.flower.work import own_records
 from sordino.protocol import dumps
 
@@ -94,7 +95,7 @@ class LocalGrid(Grid):
 
     @property
     def run(self) -> Any:
-        raise NotImplementedError
+        return SimpleNamespace(run_id=self._run)
 
     def create_message(self, *_: Any, **__: Any) -> Message:
         raise NotImplementedError
@@ -108,7 +109,13 @@ def settings_of(folder: Path, protocol: Protocol | None = None, **changes: Any) 
 
 def across(folder: Path, protocol: Protocol, grid: LocalGrid, **changes: Any) -> Run:
     """Train with the clients of a grid."""
-    serve(grid, settings_of(folder, protocol, **changes), "1")
+    strategy_of(settings_of(folder, protocol, **changes), reconnect=0.3).start(grid)
+    return Run.load(folder)
+
+
+def gone_on_with(folder: Path, grid: LocalGrid) -> Run:
+    """Go on with a run that was interrupted."""
+    strategy_of(settings_of(folder, resume=True)).start(grid)
     return Run.load(folder)
 
 

@@ -13,12 +13,11 @@ from flwr.app import Array, ArrayRecord, Error, Message, MetricRecord, RecordDic
 
 from sordino import Budget, Gaussian, Mean, Privacy, Run, certify, realised
 from sordino.cli import run as sordino
-from sordino.engines.flower.server_app import serve
 from sordino.privacy.guarantee import rounded_up
 from sordino.privacy.ledger import Missed, RoundCharged
 from sordino.privacy.spending import promised
 from sordino.ui.prices import privacy_lines
-from tests.flower.local import LocalGrid, across, consortium, plan, settings_of
+from tests.flower.local import LocalGrid, across, consortium, plan
 
 
 def replied(request: Message, **arrays: np.ndarray) -> Message:
@@ -108,8 +107,7 @@ def test_a_client_that_is_not_there_is_skipped_and_comes_back(tmp_path) -> None:
         return reply
 
     grid.troubles = {0: leave}
-    serve(grid, settings_of(tmp_path / "run", protocol, deadline=0.2), "1", reconnect=0.2)
-    run = Run.load(tmp_path / "run")
+    run = across(tmp_path / "run", protocol, grid, deadline=0.2)
     missed = [event for event in run.ledger if isinstance(event, Missed)]
     assert [(event.round, event.clients, event.reasons) for event in missed] == [(1, (2,), ("it is not connected",))]
 

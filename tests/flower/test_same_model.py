@@ -16,14 +16,12 @@ from sordino import (
     Median,
     NoisySgd,
     Poisson,
-    Run,
     Scaffold,
     train,
 )
-from sordino.engines.flower.server_app import serve
 from sordino.federation.folder import RunFolder
 from sordino.federation.loop import Incomplete
-from tests.flower.local import LocalGrid, across, consortium, plan, settings_of, weights
+from tests.flower.local import LocalGrid, across, consortium, gone_on_with, plan, weights
 
 STEPS = {"steps": 3, "batch": 6, "clip": 1.0, "schedule": Constant(rate=0.3)}
 ADAM = NoisySgd(steps=3, batch=6, clip=0.5, schedule=Constant(rate=0.05), optimizer="adam")
@@ -74,9 +72,7 @@ def test_a_run_whose_server_died_in_a_round_goes_on_to_the_same_model(kind, tmp_
     grid.troubles = dict.fromkeys(range(3), die_in_round_2)
     with pytest.raises(Died):
         across(tmp_path / "across", protocol, grid)
-    again = LocalGrid(tmp_path, run=2)
-    serve(again, settings_of(tmp_path / "across", resume=True), "2")
-    run = Run.load(tmp_path / "across")
+    run = gone_on_with(tmp_path / "across", LocalGrid(tmp_path, run=2))
     assert run.status == "finished"
     assert weights(run) == weights(alone)
     assert run.ledger == alone.ledger
@@ -150,5 +146,4 @@ def test_a_round_that_stays_incomplete_stops_the_run_until_it_is_resumed(tmp_pat
     with pytest.raises(Incomplete, match=r"round 1 is not complete\. client 1: it did not answer within 0\.2 s"):
         across(tmp_path / "across", protocol, grid, deadline=0.2)
     assert len([message for client, message in grid.asked if client == 1 and message.metadata.message_type == "train"]) == 3
-    serve(LocalGrid(tmp_path, run=2), settings_of(tmp_path / "across", resume=True), "2")
-    assert weights(Run.load(tmp_path / "across")) == weights(alone)
+    assert weights(gone_on_with(tmp_path / "across", LocalGrid(tmp_path, run=2))) == weights(alone)

@@ -105,7 +105,7 @@ def read_introduction(message: Message) -> tuple[int, int]:
 
 def records_of(arrays: Mapping[str, np.ndarray]) -> ArrayRecord:
     """Arrays as Flower sends them."""
-    return ArrayRecord({name: Array(np.ascontiguousarray(array)) for name, array in arrays.items()})
+    return ArrayRecord({name: Array(np.asarray(array, order="C")) for name, array in arrays.items()})
 
 
 def arrays_of(record: Any) -> dict[str, np.ndarray]:
