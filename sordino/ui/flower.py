@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sordino.ui.arguments import Certificate, Insecure, Unit
-from sordino.ui.console import facts_table, messages, results
+from sordino.ui.arguments import Certificate, Insecure, Json, Unit
+from sordino.ui.console import facts_table, print_json, results
+from sordino.ui.sources import example_text
+
+if TYPE_CHECKING:
+    from sordino.engines.flower.custody import Custodian
 
 app = typer.Typer(help="Across machines: a federation on Flower.", no_args_is_help=True)
 
@@ -24,7 +29,7 @@ def new(
     """Write the folder of a consortium: a protocol, a Flower app, and a README with every step."""
     from sordino.engines.flower.new import write_consortium
 
-    write_consortium(folder, example)
+    write_consortium(folder, example_text(example))
     results.print(f"Wrote {folder}. Next: read {folder / 'README.md'}, which has every step for every party.", soft_wrap=True)
 
 
@@ -95,8 +100,48 @@ def agree(
     results.print(facts_table(agreement_rows(Custodian.create(folder, agreement, plan))))
 
 
-def agreement_rows(custodian) -> list[tuple[str, str]]:  # type: ignore[no-untyped-def]
-    return [("Folder", str(custodian.folder))]
+def agreement_rows(custodian: Custodian) -> list[tuple[str, str]]:
+    """What a client has agreed to, and what that costs it at most."""
+    from sordino.ui.summary import described
+
+    agreement, protocol = custodian.agreement, custodian.agreed
+    cap = custodian.afforded(protocol)
+    own = "no limit of its own" if agreement.epsilon is None else f"epsilon = {agreement.epsilon:g} at delta = {agreement.delta:g}"
+    learned = custodian.guarantee(range(cap)).epsilon(agreement.delta)
+    return [
+        ("Agreed", f"client {agreement.client}: {described(protocol)}"),
+        ("Records", f"{agreement.records}, of {agreement.data or 'its share of ' + (protocol.data.name if protocol.data else '?')}"),
+        ("Budget", f"{own}: {cap} of {protocol.rounds} rounds fit"),
+        ("Server", f"learns about one {agreement.unit} at most epsilon = {shown(learned)}, by this client's noise alone"),
+        ("Noise", "from the protocol's seed, which anyone can subtract: for tests" if agreement.seeded else "from this machine's entropy"),
+        ("Folder", f"{custodian.folder}; next: sordino flower node {custodian.folder}"),
+    ]
+
+
+def shown(epsilon: float) -> str:
+    """An epsilon, rounded up."""
+    from sordino.privacy.guarantee import rounded_up
+
+    return "no limit" if math.isinf(epsilon) else rounded_up(epsilon)
+
+
+@app.command()
+def spent(folder: Own, json: Json = False) -> None:
+    """Client: say what was answered, what that cost at most, and what was refused."""
+    from sordino.engines.flower.custody import Custodian
+
+    custodian = Custodian(folder)
+    agreement, paid, refusals = custodian.agreement, custodian.rounds_paid, custodian.refusals
+    guarantee = custodian.guarantee()
+    if json:
+        refused = [{"round": refusal.round, "reason": refusal.reason} for refusal in refusals]
+        print_json({"client": agreement.client, "rounds": paid, "guarantee": guarantee.as_document(agreement.delta), "refused": refused})
+        return
+    limit = "" if agreement.epsilon is None else f" of {agreement.epsilon:g}"
+    spent = f"epsilon = {shown(guarantee.epsilon(agreement.delta))}{limit} at delta = {agreement.delta:g}, one {agreement.unit}"
+    rows = [("Client", str(agreement.client)), ("Answered", f"{len(paid)} rounds"), ("Spent", f"{spent}, against the server")]
+    rows += [("Refused" if first == 0 else "", f"round {one.round}: {one.reason}") for first, one in enumerate(refusals)]
+    results.print(facts_table(rows))
 
 
 def absolute(path: Path | None) -> str | None:
@@ -127,6 +172,3 @@ def node(
     from sordino.engines.flower.nodes import run_node
 
     run_node(folder, port, insecure=insecure)
-
-
-_ = messages

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 import socket
 import ssl
@@ -16,6 +17,7 @@ from pathlib import Path
 
 from sordino.cli import run as sordino
 from sordino.engines.choice import SuperLink
+from sordino.engines.flower.processes import environment as flower_environment
 from sordino.protocol import Protocol, save
 
 SLOW = 90.0  # seconds that anything may take on a loaded machine
@@ -60,8 +62,8 @@ def children_of(pids: Sequence[int]) -> dict[int, str]:
 class Lab:
     """Starts, watches and ends the processes of one deployment. It holds them: use it as a context."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder, self.port = folder, free_port()
+    def __init__(self, folder: Path, *, watched: bool = False) -> None:
+        self.folder, self.port, self.watched = folder, free_port(), watched
         self.certificates: Path | None = None
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         folder.mkdir(parents=True, exist_ok=True)
@@ -77,10 +79,15 @@ class Lab:
         certificate = None if self.certificates is None else str(self.certificates / "ca.crt")
         return SuperLink(address=f"127.0.0.1:{self.port}", certificate=certificate, patience=SLOW, deadline=SLOW)
 
-    def spawn(self, name: str, arguments: Sequence[object], **environment: str) -> subprocess.Popen[bytes]:
-        """Start a command of sordino's; what it says goes to a file."""
-        env = {**os.environ, "OMP_NUM_THREADS": "1", "NO_COLOR": "1", **environment}
-        command = [sys.executable, "-m", "sordino", *map(str, arguments)]
+    def spawn(self, name: str, arguments: Sequence[object]) -> subprocess.Popen[bytes]:
+        """Start a command of sordino's."""
+        return self.spawn_any(name, [sys.executable, "-m", "sordino", *map(str, arguments)], dict(os.environ))
+
+    def spawn_any(self, name: str, command: list[str], env: dict[str, str]) -> subprocess.Popen[bytes]:
+        """Start a command; what it says goes to a file."""
+        env = {**env, "OMP_NUM_THREADS": "1", "NO_COLOR": "1"}
+        if self.watched:  # every connect of the process and of all that it starts
+            command = ["strace", "-f", "-qq", "-e", "trace=connect", "-o", str(self.folder / f"{name}.trace"), *command]
         with open(self.folder / f"{name}.log", "ab") as log:
             process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=env, cwd=self.folder, start_new_session=True)
         self.processes[name] = process
@@ -89,11 +96,25 @@ class Lab:
     def log(self, name: str) -> str:
         return (self.folder / f"{name}.log").read_text(errors="replace")
 
-    def start_link(self, *more: object) -> None:
+    def secure(self, clients: int) -> None:
+        """Make certificates, and keys for so many nodes."""
+        assert sordino(["flower", "certificates", str(self.folder), "--host", "127.0.0.1"]) == 0
+        self.certificates = self.folder / "certificates"
+        for client in range(clients):
+            assert sordino(["flower", "key", str(self.key(client))]) == 0
+
+    def key(self, client: int) -> Path:
+        return self.folder / "keys" / f"{client}.key"
+
+    def start_link(self) -> None:
         secured = ["--insecure"] if self.certificates is None else []
-        folder = self.folder / "link" if self.certificates is None else self.certificates.parent
-        self.spawn("link", ["flower", "link", folder, "--port", self.port, *secured, *more])
+        self.spawn("link", ["flower", "link", self.folder, "--port", self.port, *secured])
         self.wait_for_link()
+
+    def register(self, clients: int) -> None:
+        """Tell the SuperLink which nodes may connect."""
+        keys = [str(self.key(client)) + ".pub" for client in range(clients)]
+        assert sordino(["flower", "register", str(self.folder), *keys, "--superlink", f"127.0.0.1:{self.port}"]) == 0
 
     def wait_for_link(self) -> None:
         trusted = None if self.certificates is None else ssl.create_default_context(cafile=str(self.certificates / "ca.crt"))
@@ -112,18 +133,33 @@ class Lab:
 
     def agree(self, client: int, protocol: Protocol, *more: object) -> Path:
         """The folder of a client that agrees to a protocol."""
-        file, folder = self.folder / f"agreed-{client}.toml", self.folder / f"client-{client}"
+        file, folder = self.folder / f"agreed-{client}.toml", self.client(client)
         save(protocol, file)
         options = ["--client", client, "--superlink", f"127.0.0.1:{self.port}", *more]
         if self.certificates is not None:
-            options += ["--certificate", self.certificates / "ca.crt"]
+            options += ["--certificate", self.certificates / "ca.crt", "--key", self.key(client)]
         assert sordino(["flower", "agree", str(file), str(folder), *map(str, options)]) == 0
         return folder
 
-    def start_node(self, client: int, *more: object, **environment: str) -> subprocess.Popen[bytes]:
+    def client(self, client: int) -> Path:
+        return self.folder / f"client-{client}"
+
+    def start_node(self, client: int) -> subprocess.Popen[bytes]:
         secured = ["--insecure"] if self.certificates is None else []
-        folder = self.folder / f"client-{client}"
-        return self.spawn(f"node-{client}", ["flower", "node", folder, "--port", free_port(), *secured, *more], **environment)
+        return self.spawn(f"node-{client}", ["flower", "node", self.client(client), "--port", free_port(), *secured])
+
+    def start_stranger(self, name: str, *options: object) -> subprocess.Popen[bytes]:
+        """A SuperNode that is started without Sordino."""
+        command = [Path(sys.executable).with_name("flower-supernode"), "--superlink", f"127.0.0.1:{self.port}", "--host", "127.0.0.1"]
+        arguments = [*command, "--port", free_port(), "--max-retries", 1, *options]
+        return self.spawn_any(name, [str(part) for part in arguments], flower_environment(self.folder / name))
+
+    def forget_clients(self) -> None:
+        """End the nodes and their agreements, so that others can be made."""
+        for name in [name for name in self.processes if name.startswith("node-")]:
+            self.kill(name)
+        for folder in self.folder.glob("client-*"):
+            shutil.rmtree(folder)
 
     def start_nodes(self, protocol: Protocol, *agreed: object) -> None:
         for client in range(protocol.clients):
@@ -147,6 +183,18 @@ class Lab:
         for pid, start in family.items():
             if started_at(pid) == start:
                 os.kill(pid, signal.SIGKILL)
+
+    def freeze(self, name: str) -> None:
+        """Stop a process and all that it started, without ending them."""
+        pid = self.processes[name].pid
+        for each in (pid, *children_of([pid])):
+            os.kill(each, signal.SIGSTOP)
+
+    def thaw(self, name: str) -> None:
+        """Let them go on."""
+        pid = self.processes[name].pid
+        for each in (*children_of([pid]), pid):
+            os.kill(each, signal.SIGCONT)
 
     def stop(self) -> None:
         """End everything, by ids, politely at first."""

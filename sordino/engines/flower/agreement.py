@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -59,15 +60,12 @@ def write_agreement(agreement: Agreement, folder: Path) -> None:
         write_whole(folder / FILE, toml_table("agreement", encode_table(agreement)).encode())
 
 
-def own_budget(agreement: Agreement, protocol: Protocol) -> ClientBudget | None:
-    """The client's own limit, with the mechanism that the protocol gives it; None without a limit."""
-    if agreement.epsilon is None:
-        return None
+def own_budget(agreement: Agreement, protocol: Protocol) -> ClientBudget:
+    """The client's own limit, with the mechanism that the protocol gives it; without a limit, one that nothing passes."""
     named = next((budget for budget in protocol.client if budget.id == agreement.client), None)
     mechanism, noise = (named.mechanism, named.noise) if named is not None else (None, None)
-    return ClientBudget(
-        id=agreement.client, epsilon=agreement.epsilon, delta=agreement.delta, unit=agreement.unit, mechanism=mechanism, noise=noise
-    )
+    epsilon = agreement.epsilon if agreement.epsilon is not None else sys.float_info.max
+    return ClientBudget(id=agreement.client, epsilon=epsilon, delta=agreement.delta, unit=agreement.unit, mechanism=mechanism, noise=noise)
 
 
 def weaker(agreed: Protocol, asked: Protocol, agreement: Agreement) -> str | None:

@@ -14,11 +14,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -30,6 +30,9 @@ from sordino.federation.storage import held, pack, unpack, write_whole, writing
 from sordino.privacy.ledger import Event, Ledger, Opened, Refused, RoundCharged
 from sordino.privacy.ledger import read as read_ledger
 from sordino.protocol import Protocol, SordinoError, UserError, dumps, loads, read
+
+if TYPE_CHECKING:
+    from sordino.privacy.guarantee import Guarantee
 
 ANSWERS = 2  # uploads that are kept: a server may go back to its checkpoint before the last
 VECTOR, KEPT = "vector", "kept/"
@@ -193,10 +196,20 @@ class Custodian:
 
     def afforded(self, protocol: Protocol) -> int:
         """How many rounds of a protocol the client's own budget allows, against a server that sees its uploads."""
+        if self.agreement.epsilon is None:
+            return protocol.rounds
         from sordino.privacy.caps import capped_rounds  # takes a while to load, and is asked once in a training
 
-        budget = own_budget(self.agreement, protocol)
-        return protocol.rounds if budget is None else capped_rounds(protocol, budget, self.agreement.records)
+        return capped_rounds(protocol, own_budget(self.agreement, protocol), self.agreement.records)
+
+    def guarantee(self, rounds: Sequence[int] | None = None) -> Guarantee:
+        """What the server learns at most from these rounds; by default from those that were paid for."""
+        from sordino.privacy.caps import own_guarantee
+
+        accepted = self._read_accepted()
+        protocol = self.agreed if accepted is None else loads(accepted.protocol)
+        paid = self.rounds_paid if rounds is None else rounds
+        return own_guarantee(protocol, own_budget(self.agreement, protocol), paid, self.agreement.records)
 
     def _changed(self, asked: str, accepted: str) -> str:
         try:
