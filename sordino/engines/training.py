@@ -84,6 +84,7 @@ def train(
     superlink: SuperLink | None = None,
     on_start: Callable[[Begun, Path], None] = lambda begun, folder: None,
     on_round: Listener = lambda metrics: None,
+    on_message: Callable[[str], None] = lambda text: None,
 ) -> Run:
     """Train a federation and keep the run on disk.
 
@@ -99,6 +100,7 @@ def train(
         superlink: where the clients' machines meet, for the engine "flower".
         on_start: called once, before the first round.
         on_round: called after every round.
+        on_message: told what there is to say besides, such as who fell silent.
 
     Raises:
         UserError: something does not fit; nothing was written.
@@ -115,11 +117,12 @@ def train(
     every = checked_every(evaluate_every, protocol.rounds)
     checked_device(device)
     if checked_engine(engine, superlink) == "flower" and superlink is not None:
-        from sordino.engines.flower.driver import train_across
+        from sordino.engines.flower.driver import Watch, train_across
 
         named = resolved_names(protocol, data, model)
         path = made_folder(folder, named)
-        return train_across(named, superlink, folder=path, evaluate_every=every, on_start=on_start, on_round=on_round)
+        watch = Watch(on_start=on_start, on_round=on_round, on_message=on_message)
+        return train_across(named, superlink, folder=path, evaluate_every=every, watch=watch)
     setup = prepare(protocol, data=data, model=model)
     choice = choose(setup, engine, device)
     return begin(setup, choice, lambda: made_folder(folder, setup.protocol), every, workers, device, on_start, on_round, model)
@@ -171,9 +174,9 @@ def resume(
     """
     place = RunFolder.existing(Path(folder))
     if place.facts()["engine"] == "flower":
-        from sordino.engines.flower.driver import resume_across
+        from sordino.engines.flower.driver import Watch, resume_across
 
-        return resume_across(place, superlink, on_start=on_start, on_round=on_round)
+        return resume_across(place, superlink, Watch(on_start=on_start, on_round=on_round, on_message=on_message))
 
     def prepared(protocol: Protocol) -> tuple[Setup, Chosen]:
         setup = prepare(protocol, data=data, model=model)

@@ -113,6 +113,7 @@ def trained(
                 superlink=superlink,
                 on_start=start,
                 on_round=progress.advance,
+                on_message=lambda text: messages.print(text, soft_wrap=True),
             )
         except KeyboardInterrupt:
             raise Stopped(where[0] if where and where[0].exists() else None) from None
@@ -166,7 +167,7 @@ def resume(
                 superlink=link,
                 on_start=start,
                 on_round=progress.advance,
-                on_message=lambda text: messages.print(text),
+                on_message=lambda text: messages.print(text, soft_wrap=True),
             )
         except KeyboardInterrupt:
             raise Stopped(run) from None
