@@ -77,6 +77,7 @@ def train(
     report: bool = True,
     on_start: Callable[[Begun, Path], None] = lambda begun, folder: None,
     on_round: Listener = lambda metrics: None,
+    on_message: Callable[[str], None] = lambda text: None,
 ) -> Run:
     """Train a federation and keep the run on disk.
 
@@ -94,6 +95,7 @@ def train(
         report: whether report.html is written at the end, which takes a few seconds.
         on_start: called once, before the first round.
         on_round: called after every round.
+        on_message: told what there is to say besides, such as who fell silent.
 
     Raises:
         UserError: something does not fit; nothing was written.
@@ -111,12 +113,12 @@ def train(
     checked_every("keep-uploads", keep_uploads)
     checked_device(device)
     if checked_engine(engine, superlink) == "flower" and superlink is not None:
-        from sordino.engines.flower.driver import train_across
+        from sordino.engines.flower.driver import Watch, train_across
 
         named = resolved_names(protocol, data, model)
         path = made_folder(folder, named)
-        kept = {"evaluate_every": every, "keep_uploads": keep_uploads}
-        finished = train_across(named, superlink, folder=path, **kept, on_start=on_start, on_round=on_round)
+        watch = Watch(on_start=on_start, on_round=on_round, on_message=on_message)
+        finished = train_across(named, superlink, folder=path, evaluate_every=every, keep_uploads=keep_uploads, watch=watch)
     else:
         setup = prepare(protocol, data=data, model=model)
         choice = choose(setup, engine, device)
@@ -172,9 +174,9 @@ def resume(
     """
     place = RunFolder.existing(Path(folder))
     if place.facts()["engine"] == "flower":
-        from sordino.engines.flower.driver import resume_across
+        from sordino.engines.flower.driver import Watch, resume_across
 
-        finished = resume_across(place, superlink, on_start=on_start, on_round=on_round)
+        finished = resume_across(place, superlink, Watch(on_start=on_start, on_round=on_round, on_message=on_message))
     else:
 
         def prepared(protocol: Protocol) -> tuple[Setup, Chosen]:
