@@ -205,4 +205,7 @@ def decode(body: dict[str, Any]) -> Event:
         raise ValueError("another version")
     if body["event"] == "open":
         return Opened(protocol=body["protocol"], generator=body["generator"], noise=body["noise"])
-    return RoundCharged(round=body["round"], clients=tuple(body["clients"]), attempt=body["attempt"])
+    charged = RoundCharged(round=body["round"], clients=tuple(body["clients"]), attempt=body["attempt"])
+    if min((charged.round, charged.attempt, *charged.clients)) < 0:
+        raise ValueError("a number below 0")
+    return charged

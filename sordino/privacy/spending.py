@@ -16,7 +16,7 @@ from sordino.privacy.guarantee import Guarantee, rounded_up
 from sordino.privacy.harmonizer import harmonized, own_protocol
 from sordino.privacy.ledger import Event, Opened, RoundCharged
 from sordino.privacy.uploads import upload_prices
-from sordino.protocol import Budget, ClientBudget, Everyone, Gaussian, NoisySgd, Protocol, SordinoError, View
+from sordino.protocol import Budget, ClientBudget, Everyone, Gaussian, NoisySgd, Protocol, SordinoError, UserError, View
 
 
 class BudgetExceeded(SordinoError):
@@ -152,6 +152,8 @@ def histories(protocol: Protocol, events: Iterable[Event]) -> dict[int, History]
     found: dict[int, list[tuple[int, int]]] = {client: [] for client in range(protocol.clients)}
     for event in events:
         if isinstance(event, RoundCharged):
+            if max(event.clients, default=0) >= protocol.clients:
+                raise UserError(f"the ledger names client {max(event.clients)}, and the federation has {protocol.clients}.")
             for client in event.clients:
                 found[client].append((event.round, len(event.clients)))
     return {client: tuple(history) for client, history in found.items()}
