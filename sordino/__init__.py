@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from sordino import audit as audit
+    from sordino.attacks.suite import attack as attack
     from sordino.audit.verdict import Finding as Finding
     from sordino.engines.many_trainings import train_many as train_many
     from sordino.engines.training import resume as resume
@@ -74,6 +75,7 @@ _HOME = {
     "sordino.engines.many_trainings": "train_many",
     "sordino.engines.training": "resume train",
     "sordino.audit.verdict": "Finding",
+    "sordino.attacks.suite": "attack",
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names.split()}
 

@@ -18,6 +18,7 @@ from sordino.ui.audit import audit
 from sordino.ui.certify import calibrate, certify
 from sordino.ui.console import INTERRUPTED, messages
 from sordino.ui.files import check, new
+from sordino.ui.flower import app as flower
 from sordino.ui.papers import app as papers
 from sordino.ui.report import report
 from sordino.ui.serve import ui
@@ -34,6 +35,7 @@ app = typer.Typer(
 for command in (train, resume, certify, calibrate, audit, attack, evaluate, report, new, check, ui):
     app.command()(command)
 app.add_typer(papers, name="papers")
+app.add_typer(flower, name="flower")
 
 
 @app.callback(invoke_without_command=True)

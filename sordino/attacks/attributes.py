@@ -100,8 +100,8 @@ class AttributeAttack:
         classifier = make_pipeline(StandardScaler(), MLPClassifier((self.width,), max_iter=self.passes, random_state=0))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)
-            classifier.fit(as_features(features), values)
-        return np.asarray(classifier.predict(as_features(overheard)))
+            classifier.fit(features.double().numpy(), values)
+        return np.asarray(classifier.predict(overheard.double().numpy()))
 
     def score(self, guess: dict[str, np.ndarray], truth: TruthAttribute) -> Scored:
         """Accuracy and F1, the mean over the values, of every method beside those of the majority."""
@@ -120,11 +120,6 @@ def scores(guessed: np.ndarray, true: np.ndarray) -> dict[str, float]:
     from sklearn.metrics import accuracy_score, f1_score
 
     return {"accuracy": float(accuracy_score(true, guessed)), "F1": float(f1_score(true, guessed, average="macro", zero_division=0))}
-
-
-def as_features(tensor: Tensor) -> np.ndarray:
-    """Numbers that a classifier takes: those of a model that diverged are not finite, or too large."""
-    return np.clip(np.nan_to_num(tensor.double().numpy()), -1e30, 1e30)
 
 
 def attribute_of(dataset: Dataset, wanted: str | None) -> tuple[str, np.ndarray]:

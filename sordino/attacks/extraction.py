@@ -106,7 +106,6 @@ class ExtractionAttack:
 def stolen(referee: Referee, federation: ObservedFederation, round: int, weights: np.ndarray, noise: float) -> ObservedAnswers:
     """What a model answers about the attacker's own records, with noise of this size on it."""
     _, answers = referee.reader(weights).read(federation.auxiliary.inputs)
-    answers = torch.nan_to_num(answers)
     drawn = torch.randn(answers.shape, generator=torch.Generator().manual_seed(round))
     return ObservedAnswers(federation=federation, round=round, answers=answers + noise * answers.std() * drawn, noise=noise)
 

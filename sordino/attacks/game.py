@@ -13,7 +13,7 @@ import numpy as np
 from sordino.attacks.observed import ObservedUpload
 from sordino.attacks.referee import Referee, spread
 from sordino.attacks.truth import TruthBatch
-from sordino.protocol import View
+from sordino.protocol import UserError, View
 
 Observed = TypeVar("Observed")
 Guess = TypeVar("Guess")
@@ -127,7 +127,7 @@ def upload_cases(referee: Referee, *, rounds: int, uploads: int, records: int) -
     """The first so many uploads of so many kept rounds, for an attacker with so many records of its own."""
     referee.gradient_rule()  # refuses what sends no gradients, before any work
     kept, federation = spread(referee.kept, rounds), referee.federation(records)
-    return [
+    found = [
         Case(
             key=f"{t:06d}-{place:04d}",
             round=t,
@@ -137,6 +137,9 @@ def upload_cases(referee: Referee, *, rounds: int, uploads: int, records: int) -
         for t in kept
         for place in range(min(uploads, len(referee.round(t).uploads)))
     ]
+    if not found:
+        raise UserError(f"nobody took part in the rounds that {referee.run.folder} has kept. Attack a run in which more clients do.")
+    return found
 
 
 def rows_of(attack: Attack[Any, Any, Any], scored: Sequence[tuple[int, Scored]], noise: float) -> list[Row]:

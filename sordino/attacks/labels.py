@@ -149,7 +149,7 @@ def by_mixture(known: Evidence) -> np.ndarray:
         return only_negative(known.gradient.reshape(known.last.classes, -1) @ extended(known.embeddings.double(), known.last).mean(dim=0))
     means, variances = class_gradients(known)
     trust = 1 / np.sqrt(np.maximum(variances / known.drawn + known.deviation**2, SMALLEST))
-    shares, _ = nnls(means.T * trust[:, None], known.gradient.numpy() * trust)
+    shares, _ = nnls(means.T * trust[:, None], known.gradient.numpy() * trust, maxiter=100 * len(means))
     return rounded_shares(shares, known.drawn)
 
 

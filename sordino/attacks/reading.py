@@ -13,6 +13,7 @@ from sordino.federation.models.flat import FlatModel
 from sordino.protocol import UserError
 
 CHUNK = 500  # records at once
+LARGEST = 1e15  # its square is still a float32
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,13 +50,15 @@ class Reader:
         layer.register_forward_pre_hook(lambda module, inputs: self._seen.append(inputs[0].detach()))
 
     def read(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
-        """Embeddings (what goes into the last layer) and answers (logits)."""
+        """Embeddings (what goes into the last layer) and answers (logits); of a model that diverged, large numbers and no infinite ones."""
         embeddings, answers = [], []
         for start in range(0, len(inputs), CHUNK):
             self._seen.clear()
             answers.append(self._flat.predict(inputs[start : start + CHUNK]))
             embeddings.append(self._seen[-1].flatten(1))
-        return torch.cat(embeddings), torch.cat(answers)
+        joined = (torch.cat(parts) for parts in (embeddings, answers))
+        first, second = (torch.nan_to_num(part, nan=0.0).clamp(-LARGEST, LARGEST) for part in joined)
+        return first, second
 
 
 def last_linear(flat: FlatModel, example: Tensor) -> nn.Linear:
@@ -74,7 +77,7 @@ def last_linear(flat: FlatModel, example: Tensor) -> nn.Linear:
     answer = flat.predict(example[:1])
     for hook in hooks:
         hook.remove()
-    if not called or called[-1][1].shape != answer.shape or not torch.equal(called[-1][1], answer):
+    if not called or called[-1][1].shape != answer.shape or called[-1][1].data_ptr() != answer.data_ptr():
         raise UserError(
             f"{type(flat.net).__name__} does not end in a linear layer, which this attack reads. Attack a run of another model."
         )

@@ -40,7 +40,7 @@ class Referee:
             raise UserError(f"{run.folder} is not finished: go on with `sordino resume {run.folder}`, then attack it.")
         self.run, self.protocol = run, run.protocol
         self.dataset = self._found(data)
-        self._setup = prepare(run.protocol, data=self.dataset, model=model)
+        self._setup = prepare(run.protocol, data=self.dataset, model=model if model is not None else run.source)
         if self._setup.data_digest != run.facts["data_digest"]:
             raise UserError(f"the data of {run.folder} are not those it was trained on. Put them back, or train again.")
 

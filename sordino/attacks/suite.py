@@ -46,7 +46,7 @@ class Finding:
 
     Attributes:
         name: of the attack.
-        setting: "quick" or "paper".
+        setting: "quick", "paper", or "own" for an attack in settings of the caller's.
         subject: what was attacked, in words.
         rows: what was measured.
         cases: per run its noise, and the round and the result of every case, with pictures.
@@ -66,7 +66,7 @@ class Finding:
 
 def attack(
     runs: Subject | Sequence[Subject],
-    name: str,
+    name: str | Attack[Any, Any, Any],
     *,
     setting: str = "quick",
     attribute: str | None = None,
@@ -82,7 +82,7 @@ def attack(
 
     Args:
         runs: finished runs; what the server received must have been kept with them for attacks on uploads.
-        name: one of `ATTACKS`.
+        name: one of `ATTACKS`, or an attack in settings of your own.
         setting: "quick" (a minute or so) or "paper" (as near to the papers' as two cores get).
         attribute: for "attributes", which one; by default the one that papers use with these data.
         data: the data of the runs, where they were handed over in Python.
@@ -98,7 +98,7 @@ def attack(
         >>> attack(Run.load("runs/digits-1"), "labels").rows[0].value  # doctest: +SKIP
         0.97
     """
-    plan = named_attack(name, setting, attribute)
+    plan, setting = (named_attack(name, setting, attribute), setting) if isinstance(name, str) else (name, "own")
     given = [runs] if isinstance(runs, Run | Referee) else list(runs)
     referees = [one if isinstance(one, Referee) else Referee(one, data=data, model=model) for one in given]
     place = folder if folder is not None else referees[0].run.folder / "attacks"
@@ -108,16 +108,16 @@ def attack(
         cases: list[tuple[float, list[tuple[int, Scored]]]] = []
         rows: list[Row] = []
         for number, referee in enumerate(referees):
-            parts = referee.run.folder / "attacks" / "parts" / f"{name}-{setting}"
+            parts = referee.run.folder / "attacks" / "parts" / f"{plan.name}-{setting}"
             results = tried(plan, referee, parts, part_of(on_progress, number, len(referees)))
             cases.append((referee.noise, results))
             rows += [with_printed(row, referee.protocol, printed) for row in rows_of(plan, results, referee.noise)]
-        finding = Finding(name=name, setting=setting, subject=subject_of(referees[0].run), rows=tuple(rows), cases=tuple(cases))
+        finding = Finding(name=plan.name, setting=setting, subject=subject_of(referees[0].run), rows=tuple(rows), cases=tuple(cases))
         with writing(place):
             place.mkdir(parents=True, exist_ok=True)
-            write_whole(place / f"{name}.json", as_json(finding.as_document()))
-            draw_rows(finding.rows, place / f"{name}.png", title=f"{name}: {finding.subject}")
-            draw_pictures(finding.cases, place / f"{name}-pictures.png")
+            write_whole(place / f"{plan.name}.json", as_json(finding.as_document()))
+            draw_rows(finding.rows, place / f"{plan.name}.png", title=f"{plan.name}: {finding.subject}")
+            draw_pictures(finding.cases, place / f"{plan.name}-pictures.png")
     return finding
 
 

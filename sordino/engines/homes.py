@@ -65,7 +65,7 @@ class InMemory:
             metrics=as_arrays(self.keeping.rows, Path("memory")),
             ledger=self.ledger.events,
             facts={**self._facts, "status": status, "ended": now()},
-            state=setup.state(state.weights) if may_be_released(setup, state.round) else None,
+            state=setup.state(state.weights) if may_be_released(setup, self.ledger.events, state.round) else None,
             source=model,
             clients={client: setup.state(vector) for client, vector in own.items()},
         )

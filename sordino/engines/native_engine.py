@@ -82,6 +82,11 @@ class NativeEngine:
         """Clients that one call of the kernel trains at most, so that what they hold is bounded."""
         return max(threads, min(AT_ONCE, IN_FLIGHT // (self._initial.nbytes * self._jobs.floats)))
 
+    @property
+    def absent(self) -> Mapping[int, str]:
+        """Nobody: clients that are simulated always answer."""
+        return {}
+
     def score(self, weights: np.ndarray) -> Score:
         """Score a model on the test records."""
         threads = self.workers if self._test.count * len(weights) > WORTH_THREADS else 1

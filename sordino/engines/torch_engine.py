@@ -65,6 +65,11 @@ class TorchEngine:
                     upload = self._own.upload(client=client, round=round, weights=weights, **own)
                 yield upload
 
+    @property
+    def absent(self) -> Mapping[int, str]:
+        """Nobody: clients that are simulated always answer."""
+        return {}
+
     def score(self, weights: np.ndarray) -> Score:
         """Score a model on the test records."""
         if self._pool is not None:

@@ -43,7 +43,7 @@ def assigned(setup: Setup, initial: np.ndarray, *, client: int, round: int, weig
     """The work of a client that receives the global model and finds what it has kept.
 
     What travels with the global model stands in further rows of `weights` (see `companions`): the model that clients are pulled to,
-    or every client's correction. Models may be vectors, or tables with one training a row.
+    or every client's correction, or this client's alone. Models may be vectors, or tables with one training a row.
 
     Args:
         setup: the federation.
@@ -77,7 +77,22 @@ def correction_of(setup: Setup, client: int, beside: np.ndarray | None) -> np.nd
         return None
     if beside is None:
         raise UserError('local.rule = "scaffold": control variates are kept by `train` alone.')
-    return beside[client]
+    return own_row(client, beside)
+
+
+def own_row(client: int, beside: np.ndarray) -> np.ndarray:
+    """What is for one client of what travels beside the global model; a single row is for whoever has received it."""
+    return beside[client] if len(beside) > 1 else beside[0]
+
+
+def received_by(client: int, broadcast: np.ndarray) -> np.ndarray:
+    """What one client needs of a broadcast: the global model, and in a second row what is for it, where anything is.
+
+    Example:
+        >>> received_by(1, np.array([[0.0], [1.0], [2.0]])).ravel().tolist()
+        [0.0, 2.0]
+    """
+    return broadcast if broadcast.ndim == 1 else np.stack([broadcast[0], own_row(client, broadcast[1:])])
 
 
 def stream_of(setup: Setup, key: Key, purpose: Purpose, *, client: int, round: int, step: int = 0) -> Stream:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 from typing import Protocol as Interface
 
@@ -27,8 +28,12 @@ from sordino.federation.randomness import Purpose
 from sordino.federation.setup import Setup
 from sordino.federation.storage import writing
 from sordino.federation.uploads import Witness, unwitnessed
-from sordino.privacy.ledger import Event
-from sordino.protocol import Mean, ModeConnectivity, NoisySgd, Protocol
+from sordino.privacy.ledger import Event, Missed
+from sordino.privacy.spending import missed_in, promised
+from sordino.protocol import Mean, ModeConnectivity, NoisySgd, Protocol, SordinoError
+
+TRIES = 3  # how often a round is asked for, where the protocol repeats rounds from which uploads are missing
+NOBODY: Mapping[int, str] = MappingProxyType({})  # is absent: simulated clients always answer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,8 +52,28 @@ class Engine(Interface):
     ) -> Iterator[Upload]:
         """The uploads of a round, in the order of the participants; `kept` is what clients have kept, where they keep anything."""
 
+    @property
+    def absent(self) -> Mapping[int, str]:
+        """The participants of the last round that was asked for whose uploads do not come, each with the reason."""
+
     def score(self, weights: np.ndarray) -> Score:
         """Score a model on the public test records."""
+
+
+class Incomplete(SordinoError):
+    """Uploads did not come, in a protocol that repeats such rounds; nothing was made of those that did."""
+
+    def __init__(self, round: int, absent: Mapping[int, str]) -> None:
+        self.round, self.absent = round, dict(absent)
+        who = "; ".join(f"client {client}: {reason}" for client, reason in absent.items())
+        super().__init__(f"round {round + 1} is not complete. {who}. Go on with `sordino resume` when they are back.")
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.round, self.absent)
+
+
+class HidesTooLittle(Exception):
+    """With the clients that fell silent, the model of a round would pass the budget; it is not made."""
 
 
 class Keeping(Interface):
@@ -59,6 +84,9 @@ class Keeping(Interface):
 
     def save_checkpoint(self, state: State) -> None:
         """Take the state after a round."""
+
+    def note(self, **facts: Any) -> None:
+        """Take what is to be known of the training besides."""
 
 
 class Charges(Interface):
@@ -73,6 +101,9 @@ class Charges(Interface):
     def charge(self, *, round: int, clients: Iterable[int]) -> None:
         """Pay for a round."""
 
+    def miss(self, *, round: int, reasons: Mapping[int, str]) -> None:
+        """Take who contributed nothing to a round that was paid for, and why."""
+
 
 # What is broadcast, and what clients have kept where they keep anything, to the uploads of a round.
 Work = Callable[[np.ndarray, Mapping[int, Kept] | None], Iterator[Upload]]
@@ -82,7 +113,8 @@ Work = Callable[[np.ndarray, Mapping[int, Kept] | None], Iterator[Upload]]
 class RoundMetrics:
     """What is recorded of a round. `loss` and `accuracy` are of the public test records, None where they were not asked for.
 
-    `clip_fraction` and `nonfinite_steps` come from clients' private data and are not covered by any guarantee.
+    `participants` counts who contributed. `clip_fraction` and `nonfinite_steps` come from clients' private data and are not covered by
+    any guarantee.
     """
 
     round: int
@@ -186,10 +218,22 @@ class Training:
             started=started,
         )
 
-    def close(self, opened: Opening, uploads: Iterator[Upload], score: Callable[[np.ndarray], Score]) -> None:
-        """End a round: its uploads become the next model, which is scored, noted and kept."""
+    def close(
+        self, opened: Opening, uploads: Iterator[Upload], score: Callable[[np.ndarray], Score], absent: Mapping[int, str] = NOBODY
+    ) -> None:
+        """End a round: its uploads become the next model, which is scored, noted and kept.
+
+        Raises:
+            Incomplete: participants are absent, and the protocol repeats such a round.
+        """
+        try:
+            present = without_absent(self.setup, self._ledger, opened, absent)
+        except HidesTooLittle as stop:
+            self._folder.note(reason=str(stop))
+            self.status = "budget"
+            return
         scored = is_evaluated(self.state.round, self._limits.rounds, self._every)
-        after, metrics = joined_round(self.setup, self.state, opened, uploads, score if scored else None, self._witness)
+        after, metrics = joined_round(self.setup, self.state, opened, present, uploads, score if scored else None, self._witness)
         self._folder.append_metrics(vars(metrics))
         self._on_round(metrics)
         if metrics.status == "diverged":
@@ -203,12 +247,22 @@ class Training:
         """Run the rounds that are left, all of them by one engine."""
         try:
             while self.status == "unfinished":
-                now = self.open()
-                uploads = engine.uploads(round=now.round, weights=now.weights, participants=now.participants, kept=now.kept)
-                self.close(now, uploads, engine.score)
+                self._run_round(engine)
         except KeyboardInterrupt:
             self.keep()
             raise
+
+    def _run_round(self, engine: Engine) -> None:
+        """One round, repeated a few times if the protocol says so and uploads are missing."""
+        for left in reversed(range(TRIES)):
+            now = self.open()
+            uploads = engine.uploads(round=now.round, weights=now.weights, participants=now.participants, kept=now.kept)
+            try:
+                self.close(now, uploads, engine.score, engine.absent)
+                return
+            except Incomplete:
+                if left == 0:
+                    raise
 
     def keep(self) -> None:
         """Write the present state, because the training is interrupted."""
@@ -241,30 +295,63 @@ def joined_round(
     setup: Setup,
     state: State,
     opened: Opening,
+    present: np.ndarray,
     trained: Iterator[Upload],
     score: Callable[[np.ndarray], Score] | None,
     witness: Witness = unwitnessed,
 ) -> tuple[State, RoundMetrics]:
-    """What becomes of the uploads of a round: the next state, and what is recorded."""
-    protocol, chosen = setup.protocol, opened.participants
-    after, tally = received(setup, state, chosen, opened.companion, trained, witness)
+    """What becomes of the uploads of a round, which those present have made: the next state, and what is recorded."""
+    protocol = setup.protocol
+    after, tally = received(setup, state, present, opened.companion, trained, witness)
     weights = after.weights
     # The new model is scored on public records.
     diverged = not bool(np.isfinite(weights).all())
     scored = score(weights) if score is not None and not diverged else None
     return after, RoundMetrics(
         round=state.round,
-        participants=len(chosen),
+        participants=len(present),
         loss=finite(scored.loss / scored.count) if scored is not None else None,
         accuracy=scored.correct / scored.count if scored is not None and setup.classification else None,
-        signal_to_noise=None if diverged else signal_to_noise(protocol, state.weights, weights, len(chosen)),
-        bytes_up=len(chosen) * weights.nbytes,
-        bytes_down=len(chosen) * weights.nbytes,
+        signal_to_noise=None if diverged else signal_to_noise(protocol, state.weights, weights, len(present)),
+        bytes_up=len(present) * weights.nbytes,
+        bytes_down=len(opened.participants) * weights.nbytes,
         clip_fraction=tally.clipped / tally.clips if tally.clips > 0 else None,
         nonfinite_steps=tally.nonfinite,
         seconds=time.perf_counter() - opened.started,
         status="diverged" if diverged else "ok",
     )
+
+
+def without_absent(setup: Setup, ledger: Charges, opened: Opening, absent: Mapping[int, str]) -> np.ndarray:
+    """The participants that contribute. Who does not is noted, and what the others' noise still hides is held against the budget.
+
+    Raises:
+        Incomplete: the protocol repeats such a round.
+        HidesTooLittle: the budget does not allow what would be made of the others' uploads.
+    """
+    if absent and setup.protocol.missing == "repeat":
+        raise Incomplete(opened.round, absent)
+    if setup.protocol.privacy.budget is not None:
+        short = [Missed(round=opened.round, clients=tuple(absent), reasons=tuple(absent.values()))] if absent else []
+        refuse_hiding_too_little(setup, [*ledger.events, *short], opened.round)
+    if not absent:
+        return opened.participants
+    with writing(ledger.path):
+        ledger.miss(round=opened.round, reasons=absent)
+    return opened.participants[[int(client) not in absent for client in opened.participants]]
+
+
+def refuse_hiding_too_little(setup: Setup, events: Sequence[Event], round: int) -> None:
+    """Hold what a run promises with the clients that fell silent against its budget; without such clients the plan was held against it."""
+    budget = setup.protocol.privacy.budget
+    if budget is None or not missed_in(events):
+        return
+    found = promised(setup.protocol, events, budget.view, budget.unit, delta=budget.delta, sizes=setup.sizes.tolist())
+    if found.epsilon(budget.delta) > budget.epsilon:
+        raise HidesTooLittle(
+            f"clients fell silent, and with the noise of those who were left the model of round {round + 1} would have passed the "
+            f"budget (epsilon = {budget.epsilon:g} at delta = {budget.delta:g}, view {budget.view}). It was not made."
+        )
 
 
 def exchanged(setup: Setup, state: State, chosen: np.ndarray, work: Work) -> tuple[State, Tally]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Protocol as Interface
 
 import numpy as np
 import torch
@@ -94,6 +95,18 @@ class Setup:
         return self._flat.to_state(torch.from_numpy(weights))
 
 
+class Begun(Interface):
+    """What is known of a run that begins; a `Setup` says it, and so does who follows a run from elsewhere."""
+
+    @property
+    def protocol(self) -> Protocol:
+        """The protocol, resolved."""
+
+    @property
+    def sizes(self) -> np.ndarray:
+        """Number of records of every client."""
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Loaded:
     """A data set in the form that trainings share, whatever they do with it."""
@@ -120,11 +133,17 @@ def prepare(
     *,
     data: DataSource | None = None,
     model: ModelSource | None = None,
+    parts: Sequence[np.ndarray] | None = None,
     load: Callable[[DataSource], Loaded] = loaded,
 ) -> Setup:
     """Load, share out, build and check. Everything that a person can have got wrong is refused here, before anything is written.
 
-    `load` may remember what it loaded: nothing in it depends on the protocol.
+    Args:
+        protocol: what is run.
+        data: a name, a path or a `Dataset`, in place of `protocol.data.name`.
+        model: a name, a module or a factory, in place of `protocol.model.name`.
+        parts: the records of every client, where the protocol's partition does not say: across machines each client has its own.
+        load: how data are loaded; it may remember what it loaded, since nothing in it depends on the protocol.
 
     Raises:
         UserError: no data or model named, data that cannot be found, a batch larger than a client's records, a model that does
@@ -140,7 +159,8 @@ def prepare(
     key = Key.from_seed(protocol.seed)
     found = load(data if isinstance(data, Dataset) else _findable(spec.name, "data"))
     dataset = found.dataset
-    parts = partition(dataset, spec, protocol.clients, key)
+    shared_out = parts is None
+    parts = partition(dataset, spec, protocol.clients, key) if parts is None else tuple(parts)
     refuse_small_clients(parts, protocol.local.batch or 1)
     if isinstance(protocol.local, ClippedGlm) and protocol.local.batch is not None and len({len(part) for part in parts}) > 1:
         raise UserError("local.batches = 'cyclic' needs clients of one size: the fixed batches are a public part of the protocol.")
@@ -167,7 +187,7 @@ def prepare(
         draw_key=fresh,
         data_digest=shares_digest(found.digest, parts),
         public=public_records(protocol, dataset),
-        shares=Shares.of(dataset, parts),
+        shares=Shares.of(dataset, parts) if shared_out else None,
     )
 
 

@@ -111,6 +111,7 @@ class Protocol(Value):
     personalization: Personalization = entry(
         Named((Nobody, Identity, Interpolate, Attention)), "whether clients keep models of their own, and what helps them", Nobody()
     )
+    missing: str = entry(Choice(("go-on", "repeat")), "uploads that do not come: the round goes on without them, or is repeated", "go-on")
     penalty: bool = entry(Flag(), "pull every client to the client with the largest epsilon (udp-fl 3.3)", False)
     local: LocalRule = entry(Tagged((FedAvg, FedProx, Scaffold, Bezier, ClippedGlm, NoisySgd), "rule"), "what a client does in a round")
     noise: Noise = entry(Mechanisms((Gaussian, Laplace, Staircase, Custom)), "noise that hides a client's contribution")

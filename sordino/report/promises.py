@@ -7,13 +7,15 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import accumulate
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
-from sordino.privacy.certify import certify
 from sordino.privacy.guarantee import Guarantee
+from sordino.privacy.ledger import Event, RoundCharged
 from sordino.privacy.spending import histories, realised_one_by_one
+from sordino.privacy.spending import promised as promised_by
 from sordino.protocol import ClientBudget, Protocol, View, all_views
 
 if TYPE_CHECKING:
@@ -59,12 +61,12 @@ def promised(run: Run, asked: Asked) -> Guarantee:
         7.93
     """
     view, unit, delta = asked
-    return _priced(run.protocol, view, unit, delta, tuple(run.rounds_paid), run.sizes)
+    return _priced(run.protocol, view, unit, delta, tuple(run.ledger), run.sizes)
 
 
 @lru_cache(maxsize=64)
-def _priced(protocol: Protocol, view: View, unit: str, delta: float, rounds: tuple[int, ...], sizes: tuple[int, ...]) -> Guarantee:
-    return certify(protocol, view, unit, delta=delta, rounds=rounds, sizes=sizes)
+def _priced(protocol: Protocol, view: View, unit: str, delta: float, events: tuple[Event, ...], sizes: tuple[int, ...]) -> Guarantee:
+    return promised_by(protocol, events, view, unit, delta=delta, sizes=sizes)
 
 
 def grouped(guarantees: Sequence[Guarantee], delta: float) -> dict[str, Guarantee]:
@@ -99,14 +101,25 @@ class Spent:
 def spending(run: Run, asked: Asked) -> Spent:
     """Epsilon against the rounds paid for: at the end, and at as many rounds before as there is time for."""
     view, unit, delta = asked
-    paid = tuple(run.rounds_paid)
+    paid = len(run.rounds_paid)
 
     def priced() -> Iterator[tuple[int, float]]:
-        for count in halved(len(paid)):
-            yield count, _priced(run.protocol, view, unit, delta, paid[:count], run.sizes).epsilon(delta)
+        for count in halved(paid):
+            yield count, _priced(run.protocol, view, unit, delta, until(run.ledger, count), run.sizes).epsilon(delta)
 
-    found = sorted(in_time(priced())) if paid else []
+    found = sorted(in_time(priced())) if paid > 0 else []
     return Spent(rounds=tuple(count for count, _ in found), epsilons=tuple(epsilon for _, epsilon in found))
+
+
+def until(events: Sequence[Event], rounds: int) -> tuple[Event, ...]:
+    """The entries of a ledger until so many rounds had been paid for, and who was missing from them.
+
+    Example:
+        >>> until([RoundCharged(round=t, clients=(0, 1)) for t in range(3)], 1)
+        (RoundCharged(round=0, clients=(0, 1), attempt=0),)
+    """
+    paid = accumulate(isinstance(event, RoundCharged) for event in events)
+    return tuple(event for event, count in zip(events, paid, strict=True) if count <= rounds)
 
 
 def halved(rounds: int) -> list[int]:

@@ -26,7 +26,7 @@ from sordino.protocol.file import parse
 if TYPE_CHECKING:
     from sordino.federation.loop import RoundMetrics
     from sordino.federation.run import Run
-    from sordino.federation.setup import Setup
+    from sordino.federation.setup import Begun
 
 SENT = ("loss", "accuracy", "signal_to_noise", "participants", "bytes_up", "bytes_down", "seconds")
 PRICINGS = 25  # how often in a run epsilon is worked out
@@ -183,11 +183,11 @@ class Logging:
         self._waiting, self._say = list(sinks), say
         self._last: dict[Sink, int] = {}  # of the open ones, the last step that each had before
         self._price: Callable[[int], float] = lambda rounds: math.inf
-        self._setup: Setup
+        self._setup: Begun
         self._folder: Path
         self._rounds, self._started, self._pricing = 1, 0.0, 0.0
 
-    def start(self, setup: Setup, folder: Path) -> None:
+    def start(self, setup: Begun, folder: Path) -> None:
         """Note what is trained. Sinks are opened with the first round: a run that is stopped before it leaves nothing anywhere."""
         if self._waiting:
             self._setup, self._folder = setup, folder
@@ -272,13 +272,23 @@ def in_a_line(error: Exception) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0]
 
 
-def pricing(setup: Setup, folder: Path, done: int) -> Callable[[int], float]:
-    """What so many rounds of a run cost, in the headline's view, rounds that were paid for in vain included."""
+def pricing(setup: Begun, folder: Path, done: int) -> Callable[[int], float]:
+    """What so many rounds of a run cost, in the headline's view, rounds that were paid for in vain included.
+
+    Where clients fell silent it is what all of the ledger costs by now.
+    """
     from sordino.privacy.certify import certify
     from sordino.privacy.ledger import read as read_ledger
-    from sordino.privacy.spending import repeated_rounds
+    from sordino.privacy.spending import missed_in, promised, repeated_rounds
     from sordino.report.promises import headline
 
     view, unit, delta = headline(setup.protocol)
     again, sizes = repeated_rounds(read_ledger(folder / "ledger.jsonl").events, done), setup.sizes.tolist()
-    return lambda rounds: certify(setup.protocol, view, unit, delta=delta, rounds=[*range(rounds), *again], sizes=sizes).epsilon(delta)
+
+    def price(rounds: int) -> float:
+        events = read_ledger(folder / "ledger.jsonl").events
+        if missed_in(events):
+            return promised(setup.protocol, events, view, unit, delta=delta, sizes=sizes).epsilon(delta)
+        return certify(setup.protocol, view, unit, delta=delta, rounds=[*range(rounds), *again], sizes=sizes).epsilon(delta)
+
+    return price

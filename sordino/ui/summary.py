@@ -10,8 +10,8 @@ from rich.table import Table
 from rich.text import Text
 
 from sordino.federation.run import Run
-from sordino.federation.setup import Setup
 from sordino.federation.uploads import is_kept
+from sordino.protocol import Protocol
 from sordino.report.formats import duration, percent
 from sordino.report.story import last_scores
 from sordino.report.words import described, noise_line
@@ -21,14 +21,13 @@ from sordino.ui.prices import privacy_lines
 BARS = "▁▂▃▄▅▆▇█"
 
 
-def kept_lines(setup: Setup, every: int) -> list[str]:
+def kept_lines(plan: Protocol, parameters: int, every: int) -> list[str]:
     """How much space kept uploads will take, where they are kept."""
     if every == 0:
         return []
-    plan = setup.protocol
     rounds = sum(is_kept(t, plan.rounds, every) for t in range(plan.rounds))
     vectors = rounds * (1 + plan.participation.expected(clients=plan.clients))
-    size = vectors * setup.initial_weights().nbytes
+    size = vectors * parameters * np.dtype(np.float32).itemsize
     return [f"Uploads are kept, of {rounds} rounds: about {size / 1e6:,.0f} MB. They are what the server sees; keep them as secret."]
 
 
@@ -52,9 +51,12 @@ def summary(run: Run) -> Panel:
 def next_steps(run: Run) -> list[tuple[str, str]]:
     """What to type next, aligned."""
     scored = "its model, class by class" if run.facts.get("baseline") is None else "its error, beside that of the mean"
+    kept = run.facts.get("keep_uploads", 0) > 0
+    attacked = {f"sordino attack {run.folder}": "what published attacks get out of it"} if kept else {}
     commands = {
         f"sordino certify {run.folder}": "what each adversary learns, at most",
         f"sordino audit {run.folder}": "what an adversary learns, at least",
+        **attacked,
         f"sordino evaluate {run.folder}{' --clients' if run.personal else ''}": scored,
         "sordino new": "a protocol of your own to start from",
     }

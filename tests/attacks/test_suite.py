@@ -250,3 +250,13 @@ def test_all_tries_what_can_be_tried_and_says_why_not_the_rest(tmp_path, capfd, 
     document = json.loads(capfd.readouterr().out.split("\n{", 1)[1].join(["{", ""]))
     assert [one["attack"] for one in document["attacks"]] == ["constant"]
     assert "--keep-uploads" in document["refused"]["labels"]
+
+
+def test_models_whose_numbers_overflow_are_attacked_like_others(tmp_path) -> None:
+    """Noise so large that products of weights are infinite in float32: nothing to find, and no reason to break."""
+    wild = replace(PLAN, noise=Gaussian(sigma=1e25), rounds=2)
+    run = train(wild, data=DATA, model="mlp", folder=tmp_path / "run", keep_uploads=1)
+    for plan in (SMALL, replace(suite.ATTACKS["extraction"]["quick"], queries=40, iterations=5)):
+        rows = attack(run, plan, data=DATA).rows
+        assert rows
+        assert all(0 <= row.value <= 1 for row in rows)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from sordino import Constant, Custom, FedAvg, Gaussian, Laplace, Mean, Model, Poisson, Protocol, Staircase
+from sordino import Constant, FedAvg, Gaussian, Laplace, Mean, Model, Poisson, Protocol, Staircase
 from sordino.audit.auditing import audit
 from sordino.protocol import Custom, Privacy
 
@@ -25,12 +25,6 @@ CASES = {
     "staircase": (
         Protocol(clients=3, rounds=1, local=STEP, noise=Staircase(step=1.0, width=1.0), model=Model(name="x", parameters=3)),
         "server", 0.85,
-    ),
-    "custom": (
-        Protocol(
-            clients=3, rounds=1, local=IN_L1, noise=Custom(factory="sordino.privacy.custom:logistic"), model=Model(name="x", parameters=1)
-        ),
-        "server", 0.3,
     ),
     "server": (Protocol(clients=4, rounds=3, local=UPDATE, noise=SERVER), "rounds", 0.9),
     "both": (

@@ -17,7 +17,7 @@ from sordino.ui.explorer.measuring import MEASURABLE, Look, Measuring
 
 PAPERS = {"all papers": "", "convergent-dp": "convergent/", "udp-fl": "udp-fl/", "prifedsync": "prifedsync/"}
 EVERY = 0.7  # seconds between two looks at a counterexample
-FEWER_ROUNDS = 200  # of a counterexample: enough to refute, and soon over
+ROUNDS, CLIENTS = 100, 5  # of a counterexample: enough to refute, and soon over
 MOST_ROUNDS = 1000
 
 
@@ -74,21 +74,21 @@ def counterexample(claim: Claim) -> None:
     st.caption(
         "Trains the federation that it speaks about, on two data sets that differ in one record, and tells them apart as well as it can."
     )
-    rounds = int(st.number_input("Rounds of each training", 1, MOST_ROUNDS, FEWER_ROUNDS))
-    found = check(claim, rounds=rounds)
+    rounds = int(st.number_input(f"Rounds of each training, with {CLIENTS} clients", 1, MOST_ROUNDS, ROUNDS))
+    found = check(claim, rounds=rounds, clients=CLIENTS)
     state, key = st.session_state, f"measuring.{claim.name}"
     started = state.get(key)
     first, second = st.columns(2)
     if first.button("Run the counterexample", type="primary", disabled=started is not None and not started.over, width="stretch"):
         try:
-            state[key] = Measuring(claim.name, rounds)
+            state[key] = Measuring(claim.name, rounds=rounds, clients=CLIENTS)
             st.rerun()
         except SordinoError as error:
             st.warning(plain_markdown(str(error)))
     if second.button("Stop", disabled=started is None or started.over, width="stretch") and started is not None:
         started.stop()
     if started is not None:
-        shown = check(claim, rounds=started.rounds)
+        shown = check(claim, **started.parameters)
         (finished if started.over else live)(shown, started)
     else:
         st.caption(f"Published: mu at most {found.published:.4g}. Exact, by computing: {found.exact:.4g}.")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import cache
 from typing import Any
 
@@ -123,13 +123,10 @@ def all_drawn(setting: Setting, generation: int) -> dict[str, Any]:
     put("clients", "rounds", "participation")
     put(*{"poisson": ("share",), "fixed": ("size",)}.get(said["participation"], ()))
     st.subheader("Noise", anchor=False)
-    if setting.rule != "noisy-sgd":
+    if setting.rule != "noisy-sgd":  # whose noise is Gaussian, in the clients' steps
         put("mechanism")
-        if said["mechanism"] != "staircase":
-            put("where")
-    put("noise", noise=NOISE_WORDS[setting.noise_name] if said.get("mechanism", setting.mechanism) == setting.mechanism else None)
-    if said.get("mechanism") == "staircase":
-        put("width")
+        put("width" if said["mechanism"] == "staircase" else "where")
+    put("noise", noise=NOISE_WORDS[replace(setting, mechanism=said.get("mechanism", setting.mechanism)).noise_name])
     st.subheader("Local work", anchor=False)
     put("rule", "steps", "batch", "records", "clip", "schedule", "rate")
     if said["rule"] == "fedprox":

@@ -33,12 +33,12 @@ class Measuring:
 
     running: ClassVar[set[Measuring]] = set()
 
-    def __init__(self, claim: str, rounds: int) -> None:
+    def __init__(self, claim: str, *, rounds: int, clients: int) -> None:
         if len(self.running) >= MOST:
             raise UserError(f"{MOST} counterexamples are being run already: wait until one has ended, or stop it.")
-        self.claim, self.rounds, self.looks, self.problem = claim, rounds, list[Look](), ""
-        self._stopped = False
-        call = [sys.executable, "-m", MODULE, claim, str(rounds)]
+        self.parameters = {"rounds": rounds, "clients": clients}
+        self.looks, self.problem, self._stopped = list[Look](), "", False
+        call = [sys.executable, "-m", MODULE, claim, json.dumps(self.parameters)]
         self._process = subprocess.Popen(call, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         self.running.add(self)
         self._reader = threading.Thread(target=self._read, daemon=True)
@@ -73,13 +73,13 @@ def stop_all() -> None:
         one.stop()
 
 
-def say_looks(claim: str, rounds: int) -> None:
+def say_looks(claim: str, parameters: dict[str, int]) -> None:
     """Measure a claim and print every look, a line each."""
     from sordino.papers.catalogue import find
     from sordino.papers.claims import check
     from sordino.papers.measured import watched
 
-    for look in watched(check(find(claim), rounds=rounds)):
+    for look in watched(check(find(claim), **parameters)):
         verdict = look.finding.claims[0].verdict if look.finding is not None else ""
         line = {"trainings": look.trainings, "planned": look.planned, "mu_lower": look.mu_lower, "verdict": verdict}
         print(json.dumps(line), flush=True)
@@ -87,6 +87,6 @@ def say_looks(claim: str, rounds: int) -> None:
 
 if __name__ == "__main__":
     try:
-        say_looks(sys.argv[1], int(sys.argv[2]))
+        say_looks(sys.argv[1], json.loads(sys.argv[2]))
     except SordinoError as error:
         sys.exit(str(error))

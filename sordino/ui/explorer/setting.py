@@ -7,7 +7,6 @@ from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any
 
-from sordino.privacy.sizes import parameter
 from sordino.protocol import (
     UNITS,
     Assumptions,
@@ -118,7 +117,7 @@ class Setting(Value):
     @property
     def noise_name(self) -> str:
         """What the size of the noise is called in the file."""
-        return parameter(self._noise)[0]
+        return "multiplier" if self.rule == "noisy-sgd" else {"laplace": "scale", "staircase": "step"}.get(self.mechanism, "sigma")
 
     @property
     def _participation(self) -> Participation:
