@@ -31,13 +31,6 @@ CASES = {
         Protocol(clients=4, rounds=3, local=UPDATE, noise=Gaussian(sigma=0.25, server_sigma=0.2, where="both")), "coalition:1", 0.9,
     ),
     "shuffled": (Protocol(clients=12, rounds=1, local=IN_L1, noise=Laplace(scale=0.5), channel="shuffler"), "server", 0.5),
-    "custom": (
-        Protocol(
-            clients=3, rounds=1, local=STEP, model=Model(name="x", parameters=1),
-            noise=Custom(factory="sordino.privacy.custom:logistic", scale=1.0),
-        ),
-        "server", 0.45,
-    ),
 }  # fmt: skip
 HIDDEN = Protocol(clients=4, rounds=3, local=UPDATE, noise=SERVER, participation=Poisson(rate=0.5), aggregation=Mean(denominator="fixed"))
 TRAININGS = 16_384
