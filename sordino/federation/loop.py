@@ -194,6 +194,7 @@ class Training:
         self.setup, self.state, self.status = setup, state, "unfinished"
         self._folder, self._ledger, self._limits, self._every, self._on_round = folder, ledger, limits, evaluate_every, on_round
         self._witness = witness
+        self._short = len(missed_in(ledger.events)) > 0  # whether anyone has ever fallen silent
         self._keeper = Keeper(folder, every_round=setup.protocol.noise.secure)
         self._attendance = Attendance(limits.caps, ledger.events, state.round)
         self._note_end()
@@ -226,12 +227,15 @@ class Training:
         Raises:
             Incomplete: participants are absent, and the protocol repeats such a round.
         """
-        try:
-            present = without_absent(self.setup, self._ledger, opened, absent)
-        except HidesTooLittle as stop:
-            self._folder.note(reason=str(stop))
-            self.status = "budget"
-            return
+        present = opened.participants
+        if absent or self._short:
+            try:
+                present = without_absent(self.setup, self._ledger, opened, absent)
+            except HidesTooLittle as stop:
+                self._folder.note(reason=str(stop))
+                self.status = "budget"
+                return
+            self._short = True
         scored = is_evaluated(self.state.round, self._limits.rounds, self._every)
         after, metrics = joined_round(self.setup, self.state, opened, present, uploads, score if scored else None, self._witness)
         self._folder.append_metrics(vars(metrics))
@@ -331,9 +335,8 @@ def without_absent(setup: Setup, ledger: Charges, opened: Opening, absent: Mappi
     """
     if absent and setup.protocol.missing == "repeat":
         raise Incomplete(opened.round, absent)
-    if setup.protocol.privacy.budget is not None:
-        short = [Missed(round=opened.round, clients=tuple(absent), reasons=tuple(absent.values()))] if absent else []
-        refuse_hiding_too_little(setup, [*ledger.events, *short], opened.round)
+    short = [Missed(round=opened.round, clients=tuple(absent), reasons=tuple(absent.values()))] if absent else []
+    refuse_hiding_too_little(setup, [*ledger.events, *short], opened.round)
     if not absent:
         return opened.participants
     with writing(ledger.path):
@@ -342,9 +345,9 @@ def without_absent(setup: Setup, ledger: Charges, opened: Opening, absent: Mappi
 
 
 def refuse_hiding_too_little(setup: Setup, events: Sequence[Event], round: int) -> None:
-    """Hold what a run promises with the clients that fell silent against its budget; without such clients the plan was held against it."""
+    """Hold what a run promises with the clients that fell silent against its budget."""
     budget = setup.protocol.privacy.budget
-    if budget is None or not missed_in(events):
+    if budget is None:
         return
     found = promised(setup.protocol, events, budget.view, budget.unit, delta=budget.delta, sizes=setup.sizes.tolist())
     if found.epsilon(budget.delta) > budget.epsilon:
