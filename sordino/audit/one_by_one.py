@@ -9,8 +9,8 @@ from typing import Protocol as Interface
 import numpy as np
 
 from sordino.federation.assignment import Upload
+from sordino.federation.exchange import exchanged
 from sordino.federation.folder import State
-from sordino.federation.loop import exchanged
 from sordino.federation.participation import Attendance, participants
 from sordino.federation.personal import Kept
 from sordino.federation.setup import Setup
