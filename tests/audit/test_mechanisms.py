@@ -27,7 +27,9 @@ CASES = {
         "server", 0.85,
     ),
     "custom": (
-        Protocol(clients=3, rounds=1, local=IN_L1, noise=Custom(factory="sordino.privacy.custom:logistic"), model=Model(name="x", parameters=1)),
+        Protocol(
+            clients=3, rounds=1, local=IN_L1, noise=Custom(factory="sordino.privacy.custom:logistic"), model=Model(name="x", parameters=1)
+        ),
         "server", 0.3,
     ),
     "server": (Protocol(clients=4, rounds=3, local=UPDATE, noise=SERVER), "rounds", 0.9),
