@@ -26,6 +26,12 @@ CASES = {
         Protocol(clients=3, rounds=1, local=STEP, noise=Staircase(step=1.0, width=1.0), model=Model(name="x", parameters=3)),
         "server", 0.85,
     ),
+    "custom": (
+        Protocol(
+            clients=3, rounds=1, local=IN_L1, noise=Custom(factory="sordino.privacy.custom:logistic"), model=Model(name="x", parameters=1)
+        ),
+        "server", 0.3,
+    ),
     "server": (Protocol(clients=4, rounds=3, local=UPDATE, noise=SERVER), "rounds", 0.9),
     "both": (
         Protocol(clients=4, rounds=3, local=UPDATE, noise=Gaussian(sigma=0.25, server_sigma=0.2, where="both")), "coalition:1", 0.9,
