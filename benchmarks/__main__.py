@@ -1,4 +1,4 @@
-"""Run the benchmarks: `python -m benchmarks [--only torch|noisy|native|growth|memory|scaling|accounting] [--seconds S] [--turns N]`.
+"""Run the benchmarks: `python -m benchmarks [--only SECTION] [--seconds S] [--turns N]`.
 
 The table goes to standard output, `bench.json` to the working directory, progress to standard error. About fifteen minutes in all.
 """
@@ -18,13 +18,10 @@ from typing import Any
 from rich.console import Console
 
 from benchmarks.driver import Contender, compare, running, take_turns
-from benchmarks.native import FLOWER, PFL, PLAIN, native_rows
+from benchmarks.native import COMPARISONS, FLOWER, NOISY_COMPARISONS, PFL, PLAIN, compared_rows
 from benchmarks.results import Row, table, write
 
 OURS = Contender(name="sordino", module="benchmarks.ours")
-
-NOISY = Contender(name="sordino, noisy-sgd", module="benchmarks.noisy")
-OPACUS = Contender(name="Opacus", module="benchmarks.peers.opacus_steps", needs="opacus")
 
 ENGINE = "torch, 2 workers"
 
@@ -56,28 +53,8 @@ def torch_rows(options: argparse.Namespace, tell: Tell) -> Iterator[Row]:
                 other=found.other,
                 unit="client-steps/s",
                 at_least=wanted[peer],
-                note=f"{found.calm} of {found.turns} turns calm",
+                note=f"{found.cores:.3g} core for core, {found.calm} of {found.turns} turns calm",
             )
-
-
-def noisy_rows(options: argparse.Namespace, tell: Tell) -> Iterator[Row]:
-    """Speed of noisy-sgd against Opacus, core for core."""
-    if not is_installed(OPACUS, tell):
-        return
-    turns = take_turns([NOISY, OPACUS], ["--steps", "5"], turns=options.turns, seconds=options.seconds, tell=tell)
-    if OPACUS.name in turns:
-        found = compare(turns[NOISY.name], turns[OPACUS.name])
-        yield Row(
-            work="LeNet-5, 20 clients, K=5, noisy-sgd",
-            engine="torch, 1 worker",
-            against=OPACUS.name,
-            ratio=found.ratio,
-            value=found.rate,
-            other=found.other,
-            unit="client-steps/s",
-            at_least=1.5,
-            note=f"{found.calm} of {found.turns} turns calm",
-        )
 
 
 def is_installed(peer: Contender, tell: Tell) -> bool:
@@ -122,6 +99,27 @@ def growth_rows(options: argparse.Namespace, tell: Tell) -> Iterator[Row]:
             yield replace(row(name, f"{smaller[place]} {what}", *pair, "s", at_most=2.2), engine="native kernel, 1 thread")
 
 
+def many_rows(options: argparse.Namespace, tell: Tell) -> Iterator[Row]:
+    """Seconds of 200 small trainings in one call, against as many calls."""
+    tell("many: 200 trainings")
+    found = answer("benchmarks.many")
+    for place, where, least in (("memory", "in memory", 5.0), ("folders", "in run folders", 1.5)):
+        ratio = statistics.median(alone / together for alone, together in zip(found["alone"], found[place], strict=True))
+        middle = {"value": statistics.median(found[place]), "other": statistics.median(found["alone"])}
+        work = f"200 trainings of digits, {where}"
+        yield Row(work=work, engine="train_many", against="train, in run folders", ratio=ratio, **middle, unit="s", at_least=least)
+
+
+def audit_rows(options: argparse.Namespace, tell: Tell) -> Iterator[Row]:
+    """Seconds of an audit of a worst case."""
+    tell("audit: 10,000 trainings of a worst case")
+    found = answer("benchmarks.audits")
+    spent = f"{statistics.median(found['processor']):.1f} s of processors"
+    work = "audit of a worst case, 20 clients, 100 rounds, 10,000 trainings"
+    timed = row(work, "10 s", found["seconds"], [10.0] * len(found["seconds"]), "s", at_most=1.0, note=spent)
+    yield replace(timed, engine="side by side, 2 processes")
+
+
 def accounting_rows(options: argparse.Namespace, tell: Tell) -> Iterator[Row]:
     """Seconds to price 10,000 subsampled steps."""
     tell("accounting: 10,000 steps of subsampled noisy SGD")
@@ -145,9 +143,11 @@ def answer(module: str) -> dict[str, Any]:
 
 SECTIONS = {
     "torch": torch_rows,
-    "noisy": noisy_rows,
-    "native": lambda options, tell: native_rows(options, tell, is_installed),
+    "noisy": lambda options, tell: compared_rows(NOISY_COMPARISONS, options, tell, is_installed),
+    "native": lambda options, tell: compared_rows(COMPARISONS, options, tell, is_installed),
     "growth": growth_rows,
+    "many": many_rows,
+    "audit": audit_rows,
     "memory": memory_rows,
     "scaling": scaling_rows,
     "accounting": accounting_rows,

@@ -41,9 +41,10 @@ class Contender:
 
 @dataclass(frozen=True, kw_only=True)
 class Sample:
-    """Client-steps per second in one turn, and the share of the machine that others used meanwhile."""
+    """Client-steps per second in one turn, processors that it kept busy, and the share of the machine that others used meanwhile."""
 
     rate: float
+    cores: float
     foreign: float
 
     @property
@@ -58,6 +59,7 @@ class Comparison:
     rate: float
     other: float
     ratio: float
+    cores: float  # the ratio by seconds of processors: what others take away counts for neither
     turns: int
     calm: int
 
@@ -80,9 +82,9 @@ class Server:
         machine, own, started = machine_seconds(), processor_seconds(self._process.pid), time.perf_counter()
         print(seconds, file=self._process.stdin, flush=True)
         rate = self.answer()["rate"]
-        capacity = (time.perf_counter() - started) * len(os.sched_getaffinity(0))
-        others = (machine_seconds() - machine) - (processor_seconds(self._process.pid) - own)
-        return Sample(rate=rate, foreign=max(0.0, others) / capacity)
+        elapsed, used = time.perf_counter() - started, processor_seconds(self._process.pid) - own
+        others = (machine_seconds() - machine) - used
+        return Sample(rate=rate, cores=max(used, 0.01) / elapsed, foreign=max(0.0, others) / elapsed / len(os.sched_getaffinity(0)))
 
 
 @contextmanager
@@ -147,6 +149,7 @@ def compare(samples: list[Sample], others: list[Sample]) -> Comparison:
         rate=statistics.median(one.rate for one, _ in used),
         other=statistics.median(other.rate for _, other in used),
         ratio=statistics.median(one.rate / other.rate for one, other in used),
+        cores=statistics.median(one.rate / other.rate * other.cores / one.cores for one, other in used),
         turns=len(pairs),
         calm=len(calm),
     )

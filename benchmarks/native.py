@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
 
 from benchmarks.driver import Contender, compare, take_turns
 from benchmarks.results import Row
@@ -16,9 +16,11 @@ OPACUS = Contender(name="Opacus in a plain loop", module="benchmarks.peers.opacu
 TORCH = Contender(name="torch engine, 2 workers", module="benchmarks.ours", options=("--engine", "torch"))
 NATIVE = Contender(name="native, 2 threads", module="benchmarks.ours", options=("--engine", "native"))
 NATIVE_ALONE = Contender(name="native, 1 thread", module="benchmarks.ours", options=("--engine", "native", "--workers", "1"))
-NOISY = Contender(name="native kernel, 2 threads", module="benchmarks.noisy_steps")
-NOISY_ALONE = Contender(name="native kernel, 1 thread", module="benchmarks.noisy_steps", options=("--workers", "1"))
-MATMUL = Contender(name="matmul of 1024^3", module="benchmarks.matmul")
+NOISY = replace(NATIVE, module="benchmarks.noisy")
+NOISY_ALONE = replace(NATIVE_ALONE, module="benchmarks.noisy")
+NOISY_TORCH = Contender(name="torch, 1 worker", module="benchmarks.noisy", options=("--engine", "torch", "--workers", "1"))
+MATMUL = Contender(name="matmul of 1024^3, 2 threads", module="benchmarks.matmul")
+MATMUL_ALONE = Contender(name="matmul of 1024^3, 1 thread", module="benchmarks.matmul", options=("--workers", "1"))
 
 # Floating-point operations of one step of LeNet-5 on 32 images: forward, gradients of the weights, gradients of the inputs (not of
 # the first layer); a multiplication and an addition for every weight and place.
@@ -40,26 +42,40 @@ COMPARISONS = (
         work="LeNet-5, K=5",
         model="lenet5",
         steps=5,
-        wanted={(NATIVE, PFL): 12, (NATIVE_ALONE, PFL): 7, (NATIVE, FLOWER): 17, (NATIVE, TORCH): 6, (NATIVE, MATMUL): 0.6},
+        wanted={
+            (NATIVE, PFL): 12,
+            (NATIVE_ALONE, PFL): 7,
+            (NATIVE, FLOWER): 17,
+            (NATIVE, TORCH): 6,
+            (NATIVE, MATMUL): 0.6,
+            (NATIVE_ALONE, MATMUL_ALONE): 0.6,
+        },
     ),
     Comparison(work="LeNet-5, K=50", model="lenet5", steps=50, wanted={(NATIVE, PFL): 12, (NATIVE, FLOWER): 8, (NATIVE, TORCH): 6}),
-    Comparison(
-        work="LeNet-5, clip per example, noise per step",
-        model="lenet5",
-        steps=5,
-        wanted={(NOISY, OPACUS): 25, (NOISY_ALONE, OPACUS): 13},
-    ),
     Comparison(work="mlp 64-32-10, K=50", model="mlp", steps=50, wanted={(NATIVE, PLAIN): 60, (NATIVE, PFL): 30}),
     Comparison(work="logistic 784-10, K=50", model="logistic", steps=50, wanted={(NATIVE, PLAIN): 20}),
     Comparison(work="PriFedSync's MNIST CNN, K=5", model="prifedsync-mnist", steps=5, wanted={(NATIVE, PLAIN): 2.5}),
 )
 
+# Every example clipped, noise in every step: one thread or worker stands core for core against Opacus.
+NOISY_COMPARISONS = (
+    Comparison(
+        work="LeNet-5, K=5, noisy-sgd",
+        model="lenet5",
+        steps=5,
+        wanted={(NOISY, OPACUS): 25, (NOISY_ALONE, OPACUS): 13, (NOISY_TORCH, OPACUS): 1.5},
+    ),
+)
 
-def native_rows(
-    options: argparse.Namespace, tell: Callable[[str], None], is_installed: Callable[[Contender, Callable[[str], None]], bool]
+
+def compared_rows(
+    comparisons: Iterable[Comparison],
+    options: argparse.Namespace,
+    tell: Callable[[str], None],
+    is_installed: Callable[[Contender, Callable[[str], None]], bool],
 ) -> Iterator[Row]:
-    """Speed of the native engine against torch and the peers."""
-    for comparison in COMPARISONS:
+    """Speed of our engines against each other and the peers."""
+    for comparison in comparisons:
         pairs = {pair: least for pair, least in comparison.wanted.items() if is_installed(pair[1], tell)}
         contenders = list(dict.fromkeys(contender for pair in pairs for contender in pair))
         if not contenders:
@@ -70,15 +86,16 @@ def native_rows(
         for (ours, other), least in pairs.items():
             if ours.name in turns and other.name in turns:
                 found = compare(turns[ours.name], turns[other.name])
-                share = LENET5_STEP if other is MATMUL else 1.0
+                of_the_machine = other in (MATMUL, MATMUL_ALONE)
+                share, unit = (LENET5_STEP, 1e9) if of_the_machine else (1.0, 1.0)
                 yield Row(
                     work=comparison.work,
                     engine=ours.name,
                     against=other.name,
                     ratio=found.ratio * share,
-                    value=found.rate * share / (1e9 if other is MATMUL else 1),
-                    other=found.other / (1e9 if other is MATMUL else 1),
-                    unit="GFLOP/s" if other is MATMUL else "client-steps/s",
+                    value=found.rate * share / unit,
+                    other=found.other / unit,
+                    unit="GFLOP/s" if of_the_machine else "client-steps/s",
                     at_least=least,
-                    note=f"{found.calm} of {found.turns} turns calm",
+                    note=f"{found.cores * share:.3g} core for core, {found.calm} of {found.turns} turns calm",
                 )

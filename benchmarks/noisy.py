@@ -1,22 +1,22 @@
-"""Sordino's rule noisy-sgd with one worker, so that a core stands against a core, with evaluation off."""
+"""Sordino's rule noisy-sgd with evaluation off: every example's gradient clipped, noise in every step, by the engine that is asked for."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from benchmarks.serving import asked_steps, serve
-from benchmarks.workload import BATCH, CLIENTS, CLIP, MULTIPLIER, RATE, RECORDS, SHAPE, Federation, dataset, protocol, records
+from benchmarks.serving import asked, serve
+from benchmarks.workload import BATCH, CLIENTS, CLIP, MULTIPLIER, RATE, RECORDS, Federation, dataset, protocol, records
 from sordino import Constant, Gaussian, NoisySgd
 
 
 def main() -> None:
-    steps = asked_steps()
-    images, labels = records()
-    data = dataset(images.reshape(CLIENTS * RECORDS, *SHAPE), labels.reshape(-1))
-    local = NoisySgd(steps=steps, batch=BATCH, clip=CLIP, schedule=Constant(rate=RATE))
-    plan = replace(protocol(steps=steps), local=local, noise=Gaussian(multiplier=MULTIPLIER))
-    with Federation(plan, data, workers=1) as federation:
-        serve(federation.round, client_steps=CLIENTS * steps)
+    work = asked()
+    values, labels = records(work.model)
+    data = dataset(values.reshape(CLIENTS * RECORDS, *values.shape[2:]), labels.reshape(-1))
+    local = NoisySgd(steps=work.steps, batch=BATCH, clip=CLIP, schedule=Constant(rate=RATE))
+    plan = replace(protocol(steps=work.steps, model=work.model), local=local, noise=Gaussian(multiplier=MULTIPLIER))
+    with Federation(plan, data, engine=work.engine, workers=work.workers) as federation:
+        serve(federation.round, client_steps=CLIENTS * work.steps)
 
 
 if __name__ == "__main__":

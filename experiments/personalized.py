@@ -4,7 +4,7 @@
 the clients in a round. Two federations with the same noise, and so with the same guarantee: in one, clients keep models of their own
 and are helped by (1 - alpha) own + alpha global (Eq. 2.1, alpha = 0.1); in the other every round starts from the global model. All
 models are scored for every client, on 200 test records with labels as likely as in that client's training records.
-Minutes on 2 cores, by the model:
+A few minutes on 2 cores:
 
     SORDINO_DATA=... python -m experiments.personalized [--model lenet5] [--rounds 100] [--multiplier 1.0] [--sampling poisson]
 """
@@ -19,9 +19,11 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from rich.console import Console
+from rich.progress import track
 
 from sordino import Constant, Data, Gaussian, Interpolate, Model, NoisySgd, Poisson, Protocol, Shards, certify
-from sordino.engines.torch_engine import TorchEngine
+from sordino.engines.choice import choose
 from sordino.federation.aggregation import aggregate, upload_weights
 from sordino.federation.data import client_tests, load_dataset
 from sordino.federation.models import FlatModel
@@ -50,15 +52,15 @@ def federation(own: Personalization, options: argparse.Namespace) -> Protocol:
     )
 
 
-def states(setup: Setup) -> Iterator[tuple[np.ndarray, Mapping[int, Kept]]]:
+def states(setup: Setup, engine: str) -> Iterator[tuple[np.ndarray, Mapping[int, Kept]]]:
     """After every round, the global model and what clients have kept."""
     protocol, weights = setup.protocol, setup.initial_weights()
     kept: dict[int, Kept] = {}
-    with TorchEngine(setup) as engine:
+    with choose(setup, engine).start(setup, workers=None, device="cpu") as work:
         for t in range(protocol.rounds):
             chosen = participants(protocol, round=t, key=setup.draw_key)
             given = given_to(protocol, weights, chosen, kept)
-            uploads = list(engine.uploads(round=t, weights=weights, participants=chosen, kept=given))
+            uploads = list(work.uploads(round=t, weights=weights, participants=chosen, kept=given))
             kept.update({upload.client: remembered(protocol, upload.kept or {}, upload.vector) for upload in uploads})
             shares = upload_weights(protocol.aggregation, setup.sizes[chosen])
             weights = aggregate(protocol.aggregation, weights, (upload.vector for upload in uploads), shares)
@@ -82,12 +84,13 @@ class Scores:
         return float((outputs.argmax(dim=1) == self._setup.test.y[rows]).double().mean())
 
 
-def followed(own: Personalization, options: argparse.Namespace) -> dict[str, list[float]]:
+def followed(name: str, options: argparse.Namespace) -> dict[str, list[float]]:
     """Accuracies every so many rounds."""
-    setup = prepare(federation(own, options))
+    setup = prepare(federation(KINDS[name], options))
     scores, clients = Scores(setup), range(setup.protocol.clients)
     found: dict[str, list[float]] = {"round": [], "global": [], "own": []}
-    for t, (weights, kept) in enumerate(states(setup), start=1):
+    rounds = track(states(setup, options.engine), name, total=options.rounds, console=Console(stderr=True))
+    for t, (weights, kept) in enumerate(rounds, start=1):
         if t % options.every == 0 or t == options.rounds:
             found["round"].append(t)
             found["global"].append(scores.of([weights for _ in clients]))
@@ -105,10 +108,11 @@ def main() -> None:
     parser.add_argument("--rate", type=float, default=0.001)
     parser.add_argument("--sampling", default="fixed")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--engine", default="auto")
     parser.add_argument("--out", type=Path, default=Path("personalized.json"))
     options = parser.parse_args()
     started = time.perf_counter()
-    found = {name: followed(own, options) for name, own in KINDS.items()}
+    found = {name: followed(name, options) for name in KINDS}
     protocol = federation(KINDS["own models"], options)
     print("| round | epsilon at 1e-5, strong | own models | their global model | global only |\n|---|---|---|---|---|")
     for at, t in enumerate(found["own models"]["round"]):

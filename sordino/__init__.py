@@ -10,10 +10,12 @@ if TYPE_CHECKING:
     from sordino import audit as audit
     from sordino.attacks.suite import attack as attack
     from sordino.audit.verdict import Finding as Finding
+    from sordino.engines.many_trainings import train_many as train_many
     from sordino.engines.training import resume as resume
     from sordino.engines.training import train as train
     from sordino.federation.data import Dataset as Dataset
     from sordino.federation.run import Run as Run
+    from sordino.federation.run import Trained as Trained
     from sordino.privacy.calibrate import calibrate as calibrate
     from sordino.privacy.certify import certify as certify
     from sordino.privacy.guarantee import Guarantee as Guarantee
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from sordino.privacy.spending import realised as realised
     from sordino.protocol import Assumptions as Assumptions
     from sordino.protocol import Attention as Attention
+    from sordino.protocol import Bezier as Bezier
     from sordino.protocol import Budget as Budget
     from sordino.protocol import ByColumn as ByColumn
     from sordino.protocol import ClientBudget as ClientBudget
@@ -59,16 +62,17 @@ if TYPE_CHECKING:
 
 _HOME = {
     "sordino.protocol": (
-        "Assumptions Attention Budget ByColumn ClientBudget ClippedGlm Constant Continuous Custom Cyclic Data Decay Dirichlet Everyone "
-        "FedAvg FedProx FixedSize Gaussian Identity Iid Interpolate Laplace Mean Median ModeConnectivity Model NoisySgd Poisson Privacy "
-        "Protocol Scaffold Shards SordinoError StageWise Staircase UserError View"
+        "Assumptions Attention Bezier Budget ByColumn ClientBudget ClippedGlm Constant Continuous Custom Cyclic Data Decay Dirichlet "
+        "Everyone FedAvg FedProx FixedSize Gaussian Identity Iid Interpolate Laplace Mean Median ModeConnectivity Model NoisySgd Poisson "
+        "Privacy Protocol Scaffold Shards SordinoError StageWise Staircase UserError View"
     ),
     "sordino.privacy.calibrate": "calibrate",
     "sordino.privacy.certify": "certify",
     "sordino.privacy.guarantee": "Guarantee",
     "sordino.privacy.spending": "BudgetExceeded realised",
     "sordino.federation.data": "Dataset",
-    "sordino.federation.run": "Run",
+    "sordino.federation.run": "Run Trained",
+    "sordino.engines.many_trainings": "train_many",
     "sordino.engines.training": "resume train",
     "sordino.audit.verdict": "Finding",
     "sordino.attacks.suite": "attack",

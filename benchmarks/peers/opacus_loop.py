@@ -10,7 +10,7 @@ from opacus.optimizers import DPOptimizer
 from torch.nn import functional
 
 from benchmarks.serving import asked, serve
-from benchmarks.workload import BATCH, CLIENTS, CLIP, RATE, RECORDS, SIGMA, network, records
+from benchmarks.workload import BATCH, CLIENTS, CLIP, MULTIPLIER, RATE, RECORDS, network, records
 
 
 def main() -> None:
@@ -19,8 +19,8 @@ def main() -> None:
     torch.set_num_threads(1)
     values, labels = (torch.from_numpy(array) for array in records(work.model))
     net = GradSampleModule(network(work.model))
-    # Opacus multiplies the clip by the noise and divides by the batch, so this is SIGMA on the mean gradient.
-    noise = {"noise_multiplier": SIGMA * BATCH / CLIP, "max_grad_norm": CLIP, "expected_batch_size": BATCH}
+    # Its multiplier is in units of C; ours for batches of a fixed size is in units of 2C.
+    noise = {"noise_multiplier": 2 * MULTIPLIER, "max_grad_norm": CLIP, "expected_batch_size": BATCH}
     optimizer = DPOptimizer(torch.optim.SGD(net.parameters(), lr=RATE), **noise)
 
     def one_round() -> None:

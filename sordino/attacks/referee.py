@@ -12,8 +12,8 @@ import torch
 from sordino.attacks.observed import ObservedFederation, ObservedModel, ObservedRecords, ObservedUpload
 from sordino.attacks.reading import Reader
 from sordino.attacks.truth import TruthBatch, TruthModel, TruthRecords
+from sordino.federation.assignment import minibatches
 from sordino.federation.channel import shuffled_order
-from sordino.federation.client import drawn_rows
 from sordino.federation.data import Dataset, load_dataset
 from sordino.federation.models.flat import FlatModel
 from sordino.federation.randomness import Purpose
@@ -150,7 +150,7 @@ class Referee:
 
     def batch(self, round: int, place: int) -> TruthBatch:
         """The records that the sender of an upload drew."""
-        rows = np.concatenate(drawn_rows(self._setup, self.sender(round, place), round, self.gradient_rule()))
+        rows = np.concatenate(minibatches(self._setup, self.gradient_rule(), client=self.sender(round, place), round=round))
         inputs, labels = some(self._setup.train, rows)
         return TruthBatch(inputs=inputs, labels=labels)
 

@@ -134,7 +134,7 @@ def attending(setup: Setup) -> Iterator[np.ndarray]:
 
 
 def models(setup: Setup, engine: TorchEngine) -> Iterator[np.ndarray]:
-    """The global model after every round, as `loop.one_round` makes it."""
+    """The global model after every round, as `loop.Training` makes it."""
     weights = setup.initial_weights()
     for t, chosen in enumerate(attending(setup)):
         uploads = (upload.vector for upload in engine.uploads(round=t, weights=weights, participants=chosen))

@@ -2,32 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from types import TracebackType
 
 import numpy as np
 import torch
 
-from sordino.engines.native.kernel import JOB, Kernel, PackedRule, Records, StepRule, address_of
+from sordino.engines.native.jobs import Call, Jobs
+from sordino.engines.native.kernel import JOB, Kernel, Records, StepRule
 from sordino.engines.native.library import ABSENT, chosen
 from sordino.engines.native.program import Loss
 from sordino.engines.native.translate import Refused, translate
 from sordino.engines.torch_engine import single_threaded, worker_count
-from sordino.federation.client import Score, Upload, joined, score_chunks
-from sordino.federation.local import LocalSteps
+from sordino.federation.assignment import Upload, assigned
+from sordino.federation.client import Score, joined, score_chunks
+from sordino.federation.local import NORMS
+from sordino.federation.loop import Task
 from sordino.federation.models.flat import FlatModel
 from sordino.federation.models.losses import evaluate_batch, loss_for
+from sordino.federation.models.per_example import ExampleGradients
 from sordino.federation.personal import Kept
-from sordino.federation.randomness import Purpose
 from sordino.federation.setup import Setup, Tensors
-from sordino.privacy.harmonizer import harmonized
-from sordino.privacy.sizes import size_of
-from sordino.protocol import FedAvg, FedProx, Gaussian
+from sordino.protocol import ClippedGlm, NoisySgd
 
 LARGEST = 5_000_000  # parameters; beyond, a client's model no longer fits a cache and torch's matrix products are as fast
 IN_FLIGHT = 2**26  # bytes of uploads that are made before the first is handed on
 AT_ONCE = 256  # clients that are trained by one call of the kernel, so that an interruption does not wait long
+WORTH_THREADS = 2**24  # products of records and parameters below which a score takes less time than starting threads
 AGREEMENT = 1e-3  # relative difference of gradients that a translation is allowed at the start: rounding, but no mistake
+BINDING = 1e-3  # a clip that every example's gradient exceeds, so that their norms are compared too
 
 
 class NativeEngine:
@@ -46,18 +50,10 @@ class NativeEngine:
     def __init__(self, setup: Setup, *, workers: int | None = None, kernel: Kernel | None = None) -> None:
         self.workers = worker_count(workers, "cpu")
         self._setup = setup
-        self._kernel = kernel if kernel is not None else kernel_for(setup)
-        self._train, self._test = as_records(setup.train), as_records(setup.test)
-        self._kernel.check(self._train)
-        self._parts = [np.ascontiguousarray(part, dtype=np.int64) for part in setup.parts]
-        draws = setup.draw_key.stream(Purpose.MINIBATCH, training=setup.training)
-        noise = setup.noise_key.stream(Purpose.UPLOAD_NOISE, training=setup.training)
-        self._keys = draws.subkey, noise.subkey
-        self._jobs = np.zeros(len(self._parts), JOB)
-        self._jobs["records"] = [part.ctypes.data for part in self._parts]
-        self._jobs["population"] = [len(part) for part in self._parts]
-        self._jobs["client"], self._jobs["lane"] = np.arange(len(self._parts)), noise.lane
-        self._jobs["batch_key"], self._jobs["upload_key"] = (address_of(key) for key in self._keys)
+        self.kernel = kernel if kernel is not None else kernel_for(setup)
+        self.records, self._test = as_records(setup.train), as_records(setup.test)
+        self.kernel.check(self.records)
+        self._initial, self._jobs = setup.initial_weights(), Jobs(setup)
 
     def __enter__(self) -> NativeEngine:
         return self
@@ -71,25 +67,76 @@ class NativeEngine:
     def uploads(
         self, *, round: int, weights: np.ndarray, participants: np.ndarray, kept: Mapping[int, Kept] | None = None
     ) -> Iterator[Upload]:
-        """The uploads of a round, in the order of the participants, who keep nothing."""
-        rule, start = PackedRule(step_rule(self._setup, round)), np.ascontiguousarray(weights, dtype=np.float32)
-        each = start.nbytes
-        most = max(self.workers, min(AT_ONCE, IN_FLIGHT // each))
-        for first in range(0, len(participants), most):
-            jobs = self._jobs[participants[first : first + most]]
-            results = np.empty((len(jobs), start.size), np.float32)
-            jobs["rule"], jobs["start"], jobs["round"] = rule.address, start.ctypes.data, round
-            jobs["result"] = results.ctypes.data + np.arange(len(jobs), dtype=np.uintp) * np.uintp(each)
-            self._kernel.train(self._train, jobs, threads=self.workers)
-            happened = jobs[["client", "clipped", "clips", "nonfinite"]].tolist()
-            for vector, (client, clipped, clips, nonfinite) in zip(results, happened, strict=True):
-                yield Upload(client=client, vector=vector, steps=LocalSteps(clipped=clipped, clips=clips, nonfinite=nonfinite))
+        """The uploads of a round, in the order of the participants; `kept` is what clients have kept, where they keep anything."""
+        return pooled_uploads([(self, Task(round=round, weights=weights, participants=participants, kept=kept))], threads=self.workers)
+
+    def call(self, task: Task, some: slice) -> Call:
+        """The jobs of some of the participants of a round."""
+        sent = np.ascontiguousarray(task.weights, dtype=np.float32)
+        given = [(int(client), None if task.kept is None else task.kept[int(client)]) for client in task.participants[some]]
+        return self._jobs.call(
+            [assigned(self._setup, self._initial, client=c, round=task.round, weights=sent, kept=own) for c, own in given]
+        )
+
+    def at_once(self, threads: int) -> int:
+        """Clients that one call of the kernel trains at most, so that what they hold is bounded."""
+        return max(threads, min(AT_ONCE, IN_FLIGHT // (self._initial.nbytes * self._jobs.floats)))
+
+    @property
+    def absent(self) -> Mapping[int, str]:
+        """Nobody: clients that are simulated always answer."""
+        return {}
 
     def score(self, weights: np.ndarray) -> Score:
         """Score a model on the test records."""
-        outputs = torch.from_numpy(self._kernel.outputs(self._test, weights, np.arange(self._test.count), threads=self.workers))
+        threads = self.workers if self._test.count * len(weights) > WORTH_THREADS else 1
+        outputs = torch.from_numpy(self.kernel.outputs(self._test, weights, np.arange(self._test.count), threads=threads))
         parts = [evaluate_batch(outputs[rows], self._setup.test.y[rows]) for rows in score_chunks(self._test.count)]
         return joined([Score(loss=part.loss_sum, correct=part.correct or 0, count=part.records) for part in parts])
+
+
+def pooled_uploads(work: Sequence[tuple[NativeEngine, Task]], *, threads: int) -> Iterator[Upload]:
+    """The uploads of a round of each of several trainings, in the order of the trainings and of their participants.
+
+    All trainings must have the same kernel. Their clients share the threads, so that small federations fill them, and are trained
+    in pieces, so that the memory of the uploads is bounded.
+    """
+    kernel = work[0][0].kernel
+    for piece in pieces([len(task.participants) for _, task in work], min(engine.at_once(threads) for engine, _ in work)):
+        calls = [work[which][0].call(work[which][1], some) for which, some in piece]
+        jobs = one_table(calls)
+        records = [work[which][0].records for which, some in piece for _ in range(some.start, some.stop)]
+        kernel.train(records, jobs, threads=threads)
+        for call in calls:
+            yield from call.uploads()
+
+
+def one_table(calls: Sequence[Call]) -> np.ndarray:
+    """The jobs of several calls in one table, of which each call then has its part."""
+    ends = np.cumsum([len(call.table) for call in calls]).tolist()
+    jobs = np.empty(ends[-1], JOB)
+    for call, end in zip(calls, ends, strict=True):
+        part = jobs[end - len(call.table) : end]
+        part[:] = call.table
+        call.table = part
+    return jobs
+
+
+def pieces(counts: Sequence[int], most: int) -> Iterator[list[tuple[int, slice]]]:
+    """Share out what several have, in order, to as few pieces of at most `most` as there can be, near equal in size.
+
+    A piece says who is in it, and which of theirs.
+
+    Example:
+        >>> list(pieces([3, 4], 5))
+        [[(0, slice(0, 3, None))], [(1, slice(0, 4, None))]]
+    """
+    total, starts = sum(counts), np.cumsum([0, *counts]).tolist()
+    number = -(-total // most)
+    for piece in range(number):
+        low, high = total * piece // number, total * (piece + 1) // number
+        spans = [(which, max(low, start) - start, min(high, start + counts[which]) - start) for which, start in enumerate(starts[:-1])]
+        yield [(which, slice(first, last)) for which, first, last in spans if first < last]
 
 
 def kernel_for(setup: Setup) -> Kernel:
@@ -101,59 +148,55 @@ def kernel_for(setup: Setup) -> Kernel:
     simd = chosen()
     if simd is None:
         raise Refused(ABSENT)
-    rule, noise = setup.protocol.local, setup.protocol.noise
-    if type(rule) not in (FedAvg, FedProx) or not isinstance(rule, FedAvg):
-        raise Refused(f"the rule {rule.tag} is not one that the native kernel has")
-    if setup.protocol.keeps_models:
-        raise Refused("clients keep models of their own, which the native kernel does not know")
-    if type(noise) is not Gaussian:
-        raise Refused(f"noise of the kind {type(noise).__name__} is not one that the native kernel has")
-    if rule.clip_norm != "l2" or rule.clip_target != "step":
-        raise Refused("the native kernel clips the l2 norm of every step, and nothing else")
-    if noise.where != "client" or harmonized(setup.protocol):
-        raise Refused("the native kernel adds the same noise to every client's upload, and knows no other")
+    refuse_protocol(setup)
+    rule = setup.protocol.local
     if callable(getattr(setup.module, "loss", None)):
         raise Refused(f"{type(setup.module).__name__} brings a loss of its own")
     program = translate(setup.module, setup.input_shape)
     if program.parameters > LARGEST:
         raise Refused(f"the model has {program.parameters:,} parameters; beyond {LARGEST:,} torch is as fast")
     loss = Loss.SQUARED_ERROR if setup.train.y.is_floating_point() else Loss.CROSS_ENTROPY
-    kernel = Kernel(program, loss, batch=rule.batch, simd=simd)
-    refuse_disagreement(kernel, setup, rule.batch)
+    # Of batches whose size varies, one vector of examples at a time leaves the fewest places empty.
+    varies = isinstance(rule, NoisySgd) and rule.sampling == "poisson"
+    batch = rule.batch or 1
+    kernel = Kernel(program, loss, batch=1 if varies else batch, simd=simd)
+    refuse_disagreement(kernel, setup, batch)
     return kernel
 
 
+def refuse_protocol(setup: Setup) -> None:
+    """Refuse what the kernel does not do, whatever the model is."""
+    if isinstance(setup.protocol.local, ClippedGlm):
+        raise Refused(f"the rule {setup.protocol.local.tag} is matrix products in float64, which torch does as fast")
+
+
 def refuse_disagreement(kernel: Kernel, setup: Setup, batch: int) -> None:
-    """Compare a gradient with torch's before anything is trained: a translation that misses something must not run.
+    """Compare gradients with torch's before anything is trained: a translation that misses something must not run.
 
     The records are invented; nothing private decides which engine runs.
     """
-    count, weights = min(batch, 8), setup.initial_weights()
+    count, weights, rule = min(batch, 8), setup.initial_weights(), setup.protocol.local
     generator = np.random.default_rng(0)
     x = generator.standard_normal((count, *setup.input_shape), dtype=np.float32)
     labels = generator.integers(0, setup.outputs, count)
     y = labels if setup.classification else generator.standard_normal((count, setup.outputs), dtype=np.float32)
-    found, _ = kernel.gradient(Records(x, y), StepRule(rates=()), weights, np.arange(count))
+    plain = StepRule(rates=())
+    steps = replace(plain, clip=BINDING, norm=NORMS[rule.clip_norm], per_example=True) if isinstance(rule, NoisySgd) else plain
+    found, _ = kernel.gradient(Records(x, y), steps, weights, np.arange(count))
     with single_threaded():
-        model, targets = FlatModel(setup.module), torch.from_numpy(y)
-        model.loss_gradient(torch.from_numpy(x), targets, loss_for(targets))
-    wanted = model.gradients.numpy()
+        wanted = torch_gradient(setup, torch.from_numpy(x), torch.from_numpy(y))
     if not np.linalg.norm(found - wanted) <= AGREEMENT * np.linalg.norm(wanted) + 1e-7:
         raise Refused("its gradients differ from those of torch")
 
 
-def step_rule(setup: Setup, round: int) -> StepRule:
-    """The steps of a round as the kernel takes them."""
-    rule = setup.protocol.local
-    if not isinstance(rule, FedAvg):
-        raise Refused(f"the rule {rule.tag} is not one that the native kernel has")
-    return StepRule(
-        rates=rule.schedule.rates(round=round, steps=rule.steps),
-        batch=rule.batch,
-        clip=rule.clip,
-        proximal=rule.proximal if isinstance(rule, FedProx) else 0.0,
-        upload_noise=size_of(setup.protocol.noise),
-    )
+def torch_gradient(setup: Setup, inputs: torch.Tensor, targets: torch.Tensor) -> np.ndarray:
+    """The gradient of a batch at the start; where examples are clipped, the mean of theirs, all of them clipped."""
+    model, loss, rule = FlatModel(setup.module), loss_for(targets), setup.protocol.local
+    if isinstance(rule, NoisySgd):
+        total = ExampleGradients(model, loss).clipped_sum(inputs, targets, clip=BINDING, norm=rule.clip_norm).total
+        return (total / len(targets)).numpy()
+    model.loss_gradient(inputs, targets, loss)
+    return model.gradients.numpy()
 
 
 def as_records(tensors: Tensors) -> Records:

@@ -5,9 +5,12 @@ run.json            facts about the run: engine, versions, kind of noise, how it
 ledger.jsonl        what was spent; a round's line is on disk before its uploads are used
 metrics.jsonl       one line per round
 checkpoint          the state after a round, whole or absent; checkpoint.previous is the one before
+partition.json      how many records of each label every client has; from private data, covered by no guarantee
 model.safetensors   the final model
 uploads/            with --keep-uploads: what the server received, a file a round (uploads.py)
 clients/            where clients keep models: ID.safetensors is client ID's own, which nobody else is given
+audits/, attacks/   what audits and attacks of the run have found
+report.html         all of it, for people
 """
 
 from __future__ import annotations
@@ -23,12 +26,15 @@ from typing import Any
 
 import numpy as np
 
+from sordino.federation.data import Shares
 from sordino.federation.personal import Kept
 from sordino.federation.storage import pack, unpack, write_whole, writing
 from sordino.privacy.ledger import Ledger, Opened
 from sordino.privacy.ledger import read as read_ledger
 from sordino.protocol import Protocol, UserError, dumps, loads
 from sordino.protocol.documents import plain
+
+FACTS = {"status", "sizes", "engine", "noise", "parameters", "workers"}  # what every run.json says, and more
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,6 +104,8 @@ class RunFolder:
             protocol = loads(text)
         except (OSError, UnicodeDecodeError) as error:
             raise UserError(f"{path} cannot be read: {error}.") from None
+        except UserError as error:
+            raise UserError(f"{path} is damaged: {error}") from None
         opened = read_ledger(self.ledger_path).events[0]
         # The file's own bytes, or what it says: a later version may write the same protocol with more keys.
         digests = (hashlib.sha256(text.encode()).hexdigest(), protocol_digest(protocol))
@@ -108,9 +116,34 @@ class RunFolder:
     def facts(self) -> dict[str, Any]:
         """What run.json says."""
         try:
-            return dict(json.loads((self.path / "run.json").read_bytes()))
-        except (OSError, ValueError):
-            raise UserError(f"{self.path / 'run.json'} cannot be read: the run is damaged.") from None
+            facts = dict(json.loads((self.path / "run.json").read_bytes()))
+        except (OSError, ValueError, TypeError):
+            facts = {}
+        if not facts.keys() >= FACTS:
+            raise UserError(f"{self.path / 'run.json'} cannot be read: the run is damaged.")
+        return facts
+
+    def keep_shares(self, shares: Shares) -> None:
+        """Write down who has what."""
+        path = self.path / "partition.json"
+        with writing(path):
+            classes = None if shares.classes is None else list(shares.classes)
+            write_whole(path, as_line({"classes": classes, "counts": shares.counts.tolist()}))
+
+    def shares(self) -> Shares | None:
+        """Who has what; None where it was not written down."""
+        path = self.path / "partition.json"
+        if not path.exists():
+            return None
+        try:
+            document = json.loads(path.read_bytes())
+            counts, classes = np.array(document["counts"], dtype=np.int64), document["classes"]
+            shares = Shares(counts=counts, classes=None if classes is None else tuple(str(name) for name in classes))
+        except (OSError, ValueError, TypeError, KeyError, OverflowError):
+            raise UserError(f"{path} cannot be read: the run is damaged.") from None
+        if counts.ndim != 2 or counts.min(initial=0) < 0 or counts.shape[1] != (1 if classes is None else len(classes)):
+            raise UserError(f"{path} is damaged: it does not have one row for each client and one column for each label.")
+        return shares
 
     def note(self, **facts: Any) -> None:
         """Change facts in run.json."""
@@ -162,7 +195,7 @@ class RunFolder:
             return []
         try:
             return [{key: math.inf if value == "inf" else value for key, value in json.loads(line).items()} for line in lines]
-        except ValueError:
+        except (ValueError, AttributeError):
             raise UserError(f"{self.path / 'metrics.jsonl'} is damaged: a line is not JSON.") from None
 
     def cut_metrics(self, rounds: int) -> None:

@@ -71,17 +71,13 @@ def train_locally(
     """
     model.load(start)
     exact, origin = start.double(), start.double()
-    near = rule.proximal if isinstance(rule, FedProx) else 0.0
-    strength, centre = near, origin
-    if pull is not None:  # two pulls are one of their joint strength, to the point between
-        strength = near + pull.strength
-        centre = torch.lerp(origin, pull.model.double(), pull.strength / strength)
+    joint = joint_pull(rule, origin, pull)
     clipped = nonfinite = 0
     limit = rule.clip if rule.clip_target == "step" else math.inf
     for rate, (inputs, targets) in zip(rates, batches, strict=True):
         model.loss_gradient(inputs, targets, loss)
-        if strength > 0:
-            exact.lerp_(centre, rate * strength)  # w - eta alpha (w - w_t)
+        if joint.strength > 0:
+            exact.lerp_(joint.model, rate * joint.strength)  # w - eta alpha (w - w_t)
         over, broken = clipped_step(exact, model.gradients, rate, limit, NORMS[rule.clip_norm])
         if correction is not None:
             exact.sub_(correction.double(), alpha=rate)  # outside the clip: it is public
@@ -90,9 +86,23 @@ def train_locally(
     trainings = math.prod(start.shape[:-1])
     if rule.clip_target == "step":
         return LocalSteps(clipped=clipped, clips=rule.steps * trainings, nonfinite=nonfinite), exact
-    update = torch.zeros_like(exact)
+    return clipped_update(rule, origin, exact, nonfinite)
+
+
+def joint_pull(rule: FedAvg, origin: torch.Tensor, pull: Pull | None) -> Pull:
+    """All that pulls a step: FedProx's pull to the start and another one are one of their joint strength, to the point between."""
+    near = rule.proximal if isinstance(rule, FedProx) else 0.0
+    if pull is None:
+        return Pull(model=origin, strength=near)
+    strength = near + pull.strength
+    return Pull(model=torch.lerp(origin, pull.model.to(origin), pull.strength / strength), strength=strength)
+
+
+def clipped_update(rule: FedAvg, origin: torch.Tensor, exact: torch.Tensor, nonfinite: int) -> tuple[LocalSteps, torch.Tensor]:
+    """The model after steps of any length, its whole move from the start clipped; `nonfinite` of the steps counted as zero."""
+    update = torch.zeros_like(origin)
     over, broken = clipped_step(update, origin - exact, 1.0, rule.clip, NORMS[rule.clip_norm])
-    return LocalSteps(clipped=over, clips=trainings, nonfinite=nonfinite + broken), origin + update
+    return LocalSteps(clipped=over, clips=math.prod(origin.shape[:-1]), nonfinite=nonfinite + broken), origin + update
 
 
 def clipped_step(weights: torch.Tensor, gradients: torch.Tensor, rate: float, clip: float, order: int = 2) -> tuple[int, int]:

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 from typing import Protocol as Interface
 
 import numpy as np
 
 from sordino.federation.aggregation import aggregate, projected, upload_weights
+from sordino.federation.assignment import Upload
 from sordino.federation.channel import delivered
-from sordino.federation.client import Score, Upload
-from sordino.federation.companions import companion_of
-from sordino.federation.folder import RunFolder, State
+from sordino.federation.client import Score
+from sordino.federation.companions import Companion, companion_of
+from sordino.federation.folder import State
 from sordino.federation.mechanisms import mean_deviation, server_noise
 from sordino.federation.models.flat import FlatModel
 from sordino.federation.models.losses import module_loss
@@ -24,8 +28,12 @@ from sordino.federation.randomness import Purpose
 from sordino.federation.setup import Setup
 from sordino.federation.storage import writing
 from sordino.federation.uploads import Witness, unwitnessed
-from sordino.privacy.ledger import Ledger
-from sordino.protocol import Mean, ModeConnectivity, NoisySgd, Protocol
+from sordino.privacy.ledger import Event, Missed
+from sordino.privacy.spending import missed_in, promised
+from sordino.protocol import Mean, ModeConnectivity, NoisySgd, Protocol, SordinoError
+
+TRIES = 3  # how often a round is asked for, where the protocol repeats rounds from which uploads are missing
+NOBODY: Mapping[int, str] = MappingProxyType({})  # is absent: simulated clients always answer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,15 +52,69 @@ class Engine(Interface):
     ) -> Iterator[Upload]:
         """The uploads of a round, in the order of the participants; `kept` is what clients have kept, where they keep anything."""
 
+    @property
+    def absent(self) -> Mapping[int, str]:
+        """The participants of the last round that was asked for whose uploads do not come, each with the reason."""
+
     def score(self, weights: np.ndarray) -> Score:
         """Score a model on the public test records."""
+
+
+class Incomplete(SordinoError):
+    """Uploads did not come, in a protocol that repeats such rounds; nothing was made of those that did."""
+
+    def __init__(self, round: int, absent: Mapping[int, str]) -> None:
+        self.round, self.absent = round, dict(absent)
+        who = "; ".join(f"client {client}: {reason}" for client, reason in absent.items())
+        super().__init__(f"round {round + 1} is not complete. {who}. Go on with `sordino resume` when they are back.")
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.round, self.absent)
+
+
+class HidesTooLittle(Exception):
+    """With the clients that fell silent, the model of a round would pass the budget; it is not made."""
+
+
+class Keeping(Interface):
+    """Where a training is kept: a run folder, or memory."""
+
+    def append_metrics(self, row: Mapping[str, Any]) -> None:
+        """Take the metrics of a round."""
+
+    def save_checkpoint(self, state: State) -> None:
+        """Take the state after a round."""
+
+    def note(self, **facts: Any) -> None:
+        """Take what is to be known of the training besides."""
+
+
+class Charges(Interface):
+    """Who is told what is spent, before it is: a ledger on disk, or memory."""
+
+    path: Path
+
+    @property
+    def events(self) -> tuple[Event, ...]:
+        """All entries so far."""
+
+    def charge(self, *, round: int, clients: Iterable[int]) -> None:
+        """Pay for a round."""
+
+    def miss(self, *, round: int, reasons: Mapping[int, str]) -> None:
+        """Take who contributed nothing to a round that was paid for, and why."""
+
+
+# What is broadcast, and what clients have kept where they keep anything, to the uploads of a round.
+Work = Callable[[np.ndarray, Mapping[int, Kept] | None], Iterator[Upload]]
 
 
 @dataclass(frozen=True, kw_only=True)
 class RoundMetrics:
     """What is recorded of a round. `loss` and `accuracy` are of the public test records, None where they were not asked for.
 
-    `clip_fraction` and `nonfinite_steps` come from clients' private data and are not covered by any guarantee.
+    `participants` counts who contributed. `clip_fraction` and `nonfinite_steps` come from clients' private data and are not covered by
+    any guarantee.
     """
 
     round: int
@@ -88,11 +150,134 @@ class Tally:
             yield upload.vector
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Task:
+    """A round as an engine gets it, in the words of `Engine.uploads`."""
+
+    round: int
+    weights: np.ndarray
+    participants: np.ndarray
+    kept: Mapping[int, Kept] | None
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Opening(Task):
+    """A round that has been paid for, and what the server needs to close it."""
+
+    companion: Companion
+    started: float
+
+
+class Training:
+    """A training under way, whoever does the local work. It holds the present state; `open` and `close` take turns until it has ended.
+
+    Between the two the participants train. Several trainings may be opened before the first is closed, so that their clients can be
+    trained together.
+
+    Attributes:
+        state: after the last round.
+        status: "unfinished", and in the end "finished", "diverged" or "budget".
+    """
+
+    def __init__(
+        self,
+        setup: Setup,
+        folder: Keeping,
+        ledger: Charges,
+        state: State,
+        *,
+        limits: Limits,
+        evaluate_every: int,
+        on_round: Callable[[RoundMetrics], None],
+        witness: Witness = unwitnessed,
+    ) -> None:
+        self.setup, self.state, self.status = setup, state, "unfinished"
+        self._folder, self._ledger, self._limits, self._every, self._on_round = folder, ledger, limits, evaluate_every, on_round
+        self._witness = witness
+        self._keeper = Keeper(folder, every_round=setup.protocol.noise.secure)
+        self._attendance = Attendance(limits.caps, ledger.events, state.round)
+        self._note_end()
+
+    def open(self) -> Opening:
+        """Begin a round: who takes part is drawn, and paid for."""
+        setup, state, protocol = self.setup, self.state, self.setup.protocol
+        started = time.perf_counter()
+        # Who takes part is drawn independently of all data; clients whose own budget is spent stay away.
+        drawn = participants(protocol, round=state.round, key=setup.draw_key, training=setup.training)
+        chosen = self._attendance.admit(drawn)
+        # Charge, then release: the line is on disk before any upload exists.
+        with writing(self._ledger.path):
+            self._ledger.charge(round=state.round, clients=chosen)
+        companion = companion_of(protocol, state)
+        return Opening(
+            round=state.round,
+            weights=companion.broadcast(state.weights),
+            participants=chosen,
+            kept=given_to(protocol, state.weights, chosen, state.clients),
+            companion=companion,
+            started=started,
+        )
+
+    def close(
+        self, opened: Opening, uploads: Iterator[Upload], score: Callable[[np.ndarray], Score], absent: Mapping[int, str] = NOBODY
+    ) -> None:
+        """End a round: its uploads become the next model, which is scored, noted and kept.
+
+        Raises:
+            Incomplete: participants are absent, and the protocol repeats such a round.
+        """
+        try:
+            present = without_absent(self.setup, self._ledger, opened, absent)
+        except HidesTooLittle as stop:
+            self._folder.note(reason=str(stop))
+            self.status = "budget"
+            return
+        scored = is_evaluated(self.state.round, self._limits.rounds, self._every)
+        after, metrics = joined_round(self.setup, self.state, opened, present, uploads, score if scored else None, self._witness)
+        self._folder.append_metrics(vars(metrics))
+        self._on_round(metrics)
+        if metrics.status == "diverged":
+            self.status = "diverged"
+            return
+        self.state = after
+        self._keeper.keep(self.state, last=self.state.round == self._limits.rounds)
+        self._note_end()
+
+    def run(self, engine: Engine) -> None:
+        """Run the rounds that are left, all of them by one engine."""
+        try:
+            while self.status == "unfinished":
+                self._run_round(engine)
+        except KeyboardInterrupt:
+            self.keep()
+            raise
+
+    def _run_round(self, engine: Engine) -> None:
+        """One round, repeated a few times if the protocol says so and uploads are missing."""
+        for left in reversed(range(TRIES)):
+            now = self.open()
+            uploads = engine.uploads(round=now.round, weights=now.weights, participants=now.participants, kept=now.kept)
+            try:
+                self.close(now, uploads, engine.score, engine.absent)
+                return
+            except Incomplete:
+                if left == 0:
+                    raise
+
+    def keep(self) -> None:
+        """Write the present state, because the training is interrupted."""
+        self._keeper.keep(self.state, last=True)
+
+    def _note_end(self) -> None:
+        if self.state.round >= self._limits.rounds:
+            self.status = "finished" if self.state.round == self.setup.protocol.rounds else "budget"
+
+
 def run_rounds(
     setup: Setup,
     engine: Engine,
-    folder: RunFolder,
-    ledger: Ledger,
+    folder: Keeping,
+    ledger: Charges,
     state: State,
     *,
     limits: Limits,
@@ -101,60 +286,89 @@ def run_rounds(
     witness: Witness = unwitnessed,
 ) -> tuple[State, str]:
     """Run the rounds that are left. Returns the last state and how the run ended: "finished", "diverged" or "budget"."""
-    protocol = setup.protocol
-    keeper = Keeper(folder, every_round=protocol.noise.secure)
-    attendance = Attendance(limits.caps, ledger.events, state.round)
-    try:
-        while state.round < limits.rounds:
-            evaluate = is_evaluated(state.round, limits.rounds, evaluate_every)
-            after, metrics = one_round(setup, engine, ledger, state, attendance, evaluate=evaluate, witness=witness)
-            folder.append_metrics(asdict(metrics))
-            on_round(metrics)
-            if metrics.status == "diverged":
-                return state, "diverged"
-            state = after
-            keeper.keep(state, last=state.round == limits.rounds)
-    except KeyboardInterrupt:
-        keeper.keep(state, last=True)
-        raise
-    return state, "finished" if state.round == protocol.rounds else "budget"
+    training = Training(setup, folder, ledger, state, limits=limits, evaluate_every=evaluate_every, on_round=on_round, witness=witness)
+    training.run(engine)
+    return training.state, training.status
 
 
-def one_round(
-    setup: Setup, engine: Engine, ledger: Ledger, state: State, attendance: Attendance, *, evaluate: bool, witness: Witness = unwitnessed
+def joined_round(
+    setup: Setup,
+    state: State,
+    opened: Opening,
+    present: np.ndarray,
+    trained: Iterator[Upload],
+    score: Callable[[np.ndarray], Score] | None,
+    witness: Witness = unwitnessed,
 ) -> tuple[State, RoundMetrics]:
-    """One round of the federation."""
-    started = time.perf_counter()
-    protocol, t = setup.protocol, state.round
-    # Who takes part is drawn independently of all data; clients whose own budget is spent stay away.
-    chosen = attendance.admit(participants(protocol, round=t, key=setup.draw_key, training=setup.training))
-    # Charge, then release: the line is on disk before any upload exists.
+    """What becomes of the uploads of a round, which those present have made: the next state, and what is recorded."""
+    protocol = setup.protocol
+    after, tally = received(setup, state, present, opened.companion, trained, witness)
+    weights = after.weights
+    # The new model is scored on public records.
+    diverged = not bool(np.isfinite(weights).all())
+    scored = score(weights) if score is not None and not diverged else None
+    return after, RoundMetrics(
+        round=state.round,
+        participants=len(present),
+        loss=finite(scored.loss / scored.count) if scored is not None else None,
+        accuracy=scored.correct / scored.count if scored is not None and setup.classification else None,
+        signal_to_noise=None if diverged else signal_to_noise(protocol, state.weights, weights, len(present)),
+        bytes_up=len(present) * weights.nbytes,
+        bytes_down=len(opened.participants) * weights.nbytes,
+        clip_fraction=tally.clipped / tally.clips if tally.clips > 0 else None,
+        nonfinite_steps=tally.nonfinite,
+        seconds=time.perf_counter() - opened.started,
+        status="diverged" if diverged else "ok",
+    )
+
+
+def without_absent(setup: Setup, ledger: Charges, opened: Opening, absent: Mapping[int, str]) -> np.ndarray:
+    """The participants that contribute. Who does not is noted, and what the others' noise still hides is held against the budget.
+
+    Raises:
+        Incomplete: the protocol repeats such a round.
+        HidesTooLittle: the budget does not allow what would be made of the others' uploads.
+    """
+    if absent and setup.protocol.missing == "repeat":
+        raise Incomplete(opened.round, absent)
+    if setup.protocol.privacy.budget is not None:
+        short = [Missed(round=opened.round, clients=tuple(absent), reasons=tuple(absent.values()))] if absent else []
+        refuse_hiding_too_little(setup, [*ledger.events, *short], opened.round)
+    if not absent:
+        return opened.participants
     with writing(ledger.path):
-        ledger.charge(round=t, clients=chosen)
-    # Clients train and upload; the server reads the uploads in the order of the clients.
-    tally, companion = Tally(), companion_of(protocol, state)
-    kept = given_to(protocol, state.weights, chosen, state.clients)
-    trained = engine.uploads(round=t, weights=companion.broadcast(state.weights), participants=chosen, kept=kept)
+        ledger.miss(round=opened.round, reasons=absent)
+    return opened.participants[[int(client) not in absent for client in opened.participants]]
+
+
+def refuse_hiding_too_little(setup: Setup, events: Sequence[Event], round: int) -> None:
+    """Hold what a run promises with the clients that fell silent against its budget; without such clients the plan was held against it."""
+    budget = setup.protocol.privacy.budget
+    if budget is None or not missed_in(events):
+        return
+    found = promised(setup.protocol, events, budget.view, budget.unit, delta=budget.delta, sizes=setup.sizes.tolist())
+    if found.epsilon(budget.delta) > budget.epsilon:
+        raise HidesTooLittle(
+            f"clients fell silent, and with the noise of those who were left the model of round {round + 1} would have passed the "
+            f"budget (epsilon = {budget.epsilon:g} at delta = {budget.delta:g}, view {budget.view}). It was not made."
+        )
+
+
+def exchanged(setup: Setup, state: State, chosen: np.ndarray, work: Work) -> tuple[State, Tally]:
+    """One round between clients and server: what the chosen clients are sent, what they upload, what becomes of it and what each keeps."""
+    companion, kept = companion_of(setup.protocol, state), given_to(setup.protocol, state.weights, chosen, state.clients)
+    return received(setup, state, chosen, companion, work(companion.broadcast(state.weights), kept))
+
+
+def received(
+    setup: Setup, state: State, chosen: np.ndarray, companion: Companion, trained: Iterator[Upload], witness: Witness = unwitnessed
+) -> tuple[State, Tally]:
+    """What the server makes of the uploads of a round, which it reads in the order of the clients, and what is put aside on their way."""
+    protocol, t, tally = setup.protocol, state.round, Tally()
     sent = tally.counted(companion.noted(trained), protocol)
     uploads = delivered(protocol.channel, sent, setup.draw_key.stream(Purpose.SHUFFLER, training=setup.training, round=t))
     weights = next_model(setup, state.weights, witness(t, state.weights, chosen, uploads), chosen, round=t)
-    # The new model is scored on public records.
-    diverged = not bool(np.isfinite(weights).all())
-    score = engine.score(weights) if evaluate and not diverged else None
-    own = {**state.clients, **tally.kept}
-    return State(weights=weights, round=t + 1, kept=companion.kept, clients=own), RoundMetrics(
-        round=t,
-        participants=len(chosen),
-        loss=finite(score.loss / score.count) if score is not None else None,
-        accuracy=score.correct / score.count if score is not None and setup.classification else None,
-        signal_to_noise=None if diverged else signal_to_noise(protocol, state.weights, weights, len(chosen)),
-        bytes_up=len(chosen) * weights.nbytes,
-        bytes_down=len(chosen) * weights.nbytes,
-        clip_fraction=tally.clipped / tally.clips if tally.clips > 0 else None,
-        nonfinite_steps=tally.nonfinite,
-        seconds=time.perf_counter() - started,
-        status="diverged" if diverged else "ok",
-    )
+    return State(weights=weights, round=t + 1, kept=companion.kept, clients={**state.clients, **tally.kept}), tally
 
 
 def next_model(setup: Setup, weights: np.ndarray, uploads: Iterable[np.ndarray], chosen: np.ndarray, *, round: int) -> np.ndarray:
@@ -219,7 +433,7 @@ def signal_to_noise(protocol: Protocol, before: np.ndarray, after: np.ndarray, u
 class Keeper:
     """Decides when a state is worth a checkpoint. It remembers when the last one was written and how long that took."""
 
-    def __init__(self, folder: RunFolder, *, every_round: bool) -> None:
+    def __init__(self, folder: Keeping, *, every_round: bool) -> None:
         # Noise that cannot be repeated makes a repeated round cost again, so there every round is kept.
         self._folder, self._every_round = folder, every_round
         self._cost, self._written = 0.0, time.monotonic()

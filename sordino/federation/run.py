@@ -1,8 +1,9 @@
-"""A run as a value in Python: its model, its metrics, its ledger, its folder."""
+"""A training as a value in Python: its model, its metrics, its ledger, and where it is a run, its folder."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -14,30 +15,33 @@ from torch import nn
 from sordino.federation.folder import RunFolder
 from sordino.federation.loop import RoundMetrics
 from sordino.federation.setup import IN_PYTHON, ModelSource, protocol_model
+from sordino.privacy.guarantee import Guarantee
 from sordino.privacy.ledger import Event, RoundCharged
 from sordino.privacy.ledger import read as read_ledger
-from sordino.protocol import Protocol, UserError
+from sordino.privacy.spending import promised
+from sordino.protocol import Protocol, UserError, View
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Run:
-    """A training and what became of it.
+class Trained:
+    """A training and what became of it, on disk or not.
 
     Attributes:
-        folder: where it is on disk.
         protocol: what was run, resolved and complete.
-        status: "finished", "diverged", or "unfinished".
+        status: "finished", "diverged", "budget", or "unfinished".
         metrics: one array per metric, one entry per round; NaN where a round was not scored.
         ledger: every charge, in order.
-        facts: engine, versions, kind of noise and the like.
+        facts: engine and why, versions, kind of noise and the like.
+        state: the tensors of the last model; None where it may not be released.
+        source: the model, if it was handed over in Python.
+        clients: what clients have kept for themselves, where they keep models.
 
     Example:
-        >>> run = Run.load("runs/digits-1")  # doctest: +SKIP
-        >>> run.metrics["accuracy"][-1]  # doctest: +SKIP
-        np.float64(0.93)
+        >>> trained = train_many([protocol], data="digits", model="mlp")[0]  # doctest: +SKIP
+        >>> trained.engine, trained.status  # doctest: +SKIP
+        ('native', 'finished')
     """
 
-    folder: Path
     protocol: Protocol
     status: str
     metrics: dict[str, np.ndarray]
@@ -45,26 +49,7 @@ class Run:
     facts: dict[str, Any]
     state: dict[str, torch.Tensor] | None
     source: ModelSource | None = None
-
-    @classmethod
-    def load(cls, folder: str | Path, *, model: ModelSource | None = None) -> Run:
-        """Read a run back; reading changes nothing. A model that was handed over in Python must be handed over again.
-
-        Raises:
-            UserError: there is no run, or its files are damaged.
-        """
-        place = RunFolder.existing(Path(folder))
-        facts = place.facts()
-        return cls(
-            folder=place.path,
-            protocol=place.protocol(),
-            status=facts["status"],
-            metrics=as_arrays(place.metrics()),
-            ledger=read_ledger(place.ledger_path).events,
-            facts=facts,
-            state=read_state(place.path / "model.safetensors"),
-            source=model,
-        )
+    clients: Mapping[int, dict[str, torch.Tensor]] = field(default_factory=dict, repr=False)
 
     @property
     def rounds_paid(self) -> list[int]:
@@ -77,20 +62,25 @@ class Run:
         return tuple(self.facts["sizes"])
 
     @property
+    def engine(self) -> str:
+        """Who did the local work; `facts["engine_reason"]` says why."""
+        return str(self.facts["engine"])
+
+    @property
     def model(self) -> nn.Module:
         """The trained model, a fresh module on every access.
 
         Raises:
-            UserError: the run is not finished, or its model was handed over in Python and is not known here.
+            UserError: there is none, or it was handed over in Python and is not known here.
         """
         if self.state is None:
-            raise UserError(f"{self.folder} has no model yet: it is {self.status}. Finish it with `sordino resume {self.folder}`.")
+            raise self._without_model()
         return self._module(self.state)
 
     @property
     def personal(self) -> tuple[int, ...]:
         """The clients that have a model of their own, in order: those that took part, where clients keep models."""
-        return tuple(sorted(int(path.stem) for path in (self.folder / "clients").glob("*.safetensors")))
+        return tuple(sorted(self.clients))
 
     def client_model(self, client: int) -> nn.Module:
         """The model that a client has kept for itself, a fresh module on every call.
@@ -98,25 +88,113 @@ class Run:
         Raises:
             UserError: the client keeps none, or has not taken part.
         """
-        state = read_state(self.folder / "clients" / f"{client}.safetensors")
+        state = self._client_state(client)
         if state is None:
-            raise UserError(f"client {client} of {self.folder} has no model of its own: it took no part, or nobody keeps one.")
+            raise UserError(f"client {client} of {self._name} has no model of its own: it took no part, or nobody keeps one.")
         return self._module(state)
+
+    def guarantee(self, view: View | str = View.SERVER, unit: str = "record", *, delta: float = 1e-5) -> Guarantee:
+        """What was promised, by what the ledger says was paid for.
+
+        Raises:
+            UserError: the view is "final" and the training diverged: when it stopped depends on the data, so its last model is one of all.
+
+        Example:
+            >>> trained.guarantee("final").epsilon(1e-5)  # doctest: +SKIP
+            0.71
+        """
+        if self.status == "diverged" and View.parse(view) == View.FINAL:
+            raise UserError(f"{self._name} diverged, and when it stopped depends on the data: ask for the view 'rounds', not 'final'.")
+        return promised(self.protocol, self.ledger, view, unit, delta=delta, sizes=self.sizes)
+
+    def _client_state(self, client: int) -> dict[str, torch.Tensor] | None:
+        return self.clients.get(client)
+
+    @property
+    def _name(self) -> str:
+        return "this training"
+
+    def _without_model(self) -> UserError:
+        return UserError("this training has no model: fewer rounds than planned can cost more than its budget allows.")
 
     def _module(self, state: dict[str, torch.Tensor]) -> nn.Module:
         source = self.source if self.source is not None else self.protocol.model.name if self.protocol.model is not None else ""
         if isinstance(source, str) and source.startswith(IN_PYTHON):
-            raise UserError(f"the model of {self.folder} was handed over in Python: use Run.load({str(self.folder)!r}, model=...).")
+            raise UserError(f"the model of {self._name} was handed over in Python: use Run.load({self._name!r}, model=...).")
         shape, outputs = tuple(self.facts["input_shape"]), self.facts["outputs"]
         module = protocol_model(self.protocol, source, shape, outputs, classes=("no", "yes"), seed=0)
         module.load_state_dict(state)
         return module.eval()
 
 
-def as_arrays(rows: list[dict[str, Any]]) -> dict[str, np.ndarray]:
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Run(Trained):
+    """A training that is kept in a folder.
+
+    Attributes:
+        folder: where it is on disk.
+
+    Example:
+        >>> run = Run.load("runs/digits-1")  # doctest: +SKIP
+        >>> run.metrics["accuracy"][-1]  # doctest: +SKIP
+        np.float64(0.93)
+    """
+
+    folder: Path
+
+    @classmethod
+    def load(cls, folder: str | Path, *, model: ModelSource | None = None) -> Run:
+        """Read a run back; reading changes nothing. A model that was handed over in Python must be handed over again.
+
+        Raises:
+            UserError: there is no run, or its files are damaged.
+        """
+        place = RunFolder.existing(Path(folder))
+        facts, protocol = place.facts(), place.protocol()
+        sizes = facts["sizes"]
+        whole = isinstance(sizes, list) and all(isinstance(size, int) and size > 0 for size in sizes)
+        if not whole or len(sizes) != protocol.clients:
+            raise UserError(
+                f"{place.path / 'run.json'} is damaged: its sizes are not the numbers of records of {protocol.clients} clients."
+            )
+        return cls(
+            folder=place.path,
+            protocol=protocol,
+            status=facts["status"],
+            metrics=as_arrays(place.metrics(), place.path),
+            ledger=read_ledger(place.ledger_path).events,
+            facts=facts,
+            state=read_state(place.path / "model.safetensors"),
+            source=model,
+        )
+
+    @property
+    def personal(self) -> tuple[int, ...]:
+        """The clients that have a model of their own, in order: those that took part, where clients keep models."""
+        return tuple(sorted(int(path.stem) for path in (self.folder / "clients").glob("*.safetensors")))
+
+    def _client_state(self, client: int) -> dict[str, torch.Tensor] | None:
+        return read_state(self.folder / "clients" / f"{client}.safetensors")
+
+    @property
+    def _name(self) -> str:
+        return str(self.folder)
+
+    def _without_model(self) -> UserError:
+        return UserError(f"{self.folder} has no model yet: it is {self.status}. Finish it with `sordino resume {self.folder}`.")
+
+
+def as_arrays(rows: list[dict[str, Any]], folder: Path) -> dict[str, np.ndarray]:
     """Rows of metrics as one array per metric; None becomes NaN."""
     names = [f.name for f in fields(RoundMetrics)]
-    return {name: np.array([np.nan if row[name] is None else row[name] for row in rows]) for name in names}
+    try:
+        found = {name: np.array([np.nan if row[name] is None else row[name] for row in rows]) for name in names}
+    except (KeyError, ValueError):
+        found = {}
+    kinds = {name: "U" if name == "status" else "iuf" for name in names}
+    if not found or any(array.ndim != 1 or (len(rows) > 0 and array.dtype.kind not in kinds[name]) for name, array in found.items()):
+        raise UserError(f"{folder / 'metrics.jsonl'} is damaged: a line lacks a metric, or has one that is no number.")
+    return found
 
 
 def read_state(path: Path) -> dict[str, torch.Tensor] | None:

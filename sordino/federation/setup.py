@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Protocol as Interface
 
 import numpy as np
 import torch
 from torch import nn
 
-from sordino.federation.data import Dataset, digest, load_dataset, partition
+from sordino.federation.data import Dataset, Shares, digest, load_dataset, partition
 from sordino.federation.models import build_model, check_model
 from sordino.federation.models.bounded import BoundedLogistic
 from sordino.federation.models.flat import FlatModel
 from sordino.federation.randomness import Key, Purpose
 from sordino.privacy.harmonizer import own_protocol, with_found_noise
-from sordino.protocol import ByColumn, ClippedGlm, Data, ModeConnectivity, Model, Noise, Protocol, UserError
+from sordino.privacy.mechanisms import refuse_unpriced
+from sordino.protocol import ClippedGlm, Data, ModeConnectivity, Model, Noise, Protocol, UserError
 
 IN_PYTHON = "python:"  # begins the name of data or of a model that was handed over as an object and cannot be found again by name
 
@@ -62,6 +64,7 @@ class Setup:
     draw_key: Key  # who takes part and which records a step draws: fresh where the noise is, or a repeated round would not be independent
     data_digest: str
     public: Tensors | None = None  # records of the server's own, for mode connectivity
+    shares: Shares | None = None  # who has what, where real data were shared out
     training: int = 0  # which of the trainings that share the keys this is; audits train many times
 
     @property
@@ -76,13 +79,71 @@ class Setup:
         own = {budget.id: own_protocol(self.protocol, budget, sizes[budget.id]).noise for budget in self.protocol.client}
         return tuple(own.get(client, self.protocol.noise) for client in range(self.protocol.clients))
 
+    @cached_property
+    def _flat(self) -> FlatModel:
+        return FlatModel(self.module)
+
+    def __getstate__(self) -> dict[str, object]:
+        return {name: value for name, value in self.__dict__.items() if name != "_flat"}  # each process makes its own
+
     def initial_weights(self) -> np.ndarray:
         """The model before the first round, as one vector."""
-        return FlatModel(self.module).weights.numpy().copy()
+        return self._flat.weights.numpy().copy()
+
+    def state(self, weights: np.ndarray) -> dict[str, torch.Tensor]:
+        """The tensors of the model with these weights, as a file stores them."""
+        return self._flat.to_state(torch.from_numpy(weights))
 
 
-def prepare(protocol: Protocol, *, data: DataSource | None = None, model: ModelSource | None = None) -> Setup:
+class Begun(Interface):
+    """What is known of a run that begins; a `Setup` says it, and so does who follows a run from elsewhere."""
+
+    @property
+    def protocol(self) -> Protocol:
+        """The protocol, resolved."""
+
+    @property
+    def sizes(self) -> np.ndarray:
+        """Number of records of every client."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Loaded:
+    """A data set in the form that trainings share, whatever they do with it."""
+
+    dataset: Dataset
+    train: Tensors
+    test: Tensors
+    digest: str
+
+
+def loaded(source: DataSource) -> Loaded:
+    """Load a data set once; a training of many asks for it with `prepare(load=...)`.
+
+    Example:
+        >>> loaded("digits").dataset.outputs
+        10
+    """
+    dataset = source if isinstance(source, Dataset) else load_dataset(source)
+    return Loaded(dataset=dataset, train=tensors(dataset, "train"), test=tensors(dataset, "test"), digest=digest(dataset))
+
+
+def prepare(
+    protocol: Protocol,
+    *,
+    data: DataSource | None = None,
+    model: ModelSource | None = None,
+    parts: Sequence[np.ndarray] | None = None,
+    load: Callable[[DataSource], Loaded] = loaded,
+) -> Setup:
     """Load, share out, build and check. Everything that a person can have got wrong is refused here, before anything is written.
+
+    Args:
+        protocol: what is run.
+        data: a name, a path or a `Dataset`, in place of `protocol.data.name`.
+        model: a name, a module or a factory, in place of `protocol.model.name`.
+        parts: the records of every client, where the protocol's partition does not say: across machines each client has its own.
+        load: how data are loaded; it may remember what it loaded, since nothing in it depends on the protocol.
 
     Raises:
         UserError: no data or model named, data that cannot be found, a batch larger than a client's records, a model that does
@@ -96,8 +157,10 @@ def prepare(protocol: Protocol, *, data: DataSource | None = None, model: ModelS
     if spec is None or net is None or protocol.seed is None:
         raise UserError("data.name or model.name is missing: say what is trained on what, such as data.name='digits', model.name='mlp'.")
     key = Key.from_seed(protocol.seed)
-    dataset = data if isinstance(data, Dataset) else load_dataset(_findable(spec.name, "data"))
-    parts = partition(dataset, spec, protocol.clients, key)
+    found = load(data if isinstance(data, Dataset) else _findable(spec.name, "data"))
+    dataset = found.dataset
+    shared_out = parts is None
+    parts = partition(dataset, spec, protocol.clients, key) if parts is None else tuple(parts)
     refuse_small_clients(parts, protocol.local.batch or 1)
     if isinstance(protocol.local, ClippedGlm) and protocol.local.batch is not None and len({len(part) for part in parts}) > 1:
         raise UserError("local.batches = 'cyclic' needs clients of one size: the fixed batches are a public part of the protocol.")
@@ -105,14 +168,15 @@ def prepare(protocol: Protocol, *, data: DataSource | None = None, model: ModelS
     source = model if model is not None and not isinstance(model, str) else _findable(net.name, "model")
     seed = key.stream(Purpose.INITIAL_MODEL).seed()
     module = protocol_model(protocol, source, dataset.input_shape, dataset.outputs, classes=dataset.classes, seed=seed)
-    train, test = tensors(dataset, "train"), tensors(dataset, "test")
-    check_model(module, train.inputs(slice(0, 2)), dataset.outputs, net.parameters)
-    protocol = with_found_noise(with_public_dimension(protocol, module), [len(part) for part in parts])
+    check_model(module, found.train.inputs(slice(0, 2)), dataset.outputs, net.parameters)
+    protocol = with_public_dimension(protocol, module)
+    refuse_unpriced(protocol)
+    protocol = with_found_noise(protocol, [len(part) for part in parts])
     fresh = Key.from_system() if protocol.noise.secure else key
     return Setup(
         protocol=protocol,
-        train=train,
-        test=test,
+        train=found.train,
+        test=found.test,
         parts=parts,
         classification=dataset.classes is not None,
         outputs=dataset.outputs,
@@ -121,8 +185,9 @@ def prepare(protocol: Protocol, *, data: DataSource | None = None, model: ModelS
         key=key,
         noise_key=fresh,
         draw_key=fresh,
-        data_digest=shares_digest(dataset, parts),
+        data_digest=shares_digest(found.digest, parts),
         public=public_records(protocol, dataset),
+        shares=Shares.of(dataset, parts) if shared_out else None,
     )
 
 
@@ -158,7 +223,7 @@ def resolved(protocol: Protocol, data: DataSource | None, model: ModelSource | N
 def with_public_size(protocol: Protocol, parts: tuple[np.ndarray, ...]) -> Protocol:
     """The number of records per client spelled out, where all clients have the same: prices depend on it."""
     data, sizes = protocol.data, {len(part) for part in parts}
-    if data is None or data.records is not None or isinstance(data.partition, ByColumn) or len(sizes) > 1:
+    if data is None or data.records is not None or len(sizes) > 1:
         return protocol
     return replace(protocol, data=replace(data, records=sizes.pop()))
 
@@ -209,9 +274,9 @@ def tensors(dataset: Dataset, which: str) -> Tensors:
     return Tensors(x=made[0], y=made[1], scale=made[2], shift=made[3])
 
 
-def shares_digest(dataset: Dataset, parts: tuple[np.ndarray, ...]) -> str:
-    """What a resumed run must find again: the same records in the same hands."""
-    joined = hashlib.sha256(digest(dataset).encode())
+def shares_digest(records: str, parts: tuple[np.ndarray, ...]) -> str:
+    """What a resumed run must find again: the same records (by their digest) in the same hands."""
+    joined = hashlib.sha256(records.encode())
     for part in parts:
         joined.update(part.astype("<i8").tobytes() + b"|")
     return joined.hexdigest()

@@ -19,8 +19,8 @@ from sordino.privacy import subsampled
 from sordino.privacy.certify import Bound, Question
 from sordino.privacy.curves import NOTHING, Curve, GaussianCurve, composed
 from sordino.privacy.guarantee import rounded_up
-from sordino.privacy.mechanisms import added, averaged, clip_norm, dimension_of, price_of, release_values, silent, taking_part
-from sordino.privacy.participation import Cohort, first_use, round_curve
+from sordino.privacy.mechanisms import clip_norm, dimension_of, price_of, releases_curve, silent, taking_part
+from sordino.privacy.participation import Cohort, first_use, rounds_curve
 from sordino.privacy.renyi import RenyiCurve, poisson_subsampled
 from sordino.privacy.uploads import UploadPrices, upload_prices
 from sordino.protocol import Everyone, FixedSize, Gaussian, Mean, Poisson, Protocol, View
@@ -125,8 +125,6 @@ def cohort_of(question: Question, numbers: Sequence[int] | None = None) -> Cohor
 
 def visible_bounds(question: Question, prices: UploadPrices, counts: np.ndarray, lines: tuple[str, ...]) -> Iterator[Bound]:
     """Who takes part may be seen: a mixture over how many do, and over the first use of the record."""
-    from sordino.privacy.mixtures import composed_mixtures
-
     cohort = cohort_of(question)
     what = "the server's noise and the honest clients'" if client_noise(question.protocol) > 0 else "the server's noise"
     if cohort.probability == 1 and len(cohort.counts) == 1:
@@ -134,15 +132,13 @@ def visible_bounds(question: Question, prices: UploadPrices, counts: np.ndarray,
         how = f"Gaussian composition over {counts.sum()} rounds under {what}: mu = sqrt(sum s_t^2) / {math.sqrt(cohort.counts[0]):.4g}."
         yield Bound(curve=GaussianCurve(mu=mu), method="composition", lines=(*lines, how))
     else:
-        rows = [round_curve(float(shift), sigma=1.0, cohort=cohort) for shift in prices.shifts]
-        curve = composed_mixtures([row.repeat(int(count)) for row, count in zip(rows, counts, strict=True)])
+        curve = rounds_curve(prices.shifts[:, None], counts, sigma=1.0, cohort=cohort)
         how = f"Each round is a public mixture over how many take part, under {what} (A10)."
         yield Bound(curve=curve, method="participation mixture", lines=(*lines, how))
     if prices.first_used is not None and question.records is not None:
         batch = question.protocol.local.batch or 1
         use = first_use(batch=batch, records=question.records, steps=question.protocol.local.steps)
-        rows = [round_curve(row, sigma=1.0, cohort=cohort, use=use) for row in prices.first_used]
-        curve = composed_mixtures([row.repeat(int(count)) for row, count in zip(rows, counts, strict=True)])
+        curve = rounds_curve(prices.first_used, counts, sigma=1.0, cohort=cohort, use=use)
         how = f"A step draws {batch} of {question.records} records: a mixture over the first use, under {what} (A11)."
         yield Bound(curve=curve, method="first-hit mixture", lines=(*lines, how))
 
@@ -187,14 +183,11 @@ def central_renyi(question: Question, prices: UploadPrices, counts: np.ndarray, 
     protocol, norm, dimension = question.protocol, clip_norm(question.protocol), dimension_of(question.protocol)
     price = price_of(protocol.noise, norm, dimension)
     cohort = central_numbers(question)
-
-    def values(shift: float) -> np.ndarray:
-        return release_values(protocol.noise, norm, dimension, float(shift))
-
-    masses = [cohort.probability * mass for mass in cohort.masses]
-    rows = [averaged([values(shift / by) for by in cohort.counts], masses) for shift in prices.shifts]
+    masses = cohort.probability * np.array(cohort.masses)
+    shifts = np.divide.outer(prices.shifts, np.array(cohort.counts, dtype=float))
     lines = (*lines, f"One release: {price.reason}.")
-    yield Bound(curve=added(rows, counts), method="Rényi composition", lines=lines, vouched=price.vouched)
+    curve = releases_curve(protocol.noise, norm, dimension, shifts, masses, counts)
+    yield Bound(curve=curve, method="Rényi composition", lines=lines, vouched=price.vouched)
     if hidden(protocol) and protocol.adjacency == "add-or-remove" and question.unit == "client":
         rate, by = taking_part(protocol), denominator(protocol)
         totals = np.zeros(len(INTEGER_ORDERS))
@@ -229,6 +222,6 @@ def realised_central(question: Question, history: tuple[tuple[int, int], ...]) -
     else:
         norm, dimension = clip_norm(protocol), dimension_of(protocol)
         moves = [float(shift) / central_numbers(question, [n]).counts[0] for shift, n in zip(shifts, numbers, strict=True)]
-        rows = [release_values(protocol.noise, norm, dimension, move) for move in moves]
-        curve = added(rows, np.ones(len(rows), dtype=np.int64))
+        once = np.ones(len(moves), dtype=np.int64)
+        curve = releases_curve(protocol.noise, norm, dimension, np.array(moves)[:, None], np.ones(1), once)
     return Bound(curve=curve, method="composition", lines=("Composed over the rounds that were taken part in.",))

@@ -259,9 +259,8 @@ def visible_share(question: Question, view: View) -> float:
 
 
 def mixture_curve(question: Question, view: View, shifts: np.ndarray, use: np.ndarray | None, counts: np.ndarray) -> Curve:
-    """The composition of all rounds, each a mixture; equal rounds are priced once."""
-    from sordino.privacy.mixtures import composed_mixtures
-    from sordino.privacy.participation import Cohort, round_curve
+    """The composition of all rounds, each a mixture."""
+    from sordino.privacy.participation import Cohort, rounds_curve
 
     protocol, clients = question.protocol, question.protocol.clients
     rule, colluding = protocol.participation, view.colluders
@@ -277,8 +276,7 @@ def mixture_curve(question: Question, view: View, shifts: np.ndarray, use: np.nd
         # Unequal shares: as if that many equal clients were honest. The number need not be whole, so it goes into the shift.
         cohort = cohort.alone()
         shifts = shifts * visible_share(question, view)
-    rows = [round_curve(row, sigma=size_of(protocol.noise), cohort=cohort, use=use) for row in shifts]
-    return composed_mixtures([row.repeat(int(count)) for row, count in zip(rows, counts, strict=True)])
+    return rounds_curve(shifts, counts, sigma=size_of(protocol.noise), cohort=cohort, use=use)
 
 
 def shuffled_bounds(question: Question) -> Iterator[Bound]:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 COMPARED_AT = (*(10.0**exponent for exponent in range(-12, 0)), 0.2, 0.5)
 _GOLDEN = (math.sqrt(5) - 1) / 2
 _STEEPEST = 700.0  # e^epsilon is still a number
+_DRAWN_AT = 12 * np.linspace(0, 1, 97) ** 2  # lines that are steeper than e^12 cannot be seen
 
 
 class Curve(abc.ABC):
@@ -80,6 +81,13 @@ class Curve(abc.ABC):
         """The least false negative rate of a test whose false positive rate is `alpha`: the trade-off function."""
         checks.probability(alpha=alpha)
         return supporting_beta(self.delta, alpha)
+
+    def betas(self, alphas: np.ndarray) -> np.ndarray:
+        """A lower bound on `beta` at each alpha, for pictures: above the same few supporting lines for all, which is much quicker."""
+        room = 1 - self.deltas(_DRAWN_AT) - 2.0**-51
+        alphas = np.asarray(alphas, dtype=float)[:, None]
+        lines = np.maximum(room - np.exp(_DRAWN_AT) * alphas, np.exp(-_DRAWN_AT) * (room - alphas))
+        return np.maximum(0.0, lines.max(axis=1)) * (1 - 2.0**-50)
 
     def is_at_most(self, other: Curve, *, at: Sequence[float] = COMPARED_AT) -> bool:
         """Whether this curve promises at least as much as the other at every delta of `at`."""
@@ -147,6 +155,10 @@ class GaussianCurve(Curve):
     def beta(self, alpha: float) -> float:
         """See `Curve.beta`."""
         return gaussian.beta(self.mu, alpha)
+
+    def betas(self, alphas: np.ndarray) -> np.ndarray:
+        """See `Curve.betas`; here `beta` is quick."""
+        return np.array([gaussian.beta(self.mu, alpha) for alpha in np.asarray(alphas, dtype=float).tolist()])
 
     def rdp(self, order: float) -> float:
         """See `Curve.rdp`."""

@@ -112,3 +112,17 @@ def rounded_up(value: float, digits: int = 3) -> str:
     step = 10.0 ** (math.floor(math.log10(abs(value))) - digits + 1)
     up = math.ceil(value / step * (1 - 1e-12)) * step
     return f"{up:.{digits}g}" if up < 10**digits else f"{up:.0f}"
+
+
+def rounded_down(value: float, digits: int = 3) -> str:
+    """A lower bound for people, never above the true one.
+
+    Example:
+        >>> rounded_down(4.3799), rounded_down(0.0), rounded_down(123.9)
+        ('4.37', '0', '123')
+    """
+    if value == 0 or not math.isfinite(value):
+        return "0" if value == 0 else str(value)
+    step = 10.0 ** (math.floor(math.log10(abs(value))) - digits + 1)
+    down = math.floor(value / step * (1 + 1e-12)) * step
+    return f"{down:.{digits}g}" if down < 10**digits else f"{down:.0f}"

@@ -14,6 +14,8 @@ import numpy as np
 from sordino.privacy import checks
 from sordino.privacy.renyi import ORDERS, RenyiCurve
 
+_TERMS = 18  # of a series whose terms fall at least as fast as 0.5^k / k!
+
 
 def divergence(order: float, shift: float, scale: float) -> float:
     """Divergence of one coordinate: log(a/(2a-1) e^((a-1)x) + (a-1)/(2a-1) e^(-a x))/(a-1), x = shift/scale (Mironov 2017, Prop. 6).
@@ -31,14 +33,23 @@ def divergence(order: float, shift: float, scale: float) -> float:
     if math.isinf(x) or math.isinf(order):
         return x
     if order == 1:
-        return _excess(-x)
-    if order * x < 1:
+        return float(_excess(np.array(-x)))
+    return float(divergences(np.array(order), np.array(x)))
+
+
+def divergences(orders: np.ndarray, shifts: np.ndarray) -> np.ndarray:
+    """The same at finite orders above 1 and finite shifts in units of the scale, element by element.
+
+    Example:
+        >>> divergences(np.array([2.0, 3.0]), np.array([[1.0], [0.0]])).round(6).tolist()
+        [[0.619124, 0.746828], [0.0, 0.0]]
+    """
+    a, x = np.broadcast_arrays(np.asarray(orders, dtype=float), shifts)
+    with np.errstate(over="ignore"):
         # 1 + (a g((a-1)x) + (a-1) g(-a x))/(2a-1), g(t) = e^t - 1 - t: the linear terms cancel, what is left is positive
-        moment = (order * _excess((order - 1) * x) + (order - 1) * _excess(-order * x)) / (2 * order - 1)
-        return math.log1p(moment) / (order - 1)
-    grown = math.log(order / (2 * order - 1)) + (order - 1) * x
-    shrunk = math.log((order - 1) / (2 * order - 1)) - order * x
-    return float(np.logaddexp(grown, shrunk)) / (order - 1)
+        near = np.log1p((a * _excess((a - 1) * x) + (a - 1) * _excess(-a * x)) / (2 * a - 1))
+    far = np.logaddexp(np.log(a / (2 * a - 1)) + (a - 1) * x, np.log((a - 1) / (2 * a - 1)) - a * x)
+    return np.asarray(np.where(a * x < 1, near, far) / (a - 1))
 
 
 def divergence_l2(order: float, clip: float, scale: float, dimension: int) -> float:
@@ -74,13 +85,10 @@ def curve_l2(*, clip: float, scale: float, dimension: int, orders: tuple[float, 
     return RenyiCurve.of(lambda order: divergence_l2(order, clip, scale, dimension), orders=orders)
 
 
-def _excess(t: float) -> float:
-    """e^t - 1 - t without cancellation."""
-    if abs(t) > 0.5:
-        return math.expm1(t) - t
-    term, total, index = t * t / 2, 0.0, 2
-    while abs(term) > 2.0**-60 * abs(total) and term != 0:
-        total += term
-        index += 1
-        term *= t / index
-    return total
+def _excess(t: np.ndarray) -> np.ndarray:
+    """e^t - 1 - t without cancellation: by its series, t^2/2! + t^3/3! + ..., where t is small."""
+    small = np.clip(t, -0.5, 0.5)
+    series = np.zeros_like(small)
+    for index in range(_TERMS, 1, -1):
+        series = (1 + series) * small / index
+    return np.where(np.abs(t) > 0.5, np.expm1(t) - t, series * small)

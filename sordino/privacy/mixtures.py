@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from typing import ClassVar
 
 import numpy as np
@@ -18,17 +19,24 @@ from scipy.special import logsumexp
 
 from sordino.privacy import checks, gaussian, sums
 from sordino.privacy.curves import Curve
+from sordino.privacy.families import Family
 from sordino.privacy.losses import LossCurve
+from sordino.privacy.roots import bracket, grown
 from sordino.protocol.errors import UserError
 
-_FLOORS = (1.0, 0.1, 0.0)  # epsilons above each of which one law of the sum is used
+_FLOORS = (1.0, 0.1, 0.01, 0.001, 0.0)  # epsilons above each of which one law of the sum is used
 _COARSE = 1000  # values of mu kept when a mixture is turned into a privacy-loss distribution
 _DOTS = 4000
+_THIN = 500  # values of mu^2 among which an epsilon is looked for first
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class GaussianMixtureCurve(Curve):
-    """The composition of rounds, each Gaussian with a random mu; `rounds` holds the laws of mu^2 and how often each occurs.
+    """The composition of rounds, each Gaussian with a random mu.
+
+    Attributes:
+        rounds: laws of mu^2, and how often each occurs.
+        families: many more rounds, each of which has a law of its own.
 
     Example:
         >>> one = mixture([0.0, 1.0], [0.99, 0.01])
@@ -38,6 +46,7 @@ class GaussianMixtureCurve(Curve):
 
     rank: ClassVar[int] = 1
     rounds: tuple[tuple[sums.Law, int], ...]
+    families: tuple[Family, ...] = ()
 
     @cached_property
     def _sums(self) -> dict[float, sums.Law]:
@@ -56,7 +65,8 @@ class GaussianMixtureCurve(Curve):
         floor = next(floor for floor in _FLOORS if epsilon >= floor)
         if floor not in self._sums:
             bend = (1 + floor**-2) / 8 if floor > 0 else sums.UPWARDS
-            self._sums[floor] = sums.total((sums.times(law, count, bend) for law, count in self.rounds), bend)
+            parts = [*(sums.times(law, count, bend) for law, count in self.rounds), *(family.total(bend) for family in self.families)]
+            self._sums[floor] = sums.total(parts, bend)
         return self._sums[floor]
 
     def deltas(self, epsilons: np.ndarray) -> np.ndarray:
@@ -71,11 +81,27 @@ class GaussianMixtureCurve(Curve):
             self._epsilons[delta] = self._epsilon_above(floor, delta)
         return self._epsilons[delta]
 
+    def _epsilon_above(self, floor: float, delta: float) -> float:
+        """See `Curve`; searched for near the epsilon of a thinner law, since a delta of the full one takes milliseconds."""
+        thin = sums.thinned(self.squares(floor), _THIN)
+
+        def excess(epsilon: float) -> float:
+            return _expected_delta(thin, epsilon) - delta
+
+        if self.delta(floor) > delta and excess(floor) > 0:
+            top = grown(lambda epsilon: excess(epsilon) <= 0, max(1.0, 2 * floor))
+            near = bracket(excess, floor, top)[1] if math.isfinite(top) else math.inf
+            for margin in (1e-7, 1e-4):
+                low, high = near * (1 - margin), near * (1 + margin)
+                if floor <= low and math.isfinite(high) and self.delta(high) <= delta < self.delta(low):
+                    return bracket(lambda epsilon: self.delta(epsilon) - delta, low, high)[1]
+        return super()._epsilon_above(floor, delta)
+
     def rdp(self, order: float) -> float:
         """See `Curve.rdp`: given the draws it is order mu^2 / 2, and its exponential moments average; exact, round by round."""
         checks.order(order)
         total = 0.0
-        for law, count in self.rounds:
+        for law, count in chain(self.rounds, *(family.laws() for family in self.families)):
             values, masses = law.atoms()
             values, masses = values[masses > 0], masses[masses > 0]
             if math.isinf(order) or math.isinf(values.max()):
@@ -89,7 +115,10 @@ class GaussianMixtureCurve(Curve):
     def repeat(self, times: int) -> GaussianMixtureCurve:
         """See `Curve.repeat`."""
         checks.whole(at_least=0, times=times)
-        return GaussianMixtureCurve(rounds=tuple((law, count * times) for law, count in self.rounds if times))
+        if times == 0:
+            return GaussianMixtureCurve(rounds=())
+        rounds = tuple((law, count * times) for law, count in self.rounds)
+        return GaussianMixtureCurve(rounds=rounds, families=tuple(family.repeated(times) for family in self.families))
 
     def losses(self, interval: float) -> LossCurve:
         """See `Curve.losses`; over fewer, larger values of mu."""
@@ -124,11 +153,13 @@ def composed_mixtures(curves: Iterable[GaussianMixtureCurve]) -> GaussianMixture
         [5]
     """
     found: dict[bytes, tuple[sums.Law, int]] = {}
+    families: list[Family] = []
     for curve in curves:
+        families += curve.families
         for law, count in curve.rounds:
             key = law.key
             found[key] = (law, count + (found[key][1] if key in found else 0))
-    return GaussianMixtureCurve(rounds=tuple(found.values()))
+    return GaussianMixtureCurve(rounds=tuple(found.values()), families=tuple(families))
 
 
 def binomial_delta(epsilon: float, *, rate: float, mu: float, rounds: int) -> float:

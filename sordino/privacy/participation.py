@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from scipy.special import gammaln, xlog1py, xlogy
 
 from sordino.privacy import checks
-from sordino.privacy.mixtures import GaussianMixtureCurve, mixture
+from sordino.privacy.families import FEW, Family
+from sordino.privacy.mixtures import GaussianMixtureCurve, composed_mixtures, mixture
 from sordino.protocol.errors import UserError
 
 _NEGLIGIBLE = 1e-20  # probability below which a number of participants is counted as the worst one
@@ -136,6 +138,40 @@ def round_curve(
     mus = np.where(np.isnan(mus), 0.0, mus)  # no shift stays hidden without noise
     masses = cohort.probability * np.multiply.outer(used, np.array(cohort.masses))
     return mixture([0.0, *mus.ravel().tolist()], [max(0.0, 1 - float(masses.sum())), *masses.ravel().tolist()])
+
+
+def rounds_curve(
+    shifts: np.ndarray, counts: np.ndarray, *, sigma: float, cohort: Cohort, use: np.ndarray | None = None
+) -> GaussianMixtureCurve:
+    """The composition of rounds as in `round_curve`: one a row of `shifts`, each so many times.
+
+    Example:
+        >>> curve = rounds_curve(np.array([[1.0], [0.5]]), np.array([1, 4]), sigma=1.0, cohort=Cohort.everyone(clients=2))
+        >>> round(curve.epsilon(1e-5), 3)  # mu = 1
+        4.377
+    """
+    used = np.ones(1) if use is None else use
+    return _composed(shifts.tobytes(), shifts.shape, counts.astype(np.int64).tobytes(), sigma, cohort, used.tobytes())
+
+
+@lru_cache(maxsize=32)  # views ask for the same curve, and a curve remembers its sums
+def _composed(shifts: bytes, shape: tuple[int, int], counts: bytes, sigma: float, cohort: Cohort, use: bytes) -> GaussianMixtureCurve:
+    rows, often, used = np.frombuffer(shifts).reshape(shape), np.frombuffer(counts, dtype=np.int64), np.frombuffer(use)
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        squares = (rows / sigma) ** 2
+        finite = bool(np.isfinite(squares / min(cohort.counts)).all())
+    if len(rows) <= FEW or not finite:
+        curves = (round_curve(row, sigma=sigma, cohort=cohort, use=used) for row in rows)
+        return composed_mixtures([curve.repeat(count) for curve, count in zip(curves, often.tolist(), strict=True)])
+    distinct, at = np.unique(squares, axis=0, return_inverse=True)
+    family = Family(
+        squares=distinct,
+        use=used,
+        factors=1 / np.array(cohort.counts, dtype=float),
+        masses=cohort.probability * np.array(cohort.masses),
+        counts=np.bincount(at.ravel(), weights=often).astype(np.int64),
+    )
+    return GaussianMixtureCurve(rounds=(), families=(family,))
 
 
 def _check_colluders(clients: int, colluding: int) -> None:

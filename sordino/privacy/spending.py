@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -14,9 +14,9 @@ from sordino.privacy.certify import Bound, Question, asked, certify, effective_v
 from sordino.privacy.curves import GaussianCurve
 from sordino.privacy.guarantee import Guarantee, rounded_up
 from sordino.privacy.harmonizer import harmonized, own_protocol
-from sordino.privacy.ledger import Event, Opened, RoundCharged
+from sordino.privacy.ledger import Event, Missed, Opened, RoundCharged
 from sordino.privacy.uploads import upload_prices
-from sordino.protocol import Budget, Everyone, Gaussian, NoisySgd, Protocol, SordinoError, View
+from sordino.protocol import Budget, ClientBudget, Everyone, Gaussian, NoisySgd, Protocol, SordinoError, View
 
 
 class BudgetExceeded(SordinoError):
@@ -99,42 +99,123 @@ def realised(
 ) -> dict[int, Guarantee]:
     """The bound of every client given who took part in which round, as the ledger says: no longer amplified by the draw of clients.
 
+    Who fell silent hid nobody: a round counts with the number of those who contributed.
+
     Example:
         >>> realised(protocol, run.ledger)[0].epsilon(1e-5)  # doctest: +SKIP
         2.1
     """
-    charges = [event for event in events if isinstance(event, RoundCharged)]
-    histories = {client: tuple((e.round, len(e.clients)) for e in charges if client in e.clients) for client in range(protocol.clients)}
-    if harmonized(protocol):
-        return realised_apart(protocol, histories, View.parse(view), unit, delta, sizes)
-    certain = replace(protocol, client=())
-    found: dict[tuple[tuple[int, int], ...], Guarantee] = {}
-    for history in histories.values():
-        key = priced_alike(protocol, history)
-        if key not in found:
-            found[key] = realised_bound(certain, history, view, unit, delta, sizes)
-    return {client: found[priced_alike(protocol, history)] for client, history in histories.items()}
+    return dict(sorted(realised_one_by_one(protocol, events, view, unit, delta=delta, sizes=sizes)))
 
 
-def realised_apart(
+def realised_one_by_one(
     protocol: Protocol,
-    histories: dict[int, tuple[tuple[int, int], ...]],
-    view: View,
-    unit: str,
-    delta: float,
-    sizes: Sequence[int] | None,
-) -> dict[int, Guarantee]:
-    """The same where clients have noise of their own: each by its own, against who sees its uploads, which covers every view."""
-    found = {}
-    for budget in protocol.client:
-        records = sizes[budget.id] if sizes is not None else None
-        alone, history = own_protocol(protocol, budget, records), histories[budget.id]
-        known = None if records is None else [records]
-        found[budget.id] = replace(realised_bound(alone, history, View.SERVER, unit, delta, known), view=view)
+    events: Iterable[Event],
+    view: str | View = View.SERVER,
+    unit: str = "record",
+    *,
+    delta: float = 1e-5,
+    sizes: Sequence[int] | None = None,
+) -> Iterator[tuple[int, Guarantee]]:
+    """The same, a client at a time, those first that took part most often: where many would take long, one may stop.
+
+    Example:
+        >>> next(realised_one_by_one(protocol, run.ledger))[1].epsilon(1e-5)  # doctest: +SKIP
+        2.1
+    """
+    past = histories(protocol, events)
+    order = sorted(past, key=lambda client: -len(past[client]))
+    if harmonized(protocol):
+        own = {budget.id: budget for budget in protocol.client}
+        yield from ((client, realised_apart(protocol, own[client], past[client], View.parse(view), unit, delta, sizes)) for client in order)
+        return
+    certain = replace(protocol, client=())
+    found: dict[History, Guarantee] = {}
+    for client in order:
+        key = priced_alike(protocol, past[client])
+        if key not in found:
+            found[key] = realised_bound(certain, past[client], view, unit, delta, sizes)
+        yield client, found[key]
+
+
+History = tuple[tuple[int, int], ...]  # of a client: the rounds that it took part in, each with the number of those who contributed
+
+
+def histories(protocol: Protocol, events: Iterable[Event]) -> dict[int, History]:
+    """The history of every client, as the ledger says. Who fell silent hid nobody, and is charged all the same.
+
+    Example:
+        >>> from sordino.protocol import Constant, FedAvg, Gaussian
+        >>> local = FedAvg(steps=1, batch=1, clip=1.0, schedule=Constant(rate=0.5))
+        >>> protocol = Protocol(clients=2, rounds=9, local=local, noise=Gaussian(sigma=1.0))
+        >>> histories(protocol, [RoundCharged(round=0, clients=(1,)), RoundCharged(round=4, clients=(0, 1))])
+        {0: ((4, 2),), 1: ((0, 1), (4, 2))}
+    """
+    known = list(events)
+    found: dict[int, list[tuple[int, int]]] = {client: [] for client in range(protocol.clients)}
+    missing = missed_in(known)
+    for event in known:
+        if isinstance(event, RoundCharged):
+            present = max(1, len(set(event.clients) - missing.get(event.round, set())))
+            for client in event.clients:
+                found[client].append((event.round, present))
+    return {client: tuple(history) for client, history in found.items()}
+
+
+def missed_in(events: Iterable[Event]) -> dict[int, set[int]]:
+    """The clients that contributed nothing to a round that they were charged for, by round.
+
+    A round that was run again counts with all that were ever missing from it: the model of the first time may have been seen.
+
+    Example:
+        >>> missed_in([Missed(round=2, clients=(0, 4), reasons=("it is not connected",) * 2)])
+        {2: {0, 4}}
+    """
+    found: dict[int, set[int]] = {}
+    for event in events:
+        if isinstance(event, Missed):
+            found.setdefault(event.round, set()).update(event.clients)
     return found
 
 
-def priced_alike(protocol: Protocol, history: tuple[tuple[int, int], ...]) -> tuple[tuple[int, int], ...]:
+def promised(
+    protocol: Protocol,
+    events: Sequence[Event],
+    view: str | View = View.SERVER,
+    unit: str = "record",
+    *,
+    delta: float = 1e-5,
+    sizes: Sequence[int] | None = None,
+) -> Guarantee:
+    """What a run promises, by what its ledger says was paid for.
+
+    It is the plan's bound, unless clients fell silent and the adversary sees means: those hid less than planned, and the worst client's
+    realised bound counts. That a client fell silent is seen by all, and is covered by no bound.
+
+    Example:
+        >>> promised(protocol, run.ledger, "rounds").epsilon(1e-5)  # doctest: +SKIP
+        2.1
+    """
+    paid = [event.round for event in events if isinstance(event, RoundCharged)]
+    question = asked(protocol, view, unit, paid, sizes)
+    alone = effective_view(question)[0].kind == "server" and protocol.channel == "direct"
+    if not missed_in(events) or alone or harmonized(protocol) or isinstance(protocol.local, NoisySgd):
+        return certify(protocol, view, unit, delta=delta, rounds=paid, sizes=sizes)
+    bounds = realised(protocol, events, view, unit, delta=delta, sizes=sizes).values()
+    worst = max(bounds, key=lambda guarantee: guarantee.epsilon(delta))
+    return replace(worst, derivation=(*worst.derivation, "Clients fell silent: every round counts with those who contributed to it."))
+
+
+def realised_apart(
+    protocol: Protocol, budget: ClientBudget, history: History, view: View, unit: str, delta: float, sizes: Sequence[int] | None
+) -> Guarantee:
+    """The same for a client with noise of its own: by its own, against who sees its uploads, which covers every view."""
+    records = sizes[budget.id] if sizes is not None else None
+    alone, known = own_protocol(protocol, budget, records), None if records is None else [records]
+    return replace(realised_bound(alone, history, View.SERVER, unit, delta, known), view=view)
+
+
+def priced_alike(protocol: Protocol, history: History) -> History:
     """Histories that cost the same have the same key."""
     from sordino.protocol import Constant, Cyclic
 
@@ -146,11 +227,10 @@ def priced_alike(protocol: Protocol, history: tuple[tuple[int, int], ...]) -> tu
 
 
 def realised_bound(
-    protocol: Protocol, history: tuple[tuple[int, int], ...], view: str | View, unit: str, delta: float, sizes: Sequence[int] | None
+    protocol: Protocol, history: History, view: str | View, unit: str, delta: float, sizes: Sequence[int] | None
 ) -> Guarantee:
     """The bound of one client that took part in these rounds, each with so many participants in all."""
-    from sordino.privacy.mixtures import composed_mixtures
-    from sordino.privacy.participation import Cohort, first_use, round_curve
+    from sordino.privacy.participation import Cohort, first_use, rounds_curve
 
     question = asked(protocol, view, unit, [t for t, _ in history], sizes)
     if not history:
@@ -184,14 +264,12 @@ def realised_bound(
     bounds = [Bound(curve=GaussianCurve(mu=mu), method="composition", lines=lines)]
     if prices.first_used is not None and question.records is not None:
         use = first_use(batch=protocol.local.batch or 1, records=question.records, steps=protocol.local.steps)
-        alone = Cohort.everyone(clients=1)
-        rows = [round_curve(row, sigma=sigma, cohort=alone, use=use) for row in prices.first_used * scale[:, None]]
-        curve = composed_mixtures([row.repeat(int(count)) for row, count in zip(rows, counts, strict=True)])
+        curve = rounds_curve(prices.first_used * scale[:, None], counts, sigma=sigma, cohort=Cohort.everyone(clients=1), use=use)
         bounds.append(Bound(curve=curve, method="first-hit mixture", lines=(prices.reason, "A mixture over the first use (A11).")))
     return better_shuffled(question, history, guaranteed(question, min(bounds, key=lambda bound: bound.curve.epsilon(delta))), delta)
 
 
-def better_shuffled(question: Question, history: tuple[tuple[int, int], ...], direct: Guarantee, delta: float) -> Guarantee:
+def better_shuffled(question: Question, history: History, direct: Guarantee, delta: float) -> Guarantee:
     """The bound of a client whose uploads were shuffled among at least so many, where it is the smaller one."""
     if question.protocol.channel != "shuffler":
         return direct

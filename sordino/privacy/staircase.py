@@ -60,7 +60,10 @@ class Staircase:
         checks.finite(shift=shift)
         if shift > self.width * (1 + 1e-12):
             raise UserError(f"shift = {shift!r}: the three-valued loss holds up to the width {self.width!r}.")
-        return self.height * (min(shift, 2 * self.nu * self.width) + shift * math.exp(-self.step) / -math.expm1(-self.step))
+        return float(self._jumps(np.array(shift)))
+
+    def _jumps(self, shifts: np.ndarray) -> np.ndarray:
+        return self.height * (np.minimum(shifts, 2 * self.nu * self.width) + shifts * math.exp(-self.step) / -math.expm1(-self.step))
 
     def divergence(self, order: float, shift: float) -> float:
         """Divergence of one coordinate for any shift: the three-valued loss up to `width`, exact integration beyond.
@@ -75,13 +78,24 @@ class Staircase:
             return 0.0
         if shift > self.width or math.isinf(order):
             return self._integrated(order, shift)
-        pi = self.jump_probability(shift)
         if order == 1:
-            return pi * self.step * -math.expm1(-self.step)
+            return self.jump_probability(shift) * self.step * -math.expm1(-self.step)
+        return float(self.divergences(np.array(order), np.array(shift)))
+
+    def divergences(self, orders: np.ndarray, shifts: np.ndarray) -> np.ndarray:
+        """Divergences of one coordinate at finite orders above 1 and shifts of at most `width`, element by element.
+
+        Example:
+            >>> noise = Staircase(step=1.0, width=1.0, nu=0.3)
+            >>> noise.divergences(np.array([2.0]), np.array([1.0, 0.0])).round(10).tolist()
+            [0.6909206953, 0.0]
+        """
         # log(1 + pi (e^((a-1)step) - 1)(1 - e^(-a step)))/(a-1), THEORY B1, with the logarithm of each factor
-        growth = (order - 1) * self.step
-        log_moment = math.log(pi) + growth + math.log(-math.expm1(-growth)) + math.log(-math.expm1(-order * self.step))
-        return float(np.logaddexp(0.0, log_moment)) / (order - 1)
+        growth = (orders - 1) * self.step
+        with np.errstate(divide="ignore"):
+            jumps = np.log(self._jumps(shifts))
+        log_moment = jumps + growth + np.log(-np.expm1(-growth)) + np.log(-np.expm1(-orders * self.step))
+        return np.asarray(np.logaddexp(0.0, log_moment) / (orders - 1))
 
     def divergence_l1(self, order: float, clip: float, dimension: int) -> float:
         """Largest divergence over shifts of l1 norm at most `clip` <= width: an even spread, d D(clip/d) (THEORY B2).

@@ -86,14 +86,24 @@ def plus(one: Law, other: Law, bend: float = UPWARDS) -> Law:
     left, right = _gridded(one, step, bend), _gridded(other, step, bend)
     length = left.size + right.size - 1
     size = 1 << (length - 1).bit_length()
-    masses = np.maximum(np.fft.irfft(np.fft.rfft(left, size) * np.fft.rfft(right, size), size)[:length], 0.0)
-    # A low tail moves up to the first value that is kept, a high tail to the top.
+    masses = np.fft.irfft(np.fft.rfft(left, size) * np.fft.rfft(right, size), size)[:length]
+    return on_grid(masses, 0, step, top=top, rest=rest + _ROUND_OFF)
+
+
+def on_grid(masses: np.ndarray, start: int, step: float, *, top: float, rest: float) -> Law:
+    """The law of masses on multiples of `step` from the `start`-th; a low tail moves up to the first that is kept, a high one to the top.
+
+    Example:
+        >>> on_grid(np.array([0.5, 0.5]), 3, 2.0, top=8.0, rest=0.0).values.round(6).tolist()
+        [6.0, 8.0]
+    """
+    masses = np.maximum(masses, 0.0)
     first = int(np.searchsorted(np.cumsum(masses), _TAIL))
-    last = length - int(np.searchsorted(np.cumsum(masses[::-1]), _TAIL))
+    last = masses.size - int(np.searchsorted(np.cumsum(masses[::-1]), _TAIL))
     kept = masses[first:last].copy()
     kept[0] += masses[:first].sum()
-    values = np.arange(first, last) * (step * (1 + 2 * _NEAR))
-    return Law(values=values, masses=kept, top=top, rest=rest + float(masses[last:].sum()) + _ROUND_OFF)
+    values = np.arange(start + first, start + last) * (step * (1 + 2 * _NEAR))
+    return Law(values=values, masses=kept, top=top, rest=rest + float(masses[last:].sum()))
 
 
 def times(one: Law, count: int, bend: float = UPWARDS) -> Law:
@@ -144,14 +154,40 @@ def coarsened(one: Law, atoms: int) -> Law:
     return Law(values=kept * (step * (1 + 2 * _NEAR)), masses=grid[kept], top=one.top, rest=one.rest)
 
 
+def thinned(one: Law, atoms: int) -> Law:
+    """A law with about `atoms` values, each the mean of neighbouring ones: close, but on neither side of the full one.
+
+    Example:
+        >>> thinned(law([1.0, 3.0, 5.0, 7.0], [0.25] * 4), 2).values.tolist()
+        [2.0, 6.0]
+    """
+    if one.values.size <= atoms:
+        return one
+    starts = np.arange(0, one.values.size, math.ceil(one.values.size / atoms))
+    masses = np.add.reduceat(one.masses, starts)
+    summed, lowest = np.add.reduceat(one.masses * one.values, starts), one.values[starts]
+    return Law(values=np.divide(summed, masses, out=lowest, where=masses > 0), masses=masses, top=one.top, rest=one.rest)
+
+
 def _gridded(one: Law, step: float, bend: float) -> np.ndarray:
     """Masses on multiples of `step`; see the top of this module for how values between two of them are split."""
     if math.isinf(bend):
         return np.bincount(np.ceil(one.values / step * (1 - _NEAR)).astype(np.int64), weights=one.masses)
-    below = np.floor(one.values / step).astype(np.int64)
-    up = np.clip(np.expm1(-bend * (one.values - below * step)) / math.expm1(-bend * step), 0.0, 1.0)
+    below, up = split(one.values, step, bend)
     low = np.bincount(below, weights=one.masses * (1 - up), minlength=int(below[-1]) + 2)
     return low + np.bincount(below + 1, weights=one.masses * up, minlength=low.size)
+
+
+def split(values: np.ndarray, step: float, bend: float) -> tuple[np.ndarray, np.ndarray]:
+    """The multiple of `step` below each value, and what share of its mass goes to the one above: the mean of e^(-bend x) is kept.
+
+    Example:
+        >>> below, up = split(np.array([2.5]), 1.0, 1e-9)
+        >>> below.tolist(), up.round(6).tolist()
+        ([2], [0.5])
+    """
+    below = np.floor(values / step).astype(np.int64)
+    return below, np.clip(np.expm1(-bend * (values - below * step)) / math.expm1(-bend * step), 0.0, 1.0)
 
 
 def _collected(values: np.ndarray, masses: np.ndarray, top: float, rest: float) -> Law:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,7 +10,7 @@ import numpy as np
 
 from sordino.privacy import contraction, sensitivity
 from sordino.privacy.carried import carried_shifts, carries
-from sordino.protocol import Attention, ClippedGlm, Constant, Cyclic, FedAvg, FedProx, Protocol, Scaffold
+from sordino.protocol import Attention, Bezier, ClippedGlm, Constant, Cyclic, FedAvg, FedProx, Protocol, Scaffold
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,6 +55,28 @@ def distinct_rounds(protocol: Protocol, rounds: np.ndarray) -> tuple[np.ndarray,
     return found, counts
 
 
+def nearly_equal(shifts: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Thousands of rounds as hundreds: rounds of nearly the same size are all priced as the largest of them, entry by entry.
+
+    Every group raises the sum of the squared shifts by at most 1e-7 of it, so that only rounds that hardly matter are joined.
+
+    Example:
+        >>> rows, counts = nearly_equal(1 / np.arange(1, 10001)[:, None], np.ones(10000, dtype=int))
+        >>> len(rows) < 1000, int(counts.sum()), bool(np.dot(counts, rows[:, 0] ** 2) < 1.0001 * np.pi**2 / 6)
+        (True, 10000, True)
+    """
+    order = np.argsort(-shifts.max(axis=1), kind="stable")
+    rows, often = shifts[order], counts[order]
+    largest = rows.max(axis=1) ** 2
+    upto, summed = np.append(0, np.cumsum(often)), np.append(0.0, np.cumsum(often * largest))
+    slack, starts = 1e-7 * float(summed[-1]), [0]
+    while starts[-1] < len(rows):
+        start = starts[-1]
+        raised = lambda end, start=start: largest[start] * (upto[end] - upto[start]) - (summed[end] - summed[start])  # noqa: E731
+        starts.append(bisect_right(range(len(rows) + 1), slack, lo=start + 1, key=raised) - 1)
+    return np.maximum.reduceat(rows, starts[:-1], axis=0), np.add.reduceat(often, starts[:-1])
+
+
 def rates_of(protocol: Protocol, rounds: np.ndarray) -> np.ndarray:
     """The learning rates, one round a row."""
     steps: Any = np.arange(protocol.local.steps)
@@ -70,13 +93,13 @@ def upload_prices(protocol: Protocol, rounds: np.ndarray, unit: str, records: in
         raise TypeError(f"uploads of {protocol.local.tag} have no noise of their own")
     if carries(protocol):
         return kept_prices(protocol, rounds)
-    rule, rates = protocol.local, rates_of(protocol, rounds)
+    rule, rates = protocol.local, rates_of(protocol, rounds) * reach(protocol.local)
     if clips_update(protocol):
         return update_prices(rule, rounds, unit, records)
     proximal = rule.proximal if isinstance(rule, FedProx) else 0.0
     first = sensitivity.first_used(rates, rule.clip, proximal=proximal)
     worst = np.asarray(first[:, 0])
-    formula = "2V sum_k eta_k" + (" prod_{j>k} |1 - eta_j alpha|" if proximal > 0 else "")
+    formula = "2V sum_k eta_k" + (" prod_{j>k} |1 - eta_j alpha|" if proximal > 0 else "") + reached(rule)
     hidden = unit == "record" and records is not None and rule.batch < records
     return UploadPrices(
         shifts=worst,
@@ -84,6 +107,24 @@ def upload_prices(protocol: Protocol, rounds: np.ndarray, unit: str, records: in
         dynamics=() if single_uploads(protocol) else tuple(smooth_dynamics(protocol, rates, worst, proximal)),
         reason=f"an upload moves by at most s_t = {formula} (THEORY A8)",
     )
+
+
+def largest_move(protocol: Protocol) -> float:
+    """How far an upload can move at most, in any round."""
+    return float(upload_prices(protocol, np.arange(protocol.rounds), "client", None).shifts.max())
+
+
+def reach(rule: FedAvg) -> float:
+    """How many times further than its steps an update may go.
+
+    A round's stretch is bounded by steps that are all so much longer: 1 + c (prod_k (1 + x_k) - 1) <= prod_k (1 + c x_k) for c >= 1.
+    """
+    return sensitivity.BEZIER_REACH if isinstance(rule, Bezier) else 1.0
+
+
+def reached(rule: FedAvg) -> str:
+    """The same, for a formula."""
+    return " x 121/120, the farthest point of the Bezier curve (udp-fl Eq. 6)" if isinstance(rule, Bezier) else ""
 
 
 def single_uploads(protocol: Protocol) -> bool:
@@ -102,14 +143,14 @@ def clips_update(protocol: Protocol) -> bool:
 
 def update_prices(rule: FedAvg, rounds: np.ndarray, unit: str, records: int | None) -> UploadPrices:
     """A clipped update moves by at most 2V, whatever its steps are; from the same start an upload moves as its update does."""
-    worst = np.full(len(rounds), 2 * rule.clip)
+    worst = np.full(len(rounds), 2 * rule.clip * reach(rule))
     hidden = unit == "record" and records is not None and rule.batch < records
-    reason = "clipped updates of two models differ by at most 2V, whatever the loss"
+    reason = f"clipped updates of two models differ by at most 2V{reached(rule)}, whatever the loss"
     return UploadPrices(
         shifts=worst,
-        first_used=np.full((len(rounds), rule.steps), 2 * rule.clip) if hidden else None,
+        first_used=np.full((len(rounds), rule.steps), worst[0]) if hidden else None,
         dynamics=() if isinstance(rule, Scaffold) else (Dynamics(stretch=np.ones(len(rounds)), shift=worst, shared=False, reason=reason),),
-        reason="an upload moves by at most s_t = 2V, the clipped update's diameter",
+        reason=f"an upload moves by at most s_t = 2V, the clipped update's diameter{reached(rule)}",
     )
 
 

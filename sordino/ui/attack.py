@@ -9,9 +9,10 @@ import typer
 from rich.table import Table
 
 from sordino.protocol import SordinoError, UserError
+from sordino.report.formats import percent
 from sordino.ui.arguments import Json, Workers
 from sordino.ui.audit import AuditProgress
-from sordino.ui.console import INTERRUPTED, messages, percent, print_json, results
+from sordino.ui.console import INTERRUPTED, messages, print_json, results
 
 if TYPE_CHECKING:
     from sordino.attacks.game import Row

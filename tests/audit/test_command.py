@@ -16,11 +16,11 @@ from sordino.audit.auditing import audit
 from sordino.audit.bounds import most_shown
 from sordino.audit.folder import AuditFolder
 from sordino.cli import run
-from sordino.federation.client import ClientWork
+from sordino.federation import assignment
 from sordino.federation.data import load_dataset
 from sordino.federation.randomness import Purpose
+from sordino.privacy.guarantee import rounded_down
 from sordino.protocol import Constant, Data, FedAvg, Gaussian, Protocol
-from sordino.ui.audit import rounded_down
 from tests.support import toy_dataset
 
 FILE = """
@@ -102,10 +102,13 @@ def test_the_table_says_what_was_found_and_what_so_many_trainings_could_show(pro
 
 
 def test_a_seed_repeats_an_audit_and_none_does_not(protocol, capfd) -> None:
-    arguments = (str(protocol), "--view", "server", "--trainings", "300")
-    assert audited(capfd, *arguments)[1]["mu_lower"] == audited(capfd, *arguments)[1]["mu_lower"]
+    def scores(folder: str) -> bytes:
+        audited(capfd, str(protocol), "--view", "server", "--trainings", "300", "--out", folder)
+        return (Path(folder) / "scores" / "judging-1-00000000").read_bytes()
+
+    assert scores("a") == scores("b")
     protocol.write_text(FILE.replace("seed = 3", ""))
-    assert audited(capfd, *arguments)[1]["mu_lower"] != audited(capfd, *arguments)[1]["mu_lower"]
+    assert scores("c") != scores("d")
 
 
 def test_a_run_is_audited_as_it_went_and_keeps_the_result(protocol, capfd) -> None:
@@ -221,12 +224,12 @@ def test_noise_that_the_clients_of_train_use_twice_is_seen_with_a_canary(monkeyp
     protocol = Protocol(seed=1, clients=2, rounds=3, local=rule, noise=Gaussian(sigma=1.0), data=Data(name="x", records=10))
     options = {"trainings": 30, "canary": "mislabelled", "data": toy_dataset(), "model": "logistic", "workers": 1}
     assert not audit(protocol, "server", **options, folder=tmp_path / "whole").contradicted
-    whole = ClientWork._stream
+    whole = assignment.stream_of
 
-    def forgetful(self, key, purpose, client, round):
-        return whole(self, key, purpose, client, 0 if purpose is Purpose.UPLOAD_NOISE else round)
+    def forgetful(setup, key, purpose, *, client, round):
+        return whole(setup, key, purpose, client=client, round=0 if purpose is Purpose.UPLOAD_NOISE else round)
 
-    monkeypatch.setattr(ClientWork, "_stream", forgetful)
+    monkeypatch.setattr(assignment, "stream_of", forgetful)
     found = audit(protocol, "server", **options, folder=tmp_path / "broken")
     assert found.contradicted
     assert "correlation of rounds" in {test.name for test in found.residuals.failed}

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from sordino import Dataset
 from sordino.engines.native.kernel import Kernel, Records, StepRule
 from sordino.engines.native.program import Loss
 from sordino.engines.native.translate import translate
@@ -30,6 +31,16 @@ class Residual(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.body(x) + x
+
+
+def images(records: int, size: int, channels: int = 1, classes: int = 10) -> Dataset:
+    """Random pixels in bytes."""
+    generator = np.random.default_rng(0)
+    x = generator.integers(0, 256, (records, channels, size, size)).astype(np.uint8)
+    y = generator.integers(0, classes, records)
+    names = tuple(str(label) for label in range(classes))
+    scaling = {"scale": np.array(1 / 255, np.float32), "shift": np.array(-0.5, np.float32)}
+    return Dataset(name="noise", x_train=x, y_train=y, x_test=x[:40], y_test=y[:40], classes=names, **scaling)
 
 
 def vector_of(module: nn.Module) -> np.ndarray:

@@ -25,19 +25,10 @@ from sordino.federation.local import train_locally
 from sordino.federation.models.flat import FlatModel
 from sordino.federation.setup import Setup, prepare
 from sordino.protocol import UserError
-from tests.engines.native_nets import Residual, kink_distances, relative
+from tests.engines.native_nets import Residual, images, kink_distances, relative
 from tests.support import toy_dataset, toy_protocol, without_seconds
 
 needs_kernel = pytest.mark.skipif(not runnable(), reason="the native kernel was not built")
-
-
-def images(records: int, size: int, channels: int = 1, classes: int = 10) -> Dataset:
-    generator = np.random.default_rng(0)
-    x = generator.integers(0, 256, (records, channels, size, size)).astype(np.uint8)
-    y = generator.integers(0, classes, records)
-    names = tuple(str(label) for label in range(classes))
-    scaling = {"scale": np.array(1 / 255, np.float32), "shift": np.array(-0.5, np.float32)}
-    return Dataset(name="noise", x_train=x, y_train=y, x_test=x[:40], y_test=y[:40], classes=names, **scaling)
 
 
 def rounds(setup: Setup, engine: TorchEngine | NativeEngine, count: int) -> list[np.ndarray]:
@@ -304,6 +295,13 @@ def test_without_a_kernel_torch_runs_and_the_reason_is_said(tmp_path, monkeypatc
     with pytest.raises(UserError, match="absent"):
         train(toy_protocol(), data=toy_dataset(), model="mlp", engine="native", folder=tmp_path / "b")
     assert not (tmp_path / "b").exists()
+
+
+@needs_kernel
+def test_a_kernel_of_another_version_counts_as_absent(monkeypatch) -> None:
+    monkeypatch.setattr(library, "VERSION", library.VERSION + 1)
+    assert runnable() == []
+    assert "make native" in choose(prepare(toy_protocol(), data=toy_dataset(), model="mlp"), "auto").reason
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """The compiled kernel, step by step, against plain oracles in float64."""
 
 import copy
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -101,10 +102,21 @@ def test_per_example_gradients_stay_within_the_clip(simd: str, norm: int) -> Non
 # ---- whole trainings against a loop in torch
 
 
-def loop(module: nn.Module, x: np.ndarray, y: np.ndarray, part: np.ndarray, rule: StepRule, *, client: int, round: int, correction=0.0):
+def loop(
+    module: nn.Module,
+    x: np.ndarray,
+    y: np.ndarray,
+    part: np.ndarray,
+    rule: StepRule,
+    *,
+    client: int,
+    round: int,
+    correction=0.0,
+    centre=None,
+):
     """What the kernel promises, in float64 and one example at a time where examples are clipped."""
-    origin = vector_of(module).astype(np.float64)
-    w, first, second = origin.copy(), np.zeros_like(origin), np.zeros_like(origin)
+    w = vector_of(module).astype(np.float64)
+    centre, first, second = w if centre is None else centre, np.zeros_like(w), np.zeros_like(w)
     draws = stream(0, client, round).subsets(rule.steps, rule.batch, len(part))
     net = copy.deepcopy(module).double()
     for step, rate in enumerate(rule.rates):
@@ -117,6 +129,7 @@ def loop(module: nn.Module, x: np.ndarray, y: np.ndarray, part: np.ndarray, rule
             g = torch_gradient(net, x[rows], y[rows], Loss.CROSS_ENTROPY)
             g = g * min(1.0, rule.clip * INSIDE / np.linalg.norm(g, rule.norm))
         g = g + rule.step_noise * stream(1, client, round, step).normals(len(g)) + correction
+        g = g + rule.proximal * (w - centre) + rule.weight_decay * w
         if rule.optimiser is Optimiser.MOMENTUM:
             g = first = rule.momentum * first + g
         if rule.optimiser is Optimiser.ADAM:
@@ -124,7 +137,10 @@ def loop(module: nn.Module, x: np.ndarray, y: np.ndarray, part: np.ndarray, rule
             second = rule.second_momentum * second + (1 - rule.second_momentum) * g * g
             grown = 1 - rule.momentum ** (step + 1), 1 - rule.second_momentum ** (step + 1)
             g = (first / grown[0]) / (np.sqrt(second / grown[1]) + rule.epsilon)
-        w = w - rate * (g + rule.proximal * (w - origin) + rule.weight_decay * w)
+        if rule.optimiser is Optimiser.ADAGRAD:
+            second = second + g * g
+            g = g / (np.sqrt(second) + rule.epsilon)
+        w = w - rate * g
     return (w + rule.upload_noise * stream(2, client, round).normals(len(w))).astype(np.float32)
 
 
@@ -143,6 +159,7 @@ RULES = {
     "decay": StepRule(rates=(0.5,) * 4, batch=6, clip=1.0, weight_decay=0.1),
     "momentum": StepRule(rates=(0.5,) * 4, batch=6, clip=1.0, optimiser=Optimiser.MOMENTUM, momentum=0.8),
     "adam": StepRule(rates=(0.05,) * 4, batch=6, clip=1.0, optimiser=Optimiser.ADAM),
+    "adagrad": StepRule(rates=(0.05,) * 4, batch=6, clip=1.0, optimiser=Optimiser.ADAGRAD, epsilon=1e-3, weight_decay=0.1),
     "upload noise": StepRule(rates=(0.5,) * 2, batch=6, clip=1.0, upload_noise=0.1),
     "step noise": StepRule(rates=(0.5,) * 3, batch=6, clip=1.0, step_noise=0.2),
     "per example": StepRule(rates=(0.5,) * 3, batch=6, clip=0.2, per_example=True),
@@ -181,6 +198,46 @@ def test_control_variates_are_added_after_the_clip(simd: str) -> None:
     kernel.train(records, jobs, threads=1)
     wanted = loop(SMOOTH, x, y, part, rule, client=0, round=0, correction=correction)
     assert relative(results[0] - start, wanted - start) < 1e-5
+
+
+@each_library
+def test_steps_are_pulled_to_the_centre_of_the_job_and_the_exact_model_has_no_noise(simd: str) -> None:
+    x, y = made_up((1, 8, 8), 3, Loss.CROSS_ENTROPY, 15, seed=1)
+    rule, start, part = RULES["all"], vector_of(SMOOTH), np.arange(15)
+    centre, exact = np.random.default_rng(0).standard_normal(len(start)).astype(np.float32), np.empty(len(start))
+    kernel, packed = kernel_of(SMOOTH, (1, 8, 8), Loss.CROSS_ENTROPY, 6, simd), PackedRule(rule)
+    jobs, results = new_jobs(kernel, packed, start, [part], KEYS)
+    jobs["centre"], jobs["exact"] = centre.ctypes.data, exact.ctypes.data
+    kernel.train(Records(x, y), jobs, threads=1)
+    quiet = loop(SMOOTH, x, y, part, replace(rule, upload_noise=0.0), client=0, round=0, centre=centre)
+    noisy = loop(SMOOTH, x, y, part, rule, client=0, round=0, centre=centre)
+    assert relative(exact - start, quiet - start) < 1e-5
+    assert relative(results[0] - start, noisy - start) < 1e-5
+    assert np.any(exact != exact.astype(np.float32))
+
+
+@each_library
+@pytest.mark.parametrize("optimiser", [Optimiser.MOMENTUM, Optimiser.ADAM, Optimiser.ADAGRAD])
+def test_moments_that_are_handed_on_make_one_training_of_two(simd: str, optimiser: Optimiser) -> None:
+    x, y = made_up((1, 8, 8), 3, Loss.CROSS_ENTROPY, 24, seed=1)
+    start, rows = vector_of(SMOOTH), np.arange(24)
+    kernel, records = kernel_of(SMOOTH, (1, 8, 8), Loss.CROSS_ENTROPY, 6, simd), Records(x, y)
+
+    def trained(begin: np.ndarray, first: int, steps: int, moments: dict[str, np.ndarray]) -> np.ndarray:
+        packed = PackedRule(StepRule(rates=(0.05,) * steps, clip=1.0, optimiser=optimiser, epsilon=1e-4))
+        jobs, results = new_jobs(kernel, packed, begin, [rows], KEYS)
+        batches, counts = rows[6 * first :].copy(), np.full(steps, 6)
+        jobs["rows"], jobs["counts"], jobs["taken"] = batches.ctypes.data, counts.ctypes.data, first
+        for name, values in moments.items():
+            jobs[name] = values.ctypes.data
+        kernel.train(records, jobs, threads=1)
+        return results[0].copy()
+
+    whole, half = trained(start, 0, 4, {}), trained(start, 0, 2, {})
+    carried = {name: np.zeros(len(start), np.float32) for name in ("first", "second")}
+    assert np.array_equal(trained(start, 0, 2, carried), half)
+    assert relative(trained(half, 2, 2, carried) - start, whole - start) < 1e-5
+    assert relative(trained(half, 2, 2, {}) - start, whole - start) > 1e-2
 
 
 def test_independent_trainings_run_in_one_call_and_do_not_touch_each_other() -> None:

@@ -26,10 +26,10 @@ from sordino import (
     resume,
     train,
 )
+from sordino.engines.native.library import runnable
 from sordino.engines.torch_engine import TorchEngine
 from sordino.federation.evaluation import evaluate_clients
 from sordino.federation.folder import RunFolder, State
-from sordino.federation.many import ManyClients
 from sordino.federation.models import build_model
 from sordino.federation.participation import participants
 from sordino.federation.personal import attended
@@ -39,6 +39,7 @@ from tests.support import toy_dataset, toy_protocol, without_seconds
 
 FORK = multiprocessing.get_context("fork")
 ADAM = NoisySgd(steps=3, batch=6, clip=0.5, schedule=Constant(rate=0.05), optimizer="adam")
+ENGINES = ["torch", pytest.param("native", marks=pytest.mark.skipif(not runnable(), reason="the native kernel was not built"))]
 OWN = [Nobody(), Identity(), Interpolate(alpha=0.3), Attention(own=0.4), Identity(pull=0.5), Interpolate(alpha=0.3, pull=0.5)]
 
 
@@ -61,21 +62,23 @@ def files(folder: Path) -> dict[str, object]:
 
 @pytest.mark.parametrize("own", OWN, ids=str)
 @pytest.mark.parametrize("local", [ADAM, fedavg(batch=6)], ids=lambda rule: rule.tag)
-def test_the_result_does_not_depend_on_the_number_of_workers(tmp_path, own, local) -> None:
+@pytest.mark.parametrize("engine", ENGINES)
+def test_the_result_does_not_depend_on_the_number_of_workers(tmp_path, own, local, engine) -> None:
     for workers in (1, 3):
-        train(plan(own, local), data=toy_dataset(), model="mlp", folder=tmp_path / str(workers), workers=workers)
+        train(plan(own, local), data=toy_dataset(), model="mlp", folder=tmp_path / str(workers), workers=workers, engine=engine)
     assert files(tmp_path / "1") == files(tmp_path / "3")
 
 
 @pytest.mark.parametrize("own", OWN, ids=str)
-def test_an_interrupted_run_goes_on_as_if_it_had_never_been(tmp_path, own) -> None:
+@pytest.mark.parametrize("engine", ENGINES)
+def test_an_interrupted_run_goes_on_as_if_it_had_never_been(tmp_path, own, engine) -> None:
     def stop(metrics) -> None:
         if metrics.round == 3:
             raise KeyboardInterrupt
 
-    train(plan(own), data=toy_dataset(), model="mlp", folder=tmp_path / "whole", workers=1)
+    train(plan(own), data=toy_dataset(), model="mlp", folder=tmp_path / "whole", workers=1, engine=engine)
     with pytest.raises(KeyboardInterrupt):
-        train(plan(own), data=toy_dataset(), model="mlp", folder=tmp_path / "cut", workers=2, on_round=stop)
+        train(plan(own), data=toy_dataset(), model="mlp", folder=tmp_path / "cut", workers=2, on_round=stop, engine=engine)
     state, _ = RunFolder(tmp_path / "cut").load_checkpoint()
     assert state is not None
     assert state.round == 3
@@ -203,10 +206,6 @@ def test_whoever_would_lose_what_clients_keep_is_refused() -> None:
     setup = prepare(plan(), data=toy_dataset(), model="mlp")
     with TorchEngine(setup, workers=1) as engine, pytest.raises(UserError, match="keep something"):
         list(engine.uploads(round=0, weights=setup.initial_weights(), participants=np.arange(2)))
-    with pytest.raises(UserError, match="one by one"):
-        ManyClients(setup)
-    with pytest.raises(UserError, match="native"):
-        train(plan(local=fedavg()), data=toy_dataset(), model="mlp", engine="native")
 
 
 def test_a_checkpoint_tells_what_the_server_keeps_from_what_clients_keep(tmp_path) -> None:

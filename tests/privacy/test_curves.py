@@ -61,6 +61,13 @@ class TestEveryCurve:
             lines = np.maximum(1 - deltas - np.exp(grid) * alpha, np.exp(-grid) * (1 - deltas - alpha))
             assert curve.beta(alpha) == pytest.approx(max(0.0, lines.max()), abs=1e-5)
 
+    def test_many_betas_at_once_stay_just_below_each(self, curve: Curve) -> None:
+        alphas = np.array([0.0, 1e-4, 0.01, 0.05, 0.2, 0.5, 0.9, 1.0])
+        each = np.array([curve.beta(alpha) for alpha in alphas])
+        together = curve.betas(alphas)
+        assert (together <= each + 1e-12).all()
+        assert together == pytest.approx(each, abs=2e-3)
+
     def test_composition_commutes_and_adds(self, curve: Curve) -> None:
         for other in (CURVES["gaussian"], CURVES["renyi"], CURVES["loss"]):
             one, two = curve.compose(other), other.compose(curve)

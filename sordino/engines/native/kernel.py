@@ -16,9 +16,15 @@ from sordino.protocol import InvalidValue, UserError
 # One client's training, as src/step.h has it; pointers are numbers, and whoever fills them in keeps what they point to alive.
 JOB = np.dtype(
     [
+        ("data", np.uintp),
         ("rule", np.uintp),
         ("start", np.uintp),
+        ("centre", np.uintp),
         ("result", np.uintp),
+        ("exact", np.uintp),
+        ("first", np.uintp),
+        ("second", np.uintp),
+        ("taken", np.int64),
         ("records", np.uintp),
         ("population", np.int64),
         ("rows", np.uintp),
@@ -43,6 +49,7 @@ class Optimiser(IntEnum):
     SGD = 0
     MOMENTUM = 1
     ADAM = 2
+    ADAGRAD = 3
 
 
 class _Rule(ctypes.Structure):
@@ -80,9 +87,9 @@ class _Records(ctypes.Structure):
 class StepRule:
     """The local steps of a client, as the kernel knows them.
 
-    A step clips the gradient of its batch, or of every example of it, adds `step_noise` times normals and the client's correction,
-    and moves; the pull to the start and weight decay stand outside the clip. Once the steps are done, `upload_noise` times normals is
-    added.
+    A step clips the gradient of its batch, or of every example of it, and adds `step_noise` times normals, the client's correction, the
+    pull to the job's centre and weight decay, all outside the clip. The optimiser moves by the sum. Once the steps are done,
+    `upload_noise` times normals is added.
 
     Example:
         >>> StepRule(rates=(0.1, 0.1), batch=32, clip=1.0).steps
@@ -188,10 +195,15 @@ class Kernel:
         if not records.labelled and records.outputs != self.program.outputs:
             raise UserError(f"records have {records.outputs} targets, the model has {self.program.outputs} outputs")
 
-    def train(self, records: Records, jobs: np.ndarray, *, threads: int) -> None:
-        """Run jobs (an array of `JOB`); results go where the jobs say, and what happened into the jobs themselves."""
-        self.check(records)
-        self._must(self._library.sordino_train(self._handle, records.address, jobs.ctypes.data, len(jobs), threads))
+    def train(self, records: Records | Sequence[Records], jobs: np.ndarray, *, threads: int) -> None:
+        """Run jobs (an array of `JOB`) on the same records, or each on its own.
+
+        Results go where the jobs say, and what happened into the jobs themselves.
+        """
+        for one in {records} if isinstance(records, Records) else set(records):
+            self.check(one)
+        jobs["data"] = records.address if isinstance(records, Records) else [one.address for one in records]
+        self._must(self._library.sordino_train(self._handle, jobs.ctypes.data, len(jobs), threads))
 
     def gradient(self, records: Records, rule: StepRule, weights: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, float]:
         """The clipped gradient that a step on some records would use, before noise, and their mean loss."""

@@ -16,20 +16,22 @@ INSTRUCTION_SETS = {"avx512": 2, "avx2": 1, "portable": 0}
 CHOICE = "SORDINO_SIMD"  # environment variable: one of the names above, for measurements and tests
 FOLDER = "SORDINO_NATIVE_LIBRARIES"  # environment variable: where to look for libraries instead, such as instrumented ones
 
+VERSION = 3  # of the interface, as in src/interface.h
 ABSENT = (
     "the native engine is absent: no compiled kernel came with this installation (it needs a C++17 compiler, GCC 12 or Clang 15, when "
-    "Sordino is installed)"
+    "Sordino is installed), or an older one did, and `make native` builds it anew"
 )
 
 _pointer, _whole = ctypes.c_void_p, ctypes.c_int64
 SIGNATURES: dict[str, tuple[object, list[object]]] = {
+    "sordino_version": (_whole, []),
     "sordino_lanes": (_whole, []),
     "sordino_processor": (_whole, []),
     "sordino_plan": (_pointer, [_pointer, _whole, _pointer, _whole, _whole, _whole]),
     "sordino_release": (None, [_pointer]),
     "sordino_parameters": (_whole, [_pointer]),
     "sordino_memory": (_whole, [_pointer]),
-    "sordino_train": (_whole, [_pointer, _pointer, _pointer, _whole, _whole]),
+    "sordino_train": (_whole, [_pointer, _pointer, _whole, _whole]),
     "sordino_gradient": (_whole, [_pointer, _pointer, _pointer, _pointer, _pointer, _whole, _pointer, _pointer]),
     "sordino_outputs": (_whole, [_pointer, _pointer, _pointer, _pointer, _whole, _pointer, _whole]),
     "sordino_keystream": (None, [_pointer, _pointer, _pointer, _whole, _whole]),
@@ -44,9 +46,15 @@ def folder() -> Path:
 
 
 def library_path(name: str) -> Path | None:
-    """The library for an instruction set, if it was built."""
-    found = sorted(folder().glob(f"{name}.*so"))
+    """The library for an instruction set, if it was built for the tables that this version hands over: others would be misread."""
+    found = sorted(path for path in folder().glob(f"{name}.*so") if version_of(path) == VERSION)
     return found[0] if found else None
+
+
+@functools.cache
+def version_of(path: Path) -> int:
+    """The version of a library's interface; 0 if it does not say."""
+    return getattr(ctypes.CDLL(str(path)), "sordino_version", lambda: 0)()
 
 
 @functools.cache

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from sordino.federation.data.dataset import Dataset
@@ -33,7 +35,7 @@ def partition(dataset: Dataset, data: Data, clients: int, key: Key) -> Parts:
         (10, 80)
     """
     if isinstance(data.partition, ByColumn):
-        return _by_column(dataset, data.partition.column, clients)
+        return _as_many(_by_column(dataset, data.partition.column, clients), data)
     records = _records_each(dataset, data, clients)
     generator = key.stream(Purpose.PARTITION).numpy()
     if isinstance(data.partition, Dirichlet):
@@ -114,6 +116,14 @@ def _by_column(dataset: Dataset, column: str, clients: int) -> Parts:
     return tuple(np.flatnonzero(owners == client) for client in range(clients))
 
 
+def _as_many(parts: Parts, data: Data) -> Parts:
+    """Clients that keep all their records, which are as many as was said: prices count on that."""
+    for client, part in enumerate(parts):
+        if data.records is not None and len(part) != data.records:
+            raise InvalidValue("data.records", data.records, f"{len(part)}, as many as client {client} has, or no such key")
+    return parts
+
+
 def client_tests(dataset: Dataset, parts: Parts, key: Key, size: int = 200) -> Parts:
     """`size` test records for every client, as sorted indices, with labels as likely as in the client's training records.
 
@@ -164,3 +174,22 @@ def label_counts(dataset: Dataset, parts: Parts) -> np.ndarray:
     if dataset.classes is None:
         return np.array([[len(part)] for part in parts], dtype=np.int64)
     return np.stack([np.bincount(dataset.y_train[part], minlength=dataset.outputs) for part in parts])
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Shares:
+    """Who has what: how many training records of each label every client has; `classes` is None for a regression.
+
+    Example:
+        >>> from sordino.federation.data import load_dataset
+        >>> Shares.of(load_dataset("digits"), (np.arange(5), np.arange(5, 9))).counts.shape
+        (2, 10)
+    """
+
+    counts: np.ndarray
+    classes: tuple[str, ...] | None
+
+    @classmethod
+    def of(cls, dataset: Dataset, parts: Parts) -> Shares:
+        """The shares of a partition."""
+        return cls(counts=label_counts(dataset, parts), classes=dataset.classes)

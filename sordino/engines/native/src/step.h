@@ -11,7 +11,7 @@ namespace sordino {
 // Clipping aims this much inside the ball, so that rounding in float32 cannot leave it (as in federation/local.py).
 constexpr double INSIDE = 1.0 - 1e-6;
 
-enum Optimiser : int64_t { SGD = 0, MOMENTUM = 1, ADAM = 2 };
+enum Optimiser : int64_t { SGD = 0, MOMENTUM = 1, ADAM = 2, ADAGRAD = 3 };
 
 // The structures below are filled in by sordino/engines/native/kernel.py; every field has eight bytes.
 
@@ -39,9 +39,14 @@ struct Rule {
 
 // One client's training of one round, in one of any number of independent trainings.
 struct Job {
+  const Records* data;
   const Rule* rule;
   const float* start;
-  float* result;
+  const float* centre;     // what every step is pulled to; null: the start
+  float* result;           // the model with its noise; or null
+  double* exact;           // the model without it, not rounded; or null
+  float *first, *second;   // moments, as they were and as they become; null: zero at first, and forgotten
+  int64_t taken;           // steps that the moments have seen
   const int64_t* records;  // of the client
   int64_t population;
   const int64_t *rows, *counts;  // the batches, where they are not drawn here
@@ -113,8 +118,9 @@ class Trainer {
     work_.sums = (Floats*)sums_.data(), work_.saved = (Floats*)saved_.data();
   }
 
-  void train(Job& job, const Records& records) {
+  void train(Job& job) {
     const Rule& rule = *job.rule;
+    const Records& records = *job.data;
     const uint32_t client = (uint32_t)job.client, round = (uint32_t)job.round;
     Keystream draws({job.batch_key, {client, round, 0}}, 2 * (uint64_t)(job.lane * rule.steps * rule.batch));
     Tally tally;
@@ -164,6 +170,19 @@ class Trainer {
     if (job.rule->optimiser == SGD) return;
     moments_.ensure(2 * plan_.padded_parameters);
     std::fill(moments_.data(), moments_.data() + 2 * plan_.padded_parameters, 0.0);
+    each_moment(job, [](double& held, float& given) { held = given; });
+  }
+
+  // f(the moment here, the moment of the job) for those that the job has.
+  template <class F>
+  void each_moment(const Job& job, F f) {
+    float* const given[2] = {job.first, job.second};
+    for (int m = 0; m < 2; m++) {
+      for (const Run& run : plan_.runs) {
+        double* held = moments_.data() + m * plan_.padded_parameters + run.start;
+        for (Index i = 0; given[m] && i < run.length; i++) f(held[i], given[m][run.flat + i]);
+      }
+    }
   }
 
   // Normals come in pairs, so every training's row has an even length.
@@ -312,11 +331,12 @@ class Trainer {
         for (Index i = 0; i < count; i++) move[i] = scale != 0.0 ? scale * (double)g[i] : 0.0;
         for (Index i = 0; z && i < count; i++) move[i] += rule.step_noise * z[i];
         for (Index i = 0; job.correction && i < count; i++) move[i] += job.correction[run.flat + at + i];
-        if (rule.optimiser != SGD) through_moments(rule, step, run.start + at, count, move);
         double* w = exact_.data() + run.start + at;
-        const float* origin = job.start + run.flat + at;
-        const double pull = rate * rule.proximal, decay = rate * rule.weight_decay;
-        for (Index i = 0; i < count; i++) w[i] += pull * ((double)origin[i] - w[i]) - decay * w[i] - rate * move[i];
+        const float* centre = (job.centre ? job.centre : job.start) + run.flat + at;
+        const double pull = rule.proximal, decay = rule.weight_decay;
+        for (Index i = 0; i < count; i++) move[i] += pull * (w[i] - (double)centre[i]) + decay * w[i];
+        if (rule.optimiser != SGD) through_moments(rule, job.taken + step + 1, run.start + at, count, move);
+        for (Index i = 0; i < count; i++) w[i] -= rate * move[i];
         for (Index i = 0; i < count; i++) work_.weights[run.start + at + i] = (float)w[i];
       }
     }
@@ -334,14 +354,22 @@ class Trainer {
     }
   }
 
-  void through_moments(const Rule& rule, int64_t step, Index at, Index count, double* move) {
+  // `taken`: steps that the moments have seen, this one included.
+  void through_moments(const Rule& rule, int64_t taken, Index at, Index count, double* move) {
     double *first = moments_.data() + at, *second = first + plan_.padded_parameters;
     if (rule.optimiser == MOMENTUM) {
       for (Index i = 0; i < count; i++) move[i] = first[i] = rule.momentum * first[i] + move[i];
       return;
     }
+    if (rule.optimiser == ADAGRAD) {
+      for (Index i = 0; i < count; i++) {
+        second[i] += move[i] * move[i];
+        move[i] /= std::sqrt(second[i]) + rule.epsilon;
+      }
+      return;
+    }
     const double b1 = rule.momentum, b2 = rule.second_momentum;
-    const double grown1 = 1.0 - std::pow(b1, (double)(step + 1)), grown2 = 1.0 - std::pow(b2, (double)(step + 1));
+    const double grown1 = 1.0 - std::pow(b1, (double)taken), grown2 = 1.0 - std::pow(b2, (double)taken);
     for (Index i = 0; i < count; i++) {
       first[i] = b1 * first[i] + (1.0 - b1) * move[i];
       second[i] = b2 * second[i] + (1.0 - b2) * move[i] * move[i];
@@ -351,6 +379,12 @@ class Trainer {
 
   // The vector that leaves the client: its model with noise on every coordinate, rounded to float32 once.
   void finish(Job& job, const Tally& tally) {
+    if (job.rule->optimiser != SGD) each_moment(job, [](const double& held, float& given) { given = (float)held; });
+    for (const Run& run : plan_.runs) {
+      if (job.exact) std::memcpy(job.exact + run.flat, exact_.data() + run.start, sizeof(double) * run.length);
+    }
+    job.clipped = tally.clipped, job.clips = tally.clips, job.nonfinite = tally.nonfinite;
+    if (!job.result) return;
     Normals noise({job.upload_key, {(uint32_t)job.client, (uint32_t)job.round, 0}}, first_normal(job));
     const double sigma = job.rule->upload_noise;
     for (const Run& run : plan_.runs) {
@@ -362,7 +396,6 @@ class Trainer {
         for (Index i = 0; i < count; i++) out[i] = (float)(z ? w[i] + sigma * z[i] : w[i]);
       }
     }
-    job.clipped = tally.clipped, job.clips = tally.clips, job.nonfinite = tally.nonfinite;
   }
 
   const Plan& plan_;
