@@ -229,8 +229,12 @@ class Training:
             raise
 
     def _run_round(self, engine: Engine) -> None:
-        """One round, repeated a few times if the protocol says so and uploads are missing."""
-        for left in reversed(range(TRIES)):
+        """One round, repeated a few times if the protocol says so and uploads are missing.
+
+        Fresh noise pays for every try. Where there are budgets it is left to `resume`, which asks them what they still afford.
+        """
+        budgeted = self.setup.protocol.privacy.budget is not None or len(self._limits.caps) > 0
+        for left in reversed(range(1 if self.setup.protocol.noise.secure and budgeted else TRIES)):
             now = self.open()
             uploads = engine.uploads(round=now.round, weights=now.weights, participants=now.participants, kept=now.kept)
             try:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from sordino import Constant, FedAvg, Gaussian, Laplace, Mean, Model, Poisson, Protocol, Staircase
+from sordino import Constant, Custom, FedAvg, Gaussian, Laplace, Mean, Model, Poisson, Protocol, Staircase
 from sordino.audit.auditing import audit
 from sordino.protocol import Privacy
 
