@@ -55,6 +55,7 @@ def noisy(sampling: str, multiplier: float, *, steps: int = 10, rounds: int = 10
 
 def noisy_rows() -> list[Row]:
     """Batches of 8 of 64 records."""
+    replaced = replace(noisy("poisson", 1.0), privacy=Privacy(adjacency="replace-one"))
     return [
         ("Poisson batches, multiplier 1", noisy("poisson", 1.0), "strong", "record"),
         ("Poisson batches, multiplier 0.7, every second round", noisy("poisson", 0.7, rate=0.5), "strong", "record"),
@@ -62,9 +63,9 @@ def noisy_rows() -> list[Row]:
         ("fixed batches, multiplier 1", noisy("fixed", 1.0), "strong", "record"),
         ("fixed batches, multiplier 2", noisy("fixed", 2.0), "strong", "record"),
         ("fixed batches, multiplier 4, 40 rounds", noisy("fixed", 4.0, rounds=40), "strong", "record"),
-        ("Poisson batches, multiplier 1, replaced", replace(noisy("poisson", 1.0), privacy=Privacy(adjacency="replace-one")), "strong", "record"),
+        ("Poisson batches, multiplier 1, replaced", replaced, "strong", "record"),
         ("fixed batches, multiplier 40, all records", noisy("fixed", 40.0), "strong", "client"),
-    ]  # fmt: skip
+    ]
 
 
 def own_rows() -> list[Row]:
