@@ -78,6 +78,7 @@ class Audit:
         mu_lower, epsilon_lower: measured lower bounds; None for an estimate, which bounds nothing.
         tests: error rates that were reached, as upper limits: false positives, false negatives.
         claims: published or given promises, and what became of each.
+        given: what the adversary was given beyond the view; empty where it saw the view, which alone bounds what the view reveals.
         document: all of it, as it was found.
     """
 
@@ -92,6 +93,7 @@ class Audit:
     game: str
     tests: tuple[tuple[float, float], ...]
     claims: tuple[tuple[str, float, str], ...]
+    given: str
     document: dict[str, Any]
 
     @classmethod
@@ -115,6 +117,7 @@ class Audit:
             game=text(document, "pair", ""),
             tests=tuple((number(limits, "false_positive"), number(limits, "false_negative")) for limits in tests),
             claims=tuple((text(row, "claim"), number(row, "mu"), text(row, "verdict")) for row in listed(document.get("claims", []))),
+            given=text(document, "given", ""),
             document=document,
         )
 

@@ -51,7 +51,8 @@ def views_figure(story: Story) -> Picture:
         values = [min(FAR, found[views[place]]) for place in places]
         axes.scatter(values, places, marker=marker, color=COLOURS[colour], s=36, zorder=3, label=f"one {kind}: at most")
     names = [str(view) for view in views]
-    lower = [(audit.epsilon_lower, audit.view) for audit in story.audits if audit.epsilon_lower is not None and audit.view in names]
+    seen = [audit for audit in story.audits if audit.view in names and audit.given == ""]
+    lower = [(audit.epsilon_lower, audit.view) for audit in seen if audit.epsilon_lower is not None]
     shown = [(epsilon, names.index(view)) for epsilon, view in lower if epsilon > 0]
     if shown:
         axes.scatter(

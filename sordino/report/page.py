@@ -122,7 +122,7 @@ def clients_text(story: Story) -> str:
 
 def audit_row(audit: Any) -> tuple[str, ...]:
     """An audit as a row."""
-    name = f"{audit.view}, one {audit.unit}"
+    name = f"{audit.view}, one {audit.unit}" + (f", given {audit.given}" if audit.given else "")
     return name, at_least(audit.epsilon_lower), at_most(audit.certified), f"{audit.delta:g}", f"{audit.trainings:,}", audit.verdict
 
 

@@ -78,9 +78,13 @@ class Story:
         view, unit, _ = self.headline
         return next(guarantee for guarantee in self.guarantees[unit] if guarantee.view == view)
 
-    def audits_in(self, view: View, unit: str) -> list[Audit]:
-        """The audits of one view and unit that bound something, the one that shows most first."""
-        found = [audit for audit in self.audits if (audit.view, audit.unit) == (str(view), unit) and audit.epsilon_lower is not None]
+    def audits_in(self, view: View, unit: str, *, given_more: bool = False) -> list[Audit]:
+        """The audits of one view and unit that bound something, the one that shows most first.
+
+        Whose adversary was given more than the view tests the promise, and bounds what is learned from that much only.
+        """
+        asked = [audit for audit in self.audits if (audit.view, audit.unit) == (str(view), unit) and (audit.given != "") == given_more]
+        found = [audit for audit in asked if audit.epsilon_lower is not None]
         return sorted(found, key=lambda audit: audit.epsilon_lower if audit.epsilon_lower is not None else 0.0, reverse=True)
 
 

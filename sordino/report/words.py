@@ -125,14 +125,17 @@ def guess_tile(story: Story) -> Tile:
 def audit_tile(story: Story) -> Tile:
     """What an audit has measured in the headline's view, or that there was none."""
     view, unit, _ = story.headline
-    found = story.audits_in(view, unit)
+    found, more = (story.audits_in(view, unit, given_more=given_more) for given_more in (False, True))
     word = "Measured by audit, at least"
+    if not found and more:
+        word = "The audit contradicts the promise" if any(audit.verdict == "refuted" for audit in more) else word
+        return Tile(word=word, number=f"ε {at_least(more[0].epsilon_lower)}", note=f"by who is given {more[0].given}, as the bound allows")
     if not found:
         others = sorted({audit.view for audit in story.audits})
         elsewhere = f"; audited in the view {', '.join(others)}" if others else ""
         return Tile(word=word, number="not audited", note=f"in the view {view}{elsewhere}")
     best = found[0]
-    refuted = [audit for audit in found if audit.verdict == "refuted"]
+    refuted = [audit for audit in (*found, *more) if audit.verdict == "refuted"]
     word = word if not refuted else "The audit contradicts the promise"
     note = f"by {best.trainings:,} trainings on each side" if best.trainings > 1 else "by one training"
     return Tile(word=word, number=f"ε {at_least(best.epsilon_lower)}", note=f"{note}; the truth lies between the two")

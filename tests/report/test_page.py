@@ -239,6 +239,15 @@ class TestHonesty:
         audit.write_text(json.dumps({**json.loads(audit.read_text()), "verdict": "refuted"}))
         assert "An audit contradicts the promise." in Page(write_report(folder)).text
 
+    def test_what_was_measured_with_more_than_the_view_is_not_said_of_the_view(self, folder) -> None:
+        (audit,) = (folder / "audits").iterdir()
+        assert "by who is given" not in Page(write_report(folder)).text
+        audit.write_text(json.dumps({**json.loads(audit.read_text()), "given": "every noisy step of the attacked client"}))
+        text = Page(write_report(folder)).text
+        assert "by who is given every noisy step of the attacked client, as the bound allows" in text
+        assert "the truth lies between the two" not in text
+        assert "rounds, one record, given every noisy step of the attacked client" in text
+
     def test_an_audit_of_the_run_is_in_the_report_at_once(self, folder, tmp_path, monkeypatch, capfd) -> None:
         monkeypatch.chdir(tmp_path)
         shutil.rmtree(folder / "audits")
