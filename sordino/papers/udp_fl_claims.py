@@ -242,7 +242,7 @@ CLAIMS: tuple[Claim, ...] = (
     Claim(
         name="udp-fl/algorithm-3",
         where="udp-fl, Algorithm 3 (the Harmonizer), for the staircase",
-        statement="Noise for which the divergences of all rounds, one formula for the whole vector, stay within epsilon keeps that epsilon.",
+        statement="Noise for which the divergences of all rounds, one formula for the whole vector, stay in epsilon keeps that epsilon.",
         quantity="epsilon",
         relation="at most",
         verdict="unsound",
