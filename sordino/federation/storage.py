@@ -97,7 +97,9 @@ def locked(handle: int) -> bool:
 def pack(arrays: dict[str, np.ndarray], facts: dict[str, Any]) -> bytes:
     """Arrays and some facts as safetensors, with a digest of the arrays so that damage is noticed."""
     arrays = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
-    return bytes(save_tensors(arrays, metadata={"facts": json.dumps(facts), "sha256": arrays_digest(arrays)}))
+    # One entry: the order of several would differ from file to file, and equal content should be equal bytes.
+    note = json.dumps({"facts": facts, "sha256": arrays_digest(arrays)})
+    return bytes(save_tensors(arrays, metadata={"sordino": note}))
 
 
 def unpack(content: bytes) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
@@ -109,11 +111,11 @@ def unpack(content: bytes) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     try:
         arrays = load_tensors(content)
         header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
-        metadata = header["__metadata__"]
-        facts = json.loads(metadata["facts"])
+        note = json.loads(header["__metadata__"]["sordino"])
+        facts, digest = note["facts"], note["sha256"]
     except (SafetensorError, KeyError, ValueError, TypeError) as error:
         raise ValueError(f"not a whole file: {error}") from None
-    if metadata["sha256"] != arrays_digest(arrays):
+    if digest != arrays_digest(arrays):
         raise ValueError("its content does not match its digest")
     return arrays, facts
 

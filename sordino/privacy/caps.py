@@ -43,7 +43,7 @@ def own_guarantee(protocol: Protocol, budget: ClientBudget, rounds: Sequence[int
         >>> local = FedAvg(steps=1, batch=1, clip=1.0, schedule=Constant(rate=0.5))
         >>> protocol = Protocol(clients=2, rounds=100, local=local, noise=Gaussian(sigma=1.0))
         >>> round(own_guarantee(protocol, ClientBudget(id=0, epsilon=8.0), [0, 1]).epsilon(1e-5), 2)
-        6.58
+        6.57
     """
     from sordino.privacy.harmonizer import own_protocol
 

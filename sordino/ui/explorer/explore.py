@@ -46,8 +46,11 @@ def page() -> None:
     if st.query_params.to_dict() != setting.query:
         st.query_params.from_dict(setting.query)
     refusals(top)
-    with right:
-        show(setting, top)
+    try:
+        with right:
+            show(setting, top)
+    except SordinoError as error:  # nothing can be promised about it, or not with this noise
+        top.error(plain_markdown(str(error)))
 
 
 def refusals(top: DeltaGenerator) -> None:
@@ -64,11 +67,7 @@ def show(setting: Setting, top: DeltaGenerator) -> None:
     futures = {view: desk.ask(answers.priced, setting, view) for view in ordered}
     drawings = [desk.ask(answers.over_rounds, setting, setting.view), desk.ask(drawn_tradeoffs, setting)]
     complete = settled(list(futures.values()), PATIENCE)
-    try:
-        prices = {view: future.result() for view, future in futures.items() if future.done()}
-    except SordinoError as error:
-        top.error(plain_markdown(str(error)))
-        return
+    prices = {view: future.result() for view, future in futures.items() if future.done()}
     printed = answers.published(setting)
     headline(top, setting, prices.get(setting.view))
     st.subheader("Every adversary", anchor=False)
