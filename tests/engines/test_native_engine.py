@@ -305,7 +305,7 @@ def test_a_kernel_of_another_version_counts_as_absent(monkeypatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "words"), [({"engine": "jax"}, "auto, torch or native"), ({"engine": "native", "model": Branching}, "trace")]
+    ("options", "words"), [({"engine": "jax"}, "auto, torch, native or flower"), ({"engine": "native", "model": Branching}, "trace")]
 )
 def test_an_engine_that_cannot_be_had_is_refused_before_anything_is_written(tmp_path, options, words) -> None:
     if not runnable():
@@ -351,7 +351,7 @@ def test_models_beyond_the_cache_are_left_to_torch(monkeypatch) -> None:
     setup = prepare(toy_protocol(), data=toy_dataset(), model="mlp")
     assert "parameters" in choose(setup, "auto").reason
     assert choose(setup, "auto", device="cuda").reason == "the device is cuda"
-    assert choices.ENGINES == ("auto", "torch", "native")
+    assert choices.ENGINES == ("auto", "torch", "native", "flower")
 
 
 @needs_kernel
