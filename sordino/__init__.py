@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from sordino import audit as audit
+    from sordino.attacks.suite import attack as attack
     from sordino.audit.verdict import Finding as Finding
     from sordino.engines.many_trainings import train_many as train_many
     from sordino.engines.training import resume as resume
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from sordino.privacy.spending import realised as realised
     from sordino.protocol import Assumptions as Assumptions
     from sordino.protocol import Attention as Attention
+    from sordino.protocol import Bezier as Bezier
     from sordino.protocol import Budget as Budget
     from sordino.protocol import ByColumn as ByColumn
     from sordino.protocol import ClientBudget as ClientBudget
@@ -60,9 +62,9 @@ if TYPE_CHECKING:
 
 _HOME = {
     "sordino.protocol": (
-        "Assumptions Attention Budget ByColumn ClientBudget ClippedGlm Constant Continuous Custom Cyclic Data Decay Dirichlet Everyone "
-        "FedAvg FedProx FixedSize Gaussian Identity Iid Interpolate Laplace Mean Median ModeConnectivity Model NoisySgd Poisson Privacy "
-        "Protocol Scaffold Shards SordinoError StageWise Staircase UserError View"
+        "Assumptions Attention Bezier Budget ByColumn ClientBudget ClippedGlm Constant Continuous Custom Cyclic Data Decay Dirichlet "
+        "Everyone FedAvg FedProx FixedSize Gaussian Identity Iid Interpolate Laplace Mean Median ModeConnectivity Model NoisySgd Poisson "
+        "Privacy Protocol Scaffold Shards SordinoError StageWise Staircase UserError View"
     ),
     "sordino.privacy.calibrate": "calibrate",
     "sordino.privacy.certify": "certify",
@@ -73,6 +75,7 @@ _HOME = {
     "sordino.engines.many_trainings": "train_many",
     "sordino.engines.training": "resume train",
     "sordino.audit.verdict": "Finding",
+    "sordino.attacks.suite": "attack",
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names.split()}
 

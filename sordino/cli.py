@@ -13,11 +13,14 @@ import click
 import typer
 
 from sordino.protocol import SordinoError
+from sordino.ui.attack import attack
 from sordino.ui.audit import audit
 from sordino.ui.certify import calibrate, certify
 from sordino.ui.console import INTERRUPTED, messages
 from sordino.ui.files import check, new
+from sordino.ui.flower import app as flower
 from sordino.ui.papers import app as papers
+from sordino.ui.report import report
 from sordino.ui.serve import ui
 from sordino.ui.train import evaluate, resume, train
 
@@ -29,9 +32,10 @@ app = typer.Typer(
     rich_markup_mode="rich",
 )
 
-for command in (train, resume, certify, calibrate, audit, evaluate, new, check, ui):
+for command in (train, resume, certify, calibrate, audit, attack, evaluate, report, new, check, ui):
     app.command()(command)
 app.add_typer(papers, name="papers")
+app.add_typer(flower, name="flower")
 
 
 @app.callback(invoke_without_command=True)

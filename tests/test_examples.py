@@ -1,14 +1,17 @@
 """The protocol files that ship: valid, within their budgets, the papers' own where they say so; the small one trains."""
 
 import math
+import os
+import re
 from importlib.resources import files
 
 import pytest
 
-from sordino import Protocol, Run, certify
+from sordino import Protocol, Run, certify, realised
 from sordino.cli import run
 from sordino.federation.evaluation import evaluate_clients
 from sordino.papers.prifedsync import theorem_2_limit
+from sordino.privacy.ledger import RoundCharged
 from sordino.protocol import loads
 
 FOLDER = files("sordino") / "examples"
@@ -52,3 +55,31 @@ def test_in_the_small_one_own_models_are_better_within_the_budget(tmp_path, monk
     assert evaluate_clients(done, personal=True).mean() > evaluate_clients(done).mean() + 0.1
     assert run(["evaluate", "run", "--clients"]) == 0
     assert run(["certify", "run", "--view", "strong"]) == 0
+
+
+def test_the_wind_model_beats_the_mean_within_its_budget(tmp_path, monkeypatch) -> None:
+    if "SORDINO_DATA" not in os.environ:
+        pytest.skip("needs SORDINO_DATA")
+    monkeypatch.chdir(tmp_path)
+    assert run(["new", "mine", "--from", "wind-scaffold"]) == 0
+    assert run(["train", "mine.toml", "--out", "run", "--workers", "1"]) == 0
+    done = Run.load("run")
+    assert done.status == "finished"
+    assert certify(done.protocol, rounds=done.rounds_paid, sizes=done.sizes).epsilon(1e-5) <= 4.0
+    assert done.metrics["loss"][-1] < 0.7 * done.facts["baseline"]
+
+
+def test_clinics_leave_when_their_budgets_are_spent_and_the_model_is_worth_something(tmp_path, monkeypatch, capfd) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run(["new", "mine", "--from", "harmonizer"]) == 0
+    assert run(["train", "mine.toml", "--out", "run", "--workers", "1"]) == 0
+    done, said = Run.load("run"), capfd.readouterr().err
+    charged = [event.clients for event in done.ledger if isinstance(event, RoundCharged)]
+    taken = [sum(client in clients for clients in charged) for client in range(8)]
+    assert taken[:5] == [60] * 5
+    assert 60 > taken[5] > taken[6] > taken[7] > 0
+    assert f"Client 6 takes part in at most {taken[6]} of 60 rounds" in said
+    assert re.search(r"round 60/60  5 clients  accuracy", said)
+    assert done.metrics["accuracy"][-1] > 0.8
+    for client, guarantee in realised(done.protocol, done.ledger, "server", "record", sizes=done.sizes).items():
+        assert guarantee.epsilon(1e-5) <= done.protocol.client[client].epsilon

@@ -1,7 +1,8 @@
-"""What an adversary makes of what it sees: the likelihood ratio that its view allows, training by training.
+"""What an adversary makes of what it is given: a likelihood ratio, training by training.
 
 The adversary knows the protocol, both data sets and every draw but the noise. So it can repeat each client's steps from a model that it
-has seen, and knows what an upload would be without noise on either data set; only the noise keeps it from the answer.
+has seen, and knows what an upload would be without noise on either data set; only the noise keeps it from the answer. Draws that a bound
+counts as hidden are hidden from it: who takes part where the server alone knows it, the batches of noisy-sgd (see `noisy_steps`).
 """
 
 from __future__ import annotations
@@ -12,13 +13,15 @@ from typing import Protocol as Interface
 import numpy as np
 from torch import Tensor
 
+from sordino.audit.observation import Given, colluders_of, given_to
 from sordino.federation.aggregation import upload_weights
 from sordino.federation.many import ManyRound
 from sordino.federation.mechanisms import log_density
+from sordino.federation.personal import Kept
 from sordino.federation.setup import Setup
 from sordino.privacy.central import denominator, fixed_denominator, hidden, server_noise
-from sordino.privacy.mechanisms import deviation
-from sordino.protocol import Gaussian, Mean, View
+from sordino.privacy.mechanisms import deviation, silent, taking_part
+from sordino.protocol import Gaussian, Mean, Noise, View
 
 
 class LocalModels(Interface):
@@ -26,14 +29,15 @@ class LocalModels(Interface):
 
     like: np.ndarray  # for each client, the first one whose models are the same
 
-    def trained(self, *, client: int, round: int, weights: np.ndarray, first: int) -> Tensor:
+    def trained(self, *, client: int, round: int, weights: np.ndarray, first: int, kept: Kept) -> Tensor:
         """The client's models, one training a row; `first` is the number of the training in the first row."""
 
 
 class Adversary:
-    """Scores trainings by what one view shows of them; a high score speaks for the neighbour.
+    """Scores trainings by uploads, by global models or by the last one; a high score speaks for the neighbour.
 
-    It holds the scores so far: let it see the rounds in order, then read `scores`.
+    It holds the scores so far, and the attacked client's own models on either data set where it keeps any: let it see the rounds in
+    order, then read `scores`.
 
     Args:
         setup: the federation, with either data set.
@@ -53,9 +57,12 @@ class Adversary:
         trainings: range,
         direction: np.ndarray | None = None,
     ) -> None:
-        self._protocol, self._attacked, self._clients, self._view = setup.protocol, attacked, clients, view
+        self._protocol, self._attacked, self._clients = setup.protocol, attacked, clients
+        self._given, self._conspiring = given_to(setup.protocol, view), colluders_of(setup.protocol, view)
         self._first, self._direction = trainings.start, direction
-        self._shares = upload_weights(setup.protocol.aggregation, setup.sizes)
+        self._shares, self._noise = upload_weights(setup.protocol.aggregation, setup.sizes), setup.noises[attacked]
+        own = np.broadcast_to(setup.initial_weights(), (len(trainings), setup.initial_weights().size))
+        self._own = [own, own]
         self.scores = np.zeros(len(trainings))
 
     def see(self, seen: ManyRound) -> None:
@@ -63,49 +70,95 @@ class Adversary:
         if self._direction is not None:
             self.scores = seen.after.astype(np.float64) @ self._direction  # of the last model, once all rounds were seen
             return
-        low, high = (
-            clients.trained(client=self._attacked, round=seen.round, weights=seen.before, first=self._first).numpy().astype(np.float64)
-            for clients in self._clients
-        )
-        if self._view == View.SERVER:
-            self._see_uploads(seen, high - low, (high + low) / 2)
+        secret = self._given == Given.MODELS and hidden(self._protocol)
+        if not secret and not bool(seen.present[:, self._attacked].any()):
+            return
+        low, high = (self._trained(side, seen) for side in (0, 1))
+        if secret:
+            self._see_hidden(seen, low, high)
+        elif self._given == Given.UPLOADS:
+            self._see_uploads(seen, low, high)
         else:
             self._see_model(seen, high - low, (high + low) / 2)
 
-    def _see_uploads(self, seen: ManyRound, difference: np.ndarray, middle: np.ndarray) -> None:
-        """The attacked client's own upload; behind a shuffler nobody knows which it is, so all are weighed alike."""
-        if self._protocol.channel == "shuffler":
-            ratios = np.stack([self._ratio(upload - middle, difference) for upload in seen.uploads], axis=1)
-            self.scores += np.logaddexp.reduce(np.where(seen.present, ratios, -np.inf), axis=1, initial=-700.0)
+    def _trained(self, side: int, seen: ManyRound) -> np.ndarray:
+        """The attacked client's models if this is the data set; its own model, where it keeps one, is then that of this data set too."""
+        kept = dict(seen.kept.get(self._attacked, {}))
+        if self._protocol.keeps_models:
+            kept["model"] = self._own[side]
+        models = (
+            self._clients[side]
+            .trained(client=self._attacked, round=seen.round, weights=seen.broadcast, first=self._first, kept=kept)
+            .numpy()
+        )
+        if self._protocol.keeps_models:
+            self._own[side] = np.where(seen.present[:, [self._attacked]], models, self._own[side]).astype(np.float32)
+        return models.astype(np.float64)
+
+    def _models_of(self, client: int, seen: ManyRound) -> np.ndarray:
+        """The models of a client whose data are known."""
+        kept = seen.kept.get(client, {})
+        return self._clients[0].trained(client=client, round=seen.round, weights=seen.broadcast, first=self._first, kept=kept).numpy()
+
+    def _see_uploads(self, seen: ManyRound, low: np.ndarray, high: np.ndarray) -> None:
+        """The attacked client's own upload; behind a shuffler nobody knows which it is, and each is held against those of the others."""
+        here = seen.present[:, self._attacked]
+        if self._protocol.channel != "shuffler":
+            upload = seen.uploads[self._attacked]
+            self.scores += here * (log_law(self._noise, upload - high) - log_law(self._noise, upload - low))
             return
-        upload = seen.uploads[self._attacked]
-        self.scores += seen.present[:, self._attacked] * self._ratio(upload - middle, difference)
+        groups = self._others(seen.present)
+        usual = self._models_of(next(iter(groups)), seen) if len(groups) == 1 else (high + low) / 2
+        middle = [log_law(self._noise, upload - usual) for upload in seen.uploads]
+        for sign, models in ((1.0, high), (-1.0, low)):
+            ratios = np.stack(
+                [log_law(self._noise, upload - models) - law for upload, law in zip(seen.uploads, middle, strict=True)], axis=1
+            )
+            weighed = np.logaddexp.reduce(np.where(seen.present, ratios, -np.inf), axis=1)
+            self.scores += sign * np.where(here, weighed, 0.0)
+
+    def _see_hidden(self, seen: ManyRound, low: np.ndarray, high: np.ndarray) -> None:
+        """The global model's move, by a server that alone knows whether the attacked client took part; the others are known."""
+        protocol = self._protocol
+        rate, start = taking_part(protocol), seen.before.astype(np.float64)
+        share = self._mixing / denominator(protocol)
+        rest = seen.after - start
+        for like, group in self._others(seen.present).items():
+            models = self._models_of(like, seen)
+            rest -= share * seen.present[:, group].sum(axis=1, keepdims=True) * (models - start)
+        with np.errstate(divide="ignore"):  # a rate of 1: it is never absent
+            absent = np.log1p(-rate) + log_law(protocol.noise, rest / self._mixing)
+        for sign, models in ((1.0, high), (-1.0, low)):
+            there = math.log(rate) + log_law(protocol.noise, (rest - share * (models - start)) / self._mixing)
+            self.scores += sign * np.logaddexp(absent, there)
 
     def _see_model(self, seen: ManyRound, difference: np.ndarray, middle: np.ndarray) -> None:
         """Every global model, minus what the colluders know of it: the noise that they added themselves."""
-        protocol, attacked = self._protocol, self._attacked
-        rule = protocol.aggregation
-        if hidden(protocol):  # who took part is not seen: the model's move along the direction of the two updates is
-            self.scores += np.einsum("nd,nd->n", seen.after - seen.before.astype(np.float64), difference)
-            return
-        mixing = rule.mixing if isinstance(rule, Mean) else 1.0
+        protocol, attacked, mixing = self._protocol, self._attacked, self._mixing
         weights = seen.present * self._shares
         total = np.maximum(weights.sum(axis=1, keepdims=True), 1e-300)
         shares = weights / (denominator(protocol) if fixed_denominator(protocol) else total)
         colluders = self._colluders()
         rest = seen.after - (1 - mixing) * seen.before.astype(np.float64) - mixing * shares[:, [attacked]] * middle
         for like, group in self._others(seen.present).items():
-            models = self._clients[0].trained(client=like, round=seen.round, weights=seen.before, first=self._first).numpy()
+            models = self._models_of(like, seen)
             rest -= mixing * shares[:, group].sum(axis=1, keepdims=True) * models
             for colluder in set(group) & colluders:
                 rest -= mixing * shares[:, [colluder]] * (seen.uploads[colluder] - models)
-        honest = [c for c in range(shares.shape[1]) if c not in colluders]
         if fixed_denominator(protocol):
             rest -= mixing * (1 - shares.sum(axis=1, keepdims=True)) * seen.before
-        clients = 0.0 if protocol.noise.where == "server" else deviation(protocol.noise) ** 2
-        server = server_noise(protocol) if isinstance(protocol.noise, Gaussian) else deviation(protocol.noise) - math.sqrt(clients)
-        variance = mixing**2 * (np.square(shares[:, honest]).sum(axis=1) * clients + server**2)
-        self.scores += self._ratio(rest, mixing * shares[:, [attacked]] * difference, variance)
+        apart = mixing * shares[:, [attacked]] * difference
+        if protocol.noise.where == "server":
+            self.scores += log_law(protocol.noise, (rest - apart / 2) / mixing) - log_law(protocol.noise, (rest + apart / 2) / mixing)
+            return
+        honest = [c for c in range(shares.shape[1]) if c not in colluders]
+        clients = deviation(protocol.noise) ** 2
+        variance = mixing**2 * (np.square(shares[:, honest]).sum(axis=1) * clients + server_noise(protocol) ** 2)
+        self.scores += np.einsum("nd,nd->n", rest, apart) / np.where(variance > 0, variance, 1.0)
+
+    @property
+    def _mixing(self) -> float:
+        return self._protocol.aggregation.mixing if isinstance(self._protocol.aggregation, Mean) else 1.0
 
     def _others(self, present: np.ndarray) -> dict[int, list[int]]:
         """The clients that took part somewhere and are not attacked, in groups of equal models."""
@@ -118,27 +171,16 @@ class Adversary:
     def _colluders(self) -> set[int]:
         """The attacked client's worst enemies: those with the largest shares."""
         others = [c for c in np.argsort(-self._shares, kind="stable").tolist() if c != self._attacked]
-        return set(others[: self._view.colluders])
-
-    def _ratio(self, rest: np.ndarray, difference: np.ndarray, variance: np.ndarray | float | None = None) -> np.ndarray:
-        """The logarithm of the likelihood ratio of two laws whose middles lie `difference` apart around 0.
-
-        Of one upload's noise, or of normal noise with this variance.
-        """
-        noise = self._protocol.noise
-        if not isinstance(noise, Gaussian) and variance is None:
-            return (log_density(noise, rest - difference / 2) - log_density(noise, rest + difference / 2)).sum(axis=1)
-        variance = deviation(noise) ** 2 if variance is None else variance
-        ratio = np.einsum("nd,nd->n", rest, difference)
-        return np.asarray(ratio / np.where(np.asarray(variance) > 0, variance, 1.0))
+        return set(others[: self._conspiring])
 
 
-def residuals(clients: LocalModels, seen: ManyRound, count: int, first: int) -> np.ndarray:
-    """What is left of the uploads of the first trainings when the known models are taken away: (trainings, clients, parameters)."""
-    models = {
-        int(kind): clients.trained(client=int(kind), round=seen.round, weights=seen.before[:count], first=first).numpy()
-        for kind in np.unique(clients.like)
-    }
-    left = np.stack([seen.uploads[c, :count] - models[int(like)] for c, like in enumerate(clients.like)], axis=1)
-    left[~seen.present[:count]] = np.nan
-    return left
+def log_law(noise: Noise, values: np.ndarray) -> np.ndarray:
+    """The logarithm of the density of a vector's noise, one vector a row, up to a constant; without noise that of a narrow bell.
+
+    Example:
+        >>> log_law(Gaussian(sigma=2.0), np.array([[2.0, 2.0], [0.0, 4.0]])).tolist()
+        [-1.0, -2.0]
+    """
+    if isinstance(noise, Gaussian) or silent(noise):
+        return -np.square(values).sum(axis=-1) / (2 * deviation(noise) ** 2 if not silent(noise) else 1.0)
+    return np.asarray(log_density(noise, values).sum(axis=-1))

@@ -8,15 +8,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from sordino.audit.bounds import expected_bound, gaussian_like, trainings_needed
 from sordino.audit.canary import refuse_unknown
 from sordino.audit.folder import AuditFolder
 from sordino.audit.game import Game, WorstCaseGame, play_all
-from sordino.audit.laws import law_of
+from sordino.audit.noisy_steps import COMPANY
+from sordino.audit.observation import more_than_seen
 from sordino.audit.real_game import CanaryGame
-from sordino.audit.residuals import FEWEST, ResidualReport, residual_tests
+from sordino.audit.replay import noise_report
 from sordino.audit.verdict import Claim, Finding, judged
 from sordino.engines.torch_engine import worker_count
 from sordino.federation.folder import as_json, claimed_path, now
@@ -28,14 +27,12 @@ from sordino.privacy.caps import all_caps
 from sordino.privacy.certify import certify
 from sordino.privacy.checks import proper_delta
 from sordino.privacy.guarantee import Guarantee, rounded_up
-from sordino.privacy.harmonizer import harmonized
-from sordino.privacy.mechanisms import silent
 from sordino.privacy.spending import BudgetExceeded, afforded
-from sordino.protocol import InvalidValue, NoisySgd, Protocol, UserError, View, dumps
+from sordino.protocol import ClippedGlm, InvalidValue, NoisySgd, Protocol, UserError, View, dumps
 
 TRAININGS, FEWER = 5000, 500  # on each side, by default: of the worst case, and of real models or of large federations
 MOST = 10_000_000  # far more than tell anything new
-EFFORT = 500_000_000  # uploads that an audit makes without being asked for more
+EFFORT = 500_000_000  # numbers that an audit draws without being asked for more
 Progress = Callable[[int, int], None]  # trainings done, of how many
 
 
@@ -139,14 +136,23 @@ def audit(
     path = made_folder(folder, subject)
     with held(path):
         place = AuditFolder.create(path, subject.protocol, facts)
-        return carry_on(place, game_of(subject, facts, data, model), subject, workers, on_start, on_progress)
+        return carry_on(place, game_of(subject, facts, data, model), subject, certified, workers, on_start, on_progress)
 
 
 def default_trainings(subject: Subject, canary: str | None) -> int:
     """How many trainings on each side are run unless it is said."""
     if canary is not None:
         return FEWER
-    return max(FEWER, min(TRAININGS, EFFORT // (4 * subject.protocol.clients * len(set(subject.rounds)))))
+    return max(FEWER, min(TRAININGS, EFFORT // (4 * round_effort(subject.protocol) * len(set(subject.rounds)))))
+
+
+def round_effort(protocol: Protocol) -> int:
+    """Numbers that a round draws, more or less: noisy vectors, and the records of the attacked client's batches where they are drawn."""
+    rule, records = protocol.local, protocol_sizes(protocol)
+    noisy = isinstance(rule, NoisySgd)
+    drawn = rule.batch is not None and records is not None and rule.batch < records[0] and not isinstance(rule, ClippedGlm)
+    each = records[0] if records is not None and noisy and getattr(rule, "sampling", "") == "poisson" else rule.batch or 0
+    return (COMPANY * rule.steps if noisy else protocol.clients) + (rule.steps * each if drawn else 0)
 
 
 def with_data(subject: Subject, canary: str, data: DataSource | None, model: ModelSource | None) -> Subject:
@@ -188,7 +194,8 @@ def resume_audit(
             raise UserError(
                 f"{place.path} was started with another protocol, data, canary or generator: its scores cannot be continued. Start anew."
             )
-        return carry_on(place, game_of(subject, facts, data, model), subject, workers, on_start, on_progress)
+        certified = promised(subject, facts["view"], facts["unit"], facts["delta"])
+        return carry_on(place, game_of(subject, facts, data, model), subject, certified, workers, on_start, on_progress)
 
 
 def recorded(place: AuditFolder) -> Subject:
@@ -206,13 +213,13 @@ def carry_on(
     place: AuditFolder,
     game: Game,
     subject: Subject,
+    certified: Guarantee,
     workers: int | None,
     on_start: Callable[[Game, Guarantee, Path], None],
     on_progress: Progress,
 ) -> Finding:
     """Play what is left of a game and judge it."""
     facts = place.facts()
-    certified = promised(subject, facts["view"], facts["unit"], facts["delta"])
     game.prepare()
     chunks = game.chunks()
     on_start(game, certified, place.path)
@@ -224,10 +231,11 @@ def carry_on(
         place.keep(played)
         done += len(played.chunk.trainings)
         on_progress(done, total)
-    scores, noise = place.scores(chunks)
+    scores, noise, strays = place.scores(chunks)
     claims = tuple(Claim(**claim) for claim in facts["claims"])
-    report = noise_report(subject.protocol, noise) if noise is not None else None
-    finding = judged(scores, certified, claims, facts["delta"], game.description, report)
+    report = noise_report(subject.protocol, game.noises, noise, strays)
+    given = more_than_seen(subject.protocol, certified.view)
+    finding = judged(scores, certified, claims, facts["delta"], game.description, report, given)
     finish(place, finding, subject.run)
     return finding
 
@@ -270,19 +278,7 @@ def protocol_sizes(protocol: Protocol) -> tuple[int, ...] | None:
 def promised(subject: Subject, view: str | View, unit: str, delta: float) -> Guarantee:
     """The certified bound that the audit is held against."""
     proper_delta(delta)
-    refuse_unplayable(subject.protocol, View.parse(view))
     return certify(subject.protocol, view, unit, delta=delta, rounds=subject.rounds, sizes=subject.sizes)
-
-
-def refuse_unplayable(protocol: Protocol, view: View) -> None:
-    """Rules and views that no game is made for: an audit that cannot see what it should would find too little and say that all is well."""
-    if isinstance(protocol.local, NoisySgd) or protocol.keeps_models:
-        raise UserError(
-            "noisy-sgd, and clients that keep something between rounds, cannot be audited: games train from round to round anew."
-        )
-    if view in (View.WEAK, View.STRONG):
-        same = 1 if view == View.WEAK else protocol.clients - 1
-        raise UserError(f"view {view}: where clients keep nothing it is coalition:{same}. Audit that.")
 
 
 def refuse_too_few(trainings: int, certified: Guarantee) -> None:
@@ -303,15 +299,6 @@ def refuse_nothing(certified: Guarantee) -> None:
     """Where nothing is released there is nothing to attack."""
     if certified.mu == 0:
         raise UserError(f"view {certified.view}: nothing is released that depends on the data, so there is nothing to audit.")
-
-
-def noise_report(protocol: Protocol, noise: np.ndarray) -> ResidualReport | None:
-    """The residual test of the noise that the first trainings drew; None without noise or with too little of it."""
-    taken = ~np.isnan(noise).all(axis=-1)
-    if silent(protocol.noise) or protocol.noise.where == "server" or harmonized(protocol) or int(taken.sum()) * noise.shape[-1] < FEWEST:
-        return None
-    law = law_of(protocol.noise)
-    return residual_tests(noise, law=law, taken=taken) if law is not None else None
 
 
 def made_folder(folder: str | Path | None, subject: Subject) -> Path:

@@ -11,7 +11,7 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import betaincinv, ndtri
+from scipy.special import betaincinv, expit, ndtri
 from scipy.stats import norm
 
 from sordino.privacy.curves import Curve
@@ -183,6 +183,9 @@ def trainings_needed(mu: float, share: float = 0.0, confidence: float = CONFIDEN
 def gaussian_like(curve: Curve) -> float:
     """The Gaussian parameter that reveals as much to the best balanced test as a curve of any kind.
 
+    A test that errs with probability a on either side has a >= (1 - delta) / (1 + e^epsilon) for every epsilon, and the best one attains
+    the largest of these; as a function of e^epsilon there is one peak.
+
     Example:
         >>> from sordino.privacy.curves import GaussianCurve
         >>> round(gaussian_like(GaussianCurve(mu=2.0)), 6)
@@ -190,8 +193,10 @@ def gaussian_like(curve: Curve) -> float:
     """
     if curve.mu is not None:
         return curve.mu
-    low, high = 0.0, 0.5
-    for _ in range(40):
-        middle = (low + high) / 2
-        low, high = (middle, high) if curve.beta(middle) > middle else (low, middle)
-    return float(-2 * ndtri(max(low, 1e-300)))
+    low, high, least = 0.0, 300.0, 0.0
+    for _ in range(6):
+        epsilons = np.linspace(low, high, 33)
+        errors = (1 - curve.deltas(epsilons)) * expit(-epsilons)
+        best, least = int(np.argmax(errors)), max(least, float(errors.max()))
+        low, high = epsilons[max(best - 1, 0)], epsilons[min(best + 1, 32)]
+    return float(-2 * ndtri(max(least, 1e-300)))

@@ -71,9 +71,8 @@ class AuditFolder:
 
     def keep(self, played: Played) -> None:
         """Write the scores of a chunk."""
-        arrays = {"scores": played.scores}
-        if played.residuals is not None:
-            arrays["residuals"] = played.residuals
+        seen = {"scores": played.scores, "residuals": played.residuals, "strays": played.strays}
+        arrays = {name: array for name, array in seen.items() if array is not None}
         target = self.path / "scores" / played.chunk.name
         with writing(target):
             target.parent.mkdir(exist_ok=True)
@@ -90,20 +89,20 @@ class AuditFolder:
             return None
         return arrays if len(arrays.get("scores", ())) == len(chunk.trainings) else None
 
-    def scores(self, chunks: Sequence[Chunk]) -> tuple[Scores, np.ndarray | None]:
-        """All scores by half and side, and the noise that was kept."""
+    def scores(self, chunks: Sequence[Chunk]) -> tuple[Scores, np.ndarray | None, np.ndarray | None]:
+        """All scores by half and side, the noise that was kept, and what strayed from it."""
         sides: dict[tuple[int, int], list[np.ndarray]] = {(half, side): [] for half in (0, 1) for side in (0, 1)}
-        noise = []
+        noise, strays = [], []
         for chunk in chunks:
             arrays = self._read(chunk)
             if arrays is None:
                 raise UserError(f"{self.path / 'scores' / chunk.name} is missing or damaged. Go on with `sordino resume {self.path}`.")
             sides[chunk.half, chunk.side].append(arrays["scores"])
-            if "residuals" in arrays:
-                noise.append(arrays["residuals"])
+            noise += [arrays["residuals"]] if "residuals" in arrays else []
+            strays += [arrays["strays"]] if "strays" in arrays else []
         joined = {place: np.concatenate(parts) for place, parts in sides.items()}
         scores = Scores(choosing=(joined[0, 0], joined[0, 1]), judging=(joined[1, 0], joined[1, 1]))
-        return scores, np.concatenate(noise) if noise else None
+        return scores, np.concatenate(noise) if noise else None, np.max(strays, axis=0) if strays else None
 
     def close(self, result: dict[str, Any]) -> None:
         """Write the finding; the folder is then over."""

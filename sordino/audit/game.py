@@ -15,14 +15,16 @@ from typing import Protocol as Interface
 import numpy as np
 import torch
 
-from sordino.audit.adversary import Adversary, residuals
-from sordino.audit.noise_sample import ROUNDING
-from sordino.audit.worst_case import Pair, without_noise, worst_pair
+from sordino.audit.adversary import Adversary
+from sordino.audit.noisy_steps import StepAdversary, StepPair, noisy_pair
+from sordino.audit.observation import Given, given_to
+from sordino.audit.replay import Replay, shows_noise
+from sordino.audit.worst_case import Pair, held_sizes, without_noise, worst_pair
 from sordino.engines.torch_engine import single_threaded
-from sordino.federation.many import ManyClients, rounds_of_many
+from sordino.federation.many import ManyRound, rounds_of_many
+from sordino.federation.many_clients import ManyClients
 from sordino.federation.randomness import LANES, Key
-from sordino.privacy.mechanisms import deviation
-from sordino.protocol import Protocol, View
+from sordino.protocol import Noise, NoisySgd, Protocol, View
 
 CHUNK = 2048  # trainings that run side by side; divides LANES
 REHEARSED = 256  # silent trainings that say where the last model ends
@@ -46,11 +48,12 @@ class Chunk:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Played:
-    """The scores of a chunk; the first chunks also keep what noise they saw: (trainings, rounds, clients, parameters)."""
+    """The scores of a chunk; the first chunks also keep what noise they saw, and what strayed from it (see `replay`)."""
 
     chunk: Chunk
     scores: np.ndarray
     residuals: np.ndarray | None = None
+    strays: np.ndarray | None = None
 
 
 class Game(Interface):
@@ -59,6 +62,10 @@ class Game(Interface):
     @property
     def description(self) -> str:
         """The two data sets, in words."""
+
+    @property
+    def noises(self) -> tuple[Noise, ...]:
+        """The noise of every client that is trained."""
 
     def chunks(self) -> list[Chunk]:
         """All its trainings."""
@@ -113,12 +120,19 @@ class WorstCaseGame:
     def pair(self) -> Pair:
         """The two neighbouring data sets."""
         key = Key.from_seed(self.seed)
+        if isinstance(self.protocol.local, NoisySgd):
+            return noisy_pair(self.protocol, self.unit, held_sizes(self.protocol, self.sizes), key, self.caps)
         return worst_pair(self.protocol, self.view, self.unit, key=key, rounds=self.rounds, sizes=self.sizes, caps=self.caps)
 
     @property
     def description(self) -> str:
         """The two data sets, in words."""
         return self.pair.description
+
+    @property
+    def noises(self) -> tuple[Noise, ...]:
+        """The noise of every client that is trained."""
+        return self.pair.zero.noises
 
     def chunks(self) -> list[Chunk]:
         """All trainings, many side by side."""
@@ -127,11 +141,11 @@ class WorstCaseGame:
     @cached_property
     def direction(self) -> np.ndarray | None:
         """Along which the last model is read: from where it ends on the data set to where it ends on the neighbour, without noise."""
-        if self.view != View.FINAL:
+        if given_to(self.protocol, self.view) != Given.LAST:
             return None
         ends = []
         for setup in (self.pair.zero, self.pair.one):
-            last = deque(rounds_of_many(without_noise(setup), range(REHEARSED), rounds=self.rounds, caps=self.caps), maxlen=1)
+            last = deque(rounds_of_many(without_noise(setup), range(REHEARSED), rounds=self.rounds, caps=self.pair.caps), maxlen=1)
             ends.append(last[0].after.astype(np.float64).mean(axis=0))
         moved = ends[1] - ends[0]
         return unit_vector(moved if np.any(moved != 0) else self._pull())
@@ -149,27 +163,43 @@ class WorstCaseGame:
 
     def play(self, chunk: Chunk) -> Played:
         """Run the trainings of a chunk and score them."""
-        setup = self.pair.side(chunk.side)
-        both = ManyClients(self.pair.zero), ManyClients(self.pair.one)
-        adversary = Adversary(setup, self.pair.attacked, both, self.view, chunk.trainings, self.direction)
-        keep = self._kept(setup.initial_weights().size) if chunk.half == 0 and chunk.start == 0 else 0
-        clients, noise, fine = ManyClients(setup), [], True
-        for seen in rounds_of_many(setup, chunk.trainings, rounds=self.rounds, caps=self.caps):
+        setup, adversary = self.pair.side(chunk.side), self._adversary(chunk)
+        looked_at = chunk.half == 0 and chunk.start == 0
+        keep = min(len(chunk.trainings), self._kept(setup.initial_weights().size)) if looked_at else 0
+        replay, noise, fine = Replay(setup, ManyClients(setup), chunk.trainings.start, keep), [], True
+        for seen in rounds_of_many(setup, chunk.trainings, rounds=self.rounds, caps=self.pair.caps):
             adversary.see(seen)
             if keep > 0:
-                noise.append(residuals(clients, seen, keep, chunk.trainings.start))
-                fine = fine and shows_noise(seen.uploads[:, :keep], self.protocol)
-        return Played(chunk=chunk, scores=adversary.scores, residuals=np.stack(noise, axis=1) if keep > 0 and fine else None)
+                noise.append(replay.see(seen))
+                fine = fine and shows_noise(seen, setup, keep)
+        return Played(
+            chunk=chunk,
+            scores=adversary.scores,
+            residuals=np.concatenate(noise, axis=1) if keep > 0 and fine else None,
+            strays=np.stack(replay.strays) if keep > 0 else None,
+        )
+
+    def _adversary(self, chunk: Chunk) -> Scorer:
+        if isinstance(self.pair, StepPair):
+            return StepAdversary(self.pair, chunk.trainings)
+        both = ManyClients(self.pair.zero), ManyClients(self.pair.one)
+        view = View.SERVER if given_to(self.protocol, self.view) == Given.UPLOADS else self.view
+        return Adversary(self.pair.side(chunk.side), self.pair.attacked, both, view, chunk.trainings, self.direction)
 
     def _kept(self, parameters: int) -> int:
         """Of how many trainings the noise is kept."""
-        return max(2, min(self.trainings, CHUNK, RESIDUALS // (self.rounds * self.protocol.clients * parameters)))
+        steps = self.protocol.local.steps if isinstance(self.protocol.local, NoisySgd) else 1
+        values = self.rounds * steps * self.pair.zero.protocol.clients * parameters
+        return max(2, min(self.trainings, CHUNK, RESIDUALS // values))
 
 
-def shows_noise(uploads: np.ndarray, protocol: Protocol) -> bool:
-    """Whether float32 is fine enough at the size of these uploads for the law of their noise to be seen, and nothing diverged."""
-    largest = float(np.abs(uploads).max(initial=0.0))
-    return bool(np.isfinite(largest)) and float(np.spacing(np.float32(largest))) < ROUNDING * deviation(protocol.noise)
+class Scorer(Interface):
+    """An adversary that sees rounds and holds scores."""
+
+    scores: np.ndarray
+
+    def see(self, seen: ManyRound) -> None:
+        """Take in one round."""
 
 
 def unit_vector(vector: np.ndarray) -> np.ndarray:

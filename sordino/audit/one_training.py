@@ -16,19 +16,23 @@ from torch import Tensor
 from sordino.audit.bounds import CONFIDENCE, REFUTING
 from sordino.audit.canary import make_canary
 from sordino.audit.canary_clients import CanaryEstimate, cosines, estimate_all_rounds, estimate_final, largest_cosines
-from sordino.audit.one_by_one import Seen, rounds_seen
+from sordino.audit.one_by_one import Seen, in_turn, rounds_seen
 from sordino.audit.one_run import Tally, default_split, epsilon_bound, mu_bound, refutes, tally
 from sordino.audit.verdict import Finding, Judgement
+from sordino.engines.choice import choose
+from sordino.federation.assignment import Upload
 from sordino.federation.client import ClientWork
 from sordino.federation.local import noisy_upload
+from sordino.federation.many import UNCOUNTED
 from sordino.federation.models.flat import FlatModel
 from sordino.federation.models.losses import module_loss
+from sordino.federation.personal import Kept
 from sordino.federation.randomness import Purpose
 from sordino.federation.setup import Setup
 from sordino.privacy import sensitivity
 from sordino.privacy.guarantee import Guarantee
 from sordino.privacy.harmonizer import harmonized
-from sordino.protocol import FedAvg, FedProx, UserError, View
+from sordino.protocol import Bezier, FedAvg, FedProx, UserError, View
 
 OnRound = Callable[[int, int], None]  # rounds done, of how many
 
@@ -69,7 +73,9 @@ def sown(setup: Setup, canaries: int, kind: str, generator: np.random.Generator)
 
 
 def refuse_unscored(setup: Setup) -> None:
-    """One training is scored by who sent which upload."""
+    """One training is scored by who sent which upload, and its records are exchanged."""
+    if setup.protocol.adjacency != "replace-one":
+        raise UserError('privacy.adjacency = "add-or-remove": one training exchanges records or clients. Audit it with "replace-one".')
     if setup.protocol.channel != "direct" or setup.protocol.noise.where != "client" or harmonized(setup.protocol):
         raise UserError("one training is scored by who sent which upload with noise: no shuffler, and one noise for all, at the client.")
 
@@ -96,14 +102,11 @@ def audit_with_records(
     """
     refuse_unscored(setup)
     slots = sown(setup, canaries, kind, np.random.default_rng(seed))
-    work, scorer = ClientWork(slots.setup), SlotScores(slots, certified.view)
-
-    def upload(client: int, t: int, weights: np.ndarray) -> np.ndarray:
-        return work.upload(client=client, round=t, weights=weights).vector
-
-    for seen in rounds_seen(slots.setup, upload, rounds, caps or {}):
-        scorer.see(seen)
-        on_round(seen.round + 1, rounds)
+    scorer = SlotScores(slots, certified.view)
+    with choose(slots.setup, "auto").start(slots.setup, workers=None, device="cpu") as engine:
+        for seen in rounds_seen(slots.setup, engine.uploads, rounds, caps or {}):
+            scorer.see(seen)
+            on_round(seen.round + 1, rounds)
     high, low = default_split(canaries)
     result = tally(np.nan_to_num(scorer.scores), slots.coins, high=high, low=low)
     best = Tally(canaries=canaries, guesses=result.guesses, correct=result.guesses)
@@ -187,8 +190,10 @@ def estimate_with_clients(
     rule = setup.protocol.local
     if view not in (View.FINAL, View.ROUNDS):
         raise UserError(f"view {view}: canary clients are looked for in global models. Use rounds or final.")
-    if not isinstance(rule, FedAvg):
-        raise UserError(f"local.rule = {rule.tag!r}: canary clients send a clipped direction, which fedavg and fedprox have.")
+    if not isinstance(rule, FedAvg) or isinstance(rule, Bezier) or setup.protocol.keeps_models:
+        raise UserError(
+            f"local.rule = {rule.tag!r}: canary clients send a clipped direction from the global model, as fedavg and fedprox do."
+        )
     if not 2 <= canaries <= setup.protocol.clients:
         raise UserError(f"--canaries {canaries}: expected at least 2 and at most federation.clients = {setup.protocol.clients}.")
     start = setup.initial_weights()
@@ -197,14 +202,15 @@ def estimate_with_clients(
     used, unused = directions[:canaries], directions[canaries:]
     work, moves = ClientWork(setup), []
 
-    def upload(client: int, t: int, weights: np.ndarray) -> np.ndarray:
+    def upload(*, client: int, round: int, weights: np.ndarray, kept: Kept | None = None) -> Upload:
         if client >= canaries:
-            return work.upload(client=client, round=t, weights=weights).vector
-        model = torch.from_numpy(weights + direction_length(rule, t) * used[client])
-        stream = setup.noise_key.stream(Purpose.UPLOAD_NOISE, training=setup.training, client=client, round=t)
-        return noisy_upload(model, setup.protocol.noise, stream)
+            return work.upload(client=client, round=round, weights=weights, kept=kept)
+        world = weights if weights.ndim == 1 else weights[0]
+        model = torch.from_numpy(world + direction_length(rule, round) * used[client])
+        stream = setup.noise_key.stream(Purpose.UPLOAD_NOISE, training=setup.training, client=client, round=round)
+        return Upload(client=client, vector=noisy_upload(model, setup.protocol.noise, stream), steps=UNCOUNTED)
 
-    for seen in rounds_seen(setup, upload, rounds, caps or {}):
+    for seen in rounds_seen(setup, in_turn(upload), rounds, caps or {}):
         moves.append((seen.after - (seen.before if view == View.ROUNDS else start)).astype(np.float64))
         moves = moves if view == View.ROUNDS else moves[-1:]
         on_round(seen.round + 1, rounds)

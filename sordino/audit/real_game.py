@@ -10,17 +10,26 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sordino.audit.adversary import Adversary, residuals
+from sordino.audit.adversary import Adversary
 from sordino.audit.canary import make_canary
-from sordino.audit.game import RESIDUALS, Chunk, Played, chunks_of, shows_noise, unit_vector
-from sordino.audit.one_by_one import rounds_seen
-from sordino.audit.worst_case import Pair, most_exposed, without_noise
+from sordino.audit.game import RESIDUALS, Chunk, Played, Scorer, chunks_of, unit_vector
+from sordino.audit.observation import Given, given_to
+from sordino.audit.one_by_one import in_turn, rounds_seen
+from sordino.audit.real_steps import CanarySteps
+from sordino.audit.replay import Replay, shows_noise
+from sordino.audit.worst_case import Pair, most_exposed, removes, without_noise
+from sordino.engines.native.kernel import Kernel
+from sordino.engines.native.translate import Refused
+from sordino.engines.native_engine import NativeEngine, kernel_for
 from sordino.federation.client import ClientWork
 from sordino.federation.local import upload_type
 from sordino.federation.many import ManyRound
+from sordino.federation.many_clients import Worked
+from sordino.federation.noisy_sgd import Substitute
+from sordino.federation.personal import Kept
 from sordino.federation.randomness import Key
 from sordino.federation.setup import DataSource, ModelSource, Setup, prepare
-from sordino.protocol import NoisySgd, Protocol, Scaffold, UserError, View
+from sordino.protocol import Noise, NoisySgd, Protocol, View
 
 TOGETHER = 8  # trainings of a chunk
 
@@ -64,11 +73,14 @@ class CanaryGame:
         x[rows], y[rows] = make_canary(self.canary, setup, int(rows[0]), np.random.default_rng(self.seed))
         spread = f"all records of client {attacked}" if self.unit == "client" else f"a record of client {attacked}"
         model = self.protocol.model.name if self.protocol.model is not None else type(setup.module).__name__
+        absent = removes(setup.protocol, self.unit)
+        how = f"absent, or a canary ({self.canary}) in the place" if absent else f"replaced by a canary ({self.canary})"
         return Pair(
-            zero=setup,
+            zero=without_records(setup, rows) if absent else setup,
             one=replace(setup, train=replace(setup.train, x=x, y=y)),
             attacked=attacked,
-            description=f"{model} with {spread} replaced by a canary ({self.canary})",
+            description=f"{model} with {spread} {how}",
+            caps=self.caps,
         )
 
     @property
@@ -76,14 +88,27 @@ class CanaryGame:
         """The two data sets, in words."""
         return self.pair.description
 
+    @property
+    def noises(self) -> tuple[Noise, ...]:
+        """The noise of every client that is trained."""
+        return self.pair.zero.noises
+
+    @cached_property
+    def kernel(self) -> Kernel | None:
+        """The native kernel, where it can do the local work. The steps of noisy-sgd are looked at one by one, which torch alone allows."""
+        try:
+            return None if isinstance(self.protocol.local, NoisySgd) else kernel_for(self.pair.zero)
+        except Refused:
+            return None
+
     @cached_property
     def direction(self) -> np.ndarray | None:
         """From the last model without the canary to the one with it, both without noise."""
-        if self.view != View.FINAL:
+        if given_to(self.protocol, self.view) != Given.LAST:
             return None
         ends = []
         for setup in (self.pair.zero, self.pair.one):
-            for seen in rounds_of_one(without_noise(setup), 0, self.rounds, self.caps):
+            for seen in rounds_of_one(without_noise(setup), 0, self.rounds, self.caps, self.kernel):
                 last = seen.after[0].astype(np.float64)
             ends.append(last)
         return unit_vector(ends[1] - ends[0])
@@ -93,59 +118,100 @@ class CanaryGame:
         return chunks_of(self.trainings, TOGETHER)
 
     def prepare(self) -> None:
-        """Load data and model, make the canary."""
-        _ = self.pair, self.direction
+        """Load data and model, make the canary, translate the model."""
+        _ = self.pair, self.kernel, self.direction
 
     def play(self, chunk: Chunk) -> Played:
         """Run the trainings of a chunk and score them."""
-        setup, scores, noise, fine = self.pair.side(chunk.side), [], [], True
-        both = Silent(self.pair.zero), Silent(self.pair.one)
+        setup, scores, noise, strays, fine = self.pair.side(chunk.side), [], [], [], True
+        both = Silent(self.pair.zero, self.kernel), Silent(self.pair.one, self.kernel)
         looked_at = chunk.half == 0 and chunk.start == 0
         for training in chunk.trainings:
-            adversary = Adversary(setup, self.pair.attacked, both, self.view, range(training, training + 1), self.direction)
-            for seen in rounds_of_one(setup, training, self.rounds, self.caps):
+            adversary = self._adversary(setup, both, training)
+            replay, left = Replay(setup, both[chunk.side], training, 1), []
+            for seen in rounds_of_one(setup, training, self.rounds, self.caps, self.kernel):
                 adversary.see(seen)
                 if looked_at:
-                    fine = fine and shows_noise(seen.uploads, self.protocol)
-                    noise.append(residuals(both[chunk.side], seen, 1, training)[0, :, self._coordinates(seen.after.size)])
+                    fine = fine and shows_noise(seen, setup, 1)
+                    left.append(replay.see(seen)[..., self._coordinates(seen.after.size)])
             scores.append(adversary.scores[0])
-        kept = np.stack(noise).reshape(len(scores), self.rounds, *noise[0].shape) if looked_at and fine else None
-        return Played(chunk=chunk, scores=np.array(scores), residuals=kept)
+            if looked_at:
+                noise.append(np.concatenate(left, axis=1))
+                strays.append(np.stack(replay.strays))
+        return Played(
+            chunk=chunk,
+            scores=np.array(scores),
+            residuals=np.concatenate(noise) if looked_at and fine else None,
+            strays=np.max(strays, axis=0) if looked_at else None,
+        )
+
+    def _adversary(self, setup: Setup, both: tuple[Silent, Silent], training: int) -> Scorer:
+        if given_to(self.protocol, self.view) == Given.STEPS:
+            return CanarySteps(self.pair, replace(setup, training=training), both[0], self.unit)
+        return Adversary(setup, self.pair.attacked, both, self.view, range(training, training + 1), self.direction)
 
     def _coordinates(self, parameters: int) -> slice:
         """The coordinates whose noise is looked at: all of a small model, every so many-th of a large one."""
-        uploads = 2 * min(TOGETHER, self.trainings) * self.rounds * self.protocol.clients
+        steps = self.protocol.local.steps if isinstance(self.protocol.local, NoisySgd) else 1
+        uploads = 2 * min(TOGETHER, self.trainings) * self.rounds * steps * self.protocol.clients
         return slice(None, None, max(1, uploads * parameters // RESIDUALS))
 
 
-class Silent:
-    """Local models without noise, one training at a time. It holds a model that every call overwrites."""
+def without_records(setup: Setup, rows: Tensor) -> Setup:
+    """The federation as if some records were not there, though their places are drawn: what is not finite counts as zero."""
+    x = setup.train.x.float()
+    x[rows] = torch.nan
+    return replace(setup, train=replace(setup.train, x=x))
 
-    def __init__(self, setup: Setup) -> None:
-        self._setup = without_noise(setup)
-        self._works: dict[int, ClientWork] = {}
+
+class Silent:
+    """Local work without noise, one training at a time. It holds a model that every call overwrites."""
+
+    def __init__(self, setup: Setup, kernel: Kernel | None = None) -> None:
+        self._setup, self._kernel = without_noise(setup), kernel
+        self._works: dict[int, ClientWork | NativeEngine] = {}
         self.like = np.arange(setup.protocol.clients)
 
-    def trained(self, *, client: int, round: int, weights: np.ndarray, first: int) -> Tensor:
+    def trained(self, *, client: int, round: int, weights: np.ndarray, first: int, kept: Kept) -> Tensor:
         """The client's model after its steps, as a table of one row."""
-        if first not in self._works:
-            self._works = {first: ClientWork(replace(self._setup, training=first))}
-        return torch.from_numpy(self._works[first].upload(client=client, round=round, weights=weights[0]).vector[None])
+        return self.work(client=client, round=round, weights=weights, first=first, kept=kept).models
+
+    def work(self, *, client: int, round: int, weights: np.ndarray, first: int, kept: Kept, sums: Substitute | None = None) -> Worked:
+        """What `ManyClients.work` does, for a table of one row."""
+        work, sent, own = self._work(first), weights[..., 0, :], {name: array[0] for name, array in kept.items()}
+        if isinstance(work, NativeEngine):  # where sums are given in place of the gradients there is no kernel
+            made = work.upload(client=client, round=round, weights=sent, kept=own)
+        else:
+            made = work.upload(client=client, round=round, weights=sent, kept=own, sums=sums)
+        return Worked(models=torch.from_numpy(made.vector[None]), kept={name: array[None] for name, array in (made.kept or {}).items()})
+
+    def _work(self, training: int) -> ClientWork | NativeEngine:
+        if training not in self._works:
+            setup = replace(self._setup, training=training)
+            self._works = {training: ClientWork(setup) if self._kernel is None else NativeEngine(setup, workers=1, kernel=self._kernel)}
+        return self._works[training]
 
 
-def rounds_of_one(setup: Setup, training: int, rounds: int, caps: Mapping[int, int]) -> Iterator[ManyRound]:
-    """One training as a table of one row, with the clients that `train` runs."""
-    if setup.protocol.penalty or isinstance(setup.protocol.local, (Scaffold, NoisySgd)) or setup.protocol.keeps_models:
-        raise UserError("an audit with real models keeps nothing between rounds: no penalty, no control variates, no own models.")
+def rounds_of_one(setup: Setup, training: int, rounds: int, caps: Mapping[int, int], kernel: Kernel | None = None) -> Iterator[ManyRound]:
+    """One training as a table of one row, with the clients that `train` runs: those of a round together where there is a kernel."""
     setup = replace(setup, training=training)
-    clients, work = setup.protocol.clients, ClientWork(setup)
-
-    def upload(client: int, t: int, weights: np.ndarray) -> np.ndarray:
-        return work.upload(client=client, round=t, weights=weights).vector
-
-    for seen in rounds_seen(setup, upload, rounds, caps):
-        uploads = np.zeros((clients, 1, seen.before.size), dtype=upload_type(setup.protocol.noise))
+    clients, means = setup.protocol.clients, list[np.ndarray]()
+    torch_work = ClientWork(setup, on_step=lambda noisy: means.append(noisy.cpu().numpy().copy())) if kernel is None else None
+    uploads = in_turn(torch_work.upload) if torch_work is not None else NativeEngine(setup, workers=1, kernel=kernel).uploads
+    for seen in rounds_seen(setup, uploads, rounds, caps):
+        table = np.zeros((clients, 1, seen.before.size), dtype=upload_type(setup.protocol.noise))
         for client, vector in seen.uploads.items():
-            uploads[client, 0] = vector
-        present = np.isin(np.arange(clients), list(seen.uploads))[None]
-        yield ManyRound(round=seen.round, before=seen.before[None], present=present, uploads=uploads, after=seen.after[None])
+            table[client, 0] = vector
+        each = len(means) // max(1, len(seen.uploads))  # steps of a client; clients work one after another
+        steps = {client: np.stack(means[n * each : (n + 1) * each])[None] for n, client in enumerate(seen.uploads)} if each > 0 else {}
+        yield ManyRound(
+            round=seen.round,
+            before=seen.before[None],
+            broadcast=seen.broadcast[..., None, :],
+            kept={client: {name: array[None] for name, array in kept.items()} for client, kept in seen.kept.items()},
+            present=np.isin(np.arange(clients), list(seen.uploads))[None],
+            uploads=table,
+            means=steps,
+            after=seen.after[None],
+        )
+        means.clear()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from typing import Any, Literal
 
 from sordino.audit.bounds import CONFIDENCE, FIRM, Limits, Scores, expected_bound, gaussian_like, measured, most_shown, upper_limit
@@ -47,9 +48,11 @@ class Finding:
         most: the largest mu that so many trainings could have shown.
         verdict: on the certified bound.
         claims: verdicts on published or given claims.
-        tests: the upper limits of the two error rates of the tests that gave the two numbers, where error rates were counted.
+        tests: the upper limits of the two error rates of the tests that gave mu and epsilon, where error rates were counted.
         residuals: what the noise was found to be, where it was looked at.
         description: the two data sets, in words.
+        given: what the adversary was given beyond the view, as the bound is proved for that; empty where it is the view itself. What is
+            measured is then a lower bound for who is given so much, and for nobody else.
 
     Example:
         >>> from sordino import FedAvg, Constant, Gaussian, Protocol, audit
@@ -71,6 +74,7 @@ class Finding:
     claims: tuple[JudgedClaim, ...] = ()
     tests: tuple[Limits, ...] = ()
     residuals: ResidualReport | None = field(default=None, repr=False)
+    given: str = ""
 
     @property
     def tightness(self) -> float | None:
@@ -79,6 +83,19 @@ class Finding:
         if promised is None:
             measured, promised = self.epsilon_lower, self.certified.epsilon(self.delta)
         return measured / promised if math.isfinite(promised) and promised > 0 else None
+
+    @cached_property
+    def attained(self) -> float | None:
+        """Measured mu over what the certified curve allows where one of the test's two error rates is the same, whichever is nearer.
+
+        That is the tightness where the certificate is Gaussian. Where it is not, epsilon at a small delta is a matter of rare events
+        that no number of trainings shows, and this says how near the curve the test came.
+        """
+        if not self.tests:
+            return None
+        rates = (self.tests[0].false_positive, self.tests[0].false_negative)
+        allowed = min(Limits(false_positive=rate, false_negative=self.certified.beta(rate)).mu for rate in rates)
+        return self.mu_lower / allowed if math.isfinite(allowed) and allowed > 0 else None
 
     @property
     def contradicted(self) -> bool:
@@ -101,9 +118,11 @@ class Finding:
             "verdict": self.verdict,
             "claims": [{"claim": j.claim.name, "mu": j.claim.mu, "verdict": j.verdict} for j in self.claims],
             "tightness": self.tightness,
+            "attained": self.attained,
             "most": self.most,
             "pair": self.description,
             "tests": [asdict(limits) for limits in self.tests],
+            "given": self.given,
             "residuals": None if self.residuals is None else residuals_document(self.residuals),
         }
 
@@ -115,9 +134,18 @@ def residuals_document(report: ResidualReport) -> dict[str, Any]:
 
 
 def judged(
-    scores: Scores, certified: Guarantee, claims: tuple[Claim, ...], delta: float, description: str, residuals: ResidualReport | None = None
+    scores: Scores,
+    certified: Guarantee,
+    claims: tuple[Claim, ...],
+    delta: float,
+    description: str,
+    residuals: ResidualReport | None = None,
+    given: str = "",
 ) -> Finding:
-    """Turn scores into bounds and verdicts; "refuted" is said at 99.99 % only, by the test best for mu or the one best for epsilon."""
+    """Turn scores into bounds and verdicts; "refuted" is said at 99.99 % only, by the test best for mu or the one best for epsilon.
+
+    Claims are about the view: an adversary that was given more says nothing about them.
+    """
     firm = [measured(scores, goal, FIRM, delta) for goal in ("mu", "epsilon")]
     for_mu, for_epsilon = measured(scores, "mu"), measured(scores, "epsilon", delta=delta)
     return Finding(
@@ -128,10 +156,14 @@ def judged(
         trainings=scores.trainings,
         most=most_shown(scores.trainings),
         verdict=verdict_on_bound(firm, certified, scores.trainings),
-        claims=tuple(JudgedClaim(claim=claim, verdict=verdict_on(claim, firm, certified, scores.trainings)) for claim in claims),
+        claims=tuple(
+            JudgedClaim(claim=claim, verdict="not tested" if given else verdict_on(claim, firm, certified, scores.trainings))
+            for claim in claims
+        ),
         tests=(for_mu, for_epsilon),
         residuals=residuals,
         description=description,
+        given=given,
     )
 
 

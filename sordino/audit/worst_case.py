@@ -7,21 +7,36 @@ A record of the worst case is a loss: a slope for every parameter and a curvatur
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
 from scipy.stats import norm
 from torch import Tensor, nn
 
+from sordino.audit.observation import Given, given_to
 from sordino.federation.aggregation import upload_weights
-from sordino.federation.many import ManyClients
+from sordino.federation.many_clients import ManyClients
 from sordino.federation.models.bounded import BoundedLogistic
 from sordino.federation.models.losses import Loss
 from sordino.federation.randomness import Key
 from sordino.federation.setup import Setup, Tensors
+from sordino.privacy.certify import asked
+from sordino.privacy.harmonizer import harmonized, own_guarantees, own_protocol
 from sordino.privacy.mechanisms import deviation
-from sordino.protocol import ClippedGlm, Constant, Cyclic, Gaussian, Mean, Protocol, View
+from sordino.protocol import (
+    ClippedGlm,
+    Constant,
+    Cyclic,
+    Gaussian,
+    Mean,
+    ModeConnectivity,
+    Noise,
+    NoisySgd,
+    Protocol,
+    Staircase,
+    View,
+)
 
 MOST_PARAMETERS = 32  # of a worst case under noise whose price depends on their number
 STEEP = 10.0  # a flipped record's gradient over the clip, so that the clip is exercised
@@ -73,15 +88,22 @@ class ManyGivenLosses:
         self.gradients = means[..., :width] + means[..., width:] * along
         return 0.0
 
+    def example_gradients(self, records: Tensor) -> Tensor:
+        """The gradient of each record's loss at each row: (rows, records, parameters)."""
+        width = self.weights.shape[-1]
+        along = self.weights.sum(dim=-1)[:, None, None] / width
+        return records[:, :width] + records[:, width:] * along
+
 
 @dataclass(frozen=True, kw_only=True)
 class Pair:
-    """Two federations that differ in the unit of one client, and what is known of them."""
+    """Two federations that differ in the unit of one client, and what is known of them; `caps` say how often clients may take part."""
 
     zero: Setup
     one: Setup
     attacked: int
     description: str
+    caps: Mapping[int, int] = field(default_factory=dict)
 
     def side(self, number: int) -> Setup:
         """The data set (0) or its neighbour (1)."""
@@ -111,20 +133,26 @@ def worst_pair(
         >>> round(pair.zero.train.x[pair.zero.parts[pair.attacked][0]].norm().item(), 3)
         40.0
     """
-    held = tuple(sizes) if sizes is not None else (client_size(protocol),) * protocol.clients
-    attacked = most_exposed(protocol, held, caps or {}, unit)
+    held, caps = held_sizes(protocol, sizes), caps or {}
+    attacked = most_exposed(protocol, held, caps, unit)
     if isinstance(protocol.local, ClippedGlm):
-        return clipped_glm_pair(protocol, unit, held, key, attacked)
+        return replace(clipped_glm_pair(protocol, unit, held, key, attacked), caps=caps)
+    words = ""
+    if isinstance(protocol.aggregation, ModeConnectivity):
+        protocol, words = replace(protocol, aggregation=Mean()), "; a mean in the place of mode connectivity, which starts from the uploads"
     curvature = 0.0
-    if view == View.FINAL and isinstance(protocol.aggregation, Mean):
+    if given_to(protocol, view) == Given.LAST and isinstance(protocol.aggregation, Mean) and not protocol.keeps_models:
         curvature = best_curvature(protocol, unit, held, key, rounds, attacked)
-    return linear_pair(protocol, unit, held, key, curvature, attacked)
+    crowd = protocol.channel == "shuffler" and given_to(protocol, view) == Given.UPLOADS
+    pair = linear_pair(protocol, unit, held, key, curvature, attacked, crowd=crowd)
+    return replace(pair, caps=caps, description=pair.description + words)
 
 
 def most_exposed(protocol: Protocol, sizes: Sequence[int], caps: Mapping[int, int], unit: str) -> int:
     """The client that may take part most often and has the largest share in the mean; among equals the largest.
 
-    Where minibatches hide a record it is the smallest instead, which has the fewest records to hide one among.
+    Where minibatches hide a record it is the smallest instead, which has the fewest records to hide one among. Where clients have noise of
+    their own, it is the one that is promised the least.
 
     Example:
         >>> from sordino.protocol import FedAvg, Gaussian
@@ -133,7 +161,10 @@ def most_exposed(protocol: Protocol, sizes: Sequence[int], caps: Mapping[int, in
         >>> [most_exposed(protocol, (9, 5, 7), caps, unit) for caps in ({}, {0: 1, 1: 1}) for unit in ("client", "record")]
         [0, 1, 2, 2]
     """
-    shares = upload_weights(protocol.aggregation, np.asarray(sizes))
+    if harmonized(protocol):
+        return least_promised(protocol, sizes, unit)
+    steps = isinstance(protocol.local, NoisySgd)  # one bound for all views: what becomes of an upload does not matter
+    shares = np.ones(len(sizes)) if steps else upload_weights(protocol.aggregation, np.asarray(sizes))
     hidden = unit == "record" and protocol.local.batch is not None and protocol.local.batch < max(sizes)
     order = [
         (min(caps.get(c, protocol.rounds), protocol.rounds), shares[c], -sizes[c] if hidden else sizes[c], -c) for c in range(len(sizes))
@@ -141,46 +172,80 @@ def most_exposed(protocol: Protocol, sizes: Sequence[int], caps: Mapping[int, in
     return max(range(len(sizes)), key=lambda client: order[client])
 
 
-def parameters_of(protocol: Protocol) -> int:
-    """How many parameters the worst case has: two, or as many as the model where the price of the noise depends on them.
+def least_promised(protocol: Protocol, sizes: Sequence[int], unit: str) -> int:
+    """The client of a Harmonizer whose promise is the weakest; among nearly equals one with Gaussian noise, which few parameters show."""
+    promised = own_guarantees(asked(protocol, View.SERVER, unit, None, sizes))
+    epsilons = {client: guarantee.epsilon(1e-5) for client, guarantee in promised.items()}
+    weakest = [client for client, epsilon in epsilons.items() if epsilon >= 0.95 * max(epsilons.values())]
+    return max(weakest, key=lambda client: (isinstance(noise_of(protocol, client, sizes[client]), Gaussian), epsilons[client]))
 
-    Under an l1 clip noise that is drawn for each parameter reveals the most when all of the shift is in one.
+
+def parameters_of(protocol: Protocol, noise: Noise) -> int:
+    """How many parameters the worst case has: two, or as many as the model where the price of the attacked client's noise depends on them.
+
+    Under an l1 clip an upload reveals the most when all of the shift is in one.
     """
     known = protocol.model.parameters if protocol.model is not None and protocol.model.parameters is not None else 2
-    if isinstance(protocol.noise, Gaussian):
-        return min(known, 2)
-    return 1 if getattr(protocol.local, "clip_norm", "l2") == "l1" else min(known, MOST_PARAMETERS)
+    if getattr(protocol.local, "clip_norm", "l2") == "l1":
+        return min(known, MOST_PARAMETERS) if isinstance(noise, Staircase) else 1
+    return min(known, 2 if isinstance(noise, Gaussian) else MOST_PARAMETERS)
 
 
-def client_size(protocol: Protocol) -> int:
-    """Records of a client; where the protocol does not say, one batch, so that the record is in every step."""
+def removes(protocol: Protocol, unit: str) -> bool:
+    """Whether the unit is present in one data set and absent in the other: a record then pulls nowhere, a client moves nothing.
+
+    Where the server adds the noise, adding or removing is priced for whole clients, and a record is replaced.
+    """
+    return protocol.adjacency == "add-or-remove" and (unit == "client" or isinstance(protocol.local, NoisySgd))
+
+
+def noise_of(protocol: Protocol, client: int, records: int) -> Noise:
+    """The noise of one client."""
+    own = [budget for budget in protocol.client if budget.id == client]
+    return own_protocol(protocol, own[0], records).noise if own else protocol.noise
+
+
+def held_sizes(protocol: Protocol, sizes: Sequence[int] | None) -> tuple[int, ...]:
+    """Records of every client; where nobody says how many, one batch, so that the record is in every step."""
+    if sizes is not None:
+        return tuple(sizes)
     records = protocol.data.records if protocol.data is not None else None
-    return records if records is not None else protocol.local.batch or 1
+    return (records if records is not None else protocol.local.batch or 1,) * protocol.clients
 
 
-def linear_pair(protocol: Protocol, unit: str, sizes: tuple[int, ...], key: Key, curvature: float, attacked: int) -> Pair:
+def linear_pair(
+    protocol: Protocol, unit: str, sizes: tuple[int, ...], key: Key, curvature: float, attacked: int, *, crowd: bool = False
+) -> Pair:
     """Linear losses, flipped in the attacked client (THEORY A2, A3); the others' losses are flat, or curved.
 
     With curvature below zero the other clients drive models apart, which keeps early rounds visible in the last model (A7, tight).
     The record acts on all parameters alike: a clip that looks at one at a time must not pass for a clip of the norm, and noise that is
-    drawn for each reveals the most along the diagonal.
+    drawn for each reveals the most along the diagonal. In a `crowd` all others do what the attacked client does on the first data set: who
+    does something else among them stands out the most.
     """
-    batch, width = protocol.local.batch or 1, parameters_of(protocol)
+    noise = noise_of(protocol, attacked, sizes[attacked])
+    batch, width = protocol.local.batch or 1, parameters_of(protocol, noise)
+    removed = removes(protocol, unit)
     records = np.zeros((sum(sizes), width + 1), dtype=np.float32)
     records[:, width] = curvature
     parts = consecutive(sizes)
     records[parts[attacked], width] = 0.0
     flipped = parts[attacked] if unit == "client" else parts[attacked][:1]
+    slope = width**-0.5 * STEEP * protocol.local.clip
+    if crowd:
+        records[[row for client, part in enumerate(parts) if client != attacked for row in part], :width] = slope
     # One record among the batch has all of the gradient; a whole client of such records shares it.
-    records[flipped, :width] = width**-0.5 * STEEP * protocol.local.clip * (1 if unit == "client" else batch)
+    records[flipped, :width] = slope * (1 if unit == "client" else batch)
     neighbour = records.copy()
-    neighbour[flipped, :width] *= -1
+    neighbour[flipped, :width] *= 0 if removed else -1
     targets = np.zeros(len(records), dtype=np.float32)
     setups = [setup_of(protocol, x, targets, parts, GivenLosses(width), key) for x in (records, neighbour)]
-    words = f"linear losses with {'a record' if unit == 'record' else 'a client'} flipped at {STEEP:g} times the clip"
+    how = "absent or present" if removed else "flipped"
+    words = f"linear losses with {'a record' if unit == 'record' else 'a client'} {how} at {STEEP:g} times the clip"
     drawn = unit == "record" and batch < sizes[attacked]
     words += f", drawn into a step with probability {batch}/{sizes[attacked]}" if drawn else ""
-    words += f", in {width} parameters" if not isinstance(protocol.noise, Gaussian) else ""
+    words += f", in {width} parameters" if not isinstance(noise, Gaussian) else ""
+    words += "; the other clients do what it does on the first data set" if crowd else ""
     words += f"; the other clients' losses have curvature {curvature:.3g}" if curvature != 0 else ""
     return Pair(zero=setups[0], one=setups[1], attacked=attacked, description=words)
 
@@ -207,7 +272,9 @@ def clipped_glm_pair(protocol: Protocol, unit: str, sizes: tuple[int, ...], key:
 
 
 def without_noise(setup: Setup) -> Setup:
-    """The same federation, silent."""
+    """The same federation, silent on its uploads; noisy steps keep their noise, which whoever repeats them takes the place of."""
+    if isinstance(setup.protocol.local, NoisySgd):
+        return setup
     quiet = Gaussian(sigma=0.0, where="server" if setup.protocol.noise.where == "server" else "client")
     return replace(setup, protocol=replace(setup.protocol, noise=quiet))
 

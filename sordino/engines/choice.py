@@ -1,19 +1,76 @@
-"""Which engine runs a training, and why: the native one where it can, torch for everything else."""
+"""Which engine runs a training, and why: the native one where it can, torch for everything else; across machines, Flower."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from typing import Any
+from typing import Protocol as Interface
 
 from sordino.engines.native.kernel import Kernel
 from sordino.engines.native.library import fingerprint
 from sordino.engines.native.translate import Refused
 from sordino.engines.native_engine import NativeEngine, kernel_for
 from sordino.engines.torch_engine import TorchEngine
+from sordino.federation.loop import Engine
 from sordino.federation.setup import Setup
 from sordino.protocol import InvalidValue, UserError
 
-ENGINES = ("auto", "torch", "native")
+ENGINES = ("auto", "torch", "native", "flower")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SuperLink:
+    """Where the machines of a federation meet, and how long the server waits for them.
+
+    Attributes:
+        address: host and port.
+        certificate: file of the authority that signed the SuperLink's certificate; None: no TLS, for tests on one machine.
+        patience: seconds that all clients are given to connect before the first round.
+        deadline: seconds that clients are given to answer in a round.
+
+    Example:
+        >>> SuperLink(address="127.0.0.1:8000", certificate="certificates/ca.crt").deadline
+        600.0
+    """
+
+    address: str
+    certificate: str | None
+    patience: float = 120.0
+    deadline: float = 600.0
+
+    def __post_init__(self) -> None:
+        host, _, port = self.address.rpartition(":")
+        if not host or not port.isdecimal() or not 0 < int(port) < 2**16:
+            raise InvalidValue("superlink", self.address, "HOST:PORT, such as 127.0.0.1:8000")
+        for name, seconds in (("patience", self.patience), ("deadline", self.deadline)):
+            if not 0 < seconds < math.inf:
+                raise InvalidValue(name, seconds, "a number of seconds above 0")
+
+
+class Chosen(Interface):
+    """An engine that was chosen: what a run notes about it, and how it is started."""
+
+    @property
+    def name(self) -> str:
+        """Which one."""
+
+    @property
+    def reason(self) -> str:
+        """Why this one."""
+
+    @property
+    def fingerprint(self) -> str | None:
+        """What results depend on in it, beyond torch."""
+
+    @property
+    def facts(self) -> Mapping[str, Any]:
+        """What a run notes besides."""
+
+    def start(self, setup: Setup, *, workers: int | None, device: str) -> AbstractContextManager[Engine]:
+        """The engine itself."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,6 +85,11 @@ class Choice:
     def fingerprint(self) -> str | None:
         """The compiled kernel, as far as results depend on it; None for torch."""
         return fingerprint(self.kernel.simd) if self.kernel is not None else None
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """Nothing besides."""
+        return {}
 
     def start(self, setup: Setup, *, workers: int | None, device: str) -> TorchEngine | NativeEngine:
         """The engine itself; use it as a context."""
@@ -59,8 +121,10 @@ def choose(setup: Setup, wanted: str, device: str = "cpu", kernel_for: Callable[
     return Choice(name="native", reason="it was asked for" if wanted == "native" else "it has every layer of the model", kernel=kernel)
 
 
-def checked_engine(wanted: str) -> str:
-    """The name of an engine, if there is such an engine."""
+def checked_engine(wanted: str, superlink: SuperLink | None = None) -> str:
+    """The name of an engine, if there is such an engine; the one across machines needs a place where they meet, and no other does."""
     if wanted not in ENGINES:
-        raise InvalidValue("engine", wanted, "auto, torch or native")
+        raise InvalidValue("engine", wanted, "auto, torch, native or flower")
+    if (wanted == "flower") != (superlink is not None):
+        raise UserError('engine = "flower" and --superlink HOST:PORT go together: the machines of the federation meet there.')
     return wanted

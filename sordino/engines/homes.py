@@ -8,17 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from sordino.engines.choice import Choice
-from sordino.engines.training import (
-    created,
-    ended,
-    first_state,
-    limits_of,
-    made_folder,
-    may_be_released,
-    model_digest,
-    opened_for,
-    taken_up,
-)  # fmt: skip
+from sordino.engines.run_folders import created, ended, first_state, made_folder, may_be_released, model_digest, opened_for
+from sordino.engines.shared import Shared
+from sordino.engines.training import taken_up
 from sordino.federation.folder import RunFolder, State, now, protocol_digest
 from sordino.federation.loop import Charges, Keeping, Limits
 from sordino.federation.run import Run, Trained, as_arrays
@@ -50,11 +42,11 @@ class InMemory:
         """The engine that is wanted."""
         return wanted
 
-    def enter(self, setup: Setup, choice: Choice, facts: dict[str, Any]) -> tuple[State, Limits]:
+    def enter(self, setup: Setup, choice: Choice, facts: dict[str, Any], shared: Shared) -> tuple[State, Limits]:
         """Where the training begins, and how far it may go."""
         self.ledger.open(opened_for(setup))
         self._facts = facts
-        return first_state(setup), limits_of(setup, ())
+        return first_state(setup), shared.limits(setup)
 
     def end(self, setup: Setup, state: State, status: str, model: ModelSource | None) -> Trained:
         """What became of the training."""
@@ -65,7 +57,7 @@ class InMemory:
             metrics=as_arrays(self.keeping.rows, Path("memory")),
             ledger=self.ledger.events,
             facts={**self._facts, "status": status, "ended": now()},
-            state=setup.state(state.weights) if may_be_released(setup, state.round) else None,
+            state=setup.state(state.weights) if may_be_released(setup, self.ledger.events, state.round) else None,
             source=model,
             clients={client: setup.state(vector) for client, vector in own.items()},
         )
@@ -104,12 +96,12 @@ class OnDisk:
         """The engine that a run was started with, since seeded noise must not be drawn again over other uploads; or the one wanted."""
         return wanted if self._place is None or setup.protocol.noise.secure else str(self._place.facts()["engine"])
 
-    def enter(self, setup: Setup, choice: Choice, facts: dict[str, Any]) -> tuple[State, Limits]:
+    def enter(self, setup: Setup, choice: Choice, facts: dict[str, Any], shared: Shared) -> tuple[State, Limits]:
         """Make the folder, or take up the run that is in it: where it goes on, and how far it may go."""
         if self._place is not None:
             place, (state, limits) = self._place, taken_up(setup, self._place, choice, facts["device"])
         else:
-            state, limits = first_state(setup), limits_of(setup, ())
+            state, limits = first_state(setup), shared.limits(setup)
             self._closing.enter_context(held(made_folder(self._path, setup.protocol)))
             sweep(self._path)
             place = self._place = created(self._path, setup, facts)

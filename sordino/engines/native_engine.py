@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from sordino.engines.native.jobs import Call, Jobs
-from sordino.engines.native.kernel import Kernel, Records, StepRule
+from sordino.engines.native.kernel import JOB, Kernel, Records, StepRule
 from sordino.engines.native.library import ABSENT, chosen
 from sordino.engines.native.program import Loss
 from sordino.engines.native.translate import Refused, translate
@@ -70,6 +70,11 @@ class NativeEngine:
         """The uploads of a round, in the order of the participants; `kept` is what clients have kept, where they keep anything."""
         return pooled_uploads([(self, Task(round=round, weights=weights, participants=participants, kept=kept))], threads=self.workers)
 
+    def upload(self, *, client: int, round: int, weights: np.ndarray, kept: Kept | None = None) -> Upload:
+        """One client's upload, as `ClientWork.upload` makes it."""
+        own = None if kept is None else {client: kept}
+        return next(self.uploads(round=round, weights=weights, participants=np.array([client]), kept=own))
+
     def call(self, task: Task, some: slice) -> Call:
         """The jobs of some of the participants of a round."""
         sent = np.ascontiguousarray(task.weights, dtype=np.float32)
@@ -81,6 +86,11 @@ class NativeEngine:
     def at_once(self, threads: int) -> int:
         """Clients that one call of the kernel trains at most, so that what they hold is bounded."""
         return max(threads, min(AT_ONCE, IN_FLIGHT // (self._initial.nbytes * self._jobs.floats)))
+
+    @property
+    def absent(self) -> Mapping[int, str]:
+        """Nobody: clients that are simulated always answer."""
+        return {}
 
     def score(self, weights: np.ndarray) -> Score:
         """Score a model on the test records."""
@@ -98,13 +108,23 @@ def pooled_uploads(work: Sequence[tuple[NativeEngine, Task]], *, threads: int) -
     """
     kernel = work[0][0].kernel
     for piece in pieces([len(task.participants) for _, task in work], min(engine.at_once(threads) for engine, _ in work)):
-        calls = [(work[which][0], work[which][0].call(work[which][1], some)) for which, some in piece]
-        jobs = np.concatenate([call.table for _, call in calls])
-        kernel.train([engine.records for engine, call in calls for _ in call.table], jobs, threads=threads)
-        done = np.split(jobs, np.cumsum([len(call.table) for _, call in calls])[:-1])
-        for (_, call), part in zip(calls, done, strict=True):
-            call.table[:] = part
+        calls = [work[which][0].call(work[which][1], some) for which, some in piece]
+        jobs = one_table(calls)
+        records = [work[which][0].records for which, some in piece for _ in range(some.start, some.stop)]
+        kernel.train(records, jobs, threads=threads)
+        for call in calls:
             yield from call.uploads()
+
+
+def one_table(calls: Sequence[Call]) -> np.ndarray:
+    """The jobs of several calls in one table, of which each call then has its part."""
+    ends = np.cumsum([len(call.table) for call in calls]).tolist()
+    jobs = np.empty(ends[-1], JOB)
+    for call, end in zip(calls, ends, strict=True):
+        part = jobs[end - len(call.table) : end]
+        part[:] = call.table
+        call.table = part
+    return jobs
 
 
 def pieces(counts: Sequence[int], most: int) -> Iterator[list[tuple[int, slice]]]:

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from types import TracebackType
+from typing import Any
 
 import numpy as np
 import torch
@@ -59,10 +60,15 @@ class TorchEngine:
             yield from self._pool.map(weights, tasks)
         elif self._own is not None:
             for client in clients:
-                own = {} if kept is None else {"kept": kept[client]}
+                own: dict[str, Any] = {} if kept is None else {"kept": kept[client]}
                 with single_threaded():
                     upload = self._own.upload(client=client, round=round, weights=weights, **own)
                 yield upload
+
+    @property
+    def absent(self) -> Mapping[int, str]:
+        """Nobody: clients that are simulated always answer."""
+        return {}
 
     def score(self, weights: np.ndarray) -> Score:
         """Score a model on the test records."""

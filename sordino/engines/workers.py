@@ -137,7 +137,7 @@ def answered(work: ClientWork, weights: np.ndarray, task: Task) -> tuple[Any, An
     kind, first, second, kept = task
     try:
         if kind == "upload":
-            own = {} if kept is None else {"kept": kept}
+            own: dict[str, Any] = {} if kept is None else {"kept": kept}
             return work.upload(client=first, round=second, weights=weights, **own), None
         return work.score(weights=weights, rows=slice(first, second)), None
     except SordinoError as error:

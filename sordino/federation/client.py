@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,7 +15,7 @@ from sordino.federation.models.bounded import bounded_features
 from sordino.federation.models.flat import FlatModel
 from sordino.federation.models.losses import evaluate_batch, module_loss
 from sordino.federation.models.per_example import ExampleGradients
-from sordino.federation.noisy_sgd import train_noisily
+from sordino.federation.noisy_sgd import Substitute, train_noisily
 from sordino.federation.optimizers import Optimizer
 from sordino.federation.personal import Kept
 from sordino.federation.randomness import Purpose
@@ -38,11 +38,11 @@ class Score:
 class ClientWork:
     """Runs local work for one client after another. It holds a model that every call overwrites; no state passes between calls.
 
-    What clients keep from round to round is handed in and handed back.
+    What clients keep from round to round is handed in and handed back. `on_step` is called with every noisy mean of noisy-sgd.
     """
 
-    def __init__(self, setup: Setup, device: str = "cpu") -> None:
-        self._setup = setup
+    def __init__(self, setup: Setup, device: str = "cpu", on_step: Callable[[torch.Tensor], None] = lambda noisy: None) -> None:
+        self._setup, self._on_step = setup, on_step
         self._device = torch.device(device)
         self._model = FlatModel(setup.module, device=device)
         self._train, self._test = setup.train.to(self._device), setup.test.to(self._device)
@@ -50,8 +50,11 @@ class ClientWork:
         self._gradients = ExampleGradients(self._model, self._loss)
         self._initial = setup.initial_weights()
 
-    def upload(self, *, client: int, round: int, weights: np.ndarray, kept: Kept | None = None) -> Upload:
-        """Train a client from the global model, or from what it has kept, and add its noise."""
+    def upload(self, *, client: int, round: int, weights: np.ndarray, kept: Kept | None = None, sums: Substitute | None = None) -> Upload:
+        """Train a client from the global model, or from what it has kept, and add its noise.
+
+        With noisy-sgd `sums` may take the place of the client's own noisy sums.
+        """
         rule = self._setup.protocol.local
         task = assigned(self._setup, self._initial, client=client, round=round, weights=weights, kept=kept)
         rates = rule.schedule.rates(round=round, steps=rule.steps)
@@ -59,27 +62,28 @@ class ClientWork:
             return finished(self._setup, task, *self._train_linear(task, rule, rates))
         self._seed_layers(stream_of(self._setup, self._setup.key, Purpose.LOCAL_MODEL, client=client, round=round).seed())
         if isinstance(rule, NoisySgd):
-            return self._noisy_steps(task, rule, rates)
+            return self._noisy_steps(task, rule, rates, sums)
         start, batches = self._tensor(task.start), self._batches(client, round, rule)
         correction = None if task.correction is None else self._tensor(task.correction)
         steps, trained = train_locally(self._model, start, rule, rates, batches, self._loss, task.pull, correction)
         return finished(self._setup, task, steps, trained)
 
-    def _noisy_steps(self, task: Assignment, rule: NoisySgd, rates: tuple[float, ...]) -> Upload:
+    def _noisy_steps(self, task: Assignment, rule: NoisySgd, rates: tuple[float, ...], sums: Substitute | None) -> Upload:
         """The rule noisy-sgd: the noise is in the steps, so the model is sent as it is, and is the client's own."""
         setup, where = self._setup, {"client": task.client, "round": task.round}
         optimizer = Optimizer(rule.optimizer, self._model.weights, dict(task.kept))
         steps = train_noisily(
             self._model,
-            self._gradients,
+            self._gradients if sums is None else sums(self._gradients),
             self._tensor(task.start),
             rule,
             rates,
             self._batches(task.client, task.round, rule),
-            multiplier=size_of(setup.protocol.noise),
+            multiplier=size_of(setup.protocol.noise) if sums is None else 0.0,
             noise=lambda step: stream_of(setup, setup.noise_key, Purpose.STEP_NOISE, **where, step=step),
             optimizer=optimizer,
             pull=task.pull,
+            on_step=self._on_step,
         )
         vector = self._model.weights.cpu().numpy().copy()
         own = {"model": vector} if setup.protocol.keeps_models else {}

@@ -1,6 +1,7 @@
 """What clients receive besides the global model: another client's model to be pulled to, or control variates.
 
-Both are computed from uploads that the server has seen, noise included, so they cost nothing that the uploads did not cost.
+Both are computed from uploads that the server has seen, noise included, so they cost nothing that the uploads did not cost. Models may be
+vectors, or tables with one training a row, of which an upload may concern some rows only.
 """
 
 from __future__ import annotations
@@ -48,13 +49,16 @@ class Leader:
         """The global model, and in a second row the leader's."""
         if self._client is None:
             return weights
-        return np.stack([weights, weights if self._model is None else self._model.astype(weights.dtype)])
+        # In a table of trainings rows without an upload of the leader are NaN.
+        model = weights if self._model is None else np.where(np.isnan(self._model), weights, self._model)
+        return np.stack([weights, model.astype(weights.dtype)])
 
     def noted(self, uploads: Iterator[Upload]) -> Iterator[Upload]:
         """Keep the leader's upload."""
         for upload in uploads:
             if upload.client == self._client:
-                self._model = upload.vector
+                before = np.full_like(upload.vector, np.nan) if self._model is None else self._model
+                self._model = np.where(upload.rows, upload.vector, before)
             yield upload
 
     @property
@@ -74,7 +78,7 @@ class Controls:
         rule = protocol.local
         self._total = float(sum(rule.schedule.rates(round=state.round, steps=rule.steps)))
         self._start = state.weights.astype(np.float64)
-        empty = np.zeros((protocol.clients, state.weights.size), dtype=np.float32)
+        empty = np.zeros((protocol.clients, *state.weights.shape), dtype=np.float32)
         self._own = np.array(state.kept.get("controls", empty))
         self._common = self._own.mean(axis=0, dtype=np.float64)
 
@@ -86,8 +90,8 @@ class Controls:
         """Renew the control variate of every client that uploads."""
         common = self._common.copy()
         for upload in uploads:
-            seen = (self._start - upload.vector) / self._total
-            self._own[upload.client] = self._own[upload.client] - common + seen
+            seen, before = (self._start - upload.vector) / self._total, self._own[upload.client]
+            self._own[upload.client] = np.where(upload.rows, before - common + seen, before)
             yield upload
 
     @property

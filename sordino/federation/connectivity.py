@@ -4,10 +4,13 @@ The path from w_1 to w_2 is a polygonal chain or a quadratic Bezier curve with o
 trained on public records so that the loss is low along the whole path; theta then stands for both. Algorithm 1 joins all pairs of
 models until one is left, but n models have n (n - 1)/2 pairs, so 4 become 6, 15, 105: it never ends. Here neighbours are joined as
 in a tournament: n models take n - 1 joins.
+
+Clients that follow Eq. 6 (`rule = "bezier"`) draw such a curve between the model that they were given and the one that they trained.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 import numpy as np
@@ -15,9 +18,9 @@ import torch
 
 from sordino.federation.models.flat import FlatModel
 from sordino.federation.models.losses import Loss
-from sordino.federation.randomness import Stream, unit_interval
-from sordino.federation.setup import Tensors
-from sordino.protocol import ModeConnectivity
+from sordino.federation.randomness import Purpose, Stream, unit_interval
+from sordino.federation.setup import Setup, Tensors
+from sordino.protocol import Bezier, ModeConnectivity
 
 Point = tuple[float, float, float]  # how much of w_1, theta and w_2 is in a point of the path
 
@@ -75,15 +78,28 @@ class Connector:
         return left[0].numpy()
 
 
-def bezier_update(start: np.ndarray, trained: np.ndarray, r: float, *, smoothness: float | None = None) -> np.ndarray:
-    """Eq. 6, the point of the quadratic Bezier curve from the trained model (r = 0) back to the start (r = 1), with theta of Theorem 5.
+def bezier_update(start: torch.Tensor, trained: torch.Tensor, place: torch.Tensor | float) -> torch.Tensor:
+    """Eq. 6: the point at r = `place` of the quadratic Bezier curve from the trained model v (r = 0) back to the start w (r = 1).
 
-    theta = 1.1 w - 0.1 v; the printed 1.2/L adds a number to a vector and has no direction, so it is left out unless a smoothness L is
-    given, and then added to every coordinate, as printed.
+    Theorem 5 puts its control point at theta = 1.1 w - 0.1 v + 1.2/L, a number added to a vector. It means a step of size 1/L, which
+    has a direction where the step from w to v is of that size itself: then theta = 1.1 w - 0.1 v + 1.2 (v - w) = 1.1 v - 0.1 w, and
+    (1 - r)^2 v + 2 r (1 - r) theta + r^2 w = w + (1 - r)(1 + 1.2 r)(v - w). All in all the client's update gets a random size.
 
     Example:
-        >>> bezier_update(np.zeros(2), np.ones(2), 0.5).round(4).tolist()
-        [0.2, 0.2]
+        >>> bezier_update(torch.zeros(2), torch.ones(2), 0.5).tolist()
+        [0.800000011920929, 0.800000011920929]
     """
-    theta = 1.1 * start - 0.1 * trained + (0.0 if smoothness is None else 1.2 / smoothness)
-    return (1 - r) ** 2 * trained + 2 * (r - r * r) * theta + r * r * start
+    return start + (1 - place) * (1 + 1.2 * place) * (trained - start)
+
+
+def sent_model(setup: Setup, start: torch.Tensor, trained: torch.Tensor, *, training: int, round: int) -> torch.Tensor:
+    """What a client sends, before its noise: the model after its steps, or with the rule bezier the round's point on the way to it.
+
+    r is uniform on (0, 1), public, and the same for all clients of a round, as the mean that Eq. 6 is joined to has it. A table with
+    one training a row has an r for each.
+    """
+    if not isinstance(setup.protocol.local, Bezier):
+        return trained
+    words = setup.draw_key.stream(Purpose.CURVE, training=training, round=round).words(1, math.prod(start.shape[:-1]))
+    places = torch.from_numpy(unit_interval(words)).to(trained.device)
+    return bezier_update(start.double(), trained, places.reshape(*start.shape[:-1], 1))

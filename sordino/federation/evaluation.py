@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from sordino.federation.data import Dataset, client_tests, load_dataset, partition
-from sordino.federation.models import evaluate_batch
+from sordino.federation.models import evaluate_batch, mean_predictor_loss
 from sordino.federation.randomness import Key
 from sordino.federation.run import Run
 from sordino.federation.setup import DataSource, Tensors, tensors
@@ -18,6 +18,8 @@ from sordino.protocol import UserError
 
 def evaluate_run(run: Run, data: DataSource | None = None, *, chunk: int = 500) -> dict[str, Any]:
     """Loss, and for classification accuracy in all and per class, of a run's model on the test records of some data.
+
+    For a regression `baseline` is the loss of always predicting the mean of these records.
 
     Args:
         run: a finished run.
@@ -46,6 +48,7 @@ def evaluate_run(run: Run, data: DataSource | None = None, *, chunk: int = 500) 
         "data": dataset.name,
         "records": len(targets),
         "loss": loss,
+        "baseline": mean_predictor_loss(records.y),
         "accuracy": float(correct.mean()) if classes is not None else None,
         "classes": classes,
     }

@@ -34,7 +34,7 @@ from sordino.privacy.ledger import read as read_ledger
 from sordino.protocol import Protocol, UserError, dumps, loads
 from sordino.protocol.documents import plain
 
-FACTS = {"status", "sizes", "engine", "noise", "parameters", "workers"}  # what every run.json says, and more
+FACTS = {"status": str, "sizes": list, "engine": str, "noise": str, "parameters": int, "workers": int}  # of every run.json, and more
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,6 +104,8 @@ class RunFolder:
             protocol = loads(text)
         except (OSError, UnicodeDecodeError) as error:
             raise UserError(f"{path} cannot be read: {error}.") from None
+        except UserError as error:
+            raise UserError(f"{path} is damaged: {error}") from None
         opened = read_ledger(self.ledger_path).events[0]
         # The file's own bytes, or what it says: a later version may write the same protocol with more keys.
         digests = (hashlib.sha256(text.encode()).hexdigest(), protocol_digest(protocol))
@@ -117,7 +119,7 @@ class RunFolder:
             facts = dict(json.loads((self.path / "run.json").read_bytes()))
         except (OSError, ValueError, TypeError):
             facts = {}
-        if not facts.keys() >= FACTS:
+        if not all(isinstance(facts.get(name), kind) for name, kind in FACTS.items()):
             raise UserError(f"{self.path / 'run.json'} cannot be read: the run is damaged.")
         return facts
 

@@ -4,31 +4,32 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 from typing import Protocol as Interface
 
 import numpy as np
 
-from sordino.federation.aggregation import aggregate, projected, upload_weights
 from sordino.federation.assignment import Upload
-from sordino.federation.channel import delivered
 from sordino.federation.client import Score
 from sordino.federation.companions import Companion, companion_of
+from sordino.federation.exchange import received
 from sordino.federation.folder import State
-from sordino.federation.mechanisms import mean_deviation, server_noise
-from sordino.federation.models.flat import FlatModel
-from sordino.federation.models.losses import module_loss
+from sordino.federation.mechanisms import mean_deviation
 from sordino.federation.participation import Attendance, participants
-from sordino.federation.personal import Kept, given_to, remembered
-from sordino.federation.randomness import Purpose
+from sordino.federation.personal import Kept, given_to
 from sordino.federation.setup import Setup
 from sordino.federation.storage import writing
 from sordino.federation.uploads import Witness, unwitnessed
-from sordino.privacy.ledger import Event
-from sordino.protocol import Mean, ModeConnectivity, NoisySgd, Protocol
+from sordino.privacy.ledger import Event, Missed
+from sordino.privacy.spending import missed_in, promised
+from sordino.protocol import Mean, NoisySgd, Protocol, SordinoError
+
+TRIES = 3  # how often a round is asked for, where the protocol repeats rounds from which uploads are missing
+NOBODY: Mapping[int, str] = MappingProxyType({})  # is absent: simulated clients always answer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,8 +48,28 @@ class Engine(Interface):
     ) -> Iterator[Upload]:
         """The uploads of a round, in the order of the participants; `kept` is what clients have kept, where they keep anything."""
 
+    @property
+    def absent(self) -> Mapping[int, str]:
+        """The participants of the last round that was asked for whose uploads do not come, each with the reason."""
+
     def score(self, weights: np.ndarray) -> Score:
         """Score a model on the public test records."""
+
+
+class Incomplete(SordinoError):
+    """Uploads did not come, in a protocol that repeats such rounds; nothing was made of those that did."""
+
+    def __init__(self, round: int, absent: Mapping[int, str]) -> None:
+        self.round, self.absent = round, dict(absent)
+        who = "; ".join(f"client {client}: {reason}" for client, reason in absent.items())
+        super().__init__(f"round {round + 1} is not complete. {who}. Go on with `sordino resume` when they are back.")
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.round, self.absent)
+
+
+class HidesTooLittle(Exception):
+    """With the clients that fell silent, the model of a round would pass the budget; it is not made."""
 
 
 class Keeping(Interface):
@@ -59,6 +80,9 @@ class Keeping(Interface):
 
     def save_checkpoint(self, state: State) -> None:
         """Take the state after a round."""
+
+    def note(self, **facts: Any) -> None:
+        """Take what is to be known of the training besides."""
 
 
 class Charges(Interface):
@@ -73,12 +97,16 @@ class Charges(Interface):
     def charge(self, *, round: int, clients: Iterable[int]) -> None:
         """Pay for a round."""
 
+    def miss(self, *, round: int, reasons: Mapping[int, str]) -> None:
+        """Take who contributed nothing to a round that was paid for, and why."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class RoundMetrics:
     """What is recorded of a round. `loss` and `accuracy` are of the public test records, None where they were not asked for.
 
-    `clip_fraction` and `nonfinite_steps` come from clients' private data and are not covered by any guarantee.
+    `participants` counts who contributed. `clip_fraction` and `nonfinite_steps` come from clients' private data and are not covered by
+    any guarantee.
     """
 
     round: int
@@ -92,26 +120,6 @@ class RoundMetrics:
     nonfinite_steps: int
     seconds: float
     status: str
-
-
-@dataclass
-class Tally:
-    """Counts over the uploads of one round, filled while they stream by."""
-
-    clipped: int = 0
-    clips: int = 0
-    nonfinite: int = 0
-    kept: dict[int, Kept] = field(default_factory=dict)
-
-    def counted(self, uploads: Iterator[Upload], protocol: Protocol) -> Iterator[np.ndarray]:
-        """Pass the vectors on, count, and put aside what clients keep."""
-        for upload in uploads:
-            if upload.kept is not None:
-                self.kept[upload.client] = remembered(protocol, upload.kept, upload.vector)
-            self.clipped += upload.steps.clipped
-            self.clips += upload.steps.clips
-            self.nonfinite += upload.steps.nonfinite
-            yield upload.vector
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -158,6 +166,7 @@ class Training:
         self.setup, self.state, self.status = setup, state, "unfinished"
         self._folder, self._ledger, self._limits, self._every, self._on_round = folder, ledger, limits, evaluate_every, on_round
         self._witness = witness
+        self._short = len(missed_in(ledger.events)) > 0  # whether anyone has ever fallen silent
         self._keeper = Keeper(folder, every_round=setup.protocol.noise.secure)
         self._attendance = Attendance(limits.caps, ledger.events, state.round)
         self._note_end()
@@ -182,11 +191,26 @@ class Training:
             started=started,
         )
 
-    def close(self, opened: Opening, uploads: Iterator[Upload], score: Callable[[np.ndarray], Score]) -> None:
-        """End a round: its uploads become the next model, which is scored, noted and kept."""
+    def close(
+        self, opened: Opening, uploads: Iterator[Upload], score: Callable[[np.ndarray], Score], absent: Mapping[int, str] = NOBODY
+    ) -> None:
+        """End a round: its uploads become the next model, which is scored, noted and kept.
+
+        Raises:
+            Incomplete: participants are absent, and the protocol repeats such a round.
+        """
+        present = opened.participants
+        if absent or self._short:
+            try:
+                present = without_absent(self.setup, self._ledger, opened, absent)
+            except HidesTooLittle as stop:
+                self._folder.note(reason=str(stop))
+                self.status = "budget"
+                return
+            self._short = True
         scored = is_evaluated(self.state.round, self._limits.rounds, self._every)
-        after, metrics = joined_round(self.setup, self.state, opened, uploads, score if scored else None, self._witness)
-        self._folder.append_metrics(asdict(metrics))
+        after, metrics = joined_round(self.setup, self.state, opened, present, uploads, score if scored else None, self._witness)
+        self._folder.append_metrics(vars(metrics))
         self._on_round(metrics)
         if metrics.status == "diverged":
             self.status = "diverged"
@@ -199,12 +223,26 @@ class Training:
         """Run the rounds that are left, all of them by one engine."""
         try:
             while self.status == "unfinished":
-                now = self.open()
-                uploads = engine.uploads(round=now.round, weights=now.weights, participants=now.participants, kept=now.kept)
-                self.close(now, uploads, engine.score)
+                self._run_round(engine)
         except KeyboardInterrupt:
             self.keep()
             raise
+
+    def _run_round(self, engine: Engine) -> None:
+        """One round, repeated a few times if the protocol says so and uploads are missing.
+
+        Fresh noise pays for every try. Where there are budgets it is left to `resume`, which asks them what they still afford.
+        """
+        budgeted = self.setup.protocol.privacy.budget is not None or len(self._limits.caps) > 0
+        for left in reversed(range(1 if self.setup.protocol.noise.secure and budgeted else TRIES)):
+            now = self.open()
+            uploads = engine.uploads(round=now.round, weights=now.weights, participants=now.participants, kept=now.kept)
+            try:
+                self.close(now, uploads, engine.score, engine.absent)
+                return
+            except Incomplete:
+                if left == 0:
+                    raise
 
     def keep(self) -> None:
         """Write the present state, because the training is interrupted."""
@@ -237,29 +275,26 @@ def joined_round(
     setup: Setup,
     state: State,
     opened: Opening,
+    present: np.ndarray,
     trained: Iterator[Upload],
     score: Callable[[np.ndarray], Score] | None,
     witness: Witness = unwitnessed,
 ) -> tuple[State, RoundMetrics]:
-    """What becomes of the uploads of a round: the next state, and what is recorded."""
-    protocol, t, chosen, companion = setup.protocol, opened.round, opened.participants, opened.companion
-    # Clients upload; the server reads the uploads in the order of the clients.
-    tally = Tally()
-    sent = tally.counted(companion.noted(trained), protocol)
-    uploads = delivered(protocol.channel, sent, setup.draw_key.stream(Purpose.SHUFFLER, training=setup.training, round=t))
-    weights = next_model(setup, state.weights, witness(t, state.weights, chosen, uploads), chosen, round=t)
+    """What becomes of the uploads of a round, which those present have made: the next state, and what is recorded."""
+    protocol = setup.protocol
+    after, tally = received(setup, state, present, opened.companion, trained, witness)
+    weights = after.weights
     # The new model is scored on public records.
     diverged = not bool(np.isfinite(weights).all())
     scored = score(weights) if score is not None and not diverged else None
-    own = {**state.clients, **tally.kept}
-    return State(weights=weights, round=t + 1, kept=companion.kept, clients=own), RoundMetrics(
-        round=t,
-        participants=len(chosen),
+    return after, RoundMetrics(
+        round=state.round,
+        participants=len(present),
         loss=finite(scored.loss / scored.count) if scored is not None else None,
         accuracy=scored.correct / scored.count if scored is not None and setup.classification else None,
-        signal_to_noise=None if diverged else signal_to_noise(protocol, state.weights, weights, len(chosen)),
-        bytes_up=len(chosen) * weights.nbytes,
-        bytes_down=len(chosen) * weights.nbytes,
+        signal_to_noise=None if diverged else signal_to_noise(protocol, state.weights, weights, len(present)),
+        bytes_up=len(present) * weights.nbytes,
+        bytes_down=len(opened.participants) * weights.nbytes,
         clip_fraction=tally.clipped / tally.clips if tally.clips > 0 else None,
         nonfinite_steps=tally.nonfinite,
         seconds=time.perf_counter() - opened.started,
@@ -267,38 +302,35 @@ def joined_round(
     )
 
 
-def next_model(setup: Setup, weights: np.ndarray, uploads: Iterable[np.ndarray], chosen: np.ndarray, *, round: int) -> np.ndarray:
-    """The global model that the server makes of the uploads of the chosen clients, with its own noise where it adds some."""
-    rule, diameter = setup.protocol.aggregation, setup.protocol.assumptions.diameter
-    if isinstance(rule, ModeConnectivity):
-        connected = joined_modes(setup, weights, uploads, round)
-        return connected if diameter is None else projected(connected, setup.initial_weights(), diameter)
-    noise = server_noise(setup, round=round, trainings=range(setup.training, setup.training + 1))
-    expected = setup.protocol.participation.expected(clients=setup.protocol.clients)
-    shares = upload_weights(rule, setup.sizes[chosen])
-    joined = aggregate(rule, weights, uploads, shares, expected=expected, noise=None if noise is None else noise[0])
-    return joined if diameter is None else projected(joined, setup.initial_weights(), diameter)
+def without_absent(setup: Setup, ledger: Charges, opened: Opening, absent: Mapping[int, str]) -> np.ndarray:
+    """The participants that contribute. Who does not is noted, and what the others' noise still hides is held against the budget.
+
+    Raises:
+        Incomplete: the protocol repeats such a round.
+        HidesTooLittle: the budget does not allow what would be made of the others' uploads.
+    """
+    if absent and setup.protocol.missing == "repeat":
+        raise Incomplete(opened.round, absent)
+    short = [Missed(round=opened.round, clients=tuple(absent), reasons=tuple(absent.values()))] if absent else []
+    refuse_hiding_too_little(setup, [*ledger.events, *short], opened.round)
+    if not absent:
+        return opened.participants
+    with writing(ledger.path):
+        ledger.miss(round=opened.round, reasons=absent)
+    return opened.participants[[int(client) not in absent for client in opened.participants]]
 
 
-def joined_modes(setup: Setup, weights: np.ndarray, uploads: Iterable[np.ndarray], round: int) -> np.ndarray:
-    """The uploads joined by mode connectivity, on one thread so that the result is the same everywhere."""
-    import torch
-
-    from sordino.federation.connectivity import Connector
-
-    models, rule = list(uploads), setup.protocol.aggregation
-    if setup.public is None or not isinstance(rule, ModeConnectivity):
-        raise RuntimeError("mode connectivity without public records")
-    if not models:
-        return weights
-    streams = (setup.key.stream(Purpose.CONNECTIVITY, training=setup.training, round=round, step=join) for join in range(len(models)))
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        connector = Connector(FlatModel(setup.module), setup.public, module_loss(setup.module, setup.public.y), rule)
-        return connector.joined(models, streams).astype(weights.dtype)
-    finally:
-        torch.set_num_threads(threads)
+def refuse_hiding_too_little(setup: Setup, events: Sequence[Event], round: int) -> None:
+    """Hold what a run promises with the clients that fell silent against its budget."""
+    budget = setup.protocol.privacy.budget
+    if budget is None:
+        return
+    found = promised(setup.protocol, events, budget.view, budget.unit, delta=budget.delta, sizes=setup.sizes.tolist())
+    if found.epsilon(budget.delta) > budget.epsilon:
+        raise HidesTooLittle(
+            f"clients fell silent, and with the noise of those who were left the model of round {round + 1} would have passed the "
+            f"budget (epsilon = {budget.epsilon:g} at delta = {budget.delta:g}, view {budget.view}). It was not made."
+        )
 
 
 def is_evaluated(round: int, rounds: int, every: int) -> bool:

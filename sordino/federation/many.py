@@ -6,23 +6,28 @@ draws what `train` would draw for that training alone, and ends with the same mo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from sordino.federation.aggregation import aggregate, projected, upload_weights
-from sordino.federation.linear import train_clipped_glm
-from sordino.federation.local import Trainable, noisy_upload, train_locally, upload_type
+from sordino.federation.assignment import Upload
+from sordino.federation.companions import companion_of
+from sordino.federation.folder import State
+from sordino.federation.local import LocalSteps, noisy_upload, upload_type
+from sordino.federation.many_clients import ManyClients, Worked
+from sordino.federation.many_kept import ManyKept
 from sordino.federation.mechanisms import server_noise
-from sordino.federation.models.bounded import bounded_features
-from sordino.federation.models.losses import module_loss
 from sordino.federation.participation import attendances
+from sordino.federation.personal import Kept
 from sordino.federation.randomness import LANES, Purpose
 from sordino.federation.setup import Setup
-from sordino.protocol import ClippedGlm, FedAvg, Median, ModeConnectivity, NoisySgd, Scaffold, UserError
+from sordino.protocol import Median, ModeConnectivity, NoisySgd, UserError
+
+UNCOUNTED = LocalSteps(clipped=0, clips=0, nonfinite=0)  # nobody reads metrics here
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -32,87 +37,22 @@ class ManyRound:
     Attributes:
         round: its number.
         before: the global models, one training a row.
+        broadcast: what clients were sent: the same, or several tables of which it is the first (see `companions`).
+        kept: what clients found when the round began, where they keep anything.
         present: who took part: one training a row, one client a column.
         uploads: what each client sent: (clients, trainings, parameters). Rows of trainings without the client mean nothing.
+        means: with noisy-sgd, the noisy mean of every step of a client: (trainings, steps, parameters).
         after: the next global models.
     """
 
     round: int
     before: np.ndarray
+    broadcast: np.ndarray
     present: np.ndarray
     uploads: np.ndarray
     after: np.ndarray
-
-
-class ManyClients:
-    """Trains one client at a time, in many trainings at once. It holds models that every call overwrites.
-
-    Clients with equal records whose steps draw nothing compute the same, so that work is done once for all of them.
-    """
-
-    def __init__(self, setup: Setup) -> None:
-        if isinstance(setup.protocol.local, NoisySgd) or setup.protocol.keeps_models:
-            raise UserError("noisy-sgd, and clients that keep models, cannot be trained many times at once: train them one by one.")
-        self._setup = setup
-        self._loss = module_loss(setup.module, setup.train.y)
-        self._models: Trainable | None = None
-        if not isinstance(setup.protocol.local, ClippedGlm):
-            many: Callable[[], Trainable] | None = getattr(setup.module, "many", None)
-            if many is None:
-                raise UserError(f"{type(setup.module).__name__} cannot be trained many times at once: its method `many` is missing.")
-            self._models = many()
-        self.like, self._constant = alike_clients(setup)
-
-    def trained(self, *, client: int, round: int, weights: np.ndarray, first: int) -> Tensor:
-        """The client's models after its steps, in float64 and without noise.
-
-        Args:
-            client: which one.
-            round: the round.
-            weights: the global models, one training a row.
-            first: the number of the training in the first row.
-        """
-        rule, start = self._setup.protocol.local, torch.from_numpy(weights)
-        rates = rule.schedule.rates(round=round, steps=rule.steps)
-        if isinstance(rule, ClippedGlm):
-            rows = torch.from_numpy(self._setup.parts[client])
-            features = bounded_features(self._setup.train.inputs(rows), rule.feature_norm)
-            models = start.double()
-            train_clipped_glm(models, features, self._setup.train.y.index_select(0, rows), rule, rates)
-            return models
-        if self._models is None or isinstance(rule, NoisySgd):
-            raise RuntimeError("no models for this rule")
-        return train_locally(self._models, start, rule, rates, self._batches(client, round, rule, first, len(weights)), self._loss)[1]
-
-    def _batches(self, client: int, round: int, rule: FedAvg, first: int, trainings: int) -> Iterator[tuple[Tensor, Tensor]]:
-        part, train = self._setup.parts[client], self._setup.train
-        if rule.batch == len(part) or self._constant[client]:
-            rows = torch.from_numpy(part[: rule.batch])
-            inputs, targets = train.inputs(rows), train.y.index_select(0, rows)
-            for _ in range(rule.steps):
-                yield inputs, targets
-            return
-        stream = self._setup.draw_key.stream(Purpose.MINIBATCH, training=first, client=client, round=round)
-        draws = stream.subsets(rule.steps, rule.batch, len(part), trainings).reshape(trainings, rule.steps, rule.batch)
-        for step in range(rule.steps):
-            rows = torch.from_numpy(part[draws[:, step]])
-            yield train.inputs(rows.reshape(-1)).reshape(*rows.shape, -1), train.y[rows]
-
-
-def alike_clients(setup: Setup) -> tuple[np.ndarray, np.ndarray]:
-    """For each client the first one that computes the same, and whether all its records are equal, so that draws do not matter."""
-    records, labels = setup.train.x.reshape(len(setup.train.x), -1), setup.train.y.reshape(len(setup.train.y), -1)
-    whole = torch.cat([records.double(), labels.double()], dim=1)
-    constant = np.array([bool((whole[part] == whole[part[:1]]).all()) for part in setup.parts])
-    like = np.arange(len(setup.parts))
-    seen: dict[bytes, int] = {}
-    minibatches = not isinstance(setup.protocol.local, ClippedGlm)
-    for client, part in enumerate(setup.parts):
-        if not minibatches or constant[client] or setup.protocol.local.batch == len(part):
-            # A minibatch of equal records is the same whatever their number.
-            told = part[:1] if minibatches and constant[client] else part
-            like[client] = seen.setdefault(whole[told].numpy().tobytes(), client)
-    return like, constant
+    kept: Mapping[int, Kept] = field(default_factory=dict)
+    means: Mapping[int, np.ndarray] = field(default_factory=dict)
 
 
 def rounds_of_many(
@@ -130,37 +70,50 @@ def rounds_of_many(
         raise UserError(
             f"trainings {trainings.start} to {trainings.stop - 1} do not share a keystream: at most {LANES}, from a multiple of it on"
         )
-    protocol, clients = setup.protocol, ManyClients(setup)
-    if protocol.penalty or isinstance(protocol.local, Scaffold) or isinstance(protocol.aggregation, ModeConnectivity):
-        raise UserError("trainings side by side know no penalty, no control variates and no mode connectivity.")
+    protocol, clients, kept = setup.protocol, ManyClients(setup), ManyKept(setup, len(trainings))
+    if isinstance(protocol.aggregation, ModeConnectivity):
+        raise UserError("trainings side by side know no mode connectivity, which trains on public records: train them one by one.")
     initial = setup.initial_weights()
     weights = np.broadcast_to(initial, (len(trainings), initial.size)).copy()
-    shares = upload_weights(protocol.aggregation, setup.sizes)
+    beside: Mapping[str, np.ndarray] = {}
     left = np.full((len(trainings), protocol.clients), protocol.rounds)
     left[:, list(caps or {})] = list((caps or {}).values())
     for t in range(protocol.rounds if rounds is None else rounds):
         present = attendances(protocol, round=t, key=setup.draw_key, trainings=trainings) & (left > 0)
         left -= present
-        uploads = np.empty((protocol.clients, *weights.shape), dtype=upload_type(protocol.noise))
-        models: dict[int, Tensor] = {}
-        for client in range(protocol.clients):
-            like = int(clients.like[client])
-            if like not in models:
-                models[like] = clients.trained(client=like, round=t, weights=weights, first=trainings.start)
-            stream = setup.noise_key.stream(Purpose.UPLOAD_NOISE, training=trainings.start, client=client, round=t)
-            uploads[client] = noisy_upload(models[like], setup.noises[client], stream)
-        after = joined(setup, weights, uploads, present, shares, server_noise(setup, round=t, trainings=trainings))
+        companion = companion_of(protocol, State(weights=weights, round=t, kept=beside))
+        broadcast, found = companion.broadcast(weights), kept.found(weights)
+        uploads, worked = np.empty((protocol.clients, *weights.shape), dtype=upload_type(protocol.noise)), dict[int, Worked]()
+        for client, like in enumerate(clients.like.tolist()):
+            if like not in worked:
+                worked[like] = clients.work(client=like, round=t, weights=broadcast, first=trainings.start, kept=found[like])
+            uploads[client] = sent(setup, client, t, worked[like].models, trainings.start)
+            kept.keep(client, worked[like].kept, uploads[client], present[:, client])
+        noted = (Upload(client=c, vector=uploads[c], steps=UNCOUNTED, rows=present[:, [c]]) for c in range(protocol.clients))
+        deque(companion.noted(noted), maxlen=0)
+        beside = companion.kept
+        after = joined(setup, weights, uploads, present, server_noise(setup, round=t, trainings=trainings))
         if protocol.assumptions.diameter is not None:
             after = projected(after, initial, protocol.assumptions.diameter)
-        yield ManyRound(round=t, before=weights, present=present, uploads=uploads, after=after)
+        means = {client: work.means for client, work in worked.items() if work.means is not None}
+        yield ManyRound(
+            round=t, before=weights, broadcast=broadcast, kept=found, present=present, uploads=uploads, means=means, after=after
+        )
         weights = after
 
 
-def joined(
-    setup: Setup, weights: np.ndarray, uploads: np.ndarray, present: np.ndarray, shares: np.ndarray, noise: np.ndarray | None = None
-) -> np.ndarray:
+def sent(setup: Setup, client: int, round: int, models: Tensor, first: int) -> np.ndarray:
+    """What leaves a client: its models under noise, or as they are where the noise is in the steps."""
+    if isinstance(setup.protocol.local, NoisySgd):
+        return models.numpy()
+    stream = setup.noise_key.stream(Purpose.UPLOAD_NOISE, training=first, client=client, round=round)
+    return noisy_upload(models, setup.noises[client], stream)
+
+
+def joined(setup: Setup, weights: np.ndarray, uploads: np.ndarray, present: np.ndarray, noise: np.ndarray | None = None) -> np.ndarray:
     """The next global models; where who takes part differs between trainings, each has its own weights."""
     rule, expected = setup.protocol.aggregation, setup.protocol.participation.expected(clients=setup.protocol.clients)
+    shares = upload_weights(rule, setup.sizes)
     if bool(present.all()):
         return aggregate(rule, weights, uploads, shares, expected=expected, noise=noise)
     if isinstance(rule, Median):

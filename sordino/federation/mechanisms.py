@@ -10,7 +10,7 @@ import numpy as np
 
 from sordino.federation.randomness import Purpose, Stream, unit_interval
 from sordino.privacy.mechanisms import deviation, silent
-from sordino.protocol import Custom, Gaussian, Laplace, Noise, Protocol, Staircase, UserError
+from sordino.protocol import Custom, Gaussian, Laplace, Noise, Protocol, Staircase
 
 if TYPE_CHECKING:
     from sordino.federation.setup import Setup
@@ -109,4 +109,6 @@ def log_density(noise: Noise, values: np.ndarray) -> np.ndarray:
 
         density = StaircaseDensity(step=noise.step, width=noise.width, nu=noise.falls_at)
         return math.log(density.height) - noise.step * np.floor(np.abs(values) / noise.width + 1 - noise.falls_at)
-    raise UserError(f"noise.mechanism = {noise.factory!r}: the density of this noise is not known, and an attack needs it.")
+    from sordino.privacy.custom import tested_noise
+
+    return np.interp(values, *tested_noise(noise.factory, noise.scale).density)  # measured: good enough for an attack

@@ -1,4 +1,4 @@
-"""What is made of noisy gradients: plain steps, momentum, Adam, AdaGrad, on all parameters as one vector.
+"""What is made of noisy gradients: plain steps, momentum, Adam, AdaGrad, on all parameters as one vector, or a table of such rows.
 
 Post-processing of what the noise already protects, so neither the state nor the steps cost privacy. The formulas and their constants
 are torch's.
@@ -30,7 +30,8 @@ class Optimizer:
     def __init__(self, name: str, like: Tensor, state: dict[str, np.ndarray] | None = None) -> None:
         self._name = name
         held = state or {}
-        self._count = int(held["steps"][0]) if "steps" in held else 0
+        # One number of steps for each row: clients of several trainings have not taken part equally often.
+        self._count = torch.from_numpy(held["steps"].copy()) if "steps" in held else torch.zeros(*like.shape[:-1], 1, dtype=torch.int64)
         self._moments = {
             moment: torch.from_numpy(held[moment].copy()).to(like.device) if moment in held else torch.zeros_like(like)
             for moment in VECTORS[name]
@@ -49,12 +50,13 @@ class Optimizer:
         else:
             first = self._moments["first"].lerp_(gradient, 1 - BETAS[0])
             second = self._moments["second"].mul_(BETAS[1]).addcmul_(gradient, gradient, value=1 - BETAS[1])
-            spread = second.sqrt().div_((1 - BETAS[1] ** self._count) ** 0.5).add_(TINY["adam"])
-            weights.addcdiv_(first, spread, value=-rate / (1 - BETAS[0] ** self._count))
+            early = [(1 - beta ** self._count.double()).to(weights) for beta in BETAS]  # how much of a mean the first steps make
+            spread = second.sqrt().div_(early[1].sqrt()).add_(TINY["adam"])
+            weights.addcdiv_(first / early[0], spread, value=-rate)
 
     def state(self) -> dict[str, np.ndarray]:
         """What must be kept to go on: nothing for plain steps."""
         if not self._moments:
             return {}
         moments = {name: moment.detach().cpu().numpy().copy() for name, moment in self._moments.items()}
-        return {**moments, "steps": np.array([self._count], dtype=np.int64)}
+        return {**moments, "steps": self._count.numpy().copy()}

@@ -13,6 +13,7 @@ from __future__ import annotations
 import hashlib
 import math
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 
@@ -40,6 +41,7 @@ class Purpose(Enum):
     SERVER_NOISE = "server-noise"
     SHUFFLER = "shuffler"
     CONNECTIVITY = "connectivity"
+    CURVE = "curve"  # where on the curve of udp-fl Eq. 6 a round's uploads lie
     STEP_NOISE = "step-noise"  # noisy-sgd
 
 
@@ -138,11 +140,38 @@ class Stream:
         swaps = scaled(self.words(count * size, trainings).reshape(rows, size), spans) + places
         return shuffled_heads(swaps.astype(np.int64), population) if rows > SPARSE else sparse_heads(swaps)
 
-    def coins(self, count: int, population: int, rate: float) -> np.ndarray:
-        """`count` rows of independent choices, one for each of a population, each true with probability at most `rate`."""
+    def held(self, items: np.ndarray, count: int, size: int, population: int, trainings: int = 1) -> np.ndarray:
+        """How many of some items each of the `subsets` holds: the same draws, without writing the subsets down.
+
+        Example:
+            >>> stream = Key.from_seed(7).stream(Purpose.MINIBATCH)
+            >>> drawn = stream.subsets(4, 3, 10)
+            >>> np.array_equal(stream.held(np.array([2, 5]), 4, 3, 10), np.isin(drawn, [2, 5]).sum(axis=1))
+            True
+        """
+        rows = count * trainings
+        if size == population:
+            return np.full(rows, len(items))
+        places = np.arange(size, dtype=np.uint64)
+        spans = np.uint64(population) - places
+        found = [places_in_heads(scaled(words, spans) + places, items) for words in self._word_rows(count, size, trainings)]
+        return np.concatenate(found)
+
+    def coins(self, count: int, population: int, rate: float, trainings: int = 1) -> np.ndarray:
+        """`count` rows of independent choices for each training, one for each of a population, true with probability at most `rate`."""
         if rate >= 1:
-            return np.ones((count, population), dtype=bool)
-        return self.words(count * population).reshape(count, population) < np.uint64(int(rate * 2.0**64))
+            return np.ones((count * trainings, population), dtype=bool)
+        limit = np.uint64(int(rate * 2.0**64))
+        return np.concatenate([words < limit for words in self._word_rows(count, population, trainings)])
+
+    def _word_rows(self, count: int, width: int, trainings: int) -> Iterator[np.ndarray]:
+        """`count` rows of words for each training, all below one another, in blocks that fit the memory."""
+        encryptor, skip = self._encryptor(8 * self.lane * count * width)
+        encryptor.update(bytes(skip))
+        rows, most = count * trainings, max(1, WORDS // width)
+        for start in range(0, rows, most):
+            held = min(most, rows - start)
+            yield np.frombuffer(encryptor.update(bytes(8 * held * width)), dtype="<u8").reshape(held, width)
 
     def seed(self) -> int:
         """A 63-bit seed for a library that keeps a generator of its own."""
@@ -154,6 +183,7 @@ class Stream:
 
 
 SPARSE = 256  # rows above which whole columns are shuffled at once
+WORDS = 1 << 20  # words that are turned into choices at a time
 
 
 def sparse_heads(swaps: np.ndarray) -> np.ndarray:
@@ -181,6 +211,24 @@ def shuffled_heads(swaps: np.ndarray, population: int) -> np.ndarray:
         target = swaps[:, place]
         table[rows, target], table[rows, place] = table[rows, place], table[rows, target]
     return table[:, : swaps.shape[1]]
+
+
+def places_in_heads(swaps: np.ndarray, items: np.ndarray) -> np.ndarray:
+    """How many of some items end among the first places of each row's shuffle, by following each item alone.
+
+    Example:
+        >>> swaps = np.array([[2, 1], [0, 2]])
+        >>> places_in_heads(swaps, np.array([1, 2])).tolist() == np.isin(sparse_heads(swaps), [1, 2]).sum(axis=1).tolist()
+        True
+    """
+    found = np.zeros(len(swaps), dtype=np.int64)
+    columns = np.ascontiguousarray(swaps.T.astype(np.int64))
+    for item in items.tolist():
+        at = np.full(len(swaps), item)
+        for place, target in enumerate(columns):
+            at = np.where(target == at, place, np.where(at == place, target, at))
+        found += at < len(columns)
+    return found
 
 
 def scaled(words: np.ndarray, spans: np.ndarray) -> np.ndarray:

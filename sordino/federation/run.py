@@ -15,10 +15,10 @@ from torch import nn
 from sordino.federation.folder import RunFolder
 from sordino.federation.loop import RoundMetrics
 from sordino.federation.setup import IN_PYTHON, ModelSource, protocol_model
-from sordino.privacy.certify import certify
 from sordino.privacy.guarantee import Guarantee
 from sordino.privacy.ledger import Event, RoundCharged
 from sordino.privacy.ledger import read as read_ledger
+from sordino.privacy.spending import promised
 from sordino.protocol import Protocol, UserError, View
 
 
@@ -105,7 +105,7 @@ class Trained:
         """
         if self.status == "diverged" and View.parse(view) == View.FINAL:
             raise UserError(f"{self._name} diverged, and when it stopped depends on the data: ask for the view 'rounds', not 'final'.")
-        return certify(self.protocol, view, unit, delta=delta, rounds=self.rounds_paid, sizes=self.sizes)
+        return promised(self.protocol, self.ledger, view, unit, delta=delta, sizes=self.sizes)
 
     def _client_state(self, client: int) -> dict[str, torch.Tensor] | None:
         return self.clients.get(client)
@@ -191,7 +191,7 @@ def as_arrays(rows: list[dict[str, Any]], folder: Path) -> dict[str, np.ndarray]
         found = {name: np.array([np.nan if row[name] is None else row[name] for row in rows]) for name in names}
     except (KeyError, ValueError):
         found = {}
-    kinds = {name: "U" if name == "status" else "iuf" for name in names}
+    kinds = {name: {"status": "U", "round": "iu"}.get(name, "iuf") for name in names}
     if not found or any(array.ndim != 1 or (len(rows) > 0 and array.dtype.kind not in kinds[name]) for name, array in found.items()):
         raise UserError(f"{folder / 'metrics.jsonl'} is damaged: a line lacks a metric, or has one that is no number.")
     return found

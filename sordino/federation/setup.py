@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Protocol as Interface
 
 import numpy as np
 import torch
@@ -18,7 +19,8 @@ from sordino.federation.models.bounded import BoundedLogistic
 from sordino.federation.models.flat import FlatModel
 from sordino.federation.randomness import Key, Purpose
 from sordino.privacy.harmonizer import own_protocol, with_found_noise
-from sordino.protocol import ByColumn, ClippedGlm, Data, ModeConnectivity, Model, Noise, Protocol, UserError
+from sordino.privacy.mechanisms import refuse_unpriced
+from sordino.protocol import ClippedGlm, Data, ModeConnectivity, Model, Noise, Protocol, UserError
 
 IN_PYTHON = "python:"  # begins the name of data or of a model that was handed over as an object and cannot be found again by name
 
@@ -93,6 +95,18 @@ class Setup:
         return self._flat.to_state(torch.from_numpy(weights))
 
 
+class Begun(Interface):
+    """What is known of a run that begins; a `Setup` says it, and so does who follows a run from elsewhere."""
+
+    @property
+    def protocol(self) -> Protocol:
+        """The protocol, resolved."""
+
+    @property
+    def sizes(self) -> np.ndarray:
+        """Number of records of every client."""
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Loaded:
     """A data set in the form that trainings share, whatever they do with it."""
@@ -119,11 +133,17 @@ def prepare(
     *,
     data: DataSource | None = None,
     model: ModelSource | None = None,
+    parts: Sequence[np.ndarray] | None = None,
     load: Callable[[DataSource], Loaded] = loaded,
 ) -> Setup:
     """Load, share out, build and check. Everything that a person can have got wrong is refused here, before anything is written.
 
-    `load` may remember what it loaded: nothing in it depends on the protocol.
+    Args:
+        protocol: what is run.
+        data: a name, a path or a `Dataset`, in place of `protocol.data.name`.
+        model: a name, a module or a factory, in place of `protocol.model.name`.
+        parts: the records of every client, where the protocol's partition does not say: across machines each client has its own.
+        load: how data are loaded; it may remember what it loaded, since nothing in it depends on the protocol.
 
     Raises:
         UserError: no data or model named, data that cannot be found, a batch larger than a client's records, a model that does
@@ -139,7 +159,8 @@ def prepare(
     key = Key.from_seed(protocol.seed)
     found = load(data if isinstance(data, Dataset) else _findable(spec.name, "data"))
     dataset = found.dataset
-    parts = partition(dataset, spec, protocol.clients, key)
+    shared_out = parts is None
+    parts = partition(dataset, spec, protocol.clients, key) if parts is None else tuple(parts)
     refuse_small_clients(parts, protocol.local.batch or 1)
     if isinstance(protocol.local, ClippedGlm) and protocol.local.batch is not None and len({len(part) for part in parts}) > 1:
         raise UserError("local.batches = 'cyclic' needs clients of one size: the fixed batches are a public part of the protocol.")
@@ -148,7 +169,9 @@ def prepare(
     seed = key.stream(Purpose.INITIAL_MODEL).seed()
     module = protocol_model(protocol, source, dataset.input_shape, dataset.outputs, classes=dataset.classes, seed=seed)
     check_model(module, found.train.inputs(slice(0, 2)), dataset.outputs, net.parameters)
-    protocol = with_found_noise(with_public_dimension(protocol, module), [len(part) for part in parts])
+    protocol = with_public_dimension(protocol, module)
+    refuse_unpriced(protocol)
+    protocol = with_found_noise(protocol, [len(part) for part in parts])
     fresh = Key.from_system() if protocol.noise.secure else key
     return Setup(
         protocol=protocol,
@@ -164,7 +187,7 @@ def prepare(
         draw_key=fresh,
         data_digest=shares_digest(found.digest, parts),
         public=public_records(protocol, dataset),
-        shares=Shares.of(dataset, parts),
+        shares=Shares.of(dataset, parts) if shared_out else None,
     )
 
 
@@ -178,6 +201,12 @@ def public_records(protocol: Protocol, private: Dataset) -> Tensors | None:
         raise UserError(
             f"federation.aggregation.mode-connectivity.public = {public.name!r} has records of shape {public.input_shape} and classes "
             f"{public.classes}; the clients' have {private.input_shape} and {private.classes}. A bend trained on other classes is no bend."
+        )
+    lacking = [name for label, name in enumerate(public.classes or ()) if not (public.y_train == label).any()]
+    if lacking:
+        raise UserError(
+            f"federation.aggregation.mode-connectivity.public = {public.name!r} has no training record of class {lacking[0]!r}, which the "
+            "clients have. A bend trained without it would forget it."
         )
     if public.name == private.name:
         raise UserError(f"{public.name!r} is what the clients hold: it is not public. Name other records of the same kind, such as a file.")
@@ -200,7 +229,7 @@ def resolved(protocol: Protocol, data: DataSource | None, model: ModelSource | N
 def with_public_size(protocol: Protocol, parts: tuple[np.ndarray, ...]) -> Protocol:
     """The number of records per client spelled out, where all clients have the same: prices depend on it."""
     data, sizes = protocol.data, {len(part) for part in parts}
-    if data is None or data.records is not None or isinstance(data.partition, ByColumn) or len(sizes) > 1:
+    if data is None or data.records is not None or len(sizes) > 1:
         return protocol
     return replace(protocol, data=replace(data, records=sizes.pop()))
 

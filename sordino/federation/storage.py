@@ -6,6 +6,7 @@ import fcntl
 import hashlib
 import json
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -58,8 +59,10 @@ _held_here: set[Path] = set()  # a lock of the system's refuses other processes 
 
 
 @contextmanager
-def held(folder: Path) -> Iterator[None]:
+def held(folder: Path, *, patience: float = 0.0) -> Iterator[None]:
     """Hold a run folder: whoever else wants it is refused. The system lets go of it when the process ends, however it ends.
+
+    Another process is given `patience` seconds to end.
 
     The lock is a record lock (lockf, not flock): worker processes do not inherit it, so they cannot outlive their parent with it.
     """
@@ -70,15 +73,25 @@ def held(folder: Path) -> Iterator[None]:
     with writing(folder / "lock"):
         handle = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o644)
     try:
-        try:
-            fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise refusal from None
+        end = time.monotonic() + patience
+        while not locked(handle):
+            if time.monotonic() >= end:
+                raise refusal
+            time.sleep(0.2)
         _held_here.add(place)
         yield
     finally:
         _held_here.discard(place)
         os.close(handle)
+
+
+def locked(handle: int) -> bool:
+    """Lock a file for this process, if no other one has it."""
+    try:
+        fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
 
 
 def pack(arrays: dict[str, np.ndarray], facts: dict[str, Any]) -> bytes:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from sordino.federation.folder import State
-from sordino.privacy.ledger import Event, Opened, RoundCharged
+from sordino.privacy.ledger import Event, Missed, Opened, RoundCharged
 
 
 class Unwritten:
@@ -28,6 +28,9 @@ class Unwritten:
         self.rows.append(dict(row))
 
     def save_checkpoint(self, state: State) -> None:
+        """Nothing: nobody could read it."""
+
+    def note(self, **facts: Any) -> None:
         """Nothing: nobody could read it."""
 
 
@@ -59,3 +62,7 @@ class UnwrittenLedger:
     def charge(self, *, round: int, clients: Iterable[int]) -> None:
         """Pay for a round; in memory no round is ever run twice."""
         self._events.append(RoundCharged(round=round, clients=tuple(int(client) for client in clients)))
+
+    def miss(self, *, round: int, reasons: Mapping[int, str]) -> None:
+        """Note who contributed nothing to a round, and why."""
+        self._events.append(Missed(round=round, clients=tuple(reasons), reasons=tuple(reasons.values())))

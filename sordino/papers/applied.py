@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sordino.papers import convergent
-from sordino.protocol import Constant, Continuous, Everyone, FedAvg, FedProx, Gaussian, Mean, Protocol, Scaffold, StageWise, View
+from sordino.protocol import Bezier, Constant, Continuous, Everyone, FedAvg, FedProx, Gaussian, Mean, Protocol, Scaffold, StageWise, View
 
 if TYPE_CHECKING:
     from sordino.audit.verdict import Finding
@@ -33,7 +33,7 @@ def published_bounds(protocol: Protocol) -> dict[str, float]:
         return {}
     sigma = noise.sigma
     plain = isinstance(protocol.participation, Everyone) and protocol.aggregation == Mean() and not protocol.client
-    if not plain or sigma == 0 or not isinstance(rule, FedAvg) or isinstance(rule, Scaffold) or rule.clip_target != "step":
+    if not plain or sigma == 0 or not isinstance(rule, FedAvg) or isinstance(rule, (Bezier, Scaffold)) or rule.clip_target != "step":
         return {}
     if protocol.keeps_models:
         return {}

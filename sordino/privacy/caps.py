@@ -13,6 +13,7 @@ from dataclasses import replace
 from functools import lru_cache
 
 from sordino.privacy.certify import certify
+from sordino.privacy.guarantee import Guarantee
 from sordino.protocol import ClientBudget, Everyone, Protocol, View
 
 
@@ -27,16 +28,28 @@ def capped_rounds(protocol: Protocol, budget: ClientBudget, records: int | None 
         >>> capped_rounds(protocol, ClientBudget(id=0, epsilon=8.0))
         2
     """
+
+    def allowed(rounds: int) -> bool:
+        return own_guarantee(protocol, budget, [*range(rounds), *repeated], records).epsilon(budget.delta) <= budget.epsilon
+
+    return largest(allowed, protocol.rounds) + len(repeated)
+
+
+def own_guarantee(protocol: Protocol, budget: ClientBudget, rounds: Sequence[int], records: int | None = None) -> Guarantee:
+    """What a server learns at most about one client that takes part in these rounds for certain, by the client's own noise alone.
+
+    Example:
+        >>> from sordino.protocol import Constant, FedAvg, Gaussian
+        >>> local = FedAvg(steps=1, batch=1, clip=1.0, schedule=Constant(rate=0.5))
+        >>> protocol = Protocol(clients=2, rounds=100, local=local, noise=Gaussian(sigma=1.0))
+        >>> round(own_guarantee(protocol, ClientBudget(id=0, epsilon=8.0), [0, 1]).epsilon(1e-5), 2)
+        6.58
+    """
     from sordino.privacy.harmonizer import own_protocol
 
     certain = replace(own_protocol(protocol, budget, records), participation=Everyone())
     sizes = None if records is None else (records,)
-
-    def allowed(rounds: int) -> bool:
-        guarantee = certify(certain, View.SERVER, budget.unit, delta=budget.delta, rounds=[*range(rounds), *repeated], sizes=sizes)
-        return guarantee.epsilon(budget.delta) <= budget.epsilon
-
-    return largest(allowed, protocol.rounds) + len(repeated)
+    return certify(certain, View.SERVER, budget.unit, delta=budget.delta, rounds=rounds, sizes=sizes)
 
 
 def all_caps(protocol: Protocol, sizes: Sequence[int] | None = None) -> dict[int, int]:

@@ -24,7 +24,7 @@ from sordino.privacy.guarantee import Guarantee, rounded_up
 from sordino.privacy.losses import LossCurve
 from sordino.privacy.mechanisms import amplitude, deviation, dimension_of, taking_part
 from sordino.privacy.sizes import parameter
-from sordino.privacy.uploads import upload_prices
+from sordino.privacy.uploads import largest_move
 from sordino.protocol import (
     ClientBudget,
     Everyone,
@@ -41,6 +41,7 @@ from sordino.protocol import (
     View,
 )  # fmt: skip
 
+HAIR = 1 + 1e-9  # so that rounding cannot make a staircase narrower than a move
 CERTAIN = 3.0  # standard deviations above the expected number of rounds that a client's noise is made for
 
 
@@ -126,12 +127,7 @@ def sized(mechanism: str, size: float, protocol: Protocol) -> Noise:
         return Gaussian(sigma=size, secure=secure)
     if mechanism == "laplace":
         return Laplace(scale=size, secure=secure)
-    return Staircase(step=size, width=largest_move(protocol), secure=secure)
-
-
-def largest_move(protocol: Protocol) -> float:
-    """How far an upload can move at most, in any round; a hair more, so that rounding cannot pass it."""
-    return float(upload_prices(protocol, np.arange(protocol.rounds), "client", None).shifts.max()) * (1 + 1e-9)
+    return Staircase(step=size, width=largest_move(protocol) * HAIR, secure=secure)
 
 
 @lru_cache(maxsize=256)
@@ -163,28 +159,33 @@ def with_found_noise(protocol: Protocol, sizes: Sequence[int]) -> Protocol:
 
 def harmonized_bounds(question: Question) -> Iterator[Bound]:
     """Every client by its own noise, against who sees its uploads; the worst client counts. All views are post-processing of that."""
-    protocol = question.protocol
-    sizes = question.sizes or (question.records,) * protocol.clients
+    found = list({id(guarantee): guarantee for guarantee in own_guarantees(question).values()}.values())
+    worst = max(found, key=lambda guarantee: guarantee.epsilon(1e-5))
+    lines = (
+        f"Every client has noise of its own, found for its own budget ({len(found)} kinds of clients); the worst one counts.",
+        f"The adversary sees {question.view.sees}, all of it computed from the uploads: the server's bound holds.",
+        *worst.derivation,
+    )
+    vouched = tuple(dict.fromkeys(line for guarantee in found for line in guarantee.assumptions))
+    curve = WorstCurve(curves=tuple(guarantee.curve for guarantee in found))
+    yield Bound(curve=curve, method="harmonizer", lines=lines, vouched=vouched)
+
+
+def own_guarantees(question: Question) -> dict[int, Guarantee]:
+    """What every client is promised against who sees its uploads; clients of one kind share one guarantee."""
     found: dict[tuple[Protocol, int], Guarantee] = {}
-    for budget in protocol.client:
-        records = sizes[budget.id]
-        alone = own_protocol(protocol, budget, records)
-        cap = cap_of(question, budget, records)
+    promised = {}
+    for budget in question.protocol.client:
+        records = question.sizes[budget.id] if question.sizes is not None else question.records
+        alone, cap = own_protocol(question.protocol, budget, records), cap_of(question, budget, records)
         if (alone, cap) not in found:
             known = None if records is None else [records]
             certain = replace(alone, participation=Everyone())
             drawn = certify(alone, View.SERVER, question.unit, rounds=question.rounds.tolist(), sizes=known)
             capped = certify(certain, View.SERVER, question.unit, rounds=range(cap), sizes=known) if cap < len(question.rounds) else drawn
             found[alone, cap] = min(drawn, capped, key=lambda guarantee: guarantee.epsilon(1e-5))
-    worst = max(found.values(), key=lambda guarantee: guarantee.epsilon(1e-5))
-    lines = (
-        f"Every client has noise of its own, found for its own budget ({len(found)} kinds of clients); the worst one counts.",
-        f"The adversary sees {question.view.sees}, all of it computed from the uploads: the server's bound holds.",
-        *worst.derivation,
-    )
-    vouched = tuple(dict.fromkeys(line for guarantee in found.values() for line in guarantee.assumptions))
-    curve = WorstCurve(curves=tuple(guarantee.curve for guarantee in found.values()))
-    yield Bound(curve=curve, method="harmonizer", lines=lines, vouched=vouched)
+        promised[budget.id] = found[alone, cap]
+    return promised
 
 
 def cap_of(question: Question, budget: ClientBudget, records: int | None) -> int:
@@ -196,13 +197,17 @@ def cap_of(question: Question, budget: ClientBudget, records: int | None) -> int
 
 @dataclass(frozen=True, kw_only=True)
 class Needed:
-    """What one mechanism needs for a guarantee: its parameter, expected magnitude and standard deviation on a coordinate."""
+    """What one mechanism needs for a guarantee: its parameter, expected magnitude and standard deviation on a coordinate.
+
+    `width` is a staircase's, which is as wide as an upload can move; None for others.
+    """
 
     mechanism: str
     parameter: str
     value: float
     amplitude: float
     deviation: float
+    width: float | None = None
     best: bool = False
 
 
@@ -224,8 +229,11 @@ def mechanism_table(protocol: Protocol, unit: str = "record", *, epsilon: float,
     rows = []
     for mechanism in ("gaussian", "laplace", "staircase"):
         found = calibrate(replace(plain, noise=sized(mechanism, 1.0, plain)), View.SERVER, unit, epsilon=epsilon, delta=delta)
-        size, spread = amplitude(found.protocol.noise), deviation(found.protocol.noise)
-        rows.append(Needed(mechanism=mechanism, parameter=found.parameter, value=found.value, amplitude=size, deviation=spread))
+        noise = found.protocol.noise
+        row = Needed(
+            mechanism=mechanism, parameter=found.parameter, value=found.value, amplitude=amplitude(noise), deviation=deviation(noise)
+        )
+        rows.append(replace(row, width=noise.width) if isinstance(noise, Staircase) else row)
     least = min(row.deviation for row in rows)
     return [replace(row, best=row.deviation == least) for row in rows]
 

@@ -1,7 +1,8 @@
 """The ledger: what was spent, one JSON line per charge, chained by hash, on disk before what it pays for is released.
 
 The first line names the protocol (by digest) and the kind of noise; every further line says that a round was run and who took
-part. Prices are not stored: they follow from the protocol, so that a ledger and a protocol can never disagree about what ran.
+part, who of them contributed nothing after all, or what a client was asked for and refused. Prices are not stored: they follow from the
+protocol, so that a ledger and a protocol can never disagree about what ran.
 """
 
 from __future__ import annotations
@@ -10,8 +11,8 @@ import hashlib
 import json
 import os
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +54,36 @@ class RoundCharged:
     attempt: int = 0
 
 
-Event = Opened | RoundCharged
+@dataclass(frozen=True, kw_only=True)
+class Missed:
+    """Clients of a round that was paid for whose uploads did not come, or could not be used: their noise is not in the model.
+
+    They stay charged, since what a silent client sent may have been seen.
+
+    Example:
+        >>> Missed(round=0, clients=(2,), reasons=("it did not answer",)).clients
+        (2,)
+    """
+
+    round: int
+    clients: tuple[int, ...]
+    reasons: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Refused:
+    """What a client was asked for and did not answer, in its own ledger. It cost nothing.
+
+    Example:
+        >>> Refused(round=3, reason="round 3 was answered already").round
+        3
+    """
+
+    round: int
+    reason: str
+
+
+Event = Opened | RoundCharged | Missed | Refused
 
 
 class Ledger:
@@ -119,6 +149,14 @@ class Ledger:
         self._append(RoundCharged(round=round, clients=members, attempt=earlier))
         self._charged.add((round, members))
         self._attempts[round] += 1
+
+    def miss(self, *, round: int, reasons: Mapping[int, str]) -> None:
+        """Note who contributed nothing to a round that was paid for, and why."""
+        self._append(Missed(round=round, clients=tuple(reasons), reasons=tuple(reasons.values())))
+
+    def refuse(self, *, round: int, reason: str) -> None:
+        """Note what was asked for and refused."""
+        self._append(Refused(round=round, reason=reason))
 
     def _append(self, event: Event) -> None:
         line, chain = encode(event, self._chain)
@@ -188,13 +226,12 @@ def first_entry(events: Sequence[Event], path: Path) -> Opened:
     return events[0]
 
 
+KINDS = {Opened: "open", RoundCharged: "round", Missed: "missed", Refused: "refused"}
+
+
 def encode(event: Event, chain: str) -> tuple[bytes, str]:
     """The line of an event, and the hash that the next line will be chained to."""
-    if isinstance(event, Opened):
-        body: dict[str, Any] = {"event": "open", "protocol": event.protocol, "generator": event.generator, "noise": event.noise}
-    else:
-        body = {"event": "round", "round": event.round, "clients": list(event.clients), "attempt": event.attempt}
-    text = json.dumps({"v": VERSION, **body}, separators=(",", ":"))
+    text = json.dumps({"v": VERSION, "event": KINDS[type(event)], **asdict(event)}, separators=(",", ":"))
     link = hashlib.sha256((chain + text).encode()).hexdigest()
     return (text[:-1] + f',"chain":"{link}"}}\n').encode(), link
 
@@ -205,4 +242,11 @@ def decode(body: dict[str, Any]) -> Event:
         raise ValueError("another version")
     if body["event"] == "open":
         return Opened(protocol=body["protocol"], generator=body["generator"], noise=body["noise"])
-    return RoundCharged(round=body["round"], clients=tuple(body["clients"]), attempt=body["attempt"])
+    if body["event"] == "missed":
+        return Missed(round=body["round"], clients=tuple(body["clients"]), reasons=tuple(body["reasons"]))
+    if body["event"] == "refused":
+        return Refused(round=body["round"], reason=body["reason"])
+    charged = RoundCharged(round=body["round"], clients=tuple(body["clients"]), attempt=body["attempt"])
+    if min((charged.round, charged.attempt, *charged.clients)) < 0:
+        raise ValueError("a number below 0")
+    return charged

@@ -22,7 +22,7 @@ from sordino.privacy.guarantee import rounded_up
 from sordino.privacy.renyi import ORDERS, RenyiCurve
 from sordino.privacy.sizes import size_of
 from sordino.privacy.staircase import Staircase as StaircaseDensity
-from sordino.privacy.uploads import UploadPrices, nearly_equal
+from sordino.privacy.uploads import UploadPrices, largest_move, nearly_equal
 from sordino.protocol import Custom, FixedSize, Gaussian, InvalidValue, Laplace, Noise, Poisson, Protocol, Staircase, UserError, View
 
 _ORDERS = np.array(ORDERS)
@@ -206,6 +206,18 @@ def release_curve(noise: Noise, norm: str, dimension: int | None, shift: float) 
         1.0
     """
     return releases_curve(noise, norm, dimension, np.array([[shift]]), np.ones(1), np.ones(1, dtype=np.int64))
+
+
+def refuse_unpriced(protocol: Protocol) -> None:
+    """Refuse noise about which nothing can be promised: a staircase narrower than an upload moves, noise that is less than it claims.
+
+    Example:
+        >>> from sordino.protocol import Constant, FedAvg
+        >>> local = FedAvg(steps=1, batch=1, clip=1.0, schedule=Constant(rate=0.5))
+        >>> refuse_unpriced(Protocol(clients=2, rounds=1, local=local, noise=Laplace(scale=1.0)))
+    """
+    if isinstance(protocol.noise, (Custom, Staircase)):
+        release_curve(protocol.noise, clip_norm(protocol), dimension_of(protocol), largest_move(protocol))
 
 
 def releases_curve(

@@ -54,6 +54,12 @@ def later_products(factors: np.ndarray) -> np.ndarray:
     return np.concatenate([np.ones((*factors.shape[:-1], 1)), reversed_], axis=-1)[..., ::-1]
 
 
+# The rule bezier multiplies an update by (1 - r)(1 + 1.2 r) (udp-fl Eq. 6, see `sordino.federation.connectivity`), for an r that is drawn
+# independently of all data. It is 1 at r = 0, largest at r = 1/12 and never below 0, so given any r, and hence on average, two
+# updates are at most this many times further apart than their steps.
+BEZIER_REACH = 121 / 120
+
+
 def smooth_upload(rates: Iterable[float], clip: float, *, smoothness: float, batch: int, proximal: float = 0.0) -> float:
     """Sensitivity of one upload under per-example clipping, where the clipped minibatch gradient is vouched to be L-Lipschitz.
 

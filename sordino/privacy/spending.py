@@ -14,9 +14,9 @@ from sordino.privacy.certify import Bound, Question, asked, certify, effective_v
 from sordino.privacy.curves import GaussianCurve
 from sordino.privacy.guarantee import Guarantee, rounded_up
 from sordino.privacy.harmonizer import harmonized, own_protocol
-from sordino.privacy.ledger import Event, Opened, RoundCharged
+from sordino.privacy.ledger import Event, Missed, Opened, RoundCharged
 from sordino.privacy.uploads import upload_prices
-from sordino.protocol import Budget, ClientBudget, Everyone, Gaussian, NoisySgd, Protocol, SordinoError, View
+from sordino.protocol import Budget, ClientBudget, Everyone, Gaussian, NoisySgd, Protocol, SordinoError, UserError, View
 
 
 class BudgetExceeded(SordinoError):
@@ -99,6 +99,8 @@ def realised(
 ) -> dict[int, Guarantee]:
     """The bound of every client given who took part in which round, as the ledger says: no longer amplified by the draw of clients.
 
+    Who fell silent hid nobody: a round counts with the number of those who contributed.
+
     Example:
         >>> realised(protocol, run.ledger)[0].epsilon(1e-5)  # doctest: +SKIP
         2.1
@@ -136,11 +138,11 @@ def realised_one_by_one(
         yield client, found[key]
 
 
-History = tuple[tuple[int, int], ...]  # of a client: the rounds that it took part in, each with the number of participants
+History = tuple[tuple[int, int], ...]  # of a client: the rounds that it took part in, each with the number of those who contributed
 
 
 def histories(protocol: Protocol, events: Iterable[Event]) -> dict[int, History]:
-    """The history of every client, as the ledger says.
+    """The history of every client, as the ledger says. Who fell silent hid nobody, and is charged all the same.
 
     Example:
         >>> from sordino.protocol import Constant, FedAvg, Gaussian
@@ -149,12 +151,61 @@ def histories(protocol: Protocol, events: Iterable[Event]) -> dict[int, History]
         >>> histories(protocol, [RoundCharged(round=0, clients=(1,)), RoundCharged(round=4, clients=(0, 1))])
         {0: ((4, 2),), 1: ((0, 1), (4, 2))}
     """
+    known = list(events)
     found: dict[int, list[tuple[int, int]]] = {client: [] for client in range(protocol.clients)}
-    for event in events:
+    missing = missed_in(known)
+    for event in known:
         if isinstance(event, RoundCharged):
+            if max(event.clients, default=0) >= protocol.clients:
+                raise UserError(f"the ledger names client {max(event.clients)}, and the federation has {protocol.clients}.")
+            present = max(1, len(set(event.clients) - missing.get(event.round, set())))
             for client in event.clients:
-                found[client].append((event.round, len(event.clients)))
+                found[client].append((event.round, present))
     return {client: tuple(history) for client, history in found.items()}
+
+
+def missed_in(events: Iterable[Event]) -> dict[int, set[int]]:
+    """The clients that contributed nothing to a round that they were charged for, by round.
+
+    A round that was run again counts with all that were ever missing from it: the model of the first time may have been seen.
+
+    Example:
+        >>> missed_in([Missed(round=2, clients=(0, 4), reasons=("it is not connected",) * 2)])
+        {2: {0, 4}}
+    """
+    found: dict[int, set[int]] = {}
+    for event in events:
+        if isinstance(event, Missed):
+            found.setdefault(event.round, set()).update(event.clients)
+    return found
+
+
+def promised(
+    protocol: Protocol,
+    events: Sequence[Event],
+    view: str | View = View.SERVER,
+    unit: str = "record",
+    *,
+    delta: float = 1e-5,
+    sizes: Sequence[int] | None = None,
+) -> Guarantee:
+    """What a run promises, by what its ledger says was paid for.
+
+    It is the plan's bound, unless clients fell silent and the adversary sees means: those hid less than planned, and the worst client's
+    realised bound counts. That a client fell silent is seen by all, and is covered by no bound.
+
+    Example:
+        >>> promised(protocol, run.ledger, "rounds").epsilon(1e-5)  # doctest: +SKIP
+        2.1
+    """
+    paid = [event.round for event in events if isinstance(event, RoundCharged)]
+    question = asked(protocol, view, unit, paid, sizes)
+    alone = effective_view(question)[0].kind == "server" and protocol.channel == "direct"
+    if not missed_in(events) or alone or harmonized(protocol) or isinstance(protocol.local, NoisySgd):
+        return certify(protocol, view, unit, delta=delta, rounds=paid, sizes=sizes)
+    bounds = realised(protocol, events, view, unit, delta=delta, sizes=sizes).values()
+    worst = max(bounds, key=lambda guarantee: guarantee.epsilon(delta))
+    return replace(worst, derivation=(*worst.derivation, "Clients fell silent: every round counts with those who contributed to it."))
 
 
 def realised_apart(

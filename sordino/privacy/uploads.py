@@ -10,7 +10,7 @@ import numpy as np
 
 from sordino.privacy import contraction, sensitivity
 from sordino.privacy.carried import carried_shifts, carries
-from sordino.protocol import Attention, ClippedGlm, Constant, Cyclic, FedAvg, FedProx, Protocol, Scaffold
+from sordino.protocol import Attention, Bezier, ClippedGlm, Constant, Cyclic, FedAvg, FedProx, Protocol, Scaffold
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,13 +93,13 @@ def upload_prices(protocol: Protocol, rounds: np.ndarray, unit: str, records: in
         raise TypeError(f"uploads of {protocol.local.tag} have no noise of their own")
     if carries(protocol):
         return kept_prices(protocol, rounds)
-    rule, rates = protocol.local, rates_of(protocol, rounds)
+    rule, rates = protocol.local, rates_of(protocol, rounds) * reach(protocol.local)
     if clips_update(protocol):
         return update_prices(rule, rounds, unit, records)
     proximal = rule.proximal if isinstance(rule, FedProx) else 0.0
     first = sensitivity.first_used(rates, rule.clip, proximal=proximal)
     worst = np.asarray(first[:, 0])
-    formula = "2V sum_k eta_k" + (" prod_{j>k} |1 - eta_j alpha|" if proximal > 0 else "")
+    formula = "2V sum_k eta_k" + (" prod_{j>k} |1 - eta_j alpha|" if proximal > 0 else "") + reached(rule)
     hidden = unit == "record" and records is not None and rule.batch < records
     return UploadPrices(
         shifts=worst,
@@ -107,6 +107,24 @@ def upload_prices(protocol: Protocol, rounds: np.ndarray, unit: str, records: in
         dynamics=() if single_uploads(protocol) else tuple(smooth_dynamics(protocol, rates, worst, proximal)),
         reason=f"an upload moves by at most s_t = {formula} (THEORY A8)",
     )
+
+
+def largest_move(protocol: Protocol) -> float:
+    """How far an upload can move at most, in any round."""
+    return float(upload_prices(protocol, np.arange(protocol.rounds), "client", None).shifts.max())
+
+
+def reach(rule: FedAvg) -> float:
+    """How many times further than its steps an update may go.
+
+    A round's stretch is bounded by steps that are all so much longer: 1 + c (prod_k (1 + x_k) - 1) <= prod_k (1 + c x_k) for c >= 1.
+    """
+    return sensitivity.BEZIER_REACH if isinstance(rule, Bezier) else 1.0
+
+
+def reached(rule: FedAvg) -> str:
+    """The same, for a formula."""
+    return " x 121/120, the farthest point of the Bezier curve (udp-fl Eq. 6)" if isinstance(rule, Bezier) else ""
 
 
 def single_uploads(protocol: Protocol) -> bool:
@@ -125,14 +143,14 @@ def clips_update(protocol: Protocol) -> bool:
 
 def update_prices(rule: FedAvg, rounds: np.ndarray, unit: str, records: int | None) -> UploadPrices:
     """A clipped update moves by at most 2V, whatever its steps are; from the same start an upload moves as its update does."""
-    worst = np.full(len(rounds), 2 * rule.clip)
+    worst = np.full(len(rounds), 2 * rule.clip * reach(rule))
     hidden = unit == "record" and records is not None and rule.batch < records
-    reason = "clipped updates of two models differ by at most 2V, whatever the loss"
+    reason = f"clipped updates of two models differ by at most 2V{reached(rule)}, whatever the loss"
     return UploadPrices(
         shifts=worst,
-        first_used=np.full((len(rounds), rule.steps), 2 * rule.clip) if hidden else None,
+        first_used=np.full((len(rounds), rule.steps), worst[0]) if hidden else None,
         dynamics=() if isinstance(rule, Scaffold) else (Dynamics(stretch=np.ones(len(rounds)), shift=worst, shared=False, reason=reason),),
-        reason="an upload moves by at most s_t = 2V, the clipped update's diameter",
+        reason=f"an upload moves by at most s_t = 2V, the clipped update's diameter{reached(rule)}",
     )
 
 

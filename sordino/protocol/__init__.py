@@ -8,15 +8,16 @@ from sordino.protocol.mechanisms import Custom, Gaussian, Laplace, Noise, Stairc
 from sordino.protocol.noisy_sgd import NoisySgd
 from sordino.protocol.participation import Everyone, FixedSize, Participation, Poisson
 from sordino.protocol.personalization import Attention, Identity, Interpolate, Nobody, Personalization
-from sordino.protocol.rules import ClippedGlm, FedAvg, FedProx, LocalRule, Scaffold
+from sordino.protocol.rules import Bezier, ClippedGlm, FedAvg, FedProx, LocalRule, Scaffold
 from sordino.protocol.schedules import Constant, Continuous, Cyclic, Decay, Schedule, StageWise
 from sordino.protocol.values import Assumptions, Budget, ClientBudget, Privacy, Protocol
 from sordino.protocol.views import UNITS, View, all_views
 
 __all__ = [
-    "UNITS", "Aggregation", "Assumptions", "Attention", "Budget", "ByColumn", "ClientBudget", "ClippedGlm", "Constant", "Continuous",
-    "Custom", "Cyclic", "Data", "Decay", "Dirichlet", "Everyone", "FedAvg", "FedProx", "FixedSize", "Gaussian", "Identity", "Iid",
-    "Interpolate", "InvalidValue", "Laplace", "LocalRule", "Mean", "Median", "ModeConnectivity", "Model", "Nobody", "Noise", "NoisySgd",
-    "Participation", "Partition", "Personalization", "Poisson", "Privacy", "Protocol", "Scaffold", "Schedule", "Shards", "SordinoError",
-    "StageWise", "Staircase", "UserError", "View", "all_views", "dumps", "loads", "overridden", "read", "save", "schema",
+    "UNITS", "Aggregation", "Assumptions", "Attention", "Bezier", "Budget", "ByColumn", "ClientBudget", "ClippedGlm", "Constant",
+    "Continuous", "Custom", "Cyclic", "Data", "Decay", "Dirichlet", "Everyone", "FedAvg", "FedProx", "FixedSize", "Gaussian",
+    "Identity", "Iid", "Interpolate", "InvalidValue", "Laplace", "LocalRule", "Mean", "Median", "ModeConnectivity", "Model", "Nobody",
+    "Noise", "NoisySgd", "Participation", "Partition", "Personalization", "Poisson", "Privacy", "Protocol", "Scaffold", "Schedule",
+    "Shards", "SordinoError", "StageWise", "Staircase", "UserError", "View", "all_views", "dumps", "loads", "overridden", "read",
+    "save", "schema",
 ]  # fmt: skip

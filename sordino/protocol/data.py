@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from sordino.protocol.entries import Integer, Maybe, Named, Number, Text, Value, entry
-from sordino.protocol.errors import InvalidValue
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,12 +73,11 @@ class Data(Value):
 
     name: str = entry(Text(), "a known data set, or the path of a .npz file, a .csv file or a folder of images")
     partition: Partition = entry(Named((Iid, Dirichlet, Shards, ByColumn)), "how records are spread over clients", Iid())
-    records: int | None = entry(Maybe(Integer(at_least=1)), "records per client, a public constant; left out: all there are, equally", None)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.records is not None and isinstance(self.partition, ByColumn):
-            raise InvalidValue("records", self.records, "no such key with a partition by column, whose clients keep all their records")
+    records: int | None = entry(
+        Maybe(Integer(at_least=1)),
+        "records per client, a public constant; left out: all there are, equally. By column: what every client must have",
+        None,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

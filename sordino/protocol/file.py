@@ -14,7 +14,7 @@ from sordino.protocol.errors import InvalidValue, UserError
 from sordino.protocol.values import Protocol
 
 # Fields of `Protocol` that share the table [federation]; every other field is a table of its own, and the seed stands alone.
-FEDERATION = ("clients", "rounds", "participation", "channel", "aggregation", "personalization", "penalty")
+FEDERATION = ("clients", "rounds", "participation", "channel", "aggregation", "personalization", "missing", "penalty")
 TABLES = ("federation", "local", "noise", "privacy", "assumptions", "data", "model")
 
 

@@ -58,6 +58,21 @@ class Scaffold(FedAvg):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Bezier(FedAvg):
+    """Like `FedAvg` with steps of 1/L, and what is sent is a random point of a Bezier curve back to the global model (udp-fl Eq. 6).
+
+    The protocol says L in `assumptions.smoothness`. The clip alone bounds what an upload reveals, whatever L is.
+
+    Example:
+        >>> from sordino.protocol import Constant
+        >>> Bezier(steps=1, batch=32, clip=1, schedule=Constant(rate=0.1)).tag
+        'bezier'
+    """
+
+    tag: ClassVar[str] = "bezier"
+
+
+@dataclass(frozen=True, kw_only=True)
 class ClippedGlm(Value):
     """Logistic regression on two classes, every example's gradient clipped to norm V, every condition of THEORY A9 enforced.
 
@@ -88,4 +103,4 @@ class ClippedGlm(Value):
             raise InvalidValue("batches", self.batches, f'"full" without a batch, or "cyclic" with one; there is {given} batch')
 
 
-LocalRule = FedAvg | FedProx | Scaffold | ClippedGlm | NoisySgd
+LocalRule = FedAvg | FedProx | Scaffold | Bezier | ClippedGlm | NoisySgd

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +14,8 @@ from sordino.protocol.mechanisms import Custom, Gaussian, Laplace, Mechanisms, N
 from sordino.protocol.noisy_sgd import NoisySgd
 from sordino.protocol.participation import Everyone, FixedSize, Participation, Poisson
 from sordino.protocol.personalization import Attention, Identity, Interpolate, Nobody, Personalization
-from sordino.protocol.rules import ClippedGlm, FedAvg, FedProx, LocalRule, Scaffold
+from sordino.protocol.rules import Bezier, ClippedGlm, FedAvg, FedProx, LocalRule, Scaffold
+from sordino.protocol.schedules import Constant
 from sordino.protocol.views import UNITS, View, ViewName
 
 
@@ -109,8 +111,9 @@ class Protocol(Value):
     personalization: Personalization = entry(
         Named((Nobody, Identity, Interpolate, Attention)), "whether clients keep models of their own, and what helps them", Nobody()
     )
+    missing: str = entry(Choice(("go-on", "repeat")), "uploads that do not come: the round goes on without them, or is repeated", "go-on")
     penalty: bool = entry(Flag(), "pull every client to the client with the largest epsilon (udp-fl 3.3)", False)
-    local: LocalRule = entry(Tagged((FedAvg, FedProx, Scaffold, ClippedGlm, NoisySgd), "rule"), "what a client does in a round")
+    local: LocalRule = entry(Tagged((FedAvg, FedProx, Scaffold, Bezier, ClippedGlm, NoisySgd), "rule"), "what a client does in a round")
     noise: Noise = entry(Mechanisms((Gaussian, Laplace, Staircase, Custom)), "noise that hides a client's contribution")
     privacy: Privacy = entry(Table(Privacy), "what may be spent", Privacy())
     assumptions: Assumptions = entry(Table(Assumptions), "what the user vouches for", Assumptions())
@@ -130,6 +133,7 @@ class Protocol(Value):
         self._check_adjacency()
         self._check_harmonizer()
         self._check_scaffold()
+        self._check_bezier()
         self._check_multiplier()
         self._check_personalization()
 
@@ -165,6 +169,20 @@ class Protocol(Value):
         for key, given in refused.items():
             if given:
                 raise UserError(f'{key}: local.rule = "scaffold" needs noisy uploads with their senders\' names, and no penalty.')
+
+    def _check_bezier(self) -> None:
+        """Equation 6 of udp-fl has steps of 1/L; the penalty is priced for plain steps."""
+        if not isinstance(self.local, Bezier):
+            return
+        smoothness, schedule = self.assumptions.smoothness, self.local.schedule
+        if smoothness is None or smoothness == 0:
+            raise UserError('local.rule = "bezier": its steps are 1/L. Expected an assumptions.smoothness = L above 0.')
+        if not isinstance(schedule, Constant) or not math.isclose(schedule.rate * smoothness, 1, rel_tol=1e-3):
+            given = f'{{ kind = "{schedule.tag}", rate = {schedule.rate:g} }}'
+            allowed = f'{{ kind = "constant", rate = {1 / smoothness:g} }}, the step 1/L of the rule bezier'
+            raise UserError(f"local.schedule = {given}: expected {allowed} with assumptions.smoothness = {smoothness:g}.")
+        if self.penalty:
+            raise InvalidValue("federation.penalty", self.penalty, "false with the rule bezier: a pull along its curve is not priced")
 
     def _check_harmonizer(self) -> None:
         """Clients with noise of their own, or pulled to one another, all need budgets: without one there is nothing to make noise for."""

@@ -13,7 +13,8 @@ from rich.table import Table
 from rich.text import Text
 
 from sordino.protocol import Protocol, SordinoError, UserError, View
-from sordino.ui.console import Stopped, duration, messages, print_json, results
+from sordino.report.formats import at_most, duration
+from sordino.ui.console import Stopped, messages, print_json, results
 from sordino.ui.sources import protocol_from
 
 if TYPE_CHECKING:
@@ -59,6 +60,10 @@ class AuditProgress:
         """Say what is played and where it is kept."""
         messages.print(f"Auditing the view {certified.view}: {game.description}. Audit folder: {path}", soft_wrap=True)
 
+    def share(self, done: float) -> None:
+        """Show a share of the work, from 0 to 1, in percent."""
+        self.advance(int(100 * done), 100)
+
     def advance(self, done: int, total: int) -> None:
         """Count trainings; a log file gets a line for every tenth."""
         if messages.is_terminal:
@@ -97,11 +102,16 @@ def finding_table(finding: Finding) -> Table:
         table.add_column(column, justify=justify)  # type: ignore[arg-type]
     nothing = finding.mu_lower == 0 and finding.epsilon_lower == 0
     sure = "nothing was shown" if nothing else f"{100 * finding.confidence:.0f} % sure each"
-    table.add_row("measured: at least", rounded_down(finding.mu_lower), rounded_down(finding.epsilon_lower), sure)
-    mu = "-" if certified.mu is None else number(certified.mu)
-    table.add_row("certified: at most", mu, number(certified.epsilon(delta)), judged(finding.verdict))
+    table.add_row(
+        f"measured{', given more' if finding.given else ''}: at least",
+        rounded_down(finding.mu_lower),
+        rounded_down(finding.epsilon_lower),
+        sure,
+    )
+    mu = "-" if certified.mu is None else at_most(certified.mu)
+    table.add_row("certified: at most", mu, at_most(certified.epsilon(delta)), judged(finding.verdict))
     for one in finding.claims:
-        table.add_row(one.claim.name, number(one.claim.mu), "", judged(one.verdict))
+        table.add_row(one.claim.name, at_most(one.claim.mu), "", judged(one.verdict))
     return table
 
 
@@ -109,11 +119,16 @@ def remarks(finding: Finding) -> list[str]:
     """What must be read with the numbers."""
     from sordino.privacy.guarantee import rounded_down
 
-    tight, promised = finding.tightness, finding.certified.mu
+    tight, attained, promised = finding.tightness, finding.attained, finding.certified.mu
     sample = f"; {finding.trainings:,} trainings on each side judged it, as many chose the test" if finding.trainings > 1 else ""
     said = [f"Game: {finding.description}{sample}."]
+    if finding.given:
+        view = finding.certified.view
+        said.append(f"Given to the adversary: {finding.given}, for which the bound is proved; that is more than the view {view} shows.")
     if tight is not None:
-        said.append(f"Tightness: {tight:.3f} of the certified {'mu' if promised is not None else 'epsilon'} was measured.")
+        near = f"; {attained:.3f} of the mu that the certified curve allows at the same error rate" if attained is not None else ""
+        what = "mu was measured" if promised is not None else f"epsilon was measured{near}"
+        said.append(f"Tightness: {tight:.3f} of the certified {what}.")
     limit = most_epsilon(finding)
     if finding.certified.epsilon(finding.delta) > limit:
         said.append(f"Epsilon has a test of its own; so few trainings can show {rounded_down(limit)} at most.")
@@ -165,13 +180,6 @@ def judged(verdict: str) -> Text:
     return Text(verdict, COLOURS[verdict])
 
 
-def number(value: float) -> str:
-    """An upper bound for people."""
-    from sordino.privacy.guarantee import rounded_up
-
-    return "no limit" if math.isinf(value) else rounded_up(value)
-
-
 def given_claims(texts: list[str], view: View, unit: str) -> tuple[Claim, ...]:
     """Claims from `NAME=MU` texts, about the view that is audited."""
     from sordino.audit.verdict import Claim
@@ -210,7 +218,7 @@ def audited(source: Any, view: str, unit: str, **options: Any) -> tuple[Finding,
 def audit(
     source: Annotated[Path | None, typer.Argument(metavar="[PROTOCOL.toml|RUN]", help="Protocol file or folder of a finished run.")] = None,
     sets: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override one key, such as noise.sigma=0.5.")] = None,
-    view: Annotated[str, typer.Option(help="server, rounds, coalition:k or final.")] = "server",
+    view: Annotated[str, typer.Option(help="server, rounds, coalition:k, final, weak or strong.")] = "server",
     unit: Annotated[str, typer.Option(help="What differs between the two data sets: record or client.")] = "record",
     trainings: Annotated[
         int | None,
@@ -253,19 +261,33 @@ def audit(
     claims = given_claims(claim or [], View.parse(view), unit)
     options = {"trainings": trainings, "delta": delta, "claims": claims, "canary": canary, "folder": out, "workers": workers}
     finding, place = audited(subject, view, unit, **options)
+    if isinstance(subject, Path):
+        refresh_report(subject)
     show(finding, json=json, folder=str(place))
 
 
 def resume_audit(folder: Path, workers: int | None, json: bool) -> None:
     """Go on with an audit that was interrupted."""
     from sordino.audit.auditing import resume_audit
+    from sordino.audit.folder import AuditFolder
 
     with AuditProgress() as progress:
         try:
             finding = resume_audit(folder, workers=workers, on_start=progress.start, on_progress=progress.advance)
         except KeyboardInterrupt:
             raise Stopped(folder) from None
+    run = AuditFolder(folder).facts()["run"]
+    if run is not None and Path(run).is_dir():
+        refresh_report(Path(run))
     show(finding, json=json, folder=str(folder))
+
+
+def refresh_report(run: Path) -> None:
+    """Let the report of an audited run show the audit."""
+    from sordino.report.writing import refresh
+
+    with messages.status("writing the report"):
+        refresh(run, lambda text: messages.print(text, soft_wrap=True))
 
 
 def audited_source(source: Path | None, sets: list[str] | None) -> Protocol | Path:

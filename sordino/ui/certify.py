@@ -31,8 +31,9 @@ def certify(
 ) -> None:
     """Say what each adversary learns, at most."""
     from sordino.privacy.certify import certify
+    from sordino.privacy.spending import promised
     from sordino.protocol import View, all_views
-    from sordino.ui.prices import views_of
+    from sordino.report.promises import views_of
 
     if plot is not None:
         from sordino.ui.plots import checked_target, draw_certificate
@@ -46,8 +47,10 @@ def certify(
         raise UserError(
             f"{source} diverged: when it stopped depends on the data, so no bound for its last model alone holds. Ask for rounds."
         )
-    known = {} if run is None else {"rounds": run.rounds_paid, "sizes": run.sizes}
-    guarantees = [certify(protocol, one, unit, delta=delta, **known) for one in views]
+    if run is None:
+        guarantees = [certify(protocol, one, unit, delta=delta) for one in views]
+    else:
+        guarantees = [promised(protocol, run.ledger, one, unit, delta=delta, sizes=run.sizes) for one in views]
     document: dict[str, object] = {"guarantees": [guarantee.as_document(delta) for guarantee in guarantees]}
     realised = {} if run is None else realised_in(run, views, unit, delta)
     if plot is not None:
@@ -144,8 +147,19 @@ def compare_mechanisms(plan: Protocol, unit: str, epsilon: float | None, delta: 
     if epsilon is None:
         raise UserError("--mechanisms compares the noise for one guarantee: add --epsilon, and --delta if it is not 1e-5.")
     with messages.status("searching for the noise"):
+        plan = with_parameters(plan)
         rows = mechanism_table(plan, unit, epsilon=epsilon, delta=delta)
     if json:
         print_json({"epsilon": epsilon, "delta": delta, "view": "server", "unit": unit, "mechanisms": [asdict(row) for row in rows]})
     else:
         results.print(needed_table(rows, plan, epsilon, delta))
+
+
+def with_parameters(plan: Protocol) -> Protocol:
+    """The protocol with the number of its parameters; where it does not say, the model is built to count them."""
+    if plan.model is None or plan.data is None or plan.model.parameters is not None:
+        return plan
+    from sordino.federation.models import parameter_count
+    from sordino.federation.setup import prepare
+
+    return replace(plan, model=replace(plan.model, parameters=parameter_count(prepare(plan).module)))

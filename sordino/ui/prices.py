@@ -10,9 +10,11 @@ from rich.table import Table
 
 from sordino.privacy.caps import capped_rounds
 from sordino.privacy.certify import certify
-from sordino.privacy.guarantee import Guarantee, rounded_up
+from sordino.privacy.guarantee import Guarantee, rounded_down, rounded_up
 from sordino.privacy.harmonizer import Needed, client_lines, harmonized
-from sordino.protocol import Protocol, View, all_views
+from sordino.protocol import Protocol
+from sordino.report.formats import at_most
+from sordino.report.promises import headline, headline_of, promised, views_of
 
 if TYPE_CHECKING:
     from sordino.federation.run import Run
@@ -26,9 +28,7 @@ def guarantees_table(guarantees: Sequence[Guarantee], delta: float, title: str) 
     for guarantee in guarantees:
         mu = rounded_up(guarantee.mu) if guarantee.mu is not None else "-"
         vouched = " (vouched)" if guarantee.assumptions else ""
-        epsilon = guarantee.epsilon(delta)
-        shown = "no limit" if math.isinf(epsilon) else rounded_up(epsilon)
-        table.add_row(str(guarantee.view), guarantee.view.sees, mu, shown, guarantee.method + vouched)
+        table.add_row(str(guarantee.view), guarantee.view.sees, mu, at_most(guarantee.epsilon(delta)), guarantee.method + vouched)
     return table
 
 
@@ -64,22 +64,11 @@ def realised_table(planned: Guarantee, realised: dict[int, Guarantee], delta: fl
     return table
 
 
-def views_of(run: Run) -> tuple[View, ...]:
-    """The views that a run is shown in. When a diverged one stopped depends on the data, so its last model counts as one of all."""
-    return tuple(view for view in all_views(run.protocol.clients) if run.status != "diverged" or view != View.FINAL)
-
-
 def privacy_lines(run: Run) -> list[str]:
     """What a run promises, by what its ledger says was paid for: the headline in full, the other views in a line."""
-    view, unit, delta = headline(run.protocol)
-    if view not in views_of(run) and view == View.FINAL:
-        view = View.ROUNDS
-    main = run.guarantee(view, unit, delta=delta)
-    others = []
-    for other in views_of(run):
-        if other != view:
-            epsilon = run.guarantee(other, unit, delta=delta).epsilon(delta)
-            others.append(f"{other} {'no limit' if math.isinf(epsilon) else rounded_up(epsilon)}")
+    view, unit, delta = headline_of(run)
+    main = promised(run, (view, unit, delta))
+    others = [f"{other} {at_most(promised(run, (other, unit, delta)).epsilon(delta))}" for other in views_of(run) if other != view]
     return [main.sentence(delta), "Epsilon in the other views: " + ", ".join(others) + "."]
 
 
@@ -94,22 +83,20 @@ def cap_lines(protocol: Protocol, sizes: Sequence[int]) -> list[str]:
 
 
 def needed_table(rows: Sequence[Needed], protocol: Protocol, epsilon: float, delta: float) -> Table:
-    """The noise that each mechanism needs for one guarantee; the least is marked."""
+    """The noise that each mechanism needs for one guarantee; the least is marked, and the others are measured by it."""
     dimension = protocol.model.parameters if protocol.model is not None else None
-    title = f"Noise for epsilon = {epsilon:g} at delta = {delta:g} against the server, {protocol.rounds} rounds, {dimension:,} parameters"
+    title = f"Noise for epsilon = {epsilon:g}, delta = {delta:g}, server: {protocol.rounds} rounds, {dimension:,} parameters"
     table = Table(title=title, title_justify="left")
-    for column, justify in (("mechanism", "left"), ("parameter", "left"), ("E|noise|", "right"), ("std", "right"), ("", "left")):
+    for column, justify in (("mechanism", "left"), ("parameter", "left"), ("E|noise|", "right"), ("std", "right"), ("", "right")):
         table.add_column(column, justify=justify)  # type: ignore[arg-type]
+    least = min(row.deviation for row in rows)
     for row in rows:
-        size = f"{row.parameter} = {row.value:.6g}"
-        table.add_row(row.mechanism, size, f"{row.amplitude:.4g}", f"{row.deviation:.4g}", "least" if row.best else "")
+        rounded = rounded_down if row.parameter == "step" else rounded_up  # towards more noise
+        beside = "least" if row.best else f"{row.deviation / least:.3g} x"
+        wide = "" if row.width is None else f", width = {rounded_up(row.width, 4)}"
+        sizes = f"{row.parameter} = {rounded(row.value, 4)}{wide}", f"{row.amplitude:.4g}", f"{row.deviation:.4g}"
+        table.add_row(row.mechanism, *sizes, beside, style="bold" if row.best else "")
     return table
-
-
-def headline(protocol: Protocol) -> tuple[View, str, float]:
-    """The view, unit and delta that a run is summed up in: the budget's, or else the server's, one record, 1e-5."""
-    budget = protocol.privacy.budget
-    return (View.parse(budget.view), budget.unit, budget.delta) if budget is not None else (View.SERVER, "record", 1e-5)
 
 
 def spent_after(protocol: Protocol, rounds: Sequence[int], sizes: Sequence[int]) -> str:

@@ -35,7 +35,7 @@ class TrainingProgress:
         self._task = None if not messages.is_terminal else self._bar.add_task("", total=1, scores="", visible=False)
         self._rounds, self._first, self._started = 1, 0, 0.0
         self._scores = self._privacy = ""
-        self._priced = 0
+        self._priced = self._most = 0
         self._spent: Callable[[int], str] = lambda rounds: ""
 
     def __enter__(self) -> TrainingProgress:
@@ -65,19 +65,20 @@ class TrainingProgress:
             loss = f"loss {metrics.loss:.3f}" if metrics.accuracy is None or not self._narrow else ""
             accuracy = f"accuracy {100 * metrics.accuracy:.1f} %" if metrics.accuracy is not None else ""
             self._scores = f"{loss}  {accuracy}".strip()
+        self._most = max(self._most, metrics.participants)
+        here = f"{metrics.participants} clients  " if metrics.participants < self._most else ""
         done = metrics.round + 1
         if done > self._priced:
             # Priced a few rounds ahead, so that the display never shows less than was spent.
             self._priced = min(self._rounds, done - 1 + max(1, self._rounds // PRICINGS))
             self._privacy = self._spent(self._priced)
         if self._task is not None:
-            self._bar.update(self._task, completed=done, scores=f"{self._scores}  {self._privacy}")
+            self._bar.update(self._task, completed=done, scores=f"{here}{self._scores}  {self._privacy}")
         elif done == self._rounds or done % max(1, self._rounds // LINES) == 0:
             spent = time.monotonic() - self._started
             left = spent / (done - self._first) * (self._rounds - done)
-            messages.print(
-                f"round {done}/{self._rounds}  {self._scores}  {self._privacy}  {spent:.0f} s passed, {left:.0f} s left", soft_wrap=True
-            )
+            times = f"{spent:.0f} s passed, {left:.0f} s left"
+            messages.print(f"round {done}/{self._rounds}  {here}{self._scores}  {self._privacy}  {times}", soft_wrap=True)
 
 
 def whole(text: str) -> TextColumn:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -10,39 +12,52 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sordino.protocol import Protocol, UserError
-from sordino.ui.arguments import Device, File, Json, Sets, Workers
+from sordino.report.formats import percent
+from sordino.ui.arguments import Certificate, Deadline, Device, File, Insecure, Json, Link, Log, Patience, Sets, Workers
 from sordino.ui.audit import resume_audit
-from sordino.ui.console import Stopped, facts_table, messages, percent, print_json, results
+from sordino.ui.console import Stopped, facts_table, messages, print_json, results
 from sordino.ui.sources import protocol_from
 
 if TYPE_CHECKING:
+    from sordino.engines.choice import SuperLink
     from sordino.federation.run import Run
+    from sordino.federation.setup import Begun
+    from sordino.report.sinks import Logging
 
 
 def train(
     protocol: File = None,
     sets: Sets = None,
     out: Annotated[Path | None, typer.Option(metavar="RUN", help="Run folder; by default runs/<name>-<n>.")] = None,
-    engine: Annotated[str, typer.Option(help="auto, torch or native.")] = "auto",
+    engine: Annotated[str, typer.Option(help="auto, torch, native, or flower across machines.")] = "auto",
     repeats: Annotated[int, typer.Option(min=1, help="Train with this many seeds; shows mean and spread.")] = 1,
     workers: Workers = None,
     device: Device = "cpu",
     evaluate_every: Annotated[int | None, typer.Option(help="Rounds between two scorings; 0 for none.")] = None,
     keep_uploads: Annotated[bool, typer.Option("--keep-uploads", help="Keep what the server receives, for `sordino attack`.")] = False,
     keep_every: Annotated[int | None, typer.Option(min=1, help="With --keep-uploads: of every so many rounds only, and the last.")] = None,
+    log: Log = None,
+    superlink: Link = None,
+    certificate: Certificate = None,
+    insecure: Insecure = False,
+    patience: Patience = 120.0,
+    deadline: Deadline = 600.0,
     json: Json = False,
 ) -> None:
     """Train a federation and keep the run in a folder."""
-    from sordino.ui.summary import as_document, mean_and_spread, repeats_table, summary
+    from sordino.report.story import as_document
+    from sordino.ui.summary import mean_and_spread, repeats_table, summary
 
     if keep_every is not None and not keep_uploads:
         raise UserError("--keep-every without --keep-uploads: nothing is kept. Add --keep-uploads.")
     plan, keep = protocol_from(protocol, sets), (keep_every or 1) if keep_uploads else 0
+    link = superlink_from(superlink, certificate, insecure, patience, deadline)
     runs = []
     for repeat in range(repeats):
         seeded = plan if repeats == 1 else replace(plan, seed=(plan.seed or 0) + repeat)
         place = out if out is None or repeats == 1 else out / f"seed-{seeded.seed}"
-        runs.append(trained(seeded, place, engine, workers, device, evaluate_every, keep))
+        runs.append(trained(seeded, place, engine, workers, device, evaluate_every, keep, log or [], link))
+        report_on(runs[-1])
         if not json and repeats == 1:
             results.print(summary(runs[-1]))
     if repeats > 1 and not json:
@@ -52,32 +67,59 @@ def train(
     raise_if_out_of_budget(runs)
 
 
-def trained(protocol: Protocol, out: Path | None, engine: str, workers: int | None, device: str, every: int | None, keep: int = 0) -> Run:
+def superlink_from(address: str | None, certificate: Path | None, insecure: bool, patience: float, deadline: float) -> SuperLink | None:
+    """Where the machines of a federation meet, if they do. That a connection is not secured has to be said."""
+    if address is None:
+        return None
+    from sordino.engines.choice import SuperLink
+
+    if (certificate is None) != insecure:
+        raise UserError(
+            "--superlink needs --certificate FILE, of the authority that signed the SuperLink's certificate; or --insecure, for tests on "
+            "one machine, where everyone on the way can read and change everything."
+        )
+    if certificate is not None and not certificate.is_file():
+        raise UserError(f"--certificate {certificate}: there is no such file.")
+    named = str(certificate) if certificate is not None else None
+    return SuperLink(address=address, certificate=named, patience=patience, deadline=deadline)
+
+
+def trained(
+    protocol: Protocol,
+    out: Path | None,
+    engine: str,
+    workers: int | None,
+    device: str,
+    every: int | None,
+    keep: int = 0,
+    log: Sequence[str] = (),
+    superlink: SuperLink | None = None,
+) -> Run:
     """Train with the live display; after Ctrl-C say how to go on."""
     from sordino.engines import train
     from sordino.federation.folder import RunFolder
-    from sordino.federation.setup import Setup
+    from sordino.report.words import described
     from sordino.ui.prices import cap_lines, spent_after
     from sordino.ui.progress import TrainingProgress
     from sordino.ui.summary import kept_lines
-    from sordino.ui.words import described
 
     where: list[Path] = []
-    with TrainingProgress() as progress:
+    with logging_to(log) as sinks, TrainingProgress() as progress:
 
-        def start(setup: Setup, folder: Path) -> None:
+        def start(setup: Begun, folder: Path) -> None:
             where.append(folder)
             messages.print(f"Training {described(setup.protocol)}. Run folder: {folder}", soft_wrap=True)
             facts = RunFolder(folder).facts()
             if engine == "auto" and facts["engine"] != "native":
                 say_once(f"Engine: {facts['engine']}; {facts['engine_reason']}.")
-            for line in (*cap_lines(setup.protocol, setup.sizes.tolist()), *kept_lines(setup, keep)):
+            for line in (*cap_lines(setup.protocol, setup.sizes.tolist()), *kept_lines(setup.protocol, facts["parameters"], keep)):
                 messages.print(line, soft_wrap=True)
             plan, sizes = setup.protocol, setup.sizes.tolist()
             progress.start(rounds=plan.rounds, done=0, spent=lambda rounds: spent_after(plan, range(rounds), sizes))
+            sinks.start(setup, folder)
 
         try:
-            return train(
+            finished = train(
                 protocol,
                 folder=out,
                 engine=engine,
@@ -85,11 +127,36 @@ def trained(protocol: Protocol, out: Path | None, engine: str, workers: int | No
                 device=device,
                 evaluate_every=every,
                 keep_uploads=keep,
+                superlink=superlink,
+                report=False,  # written once the display is gone
                 on_start=start,
-                on_round=progress.advance,
+                on_round=sinks.after(progress.advance),
+                on_message=lambda text: messages.print(text, soft_wrap=True),
             )
         except KeyboardInterrupt:
             raise Stopped(where[0] if where and where[0].exists() else None) from None
+        sinks.end(finished)
+    return finished
+
+
+@contextmanager
+def logging_to(texts: Sequence[str]) -> Iterator[Logging]:
+    """The sinks of `--log`; they are closed however a training ends."""
+    from sordino.report.sinks import Logging, sinks_from
+
+    sinks = Logging(sinks_from(texts), lambda text: messages.print(text, soft_wrap=True))
+    try:
+        yield sinks
+    finally:
+        sinks.end(None)
+
+
+def report_on(run: Run) -> None:
+    """Write the report of a run that has ended."""
+    from sordino.report.writing import at_the_end
+
+    with messages.status("writing the report"):
+        at_the_end(run, lambda text: messages.print(text, soft_wrap=True))
 
 
 @functools.cache
@@ -102,6 +169,12 @@ def resume(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run or an audit that was interrupted.")],
     workers: Workers = None,
     device: Device = "cpu",
+    log: Log = None,
+    superlink: Link = None,
+    certificate: Certificate = None,
+    insecure: Insecure = False,
+    patience: Patience = 120.0,
+    deadline: Deadline = 600.0,
     json: Json = False,
 ) -> None:
     """Go on with a run or an audit that was interrupted; with seeded noise it ends as if it had never been."""
@@ -110,29 +183,40 @@ def resume(
         return
     from sordino.engines import resume
     from sordino.federation.folder import RunFolder
-    from sordino.federation.setup import Setup
     from sordino.privacy.ledger import read as read_ledger
     from sordino.privacy.spending import repeated_rounds
+    from sordino.report.story import as_document
     from sordino.ui.prices import spent_after
     from sordino.ui.progress import TrainingProgress
-    from sordino.ui.summary import as_document, summary
+    from sordino.ui.summary import summary
 
-    with TrainingProgress() as progress:
+    link = superlink_from(superlink, certificate, insecure, patience, deadline)
+    with logging_to(log or []) as sinks, TrainingProgress() as progress:
 
-        def start(setup: Setup, folder: Path) -> None:
+        def start(setup: Begun, folder: Path) -> None:
             done = len(RunFolder(folder).metrics())
             messages.print(f"Going on with {folder} at round {done + 1} of {setup.protocol.rounds}.")
             plan, sizes = setup.protocol, setup.sizes.tolist()
             again = repeated_rounds(read_ledger(folder / "ledger.jsonl").events, done)
             spent = lambda rounds: spent_after(plan, [*range(rounds), *again], sizes)  # noqa: E731
             progress.start(rounds=plan.rounds, done=done, spent=spent)
+            sinks.start(setup, folder)
 
         try:
             finished = resume(
-                run, workers=workers, device=device, on_start=start, on_round=progress.advance, on_message=lambda text: messages.print(text)
+                run,
+                workers=workers,
+                device=device,
+                superlink=link,
+                report=False,
+                on_start=start,
+                on_round=sinks.after(progress.advance),
+                on_message=lambda text: messages.print(text, soft_wrap=True),
             )
         except KeyboardInterrupt:
             raise Stopped(run) from None
+        sinks.end(finished)
+    report_on(finished)
     if json:
         print_json(as_document(finished))
     else:
@@ -147,6 +231,8 @@ def raise_if_out_of_budget(runs: list[Run]) -> None:
     for run in runs:
         budget = run.protocol.privacy.budget
         if run.status == "budget" and budget is not None:
+            if "reason" in run.facts:
+                raise BudgetExceeded(run.facts["reason"])
             again = repeated_rounds(run.ledger, run.protocol.rounds)
             raise BudgetExceeded(afforded(run.protocol, budget, repeated=again, sizes=run.sizes).message)
 
@@ -171,6 +257,8 @@ def evaluate(
         print_json(scores)
         return
     rows = [("Records", f"{scores['records']:,} test records of {scores['data']}"), ("Loss", f"{scores['loss']:.4f}")]
+    if scores["baseline"] is not None:
+        rows.append(("Baseline", f"{scores['baseline']:.4f}, always predicting the mean of these records"))
     if scores["accuracy"] is not None:
         rows.append(("Accuracy", percent(scores["accuracy"])))
         rows += [(f"  {name}", percent(share)) for name, share in scores["classes"].items()]

@@ -17,13 +17,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from sordino.audit.auditing import noise_report
 from sordino.audit.bounds import Scores
 from sordino.audit.game import WorstCaseGame, play_all
+from sordino.audit.replay import noise_report
 from sordino.audit.verdict import Claim, Finding, judged
 from sordino.federation import local, many
 from sordino.federation.local import noisy_upload
-from sordino.federation.many import ManyClients
+from sordino.federation.many_clients import ManyClients, Worked
 from sordino.federation.models.flat import FlatModel
 from sordino.federation.randomness import Stream
 from sordino.federation.setup import Setup
@@ -36,18 +36,26 @@ NO_CLIP = 1e9
 KEPT = 60  # trainings on each side whose noise is tested: enough for everything here, and quicker than all
 
 
-def found(game: WorstCaseGame, claims: tuple[Claim, ...] = ()) -> Finding:
+def found(game: WorstCaseGame, claims: tuple[Claim, ...] = (), kept: int = KEPT) -> Finding:
     """Play a game in this process and judge it against the certified bound and some claims."""
     game = replace(game)  # with nothing prepared, by whatever was broken then
     sides: dict[tuple[int, int], list[np.ndarray]] = {}
-    noise = []
+    noise, strays = [], []
     for played in play_all(game, game.chunks(), workers=1):
         sides.setdefault((played.chunk.half, played.chunk.side), []).append(played.scores)
-        noise += [] if played.residuals is None else [played.residuals[:KEPT]]
+        noise += [] if played.residuals is None else [played.residuals[:kept]]
+        strays += [] if played.strays is None else [played.strays]
     zero, one, judging_zero, judging_one = (np.concatenate(sides[half, side]) for half in (0, 1) for side in (0, 1))
     scores = Scores(choosing=(zero, one), judging=(judging_zero, judging_one))
     certified = certify(game.protocol, game.view, game.unit, rounds=range(game.rounds), sizes=game.sizes)
-    return judged(scores, certified, claims, 1e-5, game.description, noise_report(game.protocol, np.concatenate(noise)))
+    return judged(
+        scores,
+        certified,
+        claims,
+        1e-5,
+        game.description,
+        noise_report(game.protocol, game.noises, np.concatenate(noise), np.max(strays, axis=0)),
+    )
 
 
 @contextmanager
@@ -173,9 +181,9 @@ def clip_after_noise(patch: pytest.MonkeyPatch) -> None:
             rule = setup.protocol.local
             self._radius = rule.clip * sum(rule.schedule.rates(round=0, steps=rule.steps))
 
-        def trained(self, *, client: int, round: int, weights: np.ndarray, first: int) -> Tensor:
+        def work(self, *, weights: np.ndarray, **where) -> Worked:
             starts[:] = [torch.from_numpy(weights).double(), torch.tensor(self._radius)]
-            return super().trained(client=client, round=round, weights=weights, first=first)
+            return super().work(weights=weights, **where)
 
     def clipped_last(weights: Tensor, noise: Noise, stream: Stream) -> np.ndarray:
         start, radius = starts

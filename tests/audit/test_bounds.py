@@ -14,6 +14,7 @@ from sordino.audit.bounds import (
     Limits,
     Scores,
     expected_bound,
+    gaussian_like,
     limits_at,
     measured,
     most_shown,
@@ -21,6 +22,8 @@ from sordino.audit.bounds import (
     upper_limit,
 )
 from sordino.privacy.curves import GaussianCurve
+from sordino.privacy.mixtures import mixture
+from sordino.privacy.subsampled import poisson
 from sordino.protocol import UserError
 
 
@@ -138,3 +141,13 @@ def test_failed_trainings_and_empty_sides() -> None:
         measured(Scores(choosing=(np.array([]), np.array([1.0])), judging=(np.array([]), np.array([1.0]))), "mu")
     with pytest.raises(UserError, match="above 0"):
         trainings_needed(0.0)
+
+
+@pytest.mark.parametrize(
+    "curve",
+    [mixture([0.0, 2.5], [0.6, 0.4]).repeat(4), poisson(multiplier=0.7, rate=0.3, steps=9), mixture([0.3, 6.0], [0.001, 0.999])],
+    ids=["mixture", "poisson", "loud"],
+)
+def test_the_balanced_test_errs_equally_often_on_both_sides(curve) -> None:
+    error = stats.norm.cdf(-gaussian_like(curve) / 2)
+    assert curve.beta(error) == pytest.approx(error, rel=1e-6)

@@ -1,6 +1,7 @@
 """The game on worst cases: it comes close to every certified bound and does not pass it; the scores are likelihood ratios."""
 
 from dataclasses import replace
+from itertools import permutations
 
 import numpy as np
 import pytest
@@ -12,7 +13,8 @@ from sordino.audit.bounds import Scores, measured
 from sordino.audit.game import CHUNK, WorstCaseGame, chunks_of, play_all
 from sordino.audit.verdict import Claim
 from sordino.audit.worst_case import linear_pair, worst_pair
-from sordino.federation.many import ManyClients, rounds_of_many
+from sordino.federation.many import rounds_of_many
+from sordino.federation.many_clients import ManyClients
 from sordino.federation.randomness import Key
 from sordino.papers.applied import published_bounds
 from sordino.privacy.certify import certify
@@ -29,6 +31,7 @@ from sordino.protocol import (
     Mean,
     Median,
     Poisson,
+    Privacy,
     Protocol,
     StageWise,
     View,
@@ -177,6 +180,49 @@ def test_scores_are_the_exact_likelihood_ratio() -> None:
                     density = stats.norm.logpdf(seen.after - known, (target + 2 * others) / 3, 0.4 * np.sqrt(honest) / 3).sum(axis=1)
                 expected += sign * density
         assert np.allclose(adversary.scores, expected, rtol=1e-4, atol=1e-4), view
+
+
+def test_scores_behind_a_shuffler_weigh_all_orders() -> None:
+    """The likelihood of a set of uploads is the mean over all orders in which clients may have sent them; scipy's densities."""
+    protocol = replace(federation(clients=4, rounds=2, channel="shuffler"), noise=Gaussian(sigma=0.3))
+    pair = worst_pair(protocol, View.SERVER, "client", key=Key.from_seed(9), rounds=2)
+    adversary = Adversary(pair.zero, pair.attacked, (ManyClients(pair.zero), ManyClients(pair.one)), View.SERVER, range(5))
+    expected = np.zeros(5)
+    for seen in rounds_of_many(pair.zero, range(5)):
+        adversary.see(seen)
+        models = [[ManyClients(side).trained(client=c, round=seen.round, weights=seen.before, first=0).numpy() for c in range(4)]
+                  for side in (pair.zero, pair.one)]  # fmt: skip
+        for side, sign in ((1, 1.0), (0, -1.0)):
+            laws = np.array([[stats.norm.pdf(upload, model, 0.3).prod(axis=1) for model in models[side]] for upload in seen.uploads])
+            orders = [np.prod([laws[place, client] for place, client in enumerate(order)], axis=0) for order in permutations(range(4))]
+            expected += sign * np.log(np.mean(orders, axis=0))
+    assert np.allclose(adversary.scores, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("adjacency", ["add-or-remove", "replace-one"])
+def test_scores_of_a_hidden_draw_are_those_of_its_mixture(adjacency) -> None:
+    """Absent with probability 0.6, else the model moves by 0.5 mean updates of norm 1, over an expected 2 clients; scipy's densities."""
+    rule = FedAvg(steps=3, batch=4, clip=1.0, schedule=Constant(rate=0.5), clip_target="update")
+    noise, mean = Gaussian(sigma=0.4, where="server"), Mean(mixing=0.5, denominator="fixed")
+    protocol = Protocol(
+        clients=5,
+        rounds=2,
+        local=rule,
+        noise=noise,
+        aggregation=mean,
+        participation=Poisson(rate=0.4),
+        privacy=Privacy(adjacency=adjacency),
+    )
+    pair = worst_pair(protocol, View.ROUNDS, "client", key=Key.from_seed(9), rounds=2)
+    adversary = Adversary(pair.one, 0, (ManyClients(pair.zero), ManyClients(pair.one)), View.ROUNDS, range(6))
+    expected = np.zeros(6)
+    for seen in rounds_of_many(pair.one, range(6)):
+        adversary.see(seen)
+        moved = (seen.after - seen.before.astype(np.float64)).sum(axis=1) / np.sqrt(2)
+        for sign, place in ((-1.0, -0.25), (1.0, 0.25 if adjacency == "replace-one" else 0.0)):
+            there = stats.norm.pdf(moved, place, 0.2)
+            expected += sign * np.log(0.6 * stats.norm.pdf(moved, 0.0, 0.2) + 0.4 * there)
+    assert np.allclose(adversary.scores, expected, rtol=1e-3, atol=1e-3)
 
 
 def test_halves_and_sides_never_share_a_draw() -> None:

@@ -8,14 +8,19 @@ import torch
 from torch import nn
 
 from sordino import Dataset, train
+from sordino.audit.noisy_steps import noisy_pair
 from sordino.audit.real_game import rounds_of_one
 from sordino.audit.worst_case import GivenLosses, clipped_glm_pair, linear_pair, setup_of
-from sordino.federation.many import ManyClients, rounds_of_many
+from sordino.federation import randomness
+from sordino.federation.many import rounds_of_many
+from sordino.federation.many_clients import ManyClients
 from sordino.federation.participation import attendances, participants
 from sordino.federation.randomness import LANES, Key, Purpose
-from sordino.federation.setup import prepare
+from sordino.federation.setup import Setup, prepare
 from sordino.protocol import (
     Assumptions,
+    Attention,
+    Bezier,
     ClientBudget,
     ClippedGlm,
     Constant,
@@ -23,18 +28,26 @@ from sordino.protocol import (
     FedProx,
     FixedSize,
     Gaussian,
+    Identity,
+    Interpolate,
     Mean,
     Median,
+    Nobody,
+    NoisySgd,
     Poisson,
     Protocol,
+    Scaffold,
     StageWise,
     UserError,
 )
+from sordino.protocol.noisy_sgd import OPTIMIZERS, SAMPLINGS
 
 KEY = Key.from_seed(11)
 STEPS = {"steps": 3, "batch": 4, "clip": 1.0, "schedule": StageWise(rate=0.2)}
 BASE = Protocol(clients=4, rounds=3, local=FedAvg(**STEPS), noise=Gaussian(sigma=0.3))
+BEZIER = replace(BASE, local=Bezier(**{**STEPS, "schedule": Constant(rate=0.25)}), assumptions=Assumptions(smoothness=4.0))
 SIZES = (4, 7, 4, 5)
+EPSILONS, MECHANISMS = (9.0, 4.0, 2.0, 6.0), ("gaussian", "gaussian", "laplace", "gaussian")
 
 
 def linear(protocol: Protocol, curvature: float = -0.8):
@@ -44,6 +57,7 @@ def linear(protocol: Protocol, curvature: float = -0.8):
 FEDERATIONS = {
     "fedavg": linear(BASE),
     "fedprox": linear(replace(BASE, local=FedProx(**STEPS, proximal=2.0))),
+    "bezier": linear(BEZIER),
     "poisson": linear(replace(BASE, participation=Poisson(rate=0.4))),
     "fixed": linear(replace(BASE, participation=FixedSize(size=2))),
     "weights": linear(replace(BASE, aggregation=Mean(mixing=0.5, weights="records"))),
@@ -58,20 +72,58 @@ FEDERATIONS = {
         replace(BASE, local=ClippedGlm(steps=4, clip=0.2, schedule=Constant(rate=0.5), weight_decay=0.1, batches="cyclic", batch=2)),
         "client", (4, 4, 4, 4), KEY, 0,
     ).one,
+    "scaffold": linear(replace(BASE, local=Scaffold(**STEPS), participation=Poisson(rate=0.6))),
+    "penalty": linear(
+        replace(
+            BASE, penalty=True, participation=Poisson(rate=0.6),
+            client=tuple(
+                ClientBudget(id=k, epsilon=epsilon, mechanism=kind, noise=0.3)
+                for k, (epsilon, kind) in enumerate(zip(EPSILONS, MECHANISMS, strict=True))
+            ),
+        )
+    ),
 }  # fmt: skip
+
+# Clients that keep models, and the moments of optimizers. Who takes part differs from training to training.
+OWN = [Identity(), Interpolate(alpha=0.3), Attention(own=0.4), Identity(pull=0.5), Interpolate(alpha=0.3, pull=0.5)]
+APART = replace(BASE, participation=Poisson(rate=0.6), aggregation=Mean(mixing=0.7))
+FEDERATIONS |= {f"fedavg {own}": linear(replace(APART, personalization=own)) for own in OWN}
+
+
+def noisy(sampling: str, optimizer: str, own=OWN[1], **changes) -> Setup:
+    rule = NoisySgd(**STEPS, sampling=sampling, optimizer=optimizer, weight_decay=0.1, **changes)
+    return noisy_pair(replace(APART, local=rule, noise=Gaussian(multiplier=0.7), personalization=own), "record", SIZES, KEY, {}).one
+
+
+def all_different(setup: Setup) -> Setup:
+    """The same federation with records no two of which are equal, and bent, so that gradients depend on the weights."""
+    records = torch.randn(setup.train.x.shape, generator=torch.Generator().manual_seed(5)) * 2
+    return replace(setup, train=replace(setup.train, x=records))
+
+
+FEDERATIONS |= {f"noisy {sampling} {optimizer}": noisy(sampling, optimizer) for sampling in SAMPLINGS for optimizer in OPTIMIZERS}
+FEDERATIONS |= {f"noisy {own}": noisy("poisson", "adam", own) for own in OWN}
+FEDERATIONS |= {f"noisy {sampling} l1": noisy(sampling, "sgd", Nobody(), clip_norm="l1") for sampling in SAMPLINGS}
+FEDERATIONS |= {f"noisy {sampling} bent": all_different(noisy(sampling, "momentum")) for sampling in SAMPLINGS}
+FEDERATIONS |= {f"fedavg bent {n}": all_different(linear_pair(BASE, "record", (n, 4, 4, 4), KEY, 0.0, 0).one) for n in (7, 15)}
 
 
 @pytest.mark.parametrize("name", FEDERATIONS)
 @pytest.mark.parametrize("first", [0, 3 * LANES + 5])
 def test_a_row_is_the_training_of_its_number(name, first) -> None:
     setup, trainings = FEDERATIONS[name], range(first, first + 4)
+    near = 2e-5 if name.startswith("noisy") else 2e-6  # all of noisy-sgd is in float32
     many = list(rounds_of_many(setup, trainings))
     for row, training in enumerate(trainings):
         for seen, alone in zip(many, rounds_of_one(setup, training, 3, {}), strict=True):
             assert np.array_equal(seen.present[row], alone.present[0])
-            assert np.allclose(seen.after[row], alone.after[0], rtol=2e-6, atol=2e-6)
+            assert np.allclose(seen.after[row], alone.after[0], rtol=near, atol=near)
             present = seen.present[row]
-            assert np.allclose(seen.uploads[present, row], alone.uploads[present, 0], rtol=2e-6, atol=2e-6)
+            assert np.allclose(seen.uploads[present, row], alone.uploads[present, 0], rtol=near, atol=near)
+            assert np.allclose(seen.broadcast[..., row, :], alone.broadcast[..., 0, :], rtol=near, atol=near)
+            assert set(alone.means) == (set(np.flatnonzero(present).tolist()) if name.startswith("noisy") else set())
+            for client, means in alone.means.items():
+                assert np.allclose(seen.means[client][row], means[0], rtol=near, atol=near)
     assert len({seen.after.tobytes() for seen in many}) == 3
     assert not np.allclose(many[-1].after[0], many[-1].after[1], atol=1e-3)
 
@@ -122,6 +174,26 @@ def test_lanes_are_disjoint_pieces_of_one_keystream() -> None:
     assert all(np.array_equal(KEY.stream(Purpose.MINIBATCH, training=n).words(5), words[n]) for n in range(4))
     assert len(np.unique(words)) == 20
     assert not np.array_equal(KEY.stream(Purpose.UPLOAD_NOISE, training=LANES).normals(3), whole[0])
+
+
+@pytest.mark.parametrize(("population", "size"), [(9, 1), (9, 4), (30, 29), (200, 150), (3000, 40)])
+@pytest.mark.parametrize("lane", [0, 77])
+def test_items_are_followed_into_the_subsets_that_are_drawn(population, size, lane, monkeypatch) -> None:
+    monkeypatch.setattr(randomness, "WORDS", 500)  # many blocks
+    stream, items = KEY.stream(Purpose.MINIBATCH, training=lane, client=2, round=3), np.array([0, 2, population - 1])
+    drawn = stream.subsets(3, size, population, 120)
+    held = stream.held(items, 3, size, population, 120)
+    assert np.array_equal(held, np.isin(drawn, items).sum(axis=1))
+    assert 0 < held.sum() < held.size * 3
+
+
+def test_coins_of_many_trainings_are_those_of_each(monkeypatch) -> None:
+    whole = KEY.stream(Purpose.MINIBATCH, training=5).coins(4, 13, 0.3, trainings=50)
+    monkeypatch.setattr(randomness, "WORDS", 100)
+    assert np.array_equal(whole, KEY.stream(Purpose.MINIBATCH, training=5).coins(4, 13, 0.3, trainings=50))
+    for lane in (0, 1, 49):
+        assert np.array_equal(whole.reshape(50, 4, 13)[lane], KEY.stream(Purpose.MINIBATCH, training=5 + lane).coins(4, 13, 0.3))
+    assert abs(whole.mean() - 0.3) < 4 * (0.21 / whole.size) ** 0.5
 
 
 def test_a_lane_beyond_the_keystream_is_refused() -> None:

@@ -118,6 +118,14 @@ def test_by_column_follows_the_sorted_values() -> None:
     assert [part.tolist() for part in parts] == [[3], [1], [0, 2]]
 
 
+def test_by_column_holds_clients_to_the_number_that_was_said() -> None:
+    even = labelled(np.zeros(4), 1, {"farm": np.array(["a", "b", "a", "b"])})
+    assert [part.tolist() for part in shared(even, ByColumn(column="farm"), 2, 2)] == [[0, 2], [1, 3]]
+
+
+FARMS = labelled(np.zeros(5), 1, {"farm": np.array(["a", "b", "a", "b", "a"])})
+
+
 @pytest.mark.parametrize(
     ("dataset", "kind", "clients", "records", "message"),
     [
@@ -130,6 +138,7 @@ def test_by_column_follows_the_sorted_values() -> None:
         (TEN, ByColumn(column="farm"), 3, None, "'farm': expected a column of the data; made has no columns to go by"),
         (labelled(np.zeros(4), 1, {"farm": np.arange(4)}), ByColumn(column="ward"), 3, None, "has the columns farm"),
         (labelled(np.zeros(4), 1, {"farm": np.arange(4)}), ByColumn(column="farm"), 3, None, "federation.clients = 3: expected 4, one for"),
+        (FARMS, ByColumn(column="farm"), 2, 3, "data.records = 3: expected 2, as many as client 1 has"),
         (regression(20), Dirichlet(beta=1), 2, None, "answers of a regression are no classes"),
         (regression(20), Shards(per_client=1), 2, None, "answers of a regression are no classes"),
     ],

@@ -30,7 +30,6 @@ from sordino.engines.native.library import runnable
 from sordino.engines.torch_engine import TorchEngine
 from sordino.federation.evaluation import evaluate_clients
 from sordino.federation.folder import RunFolder, State
-from sordino.federation.many import ManyClients
 from sordino.federation.models import build_model
 from sordino.federation.participation import participants
 from sordino.federation.personal import attended
@@ -207,8 +206,6 @@ def test_whoever_would_lose_what_clients_keep_is_refused() -> None:
     setup = prepare(plan(), data=toy_dataset(), model="mlp")
     with TorchEngine(setup, workers=1) as engine, pytest.raises(UserError, match="keep something"):
         list(engine.uploads(round=0, weights=setup.initial_weights(), participants=np.arange(2)))
-    with pytest.raises(UserError, match="one by one"):
-        ManyClients(setup)
 
 
 def test_a_checkpoint_tells_what_the_server_keeps_from_what_clients_keep(tmp_path) -> None:

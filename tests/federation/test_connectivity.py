@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from sordino import Gaussian, ModeConnectivity, UserError, train
-from sordino.federation.connectivity import CURVES, Connector, bezier_update
+from sordino.federation.connectivity import CURVES, Connector
 from sordino.federation.models.flat import FlatModel
 from sordino.federation.randomness import Key, Purpose
 from sordino.federation.setup import Tensors
@@ -110,6 +110,12 @@ def test_public_records_are_needed_and_must_fit(tmp_path: Path) -> None:
         rule = ModeConnectivity(public=records(tmp_path / f"{classes}-{features}.npz", classes, features))
         with pytest.raises(UserError, match="no bend"):
             train(toy_protocol(aggregation=rule), data=private, model="logistic", folder=tmp_path / "run")
+    data = np.load(private)
+    kept = data["y_train"] != 1  # classes 0 and 2 are left, and a name for the one between them
+    np.savez(tmp_path / "gap.npz", **{**data, "x_train": data["x_train"][kept], "y_train": data["y_train"][kept]})
+    gap = ModeConnectivity(public=str(tmp_path / "gap.npz"))
+    with pytest.raises(UserError, match="no training record of class '1'"):
+        train(toy_protocol(aggregation=gap), data=private, model="logistic", folder=tmp_path / "run")
     with pytest.raises(UserError, match="not public"):
         train(toy_protocol(aggregation=ModeConnectivity(public=private)), data=private, model="logistic", folder=tmp_path / "run")
     assert not (tmp_path / "run").exists()
@@ -120,13 +126,3 @@ def test_joining_models_is_post_processing() -> None:
     plain = certify(replace(toy_protocol())).epsilon(1e-5)
     for view in ("server", "rounds", "coalition:1", "final"):
         assert certify(protocol, view).epsilon(1e-5) == plain
-
-
-def test_the_bezier_update_never_moves_farther_than_the_steps_did() -> None:
-    """Its weight on the trained model lies in [-1, 1] for every r, so a client's sensitivity does not grow."""
-    start, trained = np.zeros(3), np.array([1.0, -2.0, 3.0])
-    for r in np.linspace(0, 1, 101).tolist():
-        assert np.linalg.norm(bezier_update(start, trained, r)) <= np.linalg.norm(trained) + 1e-12
-    np.testing.assert_allclose(bezier_update(start, trained, 0.0), trained)
-    np.testing.assert_allclose(bezier_update(start + 5, trained, 1.0), start + 5)
-    np.testing.assert_allclose(bezier_update(start, trained, 0.5, smoothness=2.0) - bezier_update(start, trained, 0.5), 0.3)

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from sordino import Data, Shards, UserError, train
+from sordino import Data, Dataset, Shards, UserError, train
 from sordino.federation.evaluation import evaluate_clients, evaluate_run
+from sordino.ui.summary import result_line
 from tests.support import toy_dataset, toy_protocol
 
 
@@ -42,3 +43,21 @@ def test_a_client_of_one_label_is_scored_on_that_label(finished) -> None:
 def test_data_of_another_shape_are_refused(finished) -> None:
     with pytest.raises(UserError, match="shape"):
         evaluate_run(finished, toy_dataset(features=5))
+
+
+def test_a_regression_is_held_against_the_mean_of_its_test_records(tmp_path) -> None:
+    """The baseline is the loss that a constant model has at its best, found here by looking for it."""
+    generator = np.random.default_rng(2)
+    x, y = generator.normal(size=(90, 3)).astype(np.float32), generator.normal(2.0, [0.5, 3.0], size=(90, 2)).astype(np.float32)
+    data = Dataset(name="quantities", x_train=x, y_train=y, x_test=x[:30], y_test=y[:30] + 1, classes=None)
+    run = train(toy_protocol(), data=data, model="logistic", folder=tmp_path / "run", workers=1)
+    constants = [[((y[:30, column] + 1 - c) ** 2).mean() for c in np.linspace(0, 6, 6001)] for column in range(2)]
+    best = np.mean([min(losses) for losses in constants])
+    assert evaluate_run(run, data)["baseline"] == pytest.approx(best, rel=1e-5)
+    assert run.facts["baseline"] == evaluate_run(run, data)["baseline"]
+    assert f"predicting their mean has {best:.4f}" in result_line(run)
+
+
+def test_classes_have_no_such_baseline(finished) -> None:
+    assert evaluate_run(finished, toy_dataset())["baseline"] is None
+    assert "mean" not in result_line(finished)

@@ -41,6 +41,7 @@ USUAL = {
         (3, 64, 64), 10, conv(3, 16, 3) + conv(16, 32, 3) + conv(32, 64, 3) + conv(64, 128, 3) + dense(128 * 4 * 4, 128, 64, 10)
     ),
     "udp-wind": ((7, 48), 48, 16 * (7 * 3 + 1) + 32 * (16 * 3 + 1) + dense(32 * 48, 48)),
+    "power-curve": ((3, 48), 48, 8 * (3 + 1) + 1 * (8 + 1)),
     "resnet18": ((3, 32, 32), 10, RESNET),
     "vit-small": ((3, 32, 32), 10, VIT),
 }  # fmt: skip
@@ -48,7 +49,7 @@ PUBLISHED = {"lenet5": 44_426, "prifedsync-mnist": 1_199_882, "prifedsync-cifar"
 SMALLEST = {
     "lenet5": 16, "prifedsync-mnist": 6, "prifedsync-cifar": 18, "udp-mnist": 16, "udp-medical": 16, "resnet18": 8, "vit-small": 4
 }  # fmt: skip
-STACKS = [name for name in USUAL if name not in ("resnet18", "vit-small")]
+STACKS = [name for name in USUAL if name not in ("power-curve", "resnet18", "vit-small")]
 
 
 def test_every_known_model_is_tested_here():

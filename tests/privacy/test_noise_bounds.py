@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,12 +15,14 @@ from sordino import Constant, Custom, Data, FedAvg, FixedSize, Gaussian, Laplace
 from sordino.privacy import custom
 from sordino.privacy.calibrate import calibrate
 from sordino.privacy.certify import certify
-from sordino.privacy.custom import shown_divergence, worst_divergence
+from sordino.privacy.custom import worst_divergence
 from sordino.privacy.events import dp_event
+from sordino.privacy.histogram import shown
 from sordino.privacy.ledger import Opened, RoundCharged
 from sordino.privacy.renyi import ORDERS, to_epsilon
 from sordino.privacy.spending import afforded, realised
 from sordino.protocol import Budget, ClientBudget, View, dumps, loads
+from tests.support import toy_dataset, toy_protocol
 
 DELTA = 1e-5
 
@@ -214,7 +217,78 @@ def test_the_histogram_shows_no_more_than_there_is() -> None:
     np.random.default_rng(0).shuffle(values)
     for order in (2.0, 8.0):
         exact = math.log(laplace_moment(order, 1.0, 1.0)) / (order - 1)
-        assert 0.6 * exact < shown_divergence(values, 1.0, order) < exact
+        assert 0.6 * exact < shown(values, 1.0, 1e-6).divergence(order) < exact
+    apart = 1 - math.exp(-0.5)  # total variation of Laplace noise and itself moved by its scale
+    assert 0.75 * apart < shown(values, 1.0, 1e-6).total_variation < apart
+
+
+class Small(Claimed):
+    """Says that small shifts cost nothing, which a histogram of moved values cannot see."""
+
+    def divergence(self, order: float, shifts: np.ndarray) -> np.ndarray:
+        return np.where(shifts < 0.05, 0.0, super().divergence(order, shifts))
+
+
+class Capped(Claimed):
+    """Says that large shifts cost no more than small ones."""
+
+    def divergence(self, order: float, shifts: np.ndarray) -> np.ndarray:
+        return np.minimum(super().divergence(order, shifts), 3.0)
+
+
+class Mirrored(Claimed):
+    """Values come in pairs that cancel; each of them alone is as claimed."""
+
+    def sample(self, uniforms: np.ndarray) -> np.ndarray:
+        values = super().sample(uniforms)
+        flat = values.reshape(-1)
+        flat[1::2] = -flat[: len(flat) // 2 * 2 : 2]
+        return values
+
+
+class Stateful(Claimed):
+    """Noise from a generator of its own: a resumed run would draw other noise over the same upload."""
+
+    def sample(self, uniforms: np.ndarray) -> np.ndarray:
+        self.generator = getattr(self, "generator", np.random.default_rng(1))
+        return self.generator.laplace(size=uniforms.shape[:-1])
+
+
+class Broken(Claimed):
+    def divergence(self, order: float, shifts: np.ndarray) -> np.ndarray:
+        raise ZeroDivisionError("no idea")
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        (Small, "smaller than it claims"),
+        (Capped, "smaller than it claims"),
+        (Mirrored, "its own uniforms alone"),
+        (Stateful, "its own uniforms alone"),
+        (Broken, "ZeroDivisionError: no idea"),
+    ],
+)
+def test_no_other_lie_passes_either(kind: type[Claimed], said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        custom.tested(kind(1.0), "liar")
+
+
+def test_a_factory_that_fails_is_the_user_s_mistake() -> None:
+    with pytest.raises(UserError, match=r"noise.mechanism = .* failed: TypeError"):
+        certify(plan(Custom(factory="collections:OrderedDict")))
+
+
+def test_nothing_is_trained_under_noise_that_cannot_be_priced(tmp_path: Path) -> None:
+    from sordino import train
+
+    for noise, said in (
+        (Staircase(step=1.0, width=0.1), r"noise\.width"),
+        (Custom(factory=f"{__name__}:boasting"), "smaller than it claims"),
+    ):
+        with pytest.raises(UserError, match=said):
+            train(toy_protocol(noise=noise), data=toy_dataset(), model="logistic", folder=tmp_path / "run")
+        assert not (tmp_path / "run").exists()
 
 
 def test_custom_noise_is_priced_by_the_worst_spread_and_listed_as_vouched() -> None:

@@ -3,7 +3,9 @@
 from hypothesis import strategies as st
 
 from sordino.protocol import (
+    Assumptions,
     Attention,
+    Bezier,
     ByColumn,
     Constant,
     Continuous,
@@ -57,6 +59,7 @@ local_rules = st.one_of(
         clip_norm=st.sampled_from(["l1", "l2"]),
         clip_target=st.sampled_from(["step", "update"]),
     ),
+    st.builds(Bezier, steps=sizes, batch=batches, clip=positive, schedule=st.builds(Constant, rate=positive)),
     st.builds(FedProx, steps=sizes, batch=batches, clip=positive, schedule=schedules, proximal=st.floats(0, 1e6)),
 )
 curves = st.sampled_from(["chain", "bezier"])
@@ -103,13 +106,14 @@ def protocols(draw: st.DrawFn) -> Protocol:
     clients = draw(sizes)
     participation = st.one_of(st.builds(Everyone), st.builds(Poisson, rate=fractions), st.builds(FixedSize, size=st.integers(1, clients)))
     partition = draw(partitions)
-    records = None if isinstance(partition, ByColumn) else draw(st.none() | st.integers(64, 10**6))
+    records = draw(st.none() | st.integers(64, 10**6))
     local = draw(local_rules | noisy_rules)
     noisy = isinstance(local, NoisySgd)
     noise = draw(multipliers if noisy else noises)
     aggregation = draw(aggregations)
     fixed = isinstance(aggregation, Mean) and aggregation.denominator == "fixed"
     personal = isinstance(noise, Gaussian) and type(local) in (FedAvg, NoisySgd) and not fixed
+    assumed = Assumptions(smoothness=1 / local.schedule.rate) if isinstance(local, Bezier) else Assumptions()
     adjacencies = ["replace-one", None] + (["add-or-remove"] if noisy and local.sampling == "poisson" else [])
     return Protocol(
         seed=draw(st.none() | st.integers(0, 2**63 - 1)),
@@ -121,6 +125,7 @@ def protocols(draw: st.DrawFn) -> Protocol:
         local=local,
         noise=noise,
         privacy=draw(st.builds(Privacy, adjacency=st.sampled_from(adjacencies))),
+        assumptions=assumed,
         data=draw(st.none() | st.builds(Data, name=names, partition=st.just(partition), records=st.just(records))),
         model=draw(st.none() | st.builds(Model, name=names, parameters=st.none() | sizes)),
     )

@@ -93,7 +93,6 @@ def test_defaults_are_spelled_out_in_what_is_written() -> None:
         ("seed=-3", ["seed", "-3"]),
         ("seed=99999999999999999999", ["seed"]),
         ("data={name='digits',records=16}", ["local.batch", "32", "data.records = 16"]),
-        ("data={name='digits',partition={by='sex'},records=40}", ["data.records", "by column"]),
         ("data={partition='iid'}", ["data.name", "missing"]),
         ("model={name=''}", ["model.name"]),
         ("local=5", ["local", "5", "table"]),

@@ -20,7 +20,7 @@ from sordino.federation.optimizers import BETAS, MOMENTUM, TINY, VECTORS
 from sordino.federation.randomness import Purpose
 from sordino.federation.setup import Setup
 from sordino.privacy.sizes import size_of
-from sordino.protocol import FedAvg, FedProx, Gaussian, NoisySgd, Protocol
+from sordino.protocol import Bezier, FedAvg, FedProx, Gaussian, NoisySgd, Protocol
 
 
 def step_rule(protocol: Protocol, round: int, *, pull: float = 0.0, upload_noise: float = 0.0) -> StepRule:
@@ -81,11 +81,11 @@ class Jobs:
 
 
 def kernel_finishes(setup: Setup) -> bool:
-    """Whether a model leaves the kernel as it leaves the client: with normal noise, and nothing that is clipped or kept before it."""
+    """Whether a model leaves the kernel as it leaves the client: with normal noise, and nothing clipped, moved or kept before it."""
     rule = setup.protocol.local
     if isinstance(rule, NoisySgd):
         return True
-    plain = not setup.protocol.keeps_models and isinstance(rule, FedAvg) and rule.clip_target == "step"
+    plain = not setup.protocol.keeps_models and isinstance(rule, FedAvg) and not isinstance(rule, Bezier) and rule.clip_target == "step"
     return plain and all(type(noise) is Gaussian and noise.where == "client" for noise in set(setup.noises))
 
 

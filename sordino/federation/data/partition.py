@@ -35,7 +35,7 @@ def partition(dataset: Dataset, data: Data, clients: int, key: Key) -> Parts:
         (10, 80)
     """
     if isinstance(data.partition, ByColumn):
-        return _by_column(dataset, data.partition.column, clients)
+        return _as_many(_by_column(dataset, data.partition.column, clients), data)
     records = _records_each(dataset, data, clients)
     generator = key.stream(Purpose.PARTITION).numpy()
     if isinstance(data.partition, Dirichlet):
@@ -114,6 +114,14 @@ def _by_column(dataset: Dataset, column: str, clients: int) -> Parts:
         allowed = f"{len(values)}, one for each value of {column!r} in {dataset.name}"
         raise InvalidValue("federation.clients", clients, allowed)
     return tuple(np.flatnonzero(owners == client) for client in range(clients))
+
+
+def _as_many(parts: Parts, data: Data) -> Parts:
+    """Clients that keep all their records, which are as many as was said: prices count on that."""
+    for client, part in enumerate(parts):
+        if data.records is not None and len(part) != data.records:
+            raise InvalidValue("data.records", data.records, f"{len(part)}, as many as client {client} has, or no such key")
+    return parts
 
 
 def client_tests(dataset: Dataset, parts: Parts, key: Key, size: int = 200) -> Parts:

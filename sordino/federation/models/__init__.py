@@ -3,9 +3,17 @@
 from sordino.federation.models.catalogue import KNOWN, build_model
 from sordino.federation.models.fitness import check_model, parameter_count
 from sordino.federation.models.flat import FlatModel
-from sordino.federation.models.losses import Evaluation, Loss, cross_entropy, evaluate_batch, loss_for, mean_squared_error
+from sordino.federation.models.losses import (
+    Evaluation,
+    Loss,
+    cross_entropy,
+    evaluate_batch,
+    loss_for,
+    mean_predictor_loss,
+    mean_squared_error,
+)
 
 __all__ = [
     "KNOWN", "Evaluation", "FlatModel", "Loss", "build_model", "check_model", "cross_entropy", "evaluate_batch", "loss_for",
-    "mean_squared_error", "parameter_count",
+    "mean_predictor_loss", "mean_squared_error", "parameter_count",
 ]  # fmt: skip

@@ -22,6 +22,7 @@ KNOWN: dict[str, Callable[[nets.Shape, int], nn.Module]] = {
     "udp-mnist": nets.udp_mnist,
     "udp-medical": nets.udp_medical,
     "udp-wind": nets.udp_wind,
+    "power-curve": nets.power_curve,
     "resnet18": deep.resnet18,
     "vit-small": deep.vit_small,
 }

@@ -76,3 +76,14 @@ def evaluate_batch(outputs: Tensor, targets: Tensor) -> Evaluation:
     loss_sum = loss_for(targets)(outputs.double(), targets).item() * len(targets)
     correct = None if targets.is_floating_point() else int((outputs.argmax(dim=1) == targets).sum())
     return Evaluation(loss_sum, correct, len(targets))
+
+
+def mean_predictor_loss(targets: Tensor) -> float | None:
+    """The squared error of always predicting the mean of these targets, which a regression has to beat; None for classes.
+
+    Example:
+        >>> import torch
+        >>> mean_predictor_loss(torch.tensor([[1.0, 5.0], [3.0, 5.0]])), mean_predictor_loss(torch.tensor([0, 1]))
+        (0.5, None)
+    """
+    return targets.double().var(dim=0, correction=0).mean().item() if targets.is_floating_point() else None

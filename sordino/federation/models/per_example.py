@@ -24,6 +24,7 @@ from sordino.federation.models.flat import FlatModel
 from sordino.federation.models.losses import Loss, cross_entropy, mean_squared_error
 
 INSIDE = 1.0 - 1e-6  # clipping aims this much inside the ball, so that rounding in float32 cannot leave it
+ORDERS = {"l2": 2.0, "l1": 1.0}
 FLOATS = 1 << 24  # numbers of per-example gradients that are held at once
 
 # Layers that treat every example by itself and train nothing.
@@ -53,7 +54,7 @@ class ExampleGradients:
 
     def clipped_sum(self, inputs: Tensor, targets: Tensor, *, clip: float, norm: str = "l2") -> ClippedSum:
         """The sum over a batch, possibly empty, of every example's gradient, scaled down to norm `clip` where it is longer."""
-        order = {"l2": 2.0, "l1": 1.0}[norm]
+        order = ORDERS[norm]
         total = torch.zeros_like(self._model.weights)
         clipped = nonfinite = 0
         if len(targets) == 0:
@@ -68,8 +69,7 @@ class ExampleGradients:
                     nonfinite += len(norms) - int(finite.sum())
                     piece, norms = piece.only(finite), norms[finite]
                 clipped += int((norms > clip).sum())
-                scale = (clip * INSIDE / norms).clamp(max=1.0)  # a norm of zero gives infinity, and so 1
-                piece.add_to(total, self._model, scale.to(total.dtype))
+                piece.add_to(total, self._model, shrinking(norms, clip).to(total.dtype))
         return ClippedSum(total, clipped, nonfinite)
 
     def _pieces(self, inputs: Tensor, targets: Tensor) -> Iterator[Piece]:
@@ -98,6 +98,16 @@ class ExampleGradients:
                 if isinstance(layer, nn.Conv2d):
                     held += layer.weight.numel() * (1 + x[0, 0].numel() // layer.out_channels)
         return max(1, FLOATS // held)
+
+
+def shrinking(norms: Tensor, clip: float) -> Tensor:
+    """By how much each gradient is scaled so that its norm is at most `clip`.
+
+    Example:
+        >>> shrinking(torch.tensor([0.0, 0.5, 4.0]), 1.0).round(decimals=3)
+        tensor([1.0000, 1.0000, 0.2500])
+    """
+    return (clip * INSIDE / norms).clamp(max=1.0)  # a norm of zero gives infinity, and so 1
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,63 @@
+"""What the adversary of a game is given: what its view shows, or more than that where the bound is one for more.
+
+Some bounds are proved for who sees a client's uploads, or its every noisy step, and hold for all others because they see something made of
+that. Such a bound is tested where it is proved. What is measured there is no lower bound for the view itself, and is not called one.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from sordino.privacy.harmonizer import harmonized
+from sordino.protocol import Attention, Mean, Median, NoisySgd, Protocol, Scaffold, View
+
+
+class Given(Enum):
+    """What the likelihood ratio reads."""
+
+    STEPS = "every noisy step of the attacked client"
+    UPLOADS = "every upload of the attacked client"
+    MODELS = "every global model"
+    LAST = "the last global model"
+
+
+def given_to(protocol: Protocol, view: View) -> Given:
+    """What the adversary of a view is given.
+
+    Example:
+        >>> from sordino.protocol import Constant, FedAvg, Gaussian
+        >>> rule = FedAvg(steps=1, batch=1, clip=1.0, schedule=Constant(rate=0.1))
+        >>> plan = Protocol(clients=2, rounds=3, local=rule, noise=Gaussian(sigma=0.1))
+        >>> [given_to(plan, View.parse(view)).name for view in ("server", "strong", "final")]
+        ['UPLOADS', 'MODELS', 'LAST']
+    """
+    if isinstance(protocol.local, NoisySgd):
+        return Given.STEPS
+    if view == View.SERVER or priced_as_server(protocol):
+        return Given.UPLOADS
+    return Given.LAST if view == View.FINAL else Given.MODELS
+
+
+def priced_as_server(protocol: Protocol) -> bool:
+    """Whether every view has the server's bound since clients, or the server's rule, see single uploads (`certify.effective_view`)."""
+    single = isinstance(protocol.local, Scaffold) or isinstance(protocol.personalization, Attention)
+    return single or harmonized(protocol) or not isinstance(protocol.aggregation, (Mean, Median))
+
+
+def more_than_seen(protocol: Protocol, view: View) -> str:
+    """In words, what the adversary is given beyond its view; empty where it is given the view itself.
+
+    Example:
+        >>> from sordino.protocol import Constant, Gaussian
+        >>> rule = NoisySgd(steps=2, batch=1, clip=1.0, schedule=Constant(rate=0.1))
+        >>> more_than_seen(Protocol(clients=2, rounds=3, local=rule, noise=Gaussian(multiplier=1.0)), View.FINAL)
+        'every noisy step of the attacked client'
+    """
+    given = given_to(protocol, view)
+    own = Given.UPLOADS if view == View.SERVER else Given.LAST if view == View.FINAL else Given.MODELS
+    return "" if given == own else given.value
+
+
+def colluders_of(protocol: Protocol, view: View) -> int:
+    """How many clients are on the adversary's side and know their own noise: one other client is weak, all others are strong."""
+    return {View.WEAK: 1, View.STRONG: protocol.clients - 1}.get(view, view.colluders)

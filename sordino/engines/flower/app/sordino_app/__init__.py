@@ -1,0 +1,1 @@
+"""A Sordino federation as a Flower app."""

@@ -1,0 +1,275 @@
+"""A client's folder, on the client's own machine: what it agreed to, what it has spent, what it has sent, what it keeps.
+
+agreement.toml   what was agreed to beside the protocol: budget, data, which code may run
+protocol.toml    the protocol that was agreed to
+accepted.json    the training that the agreement is being used for, and how many rounds the budget allows
+ledger.jsonl     what was spent and what was refused; a round's line is on disk before its upload is computed
+answers/         the last uploads with what the client keeps, whole or absent; on disk before an upload is sent
+
+An upload leaves only after it is kept. So a round that was paid for and is not kept was never sent, and one that is kept is sent again,
+bit for bit, to a server that lost it: no round is ever noised twice.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from sordino.engines.flower.agreement import Agreement, own_budget, read_agreement, weaker, write_agreement
+from sordino.engines.flower.requests import Request
+from sordino.federation.folder import as_json, protocol_digest
+from sordino.federation.randomness import GENERATOR
+from sordino.federation.storage import held, pack, unpack, write_whole, writing
+from sordino.privacy.ledger import Event, Ledger, Opened, Refused, RoundCharged
+from sordino.privacy.ledger import read as read_ledger
+from sordino.protocol import Protocol, SordinoError, UserError, dumps, loads, read
+
+if TYPE_CHECKING:
+    from sordino.privacy.guarantee import Guarantee
+
+ANSWERS = 2  # uploads that are kept: a server may go back to its checkpoint before the last
+VECTOR, KEPT = "vector", "kept/"
+
+
+class RequestRefused(SordinoError):
+    """The client does not answer; the reason is in its ledger, and is sent to who asked. It says nothing about the client's records."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Accepted:
+    """The training that an agreement is used for: its name, its protocol, and how many rounds the client's budget allows.
+
+    `terms` is a digest of what was agreed to, so that a budget that the client changes is looked at again.
+    """
+
+    training: str
+    protocol: str
+    terms: str
+    cap: int
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Answer:
+    """An upload that was computed, for which request, in which run on Flower, and what the client keeps after it."""
+
+    round: int
+    request: str
+    run: str
+    attempt: int
+    vector: np.ndarray
+    kept: Mapping[str, np.ndarray]
+
+
+class Custodian:
+    """Decides for one client what it answers. It holds the client's folder: use `at_work` as a context."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.agreement = read_agreement(folder)
+        self.agreed = read(folder / "protocol.toml")
+
+    @classmethod
+    def create(cls, folder: Path, agreement: Agreement, protocol: Protocol) -> Custodian:
+        """Make the folder of a client that agrees to a protocol; one that holds an agreement already is refused."""
+        if not protocol.noise.secure and not agreement.seeded:
+            raise UserError(
+                "noise.secure = false: whoever knows the seed can subtract the noise. Set noise.secure = true, or for a test agree to it "
+                "with --seeded."
+            )
+        if (folder / "ledger.jsonl").exists():
+            raise UserError(f"{folder} holds an agreement already: choose another folder. What it spent is in its ledger.")
+        with writing(folder):
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            (folder / "answers").mkdir(exist_ok=True)
+            write_whole(folder / "protocol.toml", dumps(protocol).encode())
+            write_agreement(agreement, folder)
+            noise = "fresh" if protocol.noise.secure else "seeded"
+            opened = Opened(protocol=protocol_digest(protocol), generator=GENERATOR, noise=noise)
+            Ledger.create(folder / "ledger.jsonl", opened).close()
+        return cls(folder)
+
+    @property
+    def events(self) -> tuple[Event, ...]:
+        """All entries of the client's ledger."""
+        return read_ledger(self.folder / "ledger.jsonl").events
+
+    @property
+    def rounds_paid(self) -> list[int]:
+        """The rounds that were paid for, in order."""
+        return [event.round for event in self.events if isinstance(event, RoundCharged)]
+
+    @property
+    def refusals(self) -> list[Refused]:
+        """What was asked for and refused."""
+        return [event for event in self.events if isinstance(event, Refused)]
+
+    @contextmanager
+    def at_work(self) -> Iterator[None]:
+        """Hold the folder: one process answers at a time."""
+        with held(self.folder):
+            yield
+
+    def admit(self, request: Request, run: str) -> Answer | None:
+        """Decide on a request: pay for it (None: compute the upload), find the upload that was sent before, or refuse.
+
+        Args:
+            request: what is asked.
+            run: the run on Flower in which it is asked.
+
+        Raises:
+            RequestRefused: the reason is in the ledger by then.
+        """
+        try:
+            accepted = self._accepted(request)
+            earlier = self._earlier(request, run)
+            if earlier is not None:
+                return earlier
+            paid = self.rounds_paid
+            if request.round not in paid and len(paid) >= accepted.cap:
+                budget = f"epsilon = {self.agreement.epsilon} at delta = {self.agreement.delta:g}"
+                raise RequestRefused(f"its budget ({budget}) allows {accepted.cap} rounds, and they are spent")
+        except RequestRefused as refusal:
+            self.refuse(request.round, str(refusal))
+            raise
+        if request.round not in paid:  # a crash may have come between the charge and the upload, which was not sent then
+            with writing(self.folder / "ledger.jsonl"), Ledger.resume(self.folder / "ledger.jsonl") as ledger:
+                ledger.charge(round=request.round, clients=[self.agreement.client])
+        return None
+
+    def refuse(self, round: int, reason: str) -> None:
+        """Write down what was asked for and is not answered."""
+        with writing(self.folder / "ledger.jsonl"), Ledger.resume(self.folder / "ledger.jsonl") as ledger:
+            ledger.refuse(round=round, reason=reason[:300])
+
+    def keep(self, request: Request, run: str, vector: np.ndarray, kept: Mapping[str, np.ndarray]) -> Answer:
+        """Keep an upload and what the client keeps with it, before the upload is sent."""
+        answer = Answer(round=request.round, request=request.digest, run=run, attempt=request.attempt, vector=vector, kept=kept)
+        self._write(answer)
+        for old in sorted(self._rounds_kept())[:-ANSWERS]:
+            self._answer_path(old).unlink()
+        return answer
+
+    def state(self) -> dict[str, np.ndarray]:
+        """What the client has kept from its last round."""
+        rounds = self._rounds_kept()
+        last = self._read(max(rounds)) if rounds else None
+        return {} if last is None else dict(last.kept)
+
+    def _accepted(self, request: Request) -> Accepted:
+        """The training that is paid for, which is bound to the first protocol that was asked for and found to be as agreed."""
+        if request.client != self.agreement.client:
+            raise RequestRefused(f"client {request.client} was asked for, and this is client {self.agreement.client}")
+        known = self._read_accepted()
+        if known is None:
+            known = self._accept(request.training, request.protocol)
+        elif known.terms != self._terms():  # the client has changed its mind: the training goes on under the new terms, or not at all
+            known = self._accept(known.training, known.protocol)
+        if request.training != known.training:
+            raise RequestRefused("the agreement is for one training, and this is another")
+        if request.protocol != known.protocol:
+            raise RequestRefused(f"the protocol was changed: {self._changed(request.protocol, known.protocol)}")
+        if request.round >= loads(known.protocol).rounds:
+            raise RequestRefused(f"round {request.round} is past the last one")
+        return known
+
+    def _accept(self, training: str, protocol: str) -> Accepted:
+        try:
+            asked = loads(protocol)
+        except UserError as error:
+            raise RequestRefused(f"its protocol cannot be read: {error}") from None
+        reason = weaker(self.agreed, asked, self.agreement)
+        if reason is not None:
+            raise RequestRefused(reason)
+        if not asked.noise.secure and not self.agreement.seeded:
+            raise RequestRefused("noise.secure = False was asked for: whoever knows the seed could subtract the noise")
+        accepted = Accepted(training=training, protocol=protocol, terms=self._terms(), cap=self.afforded(asked))
+        with writing(self.folder / "accepted.json"):
+            write_whole(self.folder / "accepted.json", as_json(vars(accepted)))
+        return accepted
+
+    def afforded(self, protocol: Protocol) -> int:
+        """How many rounds of a protocol the client's own budget allows, against a server that sees its uploads."""
+        if self.agreement.epsilon is None:
+            return protocol.rounds
+        from sordino.privacy.caps import capped_rounds  # takes a while to load, and is asked once in a training
+
+        return capped_rounds(protocol, own_budget(self.agreement, protocol), self.agreement.records)
+
+    def guarantee(self, rounds: Sequence[int] | None = None) -> Guarantee:
+        """What the server learns at most from these rounds; by default from those that were paid for."""
+        from sordino.privacy.caps import own_guarantee
+
+        accepted = self._read_accepted()
+        protocol = self.agreed if accepted is None else loads(accepted.protocol)
+        paid = self.rounds_paid if rounds is None else rounds
+        return own_guarantee(protocol, own_budget(self.agreement, protocol), paid, self.agreement.records)
+
+    def _changed(self, asked: str, accepted: str) -> str:
+        try:
+            reason = weaker(loads(accepted), loads(asked), self.agreement)
+        except UserError:
+            reason = None
+        return reason or "it is not the one that this training began with"
+
+    def _earlier(self, request: Request, run: str) -> Answer | None:
+        """The upload that was computed for this very request, asked for again by a server that lost it.
+
+        In one run the server must say that it asks again; whatever else asks twice for a round is refused.
+        """
+        rounds = self._rounds_kept()
+        answer = self._read(request.round) if request.round in rounds else None
+        if answer is not None:
+            again = answer.run != run or request.attempt > answer.attempt
+            if answer.request == request.digest and again:
+                return self._sent_again(answer, run, request.attempt)
+            raise RequestRefused(f"round {request.round} was answered already")
+        if request.round in self.rounds_paid and request.round < max(self.rounds_paid):
+            raise RequestRefused(f"round {request.round} was answered already, and what was sent is no longer kept")
+        if self.rounds_paid and request.round < max(self.rounds_paid):
+            raise RequestRefused(f"round {request.round} is over: round {max(self.rounds_paid)} was answered already")
+        return None
+
+    def _sent_again(self, answer: Answer, run: str, attempt: int) -> Answer:
+        renewed = Answer(**{**vars(answer), "run": run, "attempt": attempt})
+        self._write(renewed)
+        return renewed
+
+    def _terms(self) -> str:
+        return hashlib.sha256((self.folder / "agreement.toml").read_bytes() + dumps(self.agreed).encode()).hexdigest()
+
+    def _read_accepted(self) -> Accepted | None:
+        path = self.folder / "accepted.json"
+        if not path.exists():
+            return None
+        try:
+            return Accepted(**json.loads(path.read_bytes()))
+        except (OSError, ValueError, TypeError):
+            raise UserError(f"{path} is damaged. Put it back; without it this client answers nothing.") from None
+
+    def _answer_path(self, round: int) -> Path:
+        return self.folder / "answers" / f"{round}.safetensors"
+
+    def _rounds_kept(self) -> list[int]:
+        return [int(path.stem) for path in (self.folder / "answers").glob("*.safetensors")]
+
+    def _write(self, answer: Answer) -> None:
+        facts: dict[str, Any] = {"round": answer.round, "request": answer.request, "run": answer.run, "attempt": answer.attempt}
+        arrays = {VECTOR: answer.vector, **{KEPT + name: array for name, array in answer.kept.items()}}
+        with writing(self._answer_path(answer.round)):
+            write_whole(self._answer_path(answer.round), pack(arrays, facts))
+
+    def _read(self, round: int) -> Answer | None:
+        path = self._answer_path(round)
+        try:
+            arrays, facts = unpack(path.read_bytes())
+            kept = {name.removeprefix(KEPT): array for name, array in arrays.items() if name.startswith(KEPT)}
+            return Answer(**facts, vector=arrays[VECTOR], kept=kept)
+        except (OSError, ValueError, KeyError, TypeError):
+            raise UserError(f"{path} is damaged. Put it back; without it this client answers nothing.") from None

@@ -1,0 +1,144 @@
+"""The Flower engine: the loop's requests go out to the clients' machines, and what comes back is checked before the loop sees it."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+from flwr.app import Message
+from flwr.serverapp import Grid
+
+from sordino.engines.flower.messages import Malformed, read_upload, request_message
+from sordino.engines.flower.requests import HELPER, MODEL, Request
+from sordino.engines.flower.roster import POLL, Roster
+from sordino.engines.torch_engine import TorchEngine
+from sordino.federation import personal
+from sordino.federation.assignment import Upload, received_by
+from sordino.federation.channel import shuffled_order
+from sordino.federation.client import Score
+from sordino.federation.local import LocalSteps, upload_type
+from sordino.federation.personal import Kept, keeps_state
+from sordino.federation.randomness import Key, Purpose
+from sordino.federation.setup import Setup
+from sordino.protocol import dumps
+
+NOTHING = LocalSteps(clipped=0, clips=0, nonfinite=0)  # what happened in a client's steps comes from private data, and is not sent
+NOBODY = -1  # behind a shuffler an upload has no sender
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exchange:
+    """How rounds are asked for.
+
+    Attributes:
+        training: the name of the training, through all its interruptions.
+        reconnect: seconds that a round waits for participants that are not connected.
+        deadline: seconds that participants are given to answer.
+    """
+
+    training: str
+    reconnect: float
+    deadline: float
+
+
+class FlowerEngine:
+    """Executes the local work of rounds on the clients' machines. It holds the list of them: use it as a context.
+
+    The draws are those of the torch engine where the noise is seeded, and so are the uploads, bit for bit.
+    """
+
+    name = "flower"
+
+    def __init__(self, setup: Setup, grid: Grid, roster: Roster, exchange: Exchange) -> None:
+        self._setup, self._grid, self._roster, self._exchange = setup, grid, roster, exchange
+        self._protocol = dumps(setup.protocol)
+        self._attempts: Counter[int] = Counter()
+        self._absent: dict[int, str] = {}
+        self._scorer = TorchEngine(setup, workers=1)
+
+    def __enter__(self) -> FlowerEngine:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._scorer.close()
+
+    @property
+    def absent(self) -> Mapping[int, str]:
+        """See `loop.Engine`: who is not connected, did not answer in time, refused, failed, or sent what is no upload."""
+        return self._absent
+
+    def uploads(
+        self, *, round: int, weights: np.ndarray, participants: np.ndarray, kept: Mapping[int, Kept] | None = None
+    ) -> Iterator[Upload]:
+        """The uploads that came, in the order of the participants; what clients keep stays with them."""
+        clients = [int(client) for client in participants]
+        self._roster.wait(clients, self._exchange.reconnect)
+        nodes = self._roster.nodes
+        helpers = {client: own[personal.HELPER] for client, own in (kept or {}).items() if personal.HELPER in own}
+        requests = {client: self._request(client, round, weights, helpers.get(client)) for client in clients if client in nodes}
+        self._attempts[round] += 1
+        answers = self._asked({client: request_message(one, node=nodes[client], ttl=self._ttl) for client, one in requests.items()})
+        self._absent = {client: "it is not connected" for client in clients if client not in nodes}
+        found: dict[int, np.ndarray] = {}
+        for client in requests:
+            try:
+                found[client] = self._read(answers.get(client))
+            except Malformed as error:
+                self._absent[client] = str(error)
+        return iter(self._named([(client, found[client]) for client in clients if client in found]))
+
+    def score(self, weights: np.ndarray) -> Score:
+        """Score a model on the test records, which are public and lie with the server."""
+        return self._scorer.score(weights)
+
+    @property
+    def _ttl(self) -> float:
+        return self._exchange.deadline + 60.0
+
+    def _request(self, client: int, round: int, weights: np.ndarray, helper: np.ndarray | None) -> Request:
+        arrays = {MODEL: received_by(client, weights), **({} if helper is None else {HELPER: helper})}
+        attempt, training = self._attempts[round], self._exchange.training
+        return Request(training=training, protocol=self._protocol, client=client, round=round, attempt=attempt, arrays=arrays)
+
+    def _asked(self, questions: dict[int, Message]) -> dict[int, Message]:
+        """Send every client its message and collect replies until all are there or the time is over.
+
+        An error that Flower reports for a node that is gone names no node, so replies are told apart by what they reply to.
+        """
+        sent = {name: client for name, client in zip(self._grid.push_messages(list(questions.values())), questions, strict=True) if name}
+        answers: dict[int, Message] = {}
+        end = time.monotonic() + self._exchange.deadline
+        while len(answers) < len(sent) and time.monotonic() < end:
+            waiting = [name for name, client in sent.items() if client not in answers]
+            for reply in self._grid.pull_messages(waiting):
+                answers[sent[reply.metadata.reply_to_message_id]] = reply
+            if len(answers) < len(sent):
+                time.sleep(POLL)
+        return answers
+
+    def _read(self, reply: Message | None) -> np.ndarray:
+        if reply is None:
+            raise Malformed(f"it did not answer within {self._exchange.deadline:g} s")
+        if reply.has_error():
+            raise Malformed(in_one_line(reply.error.reason) or f"Flower reports error {reply.error.code}")
+        kind: np.dtype[Any] = np.dtype(upload_type(self._setup.protocol.noise))
+        return read_upload(reply, size=self._setup.initial_weights().size, dtype=kind)
+
+    def _named(self, found: list[tuple[int, np.ndarray]]) -> list[Upload]:
+        """Uploads with their senders; behind a shuffler without, and where noise is fresh in an order that nobody can repeat."""
+        kept: Kept | None = {} if keeps_state(self._setup.protocol) else None
+        if self._setup.protocol.channel == "shuffler":
+            stream = Key.from_system().stream(Purpose.SHUFFLER)
+            order = shuffled_order(len(found), stream) if self._setup.protocol.noise.secure else range(len(found))
+            found = [(NOBODY, found[place][1]) for place in order]
+        return [Upload(client=client, vector=vector, steps=NOTHING, kept=kept) for client, vector in found]
+
+
+def in_one_line(text: str | None, limit: int = 200) -> str:
+    """What another machine says, made harmless."""
+    return "".join(c for c in " ".join((text or "").split()) if c.isprintable())[:limit]

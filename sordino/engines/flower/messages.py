@@ -1,0 +1,126 @@
+"""Requests and uploads as Flower's messages, and back. What comes from another machine is looked at before it is believed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MessageType, RecordDict
+
+from sordino.engines.flower.requests import HELPER, MODEL, Request
+from sordino.protocol import SordinoError
+
+REQUEST, ARRAYS, UPLOAD, KEPT, SELF = "request", "arrays", "upload", "kept", "self"
+VECTOR = "vector"
+HEADER = 4096  # bytes that an array may take beside its numbers
+FIELDS: Mapping[str, type] = {"training": str, "protocol": str, "client": int, "round": int, "attempt": int}
+
+
+class Malformed(SordinoError):
+    """A message that is not what was expected, in words that say what is wrong with it."""
+
+
+def request_message(request: Request, *, node: int, ttl: float) -> Message:
+    """The message that asks a node."""
+    fields = ConfigRecord({name: getattr(request, name) for name in FIELDS})
+    content = RecordDict({REQUEST: fields, ARRAYS: records_of(request.arrays)})
+    return Message(content, node, MessageType.TRAIN, ttl=ttl, group_id=str(request.round + 1))
+
+
+def read_request(message: Message) -> Request:
+    """The request in a message.
+
+    Raises:
+        Malformed: it is none.
+    """
+    content = only(message, {REQUEST, ARRAYS})
+    fields, arrays = content[REQUEST], content[ARRAYS]
+    if not isinstance(fields, ConfigRecord) or not isinstance(arrays, ArrayRecord) or set(fields) != set(FIELDS):
+        raise Malformed("its records are not those of a request")
+    given: dict[str, Any] = {name: fields[name] for name in FIELDS}
+    for name, kind in FIELDS.items():
+        if type(given[name]) is not kind or (kind is int and given[name] < 0):
+            raise Malformed(f"its {name} is not what it should be")
+    if MODEL not in arrays or not set(arrays) <= {MODEL, HELPER}:
+        raise Malformed("its arrays are not those of a request")
+    return Request(**given, arrays=arrays_of(arrays))
+
+
+def upload_reply(request: Message, vector: np.ndarray, kept: Mapping[str, np.ndarray] | None = None) -> Message:
+    """The reply with an upload; `kept` stays on the client's machine and is taken out before the reply leaves it."""
+    content = RecordDict({UPLOAD: records_of({VECTOR: vector})})
+    if kept is not None:
+        content[KEPT] = records_of(kept)
+    return Message(content, reply_to=request)
+
+
+def read_upload(message: Message, *, size: int, dtype: np.dtype[Any], allowed: frozenset[str] = frozenset({UPLOAD})) -> np.ndarray:
+    """The upload in a reply: one finite vector of this size and type, under the right names, and nothing else.
+
+    Raises:
+        Malformed: it is none. The sizes are compared before anything is unpacked.
+    """
+    upload = only(message, allowed)[UPLOAD]
+    if not isinstance(upload, ArrayRecord) or set(upload) != {VECTOR}:
+        raise Malformed(f"it sent arrays under other names than {VECTOR!r}")
+    array = upload[VECTOR]
+    if array.dtype != str(dtype) or tuple(array.shape) != (size,):
+        raise Malformed(f"it sent {array.dtype} numbers of shape {tuple(array.shape)}; expected are {dtype}, ({size},)")
+    if len(array.data) > size * dtype.itemsize + HEADER:
+        raise Malformed(f"it sent {len(array.data):,} bytes for {size} numbers")
+    vector = as_numpy(array)
+    if vector.dtype != dtype or vector.shape != (size,):
+        raise Malformed("what it sent is not what it says it sent")
+    if not np.isfinite(vector).all():
+        raise Malformed("it sent numbers that are not finite")
+    return vector
+
+
+def only(message: Message, expected: frozenset[str] | set[str]) -> RecordDict:
+    """The content of a message, if it has exactly these records."""
+    if not message.has_content():
+        raise Malformed("it is empty")
+    content = message.content
+    if set(content) != set(expected):
+        raise Malformed(f"it sent records under other names than {', '.join(sorted(expected))}")
+    return content
+
+
+def introduction(request: Message, client: int, records: int) -> Message:
+    """A client says who it is and how many records it has, which is public."""
+    return Message(RecordDict({SELF: ConfigRecord({"client": client, "records": records})}), reply_to=request)
+
+
+def read_introduction(message: Message) -> tuple[int, int]:
+    """The client's number and how many records it has."""
+    found = only(message, {SELF})[SELF]
+    if not isinstance(found, ConfigRecord) or set(found) != {"client", "records"}:
+        raise Malformed("it does not say who it is")
+    client, records = found["client"], found["records"]
+    if type(client) is not int or type(records) is not int or client < 0 or records < 1:
+        raise Malformed("it does not say who it is")
+    return client, records
+
+
+def records_of(arrays: Mapping[str, np.ndarray]) -> ArrayRecord:
+    """Arrays as Flower sends them."""
+    return ArrayRecord({name: Array(np.asarray(array, order="C")) for name, array in arrays.items()})
+
+
+def arrays_of(record: Any) -> dict[str, np.ndarray]:
+    """The arrays of a record."""
+    return {name: as_numpy(array) for name, array in record.items()}
+
+
+def as_numpy(array: Array) -> np.ndarray:
+    """One array, unpacked; whatever goes wrong is the sender's mistake."""
+    try:
+        return np.asarray(array.numpy())
+    except (ValueError, TypeError, EOFError, OSError, MemoryError) as error:
+        raise Malformed(f"an array cannot be unpacked ({type(error).__name__})") from None
+
+
+def setting(context: Context, name: str, default: str = "") -> str:
+    """A setting that the operator of a node has given."""
+    return str(context.node_config.get(name, default))

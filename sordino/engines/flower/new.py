@@ -1,0 +1,30 @@
+"""`sordino flower new`: the folder that a consortium starts from."""
+
+from __future__ import annotations
+
+from importlib.resources import as_file, files
+from pathlib import Path
+from shutil import copytree, ignore_patterns
+
+from sordino.engines.flower.driver import APP
+from sordino.federation.storage import writing
+from sordino.protocol import UserError
+
+README = files("sordino") / "engines" / "flower" / "consortium.md"
+IGNORED = "certificates/\nkeys/\nclient-*/\nflower/\nruns/\n*.db\n*.key\n"
+
+
+def write_consortium(folder: Path, protocol: str) -> None:
+    """Write a protocol, the Flower app, a README with every step, and what must never be committed.
+
+    Raises:
+        UserError: the folder is there already.
+    """
+    if folder.exists():
+        raise UserError(f"{folder} exists already: choose another name.")
+    with writing(folder), as_file(APP) as app:
+        folder.mkdir(parents=True)
+        copytree(app, folder / "app", ignore=ignore_patterns("__pycache__"))
+        (folder / "protocol.toml").write_text(protocol, encoding="utf-8")
+        (folder / "README.md").write_text(README.read_text(encoding="utf-8"), encoding="utf-8")
+        (folder / ".gitignore").write_text(IGNORED, encoding="utf-8")

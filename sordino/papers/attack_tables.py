@@ -1,0 +1,70 @@
+"""What the papers print about attacks: convergent-dp, Tables 13 to 16, and udp-fl, Tables 7 to 9."""
+
+from __future__ import annotations
+
+from sordino.attacks.game import Row
+from sordino.protocol import Protocol
+
+ROUNDS = (100, 200, 300, 400, 500)
+
+# convergent-dp, CIFAR-10: per sigma what is printed after T rounds. Accuracies in percent, Table 14 in L2 per image.
+TABLE_13 = {0.1: (17.7, 20.4, 22.0, 22.5, 22.8), 0.01: (32.5, 38.3, 44.2, 46.6, 48.2), 0.0: (36.5, 44.7, 53.1, 59.8, 65.4)}
+TABLE_14 = {0.1: (20.45, 18.32, 17.17, 16.65, 16.34), 0.01: (15.51, 12.26, 10.35, 8.44, 8.02), 0.0: (10.23, 4.55, 1.72, 1.34, 0.97)}
+TABLE_15 = {0.1: (20.4, 28.1, 34.2, 38.8, 42.5), 0.01: (30.1, 46.4, 53.3, 58.8, 62.1), 0.0: (30.3, 52.2, 59.2, 67.3, 74.4)}
+# Accuracy in percent of the model, and of the one that was trained on its answers.
+TABLE_16 = {0.1: (74.25, 60.20), 0.01: (78.44, 72.43), 0.0: (82.55, 80.35)}
+# The same for CIFAR-100.
+TABLE_13_CIFAR100 = {0.1: (12.3, 15.5, 17.5, 19.0, 19.2), 0.01: (20.3, 25.5, 28.6, 29.7, 30.6), 0.0: (24.4, 30.1, 36.5, 40.5, 43.3)}
+TABLE_16_CIFAR100 = {0.1: (32.36, 15.52), 0.01: (37.41, 26.49), 0.0: (45.25, 38.36)}
+
+EPSILONS = (2, 4, 6, 8)
+MECHANISMS = ("gaussian", "laplace", "staircase")
+# udp-fl: per mechanism and epsilon. Table 7: MSE, PSNR, SSIM (the printed "F1" of the Laplace column is a PSNR).
+TABLE_7 = {
+    "none": {None: (1.7104, 9.79, 0.0751)},
+    "gaussian": {2: (2.2646, 8.51, 0.0195), 4: (2.2058, 8.69, 0.0414), 6: (2.1532, 8.76, 0.0417), 8: (2.1463, 8.78, 0.0519)},
+    "laplace": {2: (2.2686, 8.63, 0.0573), 4: (2.1840, 8.68, 0.0629), 6: (2.1532, 8.83, 0.0692), 8: (2.1290, 8.95, 0.0746)},
+    "staircase": {2: (2.3399, 8.37, 0.0096), 4: (2.2405, 8.39, 0.0204), 6: (2.1910, 8.54, 0.0207), 8: (2.1832, 8.73, 0.0225)},
+}
+# Table 8: accuracy and F1.
+TABLE_8 = {
+    "none": {None: (0.86, 0.85)},
+    "gaussian": {2: (0.8392, 0.8239), 4: (0.8497, 0.8408), 6: (0.8519, 0.8439), 8: (0.8615, 0.8544)},
+    "laplace": {2: (0.8297, 0.7987), 4: (0.8285, 0.8248), 6: (0.8390, 0.8096), 8: (0.8320, 0.8169)},
+    "staircase": {2: (0.8267, 0.8124), 4: (0.8383, 0.8260), 6: (0.8322, 0.8131), 8: (0.8317, 0.8174)},
+}
+# Table 9: MSE and MAE.
+TABLE_9 = {
+    "none": {None: (1.23, 0.65)},
+    "gaussian": {2: (2.40, 1.26), 4: (2.35, 1.24), 6: (2.30, 1.22), 8: (2.25, 1.20)},
+    "laplace": {2: (2.42, 1.27), 4: (2.38, 1.25), 6: (2.33, 1.23), 8: (2.28, 1.21)},
+    "staircase": {2: (2.44, 1.28), 4: (2.40, 1.26), 6: (2.35, 1.24), 8: (2.30, 1.22)},
+}
+
+# Which table a row of an attack belongs to, by data set, attack and metric; its unit is what one of ours is in the table.
+_BY_ROUND = {
+    ("cifar10", "labels", "accuracy"): (TABLE_13, 100.0),
+    ("cifar100", "labels", "accuracy"): (TABLE_13_CIFAR100, 100.0),
+    ("cifar10", "inversion", "L2"): (TABLE_14, 1.0),
+    ("cifar10", "attributes", "accuracy"): (TABLE_15, 100.0),
+}
+
+
+def printed(row: Row, protocol: Protocol) -> float | None:
+    """The value that convergent-dp prints for a row: for its data, its sigma and its number of rounds exactly.
+
+    Example:
+        >>> from sordino.protocol import Constant, Data, FedAvg, Gaussian
+        >>> local = FedAvg(steps=1, batch=4, clip=1.0, schedule=Constant(rate=0.1))
+        >>> plan = Protocol(clients=20, rounds=500, local=local, noise=Gaussian(sigma=0.01), data=Data(name="cifar10"))
+        >>> row = Row(name="labels", view="server", round=500, noise=0.01, metric="accuracy", method="mixture", value=1.0,
+        ...     baseline=0.1, better="higher", samples=1, paper="convergent-dp, Table 13")
+        >>> printed(row, plan)
+        0.482
+    """
+    data = protocol.data.name if protocol.data is not None else ""
+    found = _BY_ROUND.get((data, row.name, row.metric))
+    if found is None or row.round not in ROUNDS or row.noise not in found[0] or protocol.noise.tag != "gaussian":
+        return None
+    table, unit = found
+    return round(table[row.noise][ROUNDS.index(row.round)] / unit, 6)

@@ -1,0 +1,69 @@
+"""Every protocol file that ships is audited in every view that certify prices: nothing is refused, nothing is contradicted."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from sordino.audit import game
+from sordino.audit.auditing import audit
+from sordino.audit.observation import more_than_seen
+from sordino.cli import run
+from sordino.protocol import Protocol, View, overridden
+from tests.test_examples import EXAMPLES, example
+
+# Few rounds and clients; and less noise where a view's mu is so small that it would take thousands of trainings to show any of it.
+SMALLER = {
+    "digits.toml": ("federation.clients=12", "noise.sigma=0.08"),
+    "dp-fedavg.toml": ("federation.clients=20", "noise.sigma=0.05"),
+    "nbafl.toml": ("federation.clients=12", "noise.sigma=0.3"),
+    "prifedsync.toml": ("noise.multiplier=0.6",),
+    "prifedsync-cifar.toml": ("noise.multiplier=0.3",),
+    "prifedsync-mnist.toml": ("noise.multiplier=0.3",),
+    "shuffler.toml": ("federation.clients=40", "noise.sigma=0.3", "federation.rounds=2"),
+    "udp-fl-mnist.toml": ("noise.sigma=0.1", "federation.rounds=1"),
+    "wind-scaffold.toml": ("data.records=40", "local.batch=20", "noise.sigma=0.05"),
+}
+VIEWS = {"record": ("server", "rounds", "coalition:2", "final", "weak", "strong"), "client": ("server", "rounds")}
+ONE_GAME = {"record": ("server", "final", "strong"), "client": ("rounds",)}  # where every view has the server's bound
+
+
+@pytest.fixture(autouse=True)
+def _less_noise_looked_at(monkeypatch) -> None:
+    monkeypatch.setattr(game, "RESIDUALS", 20_000)
+
+
+def settings(name: str) -> list[str]:
+    budget = ["privacy.budget.epsilon=1e9"] if example(name).privacy.budget is not None else []
+    return ["federation.rounds=3", *budget, *SMALLER.get(name, ())]
+
+
+def small(name: str) -> Protocol:
+    return overridden(example(name), settings(name))
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+@pytest.mark.parametrize("unit", VIEWS)
+def test_every_example_is_audited_in_every_view(name, unit, tmp_path) -> None:
+    protocol, shown = small(name), []
+    for view in (VIEWS if more_than_seen(protocol, View.ROUNDS) == "" else ONE_GAME)[unit]:
+        finding = audit(protocol, view, unit, trainings=200, folder=tmp_path / view.replace(":", "-"), workers=1)
+        assert not finding.contradicted, (view, finding.verdict, str(finding.residuals))
+        assert finding.epsilon_lower <= finding.certified.epsilon(1e-5)
+        assert finding.given == more_than_seen(protocol, View.parse(view))
+        shown.append(finding.mu_lower)
+    assert max(shown) > 0
+
+
+@pytest.mark.parametrize("name", ["prifedsync.toml", "harmonizer.toml", "wind-scaffold.toml"])
+def test_the_command_audits_them(name, tmp_path, monkeypatch, capfd) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run(["new", "mine", "--from", name.removesuffix(".toml")]) == 0
+    capfd.readouterr()
+    sets = [word for setting in settings(name) for word in ("--set", setting)]
+    assert run(["audit", "mine.toml", *sets, "--view", "strong", "--trainings", "250", "--workers", "1", "--json"]) == 0
+    found = json.loads(capfd.readouterr().out)
+    assert found["verdict"] in ("holds", "not tested")
+    assert found["given"] == more_than_seen(small(name), View.STRONG) != ""
+    assert found["mu_lower"] > 0

@@ -1,0 +1,219 @@
+"""A deployment on this machine: one SuperLink and some SuperNodes, on free ports of 127.0.0.1, each ended by its id."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Sequence
+from pathlib import Path
+
+from sordino.cli import run as sordino
+from sordino.engines.choice import SuperLink
+from sordino.engines.flower.processes import environment as flower_environment
+from sordino.protocol import Protocol, save
+
+SLOW = 180.0  # seconds that anything may take on a loaded machine
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+def started_at(pid: int) -> str | None:
+    """When a process was started, which tells it from a later one with the same id; None if it is gone."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    except OSError:
+        return None
+    return None if fields[0] == "Z" else fields[19]
+
+
+def children_of(pids: Sequence[int]) -> dict[int, str]:
+    """All processes below these, with when they were started."""
+    parents: dict[int, list[int]] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                parent = int((entry / "stat").read_text().rsplit(")", 1)[1].split()[1])
+            except OSError:
+                continue
+            parents.setdefault(parent, []).append(int(entry.name))
+    found: dict[int, str] = {}
+    waiting = list(pids)
+    while waiting:
+        for child in parents.get(waiting.pop(), []):
+            start = started_at(child)
+            if start is not None:
+                found[child] = start
+                waiting.append(child)
+    return found
+
+
+class Lab:
+    """Starts, watches and ends the processes of one deployment. It holds them: use it as a context."""
+
+    def __init__(self, folder: Path, *, watched: bool = False) -> None:
+        self.folder, self.port, self.watched = folder, free_port(), watched
+        self.certificates: Path | None = None
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def __enter__(self) -> Lab:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    @property
+    def superlink(self) -> SuperLink:
+        certificate = None if self.certificates is None else str(self.certificates / "ca.crt")
+        return SuperLink(address=f"127.0.0.1:{self.port}", certificate=certificate, patience=SLOW, deadline=2 * SLOW)
+
+    def spawn(self, name: str, arguments: Sequence[object]) -> subprocess.Popen[bytes]:
+        """Start a command of sordino's."""
+        return self.spawn_any(name, [sys.executable, "-m", "sordino", *map(str, arguments)], dict(os.environ))
+
+    def spawn_any(self, name: str, command: list[str], env: dict[str, str]) -> subprocess.Popen[bytes]:
+        """Start a command; what it says goes to a file."""
+        env = {**env, "OMP_NUM_THREADS": "1", "NO_COLOR": "1"}
+        if self.watched:  # every connect of the process and of all that it starts
+            command = ["strace", "-f", "-qq", "-e", "trace=connect", "-o", str(self.folder / f"{name}.trace"), *command]
+        with open(self.folder / f"{name}.log", "ab") as log:
+            process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=env, cwd=self.folder, start_new_session=True)
+        self.processes[name] = process
+        return process
+
+    def log(self, name: str) -> str:
+        return (self.folder / f"{name}.log").read_text(errors="replace")
+
+    def secure(self, clients: int) -> None:
+        """Make certificates, and keys for so many nodes."""
+        assert sordino(["flower", "certificates", str(self.folder), "--host", "127.0.0.1"]) == 0
+        self.certificates = self.folder / "certificates"
+        for client in range(clients):
+            assert sordino(["flower", "key", str(self.key(client))]) == 0
+
+    def key(self, client: int) -> Path:
+        return self.folder / "keys" / f"{client}.key"
+
+    def start_link(self) -> None:
+        secured = ["--insecure"] if self.certificates is None else []
+        self.spawn("link", ["flower", "link", self.folder, "--port", self.port, *secured])
+        self.wait_for_link()
+
+    def register(self, clients: int) -> None:
+        """Tell the SuperLink which nodes may connect."""
+        keys = [str(self.key(client)) + ".pub" for client in range(clients)]
+        assert sordino(["flower", "register", str(self.folder), *keys, "--superlink", f"127.0.0.1:{self.port}"]) == 0
+
+    def wait_for_link(self) -> None:
+        trusted = None if self.certificates is None else ssl.create_default_context(cafile=str(self.certificates / "ca.crt"))
+        url = f"http{'' if trusted is None else 's'}://127.0.0.1:{self.port}/health"
+        end = time.monotonic() + SLOW
+        while time.monotonic() < end:
+            if self.processes["link"].poll() is not None:
+                raise RuntimeError("the SuperLink ended: " + self.log("link")[-3000:])
+            try:
+                with urllib.request.urlopen(url, timeout=2, context=trusted) as answer:
+                    if answer.status == 200:
+                        return
+            except OSError:
+                time.sleep(0.1)
+        raise TimeoutError(self.log("link")[-3000:])
+
+    def agree(self, client: int, protocol: Protocol, *more: object) -> Path:
+        """The folder of a client that agrees to a protocol."""
+        file, folder = self.folder / f"agreed-{client}.toml", self.client(client)
+        save(protocol, file)
+        options = ["--client", client, "--superlink", f"127.0.0.1:{self.port}", *more]
+        if self.certificates is not None:
+            options += ["--certificate", self.certificates / "ca.crt", "--key", self.key(client)]
+        assert sordino(["flower", "agree", str(file), str(folder), *map(str, options)]) == 0
+        return folder
+
+    def client(self, client: int) -> Path:
+        return self.folder / f"client-{client}"
+
+    def start_node(self, client: int) -> subprocess.Popen[bytes]:
+        secured = ["--insecure"] if self.certificates is None else []
+        return self.spawn(f"node-{client}", ["flower", "node", self.client(client), "--port", free_port(), *secured])
+
+    def start_stranger(self, name: str, *options: object) -> subprocess.Popen[bytes]:
+        """A SuperNode that is started without Sordino."""
+        command = [Path(sys.executable).with_name("flower-supernode"), "--superlink", f"127.0.0.1:{self.port}", "--host", "127.0.0.1"]
+        arguments = [*command, "--port", free_port(), "--max-retries", 1, *options]
+        return self.spawn_any(name, [str(part) for part in arguments], flower_environment(self.folder / name))
+
+    def forget_clients(self) -> None:
+        """End the nodes and their agreements, so that others can be made."""
+        self.end(*[name for name in self.processes if name.startswith("node-")])
+        for folder in self.folder.glob("client-*"):
+            shutil.rmtree(folder)
+
+    def start_nodes(self, protocol: Protocol, *agreed: object) -> None:
+        for client in range(protocol.clients):
+            self.agree(client, protocol, *agreed)
+            self.start_node(client)
+
+    def wait_until(self, name: str, pattern: str, seconds: float = SLOW) -> None:
+        """Wait until a process has said something."""
+        end = time.monotonic() + seconds
+        while not re.search(pattern, self.log(name)):
+            if time.monotonic() > end:
+                raise TimeoutError(f"{name} never said {pattern!r}: {self.log(name)[-3000:]}")
+            time.sleep(0.1)
+
+    def kill(self, name: str) -> None:
+        """End a process at once, as a power cut would, with all that it started."""
+        process = self.processes.pop(name)
+        family = children_of([process.pid])
+        process.kill()
+        process.wait()
+        for pid, start in family.items():
+            if started_at(pid) == start:
+                os.kill(pid, signal.SIGKILL)
+
+    def freeze(self, name: str) -> None:
+        """Stop a process and all that it started, without ending them."""
+        pid = self.processes[name].pid
+        for each in (pid, *children_of([pid])):
+            os.kill(each, signal.SIGSTOP)
+
+    def thaw(self, name: str) -> None:
+        """Let them go on."""
+        pid = self.processes[name].pid
+        for each in (*children_of([pid]), pid):
+            os.kill(each, signal.SIGCONT)
+
+    def stop(self) -> None:
+        """End everything."""
+        self.end(*reversed(self.processes))
+
+    def end(self, *names: str) -> None:
+        """End processes with all that they started, by ids, politely at first."""
+        ended = [self.processes.pop(name) for name in names]
+        family = children_of([process.pid for process in ended])
+        for process in ended:
+            process.terminate()
+        for process in ended:
+            try:
+                process.wait(15)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        end = time.monotonic() + 10
+        while time.monotonic() < end and any(started_at(pid) == start for pid, start in family.items()):
+            time.sleep(0.1)
+        for pid, start in family.items():
+            if started_at(pid) == start:
+                os.kill(pid, signal.SIGKILL)

@@ -1,0 +1,300 @@
+"""Whole deployments, with keys and failures: minutes, so `make test-flower` runs them and `make test` does not."""
+
+import json
+import os
+import re
+import shlex
+import shutil
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("flwr", reason="Flower is not installed: pip install 'sordino[flower]'")
+if not os.environ.get("SORDINO_FLOWER"):
+    pytest.skip("deployments take minutes: make test-flower", allow_module_level=True)
+
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from sordino import Constant, FedAvg, FedProx, Gaussian, Interpolate, NoisySgd, Protocol, Run, resume, train
+from sordino.cli import run as sordino
+from sordino.engines.choice import SuperLink
+from sordino.engines.flower.custody import Custodian
+from sordino.engines.flower.driver import LostRun
+from sordino.engines.flower.processes import flwr, write_connection
+from sordino.privacy.ledger import Missed
+from sordino.protocol import save
+from tests.flower.lab import SLOW, Lab, free_port
+from tests.flower.local import plan, weights
+
+STEPS = {"steps": 3, "batch": 6, "clip": 1.0, "schedule": Constant(rate=0.3)}
+ADAM = NoisySgd(steps=3, batch=6, clip=0.5, schedule=Constant(rate=0.05), optimizer="adam")
+KINDS = {
+    "fedavg": {"local": FedAvg(**STEPS)},
+    "fedprox": {"local": FedProx(**STEPS, proximal=0.1)},
+    "prifedsync": {"local": ADAM, "noise": Gaussian(multiplier=0.5), "personalization": Interpolate(alpha=0.3)},
+}
+
+
+@pytest.fixture(scope="module")
+def secured_link(tmp_path_factory):
+    """A SuperLink with TLS that knows the keys of three nodes."""
+    with Lab(tmp_path_factory.mktemp("secured")) as lab:
+        lab.secure(3)
+        lab.start_link()
+        lab.register(3)
+        yield lab
+
+
+@pytest.fixture
+def secured(secured_link):
+    """The same; the nodes that a test starts end with it."""
+    yield secured_link
+    secured_link.forget_clients()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_three_machines_with_keys_end_with_the_embedded_model(secured, kind, tmp_path) -> None:
+    protocol = plan(**KINDS[kind], rounds=2)
+    alone = train(protocol, folder=tmp_path / "alone", engine="torch", workers=1)
+    secured.start_nodes(protocol, "--seeded")
+    run = train(protocol, folder=tmp_path / "across", engine="flower", superlink=secured.superlink)
+    assert run.status == "finished"
+    assert weights(run) == weights(alone)
+    assert run.ledger == alone.ledger
+
+
+def known_nodes(lab: Lab) -> list[str]:
+    """The nodes that the SuperLink counts as online."""
+    home = lab.folder / "looking"
+    certificate = None if lab.certificates is None else str(lab.certificates / "ca.crt")
+    write_connection(home, f"127.0.0.1:{lab.port}", certificate)
+    nodes = flwr(home, ["supernode", "list", "sordino"])["nodes"]
+    return [node["node-id"] for node in nodes if node["status"] == "online"]  # type: ignore[attr-defined]
+
+
+def test_a_node_that_is_not_known_or_not_trusting_is_refused(secured, tmp_path) -> None:
+    authority = ["--root-certificates", secured.certificates / "ca.crt"]
+    assert sordino(["flower", "key", str(tmp_path / "stranger.key")]) == 0
+    assert sordino(["flower", "certificates", str(tmp_path), "--host", "127.0.0.1"]) == 0
+    pem = tmp_path / "pem.key"
+    form = (serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    pem.write_bytes(ec.generate_private_key(ec.SECP384R1()).private_bytes(*form))
+    before = known_nodes(secured)
+    bad = {
+        "no key": authority,
+        "a key that nobody registered": [*authority, "--auth-supernode-private-key", tmp_path / "stranger.key"],
+        "no authority": ["--auth-supernode-private-key", secured.key(0)],
+        "another authority": ["--root-certificates", tmp_path / "certificates" / "ca.crt", "--auth-supernode-private-key", secured.key(0)],
+        "a key in another form": [*authority, "--auth-supernode-private-key", pem],
+        "no TLS": ["--insecure"],
+    }
+    for number, (what, options) in enumerate(bad.items()):
+        assert secured.start_stranger(f"stranger-{number}", *options).wait(2 * SLOW) != 0, what
+        assert "SuperNode ID" not in secured.log(f"stranger-{number}"), what
+    assert known_nodes(secured) == before
+    # The very same with a registered key is let in.
+    secured.start_stranger("friend", *authority, "--auth-supernode-private-key", secured.key(0))
+    secured.wait_until("friend", "SuperNode ID")
+    assert len(known_nodes(secured)) == len(before) + 1
+    secured.kill("friend")
+
+
+def test_the_readme_of_a_new_consortium_followed_word_for_word(tmp_path, monkeypatch, capfd) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert sordino(["flower", "new", "ours"]) == 0
+    monkeypatch.chdir(tmp_path / "ours")
+    text = Path("README.md").read_text()
+    lines = [line for block in re.findall(r"```console\n(.*?)```", text, re.DOTALL) for line in block.splitlines()]
+    ports = {old: str(free_port()) for old in ("8000", "9094", "9095", "9096")}  # others may be using those of the README
+    with Lab(Path.cwd()) as lab:
+        for line in lines:
+            command = shlex.split(re.sub(r"\b(8000|909[456])\b", lambda found: ports[found[0]], line.removeprefix("$ ")))
+            assert command.pop(0) == "sordino"
+            if command[:2] == ["flower", "link"]:
+                lab.port, lab.certificates = int(ports["8000"]), Path("certificates")
+                lab.spawn("link", command)
+                lab.wait_for_link()
+            elif command[:2] == ["flower", "node"]:
+                lab.spawn(f"node-{command[2]}", command)
+            else:
+                assert sordino(command) == 0, line
+    run = Run.load("runs/first")
+    assert run.status == "finished"
+    assert run.facts["noise"].startswith("fresh")
+    assert run.metrics["accuracy"][-1] > 0.7
+    shown = capfd.readouterr().out
+    assert shown.count("4 rounds") >= 3
+    for client in range(3):
+        assert Custodian(Path(f"client-{client}")).rounds_paid == [0, 1, 2, 3]
+
+
+@pytest.fixture
+def lab(tmp_path):
+    with Lab(tmp_path / "lab") as made:
+        made.start_link()
+        yield made
+
+
+def in_background(**options) -> tuple[threading.Thread, list]:
+    """A training that goes on while something happens to it."""
+    outcome: list = []
+
+    def work() -> None:
+        try:
+            outcome.append(train(**options))
+        except Exception as error:
+            outcome.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    return thread, outcome
+
+
+def wait_for_round(folder: Path, round: int) -> None:
+    """Wait until a round was paid for, which is when its requests go out."""
+    end = time.monotonic() + 3 * SLOW
+    while not (folder / "ledger.jsonl").exists() or f'"round":{round},' not in (folder / "ledger.jsonl").read_text():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def test_a_machine_that_dies_in_a_round_is_left_out_and_comes_back(secured, tmp_path) -> None:
+    """Its node is killed when the second round is paid for; the round goes on without it; it is started again and takes part again."""
+    protocol = plan(rounds=6, noise=Gaussian(sigma=0.05, secure=True))
+    secured.start_nodes(protocol)
+    folder = tmp_path / "across"
+    thread, outcome = in_background(protocol=protocol, folder=folder, engine="flower", superlink=secured.superlink)
+    wait_for_round(folder, 1)
+    secured.kill("node-1")
+    secured.start_node(1)  # the SuperLink still takes the dead one for alive
+    thread.join()
+    run = outcome[0]
+    assert isinstance(run, Run), run
+    assert run.status == "finished"
+    missed = [event for event in run.ledger if isinstance(event, Missed)]
+    assert missed
+    assert {event.clients for event in missed} == {(1,)}
+    assert run.metrics["participants"][0] == run.metrics["participants"][-1] == 3
+    assert set(run.metrics["participants"]) == {2, 3}
+    assert len(Custodian(secured.client(1)).rounds_paid) >= 6 - len(missed)
+
+
+def test_a_killed_superlink_is_restarted_and_the_run_ends_with_the_same_model(secured, tmp_path) -> None:
+    protocol = plan(**KINDS["prifedsync"], rounds=4)
+    alone = train(protocol, folder=tmp_path / "alone", engine="torch", workers=1)
+    secured.start_nodes(protocol, "--seeded")
+    folder = tmp_path / "across"
+    thread, outcome = in_background(protocol=protocol, folder=folder, engine="flower", superlink=secured.superlink)
+    wait_for_round(folder, 2)
+    secured.kill("link")
+    thread.join()
+    assert isinstance(outcome[0], LostRun), outcome
+    assert "sordino resume" in str(outcome[0])
+    secured.start_link()
+    run = resume(folder)
+    assert run.status == "finished"
+    assert weights(run) == weights(alone)
+    assert run.ledger == alone.ledger
+
+
+def test_a_slow_machine_misses_the_deadline_and_the_run_goes_on(lab, tmp_path) -> None:
+    """Its processes are stopped, as a machine that swaps would be, while the others answer."""
+    protocol = plan(rounds=2, noise=Gaussian(sigma=0.05, secure=True))
+    lab.start_nodes(protocol)
+    folder, deadline = tmp_path / "across", 40.0
+    link = SuperLink(address=lab.superlink.address, certificate=None, patience=SLOW, deadline=deadline)
+    thread, outcome = in_background(protocol=protocol, folder=folder, engine="flower", superlink=link)
+    wait_for_round(folder, 0)
+    lab.freeze("node-2")
+    wait_for_round(folder, 1)
+    lab.thaw("node-2")
+    thread.join()
+    run = outcome[0]
+    assert isinstance(run, Run), run
+    assert run.status == "finished"
+    missed = [event for event in run.ledger if isinstance(event, Missed)]
+    assert (missed[0].round, missed[0].clients) == (0, (2,))
+    assert f"within {deadline:g} s" in missed[0].reasons[0] or "Unavailable" in missed[0].reasons[0]
+    assert run.metrics["participants"][0] == 2
+
+
+def test_another_app_than_the_agreed_one_is_never_run(lab, tmp_path) -> None:
+    """`flwr run` with one byte more in the client's side: the node refuses it before anything of it is imported."""
+    protocol = plan(clients=1, rounds=1)
+    lab.start_nodes(protocol, "--seeded")
+    assert sordino(["flower", "new", str(tmp_path / "evil")]) == 0
+    app, proof = tmp_path / "evil" / "app", tmp_path / "it-ran"
+    with open(app / "sordino_app" / "client_app.py", "a") as file:
+        file.write(f"\nopen({str(proof)!r}, 'w').write('stolen')\n")
+    save(protocol, tmp_path / "protocol.toml")
+    home = tmp_path / "home"
+    write_connection(home, f"127.0.0.1:{lab.port}", None)
+    config = f"protocol={json.dumps(str(tmp_path / 'protocol.toml'))} folder={json.dumps(str(tmp_path / 'run'))} patience=20.0"
+    flwr(home, ["run", str(app), "sordino", "--run-config", config])
+    custodian = Custodian(lab.client(0))
+    end = time.monotonic() + 2 * SLOW
+    while not custodian.refusals:
+        assert time.monotonic() < end, lab.log("node-0")[-3000:]
+        time.sleep(0.2)
+    assert "an app was sent that was not agreed to" in custodian.refusals[0].reason
+    assert not proof.exists()
+    assert custodian.rounds_paid == []
+
+
+def test_flowers_own_command_runs_it_with_the_protocol_file_in_the_run_config(lab, tmp_path) -> None:
+    protocol = plan(clients=2, rounds=1)
+    alone = train(protocol, folder=tmp_path / "alone", engine="torch", workers=1)
+    lab.start_nodes(protocol, "--seeded")
+    assert sordino(["flower", "new", str(tmp_path / "ours")]) == 0
+    save(protocol, tmp_path / "protocol.toml")
+    home, folder = tmp_path / "home", tmp_path / "run"
+    write_connection(home, f"127.0.0.1:{lab.port}", None)
+    config = f"protocol={json.dumps(str(tmp_path / 'protocol.toml'))} folder={json.dumps(str(folder))}"
+    number = str(flwr(home, ["run", str(tmp_path / "ours" / "app"), "sordino", "--run-config", config])["run-id"])
+    end = time.monotonic() + 3 * SLOW
+    status = ""
+    while not status.startswith("finished"):
+        assert time.monotonic() < end
+        time.sleep(1.0)
+        status = flwr(home, ["list", "--run-id", number, "sordino"])["runs"][0]["status"]  # type: ignore[index]
+    assert status == "finished:completed"
+    assert weights(Run.load(folder)) == weights(alone)
+
+
+@pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed: what connects where cannot be watched")
+def test_nothing_connects_to_any_address_but_the_superlinks(tmp_path) -> None:
+    """Every connect of every process, of the SuperLink, of both nodes and of the training, as the kernel sees it."""
+    protocol = plan(clients=2, rounds=1, noise=Gaussian(sigma=0.05, secure=True))
+    with Lab(tmp_path / "lab", watched=True) as lab:
+        lab.start_link()
+        lab.start_nodes(protocol)
+        save(protocol, tmp_path / "protocol.toml")
+        options = ["--superlink", f"127.0.0.1:{lab.port}", "--insecure", "--patience", SLOW, "--out", tmp_path / "run"]
+        training = lab.spawn("train", ["train", tmp_path / "protocol.toml", "--engine", "flower", *options])
+        assert training.wait(6 * SLOW) == 0, lab.log("train")[-3000:]
+    calls = [line for trace in (tmp_path / "lab").glob("*.trace*") for line in trace.read_text(errors="replace").splitlines()]
+    outside = [line for line in calls if "AF_INET" in line and not re.search(r'inet_addr\("127\.0\.0\.1"\)|"::1"', line)]
+    assert outside == []
+    families = set(re.findall(r"sa_family=(AF_\w+)", "\n".join(calls)))
+    assert "AF_INET" in families
+    assert families <= {"AF_INET", "AF_INET6", "AF_UNIX", "AF_UNSPEC"}
+    assert np.array_equal(Run.load(tmp_path / "run").metrics["participants"], [2])
+
+
+def test_a_protocol_that_a_client_did_not_agree_to_gets_no_upload(lab, tmp_path) -> None:
+    agreed: Protocol = plan(clients=2, rounds=1, noise=Gaussian(sigma=0.5, secure=True))
+    lab.start_nodes(agreed)
+    weaker = plan(clients=2, rounds=1, noise=Gaussian(sigma=0.1, secure=True))
+    run = train(weaker, folder=tmp_path / "weaker", engine="flower", superlink=lab.superlink)
+    missed = [event for event in run.ledger if isinstance(event, Missed)]
+    assert len(missed) == 1
+    assert all("noise.sigma = 0.1 was asked for, and 0.5 was agreed to" in reason for reason in missed[0].reasons)
+    assert run.metrics["participants"].tolist() == [0]
+    for client in range(2):
+        custodian = Custodian(lab.client(client))
+        assert custodian.rounds_paid == []
+        assert len(custodian.refusals) == 1
