@@ -41,13 +41,13 @@ def page() -> None:
         one_claim(chosen)
     with right:
         counterexample(chosen)
-    st.subheader(f"{len(shown)} claims", anchor=False)
+    st.header(f"{len(shown)} claims", anchor=False)
     st.html(claims_table(shown, chosen))
 
 
 def one_claim(claim: Claim) -> None:
     """What it says, the verdict, why, and what to use instead."""
-    st.subheader(claim.name, anchor=False)
+    st.header(claim.name, anchor=False)
     rows = [
         ("where", claim.where),
         ("says", claim.statement),
@@ -61,12 +61,12 @@ def one_claim(claim: Claim) -> None:
     except SordinoError as error:
         rows.insert(2, ("numbers", str(error)))
     cells = [[escaped(word), escaped(text)] for word, text in rows]
-    st.html(table(["", verdict(claim.verdict)], cells, label=claim.name))
+    st.html(table(["verdict", verdict(claim.verdict)], cells, label=claim.name))
 
 
 def counterexample(claim: Claim) -> None:
     """A button that trains what the claim speaks about many times, and the picture of what comes out."""
-    st.subheader("Measure it", anchor=False)
+    st.header("Measure it", anchor=False)
     if claim.name not in MEASURABLE:
         st.caption("This claim is a formula, checked by computing: there is nothing to train. Measured can be:")
         st.caption(plain_markdown(", ".join(MEASURABLE)))

@@ -119,15 +119,15 @@ def all_drawn(setting: Setting, generation: int) -> dict[str, Any]:
         for name in names:
             said[name] = drawn(setting, name, generation, typed=typed, label=labels.get(name))
 
-    st.subheader("Federation", anchor=False)
+    st.header("Federation", anchor=False)
     put("clients", "rounds", "participation")
     put(*{"poisson": ("share",), "fixed": ("size",)}.get(said["participation"], ()))
-    st.subheader("Noise", anchor=False)
+    st.header("Noise", anchor=False)
     if setting.rule != "noisy-sgd":  # whose noise is Gaussian, in the clients' steps
         put("mechanism")
         put("width" if said["mechanism"] == "staircase" else "where")
     put("noise", noise=NOISE_WORDS[replace(setting, mechanism=said.get("mechanism", setting.mechanism)).noise_name])
-    st.subheader("Local work", anchor=False)
+    st.header("Local work", anchor=False)
     put("rule", "steps", "batch", "records", "clip", "schedule", "rate")
     if said["rule"] == "fedprox":
         put("proximal")

@@ -70,13 +70,13 @@ def show(setting: Setting, top: DeltaGenerator) -> None:
     prices = {view: future.result() for view, future in futures.items() if future.done()}
     printed = answers.published(setting)
     headline(top, setting, prices.get(setting.view))
-    st.subheader("Every adversary", anchor=False)
+    st.header("Every adversary", anchor=False)
     st.html(views_table(setting, views, prices, printed))
     remarks(setting, [prices[view] for view in views if view in prices])
     published_words(printed)
     noise_finder(setting)
     protocol_file(setting)
-    st.subheader("Curves", anchor=False)
+    st.header("Curves", anchor=False)
     axes = {"up": f"epsilon at delta = {setting.delta:g}", "log_x": True}
     drawing(drawings[0], title=f"Epsilon against rounds, view {setting.view}", key="rounds", **axes)
     drawing(drawings[1], title="What any test can reach", key="tests", up="false negatives, at least")
@@ -172,7 +172,7 @@ def published_words(printed: Sequence[Published]) -> None:
 def noise_finder(setting: Setting) -> None:
     """The smallest noise for an epsilon, found and set at a press."""
     state = st.session_state
-    st.subheader("Find the noise for an epsilon", anchor=False)
+    st.header("Find the noise for an epsilon", anchor=False)
     first, second = st.columns([2, 1], vertical_alignment="bottom")
     with first:
         target = controls.drawn(setting, "target", state.generation, typed=True, label=f"Epsilon, view {setting.view}")
@@ -214,7 +214,7 @@ def protocol_file(setting: Setting) -> None:
         said["budget"] = controls.drawn(setting, "budget", generation, typed=False)
         st.session_state.setting = chosen = replace(st.session_state.setting, **said)
         text = dumps(chosen.protocol)
-        st.code(text, language="toml")
+        st.code(text, language=None)
         if chosen.protocol.model is not None and chosen.protocol.model.parameters is not None:
             st.caption("The price of this noise depends on the dimension: training refuses a file whose model has another one.")
         st.caption("Address of this setting: copy it from the browser.")

@@ -9,8 +9,12 @@ from collections.abc import Sequence
 STYLE = """
 <style>
 [data-testid="stMainBlockContainer"] { padding-top: 4rem; padding-bottom: 4rem; }
+[data-testid="stCaptionContainer"], [data-testid="stCaptionContainer"] p { color: inherit; opacity: 0.95; }
+[data-testid="stBaseButton-primary"] p { color: light-dark(#FFFFFF, #00131F); }
+[data-stale="true"] { opacity: 1 !important; }
+[data-testid="stHeading"] h2 { font-size: 1.4rem; padding: 0.8rem 0 0.3rem 0; }
 .answer { font-size: 1.9rem; line-height: 1.35; font-weight: 600; margin: 0.2rem 0 0.4rem 0; max-width: 60rem; }
-.answer .epsilon { color: var(--st-primary-color, #0072B2); white-space: nowrap; }
+.answer .epsilon { color: light-dark(#0072B2, #56B4E9); white-space: nowrap; }
 .under { opacity: 0.85; margin: 0 0 0.6rem 0; max-width: 60rem; }
 table.plain { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
 table.plain th, table.plain td { text-align: left; padding: 0.38rem 0.7rem; border-bottom: 1px solid rgba(128, 128, 128, 0.28); }

@@ -26,7 +26,7 @@ def page() -> None:
     names = watching.found(place.watch.root)[:LISTED]
     if not names:
         st.info(plain_markdown(f"There are no runs in {place.watch.root.resolve()}. Start one in a terminal:"))
-        st.code("sordino train", language="bash")
+        st.code("sordino train", language=None)
         return
     kept = [name for name in st.session_state.get("watched", names[:1]) if name in names]
     chosen = st.multiselect(
@@ -108,7 +108,7 @@ def runs_table(seen: Sequence[Seen], paid: dict[str, Spent | None]) -> str:
         figures = [f"{len(run.rounds):,} / {planned:,}", "" if math.isnan(accuracy) else percent(accuracy), number(run.last("loss"))]
         rows.append([escaped(run.name), escaped(run.state), *figures, *([escaped(spent)] if paid else [])])
     head = ["run", "state", "round", "accuracy", "loss", *(["ε spent"] if paid else [])]
-    return table(head, rows, numbers=range(2, len(head)), label="Runs")
+    return table(head, rows, numbers=range(2, len(head)), label="Watched runs" if paid else "All runs")
 
 
 def reports(seen: Sequence[Seen]) -> None:
