@@ -72,8 +72,11 @@ class ObservedUpload:
     @property
     def gradient(self) -> Tensor:
         """The update per unit of learning rate: the mean of the steps' clipped gradients, and noise. Not finite counts as zero."""
-        move = self.model.astype(np.float64) - self.upload.astype(np.float64)
-        return torch.from_numpy(np.nan_to_num(move / sum(self.federation.rates(self.round)), posinf=0.0, neginf=0.0))
+        rule, model = self.federation.protocol.local, self.model.astype(np.float64)
+        slope = (model - self.upload.astype(np.float64)) / sum(self.federation.rates(self.round))
+        if isinstance(rule, NoisySgd):
+            slope -= rule.weight_decay * model  # of the first step; later ones begin nearby
+        return torch.from_numpy(np.nan_to_num(slope, posinf=0.0, neginf=0.0))
 
     @property
     def drawn(self) -> int:

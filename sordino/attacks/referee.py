@@ -22,7 +22,7 @@ from sordino.federation.setup import DataSource, ModelSource, Tensors, prepare
 from sordino.federation.uploads import KeptRound, kept_rounds, read_round
 from sordino.privacy.ledger import RoundCharged
 from sordino.privacy.sizes import size_of
-from sordino.protocol import FedAvg, NoisySgd, Scaffold, UserError
+from sordino.protocol import FedAvg, NoisySgd, Protocol, Scaffold, UserError
 
 
 class Referee:
@@ -183,16 +183,19 @@ class Referee:
                 f"{self.run.folder} drew its batches from the operating system, so nobody can say which records were in an upload. "
                 "Attack a run with noise.secure = false."
             )
-        plain = isinstance(rule, NoisySgd) and rule.optimizer == "sgd" and rule.sampling == "fixed"
-        averaged = isinstance(rule, FedAvg) and not isinstance(rule, Scaffold)
-        if not (plain or averaged) or self.protocol.keeps_models or self.protocol.penalty:
-            raise UserError(
-                f"local.rule = {rule.tag!r}: this attack reads gradients out of uploads that begin at the global model, which fedavg, "
-                "fedprox and noisy-sgd (sgd, fixed batches) without personalization or penalty send. Attack such a run."
-            )
-        if not isinstance(rule, (FedAvg, NoisySgd)):
-            raise RuntimeError("a rule of gradients that is none")
-        return rule
+        if isinstance(rule, FedAvg | NoisySgd) and sends_gradients(self.protocol):
+            return rule
+        raise UserError(
+            f"local.rule = {rule.tag!r}: this attack reads gradients out of uploads that begin at the global model, which fedavg, "
+            "fedprox and noisy-sgd (sgd, fixed batches) without personalization or penalty send. Attack such a run."
+        )
+
+
+def sends_gradients(protocol: Protocol) -> bool:
+    """Whether an upload is the global model moved along gradients of batches whose size is public, and nothing else."""
+    rule = protocol.local
+    plain = isinstance(rule, FedAvg) or (isinstance(rule, NoisySgd) and (rule.optimizer, rule.sampling) == ("sgd", "fixed"))
+    return plain and not isinstance(rule, Scaffold) and not protocol.keeps_models and not protocol.penalty
 
 
 def some(records: Tensors, rows: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:

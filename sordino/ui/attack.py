@@ -50,12 +50,11 @@ def attack(
         named_attack(one, setting, None)  # a mistake is refused before anything is trained
     if attribute is not None and "attributes" not in names:
         raise UserError(f"--attribute {attribute}: only the attack on attributes takes one. Attack with NAME = attributes or all.")
+    subject = Run.load(run) if run is not None else trained_example(workers)
     try:
-        subject = Run.load(run) if run is not None else trained_example(workers)
         found, refused = attacked(subject, names, setting, attribute, twin, workers)
     except KeyboardInterrupt:
-        again = f" Go on with the same command: sordino attack {run}" if run is not None else ""
-        raise AttackStopped("stopped. What was finished is kept." + again) from None
+        raise AttackStopped(f"stopped. What was finished is kept. Go on with: sordino attack {subject.folder} {name}") from None
     if json:
         print_json({"run": str(subject.folder), "attacks": [one.as_document() for one in found], "refused": refused})
         return

@@ -51,6 +51,14 @@ def test_the_true_batch_of_every_upload_gives_the_upload(tmp_path, changes) -> N
     assert tried > 8
 
 
+def test_the_gradient_of_a_noisy_step_comes_without_its_weight_decay(tmp_path) -> None:
+    rule = NoisySgd(steps=1, batch=6, clip=100.0, schedule=Constant(rate=0.3), weight_decay=0.5)
+    referee = referee_of(tmp_path, toy_protocol(local=rule, noise=Gaussian(multiplier=0.0), data=SPARE, rounds=2))
+    federation = referee.federation(10)
+    seen, true = referee.upload(federation, 1, 2), referee.batch(1, 2)
+    np.testing.assert_allclose(seen.gradient.numpy(), gradient_at(seen.model, federation.module, true.inputs, true.labels), atol=2e-6)
+
+
 def test_the_attackers_own_records_are_no_clients_and_no_scorers(tmp_path) -> None:
     other = toy_dataset(records=200, seed=1)
     data = dataclasses.replace(DATA, x_test=other.x_train[:80], y_test=other.y_train[:80])
