@@ -53,7 +53,7 @@ def train_many(
         model: a name, a module or a factory, in place of `protocol.model.name`.
         folder: where every training gets a run folder, named by its number. Called again with the same arguments, finished
             trainings are read and unfinished ones go on. By default nothing is written.
-        engine: as in `train`.
+        engine: "native", "torch" or "auto", as in `train`.
         workers: as in `train`; the clients of all trainings share them.
         device: as in `train`.
         evaluate_every: as in `train`.
@@ -74,6 +74,8 @@ def train_many(
         >>> [trained.status for trained in train_many(seeds, data="digits", model="logistic")]
         ['finished', 'finished', 'finished']
     """
+    if engine == "flower":
+        raise UserError('engine = "flower": machines run one training at a time. Use `train`, or engine = "auto", "native" or "torch".')
     asked = Asked(
         plans=checked_plans(protocols),
         data=data,

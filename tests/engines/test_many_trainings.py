@@ -450,6 +450,7 @@ def test_fresh_noise_is_another_in_every_training_and_is_charged_again_when_draw
         ({"model": "mpl"}, "training 0: model.name"),
         ({"workers": 0}, "workers = 0"),
         ({"engine": "jax"}, "engine = 'jax'"),
+        ({"engine": "flower"}, "one training at a time"),
         ({"evaluate_every": -1}, "evaluate-every = -1"),
     ],
 )
