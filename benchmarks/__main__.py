@@ -53,7 +53,7 @@ def torch_rows(options: argparse.Namespace, tell: Tell) -> Iterator[Row]:
                 other=found.other,
                 unit="client-steps/s",
                 at_least=wanted[peer],
-                note=f"{found.calm} of {found.turns} turns calm",
+                note=f"{found.cores:.3g} core for core, {found.calm} of {found.turns} turns calm",
             )
 
 

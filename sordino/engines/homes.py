@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from sordino.engines.choice import Choice
+from sordino.engines.shared import Shared
 from sordino.engines.training import (
     created,
     ended,
     first_state,
-    limits_of,
     made_folder,
     may_be_released,
     model_digest,
@@ -50,11 +50,11 @@ class InMemory:
         """The engine that is wanted."""
         return wanted
 
-    def enter(self, setup: Setup, choice: Choice, facts: dict[str, Any]) -> tuple[State, Limits]:
+    def enter(self, setup: Setup, choice: Choice, facts: dict[str, Any], shared: Shared) -> tuple[State, Limits]:
         """Where the training begins, and how far it may go."""
         self.ledger.open(opened_for(setup))
         self._facts = facts
-        return first_state(setup), limits_of(setup, ())
+        return first_state(setup), shared.limits(setup)
 
     def end(self, setup: Setup, state: State, status: str, model: ModelSource | None) -> Trained:
         """What became of the training."""
@@ -104,12 +104,12 @@ class OnDisk:
         """The engine that a run was started with, since seeded noise must not be drawn again over other uploads; or the one wanted."""
         return wanted if self._place is None or setup.protocol.noise.secure else str(self._place.facts()["engine"])
 
-    def enter(self, setup: Setup, choice: Choice, facts: dict[str, Any]) -> tuple[State, Limits]:
+    def enter(self, setup: Setup, choice: Choice, facts: dict[str, Any], shared: Shared) -> tuple[State, Limits]:
         """Make the folder, or take up the run that is in it: where it goes on, and how far it may go."""
         if self._place is not None:
             place, (state, limits) = self._place, taken_up(setup, self._place, choice, facts["device"])
         else:
-            state, limits = first_state(setup), limits_of(setup, ())
+            state, limits = first_state(setup), shared.limits(setup)
             self._closing.enter_context(held(made_folder(self._path, setup.protocol)))
             sweep(self._path)
             place = self._place = created(self._path, setup, facts)

@@ -14,7 +14,7 @@ from sordino.engines.homes import Home, InMemory, OnDisk
 from sordino.engines.native_engine import NativeEngine, pooled_uploads
 from sordino.engines.shared import Shared
 from sordino.engines.torch_engine import TorchEngine, checked_device, worker_count
-from sordino.engines.training import limits_of, run_facts, scored_every
+from sordino.engines.training import run_facts, scored_every
 from sordino.federation.data import Dataset
 from sordino.federation.loop import RoundMetrics, Training
 from sordino.federation.run import Trained
@@ -213,7 +213,7 @@ def begun(asked: Asked, shared: Shared, number: int) -> UnderWay | Trained:
         choice = choose(setup, home.engine(setup, asked.engine), asked.device, shared.kernel_for)
         every = scored_every(asked.evaluate_every, plan)
         facts = run_facts(setup, choice, worker_count(asked.workers, asked.device), asked.device, every, keep=0)
-        state, limits = home.enter(setup, choice, facts)
+        state, limits = home.enter(setup, choice, facts, shared)
         note = partial(asked.on_round, number)
         training = Training(setup, home.keeping, home.ledger, state, limits=limits, evaluate_every=every, on_round=note)
         engine = choice.start(setup, workers=asked.workers, device=asked.device)
@@ -246,7 +246,9 @@ def kernel_of(one: UnderWay) -> int:
 
 def checked_plans(protocols: Iterable[Protocol]) -> tuple[Protocol, ...]:
     """The protocols, if that is what they are."""
-    plans = tuple(protocols) if not isinstance(protocols, Protocol) else (protocols,)
+    if isinstance(protocols, Protocol):
+        raise UserError("protocols is a single Protocol: expected one for each training, as a list. For one training use `train`.")
+    plans = tuple(protocols)
     for number, plan in enumerate(plans):
         if not isinstance(plan, Protocol):
             raise InvalidValue(f"protocols[{number}]", plan, "a Protocol")
@@ -265,7 +267,7 @@ def refuse_early(asked: Asked, shared: Shared) -> None:
         seen.add(alike)
         with numbered(number):
             setup = asked.setup(plan, number, shared)
-            limits_of(setup, ())
+            shared.limits(setup)
             choose(setup, asked.engine, asked.device, shared.kernel_for)
 
 

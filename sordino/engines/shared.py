@@ -1,14 +1,17 @@
-"""What trainings that run in one call share: the records they read, and the kernel that runs their clients."""
+"""What trainings that run in one call share: the records they read, what their budgets afford, and the kernel that runs their clients."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import lru_cache
 
 from torch import nn
 
 from sordino.engines.native.kernel import Kernel
 from sordino.engines.native_engine import kernel_for, refuse_protocol
+from sordino.engines.training import limits_of
+from sordino.federation.loop import Limits
 from sordino.federation.models import KNOWN
 from sordino.federation.setup import DataSource, Loaded, ModelSource, Setup, loaded
 
@@ -16,7 +19,7 @@ HELD = 4  # data sets that are kept for the trainings to come
 
 
 class Shared:
-    """Data sets and kernels that are made once. It holds the kernels, and the data sets that were used last.
+    """Data sets, prices and kernels that are made once. It holds them, of the data sets those that were used last.
 
     Example:
         >>> shared = Shared()
@@ -28,6 +31,18 @@ class Shared:
         self.load: Callable[[DataSource], Loaded] = lru_cache(HELD)(loaded)
         self._model = model
         self._kernels: dict[object, Kernel] = {}
+        self._limits: dict[object, Limits] = {}
+
+    def limits(self, setup: Setup) -> Limits:
+        """How far budgets let a new training go. No price depends on the seed.
+
+        Raises:
+            BudgetExceeded: not one round fits.
+        """
+        priced = replace(setup.protocol, seed=0), tuple(setup.sizes.tolist())
+        if priced not in self._limits:
+            self._limits[priced] = limits_of(setup, ())
+        return self._limits[priced]
 
     def kernel_for(self, setup: Setup) -> Kernel:
         """The kernel for a setup: that of an equal model, or of an equal program, if there was one. Only one kernel's clients are pooled.

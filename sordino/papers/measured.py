@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from sordino.audit.auditing import audit
-from sordino.audit.bounds import FIRM, most_shown, trainings_needed
+import numpy as np
+
+from sordino.audit.auditing import audit, game_seed
+from sordino.audit.bounds import FIRM, Scores, most_shown, trainings_needed
+from sordino.audit.game import CHUNK, WorstCaseGame, chunks_of
 from sordino.audit.verdict import Claim as Question
-from sordino.audit.verdict import Finding
+from sordino.audit.verdict import Finding, judged
+from sordino.engines.torch_engine import single_threaded
 from sordino.papers.claims import Verdict
 from sordino.privacy.certify import certify
-from sordino.protocol import Assumptions, Constant, Cyclic, FedAvg, FedProx, Gaussian, Protocol, Schedule, StageWise, UserError
+from sordino.protocol import Assumptions, Constant, Cyclic, FedAvg, FedProx, Gaussian, Protocol, Schedule, StageWise, UserError, View
 
 SCHEDULES: dict[str, type[Constant] | type[Cyclic] | type[StageWise]] = {
     "convergent/theorem-3a": Constant,
@@ -71,7 +78,51 @@ def measure(verdict: Verdict, folder: str | Path, *, trainings: int | None = Non
         'refuted'
     """
     protocol = federation_of(verdict)
-    certified = certify(protocol, "final").mu or 0.0
-    count = trainings if trainings is not None else trainings_for(verdict.published, certified)
-    question = Question(name=verdict.claim.name, mu=verdict.published)
-    return audit(protocol, "final", trainings=count, claims=(question,), folder=folder, **options)
+    count = trainings if trainings is not None else trainings_for(verdict.published, certify(protocol, "final").mu or 0.0)
+    return audit(protocol, "final", trainings=count, claims=(_question(verdict),), folder=folder, **options)
+
+
+def _question(verdict: Verdict) -> Question:
+    return Question(name=verdict.claim.name, mu=verdict.published)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Look:
+    """What has been shown after so many of the planned trainings on each side; the last look has the finding."""
+
+    trainings: int
+    planned: int
+    mu_lower: float
+    finding: Finding | None = None
+
+
+def watched(verdict: Verdict, *, trainings: int | None = None, looks: int = 10) -> Iterator[Look]:
+    """As `measure`, with no folder, looked at about so many times while it goes on.
+
+    Only the last look has a verdict: the number of trainings is fixed before the first, and a bound that is stopped when it looks good
+    would be wrong more often than it says.
+
+    Example:
+        >>> from sordino.papers.catalogue import find
+        >>> from sordino.papers.claims import check
+        >>> *_, last = watched(check(find("convergent/theorem-3a"), rounds=60, clients=2), trainings=1000, looks=2)
+        >>> last.mu_lower > 0, last.finding.claims[0].verdict
+        (True, 'refuted')
+    """
+    protocol = federation_of(verdict)
+    certified = certify(protocol, "final")
+    count = trainings if trainings is not None else trainings_for(verdict.published, certified.mu or 0.0)
+    game = WorstCaseGame(
+        protocol=protocol, view=View.FINAL, unit="record", trainings=count, seed=game_seed(protocol), rounds=protocol.rounds
+    )
+    size = min(CHUNK, 1 << max(4, (count // looks).bit_length() - 1))  # a power of two: chunks must not straddle keystreams
+    sides: dict[tuple[int, int], list[np.ndarray]] = {(half, side): [] for half in (0, 1) for side in (0, 1)}
+    for start, chunks in groupby(sorted(chunks_of(count, size), key=lambda chunk: chunk.start), key=lambda chunk: chunk.start):
+        for chunk in chunks:
+            with single_threaded():
+                sides[chunk.half, chunk.side].append(game.play(chunk).scores)
+        joined = {place: np.concatenate(parts) for place, parts in sides.items()}
+        scores = Scores(choosing=(joined[0, 0], joined[0, 1]), judging=(joined[1, 0], joined[1, 1]))
+        finding = judged(scores, certified, (_question(verdict),), 1e-5, game.description)
+        last = start + size >= count
+        yield Look(trainings=scores.trainings, planned=count, mu_lower=finding.mu_lower, finding=finding if last else None)

@@ -154,7 +154,7 @@ def rounds_curve(
     return _composed(shifts.tobytes(), shifts.shape, counts.astype(np.int64).tobytes(), sigma, cohort, used.tobytes())
 
 
-@lru_cache(maxsize=8)  # views ask for the same curve, and a curve remembers its sums
+@lru_cache(maxsize=32)  # views ask for the same curve, and a curve remembers its sums
 def _composed(shifts: bytes, shape: tuple[int, int], counts: bytes, sigma: float, cohort: Cohort, use: bytes) -> GaussianMixtureCurve:
     rows, often, used = np.frombuffer(shifts).reshape(shape), np.frombuffer(counts, dtype=np.int64), np.frombuffer(use)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):

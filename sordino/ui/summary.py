@@ -19,17 +19,13 @@ from sordino.privacy.sizes import size_of
 from sordino.protocol import Custom, NoisySgd, Protocol
 from sordino.ui.console import duration, facts_table, percent
 from sordino.ui.prices import headline, privacy_lines
+from sordino.ui.words import described
 
-RULES = {
-    "fedavg": "Noisy-FedAvg",
-    "fedprox": "Noisy-FedProx",
-    "scaffold": "Noisy-SCAFFOLD",
-    "clipped-glm": "clipped logistic regression",
-    "noisy-sgd": "noisy SGD",
-}
 BARS = "▁▂▃▄▅▆▇█"
 
 
+<<<<<<< HEAD
+=======
 def described(protocol: Protocol) -> str:
     """A protocol in one line."""
     rule = RULES[protocol.local.tag]
@@ -49,6 +45,7 @@ def kept_lines(setup: Setup, every: int) -> list[str]:
     return [f"Uploads are kept, of {rounds} rounds: about {size / 1e6:,.0f} MB. They are what the server sees; keep them as secret."]
 
 
+>>>>>>> main
 def summary(run: Run) -> Panel:
     """The closing panel of a training."""
     rows = [

@@ -59,7 +59,8 @@ def trained(protocol: Protocol, out: Path | None, engine: str, workers: int | No
     from sordino.federation.setup import Setup
     from sordino.ui.prices import cap_lines, spent_after
     from sordino.ui.progress import TrainingProgress
-    from sordino.ui.summary import described, kept_lines
+    from sordino.ui.summary import kept_lines
+    from sordino.ui.words import described
 
     where: list[Path] = []
     with TrainingProgress() as progress:

@@ -39,7 +39,7 @@ from sordino import (
     train,
     train_many,
 )
-from sordino.engines import native_engine
+from sordino.engines import native_engine, shared
 from sordino.engines.native.kernel import Kernel
 from sordino.engines.native.library import runnable
 from sordino.engines.native_engine import pieces
@@ -397,6 +397,20 @@ def test_budgets_stop_each_training_where_train_would_stop_it(tmp_path, on_disk)
         assert certify(one.protocol, rounds=range(done + 1)).epsilon(1e-5) > epsilon
 
 
+def test_trainings_that_differ_in_their_seed_alone_are_priced_once(monkeypatch) -> None:
+    priced, original = [], shared.limits_of
+
+    def counted(setup, events):
+        priced.append(setup.protocol.seed)
+        return original(setup, events)
+
+    monkeypatch.setattr(shared, "limits_of", counted)
+    found = train_many([budgeted(5.0, seed=seed) for seed in range(4)] + [budgeted(3.0)], data=toy_dataset(), model="logistic")
+    assert len(priced) == 2
+    assert len({len(one.rounds_paid) for one in found[:4]}) == 1
+    assert len(found[4].rounds_paid) < len(found[0].rounds_paid)
+
+
 def test_a_budget_that_affords_nothing_is_refused_before_anything_is_written(tmp_path) -> None:
     with pytest.raises(BudgetExceeded, match=r"training 1: .*after 0 rounds"):
         train_many([toy_protocol(), budgeted(0.01)], data=toy_dataset(), model="logistic", folder=tmp_path / "a")
@@ -429,6 +443,7 @@ def test_fresh_noise_is_another_in_every_training_and_is_charged_again_when_draw
     ("changes", "words"),
     [
         ({"protocols": [toy_protocol(), "mlp"]}, r"protocols\[1\] = 'mlp'"),
+        ({"protocols": toy_protocol()}, "a single Protocol"),
         ({"data": [toy_dataset()]}, "2 protocols and 1 data sets"),
         ({"protocols": [toy_protocol(), toy_protocol(local=replace(LOCAL, batch=99))]}, "training 1: local.batch = 99"),
         ({"model": "mpl"}, "training 0: model.name"),

@@ -1,0 +1,133 @@
+"""The page Runs: trainings as they go, side by side. It only reads; a training never waits for it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from urllib.parse import quote
+
+import streamlit as st
+
+from sordino.ui.console import percent
+from sordino.ui.explorer import charts, place, watching
+from sordino.ui.explorer.answers import in_words
+from sordino.ui.explorer.background import desk
+from sordino.ui.explorer.look import escaped, number, plain_markdown, table
+from sordino.ui.explorer.watching import MOST_RUNS, Seen, Spent
+
+EVERY = 1.0  # seconds between two looks
+LISTED = 50  # runs in the list
+
+
+def page() -> None:
+    """Draw the page."""
+    st.title("Runs", anchor=False)
+    names = watching.found(place.watch.root)[:LISTED]
+    if not names:
+        st.info(plain_markdown(f"There are no runs in {place.watch.root.resolve()}. Start one in a terminal:"))
+        st.code("sordino train", language="bash")
+        return
+    kept = [name for name in st.session_state.get("watched", names[:1]) if name in names]
+    chosen = st.multiselect(
+        f"Runs to watch and compare, {MOST_RUNS} at most", sorted({*names, *kept}), default=kept or names[:1], max_selections=MOST_RUNS
+    )
+    st.session_state.watched = chosen
+    live(tuple(chosen))
+    with st.expander(f"List of runs: {len(names)}", expanded=len(chosen) == 0):
+        st.html(runs_table([place.watch.look(name) for name in names], {}))
+
+
+@st.fragment(run_every=EVERY)
+def live(chosen: tuple[str, ...]) -> None:
+    """What changes while a run goes on."""
+    seen = [place.watch.look(name) for name in chosen]
+    if not seen:
+        st.caption("Choose a run to watch.")
+        return
+    paid = {run.name: last_spent(run) for run in seen}
+    answer(seen, paid)
+    st.html(runs_table(seen, paid))
+    for run in seen:
+        if run.problem:
+            st.warning(plain_markdown(f"{run.name} {run.problem}."))
+    reports(seen)
+    for column, (metric, title) in zip(st.columns(2, gap="large"), watching.WATCHED.items(), strict=True):
+        chart = watching.compared(seen, metric)
+        if chart is not None:
+            with column:
+                charts.draw(chart, title=title.capitalize(), key=metric, up=metric)
+    budgets(seen)
+
+
+def last_spent(run: Seen) -> Spent | None:
+    """What a run has spent as far as it is known: the newest price that is there, and another one asked for."""
+    if run.problem:
+        return None
+    folder, state = place.watch.root / run.name, st.session_state
+    future = desk.ask(watching.spent, folder, size_of(folder / "ledger.jsonl"))
+    if future.done():
+        state[f"spent.{run.name}"] = future.result()
+    known: Spent | None = state.get(f"spent.{run.name}")
+    return known
+
+
+def size_of(path: Path) -> int:
+    """Bytes of a file, 0 if it is not there."""
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+def answer(seen: Sequence[Seen], paid: dict[str, Spent | None]) -> None:
+    """The first run in one line."""
+    run = seen[0]
+    if run.problem or run.protocol is None:
+        st.html(f'<p class="answer" role="status">{escaped(run.name)} {escaped(run.problem)}.</p>')
+        return
+    score = run.last("accuracy")
+    scored = "" if math.isnan(score) else f", accuracy {percent(score)}"
+    known = paid[run.name]
+    cost = "" if known is None or known.problem else f', <span class="epsilon">ε = {in_words(known.epsilon)}</span> spent'
+    done = len(run.rounds)
+    st.html(
+        f'<p class="answer" role="status">{escaped(run.name)}: round {done:,} of {run.protocol.rounds:,}{scored}{cost}.</p>'
+        f'<p class="under">{escaped(run.what)}; {escaped(run.state)}.</p>'
+    )
+
+
+def runs_table(seen: Sequence[Seen], paid: dict[str, Spent | None]) -> str:
+    """One row per run."""
+    rows = []
+    for run in seen:
+        known = paid.get(run.name)
+        planned = run.protocol.rounds if run.protocol is not None else 0
+        accuracy = run.last("accuracy")
+        spent = "" if known is None else (known.problem or f"{in_words(known.epsilon)} ({known.view})")
+        figures = [f"{len(run.rounds):,} / {planned:,}", "" if math.isnan(accuracy) else percent(accuracy), number(run.last("loss"))]
+        rows.append([escaped(run.name), escaped(run.state), *figures, *([escaped(spent)] if paid else [])])
+    head = ["run", "state", "round", "accuracy", "loss", *(["ε spent"] if paid else [])]
+    return table(head, rows, numbers=range(2, len(head)), label="Runs")
+
+
+def reports(seen: Sequence[Seen]) -> None:
+    """Links to the reports that there are."""
+    with_report = [run for run in seen if run.report]
+    for run in with_report:
+        st.link_button(f"Open the report of {plain_markdown(run.name)}", f"/report/{quote(run.name)}")
+    if not with_report:
+        st.caption("A run that has a report is linked here. sordino report RUN writes one.")
+
+
+def budgets(seen: Sequence[Seen]) -> None:
+    """What the plan of the first run costs, round by round, beside its budget."""
+    run = seen[0]
+    if run.problem or run.protocol is None or run.sizes is None:
+        return
+    future = desk.ask(watching.plan, run.protocol, run.sizes)
+    if not future.done():
+        st.caption("Privacy against rounds: being worked out …")
+    elif future.exception() is None:
+        title = f"Privacy spent against rounds, {run.name}"
+        charts.draw(future.result(), title=title, key="plan", up="epsilon", now=len(run.rounds) if run.under_way else None)
