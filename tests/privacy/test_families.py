@@ -99,7 +99,9 @@ def test_without_noise_rounds_are_still_priced() -> None:
     assert curve.delta(10.0) == pytest.approx(1 - 0.999**100, rel=1e-6)
 
 
-@pytest.mark.parametrize(("noise", "norm"), [(Laplace(scale=1.0), "l2"), (Laplace(scale=0.1), "l1"), (Staircase(step=1.0, width=2.0), "l2")])
+@pytest.mark.parametrize(
+    ("noise", "norm"), [(Laplace(scale=1.0), "l2"), (Laplace(scale=0.1), "l1"), (Staircase(step=1.0, width=2.0), "l2")]
+)
 def test_releases_that_fall_are_priced_as_one_by_one_or_a_little_more(noise: Laplace | Staircase, norm: str) -> None:
     shifts, counts, chances = np.outer(1 / np.arange(1, 1001), [1.0, 0.5]), np.ones(1000, dtype=int), np.array([0.2, 0.1])
     curve, price = releases_curve(noise, norm, 20, shifts, chances, counts), price_of(noise, norm, 20)
