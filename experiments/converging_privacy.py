@@ -42,7 +42,7 @@ def main() -> None:
         for rounds in ROUNDS:
             protocol = replace(base, rounds=rounds)
             with tempfile.TemporaryDirectory() as folder:
-                run = train(protocol, folder=folder)
+                run = train(protocol, folder=folder, report=False)
             spent = {view: certify(run.protocol, view).epsilon(DELTA) for view in ("final", "rounds", "server")}
             name = base.data.name if base.data is not None else ""
             accuracy = 100 * float(run.metrics["accuracy"][-1])

@@ -40,7 +40,7 @@ def main() -> None:
     for (clients, sigma), published in PAPER.items():
         protocol = replace(BASE, clients=clients, rounds=options.rounds, noise=Gaussian(sigma=sigma))
         with tempfile.TemporaryDirectory() as folder:
-            run = train(protocol, folder=folder)
+            run = train(protocol, folder=folder, report=False)
         tail = 100 * run.metrics["accuracy"][-10:]  # the noise of the last round alone moves a single accuracy by several percent
         accuracy = float(tail.mean())
         rows.append(

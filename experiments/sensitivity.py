@@ -19,7 +19,7 @@ from typing import Any
 
 from sordino import Constant, Data, Dirichlet, FedAvg, Gaussian, Iid, Model, Protocol
 from sordino.audit.sensitivity import Sensitivity
-from sordino.ui.console import plain
+from sordino.protocol.documents import plain
 from sordino.ui.sensitivity import draw_sensitivity, measured_rows, shown
 
 # The general setting of Figure 2: m = 20, K = 5, V = 10, Dirichlet(0.1). Rate, batch and records per client are not in the paper.

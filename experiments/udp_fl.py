@@ -50,7 +50,7 @@ def methods(plan: Protocol) -> dict[str, tuple[Protocol, str]]:
 
 def accuracy(protocol: Protocol) -> float:
     with tempfile.TemporaryDirectory() as folder:
-        return float(train(protocol, folder=folder, evaluate_every=protocol.rounds).metrics["accuracy"][-1])
+        return float(train(protocol, folder=folder, evaluate_every=protocol.rounds, report=False).metrics["accuracy"][-1])
 
 
 def main() -> None:

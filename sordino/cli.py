@@ -18,6 +18,7 @@ from sordino.ui.certify import calibrate, certify
 from sordino.ui.console import INTERRUPTED, messages
 from sordino.ui.files import check, new
 from sordino.ui.papers import app as papers
+from sordino.ui.report import report
 from sordino.ui.serve import ui
 from sordino.ui.train import evaluate, resume, train
 
@@ -29,7 +30,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
 )
 
-for command in (train, resume, certify, calibrate, audit, evaluate, new, check, ui):
+for command in (train, resume, certify, calibrate, audit, evaluate, report, new, check, ui):
     app.command()(command)
 app.add_typer(papers, name="papers")
 

@@ -5,8 +5,16 @@
 
 import os
 
+import pytest
 from hypothesis import settings
 
 settings.register_profile("repeat", deadline=None, derandomize=True)
 settings.register_profile("search", deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeat"))
+
+
+@pytest.fixture(autouse=True)
+def _reports_are_written_where_they_are_tested(request, monkeypatch) -> None:
+    """Every training ends with a report, which takes a second or two, and hundreds of tests train."""
+    if "report" not in request.path.parts:
+        monkeypatch.setattr("sordino.report.writing.at_the_end", lambda run, say: None)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 import hashlib
 import platform
+import shutil
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from importlib.metadata import version
@@ -46,6 +48,7 @@ def train(
     device: str = "cpu",
     evaluate_every: int | None = None,
     keep_uploads: int = 0,
+    report: bool = True,
     on_start: Callable[[Setup, Path], None] = lambda setup, folder: None,
     on_round: Listener = lambda metrics: None,
 ) -> Run:
@@ -61,6 +64,7 @@ def train(
         device: "cpu", "cuda" or "mps".
         evaluate_every: rounds between two scorings on the public test records; 0 for none; by default about 50 in a run.
         keep_uploads: keep what the server receives in every so many rounds, and in the last, for attacks; 0 for never.
+        report: whether report.html is written at the end, which takes a few seconds.
         on_start: called once, before the first round.
         on_round: called after every round.
 
@@ -88,10 +92,13 @@ def train(
     with held(path):
         try:
             place, state = created(path, setup, facts), first_state(setup)
-            return carry_on(setup, place, state, limits, choice, workers, device, on_start, on_round, model)
+            finished = carry_on(setup, place, state, limits, choice, workers, device, on_start, on_round, model)
         except KeyboardInterrupt:
             discard_unstarted(path)
             raise
+    if report:
+        reported(finished)
+    return finished
 
 
 def resume(
@@ -101,6 +108,7 @@ def resume(
     model: ModelSource | None = None,
     workers: int | None = None,
     device: str = "cpu",
+    report: bool = True,
     on_start: Callable[[Setup, Path], None] = lambda setup, folder: None,
     on_round: Listener = lambda metrics: None,
     on_message: Callable[[str], None] = lambda text: None,
@@ -118,7 +126,17 @@ def resume(
         setup = prepare(protocol, data=data, model=model)
         choice = choose(setup, "auto" if protocol.noise.secure else place.facts()["engine"], device)
         state, limits = taken_up(setup, place, choice, device, on_message)
-        return carry_on(setup, place, state, limits, choice, workers, device, on_start, on_round, model)
+        finished = carry_on(setup, place, state, limits, choice, workers, device, on_start, on_round, model)
+    if report:
+        reported(finished)
+    return finished
+
+
+def reported(run: Run) -> None:
+    """Write the report of a run; what goes wrong with it is a warning."""
+    from sordino.report.writing import at_the_end
+
+    at_the_end(run, lambda text: warnings.warn(text, stacklevel=4))
 
 
 def taken_up(
@@ -204,7 +222,7 @@ def discard_unstarted(path: Path) -> None:
     if ledger.exists() and b'"event":"round"' in ledger.read_bytes():
         return
     for entry in path.iterdir():
-        entry.unlink()
+        shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
     with suppress(OSError):
         path.rmdir()
 

@@ -104,6 +104,8 @@ class RunFolder:
             protocol = loads(text)
         except (OSError, UnicodeDecodeError) as error:
             raise UserError(f"{path} cannot be read: {error}.") from None
+        except UserError as error:
+            raise UserError(f"{path} is damaged: {error}") from None
         opened = read_ledger(self.ledger_path).events[0]
         # The file's own bytes, or what it says: a later version may write the same protocol with more keys.
         digests = (hashlib.sha256(text.encode()).hexdigest(), protocol_digest(protocol))

@@ -22,3 +22,19 @@ def plain(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return None if math.isnan(value) else "inf" if value > 0 else "-inf"
     return value
+
+
+def flattened(value: Any, path: str = "") -> dict[str, str]:
+    """Nested tables as one, with dotted keys.
+
+    Example:
+        >>> flattened({"noise": {"sigma": 0.1}, "seed": 7})
+        {'noise.sigma': '0.1', 'seed': '7'}
+    """
+    if isinstance(value, dict):
+        return {
+            key: text for name, inner in value.items() for key, text in flattened(inner, f"{path}.{name}" if path else str(name)).items()
+        }
+    if isinstance(value, list):
+        return {path: f"{len(value)} entries"} if len(str(value)) > 60 else {path: str(value)}
+    return {path: str(value)}

@@ -13,3 +13,4 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON document and 
 Unit = Annotated[str, typer.Option(help="What is hidden: record or client.")]
 Workers = Annotated[int | None, typer.Option(help="Worker processes; by default one per core.")]
 Device = Annotated[str, typer.Option(help="cpu, cuda or mps.")]
+Log = Annotated[list[str] | None, typer.Option("--log", metavar="SINK", help="Send metrics to tensorboard or mlflow:URI too; repeatable.")]

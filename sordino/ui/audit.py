@@ -13,7 +13,8 @@ from rich.table import Table
 from rich.text import Text
 
 from sordino.protocol import Protocol, SordinoError, UserError, View
-from sordino.ui.console import Stopped, duration, messages, print_json, results
+from sordino.report.formats import at_most, duration
+from sordino.ui.console import Stopped, messages, print_json, results
 from sordino.ui.sources import protocol_from
 
 if TYPE_CHECKING:
@@ -98,10 +99,10 @@ def finding_table(finding: Finding) -> Table:
     nothing = finding.mu_lower == 0 and finding.epsilon_lower == 0
     sure = "nothing was shown" if nothing else f"{100 * finding.confidence:.0f} % sure each"
     table.add_row("measured: at least", rounded_down(finding.mu_lower), rounded_down(finding.epsilon_lower), sure)
-    mu = "-" if certified.mu is None else number(certified.mu)
-    table.add_row("certified: at most", mu, number(certified.epsilon(delta)), judged(finding.verdict))
+    mu = "-" if certified.mu is None else at_most(certified.mu)
+    table.add_row("certified: at most", mu, at_most(certified.epsilon(delta)), judged(finding.verdict))
     for one in finding.claims:
-        table.add_row(one.claim.name, number(one.claim.mu), "", judged(one.verdict))
+        table.add_row(one.claim.name, at_most(one.claim.mu), "", judged(one.verdict))
     return table
 
 
@@ -163,13 +164,6 @@ def contradiction(finding: Finding) -> str:
 def judged(verdict: str) -> Text:
     """A verdict in its colour."""
     return Text(verdict, COLOURS[verdict])
-
-
-def number(value: float) -> str:
-    """An upper bound for people."""
-    from sordino.privacy.guarantee import rounded_up
-
-    return "no limit" if math.isinf(value) else rounded_up(value)
 
 
 def given_claims(texts: list[str], view: View, unit: str) -> tuple[Claim, ...]:
@@ -253,19 +247,33 @@ def audit(
     claims = given_claims(claim or [], View.parse(view), unit)
     options = {"trainings": trainings, "delta": delta, "claims": claims, "canary": canary, "folder": out, "workers": workers}
     finding, place = audited(subject, view, unit, **options)
+    if isinstance(subject, Path):
+        refresh_report(subject)
     show(finding, json=json, folder=str(place))
 
 
 def resume_audit(folder: Path, workers: int | None, json: bool) -> None:
     """Go on with an audit that was interrupted."""
     from sordino.audit.auditing import resume_audit
+    from sordino.audit.folder import AuditFolder
 
     with AuditProgress() as progress:
         try:
             finding = resume_audit(folder, workers=workers, on_start=progress.start, on_progress=progress.advance)
         except KeyboardInterrupt:
             raise Stopped(folder) from None
+    run = AuditFolder(folder).facts()["run"]
+    if run is not None and Path(run).is_dir():
+        refresh_report(Path(run))
     show(finding, json=json, folder=str(folder))
+
+
+def refresh_report(run: Path) -> None:
+    """Let the report of an audited run show the audit."""
+    from sordino.report.writing import refresh
+
+    with messages.status("writing the report"):
+        refresh(run, lambda text: messages.print(text, soft_wrap=True))
 
 
 def audited_source(source: Path | None, sets: list[str] | None) -> Protocol | Path:

@@ -32,7 +32,7 @@ def certify(
     """Say what each adversary learns, at most."""
     from sordino.privacy.certify import certify
     from sordino.protocol import View, all_views
-    from sordino.ui.prices import views_of
+    from sordino.report.promises import views_of
 
     if plot is not None:
         from sordino.ui.plots import checked_target, draw_certificate

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from pathlib import Path
 from typing import Any
 
@@ -34,18 +33,6 @@ def facts_table(rows: list[tuple[str, str]]) -> Table:
     for word, text in rows:
         table.add_row(word, Text(text))
     return table
-
-
-def percent(share: float) -> str:
-    """A share as percent with one decimal."""
-    return "unknown" if math.isnan(share) else f"{100 * share:.1f} %"
-
-
-def duration(seconds: float) -> str:
-    """A time span in the unit that suits it."""
-    if seconds < 100:
-        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
 
 
 class Stopped(SordinoError):

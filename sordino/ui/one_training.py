@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sordino.protocol import Protocol, UserError
-from sordino.ui.audit import AuditProgress, number, show
+from sordino.report.formats import at_most
+from sordino.ui.audit import AuditProgress, show
 from sordino.ui.console import facts_table, messages, print_json, results
 
 if TYPE_CHECKING:
@@ -102,8 +103,8 @@ def show_estimate(estimate: CanaryEstimate, certified: Guarantee, json: bool) ->
     if json:
         print_json(estimate_document(estimate, certified))
         return
-    promised = "" if certified.mu is None else f"mu = {number(certified.mu)}, "
-    promised += f"epsilon = {number(certified.epsilon(estimate.delta))}"
+    promised = "" if certified.mu is None else f"mu = {at_most(certified.mu)}, "
+    promised += f"epsilon = {at_most(certified.epsilon(estimate.delta))}"
     rows = [
         (
             "Estimate",

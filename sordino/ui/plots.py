@@ -17,6 +17,7 @@ from sordino.privacy.certify import asked, certify, valid_bounds
 from sordino.privacy.guarantee import Guarantee
 from sordino.privacy.sizes import size_in_words, size_of
 from sordino.protocol import Protocol, UserError, View
+from sordino.report.promises import grouped
 
 SUFFIXES = (".png", ".svg", ".pdf")
 POINTS = 9
@@ -51,22 +52,11 @@ def checked_target(path: Path) -> None:
         raise UserError(f"--plot {path}: there is no folder {path.parent}.")
 
 
-def grouped(guarantees: Sequence[Guarantee], delta: float) -> dict[str, Guarantee]:
-    """One curve for views that cannot be told apart in a picture, under a joint name; the largest of them is drawn."""
-    found: list[list[Guarantee]] = []
-    for guarantee in sorted(guarantees, key=lambda one: one.epsilon(delta)):
-        if found and guarantee.epsilon(delta) <= 1.02 * found[-1][0].epsilon(delta):
-            found[-1].append(guarantee)
-        else:
-            found.append([guarantee])
-    return {", ".join(str(one.view) for one in group): group[-1] for group in found}
-
-
 def draw_tradeoffs(axes: Any, curves: dict[str, Guarantee]) -> None:
     """False negatives against false positives of the best test, per view; the diagonal is guessing."""
     alphas = np.concatenate([np.geomspace(1e-5, 0.05, 7), np.linspace(0.1, 1, 10)])
     for name, guarantee in curves.items():
-        axes.plot(alphas, [guarantee.beta(float(alpha)) for alpha in alphas], label=name)
+        axes.plot(alphas, guarantee.curve.betas(alphas), label=name)
     axes.plot([0, 1], [1, 0], color="grey", linestyle=":", label="guessing")
     axes.set(xlabel="false positive rate", ylabel="false negative rate, at least", title="What any test can reach")
     axes.legend()

@@ -12,7 +12,9 @@ from sordino.privacy.caps import capped_rounds
 from sordino.privacy.certify import certify
 from sordino.privacy.guarantee import Guarantee, rounded_up
 from sordino.privacy.harmonizer import Needed, client_lines, harmonized
-from sordino.protocol import Protocol, View, all_views
+from sordino.protocol import Protocol
+from sordino.report.formats import at_most
+from sordino.report.promises import headline, headline_of, promised, views_of
 
 if TYPE_CHECKING:
     from sordino.federation.run import Run
@@ -26,9 +28,7 @@ def guarantees_table(guarantees: Sequence[Guarantee], delta: float, title: str) 
     for guarantee in guarantees:
         mu = rounded_up(guarantee.mu) if guarantee.mu is not None else "-"
         vouched = " (vouched)" if guarantee.assumptions else ""
-        epsilon = guarantee.epsilon(delta)
-        shown = "no limit" if math.isinf(epsilon) else rounded_up(epsilon)
-        table.add_row(str(guarantee.view), guarantee.view.sees, mu, shown, guarantee.method + vouched)
+        table.add_row(str(guarantee.view), guarantee.view.sees, mu, at_most(guarantee.epsilon(delta)), guarantee.method + vouched)
     return table
 
 
@@ -64,22 +64,11 @@ def realised_table(planned: Guarantee, realised: dict[int, Guarantee], delta: fl
     return table
 
 
-def views_of(run: Run) -> tuple[View, ...]:
-    """The views that a run is shown in. When a diverged one stopped depends on the data, so its last model counts as one of all."""
-    return tuple(view for view in all_views(run.protocol.clients) if run.status != "diverged" or view != View.FINAL)
-
-
 def privacy_lines(run: Run) -> list[str]:
     """What a run promises, by what its ledger says was paid for: the headline in full, the other views in a line."""
-    view, unit, delta = headline(run.protocol)
-    if view not in views_of(run) and view == View.FINAL:
-        view = View.ROUNDS
-    main = run.guarantee(view, unit, delta=delta)
-    others = []
-    for other in views_of(run):
-        if other != view:
-            epsilon = run.guarantee(other, unit, delta=delta).epsilon(delta)
-            others.append(f"{other} {'no limit' if math.isinf(epsilon) else rounded_up(epsilon)}")
+    view, unit, delta = headline_of(run)
+    main = promised(run, (view, unit, delta))
+    others = [f"{other} {at_most(promised(run, (other, unit, delta)).epsilon(delta))}" for other in views_of(run) if other != view]
     return [main.sentence(delta), "Epsilon in the other views: " + ", ".join(others) + "."]
 
 
@@ -104,12 +93,6 @@ def needed_table(rows: Sequence[Needed], protocol: Protocol, epsilon: float, del
         size = f"{row.parameter} = {row.value:.6g}"
         table.add_row(row.mechanism, size, f"{row.amplitude:.4g}", f"{row.deviation:.4g}", "least" if row.best else "")
     return table
-
-
-def headline(protocol: Protocol) -> tuple[View, str, float]:
-    """The view, unit and delta that a run is summed up in: the budget's, or else the server's, one record, 1e-5."""
-    budget = protocol.privacy.budget
-    return (View.parse(budget.view), budget.unit, budget.delta) if budget is not None else (View.SERVER, "record", 1e-5)
 
 
 def spent_after(protocol: Protocol, rounds: Sequence[int], sizes: Sequence[int]) -> str:

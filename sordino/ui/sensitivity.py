@@ -13,7 +13,8 @@ from rich.progress import BarColumn, Progress, TimeElapsedColumn, TimeRemainingC
 from rich.table import Column, Table
 
 from sordino.protocol import Protocol, UserError
-from sordino.ui.console import duration, messages, percent, print_json, results
+from sordino.report.formats import duration, percent
+from sordino.ui.console import messages, print_json, results
 from sordino.ui.plots import SUFFIXES
 from sordino.ui.progress import LINES, whole
 

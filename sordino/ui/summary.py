@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 from rich.panel import Panel
@@ -13,25 +12,14 @@ from rich.text import Text
 from sordino.federation.run import Run
 from sordino.federation.setup import Setup
 from sordino.federation.uploads import is_kept
-from sordino.privacy.certify import certify
-from sordino.privacy.guarantee import rounded_up
-from sordino.privacy.sizes import size_of
-from sordino.protocol import Custom, NoisySgd, Protocol
-from sordino.ui.console import duration, facts_table, percent
-from sordino.ui.prices import headline, privacy_lines
-from sordino.ui.words import described
+from sordino.protocol import NoisySgd
+from sordino.report.formats import duration, percent
+from sordino.report.story import last_scores
+from sordino.report.words import described, noise_line
+from sordino.ui.console import facts_table
+from sordino.ui.prices import privacy_lines
 
 BARS = "▁▂▃▄▅▆▇█"
-
-
-<<<<<<< HEAD
-=======
-def described(protocol: Protocol) -> str:
-    """A protocol in one line."""
-    rule = RULES[protocol.local.tag]
-    model = protocol.model.name if protocol.model is not None else "?"
-    data = protocol.data.name if protocol.data is not None else "?"
-    return f"{model} on {data}, {protocol.clients} clients, {protocol.rounds} rounds of {rule}"
 
 
 def kept_lines(setup: Setup, every: int) -> list[str]:
@@ -45,7 +33,6 @@ def kept_lines(setup: Setup, every: int) -> list[str]:
     return [f"Uploads are kept, of {rounds} rounds: about {size / 1e6:,.0f} MB. They are what the server sees; keep them as secret."]
 
 
->>>>>>> main
 def summary(run: Run) -> Panel:
     """The closing panel of a training."""
     rows = [
@@ -55,25 +42,12 @@ def summary(run: Run) -> Panel:
         ("Noise", f"{noise_line(run.protocol)}; {run.facts['noise']}"),
         ("Time", f"{duration(float(run.metrics['seconds'].sum()))}, {run.facts['engine']} engine, workers: {run.facts['workers']}"),
         ("Run", str(run.folder)),
+        *([("Report", str(run.folder / "report.html"))] if (run.folder / "report.html").exists() else []),
         *next_steps(run),
     ]
     words = {"finished": ("finished", "green"), "diverged": ("diverged", "red"), "budget": ("stopped by the budget", "yellow")}
     title = Text(*words.get(run.status, (run.status, "")))
     return Panel(facts_table(rows), title=title, title_align="left", expand=False)
-
-
-def noise_line(protocol: Protocol) -> str:
-    """How much noise there is, and on what."""
-    noise = protocol.noise
-    if isinstance(protocol.local, NoisySgd):
-        std = rounded_up(size_of(noise) * protocol.local.noise_unit)
-        return f"multiplier {size_of(noise):g}: sigma {std} on every step's sum of clipped gradients"
-    sizes = {"sigma": "sigma", "scale": "scale", "step": "step", "width": "width"}
-    named = ", ".join(f"{word} {getattr(noise, name):g}" for name, word in sizes.items() if hasattr(noise, name))
-    kind = noise.factory if isinstance(noise, Custom) else noise.tag.capitalize()
-    place = {"client": "each coordinate of an upload", "server": "each coordinate of the mean, added by the server"}
-    both = f"an upload, and sigma {getattr(noise, 'server_sigma', None)} on the mean"
-    return f"{kind}, {named} on {place.get(noise.where, both)}"
 
 
 def next_steps(run: Run) -> list[tuple[str, str]]:
@@ -101,25 +75,6 @@ def result_line(run: Run) -> str:
     if math.isnan(final["accuracy"]):
         return f"loss {final['loss']:.4f} on test records  {sparkline(-run.metrics['loss'])}"
     return f"accuracy {percent(final['accuracy'])} on test records, loss {final['loss']:.3f}  {sparkline(run.metrics['accuracy'])}"
-
-
-def last_scores(run: Run) -> dict[str, float]:
-    """Loss and accuracy of the final model; NaN where they are not known."""
-    return {name: float(run.metrics[name][-1]) if len(run.metrics[name]) > 0 else math.nan for name in ("loss", "accuracy")}
-
-
-def as_document(run: Run) -> dict[str, Any]:
-    """A run as JSON says it."""
-    view, unit, delta = headline(run.protocol)
-    return {
-        "folder": str(run.folder),
-        "status": run.status,
-        "rounds": len(run.metrics["round"]),
-        **last_scores(run),
-        "seconds": float(run.metrics["seconds"].sum()),
-        "guarantee": certify(run.protocol, view, unit, delta=delta, rounds=run.rounds_paid, sizes=run.sizes).as_document(delta),
-        "noise": run.facts["noise"],
-    }
 
 
 def repeats_table(runs: list[Run]) -> Table:

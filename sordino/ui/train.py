@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -10,13 +12,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sordino.protocol import Protocol, UserError
-from sordino.ui.arguments import Device, File, Json, Sets, Workers
+from sordino.report.formats import percent
+from sordino.ui.arguments import Device, File, Json, Log, Sets, Workers
 from sordino.ui.audit import resume_audit
-from sordino.ui.console import Stopped, facts_table, messages, percent, print_json, results
+from sordino.ui.console import Stopped, facts_table, messages, print_json, results
 from sordino.ui.sources import protocol_from
 
 if TYPE_CHECKING:
     from sordino.federation.run import Run
+    from sordino.report.sinks import Logging
 
 
 def train(
@@ -30,10 +34,12 @@ def train(
     evaluate_every: Annotated[int | None, typer.Option(help="Rounds between two scorings; 0 for none.")] = None,
     keep_uploads: Annotated[bool, typer.Option("--keep-uploads", help="Keep what the server receives, for `sordino attack`.")] = False,
     keep_every: Annotated[int | None, typer.Option(min=1, help="With --keep-uploads: of every so many rounds only, and the last.")] = None,
+    log: Log = None,
     json: Json = False,
 ) -> None:
     """Train a federation and keep the run in a folder."""
-    from sordino.ui.summary import as_document, mean_and_spread, repeats_table, summary
+    from sordino.report.story import as_document
+    from sordino.ui.summary import mean_and_spread, repeats_table, summary
 
     if keep_every is not None and not keep_uploads:
         raise UserError("--keep-every without --keep-uploads: nothing is kept. Add --keep-uploads.")
@@ -42,7 +48,8 @@ def train(
     for repeat in range(repeats):
         seeded = plan if repeats == 1 else replace(plan, seed=(plan.seed or 0) + repeat)
         place = out if out is None or repeats == 1 else out / f"seed-{seeded.seed}"
-        runs.append(trained(seeded, place, engine, workers, device, evaluate_every, keep))
+        runs.append(trained(seeded, place, engine, workers, device, evaluate_every, keep, log or []))
+        report_on(runs[-1])
         if not json and repeats == 1:
             results.print(summary(runs[-1]))
     if repeats > 1 and not json:
@@ -52,18 +59,27 @@ def train(
     raise_if_out_of_budget(runs)
 
 
-def trained(protocol: Protocol, out: Path | None, engine: str, workers: int | None, device: str, every: int | None, keep: int = 0) -> Run:
+def trained(
+    protocol: Protocol,
+    out: Path | None,
+    engine: str,
+    workers: int | None,
+    device: str,
+    every: int | None,
+    keep: int = 0,
+    log: Sequence[str] = (),
+) -> Run:
     """Train with the live display; after Ctrl-C say how to go on."""
     from sordino.engines import train
     from sordino.federation.folder import RunFolder
     from sordino.federation.setup import Setup
+    from sordino.report.words import described
     from sordino.ui.prices import cap_lines, spent_after
     from sordino.ui.progress import TrainingProgress
     from sordino.ui.summary import kept_lines
-    from sordino.ui.words import described
 
     where: list[Path] = []
-    with TrainingProgress() as progress:
+    with logging_to(log) as sinks, TrainingProgress() as progress:
 
         def start(setup: Setup, folder: Path) -> None:
             where.append(folder)
@@ -75,9 +91,10 @@ def trained(protocol: Protocol, out: Path | None, engine: str, workers: int | No
                 messages.print(line, soft_wrap=True)
             plan, sizes = setup.protocol, setup.sizes.tolist()
             progress.start(rounds=plan.rounds, done=0, spent=lambda rounds: spent_after(plan, range(rounds), sizes))
+            sinks.start(setup, folder)
 
         try:
-            return train(
+            finished = train(
                 protocol,
                 folder=out,
                 engine=engine,
@@ -85,11 +102,34 @@ def trained(protocol: Protocol, out: Path | None, engine: str, workers: int | No
                 device=device,
                 evaluate_every=every,
                 keep_uploads=keep,
+                report=False,  # written once the display is gone
                 on_start=start,
-                on_round=progress.advance,
+                on_round=sinks.after(progress.advance),
             )
         except KeyboardInterrupt:
             raise Stopped(where[0] if where and where[0].exists() else None) from None
+        sinks.end(finished)
+    return finished
+
+
+@contextmanager
+def logging_to(texts: Sequence[str]) -> Iterator[Logging]:
+    """The sinks of `--log`; they are closed however a training ends."""
+    from sordino.report.sinks import Logging, sinks_from
+
+    sinks = Logging(sinks_from(texts), lambda text: messages.print(text, soft_wrap=True))
+    try:
+        yield sinks
+    finally:
+        sinks.end(None)
+
+
+def report_on(run: Run) -> None:
+    """Write the report of a run that has ended."""
+    from sordino.report.writing import at_the_end
+
+    with messages.status("writing the report"):
+        at_the_end(run, lambda text: messages.print(text, soft_wrap=True))
 
 
 @functools.cache
@@ -102,6 +142,7 @@ def resume(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run or an audit that was interrupted.")],
     workers: Workers = None,
     device: Device = "cpu",
+    log: Log = None,
     json: Json = False,
 ) -> None:
     """Go on with a run or an audit that was interrupted; with seeded noise it ends as if it had never been."""
@@ -113,11 +154,12 @@ def resume(
     from sordino.federation.setup import Setup
     from sordino.privacy.ledger import read as read_ledger
     from sordino.privacy.spending import repeated_rounds
+    from sordino.report.story import as_document
     from sordino.ui.prices import spent_after
     from sordino.ui.progress import TrainingProgress
-    from sordino.ui.summary import as_document, summary
+    from sordino.ui.summary import summary
 
-    with TrainingProgress() as progress:
+    with logging_to(log or []) as sinks, TrainingProgress() as progress:
 
         def start(setup: Setup, folder: Path) -> None:
             done = len(RunFolder(folder).metrics())
@@ -126,13 +168,22 @@ def resume(
             again = repeated_rounds(read_ledger(folder / "ledger.jsonl").events, done)
             spent = lambda rounds: spent_after(plan, [*range(rounds), *again], sizes)  # noqa: E731
             progress.start(rounds=plan.rounds, done=done, spent=spent)
+            sinks.start(setup, folder)
 
         try:
             finished = resume(
-                run, workers=workers, device=device, on_start=start, on_round=progress.advance, on_message=lambda text: messages.print(text)
+                run,
+                workers=workers,
+                device=device,
+                report=False,
+                on_start=start,
+                on_round=sinks.after(progress.advance),
+                on_message=lambda text: messages.print(text),
             )
         except KeyboardInterrupt:
             raise Stopped(run) from None
+        sinks.end(finished)
+    report_on(finished)
     if json:
         print_json(as_document(finished))
     else:

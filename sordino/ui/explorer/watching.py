@@ -20,10 +20,10 @@ from sordino.privacy.certify import certify
 from sordino.privacy.ledger import RoundCharged
 from sordino.privacy.ledger import read as read_ledger
 from sordino.protocol import Protocol, SordinoError, loads
+from sordino.report.words import described
 from sordino.ui.explorer.answers import Chart, Line
 from sordino.ui.explorer.figures import thinned
 from sordino.ui.prices import headline
-from sordino.ui.words import described
 
 MOST_RUNS = 10  # in one picture
 MOST_POINTS = 400  # of a curve in a picture

@@ -1,0 +1,143 @@
+"""A run in plain words, for people who decide about data and do not compute: what was protected, from whom, how well, and what was not."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from sordino.privacy.guarantee import Guarantee, rounded_up
+from sordino.privacy.sizes import size_of
+from sordino.protocol import Custom, NoisySgd, Protocol, View
+from sordino.report.formats import at_least, at_most, of_a_hundred, percent
+from sordino.report.story import Story, last_scores
+
+RULES = {
+    "fedavg": "Noisy-FedAvg",
+    "fedprox": "Noisy-FedProx",
+    "scaffold": "Noisy-SCAFFOLD",
+    "clipped-glm": "clipped logistic regression",
+    "noisy-sgd": "noisy SGD",
+}
+WHO = {
+    "server": "The server, or whoever reads each client's messages",
+    "rounds": "Whoever sees the model after every round",
+    "final": "Whoever is given the finished model only",
+    "weak": "One other client",
+    "strong": "All other clients together",
+}
+HIDDEN = {"record": "any one record", "client": "all records of any one client"}
+ENDED = {
+    "finished": "finished",
+    "diverged": "diverged: the model was no longer finite, and the last finite one is kept",
+    "budget": "ended by its budget, before the next round would have passed it",
+    "unfinished": "not finished: this is what was spent so far",
+}
+
+
+def described(protocol: Protocol) -> str:
+    """A protocol in one line."""
+    rule = RULES[protocol.local.tag]
+    model = protocol.model.name if protocol.model is not None else "?"
+    data = protocol.data.name if protocol.data is not None else "?"
+    return f"{model} on {data}, {protocol.clients} clients, {protocol.rounds} rounds of {rule}"
+
+
+def noise_line(protocol: Protocol) -> str:
+    """How much noise there is, and on what."""
+    noise = protocol.noise
+    if isinstance(protocol.local, NoisySgd):
+        std = rounded_up(size_of(noise) * protocol.local.noise_unit)
+        return f"multiplier {size_of(noise):g}: sigma {std} on every step's sum of clipped gradients"
+    sizes = {"sigma": "sigma", "scale": "scale", "step": "step", "width": "width"}
+    named = ", ".join(f"{word} {getattr(noise, name):g}" for name, word in sizes.items() if hasattr(noise, name))
+    kind = noise.factory if isinstance(noise, Custom) else noise.tag.capitalize()
+    place = {"client": "each coordinate of an upload", "server": "each coordinate of the mean, added by the server"}
+    both = f"an upload, and sigma {getattr(noise, 'server_sigma', None)} on the mean"
+    return f"{kind}, {named} on {place.get(noise.where, both)}"
+
+
+def who(view: View) -> str:
+    """Who an adversary is."""
+    if view.kind == "coalition":
+        return "A curious participant" if view.colluders == 1 else f"{view.colluders} participants who pool what they know"
+    return WHO[view.kind]
+
+
+def claim(guarantee: Guarantee, delta: float) -> str:
+    """The headline: who learns how much about what, at most."""
+    epsilon = guarantee.epsilon(delta)
+    if math.isinf(epsilon):
+        return f"{who(guarantee.view)} may learn everything: nothing is promised."
+    return f"{who(guarantee.view)} learns at most ε\u00a0=\u00a0{rounded_up(epsilon)} about {HIDDEN[guarantee.unit]}."
+
+
+def meaning(story: Story) -> str:
+    """What the headline means, without a formula."""
+    view, unit, _ = story.headline
+    what = {"record": "one record", "client": "the records of one client"}[unit]
+    right = of_a_hundred(story.odds[view])
+    pair = f"Take two data sets that differ in {what}, and let the best attacker there can be say which of them was trained on."
+    if right == "100":
+        return f"{pair} Nothing promises that it is ever wrong."
+    return f"{pair} It is right in at most {right} of 100 cases; 50 is guessing. This holds whatever the attacker knows or computes."
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tile:
+    """One of the numbers that a page opens with; `share` of 1 is drawn as a bar."""
+
+    word: str
+    number: str
+    note: str
+    share: float | None = None
+
+
+def tiles(story: Story) -> list[Tile]:
+    """The numbers that sum a run up."""
+    return [spent_tile(story), guess_tile(story), audit_tile(story), score_tile(story)]
+
+
+def spent_tile(story: Story) -> Tile:
+    """Privacy spent, of the budget where there is one."""
+    view, unit, delta = story.headline
+    epsilon, budget = story.main.epsilon(delta), story.run.protocol.privacy.budget
+    where = f"view {view}, unit {unit}, δ = {delta:g}"
+    if budget is None:
+        return Tile(word="Privacy spent, at most", number=f"ε {at_most(epsilon)}", note=f"no budget was set; {where}")
+    share = min(1.0, epsilon / budget.epsilon)
+    return Tile(word="Privacy spent, at most", number=f"ε {at_most(epsilon)}", note=f"of {budget.epsilon:g} allowed; {where}", share=share)
+
+
+def guess_tile(story: Story) -> Tile:
+    """How often the best attacker is right."""
+    share = story.odds[story.headline[0]]
+    return Tile(
+        word="The best attacker is right", number=f"{of_a_hundred(share)} of 100", note="times at most; 50 is guessing", share=share
+    )
+
+
+def audit_tile(story: Story) -> Tile:
+    """What an audit has measured in the headline's view, or that there was none."""
+    view, unit, _ = story.headline
+    found = story.audits_in(view, unit)
+    word = "Measured by audit, at least"
+    if not found:
+        others = sorted({audit.view for audit in story.audits})
+        elsewhere = f"; audited in the view {', '.join(others)}" if others else ""
+        return Tile(word=word, number="not audited", note=f"in the view {view}{elsewhere}")
+    best = found[0]
+    refuted = [audit for audit in found if audit.verdict == "refuted"]
+    word = word if not refuted else "The audit contradicts the promise"
+    note = f"by {best.trainings:,} trainings on each side" if best.trainings > 1 else "by one training"
+    return Tile(word=word, number=f"ε {at_least(best.epsilon_lower)}", note=f"{note}; the truth lies between the two")
+
+
+def score_tile(story: Story) -> Tile:
+    """How well the model does."""
+    scores = last_scores(story.run)
+    if math.isnan(scores["loss"]):
+        return Tile(word="The model", number="not scored", note="no test records were looked at")
+    if math.isnan(scores["accuracy"]):
+        return Tile(word="Loss on test records", number=f"{scores['loss']:.4g}", note=ENDED[story.run.status].partition(":")[0])
+    note = f"loss {scores['loss']:.3g}; {ENDED[story.run.status].partition(':')[0].partition(',')[0]}"
+    return Tile(word="Accuracy on test records", number=percent(scores["accuracy"]), note=note, share=scores["accuracy"])

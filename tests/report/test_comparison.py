@@ -1,0 +1,98 @@
+"""Several runs side by side: the same adversary for all, what they reveal together, what differs."""
+
+import json
+import math
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from scipy.optimize import brentq
+from scipy.stats import norm
+
+from sordino import Gaussian, certify, train
+from sordino.cli import run
+from sordino.protocol import Budget, Privacy, View
+from sordino.report.comparison import together, told_alike
+from sordino.report.writing import write_comparison
+from tests.report.test_page import Page
+from tests.support import toy_dataset, toy_protocol
+
+WHOLE = toy_protocol(rounds=3)  # 24 records in batches of 24: every step uses all, so bounds are Gaussian
+WHOLE = replace(WHOLE, local=replace(WHOLE.local, batch=24), noise=Gaussian(sigma=0.5))
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory) -> list:
+    place = tmp_path_factory.mktemp("runs")
+    plans = {
+        "a": replace(WHOLE, privacy=Privacy(budget=Budget(epsilon=1e4, view="rounds"))),
+        "b": replace(WHOLE, seed=4, noise=Gaussian(sigma=1.0)),
+        "c": replace(WHOLE, seed=5, rounds=2),
+    }
+    for name, plan in plans.items():
+        train(plan, data=toy_dataset(), model="logistic", folder=place / name, workers=1, report=False)
+    return [place / name for name in plans]
+
+
+def test_all_are_summed_up_in_the_first_ones_view(runs, tmp_path) -> None:
+    page = Page(write_comparison(runs, tmp_path / "side-by-side.html"))
+    assert (tmp_path / "side-by-side.html").stat().st_size < 2_000_000
+    assert [one["headline"]["view"] for one in page.document["runs"]] == ["rounds"] * 3
+    for one, folder in zip(page.document["runs"], runs, strict=True):
+        protocol = told_alike([folder, runs[0]])[0].run.protocol
+        (found,) = [each["epsilon"] for each in one["guarantees"]["record"] if each["view"] == "rounds"]
+        assert found == certify(protocol, "rounds").epsilon(1e-5)
+    assert "noise.sigma" in page.text
+    assert "federation.rounds" in page.text
+    assert "local.clip" not in page.text  # the same in all
+
+
+def test_what_they_reveal_together_adds_in_squares(runs) -> None:
+    stories = told_alike(runs)
+    epsilon, _ = together(stories)
+    mu = math.sqrt(sum(story.main.mu**2 for story in stories))
+    exact = brentq(lambda e: norm.cdf(-e / mu + mu / 2) - math.exp(e) * norm.cdf(-e / mu - mu / 2) - 1e-5, 0, 300)
+    assert epsilon == pytest.approx(exact, rel=1e-6)
+
+
+def test_noise_from_one_seed_cancels(runs, tmp_path) -> None:
+    louder = replace(WHOLE, noise=Gaussian(sigma=0.7))
+    train(louder, data=toy_dataset(), model="logistic", folder=tmp_path / "d", workers=1, report=False)
+    epsilon, text = together(told_alike([runs[0], tmp_path / "d"]))
+    assert epsilon == math.inf
+    assert "same seed" in text
+    secure = replace(louder, noise=replace(louder.noise, secure=True))
+    train(secure, data=toy_dataset(), model="logistic", folder=tmp_path / "e", workers=1, report=False)
+    assert math.isfinite(together(told_alike([runs[0], tmp_path / "e"]))[0])
+
+
+def test_runs_of_the_same_name_are_told_apart_and_ten_fit(runs, tmp_path, monkeypatch, capfd) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run(["report", *[str(runs[k % 3]) for k in range(10)], "--json"]) == 0
+    out, err = capfd.readouterr()
+    assert len(json.loads(out)["runs"]) == 10
+    assert "Traceback" not in err
+    page = Page(tmp_path / "comparison.html")
+    assert "a (1)" in page.text
+    assert "a (4)" in page.text
+    assert (tmp_path / "comparison.html").stat().st_size < 2_000_000
+    assert json.loads(out)["runs"] == page.document["runs"]
+
+
+def test_a_view_that_one_run_lacks_is_not_taken(runs, tmp_path) -> None:
+    diverged = Path(shutil.copytree(runs[0], tmp_path / "diverged"))
+    text = (diverged / "run.json").read_text().replace('"finished"', '"diverged"')
+    (diverged / "run.json").write_text(text)
+    first = replace(WHOLE, seed=9, privacy=Privacy(budget=Budget(epsilon=1e4, view="final")))
+    train(first, data=toy_dataset(), model="logistic", folder=tmp_path / "f", workers=1, report=False)
+    assert {story.headline[0] for story in told_alike([tmp_path / "f", diverged])} == {View.SERVER}
+
+
+def test_one_damaged_run_or_too_many_are_refused(runs, tmp_path, monkeypatch, capfd) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run(["report", str(runs[0]), "nowhere"]) == 2
+    assert "nowhere" in capfd.readouterr().err
+    assert run(["report", *[str(runs[0])] * 25]) == 2
+    assert "2 to 24" in capfd.readouterr().err
+    assert list(tmp_path.iterdir()) == []
