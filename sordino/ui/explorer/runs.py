@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 import streamlit as st
 
-from sordino.ui.console import percent
+from sordino.report.formats import percent
 from sordino.ui.explorer import charts, place, watching
 from sordino.ui.explorer.answers import in_words
 from sordino.ui.explorer.background import desk
