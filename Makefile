@@ -5,13 +5,17 @@ PYTHON ?= python3
 PIP_OPTIONS ?=
 BIN := .venv/bin
 
-.PHONY: demo test lint bench native native-sanitize clean
+.PHONY: demo test test-flower lint bench native native-sanitize clean
 
 demo: .venv/ready
 	$(BIN)/sordino train
 
 test: .venv/ready
 	$(BIN)/python -m pytest
+
+# Whole deployments on this machine, with keys, killed processes and slow machines: a quarter of an hour.
+test-flower: .venv/ready
+	SORDINO_FLOWER=1 $(BIN)/python -m pytest tests/flower
 
 lint: .venv/ready
 	$(BIN)/ruff check .

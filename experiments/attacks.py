@@ -16,10 +16,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from sordino import Constant, Data, FedAvg, Gaussian, Laplace, Model, Protocol, Run, Staircase, calibrate, resume, train
+from sordino import Constant, Data, Dataset, FedAvg, Gaussian, Laplace, Model, Protocol, Run, Staircase, calibrate, resume, train
 from sordino.attacks import attributes, extraction, inversion, labels, reconstruction
 from sordino.attacks.game import Row
+from sordino.attacks.referee import Referee
 from sordino.attacks.suite import ATTACKS, Finding, attack
+from sordino.federation.data import load_dataset
 from sordino.papers.attack_tables import TABLE_7, TABLE_8, TABLE_9, TABLE_13, TABLE_14, TABLE_15, TABLE_16
 from sordino.privacy.harmonizer import largest_move
 from sordino.protocol import dumps
@@ -72,12 +74,13 @@ PLANS = {
 
 
 class Study:
-    """One command: in which setting, over how many rounds, and where runs and results are kept."""
+    """One command: in which setting, over how many rounds, and where runs and results are kept. It holds the data."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         self.out: Path = options.out
         self.setting: str = options.setting
         self.rounds: int | None = options.rounds
+        self._loaded: dict[str, Dataset] = {}
 
     def run(self, protocol: Protocol, every: int) -> Run:
         """The run of a protocol: trained, gone on with, or read."""
@@ -85,15 +88,23 @@ class Study:
         place = self.out / "runs" / hashlib.sha256(f"{every} {dumps(protocol)}".encode()).hexdigest()[:12]
         if not (place / "protocol.toml").exists():
             print(f"training with {protocol.noise}", file=sys.stderr, flush=True)
-            return train(protocol, folder=place, keep_uploads=every, evaluate_every=protocol.rounds)
+            return train(protocol, folder=place, keep_uploads=every, evaluate_every=protocol.rounds, report=False)
         run = Run.load(place)
-        return run if run.status != "unfinished" else resume(place)
+        return run if run.status != "unfinished" else resume(place, report=False)
 
     def attacked(self, runs: Sequence[Run], name: str, folder: str) -> Finding:
         """All runs through one attack, with progress."""
         with AuditProgress(f"{name}: percent") as progress:
             plan = PLANS[name] if self.setting == "quick" else ATTACKS[name][self.setting]
-            return attack(list(runs), plan, folder=self.out / folder, on_progress=progress.share)
+            referees = [Referee(run, data=self.data(run)) for run in runs]
+            return attack(referees, plan, folder=self.out / folder, on_progress=progress.share)
+
+    def data(self, run: Run) -> Dataset:
+        """The data of a run, loaded once."""
+        name = run.protocol.data.name if run.protocol.data is not None else ""
+        if name not in self._loaded:
+            self._loaded[name] = load_dataset(name)
+        return self._loaded[name]
 
 
 def over_rounds(study: Study, base: Protocol, name: str, metric: str, table: dict[float, tuple[float, ...]], unit: float) -> None:

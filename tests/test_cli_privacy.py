@@ -1,6 +1,7 @@
 """The commands that price: certify, calibrate, papers, and training under a budget."""
 
 import json
+import re
 import subprocess
 import sys
 
@@ -152,3 +153,31 @@ def test_views_have_spellings_and_words() -> None:
     assert View.parse("coalition:3") == View.coalition(3)
     assert View.parse(str(View.SERVER)) is not None
     assert View.parse("final").sees == "the last model only"
+
+
+def test_the_table_of_mechanisms_counts_the_parameters_and_marks_the_least(capfd) -> None:
+    code, out, _ = answer(capfd, "calibrate", "--mechanisms", "--epsilon", "8")
+    assert code == 0
+    lines = [line for line in out.splitlines() if re.search("gaussian|laplace|staircase", line)]
+    assert "650 parameters" in out
+    assert ["least" in line for line in lines] == [True, False, False]
+    ratios = [float(re.search(r"([\d.]+) x", line)[1]) for line in lines[1:]]
+    assert 1.4 < ratios[0] < 1.6
+    assert ratios[1] > 5
+
+
+def test_noise_in_the_table_is_rounded_towards_more(capfd) -> None:
+    """What a person copies from the table keeps the guarantee."""
+    code, out, _ = answer(capfd, "calibrate", "--mechanisms", "--epsilon", "8", "--set", "model.parameters=650")
+    assert code == 0
+    found = dict(re.findall(r"(sigma|scale|step|width) = ([\d.]+)", out))
+    for noise in (
+        f'mechanism="gaussian",sigma={found["sigma"]}',
+        f'mechanism="laplace",scale={found["scale"]}',
+        f'mechanism="staircase",step={found["step"]},width={found["width"]}',
+    ):
+        code, out, _ = answer(
+            capfd, "certify", "--view", "server", "--json", "--set", "model.parameters=650", "--set", f"noise={{{noise}}}"
+        )
+        assert code == 0
+        assert 7.9 < json.loads(out)["guarantees"][0]["epsilon"] <= 8.0

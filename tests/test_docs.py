@@ -2,6 +2,7 @@
 
 import doctest
 import importlib
+import importlib.util
 import pkgutil
 import re
 import shlex
@@ -16,6 +17,12 @@ from tests.support import REPOSITORY
 PAGES = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").glob("*.md"))]
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 MODULES = [m.name for m in pkgutil.walk_packages(sordino.__path__, "sordino.") if not m.name.endswith("__main__")]
+FLOWER = importlib.util.find_spec("flwr") is not None
+
+
+def skip_without_flower(name: str) -> None:
+    if "flower" in name and not FLOWER:
+        pytest.skip("Flower is not installed: pip install 'sordino[flower]'")
 
 
 def blocks(page: Path, language: str) -> list[str]:
@@ -24,6 +31,7 @@ def blocks(page: Path, language: str) -> list[str]:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_the_code_of_a_page_runs(page, tmp_path, monkeypatch, capfd) -> None:
+    skip_without_flower(page.name)
     monkeypatch.chdir(tmp_path)
     for text in blocks(page, "toml"):
         (tmp_path / "federation.toml").write_text(text)
@@ -41,6 +49,7 @@ def test_the_code_of_a_page_runs(page, tmp_path, monkeypatch, capfd) -> None:
 
 @pytest.mark.parametrize("module", MODULES)
 def test_docstring_examples_run(module, tmp_path, monkeypatch) -> None:
+    skip_without_flower(module)
     monkeypatch.chdir(tmp_path)
     assert doctest.testmod(importlib.import_module(module)).failed == 0
 

@@ -58,6 +58,8 @@ class AttributeAttack:
     attribute: str | None = None
     name: str = "attributes"
     view: View = View.ROUNDS
+    paper: str = "convergent-dp, Table 15; udp-fl, Table 8"
+    headline: str = "accuracy"
 
     def cases(self, referee: Referee) -> list[Case[ObservedModel, TruthAttribute]]:
         """Some models, each with its embeddings of the same clients' records."""

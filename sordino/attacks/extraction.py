@@ -53,6 +53,8 @@ class ExtractionAttack:
     rate: float
     name: str = "extraction"
     view: View = View.ROUNDS
+    paper: str = "convergent-dp, Table 16"
+    headline: str = "agreement"
 
     def cases(self, referee: Referee) -> list[Case[ObservedAnswers, TruthModel]]:
         """Some models, each with several sizes of noise on its answers."""

@@ -68,16 +68,16 @@ class Row(Measure):
         view: who the attacker is.
         round: rounds that what was attacked had behind it.
         noise: the size of the noise in the run: sigma, scale or multiplier; width / step for a staircase.
-        paper: the value that a paper prints for this attack at this noise and round, where one does.
-        where: the table it stands in.
+        paper: where the attack is from.
+        printed: the value that the paper prints for these data at this noise and round, where it does.
     """
 
     name: str
     view: str
     round: int
     noise: float
-    paper: float | None = None
-    where: str | None = None
+    paper: str
+    printed: float | None = None
 
     def as_document(self) -> dict[str, Any]:
         """The row as one flat JSON object, the name first."""
@@ -102,6 +102,14 @@ class Attack(Interface[Observed, Guess, Truth]):
     @property
     def view(self) -> View:
         """Who could do it."""
+
+    @property
+    def paper(self) -> str:
+        """Where it is from."""
+
+    @property
+    def headline(self) -> str:
+        """The metric that tells most."""
 
     def cases(self, referee: Referee) -> list[Case[Observed, Truth]]:
         """What it is tried on; refuses a run that it cannot be tried on."""
@@ -149,7 +157,7 @@ def rows_of(attack: Attack[Any, Any, Any], scored: Sequence[tuple[int, Scored]],
         >>> from types import SimpleNamespace
         >>> one = Measure(metric="accuracy", method="", value=1.0, baseline=0.1, better="higher", samples=1)
         >>> two = Measure(metric="accuracy", method="", value=0.0, baseline=0.1, better="higher", samples=3)
-        >>> labels = SimpleNamespace(name="labels", view=View.SERVER)
+        >>> labels = SimpleNamespace(name="labels", view=View.SERVER, paper="convergent-dp, Table 13")
         >>> [row] = rows_of(labels, [(5, Scored(measures=(one,))), (5, Scored(measures=(two,)))], noise=0.1)
         >>> row.value, row.samples, row.round
         (0.25, 4, 5)
@@ -164,7 +172,7 @@ def rows_of(attack: Attack[Any, Any, Any], scored: Sequence[tuple[int, Scored]],
         value, baseline = (float(np.average([getattr(one, name) for one in measures], weights=samples)) for name in ("value", "baseline"))
         rows.append(
             Row(
-                name=attack.name, view=str(attack.view), round=round, noise=noise, metric=metric, method=method,
+                name=attack.name, view=str(attack.view), paper=attack.paper, round=round, noise=noise, metric=metric, method=method,
                 value=value, baseline=baseline, better=measures[0].better, samples=sum(samples),
             )
         )  # fmt: skip

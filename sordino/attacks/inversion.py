@@ -52,6 +52,8 @@ class InversionAttack:
     variation: float
     name: str = "inversion"
     view: View = View.SERVER
+    paper: str = "convergent-dp, Table 14; udp-fl, Table 7"
+    headline: str = "SSIM"
 
     def cases(self, referee: Referee) -> list[Case[ObservedUpload, TruthBatch]]:
         """Some uploads of some rounds."""

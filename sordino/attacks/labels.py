@@ -51,6 +51,8 @@ class LabelAttack:
     starts: int
     name: str = "labels"
     view: View = View.SERVER
+    paper: str = "convergent-dp, Table 13"
+    headline: str = "accuracy"
 
     def cases(self, referee: Referee) -> list[Case[ObservedUpload, TruthBatch]]:
         """Some uploads of some rounds."""

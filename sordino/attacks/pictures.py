@@ -47,8 +47,8 @@ def draw_over_rounds(axes: Any, rows: Sequence[Row], noises: list[float]) -> Non
                 [row.round for row in line], [row.value for row in line],
                 color=f"C{colour}", linestyle=LINES[style % len(LINES)], marker=".", label=named,
             )  # fmt: skip
-            stars = [row for row in line if row.paper is not None]
-            axes.plot([row.round for row in stars], [row.paper for row in stars], color=f"C{colour}", marker="*", linestyle="")
+            stars = [row for row in line if row.printed is not None]
+            axes.plot([row.round for row in stars], [row.printed for row in stars], color=f"C{colour}", marker="*", linestyle="")
     trivial = sorted({(row.round, row.baseline) for row in rows})
     axes.plot(*zip(*trivial, strict=True), color=NOTHING, linestyle="-", linewidth=0.8, label="sees nothing of the run")
 

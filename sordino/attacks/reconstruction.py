@@ -50,6 +50,8 @@ class ReconstructionAttack:
     width: int
     name: str = "reconstruction"
     view: View = View.ROUNDS
+    paper: str = "udp-fl, Table 9"
+    headline: str = "SSIM"
 
     def cases(self, referee: Referee) -> list[Case[ObservedModel, TruthRecords]]:
         """Some models, each with its answers about the same images."""

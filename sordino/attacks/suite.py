@@ -36,8 +36,8 @@ SETTINGS = ("quick", "paper")
 
 Subject = Run | Referee  # a referee is a run whose data are loaded already
 
-# What a paper prints for a row, and the name of its table, where there is such a value.
-Printed = Callable[[Row, Protocol], tuple[float, str] | None]
+# What a paper prints for a row, where it does.
+Printed = Callable[[Row, Protocol], float | None]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -48,6 +48,7 @@ class Finding:
         name: of the attack.
         setting: "quick", "paper", or "own" for an attack in settings of the caller's.
         subject: what was attacked, in words.
+        headline: the metric that tells most.
         rows: what was measured.
         cases: per run its noise, and the round and the result of every case, with pictures.
     """
@@ -55,13 +56,35 @@ class Finding:
     name: str
     setting: str
     subject: str
+    headline: str
     rows: tuple[Row, ...]
     cases: tuple[tuple[float, Sequence[tuple[int, Scored]]], ...]
 
     def as_document(self) -> dict[str, Any]:
-        """The finding as JSON has it."""
+        """The finding as JSON has it: in short, for reports, and in full."""
         named = {"attack": self.name, "setting": self.setting, "subject": self.subject}
-        return {**named, "rows": [row.as_document() for row in self.rows]}
+        return {**named, "headlines": self.headlines(), "rows": [row.as_document() for row in self.rows]}
+
+    def headlines(self) -> list[dict[str, Any]]:
+        """Per noise what the best method reached at the last round, in the metric that tells most; the first with a plot over rounds."""
+        found = []
+        lines: dict[str, tuple[list[float], list[float]]] = {}
+        for noise in sorted({row.noise for row in self.rows}):
+            best = best_by_round([row for row in self.rows if row.noise == noise and row.metric == self.headline])
+            last = best[-1]
+            found.append(
+                {
+                    "name": f"{self.name}, noise {noise:g}",
+                    "metric": last.metric,
+                    "value": last.value,
+                    "baseline": last.baseline,
+                    "paper": last.paper,
+                }
+            )
+            lines[f"noise {noise:g}"] = [row.round for row in best], [row.value for row in best]
+            lines["sees nothing"] = [row.round for row in best], [row.baseline for row in best]
+        plot = {"title": self.subject, "x_label": "rounds", "y_label": self.headline, "lines": lines}
+        return [{**found[0], "plots": [plot]}, *found[1:]]
 
 
 def attack(
@@ -112,7 +135,14 @@ def attack(
             results = tried(plan, referee, parts, part_of(on_progress, number, len(referees)))
             cases.append((referee.noise, results))
             rows += [with_printed(row, referee.protocol, printed) for row in rows_of(plan, results, referee.noise)]
-        finding = Finding(name=plan.name, setting=setting, subject=subject_of(referees[0].run), rows=tuple(rows), cases=tuple(cases))
+        finding = Finding(
+            name=plan.name,
+            setting=setting,
+            subject=subject_of(referees[0].run),
+            headline=plan.headline,
+            rows=tuple(rows),
+            cases=tuple(cases),
+        )
         with writing(place):
             place.mkdir(parents=True, exist_ok=True)
             write_whole(place / f"{plan.name}.json", as_json(finding.as_document()))
@@ -177,8 +207,13 @@ def read_part(path: Path, plan: Attack[Any, Any, Any]) -> Scored | None:
 
 def with_printed(row: Row, protocol: Protocol, printed: Printed) -> Row:
     """The row with what a paper prints, where it prints something."""
-    found = printed(row, protocol)
-    return row if found is None else replace(row, paper=found[0], where=found[1])
+    return replace(row, printed=printed(row, protocol))
+
+
+def best_by_round(rows: Sequence[Row]) -> list[Row]:
+    """Of every round the row that leaks most, in order."""
+    sign = 1 if rows[0].better == "higher" else -1
+    return [max((row for row in rows if row.round == t), key=lambda row: sign * row.value) for t in sorted({row.round for row in rows})]
 
 
 def subject_of(run: Run) -> str:

@@ -50,7 +50,14 @@ def silent_twin(
     if silent(run.protocol.noise) and not run.protocol.client:
         return None
     place = run.folder / "attacks" / "without-noise"
-    options: dict[str, Any] = {"data": data, "model": model, "workers": workers, "on_start": on_start, "on_round": on_round}
+    options: dict[str, Any] = {
+        "data": data,
+        "model": model,
+        "workers": workers,
+        "on_start": on_start,
+        "on_round": on_round,
+        "report": False,
+    }
     if not (place / "protocol.toml").exists():
         shutil.rmtree(place, ignore_errors=True)  # what a kill in its first moments left
         every = {"evaluate_every": run.facts["evaluate_every"], "keep_uploads": run.facts.get("keep_uploads", 0)}

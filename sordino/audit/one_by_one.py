@@ -9,8 +9,8 @@ from typing import Protocol as Interface
 import numpy as np
 
 from sordino.federation.assignment import Upload
+from sordino.federation.exchange import exchanged
 from sordino.federation.folder import State
-from sordino.federation.loop import exchanged
 from sordino.federation.participation import Attendance, participants
 from sordino.federation.personal import Kept
 from sordino.federation.setup import Setup
@@ -21,6 +21,25 @@ class ClientUpload(Interface):
 
     def __call__(self, *, client: int, round: int, weights: np.ndarray, kept: Kept | None = None) -> Upload:
         """The upload of one client."""
+
+
+class RoundUploads(Interface):
+    """Who makes the uploads of a round: `uploads` of an engine, or something in its place."""
+
+    def __call__(
+        self, *, round: int, weights: np.ndarray, participants: np.ndarray, kept: Mapping[int, Kept] | None = None
+    ) -> Iterator[Upload]:
+        """The uploads, in the order of the participants."""
+
+
+def in_turn(upload: ClientUpload) -> RoundUploads:
+    """The uploads of a round, made one client after another."""
+
+    def uploads(*, round: int, weights: np.ndarray, participants: np.ndarray, kept: Mapping[int, Kept] | None = None) -> Iterator[Upload]:
+        for client in participants.tolist():
+            yield upload(client=client, round=round, weights=weights, kept=None if kept is None else kept[client])
+
+    return uploads
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -35,12 +54,12 @@ class Seen:
     kept: Mapping[int, Kept]
 
 
-def rounds_seen(setup: Setup, upload: ClientUpload, rounds: int, caps: Mapping[int, int]) -> Iterator[Seen]:
+def rounds_seen(setup: Setup, uploads: RoundUploads, rounds: int, caps: Mapping[int, int]) -> Iterator[Seen]:
     """Run a training; `caps` say how often clients with budgets of their own may take part."""
     state, attendance = State(weights=setup.initial_weights(), round=0), Attendance(caps, (), 0)
     for _ in range(rounds):
         chosen = attendance.admit(participants(setup.protocol, round=state.round, key=setup.draw_key, training=setup.training))
-        exchange = _Exchange(upload, state.round, chosen)
+        exchange = _Exchange(uploads, state.round, chosen)
         after, _ = exchanged(setup, state, chosen, exchange.work)
         yield Seen(
             round=state.round,
@@ -59,18 +78,16 @@ class _Exchange:
     broadcast: np.ndarray
     kept: Mapping[int, Kept]
 
-    def __init__(self, upload: ClientUpload, round: int, chosen: np.ndarray) -> None:
-        self._upload, self._round, self._chosen = upload, round, chosen
+    def __init__(self, make: RoundUploads, round: int, chosen: np.ndarray) -> None:
+        self._make, self._round, self._chosen = make, round, chosen
         self.uploads: dict[int, np.ndarray] = {}
 
     def work(self, broadcast: np.ndarray, kept: Mapping[int, Kept] | None) -> Iterator[Upload]:
         """Uploads in the order of the clients."""
         self.broadcast, self.kept = broadcast, kept or {}
-        return self._made(kept)
+        return self._noted(self._make(round=self._round, weights=broadcast, participants=self._chosen, kept=kept))
 
-    def _made(self, kept: Mapping[int, Kept] | None) -> Iterator[Upload]:
-        for client in self._chosen.tolist():
-            own = None if kept is None else kept[client]
-            made = self._upload(client=client, round=self._round, weights=self.broadcast, kept=own)
-            self.uploads[client] = made.vector
-            yield made
+    def _noted(self, made: Iterator[Upload]) -> Iterator[Upload]:
+        for upload in made:
+            self.uploads[upload.client] = upload.vector
+            yield upload

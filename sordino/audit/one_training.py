@@ -16,9 +16,10 @@ from torch import Tensor
 from sordino.audit.bounds import CONFIDENCE, REFUTING
 from sordino.audit.canary import make_canary
 from sordino.audit.canary_clients import CanaryEstimate, cosines, estimate_all_rounds, estimate_final, largest_cosines
-from sordino.audit.one_by_one import Seen, rounds_seen
+from sordino.audit.one_by_one import Seen, in_turn, rounds_seen
 from sordino.audit.one_run import Tally, default_split, epsilon_bound, mu_bound, refutes, tally
 from sordino.audit.verdict import Finding, Judgement
+from sordino.engines.choice import choose
 from sordino.federation.assignment import Upload
 from sordino.federation.client import ClientWork
 from sordino.federation.local import noisy_upload
@@ -101,10 +102,11 @@ def audit_with_records(
     """
     refuse_unscored(setup)
     slots = sown(setup, canaries, kind, np.random.default_rng(seed))
-    work, scorer = ClientWork(slots.setup), SlotScores(slots, certified.view)
-    for seen in rounds_seen(slots.setup, work.upload, rounds, caps or {}):
-        scorer.see(seen)
-        on_round(seen.round + 1, rounds)
+    scorer = SlotScores(slots, certified.view)
+    with choose(slots.setup, "auto").start(slots.setup, workers=None, device="cpu") as engine:
+        for seen in rounds_seen(slots.setup, engine.uploads, rounds, caps or {}):
+            scorer.see(seen)
+            on_round(seen.round + 1, rounds)
     high, low = default_split(canaries)
     result = tally(np.nan_to_num(scorer.scores), slots.coins, high=high, low=low)
     best = Tally(canaries=canaries, guesses=result.guesses, correct=result.guesses)
@@ -208,7 +210,7 @@ def estimate_with_clients(
         stream = setup.noise_key.stream(Purpose.UPLOAD_NOISE, training=setup.training, client=client, round=round)
         return Upload(client=client, vector=noisy_upload(model, setup.protocol.noise, stream), steps=UNCOUNTED)
 
-    for seen in rounds_seen(setup, upload, rounds, caps or {}):
+    for seen in rounds_seen(setup, in_turn(upload), rounds, caps or {}):
         moves.append((seen.after - (seen.before if view == View.ROUNDS else start)).astype(np.float64))
         moves = moves if view == View.ROUNDS else moves[-1:]
         on_round(seen.round + 1, rounds)

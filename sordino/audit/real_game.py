@@ -14,10 +14,13 @@ from sordino.audit.adversary import Adversary
 from sordino.audit.canary import make_canary
 from sordino.audit.game import RESIDUALS, Chunk, Played, Scorer, chunks_of, unit_vector
 from sordino.audit.observation import Given, given_to
-from sordino.audit.one_by_one import rounds_seen
+from sordino.audit.one_by_one import in_turn, rounds_seen
 from sordino.audit.real_steps import CanarySteps
 from sordino.audit.replay import Replay, shows_noise
 from sordino.audit.worst_case import Pair, most_exposed, removes, without_noise
+from sordino.engines.native.kernel import Kernel
+from sordino.engines.native.translate import Refused
+from sordino.engines.native_engine import NativeEngine, kernel_for
 from sordino.federation.client import ClientWork
 from sordino.federation.local import upload_type
 from sordino.federation.many import ManyRound
@@ -91,13 +94,21 @@ class CanaryGame:
         return self.pair.zero.noises
 
     @cached_property
+    def kernel(self) -> Kernel | None:
+        """The native kernel, where it can do the local work. The steps of noisy-sgd are looked at one by one, which torch alone allows."""
+        try:
+            return None if isinstance(self.protocol.local, NoisySgd) else kernel_for(self.pair.zero)
+        except Refused:
+            return None
+
+    @cached_property
     def direction(self) -> np.ndarray | None:
         """From the last model without the canary to the one with it, both without noise."""
         if given_to(self.protocol, self.view) != Given.LAST:
             return None
         ends = []
         for setup in (self.pair.zero, self.pair.one):
-            for seen in rounds_of_one(without_noise(setup), 0, self.rounds, self.caps):
+            for seen in rounds_of_one(without_noise(setup), 0, self.rounds, self.caps, self.kernel):
                 last = seen.after[0].astype(np.float64)
             ends.append(last)
         return unit_vector(ends[1] - ends[0])
@@ -107,18 +118,18 @@ class CanaryGame:
         return chunks_of(self.trainings, TOGETHER)
 
     def prepare(self) -> None:
-        """Load data and model, make the canary."""
-        _ = self.pair, self.direction
+        """Load data and model, make the canary, translate the model."""
+        _ = self.pair, self.kernel, self.direction
 
     def play(self, chunk: Chunk) -> Played:
         """Run the trainings of a chunk and score them."""
         setup, scores, noise, strays, fine = self.pair.side(chunk.side), [], [], [], True
-        both = Silent(self.pair.zero), Silent(self.pair.one)
+        both = Silent(self.pair.zero, self.kernel), Silent(self.pair.one, self.kernel)
         looked_at = chunk.half == 0 and chunk.start == 0
         for training in chunk.trainings:
             adversary = self._adversary(setup, both, training)
             replay, left = Replay(setup, both[chunk.side], training, 1), []
-            for seen in rounds_of_one(setup, training, self.rounds, self.caps):
+            for seen in rounds_of_one(setup, training, self.rounds, self.caps, self.kernel):
                 adversary.see(seen)
                 if looked_at:
                     fine = fine and shows_noise(seen, setup, 1)
@@ -156,9 +167,9 @@ def without_records(setup: Setup, rows: Tensor) -> Setup:
 class Silent:
     """Local work without noise, one training at a time. It holds a model that every call overwrites."""
 
-    def __init__(self, setup: Setup) -> None:
-        self._setup = without_noise(setup)
-        self._works: dict[int, ClientWork] = {}
+    def __init__(self, setup: Setup, kernel: Kernel | None = None) -> None:
+        self._setup, self._kernel = without_noise(setup), kernel
+        self._works: dict[int, ClientWork | NativeEngine] = {}
         self.like = np.arange(setup.protocol.clients)
 
     def trained(self, *, client: int, round: int, weights: np.ndarray, first: int, kept: Kept) -> Tensor:
@@ -167,22 +178,30 @@ class Silent:
 
     def work(self, *, client: int, round: int, weights: np.ndarray, first: int, kept: Kept, sums: Substitute | None = None) -> Worked:
         """What `ManyClients.work` does, for a table of one row."""
-        if first not in self._works:
-            self._works = {first: ClientWork(replace(self._setup, training=first))}
-        own = {name: array[0] for name, array in kept.items()}
-        made = self._works[first].upload(client=client, round=round, weights=weights[..., 0, :], kept=own, sums=sums)
+        work, sent, own = self._work(first), weights[..., 0, :], {name: array[0] for name, array in kept.items()}
+        if isinstance(work, NativeEngine):  # where sums are given in place of the gradients there is no kernel
+            made = work.upload(client=client, round=round, weights=sent, kept=own)
+        else:
+            made = work.upload(client=client, round=round, weights=sent, kept=own, sums=sums)
         return Worked(models=torch.from_numpy(made.vector[None]), kept={name: array[None] for name, array in (made.kept or {}).items()})
 
+    def _work(self, training: int) -> ClientWork | NativeEngine:
+        if training not in self._works:
+            setup = replace(self._setup, training=training)
+            self._works = {training: ClientWork(setup) if self._kernel is None else NativeEngine(setup, workers=1, kernel=self._kernel)}
+        return self._works[training]
 
-def rounds_of_one(setup: Setup, training: int, rounds: int, caps: Mapping[int, int]) -> Iterator[ManyRound]:
-    """One training as a table of one row, with the clients that `train` runs."""
+
+def rounds_of_one(setup: Setup, training: int, rounds: int, caps: Mapping[int, int], kernel: Kernel | None = None) -> Iterator[ManyRound]:
+    """One training as a table of one row, with the clients that `train` runs: those of a round together where there is a kernel."""
     setup = replace(setup, training=training)
     clients, means = setup.protocol.clients, list[np.ndarray]()
-    work = ClientWork(setup, on_step=lambda noisy: means.append(noisy.cpu().numpy().copy()))
-    for seen in rounds_seen(setup, work.upload, rounds, caps):
-        uploads = np.zeros((clients, 1, seen.before.size), dtype=upload_type(setup.protocol.noise))
+    torch_work = ClientWork(setup, on_step=lambda noisy: means.append(noisy.cpu().numpy().copy())) if kernel is None else None
+    uploads = in_turn(torch_work.upload) if torch_work is not None else NativeEngine(setup, workers=1, kernel=kernel).uploads
+    for seen in rounds_seen(setup, uploads, rounds, caps):
+        table = np.zeros((clients, 1, seen.before.size), dtype=upload_type(setup.protocol.noise))
         for client, vector in seen.uploads.items():
-            uploads[client, 0] = vector
+            table[client, 0] = vector
         each = len(means) // max(1, len(seen.uploads))  # steps of a client; clients work one after another
         steps = {client: np.stack(means[n * each : (n + 1) * each])[None] for n, client in enumerate(seen.uploads)} if each > 0 else {}
         yield ManyRound(
@@ -191,7 +210,7 @@ def rounds_of_one(setup: Setup, training: int, rounds: int, caps: Mapping[int, i
             broadcast=seen.broadcast[..., None, :],
             kept={client: {name: array[None] for name, array in kept.items()} for client, kept in seen.kept.items()},
             present=np.isin(np.arange(clients), list(seen.uploads))[None],
-            uploads=uploads,
+            uploads=table,
             means=steps,
             after=seen.after[None],
         )

@@ -15,7 +15,7 @@ import torch
 
 from sordino.engines.torch_engine import TorchEngine
 from sordino.federation.aggregation import upload_weights
-from sordino.federation.loop import next_model
+from sordino.federation.exchange import next_model
 from sordino.federation.participation import Attendance, participants
 from sordino.federation.setup import Setup, Tensors
 from sordino.privacy.caps import all_caps

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
+from typing import Protocol as Interface
 
 from sordino.engines.native.kernel import Kernel
 from sordino.engines.native.library import fingerprint
 from sordino.engines.native.translate import Refused
 from sordino.engines.native_engine import NativeEngine, kernel_for
 from sordino.engines.torch_engine import TorchEngine
+from sordino.federation.loop import Engine
 from sordino.federation.setup import Setup
 from sordino.protocol import InvalidValue, UserError
 
@@ -45,6 +48,29 @@ class SuperLink:
         for name, seconds in (("patience", self.patience), ("deadline", self.deadline)):
             if not 0 < seconds < math.inf:
                 raise InvalidValue(name, seconds, "a number of seconds above 0")
+
+
+class Chosen(Interface):
+    """An engine that was chosen: what a run notes about it, and how it is started."""
+
+    @property
+    def name(self) -> str:
+        """Which one."""
+
+    @property
+    def reason(self) -> str:
+        """Why this one."""
+
+    @property
+    def fingerprint(self) -> str | None:
+        """What results depend on in it, beyond torch."""
+
+    @property
+    def facts(self) -> Mapping[str, Any]:
+        """What a run notes besides."""
+
+    def start(self, setup: Setup, *, workers: int | None, device: str) -> AbstractContextManager[Engine]:
+        """The engine itself."""
 
 
 @dataclass(frozen=True, kw_only=True)

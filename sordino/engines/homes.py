@@ -8,17 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from sordino.engines.choice import Choice
+from sordino.engines.run_folders import created, ended, first_state, made_folder, may_be_released, model_digest, opened_for
 from sordino.engines.shared import Shared
-from sordino.engines.training import (
-    created,
-    ended,
-    first_state,
-    made_folder,
-    may_be_released,
-    model_digest,
-    opened_for,
-    taken_up,
-)  # fmt: skip
+from sordino.engines.training import taken_up
 from sordino.federation.folder import RunFolder, State, now, protocol_digest
 from sordino.federation.loop import Charges, Keeping, Limits
 from sordino.federation.run import Run, Trained, as_arrays

@@ -12,9 +12,10 @@ from pathlib import Path
 from sordino.engines.choice import checked_engine, choose
 from sordino.engines.homes import Home, InMemory, OnDisk
 from sordino.engines.native_engine import NativeEngine, pooled_uploads
+from sordino.engines.run_folders import run_facts
 from sordino.engines.shared import Shared
 from sordino.engines.torch_engine import TorchEngine, checked_device, worker_count
-from sordino.engines.training import run_facts, scored_every
+from sordino.engines.training import scored_every
 from sordino.federation.data import Dataset
 from sordino.federation.loop import RoundMetrics, Training
 from sordino.federation.run import Trained

@@ -70,6 +70,11 @@ class NativeEngine:
         """The uploads of a round, in the order of the participants; `kept` is what clients have kept, where they keep anything."""
         return pooled_uploads([(self, Task(round=round, weights=weights, participants=participants, kept=kept))], threads=self.workers)
 
+    def upload(self, *, client: int, round: int, weights: np.ndarray, kept: Kept | None = None) -> Upload:
+        """One client's upload, as `ClientWork.upload` makes it."""
+        own = None if kept is None else {client: kept}
+        return next(self.uploads(round=round, weights=weights, participants=np.array([client]), kept=own))
+
     def call(self, task: Task, some: slice) -> Call:
         """The jobs of some of the participants of a round."""
         sent = np.ascontiguousarray(task.weights, dtype=np.float32)

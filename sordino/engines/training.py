@@ -2,64 +2,37 @@
 
 from __future__ import annotations
 
-import functools
-import hashlib
-import platform
-import shutil
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, suppress
-from importlib.metadata import version
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
-from typing import Protocol as Interface
 
-import torch
-from safetensors.torch import save as save_tensors
-
-from sordino.engines.choice import SuperLink, checked_engine, choose
+from sordino.engines.choice import Chosen, SuperLink, checked_engine, choose
+from sordino.engines.run_folders import (
+    created,
+    discard_unstarted,
+    ended,
+    first_state,
+    made_folder,
+    recover_cut_line,
+    refuse_changed,
+    run_facts,
+)
 from sordino.engines.torch_engine import checked_device, worker_count
-from sordino.federation.folder import RunFolder, State, claimed_path, now, protocol_digest
-from sordino.federation.loop import Engine, Limits, RoundMetrics, run_rounds
-from sordino.federation.models.losses import mean_predictor_loss
-from sordino.federation.randomness import GENERATOR
+from sordino.federation.folder import RunFolder, State
+from sordino.federation.loop import Limits, RoundMetrics, run_rounds
 from sordino.federation.run import Run
 from sordino.federation.setup import Begun, DataSource, ModelSource, Setup, prepare, resolved
-from sordino.federation.storage import held, write_whole, writing
+from sordino.federation.storage import held
 from sordino.federation.uploads import witness_of
 from sordino.privacy.caps import capped_rounds
-from sordino.privacy.certify import certify
-from sordino.privacy.ledger import Event, Ledger, Opened, RoundCharged
+from sordino.privacy.ledger import Event, Ledger, RoundCharged
 from sordino.privacy.ledger import read as read_ledger
-from sordino.privacy.spending import BudgetExceeded, afforded, missed_in, repeated_rounds
-from sordino.protocol import InvalidValue, Protocol, UserError
+from sordino.privacy.spending import BudgetExceeded, afforded, repeated_rounds
+from sordino.protocol import Bezier, InvalidValue, Protocol, UserError
 
 SCORINGS = 50  # a run is scored about this many times unless said otherwise
 
 Listener = Callable[[RoundMetrics], None]
-
-
-class Chosen(Interface):
-    """An engine that was chosen: what a run notes about it, and how it is started."""
-
-    @property
-    def name(self) -> str:
-        """Which one."""
-
-    @property
-    def reason(self) -> str:
-        """Why this one."""
-
-    @property
-    def fingerprint(self) -> str | None:
-        """What results depend on in it, beyond torch."""
-
-    @property
-    def facts(self) -> Mapping[str, Any]:
-        """What a run notes besides."""
-
-    def start(self, setup: Setup, *, workers: int | None, device: str) -> AbstractContextManager[Engine]:
-        """The engine itself."""
 
 
 def train(
@@ -77,6 +50,7 @@ def train(
     report: bool = True,
     on_start: Callable[[Begun, Path], None] = lambda begun, folder: None,
     on_round: Listener = lambda metrics: None,
+    on_message: Callable[[str], None] = lambda text: None,
 ) -> Run:
     """Train a federation and keep the run on disk.
 
@@ -94,6 +68,7 @@ def train(
         report: whether report.html is written at the end, which takes a few seconds.
         on_start: called once, before the first round.
         on_round: called after every round.
+        on_message: told what there is to say besides, such as who fell silent.
 
     Raises:
         UserError: something does not fit; nothing was written.
@@ -111,12 +86,12 @@ def train(
     checked_every("keep-uploads", keep_uploads)
     checked_device(device)
     if checked_engine(engine, superlink) == "flower" and superlink is not None:
-        from sordino.engines.flower.driver import train_across
+        from sordino.engines.flower.driver import Watch, train_across
 
         named = resolved_names(protocol, data, model)
         path = made_folder(folder, named)
-        kept = {"evaluate_every": every, "keep_uploads": keep_uploads}
-        finished = train_across(named, superlink, folder=path, **kept, on_start=on_start, on_round=on_round)
+        watch = Watch(on_start=on_start, on_round=on_round, on_message=on_message)
+        finished = train_across(named, superlink, folder=path, evaluate_every=every, keep_uploads=keep_uploads, watch=watch)
     else:
         setup = prepare(protocol, data=data, model=model)
         choice = choose(setup, engine, device)
@@ -172,9 +147,9 @@ def resume(
     """
     place = RunFolder.existing(Path(folder))
     if place.facts()["engine"] == "flower":
-        from sordino.engines.flower.driver import resume_across
+        from sordino.engines.flower.driver import Watch, resume_across
 
-        finished = resume_across(place, superlink, on_start=on_start, on_round=on_round)
+        finished = resume_across(place, superlink, Watch(on_start=on_start, on_round=on_round, on_message=on_message))
     else:
 
         def prepared(protocol: Protocol) -> tuple[Setup, Chosen]:
@@ -254,73 +229,6 @@ def carry_on(
     return ended(setup, place, state, status, model)
 
 
-def ended(setup: Setup, place: RunFolder, state: State, status: str, model: ModelSource | None) -> Run:
-    """Write down what became of a run."""
-    if may_be_released(setup, read_ledger(place.ledger_path).events, state.round):
-        with writing(place.path / "model.safetensors"):
-            write_whole(place.path / "model.safetensors", save_tensors(setup.state(state.weights)))
-    if setup.protocol.keeps_models:
-        write_clients(setup, place, state)
-    place.note(status=status, ended=now())
-    return Run.load(place.path, model=model)
-
-
-def first_state(setup: Setup) -> State:
-    """Before the first round."""
-    return State(weights=setup.initial_weights(), round=0)
-
-
-def created(path: Path, setup: Setup, facts: Mapping[str, Any]) -> RunFolder:
-    """The folder of a new run, filled."""
-    place = RunFolder.create(path, setup.protocol, facts, opened_for(setup))
-    if setup.shares is not None:
-        place.keep_shares(setup.shares)
-    return place
-
-
-def opened_for(setup: Setup) -> Opened:
-    """The first line of a run's ledger."""
-    seeded = "fresh" if setup.protocol.noise.secure else "seeded"
-    return Opened(protocol=protocol_digest(setup.protocol), generator=GENERATOR, noise=seeded)
-
-
-def write_clients(setup: Setup, place: RunFolder, state: State) -> None:
-    """The own model of every client that took part, each in a file of its own."""
-    target = place.path / "clients"
-    with writing(target):
-        target.mkdir(exist_ok=True)
-        for client, kept in state.clients.items():
-            if "model" in kept:  # across machines it is kept where the client is
-                write_whole(target / f"{client}.safetensors", save_tensors(setup.state(kept["model"])))
-
-
-def discard_unstarted(path: Path) -> None:
-    """Remove a run that was interrupted before it released anything, so that nothing is left half made."""
-    ledger = path / "ledger.jsonl"
-    if ledger.exists() and b'"event":"round"' in ledger.read_bytes():
-        return
-    for entry in path.iterdir():
-        shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
-    with suppress(OSError):
-        path.rmdir()
-
-
-def recover_cut_line(setup: Setup, place: RunFolder, state: State) -> None:
-    """Count a ledger line that a crash cut short as spent. Noise that repeats needs no such care: the same line will be written."""
-    with writing(place.ledger_path), Ledger.resume(place.ledger_path) as ledger:
-        if ledger.cut_short and not ledger.opened.repeatable:
-            ledger.charge(round=state.round, clients=range(setup.protocol.clients))  # who had been drawn is not known
-
-
-def may_be_released(setup: Setup, events: Sequence[Event], rounds: int) -> bool:
-    """Whether the model after so many rounds fits the budget; one that diverged early may not, as fewer rounds can cost more in `final`."""
-    budget, sizes = setup.protocol.privacy.budget, setup.sizes.tolist()
-    if budget is None or missed_in(events):  # where clients fell silent, every round was held against the budget
-        return True
-    spent = certify(setup.protocol, budget.view, budget.unit, delta=budget.delta, rounds=range(rounds), sizes=sizes)
-    return spent.epsilon(budget.delta) <= budget.epsilon
-
-
 def limits_of(setup: Setup, events: Sequence[Event], done: int = 0) -> Limits:
     """How far the budgets of the protocol let the run go, given what was charged twice.
 
@@ -341,51 +249,13 @@ def limits_of(setup: Setup, events: Sequence[Event], done: int = 0) -> Limits:
     return Limits(rounds=reach.rounds, caps=caps)
 
 
-def refuse_changed(place: RunFolder, setup: Setup, state: State, choice: Chosen, device: str) -> None:
-    """A run is resumed only with the data, the model and the means it was started with, and with a ledger that pays for its rounds.
-
-    Seeded noise that is drawn again over another upload would cancel in their difference.
-    """
-    facts, events = place.facts(), read_ledger(place.ledger_path).events
-    if setup.data_digest != facts["data_digest"]:
-        raise UserError(f"the data of {place.path} are not those it was started with. Put them back; the run is as it was.")
-    paid = {event.round for event in events if isinstance(event, RoundCharged)}
-    missing = [t for t in range(state.round) if t not in paid]
-    if missing:
-        raise UserError(f"{place.ledger_path} lacks round {missing[0]}, which was run: lines were removed from it. The run is not resumed.")
-    if setup.protocol.noise.secure:
-        return
-    means = {"generator": GENERATOR, "torch": torch.__version__, "device": device, "kernel": choice.fingerprint}
-    means["model_digest"] = model_digest(setup)
-    for name, present in means.items():
-        if facts.get(name) != present:
-            what = name.replace("_digest", "")
-            reason = "Its noise is seeded, and drawn again over other uploads it would hide nothing."
-            raise UserError(
-                f"{place.path} was started with another {what} ({facts.get(name)}; here {present}). {reason} Use the same, or start anew."
-            )
-
-
-def model_digest(setup: Setup) -> str:
-    """SHA-256 of the model's structure and initial weights."""
-    return hashlib.sha256(str(setup.module).encode() + setup.initial_weights().tobytes()).hexdigest()
-
-
-def made_folder(folder: str | Path | None, protocol: Protocol) -> Path:
-    """The folder of a new run."""
-    if folder is None:
-        name = Path(protocol.data.name).stem if protocol.data is not None else "run"
-        return claimed_path(name, Path("runs"))
-    with writing(Path(folder)):
-        Path(folder).mkdir(parents=True, exist_ok=True)
-    return Path(folder)
-
-
 def resolved_names(protocol: Protocol, data: DataSource | None, model: ModelSource | None) -> Protocol:
     """The protocol with the names of data and model that were given; objects of this process cannot be sent to other machines."""
     for key, given in (("data", data), ("model", model)):
         if given is not None and not isinstance(given, str):
             raise UserError(f"{key} was handed over in Python; across machines it must have a name, or a path, that every machine knows.")
+    if isinstance(protocol.local, Bezier) and protocol.noise.secure:
+        raise UserError('local.rule = "bezier": all clients of a round share one draw, which machines with keys of their own do not.')
     return resolved(protocol, data, model)
 
 
@@ -399,38 +269,3 @@ def checked_every(key: str, every: int) -> int:
     if isinstance(every, bool) or not isinstance(every, int) or every < 0:
         raise InvalidValue(key, every, "a whole number, 0 for never")
     return every
-
-
-@functools.cache
-def own_version() -> str:
-    """The version of the package that is installed."""
-    return version("sordino")
-
-
-def run_facts(setup: Setup, choice: Chosen, workers: int, device: str, every: int, keep: int) -> dict[str, Any]:
-    """What run.json says at the start."""
-    research = "seeded: for research, private only while the seed is secret"
-    return {
-        "status": "unfinished",
-        "started": now(),
-        "sordino": own_version(),
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "engine": choice.name,
-        "engine_reason": choice.reason,
-        "kernel": choice.fingerprint,
-        "workers": workers,
-        "device": device,
-        "generator": GENERATOR,
-        "noise": "fresh, from the operating system" if setup.protocol.noise.secure else research,
-        "evaluate_every": every,
-        "keep_uploads": keep,
-        "parameters": int(setup.initial_weights().size),
-        "input_shape": list(setup.input_shape),
-        "outputs": setup.outputs,
-        "sizes": setup.sizes.tolist(),
-        "baseline": mean_predictor_loss(setup.test.y),
-        "data_digest": setup.data_digest,
-        "model_digest": model_digest(setup),
-        **choice.facts,
-    }

@@ -34,7 +34,7 @@ from sordino.privacy.ledger import read as read_ledger
 from sordino.protocol import Protocol, UserError, dumps, loads
 from sordino.protocol.documents import plain
 
-FACTS = {"status", "sizes", "engine", "noise", "parameters", "workers"}  # what every run.json says, and more
+FACTS = {"status": str, "sizes": list, "engine": str, "noise": str, "parameters": int, "workers": int}  # of every run.json, and more
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,7 +119,7 @@ class RunFolder:
             facts = dict(json.loads((self.path / "run.json").read_bytes()))
         except (OSError, ValueError, TypeError):
             facts = {}
-        if not facts.keys() >= FACTS:
+        if not all(isinstance(facts.get(name), kind) for name, kind in FACTS.items()):
             raise UserError(f"{self.path / 'run.json'} cannot be read: the run is damaged.")
         return facts
 

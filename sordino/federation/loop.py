@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -13,24 +13,20 @@ from typing import Protocol as Interface
 
 import numpy as np
 
-from sordino.federation.aggregation import aggregate, projected, upload_weights
 from sordino.federation.assignment import Upload
-from sordino.federation.channel import delivered
 from sordino.federation.client import Score
 from sordino.federation.companions import Companion, companion_of
+from sordino.federation.exchange import received
 from sordino.federation.folder import State
-from sordino.federation.mechanisms import mean_deviation, server_noise
-from sordino.federation.models.flat import FlatModel
-from sordino.federation.models.losses import module_loss
+from sordino.federation.mechanisms import mean_deviation
 from sordino.federation.participation import Attendance, participants
-from sordino.federation.personal import Kept, given_to, remembered
-from sordino.federation.randomness import Purpose
+from sordino.federation.personal import Kept, given_to
 from sordino.federation.setup import Setup
 from sordino.federation.storage import writing
 from sordino.federation.uploads import Witness, unwitnessed
 from sordino.privacy.ledger import Event, Missed
 from sordino.privacy.spending import missed_in, promised
-from sordino.protocol import Mean, ModeConnectivity, NoisySgd, Protocol, SordinoError
+from sordino.protocol import Mean, NoisySgd, Protocol, SordinoError
 
 TRIES = 3  # how often a round is asked for, where the protocol repeats rounds from which uploads are missing
 NOBODY: Mapping[int, str] = MappingProxyType({})  # is absent: simulated clients always answer
@@ -105,10 +101,6 @@ class Charges(Interface):
         """Take who contributed nothing to a round that was paid for, and why."""
 
 
-# What is broadcast, and what clients have kept where they keep anything, to the uploads of a round.
-Work = Callable[[np.ndarray, Mapping[int, Kept] | None], Iterator[Upload]]
-
-
 @dataclass(frozen=True, kw_only=True)
 class RoundMetrics:
     """What is recorded of a round. `loss` and `accuracy` are of the public test records, None where they were not asked for.
@@ -128,26 +120,6 @@ class RoundMetrics:
     nonfinite_steps: int
     seconds: float
     status: str
-
-
-@dataclass
-class Tally:
-    """Counts over the uploads of one round, filled while they stream by."""
-
-    clipped: int = 0
-    clips: int = 0
-    nonfinite: int = 0
-    kept: dict[int, Kept] = field(default_factory=dict)
-
-    def counted(self, uploads: Iterator[Upload], protocol: Protocol) -> Iterator[np.ndarray]:
-        """Pass the vectors on, count, and put aside what clients keep."""
-        for upload in uploads:
-            if upload.kept is not None:
-                self.kept[upload.client] = remembered(protocol, upload.kept, upload.vector)
-            self.clipped += upload.steps.clipped
-            self.clips += upload.steps.clips
-            self.nonfinite += upload.steps.nonfinite
-            yield upload.vector
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -194,6 +166,7 @@ class Training:
         self.setup, self.state, self.status = setup, state, "unfinished"
         self._folder, self._ledger, self._limits, self._every, self._on_round = folder, ledger, limits, evaluate_every, on_round
         self._witness = witness
+        self._short = len(missed_in(ledger.events)) > 0  # whether anyone has ever fallen silent
         self._keeper = Keeper(folder, every_round=setup.protocol.noise.secure)
         self._attendance = Attendance(limits.caps, ledger.events, state.round)
         self._note_end()
@@ -226,12 +199,15 @@ class Training:
         Raises:
             Incomplete: participants are absent, and the protocol repeats such a round.
         """
-        try:
-            present = without_absent(self.setup, self._ledger, opened, absent)
-        except HidesTooLittle as stop:
-            self._folder.note(reason=str(stop))
-            self.status = "budget"
-            return
+        present = opened.participants
+        if absent or self._short:
+            try:
+                present = without_absent(self.setup, self._ledger, opened, absent)
+            except HidesTooLittle as stop:
+                self._folder.note(reason=str(stop))
+                self.status = "budget"
+                return
+            self._short = True
         scored = is_evaluated(self.state.round, self._limits.rounds, self._every)
         after, metrics = joined_round(self.setup, self.state, opened, present, uploads, score if scored else None, self._witness)
         self._folder.append_metrics(vars(metrics))
@@ -253,8 +229,12 @@ class Training:
             raise
 
     def _run_round(self, engine: Engine) -> None:
-        """One round, repeated a few times if the protocol says so and uploads are missing."""
-        for left in reversed(range(TRIES)):
+        """One round, repeated a few times if the protocol says so and uploads are missing.
+
+        Fresh noise pays for every try. Where there are budgets it is left to `resume`, which asks them what they still afford.
+        """
+        budgeted = self.setup.protocol.privacy.budget is not None or len(self._limits.caps) > 0
+        for left in reversed(range(1 if self.setup.protocol.noise.secure and budgeted else TRIES)):
             now = self.open()
             uploads = engine.uploads(round=now.round, weights=now.weights, participants=now.participants, kept=now.kept)
             try:
@@ -331,9 +311,8 @@ def without_absent(setup: Setup, ledger: Charges, opened: Opening, absent: Mappi
     """
     if absent and setup.protocol.missing == "repeat":
         raise Incomplete(opened.round, absent)
-    if setup.protocol.privacy.budget is not None:
-        short = [Missed(round=opened.round, clients=tuple(absent), reasons=tuple(absent.values()))] if absent else []
-        refuse_hiding_too_little(setup, [*ledger.events, *short], opened.round)
+    short = [Missed(round=opened.round, clients=tuple(absent), reasons=tuple(absent.values()))] if absent else []
+    refuse_hiding_too_little(setup, [*ledger.events, *short], opened.round)
     if not absent:
         return opened.participants
     with writing(ledger.path):
@@ -342,9 +321,9 @@ def without_absent(setup: Setup, ledger: Charges, opened: Opening, absent: Mappi
 
 
 def refuse_hiding_too_little(setup: Setup, events: Sequence[Event], round: int) -> None:
-    """Hold what a run promises with the clients that fell silent against its budget; without such clients the plan was held against it."""
+    """Hold what a run promises with the clients that fell silent against its budget."""
     budget = setup.protocol.privacy.budget
-    if budget is None or not missed_in(events):
+    if budget is None:
         return
     found = promised(setup.protocol, events, budget.view, budget.unit, delta=budget.delta, sizes=setup.sizes.tolist())
     if found.epsilon(budget.delta) > budget.epsilon:
@@ -352,57 +331,6 @@ def refuse_hiding_too_little(setup: Setup, events: Sequence[Event], round: int) 
             f"clients fell silent, and with the noise of those who were left the model of round {round + 1} would have passed the "
             f"budget (epsilon = {budget.epsilon:g} at delta = {budget.delta:g}, view {budget.view}). It was not made."
         )
-
-
-def exchanged(setup: Setup, state: State, chosen: np.ndarray, work: Work) -> tuple[State, Tally]:
-    """One round between clients and server: what the chosen clients are sent, what they upload, what becomes of it and what each keeps."""
-    companion, kept = companion_of(setup.protocol, state), given_to(setup.protocol, state.weights, chosen, state.clients)
-    return received(setup, state, chosen, companion, work(companion.broadcast(state.weights), kept))
-
-
-def received(
-    setup: Setup, state: State, chosen: np.ndarray, companion: Companion, trained: Iterator[Upload], witness: Witness = unwitnessed
-) -> tuple[State, Tally]:
-    """What the server makes of the uploads of a round, which it reads in the order of the clients, and what is put aside on their way."""
-    protocol, t, tally = setup.protocol, state.round, Tally()
-    sent = tally.counted(companion.noted(trained), protocol)
-    uploads = delivered(protocol.channel, sent, setup.draw_key.stream(Purpose.SHUFFLER, training=setup.training, round=t))
-    weights = next_model(setup, state.weights, witness(t, state.weights, chosen, uploads), chosen, round=t)
-    return State(weights=weights, round=t + 1, kept=companion.kept, clients={**state.clients, **tally.kept}), tally
-
-
-def next_model(setup: Setup, weights: np.ndarray, uploads: Iterable[np.ndarray], chosen: np.ndarray, *, round: int) -> np.ndarray:
-    """The global model that the server makes of the uploads of the chosen clients, with its own noise where it adds some."""
-    rule, diameter = setup.protocol.aggregation, setup.protocol.assumptions.diameter
-    if isinstance(rule, ModeConnectivity):
-        connected = joined_modes(setup, weights, uploads, round)
-        return connected if diameter is None else projected(connected, setup.initial_weights(), diameter)
-    noise = server_noise(setup, round=round, trainings=range(setup.training, setup.training + 1))
-    expected = setup.protocol.participation.expected(clients=setup.protocol.clients)
-    shares = upload_weights(rule, setup.sizes[chosen])
-    joined = aggregate(rule, weights, uploads, shares, expected=expected, noise=None if noise is None else noise[0])
-    return joined if diameter is None else projected(joined, setup.initial_weights(), diameter)
-
-
-def joined_modes(setup: Setup, weights: np.ndarray, uploads: Iterable[np.ndarray], round: int) -> np.ndarray:
-    """The uploads joined by mode connectivity, on one thread so that the result is the same everywhere."""
-    import torch
-
-    from sordino.federation.connectivity import Connector
-
-    models, rule = list(uploads), setup.protocol.aggregation
-    if setup.public is None or not isinstance(rule, ModeConnectivity):
-        raise RuntimeError("mode connectivity without public records")
-    if not models:
-        return weights
-    streams = (setup.key.stream(Purpose.CONNECTIVITY, training=setup.training, round=round, step=join) for join in range(len(models)))
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        connector = Connector(FlatModel(setup.module), setup.public, module_loss(setup.module, setup.public.y), rule)
-        return connector.joined(models, streams).astype(weights.dtype)
-    finally:
-        torch.set_num_threads(threads)
 
 
 def is_evaluated(round: int, rounds: int, every: int) -> bool:

@@ -191,7 +191,7 @@ def as_arrays(rows: list[dict[str, Any]], folder: Path) -> dict[str, np.ndarray]
         found = {name: np.array([np.nan if row[name] is None else row[name] for row in rows]) for name in names}
     except (KeyError, ValueError):
         found = {}
-    kinds = {name: "U" if name == "status" else "iuf" for name in names}
+    kinds = {name: {"status": "U", "round": "iu"}.get(name, "iuf") for name in names}
     if not found or any(array.ndim != 1 or (len(rows) > 0 and array.dtype.kind not in kinds[name]) for name, array in found.items()):
         raise UserError(f"{folder / 'metrics.jsonl'} is damaged: a line lacks a metric, or has one that is no number.")
     return found

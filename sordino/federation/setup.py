@@ -202,6 +202,12 @@ def public_records(protocol: Protocol, private: Dataset) -> Tensors | None:
             f"federation.aggregation.mode-connectivity.public = {public.name!r} has records of shape {public.input_shape} and classes "
             f"{public.classes}; the clients' have {private.input_shape} and {private.classes}. A bend trained on other classes is no bend."
         )
+    lacking = [name for label, name in enumerate(public.classes or ()) if not (public.y_train == label).any()]
+    if lacking:
+        raise UserError(
+            f"federation.aggregation.mode-connectivity.public = {public.name!r} has no training record of class {lacking[0]!r}, which the "
+            "clients have. A bend trained without it would forget it."
+        )
     if public.name == private.name:
         raise UserError(f"{public.name!r} is what the clients hold: it is not public. Name other records of the same kind, such as a file.")
     return tensors(public, "train")

@@ -43,28 +43,28 @@ TABLE_9 = {
 
 # Which table a row of an attack belongs to, by data set, attack and metric; its unit is what one of ours is in the table.
 _BY_ROUND = {
-    ("cifar10", "labels", "accuracy"): (TABLE_13, 100.0, "convergent-dp, Table 13"),
-    ("cifar100", "labels", "accuracy"): (TABLE_13_CIFAR100, 100.0, "convergent-dp, Table 13"),
-    ("cifar10", "inversion", "L2"): (TABLE_14, 1.0, "convergent-dp, Table 14"),
-    ("cifar10", "attributes", "accuracy"): (TABLE_15, 100.0, "convergent-dp, Table 15"),
+    ("cifar10", "labels", "accuracy"): (TABLE_13, 100.0),
+    ("cifar100", "labels", "accuracy"): (TABLE_13_CIFAR100, 100.0),
+    ("cifar10", "inversion", "L2"): (TABLE_14, 1.0),
+    ("cifar10", "attributes", "accuracy"): (TABLE_15, 100.0),
 }
 
 
-def printed(row: Row, protocol: Protocol) -> tuple[float, str] | None:
-    """The value that convergent-dp prints for a row, and where: for its data, its sigma and its number of rounds exactly.
+def printed(row: Row, protocol: Protocol) -> float | None:
+    """The value that convergent-dp prints for a row: for its data, its sigma and its number of rounds exactly.
 
     Example:
         >>> from sordino.protocol import Constant, Data, FedAvg, Gaussian
         >>> local = FedAvg(steps=1, batch=4, clip=1.0, schedule=Constant(rate=0.1))
         >>> plan = Protocol(clients=20, rounds=500, local=local, noise=Gaussian(sigma=0.01), data=Data(name="cifar10"))
         >>> row = Row(name="labels", view="server", round=500, noise=0.01, metric="accuracy", method="mixture", value=1.0,
-        ...     baseline=0.1, better="higher", samples=1)
+        ...     baseline=0.1, better="higher", samples=1, paper="convergent-dp, Table 13")
         >>> printed(row, plan)
-        (0.482, 'convergent-dp, Table 13')
+        0.482
     """
     data = protocol.data.name if protocol.data is not None else ""
     found = _BY_ROUND.get((data, row.name, row.metric))
     if found is None or row.round not in ROUNDS or row.noise not in found[0] or protocol.noise.tag != "gaussian":
         return None
-    table, unit, where = found
-    return round(table[row.noise][ROUNDS.index(row.round)] / unit, 6), where
+    table, unit = found
+    return round(table[row.noise][ROUNDS.index(row.round)] / unit, 6)

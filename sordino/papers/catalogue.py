@@ -17,7 +17,7 @@ def all_claims() -> tuple[Claim, ...]:
 
     Example:
         >>> len(all_claims())
-        39
+        40
     """
     return CLAIMS
 

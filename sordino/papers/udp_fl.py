@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -48,6 +49,36 @@ def staircase_divergence(*, order: float, step: float, nu: float, dimension: int
     from sordino.privacy.staircase import Staircase
 
     return Staircase(step=step, width=1.0, nu=nu).divergence_l2(order, 1.0, dimension)
+
+
+@lru_cache(maxsize=64)
+def algorithm_3_step(*, epsilon: float, rounds: int) -> float:
+    """Algorithm 3, with the divergence of one coordinate that is right (THEORY B1): the staircase's largest step for an epsilon at 1e-5.
+
+    Example:
+        >>> round(algorithm_3_step(epsilon=1.0, rounds=1), 3)
+        1.0
+    """
+    from sordino.privacy.roots import bracket
+    from sordino.privacy.staircase import Staircase
+
+    def missing(step: float) -> float:
+        return epsilon - Staircase.usual(step=step, width=1.0).curve_l2(clip=1.0, dimension=1).repeat(rounds).epsilon(1e-5)
+
+    return bracket(missing, 1e-9, max(1.0, 2 * epsilon))[0]
+
+
+def harmonized_epsilon(*, epsilon: float, rounds: int, dimension: int) -> float:
+    """Epsilon at 1e-5 that such noise really has, at least, when it falls on every coordinate of a vector with that l2 norm (THEORY B2).
+
+    Example:
+        >>> round(harmonized_epsilon(epsilon=1.0, rounds=1, dimension=1000), 1)
+        42.6
+    """
+    from sordino.privacy.staircase import Staircase
+
+    noise = Staircase.usual(step=algorithm_3_step(epsilon=epsilon, rounds=rounds), width=1.0)
+    return noise.epsilon_at_least(1e-5, clip=1.0, dimension=dimension, rounds=rounds)
 
 
 def theorem_6(*, order: float, sensitivity: float, sigma: float) -> float:

@@ -197,13 +197,17 @@ def cap_of(question: Question, budget: ClientBudget, records: int | None) -> int
 
 @dataclass(frozen=True, kw_only=True)
 class Needed:
-    """What one mechanism needs for a guarantee: its parameter, expected magnitude and standard deviation on a coordinate."""
+    """What one mechanism needs for a guarantee: its parameter, expected magnitude and standard deviation on a coordinate.
+
+    `width` is a staircase's, which is as wide as an upload can move; None for others.
+    """
 
     mechanism: str
     parameter: str
     value: float
     amplitude: float
     deviation: float
+    width: float | None = None
     best: bool = False
 
 
@@ -225,8 +229,11 @@ def mechanism_table(protocol: Protocol, unit: str = "record", *, epsilon: float,
     rows = []
     for mechanism in ("gaussian", "laplace", "staircase"):
         found = calibrate(replace(plain, noise=sized(mechanism, 1.0, plain)), View.SERVER, unit, epsilon=epsilon, delta=delta)
-        size, spread = amplitude(found.protocol.noise), deviation(found.protocol.noise)
-        rows.append(Needed(mechanism=mechanism, parameter=found.parameter, value=found.value, amplitude=size, deviation=spread))
+        noise = found.protocol.noise
+        row = Needed(
+            mechanism=mechanism, parameter=found.parameter, value=found.value, amplitude=amplitude(noise), deviation=deviation(noise)
+        )
+        rows.append(replace(row, width=noise.width) if isinstance(noise, Staircase) else row)
     least = min(row.deviation for row in rows)
     return [replace(row, best=row.deviation == least) for row in rows]
 

@@ -246,4 +246,7 @@ def decode(body: dict[str, Any]) -> Event:
         return Missed(round=body["round"], clients=tuple(body["clients"]), reasons=tuple(body["reasons"]))
     if body["event"] == "refused":
         return Refused(round=body["round"], reason=body["reason"])
-    return RoundCharged(round=body["round"], clients=tuple(body["clients"]), attempt=body["attempt"])
+    charged = RoundCharged(round=body["round"], clients=tuple(body["clients"]), attempt=body["attempt"])
+    if min((charged.round, charged.attempt, *charged.clients)) < 0:
+        raise ValueError("a number below 0")
+    return charged

@@ -16,7 +16,7 @@ from sordino.privacy.guarantee import Guarantee, rounded_up
 from sordino.privacy.harmonizer import harmonized, own_protocol
 from sordino.privacy.ledger import Event, Missed, Opened, RoundCharged
 from sordino.privacy.uploads import upload_prices
-from sordino.protocol import Budget, ClientBudget, Everyone, Gaussian, NoisySgd, Protocol, SordinoError, View
+from sordino.protocol import Budget, ClientBudget, Everyone, Gaussian, NoisySgd, Protocol, SordinoError, UserError, View
 
 
 class BudgetExceeded(SordinoError):
@@ -156,6 +156,8 @@ def histories(protocol: Protocol, events: Iterable[Event]) -> dict[int, History]
     missing = missed_in(known)
     for event in known:
         if isinstance(event, RoundCharged):
+            if max(event.clients, default=0) >= protocol.clients:
+                raise UserError(f"the ledger names client {max(event.clients)}, and the federation has {protocol.clients}.")
             present = max(1, len(set(event.clients) - missing.get(event.round, set())))
             for client in event.clients:
                 found[client].append((event.round, present))

@@ -1,6 +1,7 @@
 """What audits and attacks of a run have found, as they left it in the run's folder.
 
-`audits/*.json` are findings as `sordino audit --json` prints them. `attacks/*.json` hold one attack each, or a list of them:
+`audits/*.json` are findings as `sordino audit --json` prints them. `attacks/*.json` hold one attack each, or a list of them, or, as
+`sordino attack` writes them, such a list as `headlines`:
 
     name       what was tried, such as "membership inference"
     metric     what is measured, such as "AUC"
@@ -169,7 +170,8 @@ def attacks_on(run: Path) -> tuple[Attack, ...]:
     found: list[Attack] = []
     for path, document in documents(run / "attacks"):
         try:
-            found += [Attack.of(row) for row in (document if isinstance(document, list) else [document])]
+            rows = document.get("headlines", [document]) if isinstance(document, dict) else document
+            found += [Attack.of(row) for row in listed(rows)]
         except (ValueError, TypeError, AttributeError) as error:
             raise UserError(f"{path} is not an attack's result: {error}.") from None
     return tuple(found)

@@ -78,7 +78,7 @@ def of_this_run(story: Story) -> Iterator[Limit]:
             title="Clients' own models",
             text="They stay with their clients. Who is given one learns from that client's records without limit.",
         )
-    if story.run.facts.get("keep_uploads", 0) > 0:
+    if story.run.facts.get("keep_uploads") not in (None, 0):
         text = "What the server received was kept in the run's folder, for attacks. Who gets hold of it sees as much as the server."
         yield Limit(title="Uploads that were kept", text=text)
     if story.shares is not None:

@@ -17,7 +17,7 @@ from sordino.report.formats import at_least, at_most, duration, of_a_hundred, si
 from sordino.report.limits import not_protected, warnings
 from sordino.report.promises import client_view
 from sordino.report.story import Story, story_document
-from sordino.report.words import ENDED, claim, described, meaning, noise_line, tiles, who
+from sordino.report.words import claim, described, ended, meaning, noise_line, tiles, who
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -58,7 +58,7 @@ def run_page(story: Story) -> str:
         story_document(story),
         story=story,
         described=described(story.run.protocol),
-        ended=ENDED[story.run.status],
+        ended=ended(story.run.status),
         claim=claim(story.main, delta),
         meaning=meaning(story),
         warnings=warnings(story),

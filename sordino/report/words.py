@@ -35,6 +35,11 @@ ENDED = {
 }
 
 
+def ended(status: str) -> str:
+    """How a run ended."""
+    return ENDED.get(status, status)
+
+
 def described(protocol: Protocol) -> str:
     """A protocol in one line."""
     rule = RULES[protocol.local.tag]
@@ -142,6 +147,6 @@ def score_tile(story: Story) -> Tile:
     if math.isnan(scores["loss"]):
         return Tile(word="The model", number="not scored", note="no test records were looked at")
     if math.isnan(scores["accuracy"]):
-        return Tile(word="Loss on test records", number=f"{scores['loss']:.4g}", note=ENDED[story.run.status].partition(":")[0])
-    note = f"loss {scores['loss']:.3g}; {ENDED[story.run.status].partition(':')[0].partition(',')[0]}"
+        return Tile(word="Loss on test records", number=f"{scores['loss']:.4g}", note=ended(story.run.status).partition(":")[0])
+    note = f"loss {scores['loss']:.3g}; {ended(story.run.status).partition(':')[0].partition(',')[0]}"
     return Tile(word="Accuracy on test records", number=percent(scores["accuracy"]), note=note, share=scores["accuracy"])

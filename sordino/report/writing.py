@@ -60,7 +60,8 @@ def at_the_end(run: Run, say: Callable[[str], None]) -> None:
     except KeyboardInterrupt:
         say(f"The report was not written. The run is complete; `sordino report {run.folder}` writes it.")
     except Exception as error:  # a fault in a page must not look like a fault in a run
-        say(f"The report could not be written: {error} The run is complete. Try `sordino report {run.folder}`.")
+        reason = str(error).rstrip(".") or type(error).__name__
+        say(f"The report could not be written ({reason}). The run is complete. Try `sordino report {run.folder}`.")
 
 
 def refresh(folder: Path, say: Callable[[str], None]) -> None:

@@ -148,8 +148,8 @@ def table_lines(rows: list[Row]) -> dict[str, dict[str, str]]:
     for row in rows:
         lines.setdefault(row.method or "attack", {})[row.metric] = shown(row.metric, row.value)
     for row in rows:
-        if row.paper is not None:
-            lines.setdefault(f"{row.where}", {})[row.metric] = shown(row.metric, row.paper)
+        if row.printed is not None:
+            lines.setdefault(row.paper.partition(";")[0], {})[row.metric] = shown(row.metric, row.printed)
     for row in rows:
         lines.setdefault(NOTHING, {}).setdefault(row.metric, shown(row.metric, row.baseline))
     return lines

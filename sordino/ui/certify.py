@@ -147,8 +147,19 @@ def compare_mechanisms(plan: Protocol, unit: str, epsilon: float | None, delta: 
     if epsilon is None:
         raise UserError("--mechanisms compares the noise for one guarantee: add --epsilon, and --delta if it is not 1e-5.")
     with messages.status("searching for the noise"):
+        plan = with_parameters(plan)
         rows = mechanism_table(plan, unit, epsilon=epsilon, delta=delta)
     if json:
         print_json({"epsilon": epsilon, "delta": delta, "view": "server", "unit": unit, "mechanisms": [asdict(row) for row in rows]})
     else:
         results.print(needed_table(rows, plan, epsilon, delta))
+
+
+def with_parameters(plan: Protocol) -> Protocol:
+    """The protocol with the number of its parameters; where it does not say, the model is built to count them."""
+    if plan.model is None or plan.data is None or plan.model.parameters is not None:
+        return plan
+    from sordino.federation.models import parameter_count
+    from sordino.federation.setup import prepare
+
+    return replace(plan, model=replace(plan.model, parameters=parameter_count(prepare(plan).module)))

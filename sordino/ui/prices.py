@@ -10,7 +10,7 @@ from rich.table import Table
 
 from sordino.privacy.caps import capped_rounds
 from sordino.privacy.certify import certify
-from sordino.privacy.guarantee import Guarantee, rounded_up
+from sordino.privacy.guarantee import Guarantee, rounded_down, rounded_up
 from sordino.privacy.harmonizer import Needed, client_lines, harmonized
 from sordino.protocol import Protocol
 from sordino.report.formats import at_most
@@ -83,15 +83,19 @@ def cap_lines(protocol: Protocol, sizes: Sequence[int]) -> list[str]:
 
 
 def needed_table(rows: Sequence[Needed], protocol: Protocol, epsilon: float, delta: float) -> Table:
-    """The noise that each mechanism needs for one guarantee; the least is marked."""
+    """The noise that each mechanism needs for one guarantee; the least is marked, and the others are measured by it."""
     dimension = protocol.model.parameters if protocol.model is not None else None
-    title = f"Noise for epsilon = {epsilon:g} at delta = {delta:g} against the server, {protocol.rounds} rounds, {dimension:,} parameters"
+    title = f"Noise for epsilon = {epsilon:g}, delta = {delta:g}, server: {protocol.rounds} rounds, {dimension:,} parameters"
     table = Table(title=title, title_justify="left")
-    for column, justify in (("mechanism", "left"), ("parameter", "left"), ("E|noise|", "right"), ("std", "right"), ("", "left")):
+    for column, justify in (("mechanism", "left"), ("parameter", "left"), ("E|noise|", "right"), ("std", "right"), ("", "right")):
         table.add_column(column, justify=justify)  # type: ignore[arg-type]
+    least = min(row.deviation for row in rows)
     for row in rows:
-        size = f"{row.parameter} = {row.value:.6g}"
-        table.add_row(row.mechanism, size, f"{row.amplitude:.4g}", f"{row.deviation:.4g}", "least" if row.best else "")
+        rounded = rounded_down if row.parameter == "step" else rounded_up  # towards more noise
+        beside = "least" if row.best else f"{row.deviation / least:.3g} x"
+        wide = "" if row.width is None else f", width = {rounded_up(row.width, 4)}"
+        sizes = f"{row.parameter} = {rounded(row.value, 4)}{wide}", f"{row.amplitude:.4g}", f"{row.deviation:.4g}"
+        table.add_row(row.mechanism, *sizes, beside, style="bold" if row.best else "")
     return table
 
 

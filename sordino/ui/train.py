@@ -131,6 +131,7 @@ def trained(
                 report=False,  # written once the display is gone
                 on_start=start,
                 on_round=sinks.after(progress.advance),
+                on_message=lambda text: messages.print(text, soft_wrap=True),
             )
         except KeyboardInterrupt:
             raise Stopped(where[0] if where and where[0].exists() else None) from None
@@ -210,7 +211,7 @@ def resume(
                 report=False,
                 on_start=start,
                 on_round=sinks.after(progress.advance),
-                on_message=lambda text: messages.print(text),
+                on_message=lambda text: messages.print(text, soft_wrap=True),
             )
         except KeyboardInterrupt:
             raise Stopped(run) from None

@@ -39,7 +39,7 @@ def trained(tmp_path_factory) -> Callable[..., Run]:
             with pytest.MonkeyPatch.context() as patch:
                 patch.setenv("SORDINO_DATA", str(folder))
                 place = tmp_path_factory.mktemp("runs") / "run"
-                made[repr(protocol)] = train(protocol, folder=place, keep_uploads=5, evaluate_every=rounds, workers=1)
+                made[repr(protocol)] = train(protocol, folder=place, keep_uploads=5, evaluate_every=rounds, workers=1, report=False)
         return made[repr(protocol)]
 
     return train_once

@@ -84,7 +84,7 @@ def test_an_attacker_without_records_is_refused(tmp_path) -> None:
         **{name: getattr(everything, name) for name in ("name", "x_train", "y_train", "x_test", "y_test", "classes")},
         columns={"side": np.array(["left", "right"] * 60)},
     )
-    run = train(toy_protocol(data=Data(name="toy", records=24)), data=data, model="mlp", folder=tmp_path)
+    run = train(toy_protocol(data=Data(name="toy", records=24)), data=data, model="mlp", folder=tmp_path, report=False)
     with pytest.raises(UserError, match=r"smaller data\.records"):
         attack(run, "attributes", attribute="side", data=data)
     assert not (tmp_path / "attacks").exists()

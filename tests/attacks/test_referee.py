@@ -23,7 +23,7 @@ SPARE = Data(name="toy", partition=Iid(), records=30)  # 5 clients with 30 of 20
 
 
 def referee_of(folder, protocol, **options) -> Referee:
-    run = train(protocol, data=DATA, model="mlp", folder=folder, keep_uploads=1, workers=1, **options)
+    run = train(protocol, data=DATA, model="mlp", folder=folder, keep_uploads=1, workers=1, report=False, **options)
     return Referee(run, data=DATA, model="mlp")
 
 
@@ -54,7 +54,7 @@ def test_the_true_batch_of_every_upload_gives_the_upload(tmp_path, changes) -> N
 def test_the_attackers_own_records_are_no_clients_and_no_scorers(tmp_path) -> None:
     other = toy_dataset(records=200, seed=1)
     data = dataclasses.replace(DATA, x_test=other.x_train[:80], y_test=other.y_train[:80])
-    run = train(toy_protocol(data=SPARE), data=data, model="mlp", folder=tmp_path)
+    run = train(toy_protocol(data=SPARE), data=data, model="mlp", folder=tmp_path, report=False)
     referee = Referee(run, data=data, model="mlp")
 
     def known(inputs: torch.Tensor) -> set[bytes]:
@@ -146,13 +146,13 @@ def test_what_has_no_gradient_to_read_is_refused(tmp_path, changes, message) -> 
 
 
 def test_a_run_without_uploads_is_refused_with_what_to_do(tmp_path) -> None:
-    run = train(toy_protocol(), data=DATA, model="mlp", folder=tmp_path)
+    run = train(toy_protocol(), data=DATA, model="mlp", folder=tmp_path, report=False)
     with pytest.raises(UserError, match="--keep-uploads"):
         ATTACKS["labels"]["quick"].cases(Referee(run, data=DATA, model="mlp"))
 
 
 def test_other_data_than_the_runs_are_refused(tmp_path) -> None:
-    run = train(toy_protocol(), data=DATA, model="mlp", folder=tmp_path)
+    run = train(toy_protocol(), data=DATA, model="mlp", folder=tmp_path, report=False)
     with pytest.raises(UserError, match="not those it was trained on"):
         Referee(run, data=toy_dataset(seed=1, records=200), model="mlp")
     with pytest.raises(UserError, match="handed over in Python"):

@@ -19,6 +19,7 @@ from sordino.attacks.twin import silent_twin, without_noise
 from sordino.cli import run as command
 from sordino.papers.attack_tables import printed
 from sordino.protocol import View
+from sordino.report.evidence import attacks_on
 from tests.support import toy_dataset, toy_protocol
 
 SMALL = LabelAttack(rounds=3, uploads=2, records=40, iterations=5, starts=2)
@@ -28,7 +29,7 @@ FORK = multiprocessing.get_context("fork")
 
 
 def toy_run(folder: Path, **options) -> Run:
-    return train(PLAN, data=DATA, model="mlp", folder=folder, workers=1, **{"keep_uploads": 1, **options})
+    return train(PLAN, data=DATA, model="mlp", folder=folder, workers=1, report=False, **{"keep_uploads": 1, **options})
 
 
 @pytest.fixture
@@ -49,7 +50,7 @@ def test_rows_say_what_was_measured_and_are_kept_beside_the_run(tmp_path, small)
         (t, method) for t in (0, 2, 3) for method in ("magnitudes", "mixture", "optimised")
     ]
     for row in document["rows"]:
-        assert row.keys() >= {"name", "metric", "value", "baseline", "noise", "round", "paper", "view", "better", "samples"}
+        assert row.keys() >= {"name", "metric", "value", "baseline", "noise", "round", "paper", "printed", "view", "better", "samples"}
         assert (row["name"], row["noise"], row["view"], row["samples"]) == ("labels", 0.05, "server", 2 * 3 * 6)
 
 
@@ -118,6 +119,8 @@ class Constantly:
 
     name: str = "constant"
     view: View = View.FINAL
+    paper: str = "nobody's"
+    headline: str = "accuracy"
 
     def cases(self, referee) -> list[Case]:
         return [Case(key=str(t), round=t, observe=lambda: None, reveal=lambda: None) for t in (1, 5)]
@@ -132,7 +135,7 @@ class Constantly:
 
 def test_several_runs_are_attacked_side_by_side_with_progress(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(suite, "ATTACKS", {"constant": {"quick": Constantly()}})
-    runs = [toy_run(tmp_path / "a"), train(without_noise(PLAN), data=DATA, model="mlp", folder=tmp_path / "b")]
+    runs = [toy_run(tmp_path / "a"), train(without_noise(PLAN), data=DATA, model="mlp", folder=tmp_path / "b", report=False)]
     told: list[float] = []
     finding = attack(runs, "constant", data=DATA, model="mlp", folder=tmp_path / "results", on_progress=told.append)
     assert [(row.noise, row.round) for row in finding.rows] == [(0.05, 1), (0.05, 5), (0.0, 1), (0.0, 5)]
@@ -185,9 +188,10 @@ def test_the_paper_is_quoted_where_it_speaks_of_the_same_thing() -> None:
     local = FedAvg(steps=1, batch=4, clip=1.0, schedule=Constant(rate=0.1))
     plan = toy_protocol(local=local, rounds=500, noise=Gaussian(sigma=0.1), data=Data(name="cifar10"))
     row = Row(
-        name="inversion", view="server", round=300, noise=0.1, metric="L2", method="", value=1.0, baseline=1.0, better="lower", samples=1
-    )
-    assert printed(row, plan) == (17.17, "convergent-dp, Table 14")
+        name="inversion", view="server", round=300, noise=0.1, metric="L2", method="", value=1.0, baseline=1.0, better="lower", samples=1,
+        paper="",
+    )  # fmt: skip
+    assert printed(row, plan) == 17.17
     for other in (replace(row, round=299), replace(row, noise=0.2), replace(row, metric="MSE"), replace(row, name="labels")):
         assert printed(other, plan) is None
     assert printed(row, replace(plan, data=Data(name="mnist"))) is None
@@ -255,8 +259,21 @@ def test_all_tries_what_can_be_tried_and_says_why_not_the_rest(tmp_path, capfd, 
 def test_models_whose_numbers_overflow_are_attacked_like_others(tmp_path) -> None:
     """Noise so large that products of weights are infinite in float32: nothing to find, and no reason to break."""
     wild = replace(PLAN, noise=Gaussian(sigma=1e25), rounds=2)
-    run = train(wild, data=DATA, model="mlp", folder=tmp_path / "run", keep_uploads=1)
+    run = train(wild, data=DATA, model="mlp", folder=tmp_path / "run", keep_uploads=1, report=False)
     for plan in (SMALL, replace(suite.ATTACKS["extraction"]["quick"], queries=40, iterations=5)):
         rows = attack(run, plan, data=DATA).rows
         assert rows
         assert all(0 <= row.value <= 1 for row in rows)
+
+
+def test_the_report_shows_the_headlines_of_an_attack(tmp_path) -> None:
+    run = toy_run(tmp_path / "run")
+    attack([run, silent_twin(run, data=DATA, model="mlp")], SMALL, data=DATA)
+    shown = attacks_on(run.folder)
+    assert [(one.name, one.metric, one.paper) for one in shown] == [
+        ("labels, noise 0", "accuracy", "convergent-dp, Table 13"),
+        ("labels, noise 0.05", "accuracy", "convergent-dp, Table 13"),
+    ]
+    [plot] = shown[0].plots
+    assert {name: len(xs) for name, (xs, _) in plot.lines.items()} == {"noise 0": 3, "noise 0.05": 3, "sees nothing": 3}
+    assert shown[1].value == max(row.value for row in attack(run, SMALL, data=DATA).rows if row.round == 3)

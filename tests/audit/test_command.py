@@ -16,6 +16,8 @@ from sordino.audit.auditing import audit
 from sordino.audit.bounds import most_shown
 from sordino.audit.folder import AuditFolder
 from sordino.cli import run
+from sordino.engines.native import library
+from sordino.engines.native.kernel import Kernel
 from sordino.federation import assignment
 from sordino.federation.data import load_dataset
 from sordino.federation.randomness import Purpose
@@ -218,18 +220,28 @@ def test_a_real_model_with_each_canary(protocol, capfd, tmp_path) -> None:
     assert audited(capfd, str(protocol), "--canary", "wrong.npz")[0] == 2
 
 
-def test_noise_that_the_clients_of_train_use_twice_is_seen_with_a_canary(monkeypatch, tmp_path) -> None:
+@pytest.mark.parametrize("engine", ["torch", "native"])
+def test_noise_that_the_clients_of_train_use_twice_is_seen_with_a_canary(engine, monkeypatch, tmp_path) -> None:
     """The worst case draws its noise in tables; a canary is trained by the clients that `train` has, and their noise is looked at too."""
+    if engine == "native" and not library.runnable():
+        pytest.skip("the native kernel was not built")
+    if engine == "torch":
+        monkeypatch.setenv(library.FOLDER, str(tmp_path / "empty"))
     rule = FedAvg(steps=1, batch=10, clip=1.0, schedule=Constant(rate=0.5))
     protocol = Protocol(seed=1, clients=2, rounds=3, local=rule, noise=Gaussian(sigma=1.0), data=Data(name="x", records=10))
     options = {"trainings": 30, "canary": "mislabelled", "data": toy_dataset(), "model": "logistic", "workers": 1}
     assert not audit(protocol, "server", **options, folder=tmp_path / "whole").contradicted
-    whole = assignment.stream_of
+    whole, train = assignment.stream_of, Kernel.train
 
     def forgetful(setup, key, purpose, *, client, round):
         return whole(setup, key, purpose, client=client, round=0 if purpose is Purpose.UPLOAD_NOISE else round)
 
+    def forgetful_kernel(self, records, jobs, *, threads) -> None:
+        jobs["round"] = 0  # the rate is constant and a batch is everything, so the noise alone depends on it
+        train(self, records, jobs, threads=threads)
+
     monkeypatch.setattr(assignment, "stream_of", forgetful)
+    monkeypatch.setattr(Kernel, "train", forgetful_kernel)
     found = audit(protocol, "server", **options, folder=tmp_path / "broken")
     assert found.contradicted
     assert "correlation of rounds" in {test.name for test in found.residuals.failed}

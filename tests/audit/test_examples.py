@@ -23,7 +23,7 @@ SMALLER = {
     "prifedsync-mnist.toml": ("noise.multiplier=0.3",),
     "shuffler.toml": ("federation.clients=40", "noise.sigma=0.3", "federation.rounds=2"),
     "udp-fl-mnist.toml": ("noise.sigma=0.1", "federation.rounds=1"),
-    "wind-scaffold.toml": ("noise.sigma=1.5",),
+    "wind-scaffold.toml": ("data.records=40", "local.batch=20", "noise.sigma=0.05"),
 }
 VIEWS = {"record": ("server", "rounds", "coalition:2", "final", "weak", "strong"), "client": ("server", "rounds")}
 ONE_GAME = {"record": ("server", "final", "strong"), "client": ("rounds",)}  # where every view has the server's bound

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from sordino import Constant, FedAvg, Gaussian, Laplace, Mean, Model, Poisson, Protocol, Staircase
+from sordino import Constant, Custom, FedAvg, Gaussian, Laplace, Mean, Model, Poisson, Protocol, Staircase
 from sordino.audit.auditing import audit
-from sordino.protocol import Custom, Privacy
+from sordino.protocol import Privacy
 
 STEP = FedAvg(steps=1, batch=1, clip=0.5, schedule=Constant(rate=1.0))
 IN_L1 = FedAvg(steps=1, batch=1, clip=0.5, schedule=Constant(rate=1.0), clip_norm="l1")

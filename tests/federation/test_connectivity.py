@@ -110,6 +110,12 @@ def test_public_records_are_needed_and_must_fit(tmp_path: Path) -> None:
         rule = ModeConnectivity(public=records(tmp_path / f"{classes}-{features}.npz", classes, features))
         with pytest.raises(UserError, match="no bend"):
             train(toy_protocol(aggregation=rule), data=private, model="logistic", folder=tmp_path / "run")
+    data = np.load(private)
+    kept = data["y_train"] != 1  # classes 0 and 2 are left, and a name for the one between them
+    np.savez(tmp_path / "gap.npz", **{**data, "x_train": data["x_train"][kept], "y_train": data["y_train"][kept]})
+    gap = ModeConnectivity(public=str(tmp_path / "gap.npz"))
+    with pytest.raises(UserError, match="no training record of class '1'"):
+        train(toy_protocol(aggregation=gap), data=private, model="logistic", folder=tmp_path / "run")
     with pytest.raises(UserError, match="not public"):
         train(toy_protocol(aggregation=ModeConnectivity(public=private)), data=private, model="logistic", folder=tmp_path / "run")
     assert not (tmp_path / "run").exists()

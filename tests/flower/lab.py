@@ -20,7 +20,7 @@ from sordino.engines.choice import SuperLink
 from sordino.engines.flower.processes import environment as flower_environment
 from sordino.protocol import Protocol, save
 
-SLOW = 90.0  # seconds that anything may take on a loaded machine
+SLOW = 180.0  # seconds that anything may take on a loaded machine
 
 
 def free_port() -> int:
@@ -77,7 +77,7 @@ class Lab:
     @property
     def superlink(self) -> SuperLink:
         certificate = None if self.certificates is None else str(self.certificates / "ca.crt")
-        return SuperLink(address=f"127.0.0.1:{self.port}", certificate=certificate, patience=SLOW, deadline=SLOW)
+        return SuperLink(address=f"127.0.0.1:{self.port}", certificate=certificate, patience=SLOW, deadline=2 * SLOW)
 
     def spawn(self, name: str, arguments: Sequence[object]) -> subprocess.Popen[bytes]:
         """Start a command of sordino's."""
@@ -156,8 +156,7 @@ class Lab:
 
     def forget_clients(self) -> None:
         """End the nodes and their agreements, so that others can be made."""
-        for name in [name for name in self.processes if name.startswith("node-")]:
-            self.kill(name)
+        self.end(*[name for name in self.processes if name.startswith("node-")])
         for folder in self.folder.glob("client-*"):
             shutil.rmtree(folder)
 
@@ -197,20 +196,24 @@ class Lab:
             os.kill(each, signal.SIGCONT)
 
     def stop(self) -> None:
-        """End everything, by ids, politely at first."""
-        family = children_of([process.pid for process in self.processes.values()])
-        for process in reversed(self.processes.values()):
+        """End everything."""
+        self.end(*reversed(self.processes))
+
+    def end(self, *names: str) -> None:
+        """End processes with all that they started, by ids, politely at first."""
+        ended = [self.processes.pop(name) for name in names]
+        family = children_of([process.pid for process in ended])
+        for process in ended:
             process.terminate()
-        for process in self.processes.values():
+        for process in ended:
             try:
-                process.wait(10)
+                process.wait(15)
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
-        end = time.monotonic() + 5
+        end = time.monotonic() + 10
         while time.monotonic() < end and any(started_at(pid) == start for pid, start in family.items()):
             time.sleep(0.1)
         for pid, start in family.items():
             if started_at(pid) == start:
                 os.kill(pid, signal.SIGKILL)
-        self.processes.clear()

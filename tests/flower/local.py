@@ -34,7 +34,8 @@ def plan(**changes: object) -> Protocol:
 
 def agreed(folder: Path, client: int, protocol: Protocol, **terms: Any) -> Custodian:
     """The folder of a client that agrees to a protocol."""
-    options = {"seeded": not protocol.noise.secure, "records": own_records(protocol, client, None), **terms}
+    records = terms.pop("records", None) or own_records(protocol, client, None)
+    options = {"seeded": not protocol.noise.secure, "records": records, **terms}
     return Custodian.create(folder, Agreement(client=client, **options), protocol)
 
 

@@ -1,19 +1,23 @@
 """Everything that the embedded engine trains gives the same model across machines, also resumed, with clients' states on their disks."""
 
+import numpy as np
 import pytest
 
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'sordino[flower]'")
 
 from sordino import (
     Attention,
+    ByColumn,
     ClientBudget,
     Constant,
+    Data,
     FedProx,
     Gaussian,
     Identity,
     Interpolate,
     Mean,
     Median,
+    Model,
     NoisySgd,
     Poisson,
     Scaffold,
@@ -21,7 +25,7 @@ from sordino import (
 )
 from sordino.federation.folder import RunFolder
 from sordino.federation.loop import Incomplete
-from tests.flower.local import LocalGrid, across, consortium, gone_on_with, plan, weights
+from tests.flower.local import LocalGrid, across, agreed, consortium, gone_on_with, plan, weights
 
 STEPS = {"steps": 3, "batch": 6, "clip": 1.0, "schedule": Constant(rate=0.3)}
 ADAM = NoisySgd(steps=3, batch=6, clip=0.5, schedule=Constant(rate=0.05), optimizer="adam")
@@ -147,3 +151,32 @@ def test_a_round_that_stays_incomplete_stops_the_run_until_it_is_resumed(tmp_pat
         across(tmp_path / "across", protocol, grid, deadline=0.2)
     assert len([message for client, message in grid.asked if client == 1 and message.metadata.message_type == "train"]) == 3
     assert weights(gone_on_with(tmp_path / "across", LocalGrid(tmp_path, run=2))) == weights(alone)
+
+
+def test_clients_with_files_of_their_own_train_what_one_file_by_column_would(tmp_path) -> None:
+    """Three hospitals of different sizes: one file with a column, or three files and a server that has test records alone."""
+    generator, sizes = np.random.default_rng(0), (40, 55, 70)
+    x = generator.normal(size=(sum(sizes), 8)).astype(np.float32)
+    y = (x[:, 0] + x[:, 1] > 0).astype(np.int64)
+    test = {"x_test": x[:30], "y_test": y[:30]}
+    hospital = np.repeat([0, 1, 2], sizes)
+    np.savez(tmp_path / "all.npz", x_train=x, y_train=y, column_hospital=hospital, **test)
+    np.savez(tmp_path / "public.npz", x_train=x[:2], y_train=np.array([0, 1]), **test)
+    weighted = {"aggregation": Mean(weights="records"), "model": Model(name="mlp")}
+    joint = plan(data=Data(name=str(tmp_path / "all.npz"), partition=ByColumn(column="hospital")), **weighted)
+    alone = train(joint, folder=tmp_path / "alone", engine="torch", workers=1)
+    protocol = plan(data=Data(name=str(tmp_path / "public.npz")), **weighted)
+    for client in range(3):
+        own = hospital == client
+        np.savez(tmp_path / f"{client}.npz", x_train=x[own], y_train=y[own], **test)
+        agreed(tmp_path / f"client-{client}", client, protocol, data=str(tmp_path / f"{client}.npz"), records=int(own.sum()))
+    run = across(tmp_path / "across", protocol, LocalGrid(tmp_path))
+    assert run.sizes == sizes
+    assert weights(run) == weights(alone)
+
+
+def test_a_client_whose_records_are_not_as_many_as_it_said_does_not_train(tmp_path) -> None:
+    protocol = plan(rounds=1, clients=1)
+    agreed(tmp_path / "client-0", 0, protocol, records=39)
+    run = across(tmp_path / "across", protocol, LocalGrid(tmp_path))
+    assert run.metrics["participants"].tolist() == [0]

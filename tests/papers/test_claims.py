@@ -48,6 +48,7 @@ VERDICTS = {
     "udp-fl/lemma-3": ("conditional", "B8"),
     "udp-fl/lemma-4": ("sound", ""),
     "udp-fl/lemma-5": ("unsound", "B4"),
+    "udp-fl/algorithm-3": ("unsound", "B2"),
     "prifedsync/lemma-3.7": ("sound", ""),
     "prifedsync/lemma-3.8": ("sound", "C3"),
     "prifedsync/theorem-1": ("unsound", "C4"),

@@ -183,3 +183,12 @@ def test_lemma_2_is_refuted_by_counting(order, gamma, clients) -> None:
 @given(st.integers(2, 200), st.floats(0.05, 5.0), st.integers(2, 500))
 def test_lemma_3_holds_for_randomised_response(order, gamma, clients) -> None:
     assert check(find("udp-fl/lemma-3"), order=order, gamma=gamma, clients=clients).holds
+
+
+@pytest.mark.parametrize(("epsilon", "rounds", "true"), [(1.0, 1, (8.70, 42.5, 245.5)), (8.0, 1000, (15.2, 76.0, 509))])
+def test_what_the_harmonizer_promises_is_far_below_what_its_noise_has(epsilon: float, rounds: int, true: tuple[float, ...]) -> None:
+    """The table of THEORY B2, computed there by other code; in one dimension, and there alone, the promise holds."""
+    found = [check(find("udp-fl/algorithm-3"), epsilon=epsilon, rounds=rounds, dimension=d).exact for d in (10, 1000, 100_000)]
+    assert found == pytest.approx(true, rel=3e-3)
+    assert check(find("udp-fl/algorithm-3"), epsilon=epsilon, rounds=rounds, dimension=1).holds
+    assert not check(find("udp-fl/algorithm-3"), epsilon=epsilon, rounds=rounds, dimension=10).holds

@@ -3,13 +3,21 @@
 import json
 import os
 import shutil
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from sordino.cli import run
+from sordino.privacy.ledger import RoundCharged, encode, read
+from sordino.protocol import UserError
 from sordino.report import pdf
 from sordino.report.evidence import Attack, Audit
+from sordino.report.figures import learning_figure
+from sordino.report.limits import not_protected
+from sordino.report.page import provenance
+from sordino.report.story import story_document, told
+from sordino.report.words import tiles
 
 ATTACK = {"name": "a", "metric": "AUC", "value": 0.52, "baseline": 0.5}
 FILES = ("run.json", "protocol.toml", "ledger.jsonl", "metrics.jsonl", "partition.json", "model.safetensors", "audits", "attacks")
@@ -19,9 +27,7 @@ DAMAGE = {
     "an object": lambda content: b"{}\n",
     "a list": lambda content: b"[1]\n",
     "null": lambda content: b"null\n",
-    "a number": lambda content: b"17\n",
     "cut": lambda content: content[: len(content) // 2],
-    "doubled": lambda content: content + content,
     "numbers turned to text": lambda content: content.replace(b"0.", b'"x"'),
     "other numbers": lambda content: content.replace(b"1", b"-3"),
 }
@@ -47,6 +53,38 @@ def test_a_damaged_run_gets_a_message_or_a_page(folder, capfd, name, damage) -> 
     if code == 2:
         assert str(folder) in err
         assert not (folder / "report.html").exists()
+
+
+@pytest.mark.parametrize("value", [None, "<b>", -1, 1.5, []])
+def test_a_fact_or_a_metric_of_another_kind_is_shown_or_refused(folder, value) -> None:
+    facts = json.loads((folder / "run.json").read_text())
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    for key in facts:
+        (folder / "run.json").write_text(json.dumps({**facts, key: value}))
+        with suppress(UserError):
+            story = told(folder)
+            assert all((provenance(story), not_protected(story), tiles(story), story_document(story)))
+    (folder / "run.json").write_text(json.dumps(facts))
+    for key in rows[0]:
+        (folder / "metrics.jsonl").write_text("".join(json.dumps({**row, key: value}) + "\n" for row in rows))
+        with suppress(UserError):
+            story = told(folder)
+            assert all((provenance(story), tiles(story), story_document(story)))
+            assert (learning_figure(story) is None) == (key == "loss" and value is None)
+
+
+def test_a_ledger_of_another_federation_is_refused(folder, capfd) -> None:
+    chain, lines = "", []
+    opened = read(folder / "ledger.jsonl").events[0]
+    for event in (opened, RoundCharged(round=0, clients=(0, 17))):
+        line, chain = encode(event, chain)
+        lines.append(line)
+    (folder / "ledger.jsonl").write_bytes(b"".join(lines))
+    assert run(["report", str(folder)]) == 2
+    assert "client 17" in capfd.readouterr().err
+    (folder / "ledger.jsonl").write_bytes(lines[0] + encode(RoundCharged(round=-1, clients=(0,)), json.loads(lines[0])["chain"])[0])
+    assert run(["report", str(folder)]) == 2
+    assert "line 2" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize("name", FILES)

@@ -23,6 +23,8 @@ from sordino.engines.flower.processes import CONNECTION, CommandFailed, flwr, re
 from sordino.federation.folder import RunFolder
 from sordino.federation.loop import RoundMetrics
 from sordino.federation.run import Run
+from sordino.privacy.ledger import Missed
+from sordino.privacy.ledger import read as read_ledger
 from sordino.protocol import Protocol, SordinoError, UserError, dumps
 from sordino.protocol.file import toml_value
 
@@ -44,6 +46,15 @@ class Followed:
     sizes: np.ndarray
 
 
+@dataclass(frozen=True, kw_only=True)
+class Watch:
+    """Who is told what happens in a run: when it begins, after every round, and what there is to say besides."""
+
+    on_start: Callable[[Begun, Path], None]
+    on_round: Listener
+    on_message: Callable[[str], None]
+
+
 class LostRun(SordinoError):
     """A run on Flower ended without saying how."""
 
@@ -55,8 +66,7 @@ def train_across(
     folder: Path,
     evaluate_every: int,
     keep_uploads: int,
-    on_start: Callable[[Begun, Path], None],
-    on_round: Listener,
+    watch: Watch,
 ) -> Run:
     """Train on the machines that meet at a SuperLink. A run that never began leaves nothing behind."""
     require_flower()
@@ -67,13 +77,13 @@ def train_across(
         "keep-uploads": keep_uploads,
     }
     try:
-        return submitted(superlink, settings, folder, on_start, on_round)
+        return submitted(superlink, settings, folder, watch)
     finally:
         with suppress(OSError):
             folder.rmdir()  # only if it is empty still
 
 
-def resume_across(place: RunFolder, superlink: SuperLink | None, *, on_start: Callable[[Begun, Path], None], on_round: Listener) -> Run:
+def resume_across(place: RunFolder, superlink: SuperLink | None, watch: Watch) -> Run:
     """Go on with a run across machines, at the SuperLink where it began or at another."""
     require_flower()
     facts = place.facts()
@@ -83,12 +93,10 @@ def resume_across(place: RunFolder, superlink: SuperLink | None, *, on_start: Ca
         superlink = SuperLink(
             address=facts["superlink"], certificate=facts["certificate"] or None, patience=facts["patience"], deadline=facts["deadline"]
         )
-    return submitted(superlink, {"folder": str(place.path.absolute()), "resume": True}, place.path, on_start, on_round)
+    return submitted(superlink, {"folder": str(place.path.absolute()), "resume": True}, place.path, watch)
 
 
-def submitted(
-    superlink: SuperLink, settings: Mapping[str, Any], folder: Path, on_start: Callable[[Begun, Path], None], on_round: Listener
-) -> Run:
+def submitted(superlink: SuperLink, settings: Mapping[str, Any], folder: Path, watch: Watch) -> Run:
     """Hand a run to the SuperLink and follow it."""
     noted = {**asdict(superlink), "certificate": str(Path(superlink.certificate).absolute()) if superlink.certificate else ""}
     noted["superlink"] = noted.pop("address")
@@ -96,13 +104,18 @@ def submitted(
         home = Path(temporary) / "home"
         write_connection(home, superlink.address, superlink.certificate)
         config = Path(temporary) / "run.toml"
-        config.write_text(
-            "".join(f"{key} = {toml_value(value)}\n" for key, value in {**settings, **noted, "report": False}.items()), encoding="utf-8"
-        )
-        answer = flwr(home, ["run", str(app), CONNECTION, "--run-config", str(config)])
-        flower_run = str(answer["run-id"])
+        said = {**settings, **noted, "report": False}
+        config.write_text("".join(f"{key} = {toml_value(value)}\n" for key, value in said.items()), encoding="utf-8")
+        watch.on_message(f"Handing the run to the SuperLink at {superlink.address}.")
         try:
-            return Following(home, flower_run, folder, on_start, on_round).to_the_end()
+            flower_run = str(flwr(home, ["run", str(app), CONNECTION, "--run-config", str(config)])["run-id"])
+        except CommandFailed as error:
+            raise UserError(
+                f"the SuperLink at {superlink.address} took no run. Is it running, and is its certificate the right one? {error}"
+            ) from None
+        watch.on_message(f"It is run {flower_run} on Flower; waiting up to {superlink.patience:g} s for its clients.")
+        try:
+            return Following(home, flower_run, folder, watch).to_the_end()
         except KeyboardInterrupt:
             with suppress(CommandFailed):
                 flwr(home, ["stop", flower_run, CONNECTION])
@@ -112,11 +125,10 @@ def submitted(
 class Following:
     """Watches the folder of a run that another process writes. It holds what was seen."""
 
-    def __init__(self, home: Path, flower_run: str, folder: Path, on_start: Callable[[Begun, Path], None], on_round: Listener) -> None:
-        self._home, self._flower_run, self._folder = home, flower_run, folder
-        self._on_start, self._on_round = on_start, on_round
-        self._seen, self._started = 0, False
-        self._news = time.monotonic()
+    def __init__(self, home: Path, flower_run: str, folder: Path, watch: Watch) -> None:
+        self._home, self._flower_run, self._folder, self._watch = home, flower_run, folder, watch
+        self._seen = self._missed = 0
+        self._started, self._news = False, time.monotonic()
 
     def to_the_end(self) -> Run:
         """Report rounds as they come; the run when it has ended.
@@ -142,12 +154,19 @@ class Following:
             return False  # as an interrupted run left it: the process that goes on with it has not begun
         if not self._started:
             self._started, self._seen, self._news = True, len(place.metrics()), time.monotonic()
-            self._on_start(Followed(protocol=place.protocol(), sizes=np.array(facts["sizes"])), self._folder)
-        rows = place.metrics()
-        for row in rows[self._seen :]:
-            self._on_round(RoundMetrics(**row))
+            self._missed = len(self._silences())
+            self._watch.on_start(Followed(protocol=place.protocol(), sizes=np.array(facts["sizes"])), self._folder)
+        for row in place.metrics()[self._seen :]:
+            self._watch.on_round(RoundMetrics(**row))
             self._seen, self._news = self._seen + 1, time.monotonic()
+        for event in self._silences()[self._missed :]:
+            who = "; ".join(f"client {client}: {reason}" for client, reason in zip(event.clients, event.reasons, strict=True))
+            self._watch.on_message(f"Round {event.round + 1} goes on without {len(event.clients)} of its clients. {who}.")
+            self._missed += 1
         return bool(facts["status"] != "unfinished")
+
+    def _silences(self) -> list[Missed]:
+        return [event for event in read_ledger(self._folder / "ledger.jsonl").events if isinstance(event, Missed)]
 
     def _raise_what_was_told(self) -> None:
         """Raise what the other process could not raise here."""

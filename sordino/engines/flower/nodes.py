@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from sordino.engines.flower.certificates import AUTHORITY, SERVER, SERVER_KEY
@@ -14,6 +17,10 @@ from sordino.engines.flower.pinned import write_programs
 from sordino.engines.flower.processes import command, environment, flwr, write_connection
 from sordino.federation.storage import writing
 from sordino.protocol import UserError
+
+STARTS = 8  # how often a node is started that is turned away
+PAUSE = 15.0  # seconds between two starts
+SOON = 60.0  # seconds; a node that ran for longer had been let in
 
 
 def link_command(folder: Path, host: str, port: int, *, insecure: bool) -> list[str]:
@@ -51,12 +58,42 @@ def run_link(folder: Path, host: str, port: int, *, insecure: bool) -> None:
     become(called, environment(folder / "flower"))
 
 
-def run_node(folder: Path, port: int, *, insecure: bool) -> None:
-    """Become a client's SuperNode, on which only the agreed app runs."""
+def run_node(folder: Path, port: int, *, insecure: bool, tell: Callable[[str], None]) -> int:
+    """Run a client's SuperNode, on which only the agreed app runs; returns its exit code.
+
+    A SuperLink takes a node that was killed for alive for a minute, and turns away the one that takes its place. So a node that ends
+    soon after it was started is started again a few times.
+    """
     custodian = Custodian(folder)
     called = node_command(custodian, port, insecure=insecure)
     env = environment(folder.absolute() / "flower")
-    become(called, {**env, "PATH": os.pathsep.join([str(write_programs(folder.absolute())), env["PATH"]])})
+    env["PATH"] = os.pathsep.join([str(write_programs(folder.absolute())), env["PATH"]])
+    for left in reversed(range(STARTS)):
+        began = time.monotonic()
+        code = watched(called, env)
+        if code <= 0 or left == 0 or time.monotonic() - began > SOON:
+            return 0 if code == 0 else 1
+        tell(f"The node was not let in. One that was killed is let in again after a minute; trying again in {PAUSE:g} s.")
+        time.sleep(PAUSE)
+    return 1
+
+
+def watched(called: list[str], env: dict[str, str]) -> int:
+    """Run a program until it ends; a request to end is handed on to it, and counts as a good end."""
+    child = subprocess.Popen(called, env=env)
+    asked: list[int] = []
+
+    def hand_on(number: int, _: object) -> None:
+        asked.append(number)
+        child.send_signal(number)
+
+    before = {number: signal.signal(number, hand_on) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        code = child.wait()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    return 0 if asked else code
 
 
 def register(folder: Path, keys: Sequence[Path], address: str) -> None:

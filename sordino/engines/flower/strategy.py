@@ -17,7 +17,8 @@ from sordino.engines.choice import SuperLink
 from sordino.engines.flower.engine import Exchange, FlowerEngine
 from sordino.engines.flower.messages import records_of
 from sordino.engines.flower.roster import Roster
-from sordino.engines.training import begin, checked_every, go_on, made_folder, reported, scored_every
+from sordino.engines.run_folders import made_folder
+from sordino.engines.training import begin, checked_every, go_on, reported, scored_every
 from sordino.federation.folder import RunFolder
 from sordino.federation.run import Run
 from sordino.federation.setup import Setup, prepare
