@@ -17,7 +17,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy import special, stats
 
-from sordino.audit.worst_case import STEEP, GivenLosses, Pair, consecutive, most_exposed, removes, setup_of
+from sordino.audit.given_losses import GivenLosses
+from sordino.audit.worst_case import STEEP, Pair, consecutive, most_exposed, removes, setup_of
 from sordino.federation.many import ManyRound
 from sordino.federation.randomness import Key
 from sordino.privacy.noisy_steps import attendance

@@ -1,7 +1,6 @@
 """Worst cases as data: the two neighbouring data sets on which a protocol reveals as much as its bound allows.
 
-A record of the worst case is a loss: a slope for every parameter and a curvature along the diagonal u, so that a record's loss is
-<slope, w> + curvature <u, w>^2 / 2. Such losses are trained by the same steps, clip, noise and mean as any other.
+Records of a worst case are losses (`given_losses`), trained by the same steps, clip, noise and mean as any other.
 """
 
 from __future__ import annotations
@@ -12,13 +11,13 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import torch
 from scipy.stats import norm
-from torch import Tensor, nn
+from torch import nn
 
+from sordino.audit.given_losses import GivenLosses
 from sordino.audit.observation import Given, given_to
 from sordino.federation.aggregation import upload_weights
 from sordino.federation.many_clients import ManyClients
 from sordino.federation.models.bounded import BoundedLogistic
-from sordino.federation.models.losses import Loss
 from sordino.federation.randomness import Key
 from sordino.federation.setup import Setup, Tensors
 from sordino.privacy.certify import asked
@@ -41,58 +40,6 @@ from sordino.protocol import (
 MOST_PARAMETERS = 32  # of a worst case under noise whose price depends on their number
 STEEP = 10.0  # a flipped record's gradient over the clip, so that the clip is exercised
 FAR = 1e4  # features of the canary of clipped-glm before they are scaled into the ball: its bias coordinate becomes negligible
-
-
-class GivenLosses(nn.Module):
-    """Parameters whose loss is given by the records.
-
-    Example:
-        >>> model = GivenLosses()
-        >>> model(torch.tensor([[3.0, 0.0, 1.0]]))  # slope 3 of the first parameter, curvature 1, at zero
-        tensor([[0.]], grad_fn=<UnsqueezeBackward0>)
-    """
-
-    def __init__(self, parameters: int = 2) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.zeros(parameters))
-
-    def forward(self, records: Tensor) -> Tensor:
-        width = self.weight.numel()
-        along = self.weight.sum() * width**-0.5
-        return (records[:, :width] @ self.weight + records[:, width] / 2 * along**2).unsqueeze(1)
-
-    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """The outputs are the losses."""
-        return outputs.mean()
-
-    def many(self) -> ManyGivenLosses:
-        """The same for many trainings at once."""
-        return ManyGivenLosses()
-
-
-class ManyGivenLosses:
-    """Models of many trainings, one a row, with the gradient of `GivenLosses` in closed form. It holds the rows."""
-
-    weights: Tensor
-    gradients: Tensor
-
-    def load(self, vector: Tensor) -> None:
-        """Take over the rows."""
-        self.weights = vector.clone()
-
-    def loss_gradient(self, inputs: Tensor, targets: Tensor, loss: Loss) -> float:
-        """Gradients of one batch that all rows share, (records, entries), or of one for each row, (rows, records, entries)."""
-        means = inputs.mean(dim=-2)
-        width = self.weights.shape[-1]
-        along = self.weights.sum(dim=-1, keepdim=True) / width  # <u, w> u, u having width^(-1/2) everywhere
-        self.gradients = means[..., :width] + means[..., width:] * along
-        return 0.0
-
-    def example_gradients(self, records: Tensor) -> Tensor:
-        """The gradient of each record's loss at each row: (rows, records, parameters)."""
-        width = self.weights.shape[-1]
-        along = self.weights.sum(dim=-1)[:, None, None] / width
-        return records[:, :width] + records[:, width:] * along
 
 
 @dataclass(frozen=True, kw_only=True)

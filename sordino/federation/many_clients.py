@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sordino.federation.assignment import assigned
+from sordino.federation.assignment import Assignment, assigned
 from sordino.federation.connectivity import sent_model
 from sordino.federation.linear import train_clipped_glm
 from sordino.federation.local import Trainable, train_locally
@@ -100,38 +100,49 @@ class ManyClients:
         start = torch.from_numpy(np.ascontiguousarray(task.start))
         rates = rule.schedule.rates(round=round, steps=rule.steps)
         if isinstance(rule, ClippedGlm):
-            rows = torch.from_numpy(self._setup.parts[client])
-            features = bounded_features(self._setup.train.inputs(rows), rule.feature_norm)
-            models = start.double()
-            train_clipped_glm(models, features, self._setup.train.y.index_select(0, rows), rule, rates)
-            return Worked(models=models, kept=NOTHING)
-        if self._models is None:
-            raise RuntimeError("no models for this rule")
-        counts = self._counts(client, round, first, len(start))
+            return self._clipped_glm(client, start, rule, rates)
         if isinstance(rule, NoisySgd):
-            means, own_sums = list[np.ndarray](), KindSums(self._models)
-            optimizer = Optimizer(rule.optimizer, start, dict(kept))
-            train_noisily(
-                self._models,
-                own_sums if sums is None else sums(own_sums),
-                start,
-                rule,
-                rates,
-                self._tallied(client, counts),
-                multiplier=size_of(protocol.noise) if sums is None else 0.0,
-                noise=lambda step: self._setup.noise_key.stream(Purpose.STEP_NOISE, training=first, client=client, round=round, step=step),
-                optimizer=optimizer,
-                pull=task.pull,
-                on_step=lambda noisy: means.append(noisy.numpy().copy()),
-            )
-            vector = self._models.weights.numpy().copy()
-            own = {"model": vector} if protocol.keeps_models else {}
-            return Worked(models=torch.from_numpy(vector), kept={**own, **optimizer.state()}, means=np.stack(means, axis=1))
-        batches = self._mean_records(client, counts, rule)
+            return self._noisy_steps(task, start, rule, rates, first, sums)
+        batches = self._mean_records(client, self._counts(client, round, first, len(start)), rule)
         correction = None if task.correction is None else torch.from_numpy(task.correction)
-        models = train_locally(self._models, start, rule, rates, batches, self._loss, task.pull, correction)[1]
+        models = train_locally(self._rows(), start, rule, rates, batches, self._loss, task.pull, correction)[1]
         kept = {"model": models.numpy().astype(np.float32)} if protocol.keeps_models else NOTHING
         return Worked(models=sent_model(self._setup, start, models, training=first, round=round), kept=kept)
+
+    def _clipped_glm(self, client: int, start: Tensor, rule: ClippedGlm, rates: tuple[float, ...]) -> Worked:
+        rows = torch.from_numpy(self._setup.parts[client])
+        features = bounded_features(self._setup.train.inputs(rows), rule.feature_norm)
+        models = start.double()
+        train_clipped_glm(models, features, self._setup.train.y.index_select(0, rows), rule, rates)
+        return Worked(models=models, kept=NOTHING)
+
+    def _noisy_steps(
+        self, task: Assignment, start: Tensor, rule: NoisySgd, rates: tuple[float, ...], first: int, sums: Substitute | None
+    ) -> Worked:
+        """The rule noisy-sgd: the noise is in the steps, whose noisy means are kept for who looks on."""
+        rows, means, place = self._rows(), list[np.ndarray](), {"training": first, "client": task.client, "round": task.round}
+        own_sums, optimizer = KindSums(rows), Optimizer(rule.optimizer, start, dict(task.kept))
+        train_noisily(
+            rows,
+            own_sums if sums is None else sums(own_sums),
+            start,
+            rule,
+            rates,
+            self._tallied(task.client, self._counts(task.client, task.round, first, len(start))),
+            multiplier=size_of(self._setup.protocol.noise) if sums is None else 0.0,
+            noise=lambda step: self._setup.noise_key.stream(Purpose.STEP_NOISE, **place, step=step),
+            optimizer=optimizer,
+            pull=task.pull,
+            on_step=lambda noisy: means.append(noisy.numpy().copy()),
+        )
+        vector = rows.weights.numpy().copy()
+        own = {"model": vector} if self._setup.protocol.keeps_models else {}
+        return Worked(models=torch.from_numpy(vector), kept={**own, **optimizer.state()}, means=np.stack(means, axis=1))
+
+    def _rows(self) -> ManyModels:
+        if self._models is None:
+            raise RuntimeError("no models for this rule")
+        return self._models
 
     def _counts(self, client: int, round: int, first: int, trainings: int) -> np.ndarray:
         """How many records of each kind the batch of every step holds: (trainings, steps, kinds)."""

@@ -18,10 +18,11 @@ from torch import Tensor, nn
 
 from sordino.audit.bounds import REFUTING, Scores, measured
 from sordino.audit.game import WorstCaseGame
+from sordino.audit.given_losses import ManyGivenLosses
 from sordino.audit.laws import laplace, staircase
 from sordino.audit.residuals import residual_tests
 from sordino.audit.verdict import Claim, Finding
-from sordino.audit.worst_case import ManyGivenLosses, Pair, linear_pair
+from sordino.audit.worst_case import Pair, linear_pair
 from sordino.cli import run
 from sordino.federation.many import rounds_of_many
 from sordino.federation.models.flat import FlatModel

@@ -8,9 +8,10 @@ import torch
 from torch import nn
 
 from sordino import Dataset, train
+from sordino.audit.given_losses import GivenLosses
 from sordino.audit.noisy_steps import noisy_pair
 from sordino.audit.real_game import rounds_of_one
-from sordino.audit.worst_case import GivenLosses, clipped_glm_pair, linear_pair, setup_of
+from sordino.audit.worst_case import clipped_glm_pair, linear_pair, setup_of
 from sordino.federation import randomness
 from sordino.federation.many import rounds_of_many
 from sordino.federation.many_clients import ManyClients

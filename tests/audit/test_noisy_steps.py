@@ -194,6 +194,10 @@ def test_who_is_given_what() -> None:
         assert all(given_to(protocol, view) == Given.UPLOADS for protocol in uploads)
         assert more_than_seen(plain, view) == ""
         assert all((more_than_seen(protocol, view) == "") == (view == View.SERVER) for protocol in uploads)
+    # That is right only because certify has one bound for all views there.
+    for protocol in (*uploads, noisy()):
+        assert len({certify(protocol, view).epsilon(1e-5) for view in ("server", "rounds", "final", "strong")}) == 1
+    assert len({certify(plain, view).epsilon(1e-5) for view in ("server", "rounds", "weak")}) == 3
 
 
 def test_claims_about_a_view_are_not_judged_by_who_was_given_more(tmp_path) -> None:
