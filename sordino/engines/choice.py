@@ -28,7 +28,7 @@ class SuperLink:
     Attributes:
         address: host and port.
         certificate: file of the authority that signed the SuperLink's certificate; None: no TLS, for tests on one machine.
-        patience: seconds that all clients are given to connect before the first round.
+        patience: seconds that clients are given to connect, before the first round and after they were lost.
         deadline: seconds that clients are given to answer in a round.
 
     Example:

@@ -111,7 +111,7 @@ def settings_of(folder: Path, protocol: Protocol | None = None, **changes: Any) 
 
 def across(folder: Path, protocol: Protocol, grid: LocalGrid, **changes: Any) -> Run:
     """Train with the clients of a grid."""
-    strategy_of(settings_of(folder, protocol, **changes), reconnect=0.3).start(grid)
+    strategy_of(settings_of(folder, protocol, **changes)).start(grid)
     return Run.load(folder)
 
 

@@ -13,6 +13,7 @@ from flwr.app import Array, ArrayRecord, Error, Message, MetricRecord, RecordDic
 
 from sordino import Budget, Gaussian, Mean, Privacy, Run, certify, realised
 from sordino.cli import run as sordino
+from sordino.engines.flower.roster import Roster
 from sordino.privacy.guarantee import rounded_up
 from sordino.privacy.ledger import Missed, RoundCharged
 from sordino.privacy.spending import promised
@@ -98,18 +99,21 @@ def test_the_model_of_a_short_round_is_the_mean_of_those_who_contributed(tmp_pat
     assert np.allclose(model, (sent[1].astype(np.float64) + sent[2]) / 2, atol=1e-6)
 
 
-def test_a_client_that_is_not_there_is_skipped_and_comes_back(tmp_path) -> None:
-    protocol = plan(rounds=3)
+def test_a_client_that_is_not_there_is_waited_for_once_and_comes_back(tmp_path, monkeypatch) -> None:
+    protocol, waited = plan(rounds=4), []
+    original = Roster.wait
+    monkeypatch.setattr(Roster, "wait", lambda self, wanted, seconds: (waited.append(set(wanted)), original(self, wanted, seconds))[1])
     grid = consortium(tmp_path, protocol)
 
     def leave(request: Message, reply: Message) -> Message:
-        grid.offline = {2} if request.content["request"]["round"] == 0 else set()
+        grid.offline = {2} if request.content["request"]["round"] < 2 else set()
         return reply
 
     grid.troubles = {0: leave}
-    run = across(tmp_path / "run", protocol, grid, deadline=0.2)
+    run = across(tmp_path / "run", protocol, grid)
     missed = [event for event in run.ledger if isinstance(event, Missed)]
-    assert [(event.round, event.clients, event.reasons) for event in missed] == [(1, (2,), ("it is not connected",))]
+    assert [(event.round, event.clients, event.reasons) for event in missed] == [(t, (2,), ("it is not connected",)) for t in (1, 2)]
+    assert waited == [{0, 1, 2}, {0, 1, 2}, {0, 1, 2}, {0, 1}, {0, 1}]  # before the first round, and in every round
 
 
 def test_nobody_answers_and_the_model_stays_as_it_is(tmp_path) -> None:

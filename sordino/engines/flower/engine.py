@@ -37,12 +37,12 @@ class Exchange:
 
     Attributes:
         training: the name of the training, through all its interruptions.
-        reconnect: seconds that a round waits for participants that are not connected.
+        patience: seconds that a round waits for participants that are not connected and were, in the round before.
         deadline: seconds that participants are given to answer.
     """
 
     training: str
-    reconnect: float
+    patience: float
     deadline: float
 
 
@@ -59,6 +59,7 @@ class FlowerEngine:
         self._protocol = dumps(setup.protocol)
         self._attempts: Counter[int] = Counter()
         self._absent: dict[int, str] = {}
+        self._gone: set[int] = set()
         self._scorer = TorchEngine(setup, workers=1)
 
     def __enter__(self) -> FlowerEngine:
@@ -77,8 +78,9 @@ class FlowerEngine:
     ) -> Iterator[Upload]:
         """The uploads that came, in the order of the participants; what clients keep stays with them."""
         clients = [int(client) for client in participants]
-        self._roster.wait(clients, self._exchange.reconnect)
+        self._roster.wait(set(clients) - self._gone, self._exchange.patience)
         nodes = self._roster.nodes
+        self._gone = {client for client in {*clients, *self._gone} if client not in nodes}
         helpers = {client: own[personal.HELPER] for client, own in (kept or {}).items() if personal.HELPER in own}
         requests = {client: self._request(client, round, weights, helpers.get(client)) for client in clients if client in nodes}
         self._attempts[round] += 1

@@ -30,7 +30,7 @@ def main(grid: Grid, context: Context) -> None:
         raise
 
 
-def strategy_of(settings: Mapping[str, Any], **more: Any) -> SordinoStrategy:
+def strategy_of(settings: Mapping[str, Any]) -> SordinoStrategy:
     """The strategy that the settings of a run describe."""
     link = SuperLink(
         address=str(settings["superlink"]) or "127.0.0.1:8000",
@@ -48,7 +48,6 @@ def strategy_of(settings: Mapping[str, Any], **more: Any) -> SordinoStrategy:
         evaluate_every=None if every < 0 else every,
         keep_uploads=int(settings["keep-uploads"]),
         report=bool(settings["report"]),
-        **more,
     )
 
 

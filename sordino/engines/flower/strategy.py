@@ -24,7 +24,6 @@ from sordino.federation.run import Run
 from sordino.federation.setup import Setup, prepare
 from sordino.protocol import Protocol, UserError
 
-RECONNECT = 60.0  # seconds that a round waits for participants that are not connected
 LOCKED = 90.0  # seconds that the process of a killed SuperLink may hold a run after its end
 
 
@@ -62,7 +61,6 @@ class SordinoStrategy(Strategy):
         evaluate_every: int | None = None,
         keep_uploads: int = 0,
         report: bool = True,
-        reconnect: float = RECONNECT,
     ) -> None:
         """Say what is run.
 
@@ -73,11 +71,9 @@ class SordinoStrategy(Strategy):
             evaluate_every: rounds between two scorings on the public test records; 0 for none; by default about 50 in a run.
             keep_uploads: keep what the server receives in every so many rounds, and in the last, for attacks; 0 for never.
             report: whether report.html is written at the end.
-            reconnect: seconds that a round waits for participants that are not connected.
         """
         self._protocol, self._superlink, self._folder = protocol, superlink, folder
         self._every, self._keep, self._report = evaluate_every, checked_every("keep-uploads", keep_uploads), report
-        self._reconnect = reconnect
 
     def start(  # type: ignore[override, unused-ignore]
         self, grid: Grid, initial_arrays: ArrayRecord | None = None, num_rounds: int | None = None, **options: Any
@@ -140,7 +136,7 @@ class SordinoStrategy(Strategy):
         return {"superlink": link.address, "certificate": link.certificate, "patience": link.patience, "deadline": link.deadline}
 
     def _exchange(self, training: str) -> Exchange:
-        return Exchange(training=training, reconnect=self._reconnect, deadline=self._superlink.deadline)
+        return Exchange(training=training, patience=self._superlink.patience, deadline=self._superlink.deadline)
 
     def _noting(self, grid: Grid) -> Callable[[Any, Path], None]:
         """Note at the start of the rounds which run on Flower they are, for who follows it."""
