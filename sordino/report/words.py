@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from sordino.privacy.guarantee import Guarantee, rounded_up
 from sordino.privacy.sizes import size_of
 from sordino.protocol import Custom, NoisySgd, Protocol, View
 from sordino.report.formats import at_least, at_most, of_a_hundred, percent
-from sordino.report.story import Story, last_scores
+
+if TYPE_CHECKING:  # a story needs torch, and most words do not
+    from sordino.report.story import Story
 
 RULES = {
     "fedavg": "Noisy-FedAvg",
@@ -143,6 +146,8 @@ def audit_tile(story: Story) -> Tile:
 
 def score_tile(story: Story) -> Tile:
     """How well the model does."""
+    from sordino.report.story import last_scores
+
     scores = last_scores(story.run)
     if math.isnan(scores["loss"]):
         return Tile(word="The model", number="not scored", note="no test records were looked at")
