@@ -26,7 +26,7 @@ import numpy as np
 
 from sordino import Constant, Data, Dataset, FedAvg, Gaussian, Model, Protocol, Run, calibrate, resume, train
 from sordino.attacks import lira, rmia
-from sordino.attacks.membership import SETTINGS, measured
+from sordino.attacks.membership import SETTINGS, detection_curve, measured
 from sordino.attacks.membership_game import RATES, Detection, MembershipGame, detections, played
 from sordino.attacks.observed import ObservedRecords
 from sordino.attacks.referee import Referee
@@ -84,9 +84,7 @@ def peer(options: argparse.Namespace) -> None:
           f"{run.metrics['accuracy'][-1]:.3f}")  # fmt: skip
     print("| attack | " + " | ".join(METRICS) + " |\n|" + "---|" * (1 + len(METRICS)))
     for name, scores in found.items():
-        from sklearn.metrics import roc_curve
-
-        said = measured(*roc_curve(members, scores)[:2])
+        said = measured(*detection_curve(members, scores))
         print(f"| {name} | " + " | ".join(f"{said[metric][0]:.4f}" for metric in METRICS) + " |")
 
 
@@ -143,7 +141,7 @@ def rmia_of_privacy_meter(known: Evidence, population: Evidence, path: Path) -> 
 
 
 def detected_game(trainings: int) -> MembershipGame:
-    """Breast cancer, 4 clients of 3 records; the record in question carries its own label or the opposite one.
+    """Breast cancer, 4 clients with one record each; the record in question carries its own label or the opposite one.
 
     A linear model and a clip that binds: the confidence of the record then moves as far as certified, and the test is nearly the best.
     """

@@ -2,9 +2,8 @@
 
 The attacker intercepts all uploads of a round and does not know who sent which. The paper names its attacker's tool, gradient matching, and
 not what it knows; here there are two. One knows records of the clients in question; one knows only what share of each class they hold, and
-has records of its own of each class. The update that such records would make is computed from the global model, what all have in common is
-taken away, and uploads are assigned to clients so that they agree best. Over rounds nothing adds up, since uploads of two rounds have no
-common name.
+has records of its own of each class. The update that such records would make is computed from the global model, and uploads are assigned to
+clients so that directions agree best. Over rounds nothing adds up, since uploads of two rounds have no common name.
 """
 
 from __future__ import annotations
@@ -67,7 +66,7 @@ class ClientAttack:
 
     def attempt(self, seen: ObservedRound, tick: Tick) -> dict[str, np.ndarray]:
         """For each attacker the place of the upload that it takes for each client's."""
-        updates = seen.uploads.astype(np.float64) - seen.model.astype(np.float64)
+        updates = np.nan_to_num(seen.uploads.astype(np.float64) - seen.model.astype(np.float64), posinf=0.0, neginf=0.0)
         own, classes = seen.federation.auxiliary, len(seen.federation.classes)
         by_records, by_classes = [], []
         for number, target in enumerate(seen.targets):
@@ -93,19 +92,13 @@ class ClientAttack:
 
 
 def matched(updates: np.ndarray, expected: np.ndarray) -> np.ndarray:
-    """For each expected update the place of the one that it is assigned to, so that their cosines add up to most.
-
-    What all updates have in common tells nobody apart, and is taken away from both.
+    """For each expected update the place of the one that it is assigned to, no two the same, so that their cosines add up to most.
 
     Example:
         >>> matched(np.eye(3), np.eye(3)[[2, 0]]).tolist()
         [2, 0]
     """
-    centred = np.nan_to_num(updates - updates.mean(axis=0), posinf=0.0, neginf=0.0)
-    common = unit(np.nan_to_num(updates.mean(axis=0), posinf=0.0, neginf=0.0))
-    apart = expected - np.outer(expected @ common, common)
-    places, found = linear_sum_assignment(unit(apart) @ unit(centred).T, maximize=True)
-    return np.asarray(found[np.argsort(places)])
+    return np.asarray(linear_sum_assignment(unit(expected) @ unit(updates).T, maximize=True)[1])
 
 
 def unit(vectors: np.ndarray) -> np.ndarray:

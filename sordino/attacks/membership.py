@@ -94,15 +94,25 @@ class MembershipAttack:
 
     def score(self, guess: dict[str, np.ndarray], truth: TruthMembers) -> Scored:
         """AUC, accuracy at the best threshold, and true positives at few false ones, beside who guesses; and the whole curve."""
-        from sklearn.metrics import roc_curve
-
-        curves = {method: np.stack(roc_curve(truth.members, scores)[:2]) for method, scores in guess.items()}
+        curves = {method: detection_curve(truth.members, scores) for method, scores in guess.items()}
         measures = [
             Measure(metric=metric, method=method, value=value, baseline=trivial, better="higher", samples=len(truth.members))
             for method, curve in curves.items()
             for metric, (value, trivial) in measured(*curve).items()
         ]
         return Scored(measures=tuple(measures), curves=curves)
+
+
+def detection_curve(members: np.ndarray, scores: np.ndarray) -> np.ndarray:
+    """False and true positive rates at every threshold, (2, thresholds).
+
+    Example:
+        >>> detection_curve(np.array([True, False, True]), np.array([3.0, 2.0, 1.0])).tolist()
+        [[0.0, 0.0, 1.0, 1.0], [0.0, 0.5, 0.5, 1.0]]
+    """
+    from sklearn.metrics import roc_curve
+
+    return np.stack(roc_curve(members, scores, drop_intermediate=False)[:2])
 
 
 def measured(false: np.ndarray, true: np.ndarray) -> dict[str, tuple[float, float]]:
