@@ -154,7 +154,7 @@ def detected_game(trainings: int) -> MembershipGame:
     plan = Protocol(
         clients=4, rounds=5, local=local, noise=Gaussian(sigma=1.0), data=Data(name="few", records=1), model=Model(name="logistic")
     )
-    plan = calibrate(plan, "final", epsilon=4.0, delta=1e-5).protocol
+    plan = calibrate(plan, "final", epsilon=8.0, delta=1e-5).protocol
     module = build_model("logistic", data.input_shape, data.outputs, seed=1)
     return MembershipGame(
         protocol=plan, data=data, row=0, other=(data.x_train[0], 1 - int(data.y_train[0])), module=module, trainings=trainings

@@ -153,7 +153,8 @@ def detections(scores: Scores, certified: Guarantee, rates: Sequence[float] = RA
         >>> [found.refuted for found in detections(told_apart, promise)]
         [True, True, True]
     """
-    thresholds = np.quantile(scores.choosing[0], [1 - rate for rate in rates], method="higher")
+    reached = np.quantile(scores.choosing[0], [1 - rate for rate in rates], method="higher")
+    thresholds = np.nextafter(reached, np.inf)  # above it: without noise all scores of a side are the same
     false, missed = limits_at(scores.judging, thresholds, CONFIDENCE)
     found = []
     for rate, alarm, miss in zip(rates, false, missed, strict=True):
