@@ -6,7 +6,9 @@ import pytest
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'sordino[flower]'")
 
 from sordino import (
+    Assumptions,
     Attention,
+    Bezier,
     ByColumn,
     ClientBudget,
     Constant,
@@ -46,6 +48,7 @@ KINDS = {
     "pulled own models": {"personalization": Identity(pull=0.5), "participation": Poisson(rate=0.6)},
     "udp-fl": {"client": OWN, "penalty": True},
     "shuffler": {"channel": "shuffler"},
+    "bezier": {"local": Bezier(**{**STEPS, "schedule": Constant(rate=0.25)}), "assumptions": Assumptions(smoothness=4.0)},
 }
 
 

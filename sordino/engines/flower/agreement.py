@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from sordino.federation.storage import write_whole, writing
-from sordino.protocol import UNITS, ClientBudget, Protocol, UserError, dumps
+from sordino.protocol import UNITS, Bezier, ClientBudget, Protocol, UserError, dumps
 from sordino.protocol.entries import Choice, Flag, Integer, Maybe, Number, Text, Value, decode_table, encode_table, entry
 from sordino.protocol.file import parse, toml_table
 
@@ -29,7 +29,7 @@ class Agreement(Value):
     """
 
     client: int = entry(Integer(at_least=0), "number of the client in the protocol, from 0")
-    records: int = entry(Integer(at_least=1), "how many records it has; this is public")
+    records: int | None = entry(Maybe(Integer(at_least=1)), "how many records it has: public; left out: prices do not need it", None)
     data: str | None = entry(Maybe(Text()), "file of its own records; left out: its share of the protocol's data, for tests", None)
     epsilon: float | None = entry(Maybe(Number(above=0)), "largest epsilon of its uploads, against the server; left out: no limit", None)
     delta: float = entry(Number(above=0, below=1), "at this delta", 1e-5)
@@ -58,6 +58,16 @@ def write_agreement(agreement: Agreement, folder: Path) -> None:
     """Keep an agreement in a client's folder."""
     with writing(folder / FILE):
         write_whole(folder / FILE, toml_table("agreement", encode_table(agreement)).encode())
+
+
+def refuse_across_machines(protocol: Protocol) -> None:
+    """Refuse what machines that each draw from their own entropy cannot do together."""
+    if isinstance(protocol.local, Bezier) and protocol.noise.secure:
+        raise UserError(
+            'local.rule = "bezier" with noise.secure = true: all clients of a round send the same random point of a curve, and machines '
+            'that draw from their own entropy cannot agree on one. Across machines use local.rule = "fedavg", or for a test '
+            "noise.secure = false; on one machine it runs as it is, without --engine flower."
+        )
 
 
 def own_budget(agreement: Agreement, protocol: Protocol) -> ClientBudget:

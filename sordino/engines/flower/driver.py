@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sordino.engines.choice import SuperLink
+from sordino.engines.flower.agreement import refuse_across_machines
 from sordino.engines.flower.processes import CONNECTION, CommandFailed, flwr, require_flower, write_connection
 from sordino.federation.folder import RunFolder
 from sordino.federation.loop import RoundMetrics
@@ -69,15 +70,11 @@ def train_across(
     watch: Watch,
 ) -> Run:
     """Train on the machines that meet at a SuperLink. A run that never began leaves nothing behind."""
-    require_flower()
-    settings = {
-        "protocol": dumps(protocol),
-        "folder": str(folder.absolute()),
-        "evaluate-every": evaluate_every,
-        "keep-uploads": keep_uploads,
-    }
+    told = {"evaluate-every": evaluate_every, "keep-uploads": keep_uploads}
     try:
-        return submitted(superlink, settings, folder, watch)
+        require_flower()
+        refuse_across_machines(protocol)
+        return submitted(superlink, {"protocol": dumps(protocol), "folder": str(folder.absolute()), **told}, folder, watch)
     finally:
         with suppress(OSError):
             folder.rmdir()  # only if it is empty still
