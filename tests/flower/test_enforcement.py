@@ -1,6 +1,8 @@
 """A client answers what it agreed to and nothing else, whatever the server asks; every attempt is in its own ledger."""
 
 import math
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -232,6 +234,13 @@ def test_the_charge_is_on_disk_before_the_work_and_the_upload_before_it_is_sent(
     assert (server.custodian.folder / "answers" / "0.safetensors").exists()
     assert np.array_equal(server.upload(0, attempt=1), vector)
     assert len(seen) == 1
+
+
+def test_only_local_work_waits_for_torch() -> None:
+    """A node's program starts anew for every message; who it is and what it refuses it says without the seconds that torch takes."""
+    names = ("nodes", "pinned", "client_app")
+    code = "".join(f"import sordino.engines.flower.{name}\n" for name in names) + "import sys; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 def test_what_goes_wrong_on_a_client_is_told_without_a_word_about_its_records(server, monkeypatch) -> None:

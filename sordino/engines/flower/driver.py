@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from importlib.resources import as_file, files
+from importlib.resources import as_file
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +20,7 @@ import numpy as np
 
 from sordino.engines.choice import SuperLink
 from sordino.engines.flower.agreement import refuse_across_machines
-from sordino.engines.flower.processes import CONNECTION, CommandFailed, flwr, require_flower, write_connection
+from sordino.engines.flower.processes import APP, CONNECTION, CommandFailed, flwr, require_flower, write_connection
 from sordino.federation.folder import RunFolder
 from sordino.federation.loop import RoundMetrics
 from sordino.federation.run import Run
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 OUTCOME = "outcome.json"
 LOOK = 0.3  # seconds between two looks into the run folder
 ASK = 20.0  # seconds without news after which Flower is asked whether the run still runs
-APP = files("sordino") / "engines" / "flower" / "app"
 
 
 @dataclass(frozen=True, kw_only=True)

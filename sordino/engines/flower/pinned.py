@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from sordino.engines.flower.custody import Custodian
-from sordino.engines.flower.driver import APP
+from sordino.engines.flower.processes import APP
 from sordino.federation.storage import writing
 
 CLIENT_APP = "flwr-clientapp"
