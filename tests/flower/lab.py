@@ -147,16 +147,18 @@ class Lab:
         return [node["node-id"] for node in nodes if node["status"] == "online"]
 
     def start_link(self) -> None:
+        """Start the SuperLink; whatever needs it waits for it."""
         secured = ["--insecure"] if self.certificates is None else []
         self.spawn("link", ["flower", "link", self.folder, "--port", self.port, *secured])
-        self.wait_for_link()
 
     def register(self, clients: int) -> None:
         """Tell the SuperLink which nodes may connect."""
+        self.wait_for_link()
         keys = [str(self.key(client)) + ".pub" for client in range(clients)]
         assert sordino(["flower", "register", str(self.folder), *keys, "--superlink", f"127.0.0.1:{self.port}"]) == 0
 
     def wait_for_link(self) -> None:
+        """Wait until the SuperLink answers."""
         trusted = None if self.certificates is None else ssl.create_default_context(cafile=str(self.certificates / "ca.crt"))
         url = f"http{'' if trusted is None else 's'}://127.0.0.1:{self.port}/health"
         end = time.monotonic() + SLOW
@@ -185,11 +187,13 @@ class Lab:
         return self.folder / f"client-{client}"
 
     def start_node(self, client: int) -> subprocess.Popen[bytes]:
+        self.wait_for_link()
         secured = ["--insecure"] if self.certificates is None else []
         return self.spawn(f"node-{client}", ["flower", "node", self.client(client), "--port", free_port(), *secured])
 
     def start_stranger(self, name: str, *options: object) -> subprocess.Popen[bytes]:
         """A SuperNode that is started without Sordino."""
+        self.wait_for_link()
         command = [Path(sys.executable).with_name("flower-supernode"), "--superlink", f"127.0.0.1:{self.port}", "--host", "127.0.0.1"]
         arguments = [*command, "--port", free_port(), "--max-retries", 1, *options]
         return self.spawn_any(name, [str(part) for part in arguments], flower_environment(self.folder / name))
@@ -203,6 +207,7 @@ class Lab:
     def start_nodes(self, protocol: Protocol, *agreed: object) -> None:
         for client in range(protocol.clients):
             self.agree(client, protocol, *agreed)
+        for client in range(protocol.clients):
             self.start_node(client)
 
     def wait_until(self, name: str, pattern: str, seconds: float = SLOW) -> None:

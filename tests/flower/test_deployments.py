@@ -2,7 +2,6 @@
 
 import os
 import re
-import shlex
 import shutil
 import threading
 import time
@@ -25,7 +24,7 @@ from sordino.engines.flower.custody import Custodian
 from sordino.engines.flower.driver import LostRun
 from sordino.privacy.ledger import Missed
 from sordino.protocol import save
-from tests.flower.lab import SLOW, Lab, free_port
+from tests.flower.lab import SLOW, Lab
 from tests.flower.local import plan, weights
 
 STEPS = {"steps": 3, "batch": 6, "clip": 1.0, "schedule": Constant(rate=0.3)}
@@ -112,35 +111,6 @@ def test_the_very_same_node_with_a_registered_key_is_let_in(secured) -> None:
     assert len(secured.online) == len(before) + 1
 
 
-def test_the_readme_of_a_new_consortium_followed_word_for_word(tmp_path, monkeypatch, capfd) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert sordino(["flower", "new", "ours"]) == 0
-    monkeypatch.chdir(tmp_path / "ours")
-    text = Path("README.md").read_text()
-    lines = [line for block in re.findall(r"```console\n(.*?)```", text, re.DOTALL) for line in block.splitlines()]
-    ports = {old: str(free_port()) for old in ("8000", "9094", "9095", "9096")}  # others may be using those of the README
-    with Lab(Path.cwd()) as lab:
-        for line in lines:
-            command = shlex.split(re.sub(r"\b(8000|909[456])\b", lambda found: ports[found[0]], line.removeprefix("$ ")))
-            assert command.pop(0) == "sordino"
-            if command[:2] == ["flower", "link"]:
-                lab.port, lab.certificates = int(ports["8000"]), Path("certificates")
-                lab.spawn("link", command)
-                lab.wait_for_link()
-            elif command[:2] == ["flower", "node"]:
-                lab.spawn(f"node-{command[2]}", command)
-            else:
-                assert sordino(command) == 0, line
-    run = Run.load("runs/first")
-    assert run.status == "finished"
-    assert run.facts["noise"].startswith("fresh")
-    assert run.metrics["accuracy"][-1] > 0.7
-    shown = capfd.readouterr().out
-    assert shown.count("4 rounds") >= 3
-    for client in range(3):
-        assert Custodian(Path(f"client-{client}")).rounds_paid == [0, 1, 2, 3]
-
-
 @pytest.fixture
 def lab(tmp_path):
     with Lab(tmp_path / "lab") as made:
@@ -204,6 +174,7 @@ def test_a_killed_superlink_is_restarted_and_the_run_ends_with_the_same_model(se
     assert isinstance(outcome[0], LostRun), outcome
     assert "sordino resume" in str(outcome[0])
     secured.start_link()
+    secured.wait_for_link()
     run = resume(folder)
     assert run.status == "finished"
     assert weights(run) == weights(alone)

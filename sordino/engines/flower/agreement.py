@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import tomllib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +68,14 @@ def refuse_across_machines(protocol: Protocol) -> None:
             'that draw from their own entropy cannot agree on one. Across machines use local.rule = "fedavg", or for a test '
             "noise.secure = false; on one machine it runs as it is, without --engine flower."
         )
+
+
+def with_whole_path(protocol: Protocol) -> Protocol:
+    """The protocol with a path to its data that holds wherever Flower's processes are started."""
+    data = protocol.data
+    if data is None or not Path(data.name).exists():
+        return protocol
+    return replace(protocol, data=replace(data, name=str(Path(data.name).absolute())))
 
 
 def own_budget(agreement: Agreement, protocol: Protocol) -> ClientBudget:

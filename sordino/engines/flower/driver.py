@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sordino.engines.choice import SuperLink
-from sordino.engines.flower.agreement import refuse_across_machines
+from sordino.engines.flower.agreement import refuse_across_machines, with_whole_path
 from sordino.engines.flower.processes import APP, CONNECTION, CommandFailed, flwr, require_flower, write_connection
 from sordino.federation.folder import RunFolder
 from sordino.federation.loop import RoundMetrics
@@ -73,7 +73,8 @@ def train_across(
     try:
         require_flower()
         refuse_across_machines(protocol)
-        return submitted(superlink, {"protocol": dumps(protocol), "folder": str(folder.absolute()), **told}, folder, watch)
+        plan = dumps(with_whole_path(protocol))
+        return submitted(superlink, {"protocol": plan, "folder": str(folder.absolute()), **told}, folder, watch)
     finally:
         with suppress(OSError):
             folder.rmdir()  # only if it is empty still
