@@ -3,6 +3,7 @@
 import math
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,7 @@ pytest.importorskip("flwr", reason="Flower is not installed: pip install 'sordin
 
 from flwr.app import Error, Message, RecordDict
 
-from sordino import Assumptions, Attention, Bezier, Constant, Gaussian, Poisson, Protocol, UserError, train
+from sordino import Assumptions, Attention, Bezier, ClientBudget, Constant, Gaussian, Poisson, Protocol, UserError, train
 from sordino.engines.choice import SuperLink
 from sordino.engines.flower import work
 from sordino.engines.flower.custody import Custodian
@@ -172,6 +173,19 @@ def test_a_budget_is_never_passed(tmp_path, epsilon) -> None:
     assert f"allows {allowed} rounds, and they are spent" in server.refusal(allowed)
     assert "and they are spent" in server.refusal(49)
     assert server.custodian.rounds_paid == list(range(allowed))
+
+
+def test_a_server_that_names_less_noise_than_a_clients_budget_needs_gets_nothing(tmp_path) -> None:
+    """Where the protocol gives a client a budget and a mechanism of its own, the run says how much noise that is: it may be a lie."""
+    budgets = tuple(ClientBudget(id=client, epsilon=20.0, mechanism="gaussian") for client in range(3))
+    server = Server(tmp_path, plan(noise=SECURE, client=budgets))
+    spelled_out = prepare(server.protocol).protocol
+    noise = spelled_out.client[0].noise
+    for share in (1e-6, 0.5):  # with half of it, one round would cost more than the three that it was made for
+        lie = replace(spelled_out, client=tuple(replace(budget, noise=share * noise) for budget in spelled_out.client))
+        assert "allows 0 rounds of this" in server.refusal(0, protocol=lie)
+    for round in range(3):
+        server.upload(round, protocol=spelled_out)
 
 
 def test_a_client_that_lowers_its_budget_stops_at_once(tmp_path) -> None:

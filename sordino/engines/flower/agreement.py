@@ -86,6 +86,12 @@ def own_budget(agreement: Agreement, protocol: Protocol) -> ClientBudget:
     return ClientBudget(id=agreement.client, epsilon=epsilon, delta=agreement.delta, unit=agreement.unit, mechanism=mechanism, noise=noise)
 
 
+def limits_on(agreement: Agreement, protocol: Protocol) -> list[ClientBudget]:
+    """The budgets that a client holds a protocol to: the one that the protocol gives it, whose noise the server names, and its own."""
+    named = [budget for budget in protocol.client if budget.id == agreement.client]
+    return named if agreement.epsilon is None else [*named, own_budget(agreement, protocol)]
+
+
 def weaker(agreed: Protocol, asked: Protocol, agreement: Agreement) -> str | None:
     """Why a protocol is not the one that was agreed to, or one that protects more; None if it is.
 

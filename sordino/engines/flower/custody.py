@@ -22,7 +22,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sordino.engines.flower.agreement import Agreement, own_budget, read_agreement, refuse_across_machines, weaker, write_agreement
+from sordino.engines.flower.agreement import (
+    Agreement,
+    limits_on,
+    own_budget,
+    read_agreement,
+    refuse_across_machines,
+    weaker,
+    write_agreement,
+)
 from sordino.engines.flower.requests import Request, RequestRefused
 from sordino.federation.folder import as_json, protocol_digest
 from sordino.federation.randomness import GENERATOR
@@ -134,7 +142,7 @@ class Custodian:
         if len(self.rounds_paid) >= cap:
             epsilon, delta = self.agreement.epsilon, self.agreement.delta
             limit = "agreement" if epsilon is None else f"budget (epsilon = {epsilon} at delta = {delta:g})"
-            raise self.refused(round, f"its {limit} allows {cap} rounds, and they are spent")
+            raise self.refused(round, f"its {limit} allows {cap} rounds{', and they are spent' if cap > 0 else ' of this'}")
         with self._ledger() as ledger:
             ledger.charge(round=round, clients=[self.agreement.client])
 
@@ -180,6 +188,8 @@ class Custodian:
         if not asked.noise.secure and not self.agreement.seeded:
             raise self.refused(round, "noise.secure = False was asked for: whoever knows the seed could subtract the noise")
         accepted = Accepted(training=training, protocol=protocol, terms=self._terms(), cap=self.afforded(asked))
+        if accepted.cap == 0:
+            return accepted  # nothing of it will be paid for, so it binds nobody
         with writing(self.folder / "accepted.json"):
             write_whole(self.folder / "accepted.json", as_json(vars(accepted)))
         return accepted
@@ -199,12 +209,13 @@ class Custodian:
         return known
 
     def afforded(self, protocol: Protocol) -> int:
-        """How many rounds of a protocol the client's own budget allows, against a server that sees its uploads."""
-        if self.agreement.epsilon is None:
+        """How many rounds of a protocol the client's budgets allow, against a server that sees its uploads."""
+        budgets = limits_on(self.agreement, protocol)
+        if not budgets:
             return protocol.rounds
         from sordino.privacy.caps import capped_rounds  # takes a while to load, and is asked once in a training
 
-        return capped_rounds(protocol, own_budget(self.agreement, protocol), self.agreement.records)
+        return min(capped_rounds(protocol, budget, self.agreement.records) for budget in budgets)
 
     def guarantee(self, rounds: Sequence[int] | None = None) -> Guarantee:
         """What the server learns at most from these rounds; by default from those that were paid for."""
