@@ -11,7 +11,7 @@ from tests.flower.local import plan, weights
 
 
 def test_two_machines_end_with_the_model_of_the_embedded_engine(tmp_path) -> None:
-    protocol, seen = plan(clients=2, rounds=2), []
+    protocol, seen = plan(clients=2, rounds=2, missing="repeat"), []
     with Lab(tmp_path / "lab") as lab:
         lab.start_link()
         alone = train(protocol, folder=tmp_path / "alone", engine="torch", workers=1, report=False)

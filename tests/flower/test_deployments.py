@@ -55,7 +55,7 @@ def secured(secured_link):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_three_machines_with_keys_end_with_the_embedded_model(secured, kind, tmp_path) -> None:
-    protocol = plan(**KINDS[kind], rounds=2)
+    protocol = plan(**KINDS[kind], rounds=2, missing="repeat")
     alone = train(protocol, folder=tmp_path / "alone", engine="torch", workers=1)
     secured.start_nodes(protocol, "--seeded")
     run = train(protocol, folder=tmp_path / "across", engine="flower", superlink=secured.superlink)
@@ -163,7 +163,7 @@ def test_a_machine_that_dies_in_a_round_is_left_out_and_comes_back(secured, tmp_
 
 
 def test_a_killed_superlink_is_restarted_and_the_run_ends_with_the_same_model(secured, tmp_path) -> None:
-    protocol = plan(**KINDS["prifedsync"], rounds=4)
+    protocol = plan(**KINDS["prifedsync"], rounds=4, missing="repeat")
     alone = train(protocol, folder=tmp_path / "alone", engine="torch", workers=1)
     secured.start_nodes(protocol, "--seeded")
     folder = tmp_path / "across"
@@ -223,7 +223,7 @@ def test_another_app_than_the_agreed_one_is_never_run(lab, tmp_path) -> None:
 
 
 def test_flowers_own_command_runs_it_with_the_protocol_file_in_the_run_config(lab, tmp_path) -> None:
-    protocol = plan(clients=2, rounds=1)
+    protocol = plan(clients=2, rounds=1, missing="repeat")
     alone = train(protocol, folder=tmp_path / "alone", engine="torch", workers=1)
     lab.start_nodes(protocol, "--seeded")
     assert sordino(["flower", "new", str(tmp_path / "ours")]) == 0

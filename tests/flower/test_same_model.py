@@ -145,6 +145,23 @@ def test_a_round_from_which_uploads_are_missing_is_repeated_where_the_protocol_s
     assert weights(run) == weights(alone)
 
 
+def test_a_round_that_needs_everyone_waits_for_everyone_who_was_lost(tmp_path) -> None:
+    protocol = plan(missing="repeat")
+    alone = train(protocol, folder=tmp_path / "alone", engine="torch", workers=1)
+
+    class Flaky(LocalGrid):
+        looks = 0
+
+        def get_node_ids(self):
+            self.looks += 1
+            self.offline = {2} if 3 <= self.looks < 9 else set()  # lost in the second round, for longer than patience
+            return super().get_node_ids()
+
+    consortium(tmp_path, protocol)
+    run = across(tmp_path / "across", protocol, Flaky(tmp_path), patience=0.5)
+    assert weights(run) == weights(alone)
+
+
 def test_a_round_that_stays_incomplete_stops_the_run_until_it_is_resumed(tmp_path) -> None:
     protocol = plan(missing="repeat")
     alone = train(protocol, folder=tmp_path / "alone", engine="torch", workers=1)
