@@ -29,8 +29,10 @@ def page() -> None:
         st.code("sordino train", language=None)
         return
     state = st.session_state
-    # What a control says is forgotten while another page is shown, so it is kept beside it.
-    state.watched = [name for name in state.get("watched", state.get("kept", names[:1])) if name in names]
+    # A control forgets while another page is shown: what it said is kept beside it. It is set only if it must: a reader may be faster.
+    known = state.get("watched", state.get("kept", names[:1]))
+    if "watched" not in state or not set(known) <= set(names):
+        state.watched = [name for name in known if name in names]
     chosen = st.multiselect(f"Runs to watch and compare, {MOST_RUNS} at most", sorted(names), key="watched", max_selections=MOST_RUNS)
     state.kept = chosen
     live(tuple(chosen))
