@@ -32,12 +32,17 @@ class Referee:
     The other half of the test records is for scoring.
 
     Raises:
-        UserError: the run is not finished, or its data or its model are not those it was trained with.
+        UserError: the run is not finished, its clients' records are elsewhere, or its data or its model are not those it was trained with.
     """
 
     def __init__(self, run: Run, *, data: DataSource | None = None, model: ModelSource | None = None) -> None:
         if run.status == "unfinished":
             raise UserError(f"{run.folder} is not finished: go on with `sordino resume {run.folder}`, then attack it.")
+        if run.facts["engine"] == "flower":
+            raise UserError(
+                f"{run.folder} was trained across machines: its clients' records are with them, and nobody here can say what an attack got "
+                "right. Train the same protocol on one machine, on records like theirs, and attack that run."
+            )
         self.run, self.protocol = run, run.protocol
         self.dataset = self._found(data)
         self._setup = prepare(run.protocol, data=self.dataset, model=model if model is not None else run.source)
