@@ -97,7 +97,7 @@ PLANS = {
     "reconstruction": replace(reconstruction.SETTINGS["quick"], iterations=1000),
     "attributes": replace(attributes.SETTINGS["quick"], rounds=6),
     "extraction": replace(extraction.SETTINGS["quick"], rounds=2, queries=4000, iterations=1500),
-    "membership": membership.SETTINGS["quick"],
+    "membership": replace(membership.SETTINGS["quick"], rounds=1),
     "clients": replace(clients.SETTINGS["quick"], rounds=6),
 }
 
