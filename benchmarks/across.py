@@ -1,8 +1,8 @@
 """What a round across machines costs: `python -m benchmarks.across [--rounds N]`. Three SuperNodes with keys, LeNet-5 on MNIST.
 
 A round's seconds are split into the local work (loading torch and the records, training), the guard (agreement, ledger, custody of the
-upload) and the rest, which is Flower's: polling, starting a process for every message, the network. Everything runs on this machine, so
-that the clients share its cores.
+upload), what a client's program takes longer to start than Flower's own (the pinned app, the guard), and the rest, which is Flower's:
+polling, starting a process for every message, the network. Everything runs on this machine, so that the clients share its cores.
 """
 
 from __future__ import annotations
@@ -10,7 +10,10 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
+import subprocess
+import sys
 import tempfile
+import time
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +25,8 @@ from sordino.federation.data import load_dataset
 from tests.flower.lab import Lab
 
 CLIENTS, RECORDS = 3, 20_000
+STARTED = "flwr.supernode.cli.flwr_clientapp"  # what Flower starts for every message
+GUARDED = "sordino.engines.flower.pinned, sordino.engines.flower.client_app"  # what a client's program has besides
 
 
 def federation(rounds: int, public: Path) -> Protocol:
@@ -56,10 +61,24 @@ def measured(folder: Path, rounds: int) -> dict[str, list[float]]:
         run = train(protocol, folder=folder / "run", engine="flower", superlink=lab.superlink, evaluate_every=0)
         lines = [(lab.client(client) / "seconds.jsonl").read_text().splitlines() for client in range(CLIENTS)]
     clients = [[json.loads(line) for line in each] for each in lines]
-    work = [max(each[t]["work"] for each in clients) for t in range(rounds)]
-    guard = [max(each[t]["guard"] for each in clients) for t in range(rounds)]
-    whole = run.metrics["seconds"].tolist()
-    return {"round": whole, "work": work, "guard": guard, "flower": [a - b - c for a, b, c in zip(whole, work, guard, strict=True)]}
+    work, guard = ([max(each[t][part] for each in clients) for t in range(rounds)] for part in ("work", "guard"))
+    whole, start = run.metrics["seconds"].tolist(), [longer_start()] * rounds
+    rest = [all_of_it - sum(ours) for all_of_it, *ours in zip(whole, work, guard, start, strict=True)]
+    return {"round": whole, "local work": work, "guard": guard, "longer start": start, "Flower": rest}
+
+
+def longer_start(pairs: int = 7) -> float:
+    """Seconds that a client's program takes longer to start than Flower's own, each started in turn."""
+    flower, ours = (f"import {names}" for names in (STARTED, f"{STARTED}, {GUARDED}"))
+    differences = []
+    for _ in range(pairs):
+        seconds = []
+        for code in (flower, ours):
+            began = time.perf_counter()
+            subprocess.run([sys.executable, "-c", code], check=True)
+            seconds.append(time.perf_counter() - began)
+        differences.append(seconds[1] - seconds[0])
+    return max(0.0, statistics.median(differences))
 
 
 def main() -> None:

@@ -28,7 +28,7 @@ from sordino.privacy.caps import capped_rounds
 from sordino.privacy.ledger import Event, Ledger, RoundCharged
 from sordino.privacy.ledger import read as read_ledger
 from sordino.privacy.spending import BudgetExceeded, afforded, repeated_rounds
-from sordino.protocol import Bezier, InvalidValue, Protocol, UserError
+from sordino.protocol import InvalidValue, Protocol, UserError
 
 SCORINGS = 50  # a run is scored about this many times unless said otherwise
 
@@ -254,8 +254,6 @@ def resolved_names(protocol: Protocol, data: DataSource | None, model: ModelSour
     for key, given in (("data", data), ("model", model)):
         if given is not None and not isinstance(given, str):
             raise UserError(f"{key} was handed over in Python; across machines it must have a name, or a path, that every machine knows.")
-    if isinstance(protocol.local, Bezier) and protocol.noise.secure:
-        raise UserError('local.rule = "bezier": all clients of a round share one draw, which machines with keys of their own do not.')
     return resolved(protocol, data, model)
 
 

@@ -70,6 +70,8 @@ def evaluate_clients(run: Run, data: DataSource | None = None, *, size: int = 20
     spec = run.protocol.data
     if spec is None or run.protocol.seed is None:
         raise UserError(f"{run.folder} does not say which data it was trained on.")
+    if run.engine == "flower":
+        raise UserError(f"{run.folder} was trained across machines: which labels a client has is known to that client alone.")
     source = data if data is not None else spec.name
     dataset = source if isinstance(source, Dataset) else load_dataset(source)
     if dataset.classes is None:

@@ -121,6 +121,11 @@ class RoundMetrics:
     seconds: float
     status: str
 
+    @property
+    def short(self) -> bool:
+        """Whether someone who was asked contributed nothing: less came up than went down."""
+        return self.bytes_up < self.bytes_down
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Task:

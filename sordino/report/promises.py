@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
+from sordino.privacy.certify import certify
 from sordino.privacy.guarantee import Guarantee
-from sordino.privacy.ledger import Event, RoundCharged
-from sordino.privacy.spending import histories, realised_one_by_one
+from sordino.privacy.ledger import Event, Opened, RoundCharged, first_entry
+from sordino.privacy.ledger import read as read_ledger
+from sordino.privacy.spending import histories, missed_in, realised_one_by_one
 from sordino.privacy.spending import promised as promised_by
 from sordino.protocol import ClientBudget, Protocol, View, all_views
 
 if TYPE_CHECKING:
     from sordino.federation.run import Run
+    from sordino.federation.setup import Begun
 
 T = TypeVar("T")
 
@@ -120,6 +125,43 @@ def until(events: Sequence[Event], rounds: int) -> tuple[Event, ...]:
     """
     paid = accumulate(isinstance(event, RoundCharged) for event in events)
     return tuple(event for event, count in zip(events, paid, strict=True) if count <= rounds)
+
+
+def running_price(begun: Begun, folder: Path) -> Callable[[int], float]:
+    """What so many rounds of a run cost that begins or goes on now, in the headline's view: a function to be asked while it runs.
+
+    Rounds that are to come cost what was planned, and rounds that were paid for more than once count as often. Where clients fell
+    silent, rounds count with those who contributed.
+    """
+    from sordino.federation.folder import RunFolder
+
+    protocol, sizes, path = begun.protocol, begun.sizes.tolist(), folder / "ledger.jsonl"
+    view, unit, delta = headline(protocol)
+    done, events = len(RunFolder(folder).metrics()), read_ledger(path).events
+    fresh = not first_entry(events, path).repeatable
+    # Rounds after the one that the run goes on with were paid for in vain; that one may have been paid for again by now.
+    in_vain = Counter({round: often for round, often in times_paid(events).items() if fresh and round > done})
+
+    def price(rounds: int) -> float:
+        paid = [event for event in read_ledger(path).events if isinstance(event, Opened) or event.round < rounds]
+        often = times_paid(paid)
+        plan = [*(Counter({round: max(often[round], in_vain[round] + 1) for round in range(rounds)}) | in_vain).elements()]
+        planned = certify(protocol, view, unit, delta=delta, rounds=plan, sizes=sizes).epsilon(delta)
+        if not missed_in(paid):
+            return planned
+        return max(planned, promised_by(protocol, paid, view, unit, delta=delta, sizes=sizes).epsilon(delta))
+
+    return price
+
+
+def times_paid(events: Sequence[Event]) -> Counter[int]:
+    """How often every round was paid for.
+
+    Example:
+        >>> times_paid([RoundCharged(round=0, clients=(1,)), RoundCharged(round=0, clients=(1,), attempt=1)])
+        Counter({0: 2})
+    """
+    return Counter(event.round for event in events if isinstance(event, RoundCharged))
 
 
 def halved(rounds: int) -> list[int]:

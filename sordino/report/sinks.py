@@ -190,7 +190,9 @@ class Logging:
     def start(self, setup: Begun, folder: Path) -> None:
         """Note what is trained. Sinks are opened with the first round: a run that is stopped before it leaves nothing anywhere."""
         if self._waiting:
-            self._setup, self._folder = setup, folder
+            from sordino.report.promises import running_price
+
+            self._setup, self._folder, self._price = setup, folder, running_price(setup, folder)
             self._rounds, self._started = setup.protocol.rounds, time.monotonic()
 
     def advance(self, metrics: RoundMetrics) -> None:
@@ -205,7 +207,6 @@ class Logging:
         from sordino.federation.folder import RunFolder
 
         rows = [row for row in RunFolder(self._folder).metrics() if row["round"] < round]
-        self._price = pricing(self._setup, self._folder, round)
         for sink in self._waiting:
             last = self._try(sink, sink.open, self._folder, self._setup.protocol)
             if last is not None:
@@ -270,25 +271,3 @@ def finite(values: Mapping[str, float]) -> dict[str, float]:
 def in_a_line(error: Exception) -> str:
     """What an error says first."""
     return (str(error).splitlines() or [type(error).__name__])[0]
-
-
-def pricing(setup: Begun, folder: Path, done: int) -> Callable[[int], float]:
-    """What so many rounds of a run cost, in the headline's view, rounds that were paid for in vain included.
-
-    Where clients fell silent it is what all of the ledger costs by now.
-    """
-    from sordino.privacy.certify import certify
-    from sordino.privacy.ledger import read as read_ledger
-    from sordino.privacy.spending import missed_in, promised, repeated_rounds
-    from sordino.report.promises import headline
-
-    view, unit, delta = headline(setup.protocol)
-    again, sizes = repeated_rounds(read_ledger(folder / "ledger.jsonl").events, done), setup.sizes.tolist()
-
-    def price(rounds: int) -> float:
-        events = read_ledger(folder / "ledger.jsonl").events
-        if missed_in(events):
-            return promised(setup.protocol, events, view, unit, delta=delta, sizes=sizes).epsilon(delta)
-        return certify(setup.protocol, view, unit, delta=delta, rounds=[*range(rounds), *again], sizes=sizes).epsilon(delta)
-
-    return price

@@ -84,7 +84,7 @@ def agree(
     seeded: Annotated[bool, typer.Option("--seeded", help="Allow noise from the protocol's seed: for tests.")] = False,
 ) -> None:
     """Client: agree to a protocol. Nothing else is ever answered from the folder that this makes."""
-    from sordino.engines.flower.agreement import Agreement
+    from sordino.engines.flower.agreement import Agreement, with_whole_path
     from sordino.engines.flower.custody import Custodian
     from sordino.engines.flower.pinned import app_digest
     from sordino.engines.flower.processes import require_flower
@@ -92,7 +92,7 @@ def agree(
     from sordino.protocol import read
 
     require_flower()
-    plan = read(protocol)
+    plan = with_whole_path(read(protocol))
     agreement = Agreement(
         client=client, records=own_records(plan, client, data), data=absolute(data), epsilon=epsilon, delta=delta, unit=unit,
         seeded=seeded, app=app_digest(app), superlink=superlink, certificate=absolute(certificate), key=absolute(key),
@@ -111,11 +111,20 @@ def agreement_rows(custodian: Custodian) -> list[tuple[str, str]]:
     return [
         ("Agreed", f"client {agreement.client}: {described(protocol)}"),
         ("Records", f"{agreement.records}, of {agreement.data or 'its share of ' + (protocol.data.name if protocol.data else '?')}"),
+        *label_rows(agreement.data),
         ("Budget", f"{own}: {cap} of {protocol.rounds} rounds fit"),
         ("Server", f"learns about one {agreement.unit} at most epsilon = {shown(learned)}, by this client's noise alone"),
         ("Noise", "from the protocol's seed, which anyone can subtract: for tests" if agreement.seeded else "from this machine's entropy"),
         ("Folder", f"{custodian.folder}; next: sordino flower node {custodian.folder}"),
     ]
+
+
+def label_rows(data: str | None) -> list[tuple[str, str]]:
+    """The labels of a client's own file in their order, which only the client sees: models of parties that differ here do not fit."""
+    from sordino.federation.data import load_dataset
+
+    classes = None if data is None else load_dataset(data).classes
+    return [] if classes is None else [("Labels", f"{', '.join(classes)}; compare them with the others': same labels, same order")]
 
 
 def shown(epsilon: float) -> str:

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.table import Table
 
 from sordino.privacy.caps import capped_rounds
-from sordino.privacy.certify import certify
 from sordino.privacy.guarantee import Guarantee, rounded_down, rounded_up
 from sordino.privacy.harmonizer import Needed, client_lines, harmonized
 from sordino.protocol import Protocol
 from sordino.report.formats import at_most
-from sordino.report.promises import headline, headline_of, promised, views_of
+from sordino.report.promises import headline, headline_of, promised, running_price, views_of
 
 if TYPE_CHECKING:
     from sordino.federation.run import Run
+    from sordino.federation.setup import Begun
 
 
 def guarantees_table(guarantees: Sequence[Guarantee], delta: float, title: str) -> Table:
@@ -99,8 +100,12 @@ def needed_table(rows: Sequence[Needed], protocol: Protocol, epsilon: float, del
     return table
 
 
-def spent_after(protocol: Protocol, rounds: Sequence[int], sizes: Sequence[int]) -> str:
-    """What these rounds of the plan cost, in a few words."""
-    view, unit, delta = headline(protocol)
-    epsilon = certify(protocol, view, unit, delta=delta, rounds=rounds, sizes=sizes).epsilon(delta)
-    return f"epsilon {'without limit' if math.isinf(epsilon) else '<= ' + rounded_up(epsilon)} ({view})"
+def spent_in(begun: Begun, folder: Path) -> Callable[[int], str]:
+    """What so many rounds of a run cost that begins or goes on now, in a few words."""
+    price, view = running_price(begun, folder), headline(begun.protocol)[0]
+
+    def words(rounds: int) -> str:
+        epsilon = price(rounds)
+        return f"epsilon {'without limit' if math.isinf(epsilon) else '<= ' + rounded_up(epsilon)} ({view})"
+
+    return words

@@ -36,6 +36,7 @@ class TrainingProgress:
         self._rounds, self._first, self._started = 1, 0, 0.0
         self._scores = self._privacy = ""
         self._priced = self._most = 0
+        self._short = False  # whether anyone ever fell silent
         self._spent: Callable[[int], str] = lambda rounds: ""
 
     def __enter__(self) -> TrainingProgress:
@@ -67,9 +68,10 @@ class TrainingProgress:
             self._scores = f"{loss}  {accuracy}".strip()
         self._most = max(self._most, metrics.participants)
         here = f"{metrics.participants} clients  " if metrics.participants < self._most else ""
+        self._short |= metrics.short
         done = metrics.round + 1
-        if done > self._priced:
-            # Priced a few rounds ahead, so that the display never shows less than was spent.
+        if done > self._priced or self._short:
+            # Priced a few rounds ahead, so that the display never shows less than was spent; who will fall silent nobody knows ahead.
             self._priced = min(self._rounds, done - 1 + max(1, self._rounds // PRICINGS))
             self._privacy = self._spent(self._priced)
         if self._task is not None:

@@ -99,7 +99,7 @@ def trained(
     from sordino.engines import train
     from sordino.federation.folder import RunFolder
     from sordino.report.words import described
-    from sordino.ui.prices import cap_lines, spent_after
+    from sordino.ui.prices import cap_lines, spent_in
     from sordino.ui.progress import TrainingProgress
     from sordino.ui.summary import kept_lines
 
@@ -114,8 +114,7 @@ def trained(
                 say_once(f"Engine: {facts['engine']}; {facts['engine_reason']}.")
             for line in (*cap_lines(setup.protocol, setup.sizes.tolist()), *kept_lines(setup.protocol, facts["parameters"], keep)):
                 messages.print(line, soft_wrap=True)
-            plan, sizes = setup.protocol, setup.sizes.tolist()
-            progress.start(rounds=plan.rounds, done=0, spent=lambda rounds: spent_after(plan, range(rounds), sizes))
+            progress.start(rounds=setup.protocol.rounds, done=0, spent=spent_in(setup, folder))
             sinks.start(setup, folder)
 
         try:
@@ -183,10 +182,8 @@ def resume(
         return
     from sordino.engines import resume
     from sordino.federation.folder import RunFolder
-    from sordino.privacy.ledger import read as read_ledger
-    from sordino.privacy.spending import repeated_rounds
     from sordino.report.story import as_document
-    from sordino.ui.prices import spent_after
+    from sordino.ui.prices import spent_in
     from sordino.ui.progress import TrainingProgress
     from sordino.ui.summary import summary
 
@@ -196,10 +193,7 @@ def resume(
         def start(setup: Begun, folder: Path) -> None:
             done = len(RunFolder(folder).metrics())
             messages.print(f"Going on with {folder} at round {done + 1} of {setup.protocol.rounds}.")
-            plan, sizes = setup.protocol, setup.sizes.tolist()
-            again = repeated_rounds(read_ledger(folder / "ledger.jsonl").events, done)
-            spent = lambda rounds: spent_after(plan, [*range(rounds), *again], sizes)  # noqa: E731
-            progress.start(rounds=plan.rounds, done=done, spent=spent)
+            progress.start(rounds=setup.protocol.rounds, done=done, spent=spent_in(setup, folder))
             sinks.start(setup, folder)
 
         try:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import random
 import re
 import shutil
 import signal
@@ -13,10 +15,13 @@ import sys
 import time
 import urllib.request
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from sordino.cli import run as sordino
 from sordino.engines.choice import SuperLink
+from sordino.engines.flower.processes import CONNECTION, flwr, write_connection
 from sordino.engines.flower.processes import environment as flower_environment
 from sordino.protocol import Protocol, save
 
@@ -24,9 +29,12 @@ SLOW = 180.0  # seconds that anything may take on a loaded machine
 
 
 def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
+    """A port that nothing listens on, below those that systems hand out by themselves: nobody takes it before it is used."""
+    while True:
+        port = random.randrange(12_000, 32_000)
+        with socket.socket() as found, suppress(OSError):
+            found.bind(("127.0.0.1", port))
+            return port
 
 
 def started_at(pid: int) -> str | None:
@@ -57,6 +65,11 @@ def children_of(pids: Sequence[int]) -> dict[int, str]:
                 found[child] = start
                 waiting.append(child)
     return found
+
+
+def alive(family: dict[int, str]) -> list[int]:
+    """Those of some processes that have not ended."""
+    return [pid for pid, start in family.items() if started_at(pid) == start]
 
 
 class Lab:
@@ -106,17 +119,46 @@ class Lab:
     def key(self, client: int) -> Path:
         return self.folder / "keys" / f"{client}.key"
 
+    def flower(self, *arguments: object) -> dict[str, Any]:
+        """What Flower's own command says about the SuperLink."""
+        home = self.folder / "home"
+        write_connection(home, self.superlink.address, self.superlink.certificate)
+        return flwr(home, [str(argument) for argument in arguments])
+
+    def submit(self, app: Path, **settings: object) -> str:
+        """`flwr run` with these settings; the number of the run."""
+        config = " ".join(f"{name.replace('_', '-')}={json.dumps(value)}" for name, value in settings.items())
+        return str(self.flower("run", app, CONNECTION, "--run-config", config)["run-id"])
+
+    def ended(self, number: str) -> str:
+        """How a run ended, once it has."""
+        end, status = time.monotonic() + 3 * SLOW, ""
+        while not status.startswith("finished"):
+            if time.monotonic() > end:
+                raise TimeoutError(f"run {number} is {status}: {self.log('link')[-3000:]}")
+            time.sleep(1.0)
+            status = self.flower("list", "--run-id", number, CONNECTION)["runs"][0]["status"]
+        return status
+
+    @property
+    def online(self) -> list[str]:
+        """The nodes that the SuperLink counts as there."""
+        nodes = self.flower("supernode", "list", CONNECTION)["nodes"]
+        return [node["node-id"] for node in nodes if node["status"] == "online"]
+
     def start_link(self) -> None:
+        """Start the SuperLink; whatever needs it waits for it."""
         secured = ["--insecure"] if self.certificates is None else []
         self.spawn("link", ["flower", "link", self.folder, "--port", self.port, *secured])
-        self.wait_for_link()
 
     def register(self, clients: int) -> None:
         """Tell the SuperLink which nodes may connect."""
+        self.wait_for_link()
         keys = [str(self.key(client)) + ".pub" for client in range(clients)]
         assert sordino(["flower", "register", str(self.folder), *keys, "--superlink", f"127.0.0.1:{self.port}"]) == 0
 
     def wait_for_link(self) -> None:
+        """Wait until the SuperLink answers."""
         trusted = None if self.certificates is None else ssl.create_default_context(cafile=str(self.certificates / "ca.crt"))
         url = f"http{'' if trusted is None else 's'}://127.0.0.1:{self.port}/health"
         end = time.monotonic() + SLOW
@@ -145,11 +187,13 @@ class Lab:
         return self.folder / f"client-{client}"
 
     def start_node(self, client: int) -> subprocess.Popen[bytes]:
+        self.wait_for_link()
         secured = ["--insecure"] if self.certificates is None else []
         return self.spawn(f"node-{client}", ["flower", "node", self.client(client), "--port", free_port(), *secured])
 
     def start_stranger(self, name: str, *options: object) -> subprocess.Popen[bytes]:
         """A SuperNode that is started without Sordino."""
+        self.wait_for_link()
         command = [Path(sys.executable).with_name("flower-supernode"), "--superlink", f"127.0.0.1:{self.port}", "--host", "127.0.0.1"]
         arguments = [*command, "--port", free_port(), "--max-retries", 1, *options]
         return self.spawn_any(name, [str(part) for part in arguments], flower_environment(self.folder / name))
@@ -163,6 +207,7 @@ class Lab:
     def start_nodes(self, protocol: Protocol, *agreed: object) -> None:
         for client in range(protocol.clients):
             self.agree(client, protocol, *agreed)
+        for client in range(protocol.clients):
             self.start_node(client)
 
     def wait_until(self, name: str, pattern: str, seconds: float = SLOW) -> None:
@@ -179,9 +224,8 @@ class Lab:
         family = children_of([process.pid])
         process.kill()
         process.wait()
-        for pid, start in family.items():
-            if started_at(pid) == start:
-                os.kill(pid, signal.SIGKILL)
+        for pid in alive(family):
+            os.kill(pid, signal.SIGKILL)
 
     def freeze(self, name: str) -> None:
         """Stop a process and all that it started, without ending them."""
@@ -202,18 +246,16 @@ class Lab:
     def end(self, *names: str) -> None:
         """End processes with all that they started, by ids, politely at first."""
         ended = [self.processes.pop(name) for name in names]
-        family = children_of([process.pid for process in ended])
+        family: dict[int, str] = {}
         for process in ended:
+            family |= children_of([process.pid])
             process.terminate()
-        for process in ended:
-            try:
-                process.wait(15)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-        end = time.monotonic() + 10
-        while time.monotonic() < end and any(started_at(pid) == start for pid, start in family.items()):
+        end = time.monotonic() + 20
+        while time.monotonic() < end and (any(process.poll() is None for process in ended) or alive(family)):
+            family |= children_of([*(process.pid for process in ended), *family])  # who is ending may start something still
             time.sleep(0.1)
-        for pid, start in family.items():
-            if started_at(pid) == start:
-                os.kill(pid, signal.SIGKILL)
+        for process in ended:
+            process.kill()
+            process.wait()
+        for pid in alive(family):
+            os.kill(pid, signal.SIGKILL)

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from flwr.app import Context, Message, RecordDict
+from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
@@ -42,8 +43,8 @@ def agreed(folder: Path, client: int, protocol: Protocol, **terms: Any) -> Custo
 class LocalGrid(Grid):
     """Hands messages to the ClientApp of a node at once. It holds the replies."""
 
-    def __init__(self, folder: Path, run: int = 1) -> None:
-        self._folder, self._run = folder, run
+    def __init__(self, folder: Path, run: int = 1, app: ClientApp = client_app) -> None:
+        self._folder, self._run, self._app = folder, run, app
         self._numbers = itertools.count(1)
         self._replies: dict[str, Message] = {}
         self.troubles: dict[int, Trouble] = {}
@@ -79,11 +80,11 @@ class LocalGrid(Grid):
 
     def answer(self, client: int, message: Message) -> Message:
         """What the client's machine replies."""
-        settings = {FOLDER: str(self._folder / f"client-{client}")}
+        settings = {FOLDER: str(self._folder / f"client-{client}"), "partition-id": client}
         copy = Message(RecordDict(dict(message.content)), message.metadata.dst_node_id, message.metadata.message_type)
         copy.metadata.__dict__["_message_id"] = message.metadata.message_id
         context = Context(run_id=self._run, node_id=1000 + client, node_config=settings, state=RecordDict(), run_config={}, series_id=0)
-        return client_app(copy, context)
+        return self._app(copy, context)
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
         return [self._replies.pop(name) for name in list(message_ids) if name in self._replies]

@@ -1,9 +1,7 @@
 """Whole deployments, with keys and failures: minutes, so `make test-flower` runs them and `make test` does not."""
 
-import json
 import os
 import re
-import shlex
 import shutil
 import threading
 import time
@@ -24,10 +22,9 @@ from sordino.cli import run as sordino
 from sordino.engines.choice import SuperLink
 from sordino.engines.flower.custody import Custodian
 from sordino.engines.flower.driver import LostRun
-from sordino.engines.flower.processes import flwr, write_connection
 from sordino.privacy.ledger import Missed
 from sordino.protocol import save
-from tests.flower.lab import SLOW, Lab, free_port
+from tests.flower.lab import SLOW, Lab
 from tests.flower.local import plan, weights
 
 STEPS = {"steps": 3, "batch": 6, "clip": 1.0, "schedule": Constant(rate=0.3)}
@@ -58,7 +55,7 @@ def secured(secured_link):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_three_machines_with_keys_end_with_the_embedded_model(secured, kind, tmp_path) -> None:
-    protocol = plan(**KINDS[kind], rounds=2)
+    protocol = plan(**KINDS[kind], rounds=2, missing="repeat")
     alone = train(protocol, folder=tmp_path / "alone", engine="torch", workers=1)
     secured.start_nodes(protocol, "--seeded")
     run = train(protocol, folder=tmp_path / "across", engine="flower", superlink=secured.superlink)
@@ -67,69 +64,51 @@ def test_three_machines_with_keys_end_with_the_embedded_model(secured, kind, tmp
     assert run.ledger == alone.ledger
 
 
-def known_nodes(lab: Lab) -> list[str]:
-    """The nodes that the SuperLink counts as online."""
-    home = lab.folder / "looking"
-    certificate = None if lab.certificates is None else str(lab.certificates / "ca.crt")
-    write_connection(home, f"127.0.0.1:{lab.port}", certificate)
-    nodes = flwr(home, ["supernode", "list", "sordino"])["nodes"]
-    return [node["node-id"] for node in nodes if node["status"] == "online"]  # type: ignore[attr-defined]
+STRANGERS = {
+    "no key": lambda lab, own: trusting(lab),
+    "a key that nobody registered": lambda lab, own: [*trusting(lab), *with_key(own / "stranger.key")],
+    "a key in another form": lambda lab, own: [*trusting(lab), *with_key(own / "pem.key")],
+    "no authority": lambda lab, own: with_key(lab.key(0)),
+    "another authority": lambda lab, own: ["--root-certificates", own / "certificates" / "ca.crt", *with_key(lab.key(0))],
+    "no TLS": lambda lab, own: ["--insecure"],
+}
 
 
-def test_a_node_that_is_not_known_or_not_trusting_is_refused(secured, tmp_path) -> None:
-    authority = ["--root-certificates", secured.certificates / "ca.crt"]
-    assert sordino(["flower", "key", str(tmp_path / "stranger.key")]) == 0
-    assert sordino(["flower", "certificates", str(tmp_path), "--host", "127.0.0.1"]) == 0
-    pem = tmp_path / "pem.key"
+def trusting(lab: Lab) -> list[object]:
+    """A node that trusts the right authority."""
+    return ["--root-certificates", lab.certificates / "ca.crt"]
+
+
+def with_key(path: Path) -> list[object]:
+    return ["--auth-supernode-private-key", path]
+
+
+@pytest.fixture(scope="module")
+def own_things(tmp_path_factory) -> Path:
+    """What a stranger can make: a key, a key in the form that Flower does not take, an authority."""
+    own = tmp_path_factory.mktemp("stranger")
+    assert sordino(["flower", "key", str(own / "stranger.key")]) == 0
+    assert sordino(["flower", "certificates", str(own), "--host", "127.0.0.1"]) == 0
     form = (serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    pem.write_bytes(ec.generate_private_key(ec.SECP384R1()).private_bytes(*form))
-    before = known_nodes(secured)
-    bad = {
-        "no key": authority,
-        "a key that nobody registered": [*authority, "--auth-supernode-private-key", tmp_path / "stranger.key"],
-        "no authority": ["--auth-supernode-private-key", secured.key(0)],
-        "another authority": ["--root-certificates", tmp_path / "certificates" / "ca.crt", "--auth-supernode-private-key", secured.key(0)],
-        "a key in another form": [*authority, "--auth-supernode-private-key", pem],
-        "no TLS": ["--insecure"],
-    }
-    for number, (what, options) in enumerate(bad.items()):
-        assert secured.start_stranger(f"stranger-{number}", *options).wait(2 * SLOW) != 0, what
-        assert "SuperNode ID" not in secured.log(f"stranger-{number}"), what
-    assert known_nodes(secured) == before
-    # The very same with a registered key is let in.
-    secured.start_stranger("friend", *authority, "--auth-supernode-private-key", secured.key(0))
-    secured.wait_until("friend", "SuperNode ID")
-    assert len(known_nodes(secured)) == len(before) + 1
-    secured.kill("friend")
+    (own / "pem.key").write_bytes(ec.generate_private_key(ec.SECP384R1()).private_bytes(*form))
+    return own
 
 
-def test_the_readme_of_a_new_consortium_followed_word_for_word(tmp_path, monkeypatch, capfd) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert sordino(["flower", "new", "ours"]) == 0
-    monkeypatch.chdir(tmp_path / "ours")
-    text = Path("README.md").read_text()
-    lines = [line for block in re.findall(r"```console\n(.*?)```", text, re.DOTALL) for line in block.splitlines()]
-    ports = {old: str(free_port()) for old in ("8000", "9094", "9095", "9096")}  # others may be using those of the README
-    with Lab(Path.cwd()) as lab:
-        for line in lines:
-            command = shlex.split(re.sub(r"\b(8000|909[456])\b", lambda found: ports[found[0]], line.removeprefix("$ ")))
-            assert command.pop(0) == "sordino"
-            if command[:2] == ["flower", "link"]:
-                lab.port, lab.certificates = int(ports["8000"]), Path("certificates")
-                lab.spawn("link", command)
-                lab.wait_for_link()
-            elif command[:2] == ["flower", "node"]:
-                lab.spawn(f"node-{command[2]}", command)
-            else:
-                assert sordino(command) == 0, line
-    run = Run.load("runs/first")
-    assert run.status == "finished"
-    assert run.facts["noise"].startswith("fresh")
-    assert run.metrics["accuracy"][-1] > 0.7
-    shown = capfd.readouterr().out
-    assert shown.count("4 rounds") >= 3
-    for client in range(3):
-        assert Custodian(Path(f"client-{client}")).rounds_paid == [0, 1, 2, 3]
+@pytest.mark.parametrize("stranger", STRANGERS)
+def test_a_node_that_is_not_known_or_not_trusting_is_refused(secured, own_things, stranger) -> None:
+    before = secured.online
+    node = secured.start_stranger("node-stranger", *STRANGERS[stranger](secured, own_things))
+    assert node.wait(2 * SLOW) != 0
+    assert "SuperNode ID" not in secured.log("node-stranger")
+    assert secured.online == before
+    (secured.folder / "node-stranger.log").unlink()
+
+
+def test_the_very_same_node_with_a_registered_key_is_let_in(secured) -> None:
+    before = secured.online
+    secured.start_stranger("node-friend", *trusting(secured), *with_key(secured.key(0)))
+    secured.wait_until("node-friend", "SuperNode ID")
+    assert len(secured.online) == len(before) + 1
 
 
 @pytest.fixture
@@ -184,7 +163,7 @@ def test_a_machine_that_dies_in_a_round_is_left_out_and_comes_back(secured, tmp_
 
 
 def test_a_killed_superlink_is_restarted_and_the_run_ends_with_the_same_model(secured, tmp_path) -> None:
-    protocol = plan(**KINDS["prifedsync"], rounds=4)
+    protocol = plan(**KINDS["prifedsync"], rounds=4, missing="repeat")
     alone = train(protocol, folder=tmp_path / "alone", engine="torch", workers=1)
     secured.start_nodes(protocol, "--seeded")
     folder = tmp_path / "across"
@@ -195,6 +174,7 @@ def test_a_killed_superlink_is_restarted_and_the_run_ends_with_the_same_model(se
     assert isinstance(outcome[0], LostRun), outcome
     assert "sordino resume" in str(outcome[0])
     secured.start_link()
+    secured.wait_for_link()
     run = resume(folder)
     assert run.status == "finished"
     assert weights(run) == weights(alone)
@@ -231,10 +211,7 @@ def test_another_app_than_the_agreed_one_is_never_run(lab, tmp_path) -> None:
     with open(app / "sordino_app" / "client_app.py", "a") as file:
         file.write(f"\nopen({str(proof)!r}, 'w').write('stolen')\n")
     save(protocol, tmp_path / "protocol.toml")
-    home = tmp_path / "home"
-    write_connection(home, f"127.0.0.1:{lab.port}", None)
-    config = f"protocol={json.dumps(str(tmp_path / 'protocol.toml'))} folder={json.dumps(str(tmp_path / 'run'))} patience=20.0"
-    flwr(home, ["run", str(app), "sordino", "--run-config", config])
+    lab.submit(app, protocol=str(tmp_path / "protocol.toml"), folder=str(tmp_path / "run"), patience=20.0)
     custodian = Custodian(lab.client(0))
     end = time.monotonic() + 2 * SLOW
     while not custodian.refusals:
@@ -246,22 +223,14 @@ def test_another_app_than_the_agreed_one_is_never_run(lab, tmp_path) -> None:
 
 
 def test_flowers_own_command_runs_it_with_the_protocol_file_in_the_run_config(lab, tmp_path) -> None:
-    protocol = plan(clients=2, rounds=1)
+    protocol = plan(clients=2, rounds=1, missing="repeat")
     alone = train(protocol, folder=tmp_path / "alone", engine="torch", workers=1)
     lab.start_nodes(protocol, "--seeded")
     assert sordino(["flower", "new", str(tmp_path / "ours")]) == 0
     save(protocol, tmp_path / "protocol.toml")
-    home, folder = tmp_path / "home", tmp_path / "run"
-    write_connection(home, f"127.0.0.1:{lab.port}", None)
-    config = f"protocol={json.dumps(str(tmp_path / 'protocol.toml'))} folder={json.dumps(str(folder))}"
-    number = str(flwr(home, ["run", str(tmp_path / "ours" / "app"), "sordino", "--run-config", config])["run-id"])
-    end = time.monotonic() + 3 * SLOW
-    status = ""
-    while not status.startswith("finished"):
-        assert time.monotonic() < end
-        time.sleep(1.0)
-        status = flwr(home, ["list", "--run-id", number, "sordino"])["runs"][0]["status"]  # type: ignore[index]
-    assert status == "finished:completed"
+    folder = tmp_path / "run"
+    number = lab.submit(tmp_path / "ours" / "app", protocol=str(tmp_path / "protocol.toml"), folder=str(folder))
+    assert lab.ended(number) == "finished:completed"
     assert weights(Run.load(folder)) == weights(alone)
 
 

@@ -1,6 +1,9 @@
 """A client answers what it agreed to and nothing else, whatever the server asks; every attempt is in its own ledger."""
 
 import math
+import subprocess
+import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,14 +15,16 @@ pytest.importorskip("flwr", reason="Flower is not installed: pip install 'sordin
 
 from flwr.app import Error, Message, RecordDict
 
-from sordino import Gaussian, Poisson, Protocol, UserError
+from sordino import Assumptions, Attention, Bezier, ClientBudget, Constant, Gaussian, Poisson, Protocol, UserError, train
+from sordino.engines.choice import SuperLink
 from sordino.engines.flower import work
 from sordino.engines.flower.custody import Custodian
 from sordino.engines.flower.messages import request_message
-from sordino.engines.flower.requests import MODEL, Request
+from sordino.engines.flower.requests import HELPER, MODEL, Request
+from sordino.engines.flower.server_app import strategy_of
 from sordino.federation.setup import prepare
 from sordino.protocol import dumps, overridden
-from tests.flower.local import LocalGrid, agreed, plan
+from tests.flower.local import LocalGrid, agreed, plan, settings_of
 
 SECURE = Gaussian(sigma=0.05, secure=True)
 
@@ -34,7 +39,7 @@ class Server:
 
     def ask(self, round: int = 0, *, protocol: Protocol | None = None, attempt: int = 0, training: str = "one", **changes) -> Message:
         asked = protocol if protocol is not None else self.protocol
-        arrays = {MODEL: changes.pop("model", self.model)}
+        arrays = {MODEL: changes.pop("model", self.model), **({HELPER: changes.pop("helper")} if "helper" in changes else {})}
         options = {"client": 0, "round": round, "attempt": attempt, "training": training, **changes}
         request = Request(protocol=dumps(asked), arrays=arrays, **options)
         return self.send(request_message(request, node=1000, ttl=60))
@@ -170,6 +175,19 @@ def test_a_budget_is_never_passed(tmp_path, epsilon) -> None:
     assert server.custodian.rounds_paid == list(range(allowed))
 
 
+def test_a_server_that_names_less_noise_than_a_clients_budget_needs_gets_nothing(tmp_path) -> None:
+    """Where the protocol gives a client a budget and a mechanism of its own, the run says how much noise that is: it may be a lie."""
+    budgets = tuple(ClientBudget(id=client, epsilon=20.0, mechanism="gaussian") for client in range(3))
+    server = Server(tmp_path, plan(noise=SECURE, client=budgets))
+    spelled_out = prepare(server.protocol).protocol
+    noise = spelled_out.client[0].noise
+    for share in (1e-6, 0.5):  # with half of it, one round would cost more than the three that it was made for
+        lie = replace(spelled_out, client=tuple(replace(budget, noise=share * noise) for budget in spelled_out.client))
+        assert "allows 0 rounds of this" in server.refusal(0, protocol=lie)
+    for round in range(3):
+        server.upload(round, protocol=spelled_out)
+
+
 def test_a_client_that_lowers_its_budget_stops_at_once(tmp_path) -> None:
     server = Server(tmp_path, plan(noise=Gaussian(sigma=1.0, secure=True), rounds=50), epsilon=20.0, unit="client")
     for round in range(3):
@@ -232,6 +250,13 @@ def test_the_charge_is_on_disk_before_the_work_and_the_upload_before_it_is_sent(
     assert len(seen) == 1
 
 
+def test_only_local_work_waits_for_torch() -> None:
+    """A node's program starts anew for every message; who it is and what it refuses it says without the seconds that torch takes."""
+    names = ("nodes", "pinned", "client_app")
+    code = "".join(f"import sordino.engines.flower.{name}\n" for name in names) + "import sys; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
 def test_what_goes_wrong_on_a_client_is_told_without_a_word_about_its_records(server, monkeypatch) -> None:
     def broken(*_: object) -> None:
         raise ValueError("record 17 is Jane Doe")
@@ -248,6 +273,29 @@ def test_a_model_that_does_not_fit_is_not_trained_on(server, model) -> None:
     bad[0] = np.nan
     reply = server.ask(0, model=bad if str(model) == "nan" else server.model.astype(np.float64) if str(model) == "float64" else model)
     assert reply.has_error()
+
+
+def test_a_helper_that_does_not_fit_is_not_trained_on(tmp_path) -> None:
+    server = Server(tmp_path, plan(noise=SECURE, rounds=9, personalization=Attention(own=0.4, pull=0.5)))
+    server.upload(0)
+    for round, helper in enumerate([np.full_like(server.model, np.nan), server.model[:-1], server.model.astype(np.float64)], start=1):
+        assert server.ask(round, helper=helper).has_error()
+    server.upload(4, helper=server.model)
+
+
+def test_a_rule_whose_clients_share_a_draw_is_refused_wherever_it_is_asked_for(tmp_path) -> None:
+    """Machines that draw from their own entropy have no draw in common; whoever is told so is told what to change."""
+    rule = Bezier(steps=3, batch=6, clip=1.0, schedule=Constant(rate=0.25))
+    protocol = plan(local=rule, noise=SECURE, assumptions=Assumptions(smoothness=4.0))
+    link = SuperLink(address="127.0.0.1:9", certificate=None)
+    for ask in (
+        lambda: train(protocol, folder=tmp_path / "run", engine="flower", superlink=link),
+        lambda: strategy_of(settings_of(tmp_path / "run", protocol)).start(LocalGrid(tmp_path)),
+        lambda: agreed(tmp_path / "client-0", 0, protocol),
+    ):
+        with pytest.raises(UserError, match=r'use local\.rule = "fedavg", or for a test noise\.secure = false'):
+            ask()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_who_takes_part_is_the_servers_to_draw_and_the_rounds_in_between_cost_nothing(tmp_path) -> None:

@@ -11,14 +11,23 @@ pytest.importorskip("flwr", reason="Flower is not installed: pip install 'sordin
 
 from flwr.app import Array, ArrayRecord, Error, Message, MetricRecord, RecordDict
 
-from sordino import Budget, Gaussian, Mean, Privacy, Run, certify, realised
+from sordino import Budget, Gaussian, Mean, Privacy, Run, UserError, certify, realised, train
+from sordino.attacks.referee import Referee
 from sordino.cli import run as sordino
+from sordino.engines.flower.driver import Followed
 from sordino.engines.flower.roster import Roster
+from sordino.federation.evaluation import evaluate_clients
+from sordino.federation.folder import RunFolder
+from sordino.federation.loop import RoundMetrics
+from sordino.federation.uploads import read_round
 from sordino.privacy.guarantee import rounded_up
 from sordino.privacy.ledger import Missed, RoundCharged
 from sordino.privacy.spending import promised
-from sordino.ui.prices import privacy_lines
+from sordino.report.sinks import Logging, Sink
+from sordino.ui.prices import privacy_lines, spent_in
+from sordino.ui.progress import TrainingProgress
 from tests.flower.local import LocalGrid, across, consortium, plan
+from tests.flower.test_enforcement import gaussian_epsilon
 
 
 def replied(request: Message, **arrays: np.ndarray) -> Message:
@@ -155,6 +164,82 @@ def test_everything_that_is_shown_of_a_run_says_so(short, capfd) -> None:
     shown = json.loads(capfd.readouterr().out)["guarantees"][0]["epsilon"]
     assert shown == pytest.approx(honest)
     assert f"rounds {rounded_up(honest)}" in privacy_lines(short)[1]
+
+
+@pytest.fixture
+def seen_by_models(tmp_path) -> Run:
+    """Two of three clients fall silent in the second of three rounds; the headline is about who sees models, and about a whole client."""
+    budget = Privacy(budget=Budget(epsilon=100.0, view="rounds", unit="client"))
+    protocol = plan(rounds=3, noise=Gaussian(sigma=1.0, secure=True), privacy=budget)
+    grid = consortium(tmp_path, protocol)
+    silent = lambda request, reply: None if request.content["request"]["round"] == 1 else reply  # noqa: E731
+    grid.troubles = {1: silent, 2: silent}
+    return across(tmp_path / "run", protocol, grid, deadline=0.2)
+
+
+# What was spent after each of its rounds: 1.8 / sqrt(n) for a round to which n contributed, composed.
+SPENT = [gaussian_epsilon(1.8 * math.sqrt(total), 1e-5) for total in (1 / 3, 1 / 3 + 1, 1 / 3 + 1 + 1 / 3)]
+
+
+def rounds_of(run: Run) -> list[RoundMetrics]:
+    return [RoundMetrics(**row) for row in RunFolder(run.folder).metrics()]
+
+
+def test_the_live_display_shows_the_price_of_those_who_contributed(seen_by_models, capfd) -> None:
+    run, begun = seen_by_models, Followed(protocol=seen_by_models.protocol, sizes=np.array(seen_by_models.sizes))
+    with TrainingProgress() as progress:
+        progress.start(rounds=3, done=0, spent=spent_in(begun, run.folder))
+        for metrics in rounds_of(run):
+            progress.advance(metrics)
+    shown = [float(found) for found in re.findall(r"epsilon <= ([\d.]+) \(rounds\)", capfd.readouterr().err)]
+    assert len(shown) == 3
+    for seen, spent in zip(shown, SPENT, strict=True):
+        assert spent <= seen <= 1.02 * spent
+
+
+def test_sinks_get_the_price_of_those_who_contributed(seen_by_models) -> None:
+    run, begun = seen_by_models, Followed(protocol=seen_by_models.protocol, sizes=np.array(seen_by_models.sizes))
+    found: dict[int, float] = {}
+
+    class Notes(Sink):
+        def open(self, folder, protocol) -> int:
+            return 0
+
+        def log(self, step, values) -> None:
+            found.update({step: values["epsilon"]} if "epsilon" in values else {})
+
+        def close(self, status) -> None:
+            pass
+
+    logging = Logging([Notes()], print)
+    logging.start(begun, run.folder)
+    for metrics in rounds_of(run):
+        logging.advance(metrics)
+    logging.end(run)
+    assert found == {step: pytest.approx(spent, rel=1e-4) for step, spent in enumerate(SPENT, start=1)}
+
+
+def test_uploads_that_are_kept_are_those_that_came_with_the_names_of_who_sent_them(tmp_path) -> None:
+    protocol = plan(rounds=2)
+    alone = train(protocol, folder=tmp_path / "alone", engine="torch", workers=1, keep_uploads=1)
+    grid = consortium(tmp_path, protocol)
+    grid.troubles = {1: lambda request, reply: None}
+    run = across(tmp_path / "run", protocol, grid, deadline=0.2, **{"keep-uploads": 1})
+    first, whole = read_round(run.folder, 0), read_round(alone.folder, 0)
+    assert first.clients.tolist() == [0, 2]
+    assert np.array_equal(first.uploads, whole.uploads[[0, 2]])
+    assert np.array_equal(first.model, whole.model)
+    assert read_round(run.folder, 1).clients.tolist() == [0, 2]
+
+
+def test_what_only_the_clients_know_is_not_made_up_at_the_server(tmp_path) -> None:
+    """Attacks are scored by clients' records, and clients told apart by their labels: neither is on the server's machine."""
+    protocol = plan(rounds=1)
+    run = across(tmp_path / "run", protocol, consortium(tmp_path, protocol), **{"keep-uploads": 1})
+    with pytest.raises(UserError, match="across machines: its clients' records are with them"):
+        Referee(run)
+    with pytest.raises(UserError, match="known to that client alone"):
+        evaluate_clients(run)
 
 
 def test_a_budget_against_who_sees_models_holds_when_clients_fall_silent(tmp_path) -> None:

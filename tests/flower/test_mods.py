@@ -1,6 +1,9 @@
 """The mod in any Flower app, and the accountant in Flower's own form."""
 
+import json
 import math
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,13 +13,17 @@ pytest.importorskip("flwr", reason="Flower is not installed: pip install 'sordin
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import GaussianPrivacyEvent, NeighboringRelation, PrivacyConfig, RdpAccountant, SamplingMethod
+from flwr.serverapp.exception import PrivacyBudgetExhausted
 from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, FedAvg
 from flwr.supercore.task_identity import TaskIdentity
 
 from sordino import UserError
+from sordino.cli import run as sordino
 from sordino.engines.flower.accountant import SordinoAccountant
+from sordino.engines.flower.custody import Custodian
 from sordino.engines.flower.mods import PrivacyMod, private_steps, private_updates
 from sordino.privacy.ledger import Refused
+from tests.flower.local import LocalGrid
 from tests.flower.test_enforcement import gaussian_epsilon
 
 SHAPES = {"weight": (40, 50), "bias": (50,), "scale": ()}
@@ -60,6 +67,12 @@ class Trained:
         return np.concatenate([sent[name].ravel() for name in SHAPES])
 
 
+def cap_of(mod: PrivacyMod) -> int:
+    """How many rounds its budget allows."""
+    custodian = mod.custodian()
+    return custodian.afforded(custodian.agreed)
+
+
 @pytest.mark.parametrize("move", [1000.0, 1e-6, 0.0])
 def test_an_update_is_clipped_whole_single_numbers_too(tmp_path, move) -> None:
     sent = Trained(private_updates(clip=2.0, sigma=1e-9, folder=tmp_path), move).update()
@@ -95,10 +108,10 @@ def test_the_budget_is_kept_over_runs(tmp_path) -> None:
     for round in range(allowed):
         again = Trained(private_updates(clip=1.0, sigma=4.0, epsilon=5.0, folder=tmp_path)) if round % 3 == 0 else trained
         assert again.ask(round, run=round % 2).has_content()
-    assert mod.releases == mod.cap == allowed
+    assert len(mod.custodian().rounds_paid) == cap_of(mod) == allowed
     reply = trained.ask(allowed, run=7)
     assert f"allows {allowed} rounds, and they are spent" in reply.error.reason
-    assert [type(event) for event in mod.events][-1] is Refused
+    assert type(mod.custodian().events[-1]) is Refused
 
 
 def test_what_no_noise_covers_does_not_leave(tmp_path) -> None:
@@ -109,7 +122,7 @@ def test_what_no_noise_covers_does_not_leave(tmp_path) -> None:
     assert trained.ask(2, kind="evaluate").has_error()
     assert "asked for twice" in trained.ask(1).error.reason
     assert trained.runs == 1
-    assert mod.releases == 1
+    assert mod.custodian().rounds_paid == [0]
 
 
 def test_a_folder_belongs_to_one_mechanism(tmp_path) -> None:
@@ -129,10 +142,83 @@ def test_an_app_with_noisy_steps_of_its_own_is_priced_and_capped(tmp_path) -> No
         accountant = PLDAccountant(dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE, 1e-4)
         return accountant.compose(dp_accounting.SelfComposedDpEvent(step, 20 * rounds)).get_epsilon(1e-5)
 
-    assert price(mod.cap) <= 4.0 < price(mod.cap + 1) * 1.002
+    cap = cap_of(mod)
+    assert price(cap) <= 4.0 < price(cap + 1) * 1.002
     trained = Trained(mod, move=0.25)
     assert np.array_equal(trained.update(1), np.full(2051, 0.25, np.float32))  # the noise is the app's own
-    assert mod.releases == 1
+    assert mod.custodian().rounds_paid == [0]
+
+
+def test_a_lower_budget_holds_at_once_and_what_was_spent_stays(tmp_path) -> None:
+    """Two rounds were paid for; of a budget that allows one, nothing is left."""
+    ask = lambda epsilon, round: Trained(private_updates(clip=1.0, sigma=4.0, epsilon=epsilon, folder=tmp_path)).ask(round)  # noqa: E731
+    assert ask(8.0, 1).has_content()
+    assert ask(8.0, 2).has_content()
+    low = gaussian_epsilon(0.5, 1e-5) * 1.01
+    assert "allows 1 rounds, and they are spent" in ask(low, 3).error.reason
+    assert ask(8.0, 4).has_content()
+
+
+def test_what_the_mod_spent_can_be_asked_for(tmp_path, capfd) -> None:
+    trained = Trained(private_updates(clip=1.0, sigma=4.0, epsilon=8.0, folder=tmp_path / "client"))
+    for round in (1, 2, 3):
+        assert trained.ask(round).has_content()
+    trained.ask(4, kind="evaluate")
+    assert sordino(["flower", "spent", str(tmp_path / "client"), "--json"]) == 0
+    document = json.loads(capfd.readouterr().out)
+    assert document["rounds"] == [0, 1, 2]
+    assert document["guarantee"]["epsilon"] == pytest.approx(gaussian_epsilon(0.5 * math.sqrt(3), 1e-5), rel=1e-6)
+    assert len(document["refused"]) == 1
+
+
+def test_a_folder_may_be_named_by_the_nodes_configuration(tmp_path) -> None:
+    mod = private_updates(clip=1.0, sigma=1.0, folder=str(tmp_path / "client-{partition-id}"))
+    assert [mod.custodian({"partition-id": number}).folder.name for number in (0, 1)] == ["client-0", "client-1"]
+    with pytest.raises(UserError, match="does not say what is in braces"):
+        mod.custodian({})
+
+
+def own_app(folder: Path) -> LocalGrid:
+    """A Flower app of someone's own with two clients, whose folders the nodes name."""
+    sys.path.insert(0, str(Path(__file__).parent / "own_app"))
+    try:
+        from own_app.client_app import app
+    finally:
+        sys.path.pop(0)
+    for client in range(2):
+        (folder / f"client-{client}").mkdir()
+    return LocalGrid(folder, app=app)
+
+
+def start() -> ArrayRecord:
+    return ArrayRecord({"weight": Array(np.zeros(50))})
+
+
+def test_flowers_own_strategy_runs_until_the_clients_budgets_are_spent(tmp_path) -> None:
+    """mu = 1/2 a round: as many rounds are answered as fit into epsilon = 3, and scores on private records never are."""
+    allowed = max(n for n in range(1, 9) if gaussian_epsilon(0.5 * math.sqrt(n), 1e-5) <= 3.0)
+    result = FedAvg().start(own_app(tmp_path), start(), num_rounds=allowed + 1)
+    assert sorted(result.train_metrics_clientapp) == list(range(1, allowed + 1))
+    assert result.evaluate_metrics_clientapp == {}
+    assert 1.5 < np.std(result.arrays["weight"].numpy()) / math.sqrt(allowed) < 4.5  # noise of 4, halved in square by two clients
+    for client in range(2):
+        custodian = Custodian(tmp_path / f"client-{client}")
+        assert custodian.rounds_paid == list(range(allowed))
+        reasons = [refusal.reason for refusal in custodian.refusals]
+        assert sum("not covered by any noise" in reason for reason in reasons) == allowed + 1
+        assert sum(f"allows {allowed} rounds, and they are spent" in reason for reason in reasons) == 1
+
+
+def test_our_accountant_stops_flowers_strategy(tmp_path) -> None:
+    """Two releases with multiplier 1 fit below epsilon = 8: the exact Gaussian's are 4.38, 6.57 and 8.39."""
+    costs = [gaussian_epsilon(math.sqrt(n), 1e-5) for n in (1, 2, 3)]
+    assert costs[1] < 8.0 < costs[2]
+    ours = SordinoAccountant(config(SamplingMethod.NO_AMPLIFICATION, population=2, max_epsilon=8.0))
+    wrapped = DifferentialPrivacyServerSideFixedClipping(FedAvg(fraction_evaluate=0.0), 1.0, 1.0, 2, accountant=ours)
+    with pytest.raises(PrivacyBudgetExhausted):
+        wrapped.start(own_app(tmp_path), start(), num_rounds=5)
+    assert ours.get_privacy_spent().num_releases == 2
+    assert ours.get_privacy_spent().epsilon == pytest.approx(costs[1], rel=1e-6)
 
 
 def config(sampling: SamplingMethod, population: int = 100, **more: object) -> PrivacyConfig:

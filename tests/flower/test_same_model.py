@@ -6,7 +6,9 @@ import pytest
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'sordino[flower]'")
 
 from sordino import (
+    Assumptions,
     Attention,
+    Bezier,
     ByColumn,
     ClientBudget,
     Constant,
@@ -46,6 +48,7 @@ KINDS = {
     "pulled own models": {"personalization": Identity(pull=0.5), "participation": Poisson(rate=0.6)},
     "udp-fl": {"client": OWN, "penalty": True},
     "shuffler": {"channel": "shuffler"},
+    "bezier": {"local": Bezier(**{**STEPS, "schedule": Constant(rate=0.25)}), "assumptions": Assumptions(smoothness=4.0)},
 }
 
 
@@ -139,6 +142,23 @@ def test_a_round_from_which_uploads_are_missing_is_repeated_where_the_protocol_s
     silences = iter([True, True])
     grid.troubles = {1: lambda request, reply: None if next(silences, False) else reply}
     run = across(tmp_path / "across", protocol, grid, deadline=0.3)
+    assert weights(run) == weights(alone)
+
+
+def test_a_round_that_needs_everyone_waits_for_everyone_who_was_lost(tmp_path) -> None:
+    protocol = plan(missing="repeat")
+    alone = train(protocol, folder=tmp_path / "alone", engine="torch", workers=1)
+
+    class Flaky(LocalGrid):
+        looks = 0
+
+        def get_node_ids(self):
+            self.looks += 1
+            self.offline = {2} if 3 <= self.looks < 9 else set()  # lost in the second round, for longer than patience
+            return super().get_node_ids()
+
+    consortium(tmp_path, protocol)
+    run = across(tmp_path / "across", protocol, Flaky(tmp_path), patience=0.5)
     assert weights(run) == weights(alone)
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import sys
 import tomllib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from sordino.federation.storage import write_whole, writing
-from sordino.protocol import UNITS, ClientBudget, Protocol, UserError, dumps
+from sordino.protocol import UNITS, Bezier, ClientBudget, Protocol, UserError, dumps
 from sordino.protocol.entries import Choice, Flag, Integer, Maybe, Number, Text, Value, decode_table, encode_table, entry
 from sordino.protocol.file import parse, toml_table
 
@@ -29,7 +29,7 @@ class Agreement(Value):
     """
 
     client: int = entry(Integer(at_least=0), "number of the client in the protocol, from 0")
-    records: int = entry(Integer(at_least=1), "how many records it has; this is public")
+    records: int | None = entry(Maybe(Integer(at_least=1)), "how many records it has: public; left out: prices do not need it", None)
     data: str | None = entry(Maybe(Text()), "file of its own records; left out: its share of the protocol's data, for tests", None)
     epsilon: float | None = entry(Maybe(Number(above=0)), "largest epsilon of its uploads, against the server; left out: no limit", None)
     delta: float = entry(Number(above=0, below=1), "at this delta", 1e-5)
@@ -60,12 +60,36 @@ def write_agreement(agreement: Agreement, folder: Path) -> None:
         write_whole(folder / FILE, toml_table("agreement", encode_table(agreement)).encode())
 
 
+def refuse_across_machines(protocol: Protocol) -> None:
+    """Refuse what machines that each draw from their own entropy cannot do together."""
+    if isinstance(protocol.local, Bezier) and protocol.noise.secure:
+        raise UserError(
+            'local.rule = "bezier" with noise.secure = true: all clients of a round send the same random point of a curve, and machines '
+            'that draw from their own entropy cannot agree on one. Across machines use local.rule = "fedavg", or for a test '
+            "noise.secure = false; on one machine it runs as it is, without --engine flower."
+        )
+
+
+def with_whole_path(protocol: Protocol) -> Protocol:
+    """The protocol with a path to its data that holds wherever Flower's processes are started."""
+    data = protocol.data
+    if data is None or not Path(data.name).exists():
+        return protocol
+    return replace(protocol, data=replace(data, name=str(Path(data.name).absolute())))
+
+
 def own_budget(agreement: Agreement, protocol: Protocol) -> ClientBudget:
     """The client's own limit, with the mechanism that the protocol gives it; without a limit, one that nothing passes."""
     named = next((budget for budget in protocol.client if budget.id == agreement.client), None)
     mechanism, noise = (named.mechanism, named.noise) if named is not None else (None, None)
     epsilon = agreement.epsilon if agreement.epsilon is not None else sys.float_info.max
     return ClientBudget(id=agreement.client, epsilon=epsilon, delta=agreement.delta, unit=agreement.unit, mechanism=mechanism, noise=noise)
+
+
+def limits_on(agreement: Agreement, protocol: Protocol) -> list[ClientBudget]:
+    """The budgets that a client holds a protocol to: the one that the protocol gives it, whose noise the server names, and its own."""
+    named = [budget for budget in protocol.client if budget.id == agreement.client]
+    return named if agreement.epsilon is None else [*named, own_budget(agreement, protocol)]
 
 
 def weaker(agreed: Protocol, asked: Protocol, agreement: Agreement) -> str | None:

@@ -17,6 +17,7 @@ from sordino.federation.storage import write_whole, writing
 from sordino.protocol import InvalidValue, UserError
 
 AUTHORITY, SERVER, SERVER_KEY = "ca.crt", "server.pem", "server.key"
+ISSUER = "Sordino consortium authority"
 
 
 def write_certificates(folder: Path, hosts: Sequence[str], days: int = 365) -> None:
@@ -36,32 +37,41 @@ def write_certificates(folder: Path, hosts: Sequence[str], days: int = 365) -> N
     if taken:
         raise UserError(f"{folder / taken[0]} exists already: with another certificate, nodes would no longer trust the SuperLink.")
     authority_key, server_key = ec.generate_private_key(ec.SECP384R1()), ec.generate_private_key(ec.SECP384R1())
-    authority = named("Sordino consortium authority")
-    usage = x509.KeyUsage(
-        digital_signature=False, content_commitment=False, key_encipherment=False, data_encipherment=False, key_agreement=False,
-        key_cert_sign=True, crl_sign=True, encipher_only=False, decipher_only=False,
-    )  # fmt: skip
-    root = (
-        dated(authority, authority, authority_key.public_key(), days)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(usage, critical=True)
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(authority_key.public_key()), critical=False)
-        .sign(authority_key, hashes.SHA384())
-    )
-    issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(authority_key.public_key())
-    server = (
-        dated(named(hosts[0]), authority, server_key.public_key(), days)
-        .add_extension(x509.SubjectAlternativeName([alternative(host) for host in hosts]), critical=False)
-        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-        .add_extension(issuer, critical=False)
-        .sign(authority_key, hashes.SHA384())
-    )
+    authority, server = authority_certificate(authority_key, days), server_certificate(server_key, authority_key, hosts, days)
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
         write_private(folder / SERVER_KEY, private_text(server_key, serialization.PrivateFormat.PKCS8))
         write_whole(folder / SERVER, server.public_bytes(serialization.Encoding.PEM))
-        write_whole(folder / AUTHORITY, root.public_bytes(serialization.Encoding.PEM))
+        write_whole(folder / AUTHORITY, authority.public_bytes(serialization.Encoding.PEM))
+
+
+def authority_certificate(key: ec.EllipticCurvePrivateKey, days: int) -> x509.Certificate:
+    """An authority that signs for itself, and may sign certificates and nothing else."""
+    usage = x509.KeyUsage(
+        digital_signature=False, content_commitment=False, key_encipherment=False, data_encipherment=False, key_agreement=False,
+        key_cert_sign=True, crl_sign=True, encipher_only=False, decipher_only=False,
+    )  # fmt: skip
+    return (
+        dated(named(ISSUER), key.public_key(), days)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(usage, critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        .sign(key, hashes.SHA384())
+    )
+
+
+def server_certificate(
+    key: ec.EllipticCurvePrivateKey, authority: ec.EllipticCurvePrivateKey, hosts: Sequence[str], days: int
+) -> x509.Certificate:
+    """The SuperLink's certificate under all its names, signed by the authority."""
+    return (
+        dated(named(hosts[0]), key.public_key(), days)
+        .add_extension(x509.SubjectAlternativeName([alternative(host) for host in hosts]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.public_key()), critical=False)
+        .sign(authority, hashes.SHA384())
+    )
 
 
 def write_key(path: Path) -> Path:
@@ -99,11 +109,11 @@ def named(text: str) -> x509.Name:
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text[:64])])
 
 
-def dated(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, days: int) -> x509.CertificateBuilder:
-    """A certificate that is valid from now on; a clock may be an hour late."""
+def dated(subject: x509.Name, key: ec.EllipticCurvePublicKey, days: int) -> x509.CertificateBuilder:
+    """A certificate of the consortium's authority that is valid from now on; a clock may be an hour late."""
     now = datetime.datetime.now(datetime.UTC)
     begin, end = now - datetime.timedelta(hours=1), now + datetime.timedelta(days=days)
-    builder = x509.CertificateBuilder().subject_name(subject).issuer_name(issuer).public_key(key)
+    builder = x509.CertificateBuilder().subject_name(subject).issuer_name(named(ISSUER)).public_key(key)
     return builder.serial_number(x509.random_serial_number()).not_valid_before(begin).not_valid_after(end)
 
 

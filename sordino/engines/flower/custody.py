@@ -22,24 +22,28 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sordino.engines.flower.agreement import Agreement, own_budget, read_agreement, weaker, write_agreement
-from sordino.engines.flower.requests import Request
+from sordino.engines.flower.agreement import (
+    Agreement,
+    limits_on,
+    own_budget,
+    read_agreement,
+    refuse_across_machines,
+    weaker,
+    write_agreement,
+)
+from sordino.engines.flower.requests import Request, RequestRefused
 from sordino.federation.folder import as_json, protocol_digest
 from sordino.federation.randomness import GENERATOR
 from sordino.federation.storage import held, pack, unpack, write_whole, writing
 from sordino.privacy.ledger import Event, Ledger, Opened, Refused, RoundCharged
 from sordino.privacy.ledger import read as read_ledger
-from sordino.protocol import Protocol, SordinoError, UserError, dumps, loads, read
+from sordino.protocol import Protocol, UserError, dumps, loads, read
 
 if TYPE_CHECKING:
     from sordino.privacy.guarantee import Guarantee
 
 ANSWERS = 2  # uploads that are kept: a server may go back to its checkpoint before the last
 VECTOR, KEPT = "vector", "kept/"
-
-
-class RequestRefused(SordinoError):
-    """The client does not answer; the reason is in its ledger, and is sent to who asked. It says nothing about the client's records."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,6 +82,7 @@ class Custodian:
     @classmethod
     def create(cls, folder: Path, agreement: Agreement, protocol: Protocol) -> Custodian:
         """Make the folder of a client that agrees to a protocol; one that holds an agreement already is refused."""
+        refuse_across_machines(protocol)
         if not protocol.noise.secure and not agreement.seeded:
             raise UserError(
                 "noise.secure = false: whoever knows the seed can subtract the noise. Set noise.secure = true, or for a test agree to it "
@@ -126,27 +131,32 @@ class Custodian:
         Raises:
             RequestRefused: the reason is in the ledger by then.
         """
-        try:
-            accepted = self._accepted(request)
-            earlier = self._earlier(request, run)
-            if earlier is not None:
-                return earlier
-            paid = self.rounds_paid
-            if request.round not in paid and len(paid) >= accepted.cap:
-                budget = f"epsilon = {self.agreement.epsilon} at delta = {self.agreement.delta:g}"
-                raise RequestRefused(f"its budget ({budget}) allows {accepted.cap} rounds, and they are spent")
-        except RequestRefused as refusal:
-            self.refuse(request.round, str(refusal))
-            raise
-        if request.round not in paid:  # a crash may have come between the charge and the upload, which was not sent then
-            with writing(self.folder / "ledger.jsonl"), Ledger.resume(self.folder / "ledger.jsonl") as ledger:
-                ledger.charge(round=request.round, clients=[self.agreement.client])
-        return None
+        accepted = self._accepted(request)
+        earlier = self._earlier(request, run)
+        if earlier is None and request.round not in self.rounds_paid:  # a crash may have come between the charge and the upload
+            self.pay(request.round, accepted.cap)
+        return earlier
 
-    def refuse(self, round: int, reason: str) -> None:
-        """Write down what was asked for and is not answered."""
-        with writing(self.folder / "ledger.jsonl"), Ledger.resume(self.folder / "ledger.jsonl") as ledger:
+    def pay(self, round: int, cap: int) -> None:
+        """Charge a round, unless the client's budget, which allows `cap` of them, is spent."""
+        if len(self.rounds_paid) >= cap:
+            epsilon, delta = self.agreement.epsilon, self.agreement.delta
+            limit = "agreement" if epsilon is None else f"budget (epsilon = {epsilon} at delta = {delta:g})"
+            raise self.refused(round, f"its {limit} allows {cap} rounds{', and they are spent' if cap > 0 else ' of this'}")
+        with self._ledger() as ledger:
+            ledger.charge(round=round, clients=[self.agreement.client])
+
+    def refused(self, round: int, reason: str) -> RequestRefused:
+        """Write down what was asked for and is not answered; returns what is to be raised."""
+        with self._ledger() as ledger:
             ledger.refuse(round=round, reason=reason[:300])
+        return RequestRefused(reason)
+
+    @contextmanager
+    def _ledger(self) -> Iterator[Ledger]:
+        path = self.folder / "ledger.jsonl"
+        with writing(path), Ledger.resume(path) as ledger:
+            yield ledger
 
     def keep(self, request: Request, run: str, vector: np.ndarray, kept: Mapping[str, np.ndarray]) -> Answer:
         """Keep an upload and what the client keeps with it, before the upload is sent."""
@@ -159,48 +169,53 @@ class Custodian:
     def state(self) -> dict[str, np.ndarray]:
         """What the client has kept from its last round."""
         rounds = self._rounds_kept()
-        last = self._read(max(rounds)) if rounds else None
-        return {} if last is None else dict(last.kept)
+        return dict(self._read(max(rounds)).kept) if rounds else {}
 
-    def _accepted(self, request: Request) -> Accepted:
-        """The training that is paid for, which is bound to the first protocol that was asked for and found to be as agreed."""
-        if request.client != self.agreement.client:
-            raise RequestRefused(f"client {request.client} was asked for, and this is client {self.agreement.client}")
+    def accept(self, training: str, protocol: str, round: int = 0) -> Accepted:
+        """Bind the agreement to a training, if its protocol is as agreed; what was accepted before stays, unless the terms have changed."""
         known = self._read_accepted()
-        if known is None:
-            known = self._accept(request.training, request.protocol)
-        elif known.terms != self._terms():  # the client has changed its mind: the training goes on under the new terms, or not at all
-            known = self._accept(known.training, known.protocol)
-        if request.training != known.training:
-            raise RequestRefused("the agreement is for one training, and this is another")
-        if request.protocol != known.protocol:
-            raise RequestRefused(f"the protocol was changed: {self._changed(request.protocol, known.protocol)}")
-        if request.round >= loads(known.protocol).rounds:
-            raise RequestRefused(f"round {request.round} is past the last one")
-        return known
-
-    def _accept(self, training: str, protocol: str) -> Accepted:
+        if known is not None and known.terms == self._terms():
+            return known
+        if known is not None:  # the client has changed its mind: the training goes on under the new terms, or not at all
+            training, protocol = known.training, known.protocol
         try:
             asked = loads(protocol)
         except UserError as error:
-            raise RequestRefused(f"its protocol cannot be read: {error}") from None
+            raise self.refused(round, f"its protocol cannot be read: {error}") from None
         reason = weaker(self.agreed, asked, self.agreement)
         if reason is not None:
-            raise RequestRefused(reason)
+            raise self.refused(round, reason)
         if not asked.noise.secure and not self.agreement.seeded:
-            raise RequestRefused("noise.secure = False was asked for: whoever knows the seed could subtract the noise")
+            raise self.refused(round, "noise.secure = False was asked for: whoever knows the seed could subtract the noise")
         accepted = Accepted(training=training, protocol=protocol, terms=self._terms(), cap=self.afforded(asked))
+        if accepted.cap == 0:
+            return accepted  # nothing of it will be paid for, so it binds nobody
         with writing(self.folder / "accepted.json"):
             write_whole(self.folder / "accepted.json", as_json(vars(accepted)))
         return accepted
 
+    def _accepted(self, request: Request) -> Accepted:
+        """The training that is paid for, if this request belongs to it."""
+        asked = request.round
+        if request.client != self.agreement.client:
+            raise self.refused(asked, f"client {request.client} was asked for, and this is client {self.agreement.client}")
+        known = self.accept(request.training, request.protocol, asked)
+        if request.training != known.training:
+            raise self.refused(asked, "the agreement is for one training, and this is another")
+        if request.protocol != known.protocol:
+            raise self.refused(asked, f"the protocol was changed: {self._changed(request.protocol, known.protocol)}")
+        if asked >= loads(known.protocol).rounds:
+            raise self.refused(asked, f"round {asked} is past the last one")
+        return known
+
     def afforded(self, protocol: Protocol) -> int:
-        """How many rounds of a protocol the client's own budget allows, against a server that sees its uploads."""
-        if self.agreement.epsilon is None:
+        """How many rounds of a protocol the client's budgets allow, against a server that sees its uploads."""
+        budgets = limits_on(self.agreement, protocol)
+        if not budgets:
             return protocol.rounds
         from sordino.privacy.caps import capped_rounds  # takes a while to load, and is asked once in a training
 
-        return capped_rounds(protocol, own_budget(self.agreement, protocol), self.agreement.records)
+        return min(capped_rounds(protocol, budget, self.agreement.records) for budget in budgets)
 
     def guarantee(self, rounds: Sequence[int] | None = None) -> Guarantee:
         """What the server learns at most from these rounds; by default from those that were paid for."""
@@ -223,17 +238,17 @@ class Custodian:
 
         In one run the server must say that it asks again; whatever else asks twice for a round is refused.
         """
-        rounds = self._rounds_kept()
-        answer = self._read(request.round) if request.round in rounds else None
-        if answer is not None:
+        asked, last = request.round, max(self.rounds_paid, default=-1)
+        if asked in self._rounds_kept():
+            answer = self._read(asked)
             again = answer.run != run or request.attempt > answer.attempt
             if answer.request == request.digest and again:
                 return self._sent_again(answer, run, request.attempt)
-            raise RequestRefused(f"round {request.round} was answered already")
-        if request.round in self.rounds_paid and request.round < max(self.rounds_paid):
-            raise RequestRefused(f"round {request.round} was answered already, and what was sent is no longer kept")
-        if self.rounds_paid and request.round < max(self.rounds_paid):
-            raise RequestRefused(f"round {request.round} is over: round {max(self.rounds_paid)} was answered already")
+            raise self.refused(asked, f"round {asked} was answered already")
+        if asked < last:
+            once = asked in self.rounds_paid
+            reason = "was answered already, and what was sent is no longer kept" if once else f"is over: round {last} was answered already"
+            raise self.refused(asked, f"round {asked} {reason}")
         return None
 
     def _sent_again(self, answer: Answer, run: str, attempt: int) -> Answer:
@@ -265,7 +280,7 @@ class Custodian:
         with writing(self._answer_path(answer.round)):
             write_whole(self._answer_path(answer.round), pack(arrays, facts))
 
-    def _read(self, round: int) -> Answer | None:
+    def _read(self, round: int) -> Answer:
         path = self._answer_path(round)
         try:
             arrays, facts = unpack(path.read_bytes())

@@ -12,14 +12,15 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from importlib.resources import as_file, files
+from importlib.resources import as_file
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from sordino.engines.choice import SuperLink
-from sordino.engines.flower.processes import CONNECTION, CommandFailed, flwr, require_flower, write_connection
+from sordino.engines.flower.agreement import refuse_across_machines, with_whole_path
+from sordino.engines.flower.processes import APP, CONNECTION, CommandFailed, flwr, require_flower, write_connection
 from sordino.federation.folder import RunFolder
 from sordino.federation.loop import RoundMetrics
 from sordino.federation.run import Run
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
 OUTCOME = "outcome.json"
 LOOK = 0.3  # seconds between two looks into the run folder
 ASK = 20.0  # seconds without news after which Flower is asked whether the run still runs
-APP = files("sordino") / "engines" / "flower" / "app"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,15 +69,12 @@ def train_across(
     watch: Watch,
 ) -> Run:
     """Train on the machines that meet at a SuperLink. A run that never began leaves nothing behind."""
-    require_flower()
-    settings = {
-        "protocol": dumps(protocol),
-        "folder": str(folder.absolute()),
-        "evaluate-every": evaluate_every,
-        "keep-uploads": keep_uploads,
-    }
+    told = {"evaluate-every": evaluate_every, "keep-uploads": keep_uploads}
     try:
-        return submitted(superlink, settings, folder, watch)
+        require_flower()
+        refuse_across_machines(protocol)
+        plan = dumps(with_whole_path(protocol))
+        return submitted(superlink, {"protocol": plan, "folder": str(folder.absolute()), **told}, folder, watch)
     finally:
         with suppress(OSError):
             folder.rmdir()  # only if it is empty still

@@ -78,7 +78,8 @@ class FlowerEngine:
     ) -> Iterator[Upload]:
         """The uploads that came, in the order of the participants; what clients keep stays with them."""
         clients = [int(client) for client in participants]
-        self._roster.wait(set(clients) - self._gone, self._exchange.patience)
+        forgiven = set() if self._setup.protocol.missing == "repeat" else self._gone  # a round that needs everyone waits for everyone
+        self._roster.wait(set(clients) - forgiven, self._exchange.patience)
         nodes = self._roster.nodes
         self._gone = {client for client in {*clients, *self._gone} if client not in nodes}
         helpers = {client: own[personal.HELPER] for client, own in (kept or {}).items() if personal.HELPER in own}

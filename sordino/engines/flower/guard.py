@@ -3,31 +3,28 @@
 from __future__ import annotations
 
 import json
-import logging
 import time
 from pathlib import Path
 
-from flwr.app import Context, Error, Message, MessageType
+from flwr.app import Context, Message, MessageType
 from flwr.clientapp.typing import ClientAppCallable
-from flwr.common.constant import ErrorCode
 
-from sordino.engines.flower.custody import Answer, Custodian, RequestRefused
+from sordino.engines.flower.custody import Answer, Custodian
 from sordino.engines.flower.messages import (
     KEPT,
     UPLOAD,
     VECTOR,
     Malformed,
+    answered,
     arrays_of,
     introduction,
     read_request,
     records_of,
-    setting,
     upload_reply,
 )  # fmt: skip
 from sordino.engines.flower.requests import Request
-from sordino.protocol import SordinoError, UserError
+from sordino.protocol import UserError
 
-LOG = logging.getLogger("flwr")  # Flower shows what its own logger says
 FOLDER = "sordino-folder"  # the setting of a node that says where its client's folder is
 
 
@@ -37,21 +34,17 @@ def guard(message: Message, context: Context, call_next: ClientAppCallable) -> M
     Example:
         >>> app = ClientApp(mods=[guard])  # doctest: +SKIP
     """
-    try:
+
+    def answer() -> Message:
         custodian = Custodian(client_folder(context))
         with custodian.at_work():
             if message.metadata.message_type == MessageType.QUERY:
-                return introduction(message, custodian.agreement.client, custodian.agreement.records)
+                return introduction(message, custodian.agreement)
             if message.metadata.message_type != MessageType.TRAIN:
-                raise refused(custodian, 0, f"a message of the type {message.metadata.message_type!r} is none that it answers")
+                raise custodian.refused(0, f"a message of the type {message.metadata.message_type!r} is none that it answers")
             return trained(message, context, call_next, custodian)
-    except RequestRefused as refusal:
-        LOG.warning("refused: %s", refusal)
-        return Message(Error(ErrorCode.MOD_FAILED_PRECONDITION, f"it refused: {refusal}"), reply_to=message)
-    except Exception as error:
-        # What went wrong may show in its words what is in the client's records, so the words stay here.
-        LOG.error("the client failed: %s", error, exc_info=None if isinstance(error, SordinoError) else error)
-        return Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, "it failed; its own log says why"), reply_to=message)
+
+    return answered(message, answer)
 
 
 def trained(message: Message, context: Context, call_next: ClientAppCallable, custodian: Custodian) -> Message:
@@ -60,7 +53,7 @@ def trained(message: Message, context: Context, call_next: ClientAppCallable, cu
     try:
         request = read_request(message)
     except Malformed as error:
-        raise refused(custodian, 0, f"a request was not understood: {error}") from None
+        raise custodian.refused(0, f"a request was not understood: {error}") from None
     run = str(context.run_id)
     answer = custodian.admit(request, run)
     working = 0.0
@@ -83,26 +76,15 @@ def kept(custodian: Custodian, request: Request, run: str, reply: Message) -> An
     return custodian.keep(request, run, arrays_of(reply.content[UPLOAD])[VECTOR], own)
 
 
-def refused(custodian: Custodian, round: int, reason: str) -> RequestRefused:
-    """Write a refusal down."""
-    custodian.refuse(round, reason)
-    return RequestRefused(reason)
-
-
 def client_folder(context: Context) -> Path:
     """The client's folder, which the operator of the node has named."""
-    folder = setting(context, FOLDER)
+    folder = str(context.node_config.get(FOLDER, ""))
     if not folder:
         raise UserError(f"this node does not say where its client's folder is: start it with --node-config '{FOLDER}=\"/path\"'.")
     return Path(folder)
 
 
-def note_time(folder: Path, round: int, working: float, guarding: float) -> None:
-    """Keep how long the local work took and how long everything here took, for the client's own eyes."""
+def note_time(folder: Path, number: int, working: float, guarding: float) -> None:
+    """Keep how long the local work of a round took and how long everything here took, for the client's own eyes."""
     with open(folder / "seconds.jsonl", "a", encoding="utf-8") as file:
-        file.write(json.dumps({"round": round, "work": round_to(working), "guard": round_to(guarding)}) + "\n")
-
-
-def round_to(seconds: float) -> float:
-    """Seconds to a tenth of a millisecond."""
-    return round(seconds, 4)
+        file.write(json.dumps({"round": number, "work": round(working, 4), "guard": round(guarding, 4)}) + "\n")

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MessageType, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MessageType, RecordDict
+from flwr.common.constant import ErrorCode
 
-from sordino.engines.flower.requests import HELPER, MODEL, Request
-from sordino.protocol import SordinoError
+from sordino.engines.flower.agreement import Agreement
+from sordino.engines.flower.requests import HELPER, MODEL, Request, RequestRefused
+from sordino.protocol import SordinoError, UserError
 
+LOG = logging.getLogger("flwr")  # Flower shows what its own logger says
 REQUEST, ARRAYS, UPLOAD, KEPT, SELF = "request", "arrays", "upload", "kept", "self"
 VECTOR = "vector"
 HEADER = 4096  # bytes that an array may take beside its numbers
@@ -19,6 +23,19 @@ FIELDS: Mapping[str, type] = {"training": str, "protocol": str, "client": int, "
 
 class Malformed(SordinoError):
     """A message that is not what was expected, in words that say what is wrong with it."""
+
+
+def answered(message: Message, answer: Callable[[], Message]) -> Message:
+    """What leaves a client: its answer, the reason of a refusal, or that something went wrong and nothing more."""
+    try:
+        return answer()
+    except RequestRefused as refusal:
+        LOG.warning("refused: %s", refusal)
+        return Message(Error(ErrorCode.MOD_FAILED_PRECONDITION, f"it refused: {refusal}"), reply_to=message)
+    except Exception as error:
+        # What went wrong may show in its words what is in the client's records, so the words stay here.
+        LOG.error("the client failed: %s", error, exc_info=None if isinstance(error, SordinoError) else error)
+        return Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, "it failed; its own log says why"), reply_to=message)
 
 
 def request_message(request: Request, *, node: int, ttl: float) -> Message:
@@ -87,9 +104,11 @@ def only(message: Message, expected: frozenset[str] | set[str]) -> RecordDict:
     return content
 
 
-def introduction(request: Message, client: int, records: int) -> Message:
+def introduction(request: Message, agreement: Agreement) -> Message:
     """A client says who it is and how many records it has, which is public."""
-    return Message(RecordDict({SELF: ConfigRecord({"client": client, "records": records})}), reply_to=request)
+    if agreement.records is None:
+        raise UserError("the agreement does not say how many records there are: add `records` to agreement.toml.")
+    return Message(RecordDict({SELF: ConfigRecord({"client": agreement.client, "records": agreement.records})}), reply_to=request)
 
 
 def read_introduction(message: Message) -> tuple[int, int]:
@@ -119,8 +138,3 @@ def as_numpy(array: Array) -> np.ndarray:
         return np.asarray(array.numpy())
     except (ValueError, TypeError, EOFError, OSError, MemoryError) as error:
         raise Malformed(f"an array cannot be unpacked ({type(error).__name__})") from None
-
-
-def setting(context: Context, name: str, default: str = "") -> str:
-    """A setting that the operator of a node has given."""
-    return str(context.node_config.get(name, default))

@@ -3,32 +3,27 @@
     app = ClientApp(mods=[private_updates(clip=1.0, sigma=4.0, epsilon=8.0, folder="~/privacy")])
 
 A reply to `train` leaves with the model and the number of examples, and nothing else; every other message is refused, since what is
-computed from private records there is covered by nothing. The ledger outlives runs: a second training on the same records goes on where
-the first one stopped.
+computed from private records there is covered by nothing. The folder is a client's as in `custody`: its ledger outlives runs, so that a
+second training on the same records goes on where the first one stopped, and `sordino flower spent` says what was spent.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
-import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, MessageType, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MessageType, MetricRecord, RecordDict
 from flwr.clientapp.typing import ClientAppCallable
-from flwr.common.constant import ErrorCode
 
-from sordino.engines.flower.messages import arrays_of, records_of
-from sordino.federation.folder import as_json, protocol_digest
-from sordino.federation.randomness import GENERATOR, Key, Purpose
-from sordino.federation.storage import held, write_whole, writing
-from sordino.privacy.ledger import Event, Ledger, Opened, RoundCharged
-from sordino.privacy.ledger import read as read_ledger
-from sordino.protocol import ClientBudget, Constant, FedAvg, Gaussian, NoisySgd, Protocol, SordinoError, UserError
+from sordino.engines.flower.agreement import FILE, Agreement, write_agreement
+from sordino.engines.flower.custody import Custodian
+from sordino.engines.flower.messages import answered, arrays_of, records_of
+from sordino.federation.randomness import Key, Purpose
+from sordino.federation.storage import write_whole, writing
+from sordino.protocol import Constant, FedAvg, Gaussian, NoisySgd, Protocol, UserError, dumps
 
-LOG = logging.getLogger("flwr")
 PUBLIC = ("num-examples",)  # what Flower's strategies weigh by; a size is public where one record is replaced by another
 
 
@@ -42,7 +37,7 @@ def private_updates(
     Args:
         clip: largest l2 norm of an update.
         sigma: standard deviation of the noise on every coordinate; replacing the client moves an update by up to 2 clip.
-        folder: where the client's ledger is kept.
+        folder: where the client's ledger is kept; "{partition-id}" in it is what the node's configuration says.
         epsilon: the client answers no more once the next round would pass it; None: no limit.
         delta: at this delta.
         most: rounds that are ever answered.
@@ -52,7 +47,7 @@ def private_updates(
     """
     rule = FedAvg(steps=1, batch=1, clip=clip, clip_target="update", schedule=Constant(rate=1.0))
     protocol = Protocol(clients=1, rounds=most, local=rule, noise=Gaussian(sigma=sigma, secure=True))
-    return PrivacyMod(protocol, folder, epsilon=epsilon, delta=delta, unit="client", records=None)
+    return PrivacyMod(protocol, folder, Agreement(client=0, epsilon=epsilon, delta=delta, unit="client"))
 
 
 def private_steps(
@@ -77,7 +72,7 @@ def private_steps(
         batch: examples in a step; expected ones, if drawn by Poisson sampling.
         records: records of the client.
         multiplier: noise on a sum of clipped gradients over their norm bound; over twice that bound for sampling "fixed".
-        folder: where the client's ledger is kept.
+        folder: where the client's ledger is kept; "{partition-id}" in it is what the node's configuration says.
         sampling: "poisson" or "fixed".
         unit: what is hidden: "record" or "client".
         epsilon: the client answers no more once the next round would pass it; None: no limit.
@@ -89,107 +84,62 @@ def private_steps(
     """
     rule = NoisySgd(steps=steps, batch=batch, clip=1.0, schedule=Constant(rate=1.0), sampling=sampling)
     protocol = Protocol(clients=1, rounds=most, local=rule, noise=Gaussian(multiplier=multiplier, secure=True))
-    return PrivacyMod(protocol, folder, epsilon=epsilon, delta=delta, unit=unit, records=records)
-
-
-class ReleaseRefused(SordinoError):
-    """The client does not answer; the reason is in its ledger."""
+    return PrivacyMod(protocol, folder, Agreement(client=0, records=records, epsilon=epsilon, delta=delta, unit=unit))
 
 
 class PrivacyMod:
     """A Flower mod around any ClientApp. What it holds is on disk, in the client's folder."""
 
-    def __init__(
-        self, protocol: Protocol, folder: str | Path, *, epsilon: float | None, delta: float, unit: str, records: int | None
-    ) -> None:
-        self._protocol, self._records = protocol, records
-        self._folder = Path(folder).expanduser()
-        self._budget = None if epsilon is None else ClientBudget(id=0, epsilon=epsilon, delta=delta, unit=unit)
+    def __init__(self, protocol: Protocol, folder: str | Path, agreement: Agreement) -> None:
+        self._protocol, self._folder, self._agreement = protocol, str(folder), agreement
 
     def __call__(self, message: Message, context: Context, call_next: ClientAppCallable) -> Message:
         """See Flower's mods."""
+
+        def answer() -> Message:
+            custodian = self.custodian(context.node_config)
+            with custodian.at_work():
+                return self._released(custodian, message, context, call_next)
+
+        return answered(message, answer)
+
+    def custodian(self, settings: Mapping[str, Any] | None = None) -> Custodian:
+        """Who keeps the client's folder, which is made where there is none; `settings` are those of the node.
+
+        Raises:
+            UserError: the folder belongs to another mechanism, or has a name that the node's settings do not fill.
+        """
         try:
-            self._open()
-            with held(self._folder):
-                return self._answered(message, context, call_next)
-        except ReleaseRefused as refusal:
-            LOG.warning("refused: %s", refusal)
-            return Message(Error(ErrorCode.MOD_FAILED_PRECONDITION, f"it refused: {refusal}"), reply_to=message)
-        except Exception as error:
-            # What went wrong may show in its words what is in the client's records, so the words stay here.
-            LOG.error("the client failed: %s", error, exc_info=None if isinstance(error, SordinoError) else error)
-            return Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, "it failed; its own log says why"), reply_to=message)
+            folder = Path(self._folder.format_map(settings or {})).expanduser()
+        except (KeyError, ValueError, IndexError):
+            raise UserError(f"folder = {self._folder!r}: the node's configuration does not say what is in braces.") from None
+        if not (folder / FILE).exists():
+            return Custodian.create(folder, self._agreement, self._protocol)
+        found = Custodian(folder)
+        if found.agreed != self._protocol:
+            raise UserError(f"{folder} holds the ledger of another mechanism. Choose another folder; what both spend adds up.")
+        if found.agreement != self._agreement:  # the app says now what the budget is; what was spent stays
+            write_agreement(self._agreement, folder)
+        return Custodian(folder)
 
-    @property
-    def events(self) -> tuple[Event, ...]:
-        """All entries of the client's ledger."""
-        return read_ledger(self._ledger_path).events
-
-    @property
-    def releases(self) -> int:
-        """How many rounds were paid for, in all runs."""
-        return sum(isinstance(event, RoundCharged) for event in self.events)
-
-    @property
-    def cap(self) -> int:
-        """How many rounds the budget allows, in all runs."""
-        if self._budget is None:
-            return self._protocol.rounds
-        path, terms = self._folder / "cap.json", hashlib.sha256(repr((self._protocol, self._budget, self._records)).encode()).hexdigest()
-        if path.exists() and (known := json.loads(path.read_bytes()))["terms"] == terms:
-            return int(known["cap"])
-        from sordino.privacy.caps import capped_rounds  # takes a while to load, and is asked once
-
-        cap = capped_rounds(self._protocol, self._budget, self._records)
-        write_whole(path, as_json({"terms": terms, "cap": cap}))
-        return cap
-
-    @property
-    def _ledger_path(self) -> Path:
-        return self._folder / "ledger.jsonl"
-
-    def _open(self) -> None:
-        digest = protocol_digest(self._protocol)
-        if not self._ledger_path.exists():
-            with writing(self._folder):
-                self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-                Ledger.create(self._ledger_path, Opened(protocol=digest, generator=GENERATOR, noise="fresh")).close()
-        opened = self.events[0]
-        if not isinstance(opened, Opened) or opened.protocol != digest:
-            raise UserError(f"{self._folder} holds the ledger of another mechanism. Choose another folder; what both spend adds up.")
-
-    def _answered(self, message: Message, context: Context, call_next: ClientAppCallable) -> Message:
+    def _released(self, custodian: Custodian, message: Message, context: Context, call_next: ClientAppCallable) -> Message:
+        """The app's reply, paid for before it is computed, and rid of all that no noise covers."""
+        number = len(custodian.rounds_paid)
         if message.metadata.message_type != MessageType.TRAIN:
-            raise self._refused(f"a message of the type {message.metadata.message_type!r} is not covered by any noise")
+            raise custodian.refused(number, f"a message of the type {message.metadata.message_type!r} is not covered by any noise")
         received = model_in(message.content)
-        self._pay(f"{context.run_id} {server_round(message)}")
+        note_asked(custodian, f"{context.run_id} {server_round(message)}")
+        custodian.pay(number, custodian.accept("every run", dumps(self._protocol)).cap)
         reply = call_next(message, context)
         if not reply.has_content():
-            return Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, "it failed; its own log says why"), reply_to=message)
-        name, sent = next(iter(array_records(reply.content).items()))
+            raise UserError("the app gave no reply.")
+        name, sent = next(iter(array_records(reply.content).items()), ("", {}))
         if len(array_records(reply.content)) != 1 or set(sent) != set(received):
             raise UserError("the app must reply with one ArrayRecord, under the names of the model that it received.")
         trained = {key: array for key, array in arrays_of(sent).items() if received[key].dtype.kind == "f"}
         noisy = trained if isinstance(self._protocol.local, NoisySgd) else self._noisy(received, trained)
         # What is not a real number, such as a counter of batches, stays as it was received: no noise would hide it.
         return Message(RecordDict({name: records_of({**received, **noisy}), **public_metrics(reply.content)}), reply_to=message)
-
-    def _pay(self, asked: str) -> None:
-        """Charge a release, once for every round of every run, before anything is computed."""
-        path = self._folder / "asked.txt"
-        known = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-        if asked in known:
-            raise self._refused("the same round of the same run was asked for twice")
-        if self.releases >= self.cap:
-            raise self._refused(f"the budget allows {self.cap} rounds, and they are spent")
-        with writing(self._ledger_path), Ledger.resume(self._ledger_path) as ledger:
-            ledger.charge(round=self.releases, clients=[0])
-            write_whole(path, "".join(f"{line}\n" for line in [*known, asked]).encode())
-
-    def _refused(self, reason: str) -> ReleaseRefused:
-        with writing(self._ledger_path), Ledger.resume(self._ledger_path) as ledger:
-            ledger.refuse(round=self.releases, reason=reason)
-        return ReleaseRefused(reason)
 
     def _noisy(self, before: dict[str, np.ndarray], after: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         """The model with its whole update clipped and noised."""
@@ -209,6 +159,16 @@ class PrivacyMod:
         cuts = np.cumsum([before[name].size for name in names])[:-1]
         parts = zip(names, np.split(noisy, cuts), strict=True)
         return {name: part.reshape(before[name].shape).astype(before[name].dtype) for name, part in parts}
+
+
+def note_asked(custodian: Custodian, asked: str) -> None:
+    """Note a round of a run, which is answered once."""
+    path = custodian.folder / "asked.txt"
+    known = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    if asked in known:
+        raise custodian.refused(len(custodian.rounds_paid), "the same round of the same run was asked for twice")
+    with writing(path):
+        write_whole(path, "".join(f"{line}\n" for line in [*known, asked]).encode())
 
 
 def joined(arrays: Iterable[np.ndarray]) -> np.ndarray:

@@ -6,7 +6,7 @@ from importlib.resources import as_file, files
 from pathlib import Path
 from shutil import copytree, ignore_patterns
 
-from sordino.engines.flower.driver import APP
+from sordino.engines.flower.processes import APP
 from sordino.federation.storage import writing
 from sordino.protocol import UserError
 

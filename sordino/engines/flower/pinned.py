@@ -14,8 +14,8 @@ from importlib.resources import as_file
 from pathlib import Path
 from typing import Any
 
-from sordino.engines.flower.custody import Custodian, RequestRefused
-from sordino.engines.flower.driver import APP
+from sordino.engines.flower.custody import Custodian
+from sordino.engines.flower.processes import APP
 from sordino.federation.storage import writing
 
 CLIENT_APP = "flwr-clientapp"
@@ -62,8 +62,7 @@ def only_agreed(custodian: Custodian, install: Callable[..., Any]) -> Callable[.
     def installed(bundle: bytes, *more: Any, **options: Any) -> Any:
         found = hashlib.sha256(bundle).hexdigest()
         if custodian.agreement.app is not None and found != custodian.agreement.app:
-            custodian.refuse(0, f"an app was sent that was not agreed to ({found})")
-            raise RequestRefused("the app is not the one that was agreed to")
+            raise custodian.refused(0, f"an app was sent that was not agreed to ({found})")
         return install(bundle, *more, **options)
 
     return installed
@@ -72,5 +71,4 @@ def only_agreed(custodian: Custodian, install: Callable[..., Any]) -> Callable[.
 def forbid(program: str) -> None:
     """End at once: a client agrees to a ClientApp and to nothing else."""
     path = Path(program).resolve()
-    Custodian(path.parents[1]).refuse(0, f"{path.name} was to be started, which nobody agreed to")
-    sys.exit(f"{path.name} is not allowed on this node")
+    sys.exit(str(Custodian(path.parents[1]).refused(0, f"{path.name} was to be started, which nobody agreed to")))

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from sordino.federation.storage import writing
 from sordino.protocol import SordinoError, UserError
 
 QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
+APP = files("sordino") / "engines" / "flower" / "app"  # the Flower app that `sordino train` sends
 CONNECTION = "sordino"  # what the SuperLink is called in Flower's configuration
 
 

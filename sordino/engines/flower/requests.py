@@ -9,9 +9,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from sordino.federation.storage import arrays_digest
+from sordino.protocol import SordinoError
 
 MODEL = "model"  # the global model; or a table, with what is for this client in the second row
 HELPER = "helper"  # a model that the server made for this client, where it makes one
+
+
+class RequestRefused(SordinoError):
+    """The client does not answer; the reason is in its ledger, and is sent to who asked. It says nothing about the client's records."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

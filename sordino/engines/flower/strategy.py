@@ -14,6 +14,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
 from sordino.engines.choice import SuperLink
+from sordino.engines.flower.agreement import refuse_across_machines
 from sordino.engines.flower.engine import Exchange, FlowerEngine
 from sordino.engines.flower.messages import records_of
 from sordino.engines.flower.roster import Roster
@@ -109,6 +110,7 @@ class SordinoStrategy(Strategy):
         protocol = self._protocol
         if protocol is None:
             raise TypeError("there is no protocol")
+        refuse_across_machines(protocol)
         roster, training = Roster(grid, protocol.clients), secrets.token_hex(16)
         setup = server_setup(protocol, roster.all_sizes(self._superlink.patience))
         choice = OnFlower(grid=grid, roster=roster, exchange=self._exchange(training), facts={"training": training, **self._connection})

@@ -23,10 +23,10 @@ from sordino.protocol import Mean, ModeConnectivity, Protocol, UserError, loads
 def local_upload(request: Request, agreement: Agreement, kept: Mapping[str, np.ndarray]) -> Upload:
     """Train on the client's records, clip, and add noise. With `noise.secure` the noise comes from this machine's own entropy."""
     setup = own_setup(loads(request.protocol), agreement)
-    weights = request.arrays[MODEL]
-    expected = setup.initial_weights()
-    if weights.dtype != expected.dtype or weights.shape[-1:] != expected.shape or not np.isfinite(weights).all():
-        raise UserError(f"a model of shape {weights.shape} was received; expected are {expected.size} finite numbers of {expected.dtype}.")
+    weights, expected = request.arrays[MODEL], setup.initial_weights()
+    for given in request.arrays.values():
+        if given.dtype != expected.dtype or given.shape[-1:] != expected.shape or given.ndim > 2 or not np.isfinite(given).all():
+            raise UserError(f"a model of shape {given.shape} was received; expected are {expected.size} finite {expected.dtype} numbers.")
     own: Kept | None = None
     if keeps_state(setup.protocol):
         helper = {personal.HELPER: request.arrays[HELPER]} if HELPER in request.arrays else {}

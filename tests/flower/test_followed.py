@@ -1,0 +1,98 @@
+"""What a consortium is told to type, followed word for word: the README of a new one, and docs/flower.md. `make test-flower` runs it."""
+
+import os
+import re
+import shlex
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("flwr", reason="Flower is not installed: pip install 'sordino[flower]'")
+if not os.environ.get("SORDINO_FLOWER"):
+    pytest.skip("deployments take minutes: make test-flower", allow_module_level=True)
+
+from sordino import Run
+from sordino.cli import run as sordino
+from sordino.engines.flower.custody import Custodian
+from tests.flower.lab import Lab, free_port
+from tests.support import REPOSITORY
+
+PORTS = r"\b(8000|909[456])\b"
+
+
+def lines_of(text: str) -> Iterator[tuple[str, list[str]]]:
+    """Who types, which is before the dollar, and what; on ports that nobody else uses."""
+    ports = {old: str(free_port()) for old in ("8000", "9094", "9095", "9096")}
+    for block in re.findall(r"^```console\n(.*?)^```", text, re.DOTALL | re.MULTILINE):
+        for line in block.splitlines():
+            who, typed = line.split("$ ", 1)
+            yield who, shlex.split(re.sub(PORTS, lambda found: ports[found[0]], typed))
+
+
+def followed(lab: Lab, lines: Iterator[tuple[str, list[str]]], place: Path) -> None:
+    """Type every line in the folder of who types it. What keeps running is waited for as a person would: until it says that it runs."""
+    for who, command in lines:
+        os.chdir(place / who)
+        lab.folder = place / who
+        name, *arguments = command
+        if name == "cp":
+            *files, target = arguments
+            for file in files:
+                shutil.copy(file, target)
+            continue
+        assert name == "sordino", command
+        if arguments[:2] == ["flower", "link"]:
+            lab.port = int(arguments[arguments.index("--port") + 1]) if "--port" in arguments else 8000
+            lab.certificates = Path(arguments[2]).absolute() / "certificates"
+            lab.spawn("link", arguments)
+            lab.wait_for_link()
+        elif arguments[:2] == ["flower", "node"]:
+            lab.spawn(f"node-{len(lab.processes)}", arguments)
+        else:
+            assert sordino(arguments) == 0, command
+
+
+def test_the_readme_of_a_new_consortium_followed_word_for_word(tmp_path, monkeypatch, capfd) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert sordino(["flower", "new", "ours"]) == 0
+    ours = tmp_path / "ours"
+    with Lab(ours) as lab:
+        followed(lab, lines_of((ours / "README.md").read_text()), ours)
+    run = Run.load(ours / "runs" / "first")
+    assert run.status == "finished"
+    assert run.facts["noise"].startswith("fresh")
+    assert run.metrics["accuracy"][-1] > 0.7
+    assert (run.folder / "report.html").exists()
+    assert len(re.findall("Answered +4 rounds", capfd.readouterr().out)) == 3
+    for client in range(3):
+        assert Custodian(ours / f"client-{client}").rounds_paid == [0, 1, 2, 3]
+
+
+def test_three_empty_machines_come_to_a_report_by_what_the_documentation_says(tmp_path, monkeypatch, capfd) -> None:
+    """Three folders stand for the machines. The page's records are made first, and its protocol is put where it says."""
+    page = (REPOSITORY / "docs" / "flower.md").read_text().split("## From three empty machines to a report")[1].split("\n## ")[0]
+    machines = {name: tmp_path / name for name in ("coordinator", "north", "south")}
+    for folder in machines.values():
+        folder.mkdir()
+    monkeypatch.chdir(tmp_path)
+    records, protocol = (re.search(rf"^```{kind}\n(.*?)^```", page, re.DOTALL | re.MULTILINE)[1] for kind in ("python", "toml"))
+    exec(compile(records, "docs/flower.md", "exec"), {})
+    lines = lines_of(page)
+    with Lab(machines["coordinator"]) as lab:
+        who, first = next(lines)
+        assert first == ["sordino", "flower", "new", "ours"]
+        followed(lab, iter([(who, first)]), tmp_path)
+        (machines["coordinator"] / "ours" / "protocol.toml").write_text(protocol)
+        followed(lab, lines, tmp_path)
+    run = Run.load(machines["coordinator"] / "first")
+    assert run.status == "finished"
+    assert run.metrics["accuracy"][-1] > 0.85
+    assert (run.folder / "report.html").exists()
+    assert run.guarantee("server").epsilon(1e-5) <= 4.0
+    for name in ("north", "south"):
+        assert Custodian(machines[name] / "mine").rounds_paid == list(range(run.protocol.rounds))
+        assert {path.name for path in machines[name].iterdir()} >= {"mine", "ca.crt", "protocol.toml", f"{name}.npz", f"{name}.key"}
+    assert not list(machines["coordinator"].rglob("north.npz"))  # records stayed where they were
+    assert capfd.readouterr().out.count("Labels") == 2
