@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sordino.privacy.guarantee import Guarantee, rounded_up
@@ -44,11 +45,11 @@ def ended(status: str) -> str:
 
 
 def described(protocol: Protocol) -> str:
-    """A protocol in one line."""
+    """A protocol in one line; of a path to data, the last part."""
     rule = RULES[protocol.local.tag]
     model = protocol.model.name if protocol.model is not None else "?"
-    data = protocol.data.name if protocol.data is not None else "?"
-    return f"{model} on {data}, {protocol.clients} clients, {protocol.rounds} rounds of {rule}"
+    data = Path(protocol.data.name).name if protocol.data is not None else "?"
+    return f"{model} on {data}, {protocol.clients:,} clients, {protocol.rounds:,} rounds of {rule}"
 
 
 def noise_line(protocol: Protocol) -> str:

@@ -174,13 +174,15 @@ def test_a_printed_bound_that_is_false_is_struck_through_with_its_reason(explore
 def test_axe_finds_nothing_serious(explorer, page, path) -> None:
     if path == "/runs" and not (explorer.folder / "runs" / "axe").exists():
         assert run(["train", *QUICK, "--out", str(explorer.folder / "runs" / "axe")]) == 0
-    explorer.at(page, path)
-    settled(page)
-    for summary in page.locator("summary").all():
-        summary.click()  # what is folded is judged too
-    page.wait_for_timeout(1500)
-    assert serious(page) == []
-    photographed(page, "axe-" + (path.strip("/").split("?")[0] or "explore"))
+    for scheme in ("light", "dark"):
+        page.emulate_media(color_scheme=scheme)
+        explorer.at(page, path)
+        settled(page)
+        for summary in page.locator("summary").all():
+            summary.click()  # what is folded is judged too
+        page.wait_for_timeout(1000)
+        assert serious(page) == []
+        photographed(page, f"axe-{path.strip('/').split('?')[0] or 'explore'}-{scheme}")
 
 
 def test_a_run_is_watched_as_it_goes_on_and_missed_when_it_is_gone(explorer, page) -> None:

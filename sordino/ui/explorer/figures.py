@@ -11,11 +11,11 @@ from sordino.ui.explorer.answers import Chart, Line
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7F7F7F")
+COLOURS = ("#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7F7F7F")
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
 MARKS = ("circle", "square", "diamond", "triangle-up", "x", "star", "cross")
 MOST_MARKS = 40  # points above which a line has no marks
-FALSE = {"color": "#D55E00", "dash": "dot"}
+FALSE = {"color": "#D55E00", "dash": "dot"}  # what does not hold, and nothing else
 
 
 def figure(chart: Chart, *, title: str, up: str, log_x: bool = False, now: float | None = None) -> Figure:
