@@ -82,9 +82,8 @@ UDP_MODELS = replace(
 UDP_MEMBERS = replace(
     UDP_MODELS,
     clients=5,
-    rounds=15,
-    local=FedAvg(steps=10, batch=16, clip=1.0, schedule=Constant(rate=0.1)),
-    data=Data(name="cifar10", records=100),
+    local=FedAvg(steps=10, batch=16, clip=10.0, schedule=Constant(rate=0.1)),
+    data=Data(name="cifar10", records=80),
 )
 UDP_FACES = replace(UDP_MODELS, data=Data(name="utkface-race", records=100), model=Model(name="lenet5", parameters=61581))
 EPSILONS = (2, 8)
@@ -98,7 +97,7 @@ PLANS = {
     "reconstruction": replace(reconstruction.SETTINGS["quick"], iterations=1000),
     "attributes": replace(attributes.SETTINGS["quick"], rounds=6),
     "extraction": replace(extraction.SETTINGS["quick"], rounds=2, queries=4000, iterations=1500),
-    "membership": membership.SETTINGS["quick"],
+    "membership": replace(membership.SETTINGS["quick"], rounds=1),
     "clients": replace(clients.SETTINGS["quick"], rounds=6),
 }
 

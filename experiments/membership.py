@@ -62,7 +62,7 @@ def trained_run(protocol: Protocol, place: Path) -> Run:
 def peer(options: argparse.Namespace) -> None:
     """Scores of the same records on the same models, by our code and by others'."""
     run = trained_run(OVERFITTED, options.out / "overfitted")
-    [case] = replace(SETTINGS["quick"], shadows=options.shadows, asked=3200).cases(Referee(run))
+    [case] = replace(SETTINGS["quick"], rounds=1, shadows=options.shadows, asked=3200).cases(Referee(run))
     seen, members = case.observe(), case.reveal().members
     with AuditProgress("shadow models: percent") as progress:
         shadows = trained_shadows(seen, options.shadows, progress.share)

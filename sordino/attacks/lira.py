@@ -27,7 +27,7 @@ def online(known: Evidence) -> np.ndarray:
         >>> known = Evidence(labels=torch.tensor([0]), target=torch.tensor([[2.0, 0.0]]), inside=np.array([[True], [False]] * 2),
         ...     shadows=torch.tensor([[[2.0, 0.0]], [[0.0, 0.0]], [[3.0, 0.0]], [[1.0, 0.0]]]))
         >>> online(known).round(2).tolist()
-        [4.0]
+        [2.0]
     """
     own = logit_confidences(known.target, known.labels)
     shadows = logit_confidences(known.shadows, known.labels)

@@ -142,7 +142,7 @@ def balanced(members: np.ndarray, count: int) -> np.ndarray:
 
 
 SETTINGS = {
-    "quick": MembershipAttack(rounds=1, shadows=16, asked=2000, population=1000),
+    "quick": MembershipAttack(rounds=2, shadows=16, asked=2000, population=1000),
     # Carlini et al. and Wen et al. train 64 shadows and more.
     "paper": MembershipAttack(rounds=3, shadows=64, asked=10000, population=5000, queries=canary.Optimiser(iterations=60, models=16)),
 }

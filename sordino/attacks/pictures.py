@@ -35,7 +35,7 @@ def draw_rows(rows: Sequence[Row], path: Path, *, title: str) -> None:
             draw_over_noise(line[1], chosen, noises)
             line[1].set(xlabel="noise", ylabel=f"{metric} at the last round")
     panels[0, 0].legend(fontsize="small")
-    figure.suptitle(title, fontsize="medium")
+    figure.suptitle(title, fontsize="medium", wrap=True)
     figure.savefig(path, dpi=120)
 
 
@@ -131,5 +131,5 @@ def draw_curves(cases: Sequence[tuple[float, Sequence[tuple[int, Scored]]]], pat
         axes.set(xscale="log", yscale="log", xlim=(LEAST_RATE, 1), ylim=(LEAST_RATE, 1.05), title=f"noise {noise:g}")
         axes.set(xlabel="false positive rate", ylabel="true positive rate")
         axes.legend(fontsize="small", loc="lower right")
-    figure.suptitle(title, fontsize="medium")
+    figure.suptitle(title, fontsize="medium", wrap=True)
     figure.savefig(path, dpi=120)

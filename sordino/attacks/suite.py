@@ -15,9 +15,11 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from sordino.attacks import attributes, clients, extraction, inversion, labels, membership, reconstruction
 from sordino.attacks.game import Attack, Measure, Row, Scored, Tick, part_of, rows_of
-from sordino.attacks.pictures import draw_curves, draw_pictures, draw_rows
+from sordino.attacks.pictures import LEAST_RATE, draw_curves, draw_pictures, draw_rows
 from sordino.attacks.referee import Referee
 from sordino.engines.torch_engine import single_threaded
 from sordino.federation.folder import as_json
@@ -89,7 +91,21 @@ class Finding:
             lines[f"noise {noise:g}"] = [row.round for row in best], [row.value for row in best]
             lines["sees nothing"] = [row.round for row in best], [row.baseline for row in best]
         plot = {"title": self.subject, "x_label": "rounds", "y_label": self.headline, "lines": lines}
-        return [{**found[0], "plots": [plot]}, *found[1:]]
+        return [{**found[0], "plots": [plot, *self.detection()]}, *found[1:]]
+
+    def detection(self) -> list[dict[str, Any]]:
+        """Where something is detected, a plot of the best method's true against false positive rates after the last round, per noise."""
+        rates, lines = np.geomspace(LEAST_RATE, 1, 61), {}
+        for noise, results in self.cases:
+            best = best_by_round([row for row in self.rows if row.noise == noise and row.metric == self.headline])[-1]
+            curves = [result.curves[best.method] for round, result in results if round == best.round and best.method in result.curves]
+            for false, true in curves:
+                reached = true[np.searchsorted(false, rates, side="right") - 1]
+                lines[f"{best.method}, noise {noise:g}"] = rates.tolist(), np.maximum(reached, LEAST_RATE).tolist()
+        if not lines:
+            return []
+        labels = {"x_label": "false positive rate", "y_label": "true positive rate"}
+        return [{"title": "what is detected", **labels, "lines": lines, "logarithmic": True}]
 
 
 def attack(

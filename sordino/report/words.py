@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sordino.privacy.guarantee import Guarantee, rounded_up
@@ -45,10 +46,10 @@ def ended(status: str) -> str:
 
 
 def described(protocol: Protocol) -> str:
-    """A protocol in one line."""
+    """A protocol in one line; of a path to data, the last part."""
     rule = RULES[protocol.local.tag]
     model = protocol.model.name if protocol.model is not None else "?"
-    data = protocol.data.name if protocol.data is not None else "?"
+    data = Path(protocol.data.name).name if protocol.data is not None else "?"
     return f"{model} on {data}, {protocol.clients:,} clients, {protocol.rounds:,} rounds of {rule}"
 
 

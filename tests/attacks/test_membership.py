@@ -11,12 +11,13 @@ from scipy import stats
 
 from sordino import Constant, Data, FedAvg, Iid, Run, UserError, train
 from sordino.attacks import canary, lira, rmia, shadows, shokri
-from sordino.attacks.membership import MembershipAttack, balanced, detection_curve, measured
+from sordino.attacks.membership import SETTINGS, MembershipAttack, balanced, detection_curve, measured
 from sordino.attacks.referee import Referee
 from sordino.attacks.shadows import Evidence, shadow_rows, trained_shadows
 from sordino.attacks.suite import attack
 from sordino.cli import run as command
 from sordino.protocol import ByColumn, Dirichlet
+from sordino.report.evidence import attacks_on
 from tests.support import toy_dataset, toy_protocol
 
 SMALL = MembershipAttack(rounds=1, shadows=4, asked=40, population=20, queries=canary.Optimiser(iterations=2, models=2))
@@ -147,8 +148,8 @@ def test_members_are_found_without_noise_and_lost_under_strong_noise(trained) ->
 
     Under sigma = 5 every AUC lies within 0.06 of guessing, which has a standard error of 0.013.
     """
-    settings = {"local": OVERFITTED, "rounds": 25}
-    clear, noisy = (attack(trained("location30", sigma=sigma, **settings), "membership", shadows=8) for sigma in (0.0, 5.0))
+    settings, plan = {"local": OVERFITTED, "rounds": 25}, replace(SETTINGS["quick"], rounds=1, shadows=8)
+    clear, noisy = (attack(trained("location30", sigma=sigma, **settings), plan) for sigma in (0.0, 5.0))
     values = {(row.method, row.metric): row.value for row in clear.rows}
     assert {row.samples for row in clear.rows} == {2000}
     for method, (area, few) in {"Shokri": (0.75, 0.05), **dict.fromkeys(("LiRA", "LiRA offline", "RMIA", "Canary"), (0.85, 0.2))}.items():
@@ -157,8 +158,14 @@ def test_members_are_found_without_noise_and_lost_under_strong_noise(trained) ->
     for row in noisy.rows:
         if row.metric == "AUC":
             assert abs(row.value - 0.5) < 0.06, row.method
-    folder = trained("location30", sigma=0.0, **settings).folder / "attacks"
-    assert (folder / "membership-roc.png").stat().st_size > 10_000
+    run = trained("location30", sigma=0.0, **settings).folder
+    assert (run / "attacks" / "membership-roc.png").stat().st_size > 10_000
+    [shown] = attacks_on(run)
+    [(rates, detected)] = shown.plots[1].lines.values()
+    assert shown.plots[1].logarithmic
+    best = max(values[method, "AUC"] for method, _ in values)
+    method = next(method for method, metric in values if metric == "AUC" and values[method, "AUC"] == best)
+    assert max(true for rate, true in zip(rates, detected, strict=True) if rate <= 0.01) == pytest.approx(values[method, "TPR at 1 % FPR"])
 
 
 def toy_run(folder, **changes) -> Run:

@@ -16,10 +16,17 @@ if not os.environ.get("SORDINO_FLOWER"):
 from sordino import Run
 from sordino.cli import run as sordino
 from sordino.engines.flower.custody import Custodian
+from sordino.report.writing import at_the_end
 from tests.flower.lab import Lab, free_port
 from tests.support import REPOSITORY
 
 PORTS = r"\b(8000|909[456])\b"
+
+
+@pytest.fixture(autouse=True)
+def _reports_are_written(monkeypatch) -> None:
+    """They are what all this is for, and other tests do without."""
+    monkeypatch.setattr("sordino.report.writing.at_the_end", at_the_end)
 
 
 def lines_of(text: str) -> Iterator[tuple[str, list[str]]]:
