@@ -5,7 +5,7 @@ PYTHON ?= python3
 PIP_OPTIONS ?=
 BIN := .venv/bin
 
-.PHONY: demo test test-flower lint bench native native-sanitize clean
+.PHONY: demo test test-flower lint docs bench native native-sanitize clean
 
 demo: .venv/ready
 	$(BIN)/sordino train
@@ -21,6 +21,11 @@ lint: .venv/ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# The documentation site, in build/site; any warning fails it. Nothing in it is loaded from elsewhere.
+docs: .venv/ready
+	$(BIN)/python -m mkdocs build --quiet --strict
+	@echo "build/site/index.html"
 
 bench: .venv/ready-bench
 	$(BIN)/python -m benchmarks

@@ -1,5 +1,6 @@
-"""Tables 13 to 16 of convergent-dp and 7 to 9 of udp-fl in small settings: what attacks get, the papers' values beside ours.
+"""Tables 11 and 13 to 16 of convergent-dp and 6 to 9 of udp-fl in small settings: what attacks get, the papers' values beside ours.
 
+    SORDINO_DATA=... python -m experiments.attacks table-11 | udp-6                              clients, membership
     SORDINO_DATA=... python -m experiments.attacks table-13 | table-14 | table-15 | table-16     labels, inversion, attributes, extraction
     SORDINO_DATA=... python -m experiments.attacks udp-7 | udp-8 | udp-9                        inversion, attributes, reconstruction
 
@@ -16,13 +17,25 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from sordino import Constant, Data, Dataset, FedAvg, Gaussian, Laplace, Model, Protocol, Run, Staircase, calibrate, resume, train
-from sordino.attacks import attributes, extraction, inversion, labels, reconstruction
+from sordino import Constant, Data, Dataset, Dirichlet, FedAvg, Gaussian, Laplace, Model, Protocol, Run, Staircase, calibrate, resume, train
+from sordino.attacks import attributes, clients, extraction, inversion, labels, membership, reconstruction
 from sordino.attacks.game import Row
 from sordino.attacks.referee import Referee
 from sordino.attacks.suite import ATTACKS, Finding, attack
 from sordino.federation.data import load_dataset
-from sordino.papers.attack_tables import TABLE_7, TABLE_8, TABLE_9, TABLE_13, TABLE_14, TABLE_15, TABLE_16
+from sordino.papers.attack_tables import (
+    ROUNDS,
+    TABLE_6,
+    TABLE_7,
+    TABLE_8,
+    TABLE_9,
+    TABLE_11,
+    TABLE_11_ROUNDS,
+    TABLE_13,
+    TABLE_14,
+    TABLE_15,
+    TABLE_16,
+)
 from sordino.privacy.harmonizer import largest_move
 from sordino.protocol import dumps
 from sordino.ui.audit import AuditProgress
@@ -41,6 +54,13 @@ BATCHES = Protocol(
     model=Model(name="lenet5"),
 )
 IMAGES = replace(BATCHES, local=replace(BATCHES.local, batch=1))
+# Table 11: 100 clients, of which 10 are looked for; the paper's usual partition and steps.
+HUNDRED = replace(
+    BATCHES,
+    clients=100,
+    local=FedAvg(steps=5, batch=16, clip=10.0, schedule=Constant(rate=0.1)),
+    data=Data(name="cifar10", records=100, partition=Dirichlet(beta=0.1)),
+)
 # What models make of records, and what they are worth stealing for, needs training that learns.
 LEARNING = replace(
     BATCHES,
@@ -58,6 +78,13 @@ UDP_MODELS = replace(
     local=FedAvg(steps=10, batch=32, clip=1.0, schedule=Constant(rate=0.1)),
     model=Model(name="lenet5", parameters=62006),
 )
+# Members are told by what a model knows by heart: few records per client, many steps.
+UDP_MEMBERS = replace(
+    UDP_MODELS,
+    clients=5,
+    local=FedAvg(steps=10, batch=16, clip=10.0, schedule=Constant(rate=0.1)),
+    data=Data(name="cifar10", records=80),
+)
 UDP_FACES = replace(UDP_MODELS, data=Data(name="utkface-race", records=100), model=Model(name="lenet5", parameters=61581))
 EPSILONS = (2, 8)
 
@@ -70,6 +97,8 @@ PLANS = {
     "reconstruction": replace(reconstruction.SETTINGS["quick"], iterations=1000),
     "attributes": replace(attributes.SETTINGS["quick"], rounds=6),
     "extraction": replace(extraction.SETTINGS["quick"], rounds=2, queries=4000, iterations=1500),
+    "membership": replace(membership.SETTINGS["quick"], rounds=1),
+    "clients": replace(clients.SETTINGS["quick"], rounds=6),
 }
 
 
@@ -107,21 +136,31 @@ class Study:
         return self._loaded[name]
 
 
-def over_rounds(study: Study, base: Protocol, name: str, metric: str, table: dict[float, tuple[float, ...]], unit: float) -> None:
-    """One line per sigma: ours at every fifth of the rounds, then the paper's at every fifth of its 500."""
-    rounds = study.rounds or base.rounds
-    runs = [study.run(replace(base, noise=Gaussian(sigma=sigma)), every=max(1, rounds // FIFTHS)) for sigma in SIGMAS]
+def over_rounds(
+    study: Study,
+    base: Protocol,
+    name: str,
+    metric: str,
+    table: dict[float, tuple[float, ...]],
+    unit: float,
+    printed: tuple[int, ...] = ROUNDS,
+) -> None:
+    """One line per sigma: ours at every fifth of the rounds, then the paper's at every fifth of its own."""
+    rounds, sigmas = study.rounds or base.rounds, sorted(table)
+    runs = [study.run(replace(base, noise=Gaussian(sigma=sigma)), every=max(1, rounds // FIFTHS)) for sigma in sigmas]
     rows = [row for row in study.attacked(runs, name, f"{name}-{base.local.batch}").rows if row.metric == metric]
     places = sorted({row.round for row in rows})
-    header(
-        "sigma", "method", *(f"T = {place}" for place in places), "sees nothing", *(f"paper, T = {100 * fifth}" for fifth in range(1, 6))
-    )
-    for sigma in SIGMAS:
+    header("sigma", "method", *(f"T = {place}" for place in places), "sees nothing", *(f"paper, T = {t}" for t in printed))
+    for sigma in sigmas:
         for method in dict.fromkeys(row.method for row in rows):
             values = {row.round: row for row in rows if (row.noise, row.method) == (sigma, method)}
             ours = [f"{unit * values[place].value:.3g}" if place in values else "" for place in places]
             trivial = sum(row.baseline for row in values.values()) / len(values)
             line(f"{sigma:g}", method or name, *ours, f"{unit * trivial:.3g}", *(f"{value:g}" for value in table[sigma]))
+
+
+def table_11(study: Study) -> None:
+    over_rounds(study, HUNDRED, "clients", "success rate", TABLE_11, 100, TABLE_11_ROUNDS)
 
 
 def table_13(study: Study) -> None:
@@ -195,6 +234,18 @@ def per_mechanism(
 DEVIATION = 0.2516
 
 
+def udp_6(study: Study) -> None:
+    """Every attacker on every mechanism; what the paper's attackers do not include has no column of the paper's."""
+    metrics = ("TPR at 1 % FPR", "accuracy", "AUC")
+    header("mechanism", "epsilon", "attacker", *metrics, *(f"{metric}, paper" for metric in metrics))
+    for (mechanism, epsilon), protocol in mechanisms(UDP_MEMBERS).items():
+        rows = final(study.attacked([study.run(protocol, every=protocol.rounds)], "membership", f"members-{mechanism}-{epsilon}").rows)
+        for method in dict.fromkeys(row.method for row in rows):
+            mine = {row.metric: row.value for row in rows if row.method == method}
+            theirs = TABLE_6[method][mechanism][epsilon] if method in TABLE_6 else ("",) * len(metrics)
+            line(mechanism, epsilon or "none", method, *(f"{mine[metric]:.3f}" for metric in metrics), *theirs)
+
+
 def udp_7(study: Study) -> None:
     per_mechanism(study, UDP_IMAGES, "inversion", TABLE_7, {"MSE": DEVIATION**-2, "PSNR": 1.0, "SSIM": 1.0})
 
@@ -222,7 +273,8 @@ def line(*cells: object) -> None:
 
 
 TABLES = {
-    "table-13": table_13, "table-14": table_14, "table-15": table_15, "table-16": table_16, "udp-7": udp_7, "udp-8": udp_8, "udp-9": udp_9,
+    "table-11": table_11, "table-13": table_13, "table-14": table_14, "table-15": table_15, "table-16": table_16,
+    "udp-6": udp_6, "udp-7": udp_7, "udp-8": udp_8, "udp-9": udp_9,
 }  # fmt: skip
 
 

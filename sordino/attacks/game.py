@@ -86,10 +86,17 @@ class Row(Measure):
 
 @dataclass(frozen=True, kw_only=True)
 class Scored:
-    """What came of one case: its measures, and pictures of it, each an array (images, channels, height, width) of values in [0, 1]."""
+    """What came of one case.
+
+    Attributes:
+        measures: how well it went.
+        pictures: each an array (images, channels, height, width) of values in [0, 1].
+        curves: per method, false and true positive rates, (2, points), where there is something to detect.
+    """
 
     measures: tuple[Measure, ...]
     pictures: Mapping[str, np.ndarray] = field(default_factory=dict)
+    curves: Mapping[str, np.ndarray] = field(default_factory=dict)
 
 
 class Attack(Interface[Observed, Guess, Truth]):

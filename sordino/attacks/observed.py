@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -20,7 +21,7 @@ from sordino.protocol import NoisySgd, Protocol
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ObservedRecords:
-    """Records of the attacker's own, of the kind that clients hold, as a model sees them; none is a client's.
+    """Records that an attacker has, as a model sees them: its own, which no client holds, or such as it asks about.
 
     Attributes:
         inputs: one record a row.
@@ -124,3 +125,45 @@ class ObservedAnswers:
     round: int
     answers: Tensor
     noise: float
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ObservedMembership:
+    """A global model, and records of which some were trained on: which ones is the question.
+
+    Attributes:
+        federation: what everybody knows; no client holds the attacker's own records, which are none of the candidates.
+        round: rounds that the model has behind it.
+        model: its parameters.
+        candidates: every record that may have been trained on.
+        asked: about which of them the attacker is asked, as rows.
+        held: how many records the clients hold together.
+        workshop: a folder for the attacker's own models.
+    """
+
+    federation: ObservedFederation
+    round: int
+    model: np.ndarray
+    candidates: ObservedRecords
+    asked: np.ndarray
+    held: int
+    workshop: Path
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ObservedRound:
+    """All uploads of a round in an order that says nothing, and records of some clients that took part: who sent what is the question.
+
+    Attributes:
+        federation: what everybody knows.
+        round: rounds before this one.
+        model: the global model that everybody began from.
+        uploads: what was intercepted, one a row.
+        targets: records that each of the clients in question holds, as far as the attacker knows them.
+    """
+
+    federation: ObservedFederation
+    round: int
+    model: np.ndarray
+    uploads: np.ndarray
+    targets: tuple[ObservedRecords, ...]

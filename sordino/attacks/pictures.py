@@ -1,4 +1,4 @@
-"""Plots of what attacks got: values against rounds and noise, and grids of originals and reconstructions."""
+"""Plots of what attacks got: values against rounds and noise, grids of originals and reconstructions, curves of detection."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from sordino.attacks.game import Row, Scored
 
 SHOWN = 8  # images in a row of a grid
 LINES = ("-", "--", ":", "-.")
+LEAST_RATE = 1e-3  # where curves of detection begin
 NOTHING = "grey"
 
 
@@ -34,7 +35,7 @@ def draw_rows(rows: Sequence[Row], path: Path, *, title: str) -> None:
             draw_over_noise(line[1], chosen, noises)
             line[1].set(xlabel="noise", ylabel=f"{metric} at the last round")
     panels[0, 0].legend(fontsize="small")
-    figure.suptitle(title, fontsize="medium")
+    figure.suptitle(title, fontsize="medium", wrap=True)
     figure.savefig(path, dpi=120)
 
 
@@ -111,3 +112,24 @@ def picture_rows(cases: Sequence[tuple[float, Sequence[tuple[int, Scored]]]], ro
         names = [name for name in pictures[0] if name != "originals"]
         found += [(f"noise {noise:g}\n{name}".strip(), np.concatenate([one[name] for one in pictures])) for name in names]
     return found
+
+
+def draw_curves(cases: Sequence[tuple[float, Sequence[tuple[int, Scored]]]], path: Path, *, title: str) -> None:
+    """True against false positive rates on log axes after the last round, a panel per noise; nothing where nothing is detected."""
+    from matplotlib.figure import Figure
+
+    ordered = sorted(cases, key=lambda case: case[0])
+    last = [(noise, max(results, key=lambda entry: entry[0])[1].curves) for noise, results in ordered if results]
+    drawn = [(noise, curves) for noise, curves in last if curves]
+    if not drawn:
+        return
+    figure = Figure(figsize=(0.8 + 4.2 * len(drawn), 4.4), layout="constrained")
+    for axes, (noise, curves) in zip(figure.subplots(1, len(drawn), squeeze=False)[0], drawn, strict=True):
+        for method, (false, true) in curves.items():
+            axes.plot(np.maximum(false, LEAST_RATE), np.maximum(true, LEAST_RATE), drawstyle="steps-post", label=method)
+        axes.plot([LEAST_RATE, 1], [LEAST_RATE, 1], color=NOTHING, linewidth=0.8, label="sees nothing of the run")
+        axes.set(xscale="log", yscale="log", xlim=(LEAST_RATE, 1), ylim=(LEAST_RATE, 1.05), title=f"noise {noise:g}")
+        axes.set(xlabel="false positive rate", ylabel="true positive rate")
+        axes.legend(fontsize="small", loc="lower right")
+    figure.suptitle(title, fontsize="medium", wrap=True)
+    figure.savefig(path, dpi=120)

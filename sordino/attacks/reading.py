@@ -56,9 +56,17 @@ class Reader:
             self._seen.clear()
             answers.append(self._flat.predict(inputs[start : start + CHUNK]))
             embeddings.append(self._seen[-1].flatten(1))
-        joined = (torch.cat(parts) for parts in (embeddings, answers))
-        first, second = (torch.nan_to_num(part, nan=0.0).clamp(-LARGEST, LARGEST) for part in joined)
-        return first, second
+        return finite(torch.cat(embeddings)), finite(torch.cat(answers))
+
+
+def answers_of(flat: FlatModel, inputs: Tensor) -> Tensor:
+    """What a model answers at its present weights, whatever its last layer is."""
+    return finite(torch.cat([flat.predict(inputs[start : start + CHUNK]) for start in range(0, len(inputs), CHUNK)]))
+
+
+def finite(values: Tensor) -> Tensor:
+    """The values with what is not finite made so."""
+    return torch.nan_to_num(values, nan=0.0).clamp(-LARGEST, LARGEST)
 
 
 def last_linear(flat: FlatModel, example: Tensor) -> nn.Linear:

@@ -9,9 +9,9 @@ from functools import cached_property
 import numpy as np
 import torch
 
-from sordino.attacks.observed import ObservedFederation, ObservedModel, ObservedRecords, ObservedUpload
+from sordino.attacks.observed import ObservedFederation, ObservedModel, ObservedRecords, ObservedRound, ObservedUpload
 from sordino.attacks.reading import Reader
-from sordino.attacks.truth import TruthBatch, TruthModel, TruthRecords
+from sordino.attacks.truth import TruthBatch, TruthModel, TruthRecords, TruthSenders
 from sordino.federation.assignment import minibatches
 from sordino.federation.channel import shuffled_order
 from sordino.federation.data import Dataset, load_dataset
@@ -153,6 +153,31 @@ class Referee:
             return int(clients[place])
         return int(clients[shuffled_order(len(clients), self._setup.draw_key.stream(Purpose.SHUFFLER, round=round))[place]])
 
+    def intercepted(self, federation: ObservedFederation, round: int, targets: int, records: int) -> ObservedRound:
+        """All uploads of a round without their senders, and records of some clients that sent one."""
+        kept, order, asked = self.round(round), self._mixed(round), self._in_question(round, targets)
+        theirs = (some(self._setup.train, even(self._setup.parts[self.sender(round, place)], records)) for place in asked)
+        return ObservedRound(
+            federation=federation,
+            round=round,
+            model=kept.model,
+            uploads=kept.uploads[order],
+            targets=tuple(ObservedRecords(inputs=inputs, labels=labels) for inputs, labels in theirs),
+        )
+
+    def senders(self, round: int, targets: int) -> TruthSenders:
+        """At which places of `intercepted` the clients in question stand."""
+        order = self._mixed(round)
+        return TruthSenders(places=np.argsort(order)[self._in_question(round, targets)], uploads=len(order))
+
+    def _in_question(self, round: int, targets: int) -> np.ndarray:
+        """At most so many uploads of a round, whose senders are to be found."""
+        return even(np.arange(len(self.round(round).uploads)), targets)
+
+    def _mixed(self, round: int) -> np.ndarray:
+        """An order of the uploads of a round that says nothing."""
+        return np.random.default_rng((0, round)).permutation(len(self.round(round).uploads))
+
     def batch(self, round: int, place: int) -> TruthBatch:
         """The records that the sender of an upload drew."""
         rows = np.concatenate(minibatches(self._setup, self.gradient_rule(), client=self.sender(round, place), round=round))
@@ -170,6 +195,34 @@ class Referee:
     def unheld(self, count: int) -> np.ndarray:
         """At most so many training records that were dealt to nobody, as rows."""
         return even(np.setdiff1d(np.arange(len(self._setup.train.y)), np.concatenate(self._setup.parts)), count)
+
+    def candidates(self) -> tuple[ObservedRecords, np.ndarray]:
+        """The clients' records among as many others, in an order that says nothing; and which of them are the clients'.
+
+        The others are training records that were dealt to nobody, and if these are too few, test records that no attacker has.
+
+        Raises:
+            UserError: there are not even half as many others.
+        """
+        train, test = self._setup.train, self._setup.test
+        held = np.concatenate(self._setup.parts)
+        spare = self.unheld(len(held))
+        more = even(np.arange(1, len(test.y), 2), len(held) - len(spare))
+        others = len(spare) + len(more)
+        if 2 * others < len(held):
+            raise UserError(
+                f"clients hold {len(held)} records, and there are {others} others to tell them from; half as many are needed at least. "
+                f"Attack a run with data.records of at most {2 * (len(held) + others) // 3 // self.protocol.clients}."
+            )
+        parts = some(train, held), some(train, spare), some(test, more)
+        order = np.random.default_rng(0).permutation(len(held) + others)
+        inputs, labels = (torch.cat(pieces)[torch.from_numpy(order)] for pieces in zip(*parts, strict=True))
+        return ObservedRecords(inputs=inputs, labels=labels), order < len(held)
+
+    def population(self, count: int) -> ObservedRecords:
+        """At most so many test records of the attackers' own, on which nobody trained."""
+        inputs, labels = some(self._setup.test, even(np.arange(0, len(self._setup.test.y), 2), count))
+        return ObservedRecords(inputs=inputs, labels=labels)
 
     def known(self, rows: np.ndarray, attributes: Mapping[str, np.ndarray]) -> ObservedRecords:
         """Training records that nobody holds, as the attacker's own, whose attributes it knows."""

@@ -1,8 +1,9 @@
 """`attack`: a run is put through published attacks; what they got is kept beside the run, with plots.
 
 attacks/NAME.json        the rows of one attack, as `--json` prints them; docs/attacks.md says what a row has
-attacks/NAME.png         the same against rounds and noise; NAME-pictures.png: originals and reconstructions
+attacks/NAME.png         the same against rounds and noise; NAME-pictures.png: originals and reconstructions; NAME-roc.png: detection
 attacks/parts/           what came of every case, whole or absent: an attack that was interrupted goes on after it
+attacks/shadows/         models that the attacker trained, a folder of runs for every attacked round (shadows.py)
 attacks/without-noise/   the run's twin without noise, a run of its own (twin.py)
 """
 
@@ -14,9 +15,11 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from sordino.attacks import attributes, extraction, inversion, labels, reconstruction
+import numpy as np
+
+from sordino.attacks import attributes, clients, extraction, inversion, labels, membership, reconstruction
 from sordino.attacks.game import Attack, Measure, Row, Scored, Tick, part_of, rows_of
-from sordino.attacks.pictures import draw_pictures, draw_rows
+from sordino.attacks.pictures import LEAST_RATE, draw_curves, draw_pictures, draw_rows
 from sordino.attacks.referee import Referee
 from sordino.engines.torch_engine import single_threaded
 from sordino.federation.folder import as_json
@@ -31,8 +34,12 @@ ATTACKS: Mapping[str, Mapping[str, Attack[Any, Any, Any]]] = {
     "reconstruction": reconstruction.SETTINGS,
     "attributes": attributes.SETTINGS,
     "extraction": extraction.SETTINGS,
+    "membership": membership.SETTINGS,
+    "clients": clients.SETTINGS,
 }
+OPTIONS = {"attribute": "attributes", "shadows": "membership"}  # which attack takes which
 SETTINGS = ("quick", "paper")
+ARRAYS = ("pictures", "curves")  # of a result, as its file names them
 
 Subject = Run | Referee  # a referee is a run whose data are loaded already
 
@@ -84,7 +91,21 @@ class Finding:
             lines[f"noise {noise:g}"] = [row.round for row in best], [row.value for row in best]
             lines["sees nothing"] = [row.round for row in best], [row.baseline for row in best]
         plot = {"title": self.subject, "x_label": "rounds", "y_label": self.headline, "lines": lines}
-        return [{**found[0], "plots": [plot]}, *found[1:]]
+        return [{**found[0], "plots": [plot, *self.detection()]}, *found[1:]]
+
+    def detection(self) -> list[dict[str, Any]]:
+        """Where something is detected, a plot of the best method's true against false positive rates after the last round, per noise."""
+        rates, lines = np.geomspace(LEAST_RATE, 1, 61), {}
+        for noise, results in self.cases:
+            best = best_by_round([row for row in self.rows if row.noise == noise and row.metric == self.headline])[-1]
+            curves = [result.curves[best.method] for round, result in results if round == best.round and best.method in result.curves]
+            for false, true in curves:
+                reached = true[np.searchsorted(false, rates, side="right") - 1]
+                lines[f"{best.method}, noise {noise:g}"] = rates.tolist(), np.maximum(reached, LEAST_RATE).tolist()
+        if not lines:
+            return []
+        labels = {"x_label": "false positive rate", "y_label": "true positive rate"}
+        return [{"title": "what is detected", **labels, "lines": lines, "logarithmic": True}]
 
 
 def attack(
@@ -93,6 +114,7 @@ def attack(
     *,
     setting: str = "quick",
     attribute: str | None = None,
+    shadows: int | None = None,
     data: DataSource | None = None,
     model: ModelSource | None = None,
     folder: Path | None = None,
@@ -108,6 +130,7 @@ def attack(
         name: one of `ATTACKS`, or an attack in settings of your own.
         setting: "quick" (a minute or so) or "paper" (as near to the papers' as two cores get).
         attribute: for "attributes", which one; by default the one that papers use with these data.
+        shadows: for "membership", how many models the attacker trains.
         data: the data of the runs, where they were handed over in Python.
         model: the same for the model.
         folder: where results go; by default `attacks` in the first run's folder.
@@ -121,7 +144,8 @@ def attack(
         >>> attack(Run.load("runs/digits-1"), "labels").rows[0].value  # doctest: +SKIP
         0.97
     """
-    plan, setting = (named_attack(name, setting, attribute), setting) if isinstance(name, str) else (name, "own")
+    options = {"attribute": attribute, "shadows": shadows}
+    plan, setting = (named_attack(name, setting, options), setting) if isinstance(name, str) else (name, "own")
     given = [runs] if isinstance(runs, Run | Referee) else list(runs)
     referees = [one if isinstance(one, Referee) else Referee(one, data=data, model=model) for one in given]
     place = folder if folder is not None else referees[0].run.folder / "attacks"
@@ -148,28 +172,37 @@ def attack(
             write_whole(place / f"{plan.name}.json", as_json(finding.as_document()))
             draw_rows(finding.rows, place / f"{plan.name}.png", title=f"{plan.name}: {finding.subject}")
             draw_pictures(finding.cases, place / f"{plan.name}-pictures.png")
+            draw_curves(finding.cases, place / f"{plan.name}-roc.png", title=f"{plan.name}: {finding.subject}")
     return finding
 
 
-def refusals(referee: Referee, names: Sequence[str], setting: str, attribute: str | None = None) -> dict[str, UserError]:
+def refusals(referee: Referee, names: Sequence[str], setting: str, options: Mapping[str, Any]) -> dict[str, UserError]:
     """Of these attacks those that cannot be tried on a run, and why, found out before any work is done."""
     refused = {}
     for name in names:
         try:
-            named_attack(name, setting, attribute if name == "attributes" else None).cases(referee)
+            named_attack(name, setting, options_of(name, options)).cases(referee)
         except UserError as error:
             refused[name] = error
     return refused
 
 
-def named_attack(name: str, setting: str, attribute: str | None) -> Attack[Any, Any, Any]:
-    """The attack of a name in a setting."""
+def options_of(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Of some options those that an attack takes."""
+    return {option: value for option, value in options.items() if OPTIONS[option] == name}
+
+
+def named_attack(name: str, setting: str, options: Mapping[str, Any]) -> Attack[Any, Any, Any]:
+    """The attack of a name in a setting, with the options that were given."""
     if name not in ATTACKS:
         raise UserError(f"attack {name!r} is not known. There are: {', '.join(ATTACKS)}, and all.")
     if setting not in SETTINGS:
         raise InvalidValue("--setting", setting, " or ".join(SETTINGS))
-    plan = ATTACKS[name][setting]
-    return plan if attribute is None else replace(plan, attribute=attribute)  # type: ignore[type-var]
+    given = {option: value for option, value in options.items() if value is not None}
+    for option, value in given.items():
+        if OPTIONS[option] != name:
+            raise UserError(f"--{option} {value}: only the attack {OPTIONS[option]} takes it, and {name} was asked for.")
+    return replace(ATTACKS[name][setting], **given)  # type: ignore[type-var]
 
 
 def tried(plan: Attack[Any, Any, Any], referee: Referee, parts: Path, progress: Tick) -> list[tuple[int, Scored]]:
@@ -191,7 +224,8 @@ def write_part(path: Path, plan: Attack[Any, Any, Any], result: Scored) -> None:
     """Keep what came of a case, and which attack it was."""
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, pack(dict(result.pictures), {"attack": repr(plan), "measures": [asdict(one) for one in result.measures]}))
+        arrays = {f"{kind}/{name}": array for kind in ARRAYS for name, array in getattr(result, kind).items()}
+        write_whole(path, pack(arrays, {"attack": repr(plan), "measures": [asdict(one) for one in result.measures]}))
 
 
 def read_part(path: Path, plan: Attack[Any, Any, Any]) -> Scored | None:
@@ -200,7 +234,10 @@ def read_part(path: Path, plan: Attack[Any, Any, Any]) -> Scored | None:
         arrays, facts = unpack(path.read_bytes())
         if facts["attack"] != repr(plan):
             return None
-        return Scored(measures=tuple(Measure(**one) for one in facts["measures"]), pictures=arrays)
+        kinds = {
+            kind: {name.removeprefix(f"{kind}/"): array for name, array in arrays.items() if name.startswith(f"{kind}/")} for kind in ARRAYS
+        }
+        return Scored(measures=tuple(Measure(**one) for one in facts["measures"]), **kinds)
     except (OSError, ValueError, KeyError, TypeError):
         return None
 

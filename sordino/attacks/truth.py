@@ -37,3 +37,18 @@ class TruthModel:
     inputs: Tensor
     labels: Tensor
     answers: Tensor
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class TruthMembers:
+    """Whether each of the records that were asked about was a client's."""
+
+    members: np.ndarray
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class TruthSenders:
+    """At which place of a round each client in question sent its upload, and how many uploads there were."""
+
+    places: np.ndarray
+    uploads: int

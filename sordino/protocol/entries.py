@@ -15,6 +15,8 @@ from typing import Any, ClassVar
 
 from sordino.protocol.errors import InvalidValue, UserError
 
+MOST = 2**63 - 1  # what TOML can hold
+
 
 def entry(check: Check, doc: str, default: Any = MISSING) -> Any:
     """Declare a dataclass field with its check and its one-line meaning."""
@@ -27,7 +29,11 @@ def file_key(name: str) -> str:
 
 
 class Check:
-    """What an entry allows. `accept` returns the value in its normal form or raises `InvalidValue`."""
+    """What an entry allows, `allowed` in words. `accept` returns the value in its normal form or raises `InvalidValue`."""
+
+    @property
+    def allowed(self) -> str:
+        raise TypeError(f"{type(self).__name__} does not say what it allows")
 
     def accept(self, key: str, value: Any) -> Any:
         raise TypeError(f"{type(self).__name__} does not say what it accepts")
@@ -88,12 +94,17 @@ class Integer(Check):
     """A whole number of at least `at_least`."""
 
     at_least: int
-    at_most: int = 2**63 - 1  # what TOML can hold
+    at_most: int = MOST
 
     def accept(self, key: str, value: Any) -> int:
         if isinstance(value, bool) or not isinstance(value, int) or not self.at_least <= value <= self.at_most:
-            raise InvalidValue(key, value, f"a whole number of at least {self.at_least}")
+            raise InvalidValue(key, value, self.allowed)
         return value
+
+    @property
+    def allowed(self) -> str:
+        limited = self.at_most < MOST
+        return f"a whole number from {self.at_least:,} to {self.at_most:,}" if limited else f"a whole number of at least {self.at_least}"
 
     def schema(self) -> dict[str, Any]:
         return {"type": "integer", "minimum": self.at_least}
@@ -105,8 +116,12 @@ class Flag(Check):
 
     def accept(self, key: str, value: Any) -> bool:
         if not isinstance(value, bool):
-            raise InvalidValue(key, value, "true or false")
+            raise InvalidValue(key, value, self.allowed)
         return value
+
+    @property
+    def allowed(self) -> str:
+        return "true or false"
 
     def schema(self) -> dict[str, Any]:
         return {"type": "boolean"}
@@ -118,8 +133,12 @@ class Text(Check):
 
     def accept(self, key: str, value: Any) -> str:
         if not isinstance(value, str) or not value.strip() or any(ord(c) < 32 or ord(c) == 127 for c in value):
-            raise InvalidValue(key, value, "a non-empty string on one line")
+            raise InvalidValue(key, value, self.allowed)
         return value
+
+    @property
+    def allowed(self) -> str:
+        return "a non-empty string on one line"
 
     def schema(self) -> dict[str, Any]:
         return {"type": "string", "minLength": 1}
@@ -133,8 +152,12 @@ class Choice(Check):
 
     def accept(self, key: str, value: Any) -> str:
         if not isinstance(value, str) or value not in self.options:
-            raise InvalidValue(key, value, one_of(self.options), nearest(value, self.options))
+            raise InvalidValue(key, value, self.allowed, nearest(value, self.options))
         return value
+
+    @property
+    def allowed(self) -> str:
+        return one_of(self.options)
 
     def schema(self) -> dict[str, Any]:
         return {"enum": list(self.options)}
@@ -148,6 +171,10 @@ class Maybe(Check):
 
     def accept(self, key: str, value: Any) -> Any:
         return None if value is None else self.check.accept(key, value)
+
+    @property
+    def allowed(self) -> str:
+        return self.check.allowed
 
     def decode(self, key: str, raw: Any) -> Any:
         return self.check.decode(key, raw)
@@ -217,11 +244,15 @@ class Named(Check):
             raise InvalidValue(key, value, "one of " + ", ".join(kind.__name__ for kind in self.kinds))
         return value
 
+    @property
+    def allowed(self) -> str:
+        return " or ".join(self.spelling(kind) for kind in self.kinds)
+
     def decode(self, key: str, raw: Any) -> Any:
         tag, inner = (raw, {}) if isinstance(raw, str) else next(iter(raw.items())) if self._is_single(raw) else (None, None)
         by_tag = {kind.tag: kind for kind in self.kinds}
         if not isinstance(tag, str) or tag not in by_tag:
-            raise InvalidValue(key, raw, " or ".join(self._spelling(kind) for kind in self.kinds), nearest(tag, by_tag))
+            raise InvalidValue(key, raw, self.allowed, nearest(tag, by_tag))
         kind = by_tag[tag]
         short = self._short(kind)
         if not isinstance(inner, Mapping) and short is not None:
@@ -253,7 +284,7 @@ class Named(Check):
         return candidates[0].name if len(candidates) == 1 else None
 
     @staticmethod
-    def _spelling(kind: type[Value]) -> str:
+    def spelling(kind: type[Value]) -> str:
         needed = [f for f in fields(kind) if f.default is MISSING]
         return f"{{ {kind.tag} = ... }}" if needed else f'"{kind.tag}"'
 
@@ -274,9 +305,13 @@ class Tagged(Named):
 
     tag_key: str = "kind"
 
+    @property
+    def allowed(self) -> str:
+        return f"a table with {self.tag_key} = {one_of([kind.tag for kind in self.kinds])}"
+
     def decode(self, key: str, raw: Any) -> Any:
         if not isinstance(raw, Mapping):
-            raise InvalidValue(key, raw, f"a table with {self.tag_key} = {one_of([k.tag for k in self.kinds])}")
+            raise InvalidValue(key, raw, self.allowed)
         by_tag = {kind.tag: kind for kind in self.kinds}
         if self.tag_key not in raw:
             raise UserError(f"{key}.{self.tag_key} is missing: {one_of(by_tag)}.")
@@ -308,6 +343,10 @@ class Table(Check):
             raise InvalidValue(key, value, f"a {self.kind.__name__}")
         return value
 
+    @property
+    def allowed(self) -> str:
+        return "a table"
+
     def decode(self, key: str, raw: Any) -> Any:
         return decode_table(self.kind, raw, key)
 
@@ -328,6 +367,10 @@ class Many(Check):
         if not isinstance(value, (list, tuple)) or not all(isinstance(one, self.kind) for one in value):
             raise InvalidValue(key, value, f"a sequence of {self.kind.__name__}")
         return tuple(value)
+
+    @property
+    def allowed(self) -> str:
+        return "an array of tables"
 
     def decode(self, key: str, raw: Any) -> Any:
         if not isinstance(raw, list):

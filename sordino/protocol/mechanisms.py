@@ -93,8 +93,12 @@ class FactoryName(Check):
 
     def accept(self, key: str, value: Any) -> str:
         if not isinstance(value, str) or FACTORY.match(value) is None:
-            raise InvalidValue(key, value, '"package.module:factory"')
+            raise InvalidValue(key, value, self.allowed)
         return value
+
+    @property
+    def allowed(self) -> str:
+        return '"package.module:factory"'
 
     def schema(self) -> dict[str, Any]:
         return {"type": "string", "pattern": FACTORY.pattern}

@@ -86,6 +86,10 @@ class ViewName(Check):
         except InvalidValue as error:
             raise InvalidValue(key, value, error.allowed, error.advice) from None
 
+    @property
+    def allowed(self) -> str:
+        return one_of(kind if kind != "coalition" else "coalition:k" for kind in SEES)
+
     def schema(self) -> dict[str, Any]:
         return {"type": "string", "pattern": r"^(server|rounds|final|weak|strong|coalition(:[1-9][0-9]*)?)$"}
 

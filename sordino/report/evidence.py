@@ -8,7 +8,7 @@
     value      how well it went
     baseline   how well it goes without seeing anything of the run: guessing, or the mean of all records
     paper      where the attack is from; may be left out
-    plots      may be left out: a list of {title, x_label, y_label, lines: {name: [[x, ...], [y, ...]]}}
+    plots      may be left out: a list of {title, x_label, y_label, lines: {name: [[x, ...], [y, ...]]}, logarithmic}
 """
 
 from __future__ import annotations
@@ -26,12 +26,13 @@ MOST_POINTS = 10_000  # in one line of a plot
 
 @dataclass(frozen=True, kw_only=True)
 class Plot:
-    """A plot of an attack: lines with names, each as its x and its y."""
+    """A plot of an attack: lines with names, each as its x and its y; logarithmic on both axes or on neither."""
 
     title: str
     x_label: str
     y_label: str
     lines: dict[str, tuple[tuple[float, ...], tuple[float, ...]]]
+    logarithmic: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,7 +135,13 @@ def plot_of(document: dict[str, Any]) -> Plot:
         if len(xs) != len(ys):
             raise ValueError(f"the line {name!r} has {len(xs)} x and {len(ys)} y")
         found[str(name)] = (xs, ys)
-    return Plot(title=text(document, "title"), x_label=text(document, "x_label", ""), y_label=text(document, "y_label", ""), lines=found)
+    return Plot(
+        title=text(document, "title"),
+        x_label=text(document, "x_label", ""),
+        y_label=text(document, "y_label", ""),
+        lines=found,
+        logarithmic=document.get("logarithmic", False) is True,
+    )
 
 
 def text(row: dict[str, Any], key: str, default: str | None = None) -> str:

@@ -349,9 +349,12 @@ def plot_figure(name: str, attack: str, plot: Plot) -> Picture:
     rows: list[tuple[str, ...]] = []
     for place, (line, (xs, ys)) in enumerate(plot.lines.items()):
         kept = thinned(len(xs), MOST_POINTS).tolist()
-        axes.plot([xs[at] for at in kept], [ys[at] for at in kept], label=label(line), linewidth=1.6, **style(place))
+        alone = {"marker": "o"} if len(kept) == 1 else {}  # a line of one point would not be seen
+        axes.plot([xs[at] for at in kept], [ys[at] for at in kept], label=label(line), linewidth=1.6, **style(place), **alone)
         rows += [(line, measure(xs[at]), measure(ys[at])) for at in thinned(len(xs), 12).tolist()]
     axes.set(xlabel=label(plot.x_label, 60), ylabel=label(plot.y_label, 40))
+    if plot.logarithmic:
+        axes.set(xscale="log", yscale="log")
     if plot.lines:
         legend(axes)
     title = f"{attack}: {plot.title}"

@@ -49,7 +49,7 @@ def described(protocol: Protocol) -> str:
     rule = RULES[protocol.local.tag]
     model = protocol.model.name if protocol.model is not None else "?"
     data = Path(protocol.data.name).name if protocol.data is not None else "?"
-    return f"{model} on {data}, {protocol.clients} clients, {protocol.rounds} rounds of {rule}"
+    return f"{model} on {data}, {protocol.clients:,} clients, {protocol.rounds:,} rounds of {rule}"
 
 
 def noise_line(protocol: Protocol) -> str:

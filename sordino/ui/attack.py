@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
 
-from sordino.protocol import SordinoError, UserError
+from sordino.protocol import SordinoError
 from sordino.report.formats import percent
 from sordino.ui.arguments import Json, Workers
 from sordino.ui.audit import AuditProgress
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from sordino.federation.setup import Setup
 
 EXAMPLE = "attacked"  # the federation that is attacked where no run is given
-SHARES = {"accuracy", "F1", "agreement"}
+SHARES = {"accuracy", "F1", "agreement", "TPR at 1 % FPR", "TPR at 0.1 % FPR", "success rate"}
 NOTHING = "sees nothing"
 
 
@@ -37,22 +38,21 @@ def attack(
     name: Annotated[str, typer.Argument(metavar="[NAME]", help="Which attack, or all.")] = "all",
     setting: Annotated[str, typer.Option(help="quick or paper: as near to the papers' settings as two cores get.")] = "quick",
     attribute: Annotated[str | None, typer.Option(metavar="NAME", help="For the attack on attributes: which one.")] = None,
+    shadows: Annotated[int | None, typer.Option(metavar="N", help="For the attack on membership: models the attacker trains.")] = None,
     twin: Annotated[bool, typer.Option("--twin/--no-twin", help="Also train the same federation without noise, and attack both.")] = True,
     workers: Workers = None,
     json: Json = False,
 ) -> None:
     """Put a run through published attacks: what they get with its noise, and without."""
-    from sordino.attacks.suite import ATTACKS, named_attack
+    from sordino.attacks.suite import ATTACKS, named_attack, options_of
     from sordino.federation.run import Run
 
-    names = list(ATTACKS) if name == "all" else [name]
+    names, options = list(ATTACKS) if name == "all" else [name], {"attribute": attribute, "shadows": shadows}
     for one in names:
-        named_attack(one, setting, None)  # a mistake is refused before anything is trained
-    if attribute is not None and "attributes" not in names:
-        raise UserError(f"--attribute {attribute}: only the attack on attributes takes one. Attack with NAME = attributes or all.")
+        named_attack(one, setting, options if name != "all" else options_of(one, options))  # a mistake is refused before any training
     subject = Run.load(run) if run is not None else trained_example(workers)
     try:
-        found, refused = attacked(subject, names, setting, attribute, twin, workers)
+        found, refused = attacked(subject, names, setting, options, twin, workers)
     except KeyboardInterrupt:
         raise AttackStopped(f"stopped. What was finished is kept. Go on with: sordino attack {subject.folder} {name}") from None
     if json:
@@ -76,7 +76,7 @@ def trained_example(workers: int | None) -> Run:
 
 
 def attacked(
-    run: Run, names: list[str], setting: str, attribute: str | None, twin: bool, workers: int | None
+    run: Run, names: list[str], setting: str, options: Mapping[str, Any], twin: bool, workers: int | None
 ) -> tuple[list[Finding], dict[str, str]]:
     """Every attack on the run and its twin, with the live display; and why some could not be tried.
 
@@ -84,12 +84,12 @@ def attacked(
         UserError: not one of the attacks could be tried.
     """
     from sordino.attacks.referee import Referee
-    from sordino.attacks.suite import attack, refusals
+    from sordino.attacks.suite import attack, options_of, refusals
     from sordino.papers.attack_tables import printed
 
     with messages.status("reading the run and its data"):
         referee = Referee(run)
-        refused = refusals(referee, names, setting, attribute)
+        refused = refusals(referee, names, setting, options)
     if len(refused) == len(names):
         raise next(iter(refused.values()))
     subjects = [referee, *(twin_of(referee, workers) if twin else ())]
@@ -98,12 +98,8 @@ def attacked(
         if name in refused:
             continue
         with AuditProgress(f"{name}: percent") as progress:
-            found.append(
-                attack(
-                    subjects, name, setting=setting, attribute=attribute if name == "attributes" else None, printed=printed,
-                    on_progress=progress.share,
-                )
-            )  # fmt: skip
+            own = options_of(name, options)
+            found.append(attack(subjects, name, setting=setting, **own, printed=printed, on_progress=progress.share))
     return found, {name: str(error) for name, error in refused.items()}
 
 

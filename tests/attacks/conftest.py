@@ -9,10 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from sordino import Constant, Data, Dataset, FedAvg, Gaussian, Model, Protocol, Run, train
+from sordino import Constant, Data, Dataset, FedAvg, Gaussian, Iid, Model, Protocol, Run, train
 from sordino.federation.data import load_dataset
+from sordino.protocol import Partition
 
 BESIDE = Path(__file__).resolve().parents[3] / "shared" / "data"
+EVENLY = Iid()
 STRONG = 1.0  # ten times as large as a step's rate times a gradient of norm 1
 
 
@@ -24,14 +26,16 @@ def trained(tmp_path_factory) -> Callable[..., Run]:
         pytest.skip(f"no real data: SORDINO_DATA is not set and {BESIDE} is not there")
     made: dict[str, Run] = {}
 
-    def train_once(data: str, *, sigma: float, model: str = "mlp", rounds: int = 20, batch: int = 4, **changes: object) -> Run:
+    def train_once(
+        data: str, *, sigma: float, model: str = "mlp", rounds: int = 20, batch: int = 4, dealt: Partition = EVENLY, **changes: object
+    ) -> Run:
         settings: dict[str, object] = {
             "seed": 1,
             "clients": 10,
             "rounds": rounds,
             "local": FedAvg(steps=1, batch=batch, clip=10.0, schedule=Constant(rate=0.1)),
             "noise": Gaussian(sigma=sigma),
-            "data": Data(name=data, records=100),
+            "data": Data(name=data, records=100, partition=dealt),
             "model": Model(name=model),
         }
         protocol = Protocol(**{**settings, **changes})

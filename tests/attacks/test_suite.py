@@ -222,7 +222,7 @@ def test_the_command_attacks_a_run_and_its_twin(tmp_path, capfd, monkeypatch) ->
         (["attack", "run", "lables"], "attack 'lables' is not known. There are: labels"),
         (["attack", "run", "labels", "--setting", "slow"], "quick or paper"),
         (["attack", "run", "attributes", "--attribute", "colour"], "Its attributes are: even"),
-        (["attack", "run", "labels", "--attribute", "even"], "only the attack on attributes"),
+        (["attack", "run", "labels", "--attribute", "even"], "only the attack attributes takes it"),
     ],
 )
 def test_a_mistake_gets_exit_code_2_and_says_what_to_do(tmp_path, capfd, arguments, words) -> None:

@@ -1,4 +1,7 @@
-"""A real browser, Debian's chromium, without a window; `SORDINO_CHROMIUM` names another. Without one these tests are skipped, and say so."""
+"""A real browser without a window: Debian's chromium, or what `SORDINO_CHROMIUM` names. Without one these tests are skipped, and say so.
+
+Screenshots are left in screenshots/, which git ignores.
+"""
 
 import os
 import shutil
@@ -7,19 +10,22 @@ from pathlib import Path
 
 import pytest
 
+from sordino.report.pdf import BROWSERS
 from tests.support import REPOSITORY
 
-SCREENSHOTS = REPOSITORY / "screenshots"  # which git ignores
-PROGRAM = os.environ.get("SORDINO_CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
+SCREENSHOTS = REPOSITORY / "screenshots"
+PROGRAM = os.environ.get("SORDINO_CHROMIUM") or next(filter(None, map(shutil.which, BROWSERS)), None)
 QUIET = ["--no-sandbox", "--disable-background-networking", "--disable-component-update", "--disable-sync", "--no-first-run"]
-PATIENCE = 120_000  # milliseconds: machines differ, and a page that never comes is still found out
+PATIENCE = 30_000  # milliseconds: machines differ, and a page that never comes is still found out
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")  # while it runs, no other event loop can
 def browser() -> Iterator:
+    """One browser for all of these tests."""
     playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     if PROGRAM is None:
         pytest.skip("no browser is on this machine: install chromium to run the browser tests")
+    SCREENSHOTS.mkdir(exist_ok=True)
     with playwright.sync_playwright() as engine:
         started = engine.chromium.launch(executable_path=PROGRAM, args=QUIET, timeout=PATIENCE)
         yield started
@@ -41,12 +47,11 @@ def page(browser) -> Iterator:
 
 def local(address: str) -> bool:
     """Whether an address is on this machine, or none at all."""
-    return address.startswith(("http://127.0.0.1:", "ws://127.0.0.1:", "data:", "blob:"))
+    return address.startswith(("http://127.0.0.1:", "ws://127.0.0.1:", "file:", "data:", "blob:"))
 
 
 def photographed(page, name: str) -> Path:
     """Leave a picture of the whole page."""
-    SCREENSHOTS.mkdir(exist_ok=True)
     height = page.evaluate("() => Math.max(1000, (document.querySelector('[data-testid=stMain]') ?? document.body).scrollHeight)")
     page.set_viewport_size({"width": page.viewport_size["width"], "height": min(6000, int(height) + 60)})
     page.wait_for_timeout(1500)

@@ -73,6 +73,15 @@ def changed(page, before: str) -> str:
     return settled(page)
 
 
+def chosen(page, label: str, word: str) -> None:
+    """Choose an option by the keyboard alone."""
+    page.get_by_role("combobox", name=re.compile(label)).focus()
+    page.keyboard.type(word)
+    page.locator("[role=option][data-focused]").get_by_text(re.compile(word)).wait_for()
+    page.keyboard.press("Enter")
+    page.keyboard.press("Escape")
+
+
 def epsilons(page) -> dict[str, str]:
     """The certified column of the table of views."""
     rows = page.locator("table.plain").first.locator("tbody tr")
@@ -113,12 +122,11 @@ def test_a_slider_moved_by_the_keyboard_gives_what_certify_says_and_the_file_tra
 def test_a_setting_is_shared_by_its_address(explorer, page, browser) -> None:
     explorer.at(page, "/?rounds=50&adversary=rounds")
     before = settled(page)
-    page.get_by_label("How the learning rate falls").click()
-    page.get_by_role("option", name=re.compile("cyclic")).click()
+    chosen(page, "How the learning rate falls", "cyclic")
     page.get_by_role("slider", name=re.compile("Clip")).focus()
     page.keyboard.press("ArrowRight")
-    after = changed(page, before)
     page.wait_for_function("() => location.search.includes('cyclic') && location.search.includes('clip')")
+    after = changed(page, before)
     other = browser.new_context()
     shared = other.new_page()
     shared.set_default_timeout(PATIENCE)
@@ -166,13 +174,15 @@ def test_a_printed_bound_that_is_false_is_struck_through_with_its_reason(explore
 def test_axe_finds_nothing_serious(explorer, page, path) -> None:
     if path == "/runs" and not (explorer.folder / "runs" / "axe").exists():
         assert run(["train", *QUICK, "--out", str(explorer.folder / "runs" / "axe")]) == 0
-    explorer.at(page, path)
-    settled(page)
-    for summary in page.locator("summary").all():
-        summary.click()  # what is folded is judged too
-    page.wait_for_timeout(1500)
-    assert serious(page) == []
-    photographed(page, "axe-" + (path.strip("/").split("?")[0] or "explore"))
+    for scheme in ("light", "dark"):
+        page.emulate_media(color_scheme=scheme)
+        explorer.at(page, path)
+        settled(page)
+        for summary in page.locator("summary").all():
+            summary.click()  # what is folded is judged too
+        page.wait_for_timeout(1000)
+        assert serious(page) == []
+        photographed(page, f"axe-{path.strip('/').split('?')[0] or 'explore'}-{scheme}")
 
 
 def test_a_run_is_watched_as_it_goes_on_and_missed_when_it_is_gone(explorer, page) -> None:
@@ -216,11 +226,10 @@ def test_broken_runs_many_runs_and_long_runs_are_shown(explorer, page) -> None:
         shutil.copytree(runs / "base", runs / f"copy-{number}")
     (runs / "base" / "report.html").write_text("<!doctype html><title>x</title><p>the report</p><script>document.title='ran'</script>")
     explorer.at(page, "/runs")
-    box = page.get_by_label(re.compile("Runs to watch"))
     for name in ("broken", "long", "base", *(f"copy-{number}" for number in range(7))):
-        if page.locator(f"[data-baseweb=tag]:has-text('{name}')").count() == 0:
-            box.fill(name)
-            page.get_by_role("option", name=name, exact=True).click()
+        if page.get_by_role("button", name=f"Remove {name}").count() == 0:
+            chosen(page, "Runs to watch", name)
+            page.get_by_role("button", name=f"Remove {name}").first.wait_for()
     page.get_by_text("broken is damaged").first.wait_for()
     page.locator("table.plain").first.get_by_text("10,000 / 4").wait_for()
     assert page.locator(".js-plotly-plot").count() >= 2

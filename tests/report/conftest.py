@@ -20,7 +20,11 @@ BUDGET = Privacy(budget=Budget(epsilon=200.0, delta=1e-4, view="rounds"))
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory) -> Path:
     """A finished run with an audit; not to be changed."""
-    place = tmp_path_factory.mktemp("runs")
+    return audited_run(tmp_path_factory.mktemp("runs"))
+
+
+def audited_run(place: Path) -> Path:
+    """Train a small run, and audit it."""
     noise = Gaussian(sigma=0.5)
     protocol = toy_protocol(rounds=6, noise=noise, privacy=BUDGET, data=Data(name="toy", partition=Dirichlet(beta=0.5), records=20))
     run = train(protocol, data=toy_dataset(), model="logistic", folder=place / "small", workers=1, report=False)

@@ -57,9 +57,9 @@ def one_claim(claim: Claim) -> None:
     ]
     try:
         found = check(claim)
-        rows.insert(2, ("numbers", found.explanation))
+        rows.insert(2, ("example", found.explanation))
     except SordinoError as error:
-        rows.insert(2, ("numbers", str(error)))
+        rows.insert(2, ("example", str(error)))
     cells = [[escaped(word), escaped(text)] for word, text in rows]
     st.html(table(["verdict", verdict(claim.verdict)], cells, label=claim.name))
 
@@ -91,7 +91,7 @@ def counterexample(claim: Claim) -> None:
         shown = check(claim, **started.parameters)
         (finished if started.over else live)(shown, started)
     else:
-        st.caption(f"Published: mu at most {found.published:.4g}. Exact, by computing: {found.exact:.4g}.")
+        st.caption(f"With these numbers, published: mu at most {found.published:.4g}. Exact, by computing: {found.exact:.4g}.")
 
 
 @st.fragment(run_every=EVERY)

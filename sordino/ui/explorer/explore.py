@@ -19,7 +19,7 @@ from sordino.ui.explorer.background import desk, settled
 from sordino.ui.explorer.look import escaped, plain_markdown, table, verdict
 from sordino.ui.explorer.setting import Setting, from_query
 
-PATIENCE = 0.25  # seconds that a page waits for an answer before it shows what it has
+PATIENCE = 0.15  # seconds that a page waits for an answer before it shows what it has
 
 
 def page() -> None:

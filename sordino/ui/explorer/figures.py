@@ -11,11 +11,11 @@ from sordino.ui.explorer.answers import Chart, Line
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7F7F7F")
+COLOURS = ("#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7F7F7F")
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
 MARKS = ("circle", "square", "diamond", "triangle-up", "x", "star", "cross")
 MOST_MARKS = 40  # points above which a line has no marks
-FALSE = {"color": "#D55E00", "dash": "dot"}
+FALSE = {"color": "#D55E00", "dash": "dot"}  # what does not hold, and nothing else
 
 
 def figure(chart: Chart, *, title: str, up: str, log_x: bool = False, now: float | None = None) -> Figure:
@@ -50,11 +50,28 @@ def figure(chart: Chart, *, title: str, up: str, log_x: bool = False, now: float
         legend={"orientation": "h", "y": -0.22},
         hovermode="x unified",
     )
-    drawn.update_xaxes(title=chart.across, type="log" if log_x else "linear")
+    drawn.update_xaxes(title=chart.across, type="log" if log_x else "linear", **ticks(chart.points, log_x))
     drawn.update_yaxes(title=up, rangemode="tozero")
     if now is not None:
         drawn.add_vline(x=now, line={"dash": "dot", "color": COLOURS[-1]}, annotation_text="now")
     return drawn
+
+
+def ticks(points: Sequence[float], log: bool) -> dict[str, Any]:
+    """Where an axis is labelled, where the usual places would not do: 1, 2 and 5 of every decade, and no halves of few rounds.
+
+    Example:
+        >>> ticks((1, 25), log=True)
+        {'tickvals': [1, 2, 5, 10, 20]}
+        >>> ticks((1, 4), log=False), ticks((0.0, 1.0), log=False)
+        ({'dtick': 1}, {})
+    """
+    low, high = min(points), max(points)
+    if log:
+        decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+        stops = (1, 2, 5) if high < 1000 * low else (1,)
+        return {"tickvals": [stop * 10**decade for decade in decades for stop in stops if low <= stop * 10**decade <= high]}
+    return {"dtick": 1} if 1 <= high - low <= 10 and all(isinstance(point, int) for point in points) else {}
 
 
 def styled(index: int, name: str) -> dict[str, Any]:

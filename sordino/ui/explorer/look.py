@@ -10,7 +10,7 @@ STYLE = """
 <style>
 [data-testid="stMainBlockContainer"] { padding-top: 4rem; padding-bottom: 4rem; }
 [data-testid="stCaptionContainer"], [data-testid="stCaptionContainer"] p { color: inherit; opacity: 0.95; }
-[data-testid="stBaseButton-primary"] p { color: light-dark(#FFFFFF, #00131F); }
+[data-testid="stBaseButton-primary"] p, [data-tag] * { color: light-dark(#FFFFFF, #00131F); }
 [data-stale="true"] { opacity: 1 !important; }
 [data-testid="stHeading"] h2 { font-size: 1.4rem; padding: 0.8rem 0 0.3rem 0; }
 .answer { font-size: 1.9rem; line-height: 1.35; font-weight: 600; margin: 0.2rem 0 0.4rem 0; max-width: 60rem; }

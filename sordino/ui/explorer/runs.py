@@ -28,11 +28,13 @@ def page() -> None:
         st.info(plain_markdown(f"There are no runs in {place.watch.root.resolve()}. Start one in a terminal:"))
         st.code("sordino train", language=None)
         return
-    kept = [name for name in st.session_state.get("watched", names[:1]) if name in names]
-    chosen = st.multiselect(
-        f"Runs to watch and compare, {MOST_RUNS} at most", sorted({*names, *kept}), default=kept or names[:1], max_selections=MOST_RUNS
-    )
-    st.session_state.watched = chosen
+    state = st.session_state
+    # A control forgets while another page is shown: what it said is kept beside it. It is set only if it must: a reader may be faster.
+    known = state.get("watched", state.get("kept", names[:1]))
+    if "watched" not in state or not set(known) <= set(names):
+        state.watched = [name for name in known if name in names]
+    chosen = st.multiselect(f"Runs to watch and compare, {MOST_RUNS} at most", sorted(names), key="watched", max_selections=MOST_RUNS)
+    state.kept = chosen
     live(tuple(chosen))
     with st.expander(f"List of runs: {len(names)}", expanded=len(chosen) == 0):
         st.html(runs_table([place.watch.look(name) for name in names], {}))
@@ -48,7 +50,7 @@ def live(chosen: tuple[str, ...]) -> None:
     paid = {run.name: last_spent(run) for run in seen}
     answer(seen, paid)
     st.html(runs_table(seen, paid))
-    for run in seen:
+    for run in seen[1:]:  # what is wrong with the first is said above
         if run.problem:
             st.warning(plain_markdown(f"{run.name} {run.problem}."))
     reports(seen)
@@ -61,14 +63,16 @@ def live(chosen: tuple[str, ...]) -> None:
 
 
 def last_spent(run: Seen) -> Spent | None:
-    """What a run has spent as far as it is known: the newest price that is there, and another one asked for."""
+    """What a run has spent as far as it is known. The next price is asked for once the last one is there: a run may be faster."""
     if run.problem:
         return None
     folder, state = place.watch.root / run.name, st.session_state
-    future = desk.ask(watching.spent, folder, size_of(folder / "ledger.jsonl"))
-    if future.done():
-        state[f"spent.{run.name}"] = future.result()
-    known: Spent | None = state.get(f"spent.{run.name}")
+    asked, prices = state.setdefault("asked", {}), state.setdefault("prices", {})
+    if run.name not in asked:
+        asked[run.name] = desk.ask(watching.spent, folder, size_of(folder / "ledger.jsonl"))
+    if asked[run.name].done():
+        prices[run.name] = asked.pop(run.name).result()
+    known: Spent | None = prices.get(run.name)
     return known
 
 

@@ -36,7 +36,7 @@ from sordino.protocol import (
     Staircase,
     View,
 )
-from sordino.protocol.entries import Check, Choice, Flag, Integer, Number, Value, checks_of, entry, one_of
+from sordino.protocol.entries import Check, Choice, Flag, Integer, Number, Value, checks_of, entry
 
 SCHEDULES: dict[str, type[Schedule]] = {kind.tag: kind for kind in (Constant, Cyclic, StageWise, Continuous)}
 ADVERSARIES = ("server", "rounds", "participant", "coalition", "final")
@@ -168,7 +168,7 @@ def from_query(query: Mapping[str, str]) -> tuple[Setting, list[str]]:
             try:
                 taken[name] = check.accept(name, read(check, query[name]))
             except ValueError:
-                refused.append(f"{name}: expected {allowed(check)}.")
+                refused.append(f"{name}: expected {check.allowed}.")
     unknown = sum(name not in checks and not name.startswith("embed") for name in query)
     if unknown > 0:
         refused.append(f"{unknown} name{'s' if unknown > 1 else ''} in the address {'are' if unknown > 1 else 'is'} not known here.")
@@ -187,17 +187,3 @@ def read(check: Check, text: str) -> Any:
     if isinstance(check, Number):
         return float(text)
     return {"true": True, "false": False}.get(text, text) if isinstance(check, Flag) else text
-
-
-def allowed(check: Check) -> str:
-    """What a control takes, in words.
-
-    Example:
-        >>> allowed(Choice(("a", "b"))), allowed(Number(above=0, at_most=1))
-        ('"a" or "b"', 'a finite number above 0 and at most 1')
-    """
-    if isinstance(check, Integer):
-        return f"a whole number from {check.at_least:,} to {check.at_most:,}"
-    if isinstance(check, Choice):
-        return one_of(check.options)
-    return check.allowed if isinstance(check, Number) else "true or false"

@@ -1,7 +1,4 @@
-"""The report in a real browser: it renders in light, dark, on a phone and on paper, loads nothing, says nothing to the console.
-
-Screenshots are left in screenshots/, which git ignores. Without a browser these tests are skipped, and say so.
-"""
+"""The report in a real browser: it renders in light, dark, on a phone and on paper, loads nothing, says nothing to the console."""
 
 import json
 import shutil
@@ -11,14 +8,10 @@ from pathlib import Path
 import pytest
 
 from sordino.cli import run
-from sordino.report.pdf import BROWSERS
 from sordino.report.writing import write_comparison, write_report
+from tests.browser.conftest import PATIENCE, SCREENSHOTS, serious
+from tests.report.conftest import audited_run
 from tests.report.test_page import ATTACK
-from tests.support import REPOSITORY
-
-playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-PROGRAM = next((path for path in map(shutil.which, BROWSERS) if path is not None), None)
-pytestmark = pytest.mark.skipif(PROGRAM is None, reason="no browser is on this machine: install chromium to run the browser tests")
 
 SCREENS = {
     "light": {"viewport": {"width": 1280, "height": 800}, "color_scheme": "light"},
@@ -29,11 +22,9 @@ SCREENS = {
 
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator:
-    with playwright.sync_playwright() as engine:
-        started = engine.chromium.launch(executable_path=PROGRAM, args=["--no-sandbox"], timeout=120_000)
-        yield started
-        started.close()
+def trained(browser, tmp_path_factory) -> Path:
+    """A finished run with an audit; without a browser it is not even trained."""
+    return audited_run(tmp_path_factory.mktemp("runs"))
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +50,7 @@ def opened(browser, pages, request) -> Iterator:
     """A page in a browser that has no way out, and everything that it did."""
     name, screen = request.param
     context = browser.new_context(**SCREENS[screen])
-    context.set_default_timeout(60_000)
+    context.set_default_timeout(PATIENCE)
     page = context.new_page()
     page.did = []
     page.on("request", lambda one: page.did.append(one.url) if not one.url.startswith("file:") else None)
@@ -67,8 +58,7 @@ def opened(browser, pages, request) -> Iterator:
     page.on("pageerror", lambda one: page.did.append(str(one)))
     page.on("dialog", lambda one: page.did.append(one.message))
     page.goto(pages[name].as_uri())
-    (REPOSITORY / "screenshots").mkdir(exist_ok=True)
-    page.screenshot(path=REPOSITORY / "screenshots" / f"{name}-{screen}.png", full_page=True)
+    page.screenshot(path=SCREENSHOTS / f"{name}-{screen}.png", full_page=True)
     yield page
     context.close()
 
@@ -98,14 +88,6 @@ class TestEverywhere:
         assert len(drawn["used"]) >= 4
         for colour in drawn["used"]:
             assert contrast(colour, drawn["paper"]) >= 3, colour
-
-
-def serious(page) -> list[str]:
-    """What axe-core finds that keeps somebody out."""
-    from axe_playwright_python.sync_playwright import Axe
-
-    found = Axe().run(page).response["violations"]
-    return [f"{one['id']}: {node['html'][:120]}" for one in found if one["impact"] in ("serious", "critical") for node in one["nodes"]]
 
 
 COLOURS = """() => {
@@ -141,7 +123,7 @@ def test_on_paper_it_is_light_and_what_is_folded_is_there(opened) -> None:
     assert opened.locator("pre").bounding_box()["height"] > 100
     assert not opened.locator("details.numbers").first.is_visible()
     printed = opened.pdf(prefer_css_page_size=True, print_background=True)
-    (REPOSITORY / "screenshots" / "report.pdf").write_bytes(printed)
+    (SCREENSHOTS / "report.pdf").write_bytes(printed)
     assert printed.startswith(b"%PDF")
     assert 2 <= printed.count(b"/Type /Page\n") + printed.count(b"/Type /Page ") + printed.count(b"/Type /Page/") <= 12
 
