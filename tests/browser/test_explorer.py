@@ -11,14 +11,16 @@ import sys
 import time
 import urllib.request
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 
+from sordino import Run
 from sordino.cli import run
 from sordino.privacy.guarantee import rounded_up
 from tests.browser.conftest import PATIENCE, photographed, serious
+from tests.report.conftest import written_by_hand
 
 pytest.importorskip("streamlit", reason="the explorer needs streamlit")
 pytest.importorskip("plotly", reason="the explorer needs plotly")
@@ -217,9 +219,8 @@ def round_shown(page) -> int:
 def test_broken_runs_many_runs_and_long_runs_are_shown(explorer, page) -> None:
     runs = explorer.folder / "runs"
     assert run(["train", *QUICK, "--out", str(runs / "base")]) == 0
-    row = '{"round": %d, "loss": 0.5, "accuracy": 0.9}\n'
-    shutil.copytree(runs / "base", runs / "long")
-    (runs / "long" / "metrics.jsonl").write_text("".join(row % t for t in range(10_000)))
+    long = replace(Run.load(runs / "base").protocol, rounds=10_000)
+    written_by_hand(runs / "long", long, lambda t: tuple(range(10)), [14] * 10)
     shutil.copytree(runs / "base", runs / "broken")
     (runs / "broken" / "run.json").write_text("{")
     for number in range(8):
@@ -231,7 +232,7 @@ def test_broken_runs_many_runs_and_long_runs_are_shown(explorer, page) -> None:
             chosen(page, "Runs to watch", name)
             page.get_by_role("button", name=f"Remove {name}").first.wait_for()
     page.get_by_text("broken is damaged").first.wait_for()
-    page.locator("table.plain").first.get_by_text("10,000 / 4").wait_for()
+    page.locator("table.plain").first.get_by_text("10,000 / 10,000").wait_for()
     assert page.locator(".js-plotly-plot").count() >= 2
     assert page.locator("[data-testid=stException]").count() == 0
     photographed(page, "runs-many")
