@@ -3,7 +3,7 @@
 The attacker intercepts all uploads of a round and does not know who sent which. The paper names its attacker's tool, gradient matching, and
 not what it knows; here there are two. One knows records of the clients in question; one knows only what share of each class they hold, and
 has records of its own of each class. The update that such records would make is computed from the global model, and uploads are assigned to
-clients so that directions agree best. Over rounds nothing adds up, since uploads of two rounds have no common name.
+clients so that they explain it best. Over rounds nothing adds up, since uploads of two rounds have no common name.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from sordino.federation.models.flat import FlatModel
 from sordino.protocol import UserError, View
 
 SMALLEST = 1e-12
+RIDGE = 0.1  # directions have length 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,13 +93,18 @@ class ClientAttack:
 
 
 def matched(updates: np.ndarray, expected: np.ndarray) -> np.ndarray:
-    """For each expected update the place of the one that it is assigned to, no two the same, so that their cosines add up to most.
+    """For each expected update the place of the one that it is assigned to, no two the same.
+
+    Each expected direction is written as a sum of all directions that were seen (ridge regression): what many clients have in common then
+    speaks for none of them. Clients are assigned so that the coefficients add up to most.
 
     Example:
         >>> matched(np.eye(3), np.eye(3)[[2, 0]]).tolist()
         [2, 0]
     """
-    return np.asarray(linear_sum_assignment(unit(expected) @ unit(updates).T, maximize=True)[1])
+    seen = unit(updates)
+    coefficients = np.linalg.solve(seen @ seen.T + RIDGE * np.eye(len(seen)), seen @ unit(expected).T).T
+    return np.asarray(linear_sum_assignment(coefficients, maximize=True)[1])
 
 
 def unit(vectors: np.ndarray) -> np.ndarray:
@@ -133,6 +139,6 @@ def as_shared(labels: Tensor, theirs: Tensor, classes: int) -> Tensor:
 
 
 SETTINGS = {
-    "quick": ClientAttack(rounds=5, targets=10, records=500, own=1000),
+    "quick": ClientAttack(rounds=5, targets=10, records=500, own=200),
     "paper": ClientAttack(rounds=20, targets=10, records=10000, own=10000),
 }

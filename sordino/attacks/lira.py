@@ -4,7 +4,7 @@ first principles", algorithm 1).
 A confidence p is looked at as log(p / (1 - p)), which is nearly normal over trainings. Online, its law is fitted to shadows that were
 trained on the record and to shadows that were not, and the score is the log of the ratio of the two densities. Offline, only shadows
 that were not are known, and the score is how surprisingly high the confidence is for them. Means are the record's own. With few shadows
-one variance for all records is steadier than one for each (section VI.B).
+one variance for all records is steadier than one for each (their section VI).
 """
 
 from __future__ import annotations

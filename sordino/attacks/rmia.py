@@ -1,10 +1,10 @@
 """RMIA: how many records of the population a model favours less than the record in question (Zarifzadeh et al. 2024, "Low-cost
-high-power membership inference attacks", equations 2 to 11).
+high-power membership inference attacks").
 
 With P(x | model) the probability of x's right class and P(x) its mean over models in general, x is likelier a member than z if
-P(x | model) / P(x) exceeds P(z | model) / P(z). The score of x is the share of population records z for which it does, by a factor.
+P(x | model) / P(x) exceeds P(z | model) / P(z). The score of x is the share of population records z for which it does.
 P(x) is the mean of two means: over shadows trained on x and over the others. Nobody trained on z; how confident models become of what they
-are trained on is learnt from the records in question (equation 11: in = a out + 1 - a).
+are trained on is learnt from the records in question (their offline approximation: in = a out + 1 - a).
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from torch import Tensor
 
 from sordino.attacks.shadows import Evidence
 
-FACTOR = 1.0  # gamma: by how much the ratio of x exceeds that of z
 LEAST = 1e-30
 
 
@@ -25,7 +24,7 @@ def pairwise(known: Evidence, population: Evidence) -> np.ndarray:
     outside = right_probabilities(population.shadows, population.labels).mean(axis=0)
     general = (outside + if_trained(outside, slope(trained, untrained))) / 2
     others = right_probabilities(population.target, population.labels) / np.maximum(general, LEAST)
-    return ranked(asked / FACTOR, others)
+    return ranked(asked, others)
 
 
 def ranked(asked: np.ndarray, others: np.ndarray) -> np.ndarray:
@@ -55,7 +54,7 @@ def by_membership(known: Evidence) -> tuple[np.ndarray, np.ndarray]:
 
 
 def slope(trained: np.ndarray, untrained: np.ndarray) -> float:
-    """The a of equation 11 that fits best, from 0 (models know by heart what they are trained on) to 1 (training changes nothing).
+    """The a of that approximation that fits best, from 0 (models know by heart what they are trained on) to 1 (training changes nothing).
 
     Example:
         >>> slope(np.array([0.5, 1.0]), np.array([0.0, 1.0]))

@@ -1,7 +1,7 @@
 """Shadow models: federations like the attacked one, trained by the attacker on halves of the candidates, to learn how members look.
 
 Shadows 2k and 2k + 1 take opposite ends of the same shuffled candidates. Where half of the candidates were trained on, that is each half
-once, and every candidate is inside as many shadows as outside (Carlini et al. 2022, section IV; Zarifzadeh et al. 2024).
+once, and every candidate is inside as many shadows as outside (Carlini et al. 2022; Zarifzadeh et al. 2024).
 """
 
 from __future__ import annotations

@@ -6,9 +6,10 @@ from itertools import permutations
 import numpy as np
 import pytest
 import torch
+from sklearn.linear_model import Ridge
 
 from sordino import Constant, Data, FedAvg, Gaussian, Iid, Poisson, UserError, train
-from sordino.attacks.clients import ClientAttack, as_shared, expected_update, matched, unit
+from sordino.attacks.clients import RIDGE, ClientAttack, as_shared, expected_update, matched
 from sordino.attacks.referee import Referee
 from sordino.attacks.suite import attack
 from sordino.cli import run as command
@@ -45,8 +46,9 @@ def test_the_order_of_uploads_is_another_in_every_round(tmp_path) -> None:
 def test_the_assignment_is_the_best_of_all() -> None:
     generator = np.random.default_rng(0)
     updates, expected = generator.normal(size=(6, 4)), generator.normal(size=(3, 4))
-    cosines = unit(expected) @ unit(updates).T
-    best = max(permutations(range(6), 3), key=lambda places: sum(cosines[n, place] for n, place in enumerate(places)))
+    lengths = [np.sqrt((vectors**2).sum(axis=1, keepdims=True)) for vectors in (updates, expected)]
+    fitted = Ridge(alpha=RIDGE, fit_intercept=False).fit((updates / lengths[0]).T, (expected / lengths[1]).T).coef_
+    best = max(permutations(range(6), 3), key=lambda places: sum(fitted[n, place] for n, place in enumerate(places)))
     assert matched(updates, expected).tolist() == list(best)
 
 

@@ -85,7 +85,7 @@ def test_rmia_orders_records_by_the_share_of_the_population_that_they_dominate()
         split = [[p for p, side in zip(each, known.inside[:, n], strict=True) if side == wanted] for wanted in (True, False)]
         means.append([sum(part) / len(part) for part in split])
         ratios.append(probability(known.target[n], label) / (sum(means[-1]) / 2))
-    grid = np.linspace(0, 1, 200_001)  # the slope of equation 11, by trying
+    grid = np.linspace(0, 1, 200_001)  # the slope, by trying
     errors = [sum((a * (1 - out) - (1 - inside)) ** 2 for inside, out in means) for a in grid[::100]]
     slope = grid[::100][int(np.argmin(errors))]
     dominated = []
