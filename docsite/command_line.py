@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import click
 import typer
 
-from docsite.markdown import code, first_line, table
+from docsite.markdown import code, first_line, table, words
 from sordino.cli import app
 from sordino.privacy import spending  # noqa: F401 - one of its errors ends a command
 from sordino.protocol import SordinoError
@@ -50,18 +50,18 @@ def described(parameter: click.Parameter) -> tuple[str, str, str] | None:
     """An argument or an option as a row; nothing for what is hidden."""
     if getattr(parameter, "hidden", False):
         return None
-    words = getattr(parameter, "help", None) or ""
+    meaning = words(getattr(parameter, "help", None) or "")
     shown = parameter.default is not None and not getattr(parameter, "is_flag", False) and parameter.default != ()
-    return spelled(parameter), words, code(str(parameter.default)) if shown else ""
+    return spelled(parameter), meaning, code(str(parameter.default)) if shown else ""
 
 
 def spelled(parameter: click.Parameter) -> str:
     """How a parameter is written: its names, and the value that it takes."""
+    value = parameter.make_metavar(click.Context(click.Command("x"))).removesuffix(" RANGE")
     if isinstance(parameter, click.Argument):
-        return code(parameter.make_metavar(click.Context(click.Command("x"))))
+        return code(value)
     names = ", ".join([*parameter.opts, *parameter.secondary_opts])
-    value = "" if getattr(parameter, "is_flag", False) else f" {parameter.make_metavar(click.Context(click.Command('x')))}"
-    return code(names + value)
+    return code(names if getattr(parameter, "is_flag", False) else f"{names} {value}")
 
 
 def exit_codes() -> str:

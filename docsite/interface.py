@@ -44,10 +44,29 @@ def page() -> str:
 def section(name: str, one: Any) -> str:
     """A public name: how it is called, what it is, what it has."""
     if not isinstance(one, type):
-        taken = [str(parameter).replace("'", "") for parameter in inspect.signature(one).parameters.values()]
-        called = f"```text\n{name}({', '.join(taken)})\n```"
-        return f"### {name}\n\n{called}\n\n{told(one)}"
+        return f"### {name}\n\n```text\n{signature(name, one)}\n```\n\n{told(one)}"
     return f"### {name}\n\n{told(one)}\n\n{value_fields(one) if issubclass(one, Value) else members(one)}"
+
+
+def signature(name: str, function: Any) -> str:
+    """How a function is called, a line for every argument; those after the star are given by name.
+
+    Example:
+        >>> print(signature("code", code))
+        code(
+            text: str,
+        ) -> str
+    """
+    lines, stars = [], 0
+    called = inspect.signature(function)
+    for parameter in called.parameters.values():
+        if parameter.kind == parameter.KEYWORD_ONLY and stars == 0:
+            lines.append("*")
+        stars += parameter.kind in (parameter.KEYWORD_ONLY, parameter.VAR_POSITIONAL)
+        default = "..." if callable(parameter.default) else repr(parameter.default)
+        lines.append(f"{parameter.name}: {parameter.annotation}" + ("" if parameter.default is parameter.empty else f" = {default}"))
+    listed = "".join(f"    {line},\n" for line in lines)
+    return f"{name}(\n{listed}) -> {called.return_annotation}"
 
 
 def told(one: Any) -> str:

@@ -26,6 +26,16 @@ def cell(text: str) -> str:
     return " ".join(text.split()).replace("|", "\\|")
 
 
+def words(text: str) -> str:
+    """Text in which nothing is taken for a tag.
+
+    Example:
+        >>> words("runs/<name>")
+        'runs/&lt;name>'
+    """
+    return text.replace("<", "&lt;")
+
+
 def code(text: str) -> str:
     """Text as code in a line.
 

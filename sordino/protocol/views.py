@@ -11,7 +11,7 @@ from sordino.protocol.errors import InvalidValue
 SEES = {
     "server": "every client's upload, every round",
     "rounds": "every round's global model, having contributed no noise to it",
-    "coalition": "every round's global model, and the noise of {k} participant(s) who pool what they know",
+    "coalition": "every round's global model, and the noise of {colluders}",
     "final": "the last model only",
     "weak": "what one other client is given and holds, every round",
     "strong": "what all other clients are given and hold, every round",
@@ -25,7 +25,7 @@ class View:
 
     Example:
         >>> View.parse("coalition:3").sees
-        "every round's global model, and the noise of 3 participant(s) who pool what they know"
+        "every round's global model, and the noise of 3 participants who pool what they know"
         >>> str(View.SERVER)
         'server'
     """
@@ -66,7 +66,10 @@ class View:
     @property
     def sees(self) -> str:
         """What this adversary sees, in words."""
-        return SEES[self.kind].format(k=self.colluders)
+        colluders = (
+            "one participant, who knows its own" if self.colluders == 1 else f"{self.colluders} participants who pool what they know"
+        )
+        return SEES[self.kind].format(colluders=colluders)
 
     def __str__(self) -> str:
         return f"coalition:{self.colluders}" if self.kind == "coalition" else self.kind

@@ -340,7 +340,8 @@ def attacks_figure(story: Story) -> Picture | None:
 def attack_plots(story: Story) -> list[Picture]:
     """The plots that attacks left."""
     found = [(attack, plot) for attack in story.attacks for plot in attack.plots]
-    return [plot_figure(f"attack-plot-{place}", attack.name, plot) for place, (attack, plot) in enumerate(found[:12])]
+    named = [(attack.name.partition(", noise")[0], plot) for attack, plot in found]  # a plot has all noises in it
+    return [plot_figure(f"attack-plot-{place}", name, plot) for place, (name, plot) in enumerate(named[:12])]
 
 
 def plot_figure(name: str, attack: str, plot: Plot) -> Picture:

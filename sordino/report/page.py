@@ -76,6 +76,7 @@ def run_page(story: Story) -> str:
         ],
         audit_command=f"sordino audit {story.run.folder} --view {view}",
         attack_plots=attack_plots(story),
+        without_noise=any(attack.name.endswith(", noise 0") for attack in story.attacks),
         limits=limits,
         provenance=provenance(story),
         protocol=shortened(dumps(story.run.protocol)),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -63,7 +64,22 @@ def noise_line(protocol: Protocol) -> str:
     kind = noise.factory if isinstance(noise, Custom) else noise.tag.capitalize()
     place = {"client": "each coordinate of an upload", "server": "each coordinate of the mean, added by the server"}
     both = f"an upload, and sigma {getattr(noise, 'server_sigma', None)} on the mean"
-    return f"{kind}, {named} on {place.get(noise.where, both)}"
+    return f"{kind}, {named} on {place.get(noise.where, both)}{own_noise(protocol)}"
+
+
+def own_noise(protocol: Protocol) -> str:
+    """How many clients have other noise than the protocol's, and which.
+
+    Example:
+        >>> from sordino import ClientBudget, Constant, FedAvg, Gaussian
+        >>> rule = FedAvg(steps=1, batch=4, clip=1.0, schedule=Constant(rate=0.1))
+        >>> own = (ClientBudget(id=1, epsilon=2.0, mechanism="laplace"),)
+        >>> own_noise(Protocol(clients=3, rounds=5, local=rule, noise=Gaussian(sigma=0.1), client=own))
+        ', but for 1 of 3 clients, whose noise is made for their own budgets (1 laplace)'
+    """
+    kinds = Counter(client.mechanism for client in protocol.client if client.mechanism is not None)
+    listed = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
+    return f", but for {kinds.total()} of {protocol.clients} clients, whose noise is made for their own budgets ({listed})" if kinds else ""
 
 
 def who(view: View) -> str:

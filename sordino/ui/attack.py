@@ -12,7 +12,7 @@ from rich.table import Table
 from sordino.protocol import SordinoError
 from sordino.report.formats import percent
 from sordino.ui.arguments import Json, Workers
-from sordino.ui.audit import AuditProgress
+from sordino.ui.audit import AuditProgress, refresh_report
 from sordino.ui.console import INTERRUPTED, messages, print_json, results
 
 if TYPE_CHECKING:
@@ -55,6 +55,7 @@ def attack(
         found, refused = attacked(subject, names, setting, options, twin, workers)
     except KeyboardInterrupt:
         raise AttackStopped(f"stopped. What was finished is kept. Go on with: sordino attack {subject.folder} {name}") from None
+    refresh_report(subject.folder)
     if json:
         print_json({"run": str(subject.folder), "attacks": [one.as_document() for one in found], "refused": refused})
         return

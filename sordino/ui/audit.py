@@ -283,7 +283,7 @@ def resume_audit(folder: Path, workers: int | None, json: bool) -> None:
 
 
 def refresh_report(run: Path) -> None:
-    """Let the report of an audited run show the audit."""
+    """Let the report of a run show what was found out about it."""
     from sordino.report.writing import refresh
 
     with messages.status("writing the report"):

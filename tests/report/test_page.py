@@ -313,3 +313,20 @@ class TestAtTheEnd:
             train(plan, data=toy_dataset(), model="logistic", folder=tmp_path / "a", workers=1, on_round=stop)
         resume(tmp_path / "a", data=toy_dataset(), model="logistic", workers=1)
         assert (tmp_path / "a" / "report.html").exists()
+
+
+def test_an_attack_is_in_the_report_at_once_and_what_noise_0_means(folder, monkeypatch, capfd) -> None:
+    write_report(folder)
+
+    def attacked(subject: Run, *_: object) -> tuple[list, dict]:
+        (subject.folder / "attacks").mkdir()
+        found = [{**ATTACK, "name": f"labels, noise {noise}"} for noise in (0, 0.5)]
+        (subject.folder / "attacks" / "labels.json").write_text(json.dumps(found))
+        return [], {}
+
+    monkeypatch.setattr("sordino.ui.attack.attacked", attacked)
+    assert "No attacks" in Page(folder / "report.html").text
+    assert run(["attack", str(folder), "labels"]) == 0
+    shown = Page(folder / "report.html")
+    assert [one["name"] for one in shown.document["attacks"]] == ["labels, noise 0", "labels, noise 0.5"]
+    assert "“Noise 0” is the same" in shown.text
