@@ -10,8 +10,9 @@ BIN := .venv/bin
 demo: .venv/ready
 	$(BIN)/sordino train
 
+# Two processes, a file of tests at a time: much of the time is spent waiting for browsers and servers.
 test: .venv/ready
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile
 
 # Whole deployments on this machine, with keys, killed processes and slow machines: a quarter of an hour.
 test-flower: .venv/ready
