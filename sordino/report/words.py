@@ -73,9 +73,9 @@ def own_noise(protocol: Protocol) -> str:
     Example:
         >>> from sordino import ClientBudget, Constant, FedAvg, Gaussian
         >>> rule = FedAvg(steps=1, batch=4, clip=1.0, schedule=Constant(rate=0.1))
-        >>> own = (ClientBudget(id=1, epsilon=2.0, mechanism="laplace"),)
-        >>> own_noise(Protocol(clients=3, rounds=5, local=rule, noise=Gaussian(sigma=0.1), client=own))
-        ', but for 1 of 3 clients, whose noise is made for their own budgets (1 laplace)'
+        >>> own = (ClientBudget(id=0, epsilon=2.0), ClientBudget(id=1, epsilon=2.0, mechanism="laplace"))
+        >>> own_noise(Protocol(clients=2, rounds=5, local=rule, noise=Gaussian(sigma=0.1), client=own))
+        ', but for 1 of 2 clients, whose noise is made for their own budgets (1 laplace)'
     """
     kinds = Counter(client.mechanism for client in protocol.client if client.mechanism is not None)
     listed = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
