@@ -55,7 +55,7 @@ class RenyiCurve(Curve):
     def deltas(self, epsilons: np.ndarray) -> np.ndarray:
         """See `Curve.deltas`: the best order for each epsilon."""
         orders, values = np.array(self.orders), np.array(self.values)
-        return np.array([min(1.0, float(np.exp(_log_deltas(orders, values, epsilon).min()))) for epsilon in np.ravel(epsilons)])
+        return np.array([math.exp(min(0.0, float(_log_deltas(orders, values, epsilon).min()))) for epsilon in np.ravel(epsilons)])
 
     def epsilon(self, delta: float) -> float:
         """See `Curve.epsilon`: the best order for this delta."""
