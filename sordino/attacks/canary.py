@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from sordino.attacks.game import Tick
-from sordino.attacks.lira import online
+from sordino.attacks.lira import margins, online
 from sordino.attacks.observed import ObservedMembership, ObservedRecords
 from sordino.attacks.shadows import Evidence, Shadows, evidence_on
 from sordino.federation.models.flat import FlatModel
@@ -50,7 +50,8 @@ def queries(module: nn.Module, shadows: Shadows, records: ObservedRecords, how: 
     """One query for each record, optimised on these shadows."""
     flat, generator = FlatModel(module), np.random.default_rng(0)
     net = flat.net.eval().requires_grad_(False)
-    unit = float(records.inputs.std()) or 1.0
+    spread = float(records.inputs.std())
+    unit = spread if spread > 0 else 1.0  # of one record, or of equal ones, there is none
     moved = torch.zeros_like(records.inputs, requires_grad=True)
     optimizer = torch.optim.Adam([moved], lr=how.rate * unit)
     for iteration in range(how.iterations):
@@ -67,6 +68,4 @@ def queries(module: nn.Module, shadows: Shadows, records: ObservedRecords, how: 
 
 def membership_loss(answers: Tensor, labels: Tensor, inside: Tensor) -> Tensor:
     """Minus the log-probability of guessing membership rightly, if a model says "member" as confidently as it names the class."""
-    right = labels.unsqueeze(1)
-    others = answers.scatter(1, right, -torch.inf).logsumexp(dim=1)
-    return functional.binary_cross_entropy_with_logits(answers.gather(1, right).squeeze(1) - others, inside.float(), reduction="sum")
+    return functional.binary_cross_entropy_with_logits(margins(answers, labels), inside.float(), reduction="sum")

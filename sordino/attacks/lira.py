@@ -47,10 +47,13 @@ def logit_confidences(answers: Tensor, labels: Tensor) -> np.ndarray:
         >>> logit_confidences(torch.tensor([[0.0, 0.0], [100.0, 0.0]]), torch.tensor([0, 0])).tolist()
         [0.0, 100.0]
     """
+    return margins(answers.double(), labels).numpy()
+
+
+def margins(answers: Tensor, labels: Tensor) -> Tensor:
+    """The logit of the right class less that of all others together: log(p / (1 - p)), through which gradients pass."""
     right = labels.expand(answers.shape[:-1]).unsqueeze(-1)
-    values = answers.double()
-    others = values.scatter(-1, right, -torch.inf).logsumexp(dim=-1)
-    return (values.gather(-1, right).squeeze(-1) - others).numpy()
+    return answers.gather(-1, right).squeeze(-1) - answers.scatter(-1, right, -torch.inf).logsumexp(dim=-1)
 
 
 def fitted(values: np.ndarray, chosen: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -15,7 +15,7 @@ pytest.importorskip("flwr", reason="Flower is not installed: pip install 'sordin
 
 from flwr.app import Error, Message, RecordDict
 
-from sordino import Assumptions, Attention, Bezier, ClientBudget, Constant, Gaussian, Poisson, Protocol, UserError, train
+from sordino import Assumptions, Attention, Bezier, ClientBudget, Constant, Custom, Gaussian, Poisson, Protocol, UserError, train
 from sordino.engines.choice import SuperLink
 from sordino.engines.flower import work
 from sordino.engines.flower.custody import Custodian
@@ -110,6 +110,11 @@ def test_more_noise_and_fewer_rounds_than_agreed_are_fine_but_not_in_the_middle(
     assert "changed" in server.refusal(1, protocol=overridden(stronger, ["noise.sigma=0.2"]))
     assert "changed" in server.refusal(1)  # what was agreed is weaker than what was begun
     assert "past the last" in server.refusal(8, protocol=stronger)
+
+
+def test_a_larger_scale_of_noise_of_somebodys_own_may_be_less_noise(tmp_path) -> None:
+    own = plan(noise=Custom(factory="sordino.privacy.custom:logistic", scale=0.05, secure=True))
+    assert "noise.scale = 0.1 was asked for" in Server(tmp_path, own).refusal(protocol=overridden(own, ["noise.scale=0.1"]))
 
 
 def test_a_round_is_answered_once(server) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from sordino.federation.storage import write_whole, writing
-from sordino.protocol import UNITS, Bezier, ClientBudget, Protocol, UserError, dumps
+from sordino.protocol import UNITS, Bezier, ClientBudget, Custom, Noise, Protocol, UserError, dumps
 from sordino.protocol.entries import Choice, Flag, Integer, Maybe, Number, Text, Value, decode_table, encode_table, entry
 from sordino.protocol.file import parse, toml_table
 
@@ -109,7 +109,7 @@ def weaker(agreed: Protocol, asked: Protocol, agreement: Agreement) -> str | Non
     before, after = dict(flat(parse(dumps(agreed)))), dict(flat(parse(dumps(asked))))
     for key in sorted({*before, *after}):
         had, has = before.get(key), after.get(key)
-        if had != has and not allowed(key, had, has, agreement):
+        if had != has and not allowed(key, had, has, agreement) and not more_noise(agreed.noise, key, had, has):
             return f"{key} = {has!r} was asked for, and {had!r} was agreed to"
     return None
 
@@ -126,9 +126,12 @@ def allowed(key: str, agreed: Any, asked: Any, agreement: Agreement) -> bool:
         return False
     if key == "noise.secure":
         return asked is True
-    if key == "federation.rounds":
-        return bool(asked <= agreed)
-    return key in GROWS and bool(asked >= agreed)
+    return key == "federation.rounds" and bool(asked <= agreed)
+
+
+def more_noise(noise: Noise, key: str, agreed: Any, asked: Any) -> bool:
+    """Whether an entry asks for more noise than was agreed. What the scale of noise of somebody's own means, its factory alone knows."""
+    return key in GROWS and not isinstance(noise, Custom) and None not in (agreed, asked) and bool(asked >= agreed)
 
 
 def flat(document: Any, path: str = "") -> Iterator[tuple[str, Any]]:
