@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import statistics
 import subprocess
 import sys
@@ -18,11 +19,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.processes import end, family, machine_seconds, processor_seconds
+from benchmarks.processes import end, family, machine_seconds, processor_seconds, send
 from benchmarks.serving import MARK
 
 ROOT = Path(__file__).parents[1]
 CALM = 0.08  # a sample is calm if processes other than the contender used less than this share of the machine
+SETTLING = 0.5  # seconds between waking a contender and measuring it, for what it has missed meanwhile
 
 
 class Failed(Exception):
@@ -77,8 +79,24 @@ class Server:
                 return dict(json.loads(line.removeprefix(MARK)))
         raise Failed(self._errors.read_text()[-2000:].strip())
 
+    def halt(self) -> None:
+        """Stop it and all that it started, so that what it does between its turns, like Ray's housekeeping, hits nobody else's."""
+        send(family(self._process.pid), signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        """Let it continue."""
+        send(family(self._process.pid), signal.SIGCONT)
+
     def sample(self, seconds: float) -> Sample:
-        """Let it run rounds for about so many seconds."""
+        """Let it run rounds for about so many seconds, alone among the contenders."""
+        self.go_on()
+        time.sleep(SETTLING)
+        try:
+            return self._measured(seconds)
+        finally:
+            self.halt()
+
+    def _measured(self, seconds: float) -> Sample:
         machine, own, started = machine_seconds(), processor_seconds(self._process.pid), time.perf_counter()
         print(seconds, file=self._process.stdin, flush=True)
         rate = self.answer()["rate"]
@@ -95,9 +113,11 @@ def running(contender: Contender, *arguments: str) -> Iterator[Server]:
         command = [sys.executable, "-m", contender.module, *contender.options, *arguments]
         with errors.open("w") as log:
             process = subprocess.Popen(command, cwd=ROOT, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log)
+        server = Server(process, errors)
         try:
-            yield Server(process, errors)
+            yield server
         finally:
+            server.go_on()
             members = family(process.pid)
             if process.stdin is not None:
                 process.stdin.close()  # it ends when it is asked for nothing more
@@ -125,6 +145,7 @@ def take_turns(
                     raise
                 tell(f"{contender.name} does not run here and is left out:\n{failure}")
                 continue
+            server.halt()
             servers[contender.name] = server
         samples: dict[str, list[Sample]] = {name: [] for name in servers}
         calm = 0

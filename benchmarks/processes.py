@@ -60,14 +60,20 @@ def _kib(file: Path, field: str) -> int:
     return next(int(line.split()[1]) for line in file.read_text().splitlines() if line.startswith(field))
 
 
+def send(members: list[Identity], number: signal.Signals) -> None:
+    """Send a signal to processes that are still there, such as one to stop or to continue."""
+    for member in members:
+        with suppress(ProcessLookupError):
+            if _lives(member):
+                os.kill(member[0], number)
+
+
 def end(members: list[Identity], patience: float = 10.0) -> None:
     """Wait for processes to end, and kill those that do not."""
     deadline = time.monotonic() + patience
     while (alive := [member for member in members if _lives(member)]) and time.monotonic() < deadline:
         time.sleep(0.1)
-    for pid, _ in alive:
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
+    send(alive, signal.SIGKILL)
 
 
 def _lives(member: Identity) -> bool:

@@ -7,7 +7,7 @@ import pytest
 from scipy.stats import binom, norm
 
 from experiments.membership import detected_game
-from sordino import Gaussian, UserError
+from sordino import Gaussian, UserError, View, certify
 from sordino.attacks.membership_game import CONFIDENCE, RATES, MembershipGame, Scorer, detections, played
 from sordino.audit.bounds import Scores
 from sordino.engines.many_trainings import train_many
@@ -35,6 +35,13 @@ def test_detection_stays_under_the_certified_curve() -> None:
 def test_a_third_of_the_noise_or_none_is_noticed(share) -> None:
     game, scores = with_trainings(60, share)
     assert any(one.refuted for one in detections(scores, game.certified()))
+
+
+def test_the_game_is_held_against_what_is_promised_of_a_record_to_who_sees_the_last_model() -> None:
+    game = detected_game(10)
+    promise, held = certify(game.protocol, "final", "record"), game.certified()
+    assert (held.view, held.unit) == (promise.view, promise.unit) == (View.FINAL, "record")
+    assert [held.curve.beta(alpha) for alpha in RATES] == [promise.curve.beta(alpha) for alpha in RATES]
 
 
 def test_limits_are_those_of_clopper_and_pearson_on_the_judging_half() -> None:
