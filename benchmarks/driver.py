@@ -1,6 +1,6 @@
 """Interleaved measurement: contenders are processes that take turns, so that whatever else the machine does hits all of them.
 
-A ratio is taken within one turn of all contenders, and the median of these ratios is reported: speeds drift, ratios hardly.
+A ratio is taken within one turn of all contenders, and the median of these ratios is reported: speeds drift, ratios less.
 """
 
 from __future__ import annotations
