@@ -16,6 +16,7 @@ from sordino.attacks.referee import Referee
 from sordino.protocol import UserError
 
 BETTER = {"L2": "lower", "MSE": "lower", "MAE": "lower", "PSNR": "higher", "SSIM": "higher"}
+SMALLEST = 3  # pixels of a side: below, an image has no neighbourhoods to compare
 WINDOW = 7  # of SSIM: as in Wang et al. 2004, or the largest odd one that fits
 SAME = 100.0  # PSNR of images that are the same, in place of infinity
 
@@ -60,6 +61,11 @@ def refuse_other_than_images(referee: Referee) -> None:
     shape = referee.dataset.input_shape
     if len(shape) != 3:
         raise UserError(f"{referee.dataset.name} has records of shape {shape}; this attack reconstructs images. Attack a run on images.")
+    if min(shape[1:]) < SMALLEST:
+        raise UserError(
+            f"{referee.dataset.name} has images of {shape[1]} by {shape[2]} pixels; structure is measured from {SMALLEST} by {SMALLEST} "
+            "on. Attack a run on larger images."
+        )
 
 
 def score_images(guess: Reconstruction, originals: Tensor, *, ordered: bool, method: str = "") -> Scored:

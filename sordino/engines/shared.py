@@ -68,4 +68,5 @@ class Shared:
         if source is None:
             return None
         rule = setup.protocol.local
-        return source, setup.input_shape, setup.outputs, setup.classification, type(rule), rule.batch
+        drawn = getattr(rule, "sampling", None), rule.batch  # how many examples pass through the network together depends on them
+        return source, setup.input_shape, setup.outputs, setup.classification, type(rule), *drawn

@@ -18,7 +18,7 @@ from sordino.engines.run_folders import (
     run_facts,
 )
 from sordino.engines.torch_engine import checked_device, worker_count
-from sordino.federation.folder import RunFolder, State
+from sordino.federation.folder import RunFolder, State, refuse_filled
 from sordino.federation.loop import Limits, RoundMetrics, run_rounds
 from sordino.federation.run import Run
 from sordino.federation.setup import Begun, DataSource, ModelSource, Setup, prepare, resolved
@@ -119,6 +119,7 @@ def begin(
     facts = run_facts(setup, choice, worker_count(workers, device), device, every, keep)
     path = place_for()
     with held(path):
+        refuse_filled(path)  # before the rest: what is discarded on an interruption must be the run's own
         try:
             place, state = created(path, setup, facts), first_state(setup)
             return carry_on(setup, place, state, limits, choice, workers, device, on_start, on_round, model)

@@ -65,6 +65,13 @@ class State:
         return cls(weights=kept.pop("weights"), round=round, kept=kept, clients=clients)
 
 
+def refuse_filled(path: Path) -> None:
+    """Refuse a folder that holds anything but a lock: whatever it is, it is not ours."""
+    if any(entry.name != "lock" for entry in path.iterdir()):
+        advice = f"go on with `sordino resume {path}`" if (path / "protocol.toml").exists() else "or empty it"
+        raise UserError(f"{path} is not empty. Choose another folder with --out, {advice}.")
+
+
 class RunFolder:
     """Reads and writes the files of one run. It holds the open ledger while a run is under way."""
 
@@ -74,9 +81,7 @@ class RunFolder:
     @classmethod
     def create(cls, path: Path, protocol: Protocol, facts: Mapping[str, Any], opened: Opened) -> RunFolder:
         """Fill the empty folder of a new run; one that holds anything already is refused."""
-        if any(entry.name != "lock" for entry in path.iterdir()):
-            advice = f"go on with `sordino resume {path}`" if (path / "protocol.toml").exists() else "or empty it"
-            raise UserError(f"{path} is not empty. Choose another folder with --out, {advice}.")
+        refuse_filled(path)
         folder = cls(path)
         with writing(path):
             write_whole(path / "run.json", as_json(dict(facts)))

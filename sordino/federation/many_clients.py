@@ -21,7 +21,7 @@ from sordino.federation.linear import train_clipped_glm
 from sordino.federation.local import Trainable, train_locally
 from sordino.federation.models.bounded import bounded_features
 from sordino.federation.models.losses import module_loss
-from sordino.federation.models.per_example import ORDERS, ClippedSum, shrinking
+from sordino.federation.models.per_example import ORDERS, ClippedSum, can_be_clipped, shrinking
 from sordino.federation.noisy_sgd import Substitute, train_noisily
 from sordino.federation.optimizers import Optimizer
 from sordino.federation.personal import Kept, keeps_state
@@ -184,7 +184,7 @@ class KindSums:
         """The sums, one training a row: `inputs` has a record of each kind, `targets` how many of them each row's batch holds."""
         gradients = self._models.example_gradients(inputs)
         norms = torch.linalg.vector_norm(gradients, ord=ORDERS[norm], dim=-1, dtype=torch.float64)
-        finite = torch.isfinite(norms)
+        finite = can_be_clipped(norms, clip)
         gradients, norms = torch.where(finite[..., None], gradients, 0.0), torch.where(finite, norms, 0.0)
         scale = shrinking(norms, clip).to(gradients.dtype)
         total = torch.einsum("nk,nkd->nd", targets * scale, gradients)

@@ -168,7 +168,7 @@ def prepare(
     source = model if model is not None and not isinstance(model, str) else _findable(net.name, "model")
     seed = key.stream(Purpose.INITIAL_MODEL).seed()
     module = protocol_model(protocol, source, dataset.input_shape, dataset.outputs, classes=dataset.classes, seed=seed)
-    check_model(module, found.train.inputs(slice(0, 2)), dataset.outputs, net.parameters)
+    check_model(module, invented_inputs(dataset.input_shape), dataset.outputs, net.parameters)
     protocol = with_public_dimension(protocol, module)
     refuse_unpriced(protocol)
     protocol = with_found_noise(protocol, [len(part) for part in parts])
@@ -189,6 +189,11 @@ def prepare(
         public=public_records(protocol, dataset),
         shares=Shares.of(dataset, parts) if shared_out else None,
     )
+
+
+def invented_inputs(shape: tuple[int, ...]) -> torch.Tensor:
+    """Two records to try a model on. They are made up: whether a client answers must not depend on what its records are."""
+    return torch.from_numpy(np.random.default_rng(0).standard_normal((2, *shape), dtype=np.float32))
 
 
 def public_records(protocol: Protocol, private: Dataset) -> Tensors | None:

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from sordino.protocol.errors import UserError
 
@@ -94,20 +94,18 @@ class Ledger:
         ...     ledger.charge(round=0, clients=[0, 1, 2])
     """
 
-    def __init__(self, path: Path, events: Sequence[Event], chain: str, size: int, *, cut_short: bool = False) -> None:
-        self.path, self._chain, self._size = path, chain, size
-        self.cut_short = cut_short  # whether a crash had left an incomplete line, which was dropped
-        self._events = list(events)
-        self._charged = {(e.round, e.clients) for e in events if isinstance(e, RoundCharged)}
-        self._attempts = Counter(e.round for e in events if isinstance(e, RoundCharged))
-        self._file = open(path, "r+b" if path.exists() else "x+b", buffering=0)  # noqa: SIM115 - held open on purpose
-        self._file.truncate(size)
-        self._file.seek(size)
+    def __init__(self, path: Path, file: BinaryIO, reading: Reading) -> None:
+        self.path, self._file, self._chain, self._size = path, file, reading.chain, reading.size
+        self.cut_short = reading.cut_short  # whether a crash had left an incomplete line, which was dropped
+        self._events = list(reading.events)
+        self._charged = {(e.round, e.clients) for e in self._events if isinstance(e, RoundCharged)}
+        self._attempts = Counter(e.round for e in self._events if isinstance(e, RoundCharged))
+        self._file.seek(self._size)
 
     @classmethod
     def create(cls, path: Path, opened: Opened) -> Ledger:
-        """Start the ledger of a run."""
-        ledger = cls(path, (), "", 0)
+        """Start the ledger of a run; a file that is there already is never written over."""
+        ledger = cls(path, open(path, "x+b", buffering=0), Reading(events=(), chain="", size=0, cut_short=False))  # noqa: SIM115 - held
         ledger._append(opened)
         return ledger
 
@@ -117,8 +115,17 @@ class Ledger:
 
         With repeatable noise the round is charged again by the same line; with fresh noise the caller charges what was cut short.
         """
-        reading = read(path)
-        return cls(path, reading.events, reading.chain, reading.size, cut_short=reading.cut_short)
+        content = contents(path)
+        reading = verified(content, path)
+        file = open(path, "r+b", buffering=0)  # noqa: SIM115 - held open on purpose
+        try:
+            refuse_grown(file, len(content), path)
+            if reading.cut_short:
+                file.truncate(reading.size)
+            return cls(path, file, reading)
+        except BaseException:
+            file.close()
+            raise
 
     def __enter__(self) -> Ledger:
         return self
@@ -160,6 +167,7 @@ class Ledger:
 
     def _append(self, event: Event) -> None:
         line, chain = encode(event, self._chain)
+        refuse_grown(self._file, self._size, self.path)
         try:
             written = self._file.write(line)
             if written != len(line):
@@ -193,22 +201,37 @@ def read(path: Path) -> Reading:
         >>> read(Path("runs/digits-1/ledger.jsonl")).events[0]  # doctest: +SKIP
         Opened(protocol='...', generator='chacha20-...', noise='seeded')
     """
+    return verified(contents(path), path)
+
+
+def contents(path: Path) -> bytes:
+    """The bytes of a ledger file."""
     try:
-        content = path.read_bytes()
+        return path.read_bytes()
     except OSError as error:
         raise UserError(f"the ledger {path} cannot be read: {error.strerror}.") from None
+
+
+def refuse_grown(file: BinaryIO, size: int, path: Path) -> None:
+    """Refuse to write where somebody else has written: no charge may be cut off, or written over."""
+    if os.fstat(file.fileno()).st_size != size:
+        raise UserError(f"another process has written to {path}. Wait until it has ended, or stop it.")
+
+
+def verified(content: bytes, path: Path) -> Reading:
+    """What the bytes of a ledger say, once every line is seen to follow from the one before."""
     *lines, tail = content.split(b"\n")
     events: list[Event] = []
     chain, size = "", 0
     for number, line in enumerate(lines, start=1):
-        event, chain = _verified(line, chain, path, number)
+        event, chain = verified_line(line, chain, path, number)
         events.append(event)
         size += len(line) + 1
     first_entry(events, path)
     return Reading(events=tuple(events), chain=chain, size=size, cut_short=bool(tail))
 
 
-def _verified(line: bytes, chain: str, path: Path, number: int) -> tuple[Event, str]:
+def verified_line(line: bytes, chain: str, path: Path, number: int) -> tuple[Event, str]:
     try:
         event = decode(json.loads(line))
         expected, next_chain = encode(event, chain)

@@ -179,18 +179,24 @@ def convex_profile(epsilons: np.ndarray, deltas: np.ndarray) -> Callable[[np.nda
 
     The true curve is convex, at most 1 at e^epsilon = 0 and below all the points; so it is below the chords of their hull.
     """
-    scale = np.exp(epsilons - epsilons[-1])
     hull: list[int] = []
     for index in range(epsilons.size):
-        while len(hull) >= 2 and _turns_up(scale, deltas, hull[-2], hull[-1], index):
+        while len(hull) >= 2 and _turns_up(epsilons, deltas, hull[-2], hull[-1], index):
             hull.pop()
         hull.append(index)
-    x, y = scale[hull], deltas[hull]
-    return lambda wanted: np.where(
-        wanted > epsilons[-1], NEGLIGIBLE / 2, np.interp(np.exp(np.minimum(wanted, epsilons[-1]) - epsilons[-1]), x, y)
-    )
+    ends, heights = epsilons[hull], deltas[hull]
+
+    def profile(wanted: np.ndarray) -> np.ndarray:
+        right = np.clip(np.searchsorted(ends, wanted), 1, ends.size - 1)
+        left, inside = right - 1, np.clip(wanted, ends[right - 1], ends[right])
+        # (e^w - e^a) / (e^b - e^a), by differences alone: e^w itself may be beyond all numbers
+        share = np.exp(inside - ends[right]) * np.expm1(ends[left] - inside) / np.expm1(ends[left] - ends[right])
+        return np.where(wanted > ends[-1], NEGLIGIBLE / 2, heights[left] + (heights[right] - heights[left]) * share)
+
+    return profile
 
 
-def _turns_up(x: np.ndarray, y: np.ndarray, first: int, middle: int, last: int) -> bool:
-    """Whether the middle point lies on or above the chord of the other two."""
-    return bool((y[middle] - y[first]) * (x[last] - x[first]) >= (y[last] - y[first]) * (x[middle] - x[first]))
+def _turns_up(epsilons: np.ndarray, y: np.ndarray, first: int, middle: int, last: int) -> bool:
+    """Whether the middle point lies on or above the chord of the other two, over e^epsilon."""
+    low, between = np.exp(epsilons[[first, middle]] - epsilons[last])
+    return bool((y[middle] - y[first]) * (1 - low) >= (y[last] - y[first]) * (between - low))

@@ -43,6 +43,8 @@ def clones_bounds(question: Question, batch: int | None = None) -> list[Bound]:
     if others < 1 or silent(protocol.noise) or shift == 0:
         return []
     norm, dimension = clip_norm(protocol), dimension_of(protocol)
+    if all(local > LARGEST for local, _ in local_guarantees(*alone_curve(protocol.noise, norm, dimension, shift))):
+        return []
     one = shuffled_round(protocol.noise, norm, dimension, shift, others, share)
     curve = (one if part == 1 else one.mixed_with_nothing(part)).repeat(len(question.rounds))
     how = (
@@ -75,8 +77,7 @@ def shuffled_round(noise: Noise, norm: str, dimension: int | None, shift: float,
         >>> round(shuffled_round(Laplace(scale=1.0), "l1", None, 1.0, 999).epsilon(1e-6), 3)
         0.182
     """
-    pure = price_of(noise, norm, dimension).pure(shift)
-    alone: Curve = GaussianCurve(mu=shift / noise.sigma) if isinstance(noise, Gaussian) else release_curve(noise, norm, dimension, shift)
+    alone, pure = alone_curve(noise, norm, dimension, shift)
     top = min(pure, alone.epsilon(NEGLIGIBLE))
     grid = np.unique(np.concatenate([[0.0], np.geomspace(top * 1e-4, top, POINTS // 2), np.linspace(top / POINTS, top, POINTS // 2)]))
     bounds = [alone.deltas(grid)] + [
@@ -86,6 +87,14 @@ def shuffled_round(noise: Noise, norm: str, dimension: int | None, shift: float,
     floor = float(lowest[-1]) if top < pure else 0.0  # beyond a pure epsilon nothing is left
     profile: Callable[[np.ndarray], np.ndarray] = convex_profile(grid, np.maximum(lowest - floor, 0.0))
     return LossCurve.from_profile(profile, interval=max(INTERVAL, top * 1e-4)).charged(floor)
+
+
+def alone_curve(noise: Noise, norm: str, dimension: int | None, shift: float) -> tuple[Curve, float]:
+    """What one upload reveals by itself, and its pure epsilon."""
+    pure = price_of(noise, norm, dimension).pure(shift)
+    if isinstance(noise, Gaussian):
+        return GaussianCurve(mu=shift / noise.sigma), pure
+    return release_curve(noise, norm, dimension, shift), pure
 
 
 def local_bound(epsilons: np.ndarray, local: float, spill: float, others: int, share: float) -> np.ndarray:

@@ -43,6 +43,8 @@ if TYPE_CHECKING:
     from sordino.privacy.guarantee import Guarantee
 
 ANSWERS = 2  # uploads that are kept: a server may go back to its checkpoint before the last
+REFUSALS = 1000  # that are written down: a server that asks for nonsense must not fill the disk, or make the ledger slow to read
+PATIENCE = 60.0  # seconds that a refusal waits for a client that is at work
 VECTOR, KEPT = "vector", "kept/"
 
 
@@ -116,9 +118,9 @@ class Custodian:
         return [event for event in self.events if isinstance(event, Refused)]
 
     @contextmanager
-    def at_work(self) -> Iterator[None]:
-        """Hold the folder: one process answers at a time."""
-        with held(self.folder):
+    def at_work(self, *, patience: float = 0.0) -> Iterator[None]:
+        """Hold the folder: one process answers at a time. Another one is given `patience` seconds to end."""
+        with held(self.folder, patience=patience):
             yield
 
     def admit(self, request: Request, run: str) -> Answer | None:
@@ -147,10 +149,19 @@ class Custodian:
             ledger.charge(round=round, clients=[self.agreement.client])
 
     def refused(self, round: int, reason: str) -> RequestRefused:
-        """Write down what was asked for and is not answered; returns what is to be raised."""
+        """Write down what was asked for and is not answered; returns what is to be raised. The folder must be held."""
         with self._ledger() as ledger:
-            ledger.refuse(round=round, reason=reason[:300])
+            if sum(isinstance(event, Refused) for event in ledger.events) < REFUSALS:
+                ledger.refuse(round=round, reason=reason[:300])
         return RequestRefused(reason)
+
+    def turned_away(self, reason: str) -> RequestRefused:
+        """As `refused`, for who does not hold the folder. It is refused all the same where the folder cannot be had to write it down."""
+        try:
+            with self.at_work(patience=PATIENCE):
+                return self.refused(0, reason)
+        except UserError:
+            return RequestRefused(reason)
 
     @contextmanager
     def _ledger(self) -> Iterator[Ledger]:

@@ -62,7 +62,7 @@ def only_agreed(custodian: Custodian, install: Callable[..., Any]) -> Callable[.
     def installed(bundle: bytes, *more: Any, **options: Any) -> Any:
         found = hashlib.sha256(bundle).hexdigest()
         if custodian.agreement.app is not None and found != custodian.agreement.app:
-            raise custodian.refused(0, f"an app was sent that was not agreed to ({found})")
+            raise custodian.turned_away(f"an app was sent that was not agreed to ({found})")
         return install(bundle, *more, **options)
 
     return installed
@@ -71,4 +71,4 @@ def only_agreed(custodian: Custodian, install: Callable[..., Any]) -> Callable[.
 def forbid(program: str) -> None:
     """End at once: a client agrees to a ClientApp and to nothing else."""
     path = Path(program).resolve()
-    sys.exit(str(Custodian(path.parents[1]).refused(0, f"{path.name} was to be started, which nobody agreed to")))
+    sys.exit(str(Custodian(path.parents[1]).turned_away(f"{path.name} was to be started, which nobody agreed to")))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,9 +16,12 @@ from sordino.federation import personal
 from sordino.federation.assignment import Upload
 from sordino.federation.client import ClientWork
 from sordino.federation.data import load_dataset
+from sordino.federation.local import INSIDE
 from sordino.federation.personal import Kept, keeps_state
 from sordino.federation.setup import Setup, prepare
-from sordino.protocol import Mean, ModeConnectivity, Protocol, UserError, loads
+from sordino.protocol import ClippedGlm, FedAvg, Mean, ModeConnectivity, NoisySgd, Protocol, UserError, loads
+
+ROUNDINGS = 4  # of a step: the pull, the step, the correction, and half a unit more for what they add to the weights
 
 
 def local_upload(request: Request, agreement: Agreement, kept: Mapping[str, np.ndarray]) -> Upload:
@@ -31,8 +35,31 @@ def local_upload(request: Request, agreement: Agreement, kept: Mapping[str, np.n
     if keeps_state(setup.protocol):
         helper = {personal.HELPER: request.arrays[HELPER]} if HELPER in request.arrays else {}
         own = {**kept, **helper}
+    refuse_coarse(setup.protocol, request.round, agreement.records, [*request.arrays.values(), *(own or {}).values()])
     with single_threaded():
         return ClientWork(setup).upload(client=agreement.client, round=request.round, weights=weights, kept=own)
+
+
+def refuse_coarse(protocol: Protocol, round: int, records: int, arrays: Sequence[np.ndarray]) -> None:
+    """Refuse models so large that a step is rounded against them by more than clipping leaves room for.
+
+    Clipped steps are added, in float64, to what the server sends, and noise only then. To a server that sends weights of 1e15 a step
+    would show as the next multiple of 1/8, which may be further than was priced.
+    """
+    rule = protocol.local
+    if isinstance(rule, NoisySgd):  # its noise is in every step before the step meets the weights
+        return
+    rates = rule.schedule.rates(round=round, steps=rule.steps)
+    largest = max(1.0, sum(rates)) * sum(float(np.abs(array).max()) for array in arrays)
+    size, by_coordinate = arrays[0].shape[-1], isinstance(rule, FedAvg) and rule.clip_norm == "l1"
+    rounding = ROUNDINGS * 2.0**-53 * largest * (size if by_coordinate else math.sqrt(size))
+    whole_update = isinstance(rule, FedAvg) and rule.clip_target == "update"
+    shared_by = (rule.batch or records) if isinstance(rule, ClippedGlm) else 1
+    room = (1.0 - INSIDE) * rule.clip * (1.0 if whole_update else min(rates)) / shared_by
+    if not rounding <= room:
+        raise UserError(
+            f"a model with weights of up to {largest:.3g} was received: steps of norm {rule.clip:g} would be rounded against it."
+        )
 
 
 def own_setup(protocol: Protocol, agreement: Agreement) -> Setup:

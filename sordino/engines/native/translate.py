@@ -6,6 +6,7 @@ understood completely is refused: the torch engine runs it then.
 
 from __future__ import annotations
 
+import inspect
 import operator
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -141,7 +142,12 @@ class Translation:
         called = FUNCTIONS.get(node.target) if node.op == "call_function" else METHODS.get(str(node.target))
         if called is None:
             raise Refused(f"the forward pass calls {getattr(node.target, '__name__', node.target)}, which the native kernel does not have")
-        return called(self, *node.args, **node.kwargs)
+        try:
+            bound = inspect.signature(called).bind(self, *node.args, **node.kwargs)
+        except TypeError:
+            name = getattr(node.target, "__name__", node.target)
+            raise Refused(f"the forward pass calls {name} with arguments that the native kernel does not know") from None
+        return called(*bound.args, **bound.kwargs)
 
     # ---- layers
 

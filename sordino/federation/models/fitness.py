@@ -99,7 +99,7 @@ def probe_forward(model: nn.Module, inputs: Tensor, outputs: int) -> None:
     if result.shape != wanted:
         raise UserError(f"{given} the model gave outputs of shape {tuple(result.shape)}; the data need {wanted}")
     if not result.isfinite().all():
-        raise UserError(f"{given} the model gave outputs that are not finite; check its initial weights and the scale of the data")
+        raise UserError(f"{given} the model gave outputs that are not finite; check its initial weights")
     for name, tensor in state_of(probe).items():
         if name not in before or not unchanged(before[name], tensor):
             raise UserError(

@@ -25,6 +25,7 @@ from sordino.federation.models.losses import Loss, cross_entropy, mean_squared_e
 
 INSIDE = 1.0 - 1e-6  # clipping aims this much inside the ball, so that rounding in float32 cannot leave it
 ORDERS = {"l2": 2.0, "l1": 1.0}
+LONGEST = 2.0**100  # of a gradient, in clips: clip / norm is then a normal number of float32, at least 2^-126, and rounded by 2^-24 at most
 FLOATS = 1 << 24  # numbers of per-example gradients that are held at once
 
 # Layers that treat every example by itself and train nothing.
@@ -64,10 +65,10 @@ class ExampleGradients:
             rows = slice(start, start + self._chunk)
             for piece in self._pieces(inputs[rows], targets[rows]):
                 norms = piece.norms(order)
-                finite = torch.isfinite(norms)
-                if not bool(finite.all()):
-                    nonfinite += len(norms) - int(finite.sum())
-                    piece, norms = piece.only(finite), norms[finite]
+                sound = can_be_clipped(norms, clip)
+                if not bool(sound.all()):
+                    nonfinite += len(norms) - int(sound.sum())
+                    piece, norms = piece.only(sound), norms[sound]
                 clipped += int((norms > clip).sum())
                 piece.add_to(total, self._model, shrinking(norms, clip).to(total.dtype))
         return ClippedSum(total, clipped, nonfinite)
@@ -98,6 +99,16 @@ class ExampleGradients:
                 if isinstance(layer, nn.Conv2d):
                     held += layer.weight.numel() * (1 + x[0, 0].numel() // layer.out_channels)
         return max(1, FLOATS // held)
+
+
+def can_be_clipped(norms: Tensor, clip: float) -> Tensor:
+    """Which gradients are finite, and not so long that float32 has no precise number to scale them by. The others count as zero.
+
+    Example:
+        >>> can_be_clipped(torch.tensor([1e20, 1e35, torch.inf]), 1.0)
+        tensor([ True, False, False])
+    """
+    return torch.isfinite(norms) & (norms <= clip * LONGEST)
 
 
 def shrinking(norms: Tensor, clip: float) -> Tensor:

@@ -19,6 +19,7 @@ from typing import Any
 from sordino.privacy.certify import certify
 from sordino.privacy.ledger import RoundCharged
 from sordino.privacy.ledger import read as read_ledger
+from sordino.privacy.spending import promised
 from sordino.protocol import Protocol, SordinoError, loads
 from sordino.report.words import described
 from sordino.ui.explorer.answers import Chart, Line
@@ -217,10 +218,11 @@ def spent(folder: Path, size: int) -> Spent:
     try:
         protocol = loads((folder / "protocol.toml").read_text(encoding="utf-8"))
         sizes = [int(one) for one in json.loads((folder / "run.json").read_bytes())["sizes"]]
-        paid = [event.round for event in read_ledger(folder / "ledger.jsonl").events if isinstance(event, RoundCharged)]
+        events = read_ledger(folder / "ledger.jsonl").events
         view, unit, delta = headline(protocol)
-        epsilon = certify(protocol, view, unit, delta=delta, rounds=paid, sizes=sizes).epsilon(delta)
-        return Spent(charges=len(paid), epsilon=epsilon, view=str(view), delta=delta)
+        epsilon = promised(protocol, events, view, unit, delta=delta, sizes=sizes).epsilon(delta)
+        charges = sum(isinstance(event, RoundCharged) for event in events)
+        return Spent(charges=charges, epsilon=epsilon, view=str(view), delta=delta)
     except (OSError, ValueError, KeyError, TypeError, SordinoError) as error:
         return Spent(charges=0, epsilon=math.nan, view="", delta=math.nan, problem=in_short(error))
 

@@ -28,7 +28,7 @@ struct Linear : Layer {
   }
 
   void backward(Work& work) const override {
-    if (!work.per_example) add_weight_gradients(work);
+    if (!work.per_example) add_weight_gradients(work, true);
     if (carries_back) back(work);
   }
 
@@ -54,7 +54,7 @@ struct Linear : Layer {
     for (int v = 0; v < vectors && !all_finite; v++) {  // 0 times infinity must not come back
       for (Index i = 0; i < inputs; i++) x[i * vectors + v] = kept(x[i * vectors + v], scales.finite[v]);
     }
-    add_weight_gradients(work);
+    add_weight_gradients(work, all_finite);
   }
 
  private:
@@ -86,10 +86,11 @@ struct Linear : Layer {
     }
   }
 
-  void add_weight_gradients(Work& work) const {
+  // `from_records`: a first layer may read the records themselves, in which nothing has been put to zero.
+  void add_weight_gradients(Work& work, bool from_records) const {
     const int vectors = work.vectors;
     const float* input_rows[MAX_EXAMPLES];
-    turn_inputs(work, input_rows);
+    turn_inputs(work, input_rows, from_records);
     const Floats* d = work.gradients(work.tensor(out));
     LinearGradients task{input_rows, work.examples, nullptr, vectors * LANES, nullptr, weight.stride, 0, work.fresh};
     split(outputs, MAX_ROWS, [&](Index start, Index rows) {  // outputs outside: gradients are stored in order
@@ -110,8 +111,8 @@ struct Linear : Layer {
   }
 
   // The inputs with one example a row. In the first layer these are the records, where their rows are whole vectors.
-  void turn_inputs(Work& work, const float** input_rows) const {
-    if (in == 0 && (work.rows_are_padded || inputs % LANES == 0)) {
+  void turn_inputs(Work& work, const float** input_rows, bool from_records) const {
+    if (from_records && in == 0 && (work.rows_are_padded || inputs % LANES == 0)) {
       for (int b = 0; b < work.examples; b++) input_rows[b] = work.rows[b];
       return;
     }

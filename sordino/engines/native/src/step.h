@@ -10,6 +10,8 @@ namespace sordino {
 
 // Clipping aims this much inside the ball, so that rounding in float32 cannot leave it (as in federation/local.py).
 constexpr double INSIDE = 1.0 - 1e-6;
+// Gradients of examples that are longer, in clips, count as not finite: float32 has no precise number to scale them by.
+constexpr double LONGEST = 0x1p100;
 
 enum Optimiser : int64_t { SGD = 0, MOMENTUM = 1, ADAM = 2, ADAGRAD = 3 };
 
@@ -235,7 +237,7 @@ class Trainer {
     for (int v = 0; v < work_.vectors; v++) {
       for (int l = 0; l < LANES; l++) {
         const double sum = l < HALF ? norms.sum[v].low[l] : norms.sum[v].high[l - HALF], norm = rule.norm == 1 ? sum : std::sqrt(sum);
-        const bool live = v * LANES + l < work_.examples, finite = std::isfinite(norm);
+        const bool live = v * LANES + l < work_.examples, finite = std::isfinite(norm) && norm <= rule.clip * LONGEST;
         scales.factor[v][l] = (float)((norm > rule.clip * INSIDE ? rule.clip * INSIDE / norm : 1.0) / divisor);
         scales.finite[v][l] = live && finite ? -1 : 0;
         tally.clipped += live && finite && norm > rule.clip;
