@@ -234,7 +234,8 @@ def carry_on(
     scores, noise, strays = place.scores(chunks)
     claims = tuple(Claim(**claim) for claim in facts["claims"])
     report = noise_report(subject.protocol, game.noises, noise, strays)
-    given = more_than_seen(subject.protocol, certified.view)
+    sizes = subject.sizes if subject.sizes is not None else protocol_sizes(subject.protocol)
+    given = more_than_seen(subject.protocol, certified.view, certified.unit, sizes)
     finding = judged(scores, certified, claims, facts["delta"], game.description, report, given)
     finish(place, finding, subject.run)
     return finding

@@ -6,10 +6,11 @@ that. Such a bound is tested where it is proved. What is measured there is no lo
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import Enum
 
 from sordino.privacy.harmonizer import harmonized
-from sordino.protocol import Attention, Mean, Median, NoisySgd, Protocol, Scaffold, View
+from sordino.protocol import Attention, FedAvg, Mean, Median, NoisySgd, Protocol, Scaffold, View
 
 
 class Given(Enum):
@@ -44,18 +45,31 @@ def priced_as_server(protocol: Protocol) -> bool:
     return single or harmonized(protocol) or not isinstance(protocol.aggregation, (Mean, Median))
 
 
-def more_than_seen(protocol: Protocol, view: View) -> str:
+def more_than_seen(protocol: Protocol, view: View, unit: str = "record", sizes: Sequence[int] | None = None) -> str:
     """In words, what the adversary is given beyond its view; empty where it is given the view itself.
 
+    Args:
+        protocol: what runs.
+        view: the adversary's.
+        unit: what the data sets differ in.
+        sizes: records of every client; where they are not said, every batch holds all of them.
+
     Example:
-        >>> from sordino.protocol import Constant, Gaussian
+        >>> from sordino.protocol import Constant, FedAvg, Gaussian
         >>> rule = NoisySgd(steps=2, batch=1, clip=1.0, schedule=Constant(rate=0.1))
         >>> more_than_seen(Protocol(clients=2, rounds=3, local=rule, noise=Gaussian(multiplier=1.0)), View.FINAL)
         'every noisy step of the attacked client'
+        >>> rule = FedAvg(steps=2, batch=1, clip=1.0, schedule=Constant(rate=0.1))
+        >>> more_than_seen(Protocol(clients=2, rounds=3, local=rule, noise=Gaussian(sigma=1.0)), View.SERVER, sizes=(9, 9))
+        'the records of every batch'
     """
-    given = given_to(protocol, view)
+    given, rule = given_to(protocol, view), protocol.local
     own = Given.UPLOADS if view == View.SERVER else Given.LAST if view == View.FINAL else Given.MODELS
-    return "" if given == own else given.value
+    beyond = [] if given == own else [given.value]
+    # The bounds of these rules hold for who knows the batches, and the likelihood ratio is computed with them.
+    if unit == "record" and isinstance(rule, FedAvg) and sizes is not None and rule.batch < max(sizes):
+        beyond.append("the records of every batch")
+    return " and ".join(beyond)
 
 
 def colluders_of(protocol: Protocol, view: View) -> int:

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from sordino.audit import game
-from sordino.audit.auditing import audit
+from sordino.audit.auditing import audit, protocol_sizes
 from sordino.audit.observation import more_than_seen
 from sordino.cli import run
 from sordino.protocol import Protocol, View, overridden
@@ -51,7 +51,7 @@ def test_every_example_is_audited_in_every_view(name, unit, tmp_path) -> None:
         finding = audit(protocol, view, unit, trainings=200, folder=tmp_path / view.replace(":", "-"), workers=1)
         assert not finding.contradicted, (view, finding.verdict, str(finding.residuals))
         assert finding.epsilon_lower <= finding.certified.epsilon(1e-5)
-        assert finding.given == more_than_seen(protocol, View.parse(view))
+        assert finding.given == more_than_seen(protocol, View.parse(view), unit, protocol_sizes(protocol))
         shown.append(finding.mu_lower)
     assert max(shown) > 0
 
@@ -65,5 +65,5 @@ def test_the_command_audits_them(name, tmp_path, monkeypatch, capfd) -> None:
     assert run(["audit", "mine.toml", *sets, "--view", "strong", "--trainings", "250", "--workers", "1", "--json"]) == 0
     found = json.loads(capfd.readouterr().out)
     assert found["verdict"] in ("holds", "not tested")
-    assert found["given"] == more_than_seen(small(name), View.STRONG) != ""
+    assert found["given"] == more_than_seen(small(name), View.STRONG, sizes=protocol_sizes(small(name))) != ""
     assert found["mu_lower"] > 0
