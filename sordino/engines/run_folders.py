@@ -23,7 +23,7 @@ from sordino.federation.run import Run
 from sordino.federation.setup import ModelSource, Setup
 from sordino.federation.storage import write_whole, writing
 from sordino.privacy.certify import certify
-from sordino.privacy.ledger import Event, Ledger, Opened, RoundCharged
+from sordino.privacy.ledger import Event, Ledger, Opened, refuse_unpaid
 from sordino.privacy.ledger import read as read_ledger
 from sordino.privacy.spending import missed_in
 from sordino.protocol import Protocol, UserError
@@ -117,10 +117,7 @@ def refuse_changed(place: RunFolder, setup: Setup, state: State, choice: Chosen,
     facts, events = place.facts(), read_ledger(place.ledger_path).events
     if setup.data_digest != facts["data_digest"]:
         raise UserError(f"the data of {place.path} are not those it was started with. Put them back; the run is as it was.")
-    paid = {event.round for event in events if isinstance(event, RoundCharged)}
-    missing = [t for t in range(state.round) if t not in paid]
-    if missing:
-        raise UserError(f"{place.ledger_path} lacks round {missing[0]}, which was run: lines were removed from it. The run is not resumed.")
+    refuse_unpaid(place.ledger_path, events, state.round)
     if setup.protocol.noise.secure:
         return
     means = {"generator": GENERATOR, "torch": torch.__version__, "device": device, "kernel": choice.fingerprint}

@@ -16,7 +16,7 @@ from sordino.federation.folder import RunFolder
 from sordino.federation.loop import RoundMetrics
 from sordino.federation.setup import IN_PYTHON, ModelSource, protocol_model
 from sordino.privacy.guarantee import Guarantee
-from sordino.privacy.ledger import Event, RoundCharged
+from sordino.privacy.ledger import Event, RoundCharged, refuse_unpaid
 from sordino.privacy.ledger import read as read_ledger
 from sordino.privacy.spending import promised
 from sordino.protocol import Protocol, UserError, View
@@ -157,12 +157,14 @@ class Run(Trained):
             raise UserError(
                 f"{place.path / 'run.json'} is damaged: its sizes are not the numbers of records of {protocol.clients} clients."
             )
+        rows, events = place.metrics(), read_ledger(place.ledger_path).events
+        refuse_unpaid(place.ledger_path, events, len(rows))
         return cls(
             folder=place.path,
             protocol=protocol,
             status=facts["status"],
-            metrics=as_arrays(place.metrics(), place.path),
-            ledger=read_ledger(place.ledger_path).events,
+            metrics=as_arrays(rows, place.path),
+            ledger=events,
             facts=facts,
             state=read_state(place.path / "model.safetensors"),
             source=model,

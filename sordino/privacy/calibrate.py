@@ -15,7 +15,7 @@ from sordino.privacy.sizes import parameter, resized
 from sordino.protocol import Protocol, UserError, View
 
 CLOSE = 1 + 1e-4  # ratio of the two ends of the bracket at which the search stops
-LARGEST = 1e150
+LARGEST = 1e50
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,15 +55,7 @@ class Calibration:
     def as_document(self) -> dict[str, Any]:
         """The calibration as JSON says it."""
         delta = self.target.get("delta", 1e-5)
-        return {
-            self.parameter: self.value,
-            "epsilon": self.guarantee.epsilon(delta),
-            "achieved": self.achieved,
-            "target": self.target,
-            "delta": delta,
-            "view": str(self.guarantee.view),
-            "unit": self.guarantee.unit,
-        }
+        return {self.parameter: self.value, "achieved": self.achieved, "target": self.target, **self.guarantee.as_document(delta)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,15 +101,22 @@ def calibrate(
         >>> round(found.sigma, 2)
         3.98
     """
+    from sordino.privacy.harmonizer import harmonized  # which calibrates in its turn
+
     target = the_target(epsilon, delta, beta, at_alpha, advantage)
+    if harmonized(protocol):
+        raise UserError("clients of this protocol have noise of their own, found from their budgets in [[client]]: change those.")
 
     def bounds(size: float) -> list[Bound]:
         return list(valid_bounds(asked(noisy(protocol, size), view, unit, None, None)))
 
     size = smallest(lambda size: any(target.holds(bound.curve) for bound in bounds(size)))
     found = noisy(protocol, size)
-    best = min(bounds(size), key=lambda bound: target.worse(target.value(bound.curve)))
-    guarantee = guaranteed(asked(found, view, unit, None, None), best)
+    question, offered = asked(found, view, unit, None, None), bounds(size)
+    best = min(offered, key=lambda bound: target.worse(target.value(bound.curve)))
+    free = [bound for bound in offered if best.vouched and not bound.vouched]
+    plain = min(free, key=lambda bound: target.worse(target.value(bound.curve))) if free else None
+    guarantee = guaranteed(question, best, unconditional=guaranteed(question, plain) if plain is not None else None)
     name, value = parameter(found.noise)
     reached = target.value(best.curve)
     return Calibration(parameter=name, value=value, protocol=found, guarantee=guarantee, target=target.named, achieved=reached)

@@ -48,7 +48,7 @@ def own_guarantee(protocol: Protocol, budget: ClientBudget, rounds: Sequence[int
     from sordino.privacy.harmonizer import own_protocol
 
     certain = replace(own_protocol(protocol, budget, records), participation=Everyone())
-    sizes = None if records is None else (records,)
+    sizes = None if records is None else (records,) * protocol.clients
     return certify(certain, View.SERVER, budget.unit, delta=budget.delta, rounds=rounds, sizes=sizes)
 
 

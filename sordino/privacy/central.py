@@ -25,6 +25,7 @@ from sordino.privacy.renyi import RenyiCurve, poisson_subsampled
 from sordino.privacy.uploads import UploadPrices, upload_prices
 from sordino.protocol import Everyone, FixedSize, Gaussian, Mean, Poisson, Protocol, View
 
+STRONGEST = 10.0  # mu of a round above which a hidden draw is not counted: it hides next to nothing, and grids grow
 LEVELS = 0.97  # shifts of rounds that differ are rounded up to powers of it, so that few kinds of rounds are composed
 INTEGER_ORDERS = (*range(2, 33), 40, 48, 64, 96, 128, 192, 256)
 TRUSTED = (
@@ -48,7 +49,7 @@ def central_bounds(question: Question, prices: UploadPrices, counts: np.ndarray)
         yield from central_renyi(question, prices, counts, lines)
         return
     yield from visible_bounds(question, prices, counts, lines)
-    if hidden(protocol):
+    if hidden(protocol) and float(prices.shifts.max()) <= STRONGEST * server_noise(protocol) * denominator(protocol):
         rate = taking_part(protocol)
         how = (
             f"Each client is drawn with probability {rate:.3g}, which only the server knows; the noise and the denominator "

@@ -17,6 +17,7 @@ from sordino.protocol import (
     UNITS,
     Attention,
     Everyone,
+    FedAvg,
     FixedSize,
     Gaussian,
     InvalidValue,
@@ -28,6 +29,9 @@ from sordino.protocol import (
     Scaffold,
     View,
 )  # fmt: skip
+from sordino.protocol.entries import MOST
+
+UNKNOWN_SIZES = "How many records clients have is not said, so every step counts as if its batch held the record."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,8 +126,31 @@ def asked(protocol: Protocol, view: str | View, unit: str, rounds: Sequence[int]
     if parsed.colluders >= protocol.clients or (parsed in (View.WEAK, View.STRONG) and protocol.clients == 1):
         allowed = f"at most coalition:{protocol.clients - 1}, all clients but the attacked one"
         raise InvalidValue("view", str(parsed), allowed if protocol.clients > 1 else "another view: there is one client only")
-    chosen = np.arange(protocol.rounds) if rounds is None else np.asarray(rounds, dtype=np.int64)
-    return Question(protocol=protocol, view=parsed, unit=unit, rounds=chosen, sizes=tuple(sizes) if sizes is not None else None)
+    chosen = np.arange(protocol.rounds) if rounds is None else numbers_of_rounds(rounds)
+    known = None if sizes is None else checked_sizes(protocol, sizes)
+    return Question(protocol=protocol, view=parsed, unit=unit, rounds=chosen, sizes=known)
+
+
+def numbers_of_rounds(rounds: Sequence[int]) -> np.ndarray:
+    """Rounds as an array, if they are rounds; one that was run twice stands there twice.
+
+    Example:
+        >>> numbers_of_rounds(range(2))
+        array([0, 1])
+    """
+    found = np.asarray(rounds)
+    if found.ndim != 1 or (found.size > 0 and (not np.issubdtype(found.dtype, np.integer) or int(found.min()) < 0)):
+        raise InvalidValue("rounds", rounds, "the numbers of rounds, each a whole number of at least 0, such as range(10)")
+    return found.astype(np.int64)
+
+
+def checked_sizes(protocol: Protocol, sizes: Sequence[int]) -> tuple[int, ...]:
+    """Numbers of records, if there is one for every client."""
+    found = tuple(sizes)
+    whole = all(isinstance(size, (int, np.integer)) and not isinstance(size, bool) and 0 < size <= MOST for size in found)
+    if not whole or len(found) != protocol.clients:
+        raise InvalidValue("sizes", sizes, f"the numbers of records of {protocol.clients} clients, each a whole number of at least 1")
+    return tuple(int(size) for size in found)
 
 
 def guaranteed(question: Question, bound: Bound, unconditional: Guarantee | None = None) -> Guarantee:
@@ -194,7 +221,9 @@ def composition_bounds(question: Question, prices: UploadPrices, counts: np.ndar
     """Rounds composed: with everyone in every round Gaussian, else a mixture over who takes part and when the record is first used."""
     protocol, sigma = question.protocol, size_of(question.protocol.noise)
     view, note = effective_view(question)
-    lines = (prices.reason + f"; the largest here is {rounded_up(float(prices.shifts.max()))}.", note)
+    lines: tuple[str, ...] = (prices.reason + f"; the largest here is {rounded_up(float(prices.shifts.max()))}.", note)
+    if question.unit == "record" and question.records is None and isinstance(protocol.local, FedAvg):
+        lines = (*lines, UNKNOWN_SIZES)
     if isinstance(protocol.participation, Everyone):
         factor = visible_share(question, view)
         mu = factor * math.sqrt(float(np.dot(counts, prices.shifts**2))) / sigma

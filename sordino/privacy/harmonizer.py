@@ -179,7 +179,7 @@ def own_guarantees(question: Question) -> dict[int, Guarantee]:
         records = question.sizes[budget.id] if question.sizes is not None else question.records
         alone, cap = own_protocol(question.protocol, budget, records), cap_of(question, budget, records)
         if (alone, cap) not in found:
-            known = None if records is None else [records]
+            known = None if records is None else [records] * alone.clients
             certain = replace(alone, participation=Everyone())
             drawn = certify(alone, View.SERVER, question.unit, rounds=question.rounds.tolist(), sizes=known)
             capped = certify(certain, View.SERVER, question.unit, rounds=range(cap), sizes=known) if cap < len(question.rounds) else drawn

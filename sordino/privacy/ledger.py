@@ -212,6 +212,14 @@ def contents(path: Path) -> bytes:
         raise UserError(f"the ledger {path} cannot be read: {error.strerror}.") from None
 
 
+def refuse_unpaid(path: Path, events: Iterable[Event], rounds: int) -> None:
+    """Refuse a ledger that does not pay for the first so many rounds, which were run: lines at its end leave no gap in its chain."""
+    paid = {event.round for event in events if isinstance(event, RoundCharged)}
+    missing = next((t for t in range(rounds) if t not in paid), None)
+    if missing is not None:
+        raise UserError(f"{path} lacks round {missing}, which was run: lines were removed from it. What was spent cannot be known from it.")
+
+
 def refuse_grown(file: BinaryIO, size: int, path: Path) -> None:
     """Refuse to write where somebody else has written: no charge may be cut off, or written over."""
     if os.fstat(file.fileno()).st_size != size:

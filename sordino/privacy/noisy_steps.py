@@ -82,6 +82,8 @@ def step_price(question: Question, rule: NoisySgd) -> StepPrice:
     else:
         moved, what = move, "one example moves"
         rate = 1.0 if question.records is None else min(1.0, rule.batch / question.records)
+    if not replaced:
+        what += ", its place being left empty or filled: how many places there are is public, and so is the rate of a batch"
     unit = "2C" if rule.sampling == "fixed" else "C"
     reason = f"A step's sum of clipped gradients moves by at most {rounded_up(moved)} as {what}; its noise is multiplier x {unit}"
     if multiplier is None or multiplier == 0:

@@ -213,7 +213,7 @@ def realised_apart(
 ) -> Guarantee:
     """The same for a client with noise of its own: by its own, against who sees its uploads, which covers every view."""
     records = sizes[budget.id] if sizes is not None else None
-    alone, known = own_protocol(protocol, budget, records), None if records is None else [records]
+    alone, known = own_protocol(protocol, budget, records), None if records is None else [records] * protocol.clients
     return replace(realised_bound(alone, history, View.SERVER, unit, delta, known), view=view)
 
 
@@ -237,6 +237,8 @@ def realised_bound(
     question = asked(protocol, view, unit, [t for t, _ in history], sizes)
     if not history:
         return certify(protocol, view, unit, delta=delta, rounds=())
+    if isinstance(protocol.participation, Everyone) and all(present == protocol.clients for _, present in history):
+        return certify(protocol, view, unit, delta=delta, rounds=[t for t, _ in history], sizes=sizes)  # nothing was drawn, nobody missing
     if isinstance(protocol.local, NoisySgd):
         certain = replace(protocol, participation=Everyone())
         return certify(certain, view, unit, delta=delta, rounds=[t for t, _ in history], sizes=sizes)

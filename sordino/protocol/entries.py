@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 
 from sordino.protocol.errors import InvalidValue, UserError
 
+SMALLEST, LARGEST = 1e-60, 1e60  # of a number other than 0: squares of ratios of any two stay within what float64 can hold
 MOST = 2**63 - 1  # what TOML can hold
 
 
@@ -76,6 +77,8 @@ class Number(Check):
         )
         if not inside:
             raise InvalidValue(key, value, self.allowed)
+        if number != 0 and not SMALLEST <= abs(number) <= LARGEST:
+            raise InvalidValue(key, value, f"{self.allowed}, of a size from {SMALLEST:g} to {LARGEST:g}")
         return number
 
     @property

@@ -59,7 +59,7 @@ class View:
         kind, _, number = text.partition(":") if isinstance(text, str) else (str(text), "", "")
         if number == "":
             return cls(kind, 0) if kind != "coalition" else cls(kind, 1)
-        if not number.isdecimal():
+        if not number.isdecimal() or len(number) > 9:
             raise InvalidValue("view", text, "a whole number of colluding participants, as in coalition:3")
         return cls(kind, int(number))
 

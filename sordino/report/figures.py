@@ -51,13 +51,11 @@ def views_figure(story: Story) -> Picture:
         values = [min(FAR, found[views[place]]) for place in places]
         axes.scatter(values, places, marker=marker, color=COLOURS[colour], s=36, zorder=3, label=f"one {kind}: at most")
     names = [str(view) for view in views]
-    seen = [audit for audit in story.audits if audit.view in names and audit.given == ""]
-    lower = [(audit.epsilon_lower, audit.view) for audit in seen if audit.epsilon_lower is not None]
-    shown = [(epsilon, names.index(view)) for epsilon, view in lower if epsilon > 0]
-    if shown:
-        axes.scatter(
-            *zip(*shown, strict=True), marker="|", s=110, linewidths=2, color=COLOURS["orange"], zorder=4, label="measured: at least"
-        )
+    lower = [(audit.epsilon_lower, audit) for audit in story.audits if audit.view in names and audit.epsilon_lower is not None]
+    for more, colour, words in ((False, "orange", "measured: at least"), (True, "muted", "measured by who is given more than the view")):
+        shown = [(epsilon, names.index(audit.view)) for epsilon, audit in lower if epsilon > 0 and (audit.given != "") == more]
+        if shown:
+            axes.scatter(*zip(*shown, strict=True), marker="|", s=110, linewidths=2, color=COLOURS[colour], zorder=4, label=words)
     budget = story.run.protocol.privacy.budget
     if budget is not None:
         axes.axvline(

@@ -19,12 +19,15 @@ if TYPE_CHECKING:
     from sordino.protocol import View
 
 
+SIZES_HELP = "A run knows, and may promise less; where clients are of one size, data.records says it beforehand."
+
+
 def certify(
     source: Annotated[Path | None, typer.Argument(metavar="[PROTOCOL.toml|RUN]", help="Protocol file or run folder.")] = None,
     sets: Sets = None,
     view: Annotated[str, typer.Option(help="server, rounds, coalition:k, final, weak, strong, or all.")] = "all",
     unit: Unit = "record",
-    delta: Annotated[float, typer.Option(help="Where epsilon is shown.")] = 1e-5,
+    delta: Annotated[float | None, typer.Option(help="Where epsilon is shown; by default the budget's, or 1e-5.")] = None,
     plot: Annotated[Path | None, typer.Option(metavar="FILE", help="Draw trade-offs, epsilon against rounds and noise.")] = None,
     explain: Annotated[bool, typer.Option("--explain", help="Print how every bound comes about.")] = False,
     json: Json = False,
@@ -41,6 +44,8 @@ def certify(
         checked_target(plot)
     run = loaded_run(source, sets) if source is not None and source.is_dir() else None
     protocol = run.protocol if run is not None else protocol_from(source, sets)
+    if delta is None:
+        delta = protocol.privacy.budget.delta if protocol.privacy.budget is not None else 1e-5
     offered = views_of(run) if run is not None else all_views(protocol.clients)
     views = offered if view == "all" else (View.parse(view),)
     if run is not None and run.status == "diverged" and View.FINAL in views:
@@ -93,6 +98,7 @@ def show_guarantees(
     protocol: Protocol, guarantees: list[Guarantee], realised: dict[View, dict[int, Guarantee]], delta: float, explain: bool
 ) -> None:
     """The table, the notes, and for a run what was realised."""
+    from sordino.privacy.certify import UNKNOWN_SIZES
     from sordino.ui.prices import guarantees_table, notes, realised_table
 
     unit = {"record": "one record", "client": "all records of one client"}[guarantees[0].unit]
@@ -100,6 +106,8 @@ def show_guarantees(
     results.print(guarantees_table(guarantees, delta, title))
     for note in notes(protocol, guarantees, delta):
         results.print(note, soft_wrap=True)
+    if any(UNKNOWN_SIZES in guarantee.derivation for guarantee in guarantees):
+        results.print(f"{UNKNOWN_SIZES} {SIZES_HELP}", soft_wrap=True)
     for guarantee in guarantees:
         if guarantee.view in realised:
             results.print(realised_table(guarantee, realised[guarantee.view], delta))
@@ -123,9 +131,12 @@ def calibrate(
 ) -> None:
     """Find the smallest noise that meets a target; it is never past the target."""
     from sordino.privacy.calibrate import calibrate
+    from sordino.privacy.certify import UNKNOWN_SIZES
 
     plan = protocol_from(protocol, sets)
     if mechanisms:
+        if view != "server":
+            raise UserError(f"--mechanisms compares mechanisms against the server, and --view {view} was given: leave it out.")
         compare_mechanisms(plan, unit, epsilon, delta, json)
         return
     with messages.status("searching for the noise"):
@@ -134,9 +145,12 @@ def calibrate(
         print_json(found.as_document())
         return
     goal = ", ".join(f"{name} = {value:g}" for name, value in found.target.items())
-    results.print(
-        facts_table([("Noise", f"noise.{found.parameter} = {found.value!r}"), ("Target", goal), ("Reached", str(found.guarantee))])
-    )
+    facts = [("Noise", f"noise.{found.parameter} = {found.value!r}"), ("Target", goal), ("Reached", found.guarantee.sentence(delta))]
+    if found.guarantee.unconditional is not None:
+        facts.append(("Vouched for", f"without it: {found.guarantee.unconditional.sentence(delta)}"))
+    results.print(facts_table(facts))
+    if UNKNOWN_SIZES in found.guarantee.derivation:
+        results.print(f"{UNKNOWN_SIZES} {SIZES_HELP}", soft_wrap=True)
 
 
 def compare_mechanisms(plan: Protocol, unit: str, epsilon: float | None, delta: float, json: bool) -> None:

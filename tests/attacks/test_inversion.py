@@ -1,13 +1,14 @@
 """Images from uploads and from answers: near the originals without noise, no nearer than the mean image under strong noise."""
 
 import itertools
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
 from sordino import Constant, FedAvg, FedProx, UserError
-from sordino.attacks.images import Reconstruction, matched, measured, score_images
+from sordino.attacks.images import Reconstruction, matched, measured, refuse_other_than_images, score_images
 from sordino.attacks.inversion import SETTINGS, Replay, total_variation
 from sordino.attacks.observed import ObservedRecords
 from sordino.attacks.referee import Referee
@@ -95,6 +96,9 @@ def test_too_many_images_in_an_update_and_records_that_are_none_are_refused(trai
     many = FedAvg(steps=6, batch=20, clip=10.0, schedule=Constant(rate=0.1))
     with pytest.raises(UserError, match="mixes 6 x 20 images"):
         SETTINGS["quick"].cases(Referee(trained("mnist", sigma=0.0, rounds=1, local=many)))
+    for small in ((1, 1, 1), (1, 2, 2), (3, 1, 40)):
+        with pytest.raises(UserError, match="3 by 3"):
+            refuse_other_than_images(SimpleNamespace(dataset=SimpleNamespace(name="x", input_shape=small)))
     with pytest.raises(UserError, match="reconstructs images"):
         SETTINGS["quick"].cases(Referee(trained("adult", sigma=0.0, rounds=1)))
 

@@ -18,6 +18,7 @@ from sordino import (
     Gaussian,
     Interpolate,
     Model,
+    NoisySgd,
     Privacy,
     Protocol,
     UserError,
@@ -276,3 +277,13 @@ def test_a_worker_is_enough_for_rules_that_only_torch_runs() -> None:
     glm = toy_protocol(local=ClippedGlm(steps=4, clip=0.3, schedule=Constant(rate=1.0), weight_decay=0.1))
     (found,) = train_many([glm], data=two, model="logistic", workers=1)
     assert (found.engine, found.status) == ("torch", "finished")
+
+
+@needs_kernel
+def test_batches_that_are_drawn_otherwise_do_not_share_a_kernel(tmp_path) -> None:
+    """A kernel for batches of varying size adds up in another order: beside one, a training would end in other bits than alone."""
+    fixed = NoisySgd(steps=2, batch=20, clip=1.0, schedule=Constant(rate=0.3))
+    plans = [toy_protocol(seed=seed, local=rule, noise=Gaussian(multiplier=1.0)) for seed, rule in
+             enumerate((replace(fixed, sampling="poisson"), fixed, replace(fixed, sampling="poisson")))]  # fmt: skip
+    for one, other in zip(train_many(plans, data=toy_dataset(), model="mlp"), alone(plans, tmp_path), strict=True):
+        assert_same(one, other)

@@ -1,17 +1,19 @@
 """The compiled kernel, step by step, against plain oracles in float64."""
 
 import copy
+from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional
 
 from sordino.engines.native.kernel import Kernel, Optimiser, PackedRule, Records, StepRule, new_jobs, vectors_for
 from sordino.engines.native.library import runnable
 from sordino.engines.native.program import Loss
-from sordino.engines.native.translate import translate
+from sordino.engines.native.translate import Refused, translate
 from sordino.federation.local import INSIDE
 from sordino.federation.models import build_model
 from sordino.federation.randomness import Key, Purpose
@@ -384,3 +386,54 @@ def test_what_does_not_fit_the_kernel_is_refused() -> None:
 def test_a_kernel_needs_memory_for_a_block_only() -> None:
     sizes = [Kernel(translate(SMOOTH, (1, 8, 8)), Loss.CROSS_ENTROPY, batch=b, simd=runnable()[0]).memory for b in (96, 960, 9600)]
     assert max(sizes) <= 1.5 * min(sizes)
+
+
+@each_library
+def test_a_record_that_overflows_in_a_first_linear_layer_takes_no_other_with_it(simd: str) -> None:
+    """Records that are scaled are read as they are by a first layer: 0 times infinity would make all of the sum nothing."""
+    module = nn.Sequential(nn.Linear(16, 2))
+    x, y = made_up((16,), 2, Loss.CROSS_ENTROPY, 8, seed=3)
+    records = Records(np.where(np.arange(8)[:, None] == 2, np.float32(3e38), x / 2), y, scale=np.float32(2.0))
+    kernel = kernel_of(module, (16,), Loss.CROSS_ENTROPY, 8, simd)
+    found, _ = kernel.gradient(records, StepRule(rates=(), clip=0.1, per_example=True), vector_of(module), np.arange(8))
+    others = np.flatnonzero(np.arange(8) != 2)
+    assert relative(found, clipped_mean(module, x[others], y[others], Loss.CROSS_ENTROPY, 0.1, 2) * 7 / 8) < 1e-5
+
+
+@each_library
+def test_no_gradient_is_so_long_that_more_than_the_clip_gets_through(simd: str) -> None:
+    """Beyond 2^100 clips, float32 has no precise number to scale by, and it counts as not finite."""
+    module = nn.Sequential(nn.Linear(3, 1))
+    kernel, lengths = kernel_of(module, (3,), Loss.SQUARED_ERROR, 1, simd), []
+    weights, y = np.array([1, 0, 0, 0], np.float32), np.zeros((1, 1), np.float32)
+    for power in np.linspace(5, 23, 400):
+        x = np.array([[10**power, 0, 0]], np.float32)
+        found, _ = kernel.gradient(Records(x, y), StepRule(rates=(), clip=1.0, per_example=True), weights, np.arange(1))
+        lengths.append(float(np.linalg.norm(found.astype(np.float64))))
+    assert max(lengths) <= 1.0
+    assert lengths[0] > 0.99
+    assert lengths[-1] == 0.0
+
+
+@pytest.mark.parametrize(
+    "forward",
+    [
+        lambda x: functional.avg_pool2d(x, 2, ceil_mode=False).flatten(1),
+        lambda x: torch.flatten(input=functional.relu(x), start_dim=1),
+        lambda x: torch.reshape(x, shape=(x.size(dim=0), -1)),
+        lambda x: torch.add(x, other=x).flatten(1),
+    ],
+)
+def test_calls_with_arguments_that_are_not_known_are_refused_not_raised(forward) -> None:
+    class Own(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.last = nn.LazyLinear(2)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.last(forward(x))
+
+    module = Own()
+    module(torch.zeros(2, 1, 4, 4))
+    with suppress(Refused):
+        assert translate(module, (1, 4, 4)).outputs == 2

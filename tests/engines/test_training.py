@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from sordino import Constant, FedAvg, FedProx, FixedSize, Gaussian, Mean, Median, Poisson, Run, StageWise, UserError, train
+from sordino.engines import training
 from sordino.engines.torch_engine import TorchEngine
 from sordino.federation.client import ClientWork
 from sordino.federation.participation import participants
@@ -232,3 +233,28 @@ def test_what_does_not_fit_is_refused_before_anything_is_written(tmp_path, optio
     with pytest.raises(UserError, match=words):
         train(given.pop("protocol"), folder=tmp_path / "run", **given)
     assert not (tmp_path / "run").exists()
+
+
+def test_an_interruption_before_a_run_begins_leaves_what_was_in_the_folder(tmp_path, monkeypatch) -> None:
+    """What is not the run's own is never discarded, whenever the interruption comes."""
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").write_text("three years")
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(training, "created", interrupted)
+    with pytest.raises((UserError, KeyboardInterrupt)):
+        trained(tmp_path, "mine", toy_protocol())
+    assert (tmp_path / "mine" / "thesis.txt").read_text() == "three years"
+    with pytest.raises(KeyboardInterrupt):
+        trained(tmp_path, "new", toy_protocol())
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_finished_run_whose_ledger_was_shortened_is_not_read(tmp_path) -> None:
+    run = trained(tmp_path, "a", toy_protocol())
+    path = run.folder / "ledger.jsonl"
+    path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:3]))
+    with pytest.raises(UserError, match="lacks round 2"):
+        Run.load(run.folder)

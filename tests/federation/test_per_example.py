@@ -2,6 +2,7 @@
 
 import copy
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -165,3 +166,17 @@ def test_no_examples_sum_to_nothing() -> None:
     found = ExampleGradients(FlatModel(net), cross_entropy).clipped_sum(torch.zeros(0, 5), torch.zeros(0, dtype=torch.long), clip=1.0)
     assert found.total.abs().max() == 0
     assert (found.clipped, found.nonfinite) == (0, 0)
+
+
+def test_no_gradient_is_so_long_that_more_than_the_clip_gets_through() -> None:
+    """clip / norm below the normal numbers of float32 would be rounded by up to a half; such an example counts as zero."""
+    net = nn.Sequential(nn.Linear(3, 1))
+    model = FlatModel(net)
+    model.load(torch.tensor([1.0, 0.0, 0.0, 0.0]))
+    sums, lengths = ExampleGradients(model, mean_squared_error), []
+    for power in np.linspace(5, 23, 400):
+        x, y = torch.tensor([[10**power, 0.0, 0.0]], dtype=torch.float32), torch.zeros(1, 1)
+        lengths.append(float(sums.clipped_sum(x, y, clip=1.0).total.double().norm()))
+    assert max(lengths) <= 1.0
+    assert lengths[0] > 0.99
+    assert lengths[-1] == 0.0

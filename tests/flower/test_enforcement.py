@@ -10,14 +10,15 @@ import numpy as np
 import pytest
 from scipy.optimize import brentq
 from scipy.stats import norm
+from torch import nn
 
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'sordino[flower]'")
 
 from flwr.app import Error, Message, RecordDict
 
-from sordino import Assumptions, Attention, Bezier, ClientBudget, Constant, Custom, Gaussian, Poisson, Protocol, UserError, train
+from sordino import Assumptions, Attention, Bezier, ClientBudget, Constant, Custom, Dataset, Gaussian, Poisson, Protocol, UserError, train
 from sordino.engines.choice import SuperLink
-from sordino.engines.flower import work
+from sordino.engines.flower import custody, work
 from sordino.engines.flower.custody import Custodian
 from sordino.engines.flower.messages import request_message
 from sordino.engines.flower.requests import HELPER, MODEL, Request
@@ -324,3 +325,36 @@ def test_an_agreement_is_made_once_for_a_client_of_the_protocol(tmp_path) -> Non
         agreed(tmp_path / "a", 0, plan())
     with pytest.raises(UserError, match="client 3 is none of the protocol's"):
         agreed(tmp_path / "b", 3, plan())
+
+
+def test_an_app_that_was_not_agreed_to_waits_for_the_client_and_is_refused_all_the_same(server, monkeypatch) -> None:
+    """Written down without the folder, its line could cut off a charge that is being written."""
+    monkeypatch.setattr(custody, "PATIENCE", 0.0)
+    with server.custodian.at_work():
+        assert "not agreed" in str(server.custodian.turned_away("an app was sent that was not agreed to"))
+    assert server.custodian.refusals == []
+    assert "not agreed" in str(server.custodian.turned_away("an app was sent that was not agreed to"))
+    assert len(server.custodian.refusals) == 1
+
+
+def test_refusals_do_not_fill_the_ledger(server, monkeypatch) -> None:
+    monkeypatch.setattr(custody, "REFUSALS", 3)
+    for _ in range(6):
+        assert server.ask(round=10**6).has_error()
+    assert len(server.custodian.refusals) == 3
+    server.upload(0)
+
+
+@pytest.mark.parametrize(("size", "answered"), [(1e3, True), (8.4e14, False)])
+def test_a_model_against_which_steps_are_rounded_is_not_trained_on(server, size, answered) -> None:
+    """Clipped steps are added to it before the noise is: at 8e14 the numbers of float64 are 1/8 apart."""
+    reply = server.ask(0, model=np.full_like(server.model, size))
+    assert reply.has_content() == answered
+
+
+def test_whether_a_client_answers_does_not_depend_on_its_records(tmp_path) -> None:
+    x, y = np.random.default_rng(0).normal(size=(40, 4)).astype(np.float32), np.arange(40) % 2
+    x[0] = 3e38
+    data = Dataset(name="own", x_train=x, y_train=y, x_test=x[1:9], y_test=y[1:9], classes=("a", "b"))
+    one = replace(plan(), clients=1, data=None, model=None)
+    assert prepare(one, data=data, model=nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 2))).outputs == 2

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from sordino.privacy.calibrate import calibrate
 from sordino.privacy.certify import certify
-from sordino.protocol import Constant, Data, FedAvg, FedProx, Gaussian, Poisson, Protocol, StageWise, UserError
+from sordino.protocol import Assumptions, ClientBudget, Constant, Data, FedAvg, FedProx, Gaussian, Poisson, Protocol, StageWise, UserError
 
 LOCAL = FedAvg(steps=5, batch=32, clip=1.0, schedule=Constant(rate=0.1))
 BASE = Protocol(clients=50, rounds=60, local=LOCAL, noise=Gaussian(sigma=1.0))
@@ -62,3 +62,21 @@ def test_a_trade_off_point_and_an_advantage_are_met_from_the_safe_side() -> None
 def test_targets_that_cannot_be_met_are_refused(target, words) -> None:
     with pytest.raises(UserError, match=words):
         calibrate(BASE, "rounds", **target)
+
+
+def test_what_is_found_has_all_labels_and_what_holds_without_what_was_vouched() -> None:
+    vouched = replace(BASE, assumptions=Assumptions(smoothness=0.1), local=replace(BASE.local, schedule=StageWise(rate=0.1)))
+    found = calibrate(vouched, "final", epsilon=1.0)
+    document = found.as_document()
+    assert document["assumptions"] == ["every minibatch loss is 0.1-smooth"]
+    assert {"kind", "adjacency", "method", "mu", "view", "unit", "delta"} <= set(document)
+    plain = certify(replace(found.protocol, assumptions=Assumptions()), "final")
+    assert found.guarantee.unconditional is not None
+    assert found.guarantee.unconditional.epsilon(1e-5) == pytest.approx(plain.epsilon(1e-5), rel=1e-9)
+    assert plain.epsilon(1e-5) > 1.0
+
+
+def test_noise_that_clients_find_from_their_own_budgets_is_not_searched_for() -> None:
+    own = replace(BASE, client=tuple(ClientBudget(id=client, epsilon=2.0, mechanism="gaussian") for client in range(BASE.clients)))
+    with pytest.raises(UserError, match="noise of their own"):
+        calibrate(own, epsilon=3.0)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy.stats import norm
 
 from sordino.privacy.caps import capped_rounds
-from sordino.privacy.certify import asked, certify, valid_bounds
+from sordino.privacy.certify import UNKNOWN_SIZES, asked, certify, valid_bounds
 from sordino.protocol import (
     Assumptions,
     ByColumn,
@@ -25,6 +25,7 @@ from sordino.protocol import (
     FedProx,
     FixedSize,
     Gaussian,
+    InvalidValue,
     Mean,
     Median,
     Poisson,
@@ -371,3 +372,25 @@ def test_a_run_of_a_million_rounds_is_priced_in_time() -> None:
     assert certify(replace(BASE, rounds=1_000_000, local=replace(LOCAL, schedule=StageWise(rate=0.1))), "rounds").mu == pytest.approx(
         0.1 * 2 * 5 / math.sqrt(50) * math.sqrt(math.pi**2 / 6), rel=1e-5
     )
+
+
+@pytest.mark.parametrize("sizes", [[5] * 9, [5] * 1000, [0] * 10, [-3] * 10, [2.5] * 10, [math.nan] * 10, [10**30] * 10, [True] * 10])
+def test_sizes_that_are_not_the_clients_are_refused(sizes) -> None:
+    protocol = replace(BASE, clients=10)
+    certify(protocol, sizes=[50] * 10)
+    with pytest.raises(InvalidValue, match="numbers of records of 10 clients"):
+        certify(protocol, sizes=sizes)
+
+
+@pytest.mark.parametrize("rounds", [5, [0.9] * 3, [[0, 1]], [-1], ["0"], [True]])
+def test_rounds_that_are_none_are_refused(rounds) -> None:
+    with pytest.raises(InvalidValue, match="numbers of rounds"):
+        certify(replace(BASE, clients=10), rounds=rounds)
+
+
+def test_who_does_not_know_how_many_records_there_are_is_told_what_that_costs() -> None:
+    known = certify(replace(BASE, clients=10), "rounds", sizes=[500] * 10)
+    unknown = certify(replace(BASE, clients=10), "rounds")
+    assert UNKNOWN_SIZES in unknown.derivation
+    assert UNKNOWN_SIZES not in known.derivation
+    assert known.epsilon(1e-5) < unknown.epsilon(1e-5)

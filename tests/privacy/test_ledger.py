@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sordino.privacy.ledger import Ledger, Opened, RoundCharged, encode, read
+from sordino.privacy import ledger
+from sordino.privacy.ledger import Ledger, Opened, RoundCharged, encode, read, refuse_unpaid
 from sordino.protocol import UserError
 
 SEEDED = Opened(protocol="9f2c", generator="chacha20", noise="seeded")
@@ -104,3 +105,35 @@ def test_an_empty_or_missing_ledger_is_refused(tmp_path) -> None:
     for name in ("empty", "missing"):
         with pytest.raises(UserError):
             read(tmp_path / name)
+
+
+def test_no_charge_of_another_process_is_cut_off_or_written_over(tmp_path, monkeypatch) -> None:
+    path = written(tmp_path / "ledger.jsonl", rounds=2)
+    first = Ledger.resume(path)
+    original = ledger.contents
+
+    def meanwhile(of):
+        content = original(of)
+        first.charge(round=2, clients=[0])
+        return content
+
+    monkeypatch.setattr(ledger, "contents", meanwhile)
+    with pytest.raises(UserError, match="another process"):
+        Ledger.resume(path)
+    monkeypatch.undo()
+    second = Ledger.resume(path)
+    first.charge(round=3, clients=[0])
+    with pytest.raises(UserError, match="another process"):
+        second.refuse(round=9, reason="too late")
+    assert [event.round for event in read(path).events[1:]] == [0, 1, 2, 3]
+    with pytest.raises(FileExistsError):
+        Ledger.create(path, SEEDED)
+
+
+def test_lines_that_are_missing_at_the_end_are_noticed_by_who_knows_how_many_rounds_were_run(tmp_path) -> None:
+    path = written(tmp_path / "ledger.jsonl", rounds=4)
+    refuse_unpaid(path, read(path).events, 4)
+    path.write_bytes(b"\n".join(path.read_bytes().split(b"\n")[:4]) + b"\n")
+    refuse_unpaid(path, read(path).events, 3)
+    with pytest.raises(UserError, match="lacks round 3"):
+        refuse_unpaid(path, read(path).events, 4)

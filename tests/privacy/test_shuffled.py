@@ -7,6 +7,7 @@ import math
 from collections import Counter
 from dataclasses import replace
 
+import mpmath
 import numpy as np
 import pytest
 from scipy import stats
@@ -30,6 +31,7 @@ from sordino.privacy import shuffling
 from sordino.privacy.certify import certify
 from sordino.privacy.curves import GaussianCurve
 from sordino.privacy.ledger import Opened, RoundCharged
+from sordino.privacy.renyi import convex_profile
 from sordino.privacy.shuffled import clones_bounds
 from sordino.privacy.spending import realised
 from sordino.protocol import InvalidValue, View
@@ -168,3 +170,25 @@ def test_what_a_shuffler_cannot_hide_is_refused(noise: object) -> None:
             plan(noise, model=Model(name="mlp", parameters=3), **changes)
     with pytest.raises(InvalidValue, match="noise at the client"):
         plan(Gaussian(sigma=1.0, where="server"))
+
+
+@pytest.mark.parametrize("sigma", [0.5, 0.1, 0.02, 1e-3, 1e-5])
+def test_weak_noise_behind_a_shuffler_is_no_promise(sigma: float) -> None:
+    """Who sees the multiset sees its mean: one client's move over the noise of all of them, by hand, is a lower bound."""
+    protocol = plan(Gaussian(sigma=sigma), clients=10)
+    mean = GaussianCurve(mu=1.0 / sigma / math.sqrt(10))
+    for delta in (1e-3, 1e-6):
+        assert certify(protocol, "server", "client", delta=delta).epsilon(delta) >= mean.epsilon(delta) * (1 - 1e-9)
+
+
+def test_chords_of_a_curve_are_those_of_exact_arithmetic_however_far_it_reaches() -> None:
+    ends = np.array([0.0, 3.0, 700.0, 1500.0, 9000.0])
+    heights = np.array([1.0, 0.9, 0.5, 0.2, 1e-9])
+    profile = convex_profile(ends, heights)
+    with mpmath.workdps(5000):
+        for wanted in (0.0, 1.0, 2.9, 50.0, 699.5, 700.0, 1400.0, 1499.9, 8000.0, 8999.0, 9000.0):
+            right = max(1, int(np.searchsorted(ends, wanted)))
+            low, high = mpmath.e ** mpmath.mpf(ends[right - 1]), mpmath.e ** mpmath.mpf(ends[right])
+            share = (mpmath.e ** mpmath.mpf(wanted) - low) / (high - low)
+            exact = heights[right - 1] + (heights[right] - heights[right - 1]) * float(share)
+            assert float(profile(np.array([wanted]))[0]) == pytest.approx(exact, rel=1e-9)

@@ -13,7 +13,7 @@ from sordino.privacy.caps import capped_rounds
 from sordino.privacy.certify import certify
 from sordino.privacy.ledger import Opened, RoundCharged
 from sordino.privacy.spending import afforded, realised, repeated_rounds
-from sordino.protocol import Budget, ClientBudget, Constant, Data, FedAvg, Gaussian, Poisson, Protocol, StageWise
+from sordino.protocol import Budget, ClientBudget, ClippedGlm, Constant, Data, FedAvg, Gaussian, Poisson, Protocol, StageWise
 
 LOCAL = FedAvg(steps=2, batch=4, clip=1.0, schedule=StageWise(rate=0.5))
 BASE = Protocol(clients=6, rounds=30, local=LOCAL, noise=Gaussian(sigma=1.0))
@@ -64,7 +64,7 @@ def test_the_realised_bound_counts_the_rounds_a_client_was_in() -> None:
 def test_with_everyone_in_every_round_realised_is_planned() -> None:
     protocol = replace(BASE, data=Data(name="x", records=40))
     events = [RoundCharged(round=t, clients=tuple(range(6))) for t in range(30)]
-    for view in ("server", "rounds", "coalition:1"):
+    for view in ("server", "rounds", "coalition:1", "final"):
         assert realised(protocol, events, view)[3].epsilon(1e-5) == pytest.approx(certify(protocol, view).epsilon(1e-5), rel=1e-6)
 
 
@@ -92,3 +92,13 @@ def test_no_choice_of_rounds_within_a_cap_passes_the_clients_budget(epsilon, sch
 def test_all_pairs_of_rounds_cost_at_most_the_first_two() -> None:
     costs = [certify(BASE, "server", rounds=pair).mu for pair in itertools.combinations(range(6), 2)]
     assert max(costs) == certify(BASE, "server", rounds=range(2)).mu
+
+
+def test_a_client_of_everyone_has_realised_the_last_iterate_too() -> None:
+    """Under weight decay the last model forgets; the composition of the rounds, which was taken for realised, is far above."""
+    rule = ClippedGlm(steps=5, clip=1.0, schedule=Constant(rate=0.5), weight_decay=0.1)
+    protocol = replace(BASE, local=rule, rounds=300, data=Data(name="x", records=40))
+    events = [RoundCharged(round=t, clients=tuple(range(6))) for t in range(300)]
+    found = realised(protocol, events, "final")[0].epsilon(1e-5)
+    assert found == pytest.approx(certify(protocol, "final").epsilon(1e-5), rel=1e-9)
+    assert found < 0.5 * realised(protocol, events, "rounds")[0].epsilon(1e-5)

@@ -241,6 +241,8 @@ class TestHonesty:
 
     def test_what_was_measured_with_more_than_the_view_is_not_said_of_the_view(self, folder) -> None:
         (audit,) = (folder / "audits").iterdir()
+        assert json.loads(audit.read_text())["given"] == "the records of every batch"
+        audit.write_text(json.dumps({**json.loads(audit.read_text()), "given": ""}))
         assert "by who is given" not in Page(write_report(folder)).text
         audit.write_text(json.dumps({**json.loads(audit.read_text()), "given": "every noisy step of the attacked client"}))
         text = Page(write_report(folder)).text

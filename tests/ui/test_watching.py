@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from sordino import train
+from sordino import Budget, Privacy, train
 from sordino.federation.folder import as_line
 from sordino.privacy.certify import certify
+from sordino.privacy.ledger import Ledger, read
+from sordino.privacy.spending import promised
 from sordino.ui.explorer.watching import Watch, compared, found, plan, spent
 from tests.support import toy_dataset, toy_protocol
 
@@ -113,6 +115,19 @@ def test_what_was_spent_is_priced_by_the_ledger(root) -> None:
     ledger = root / "a" / "ledger.jsonl"
     ledger.write_bytes(ledger.read_bytes().replace(b'"round":2', b'"round":1'))
     assert "was changed" in spent(root / "a", 1).problem
+
+
+def test_clients_that_fell_silent_hid_nobody(root) -> None:
+    """With two of five left, in the view of who sees the models, the mean hides less than was planned."""
+    protocol = toy_protocol(rounds=6, privacy=Privacy(budget=Budget(epsilon=1e6, view="rounds")))
+    run = train(protocol, data=toy_dataset(), model="logistic", folder=root / "b", workers=1)
+    before = spent(root / "b", 1).epsilon
+    with Ledger.resume(run.folder / "ledger.jsonl") as ledger:
+        for t in range(6):
+            ledger.miss(round=t, reasons=dict.fromkeys((2, 3, 4), "it did not answer"))
+    after = spent(root / "b", 2)
+    assert after.epsilon == promised(protocol, read(run.folder / "ledger.jsonl").events, "rounds", sizes=run.sizes).epsilon(1e-5)
+    assert after.epsilon > 1.2 * before
 
 
 def test_the_plan_ends_at_all_rounds_and_has_the_budget(root) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -11,7 +10,7 @@ from typing import Any
 
 from sordino.federation.storage import write_whole, writing
 from sordino.protocol import UNITS, Bezier, ClientBudget, Custom, Noise, Protocol, UserError, dumps
-from sordino.protocol.entries import Choice, Flag, Integer, Maybe, Number, Text, Value, decode_table, encode_table, entry
+from sordino.protocol.entries import LARGEST, Choice, Flag, Integer, Maybe, Number, Text, Value, decode_table, encode_table, entry
 from sordino.protocol.file import parse, toml_table
 
 FILE = "agreement.toml"
@@ -82,7 +81,7 @@ def own_budget(agreement: Agreement, protocol: Protocol) -> ClientBudget:
     """The client's own limit, with the mechanism that the protocol gives it; without a limit, one that nothing passes."""
     named = next((budget for budget in protocol.client if budget.id == agreement.client), None)
     mechanism, noise = (named.mechanism, named.noise) if named is not None else (None, None)
-    epsilon = agreement.epsilon if agreement.epsilon is not None else sys.float_info.max
+    epsilon = agreement.epsilon if agreement.epsilon is not None else LARGEST
     return ClientBudget(id=agreement.client, epsilon=epsilon, delta=agreement.delta, unit=agreement.unit, mechanism=mechanism, noise=noise)
 
 

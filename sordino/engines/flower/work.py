@@ -35,7 +35,7 @@ def local_upload(request: Request, agreement: Agreement, kept: Mapping[str, np.n
     if keeps_state(setup.protocol):
         helper = {personal.HELPER: request.arrays[HELPER]} if HELPER in request.arrays else {}
         own = {**kept, **helper}
-    refuse_coarse(setup.protocol, request.round, agreement.records, [*request.arrays.values(), *(own or {}).values()])
+    refuse_coarse(setup.protocol, request.round, int(setup.sizes[agreement.client]), [*request.arrays.values(), *(own or {}).values()])
     with single_threaded():
         return ClientWork(setup).upload(client=agreement.client, round=request.round, weights=weights, kept=own)
 
