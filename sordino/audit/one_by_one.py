@@ -58,7 +58,8 @@ def rounds_seen(setup: Setup, uploads: RoundUploads, rounds: int, caps: Mapping[
     """Run a training; `caps` say how often clients with budgets of their own may take part."""
     state, attendance = State(weights=setup.initial_weights(), round=0), Attendance(caps, (), 0)
     for _ in range(rounds):
-        chosen = attendance.admit(participants(setup.protocol, round=state.round, key=setup.draw_key, training=setup.training))
+        drawn = participants(setup.protocol, round=state.round, key=setup.draw_key, training=setup.training)
+        chosen = attendance.admit(drawn, round=state.round)
         exchange = _Exchange(uploads, state.round, chosen)
         after, _ = exchanged(setup, state, chosen, exchange.work)
         yield Seen(

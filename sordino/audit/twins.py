@@ -130,7 +130,7 @@ def attending(setup: Setup) -> Iterator[np.ndarray]:
     protocol = setup.protocol
     attendance = Attendance(all_caps(protocol, setup.sizes.tolist()), (), next_round=0)
     for t in range(protocol.rounds):
-        yield attendance.admit(participants(protocol, round=t, key=setup.draw_key, training=setup.training))
+        yield attendance.admit(participants(protocol, round=t, key=setup.draw_key, training=setup.training), round=t)
 
 
 def models(setup: Setup, engine: TorchEngine) -> Iterator[np.ndarray]:

@@ -77,7 +77,10 @@ def projected(weights: np.ndarray, centre: np.ndarray, diameter: float) -> np.nd
     """
     move = weights.astype(np.float64) - centre
     distance, radius = np.linalg.norm(move, axis=-1, keepdims=True), diameter / 2 * (1 - 1e-6)
-    return np.where(distance <= radius, weights, (centre + move * (radius / np.maximum(distance, radius))).astype(weights.dtype))
+    # Rounding moves every coordinate by half a unit in its last place; a ball that is smaller than that holds its centre alone.
+    rounding = np.finfo(weights.dtype).eps * (np.linalg.norm(centre.astype(np.float64), axis=-1, keepdims=True) + radius)
+    inside = np.maximum(radius - rounding, 0.0)
+    return np.where(distance <= radius, weights, (centre + move * (inside / np.maximum(distance, radius))).astype(weights.dtype))
 
 
 def upload_weights(rule: Aggregation, sizes: np.ndarray) -> np.ndarray:

@@ -182,7 +182,7 @@ class Training:
         started = time.perf_counter()
         # Who takes part is drawn independently of all data; clients whose own budget is spent stay away.
         drawn = participants(protocol, round=state.round, key=setup.draw_key, training=setup.training)
-        chosen = self._attendance.admit(drawn)
+        chosen = self._attendance.admit(drawn, round=state.round)
         # Charge, then release: the line is on disk before any upload exists.
         with writing(self._ledger.path):
             self._ledger.charge(round=state.round, clients=chosen)

@@ -46,20 +46,24 @@ class Attendance:
 
     Example:
         >>> attendance = Attendance({3: 1}, (), next_round=0)
-        >>> attendance.admit(np.array([2, 3])).tolist(), attendance.admit(np.array([2, 3])).tolist()
-        ([2, 3], [2])
+        >>> [attendance.admit(np.array([2, 3]), round=t).tolist() for t in (0, 1)]
+        [[2, 3], [2]]
     """
 
     def __init__(self, caps: Mapping[int, int], events: Iterable[Event], next_round: int) -> None:
         self._caps = dict(caps)
         known = list(events)
         # What was paid for in a round that is run again counts too if its noise is fresh, since it is then paid for anew.
-        fresh = any(isinstance(event, Opened) and not event.repeatable for event in known)
-        paid = [event for event in known if isinstance(event, RoundCharged) and (event.round < next_round or fresh)]
+        self._fresh = any(isinstance(event, Opened) and not event.repeatable for event in known)
+        paid = [event for event in known if isinstance(event, RoundCharged) and (event.round < next_round or self._fresh)]
         self._taken = Counter(client for event in paid for client in event.clients)
+        self._last: tuple[int, np.ndarray] | None = None
 
-    def admit(self, drawn: np.ndarray) -> np.ndarray:
-        """The drawn clients that may still take part, counted as taking part."""
+    def admit(self, drawn: np.ndarray, *, round: int) -> np.ndarray:
+        """The drawn clients that may still take part, counted as taking part; once, if a round that can be repeated is asked for again."""
+        if self._last is not None and self._last[0] == round and not self._fresh:
+            return self._last[1]
         admitted = [client for client in drawn.tolist() if self._taken[client] < self._caps.get(client, self._taken[client] + 1)]
         self._taken.update(admitted)
-        return np.array(admitted, dtype=np.int64)
+        self._last = round, np.array(admitted, dtype=np.int64)
+        return self._last[1]

@@ -178,7 +178,8 @@ def binomial_delta(epsilon: float, *, rate: float, mu: float, rounds: int) -> fl
 
     counts = np.arange(rounds + 1)
     log_masses = _log_choose(rounds, counts) + xlogy(counts, rate) + xlog1py(rounds - counts, -rate)
-    return min(1.0, float(np.exp(logsumexp(log_masses + gaussian.log_deltas(mu * np.sqrt(counts), epsilon)))) * (1 + 1e-12))
+    rounding = 1e-12 + 4 * 2.0**-52 * math.lgamma(rounds + 1)  # the binomial's logarithms are differences of numbers of that size
+    return min(1.0, float(np.exp(logsumexp(log_masses + gaussian.log_deltas(mu * np.sqrt(counts), epsilon)))) * (1 + rounding))
 
 
 def _log_choose(whole: int, part: np.ndarray) -> np.ndarray:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sordino.federation.aggregation import aggregate, coordinate_median, upload_weights
+from sordino.federation.aggregation import aggregate, coordinate_median, projected, upload_weights
 from sordino.protocol import Mean, Median
 
 numbers = st.floats(-1e3, 1e3, width=32)
@@ -53,3 +53,11 @@ def test_an_empty_round_leaves_the_model_as_it_is(rule) -> None:
 def test_a_missing_upload_is_noticed() -> None:
     with pytest.raises(ValueError, match="longer"):
         aggregate(Mean(), np.zeros(1, np.float32), [np.zeros(1)], np.ones(2))
+
+
+@pytest.mark.parametrize("diameter", [1.0, 1e-3, 1e-6, 1e-9])
+def test_a_projected_model_is_in_the_ball_after_rounding_too(diameter) -> None:
+    generator = np.random.default_rng(4)
+    centre = generator.normal(size=2000).astype(np.float32)
+    found = projected(centre + generator.normal(size=2000).astype(np.float32), centre, diameter)
+    assert np.linalg.norm(found.astype(np.float64) - centre) <= diameter / 2

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from sordino.federation.participation import participants
+from sordino.federation.participation import Attendance, participants
 from sordino.federation.randomness import Key
+from sordino.privacy.ledger import Opened
 from sordino.protocol import Constant, Everyone, FedAvg, FixedSize, Gaussian, Poisson, Protocol
 
 KEY = Key.from_seed(3)
@@ -48,3 +49,9 @@ def test_a_draw_depends_on_seed_and_round_alone() -> None:
     assert np.array_equal(participants(protocol(rule), round=5, key=KEY), participants(protocol(rule), round=5, key=Key.from_seed(3)))
     different = [participants(protocol(rule), round=t, key=Key.from_seed(s)).tolist() for t in range(5) for s in range(5)]
     assert len({tuple(d) for d in different}) > 15
+
+
+def test_a_round_that_can_be_repeated_counts_once_and_with_fresh_noise_every_time() -> None:
+    for noise, admitted in (("seeded", [[3], [3], [3], []]), ("fresh", [[3], [], [], []])):
+        attendance = Attendance({3: 1}, [Opened(protocol="x", generator="y", noise=noise)], next_round=0)
+        assert [attendance.admit(np.array([3]), round=t).tolist() for t in (0, 0, 0, 1)] == admitted
