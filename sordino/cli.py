@@ -65,5 +65,10 @@ def run(arguments: list[str]) -> int:
 
 def main() -> None:
     """The `sordino` command. A request to end (SIGTERM) is treated as Ctrl-C is: the run can be resumed."""
-    signal.signal(signal.SIGTERM, lambda number, frame: signal.raise_signal(signal.SIGINT))
+    signal.signal(signal.SIGTERM, interrupt)
     sys.exit(run(sys.argv[1:]))
+
+
+def interrupt(number: int, frame: object) -> None:
+    """Do what Ctrl-C does, also where SIGINT itself is ignored: scripts start what they leave in the background like that."""
+    raise KeyboardInterrupt

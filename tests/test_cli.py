@@ -152,6 +152,24 @@ def test_ctrl_c_stops_cleanly_and_says_how_to_go_on(tmp_path, capfd) -> None:
     assert json.loads((tmp_path / "a" / "run.json").read_text())["status"] == "unfinished"
 
 
+def test_a_request_to_end_stops_what_a_script_has_left_in_the_background(tmp_path) -> None:
+    endless = "--set federation.rounds=100000 --set local.batch=14 --set privacy.budget.epsilon=1e9 --out a"
+    script = f"""
+        {sys.executable} -m sordino train {endless} 2> said &
+        for i in $(seq 1800); do test -e a/checkpoint && break; sleep 0.05; done
+        kill -TERM $!
+        for i in $(seq 1200); do kill -0 $! 2> gone || break; sleep 0.05; done
+        kill -KILL $! 2> gone
+        wait $!
+    """
+    ended = subprocess.run(["sh", "-c", script], cwd=tmp_path, timeout=170)
+    said = (tmp_path / "said").read_text()
+    assert ended.returncode == 130
+    assert "Go on with: sordino resume a" in said
+    assert "Traceback" not in said
+    assert json.loads((tmp_path / "a" / "run.json").read_text())["status"] == "unfinished"
+
+
 def test_ctrl_c_before_the_first_round_leaves_nothing(tmp_path, monkeypatch, capfd) -> None:
     from sordino.engines import training
 

@@ -239,6 +239,7 @@ _here: list[Game] = []  # in a worker process: the game, which it was forked wit
 def _enter(game: Game) -> None:
     torch.set_num_threads(1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to all processes; the parent decides
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     _here.append(game)
 
 
