@@ -1,5 +1,6 @@
 """The command line as a person uses it: exit codes, one JSON document, messages that help, nothing half written."""
 
+import html
 import json
 import os
 import signal
@@ -12,6 +13,7 @@ import pytest
 
 from sordino.cli import run
 from sordino.protocol import loads, read, schema
+from sordino.ui.console import Stopped
 
 QUICK = ["--set", "federation.rounds=3", "--set", "federation.clients=10"]
 
@@ -83,6 +85,19 @@ def test_check_prints_the_complete_protocol_and_draws_the_partition(capfd, tmp_p
     assert (tmp_path / "shares.png").read_bytes()[:4] == b"\x89PNG"
     _, out, _ = answer(capfd, "check", "--schema")
     assert json.loads(out) == json.loads(json.dumps(schema()))
+
+
+def test_commands_to_type_next_are_quoted_for_a_shell(capfd) -> None:
+    _, out, _ = answer(capfd, "new", "my plan")
+    assert "sordino check 'my plan.toml', then sordino train 'my plan.toml'" in out
+    _, out, _ = answer(capfd, "train", *QUICK, "--keep-uploads", "--out", "run $1")
+    for command in ("certify", "audit", "attack", "evaluate"):
+        assert f"sordino {command} 'run $1'" in out
+    answer(capfd, "report", "run $1")
+    assert "sordino audit 'run $1' --view" in html.unescape(Path("run $1", "report.html").read_text())
+    _, _, err = answer(capfd, "train", *QUICK, "--out", "run $1")
+    assert "`sordino resume 'run $1'`" in err
+    assert str(Stopped(Path("run $1"))).endswith("Go on with: sordino resume 'run $1'")
 
 
 def test_version_prints_the_version(capfd) -> None:

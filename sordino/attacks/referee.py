@@ -23,6 +23,7 @@ from sordino.federation.uploads import KeptRound, kept_rounds, read_round
 from sordino.privacy.ledger import RoundCharged
 from sordino.privacy.sizes import size_of
 from sordino.protocol import FedAvg, NoisySgd, Protocol, Scaffold, UserError
+from sordino.protocol.errors import typed
 
 
 class Referee:
@@ -37,7 +38,7 @@ class Referee:
 
     def __init__(self, run: Run, *, data: DataSource | None = None, model: ModelSource | None = None) -> None:
         if run.status == "unfinished":
-            raise UserError(f"{run.folder} is not finished: go on with `sordino resume {run.folder}`, then attack it.")
+            raise UserError(f"{run.folder} is not finished: go on with `{typed('resume', run.folder)}`, then attack it.")
         if run.facts["engine"] == "flower":
             raise UserError(
                 f"{run.folder} was trained across machines: its clients' records are with them, and nobody here can say what an attack got "

@@ -29,6 +29,7 @@ from sordino.privacy.checks import proper_delta
 from sordino.privacy.guarantee import Guarantee, rounded_up
 from sordino.privacy.spending import BudgetExceeded, afforded
 from sordino.protocol import ClippedGlm, InvalidValue, NoisySgd, Protocol, UserError, View, dumps
+from sordino.protocol.errors import typed
 
 TRAININGS, FEWER = 5000, 500  # on each side, by default: of the worst case, and of real models or of large federations
 MOST = 10_000_000  # far more than tell anything new
@@ -57,7 +58,7 @@ def subject_of(source: Protocol | str | Path) -> Subject:
     if not isinstance(source, Protocol):
         run = Run.load(source)
         if run.status == "unfinished":
-            raise UserError(f"{run.folder} is not finished: finish it with `sordino resume {run.folder}`, or audit its protocol.toml.")
+            raise UserError(f"{run.folder} is not finished: finish it with `{typed('resume', run.folder)}`, or audit its protocol.toml.")
         return Subject(protocol=run.protocol, rounds=tuple(run.rounds_paid), sizes=run.sizes, run=run.folder)
     rounds, budget = source.rounds, source.privacy.budget
     if budget is not None:

@@ -20,6 +20,7 @@ from sordino.audit.game import Chunk, Played
 from sordino.federation.folder import as_json
 from sordino.federation.storage import pack, unpack, write_whole, writing
 from sordino.protocol import Protocol, UserError, dumps, loads
+from sordino.protocol.errors import typed
 
 FACTS = {"canary", "view", "unit", "trainings", "delta", "seed", "rounds", "sizes", "run", "claims", "digest", "generator"}
 
@@ -44,7 +45,7 @@ class AuditFolder:
     def refuse_used(cls, path: Path) -> None:
         """A folder that holds anything already is not for a new audit."""
         if any(entry.name != "lock" for entry in path.iterdir()):
-            advice = f"go on with `sordino resume {path}`" if cls.is_one(path) else "or empty it"
+            advice = f"go on with `{typed('resume', path)}`" if cls.is_one(path) else "or empty it"
             raise UserError(f"{path} is not empty. Choose another folder with --out, {advice}.")
 
     @classmethod
@@ -96,7 +97,7 @@ class AuditFolder:
         for chunk in chunks:
             arrays = self._read(chunk)
             if arrays is None:
-                raise UserError(f"{self.path / 'scores' / chunk.name} is missing or damaged. Go on with `sordino resume {self.path}`.")
+                raise UserError(f"{self.path / 'scores' / chunk.name} is missing or damaged. Go on with `{typed('resume', self.path)}`.")
             sides[chunk.half, chunk.side].append(arrays["scores"])
             noise += [arrays["residuals"]] if "residuals" in arrays else []
             strays += [arrays["strays"]] if "strays" in arrays else []

@@ -33,6 +33,7 @@ from sordino.privacy.ledger import Ledger, Opened
 from sordino.privacy.ledger import read as read_ledger
 from sordino.protocol import Protocol, UserError, dumps, loads
 from sordino.protocol.documents import plain
+from sordino.protocol.errors import typed
 
 FACTS = {"status": str, "sizes": list, "engine": str, "noise": str, "parameters": int, "workers": int}  # of every run.json, and more
 
@@ -68,7 +69,7 @@ class State:
 def refuse_filled(path: Path) -> None:
     """Refuse a folder that holds anything but a lock: whatever it is, it is not ours."""
     if any(entry.name != "lock" for entry in path.iterdir()):
-        advice = f"go on with `sordino resume {path}`" if (path / "protocol.toml").exists() else "or empty it"
+        advice = f"go on with `{typed('resume', path)}`" if (path / "protocol.toml").exists() else "or empty it"
         raise UserError(f"{path} is not empty. Choose another folder with --out, {advice}.")
 
 

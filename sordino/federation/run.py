@@ -20,6 +20,7 @@ from sordino.privacy.ledger import Event, RoundCharged, refuse_unpaid
 from sordino.privacy.ledger import read as read_ledger
 from sordino.privacy.spending import promised
 from sordino.protocol import Protocol, UserError, View
+from sordino.protocol.errors import typed
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -183,7 +184,7 @@ class Run(Trained):
         return str(self.folder)
 
     def _without_model(self) -> UserError:
-        return UserError(f"{self.folder} has no model yet: it is {self.status}. Finish it with `sordino resume {self.folder}`.")
+        return UserError(f"{self.folder} has no model yet: it is {self.status}. Finish it with `{typed('resume', self.folder)}`.")
 
 
 def as_arrays(rows: list[dict[str, Any]], folder: Path) -> dict[str, np.ndarray]:

@@ -2,6 +2,18 @@
 
 from __future__ import annotations
 
+import shlex
+
+
+def typed(*words: object) -> str:
+    """A command of ours as it is typed into a shell: a path with a space in it is one word there too.
+
+    Example:
+        >>> typed("resume", "runs/my run")
+        "sordino resume 'runs/my run'"
+    """
+    return shlex.join(["sordino", *map(str, words)])
+
 
 class SordinoError(Exception):
     """Base of every error that Sordino raises on purpose; `exit_code` is what the command line returns.

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from sordino.privacy.guarantee import UNIT_IN_WORDS
 from sordino.protocol import dumps
 from sordino.protocol.documents import plain
+from sordino.protocol.errors import typed
 from sordino.report.figures import attack_plots, epsilons_of, figures, measured_text
 from sordino.report.formats import at_least, at_most, duration, of_a_hundred, size
 from sordino.report.limits import not_protected, warnings
@@ -74,7 +75,7 @@ def run_page(story: Story) -> str:
         judged=[
             (name, at_most(mu), f"{audit.view}, {audit.unit}", verdict) for audit in story.audits for name, mu, verdict in audit.claims
         ],
-        audit_command=f"sordino audit {story.run.folder} --view {view}",
+        audit_command=typed("audit", story.run.folder, "--view", view),
         attack_plots=attack_plots(story),
         without_noise=any(attack.name.endswith(", noise 0") for attack in story.attacks),
         limits=limits,

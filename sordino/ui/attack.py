@@ -10,6 +10,7 @@ import typer
 from rich.table import Table
 
 from sordino.protocol import SordinoError
+from sordino.protocol.errors import typed
 from sordino.report.formats import percent
 from sordino.ui.arguments import Json, Workers
 from sordino.ui.audit import AuditProgress, refresh_report
@@ -54,7 +55,7 @@ def attack(
     try:
         found, refused = attacked(subject, names, setting, options, twin, workers)
     except KeyboardInterrupt:
-        raise AttackStopped(f"stopped. What was finished is kept. Go on with: sordino attack {subject.folder} {name}") from None
+        raise AttackStopped(f"stopped. What was finished is kept. Go on with: {typed('attack', subject.folder, name)}") from None
     refresh_report(subject.folder)
     if json:
         print_json({"run": str(subject.folder), "attacks": [one.as_document() for one in found], "refused": refused})

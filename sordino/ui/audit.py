@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from sordino.protocol import Protocol, SordinoError, UserError, View
+from sordino.protocol.errors import typed
 from sordino.report.formats import at_most, duration
 from sordino.ui.console import Stopped, messages, print_json, results
 from sordino.ui.sources import protocol_from
@@ -295,7 +296,7 @@ def audited_source(source: Path | None, sets: list[str] | None) -> Protocol | Pa
     if source is None or not source.is_dir():
         return protocol_from(source, sets)
     if (source / "audit.json").exists():
-        raise UserError(f"{source} is the folder of an audit, not of a run. Go on with it by `sordino resume {source}`.")
+        raise UserError(f"{source} is the folder of an audit, not of a run. Go on with it by `{typed('resume', source)}`.")
     if sets:
         raise UserError(f"--set changes a protocol, and {source} is a run: what was run cannot be changed.")
     return source

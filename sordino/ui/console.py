@@ -12,6 +12,7 @@ from rich.text import Text
 
 from sordino.protocol import SordinoError
 from sordino.protocol.documents import plain
+from sordino.protocol.errors import typed
 
 INTERRUPTED = 130  # what shells expect after Ctrl-C
 
@@ -41,5 +42,5 @@ class Stopped(SordinoError):
     exit_code = INTERRUPTED
 
     def __init__(self, run: Path | None) -> None:
-        go_on = f" Go on with: sordino resume {run}" if run is not None else " Nothing was written."
+        go_on = f" Go on with: {typed('resume', run)}" if run is not None else " Nothing was written."
         super().__init__("stopped." + go_on)

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from sordino.protocol import Protocol, UserError, dumps, schema
+from sordino.protocol.errors import typed
 from sordino.ui.arguments import File, Json, Sets
 from sordino.ui.console import messages, print_json, results
 from sordino.ui.sources import EXAMPLE, example_text, protocol_from
@@ -27,7 +28,7 @@ def new(
         raise UserError(f"{target} exists already: choose another name, as in `sordino new mine`.") from None
     except OSError as error:
         raise UserError(f"{target} cannot be written: {error.strerror}.") from None
-    results.print(f"Wrote {target}. Next: sordino check {target}, then sordino train {target}", soft_wrap=True)
+    results.print(f"Wrote {target}. Next: {typed('check', target)}, then {typed('train', target)}", soft_wrap=True)
 
 
 def check(

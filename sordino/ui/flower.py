@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sordino.protocol.errors import typed
 from sordino.ui.arguments import Certificate, Insecure, Json, Unit
 from sordino.ui.console import facts_table, messages, print_json, results
 from sordino.ui.sources import example_text
@@ -115,7 +116,7 @@ def agreement_rows(custodian: Custodian) -> list[tuple[str, str]]:
         ("Budget", f"{own}: {cap} of {protocol.rounds} rounds fit"),
         ("Server", f"learns about one {agreement.unit} at most epsilon = {shown(learned)}, by this client's noise alone"),
         ("Noise", "from the protocol's seed, which anyone can subtract: for tests" if agreement.seeded else "from this machine's entropy"),
-        ("Folder", f"{custodian.folder}; next: sordino flower node {custodian.folder}"),
+        ("Folder", f"{custodian.folder}; next: {typed('flower', 'node', custodian.folder)}"),
     ]
 
 

@@ -12,6 +12,7 @@ from rich.text import Text
 from sordino.federation.run import Run
 from sordino.federation.uploads import is_kept
 from sordino.protocol import Protocol
+from sordino.protocol.errors import typed
 from sordino.report.formats import duration, percent
 from sordino.report.story import last_scores
 from sordino.report.words import described, noise_line
@@ -52,12 +53,12 @@ def next_steps(run: Run) -> list[tuple[str, str]]:
     """What to type next, aligned."""
     scored = "its model, class by class" if run.facts.get("baseline") is None else "its error, beside that of the mean"
     kept = run.facts.get("keep_uploads", 0) > 0
-    attacked = {f"sordino attack {run.folder}": "what published attacks get out of it"} if kept else {}
+    attacked = {typed("attack", run.folder): "what published attacks get out of it"} if kept else {}
     commands = {
-        f"sordino certify {run.folder}": "what each adversary learns, at most",
-        f"sordino audit {run.folder}": "what an adversary learns, at least",
+        typed("certify", run.folder): "what each adversary learns, at most",
+        typed("audit", run.folder): "what an adversary learns, at least",
         **attacked,
-        f"sordino evaluate {run.folder}{' --clients' if run.personal else ''}": scored,
+        typed("evaluate", run.folder, *(["--clients"] if run.personal else [])): scored,
         "sordino new": "a protocol of your own to start from",
     }
     width = max(len(command) for command in commands)

@@ -27,6 +27,7 @@ from sordino.federation.run import Run
 from sordino.privacy.ledger import Missed
 from sordino.privacy.ledger import read as read_ledger
 from sordino.protocol import Protocol, SordinoError, UserError, dumps
+from sordino.protocol.errors import typed
 from sordino.protocol.file import toml_value
 
 if TYPE_CHECKING:
@@ -182,7 +183,7 @@ class Following:
         try:
             runs: Any = flwr(self._home, ["list", "--run-id", self._flower_run, CONNECTION])["runs"]
         except CommandFailed as error:
-            raise LostRun(f"the SuperLink does not answer. Start it, then: sordino resume {self._folder}\n{error}") from None
+            raise LostRun(f"the SuperLink does not answer. Start it, then: {typed('resume', self._folder)}\n{error}") from None
         status, details = runs[0]["status"], runs[0]["status-details"]
         if not status.startswith("finished"):
             return
@@ -193,4 +194,4 @@ class Following:
             raise LostRun(
                 f"the run has ended, and its folder {self._folder.absolute()} is on the SuperLink's machine, which is not this one."
             )
-        raise LostRun(f"the run on Flower ended unexpectedly: {status}. {details} Go on with: sordino resume {self._folder}")
+        raise LostRun(f"the run on Flower ended unexpectedly: {status}. {details} Go on with: {typed('resume', self._folder)}")
