@@ -16,7 +16,7 @@ from sordino.protocol import SordinoError
 from sordino.ui.attack import attack
 from sordino.ui.audit import audit
 from sordino.ui.certify import calibrate, certify
-from sordino.ui.console import INTERRUPTED, messages
+from sordino.ui.console import INTERRUPTED, forgive, messages
 from sordino.ui.files import check, new
 from sordino.ui.flower import app as flower
 from sordino.ui.papers import app as papers
@@ -66,6 +66,7 @@ def run(arguments: list[str]) -> int:
 def main() -> None:
     """The `sordino` command. A request to end (SIGTERM) is treated as Ctrl-C is: the run can be resumed."""
     signal.signal(signal.SIGTERM, interrupt)
+    forgive()
     sys.exit(run(sys.argv[1:]))
 
 

@@ -167,6 +167,22 @@ def test_ctrl_c_stops_cleanly_and_says_how_to_go_on(tmp_path, capfd) -> None:
     assert json.loads((tmp_path / "a" / "run.json").read_text())["status"] == "unfinished"
 
 
+def test_an_output_that_shows_plain_letters_only_gets_plain_letters(tmp_path) -> None:
+    def said(*arguments: str) -> str:
+        command = [sys.executable, "-m", "sordino", *arguments]
+        ended = subprocess.run(command, capture_output=True, cwd=tmp_path, env={**os.environ, "PYTHONIOENCODING": "ascii"})
+        assert ended.returncode == 0, ended.stderr.decode()
+        return ended.stdout.decode("ascii")
+
+    out = said("train", "--set", "federation.rounds=8", "--set", "federation.clients=10", "--out", "läufe")
+    curve = next(line for line in out.splitlines() if "accuracy" in line).rstrip(" |").rsplit("  ", 1)[1]
+    assert len(curve) == 8
+    assert {"_", "#"} <= set(curve) <= set("_.:-=+*#")
+    assert r"l\xe4ufe" in out
+    laplace = 'noise={mechanism="laplace", scale=1.0}'
+    assert r"R\xe9nyi" in said("certify", "--set", laplace, "--set", "local.batch=14", "--set", "model.parameters=650")
+
+
 def test_a_request_to_end_stops_what_a_script_has_left_in_the_background(tmp_path) -> None:
     endless = "--set federation.rounds=100000 --set local.batch=14 --set privacy.budget.epsilon=1e9 --out a"
     script = f"""

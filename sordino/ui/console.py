@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,12 @@ INTERRUPTED = 130  # what shells expect after Ctrl-C
 # No markup and no emoji codes: names and paths of users are printed as they are.
 results = Console(highlight=False, markup=False, emoji=False)
 messages = Console(stderr=True, highlight=False, markup=False, emoji=False)
+
+
+def forgive() -> None:
+    """Let letters that the output cannot show be written as escapes: no result is lost to a name in it."""
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def print_json(document: Any) -> None:

@@ -16,10 +16,10 @@ from sordino.protocol.errors import typed
 from sordino.report.formats import duration, percent
 from sordino.report.story import last_scores
 from sordino.report.words import described, noise_line
-from sordino.ui.console import facts_table
+from sordino.ui.console import facts_table, results
 from sordino.ui.prices import privacy_lines
 
-BARS = "▁▂▃▄▅▆▇█"
+BARS, PLAIN_BARS = "▁▂▃▄▅▆▇█", "_.:-=+*#"
 
 
 def kept_lines(plan: Protocol, parameters: int, every: int) -> list[str]:
@@ -105,7 +105,7 @@ def mean_and_spread(runs: list[Run]) -> dict[str, dict[str, float]]:
 
 
 def sparkline(values: np.ndarray, width: int = 30) -> str:
-    """A curve in one line of text."""
+    """A curve in one line of text; of plain letters where the output can show no others."""
     known = values[np.isfinite(values)]
     if len(known) < 3:
         return ""
@@ -113,4 +113,5 @@ def sparkline(values: np.ndarray, width: int = 30) -> str:
     low, high = picked.min(), picked.max()
     if high == low:
         return ""
-    return "".join(BARS[round((value - low) / (high - low) * (len(BARS) - 1))] for value in picked)
+    bars = BARS if results.encoding.startswith("utf") else PLAIN_BARS
+    return "".join(bars[round((value - low) / (high - low) * (len(bars) - 1))] for value in picked)
