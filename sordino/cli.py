@@ -12,11 +12,11 @@ from typing import Annotated
 import click
 import typer
 
-from sordino.protocol import SordinoError
+from sordino.protocol import SordinoError, UserError
 from sordino.ui.attack import attack
 from sordino.ui.audit import audit
 from sordino.ui.certify import calibrate, certify
-from sordino.ui.console import INTERRUPTED, forgive, messages
+from sordino.ui.console import INTERRUPTED, forgive, given_up, messages
 from sordino.ui.files import check, new
 from sordino.ui.flower import app as flower
 from sordino.ui.papers import app as papers
@@ -49,6 +49,21 @@ def top(version: Annotated[bool, typer.Option("--version", help="Print the versi
 
 def run(arguments: list[str]) -> int:
     """Run a command line and return its exit code: 0 done, 1 unexpected, 2 bad input, 130 stopped by Ctrl-C."""
+    try:
+        code = answered(arguments)
+        sys.stdout.flush()  # what cannot be written is said here, not while Python ends
+        return code
+    except OSError as error:
+        if error.filename is not None or not given_up():
+            raise
+        if isinstance(error, BrokenPipeError):  # the reader has seen enough
+            return 1
+        messages.print(f"sordino: standard output cannot be written to: {error.strerror}. Make room, or send it elsewhere.", soft_wrap=True)
+        return UserError.exit_code
+
+
+def answered(arguments: list[str]) -> int:
+    """Run a command line; what goes wrong by intent is said."""
     try:
         code = app(args=arguments, standalone_mode=False, prog_name="sordino")
         return code if isinstance(code, int) else 0

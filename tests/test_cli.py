@@ -126,6 +126,9 @@ def test_version_prints_the_version(capfd) -> None:
         (["resume", "nowhere"], ["nowhere"]),
         (["evaluate", "nowhere"], ["nowhere"]),
         (["check", "--set", "seed"], ["KEY=VALUE"]),
+        (["new", "."], ["'.' is a folder", "sordino new mine"]),
+        (["new", ""], ["is a folder"]),
+        (["new", ".."], ["'..' is a folder"]),
         (["quantise"], ["quantise"]),
     ],
 )
@@ -181,6 +184,22 @@ def test_an_output_that_shows_plain_letters_only_gets_plain_letters(tmp_path) ->
     assert r"l\xe4ufe" in out
     laplace = 'noise={mechanism="laplace", scale=1.0}'
     assert r"R\xe9nyi" in said("certify", "--set", laplace, "--set", "local.batch=14", "--set", "model.parameters=650")
+
+
+@pytest.mark.parametrize("more", [[], ["--json"]])
+def test_an_output_that_takes_no_more_is_said_in_a_line(more) -> None:
+    with open("/dev/full", "w") as full:
+        ended = subprocess.run([sys.executable, "-m", "sordino", "certify", *more], stdout=full, stderr=subprocess.PIPE, text=True)
+    assert ended.returncode == 2
+    assert ended.stderr == "sordino: standard output cannot be written to: No space left on device. Make room, or send it elsewhere.\n"
+
+
+def test_a_reader_who_has_gone_is_not_told() -> None:
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    ended = subprocess.run([sys.executable, "-m", "sordino", "--version"], stdout=write_end, stderr=subprocess.PIPE, text=True)
+    os.close(write_end)
+    assert (ended.returncode, ended.stderr) == (1, "")
 
 
 def test_a_request_to_end_stops_what_a_script_has_left_in_the_background(tmp_path) -> None:

@@ -73,6 +73,17 @@ def refuse_filled(path: Path) -> None:
         raise UserError(f"{path} is not empty. Choose another folder with --out, {advice}.")
 
 
+class Facts(dict[str, Any]):
+    """What a run.json says; asked for an entry that is not in it, it says so."""
+
+    def __init__(self, path: Path, entries: Mapping[str, Any]) -> None:
+        super().__init__(entries)
+        self._path = path
+
+    def __missing__(self, name: str) -> Any:
+        raise UserError(f"{self._path} is damaged: it has no entry {name!r}. Put back a copy of it.")
+
+
 class RunFolder:
     """Reads and writes the files of one run. It holds the open ledger while a run is under way."""
 
@@ -122,9 +133,9 @@ class RunFolder:
     def facts(self) -> dict[str, Any]:
         """What run.json says."""
         try:
-            facts = dict(json.loads((self.path / "run.json").read_bytes()))
+            facts = Facts(self.path / "run.json", json.loads((self.path / "run.json").read_bytes()))
         except (OSError, ValueError, TypeError):
-            facts = {}
+            facts = Facts(self.path / "run.json", {})
         if not all(isinstance(facts.get(name), kind) for name, kind in FACTS.items()):
             raise UserError(f"{self.path / 'run.json'} cannot be read: the run is damaged.")
         return facts
@@ -200,9 +211,13 @@ class RunFolder:
         except OSError:
             return []
         try:
-            return [{key: math.inf if value == "inf" else value for key, value in json.loads(line).items()} for line in lines]
+            rows = [{key: math.inf if value == "inf" else value for key, value in json.loads(line).items()} for line in lines]
         except (ValueError, AttributeError):
             raise UserError(f"{self.path / 'metrics.jsonl'} is damaged: a line is not JSON.") from None
+        unnumbered = [place for place, row in enumerate(rows, start=1) if not isinstance(row.get("round"), int)]
+        if unnumbered:
+            raise UserError(f"{self.path / 'metrics.jsonl'} is damaged: line {unnumbered[0]} does not say of which round it is.")
+        return rows
 
     def cut_metrics(self, rounds: int) -> None:
         """Forget the metrics of rounds that will be run again."""

@@ -124,7 +124,12 @@ class Trained:
             raise UserError(f"the model of {self._name} was handed over in Python: use Run.load({self._name!r}, model=...).")
         shape, outputs = tuple(self.facts["input_shape"]), self.facts["outputs"]
         module = protocol_model(self.protocol, source, shape, outputs, classes=("no", "yes"), seed=0)
-        module.load_state_dict(state)
+        try:
+            module.load_state_dict(state)
+        except RuntimeError:  # torch lists every tensor
+            raise UserError(
+                f"{self._name} holds tensors of another model than its protocol's. Put back its own model.safetensors."
+            ) from None
         return module.eval()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,17 @@ def forgive() -> None:
     """Let letters that the output cannot show be written as escapes: no result is lost to a name in it."""
     if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
         sys.stdout.reconfigure(errors="backslashreplace")
+
+
+def given_up() -> bool:
+    """Whether standard output takes no more, as a full disk does not; then nothing more is sent there."""
+    try:
+        print(flush=True)  # an empty line tells
+    except OSError:
+        with open(os.devnull, "w") as nowhere:
+            os.dup2(nowhere.fileno(), sys.stdout.fileno())
+        return True
+    return False
 
 
 def print_json(document: Any) -> None:

@@ -19,6 +19,8 @@ def new(
     example: Annotated[str, typer.Option("--from", help="Built-in example to start from.")] = EXAMPLE,
 ) -> None:
     """Write a commented protocol file to start from."""
+    if name.name in ("", ".."):
+        raise UserError(f"{str(name)!r} is a folder: give the name of a file to write, as in `sordino new mine`.")
     target = name if name.suffix == ".toml" else name.with_name(name.name + ".toml")
     text = example_text(example)
     try:

@@ -107,6 +107,13 @@ def test_numeric_labels_are_ordered_as_numbers(tmp_path: Path) -> None:
     assert [numbers.classes[label] for label in numbers.y_train] == [("2", "10", "-1")[int(x) % 3] for x in numbers.x_train[:, 0]]
 
 
+def test_labels_that_only_look_like_numbers_are_words(tmp_path: Path) -> None:
+    words = load_dataset(write(tmp_path, "x,label", *(f"{k},{('--1', '2', '-')[k % 3]}" for k in range(15))))
+    assert words.classes == ("-", "--1", "2")
+    twice = load_dataset(write(tmp_path, "x,label", *(f"{k},{('2', '01', '001', '1', '0001')[k % 5]}" for k in range(25))))
+    assert twice.classes == ("0001", "001", "01", "1", "2")
+
+
 def test_a_table_with_targets(tmp_path: Path) -> None:
     line = load_dataset(write(tmp_path, "x,target", *(f"{k},{2 * k}" for k in range(10))))
     assert (line.classes, line.outputs, len(line.x_test)) == (None, 1, 2)

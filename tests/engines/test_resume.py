@@ -192,6 +192,29 @@ def test_what_was_changed_since_the_start_is_refused(tmp_path) -> None:
         resume(tmp_path / "a", data=toy_dataset())
 
 
+@pytest.mark.parametrize("missing", ["data_digest", "evaluate_every"])
+def test_a_run_json_without_an_entry_says_which(tmp_path, missing) -> None:
+    interrupted(tmp_path / "a", after=5)
+    path = tmp_path / "a" / "run.json"
+    whole = path.read_text()
+    path.write_text(json.dumps({name: value for name, value in json.loads(whole).items() if name != missing}))
+    with pytest.raises(UserError, match=f"run.json is damaged: it has no entry '{missing}'"):
+        resume(tmp_path / "a", data=toy_dataset(), workers=1)
+    path.write_text(whole)
+    assert resume(tmp_path / "a", data=toy_dataset(), workers=1).status == "finished"
+
+
+@pytest.mark.parametrize("line", ["{}", '{"round": null}'])
+def test_metrics_that_do_not_say_their_round_are_refused(tmp_path, line) -> None:
+    interrupted(tmp_path / "a", after=5)
+    path = tmp_path / "a" / "metrics.jsonl"
+    damaged = path.read_text() + line + "\n"
+    path.write_text(damaged)
+    with pytest.raises(UserError, match=r"metrics.jsonl is damaged: line \d+ does not say"):
+        resume(tmp_path / "a", data=toy_dataset(), workers=1)
+    assert path.read_text() == damaged
+
+
 def test_a_ledger_line_cut_short_by_a_crash_is_written_again(tmp_path) -> None:
     interrupted(tmp_path / "a", after=20)
     ledger = tmp_path / "a" / "ledger.jsonl"

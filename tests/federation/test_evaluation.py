@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from sordino import Data, Dataset, Shards, UserError, train
+from sordino import Data, Dataset, Run, Shards, UserError, train
 from sordino.federation.evaluation import evaluate_clients, evaluate_run
 from sordino.ui.summary import result_line
 from tests.support import toy_dataset, toy_protocol
@@ -43,6 +43,13 @@ def test_a_client_of_one_label_is_scored_on_that_label(finished) -> None:
 def test_data_of_another_shape_are_refused(finished) -> None:
     with pytest.raises(UserError, match="shape"):
         evaluate_run(finished, toy_dataset(features=5))
+
+
+def test_the_model_of_another_run_is_refused(finished, tmp_path) -> None:
+    other = train(toy_protocol(clients=3), data=toy_dataset(), model="mlp", folder=tmp_path / "b")
+    (other.folder / "model.safetensors").write_bytes((finished.folder / "model.safetensors").read_bytes())
+    with pytest.raises(UserError, match="tensors of another model"):
+        evaluate_run(Run.load(other.folder), toy_dataset())
 
 
 def test_a_regression_is_held_against_the_mean_of_its_test_records(tmp_path) -> None:

@@ -142,7 +142,8 @@ def _labels(path: Path, labels: list[str]) -> tuple[tuple[str, ...], np.ndarray]
     if "" in labels:
         raise UserError(f"{path}: label is missing in record {labels.index('') + 1}. Fill it in or remove the record.")
     words = set(labels)
-    classes = sorted(words, key=int) if all(word.lstrip("-").isdecimal() for word in words) else sorted(words)
+    numbers = all(word.removeprefix("-").isdecimal() for word in words)
+    classes = sorted(words, key=lambda word: (int(word), word)) if numbers else sorted(words)
     places = {word: place for place, word in enumerate(classes)}
     return tuple(classes), np.array([places[label] for label in labels], dtype=np.int64)
 
