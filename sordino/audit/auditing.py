@@ -238,7 +238,7 @@ def carry_on(
     sizes = subject.sizes if subject.sizes is not None else protocol_sizes(subject.protocol)
     given = more_than_seen(subject.protocol, certified.view, certified.unit, sizes)
     finding = judged(scores, certified, claims, facts["delta"], game.description, report, given)
-    finish(place, finding, subject.run)
+    finish(place, finding.as_document(), subject.run)
     return finding
 
 
@@ -314,9 +314,9 @@ def made_folder(folder: str | Path | None, subject: Subject) -> Path:
     return Path(folder)
 
 
-def finish(place: AuditFolder, finding: Finding, run: Path | None) -> None:
-    """Keep the finding in the audit's folder and, for a run, in the run's."""
-    document = {**finding.as_document(), "folder": str(place.path), "ended": now()}
+def finish(place: AuditFolder, finding: Mapping[str, Any], run: Path | None) -> None:
+    """Keep a finding, or an estimate, as JSON says it: in the audit's folder and, for a run, in the run's."""
+    document = {**finding, "folder": str(place.path), "ended": now()}
     place.close(document)
     if run is not None and run.is_dir():
         target = run / "audits" / f"{document['view'].replace(':', '-')}-{document['unit']}-{place.path.name}.json"

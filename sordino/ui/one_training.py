@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from sordino.protocol import Protocol, UserError
 from sordino.report.formats import at_most
-from sordino.ui.audit import AuditProgress, show
+from sordino.ui.audit import AuditProgress, refresh_report, show
 from sordino.ui.console import facts_table, messages, print_json, results
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ class OneTraining:
 
 def show_one_run(subject: Protocol | Path, asked: OneTraining, out: Path | None, json: bool) -> None:
     """An audit by one training."""
-    from sordino.audit.auditing import caps_of, game_seed, made_folder, promised, refuse_nothing, subject_of, with_data
+    from sordino.audit.auditing import caps_of, finish, game_seed, made_folder, promised, refuse_nothing, subject_of, with_data
     from sordino.audit.folder import AuditFolder
     from sordino.audit.one_training import audit_with_records, estimate_with_clients
     from sordino.federation.randomness import LANES, Key
@@ -74,8 +74,10 @@ def show_one_run(subject: Protocol | Path, asked: OneTraining, out: Path | None,
             )
     document = finding.as_document() if asked.kind == "records" else estimate_document(estimate, certified)
     place = made_folder(out, found)
-    AuditFolder(place).close({**document, "folder": str(place)})
+    finish(AuditFolder(place), document, found.run)
     messages.print(f"Audit folder: {place}", soft_wrap=True)
+    if found.run is not None:
+        refresh_report(found.run)
     if asked.kind == "records":
         show(finding, json=json, folder=str(place))
     else:

@@ -260,6 +260,23 @@ class TestHonesty:
         limits = document["audits"][0]["tests"]
         assert all(0 < one["false_positive"] <= 1 and 0 < one["false_negative"] <= 1 for one in limits)
 
+    def test_what_one_training_says_is_in_the_report_at_once(self, tmp_path, monkeypatch, capfd) -> None:
+        monkeypatch.chdir(tmp_path)
+        plan = ["--set", "federation.rounds=3", "--set", "federation.clients=6", "--set", "noise.sigma=0.01"]
+        budget = ["--set", "privacy.budget.epsilon=1e6", "--set", "privacy.budget.view=server"]
+        assert run(["train", *plan, *budget, "--out", "a"]) == 0
+        assert "not audited" in Page(Path("a/report.html")).text
+        assert run(["audit", "a", "--one-run", "records", "--view", "server"]) == 0
+        assert run(["audit", "a", "--one-run", "clients", "--view", "rounds"]) == 0
+        kept = {path.name: json.loads(path.read_text()) for path in Path("a/audits").iterdir()}
+        assert sorted(kept) == ["rounds-client-a-2.json", "server-record-a-1.json"]
+        page = Page(Path("a/report.html"))
+        assert page.document["audits"] == [kept[name] for name in sorted(kept)]
+        assert kept["server-record-a-1.json"]["epsilon_lower"] > 0
+        assert "by one training; the truth lies between the two" in page.text
+        assert "rounds, one client" in page.text
+        assert "an estimate, not a bound" in page.text
+
 
 class TestAtTheEnd:
     def test_train_and_resume_write_it_and_say_where(self, tmp_path, monkeypatch, capfd) -> None:
