@@ -22,7 +22,7 @@ from sordino.federation.setup import DataSource, ModelSource, Tensors, prepare
 from sordino.federation.uploads import KeptRound, kept_rounds, read_round
 from sordino.privacy.ledger import RoundCharged
 from sordino.privacy.sizes import size_of
-from sordino.protocol import FedAvg, NoisySgd, Protocol, Scaffold, UserError
+from sordino.protocol import ByColumn, FedAvg, NoisySgd, Protocol, Scaffold, UserError
 from sordino.protocol.errors import typed
 
 
@@ -213,12 +213,21 @@ class Referee:
         if 2 * others < len(held):
             raise UserError(
                 f"clients hold {len(held)} records, and there are {others} others to tell them from; half as many are needed at least. "
-                f"Attack a run with data.records of at most {2 * (len(held) + others) // 3 // self.protocol.clients}."
+                f"Attack a run {self._with_more_others(len(held) + others)}."
             )
         parts = some(train, held), some(train, spare), some(test, more)
         order = np.random.default_rng(0).permutation(len(held) + others)
         inputs, labels = (torch.cat(pieces)[torch.from_numpy(order)] for pieces in zip(*parts, strict=True))
         return ObservedRecords(inputs=inputs, labels=labels), order < len(held)
+
+    def _with_more_others(self, records: int) -> str:
+        """In words, a run with so few records at the clients that there are enough others."""
+        few = f"data.records of at most {2 * records // 3 // self.protocol.clients}"
+        if self.protocol.data is None or not isinstance(self.protocol.data.partition, ByColumn):
+            return f"with {few}"
+        # Who goes by a column holds all training records: data.records cannot be set.
+        halves = "more than half are test records (split in a .csv, x_test in an .npz)"
+        return f"on data of which {halves}, or one with another partition and {few}"
 
     def population(self, count: int) -> ObservedRecords:
         """At most so many test records of the attackers' own, on which nobody trained."""

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from sordino import Constant, Data, FedAvg, Gaussian, Iid, NoisySgd, Poisson, Run, Scaffold, UserError, train
+from sordino import ByColumn, Constant, Data, FedAvg, Gaussian, Iid, NoisySgd, Poisson, Run, Scaffold, UserError, train
 from sordino.attacks import observed, truth
 from sordino.attacks.observed import ObservedUpload
 from sordino.attacks.referee import Referee
@@ -49,6 +49,30 @@ def test_the_true_batch_of_every_upload_gives_the_upload(tmp_path, changes) -> N
             np.testing.assert_allclose(seen.gradient.numpy(), expected, atol=2e-6)
             tried += 1
     assert tried > 8
+
+
+def test_too_few_other_records_are_refused_with_what_works(tmp_path) -> None:
+    """Clients by a column hold all training records; what is said to work is done here, and works."""
+    wards = dataclasses.replace(DATA, columns={"ward": np.arange(200) % 5})
+    by = toy_protocol(rounds=1, data=Data(name="toy", partition=ByColumn(column="ward")))
+
+    def refused_or_not(name: str, protocol, data) -> str:
+        run = train(protocol, data=data, model="logistic", folder=tmp_path / name, workers=1, report=False)
+        try:
+            Referee(run, data=data, model="logistic").candidates()
+        except UserError as error:
+            return str(error)
+        return ""
+
+    said = refused_or_not("by", by, wards)
+    assert "more than half are test records" in said
+    assert "or one with another partition and data.records of at most 29." in said
+    fewer = {"x_train": DATA.x_train[:99], "y_train": DATA.y_train[:99], "columns": {"ward": np.arange(99) % 5}}
+    halved = dataclasses.replace(DATA, **fewer, x_test=DATA.x_train[99:], y_test=DATA.y_train[99:])
+    assert refused_or_not("halved", by, halved) == ""
+    dealt = {records: toy_protocol(rounds=1, data=Data(name="toy", partition=Iid(), records=records)) for records in (29, 40)}
+    assert refused_or_not("few", dealt[29], wards) == ""
+    assert "Attack a run with data.records of at most 29." in refused_or_not("many", dealt[40], wards)
 
 
 def test_the_gradient_of_a_noisy_step_comes_without_its_weight_decay(tmp_path) -> None:

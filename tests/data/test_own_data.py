@@ -114,6 +114,15 @@ def test_labels_that_only_look_like_numbers_are_words(tmp_path: Path) -> None:
     assert twice.classes == ("0001", "001", "01", "1", "2")
 
 
+def test_a_column_of_numbers_is_no_column_to_go_by_and_the_rule_is_said(tmp_path: Path) -> None:
+    by = Data(name="t", partition=ByColumn(column="hospital"))
+    numbers = load_dataset(write(tmp_path, "x,hospital,label", *(f"{k},{k % 2},{k % 2}" for k in range(20))))
+    with pytest.raises(UserError, match="only columns of words are to go by, as numbers are inputs: write 3 as h3"):
+        partition(numbers, by, 2, Key.from_seed(0))
+    words = load_dataset(write(tmp_path, "x,hospital,label", *(f"{k},h{k % 2},{k % 2}" for k in range(20))))
+    assert [len(part) for part in partition(words, by, 2, Key.from_seed(0))] == [8, 8]
+
+
 def test_a_table_with_targets(tmp_path: Path) -> None:
     line = load_dataset(write(tmp_path, "x,target", *(f"{k},{2 * k}" for k in range(10))))
     assert (line.classes, line.outputs, len(line.x_test)) == (None, 1, 2)

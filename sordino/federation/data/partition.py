@@ -108,7 +108,8 @@ def _shards(labels: np.ndarray, per_client: int, clients: int, records: int | No
 def _by_column(dataset: Dataset, column: str, clients: int) -> Parts:
     if column not in dataset.columns:
         has = f"has the columns {', '.join(dataset.columns)}" if dataset.columns else "has no columns to go by"
-        raise InvalidValue("data.partition.by", column, f"a column of the data; {dataset.name} {has}")
+        advice = "In a .csv only columns of words are to go by, as numbers are inputs: write 3 as h3."
+        raise InvalidValue("data.partition.by", column, f"a column of the data; {dataset.name} {has}", advice)
     values, owners = np.unique(dataset.columns[column], return_inverse=True)
     if len(values) != clients:
         allowed = f"{len(values)}, one for each value of {column!r} in {dataset.name}"
