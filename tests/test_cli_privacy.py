@@ -4,6 +4,7 @@ import json
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -45,6 +46,16 @@ def test_a_gaussian_answer_carries_mu_and_infinity_is_a_string(capfd) -> None:
     assert json.loads(out)["guarantees"][0]["epsilon"] == "inf"
     _, out, _ = answer(capfd, "certify", "--set", "noise.sigma=0", "--view", "rounds")
     assert "no limit" in out
+
+
+def test_a_run_whose_protocol_does_not_say_the_sizes_warns_of_a_large_delta_too(capfd) -> None:
+    plan = 'data={name="digits"}', "federation.rounds=2", "federation.clients=10"
+    answer(capfd, "train", *(word for one in plan for word in ("--set", one)), "--out", "a")
+    records = sum(json.loads(Path("a/run.json").read_text())["sizes"])
+    _, out, _ = answer(capfd, "certify", "a", "--view", "rounds", "--delta", "0.001")
+    assert f"Warning: delta = 0.001 is not below 1/{records}, one over the number of records" in out
+    _, out, _ = answer(capfd, "certify", "a", "--view", "rounds", "--delta", "0.0001")
+    assert "Warning" not in out
 
 
 def test_the_table_warns_of_a_large_delta_and_names_what_is_vouched_for(capfd) -> None:

@@ -70,7 +70,7 @@ def certify(
             ]
         print_json(document)
         return
-    show_guarantees(protocol, guarantees, realised, delta, explain)
+    show_guarantees(protocol, guarantees, realised, delta, explain, sizes=run.sizes if run is not None else None)
     if plot is not None:
         messages.print(f"Plot: {plot}")
 
@@ -95,7 +95,12 @@ def realised_in(run: Run, views: tuple[View, ...], unit: str, delta: float) -> d
 
 
 def show_guarantees(
-    protocol: Protocol, guarantees: list[Guarantee], realised: dict[View, dict[int, Guarantee]], delta: float, explain: bool
+    protocol: Protocol,
+    guarantees: list[Guarantee],
+    realised: dict[View, dict[int, Guarantee]],
+    delta: float,
+    explain: bool,
+    sizes: tuple[int, ...] | None,
 ) -> None:
     """The table, the notes, and for a run what was realised."""
     from sordino.privacy.certify import UNKNOWN_SIZES
@@ -104,7 +109,7 @@ def show_guarantees(
     unit = {"record": "one record", "client": "all records of one client"}[guarantees[0].unit]
     title = f"At most, about {unit} ({guarantees[0].adjacency}), at delta = {delta:g}"
     results.print(guarantees_table(guarantees, delta, title))
-    for note in notes(protocol, guarantees, delta):
+    for note in notes(protocol, guarantees, delta, sizes):
         results.print(note, soft_wrap=True)
     if any(UNKNOWN_SIZES in guarantee.derivation for guarantee in guarantees):
         results.print(f"{UNKNOWN_SIZES} {SIZES_HELP}", soft_wrap=True)

@@ -33,8 +33,8 @@ def guarantees_table(guarantees: Sequence[Guarantee], delta: float, title: str) 
     return table
 
 
-def notes(protocol: Protocol, guarantees: Sequence[Guarantee], delta: float) -> list[str]:
-    """What must be read with the numbers: vouched assumptions, a delta that is too large, no noise."""
+def notes(protocol: Protocol, guarantees: Sequence[Guarantee], delta: float, sizes: Sequence[int] | None = None) -> list[str]:
+    """What must be read with the numbers: vouched assumptions, a delta that is too large, no noise. A run knows its clients' sizes."""
     said = []
     for guarantee in guarantees:
         if guarantee.unconditional is not None:
@@ -43,8 +43,9 @@ def notes(protocol: Protocol, guarantees: Sequence[Guarantee], delta: float) -> 
     for guarantee in guarantees:
         if math.isinf(guarantee.epsilon(delta)) and guarantee.derivation:
             said.append(f"{guarantee.view}: there is no limit to what is learned. {guarantee.derivation[-1]}")
-    records = protocol.data.records if protocol.data is not None else None
-    total = {"record": None if records is None else records * protocol.clients, "client": protocol.clients}[guarantees[0].unit]
+    each = protocol.data.records if protocol.data is not None else None
+    records = sum(sizes) if sizes is not None else each * protocol.clients if each is not None else None
+    total = {"record": records, "client": protocol.clients}[guarantees[0].unit]
     if total is not None and delta >= 1 / total:
         unit = guarantees[0].unit
         said.append(
