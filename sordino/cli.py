@@ -73,6 +73,9 @@ def answered(arguments: list[str]) -> int:
     except (click.Abort, KeyboardInterrupt):
         messages.print("sordino: stopped. Nothing was written.")
         return INTERRUPTED
+    except MemoryError as error:
+        messages.print(f"sordino: there is not enough memory for this. {error}", markup=False, soft_wrap=True)
+        return UserError.exit_code
     except SordinoError as error:
         messages.print(f"sordino: {error}", style="red" if messages.is_terminal else None, markup=False, soft_wrap=True)
         return error.exit_code

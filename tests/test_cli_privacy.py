@@ -192,3 +192,12 @@ def test_noise_in_the_table_is_rounded_towards_more(capfd) -> None:
         )
         assert code == 0
         assert 7.9 < json.loads(out)["guarantees"][0]["epsilon"] <= 8.0
+
+
+def test_what_does_not_fit_into_memory_is_said(tmp_path, monkeypatch, capfd) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run(["new", "mine"]) == 0
+    assert run(["certify", "mine.toml", "--set", "federation.rounds=1000000000000000"]) == 2
+    error = capfd.readouterr().err
+    assert "not enough memory" in error
+    assert "Traceback" not in error
