@@ -38,7 +38,14 @@ from sordino.protocol import (
     Staircase,
 )
 
-positive = st.floats(min_value=1e-300, max_value=1e300, allow_nan=False)
+positive = st.floats(min_value=1e-60, max_value=1e60, allow_nan=False)
+
+
+def amounts(most: float) -> st.SearchStrategy[float]:
+    """Nothing, or a number that is large enough to be taken."""
+    return st.just(0.0) | st.floats(1e-60, most)
+
+
 fractions = st.floats(min_value=1e-9, max_value=1.0, exclude_min=True)
 sizes = st.integers(min_value=1, max_value=2**40)
 names = st.text(st.characters(exclude_categories=["C"]), min_size=1).filter(lambda text: text.strip() != "")
@@ -60,7 +67,7 @@ local_rules = st.one_of(
         clip_target=st.sampled_from(["step", "update"]),
     ),
     st.builds(Bezier, steps=sizes, batch=batches, clip=positive, schedule=st.builds(Constant, rate=positive)),
-    st.builds(FedProx, steps=sizes, batch=batches, clip=positive, schedule=schedules, proximal=st.floats(0, 1e6)),
+    st.builds(FedProx, steps=sizes, batch=batches, clip=positive, schedule=schedules, proximal=amounts(1e6)),
 )
 curves = st.sampled_from(["chain", "bezier"])
 aggregations = st.one_of(
@@ -78,14 +85,14 @@ noisy_rules = st.builds(
     sampling=st.sampled_from(["fixed", "poisson"]),
     optimizer=st.sampled_from(["sgd", "momentum", "adam", "adagrad"]),
     clip_norm=st.sampled_from(["l2", "l1"]),
-    weight_decay=st.floats(0, 1e6),
+    weight_decay=amounts(1e6),
 )
 pulls = st.none() | positive
 personalizations = st.one_of(
     st.builds(Nobody),
     st.builds(Identity, pull=pulls),
     st.builds(Interpolate, alpha=fractions, pull=pulls),
-    st.builds(Attention, own=st.floats(0, 1), sharpness=st.floats(0, 1e6), pull=pulls),
+    st.builds(Attention, own=amounts(1), sharpness=amounts(1e6), pull=pulls),
 )
 partitions = st.one_of(
     st.builds(Iid), st.builds(Dirichlet, beta=positive), st.builds(Shards, per_client=sizes), st.builds(ByColumn, column=names)
@@ -93,12 +100,12 @@ partitions = st.one_of(
 
 
 noises = st.one_of(
-    st.builds(Gaussian, sigma=st.floats(0, 1e9), secure=st.booleans()),
-    st.builds(Laplace, scale=st.floats(0, 1e9), secure=st.booleans()),
-    st.builds(Staircase, step=st.floats(1e-9, 700), width=positive, nu=st.none() | st.floats(0, 1)),
+    st.builds(Gaussian, sigma=amounts(1e9), secure=st.booleans()),
+    st.builds(Laplace, scale=amounts(1e9), secure=st.booleans()),
+    st.builds(Staircase, step=st.floats(1e-9, 700), width=positive, nu=st.none() | amounts(1)),
     st.builds(Custom, factory=st.sampled_from(["a:b", "mine.noise:logistic"]), scale=positive),
 )
-multipliers = st.builds(Gaussian, multiplier=st.floats(0, 1e9), secure=st.booleans())
+multipliers = st.builds(Gaussian, multiplier=amounts(1e9), secure=st.booleans())
 
 
 @st.composite

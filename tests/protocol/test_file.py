@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sordino.protocol import Protocol, SordinoError, UserError, dumps, loads, overridden, read, schema
+from sordino.protocol import Gaussian, InvalidValue, Protocol, SordinoError, UserError, dumps, loads, overridden, read, schema
 from sordino.protocol.file import decode
 from tests.protocol.strategies import protocols
 
@@ -196,3 +196,10 @@ def test_the_schema_for_editors_in_the_docs_is_current() -> None:
     assert json.loads(kept.read_text()) == json.loads(json.dumps(schema())), (
         "write it anew: sordino check --schema > docs/sordino.schema.json"
     )
+
+
+@pytest.mark.parametrize("value", [1e61, 1e-61, 5e-324, 1.7e308])
+def test_numbers_whose_squares_leave_float64_are_refused(value) -> None:
+    with pytest.raises(InvalidValue, match="of a size from 1e-60 to 1e"):
+        Gaussian(sigma=value)
+    assert Gaussian(sigma=0.0).sigma == 0.0
