@@ -201,3 +201,14 @@ def test_what_does_not_fit_into_memory_is_said(tmp_path, monkeypatch, capfd) -> 
     error = capfd.readouterr().err
     assert "not enough memory" in error
     assert "Traceback" not in error
+
+
+def test_epsilon_is_shown_at_the_delta_of_the_budget(tmp_path, monkeypatch, capfd) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run(["new", "mine"]) == 0
+    capfd.readouterr()
+    budget = ["--set", 'privacy.budget={epsilon=50.0,delta=1e-7,view="rounds"}']
+    for command in (["certify"], ["audit", "--trainings", "300", "--workers", "1"]):
+        assert run([command[0], "mine.toml", *command[1:], *budget, "--view", "rounds", "--json"]) == 0
+        found = json.loads(capfd.readouterr().out)
+        assert (found["guarantees"][0] if command == ["certify"] else found)["delta"] == 1e-7

@@ -225,7 +225,7 @@ def audit(
         int | None,
         typer.Option(help=TRAININGS),
     ] = None,
-    delta: Annotated[float, typer.Option(help="Where epsilon is measured.")] = 1e-5,
+    delta: Annotated[float | None, typer.Option(help="Where epsilon is measured; by default at the budget's, or 1e-5.")] = None,
     claim: Annotated[list[str] | None, typer.Option(metavar="NAME=MU", help="Somebody's promise to hold it against.")] = None,
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="Audit folder; by default audits/<name>-<n>.")] = None,
     workers: Annotated[int | None, typer.Option(help="Worker processes; by default one per core.")] = None,
@@ -251,6 +251,7 @@ def audit(
         show_twins(subject, sweep, values, 3 if seeds is None else seeds, out, json)
         return
     refuse_together("without --sensitivity", sweep=sweep, values=values, seeds=seeds)
+    delta = usual_delta(subject) if delta is None else delta
     if one_run is not None:
         refuse_together("--one-run", trainings=trainings, claim=claim, workers=workers)
         from sordino.ui.one_training import OneTraining, show_one_run
@@ -289,6 +290,14 @@ def refresh_report(run: Path) -> None:
 
     with messages.status("writing the report"):
         refresh(run, lambda text: messages.print(text, soft_wrap=True))
+
+
+def usual_delta(subject: Protocol | Path) -> float:
+    """The delta of a protocol's or a run's budget, or 1e-5."""
+    from sordino.federation.folder import RunFolder
+    from sordino.report.promises import headline
+
+    return headline(subject if isinstance(subject, Protocol) else RunFolder.existing(subject).protocol())[2]
 
 
 def audited_source(source: Path | None, sets: list[str] | None) -> Protocol | Path:

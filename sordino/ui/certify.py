@@ -36,7 +36,7 @@ def certify(
     from sordino.privacy.certify import certify
     from sordino.privacy.spending import promised
     from sordino.protocol import View, all_views
-    from sordino.report.promises import views_of
+    from sordino.report.promises import headline, views_of
 
     if plot is not None:
         from sordino.ui.plots import checked_target, draw_certificate
@@ -44,8 +44,7 @@ def certify(
         checked_target(plot)
     run = loaded_run(source, sets) if source is not None and source.is_dir() else None
     protocol = run.protocol if run is not None else protocol_from(source, sets)
-    if delta is None:
-        delta = protocol.privacy.budget.delta if protocol.privacy.budget is not None else 1e-5
+    delta = headline(protocol)[2] if delta is None else delta
     offered = views_of(run) if run is not None else all_views(protocol.clients)
     views = offered if view == "all" else (View.parse(view),)
     if run is not None and run.status == "diverged" and View.FINAL in views:
