@@ -16,7 +16,7 @@ from tests.support import REPOSITORY
 SCREENSHOTS = REPOSITORY / "screenshots"
 PROGRAM = os.environ.get("SORDINO_CHROMIUM") or next(filter(None, map(shutil.which, BROWSERS)), None)
 QUIET = ["--no-sandbox", "--disable-background-networking", "--disable-component-update", "--disable-sync", "--no-first-run"]
-PATIENCE = 90_000  # milliseconds: machines differ, and a page that never comes is still found out
+PATIENCE = 30_000  # milliseconds: machines differ, and a page that never comes is still found out
 
 
 @pytest.fixture(scope="package")  # while it runs, no other event loop can
