@@ -9,16 +9,34 @@ from setuptools.command.build_ext import build_ext
 
 SOURCES = Path("sordino/engines/native/src")
 # Infinities and NaN must keep their meaning, so there is no -ffast-math; what is allowed is only to forget errno and traps.
-QUIET = ["-Wno-uninitialized", "-Wno-maybe-uninitialized"]  # GCC 12 warns of its own header for AVX-512
-OPTIONS = ["-std=c++17", "-O3", "-fno-math-errno", "-fno-trapping-math", "-fvisibility=hidden", "-g0", "-pthread", *QUIET]
-INSTRUCTIONS = {"portable": [], "avx2": ["-march=x86-64-v3"], "avx512": ["-march=x86-64-v4", "-mprefer-vector-width=512"]}
+QUIET = [
+    "-Wno-uninitialized",
+    "-Wno-maybe-uninitialized",
+]  # GCC 12 warns of its own header for AVX-512
+OPTIONS = [
+    "-std=c++17",
+    "-O3",
+    "-fno-math-errno",
+    "-fno-trapping-math",
+    "-fvisibility=hidden",
+    "-g0",
+    "-pthread",
+    *QUIET,
+]
+INSTRUCTIONS = {
+    "portable": [],
+    "avx2": ["-march=x86-64-v3"],
+    "avx512": ["-march=x86-64-v4", "-mprefer-vector-width=512"],
+}
 
 
 def libraries() -> list[Extension]:
     """The libraries that make sense on this machine; on others than x86-64 the portable one uses what the compiler knows (NEON)."""
     intel = platform.machine().lower() in ("x86_64", "amd64")
     names = INSTRUCTIONS if intel else {"portable": []}
-    extra = os.environ.get("SORDINO_NATIVE_FLAGS", "").split()  # such as -fsanitize=address,undefined
+    extra = os.environ.get(
+        "SORDINO_NATIVE_FLAGS", ""
+    ).split()  # such as -fsanitize=address,undefined
     headers = [str(path) for path in sorted(SOURCES.glob("*.h"))]
     return [
         Extension(
@@ -47,7 +65,9 @@ class BuildLibraries(build_ext):
             place.parent.mkdir(parents=True, exist_ok=True)
         super().run()
         if not any(place.exists() for place in places):
-            self.warn("the native engine was not built: Sordino works without it, with its torch engine. It needs a C++17 compiler.")
+            self.warn(
+                "the native engine was not built: Sordino works without it, with its torch engine. It needs a C++17 compiler."
+            )
 
     def get_export_symbols(self, ext: Extension) -> list[str]:
         return []

@@ -61,7 +61,9 @@ def is_installed(peer: Contender, tell: Tell) -> bool:
     """Whether a peer's package is there; says so if not."""
     there = peer.needs is None or find_spec(peer.needs) is not None
     if not there:
-        tell(f"{peer.name} is left out: the package {peer.needs!r} is not installed. `pip install '.[bench]'` brings it.")
+        tell(
+            f"{peer.name} is left out: the package {peer.needs!r} is not installed. `pip install '.[bench]'` brings it."
+        )
     return there
 
 
@@ -71,32 +73,65 @@ def memory_rows(options: argparse.Namespace, tell: Tell) -> Iterator[Row]:
     found = answer("benchmarks.memory")
     work = f"memory, 500 clients on {found['data']}"
     late, early = [found["late"]], [found["early"]]
-    yield row(work, "1.5 GiB", late, [1536.0], "MiB", at_most=1.0, note=f"sum of peaks {found['peak']:,.0f} MiB")
+    yield row(
+        work,
+        "1.5 GiB",
+        late,
+        [1536.0],
+        "MiB",
+        at_most=1.0,
+        note=f"sum of peaks {found['peak']:,.0f} MiB",
+    )
     yield row(f"{work}, after round 20", "after round 2", late, early, "MiB", at_most=1.05)
 
 
 def scaling_rows(options: argparse.Namespace, tell: Tell) -> Iterator[Row]:
     """Seconds per round, first with more clients that do not take part, then with more that do."""
     tell("scaling: 100, 1,000 and 10,000 clients")
-    seconds = {(entry["clients"], entry["participants"]): entry["seconds"] for entry in answer("benchmarks.scaling")["rounds"]}
+    seconds = {
+        (entry["clients"], entry["participants"]): entry["seconds"]
+        for entry in answer("benchmarks.scaling")["rounds"]
+    }
     for clients in (1_000, 10_000):
-        yield row(f"round of 20 out of {clients:,} clients", "20 out of 100", seconds[clients, 20], seconds[100, 20], "s", at_most=1.1)
+        yield row(
+            f"round of 20 out of {clients:,} clients",
+            "20 out of 100",
+            seconds[clients, 20],
+            seconds[100, 20],
+            "s",
+            at_most=1.1,
+        )
     for size in (20, 40):
         pair = seconds[1_000, size], seconds[1_000, size // 2]
-        yield row(f"round of {size} out of 1,000 clients", f"{size // 2} out of 1,000", *pair, "s", at_most=2.1)
+        yield row(
+            f"round of {size} out of 1,000 clients",
+            f"{size // 2} out of 1,000",
+            *pair,
+            "s",
+            at_most=2.1,
+        )
 
 
 def growth_rows(options: argparse.Namespace, tell: Tell) -> Iterator[Row]:
     """Seconds per round of the native engine, with clients, steps and parameters doubled and doubled again."""
     tell("growth: native rounds")
-    found = {(entry["clients"], entry["steps"], entry["width"]): entry["seconds"] for entry in answer("benchmarks.growth")["rounds"]}
+    found = {
+        (entry["clients"], entry["steps"], entry["width"]): entry["seconds"]
+        for entry in answer("benchmarks.growth")["rounds"]
+    }
     base = min(found)
     for place, what in enumerate(("clients", "steps", "hidden units")):
         for factor in (2, 4):
-            larger, smaller = (tuple(size * (f if i == place else 1) for i, size in enumerate(base)) for f in (factor, factor // 2))
+            larger, smaller = (
+                tuple(size * (f if i == place else 1) for i, size in enumerate(base))
+                for f in (factor, factor // 2)
+            )
             name = f"native round, {larger[place]} {what}"
             pair = found[larger], found[smaller]
-            yield replace(row(name, f"{smaller[place]} {what}", *pair, "s", at_most=2.2), engine="native kernel, 1 thread")
+            yield replace(
+                row(name, f"{smaller[place]} {what}", *pair, "s", at_most=2.2),
+                engine="native kernel, 1 thread",
+            )
 
 
 def many_rows(options: argparse.Namespace, tell: Tell) -> Iterator[Row]:
@@ -104,10 +139,23 @@ def many_rows(options: argparse.Namespace, tell: Tell) -> Iterator[Row]:
     tell("many: 200 trainings")
     found = answer("benchmarks.many")
     for place, where, least in (("memory", "in memory", 5.0), ("folders", "in run folders", 1.5)):
-        ratio = statistics.median(alone / together for alone, together in zip(found["alone"], found[place], strict=True))
-        middle = {"value": statistics.median(found[place]), "other": statistics.median(found["alone"])}
+        ratio = statistics.median(
+            alone / together for alone, together in zip(found["alone"], found[place], strict=True)
+        )
+        middle = {
+            "value": statistics.median(found[place]),
+            "other": statistics.median(found["alone"]),
+        }
         work = f"200 trainings of digits, {where}"
-        yield Row(work=work, engine="train_many", against="train, in run folders", ratio=ratio, **middle, unit="s", at_least=least)
+        yield Row(
+            work=work,
+            engine="train_many",
+            against="train, in run folders",
+            ratio=ratio,
+            **middle,
+            unit="s",
+            at_least=least,
+        )
 
 
 def audit_rows(options: argparse.Namespace, tell: Tell) -> Iterator[Row]:
@@ -116,7 +164,9 @@ def audit_rows(options: argparse.Namespace, tell: Tell) -> Iterator[Row]:
     found = answer("benchmarks.audits")
     spent = f"{statistics.median(found['processor']):.1f} s of processors"
     work = "audit of a worst case, 20 clients, 100 rounds, 10,000 trainings"
-    timed = row(work, "10 s", found["seconds"], [10.0] * len(found["seconds"]), "s", at_most=1.0, note=spent)
+    timed = row(
+        work, "10 s", found["seconds"], [10.0] * len(found["seconds"]), "s", at_most=1.0, note=spent
+    )
     yield replace(timed, engine="side by side, 2 processes")
 
 
@@ -124,15 +174,40 @@ def accounting_rows(options: argparse.Namespace, tell: Tell) -> Iterator[Row]:
     """Seconds to price 10,000 subsampled steps."""
     tell("accounting: 10,000 steps of subsampled noisy SGD")
     found = answer("benchmarks.accounting")
-    priced = row("pricing 10,000 subsampled steps", "dp_accounting", found["ours"], found["theirs"], "s", at_most=1.0)
+    priced = row(
+        "pricing 10,000 subsampled steps",
+        "dp_accounting",
+        found["ours"],
+        found["theirs"],
+        "s",
+        at_most=1.0,
+    )
     yield replace(priced, engine="sordino.privacy")
 
 
-def row(work: str, against: str, values: list[float], others: list[float], unit: str, *, at_most: float, note: str = "") -> Row:
+def row(
+    work: str,
+    against: str,
+    values: list[float],
+    others: list[float],
+    unit: str,
+    *,
+    at_most: float,
+    note: str = "",
+) -> Row:
     """A row of values that were measured in turn."""
     ratio = statistics.median(value / other for value, other in zip(values, others, strict=True))
     middle = {"value": statistics.median(values), "other": statistics.median(others)}
-    return Row(work=work, engine=ENGINE, against=against, ratio=ratio, **middle, unit=unit, at_most=at_most, note=note)
+    return Row(
+        work=work,
+        engine=ENGINE,
+        against=against,
+        ratio=ratio,
+        **middle,
+        unit=unit,
+        at_most=at_most,
+        note=note,
+    )
 
 
 def answer(module: str) -> dict[str, Any]:
@@ -156,12 +231,21 @@ SECTIONS = {
 
 def main() -> None:
     parser = argparse.ArgumentParser(
-        prog="python -m benchmarks", description="Speed, memory and scaling of a training, against the alternatives."
+        prog="python -m benchmarks",
+        description="Speed, memory and scaling of a training, against the alternatives.",
     )
     parser.add_argument("--only", choices=SECTIONS, help="run one part")
-    parser.add_argument("--seconds", type=float, default=3.0, help="of every contender's turn; a round is always finished")
     parser.add_argument(
-        "--turns", type=int, default=5, help="how often the contenders alternate on a calm machine; on a busy one up to twice"
+        "--seconds",
+        type=float,
+        default=3.0,
+        help="of every contender's turn; a round is always finished",
+    )
+    parser.add_argument(
+        "--turns",
+        type=int,
+        default=5,
+        help="how often the contenders alternate on a calm machine; on a busy one up to twice",
     )
     parser.add_argument("--out", type=Path, default=Path("bench.json"))
     options = parser.parse_args()

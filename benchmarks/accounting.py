@@ -23,7 +23,9 @@ def theirs() -> float:
     from dp_accounting.pld import PLDAccountant
 
     step = dp_accounting.PoissonSampledDpEvent(RATE, dp_accounting.GaussianDpEvent(MULTIPLIER))
-    return float(PLDAccountant().compose(dp_accounting.SelfComposedDpEvent(step, STEPS)).get_epsilon(DELTA))
+    return float(
+        PLDAccountant().compose(dp_accounting.SelfComposedDpEvent(step, STEPS)).get_epsilon(DELTA)
+    )
 
 
 def seconds(work: Callable[[], float]) -> float:

@@ -33,7 +33,15 @@ def federation(rounds: int, public: Path) -> Protocol:
     """LeNet-5 on MNIST, 100 local steps of 64 records, noise of every client's own."""
     rule = FedAvg(steps=100, batch=64, clip=1.0, schedule=Constant(rate=0.05))
     noise, data = Gaussian(sigma=0.01, secure=True), Data(name=str(public), records=RECORDS)
-    return Protocol(seed=1, clients=CLIENTS, rounds=rounds, local=rule, noise=noise, data=data, model=Model(name="lenet5"))
+    return Protocol(
+        seed=1,
+        clients=CLIENTS,
+        rounds=rounds,
+        local=rule,
+        noise=noise,
+        data=data,
+        model=Model(name="lenet5"),
+    )
 
 
 def write_files(folder: Path) -> None:
@@ -44,7 +52,9 @@ def write_files(folder: Path) -> None:
     for client in range(CLIENTS):
         own = slice(client * RECORDS, (client + 1) * RECORDS)
         few = {"x_test": mnist.x_test[:100], "y_test": mnist.y_test[:100]}
-        np.savez(folder / f"{client}.npz", x_train=mnist.x_train[own], y_train=mnist.y_train[own], **few)
+        np.savez(
+            folder / f"{client}.npz", x_train=mnist.x_train[own], y_train=mnist.y_train[own], **few
+        )
 
 
 def measured(folder: Path, rounds: int) -> dict[str, list[float]]:
@@ -58,13 +68,33 @@ def measured(folder: Path, rounds: int) -> dict[str, list[float]]:
         for client in range(CLIENTS):
             lab.agree(client, protocol, "--data", folder / f"{client}.npz")
             lab.start_node(client)
-        run = train(protocol, folder=folder / "run", engine="flower", superlink=lab.superlink, evaluate_every=0)
-        lines = [(lab.client(client) / "seconds.jsonl").read_text().splitlines() for client in range(CLIENTS)]
+        run = train(
+            protocol,
+            folder=folder / "run",
+            engine="flower",
+            superlink=lab.superlink,
+            evaluate_every=0,
+        )
+        lines = [
+            (lab.client(client) / "seconds.jsonl").read_text().splitlines()
+            for client in range(CLIENTS)
+        ]
     clients = [[json.loads(line) for line in each] for each in lines]
-    work, guard = ([max(each[t][part] for each in clients) for t in range(rounds)] for part in ("work", "guard"))
+    work, guard = (
+        [max(each[t][part] for each in clients) for t in range(rounds)]
+        for part in ("work", "guard")
+    )
     whole, start = run.metrics["seconds"].tolist(), [longer_start()] * rounds
-    rest = [all_of_it - sum(ours) for all_of_it, *ours in zip(whole, work, guard, start, strict=True)]
-    return {"round": whole, "local work": work, "guard": guard, "longer start": start, "Flower": rest}
+    rest = [
+        all_of_it - sum(ours) for all_of_it, *ours in zip(whole, work, guard, start, strict=True)
+    ]
+    return {
+        "round": whole,
+        "local work": work,
+        "guard": guard,
+        "longer start": start,
+        "Flower": rest,
+    }
 
 
 def longer_start(pairs: int = 7) -> float:
@@ -87,13 +117,22 @@ def main() -> None:
     rounds = parser.parse_args().rounds
     with tempfile.TemporaryDirectory() as folder:
         seconds = measured(Path(folder), rounds)
-    table = Table(title=f"{CLIENTS} SuperNodes, LeNet-5 on MNIST, {rounds} rounds: seconds of a round", title_justify="left")
+    table = Table(
+        title=f"{CLIENTS} SuperNodes, LeNet-5 on MNIST, {rounds} rounds: seconds of a round",
+        title_justify="left",
+    )
     for column in ("part", "median", "least", "most", "share"):
         table.add_column(column, justify="left" if column == "part" else "right")
     whole = statistics.median(seconds["round"])
     for name, values in seconds.items():
         middle = statistics.median(values)
-        table.add_row(name, f"{middle:.3f}", f"{min(values):.3f}", f"{max(values):.3f}", f"{100 * middle / whole:.1f} %")
+        table.add_row(
+            name,
+            f"{middle:.3f}",
+            f"{min(values):.3f}",
+            f"{max(values):.3f}",
+            f"{100 * middle / whole:.1f} %",
+        )
     Console().print(table)
 
 

@@ -24,7 +24,9 @@ from benchmarks.serving import MARK
 
 ROOT = Path(__file__).parents[1]
 CALM = 0.08  # a sample is calm if processes other than the contender used less than this share of the machine
-SETTLING = 0.5  # seconds between waking a contender and measuring it, for what it has missed meanwhile
+SETTLING = (
+    0.5  # seconds between waking a contender and measuring it, for what it has missed meanwhile
+)
 
 
 class Failed(Exception):
@@ -97,12 +99,20 @@ class Server:
             self.halt()
 
     def _measured(self, seconds: float) -> Sample:
-        machine, own, started = machine_seconds(), processor_seconds(self._process.pid), time.perf_counter()
+        machine, own, started = (
+            machine_seconds(),
+            processor_seconds(self._process.pid),
+            time.perf_counter(),
+        )
         print(seconds, file=self._process.stdin, flush=True)
         rate = self.answer()["rate"]
         elapsed, used = time.perf_counter() - started, processor_seconds(self._process.pid) - own
         others = (machine_seconds() - machine) - used
-        return Sample(rate=rate, cores=max(used, 0.01) / elapsed, foreign=max(0.0, others) / elapsed / len(os.sched_getaffinity(0)))
+        return Sample(
+            rate=rate,
+            cores=max(used, 0.01) / elapsed,
+            foreign=max(0.0, others) / elapsed / len(os.sched_getaffinity(0)),
+        )
 
 
 @contextmanager
@@ -112,7 +122,14 @@ def running(contender: Contender, *arguments: str) -> Iterator[Server]:
         errors = Path(folder) / "stderr"
         command = [sys.executable, "-m", contender.module, *contender.options, *arguments]
         with errors.open("w") as log:
-            process = subprocess.Popen(command, cwd=ROOT, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log)
+            process = subprocess.Popen(
+                command,
+                cwd=ROOT,
+                text=True,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+            )
         server = Server(process, errors)
         try:
             yield server
@@ -126,7 +143,12 @@ def running(contender: Contender, *arguments: str) -> Iterator[Server]:
 
 
 def take_turns(
-    contenders: list[Contender], arguments: list[str], *, turns: int, seconds: float, tell: Callable[[str], None]
+    contenders: list[Contender],
+    arguments: list[str],
+    *,
+    turns: int,
+    seconds: float,
+    tell: Callable[[str], None],
 ) -> dict[str, list[Sample]]:
     """Samples of every contender, one a turn; every second turn goes backwards.
 
@@ -153,7 +175,10 @@ def take_turns(
             for name in list(servers)[:: 1 if turn % 2 == 0 else -1]:
                 samples[name].append(servers[name].sample(seconds))
             latest = {name: taken[-1] for name, taken in samples.items()}
-            shown = ", ".join(f"{name} {sample.rate:.0f}{'' if sample.calm else ' (busy)'}" for name, sample in latest.items())
+            shown = ", ".join(
+                f"{name} {sample.rate:.0f}{'' if sample.calm else ' (busy)'}"
+                for name, sample in latest.items()
+            )
             tell(f"turn {turn + 1}: {shown}")
             calm += all(sample.calm for sample in latest.values())
             if calm == turns:
@@ -170,7 +195,9 @@ def compare(samples: list[Sample], others: list[Sample]) -> Comparison:
         rate=statistics.median(one.rate for one, _ in used),
         other=statistics.median(other.rate for _, other in used),
         ratio=statistics.median(one.rate / other.rate for one, other in used),
-        cores=statistics.median(one.rate / other.rate * other.cores / one.cores for one, other in used),
+        cores=statistics.median(
+            one.rate / other.rate * other.cores / one.cores for one, other in used
+        ),
         turns=len(pairs),
         calm=len(calm),
     )

@@ -27,12 +27,16 @@ def seconds(clients: int, steps: int, width: int) -> float:
         raise SystemExit("the native kernel was not built")
     generator = np.random.default_rng(0)
     data = Records(
-        generator.standard_normal((clients * RECORDS, FEATURES), dtype=np.float32), generator.integers(0, CLASSES, clients * RECORDS)
+        generator.standard_normal((clients * RECORDS, FEATURES), dtype=np.float32),
+        generator.integers(0, CLASSES, clients * RECORDS),
     )
     module = nn.Sequential(nn.Linear(FEATURES, width), nn.ReLU(), nn.Linear(width, CLASSES))
     kernel = Kernel(translate(module, (FEATURES,)), Loss.CROSS_ENTROPY, batch=BATCH, simd=simd)
     rule = PackedRule(StepRule(rates=(RATE,) * steps, batch=BATCH, clip=CLIP, upload_noise=0.01))
-    weights, parts = FlatModel(module).weights.numpy().copy(), [np.arange(RECORDS) + client * RECORDS for client in range(clients)]
+    weights, parts = (
+        FlatModel(module).weights.numpy().copy(),
+        [np.arange(RECORDS) + client * RECORDS for client in range(clients)],
+    )
     jobs, _results = new_jobs(kernel, rule, weights, parts, (bytes(32),) * 3)
     kernel.train(data, jobs, threads=1)
     started = time.process_time()
@@ -43,12 +47,21 @@ def seconds(clients: int, steps: int, width: int) -> float:
 def main() -> None:
     settings = {(CLIENTS, STEPS, WIDTH)}
     for factor in (2, 4):
-        settings |= {(factor * CLIENTS, STEPS, WIDTH), (CLIENTS, factor * STEPS, WIDTH), (CLIENTS, STEPS, factor * WIDTH)}
+        settings |= {
+            (factor * CLIENTS, STEPS, WIDTH),
+            (CLIENTS, factor * STEPS, WIDTH),
+            (CLIENTS, STEPS, factor * WIDTH),
+        }
     taken: dict[tuple[int, int, int], list[float]] = {setting: [] for setting in sorted(settings)}
     for _ in range(TURNS):
         for setting in taken:
             taken[setting].append(seconds(*setting))
-    say(rounds=[{"clients": m, "steps": k, "width": width, "seconds": found} for (m, k, width), found in taken.items()])
+    say(
+        rounds=[
+            {"clients": m, "steps": k, "width": width, "seconds": found}
+            for (m, k, width), found in taken.items()
+        ]
+    )
 
 
 if __name__ == "__main__":

@@ -23,7 +23,10 @@ def mnist() -> Dataset:
         return load_dataset("mnist")
     except UserError:
         generator = np.random.default_rng(0)
-        return dataset(generator.integers(0, 256, (60_000, *SHAPE), dtype=np.uint8), generator.integers(0, CLASSES, 60_000))
+        return dataset(
+            generator.integers(0, 256, (60_000, *SHAPE), dtype=np.uint8),
+            generator.integers(0, CLASSES, 60_000),
+        )
 
 
 def main() -> None:

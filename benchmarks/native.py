@@ -12,15 +12,31 @@ from benchmarks.results import Row
 PLAIN = Contender(name="plain torch loop", module="benchmarks.peers.plain")
 PFL = Contender(name="pfl-research", module="benchmarks.peers.pfl_research", needs="pfl")
 FLOWER = Contender(name="Flower on Ray", module="benchmarks.peers.flower", needs="flwr")
-OPACUS = Contender(name="Opacus in a plain loop", module="benchmarks.peers.opacus_loop", needs="opacus")
-TORCH = Contender(name="torch engine, 2 workers", module="benchmarks.ours", options=("--engine", "torch"))
-NATIVE = Contender(name="native, 2 threads", module="benchmarks.ours", options=("--engine", "native"))
-NATIVE_ALONE = Contender(name="native, 1 thread", module="benchmarks.ours", options=("--engine", "native", "--workers", "1"))
+OPACUS = Contender(
+    name="Opacus in a plain loop", module="benchmarks.peers.opacus_loop", needs="opacus"
+)
+TORCH = Contender(
+    name="torch engine, 2 workers", module="benchmarks.ours", options=("--engine", "torch")
+)
+NATIVE = Contender(
+    name="native, 2 threads", module="benchmarks.ours", options=("--engine", "native")
+)
+NATIVE_ALONE = Contender(
+    name="native, 1 thread",
+    module="benchmarks.ours",
+    options=("--engine", "native", "--workers", "1"),
+)
 NOISY = replace(NATIVE, module="benchmarks.noisy")
 NOISY_ALONE = replace(NATIVE_ALONE, module="benchmarks.noisy")
-NOISY_TORCH = Contender(name="torch, 1 worker", module="benchmarks.noisy", options=("--engine", "torch", "--workers", "1"))
+NOISY_TORCH = Contender(
+    name="torch, 1 worker",
+    module="benchmarks.noisy",
+    options=("--engine", "torch", "--workers", "1"),
+)
 MATMUL = Contender(name="matmul of 1024^3, 2 threads", module="benchmarks.matmul")
-MATMUL_ALONE = Contender(name="matmul of 1024^3, 1 thread", module="benchmarks.matmul", options=("--workers", "1"))
+MATMUL_ALONE = Contender(
+    name="matmul of 1024^3, 1 thread", module="benchmarks.matmul", options=("--workers", "1")
+)
 
 # Floating-point operations of one step of LeNet-5 on 32 images: forward, gradients of the weights, gradients of the inputs (not of
 # the first layer); a multiplication and an addition for every weight and place.
@@ -51,10 +67,27 @@ COMPARISONS = (
             (NATIVE_ALONE, MATMUL_ALONE): 0.6,
         },
     ),
-    Comparison(work="LeNet-5, K=50", model="lenet5", steps=50, wanted={(NATIVE, PFL): 12, (NATIVE, FLOWER): 8, (NATIVE, TORCH): 6}),
-    Comparison(work="mlp 64-32-10, K=50", model="mlp", steps=50, wanted={(NATIVE, PLAIN): 60, (NATIVE, PFL): 30}),
-    Comparison(work="logistic 784-10, K=50", model="logistic", steps=50, wanted={(NATIVE, PLAIN): 20}),
-    Comparison(work="PriFedSync's MNIST CNN, K=5", model="prifedsync-mnist", steps=5, wanted={(NATIVE, PLAIN): 2.5}),
+    Comparison(
+        work="LeNet-5, K=50",
+        model="lenet5",
+        steps=50,
+        wanted={(NATIVE, PFL): 12, (NATIVE, FLOWER): 8, (NATIVE, TORCH): 6},
+    ),
+    Comparison(
+        work="mlp 64-32-10, K=50",
+        model="mlp",
+        steps=50,
+        wanted={(NATIVE, PLAIN): 60, (NATIVE, PFL): 30},
+    ),
+    Comparison(
+        work="logistic 784-10, K=50", model="logistic", steps=50, wanted={(NATIVE, PLAIN): 20}
+    ),
+    Comparison(
+        work="PriFedSync's MNIST CNN, K=5",
+        model="prifedsync-mnist",
+        steps=5,
+        wanted={(NATIVE, PLAIN): 2.5},
+    ),
 )
 
 # Every example clipped, noise in every step: one thread or worker stands core for core against Opacus.
@@ -76,13 +109,17 @@ def compared_rows(
 ) -> Iterator[Row]:
     """Speed of our engines against each other and the peers."""
     for comparison in comparisons:
-        pairs = {pair: least for pair, least in comparison.wanted.items() if is_installed(pair[1], tell)}
+        pairs = {
+            pair: least for pair, least in comparison.wanted.items() if is_installed(pair[1], tell)
+        }
         contenders = list(dict.fromkeys(contender for pair in pairs for contender in pair))
         if not contenders:
             continue
         arguments = ["--steps", str(comparison.steps), "--model", comparison.model]
         say = lambda text, work=comparison.work: tell(f"{work}: {text}")  # noqa: E731
-        turns = take_turns(contenders, arguments, turns=options.turns, seconds=options.seconds, tell=say)
+        turns = take_turns(
+            contenders, arguments, turns=options.turns, seconds=options.seconds, tell=say
+        )
         for (ours, other), least in pairs.items():
             if ours.name in turns and other.name in turns:
                 found = compare(turns[ours.name], turns[other.name])

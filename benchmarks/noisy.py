@@ -5,7 +5,18 @@ from __future__ import annotations
 from dataclasses import replace
 
 from benchmarks.serving import asked, serve
-from benchmarks.workload import BATCH, CLIENTS, CLIP, MULTIPLIER, RATE, RECORDS, Federation, dataset, protocol, records
+from benchmarks.workload import (
+    BATCH,
+    CLIENTS,
+    CLIP,
+    MULTIPLIER,
+    RATE,
+    RECORDS,
+    Federation,
+    dataset,
+    protocol,
+    records,
+)
 from sordino import Constant, Gaussian, NoisySgd
 
 
@@ -14,7 +25,11 @@ def main() -> None:
     values, labels = records(work.model)
     data = dataset(values.reshape(CLIENTS * RECORDS, *values.shape[2:]), labels.reshape(-1))
     local = NoisySgd(steps=work.steps, batch=BATCH, clip=CLIP, schedule=Constant(rate=RATE))
-    plan = replace(protocol(steps=work.steps, model=work.model), local=local, noise=Gaussian(multiplier=MULTIPLIER))
+    plan = replace(
+        protocol(steps=work.steps, model=work.model),
+        local=local,
+        noise=Gaussian(multiplier=MULTIPLIER),
+    )
     with Federation(plan, data, engine=work.engine, workers=work.workers) as federation:
         serve(federation.round, client_steps=CLIENTS * work.steps)
 

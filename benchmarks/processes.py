@@ -57,7 +57,9 @@ def memory(pid: int) -> tuple[float, float]:
 
 
 def _kib(file: Path, field: str) -> int:
-    return next(int(line.split()[1]) for line in file.read_text().splitlines() if line.startswith(field))
+    return next(
+        int(line.split()[1]) for line in file.read_text().splitlines() if line.startswith(field)
+    )
 
 
 def send(members: list[Identity], number: signal.Signals) -> None:
@@ -71,7 +73,9 @@ def send(members: list[Identity], number: signal.Signals) -> None:
 def end(members: list[Identity], patience: float = 10.0) -> None:
     """Wait for processes to end, and kill those that do not."""
     deadline = time.monotonic() + patience
-    while (alive := [member for member in members if _lives(member)]) and time.monotonic() < deadline:
+    while (
+        alive := [member for member in members if _lives(member)]
+    ) and time.monotonic() < deadline:
         time.sleep(0.1)
     send(alive, signal.SIGKILL)
 

@@ -28,12 +28,17 @@ class Row:
     @property
     def met(self) -> bool:
         """Whether the ratio is as wanted."""
-        return (self.at_least is None or self.ratio >= self.at_least) and (self.at_most is None or self.ratio <= self.at_most)
+        return (self.at_least is None or self.ratio >= self.at_least) and (
+            self.at_most is None or self.ratio <= self.at_most
+        )
 
     @property
     def wanted(self) -> str:
         """The wanted ratio in words."""
-        bounds = [f">= {self.at_least:g}" if self.at_least is not None else "", f"<= {self.at_most:g}" if self.at_most is not None else ""]
+        bounds = [
+            f">= {self.at_least:g}" if self.at_least is not None else "",
+            f"<= {self.at_most:g}" if self.at_most is not None else "",
+        ]
         return " and ".join(filter(None, bounds))
 
 
@@ -45,8 +50,19 @@ def table(rows: Sequence[Row]) -> Table:
     shown.add_column("")
     for row in rows:
         mark = "[green]met[/]" if row.met else "[red]missed[/]"
-        numbers = f"{number(row.value)} {row.unit}", f"{number(row.other)} {row.unit}", f"{row.ratio:.2f}"
-        shown.add_row(row.work, row.engine, row.against, *numbers, row.wanted, " ".join(filter(None, [mark, row.note])))
+        numbers = (
+            f"{number(row.value)} {row.unit}",
+            f"{number(row.other)} {row.unit}",
+            f"{row.ratio:.2f}",
+        )
+        shown.add_row(
+            row.work,
+            row.engine,
+            row.against,
+            *numbers,
+            row.wanted,
+            " ".join(filter(None, [mark, row.note])),
+        )
     return shown
 
 

@@ -27,7 +27,10 @@ def federation(clients: int, participants: int) -> Federation:
 
 
 def main() -> None:
-    kinds = sorted({(clients, PARTICIPANTS) for clients in CLIENTS} | {(COHORT_CLIENTS, size) for size in COHORTS})
+    kinds = sorted(
+        {(clients, PARTICIPANTS) for clients in CLIENTS}
+        | {(COHORT_CLIENTS, size) for size in COHORTS}
+    )
     seconds: dict[tuple[int, int], list[float]] = {kind: [] for kind in kinds}
     with ExitStack() as stack:
         federations = {kind: stack.enter_context(federation(*kind)) for kind in kinds}
@@ -36,7 +39,12 @@ def main() -> None:
                 taken = federations[kind].round()
                 if turn >= 2:  # the first rounds set things up
                     seconds[kind].append(taken)
-    say(rounds=[{"clients": clients, "participants": size, "seconds": seconds[clients, size]} for clients, size in kinds])
+    say(
+        rounds=[
+            {"clients": clients, "participants": size, "seconds": seconds[clients, size]}
+            for clients, size in kinds
+        ]
+    )
 
 
 if __name__ == "__main__":

@@ -21,7 +21,12 @@ MULTIPLIER = 1.0  # of noisy-sgd
 SHAPE, CLASSES = (1, 28, 28), 10
 WORKERS = 2
 # The records that every model is trained on.
-SHAPES: dict[str, tuple[int, ...]] = {"lenet5": SHAPE, "prifedsync-mnist": SHAPE, "mlp": (64,), "logistic": (784,)}
+SHAPES: dict[str, tuple[int, ...]] = {
+    "lenet5": SHAPE,
+    "prifedsync-mnist": SHAPE,
+    "mlp": (64,),
+    "logistic": (784,),
+}
 
 
 def records(model: str = "lenet5", clients: int = CLIENTS) -> tuple[np.ndarray, np.ndarray]:
@@ -41,11 +46,23 @@ def dataset(images: np.ndarray, labels: np.ndarray) -> Dataset:
     classes = tuple(str(label) for label in range(CLASSES))
     test = {"x_test": images[:BATCH], "y_test": labels[:BATCH]}
     scale = np.float32(1 / 255 if images.dtype == np.uint8 else 1)
-    return Dataset(name="random", x_train=images, y_train=labels, **test, classes=classes, scale=np.asarray(scale))
+    return Dataset(
+        name="random",
+        x_train=images,
+        y_train=labels,
+        **test,
+        classes=classes,
+        scale=np.asarray(scale),
+    )
 
 
 def protocol(
-    *, steps: int, clients: int = CLIENTS, participants: int | None = None, data: str = "random", model: str = "lenet5"
+    *,
+    steps: int,
+    clients: int = CLIENTS,
+    participants: int | None = None,
+    data: str = "random",
+    model: str = "lenet5",
 ) -> Protocol:
     """The training of all contenders; everyone takes part unless a number of participants is given."""
     return Protocol(
@@ -65,7 +82,9 @@ class Federation:
     Nothing is scored and nothing is kept on disk. It holds worker processes: use it as a context.
     """
 
-    def __init__(self, plan: Protocol, data: Dataset, *, engine: str = "torch", workers: int = WORKERS) -> None:
+    def __init__(
+        self, plan: Protocol, data: Dataset, *, engine: str = "torch", workers: int = WORKERS
+    ) -> None:
         self._setup = prepare(plan, data=data)
         self._weights = self._setup.initial_weights()
         self._rounds = 0
@@ -74,7 +93,12 @@ class Federation:
     def __enter__(self) -> Federation:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self._engine.close()
 
     def round(self) -> float:
@@ -82,8 +106,12 @@ class Federation:
         started = time.perf_counter()
         rule = self._setup.protocol.aggregation
         chosen = participants(self._setup.protocol, round=self._rounds, key=self._setup.key)
-        uploads = self._engine.uploads(round=self._rounds, weights=self._weights, participants=chosen)
+        uploads = self._engine.uploads(
+            round=self._rounds, weights=self._weights, participants=chosen
+        )
         shares = upload_weights(rule, self._setup.sizes[chosen])
-        self._weights = aggregate(rule, self._weights, (upload.vector for upload in uploads), shares)
+        self._weights = aggregate(
+            rule, self._weights, (upload.vector for upload in uploads), shares
+        )
         self._rounds += 1
         return time.perf_counter() - started

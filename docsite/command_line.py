@@ -25,11 +25,16 @@ def page() -> str:
         >>> "--keep-uploads" in page()
         True
     """
-    commands = [section(path, command) for path, command in all_commands(typer.main.get_command(app), ("sordino",))]
+    commands = [
+        section(path, command)
+        for path, command in all_commands(typer.main.get_command(app), ("sordino",))
+    ]
     return "\n\n".join([HEAD, *commands, "## Exit codes", exit_codes()]) + "\n"
 
 
-def all_commands(command: click.Command, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], click.Command]]:
+def all_commands(
+    command: click.Command, path: tuple[str, ...]
+) -> Iterator[tuple[tuple[str, ...], click.Command]]:
     """Every command that does something, with the words that call it."""
     if not isinstance(command, click.Group):
         yield path, command
@@ -43,7 +48,9 @@ def section(path: tuple[str, ...], command: click.Command) -> str:
     usage = " ".join([*path, *command.collect_usage_pieces(click.Context(command))])
     rows = [row for row in map(described, command.params) if row is not None]
     taken = table(["argument or option", "meaning", "by default"], rows) if rows else ""
-    return f"## {' '.join(path)}\n\n    {usage}\n\n{' '.join((command.help or '').split())}\n\n{taken}"
+    return (
+        f"## {' '.join(path)}\n\n    {usage}\n\n{' '.join((command.help or '').split())}\n\n{taken}"
+    )
 
 
 def described(parameter: click.Parameter) -> tuple[str, str, str] | None:
@@ -51,7 +58,11 @@ def described(parameter: click.Parameter) -> tuple[str, str, str] | None:
     if getattr(parameter, "hidden", False):
         return None
     meaning = words(getattr(parameter, "help", None) or "")
-    shown = parameter.default is not None and not getattr(parameter, "is_flag", False) and parameter.default != ()
+    shown = (
+        parameter.default is not None
+        and not getattr(parameter, "is_flag", False)
+        and parameter.default != ()
+    )
     return spelled(parameter), meaning, code(str(parameter.default)) if shown else ""
 
 
@@ -75,7 +86,10 @@ def exit_codes() -> str:
     for error in (SordinoError, *descendants(SordinoError)):
         if "exit_code" in vars(error):
             meanings.setdefault(error.exit_code, []).append(first_line(error))
-    return table(["code", "meaning"], [(str(number), " ".join(meanings[number])) for number in sorted(meanings)])
+    return table(
+        ["code", "meaning"],
+        [(str(number), " ".join(meanings[number])) for number in sorted(meanings)],
+    )
 
 
 def descendants(kind: type[SordinoError]) -> Iterator[type[SordinoError]]:

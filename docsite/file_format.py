@@ -29,9 +29,19 @@ def page() -> str:
     whole = {f.name: f for f in fields(Protocol)}
     alone = [whole.pop("seed")]
     shared = [whole.pop(name) for name in FEDERATION]
-    parts = [HEAD, "## Above all tables", keys(alone), "## [federation]", keys(shared), *choices(shared, "federation")]
+    parts = [
+        HEAD,
+        "## Above all tables",
+        keys(alone),
+        "## [federation]",
+        keys(shared),
+        *choices(shared, "federation"),
+    ]
     for f in whole.values():
-        parts += [f"## {'[[client]]' if isinstance(f.metadata['check'], Many) else f'[{f.name}]'}", sentence(f.metadata["doc"])]
+        parts += [
+            f"## {'[[client]]' if isinstance(f.metadata['check'], Many) else f'[{f.name}]'}",
+            sentence(f.metadata["doc"]),
+        ]
         parts += contents(bare(f.metadata["check"]), f.name)
     return "\n\n".join(parts) + "\n"
 
@@ -60,13 +70,22 @@ def choices(entries: Sequence[Field[Any]], path: str) -> Iterator[str]:
 
 def kind_of(check: Named, kind: type[Value], path: str) -> str:
     """One of several kinds: how it is written, what it is, its keys."""
-    written = f'{check.tag_key} = "{kind.tag}"' if isinstance(check, Tagged) else f"{path.rpartition('.')[2]} = {check.spelling(kind)}"
-    return f"**{code(written)}**. {first_line(kind)}" + (f"\n\n{keys(fields(kind))}" if fields(kind) else "")
+    written = (
+        f'{check.tag_key} = "{kind.tag}"'
+        if isinstance(check, Tagged)
+        else f"{path.rpartition('.')[2]} = {check.spelling(kind)}"
+    )
+    return f"**{code(written)}**. {first_line(kind)}" + (
+        f"\n\n{keys(fields(kind))}" if fields(kind) else ""
+    )
 
 
 def keys(entries: Sequence[Field[Any]]) -> str:
     """Keys of a table of the file."""
-    rows = [(code(file_key(f.name)), f.metadata["doc"], f.metadata["check"].allowed, by_default(f)) for f in entries]
+    rows = [
+        (code(file_key(f.name)), f.metadata["doc"], f.metadata["check"].allowed, by_default(f))
+        for f in entries
+    ]
     return table(["key", "meaning", "allowed", "left out"], rows)
 
 

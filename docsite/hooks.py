@@ -7,7 +7,11 @@ from mkdocs.structure.files import File, Files
 
 from docsite import command_line, file_format, interface
 
-PAGES = {"reference/commands.md": command_line.page, "reference/file.md": file_format.page, "reference/python.md": interface.page}
+PAGES = {
+    "reference/commands.md": command_line.page,
+    "reference/file.md": file_format.page,
+    "reference/python.md": interface.page,
+}
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:

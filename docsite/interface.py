@@ -28,12 +28,24 @@ def page() -> str:
         >>> "## certify" in page()
         True
     """
-    named = {name: getattr(sordino, name) for name in sordino.__all__} | {"audit": audit}  # the function of the room of that name
+    named = {name: getattr(sordino, name) for name in sordino.__all__} | {
+        "audit": audit
+    }  # the function of the room of that name
     groups = {
         "Functions": [name for name, one in named.items() if not isinstance(one, type)],
-        "Results and data": [name for name, one in named.items() if isinstance(one, type) and not issubclass(one, (Value, Exception))],
-        "Values of a protocol": [name for name, one in named.items() if isinstance(one, type) and issubclass(one, Value)],
-        "Errors": [name for name, one in named.items() if isinstance(one, type) and issubclass(one, Exception)],
+        "Results and data": [
+            name
+            for name, one in named.items()
+            if isinstance(one, type) and not issubclass(one, (Value, Exception))
+        ],
+        "Values of a protocol": [
+            name for name, one in named.items() if isinstance(one, type) and issubclass(one, Value)
+        ],
+        "Errors": [
+            name
+            for name, one in named.items()
+            if isinstance(one, type) and issubclass(one, Exception)
+        ],
     }
     parts = [HEAD]
     for title, names in groups.items():
@@ -64,7 +76,10 @@ def signature(name: str, function: Any) -> str:
             lines.append("*")
         stars += parameter.kind in (parameter.KEYWORD_ONLY, parameter.VAR_POSITIONAL)
         default = "..." if callable(parameter.default) else repr(parameter.default)
-        lines.append(f"{parameter.name}: {parameter.annotation}" + ("" if parameter.default is parameter.empty else f" = {default}"))
+        lines.append(
+            f"{parameter.name}: {parameter.annotation}"
+            + ("" if parameter.default is parameter.empty else f" = {default}")
+        )
     listed = "".join(f"    {line},\n" for line in lines)
     return f"{name}(\n{listed}) -> {called.return_annotation}"
 
@@ -79,7 +94,9 @@ def told(one: Any) -> str:
             parts.append(f"```pycon\n{without_options(body)}\n```")
         else:
             items = re.split(r"\n(?=\S)", body)
-            parts.append(f"*{title}*\n\n" + "\n".join(f"- {' '.join(item.split())}" for item in items))
+            parts.append(
+                f"*{title}*\n\n" + "\n".join(f"- {' '.join(item.split())}" for item in items)
+            )
     return "\n\n".join(parts)
 
 
@@ -96,7 +113,12 @@ def without_options(example: str) -> str:
 def value_fields(kind: type[Value]) -> str:
     """The fields of a value, with what they allow."""
     rows = [
-        (code(f.name), f.metadata["doc"], f.metadata["check"].allowed, "must be given" if f.default is MISSING else code(repr(f.default)))
+        (
+            code(f.name),
+            f.metadata["doc"],
+            f.metadata["check"].allowed,
+            "must be given" if f.default is MISSING else code(repr(f.default)),
+        )
         for f in fields(kind)
     ]
     return table(["field", "meaning", "allowed", "left out"], rows) if rows else ""
@@ -104,7 +126,12 @@ def value_fields(kind: type[Value]) -> str:
 
 def members(kind: type) -> str:
     """Public methods and properties, a line each."""
-    found = {name: one for base in reversed(kind.__mro__[:-1]) for name, one in vars(base).items() if not name.startswith("_")}
+    found = {
+        name: one
+        for base in reversed(kind.__mro__[:-1])
+        for name, one in vars(base).items()
+        if not name.startswith("_")
+    }
     rows = [
         (code(name if isinstance(one, property) else f"{name}()"), first_line(one))
         for name, one in sorted(found.items())

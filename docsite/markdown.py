@@ -16,7 +16,10 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """
     lines = [head, ["---"] * len(head), *rows]
     marked = [
-        ("|{}|" if place == 1 else "| {} |").format(("|" if place == 1 else " | ").join(map(cell, row))) for place, row in enumerate(lines)
+        ("|{}|" if place == 1 else "| {} |").format(
+            ("|" if place == 1 else " | ").join(map(cell, row))
+        )
+        for place, row in enumerate(lines)
     ]
     return "\n".join(marked)
 

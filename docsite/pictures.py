@@ -31,7 +31,9 @@ ROUNDS = (1, 3, 10, 30, 100, 300, 600)
 CONVERGING = Protocol(
     clients=5,
     rounds=600,
-    local=ClippedGlm(steps=10, clip=1.0, schedule=Constant(rate=0.45), weight_decay=0.003, feature_norm=4.0),
+    local=ClippedGlm(
+        steps=10, clip=1.0, schedule=Constant(rate=0.45), weight_decay=0.003, feature_norm=4.0
+    ),
     noise=Gaussian(sigma=1.0),
     data=Data(name="breast-cancer", records=90),
 )
@@ -49,7 +51,12 @@ class Drawing:
 def all_drawings() -> dict[str, Drawing]:
     """Every picture by its name."""
     demo = loads(example_text(EXAMPLE))
-    return {"views": views(demo), "neighbours": neighbours(demo), "trade-off": tradeoff(), "rounds": rounds(demo)}
+    return {
+        "views": views(demo),
+        "neighbours": neighbours(demo),
+        "trade-off": tradeoff(),
+        "rounds": rounds(demo),
+    }
 
 
 def epsilon(protocol: Protocol, view: View | str, unit: str = "record") -> str:
@@ -73,13 +80,37 @@ def boxed(axes: Axes, x: float, y: float, text: str, width: float = 15, height: 
     from matplotlib.patches import FancyBboxPatch
 
     shape = "round,pad=0,rounding_size=1"
-    axes.add_patch(FancyBboxPatch((x, y), width, height, boxstyle=shape, facecolor=COLOURS["wash"], edgecolor=COLOURS["muted"]))
-    axes.text(x + width / 2, y + height / 2, text, ha="center", va="center", fontsize=9, color=COLOURS["ink"])
+    axes.add_patch(
+        FancyBboxPatch(
+            (x, y),
+            width,
+            height,
+            boxstyle=shape,
+            facecolor=COLOURS["wash"],
+            edgecolor=COLOURS["muted"],
+        )
+    )
+    axes.text(
+        x + width / 2,
+        y + height / 2,
+        text,
+        ha="center",
+        va="center",
+        fontsize=9,
+        color=COLOURS["ink"],
+    )
 
 
-def arrow(axes: Axes, start: tuple[float, float], end: tuple[float, float], bend: float = 0.0) -> None:
+def arrow(
+    axes: Axes, start: tuple[float, float], end: tuple[float, float], bend: float = 0.0
+) -> None:
     """An arrow."""
-    how = {"arrowstyle": "->", "color": COLOURS["muted"], "linewidth": 1.2, "connectionstyle": f"arc3,rad={bend}"}
+    how = {
+        "arrowstyle": "->",
+        "color": COLOURS["muted"],
+        "linewidth": 1.2,
+        "connectionstyle": f"arc3,rad={bend}",
+    }
     axes.annotate("", xy=end, xytext=start, arrowprops=how)
 
 
@@ -131,13 +162,31 @@ def neighbours(demo: Protocol) -> Drawing:
             left = 2 + 23.5 * place
             axes.text(left, 25.5, words, fontsize=9, color=COLOURS["ink"], va="center")
             for row in range(3):
-                axes.text(left, 18 - 6 * row, f"client {row + 1}", fontsize=8.5, color=COLOURS["muted"], va="center")
+                axes.text(
+                    left,
+                    18 - 6 * row,
+                    f"client {row + 1}",
+                    fontsize=8.5,
+                    color=COLOURS["muted"],
+                    va="center",
+                )
                 for column in range(5):
                     mark = changed.get((row, column), "o")
-                    colour, hollow = (COLOURS["orange"], mark == "") if (row, column) in changed else (COLOURS["blue"], False)
+                    colour, hollow = (
+                        (COLOURS["orange"], mark == "")
+                        if (row, column) in changed
+                        else (COLOURS["blue"], False)
+                    )
                     face = "none" if hollow else colour
                     spot = (left + 8.5 + 2.6 * column, 18 - 6 * row)
-                    axes.plot(*spot, marker=mark or "o", markersize=8, markerfacecolor=face, markeredgecolor=colour, linestyle="none")
+                    axes.plot(
+                        *spot,
+                        marker=mark or "o",
+                        markersize=8,
+                        markerfacecolor=face,
+                        markeredgecolor=colour,
+                        linestyle="none",
+                    )
         return sheet
 
     return Drawing(
@@ -162,18 +211,55 @@ def tradeoff() -> Drawing:
         left, right = sheet.subplots(1, 2)
         for axes in (left, right):
             calm(axes)
-            axes.plot([0, 1], [1, 0], color=COLOURS["muted"], linestyle=":", linewidth=1.2, label="guessing")
-            axes.set(xlabel="false alarms", ylabel="misses, at least", xlim=(-0.02, 1.02), ylim=(-0.02, 1.02))
+            axes.plot(
+                [0, 1],
+                [1, 0],
+                color=COLOURS["muted"],
+                linestyle=":",
+                linewidth=1.2,
+                label="guessing",
+            )
+            axes.set(
+                xlabel="false alarms",
+                ylabel="misses, at least",
+                xlim=(-0.02, 1.02),
+                ylim=(-0.02, 1.02),
+            )
         for mu, colour in strengths.items():
             left.plot(
-                alphas, [GaussianCurve(mu=mu).beta(alpha) for alpha in alphas], color=COLOURS[colour], linewidth=1.8, label=f"mu = {mu:g}"
+                alphas,
+                [GaussianCurve(mu=mu).beta(alpha) for alpha in alphas],
+                color=COLOURS[colour],
+                linewidth=1.8,
+                label=f"mu = {mu:g}",
             )
-            left.plot(0.05, GaussianCurve(mu=mu).beta(0.05), marker="o", markersize=5, color=COLOURS[colour], linestyle="none")
-        right.plot(alphas, [GaussianCurve(mu=1.0).beta(alpha) for alpha in alphas], color=COLOURS["blue"], linewidth=1.8, label="mu = 1")
+            left.plot(
+                0.05,
+                GaussianCurve(mu=mu).beta(0.05),
+                marker="o",
+                markersize=5,
+                color=COLOURS[colour],
+                linestyle="none",
+            )
+        right.plot(
+            alphas,
+            [GaussianCurve(mu=1.0).beta(alpha) for alpha in alphas],
+            color=COLOURS["blue"],
+            linewidth=1.8,
+            label="mu = 1",
+        )
         for delta, dash in zip(read, ("--", "-."), strict=True):
-            floor = np.maximum(0, np.maximum(1 - delta - np.exp(read[delta]) * alphas, np.exp(-read[delta]) * (1 - delta - alphas)))
+            floor = np.maximum(
+                0,
+                np.maximum(
+                    1 - delta - np.exp(read[delta]) * alphas,
+                    np.exp(-read[delta]) * (1 - delta - alphas),
+                ),
+            )
             words = f"ε = {rounded_up(read[delta])} at δ = {delta:g}"
-            right.plot(alphas, floor, color=COLOURS["green"], linestyle=dash, linewidth=1.4, label=words)
+            right.plot(
+                alphas, floor, color=COLOURS["green"], linestyle=dash, linewidth=1.4, label=words
+            )
         for axes in (left, right):
             legend(axes, loc="upper right")
         return sheet
@@ -192,9 +278,15 @@ def tradeoff() -> Drawing:
 def rounds(demo: Protocol) -> Drawing:
     """Epsilon against rounds: it grows, but for who sees the last model of a training that contracts."""
     lines = {
-        "built-in example, rounds": [(count, epsilon_of(replace(demo, rounds=count), "rounds")) for count in ROUNDS],
-        "clipped-glm, rounds": [(count, epsilon_of(replace(CONVERGING, rounds=count), "rounds")) for count in ROUNDS],
-        "clipped-glm, final": [(count, epsilon_of(replace(CONVERGING, rounds=count), "final")) for count in ROUNDS],
+        "built-in example, rounds": [
+            (count, epsilon_of(replace(demo, rounds=count), "rounds")) for count in ROUNDS
+        ],
+        "clipped-glm, rounds": [
+            (count, epsilon_of(replace(CONVERGING, rounds=count), "rounds")) for count in ROUNDS
+        ],
+        "clipped-glm, final": [
+            (count, epsilon_of(replace(CONVERGING, rounds=count), "final")) for count in ROUNDS
+        ],
     }
 
     def draw() -> Figure:
@@ -204,7 +296,14 @@ def rounds(demo: Protocol) -> Drawing:
         axes = sheet.subplots()
         calm(axes)
         for place, (name, points) in enumerate(lines.items()):
-            axes.plot(*zip(*points, strict=True), marker="os^"[place], markersize=4.5, linewidth=1.8, label=name, **style(place))
+            axes.plot(
+                *zip(*points, strict=True),
+                marker="os^"[place],
+                markersize=4.5,
+                linewidth=1.8,
+                label=name,
+                **style(place),
+            )
         axes.set(xscale="log", xlabel="rounds", ylabel=f"ε at δ = {DELTA:g}, at most")
         axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
         axes.set_ylim(bottom=0)
@@ -212,9 +311,12 @@ def rounds(demo: Protocol) -> Drawing:
         return sheet
 
     ends = "; ".join(
-        f"{name}: {rounded_up(points[0][1])} after 1, {rounded_up(points[-1][1])} after {ROUNDS[-1]}" for name, points in lines.items()
+        f"{name}: {rounded_up(points[0][1])} after 1, {rounded_up(points[-1][1])} after {ROUNDS[-1]}"
+        for name, points in lines.items()
     )
-    return Drawing(title="What rounds cost", description=f"Certified ε against rounds. {ends}.", draw=draw)
+    return Drawing(
+        title="What rounds cost", description=f"Certified ε against rounds. {ends}.", draw=draw
+    )
 
 
 def epsilon_of(protocol: Protocol, view: str) -> float:
@@ -225,9 +327,15 @@ def epsilon_of(protocol: Protocol, view: str) -> float:
 def standalone(drawing: Drawing, name: str) -> str:
     """The SVG of a picture as a file of its own, on the report's paper and in its colours."""
     svg = inline(drawing.draw(), name=name, title=drawing.title, description=drawing.description)
-    colours = (files("sordino") / "report" / "templates" / "style.css").read_text(encoding="utf-8").partition("* {")[0]
+    colours = (
+        (files("sordino") / "report" / "templates" / "style.css")
+        .read_text(encoding="utf-8")
+        .partition("* {")[0]
+    )
     look = f"<style>{colours}svg {{ background: var(--paper); font-family: var(--text); }}</style>"
-    return re.sub(r"<svg ([^>]*)>", rf'<svg xmlns="http://www.w3.org/2000/svg" \1>{look}', svg, count=1)
+    return re.sub(
+        r"<svg ([^>]*)>", rf'<svg xmlns="http://www.w3.org/2000/svg" \1>{look}', svg, count=1
+    )
 
 
 def main(folder: Path = FOLDER) -> None:

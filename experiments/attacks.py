@@ -17,8 +17,31 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from sordino import Constant, Data, Dataset, Dirichlet, FedAvg, Gaussian, Laplace, Model, Protocol, Run, Staircase, calibrate, resume, train
-from sordino.attacks import attributes, clients, extraction, inversion, labels, membership, reconstruction
+from sordino import (
+    Constant,
+    Data,
+    Dataset,
+    Dirichlet,
+    FedAvg,
+    Gaussian,
+    Laplace,
+    Model,
+    Protocol,
+    Run,
+    Staircase,
+    calibrate,
+    resume,
+    train,
+)
+from sordino.attacks import (
+    attributes,
+    clients,
+    extraction,
+    inversion,
+    labels,
+    membership,
+    reconstruction,
+)
 from sordino.attacks.game import Row
 from sordino.attacks.referee import Referee
 from sordino.attacks.suite import ATTACKS, Finding, attack
@@ -70,7 +93,10 @@ LEARNING = replace(
 )
 # udp-fl: 10 clients, clip 0.01 on CIFAR-10 and UTKFace, epsilon per mechanism. Noise is what the model's dimension really needs.
 UDP_IMAGES = replace(
-    IMAGES, rounds=6, local=FedAvg(steps=1, batch=4, clip=0.01, schedule=Constant(rate=0.01)), model=Model(name="lenet5", parameters=62006)
+    IMAGES,
+    rounds=6,
+    local=FedAvg(steps=1, batch=4, clip=0.01, schedule=Constant(rate=0.01)),
+    model=Model(name="lenet5", parameters=62006),
 )
 UDP_MODELS = replace(
     LEARNING,
@@ -85,7 +111,11 @@ UDP_MEMBERS = replace(
     local=FedAvg(steps=10, batch=16, clip=10.0, schedule=Constant(rate=0.1)),
     data=Data(name="cifar10", records=80),
 )
-UDP_FACES = replace(UDP_MODELS, data=Data(name="utkface-race", records=100), model=Model(name="lenet5", parameters=61581))
+UDP_FACES = replace(
+    UDP_MODELS,
+    data=Data(name="utkface-race", records=100),
+    model=Model(name="lenet5", parameters=61581),
+)
 EPSILONS = (2, 8)
 
 Printed = dict[str, dict[int | None, tuple[float, ...]]]
@@ -114,10 +144,20 @@ class Study:
     def run(self, protocol: Protocol, every: int) -> Run:
         """The run of a protocol: trained, gone on with, or read."""
         protocol = protocol if self.rounds is None else replace(protocol, rounds=self.rounds)
-        place = self.out / "runs" / hashlib.sha256(f"{every} {dumps(protocol)}".encode()).hexdigest()[:12]
+        place = (
+            self.out
+            / "runs"
+            / hashlib.sha256(f"{every} {dumps(protocol)}".encode()).hexdigest()[:12]
+        )
         if not (place / "protocol.toml").exists():
             print(f"training with {protocol.noise}", file=sys.stderr, flush=True)
-            return train(protocol, folder=place, keep_uploads=every, evaluate_every=protocol.rounds, report=False)
+            return train(
+                protocol,
+                folder=place,
+                keep_uploads=every,
+                evaluate_every=protocol.rounds,
+                report=False,
+            )
         run = Run.load(place)
         return run if run.status != "unfinished" else resume(place, report=False)
 
@@ -147,16 +187,37 @@ def over_rounds(
 ) -> None:
     """One line per sigma: ours at every fifth of the rounds, then the paper's at every fifth of its own."""
     rounds, sigmas = study.rounds or base.rounds, sorted(table)
-    runs = [study.run(replace(base, noise=Gaussian(sigma=sigma)), every=max(1, rounds // FIFTHS)) for sigma in sigmas]
-    rows = [row for row in study.attacked(runs, name, f"{name}-{base.local.batch}").rows if row.metric == metric]
+    runs = [
+        study.run(replace(base, noise=Gaussian(sigma=sigma)), every=max(1, rounds // FIFTHS))
+        for sigma in sigmas
+    ]
+    rows = [
+        row
+        for row in study.attacked(runs, name, f"{name}-{base.local.batch}").rows
+        if row.metric == metric
+    ]
     places = sorted({row.round for row in rows})
-    header("sigma", "method", *(f"T = {place}" for place in places), "sees nothing", *(f"paper, T = {t}" for t in printed))
+    header(
+        "sigma",
+        "method",
+        *(f"T = {place}" for place in places),
+        "sees nothing",
+        *(f"paper, T = {t}" for t in printed),
+    )
     for sigma in sigmas:
         for method in dict.fromkeys(row.method for row in rows):
             values = {row.round: row for row in rows if (row.noise, row.method) == (sigma, method)}
-            ours = [f"{unit * values[place].value:.3g}" if place in values else "" for place in places]
+            ours = [
+                f"{unit * values[place].value:.3g}" if place in values else "" for place in places
+            ]
             trivial = sum(row.baseline for row in values.values()) / len(values)
-            line(f"{sigma:g}", method or name, *ours, f"{unit * trivial:.3g}", *(f"{value:g}" for value in table[sigma]))
+            line(
+                f"{sigma:g}",
+                method or name,
+                *ours,
+                f"{unit * trivial:.3g}",
+                *(f"{value:g}" for value in table[sigma]),
+            )
 
 
 def table_11(study: Study) -> None:
@@ -193,19 +254,39 @@ def table_16(study: Study) -> None:
     )
     for sigma in SIGMAS:
         mine = {(row.metric, row.method): row for row in rows if row.noise == sigma}
-        noisy = next(row for (metric, method), row in mine.items() if metric == "accuracy" and "logits" in method)
+        noisy = next(
+            row
+            for (metric, method), row in mine.items()
+            if metric == "accuracy" and "logits" in method
+        )
         model, substitute = mine["accuracy", "attacked model"], mine["accuracy", "substitute"]
-        cells = (model.value, substitute.value, mine["agreement", "substitute"].value, substitute.baseline, noisy.value)
-        line(f"{sigma:g}", *(f"{100 * cell:.1f}" for cell in cells), *(f"{value:g}" for value in TABLE_16[sigma]))
+        cells = (
+            model.value,
+            substitute.value,
+            mine["agreement", "substitute"].value,
+            substitute.baseline,
+            noisy.value,
+        )
+        line(
+            f"{sigma:g}",
+            *(f"{100 * cell:.1f}" for cell in cells),
+            *(f"{value:g}" for value in TABLE_16[sigma]),
+        )
 
 
 def mechanisms(base: Protocol) -> dict[tuple[str, int | None], Protocol]:
     """No noise, and every mechanism with the noise that each epsilon needs against the server, about one record."""
-    kinds = {"gaussian": Gaussian(sigma=1.0), "laplace": Laplace(scale=1.0), "staircase": Staircase(step=1.0, width=largest_move(base))}
+    kinds = {
+        "gaussian": Gaussian(sigma=1.0),
+        "laplace": Laplace(scale=1.0),
+        "staircase": Staircase(step=1.0, width=largest_move(base)),
+    }
     found: dict[tuple[str, int | None], Protocol] = {("none", None): base}
     for name, noise in kinds.items():
         for epsilon in EPSILONS:
-            found[name, epsilon] = calibrate(replace(base, noise=noise), "server", epsilon=float(epsilon)).protocol
+            found[name, epsilon] = calibrate(
+                replace(base, noise=noise), "server", epsilon=float(epsilon)
+            ).protocol
     return found
 
 
@@ -219,14 +300,23 @@ def per_mechanism(
 ) -> None:
     """One line per mechanism and epsilon: ours after the last round, what is got without the run, and the paper's."""
     words = list(metrics)
-    header("mechanism", "epsilon", *words, *(f"{word}, sees nothing" for word in words), *(f"{word}, paper" for word in words))
+    header(
+        "mechanism",
+        "epsilon",
+        *words,
+        *(f"{word}, sees nothing" for word in words),
+        *(f"{word}, paper" for word in words),
+    )
     for (mechanism, epsilon), protocol in mechanisms(base).items():
         run = study.run(protocol, every=5)
         rows = final(study.attacked([run], name, f"{name}-{mechanism}-{epsilon or 'none'}").rows)
         mine = {row.metric: row for row in rows if row.method == method}
         ours = [mine[word].value * unit for word, unit in metrics.items()]
         nothing = [mine[word].baseline * unit for word, unit in metrics.items()]
-        cells = (*(f"{value:.3g}" for value in (*ours, *nothing)), *(f"{value:g}" for value in table[mechanism][epsilon]))
+        cells = (
+            *(f"{value:.3g}" for value in (*ours, *nothing)),
+            *(f"{value:g}" for value in table[mechanism][epsilon]),
+        )
         line(mechanism, epsilon or "none", *cells)
 
 
@@ -237,25 +327,47 @@ DEVIATION = 0.2516
 def udp_6(study: Study) -> None:
     """Every attacker on every mechanism; what the paper's attackers do not include has no column of the paper's."""
     metrics = ("TPR at 1 % FPR", "accuracy", "AUC")
-    header("mechanism", "epsilon", "attacker", *metrics, *(f"{metric}, paper" for metric in metrics))
+    header(
+        "mechanism", "epsilon", "attacker", *metrics, *(f"{metric}, paper" for metric in metrics)
+    )
     for (mechanism, epsilon), protocol in mechanisms(UDP_MEMBERS).items():
-        rows = final(study.attacked([study.run(protocol, every=protocol.rounds)], "membership", f"members-{mechanism}-{epsilon}").rows)
+        rows = final(
+            study.attacked(
+                [study.run(protocol, every=protocol.rounds)],
+                "membership",
+                f"members-{mechanism}-{epsilon}",
+            ).rows
+        )
         for method in dict.fromkeys(row.method for row in rows):
             mine = {row.metric: row.value for row in rows if row.method == method}
-            theirs = TABLE_6[method][mechanism][epsilon] if method in TABLE_6 else ("",) * len(metrics)
-            line(mechanism, epsilon or "none", method, *(f"{mine[metric]:.3f}" for metric in metrics), *theirs)
+            theirs = (
+                TABLE_6[method][mechanism][epsilon] if method in TABLE_6 else ("",) * len(metrics)
+            )
+            line(
+                mechanism,
+                epsilon or "none",
+                method,
+                *(f"{mine[metric]:.3f}" for metric in metrics),
+                *theirs,
+            )
 
 
 def udp_7(study: Study) -> None:
-    per_mechanism(study, UDP_IMAGES, "inversion", TABLE_7, {"MSE": DEVIATION**-2, "PSNR": 1.0, "SSIM": 1.0})
+    per_mechanism(
+        study, UDP_IMAGES, "inversion", TABLE_7, {"MSE": DEVIATION**-2, "PSNR": 1.0, "SSIM": 1.0}
+    )
 
 
 def udp_8(study: Study) -> None:
-    per_mechanism(study, UDP_FACES, "attributes", TABLE_8, {"accuracy": 1.0, "F1": 1.0}, "embeddings")
+    per_mechanism(
+        study, UDP_FACES, "attributes", TABLE_8, {"accuracy": 1.0, "F1": 1.0}, "embeddings"
+    )
 
 
 def udp_9(study: Study) -> None:
-    per_mechanism(study, UDP_MODELS, "reconstruction", TABLE_9, {"MSE": DEVIATION**-2, "MAE": DEVIATION**-1})
+    per_mechanism(
+        study, UDP_MODELS, "reconstruction", TABLE_9, {"MSE": DEVIATION**-2, "MAE": DEVIATION**-1}
+    )
 
 
 def final(rows: Sequence[Row]) -> list[Row]:
@@ -279,7 +391,9 @@ TABLES = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("table", choices=tuple(TABLES))
     parser.add_argument("--setting", choices=("quick", "paper"), default="quick")
     parser.add_argument("--rounds", type=int)

@@ -19,13 +19,23 @@ ROUNDS = (10, 30, 100, 300, 1000)
 DELTA = 1e-5
 
 
-RULE = ClippedGlm(steps=10, clip=1.0, schedule=Constant(rate=0.45), weight_decay=0.003, feature_norm=4.0)
+RULE = ClippedGlm(
+    steps=10, clip=1.0, schedule=Constant(rate=0.45), weight_decay=0.003, feature_norm=4.0
+)
 
 
 def federation(data: str, clients: int, records: int, sigma: float) -> Protocol:
     """Full-batch steps with a small weight decay."""
     shares = Data(name=data, records=records)
-    return Protocol(seed=1, clients=clients, rounds=10, local=RULE, noise=Gaussian(sigma=sigma), data=shares, model=Model(name="logistic"))
+    return Protocol(
+        seed=1,
+        clients=clients,
+        rounds=10,
+        local=RULE,
+        noise=Gaussian(sigma=sigma),
+        data=shares,
+        model=Model(name="logistic"),
+    )
 
 
 FEDERATIONS = (federation("adult", 50, 600, 0.05), federation("breast-cancer", 5, 90, 1.0))
@@ -37,18 +47,24 @@ def main() -> None:
     parser.add_argument("--plot", type=Path)
     options = parser.parse_args()
     rows = []
-    print("| data | rounds | accuracy | epsilon, final | epsilon, rounds | epsilon, server |\n|---|---|---|---|---|---|")
+    print(
+        "| data | rounds | accuracy | epsilon, final | epsilon, rounds | epsilon, server |\n|---|---|---|---|---|---|"
+    )
     for base in FEDERATIONS:
         for rounds in ROUNDS:
             protocol = replace(base, rounds=rounds)
             with tempfile.TemporaryDirectory() as folder:
                 run = train(protocol, folder=folder, report=False)
-            spent = {view: certify(run.protocol, view).epsilon(DELTA) for view in ("final", "rounds", "server")}
+            spent = {
+                view: certify(run.protocol, view).epsilon(DELTA)
+                for view in ("final", "rounds", "server")
+            }
             name = base.data.name if base.data is not None else ""
             accuracy = 100 * float(run.metrics["accuracy"][-1])
             rows.append({"data": name, "rounds": rounds, "accuracy": accuracy, **spent})
             print(
-                f"| {name} | {rounds} | {accuracy:.1f} | {spent['final']:.3f} | {spent['rounds']:.3f} | {spent['server']:.2f} |", flush=True
+                f"| {name} | {rounds} | {accuracy:.1f} | {spent['final']:.3f} | {spent['rounds']:.3f} | {spent['server']:.2f} |",
+                flush=True,
             )
             options.out.write_text(json.dumps(rows, indent=2) + "\n")
     if options.plot is not None:
@@ -64,8 +80,19 @@ def draw(rows: list[dict[str, object]], path: Path) -> None:
     for axes, name in zip(figure.subplots(1, len(names)), names, strict=True):
         mine = [row for row in rows if row["data"] == name]
         for view in ("final", "rounds"):
-            axes.plot([row["rounds"] for row in mine], [row[view] for row in mine], marker="o", label=f"view {view}")
-        axes.set(xscale="log", yscale="log", xlabel="rounds", ylabel=f"epsilon at delta = {DELTA:g}", title=name)
+            axes.plot(
+                [row["rounds"] for row in mine],
+                [row[view] for row in mine],
+                marker="o",
+                label=f"view {view}",
+            )
+        axes.set(
+            xscale="log",
+            yscale="log",
+            xlabel="rounds",
+            ylabel=f"epsilon at delta = {DELTA:g}",
+            title=name,
+        )
         axes.legend()
     figure.savefig(path, dpi=150)
 

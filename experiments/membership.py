@@ -24,7 +24,19 @@ from unittest import mock
 
 import numpy as np
 
-from sordino import Constant, Data, Dataset, FedAvg, Gaussian, Model, Protocol, Run, calibrate, resume, train
+from sordino import (
+    Constant,
+    Data,
+    Dataset,
+    FedAvg,
+    Gaussian,
+    Model,
+    Protocol,
+    Run,
+    calibrate,
+    resume,
+    train,
+)
 from sordino.attacks import lira, rmia
 from sordino.attacks.membership import SETTINGS, detection_curve, measured
 from sordino.attacks.membership_game import RATES, Detection, MembershipGame, detections, played
@@ -62,14 +74,20 @@ def trained_run(protocol: Protocol, place: Path) -> Run:
 def peer(options: argparse.Namespace) -> None:
     """Scores of the same records on the same models, by our code and by others'."""
     run = trained_run(OVERFITTED, options.out / "overfitted")
-    [case] = replace(SETTINGS["quick"], rounds=1, shadows=options.shadows, asked=3200).cases(Referee(run))
+    [case] = replace(SETTINGS["quick"], rounds=1, shadows=options.shadows, asked=3200).cases(
+        Referee(run)
+    )
     seen, members = case.observe(), case.reveal().members
     with AuditProgress("shadow models: percent") as progress:
         shadows = trained_shadows(seen, options.shadows, progress.share)
-    asked = ObservedRecords(inputs=seen.candidates.inputs[seen.asked], labels=seen.candidates.labels[seen.asked])
+    asked = ObservedRecords(
+        inputs=seen.candidates.inputs[seen.asked], labels=seen.candidates.labels[seen.asked]
+    )
     others = seen.federation.auxiliary
     known = evidence_on(seen, shadows.about(seen.asked), asked)
-    nobodys = Shadows(models=shadows.models, inside=np.zeros((len(shadows), len(others)), dtype=bool))
+    nobodys = Shadows(
+        models=shadows.models, inside=np.zeros((len(shadows), len(others)), dtype=bool)
+    )
     population = evidence_on(seen, nobodys, others)
     found = {
         "LiRA, sordino": lira.online(known),
@@ -95,9 +113,17 @@ def lira_of_tensorflow_privacy(known: Evidence, option: str, folder: Path) -> np
     def statistic(answers: Any) -> np.ndarray:
         return np.asarray(code.calculate_statistic(answers.double().numpy(), labels))
 
-    target, shadows = statistic(known.target), np.stack([statistic(answers) for answers in known.shadows])
-    sides = [[shadows[side[:, n], n][:, None] for n in range(len(labels))] for side in (known.inside, ~known.inside)]
-    scores = code.compute_score_lira(target[:, None], *sides, option=option, fix_variance=True, median_or_mean="mean")
+    target, shadows = (
+        statistic(known.target),
+        np.stack([statistic(answers) for answers in known.shadows]),
+    )
+    sides = [
+        [shadows[side[:, n], n][:, None] for n in range(len(labels))]
+        for side in (known.inside, ~known.inside)
+    ]
+    scores = code.compute_score_lira(
+        target[:, None], *sides, option=option, fix_variance=True, median_or_mean="mean"
+    )
     return -np.asarray(scores)  # members have small values there
 
 
@@ -105,14 +131,29 @@ def advanced_mia(folder: Path) -> Any:
     """The module of tensorflow-privacy that has LiRA, taken out of its wheel: importing the package would need TensorFlow."""
     folder.mkdir(parents=True, exist_ok=True)
     if not (wheels := list(folder.glob("tensorflow_privacy-*.whl"))):
-        subprocess.run([sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(folder), PEER], check=True)
+        subprocess.run(
+            [
+                sys.executable,
+                "-m",
+                "pip",
+                "download",
+                "--quiet",
+                "--no-deps",
+                "--dest",
+                str(folder),
+                PEER,
+            ],
+            check=True,
+        )
         wheels = list(folder.glob("tensorflow_privacy-*.whl"))
     loader = zipimport.zipimporter(str(wheels[0].joinpath(*PACKAGE, "membership_inference_attack")))
     spec = importlib.util.spec_from_loader("advanced_mia", loader)
     if spec is None or spec.loader is None:
         raise RuntimeError(f"{wheels[0]} has no advanced_mia")
     module = importlib.util.module_from_spec(spec)
-    names = [".".join(PACKAGE[: n + 1]) for n in range(len(PACKAGE))] + [".".join((*PACKAGE, "utils"))]
+    names = [".".join(PACKAGE[: n + 1]) for n in range(len(PACKAGE))] + [
+        ".".join((*PACKAGE, "utils"))
+    ]
     absent = {name: types.ModuleType(name) for name in names}
     absent[names[-1]].log_loss = None  # type: ignore[attr-defined]  # for a statistic that is not used
     with mock.patch.dict(sys.modules, absent):
@@ -134,9 +175,13 @@ def rmia_of_privacy_meter(known: Evidence, population: Evidence, path: Path) -> 
         shadows = rmia.right_probabilities(evidence.shadows, evidence.labels)
         return np.stack([target, shadows[-1], *shadows[:-1]], axis=1)
 
-    inside = np.stack([np.zeros(len(known.labels), dtype=bool), known.inside[-1], *known.inside[:-1]], axis=1)
+    inside = np.stack(
+        [np.zeros(len(known.labels), dtype=bool), known.inside[-1], *known.inside[:-1]], axis=1
+    )
     references = (len(known.inside) - 1) // 2
-    a, *_ = code.tune_offline_a(0, signals(known), signals(population), inside, logging.getLogger("peer"))
+    a, *_ = code.tune_offline_a(
+        0, signals(known), signals(population), inside, logging.getLogger("peer")
+    )
     return np.asarray(code.run_rmia(0, signals(known), signals(population), inside, references, a))
 
 
@@ -152,12 +197,22 @@ def detected_game(trainings: int) -> MembershipGame:
     )  # fmt: skip
     local = FedAvg(steps=2, batch=1, clip=0.05, schedule=Constant(rate=0.1))
     plan = Protocol(
-        clients=4, rounds=5, local=local, noise=Gaussian(sigma=1.0), data=Data(name="few", records=1), model=Model(name="logistic")
+        clients=4,
+        rounds=5,
+        local=local,
+        noise=Gaussian(sigma=1.0),
+        data=Data(name="few", records=1),
+        model=Model(name="logistic"),
     )
     plan = calibrate(plan, "final", epsilon=8.0, delta=1e-5).protocol
     module = build_model("logistic", data.input_shape, data.outputs, seed=1)
     return MembershipGame(
-        protocol=plan, data=data, row=0, other=(data.x_train[0], 1 - int(data.y_train[0])), module=module, trainings=trainings
+        protocol=plan,
+        data=data,
+        row=0,
+        other=(data.x_train[0], 1 - int(data.y_train[0])),
+        module=module,
+        trainings=trainings,
     )
 
 
@@ -165,9 +220,13 @@ def game(options: argparse.Namespace) -> None:
     """Detection with the noise that is certified, and with a third of it, both under or over the same curve."""
     one = detected_game(options.trainings)
     certified = one.certified()
-    weak = replace(one.protocol, noise=replace(one.protocol.noise, sigma=(one.protocol.noise.sigma or 0.0) / 3))
+    weak = replace(
+        one.protocol, noise=replace(one.protocol.noise, sigma=(one.protocol.noise.sigma or 0.0) / 3)
+    )
     print(f"certified: {certified.sentence()}")
-    print("| noise | aimed FPR | FPR at most | TPR at least | certified TPR at most | |\n|---|---|---|---|---|---|")
+    print(
+        "| noise | aimed FPR | FPR at most | TPR at least | certified TPR at most | |\n|---|---|---|---|---|---|"
+    )
     drawn = {}
     for name, runs in (("as certified", one.protocol), ("a third of it", weak)):
         with AuditProgress(f"{name}: percent of the trainings") as progress:
@@ -180,27 +239,49 @@ def game(options: argparse.Namespace) -> None:
         draw(drawn, certified, options)
 
 
-def draw(drawn: dict[str, Sequence[Detection]], certified: Any, options: argparse.Namespace) -> None:
+def draw(
+    drawn: dict[str, Sequence[Detection]], certified: Any, options: argparse.Namespace
+) -> None:
     """The certified curve, and what was detected at least, on log axes."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(6, 4.6), layout="constrained")
     axes = figure.subplots()
     alphas = np.geomspace(1e-4, 1, 200)
-    axes.plot(alphas, [1 - certified.beta(float(alpha)) for alpha in alphas], color="black", label="certified: at most")
+    axes.plot(
+        alphas,
+        [1 - certified.beta(float(alpha)) for alpha in alphas],
+        color="black",
+        label="certified: at most",
+    )
     axes.plot(alphas, alphas, color="grey", linewidth=0.8, label="guessing")
     for name, found in drawn.items():
         axes.plot(
-            [one.limits.false_positive for one in found], [one.detected for one in found], marker=".", label=f"noise {name}: at least"
+            [one.limits.false_positive for one in found],
+            [one.detected for one in found],
+            marker=".",
+            label=f"noise {name}: at least",
         )
-    axes.set(xscale="log", yscale="log", xlim=(1e-3, 1), ylim=(1e-3, 1.1), xlabel="false positive rate", ylabel="true positive rate")
+    axes.set(
+        xscale="log",
+        yscale="log",
+        xlim=(1e-3, 1),
+        ylim=(1e-3, 1.1),
+        xlabel="false positive rate",
+        ylabel="true positive rate",
+    )
     axes.legend(loc="lower right", fontsize="small")
-    axes.set_title(f"Was the record in it? {4 * options.trainings:,} trainings each, limits at 99.9 %", fontsize="medium")
+    axes.set_title(
+        f"Was the record in it? {4 * options.trainings:,} trainings each, limits at 99.9 %",
+        fontsize="medium",
+    )
     figure.savefig(options.plot, dpi=120)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("what", choices=("peer", "game"))
     parser.add_argument("--out", type=Path, default=Path("membership"))
     parser.add_argument("--shadows", type=int, default=32)

@@ -27,7 +27,13 @@ BASE = Protocol(
 )
 
 # (clients, sigma) to the paper's accuracy in percent at K = 50, T = 600; it has no row for sigma = 0.
-PAPER = {(50, 0.0): None, (50, 1e-3): 98.41, (50, 1e-2): 98.33, (50, 1e-1): 95.40, (100, 1e-1): 97.32}
+PAPER = {
+    (50, 0.0): None,
+    (50, 1e-3): 98.41,
+    (50, 1e-2): 98.33,
+    (50, 1e-1): 95.40,
+    (100, 1e-1): 97.32,
+}
 
 
 def main() -> None:
@@ -36,17 +42,32 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("noise_and_clients.json"))
     options = parser.parse_args()
     rows = []
-    print(f"| clients | sigma | accuracy, T = {options.rounds}, mean of the last 10 rounds | paper, T = 600 |\n|---|---|---|---|")
+    print(
+        f"| clients | sigma | accuracy, T = {options.rounds}, mean of the last 10 rounds | paper, T = 600 |\n|---|---|---|---|"
+    )
     for (clients, sigma), published in PAPER.items():
-        protocol = replace(BASE, clients=clients, rounds=options.rounds, noise=Gaussian(sigma=sigma))
+        protocol = replace(
+            BASE, clients=clients, rounds=options.rounds, noise=Gaussian(sigma=sigma)
+        )
         with tempfile.TemporaryDirectory() as folder:
             run = train(protocol, folder=folder, report=False)
-        tail = 100 * run.metrics["accuracy"][-10:]  # the noise of the last round alone moves a single accuracy by several percent
+        tail = (
+            100 * run.metrics["accuracy"][-10:]
+        )  # the noise of the last round alone moves a single accuracy by several percent
         accuracy = float(tail.mean())
         rows.append(
-            {"clients": clients, "sigma": sigma, "accuracy": accuracy, "paper": published, "seconds": float(run.metrics["seconds"].sum())}
+            {
+                "clients": clients,
+                "sigma": sigma,
+                "accuracy": accuracy,
+                "paper": published,
+                "seconds": float(run.metrics["seconds"].sum()),
+            }
         )
-        print(f"| {clients} | {sigma:g} | {accuracy:.2f} | {published if published is not None else 'not given'} |", flush=True)
+        print(
+            f"| {clients} | {sigma:g} | {accuracy:.2f} | {published if published is not None else 'not given'} |",
+            flush=True,
+        )
         options.out.write_text(json.dumps(rows, indent=2) + "\n")
 
 

@@ -22,7 +22,18 @@ import torch
 from rich.console import Console
 from rich.progress import track
 
-from sordino import Constant, Data, Gaussian, Interpolate, Model, NoisySgd, Poisson, Protocol, Shards, certify
+from sordino import (
+    Constant,
+    Data,
+    Gaussian,
+    Interpolate,
+    Model,
+    NoisySgd,
+    Poisson,
+    Protocol,
+    Shards,
+    certify,
+)
 from sordino.engines.choice import choose
 from sordino.federation.aggregation import aggregate, upload_weights
 from sordino.federation.data import client_tests, load_dataset
@@ -38,7 +49,9 @@ KINDS: dict[str, Personalization] = {"own models": Interpolate(alpha=0.1), "glob
 def federation(own: Personalization, options: argparse.Namespace) -> Protocol:
     """The paper's setting (section 4.1)."""
     schedule = Constant(rate=options.rate)
-    rule = NoisySgd(steps=38, batch=16, clip=1.0, schedule=schedule, optimizer="adam", sampling=options.sampling)
+    rule = NoisySgd(
+        steps=38, batch=16, clip=1.0, schedule=schedule, optimizer="adam", sampling=options.sampling
+    )
     return Protocol(
         seed=options.seed,
         clients=100,
@@ -61,9 +74,16 @@ def states(setup: Setup, engine: str) -> Iterator[tuple[np.ndarray, Mapping[int,
             chosen = participants(protocol, round=t, key=setup.draw_key)
             given = given_to(protocol, weights, chosen, kept)
             uploads = list(work.uploads(round=t, weights=weights, participants=chosen, kept=given))
-            kept.update({upload.client: remembered(protocol, upload.kept or {}, upload.vector) for upload in uploads})
+            kept.update(
+                {
+                    upload.client: remembered(protocol, upload.kept or {}, upload.vector)
+                    for upload in uploads
+                }
+            )
             shares = upload_weights(protocol.aggregation, setup.sizes[chosen])
-            weights = aggregate(protocol.aggregation, weights, (upload.vector for upload in uploads), shares)
+            weights = aggregate(
+                protocol.aggregation, weights, (upload.vector for upload in uploads), shares
+            )
             yield weights, kept
 
 
@@ -72,11 +92,21 @@ class Scores:
 
     def __init__(self, setup: Setup) -> None:
         self._setup, self._model = setup, FlatModel(setup.module)
-        self._tests = [torch.from_numpy(rows) for rows in client_tests(load_dataset("mnist"), setup.parts, setup.key, 200)]
+        self._tests = [
+            torch.from_numpy(rows)
+            for rows in client_tests(load_dataset("mnist"), setup.parts, setup.key, 200)
+        ]
 
     def of(self, models: list[np.ndarray]) -> float:
         """One model for each client."""
-        return float(np.mean([self._accuracy(model, rows) for model, rows in zip(models, self._tests, strict=True)]))
+        return float(
+            np.mean(
+                [
+                    self._accuracy(model, rows)
+                    for model, rows in zip(models, self._tests, strict=True)
+                ]
+            )
+        )
 
     def _accuracy(self, model: np.ndarray, rows: torch.Tensor) -> float:
         self._model.load(torch.from_numpy(model))
@@ -89,18 +119,24 @@ def followed(name: str, options: argparse.Namespace) -> dict[str, list[float]]:
     setup = prepare(federation(KINDS[name], options))
     scores, clients = Scores(setup), range(setup.protocol.clients)
     found: dict[str, list[float]] = {"round": [], "global": [], "own": []}
-    rounds = track(states(setup, options.engine), name, total=options.rounds, console=Console(stderr=True))
+    rounds = track(
+        states(setup, options.engine), name, total=options.rounds, console=Console(stderr=True)
+    )
     for t, (weights, kept) in enumerate(rounds, start=1):
         if t % options.every == 0 or t == options.rounds:
             found["round"].append(t)
             found["global"].append(scores.of([weights for _ in clients]))
             if setup.protocol.keeps_models:
-                found["own"].append(scores.of([kept.get(client, {}).get("model", weights) for client in clients]))
+                found["own"].append(
+                    scores.of([kept.get(client, {}).get("model", weights) for client in clients])
+                )
     return found
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--model", default="mlp")
     parser.add_argument("--rounds", type=int, default=100)
     parser.add_argument("--every", type=int, default=10)
@@ -114,10 +150,16 @@ def main() -> None:
     started = time.perf_counter()
     found = {name: followed(name, options) for name in KINDS}
     protocol = federation(KINDS["own models"], options)
-    print("| round | epsilon at 1e-5, strong | own models | their global model | global only |\n|---|---|---|---|---|")
+    print(
+        "| round | epsilon at 1e-5, strong | own models | their global model | global only |\n|---|---|---|---|---|"
+    )
     for at, t in enumerate(found["own models"]["round"]):
         spent = certify(protocol, "strong", rounds=range(int(t))).epsilon(1e-5)
-        own, mean, alone = found["own models"]["own"][at], found["own models"]["global"][at], found["global only"]["global"][at]
+        own, mean, alone = (
+            found["own models"]["own"][at],
+            found["own models"]["global"][at],
+            found["global only"]["global"][at],
+        )
         print(f"| {t} | {spent:.2f} | {own:.1%} | {mean:.1%} | {alone:.1%} |", flush=True)
     print(f"{time.perf_counter() - started:.0f} seconds")
     options.out.write_text(json.dumps(found) + "\n")

@@ -34,7 +34,11 @@ BASE = Protocol(
 )
 
 # Ten times as fast, for more rounds: handwritten digits of 8 x 8 pixels and a network with one hidden layer.
-SMALL = replace(BASE, data=Data(name="digits", partition=Dirichlet(beta=0.1), records=32), model=Model(name="mlp"))
+SMALL = replace(
+    BASE,
+    data=Data(name="digits", partition=Dirichlet(beta=0.1), records=32),
+    model=Model(name="mlp"),
+)
 
 # Table 7 trains networks of 11 and 21 million parameters with m = 50, K = 5 for 1,000 rounds; here the smallest federation there is.
 LARGE = replace(
@@ -56,7 +60,10 @@ FIGURE_2: dict[str, tuple[Any, ...]] = {
 # The paper's values. Table 5: alpha to accuracy in percent and sensitivity, T = 600.
 TABLE_5 = {0.0: (60.67, 31.33), 0.01: (60.69, 30.97), 0.1: (60.94, 18.52), 1.0: (56.33, 6.34)}
 # Table 7: sensitivity at T = 200, 400, ..., 1000.
-TABLE_7 = {"resnet18": (16.94, 23.13, 24.04, 24.11, 24.17), "vit-small": (23.52, 31.37, 35.66, 36.32, 36.58)}
+TABLE_7 = {
+    "resnet18": (16.94, 23.13, 24.04, 24.11, 24.17),
+    "vit-small": (23.52, 31.37, 35.66, 36.32, 36.58),
+}
 # Table 9: sensitivity at T = 100, 200, ..., 600.
 TABLE_9 = {
     "constant": (19.77, 29.24, 33.52, 36.37, 37.52, 37.98),
@@ -67,7 +74,11 @@ TABLE_9 = {
 # Table 12: sensitivity by clients m and records S, T = 500; the paper's S = 100, 300, 500 of five. Ours has half the clients, and a
 # network with one hidden layer.
 RECORDS = (100, 300, 500)
-TABLE_12 = {10: ("m = 20", (30.12, 30.45, 30.08)), 25: ("m = 50", (24.95, 24.62, 24.53)), 40: ("m = 80", (17.41, 17.15, 17.25))}
+TABLE_12 = {
+    10: ("m = 20", (30.12, 30.45, 30.08)),
+    25: ("m = 50", (24.95, 24.62, 24.53)),
+    40: ("m = 80", (17.41, 17.15, 17.25)),
+}
 
 
 class Study:
@@ -80,7 +91,9 @@ class Study:
         self.base = SMALL if options.data == "digits" else BASE
         self.out.mkdir(parents=True, exist_ok=True)
 
-    def sweep(self, base: Protocol, key: str, values: Sequence[Any], name: str, *, score: bool = False) -> list[Sensitivity]:
+    def sweep(
+        self, base: Protocol, key: str, values: Sequence[Any], name: str, *, score: bool = False
+    ) -> list[Sensitivity]:
         """Train, and keep every row as soon as it is found."""
         protocol, rows = base if self.rounds is None else replace(base, rounds=self.rounds), []
         for row in measured_rows(protocol, key, values, self.seeds, score=score):
@@ -100,7 +113,9 @@ def figure_2(study: Study, only: str | None) -> None:
         places = quarters(rows[0])
         header(key, *(f"T = {place}" for place in places), "spread", "at most")
         for row in rows:
-            line(row.value, *(row.mean[place - 1] for place in places), row.spread[-1], row.bound[-1])
+            line(
+                row.value, *(row.mean[place - 1] for place in places), row.spread[-1], row.bound[-1]
+            )
 
 
 def table_5(study: Study) -> None:
@@ -118,23 +133,39 @@ def table_7(study: Study) -> None:
 
 def table_9(study: Study) -> None:
     """The four schedules, at every sixth of the rounds."""
-    fractions(study.sweep(study.base, "local.schedule", tuple(TABLE_9), "table-9"), TABLE_9, "schedule")
+    fractions(
+        study.sweep(study.base, "local.schedule", tuple(TABLE_9), "table-9"), TABLE_9, "schedule"
+    )
 
 
 def fractions(rows: list[Sensitivity], published: dict[str, tuple[float, ...]], name: str) -> None:
     """Ours at equal parts of the rounds, then the paper's at equal parts of its own."""
     parts, rounds = len(next(iter(published.values()))), len(rows[0].bound)
     places = [max(1, rounds * (part + 1) // parts) for part in range(parts)]
-    header(name, *(f"T = {place}" for place in places), *(f"paper, {part + 1}/{parts}" for part in range(parts)))
+    header(
+        name,
+        *(f"T = {place}" for place in places),
+        *(f"paper, {part + 1}/{parts}" for part in range(parts)),
+    )
     for row in rows:
         line(row.value, *(row.mean[place - 1] for place in places), *published[row.value])
 
 
 def table_12(study: Study) -> None:
     """Clients against records per client."""
-    header("clients", *(f"S = {records}" for records in RECORDS), "paper", *(f"S = {records}, paper" for records in RECORDS))
+    header(
+        "clients",
+        *(f"S = {records}" for records in RECORDS),
+        "paper",
+        *(f"S = {records}, paper" for records in RECORDS),
+    )
     for clients, (name, published) in TABLE_12.items():
-        rows = study.sweep(replace(BASE, clients=clients, model=Model(name="mlp")), "data.records", RECORDS, f"table-12-{clients}")
+        rows = study.sweep(
+            replace(BASE, clients=clients, model=Model(name="mlp")),
+            "data.records",
+            RECORDS,
+            f"table-12-{clients}",
+        )
         line(clients, *(row.mean[-1] for row in rows), name, *published)
 
 
@@ -149,15 +180,29 @@ def header(*words: str) -> None:
 
 
 def line(first: object, *cells: object) -> None:
-    texts = [str(cell) if not isinstance(cell, float) else "unknown" if math.isnan(cell) else f"{cell:.4g}" for cell in cells]
+    texts = [
+        str(cell)
+        if not isinstance(cell, float)
+        else "unknown"
+        if math.isnan(cell)
+        else f"{cell:.4g}"
+        for cell in cells
+    ]
     print(f"| {shown(first)} | " + " | ".join(texts) + " |", flush=True)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("study", choices=("figure-2", "table-5", "table-7", "table-9", "table-12"))
     parser.add_argument("--sweep", choices=tuple(FIGURE_2), help="only this panel of figure-2")
-    parser.add_argument("--data", choices=("mnist", "digits"), default="mnist", help="for figure-2, table-5 and table-9")
+    parser.add_argument(
+        "--data",
+        choices=("mnist", "digits"),
+        default="mnist",
+        help="for figure-2, table-5 and table-9",
+    )
     parser.add_argument("--rounds", type=int)
     parser.add_argument("--seeds", type=int, default=2)
     parser.add_argument("--out", type=Path, default=Path("sensitivity"))
@@ -166,7 +211,9 @@ def main() -> None:
     if options.study == "figure-2":
         figure_2(study, options.sweep)
     else:
-        {"table-5": table_5, "table-7": table_7, "table-9": table_9, "table-12": table_12}[options.study](study)
+        {"table-5": table_5, "table-7": table_7, "table-9": table_9, "table-12": table_12}[
+            options.study
+        ](study)
 
 
 if __name__ == "__main__":

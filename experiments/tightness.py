@@ -34,17 +34,31 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=100)
     parser.add_argument("--mu", type=float, default=3.0)
     options = parser.parse_args()
-    print("| rule | schedule | view | certified mu | measured mu | tightness | seconds |\n|---|---|---|---|---|---|---|")
+    print(
+        "| rule | schedule | view | certified mu | measured mu | tightness | seconds |\n|---|---|---|---|---|---|---|"
+    )
     for rule in ("fedavg", "fedprox"):
         for schedule in (Constant(rate=0.1), StageWise(rate=0.1)):
             for view in VIEWS:
                 loud = federation(rule, schedule, options.clients, options.rounds)
-                protocol = replace(loud, noise=Gaussian(sigma=(certify(loud, view).mu or 0.0) / options.mu))
+                protocol = replace(
+                    loud, noise=Gaussian(sigma=(certify(loud, view).mu or 0.0) / options.mu)
+                )
                 started = time.perf_counter()
                 with tempfile.TemporaryDirectory() as folder:
-                    found = audit(protocol, view, trainings=options.trainings, folder=Path(folder) / "audit")
+                    found = audit(
+                        protocol, view, trainings=options.trainings, folder=Path(folder) / "audit"
+                    )
                 spent = time.perf_counter() - started
-                row = (rule, schedule.tag, view, f"{options.mu:g}", f"{found.mu_lower:.3f}", f"{found.tightness or 0:.3f}", f"{spent:.1f}")
+                row = (
+                    rule,
+                    schedule.tag,
+                    view,
+                    f"{options.mu:g}",
+                    f"{found.mu_lower:.3f}",
+                    f"{found.tightness or 0:.3f}",
+                    f"{spent:.1f}",
+                )
                 print("| " + " | ".join(map(str, row)) + " |", flush=True)
 
 

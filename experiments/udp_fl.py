@@ -22,7 +22,21 @@ from rich.console import Console
 from rich.progress import track
 from torch import nn
 
-from sordino import Constant, Data, FedAvg, Gaussian, Laplace, Mean, Model, Poisson, Protocol, Staircase, calibrate, certify, train_many
+from sordino import (
+    Constant,
+    Data,
+    FedAvg,
+    Gaussian,
+    Laplace,
+    Mean,
+    Model,
+    Poisson,
+    Protocol,
+    Staircase,
+    calibrate,
+    certify,
+    train_many,
+)
 from sordino.privacy.mechanisms import deviation
 from sordino.privacy.uploads import largest_move
 
@@ -38,7 +52,11 @@ def net(input_shape: tuple[int, ...], outputs: int) -> nn.Sequential:
     channels, side, _ = input_shape
     square = {28: 4, 32: 8}.get(side, 1)  # MNIST becomes 7 x 7, CIFAR-10 4 x 4
     return nn.Sequential(
-        nn.AvgPool2d(square), nn.Flatten(), nn.Linear(channels * (side // square) ** 2, 16), nn.Tanh(), nn.Linear(16, outputs)
+        nn.AvgPool2d(square),
+        nn.Flatten(),
+        nn.Linear(channels * (side // square) ** 2, 16),
+        nn.Tanh(),
+        nn.Linear(16, outputs),
     )
 
 
@@ -58,7 +76,12 @@ def clipped_steps(protocol: Protocol, size: float) -> Protocol:
 
 def clipped_update(protocol: Protocol, size: float) -> Protocol:
     """Five steps a round, and the whole update is clipped."""
-    return replace(protocol, local=FedAvg(steps=5, batch=4, clip=size, clip_target="update", schedule=Constant(rate=0.1)))
+    return replace(
+        protocol,
+        local=FedAvg(
+            steps=5, batch=4, clip=size, clip_target="update", schedule=Constant(rate=0.1)
+        ),
+    )
 
 
 def gaussian(protocol: Protocol, size: float) -> Protocol:
@@ -75,7 +98,9 @@ def staircase(protocol: Protocol, size: float) -> Protocol:
 
 
 def nbafl(protocol: Protocol, size: float) -> Protocol:
-    return replace(clipped_update(protocol, size), noise=Gaussian(sigma=1.0, server_sigma=1e-3, where="both"))
+    return replace(
+        clipped_update(protocol, size), noise=Gaussian(sigma=1.0, server_sigma=1e-3, where="both")
+    )
 
 
 def dp_fedavg(protocol: Protocol, size: float) -> Protocol:
@@ -110,14 +135,18 @@ def with_noise(plan: Protocol, method: Method, epsilon: float) -> Protocol:
     """The least noise for an epsilon, as the method prices it."""
     if plan.model is None:
         raise TypeError("a federation without a model")
-    priced = replace(plan, model=replace(plan.model, parameters=1)) if method.one_dimension else plan
+    priced = (
+        replace(plan, model=replace(plan.model, parameters=1)) if method.one_dimension else plan
+    )
     return replace(plan, noise=calibrate(priced, method.view, epsilon=epsilon).protocol.noise)
 
 
 def accuracies(plans: list[Protocol]) -> list[float]:
     """The accuracy of every federation's last model; a model that is no longer finite guesses."""
     trained = train_many(plans, evaluate_every=plans[0].rounds)
-    return [float(run.metrics["accuracy"][-1]) if run.status == "finished" else 0.1 for run in trained]
+    return [
+        float(run.metrics["accuracy"][-1]) if run.status == "finished" else 0.1 for run in trained
+    ]
 
 
 def best(plans: list[Protocol]) -> tuple[Protocol, float]:
@@ -140,12 +169,20 @@ class Row:
     accuracy: float
 
     def __str__(self) -> str:
-        target, sound = ("none", "none") if self.target is None else (f"{self.target:g}", f"{self.epsilon:.3g} ({self.view})")
+        target, sound = (
+            ("none", "none")
+            if self.target is None
+            else (f"{self.target:g}", f"{self.epsilon:.3g} ({self.view})")
+        )
         ends = f"{self.size:g} | {self.std:.3g} | {100 * self.accuracy:.1f} %"
         return f"| {self.data} | {self.method} | {target} | {sound} | {ends} |"
 
 
-HEAD = "| data | method | target epsilon | sound epsilon | size of a step | std of the noise | accuracy |\n" + 7 * "|---" + "|"
+HEAD = (
+    "| data | method | target epsilon | sound epsilon | size of a step | std of the noise | accuracy |\n"
+    + 7 * "|---"
+    + "|"
+)
 
 
 def row_of(data: str, name: str, target: float | None, rounds: int) -> Row:
@@ -154,7 +191,16 @@ def row_of(data: str, name: str, target: float | None, rounds: int) -> Row:
     if target is None:
         sizes = (*SIZES, 1.0)
         plan, accuracy = best([clipped_steps(shared, size) for size in sizes])
-        return Row(data=data, method=name, target=None, epsilon=None, view="", size=step_size(plan), std=0.0, accuracy=accuracy)
+        return Row(
+            data=data,
+            method=name,
+            target=None,
+            epsilon=None,
+            view="",
+            size=step_size(plan),
+            std=0.0,
+            accuracy=accuracy,
+        )
     method = METHODS[name]
     plan, accuracy = best([with_noise(method.plan(shared, size), method, target) for size in SIZES])
     epsilon, std = certify(plan, method.view).epsilon(1e-5), deviation(plan.noise)
@@ -165,11 +211,17 @@ def row_of(data: str, name: str, target: float | None, rounds: int) -> Row:
 
 def step_size(plan: Protocol) -> float:
     """What was tuned: the clip of an update, or the rate of a clipped step."""
-    return plan.local.clip if getattr(plan.local, "clip_target", "step") == "update" else plan.local.schedule.rate
+    return (
+        plan.local.clip
+        if getattr(plan.local, "clip_target", "step") == "update"
+        else plan.local.schedule.rate
+    )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--data", nargs="+", default=["mnist", "cifar10"], choices=tuple(RECORDS))
     parser.add_argument("--rounds", type=int, default=200)
     parser.add_argument("--epsilon", nargs="+", type=float, default=[2.0, 8.0])
@@ -177,10 +229,14 @@ def main() -> None:
     options = parser.parse_args()
     wanted: list[tuple[str, str, float | None]] = []
     for data in options.data:
-        wanted += [(data, "no privacy", None)] + [(data, name, epsilon) for epsilon in options.epsilon for name in METHODS]
+        wanted += [(data, "no privacy", None)] + [
+            (data, name, epsilon) for epsilon in options.epsilon for name in METHODS
+        ]
     rows: list[Row] = []
     print(HEAD, flush=True)
-    for data, name, target in track(wanted, "training", console=Console(stderr=True), transient=True):
+    for data, name, target in track(
+        wanted, "training", console=Console(stderr=True), transient=True
+    ):
         rows.append(row_of(data, name, target, options.rounds))
         print(rows[-1], flush=True)
         options.out.write_text(json.dumps([asdict(row) for row in rows], indent=2) + "\n")

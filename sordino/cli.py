@@ -39,7 +39,9 @@ app.add_typer(flower, name="flower")
 
 
 @app.callback(invoke_without_command=True)
-def top(version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False) -> None:
+def top(
+    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+) -> None:
     if version:
         from importlib.metadata import version as installed
 
@@ -58,7 +60,10 @@ def run(arguments: list[str]) -> int:
             raise
         if isinstance(error, BrokenPipeError):  # the reader has seen enough
             return 1
-        messages.print(f"sordino: standard output cannot be written to: {error.strerror}. Make room, or send it elsewhere.", soft_wrap=True)
+        messages.print(
+            f"sordino: standard output cannot be written to: {error.strerror}. Make room, or send it elsewhere.",
+            soft_wrap=True,
+        )
         return UserError.exit_code
 
 
@@ -74,10 +79,17 @@ def answered(arguments: list[str]) -> int:
         messages.print("sordino: stopped. Nothing was written.")
         return INTERRUPTED
     except MemoryError as error:
-        messages.print(f"sordino: there is not enough memory for this. {error}", markup=False, soft_wrap=True)
+        messages.print(
+            f"sordino: there is not enough memory for this. {error}", markup=False, soft_wrap=True
+        )
         return UserError.exit_code
     except SordinoError as error:
-        messages.print(f"sordino: {error}", style="red" if messages.is_terminal else None, markup=False, soft_wrap=True)
+        messages.print(
+            f"sordino: {error}",
+            style="red" if messages.is_terminal else None,
+            markup=False,
+            soft_wrap=True,
+        )
         return error.exit_code
 
 

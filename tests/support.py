@@ -18,7 +18,9 @@ def toy_dataset(records: int = 120, features: int = 6, classes: int = 3, seed: i
     labels = generator.integers(0, classes, size=records)
     x = (centres[labels] + generator.normal(size=(records, features))).astype(np.float32)
     names = tuple(f"class {i}" for i in range(classes))
-    return Dataset(name="toy", x_train=x, y_train=labels, x_test=x[:40], y_test=labels[:40], classes=names)
+    return Dataset(
+        name="toy", x_train=x, y_train=labels, x_test=x[:40], y_test=labels[:40], classes=names
+    )
 
 
 def toy_protocol(**changes: object) -> Protocol:
@@ -35,4 +37,8 @@ def toy_protocol(**changes: object) -> Protocol:
 
 def without_seconds(metrics: dict[str, np.ndarray]) -> dict[str, list[object]]:
     """Metrics that must repeat bit for bit: all but the wall clock."""
-    return {name: [repr(value) for value in values.tolist()] for name, values in metrics.items() if name != "seconds"}
+    return {
+        name: [repr(value) for value in values.tolist()]
+        for name, values in metrics.items()
+        if name != "seconds"
+    }

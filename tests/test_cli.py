@@ -94,7 +94,9 @@ def test_commands_to_type_next_are_quoted_for_a_shell(capfd) -> None:
     for command in ("certify", "audit", "attack", "evaluate"):
         assert f"sordino {command} 'run $1'" in out
     answer(capfd, "report", "run $1")
-    assert "sordino audit 'run $1' --view" in html.unescape(Path("run $1", "report.html").read_text())
+    assert "sordino audit 'run $1' --view" in html.unescape(
+        Path("run $1", "report.html").read_text()
+    )
     _, _, err = answer(capfd, "train", *QUICK, "--out", "run $1")
     assert "`sordino resume 'run $1'`" in err
     assert str(Stopped(Path("run $1"))).endswith("Go on with: sordino resume 'run $1'")
@@ -132,7 +134,9 @@ def test_version_prints_the_version(capfd) -> None:
         (["quantise"], ["quantise"]),
     ],
 )
-def test_a_mistake_gets_exit_code_2_one_message_and_no_files(capfd, tmp_path, arguments, words) -> None:
+def test_a_mistake_gets_exit_code_2_one_message_and_no_files(
+    capfd, tmp_path, arguments, words
+) -> None:
     code, out, err = answer(capfd, *arguments)
     assert code == 2
     assert out == ""
@@ -151,18 +155,38 @@ def test_evaluating_on_other_data_says_whether_the_model_fits(capfd) -> None:
 
 
 def test_ctrl_c_stops_cleanly_and_says_how_to_go_on(tmp_path, capfd) -> None:
-    endless = ["--set", "federation.rounds=100000", "--set", "local.batch=14", "--set", "privacy.budget.epsilon=1e9", "--out", "a"]
+    endless = [
+        "--set",
+        "federation.rounds=100000",
+        "--set",
+        "local.batch=14",
+        "--set",
+        "privacy.budget.epsilon=1e9",
+        "--out",
+        "a",
+    ]
     command = [sys.executable, "-m", "sordino", "train", *endless]
 
     def heed() -> None:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)  # a shell that runs tests in the background ignores it, and children inherit that
+        signal.signal(
+            signal.SIGINT, signal.SIG_DFL
+        )  # a shell that runs tests in the background ignores it, and children inherit that
 
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=tmp_path, start_new_session=True, preexec_fn=heed)
+    process = subprocess.Popen(
+        command,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=tmp_path,
+        start_new_session=True,
+        preexec_fn=heed,
+    )
     for _ in range(1800):
         if (tmp_path / "a" / "checkpoint").exists():
             break
         time.sleep(0.05)
-    os.killpg(process.pid, signal.SIGINT)  # a terminal sends it to every process of the group, workers too
+    os.killpg(
+        process.pid, signal.SIGINT
+    )  # a terminal sends it to every process of the group, workers too
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130
     assert "sordino resume a" in err
@@ -173,31 +197,57 @@ def test_ctrl_c_stops_cleanly_and_says_how_to_go_on(tmp_path, capfd) -> None:
 def test_an_output_that_shows_plain_letters_only_gets_plain_letters(tmp_path) -> None:
     def said(*arguments: str) -> str:
         command = [sys.executable, "-m", "sordino", *arguments]
-        ended = subprocess.run(command, capture_output=True, cwd=tmp_path, env={**os.environ, "PYTHONIOENCODING": "ascii"})
+        ended = subprocess.run(
+            command,
+            capture_output=True,
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONIOENCODING": "ascii"},
+        )
         assert ended.returncode == 0, ended.stderr.decode()
         return ended.stdout.decode("ascii")
 
-    out = said("train", "--set", "federation.rounds=8", "--set", "federation.clients=10", "--out", "läufe")
-    curve = next(line for line in out.splitlines() if "accuracy" in line).rstrip(" |").rsplit("  ", 1)[1]
+    out = said(
+        "train", "--set", "federation.rounds=8", "--set", "federation.clients=10", "--out", "läufe"
+    )
+    curve = (
+        next(line for line in out.splitlines() if "accuracy" in line)
+        .rstrip(" |")
+        .rsplit("  ", 1)[1]
+    )
     assert len(curve) == 8
     assert {"_", "#"} <= set(curve) <= set("_.:-=+*#")
     assert r"l\xe4ufe" in out
     laplace = 'noise={mechanism="laplace", scale=1.0}'
-    assert r"R\xe9nyi" in said("certify", "--set", laplace, "--set", "local.batch=14", "--set", "model.parameters=650")
+    assert r"R\xe9nyi" in said(
+        "certify", "--set", laplace, "--set", "local.batch=14", "--set", "model.parameters=650"
+    )
 
 
 @pytest.mark.parametrize("more", [[], ["--json"]])
 def test_an_output_that_takes_no_more_is_said_in_a_line(more) -> None:
     with open("/dev/full", "w") as full:
-        ended = subprocess.run([sys.executable, "-m", "sordino", "certify", *more], stdout=full, stderr=subprocess.PIPE, text=True)
+        ended = subprocess.run(
+            [sys.executable, "-m", "sordino", "certify", *more],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
     assert ended.returncode == 2
-    assert ended.stderr == "sordino: standard output cannot be written to: No space left on device. Make room, or send it elsewhere.\n"
+    assert (
+        ended.stderr
+        == "sordino: standard output cannot be written to: No space left on device. Make room, or send it elsewhere.\n"
+    )
 
 
 def test_a_reader_who_has_gone_is_not_told() -> None:
     read_end, write_end = os.pipe()
     os.close(read_end)
-    ended = subprocess.run([sys.executable, "-m", "sordino", "--version"], stdout=write_end, stderr=subprocess.PIPE, text=True)
+    ended = subprocess.run(
+        [sys.executable, "-m", "sordino", "--version"],
+        stdout=write_end,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     os.close(write_end)
     assert (ended.returncode, ended.stderr) == (1, "")
 

@@ -11,7 +11,10 @@ import pytest
 from sordino.cli import run
 from sordino.protocol import View
 
-GAUSSIAN = ["--set", "local.batch=14"]  # all records in every step: nothing is drawn, so the answer is Gaussian
+GAUSSIAN = [
+    "--set",
+    "local.batch=14",
+]  # all records in every step: nothing is drawn, so the answer is Gaussian
 QUICK = ["--set", "federation.rounds=30", "--set", "federation.clients=10"]
 
 
@@ -38,7 +41,9 @@ def test_the_demo_promises_an_epsilon_of_at_most_10_in_a_named_view(capfd) -> No
 
 
 def test_a_gaussian_answer_carries_mu_and_infinity_is_a_string(capfd) -> None:
-    _, out, _ = answer(capfd, "certify", *GAUSSIAN, "--view", "server", "--unit", "client", "--json")
+    _, out, _ = answer(
+        capfd, "certify", *GAUSSIAN, "--view", "server", "--unit", "client", "--json"
+    )
     (guarantee,) = json.loads(out)["guarantees"]
     assert guarantee["mu"] == pytest.approx(2 * 0.1 / 0.16 * 600**0.5)
     assert guarantee["unit"] == "client"
@@ -61,14 +66,23 @@ def test_a_run_whose_protocol_does_not_say_the_sizes_warns_of_a_large_delta_too(
 def test_the_table_warns_of_a_large_delta_and_names_what_is_vouched_for(capfd) -> None:
     _, out, _ = answer(capfd, "certify", *GAUSSIAN, "--delta", "0.001")
     assert "Warning: delta = 0.001" in out
-    options = ["--set", "assumptions.smoothness=0.1", "--set", "local.schedule.kind=stage-wise", "--view", "final"]
+    options = [
+        "--set",
+        "assumptions.smoothness=0.1",
+        "--set",
+        "local.schedule.kind=stage-wise",
+        "--view",
+        "final",
+    ]
     _, out, _ = answer(capfd, "certify", *GAUSSIAN, *options)
     assert "0.1-smooth" in out
     assert "without that" in out
 
 
 def test_explain_and_plot(capfd, tmp_path) -> None:
-    code, out, _ = answer(capfd, "certify", *GAUSSIAN, "--view", "final", "--explain", "--plot", "c.svg")
+    code, out, _ = answer(
+        capfd, "certify", *GAUSSIAN, "--view", "final", "--explain", "--plot", "c.svg"
+    )
     assert code == 0
     assert "THEORY A8" in out
     assert "<svg" in (tmp_path / "c.svg").read_text()
@@ -81,28 +95,45 @@ def test_a_run_shows_planned_and_realised_bounds(capfd) -> None:
     assert code == 0
     document = json.loads(out)
     assert len(document["realised"]) == 10
-    assert max(r["epsilon"] for r in document["realised"]) > document["guarantees"][0]["epsilon"] * 0.5
+    assert (
+        max(r["epsilon"] for r in document["realised"]) > document["guarantees"][0]["epsilon"] * 0.5
+    )
     _, out, _ = answer(capfd, "certify", "a", "--view", "server")
     assert "planned" in out
     assert "worst client" in out
 
 
 def test_calibrate_meets_its_target_from_the_safe_side(capfd) -> None:
-    code, out, _ = answer(capfd, "calibrate", *GAUSSIAN, "--epsilon", "4", "--view", "rounds", "--json")
+    code, out, _ = answer(
+        capfd, "calibrate", *GAUSSIAN, "--epsilon", "4", "--view", "rounds", "--json"
+    )
     assert code == 0
     document = json.loads(out)
     assert 3.96 <= document["epsilon"] <= 4.0
-    _, out, _ = answer(capfd, "certify", *GAUSSIAN, "--set", f"noise.sigma={document['sigma']!r}", "--view", "rounds", "--json")
+    _, out, _ = answer(
+        capfd,
+        "certify",
+        *GAUSSIAN,
+        "--set",
+        f"noise.sigma={document['sigma']!r}",
+        "--view",
+        "rounds",
+        "--json",
+    )
     assert json.loads(out)["guarantees"][0]["epsilon"] == pytest.approx(document["epsilon"])
 
 
 def test_a_budget_ends_training_with_exit_code_3_and_says_what_is_left(capfd, tmp_path) -> None:
-    code, out, err = answer(capfd, "train", *QUICK, "--set", "privacy.budget.epsilon=3", "--out", "a", "--json")
+    code, out, err = answer(
+        capfd, "train", *QUICK, "--set", "privacy.budget.epsilon=3", "--out", "a", "--json"
+    )
     assert code == 3
     assert json.loads(out)["status"] == "budget"
     assert json.loads(out)["guarantee"]["epsilon"] <= 3
     assert "Left:" in err
-    code, _, err = answer(capfd, "train", *QUICK, "--set", "privacy.budget.epsilon=0.1", "--out", "b")
+    code, _, err = answer(
+        capfd, "train", *QUICK, "--set", "privacy.budget.epsilon=0.1", "--out", "b"
+    )
     assert code == 3
     assert "after round 1 it would be" in err
     assert not (tmp_path / "b").exists()
@@ -113,7 +144,9 @@ def test_papers_list_and_check(capfd) -> None:
     verdicts = {claim["claim"]: claim["verdict"] for claim in json.loads(out)["claims"]}
     assert verdicts["convergent/theorem-3a"] == "unsound"
     assert verdicts["convergent/theorem-3c"] == "sound"
-    code, out, _ = answer(capfd, "papers", "check", "convergent/theorem-3a", "--set", "rounds=100", "--json")
+    code, out, _ = answer(
+        capfd, "papers", "check", "convergent/theorem-3a", "--set", "rounds=100", "--json"
+    )
     assert code == 0
     document = json.loads(out)
     assert document["published"] < document["exact"]
@@ -152,11 +185,21 @@ def test_a_mistake_gets_exit_code_2_and_one_message(capfd, tmp_path, arguments, 
 
 def loaded_by(*arguments: str) -> set[str]:
     code = f"import sys; from sordino.cli import run; run({list(arguments)!r}); print(*sys.modules, file=sys.stderr)"
-    return set(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stderr.split())
+    return set(
+        subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True
+        ).stderr.split()
+    )
 
 
 def test_a_gaussian_answer_needs_nothing_heavy() -> None:
-    assert not loaded_by("certify", *GAUSSIAN, "--view", "server") & {"torch", "dp_accounting", "scipy.stats", "sklearn", "matplotlib"}
+    assert not loaded_by("certify", *GAUSSIAN, "--view", "server") & {
+        "torch",
+        "dp_accounting",
+        "scipy.stats",
+        "sklearn",
+        "matplotlib",
+    }
     assert "torch" not in loaded_by("papers", "list")
 
 
@@ -179,7 +222,9 @@ def test_the_table_of_mechanisms_counts_the_parameters_and_marks_the_least(capfd
 
 def test_noise_in_the_table_is_rounded_towards_more(capfd) -> None:
     """What a person copies from the table keeps the guarantee."""
-    code, out, _ = answer(capfd, "calibrate", "--mechanisms", "--epsilon", "8", "--set", "model.parameters=650")
+    code, out, _ = answer(
+        capfd, "calibrate", "--mechanisms", "--epsilon", "8", "--set", "model.parameters=650"
+    )
     assert code == 0
     found = dict(re.findall(r"(sigma|scale|step|width) = ([\d.]+)", out))
     for noise in (
@@ -188,7 +233,15 @@ def test_noise_in_the_table_is_rounded_towards_more(capfd) -> None:
         f'mechanism="staircase",step={found["step"]},width={found["width"]}',
     ):
         code, out, _ = answer(
-            capfd, "certify", "--view", "server", "--json", "--set", "model.parameters=650", "--set", f"noise={{{noise}}}"
+            capfd,
+            "certify",
+            "--view",
+            "server",
+            "--json",
+            "--set",
+            "model.parameters=650",
+            "--set",
+            f"noise={{{noise}}}",
         )
         assert code == 0
         assert 7.9 < json.loads(out)["guarantees"][0]["epsilon"] <= 8.0
@@ -209,6 +262,8 @@ def test_epsilon_is_shown_at_the_delta_of_the_budget(tmp_path, monkeypatch, capf
     capfd.readouterr()
     budget = ["--set", 'privacy.budget={epsilon=50.0,delta=1e-7,view="rounds"}']
     for command in (["certify"], ["audit", "--trainings", "300", "--workers", "1"]):
-        assert run([command[0], "mine.toml", *command[1:], *budget, "--view", "rounds", "--json"]) == 0
+        assert (
+            run([command[0], "mine.toml", *command[1:], *budget, "--view", "rounds", "--json"]) == 0
+        )
         found = json.loads(capfd.readouterr().out)
         assert (found["guarantees"][0] if command == ["certify"] else found)["delta"] == 1e-7

@@ -16,7 +16,11 @@ from tests.support import REPOSITORY
 
 PAGES = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").glob("*.md"))]
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
-MODULES = [m.name for m in pkgutil.walk_packages(sordino.__path__, "sordino.") if not m.name.endswith("__main__")]
+MODULES = [
+    m.name
+    for m in pkgutil.walk_packages(sordino.__path__, "sordino.")
+    if not m.name.endswith("__main__")
+]
 MODULES += ["docsite.command_line", "docsite.file_format", "docsite.interface", "docsite.markdown"]
 FLOWER = importlib.util.find_spec("flwr") is not None
 

@@ -31,16 +31,28 @@ def test_every_file_is_valid_and_keeps_its_budget(name, tmp_path, monkeypatch) -
     assert math.isfinite(certify(protocol, "rounds", delta=1e-3).epsilon(1e-3))
     budget = protocol.privacy.budget
     if budget is not None:
-        assert certify(protocol, budget.view, budget.unit, delta=budget.delta).epsilon(budget.delta) <= budget.epsilon
+        assert (
+            certify(protocol, budget.view, budget.unit, delta=budget.delta).epsilon(budget.delta)
+            <= budget.epsilon
+        )
     assert math.isinf(certify(protocol).epsilon(1e-5)) == (protocol.noise.where == "server")
 
 
 # The paper's printed mu (Tables 1 and 3), and epsilon at 1e-5 as the theory computed it, with the mixture over who takes part.
-@pytest.mark.parametrize(("name", "mu", "epsilon"), [("prifedsync-mnist.toml", 4.51, 17.139), ("prifedsync-cifar.toml", 9.31, 45.478)])
+@pytest.mark.parametrize(
+    ("name", "mu", "epsilon"),
+    [("prifedsync-mnist.toml", 4.51, 17.139), ("prifedsync-cifar.toml", 9.31, 45.478)],
+)
 def test_the_papers_settings_are_those_of_its_tables(name, mu, epsilon) -> None:
     protocol = example(name)
     rule, records = protocol.local, protocol.data.records
-    options = {"batch": rule.batch, "records": records, "steps": rule.steps, "rounds": protocol.rounds, "sigma": protocol.noise.multiplier}
+    options = {
+        "batch": rule.batch,
+        "records": records,
+        "steps": rule.steps,
+        "rounds": protocol.rounds,
+        "sigma": protocol.noise.multiplier,
+    }
     assert round(theorem_2_limit(**options), 2) == mu
     assert certify(protocol, "weak").epsilon(1e-5) == pytest.approx(epsilon, abs=2e-3)
 
@@ -51,7 +63,10 @@ def test_in_the_small_one_own_models_are_better_within_the_budget(tmp_path, monk
     assert run(["train", "mine.toml", "--out", "run", "--workers", "1"]) == 0
     done = Run.load("run")
     assert done.status == "finished"
-    assert certify(done.protocol, "strong", rounds=done.rounds_paid, sizes=done.sizes).epsilon(1e-5) <= 8.0
+    assert (
+        certify(done.protocol, "strong", rounds=done.rounds_paid, sizes=done.sizes).epsilon(1e-5)
+        <= 8.0
+    )
     assert evaluate_clients(done, personal=True).mean() > evaluate_clients(done).mean() + 0.1
     assert run(["evaluate", "run", "--clients"]) == 0
     assert run(["certify", "run", "--view", "strong"]) == 0
@@ -69,7 +84,9 @@ def test_the_wind_model_beats_the_mean_within_its_budget(tmp_path, monkeypatch) 
     assert done.metrics["loss"][-1] < 0.7 * done.facts["baseline"]
 
 
-def test_clinics_leave_when_their_budgets_are_spent_and_the_model_is_worth_something(tmp_path, monkeypatch, capfd) -> None:
+def test_clinics_leave_when_their_budgets_are_spent_and_the_model_is_worth_something(
+    tmp_path, monkeypatch, capfd
+) -> None:
     monkeypatch.chdir(tmp_path)
     assert run(["new", "mine", "--from", "harmonizer"]) == 0
     assert run(["train", "mine.toml", "--out", "run", "--workers", "1"]) == 0
@@ -81,5 +98,7 @@ def test_clinics_leave_when_their_budgets_are_spent_and_the_model_is_worth_somet
     assert f"Client 6 takes part in at most {taken[6]} of 60 rounds" in said
     assert re.search(r"round 60/60  5 clients  accuracy", said)
     assert done.metrics["accuracy"][-1] > 0.8
-    for client, guarantee in realised(done.protocol, done.ledger, "server", "record", sizes=done.sizes).items():
+    for client, guarantee in realised(
+        done.protocol, done.ledger, "server", "record", sizes=done.sizes
+    ).items():
         assert guarantee.epsilon(1e-5) <= done.protocol.client[client].epsilon

@@ -10,13 +10,31 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "sordino"
 
 # From the top down; a room may import those that stand later in the list.
-ROOMS = ["cli", "ui", "report", "papers", "attacks", "audit", "engines", "federation", "privacy", "protocol"]
-FORBIDDEN = {"privacy": {"torch", "sklearn", "typer", "rich"}, "protocol": {"torch", "numpy", "scipy", "sklearn", "typer", "rich"}}
+ROOMS = [
+    "cli",
+    "ui",
+    "report",
+    "papers",
+    "attacks",
+    "audit",
+    "engines",
+    "federation",
+    "privacy",
+    "protocol",
+]
+FORBIDDEN = {
+    "privacy": {"torch", "sklearn", "typer", "rich"},
+    "protocol": {"torch", "numpy", "scipy", "sklearn", "typer", "rich"},
+}
 
 
 # The steps upwards, each when it is called: `protocol.to_dp_event()` asks for prices, `sordino.audit(...)` for published claims, a
 # training that has ended for its report.
-EXCEPTIONS = {("protocol", "sordino.privacy.events"), ("audit", "sordino.papers.applied"), ("engines", "sordino.report.writing")}
+EXCEPTIONS = {
+    ("protocol", "sordino.privacy.events"),
+    ("audit", "sordino.papers.applied"),
+    ("engines", "sordino.report.writing"),
+}
 
 
 def imports(path: Path) -> set[str]:
@@ -34,7 +52,9 @@ def room_of(path: Path) -> str:
     return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
 
 
-@pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=lambda p: str(p.relative_to(PACKAGE)))
+@pytest.mark.parametrize(
+    "path", sorted(PACKAGE.rglob("*.py")), ids=lambda p: str(p.relative_to(PACKAGE))
+)
 def test_imports_point_downwards(path: Path) -> None:
     room = room_of(path)
     if room in ("__init__", "__main__"):
@@ -49,5 +69,7 @@ def test_imports_point_downwards(path: Path) -> None:
 
 def test_importing_the_package_and_its_protocol_loads_nothing_heavy() -> None:
     code = "import sys, sordino, sordino.protocol; print(sorted({'torch', 'numpy', 'scipy', 'sklearn', 'matplotlib'} & set(sys.modules)))"
-    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    answer = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
     assert answer.stdout.strip() == "[]"

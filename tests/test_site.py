@@ -12,7 +12,16 @@ from docsite import command_line, file_format, interface, pictures
 from sordino.protocol import Protocol, schema
 from tests.support import REPOSITORY
 
-LOADS = {"script": "src", "img": "src", "iframe": "src", "link": "href", "source": "src", "video": "src", "audio": "src", "object": "data"}
+LOADS = {
+    "script": "src",
+    "img": "src",
+    "iframe": "src",
+    "link": "href",
+    "source": "src",
+    "video": "src",
+    "audio": "src",
+    "object": "data",
+}
 
 
 @pytest.fixture(scope="module")
@@ -22,7 +31,9 @@ def site(tmp_path_factory) -> Path:
 
 def built(folder: Path) -> Path:
     """The site, made in a folder; any warning fails it."""
-    build = pytest.importorskip("mkdocs.commands.build", reason="mkdocs is not installed: pip install 'sordino[docs]'")
+    build = pytest.importorskip(
+        "mkdocs.commands.build", reason="mkdocs is not installed: pip install 'sordino[docs]'"
+    )
     from mkdocs.config import load_config
 
     build.build(load_config(str(REPOSITORY / "mkdocs.yml"), site_dir=str(folder), strict=True))
@@ -39,19 +50,27 @@ class Loaded(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         named = dict(attrs)
-        if tag in LOADS and named.get(LOADS[tag]) and named.get("rel") not in ("next", "prev", "canonical"):
+        if (
+            tag in LOADS
+            and named.get(LOADS[tag])
+            and named.get("rel") not in ("next", "prev", "canonical")
+        ):
             self.addresses.append(named[LOADS[tag]] or "")
 
 
 def test_the_pages_load_nothing_from_elsewhere(site) -> None:
     pages = sorted(site.rglob("*.html"))
-    assert {page.stem for page in (REPOSITORY / "docs").glob("*.md")} <= {page.stem for page in pages}
+    assert {page.stem for page in (REPOSITORY / "docs").glob("*.md")} <= {
+        page.stem for page in pages
+    }
     for page in pages:
         for address in Loaded(page).addresses:
             assert re.match(r"(?!//)(?!\w+:)|data:", address), f"{page.name}: {address}"
     for style in site.rglob("*.css"):
         outside = re.findall(r"url\(['\"]?((?:https?:)?//[^)]*)", style.read_text(encoding="utf-8"))
-        assert [address for address in outside if not address.startswith("http://www.w3.org/")] == [], style.name
+        assert [
+            address for address in outside if not address.startswith("http://www.w3.org/")
+        ] == [], style.name
 
 
 def test_every_key_of_the_file_is_in_the_reference() -> None:
@@ -78,7 +97,9 @@ def test_every_command_and_option_is_in_the_reference(capfd) -> None:
         assert sordino_run([*command.split(), "--help"]) == 0
         for option in set(re.findall(r"--[a-z][a-z-]+", capfd.readouterr().out)) - {"--help"}:
             assert option in section, f"{command} {option}"
-    assert [row.split("|")[1].strip() for row in page.rpartition("|---|---|\n")[2].splitlines() if row] == ["0", "1", "2", "3", "4", "130"]
+    assert [
+        row.split("|")[1].strip() for row in page.rpartition("|---|---|\n")[2].splitlines() if row
+    ] == ["0", "1", "2", "3", "4", "130"]
 
 
 def sordino_run(arguments: list[str]) -> int:
@@ -99,6 +120,9 @@ def test_the_pictures_say_what_the_library_certifies() -> None:
     drawn = pictures.all_drawings()
     assert {path.stem for path in pictures.FOLDER.glob("*.svg")} == set(drawn)
     for name, drawing in drawn.items():
-        said = re.search(r"<desc[^>]*>(.*?)</desc>", (pictures.FOLDER / f"{name}.svg").read_text(encoding="utf-8"))
+        said = re.search(
+            r"<desc[^>]*>(.*?)</desc>",
+            (pictures.FOLDER / f"{name}.svg").read_text(encoding="utf-8"),
+        )
         assert said is not None
         assert said[1] == drawing.description.replace("'", "&#x27;"), name

@@ -9,7 +9,12 @@ import functools
 import logging
 import os
 
-os.environ.update(FLWR_TELEMETRY_ENABLED="0", FLWR_DISABLE_UPDATE_CHECK="1", RAY_USAGE_STATS_ENABLED="0", RAY_DEDUP_LOGS="0")
+os.environ.update(
+    FLWR_TELEMETRY_ENABLED="0",
+    FLWR_DISABLE_UPDATE_CHECK="1",
+    RAY_USAGE_STATS_ENABLED="0",
+    RAY_DEDUP_LOGS="0",
+)
 
 import ray._private.ray_constants as ray_constants
 import torch
@@ -22,7 +27,17 @@ from torch import nn
 from torch.nn import functional
 
 from benchmarks.serving import asked, rounds_at_once, serve
-from benchmarks.workload import BATCH, CLIENTS, CLIP, RATE, RECORDS, SIGMA, WORKERS, network, records
+from benchmarks.workload import (
+    BATCH,
+    CLIENTS,
+    CLIP,
+    RATE,
+    RECORDS,
+    SIGMA,
+    WORKERS,
+    network,
+    records,
+)
 
 
 @functools.cache
@@ -45,7 +60,12 @@ def train(message: Message, context: Context) -> Message:
         functional.cross_entropy(net(images[rows]), labels[rows]).backward()
         nn.utils.clip_grad_norm_(net.parameters(), CLIP)
         optimizer.step()
-    reply = RecordDict({"arrays": ArrayRecord(net.state_dict()), "metrics": MetricRecord({"num-examples": RECORDS})})
+    reply = RecordDict(
+        {
+            "arrays": ArrayRecord(net.state_dict()),
+            "metrics": MetricRecord({"num-examples": RECORDS}),
+        }
+    )
     return Message(content=reply, reply_to=message)
 
 
@@ -61,16 +81,38 @@ def main() -> None:
         arrays = ArrayRecord(network("lenet5").state_dict())
 
         def some_rounds() -> None:
-            averaging = FedAvg(fraction_train=1.0, fraction_evaluate=0.0, min_train_nodes=CLIENTS, min_available_nodes=CLIENTS)
+            averaging = FedAvg(
+                fraction_train=1.0,
+                fraction_evaluate=0.0,
+                min_train_nodes=CLIENTS,
+                min_available_nodes=CLIENTS,
+            )
             strategy = DifferentialPrivacyServerSideFixedClipping(averaging, SIGMA, CLIP, CLIENTS)
-            strategy.start(grid=grid, initial_arrays=arrays, num_rounds=rounds, train_config=ConfigRecord({"steps": steps}))
+            strategy.start(
+                grid=grid,
+                initial_arrays=arrays,
+                num_rounds=rounds,
+                train_config=ConfigRecord({"steps": steps}),
+            )
 
         serve(some_rounds, client_steps=CLIENTS * steps * rounds)
 
-    ray_constants.ENABLE_RAY_CLUSTER = False  # else Ray takes "127.0.0.1" for the address that others can reach
-    ray = {"num_cpus": WORKERS, "include_dashboard": False, "log_to_driver": False, "_node_ip_address": "127.0.0.1"}
+    ray_constants.ENABLE_RAY_CLUSTER = (
+        False  # else Ray takes "127.0.0.1" for the address that others can reach
+    )
+    ray = {
+        "num_cpus": WORKERS,
+        "include_dashboard": False,
+        "log_to_driver": False,
+        "_node_ip_address": "127.0.0.1",
+    }
     resources = {"num_cpus": 1, "num_gpus": 0.0}
-    run_simulation(server, client, num_supernodes=CLIENTS, backend_config={"client_resources": resources, "init_args": ray})
+    run_simulation(
+        server,
+        client,
+        num_supernodes=CLIENTS,
+        backend_config={"client_resources": resources, "init_args": ray},
+    )
 
 
 if __name__ == "__main__":

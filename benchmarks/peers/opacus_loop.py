@@ -20,7 +20,11 @@ def main() -> None:
     values, labels = (torch.from_numpy(array) for array in records(work.model))
     net = GradSampleModule(network(work.model))
     # Its multiplier is in units of C; ours for batches of a fixed size is in units of 2C.
-    noise = {"noise_multiplier": 2 * MULTIPLIER, "max_grad_norm": CLIP, "expected_batch_size": BATCH}
+    noise = {
+        "noise_multiplier": 2 * MULTIPLIER,
+        "max_grad_norm": CLIP,
+        "expected_batch_size": BATCH,
+    }
     optimizer = DPOptimizer(torch.optim.SGD(net.parameters(), lr=RATE), **noise)
 
     def one_round() -> None:

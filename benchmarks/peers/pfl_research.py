@@ -57,19 +57,37 @@ def main() -> None:
     set_framework_module(pytorch_ops)
     images, labels = (torch.from_numpy(array) for array in records(work.model))
     users = {str(client): (images[client], labels[client]) for client in range(CLIENTS)}
-    data = FederatedDataset(lambda user: Batches(users[user], user_id=user), get_user_sampler("minimize_reuse", list(users)))
+    data = FederatedDataset(
+        lambda user: Batches(users[user], user_id=user),
+        get_user_sampler("minimize_reuse", list(users)),
+    )
     net = Net(work.model)
-    model = PyTorchModel(net, local_optimizer_create=torch.optim.SGD, central_optimizer=torch.optim.SGD(net.parameters(), lr=1.0))
+    model = PyTorchModel(
+        net,
+        local_optimizer_create=torch.optim.SGD,
+        central_optimizer=torch.optim.SGD(net.parameters(), lr=1.0),
+    )
     mechanism = CentrallyAppliedPrivacyMechanism(GaussianMechanism(CLIP, SIGMA))
     backend = SimulatedBackend(training_data=data, val_data=data, postprocessors=[mechanism])
     training = NNTrainHyperParams(
-        local_num_epochs=None, local_num_steps=steps, local_learning_rate=RATE, local_batch_size=BATCH, local_max_grad_norm=CLIP
+        local_num_epochs=None,
+        local_num_steps=steps,
+        local_learning_rate=RATE,
+        local_batch_size=BATCH,
+        local_max_grad_norm=CLIP,
     )
-    plan = NNAlgorithmParams(central_num_iterations=1 + rounds, evaluation_frequency=10**6, train_cohort_size=CLIENTS, val_cohort_size=0)
+    plan = NNAlgorithmParams(
+        central_num_iterations=1 + rounds,
+        evaluation_frequency=10**6,
+        train_cohort_size=CLIENTS,
+        val_cohort_size=0,
+    )
 
     def some_rounds() -> None:
         algorithm = FederatedAveraging()
-        algorithm._current_central_iteration = 1  # number 0 is always evaluated, on the data of all clients; the others never here
+        algorithm._current_central_iteration = (
+            1  # number 0 is always evaluated, on the data of all clients; the others never here
+        )
         algorithm.run(plan, backend, model, training, send_metrics_to_platform=False)
 
     serve(some_rounds, client_steps=CLIENTS * steps * rounds)

@@ -70,7 +70,10 @@ class AttributeAttack:
                 f"the attacker needs at least {LEAST} records with both values of {name!r} that no client holds, and there are {len(own)} "
                 "training records that were dealt to nobody. Attack a run with a smaller data.records."
             )
-        federation, rows = referee.federation(referee.known(own, {name: values})), referee.private_rows(self.targets)
+        federation, rows = (
+            referee.federation(referee.known(own, {name: values})),
+            referee.private_rows(self.targets),
+        )
         truth = TruthAttribute(values=values[rows])
         return [
             Case(
@@ -86,7 +89,9 @@ class AttributeAttack:
         """For every method the value that each record probably has; "majority" is what the attacker's own records have most often."""
         own = seen.federation.auxiliary
         [values] = own.attributes.values()
-        embeddings, answers = Reader(seen.federation.module, seen.model, own.inputs).read(own.inputs)
+        embeddings, answers = Reader(seen.federation.module, seen.model, own.inputs).read(
+            own.inputs
+        )
         found = {"embeddings": self._inferred(embeddings, values, seen.embeddings)}
         tick(0.5)
         found["answers"] = self._inferred(answers, values, seen.answers)
@@ -99,7 +104,9 @@ class AttributeAttack:
         from sklearn.pipeline import make_pipeline
         from sklearn.preprocessing import StandardScaler
 
-        classifier = make_pipeline(StandardScaler(), MLPClassifier((self.width,), max_iter=self.passes, random_state=0))
+        classifier = make_pipeline(
+            StandardScaler(), MLPClassifier((self.width,), max_iter=self.passes, random_state=0)
+        )
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)
             classifier.fit(features.double().numpy(), values)
@@ -109,7 +116,14 @@ class AttributeAttack:
         """Accuracy and F1, the mean over the values, of every method beside those of the majority."""
         trivial = scores(guess["majority"], truth.values)
         measures = [
-            Measure(metric=metric, method=method, value=value, baseline=trivial[metric], better="higher", samples=len(truth.values))
+            Measure(
+                metric=metric,
+                method=method,
+                value=value,
+                baseline=trivial[metric],
+                better="higher",
+                samples=len(truth.values),
+            )
             for method in guess
             if method != "majority"
             for metric, value in scores(guess[method], truth.values).items()
@@ -121,7 +135,10 @@ def scores(guessed: np.ndarray, true: np.ndarray) -> dict[str, float]:
     """Accuracy, and F1 averaged over the values that there are."""
     from sklearn.metrics import accuracy_score, f1_score
 
-    return {"accuracy": float(accuracy_score(true, guessed)), "F1": float(f1_score(true, guessed, average="macro", zero_division=0))}
+    return {
+        "accuracy": float(accuracy_score(true, guessed)),
+        "F1": float(f1_score(true, guessed, average="macro", zero_division=0)),
+    }
 
 
 def attribute_of(dataset: Dataset, wanted: str | None) -> tuple[str, np.ndarray]:
@@ -137,12 +154,23 @@ def attribute_of(dataset: Dataset, wanted: str | None) -> tuple[str, np.ndarray]
         ('even', ['even', 'not even', 'even'])
     """
     by_class = BY_CLASS.get(dataset.name, {})
-    known = [*by_class, *(column for column in dataset.columns if 2 <= len(np.unique(dataset.columns[column])) <= MOST_VALUES)]
+    known = [
+        *by_class,
+        *(
+            column
+            for column in dataset.columns
+            if 2 <= len(np.unique(dataset.columns[column])) <= MOST_VALUES
+        ),
+    ]
     name = wanted if wanted is not None else USUAL.get(dataset.name, next(iter(by_class), None))
     if name is None or name not in known:
         has = f"Its attributes are: {', '.join(known)}." if known else "It has none."
-        asked = f"no attribute {name!r}" if name is not None else "no attribute that is usual to infer"
-        raise UserError(f"{dataset.name} has {asked}. {has} Name one with --attribute, or attack a run on adult, utkface-race or cifar10.")
+        asked = (
+            f"no attribute {name!r}" if name is not None else "no attribute that is usual to infer"
+        )
+        raise UserError(
+            f"{dataset.name} has {asked}. {has} Name one with --attribute, or attack a run on adult, utkface-race or cifar10."
+        )
     if name in by_class and dataset.classes is not None:
         having = np.isin(np.array(dataset.classes)[dataset.y_train], by_class[name])
         return name, np.where(having, name, f"not {name}")

@@ -39,14 +39,23 @@ class Optimiser:
     reach: float = 0.2
 
 
-def by_queries(seen: ObservedMembership, shadows: Shadows, known: Evidence, inputs: Tensor, how: Optimiser, tick: Tick) -> np.ndarray:
+def by_queries(
+    seen: ObservedMembership,
+    shadows: Shadows,
+    known: Evidence,
+    inputs: Tensor,
+    how: Optimiser,
+    tick: Tick,
+) -> np.ndarray:
     """The score of each record, of whose inputs the evidence is."""
     records = ObservedRecords(inputs=inputs, labels=known.labels)
     made = queries(seen.federation.module, shadows, records, how, tick)
     return (online(known) + online(evidence_on(seen, shadows, replace(records, inputs=made)))) / 2
 
 
-def queries(module: nn.Module, shadows: Shadows, records: ObservedRecords, how: Optimiser, tick: Tick) -> Tensor:
+def queries(
+    module: nn.Module, shadows: Shadows, records: ObservedRecords, how: Optimiser, tick: Tick
+) -> Tensor:
     """One query for each record, optimised on these shadows."""
     flat, generator = FlatModel(module), np.random.default_rng(0)
     net = flat.net.eval().requires_grad_(False)
@@ -58,7 +67,11 @@ def queries(module: nn.Module, shadows: Shadows, records: ObservedRecords, how: 
         optimizer.zero_grad()
         for number in generator.choice(len(shadows), min(how.models, len(shadows)), replace=False):
             flat.load(torch.from_numpy(shadows.models[number].astype(np.float32)))
-            membership_loss(net(records.inputs + moved), records.labels, torch.from_numpy(shadows.inside[number])).backward()
+            membership_loss(
+                net(records.inputs + moved),
+                records.labels,
+                torch.from_numpy(shadows.inside[number]),
+            ).backward()
         optimizer.step()
         with torch.no_grad():
             moved.clamp_(-how.reach * unit, how.reach * unit).nan_to_num_(0.0)
@@ -68,4 +81,6 @@ def queries(module: nn.Module, shadows: Shadows, records: ObservedRecords, how: 
 
 def membership_loss(answers: Tensor, labels: Tensor, inside: Tensor) -> Tensor:
     """Minus the log-probability of guessing membership rightly, if a model says "member" as confidently as it names the class."""
-    return functional.binary_cross_entropy_with_logits(margins(answers, labels), inside.float(), reduction="sum")
+    return functional.binary_cross_entropy_with_logits(
+        margins(answers, labels), inside.float(), reduction="sum"
+    )

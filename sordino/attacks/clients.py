@@ -54,7 +54,9 @@ class ClientAttack:
         federation = referee.federation(self.own)
         rounds = [t for t in spread(referee.kept, self.rounds) if len(referee.round(t).uploads) > 1]
         if not rounds:
-            raise UserError(f"in no kept round of {referee.run.folder} two clients took part: there is nobody to be taken for another.")
+            raise UserError(
+                f"in no kept round of {referee.run.folder} two clients took part: there is nobody to be taken for another."
+            )
         return [
             Case(
                 key=f"{t:06d}",
@@ -67,12 +69,18 @@ class ClientAttack:
 
     def attempt(self, seen: ObservedRound, tick: Tick) -> dict[str, np.ndarray]:
         """For each attacker the place of the upload that it takes for each client's."""
-        updates = np.nan_to_num(seen.uploads.astype(np.float64) - seen.model.astype(np.float64), posinf=0.0, neginf=0.0)
+        updates = np.nan_to_num(
+            seen.uploads.astype(np.float64) - seen.model.astype(np.float64), posinf=0.0, neginf=0.0
+        )
         own, classes = seen.federation.auxiliary, len(seen.federation.classes)
         by_records, by_classes = [], []
         for number, target in enumerate(seen.targets):
-            by_records.append(expected_update(seen, target, torch.full((len(target),), 1 / len(target))))
-            by_classes.append(expected_update(seen, own, as_shared(own.labels, target.labels, classes)))
+            by_records.append(
+                expected_update(seen, target, torch.full((len(target),), 1 / len(target)))
+            )
+            by_classes.append(
+                expected_update(seen, own, as_shared(own.labels, target.labels, classes))
+            )
             tick((number + 1) / len(seen.targets))
         return {
             "knows their records": matched(updates, np.stack(by_records)),
@@ -103,7 +111,9 @@ def matched(updates: np.ndarray, expected: np.ndarray) -> np.ndarray:
         [2, 0]
     """
     seen = unit(updates)
-    coefficients = np.linalg.solve(seen @ seen.T + RIDGE * np.eye(len(seen)), seen @ unit(expected).T).T
+    coefficients = np.linalg.solve(
+        seen @ seen.T + RIDGE * np.eye(len(seen)), seen @ unit(expected).T
+    ).T
     return np.asarray(linear_sum_assignment(coefficients, maximize=True)[1])
 
 
@@ -123,7 +133,10 @@ def expected_update(seen: ObservedRound, records: ObservedRecords, weights: Tens
 
     for rate in seen.federation.rates(seen.round):
         flat.loss_gradient(records.inputs, records.labels, loss)
-        flat.weights.sub_(flat.gradients.nan_to_num(0.0), alpha=rate * min(1.0, clip / max(float(flat.gradients.norm()), SMALLEST)))
+        flat.weights.sub_(
+            flat.gradients.nan_to_num(0.0),
+            alpha=rate * min(1.0, clip / max(float(flat.gradients.norm()), SMALLEST)),
+        )
     return np.nan_to_num((flat.weights - start).double().numpy(), posinf=0.0, neginf=0.0)
 
 

@@ -105,11 +105,18 @@ class ExtractionAttack:
         )  # fmt: skip
 
 
-def stolen(referee: Referee, federation: ObservedFederation, round: int, weights: np.ndarray, noise: float) -> ObservedAnswers:
+def stolen(
+    referee: Referee, federation: ObservedFederation, round: int, weights: np.ndarray, noise: float
+) -> ObservedAnswers:
     """What a model answers about the attacker's own records, with noise of this size on it."""
     _, answers = referee.reader(weights).read(federation.auxiliary.inputs)
     drawn = torch.randn(answers.shape, generator=torch.Generator().manual_seed(round))
-    return ObservedAnswers(federation=federation, round=round, answers=answers + noise * answers.std() * drawn, noise=noise)
+    return ObservedAnswers(
+        federation=federation,
+        round=round,
+        answers=answers + noise * answers.std() * drawn,
+        noise=noise,
+    )
 
 
 def restarted(module: nn.Module) -> nn.Module:
@@ -129,6 +136,15 @@ def commonest(labels: Tensor) -> float:
 
 
 SETTINGS = {
-    "quick": ExtractionAttack(rounds=3, queries=1500, scoring=1000, noises=(0.0, 100.0), iterations=400, rate=1e-3),
-    "paper": ExtractionAttack(rounds=6, queries=20000, scoring=5000, noises=(0.0, 1.0, 10.0, 100.0), iterations=10000, rate=1e-3),
+    "quick": ExtractionAttack(
+        rounds=3, queries=1500, scoring=1000, noises=(0.0, 100.0), iterations=400, rate=1e-3
+    ),
+    "paper": ExtractionAttack(
+        rounds=6,
+        queries=20000,
+        scoring=5000,
+        noises=(0.0, 1.0, 10.0, 100.0),
+        iterations=10000,
+        rate=1e-3,
+    ),
 }

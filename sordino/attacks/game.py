@@ -81,7 +81,10 @@ class Row(Measure):
 
     def as_document(self) -> dict[str, Any]:
         """The row as one flat JSON object, the name first."""
-        return {"name": self.name, **{key: value for key, value in asdict(self).items() if key != "name"}}
+        return {
+            "name": self.name,
+            **{key: value for key, value in asdict(self).items() if key != "name"},
+        }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,7 +141,9 @@ def part_of(tick: Tick, number: int, parts: int) -> Tick:
     return lambda share: tick((number + share) / parts)
 
 
-def upload_cases(referee: Referee, *, rounds: int, uploads: int, records: int) -> list[Case[ObservedUpload, TruthBatch]]:
+def upload_cases(
+    referee: Referee, *, rounds: int, uploads: int, records: int
+) -> list[Case[ObservedUpload, TruthBatch]]:
     """The first so many uploads of so many kept rounds, for an attacker with so many records of its own."""
     referee.gradient_rule()  # refuses what sends no gradients, before any work
     kept, federation = spread(referee.kept, rounds), referee.federation(records)
@@ -153,11 +158,15 @@ def upload_cases(referee: Referee, *, rounds: int, uploads: int, records: int) -
         for place in range(min(uploads, len(referee.round(t).uploads)))
     ]
     if not found:
-        raise UserError(f"nobody took part in the rounds that {referee.run.folder} has kept. Attack a run in which more clients do.")
+        raise UserError(
+            f"nobody took part in the rounds that {referee.run.folder} has kept. Attack a run in which more clients do."
+        )
     return found
 
 
-def rows_of(attack: Attack[Any, Any, Any], scored: Sequence[tuple[int, Scored]], noise: float) -> list[Row]:
+def rows_of(
+    attack: Attack[Any, Any, Any], scored: Sequence[tuple[int, Scored]], noise: float
+) -> list[Row]:
     """Means over the cases of each round, weighed by their samples; rounds in order.
 
     Example:
@@ -176,7 +185,10 @@ def rows_of(attack: Attack[Any, Any, Any], scored: Sequence[tuple[int, Scored]],
     rows = []
     for (round, method, metric), measures in sorted(grouped.items(), key=lambda item: item[0][0]):
         samples = [one.samples for one in measures]
-        value, baseline = (float(np.average([getattr(one, name) for one in measures], weights=samples)) for name in ("value", "baseline"))
+        value, baseline = (
+            float(np.average([getattr(one, name) for one in measures], weights=samples))
+            for name in ("value", "baseline")
+        )
         rows.append(
             Row(
                 name=attack.name, view=str(attack.view), paper=attack.paper, round=round, noise=noise, metric=metric, method=method,

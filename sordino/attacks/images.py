@@ -57,10 +57,14 @@ def pixel_range(images: Tensor) -> tuple[Tensor, Tensor]:
 def refuse_other_than_images(referee: Referee) -> None:
     """Reconstruction is of images, and is measured by scikit-image."""
     if find_spec("skimage") is None:
-        raise UserError("this attack is measured by scikit-image, which is not installed. Use `pip install 'sordino[attacks]'`.")
+        raise UserError(
+            "this attack is measured by scikit-image, which is not installed. Use `pip install 'sordino[attacks]'`."
+        )
     shape = referee.dataset.input_shape
     if len(shape) != 3:
-        raise UserError(f"{referee.dataset.name} has records of shape {shape}; this attack reconstructs images. Attack a run on images.")
+        raise UserError(
+            f"{referee.dataset.name} has records of shape {shape}; this attack reconstructs images. Attack a run on images."
+        )
     if min(shape[1:]) < SMALLEST:
         raise UserError(
             f"{referee.dataset.name} has images of {shape[1]} by {shape[2]} pixels; structure is measured from {SMALLEST} by {SMALLEST} "
@@ -68,7 +72,9 @@ def refuse_other_than_images(referee: Referee) -> None:
         )
 
 
-def score_images(guess: Reconstruction, originals: Tensor, *, ordered: bool, method: str = "") -> Scored:
+def score_images(
+    guess: Reconstruction, originals: Tensor, *, ordered: bool, method: str = ""
+) -> Scored:
     """All measures of reconstructions beside those of the mean image, and the pictures.
 
     Args:
@@ -82,11 +88,21 @@ def score_images(guess: Reconstruction, originals: Tensor, *, ordered: bool, met
     trivial = np.broadcast_to(guess.as_pixels(guess.mean), true.shape)
     values, baselines = measured(made, true), measured(trivial, true)
     measures = tuple(
-        Measure(metric=metric, method=method, value=values[metric], baseline=baselines[metric], better=better, samples=len(true))
+        Measure(
+            metric=metric,
+            method=method,
+            value=values[metric],
+            baseline=baselines[metric],
+            better=better,
+            samples=len(true),
+        )
         for metric, better in BETTER.items()
     )
     pictures = {"originals": true, (method or "reconstructed"): made}
-    return Scored(measures=measures, pictures={name: images.astype(np.float32) for name, images in pictures.items()})
+    return Scored(
+        measures=measures,
+        pictures={name: images.astype(np.float32) for name, images in pictures.items()},
+    )
 
 
 def matched(made: np.ndarray, true: np.ndarray) -> np.ndarray:
@@ -116,5 +132,12 @@ def measured(made: np.ndarray, true: np.ndarray) -> dict[str, float]:
         "MSE": float(squares.mean()),
         "MAE": float(np.abs(made - true).mean()),
         "PSNR": float(np.mean([min(SAME, signal) for signal in signals])),
-        "SSIM": float(np.mean([structural_similarity(a, b, data_range=1, channel_axis=0, win_size=window) for a, b in pairs])),
+        "SSIM": float(
+            np.mean(
+                [
+                    structural_similarity(a, b, data_range=1, channel_axis=0, win_size=window)
+                    for a, b in pairs
+                ]
+            )
+        ),
     }

@@ -17,7 +17,12 @@ from torch.func import functional_call
 from torch.nn import functional
 
 from sordino.attacks.game import Case, Scored, Tick, part_of, upload_cases
-from sordino.attacks.images import Reconstruction, pixel_range, refuse_other_than_images, score_images
+from sordino.attacks.images import (
+    Reconstruction,
+    pixel_range,
+    refuse_other_than_images,
+    score_images,
+)
 from sordino.attacks.labels import by_mixture, by_optimisation, evidence
 from sordino.attacks.observed import ObservedUpload
 from sordino.attacks.referee import Referee
@@ -26,7 +31,11 @@ from sordino.federation.models.flat import FlatModel
 from sordino.protocol import FedProx, NoisySgd, UserError, View
 
 MOST = 100  # images in an update
-DECAYS = (3 / 8, 5 / 8, 7 / 8)  # after these shares of the iterations, steps become a tenth as long (Geiping et al., appendix)
+DECAYS = (
+    3 / 8,
+    5 / 8,
+    7 / 8,
+)  # after these shares of the iterations, steps become a tenth as long (Geiping et al., appendix)
 PACE = 0.1
 SMALLEST = 1e-12
 
@@ -69,20 +78,33 @@ class InversionAttack:
     def attempt(self, seen: ObservedUpload, tick: Tick) -> Reconstruction:
         """The images that best explain an upload."""
         known = evidence(seen)
-        counts = by_optimisation(known, by_mixture(known), iterations=100, starts=4, tick=lambda share: None)
+        counts = by_optimisation(
+            known, by_mixture(known), iterations=100, starts=4, tick=lambda share: None
+        )
         labels = torch.from_numpy(np.repeat(np.arange(len(counts)), counts))
         found = []
         for restart in range(self.restarts):
-            found.append(self._searched(seen, labels, restart, part_of(tick, restart, self.restarts)))
+            found.append(
+                self._searched(seen, labels, restart, part_of(tick, restart, self.restarts))
+            )
         return Reconstruction.of(min(found, key=lambda one: one[1])[0], seen.federation.auxiliary)
 
-    def _searched(self, seen: ObservedUpload, labels: Tensor, restart: int, tick: Tick) -> tuple[Tensor, float]:
+    def _searched(
+        self, seen: ObservedUpload, labels: Tensor, restart: int, tick: Tick
+    ) -> tuple[Tensor, float]:
         """One search: the images, and how far the update that they give is from the upload's direction."""
         replay, (low, high) = Replay(seen, labels), pixel_range(seen.federation.auxiliary.inputs)
-        images = torch.randn(len(labels), *low.shape[1:2], *seen.federation.auxiliary.inputs.shape[2:], generator=seeded(restart))
+        images = torch.randn(
+            len(labels),
+            *low.shape[1:2],
+            *seen.federation.auxiliary.inputs.shape[2:],
+            generator=seeded(restart),
+        )
         images = images.clamp(min=low, max=high).requires_grad_()
         optimizer = torch.optim.Adam([images], lr=PACE * float((high - low).mean()) / 4)
-        pace = torch.optim.lr_scheduler.MultiStepLR(optimizer, [int(share * self.iterations) for share in DECAYS], gamma=0.1)
+        pace = torch.optim.lr_scheduler.MultiStepLR(
+            optimizer, [int(share * self.iterations) for share in DECAYS], gamma=0.1
+        )
         distance = torch.zeros(())
         for iteration in range(self.iterations):
             optimizer.zero_grad()
@@ -108,7 +130,10 @@ class Replay:
     def __init__(self, seen: ObservedUpload, labels: Tensor) -> None:
         flat = FlatModel(seen.federation.module)
         self._module, self._names = flat.module().train(), [name for name, _ in flat.layout]
-        self._start = [block.clone().requires_grad_() for block in flat.blocks(torch.from_numpy(seen.model.astype(np.float32)))]
+        self._start = [
+            block.clone().requires_grad_()
+            for block in flat.blocks(torch.from_numpy(seen.model.astype(np.float32)))
+        ]
         self._observed = flat.blocks(seen.gradient.float())
         self._length = norm(self._observed)
         self._labels, self._rates = labels, seen.federation.rates(seen.round)
@@ -117,20 +142,34 @@ class Replay:
     def distance(self, images: Tensor) -> Tensor:
         """1 - the cosine of the angle between the update that the images give and the one that was observed."""
         update = self._update(images)
-        product = torch.stack([(mine * theirs).sum() for mine, theirs in zip(update, self._observed, strict=True)]).sum()
+        product = torch.stack(
+            [(mine * theirs).sum() for mine, theirs in zip(update, self._observed, strict=True)]
+        ).sum()
         return 1 - product / (norm(update) * self._length + SMALLEST)
 
     def _update(self, images: Tensor) -> list[Tensor]:
         weights, steps = self._start, len(self._rates)
-        for rate, inputs, labels in zip(self._rates, images.chunk(steps), self._labels.chunk(steps), strict=True):
-            answers = functional_call(self._module, dict(zip(self._names, weights, strict=True)), (inputs,))
-            gradients = torch.autograd.grad(functional.cross_entropy(answers, labels), weights, create_graph=True)
+        for rate, inputs, labels in zip(
+            self._rates, images.chunk(steps), self._labels.chunk(steps), strict=True
+        ):
+            answers = functional_call(
+                self._module, dict(zip(self._names, weights, strict=True)), (inputs,)
+            )
+            gradients = torch.autograd.grad(
+                functional.cross_entropy(answers, labels), weights, create_graph=True
+            )
             weights = self._stepped(weights, gradients, rate)
         return [start - end for start, end in zip(self._start, weights, strict=True)]
 
-    def _stepped(self, weights: list[Tensor], gradients: Sequence[Tensor], rate: float) -> list[Tensor]:
+    def _stepped(
+        self, weights: list[Tensor], gradients: Sequence[Tensor], rate: float
+    ) -> list[Tensor]:
         """A step of FedAvg or FedProx. Clips of single examples (noisy-sgd) are left out: they change lengths more than directions."""
-        kept = 1.0 if isinstance(self._rule, NoisySgd) else (self._rule.clip / (norm(gradients) + SMALLEST)).clamp(max=1.0)
+        kept = (
+            1.0
+            if isinstance(self._rule, NoisySgd)
+            else (self._rule.clip / (norm(gradients) + SMALLEST)).clamp(max=1.0)
+        )
         near = self._rule.proximal if isinstance(self._rule, FedProx) else 0.0
         return [
             weight - rate * (kept * gradient + near * (weight - start))
@@ -140,7 +179,9 @@ class Replay:
 
 def norm(blocks: Sequence[Tensor]) -> Tensor:
     """The Euclidean norm of all blocks together."""
-    return torch.stack([block.square().sum() for block in blocks]).sum().clamp(min=SMALLEST**2).sqrt()
+    return (
+        torch.stack([block.square().sum() for block in blocks]).sum().clamp(min=SMALLEST**2).sqrt()
+    )
 
 
 def total_variation(images: Tensor) -> Tensor:
@@ -150,7 +191,9 @@ def total_variation(images: Tensor) -> Tensor:
         >>> total_variation(torch.tensor([[[[0.0, 1.0], [0.0, 1.0]]]])).item()
         1.0
     """
-    return (images[..., 1:, :] - images[..., :-1, :]).abs().mean() + (images[..., 1:] - images[..., :-1]).abs().mean()
+    return (images[..., 1:, :] - images[..., :-1, :]).abs().mean() + (
+        images[..., 1:] - images[..., :-1]
+    ).abs().mean()
 
 
 def seeded(number: int) -> torch.Generator:
@@ -159,7 +202,11 @@ def seeded(number: int) -> torch.Generator:
 
 
 SETTINGS = {
-    "quick": InversionAttack(rounds=2, uploads=3, records=500, iterations=250, restarts=1, variation=0.01),
+    "quick": InversionAttack(
+        rounds=2, uploads=3, records=500, iterations=250, restarts=1, variation=0.01
+    ),
     # Geiping et al.: 4,800 iterations. Table 14 has 500 samples.
-    "paper": InversionAttack(rounds=6, uploads=20, records=4000, iterations=4800, restarts=2, variation=0.01),
+    "paper": InversionAttack(
+        rounds=6, uploads=20, records=4000, iterations=4800, restarts=2, variation=0.01
+    ),
 }

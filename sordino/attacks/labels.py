@@ -119,7 +119,9 @@ def evidence(seen: ObservedUpload) -> Evidence:
 
 def by_magnitudes(seen: ObservedUpload) -> np.ndarray:
     """Counts of labels from the magnitudes of the last layer's gradient, without any records."""
-    inputs = torch.randn(64, *seen.federation.auxiliary.inputs.shape[1:], generator=torch.Generator().manual_seed(0))
+    inputs = torch.randn(
+        64, *seen.federation.auxiliary.inputs.shape[1:], generator=torch.Generator().manual_seed(0)
+    )
     reader = Reader(seen.federation.module, seen.model, inputs)
     embeddings, answers = reader.read(inputs)
     weight, bias = reader.last.parts(seen.gradient)
@@ -148,16 +150,23 @@ def by_mixture(known: Evidence) -> np.ndarray:
     have it. The sum of the shares is left free: a gradient that was clipped is shorter, by nobody knows how much.
     """
     if known.drawn == 1:
-        return only_negative(known.gradient.reshape(known.last.classes, -1) @ extended(known.embeddings.double(), known.last).mean(dim=0))
+        return only_negative(
+            known.gradient.reshape(known.last.classes, -1)
+            @ extended(known.embeddings.double(), known.last).mean(dim=0)
+        )
     means, variances = class_gradients(known)
     trust = 1 / np.sqrt(np.maximum(variances / known.drawn + known.deviation**2, SMALLEST))
-    shares, _ = nnls(means.T * trust[:, None], known.gradient.numpy() * trust, maxiter=100 * len(means))
+    shares, _ = nnls(
+        means.T * trust[:, None], known.gradient.numpy() * trust, maxiter=100 * len(means)
+    )
     return rounded_shares(shares, known.drawn)
 
 
 def class_gradients(known: Evidence) -> tuple[np.ndarray, np.ndarray]:
     """Mean gradient of the last layer for a record of each class, one a row, and the mean variance within a class per coordinate."""
-    errors = known.answers.softmax(dim=1).double() - functional.one_hot(known.labels, known.last.classes)
+    errors = known.answers.softmax(dim=1).double() - functional.one_hot(
+        known.labels, known.last.classes
+    )
     inner = extended(known.embeddings.double(), known.last)
     means, variances = [], []
     for label in range(known.last.classes):
@@ -170,11 +179,18 @@ def class_gradients(known: Evidence) -> tuple[np.ndarray, np.ndarray]:
     return torch.stack(means).numpy(), torch.stack(variances).mean(dim=0).numpy()
 
 
-def by_optimisation(known: Evidence, start: np.ndarray, iterations: int, starts: int, tick: Tick) -> np.ndarray:
+def by_optimisation(
+    known: Evidence, start: np.ndarray, iterations: int, starts: int, tick: Tick
+) -> np.ndarray:
     """Counts of the labels that, with some embeddings, best explain the last layer's gradient; the best of several starts counts."""
     explanation = Explanation(known)
     generator = torch.Generator().manual_seed(0)
-    labels = varied_starts(torch.from_numpy(np.repeat(np.arange(len(start)), start)), starts, known.last.classes, generator)
+    labels = varied_starts(
+        torch.from_numpy(np.repeat(np.arange(len(start)), start)),
+        starts,
+        known.last.classes,
+        generator,
+    )
     inner = explanation.drawn_embeddings(labels, generator).requires_grad_()
     soft = (SURENESS * functional.one_hot(labels, known.last.classes).float()).requires_grad_()
     pace = 0.1 * float(explanation.spreads.sqrt().mean())
@@ -202,7 +218,9 @@ class Explanation:
         self.centres = (one_hot / one_hot.sum(dim=0).clamp(min=1)).T @ known.embeddings
         within = (known.embeddings - self.centres[known.labels]).square().mean(dim=0)
         self.spreads = within + 1e-3 * known.embeddings.var() + SMALLEST
-        self._variance = max(known.deviation**2, EXACT**2 * float(self._gradient.square().mean()), SMALLEST)
+        self._variance = max(
+            known.deviation**2, EXACT**2 * float(self._gradient.square().mean()), SMALLEST
+        )
 
     def drawn_embeddings(self, labels: Tensor, generator: torch.Generator) -> Tensor:
         """Embeddings of these labels as likely as any."""
@@ -213,10 +231,19 @@ class Explanation:
         """For every start (starts, records, ...), how badly its embeddings and soft labels fit."""
         last, (weight, bias) = self._known.last, self._known.last.parts(self._known.model)
         answers = inner @ weight.T + (0.0 if bias is None else bias)
-        given = torch.einsum("snc,snh->sch", answers.softmax(dim=2) - labels, extended(inner, last)).flatten(1) / self._known.drawn
-        kept = ((given @ self._gradient) / given.square().sum(dim=1).clamp(min=SMALLEST)).clamp(0, 1)  # what a clip left of it
+        given = (
+            torch.einsum(
+                "snc,snh->sch", answers.softmax(dim=2) - labels, extended(inner, last)
+            ).flatten(1)
+            / self._known.drawn
+        )
+        kept = ((given @ self._gradient) / given.square().sum(dim=1).clamp(min=SMALLEST)).clamp(
+            0, 1
+        )  # what a clip left of it
         noise = (kept[:, None] * given - self._gradient).square().sum(dim=1) / (2 * self._variance)
-        return noise + ((inner - labels @ self.centres).square() / (2 * self.spreads)).sum(dim=(1, 2))
+        return noise + ((inner - labels @ self.centres).square() / (2 * self.spreads)).sum(
+            dim=(1, 2)
+        )
 
 
 def varied_starts(labels: Tensor, starts: int, classes: int, generator: torch.Generator) -> Tensor:
@@ -229,7 +256,11 @@ def varied_starts(labels: Tensor, starts: int, classes: int, generator: torch.Ge
 
 def extended(embeddings: Tensor, last: LastLayer) -> Tensor:
     """Embeddings with a 1 at the end where the last layer has a bias: its gradient is then that of one more weight."""
-    return embeddings if last.bias is None else torch.cat([embeddings, torch.ones_like(embeddings[..., :1])], dim=-1)
+    return (
+        embeddings
+        if last.bias is None
+        else torch.cat([embeddings, torch.ones_like(embeddings[..., :1])], dim=-1)
+    )
 
 
 def flattened(last: LastLayer, gradient: Tensor) -> Tensor:
@@ -246,7 +277,11 @@ def rounded_shares(shares: np.ndarray, total: int) -> np.ndarray:
         [2, 0, 1, 1]
     """
     positive = np.maximum(np.nan_to_num(shares, posinf=0.0), 0.0)
-    wanted = positive / positive.sum() * total if positive.sum() > 0 else np.full(len(shares), total / len(shares))
+    wanted = (
+        positive / positive.sum() * total
+        if positive.sum() > 0
+        else np.full(len(shares), total / len(shares))
+    )
     counts = np.floor(wanted).astype(np.int64)
     counts[np.argsort(counts - wanted, kind="stable")[: total - counts.sum()]] += 1
     return counts
@@ -261,7 +296,10 @@ def uninformed_overlap(true: np.ndarray) -> float:
     """
     each, left = divmod(int(true.sum()), len(true))
     share = left / len(true)
-    return float(((1 - share) * np.minimum(each, true) + share * np.minimum(each + 1, true)).sum() / true.sum())
+    return float(
+        ((1 - share) * np.minimum(each, true) + share * np.minimum(each + 1, true)).sum()
+        / true.sum()
+    )
 
 
 SETTINGS = {

@@ -31,7 +31,10 @@ def online(known: Evidence) -> np.ndarray:
     """
     own = logit_confidences(known.target, known.labels)
     shadows = logit_confidences(known.shadows, known.labels)
-    return np.asarray(norm.logpdf(own, *fitted(shadows, known.inside)) - norm.logpdf(own, *fitted(shadows, ~known.inside)))
+    return np.asarray(
+        norm.logpdf(own, *fitted(shadows, known.inside))
+        - norm.logpdf(own, *fitted(shadows, ~known.inside))
+    )
 
 
 def offline(known: Evidence) -> np.ndarray:
@@ -53,17 +56,23 @@ def logit_confidences(answers: Tensor, labels: Tensor) -> np.ndarray:
 def margins(answers: Tensor, labels: Tensor) -> Tensor:
     """The logit of the right class less that of all others together: log(p / (1 - p)), through which gradients pass."""
     right = labels.expand(answers.shape[:-1]).unsqueeze(-1)
-    return answers.gather(-1, right).squeeze(-1) - answers.scatter(-1, right, -torch.inf).logsumexp(dim=-1)
+    return answers.gather(-1, right).squeeze(-1) - answers.scatter(-1, right, -torch.inf).logsumexp(
+        dim=-1
+    )
 
 
 def fitted(values: np.ndarray, chosen: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Mean and standard deviation per record over the chosen shadows; a record without any has the mean of all."""
     counts = chosen.sum(axis=0)
     overall = values[chosen].mean()
-    means = np.where(counts > 0, np.where(chosen, values, 0.0).sum(axis=0) / np.maximum(counts, 1), overall)
+    means = np.where(
+        counts > 0, np.where(chosen, values, 0.0).sum(axis=0) / np.maximum(counts, 1), overall
+    )
     squares = np.where(chosen, (values - means) ** 2, 0.0).sum(axis=0)
     if len(values) >= OWN_VARIANCE:
         variances = squares / np.maximum(counts - 1, 1)
     else:
-        variances = np.full_like(means, squares.sum() / max(1, (counts[counts > 0] - 1).sum()))  # each mean costs a degree of freedom
+        variances = np.full_like(
+            means, squares.sum() / max(1, (counts[counts > 0] - 1).sum())
+        )  # each mean costs a degree of freedom
     return means, np.maximum(np.sqrt(variances), LEAST_DEVIATION)

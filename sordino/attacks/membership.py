@@ -21,7 +21,10 @@ from sordino.protocol import View
 
 LEAST_SHADOWS = 4  # two of either kind for every record
 FALSE_POSITIVES = {"TPR at 1 % FPR": 0.01, "TPR at 0.1 % FPR": 0.001}
-TRAINING, READING = 0.8, 0.85  # shares of the time at which shadows are trained, and all answers read
+TRAINING, READING = (
+    0.8,
+    0.85,
+)  # shares of the time at which shadows are trained, and all answers read
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +56,11 @@ class MembershipAttack:
         asked = balanced(members, self.asked)
         federation = referee.federation(referee.population(self.population))
         truth = TruthMembers(members=members[asked])
-        models = referee.models(self.rounds + 1) if self.rounds > 1 and not referee.protocol.client else referee.models(1)
+        models = (
+            referee.models(self.rounds + 1)
+            if self.rounds > 1 and not referee.protocol.client
+            else referee.models(1)
+        )
         return [
             Case(
                 key=f"{t:06d}",
@@ -77,10 +84,18 @@ class MembershipAttack:
     def attempt(self, seen: ObservedMembership, tick: Tick) -> dict[str, np.ndarray]:
         """For every method a score of each record in question; higher speaks for a member."""
         shadows = trained_shadows(seen, self.shadows, lambda share: tick(TRAINING * share))
-        asked = ObservedRecords(inputs=seen.candidates.inputs[seen.asked], labels=seen.candidates.labels[seen.asked])
+        asked = ObservedRecords(
+            inputs=seen.candidates.inputs[seen.asked], labels=seen.candidates.labels[seen.asked]
+        )
         about, others = shadows.about(seen.asked), seen.federation.auxiliary
         known = evidence_on(seen, about, asked)
-        population = evidence_on(seen, Shadows(models=shadows.models, inside=np.zeros((len(shadows), len(others)), dtype=bool)), others)
+        population = evidence_on(
+            seen,
+            Shadows(
+                models=shadows.models, inside=np.zeros((len(shadows), len(others)), dtype=bool)
+            ),
+            others,
+        )
         tick(READING)
         return {
             "Shokri": shokri.classified(known),
@@ -88,15 +103,29 @@ class MembershipAttack:
             "LiRA offline": lira.offline(known),
             "RMIA": rmia.pairwise(known, population),
             "Canary": canary.by_queries(
-                seen, about, known, asked.inputs, self.queries, lambda share: tick(READING + (1 - READING) * share)
+                seen,
+                about,
+                known,
+                asked.inputs,
+                self.queries,
+                lambda share: tick(READING + (1 - READING) * share),
             ),
         }
 
     def score(self, guess: dict[str, np.ndarray], truth: TruthMembers) -> Scored:
         """AUC, accuracy at the best threshold, and true positives at few false ones, beside who guesses; and the whole curve."""
-        curves = {method: detection_curve(truth.members, scores) for method, scores in guess.items()}
+        curves = {
+            method: detection_curve(truth.members, scores) for method, scores in guess.items()
+        }
         measures = [
-            Measure(metric=metric, method=method, value=value, baseline=trivial, better="higher", samples=len(truth.members))
+            Measure(
+                metric=metric,
+                method=method,
+                value=value,
+                baseline=trivial,
+                better="higher",
+                samples=len(truth.members),
+            )
             for method, curve in curves.items()
             for metric, (value, trivial) in measured(*curve).items()
         ]
@@ -124,8 +153,13 @@ def measured(false: np.ndarray, true: np.ndarray) -> dict[str, tuple[float, floa
     """
     from sklearn.metrics import auc
 
-    found = {"AUC": (float(auc(false, true)), 0.5), "accuracy": (float(np.max(1 + true - false)) / 2, 0.5)}
-    rates = {metric: (float(true[false <= rate].max()), rate) for metric, rate in FALSE_POSITIVES.items()}
+    found = {
+        "AUC": (float(auc(false, true)), 0.5),
+        "accuracy": (float(np.max(1 + true - false)) / 2, 0.5),
+    }
+    rates = {
+        metric: (float(true[false <= rate].max()), rate) for metric, rate in FALSE_POSITIVES.items()
+    }
     return {**found, **rates}
 
 
@@ -144,5 +178,11 @@ def balanced(members: np.ndarray, count: int) -> np.ndarray:
 SETTINGS = {
     "quick": MembershipAttack(rounds=2, shadows=16, asked=2000, population=1000),
     # Carlini et al. and Wen et al. train 64 shadows and more.
-    "paper": MembershipAttack(rounds=3, shadows=64, asked=10000, population=5000, queries=canary.Optimiser(iterations=60, models=16)),
+    "paper": MembershipAttack(
+        rounds=3,
+        shadows=64,
+        asked=10000,
+        population=5000,
+        queries=canary.Optimiser(iterations=60, models=16),
+    ),
 }

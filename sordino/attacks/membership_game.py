@@ -59,7 +59,9 @@ class MembershipGame:
         spec = self.protocol.data
         dealt = self.protocol.clients * (spec.records or 0) if spec is not None else 0
         if dealt != len(self.data.y_train):
-            raise UserError(f"clients hold {dealt} records of {len(self.data.y_train)}: the record in question must be dealt to somebody.")
+            raise UserError(
+                f"clients hold {dealt} records of {len(self.data.y_train)}: the record in question must be dealt to somebody."
+            )
 
     def certified(self) -> Guarantee:
         """What is promised about one record against who sees the last model."""
@@ -72,7 +74,9 @@ class MembershipGame:
         return replace(self.data, x_train=x, y_train=y)
 
 
-def played(game: MembershipGame, *, protocol: Protocol | None = None, tick: Tick = lambda share: None) -> Scores:
+def played(
+    game: MembershipGame, *, protocol: Protocol | None = None, tick: Tick = lambda share: None
+) -> Scores:
     """Train on both sides and score every last model; a high score speaks for the record.
 
     Args:
@@ -141,7 +145,9 @@ class Detection:
         return 1 - self.limits.false_negative
 
 
-def detections(scores: Scores, certified: Guarantee, rates: Sequence[float] = RATES) -> list[Detection]:
+def detections(
+    scores: Scores, certified: Guarantee, rates: Sequence[float] = RATES
+) -> list[Detection]:
     """Lower limits of the true positive rate at some false positive rates.
 
     Example:
@@ -154,11 +160,20 @@ def detections(scores: Scores, certified: Guarantee, rates: Sequence[float] = RA
         [True, True, True]
     """
     reached = np.quantile(scores.choosing[0], [1 - rate for rate in rates], method="higher")
-    thresholds = np.nextafter(reached, np.inf)  # above it: without noise all scores of a side are the same
+    thresholds = np.nextafter(
+        reached, np.inf
+    )  # above it: without noise all scores of a side are the same
     false, missed = limits_at(scores.judging, thresholds, CONFIDENCE)
     found = []
     for rate, alarm, miss in zip(rates, false, missed, strict=True):
         limits = Limits(false_positive=float(alarm), false_negative=float(miss))
         allowed = 1 - certified.curve.beta(limits.false_positive)
-        found.append(Detection(aimed=rate, limits=limits, allowed=float(allowed), refuted=limits.contradicts(certified.curve)))
+        found.append(
+            Detection(
+                aimed=rate,
+                limits=limits,
+                allowed=float(allowed),
+                refuted=limits.contradicts(certified.curve),
+            )
+        )
     return found

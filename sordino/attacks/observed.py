@@ -53,7 +53,9 @@ class ObservedFederation:
     def update_deviation(self, round: int) -> float:
         """Standard deviation of the noise on a coordinate of an update of this round, as the protocol states it."""
         rule, noise = self.protocol.local, self.protocol.noise
-        if isinstance(rule, NoisySgd):  # independent noise in every step, on a sum that is divided by the batch
+        if isinstance(
+            rule, NoisySgd
+        ):  # independent noise in every step, on a sum that is divided by the batch
             return size_of(noise) * rule.noise_unit / rule.batch * math.hypot(*self.rates(round))
         return deviation(noise) if noise.where != "server" else 0.0
 

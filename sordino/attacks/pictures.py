@@ -42,16 +42,30 @@ def draw_rows(rows: Sequence[Row], path: Path, *, title: str) -> None:
 def draw_over_rounds(axes: Any, rows: Sequence[Row], noises: list[float]) -> None:
     """A colour per noise, a line style per method; what a trivial attacker gets in grey, what a paper prints as stars."""
     for colour, noise in enumerate(noises):
-        for style, (method, line) in enumerate(by_method(row for row in rows if row.noise == noise)):
+        for style, (method, line) in enumerate(
+            by_method(row for row in rows if row.noise == noise)
+        ):
             named = ", ".join(word for word in (method, f"noise {noise:g}") if word)
             axes.plot(
                 [row.round for row in line], [row.value for row in line],
                 color=f"C{colour}", linestyle=LINES[style % len(LINES)], marker=".", label=named,
             )  # fmt: skip
             stars = [row for row in line if row.printed is not None]
-            axes.plot([row.round for row in stars], [row.printed for row in stars], color=f"C{colour}", marker="*", linestyle="")
+            axes.plot(
+                [row.round for row in stars],
+                [row.printed for row in stars],
+                color=f"C{colour}",
+                marker="*",
+                linestyle="",
+            )
     trivial = sorted({(row.round, row.baseline) for row in rows})
-    axes.plot(*zip(*trivial, strict=True), color=NOTHING, linestyle="-", linewidth=0.8, label="sees nothing of the run")
+    axes.plot(
+        *zip(*trivial, strict=True),
+        color=NOTHING,
+        linestyle="-",
+        linewidth=0.8,
+        label="sees nothing of the run",
+    )
 
 
 def draw_over_noise(axes: Any, rows: Sequence[Row], noises: list[float]) -> None:
@@ -61,7 +75,13 @@ def draw_over_noise(axes: Any, rows: Sequence[Row], noises: list[float]) -> None
     for style, (_, line) in enumerate(by_method(last)):
         ordered = sorted(line, key=lambda row: row.noise)
         places = [noises.index(row.noise) for row in ordered]
-        axes.plot(places, [row.value for row in ordered], color="C0", linestyle=LINES[style % len(LINES)], marker="o")
+        axes.plot(
+            places,
+            [row.value for row in ordered],
+            color="C0",
+            linestyle=LINES[style % len(LINES)],
+            marker="o",
+        )
     axes.axhline(float(np.mean([row.baseline for row in last])), color=NOTHING, linewidth=0.8)
     axes.set_xticks(range(len(noises)), [f"{noise:g}" for noise in noises])
 
@@ -85,7 +105,9 @@ def draw_pictures(cases: Sequence[tuple[float, Sequence[tuple[int, Scored]]]], p
     panels = figure.subplots(len(blocks), SHOWN, squeeze=False)
     for line, (label, images) in zip(panels, blocks, strict=True):
         for axes, image in zip(line, images[:SHOWN], strict=False):
-            axes.imshow(np.clip(image.transpose(1, 2, 0), 0, 1).squeeze(), cmap="gray", vmin=0, vmax=1)
+            axes.imshow(
+                np.clip(image.transpose(1, 2, 0), 0, 1).squeeze(), cmap="gray", vmin=0, vmax=1
+            )
         for axes in line:
             axes.set_xticks([])
             axes.set_yticks([])
@@ -100,7 +122,9 @@ def ends(cases: Sequence[tuple[float, Sequence[tuple[int, Scored]]]]) -> list[in
     return sorted({min(rounds), max(rounds)}) if rounds else []
 
 
-def picture_rows(cases: Sequence[tuple[float, Sequence[tuple[int, Scored]]]], round: int) -> list[tuple[str, np.ndarray]]:
+def picture_rows(
+    cases: Sequence[tuple[float, Sequence[tuple[int, Scored]]]], round: int
+) -> list[tuple[str, np.ndarray]]:
     """The originals of a round, and per noise their reconstructions, each under its name."""
     found: list[tuple[str, np.ndarray]] = []
     for noise, results in sorted(cases, key=lambda case: case[0]):
@@ -108,27 +132,60 @@ def picture_rows(cases: Sequence[tuple[float, Sequence[tuple[int, Scored]]]], ro
         if not pictures:
             continue
         if not found:
-            found.append((f"round {round}\noriginals", np.concatenate([one["originals"] for one in pictures])))
+            found.append(
+                (
+                    f"round {round}\noriginals",
+                    np.concatenate([one["originals"] for one in pictures]),
+                )
+            )
         names = [name for name in pictures[0] if name != "originals"]
-        found += [(f"noise {noise:g}\n{name}".strip(), np.concatenate([one[name] for one in pictures])) for name in names]
+        found += [
+            (f"noise {noise:g}\n{name}".strip(), np.concatenate([one[name] for one in pictures]))
+            for name in names
+        ]
     return found
 
 
-def draw_curves(cases: Sequence[tuple[float, Sequence[tuple[int, Scored]]]], path: Path, *, title: str) -> None:
+def draw_curves(
+    cases: Sequence[tuple[float, Sequence[tuple[int, Scored]]]], path: Path, *, title: str
+) -> None:
     """True against false positive rates on log axes after the last round, a panel per noise; nothing where nothing is detected."""
     from matplotlib.figure import Figure
 
     ordered = sorted(cases, key=lambda case: case[0])
-    last = [(noise, max(results, key=lambda entry: entry[0])[1].curves) for noise, results in ordered if results]
+    last = [
+        (noise, max(results, key=lambda entry: entry[0])[1].curves)
+        for noise, results in ordered
+        if results
+    ]
     drawn = [(noise, curves) for noise, curves in last if curves]
     if not drawn:
         return
     figure = Figure(figsize=(0.8 + 4.2 * len(drawn), 4.4), layout="constrained")
-    for axes, (noise, curves) in zip(figure.subplots(1, len(drawn), squeeze=False)[0], drawn, strict=True):
+    for axes, (noise, curves) in zip(
+        figure.subplots(1, len(drawn), squeeze=False)[0], drawn, strict=True
+    ):
         for method, (false, true) in curves.items():
-            axes.plot(np.maximum(false, LEAST_RATE), np.maximum(true, LEAST_RATE), drawstyle="steps-post", label=method)
-        axes.plot([LEAST_RATE, 1], [LEAST_RATE, 1], color=NOTHING, linewidth=0.8, label="sees nothing of the run")
-        axes.set(xscale="log", yscale="log", xlim=(LEAST_RATE, 1), ylim=(LEAST_RATE, 1.05), title=f"noise {noise:g}")
+            axes.plot(
+                np.maximum(false, LEAST_RATE),
+                np.maximum(true, LEAST_RATE),
+                drawstyle="steps-post",
+                label=method,
+            )
+        axes.plot(
+            [LEAST_RATE, 1],
+            [LEAST_RATE, 1],
+            color=NOTHING,
+            linewidth=0.8,
+            label="sees nothing of the run",
+        )
+        axes.set(
+            xscale="log",
+            yscale="log",
+            xlim=(LEAST_RATE, 1),
+            ylim=(LEAST_RATE, 1.05),
+            title=f"noise {noise:g}",
+        )
         axes.set(xlabel="false positive rate", ylabel="true positive rate")
         axes.legend(fontsize="small", loc="lower right")
     figure.suptitle(title, fontsize="medium", wrap=True)

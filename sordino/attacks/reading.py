@@ -47,7 +47,9 @@ class Reader:
         layer = last_linear(self._flat, example)
         self.last = located(self._flat, layer)
         self._seen: list[Tensor] = []
-        layer.register_forward_pre_hook(lambda module, inputs: self._seen.append(inputs[0].detach()))
+        layer.register_forward_pre_hook(
+            lambda module, inputs: self._seen.append(inputs[0].detach())
+        )
 
     def read(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
         """Embeddings (what goes into the last layer) and answers (logits); of a model that diverged, large numbers and no infinite ones."""
@@ -61,7 +63,11 @@ class Reader:
 
 def answers_of(flat: FlatModel, inputs: Tensor) -> Tensor:
     """What a model answers at its present weights, whatever its last layer is."""
-    return finite(torch.cat([flat.predict(inputs[start : start + CHUNK]) for start in range(0, len(inputs), CHUNK)]))
+    return finite(
+        torch.cat(
+            [flat.predict(inputs[start : start + CHUNK]) for start in range(0, len(inputs), CHUNK)]
+        )
+    )
 
 
 def finite(values: Tensor) -> Tensor:
@@ -81,11 +87,19 @@ def last_linear(flat: FlatModel, example: Tensor) -> nn.Linear:
         if isinstance(module, nn.Linear):
             called.append((module, output))
 
-    hooks = [module.register_forward_hook(note) for module in flat.net.modules() if isinstance(module, nn.Linear)]
+    hooks = [
+        module.register_forward_hook(note)
+        for module in flat.net.modules()
+        if isinstance(module, nn.Linear)
+    ]
     answer = flat.predict(example[:1])
     for hook in hooks:
         hook.remove()
-    if not called or called[-1][1].shape != answer.shape or called[-1][1].data_ptr() != answer.data_ptr():
+    if (
+        not called
+        or called[-1][1].shape != answer.shape
+        or called[-1][1].data_ptr() != answer.data_ptr()
+    ):
         raise UserError(
             f"{type(flat.net).__name__} does not end in a linear layer, which this attack reads. Attack a run of another model."
         )
@@ -95,8 +109,18 @@ def last_linear(flat: FlatModel, example: Tensor) -> nn.Linear:
 def located(flat: FlatModel, layer: nn.Linear) -> LastLayer:
     """Where the parameters of a layer stand in the vector."""
     starts = np.cumsum([0, *(shape.numel() for _, shape in flat.layout)]).tolist()
-    places = {id(parameter): slice(start, end) for parameter, start, end in zip(flat.trained, starts, starts[1:], strict=False)}
+    places = {
+        id(parameter): slice(start, end)
+        for parameter, start, end in zip(flat.trained, starts, starts[1:], strict=False)
+    }
     if id(layer.weight) not in places:
-        raise UserError("the last layer is frozen: uploads say nothing about it. Attack another run.")
+        raise UserError(
+            "the last layer is frozen: uploads say nothing about it. Attack another run."
+        )
     bias = None if layer.bias is None else places.get(id(layer.bias))
-    return LastLayer(weight=places[id(layer.weight)], bias=bias, classes=layer.out_features, width=layer.in_features)
+    return LastLayer(
+        weight=places[id(layer.weight)],
+        bias=bias,
+        classes=layer.out_features,
+        width=layer.in_features,
+    )

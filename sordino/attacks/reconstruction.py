@@ -18,7 +18,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from sordino.attacks.game import Case, Scored, Tick
-from sordino.attacks.images import Reconstruction, pixel_range, refuse_other_than_images, score_images
+from sordino.attacks.images import (
+    Reconstruction,
+    pixel_range,
+    refuse_other_than_images,
+    score_images,
+)
 from sordino.attacks.observed import ObservedModel
 from sordino.attacks.reading import Reader
 from sordino.attacks.referee import Referee
@@ -80,7 +85,9 @@ class ReconstructionAttack:
         with torch.no_grad():
             return Reconstruction.of(decoder(seen.answers), own)
 
-    def _trained(self, decoder: Decoder, attacked: nn.Module, answers: Tensor, images: Tensor, tick: Tick) -> None:
+    def _trained(
+        self, decoder: Decoder, attacked: nn.Module, answers: Tensor, images: Tensor, tick: Tick
+    ) -> None:
         """Train the reconstruction model on the attacker's own images."""
         attacked.requires_grad_(False)
         optimizer = torch.optim.Adam(decoder.parameters(), lr=RATE)
@@ -88,7 +95,9 @@ class ReconstructionAttack:
         for iteration in range(self.iterations):
             rows = torch.randint(0, len(images), (BATCH,), generator=generator)
             made = decoder(answers[rows])
-            heard = functional.mse_loss(decoder.standardised(attacked(made)), decoder.standardised(answers[rows]))
+            heard = functional.mse_loss(
+                decoder.standardised(attacked(made)), decoder.standardised(answers[rows])
+            )
             near = functional.mse_loss(decoder.as_pixels(made), decoder.as_pixels(images[rows]))
             optimizer.zero_grad()
             (near + FEEDBACK * heard).backward()
@@ -130,5 +139,7 @@ class Decoder(nn.Module):
 
 SETTINGS = {
     "quick": ReconstructionAttack(rounds=2, images=100, records=1500, iterations=300, width=256),
-    "paper": ReconstructionAttack(rounds=6, images=500, records=10000, iterations=10000, width=1024),
+    "paper": ReconstructionAttack(
+        rounds=6, images=500, records=10000, iterations=10000, width=1024
+    ),
 }

@@ -9,7 +9,13 @@ from functools import cached_property
 import numpy as np
 import torch
 
-from sordino.attacks.observed import ObservedFederation, ObservedModel, ObservedRecords, ObservedRound, ObservedUpload
+from sordino.attacks.observed import (
+    ObservedFederation,
+    ObservedModel,
+    ObservedRecords,
+    ObservedRound,
+    ObservedUpload,
+)
 from sordino.attacks.reading import Reader
 from sordino.attacks.truth import TruthBatch, TruthModel, TruthRecords, TruthSenders
 from sordino.federation.assignment import minibatches
@@ -36,9 +42,13 @@ class Referee:
         UserError: the run is not finished, its clients' records are elsewhere, or its data or its model are not those it was trained with.
     """
 
-    def __init__(self, run: Run, *, data: DataSource | None = None, model: ModelSource | None = None) -> None:
+    def __init__(
+        self, run: Run, *, data: DataSource | None = None, model: ModelSource | None = None
+    ) -> None:
         if run.status == "unfinished":
-            raise UserError(f"{run.folder} is not finished: go on with `{typed('resume', run.folder)}`, then attack it.")
+            raise UserError(
+                f"{run.folder} is not finished: go on with `{typed('resume', run.folder)}`, then attack it."
+            )
         if run.facts["engine"] == "flower":
             raise UserError(
                 f"{run.folder} was trained across machines: its clients' records are with them, and nobody here can say what an attack got "
@@ -46,16 +56,22 @@ class Referee:
             )
         self.run, self.protocol = run, run.protocol
         self.dataset = self._found(data)
-        self._setup = prepare(run.protocol, data=self.dataset, model=model if model is not None else run.source)
+        self._setup = prepare(
+            run.protocol, data=self.dataset, model=model if model is not None else run.source
+        )
         if self._setup.data_digest != run.facts["data_digest"]:
-            raise UserError(f"the data of {run.folder} are not those it was trained on. Put them back, or train again.")
+            raise UserError(
+                f"the data of {run.folder} are not those it was trained on. Put them back, or train again."
+            )
 
     def _found(self, data: DataSource | None) -> Dataset:
         if isinstance(data, Dataset):
             return data
         spec = self.protocol.data
         if data is None and (spec is None or spec.name.startswith("python:")):
-            raise UserError(f"the data of {self.run.folder} were handed over in Python: hand them over again, as data=...")
+            raise UserError(
+                f"the data of {self.run.folder} were handed over in Python: hand them over again, as data=..."
+            )
         return load_dataset(data if data is not None else spec.name if spec is not None else "")
 
     @property
@@ -71,7 +87,9 @@ class Referee:
             UserError: the data have quantities to predict, and no classes.
         """
         if self.dataset.classes is None:
-            raise UserError(f"{self.dataset.name} has no classes, which this attack is about. Attack a run on data with classes.")
+            raise UserError(
+                f"{self.dataset.name} has no classes, which this attack is about. Attack a run on data with classes."
+            )
         return self.dataset.classes
 
     @cached_property
@@ -93,11 +111,16 @@ class Referee:
         """What everybody knows, and the attacker's own records, given or at most so many."""
         own = records if isinstance(records, ObservedRecords) else self.auxiliary(records)
         public = replace(self.protocol, seed=None)
-        return ObservedFederation(protocol=public, module=self._setup.module, classes=self.classes, auxiliary=own)
+        return ObservedFederation(
+            protocol=public, module=self._setup.module, classes=self.classes, auxiliary=own
+        )
 
     def auxiliary(self, records: int) -> ObservedRecords:
         """At most so many records that no client holds, evenly spread over all such."""
-        train, test = self.unheld(len(self._setup.train.y)), np.arange(0, len(self._setup.test.y), 2)
+        train, test = (
+            self.unheld(len(self._setup.train.y)),
+            np.arange(0, len(self._setup.test.y), 2),
+        )
         chosen = even(np.arange(len(train) + len(test)), records)
         parts = (
             some(self._setup.train, train[chosen[chosen < len(train)]]),
@@ -108,20 +131,34 @@ class Referee:
 
     def scoring(self, weights: np.ndarray, records: int) -> TruthModel:
         """What a model answers about at most so many test records that no attacker has."""
-        inputs, labels = some(self._setup.test, even(np.arange(1, len(self._setup.test.y), 2), records))
-        return TruthModel(inputs=inputs, labels=labels, answers=self.reader(weights).read(inputs)[1])
+        inputs, labels = some(
+            self._setup.test, even(np.arange(1, len(self._setup.test.y), 2), records)
+        )
+        return TruthModel(
+            inputs=inputs, labels=labels, answers=self.reader(weights).read(inputs)[1]
+        )
 
     def models(self, count: int) -> list[tuple[int, np.ndarray]]:
         """At most so many global models after so many rounds each, evenly spread: the initial one, those before kept rounds, the last."""
         done = len(self.run.metrics["round"])
         ends = {0: self.initial_model, done: self.last_model}
-        rounds = spread(sorted({*ends, *(t for t in kept_rounds(self.run.folder) if t < done)}), count)
+        rounds = spread(
+            sorted({*ends, *(t for t in kept_rounds(self.run.folder) if t < done)}), count
+        )
         return [(t, ends[t]() if t in ends else self.round(t).model) for t in rounds]
 
-    def model(self, federation: ObservedFederation, round: int, weights: np.ndarray, rows: np.ndarray) -> ObservedModel:
+    def model(
+        self, federation: ObservedFederation, round: int, weights: np.ndarray, rows: np.ndarray
+    ) -> ObservedModel:
         """A global model as an attacker sees it who overhears what it makes of some clients' records."""
         embeddings, answers = self.reader(weights).read(self.private(rows).inputs)
-        return ObservedModel(federation=federation, round=round, model=weights, answers=answers, embeddings=embeddings)
+        return ObservedModel(
+            federation=federation,
+            round=round,
+            model=weights,
+            answers=answers,
+            embeddings=embeddings,
+        )
 
     def reader(self, weights: np.ndarray) -> Reader:
         """The model of the run at these weights."""
@@ -130,7 +167,9 @@ class Referee:
     def last_model(self) -> np.ndarray:
         """The model that the run ended with."""
         if self.run.state is None:
-            raise UserError(f"{self.run.folder} has no model: its budget did not allow one to be released.")
+            raise UserError(
+                f"{self.run.folder} has no model: its budget did not allow one to be released."
+            )
         return FlatModel(self._setup.module).from_state(self.run.state).numpy().copy()
 
     def initial_model(self) -> np.ndarray:
@@ -144,32 +183,57 @@ class Referee:
     def upload(self, federation: ObservedFederation, round: int, place: int) -> ObservedUpload:
         """The upload at a place of a round, as the server sees it."""
         kept = self.round(round)
-        return ObservedUpload(federation=federation, round=round, model=kept.model, upload=kept.uploads[place])
+        return ObservedUpload(
+            federation=federation, round=round, model=kept.model, upload=kept.uploads[place]
+        )
 
     def sender(self, round: int, place: int) -> int:
         """Who sent the upload at a place of a round."""
-        charged = [event.clients for event in self.run.ledger if isinstance(event, RoundCharged) and event.round == round]
+        charged = [
+            event.clients
+            for event in self.run.ledger
+            if isinstance(event, RoundCharged) and event.round == round
+        ]
         clients = np.array(charged[-1], dtype=np.int64)
         if self.protocol.channel == "direct":
             return int(clients[place])
-        return int(clients[shuffled_order(len(clients), self._setup.draw_key.stream(Purpose.SHUFFLER, round=round))[place]])
+        return int(
+            clients[
+                shuffled_order(
+                    len(clients), self._setup.draw_key.stream(Purpose.SHUFFLER, round=round)
+                )[place]
+            ]
+        )
 
-    def intercepted(self, federation: ObservedFederation, round: int, targets: int, records: int) -> ObservedRound:
+    def intercepted(
+        self, federation: ObservedFederation, round: int, targets: int, records: int
+    ) -> ObservedRound:
         """All uploads of a round without their senders, and records of some clients that sent one."""
-        kept, order, asked = self.round(round), self._mixed(round), self._in_question(round, targets)
-        theirs = (some(self._setup.train, even(self._setup.parts[self.sender(round, place)], records)) for place in asked)
+        kept, order, asked = (
+            self.round(round),
+            self._mixed(round),
+            self._in_question(round, targets),
+        )
+        theirs = (
+            some(self._setup.train, even(self._setup.parts[self.sender(round, place)], records))
+            for place in asked
+        )
         return ObservedRound(
             federation=federation,
             round=round,
             model=kept.model,
             uploads=kept.uploads[order],
-            targets=tuple(ObservedRecords(inputs=inputs, labels=labels) for inputs, labels in theirs),
+            targets=tuple(
+                ObservedRecords(inputs=inputs, labels=labels) for inputs, labels in theirs
+            ),
         )
 
     def senders(self, round: int, targets: int) -> TruthSenders:
         """At which places of `intercepted` the clients in question stand."""
         order = self._mixed(round)
-        return TruthSenders(places=np.argsort(order)[self._in_question(round, targets)], uploads=len(order))
+        return TruthSenders(
+            places=np.argsort(order)[self._in_question(round, targets)], uploads=len(order)
+        )
 
     def _in_question(self, round: int, targets: int) -> np.ndarray:
         """At most so many uploads of a round, whose senders are to be found."""
@@ -181,7 +245,11 @@ class Referee:
 
     def batch(self, round: int, place: int) -> TruthBatch:
         """The records that the sender of an upload drew."""
-        rows = np.concatenate(minibatches(self._setup, self.gradient_rule(), client=self.sender(round, place), round=round))
+        rows = np.concatenate(
+            minibatches(
+                self._setup, self.gradient_rule(), client=self.sender(round, place), round=round
+            )
+        )
         inputs, labels = some(self._setup.train, rows)
         return TruthBatch(inputs=inputs, labels=labels)
 
@@ -195,7 +263,10 @@ class Referee:
 
     def unheld(self, count: int) -> np.ndarray:
         """At most so many training records that were dealt to nobody, as rows."""
-        return even(np.setdiff1d(np.arange(len(self._setup.train.y)), np.concatenate(self._setup.parts)), count)
+        return even(
+            np.setdiff1d(np.arange(len(self._setup.train.y)), np.concatenate(self._setup.parts)),
+            count,
+        )
 
     def candidates(self) -> tuple[ObservedRecords, np.ndarray]:
         """The clients' records among as many others, in an order that says nothing; and which of them are the clients'.
@@ -217,7 +288,9 @@ class Referee:
             )
         parts = some(train, held), some(train, spare), some(test, more)
         order = np.random.default_rng(0).permutation(len(held) + others)
-        inputs, labels = (torch.cat(pieces)[torch.from_numpy(order)] for pieces in zip(*parts, strict=True))
+        inputs, labels = (
+            torch.cat(pieces)[torch.from_numpy(order)] for pieces in zip(*parts, strict=True)
+        )
         return ObservedRecords(inputs=inputs, labels=labels), order < len(held)
 
     def _with_more_others(self, records: int) -> str:
@@ -231,13 +304,19 @@ class Referee:
 
     def population(self, count: int) -> ObservedRecords:
         """At most so many test records of the attackers' own, on which nobody trained."""
-        inputs, labels = some(self._setup.test, even(np.arange(0, len(self._setup.test.y), 2), count))
+        inputs, labels = some(
+            self._setup.test, even(np.arange(0, len(self._setup.test.y), 2), count)
+        )
         return ObservedRecords(inputs=inputs, labels=labels)
 
     def known(self, rows: np.ndarray, attributes: Mapping[str, np.ndarray]) -> ObservedRecords:
         """Training records that nobody holds, as the attacker's own, whose attributes it knows."""
         inputs, labels = some(self._setup.train, rows)
-        return ObservedRecords(inputs=inputs, labels=labels, attributes={name: values[rows] for name, values in attributes.items()})
+        return ObservedRecords(
+            inputs=inputs,
+            labels=labels,
+            attributes={name: values[rows] for name, values in attributes.items()},
+        )
 
     def gradient_rule(self) -> FedAvg | NoisySgd:
         """The local rule, where an upload is the global model moved along gradients.
@@ -262,8 +341,15 @@ class Referee:
 def sends_gradients(protocol: Protocol) -> bool:
     """Whether an upload is the global model moved along gradients of batches whose size is public, and nothing else."""
     rule = protocol.local
-    plain = isinstance(rule, FedAvg) or (isinstance(rule, NoisySgd) and (rule.optimizer, rule.sampling) == ("sgd", "fixed"))
-    return plain and not isinstance(rule, Scaffold) and not protocol.keeps_models and not protocol.penalty
+    plain = isinstance(rule, FedAvg) or (
+        isinstance(rule, NoisySgd) and (rule.optimizer, rule.sampling) == ("sgd", "fixed")
+    )
+    return (
+        plain
+        and not isinstance(rule, Scaffold)
+        and not protocol.keeps_models
+        and not protocol.penalty
+    )
 
 
 def some(records: Tensors, rows: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
@@ -279,7 +365,9 @@ def even(rows: np.ndarray, count: int) -> np.ndarray:
         >>> even(np.arange(9), 3).tolist(), even(np.arange(2), 3).tolist()
         ([0, 4, 8], [0, 1])
     """
-    return np.asarray(rows[np.linspace(0, len(rows) - 1, min(count, len(rows))).round().astype(int)])
+    return np.asarray(
+        rows[np.linspace(0, len(rows) - 1, min(count, len(rows))).round().astype(int)]
+    )
 
 
 def spread(values: list[int], count: int) -> list[int]:

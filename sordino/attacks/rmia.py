@@ -20,7 +20,9 @@ LEAST = 1e-30
 def pairwise(known: Evidence, population: Evidence) -> np.ndarray:
     """The share of the population, on which nobody trained, that each record in question dominates."""
     trained, untrained = by_membership(known)
-    asked = right_probabilities(known.target, known.labels) / np.maximum((trained + untrained) / 2, LEAST)
+    asked = right_probabilities(known.target, known.labels) / np.maximum(
+        (trained + untrained) / 2, LEAST
+    )
     outside = right_probabilities(population.shadows, population.labels).mean(axis=0)
     general = (outside + if_trained(outside, slope(trained, untrained))) / 2
     others = right_probabilities(population.target, population.labels) / np.maximum(general, LEAST)
@@ -34,7 +36,9 @@ def ranked(asked: np.ndarray, others: np.ndarray) -> np.ndarray:
         >>> ranked(np.array([0.0, 2.0, 4.0]), np.array([1.0, 3.0])).round(2).tolist()
         [0.0, 0.56, 0.93]
     """
-    return (np.searchsorted(np.sort(others), asked, side="right") + asked / (1 + asked)) / (len(others) + 1)
+    return (np.searchsorted(np.sort(others), asked, side="right") + asked / (1 + asked)) / (
+        len(others) + 1
+    )
 
 
 def right_probabilities(answers: Tensor, labels: Tensor) -> np.ndarray:

@@ -90,7 +90,11 @@ def trained_shadows(seen: ObservedMembership, count: int, tick: Tick) -> Shadows
 
 
 def train_some(
-    seen: ObservedMembership, plan: Protocol, numbers: list[int], shelf: Shelf, on_round: Callable[[int, RoundMetrics], None]
+    seen: ObservedMembership,
+    plan: Protocol,
+    numbers: list[int],
+    shelf: Shelf,
+    on_round: Callable[[int, RoundMetrics], None],
 ) -> None:
     """Train some shadows in one call and keep them."""
     rows = [shadow_rows(len(seen.candidates), seen.held, number) for number in numbers]
@@ -101,7 +105,9 @@ def train_some(
         model=None if isinstance(plan.local, ClippedGlm) else seen.federation.module,
         evaluate_every=0,
         on_round=on_round,
-        on_end=lambda place, trained: shelf.keep(numbers[place], flat.from_state(trained.state or {}).numpy()),
+        on_end=lambda place, trained: shelf.keep(
+            numbers[place], flat.from_state(trained.state or {}).numpy()
+        ),
     )
 
 
@@ -136,26 +142,38 @@ class Shelf:
         """
         model = self.read(number)
         if model is None:
-            raise UserError(f"{self._place(number)} is missing or damaged. Attack again: what is missing is trained.")
+            raise UserError(
+                f"{self._place(number)} is missing or damaged. Attack again: what is missing is trained."
+            )
         return model
 
 
 def identity(plan: Protocol, seen: ObservedMembership) -> str:
     """A digest of all that shadows depend on."""
-    arrays = {"inputs": seen.candidates.inputs.numpy(), "labels": seen.candidates.labels.numpy(), "held": np.array(seen.held)}
+    arrays = {
+        "inputs": seen.candidates.inputs.numpy(),
+        "labels": seen.candidates.labels.numpy(),
+        "held": np.array(seen.held),
+    }
     weights = FlatModel(seen.federation.module).weights.numpy()
-    return hashlib.sha256(dumps(plan).encode() + arrays_digest({**arrays, "initial": weights}).encode()).hexdigest()
+    return hashlib.sha256(
+        dumps(plan).encode() + arrays_digest({**arrays, "initial": weights}).encode()
+    ).hexdigest()
 
 
 def shadow_protocol(seen: ObservedMembership) -> Protocol:
     """What shadows run: the attacked protocol up to the attacked round, with records dealt as there, and with no budget."""
     protocol = seen.federation.protocol
     data = protocol.data if protocol.data is not None else Data(name="candidates")
-    dealt = Iid() if isinstance(data.partition, ByColumn) else data.partition  # columns of the candidates are not known
+    dealt = (
+        Iid() if isinstance(data.partition, ByColumn) else data.partition
+    )  # columns of the candidates are not known
     return replace(
         protocol,
         rounds=seen.round,
-        data=replace(data, name="candidates", partition=dealt, records=seen.held // protocol.clients),
+        data=replace(
+            data, name="candidates", partition=dealt, records=seen.held // protocol.clients
+        ),
         noise=replace(protocol.noise, secure=False),
         privacy=Privacy(adjacency=protocol.privacy.adjacency),
     )
@@ -175,7 +193,14 @@ def shadow_rows(candidates: int, held: int, number: int) -> np.ndarray:
 def shadow_data(candidates: ObservedRecords, rows: np.ndarray, classes: tuple[str, ...]) -> Dataset:
     """Some of the candidates as a data set."""
     x, y = candidates.inputs.numpy()[rows], candidates.labels.numpy()[rows]
-    return Dataset(name="candidates", x_train=x, y_train=y, x_test=x[:TESTED], y_test=y[:TESTED], classes=classes)
+    return Dataset(
+        name="candidates",
+        x_train=x,
+        y_train=y,
+        x_test=x[:TESTED],
+        y_test=y[:TESTED],
+        classes=classes,
+    )
 
 
 def evidence_on(seen: ObservedMembership, shadows: Shadows, records: ObservedRecords) -> Evidence:
@@ -184,12 +209,22 @@ def evidence_on(seen: ObservedMembership, shadows: Shadows, records: ObservedRec
     for weights in (seen.model, *shadows.models):
         flat.load(torch.from_numpy(weights.astype(np.float32)))
         answers.append(answers_of(flat, records.inputs))
-    return Evidence(labels=records.labels, target=answers[0], shadows=torch.stack(answers[1:]), inside=shadows.inside)
+    return Evidence(
+        labels=records.labels,
+        target=answers[0],
+        shadows=torch.stack(answers[1:]),
+        inside=shadows.inside,
+    )
 
 
 def refuse_few(shadows: int, least: int) -> None:
     """Refuse so few shadows that nothing can be learnt from them."""
-    if isinstance(shadows, bool) or not isinstance(shadows, int) or shadows < least or shadows % 2 != 0:
+    if (
+        isinstance(shadows, bool)
+        or not isinstance(shadows, int)
+        or shadows < least
+        or shadows % 2 != 0
+    ):
         raise UserError(
             f"--shadows {shadows}: too few, or odd. Shadow models come in pairs, and how members look is learnt from at least {least}; "
             f"16 do well, 64 better. Attack with --shadows 16."

@@ -27,7 +27,10 @@ def classified(known: Evidence) -> np.ndarray:
     shadows = features(known.shadows, known.labels)
     for label in np.unique(labels):
         rows = labels == label
-        answers, inside = shadows[:, rows].reshape(-1, shadows.shape[-1]), known.inside[:, rows].reshape(-1)
+        answers, inside = (
+            shadows[:, rows].reshape(-1, shadows.shape[-1]),
+            known.inside[:, rows].reshape(-1),
+        )
         chosen = np.random.default_rng(0).permutation(len(inside))[:MOST]
         if len(np.unique(inside[chosen])) == 2:
             found[rows] = member_probability(answers[chosen], inside[chosen], target[rows])
@@ -47,7 +50,9 @@ def member_probability(answers: np.ndarray, inside: np.ndarray, asked: np.ndarra
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
 
-    classifier = make_pipeline(StandardScaler(), MLPClassifier((WIDTH,), max_iter=PASSES, random_state=0))
+    classifier = make_pipeline(
+        StandardScaler(), MLPClassifier((WIDTH,), max_iter=PASSES, random_state=0)
+    )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         classifier.fit(answers, inside)

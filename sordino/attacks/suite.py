@@ -17,7 +17,15 @@ from typing import Any
 
 import numpy as np
 
-from sordino.attacks import attributes, clients, extraction, inversion, labels, membership, reconstruction
+from sordino.attacks import (
+    attributes,
+    clients,
+    extraction,
+    inversion,
+    labels,
+    membership,
+    reconstruction,
+)
 from sordino.attacks.game import Attack, Measure, Row, Scored, Tick, part_of, rows_of
 from sordino.attacks.pictures import LEAST_RATE, draw_curves, draw_pictures, draw_rows
 from sordino.attacks.referee import Referee
@@ -70,14 +78,20 @@ class Finding:
     def as_document(self) -> dict[str, Any]:
         """The finding as JSON has it: in short, for reports, and in full."""
         named = {"attack": self.name, "setting": self.setting, "subject": self.subject}
-        return {**named, "headlines": self.headlines(), "rows": [row.as_document() for row in self.rows]}
+        return {
+            **named,
+            "headlines": self.headlines(),
+            "rows": [row.as_document() for row in self.rows],
+        }
 
     def headlines(self) -> list[dict[str, Any]]:
         """Per noise what the best method reached at the last round, in the metric that tells most; the first with a plot over rounds."""
         found = []
         lines: dict[str, tuple[list[float], list[float]]] = {}
         for noise in sorted({row.noise for row in self.rows}):
-            best = best_by_round([row for row in self.rows if row.noise == noise and row.metric == self.headline])
+            best = best_by_round(
+                [row for row in self.rows if row.noise == noise and row.metric == self.headline]
+            )
             last = best[-1]
             found.append(
                 {
@@ -90,18 +104,32 @@ class Finding:
             )
             lines[f"noise {noise:g}"] = [row.round for row in best], [row.value for row in best]
             lines["sees nothing"] = [row.round for row in best], [row.baseline for row in best]
-        plot = {"title": self.subject, "x_label": "rounds", "y_label": self.headline, "lines": lines}
+        plot = {
+            "title": self.subject,
+            "x_label": "rounds",
+            "y_label": self.headline,
+            "lines": lines,
+        }
         return [{**found[0], "plots": [plot, *self.detection()]}, *found[1:]]
 
     def detection(self) -> list[dict[str, Any]]:
         """Where something is detected, a plot of the best method's true against false positive rates after the last round, per noise."""
         rates, lines = np.geomspace(LEAST_RATE, 1, 61), {}
         for noise, results in self.cases:
-            best = best_by_round([row for row in self.rows if row.noise == noise and row.metric == self.headline])[-1]
-            curves = [result.curves[best.method] for round, result in results if round == best.round and best.method in result.curves]
+            best = best_by_round(
+                [row for row in self.rows if row.noise == noise and row.metric == self.headline]
+            )[-1]
+            curves = [
+                result.curves[best.method]
+                for round, result in results
+                if round == best.round and best.method in result.curves
+            ]
             for false, true in curves:
                 reached = true[np.searchsorted(false, rates, side="right") - 1]
-                lines[f"{best.method}, noise {noise:g}"] = rates.tolist(), np.maximum(reached, LEAST_RATE).tolist()
+                lines[f"{best.method}, noise {noise:g}"] = (
+                    rates.tolist(),
+                    np.maximum(reached, LEAST_RATE).tolist(),
+                )
         if not lines:
             return []
         labels = {"x_label": "false positive rate", "y_label": "true positive rate"}
@@ -145,9 +173,13 @@ def attack(
         0.97
     """
     options = {"attribute": attribute, "shadows": shadows}
-    plan, setting = (named_attack(name, setting, options), setting) if isinstance(name, str) else (name, "own")
+    plan, setting = (
+        (named_attack(name, setting, options), setting) if isinstance(name, str) else (name, "own")
+    )
     given = [runs] if isinstance(runs, Run | Referee) else list(runs)
-    referees = [one if isinstance(one, Referee) else Referee(one, data=data, model=model) for one in given]
+    referees = [
+        one if isinstance(one, Referee) else Referee(one, data=data, model=model) for one in given
+    ]
     place = folder if folder is not None else referees[0].run.folder / "attacks"
     with ExitStack() as stack, single_threaded():
         for referee in referees:
@@ -158,7 +190,10 @@ def attack(
             parts = referee.run.folder / "attacks" / "parts" / f"{plan.name}-{setting}"
             results = tried(plan, referee, parts, part_of(on_progress, number, len(referees)))
             cases.append((referee.noise, results))
-            rows += [with_printed(row, referee.protocol, printed) for row in rows_of(plan, results, referee.noise)]
+            rows += [
+                with_printed(row, referee.protocol, printed)
+                for row in rows_of(plan, results, referee.noise)
+            ]
         finding = Finding(
             name=plan.name,
             setting=setting,
@@ -170,13 +205,21 @@ def attack(
         with writing(place):
             place.mkdir(parents=True, exist_ok=True)
             write_whole(place / f"{plan.name}.json", as_json(finding.as_document()))
-            draw_rows(finding.rows, place / f"{plan.name}.png", title=f"{plan.name}: {finding.subject}")
+            draw_rows(
+                finding.rows, place / f"{plan.name}.png", title=f"{plan.name}: {finding.subject}"
+            )
             draw_pictures(finding.cases, place / f"{plan.name}-pictures.png")
-            draw_curves(finding.cases, place / f"{plan.name}-roc.png", title=f"{plan.name}: {finding.subject}")
+            draw_curves(
+                finding.cases,
+                place / f"{plan.name}-roc.png",
+                title=f"{plan.name}: {finding.subject}",
+            )
     return finding
 
 
-def refusals(referee: Referee, names: Sequence[str], setting: str, options: Mapping[str, Any]) -> dict[str, UserError]:
+def refusals(
+    referee: Referee, names: Sequence[str], setting: str, options: Mapping[str, Any]
+) -> dict[str, UserError]:
     """Of these attacks those that cannot be tried on a run, and why, found out before any work is done."""
     refused = {}
     for name in names:
@@ -201,11 +244,15 @@ def named_attack(name: str, setting: str, options: Mapping[str, Any]) -> Attack[
     given = {option: value for option, value in options.items() if value is not None}
     for option, value in given.items():
         if OPTIONS[option] != name:
-            raise UserError(f"--{option} {value}: only the attack {OPTIONS[option]} takes it, and {name} was asked for.")
+            raise UserError(
+                f"--{option} {value}: only the attack {OPTIONS[option]} takes it, and {name} was asked for."
+            )
     return replace(ATTACKS[name][setting], **given)  # type: ignore[type-var]
 
 
-def tried(plan: Attack[Any, Any, Any], referee: Referee, parts: Path, progress: Tick) -> list[tuple[int, Scored]]:
+def tried(
+    plan: Attack[Any, Any, Any], referee: Referee, parts: Path, progress: Tick
+) -> list[tuple[int, Scored]]:
     """The result of every case of an attack on one run; those that were finished earlier are read."""
     cases, results = plan.cases(referee), []
     for number, case in enumerate(cases):
@@ -224,8 +271,17 @@ def write_part(path: Path, plan: Attack[Any, Any, Any], result: Scored) -> None:
     """Keep what came of a case, and which attack it was."""
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        arrays = {f"{kind}/{name}": array for kind in ARRAYS for name, array in getattr(result, kind).items()}
-        write_whole(path, pack(arrays, {"attack": repr(plan), "measures": [asdict(one) for one in result.measures]}))
+        arrays = {
+            f"{kind}/{name}": array
+            for kind in ARRAYS
+            for name, array in getattr(result, kind).items()
+        }
+        write_whole(
+            path,
+            pack(
+                arrays, {"attack": repr(plan), "measures": [asdict(one) for one in result.measures]}
+            ),
+        )
 
 
 def read_part(path: Path, plan: Attack[Any, Any, Any]) -> Scored | None:
@@ -235,7 +291,12 @@ def read_part(path: Path, plan: Attack[Any, Any, Any]) -> Scored | None:
         if facts["attack"] != repr(plan):
             return None
         kinds = {
-            kind: {name.removeprefix(f"{kind}/"): array for name, array in arrays.items() if name.startswith(f"{kind}/")} for kind in ARRAYS
+            kind: {
+                name.removeprefix(f"{kind}/"): array
+                for name, array in arrays.items()
+                if name.startswith(f"{kind}/")
+            }
+            for kind in ARRAYS
         }
         return Scored(measures=tuple(Measure(**one) for one in facts["measures"]), **kinds)
     except (OSError, ValueError, KeyError, TypeError):
@@ -250,7 +311,10 @@ def with_printed(row: Row, protocol: Protocol, printed: Printed) -> Row:
 def best_by_round(rows: Sequence[Row]) -> list[Row]:
     """Of every round the row that leaks most, in order."""
     sign = 1 if rows[0].better == "higher" else -1
-    return [max((row for row in rows if row.round == t), key=lambda row: sign * row.value) for t in sorted({row.round for row in rows})]
+    return [
+        max((row for row in rows if row.round == t), key=lambda row: sign * row.value)
+        for t in sorted({row.round for row in rows})
+    ]
 
 
 def subject_of(run: Run) -> str:

@@ -25,9 +25,13 @@ def without_noise(protocol: Protocol) -> Protocol:
         >>> without_noise(Protocol(clients=5, rounds=3, local=local, noise=Laplace(scale=1.0))).noise
         Gaussian(where='client', sigma=0.0, server_sigma=None, multiplier=None, secure=False)
     """
-    noise = Gaussian(multiplier=0.0) if isinstance(protocol.local, NoisySgd) else Gaussian(sigma=0.0)
+    noise = (
+        Gaussian(multiplier=0.0) if isinstance(protocol.local, NoisySgd) else Gaussian(sigma=0.0)
+    )
     adjacency = protocol.privacy.adjacency if protocol.noise.where == "client" else None
-    return replace(protocol, noise=noise, privacy=Privacy(adjacency=adjacency), client=(), penalty=False)
+    return replace(
+        protocol, noise=noise, privacy=Privacy(adjacency=adjacency), client=(), penalty=False
+    )
 
 
 def silent_twin(
@@ -60,7 +64,10 @@ def silent_twin(
     }
     if not (place / "protocol.toml").exists():
         shutil.rmtree(place, ignore_errors=True)  # what a kill in its first moments left
-        every = {"evaluate_every": run.facts["evaluate_every"], "keep_uploads": run.facts.get("keep_uploads", 0)}
+        every = {
+            "evaluate_every": run.facts["evaluate_every"],
+            "keep_uploads": run.facts.get("keep_uploads", 0),
+        }
         return train(without_noise(run.protocol), folder=place, **every, **options)
     twin = Run.load(place, model=model)
     return twin if twin.status != "unfinished" else resume(place, **options)

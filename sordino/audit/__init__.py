@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 class _Room(ModuleType):
     """A module that can be called, since the room and the function that users want of it have one name."""
 
-    def __call__(self, source: Any, view: Any = "server", unit: str = "record", **options: Any) -> Finding:
+    def __call__(
+        self, source: Any, view: Any = "server", unit: str = "record", **options: Any
+    ) -> Finding:
         """Audit a protocol or a run, published claims included; see `sordino.audit.auditing.audit`.
 
         Example:

@@ -29,7 +29,9 @@ class LocalModels(Interface):
 
     like: np.ndarray  # for each client, the first one whose models are the same
 
-    def trained(self, *, client: int, round: int, weights: np.ndarray, first: int, kept: Kept) -> Tensor:
+    def trained(
+        self, *, client: int, round: int, weights: np.ndarray, first: int, kept: Kept
+    ) -> Tensor:
         """The client's models, one training a row; `first` is the number of the training in the first row."""
 
 
@@ -58,17 +60,27 @@ class Adversary:
         direction: np.ndarray | None = None,
     ) -> None:
         self._protocol, self._attacked, self._clients = setup.protocol, attacked, clients
-        self._given, self._conspiring = given_to(setup.protocol, view), colluders_of(setup.protocol, view)
+        self._given, self._conspiring = (
+            given_to(setup.protocol, view),
+            colluders_of(setup.protocol, view),
+        )
         self._first, self._direction = trainings.start, direction
-        self._shares, self._noise = upload_weights(setup.protocol.aggregation, setup.sizes), setup.noises[attacked]
-        own = np.broadcast_to(setup.initial_weights(), (len(trainings), setup.initial_weights().size))
+        self._shares, self._noise = (
+            upload_weights(setup.protocol.aggregation, setup.sizes),
+            setup.noises[attacked],
+        )
+        own = np.broadcast_to(
+            setup.initial_weights(), (len(trainings), setup.initial_weights().size)
+        )
         self._own = [own, own]
         self.scores = np.zeros(len(trainings))
 
     def see(self, seen: ManyRound) -> None:
         """Take in one round."""
         if self._direction is not None:
-            self.scores = seen.after.astype(np.float64) @ self._direction  # of the last model, once all rounds were seen
+            self.scores = (
+                seen.after.astype(np.float64) @ self._direction
+            )  # of the last model, once all rounds were seen
             return
         secret = self._given == Given.MODELS and hidden(self._protocol)
         if not secret and not bool(seen.present[:, self._attacked].any()):
@@ -88,31 +100,55 @@ class Adversary:
             kept["model"] = self._own[side]
         models = (
             self._clients[side]
-            .trained(client=self._attacked, round=seen.round, weights=seen.broadcast, first=self._first, kept=kept)
+            .trained(
+                client=self._attacked,
+                round=seen.round,
+                weights=seen.broadcast,
+                first=self._first,
+                kept=kept,
+            )
             .numpy()
         )
         if self._protocol.keeps_models:
-            self._own[side] = np.where(seen.present[:, [self._attacked]], models, self._own[side]).astype(np.float32)
+            self._own[side] = np.where(
+                seen.present[:, [self._attacked]], models, self._own[side]
+            ).astype(np.float32)
         return models.astype(np.float64)
 
     def _models_of(self, client: int, seen: ManyRound) -> np.ndarray:
         """The models of a client whose data are known."""
         kept = seen.kept.get(client, {})
-        return self._clients[0].trained(client=client, round=seen.round, weights=seen.broadcast, first=self._first, kept=kept).numpy()
+        return (
+            self._clients[0]
+            .trained(
+                client=client,
+                round=seen.round,
+                weights=seen.broadcast,
+                first=self._first,
+                kept=kept,
+            )
+            .numpy()
+        )
 
     def _see_uploads(self, seen: ManyRound, low: np.ndarray, high: np.ndarray) -> None:
         """The attacked client's own upload; behind a shuffler nobody knows which it is, and each is held against those of the others."""
         here = seen.present[:, self._attacked]
         if self._protocol.channel != "shuffler":
             upload = seen.uploads[self._attacked]
-            self.scores += here * (log_law(self._noise, upload - high) - log_law(self._noise, upload - low))
+            self.scores += here * (
+                log_law(self._noise, upload - high) - log_law(self._noise, upload - low)
+            )
             return
         groups = self._others(seen.present)
         usual = self._models_of(next(iter(groups)), seen) if len(groups) == 1 else (high + low) / 2
         middle = [log_law(self._noise, upload - usual) for upload in seen.uploads]
         for sign, models in ((1.0, high), (-1.0, low)):
             ratios = np.stack(
-                [log_law(self._noise, upload - models) - law for upload, law in zip(seen.uploads, middle, strict=True)], axis=1
+                [
+                    log_law(self._noise, upload - models) - law
+                    for upload, law in zip(seen.uploads, middle, strict=True)
+                ],
+                axis=1,
             )
             weighed = np.logaddexp.reduce(np.where(seen.present, ratios, -np.inf), axis=1)
             self.scores += sign * np.where(here, weighed, 0.0)
@@ -129,7 +165,9 @@ class Adversary:
         with np.errstate(divide="ignore"):  # a rate of 1: it is never absent
             absent = np.log1p(-rate) + log_law(protocol.noise, rest / self._mixing)
         for sign, models in ((1.0, high), (-1.0, low)):
-            there = math.log(rate) + log_law(protocol.noise, (rest - share * (models - start)) / self._mixing)
+            there = math.log(rate) + log_law(
+                protocol.noise, (rest - share * (models - start)) / self._mixing
+            )
             self.scores += sign * np.logaddexp(absent, there)
 
     def _see_model(self, seen: ManyRound, difference: np.ndarray, middle: np.ndarray) -> None:
@@ -139,7 +177,11 @@ class Adversary:
         total = np.maximum(weights.sum(axis=1, keepdims=True), 1e-300)
         shares = weights / (denominator(protocol) if fixed_denominator(protocol) else total)
         colluders = self._colluders()
-        rest = seen.after - (1 - mixing) * seen.before.astype(np.float64) - mixing * shares[:, [attacked]] * middle
+        rest = (
+            seen.after
+            - (1 - mixing) * seen.before.astype(np.float64)
+            - mixing * shares[:, [attacked]] * middle
+        )
         for like, group in self._others(seen.present).items():
             models = self._models_of(like, seen)
             rest -= mixing * shares[:, group].sum(axis=1, keepdims=True) * models
@@ -149,16 +191,24 @@ class Adversary:
             rest -= mixing * (1 - shares.sum(axis=1, keepdims=True)) * seen.before
         apart = mixing * shares[:, [attacked]] * difference
         if protocol.noise.where == "server":
-            self.scores += log_law(protocol.noise, (rest - apart / 2) / mixing) - log_law(protocol.noise, (rest + apart / 2) / mixing)
+            self.scores += log_law(protocol.noise, (rest - apart / 2) / mixing) - log_law(
+                protocol.noise, (rest + apart / 2) / mixing
+            )
             return
         honest = [c for c in range(shares.shape[1]) if c not in colluders]
         clients = deviation(protocol.noise) ** 2
-        variance = mixing**2 * (np.square(shares[:, honest]).sum(axis=1) * clients + server_noise(protocol) ** 2)
+        variance = mixing**2 * (
+            np.square(shares[:, honest]).sum(axis=1) * clients + server_noise(protocol) ** 2
+        )
         self.scores += np.einsum("nd,nd->n", rest, apart) / np.where(variance > 0, variance, 1.0)
 
     @property
     def _mixing(self) -> float:
-        return self._protocol.aggregation.mixing if isinstance(self._protocol.aggregation, Mean) else 1.0
+        return (
+            self._protocol.aggregation.mixing
+            if isinstance(self._protocol.aggregation, Mean)
+            else 1.0
+        )
 
     def _others(self, present: np.ndarray) -> dict[int, list[int]]:
         """The clients that took part somewhere and are not attacked, in groups of equal models."""
@@ -170,7 +220,9 @@ class Adversary:
 
     def _colluders(self) -> set[int]:
         """The attacked client's worst enemies: those with the largest shares."""
-        others = [c for c in np.argsort(-self._shares, kind="stable").tolist() if c != self._attacked]
+        others = [
+            c for c in np.argsort(-self._shares, kind="stable").tolist() if c != self._attacked
+        ]
         return set(others[: self._conspiring])
 
 
@@ -182,5 +234,7 @@ def log_law(noise: Noise, values: np.ndarray) -> np.ndarray:
         [-1.0, -2.0]
     """
     if isinstance(noise, Gaussian) or silent(noise):
-        return -np.square(values).sum(axis=-1) / (2 * deviation(noise) ** 2 if not silent(noise) else 1.0)
+        return -np.square(values).sum(axis=-1) / (
+            2 * deviation(noise) ** 2 if not silent(noise) else 1.0
+        )
     return np.asarray(log_density(noise, values).sum(axis=-1))

@@ -31,7 +31,10 @@ from sordino.privacy.spending import BudgetExceeded, afforded
 from sordino.protocol import ClippedGlm, InvalidValue, NoisySgd, Protocol, UserError, View, dumps
 from sordino.protocol.errors import typed
 
-TRAININGS, FEWER = 5000, 500  # on each side, by default: of the worst case, and of real models or of large federations
+TRAININGS, FEWER = (
+    5000,
+    500,
+)  # on each side, by default: of the worst case, and of real models or of large federations
 MOST = 10_000_000  # far more than tell anything new
 EFFORT = 500_000_000  # numbers that an audit draws without being asked for more
 Progress = Callable[[int, int], None]  # trainings done, of how many
@@ -58,8 +61,12 @@ def subject_of(source: Protocol | str | Path) -> Subject:
     if not isinstance(source, Protocol):
         run = Run.load(source)
         if run.status == "unfinished":
-            raise UserError(f"{run.folder} is not finished: finish it with `{typed('resume', run.folder)}`, or audit its protocol.toml.")
-        return Subject(protocol=run.protocol, rounds=tuple(run.rounds_paid), sizes=run.sizes, run=run.folder)
+            raise UserError(
+                f"{run.folder} is not finished: finish it with `{typed('resume', run.folder)}`, or audit its protocol.toml."
+            )
+        return Subject(
+            protocol=run.protocol, rounds=tuple(run.rounds_paid), sizes=run.sizes, run=run.folder
+        )
     rounds, budget = source.rounds, source.privacy.budget
     if budget is not None:
         reach = afforded(source, budget)
@@ -129,7 +136,16 @@ def audit(
         "rounds": list(subject.rounds),
         "sizes": list(subject.sizes) if subject.sizes is not None else None,
         "run": str(subject.run.resolve()) if subject.run is not None else None,
-        "claims": [{"name": claim.name, "mu": claim.mu, "view": claim.view, "unit": claim.unit, "ours": claim.ours} for claim in claims],
+        "claims": [
+            {
+                "name": claim.name,
+                "mu": claim.mu,
+                "view": claim.view,
+                "unit": claim.unit,
+                "ours": claim.ours,
+            }
+            for claim in claims
+        ],
         "digest": inputs_digest(subject, canary),
         "generator": GENERATOR,
         "started": now(),
@@ -137,26 +153,50 @@ def audit(
     path = made_folder(folder, subject)
     with held(path):
         place = AuditFolder.create(path, subject.protocol, facts)
-        return carry_on(place, game_of(subject, facts, data, model), subject, certified, workers, on_start, on_progress)
+        return carry_on(
+            place,
+            game_of(subject, facts, data, model),
+            subject,
+            certified,
+            workers,
+            on_start,
+            on_progress,
+        )
 
 
 def default_trainings(subject: Subject, canary: str | None) -> int:
     """How many trainings on each side are run unless it is said."""
     if canary is not None:
         return FEWER
-    return max(FEWER, min(TRAININGS, EFFORT // (4 * round_effort(subject.protocol) * len(set(subject.rounds)))))
+    return max(
+        FEWER,
+        min(TRAININGS, EFFORT // (4 * round_effort(subject.protocol) * len(set(subject.rounds)))),
+    )
 
 
 def round_effort(protocol: Protocol) -> int:
     """Numbers that a round draws, more or less: noisy vectors, and the records of the attacked client's batches where they are drawn."""
     rule, records = protocol.local, protocol_sizes(protocol)
     noisy = isinstance(rule, NoisySgd)
-    drawn = rule.batch is not None and records is not None and rule.batch < records[0] and not isinstance(rule, ClippedGlm)
-    each = records[0] if records is not None and noisy and getattr(rule, "sampling", "") == "poisson" else rule.batch or 0
-    return (COMPANY * rule.steps if noisy else protocol.clients) + (rule.steps * each if drawn else 0)
+    drawn = (
+        rule.batch is not None
+        and records is not None
+        and rule.batch < records[0]
+        and not isinstance(rule, ClippedGlm)
+    )
+    each = (
+        records[0]
+        if records is not None and noisy and getattr(rule, "sampling", "") == "poisson"
+        else rule.batch or 0
+    )
+    return (COMPANY * rule.steps if noisy else protocol.clients) + (
+        rule.steps * each if drawn else 0
+    )
 
 
-def with_data(subject: Subject, canary: str, data: DataSource | None, model: ModelSource | None) -> Subject:
+def with_data(
+    subject: Subject, canary: str, data: DataSource | None, model: ModelSource | None
+) -> Subject:
     """The subject with its data and model looked at: the protocol complete, the sizes known, the canary found."""
     refuse_unknown(canary)
     setup = prepare(subject.protocol, data=data, model=model)
@@ -191,12 +231,23 @@ def resume_audit(
         facts, subject = place.facts(), recorded(place)
         if facts["canary"] is not None:
             subject = with_data(subject, facts["canary"], data, model)
-        if (facts["generator"], facts["digest"]) != (GENERATOR, inputs_digest(subject, facts["canary"])):
+        if (facts["generator"], facts["digest"]) != (
+            GENERATOR,
+            inputs_digest(subject, facts["canary"]),
+        ):
             raise UserError(
                 f"{place.path} was started with another protocol, data, canary or generator: its scores cannot be continued. Start anew."
             )
         certified = promised(subject, facts["view"], facts["unit"], facts["delta"])
-        return carry_on(place, game_of(subject, facts, data, model), subject, certified, workers, on_start, on_progress)
+        return carry_on(
+            place,
+            game_of(subject, facts, data, model),
+            subject,
+            certified,
+            workers,
+            on_start,
+            on_progress,
+        )
 
 
 def recorded(place: AuditFolder) -> Subject:
@@ -242,10 +293,18 @@ def carry_on(
     return finding
 
 
-def game_of(subject: Subject, facts: Mapping[str, Any], data: DataSource | None = None, model: ModelSource | None = None) -> Game:
+def game_of(
+    subject: Subject,
+    facts: Mapping[str, Any],
+    data: DataSource | None = None,
+    model: ModelSource | None = None,
+) -> Game:
     """The game that the facts of an audit describe."""
     protocol = subject.protocol
-    sizes, caps = subject.sizes if subject.sizes is not None else protocol_sizes(protocol), caps_of(subject)
+    sizes, caps = (
+        subject.sizes if subject.sizes is not None else protocol_sizes(protocol),
+        caps_of(subject),
+    )
     shared: dict[str, Any] = {
         "protocol": protocol,
         "view": View.parse(facts["view"]),
@@ -262,12 +321,19 @@ def game_of(subject: Subject, facts: Mapping[str, Any], data: DataSource | None 
 
 def game_seed(protocol: Protocol) -> int:
     """The seed of all draws of an audit: the protocol's, or a fresh one."""
-    return protocol.seed if protocol.seed is not None else int.from_bytes(Key.from_system().secret[:6], "little")
+    return (
+        protocol.seed
+        if protocol.seed is not None
+        else int.from_bytes(Key.from_system().secret[:6], "little")
+    )
 
 
 def caps_of(subject: Subject) -> dict[int, int]:
     """How often clients with budgets of their own may take part."""
-    protocol, sizes = subject.protocol, subject.sizes if subject.sizes is not None else protocol_sizes(subject.protocol)
+    protocol, sizes = (
+        subject.protocol,
+        subject.sizes if subject.sizes is not None else protocol_sizes(subject.protocol),
+    )
     return all_caps(protocol, sizes)
 
 
@@ -280,13 +346,17 @@ def protocol_sizes(protocol: Protocol) -> tuple[int, ...] | None:
 def promised(subject: Subject, view: str | View, unit: str, delta: float) -> Guarantee:
     """The certified bound that the audit is held against."""
     proper_delta(delta)
-    return certify(subject.protocol, view, unit, delta=delta, rounds=subject.rounds, sizes=subject.sizes)
+    return certify(
+        subject.protocol, view, unit, delta=delta, rounds=subject.rounds, sizes=subject.sizes
+    )
 
 
 def refuse_too_few(trainings: int, certified: Guarantee) -> None:
     """Trainings that could show nothing even if the bound were attained are not worth their time."""
     if isinstance(trainings, bool) or not isinstance(trainings, int) or not 1 <= trainings <= MOST:
-        raise InvalidValue("trainings", trainings, f"a whole number of at least 1 and at most {MOST:,}")
+        raise InvalidValue(
+            "trainings", trainings, f"a whole number of at least 1 and at most {MOST:,}"
+        )
     refuse_nothing(certified)
     mu = gaussian_like(certified.curve)
     if expected_bound(mu, trainings) <= 0:
@@ -300,13 +370,21 @@ def refuse_too_few(trainings: int, certified: Guarantee) -> None:
 def refuse_nothing(certified: Guarantee) -> None:
     """Where nothing is released there is nothing to attack."""
     if certified.mu == 0:
-        raise UserError(f"view {certified.view}: nothing is released that depends on the data, so there is nothing to audit.")
+        raise UserError(
+            f"view {certified.view}: nothing is released that depends on the data, so there is nothing to audit."
+        )
 
 
 def made_folder(folder: str | Path | None, subject: Subject) -> Path:
     """The folder of a new audit."""
     if folder is None:
-        name = subject.run.name if subject.run is not None else subject.protocol.data.name if subject.protocol.data is not None else "audit"
+        name = (
+            subject.run.name
+            if subject.run is not None
+            else subject.protocol.data.name
+            if subject.protocol.data is not None
+            else "audit"
+        )
         return claimed_path(Path(name).stem, Path("audits"))
     with writing(Path(folder)):
         Path(folder).mkdir(parents=True, exist_ok=True)
@@ -319,7 +397,11 @@ def finish(place: AuditFolder, finding: Mapping[str, Any], run: Path | None) -> 
     document = {**finding, "folder": str(place.path), "ended": now()}
     place.close(document)
     if run is not None and run.is_dir():
-        target = run / "audits" / f"{document['view'].replace(':', '-')}-{document['unit']}-{place.path.name}.json"
+        target = (
+            run
+            / "audits"
+            / f"{document['view'].replace(':', '-')}-{document['unit']}-{place.path.name}.json"
+        )
         with writing(target):
             target.parent.mkdir(exist_ok=True)
             write_whole(target, as_json(document))

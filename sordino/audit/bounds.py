@@ -49,8 +49,17 @@ class Limits:
 
     def epsilon(self, delta: float) -> float:
         """The smallest epsilon at `delta` that these rates allow, free of assumptions; 0 where they show nothing."""
-        pairs = ((self.false_positive, self.false_negative), (self.false_negative, self.false_positive))
-        return max(0.0, *(math.log((1 - delta - missed) / wrong) if 1 - delta > missed else 0.0 for wrong, missed in pairs))
+        pairs = (
+            (self.false_positive, self.false_negative),
+            (self.false_negative, self.false_positive),
+        )
+        return max(
+            0.0,
+            *(
+                math.log((1 - delta - missed) / wrong) if 1 - delta > missed else 0.0
+                for wrong, missed in pairs
+            ),
+        )
 
     def contradicts(self, curve: Curve) -> bool:
         """Whether a mechanism with this trade-off curve could not have had such rates; the curve holds in both directions."""
@@ -71,7 +80,9 @@ def upper_limit(errors: np.ndarray | int, trials: int, miss: float) -> np.ndarra
     return np.where(counted >= trials, 1.0, inside)
 
 
-def limits_at(sides: tuple[np.ndarray, np.ndarray], thresholds: np.ndarray, confidence: float) -> tuple[np.ndarray, np.ndarray]:
+def limits_at(
+    sides: tuple[np.ndarray, np.ndarray], thresholds: np.ndarray, confidence: float
+) -> tuple[np.ndarray, np.ndarray]:
     """Upper limits of false positive and false negative rates at some thresholds, jointly at this confidence."""
     zero, one = (np.sort(side) for side in sides)
     miss = (1 - confidence) / 2
@@ -80,7 +91,9 @@ def limits_at(sides: tuple[np.ndarray, np.ndarray], thresholds: np.ndarray, conf
     return upper_limit(alarms, len(zero), miss), upper_limit(missed, len(one), miss)
 
 
-def measured(scores: Scores, goal: str, confidence: float = CONFIDENCE, delta: float = 1e-5) -> Limits:
+def measured(
+    scores: Scores, goal: str, confidence: float = CONFIDENCE, delta: float = 1e-5
+) -> Limits:
     """The error rates of the test that is best for a goal, "mu" or "epsilon": chosen on one half, counted on the other.
 
     Example:
@@ -98,7 +111,10 @@ def measured(scores: Scores, goal: str, confidence: float = CONFIDENCE, delta: f
         worth = favoured(chosen, thresholds, -ndtri(alarms) - ndtri(missed))
     elif goal == "epsilon":
         with np.errstate(divide="ignore", invalid="ignore"):
-            both = [np.log(np.maximum(1 - delta - b, 0) / a) for a, b in ((alarms, missed), (missed, alarms))]
+            both = [
+                np.log(np.maximum(1 - delta - b, 0) / a)
+                for a, b in ((alarms, missed), (missed, alarms))
+            ]
         worth = np.maximum(*both)
     else:
         raise InvalidValue("goal", goal, '"mu" or "epsilon"')
@@ -112,7 +128,9 @@ STEADY = 10  # errors of either kind, below which their number in the other half
 CLEARLY = 1.15  # how much better than the balanced threshold another must look
 
 
-def favoured(sides: tuple[np.ndarray, np.ndarray], thresholds: np.ndarray, worth: np.ndarray) -> np.ndarray:
+def favoured(
+    sides: tuple[np.ndarray, np.ndarray], thresholds: np.ndarray, worth: np.ndarray
+) -> np.ndarray:
     """What thresholds are worth, with those set back that look good by luck and would not keep it in the other half.
 
     The threshold that errs equally often on both sides is the best one for a Gaussian and the steadiest for all; another must be
@@ -157,7 +175,9 @@ def expected_bound(mu: float, trainings: int, confidence: float = CONFIDENCE) ->
         return most_shown(trainings, confidence)
     errors = trainings * norm.cdf(-mu / 2)
     limit = float(upper_limit(errors, trainings, (1 - confidence) / 2))
-    return min(Limits(false_positive=limit, false_negative=limit).mu, most_shown(trainings, confidence))
+    return min(
+        Limits(false_positive=limit, false_negative=limit).mu, most_shown(trainings, confidence)
+    )
 
 
 def trainings_needed(mu: float, share: float = 0.0, confidence: float = CONFIDENCE) -> int:
@@ -176,7 +196,11 @@ def trainings_needed(mu: float, share: float = 0.0, confidence: float = CONFIDEN
             raise UserError(f"no number of trainings shows {share:g} of mu = {mu:g}.")
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (low, middle) if expected_bound(mu, middle, confidence) > share * min(mu, 1e9) else (middle, high)
+        low, high = (
+            (low, middle)
+            if expected_bound(mu, middle, confidence) > share * min(mu, 1e9)
+            else (middle, high)
+        )
     return high
 
 

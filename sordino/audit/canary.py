@@ -48,7 +48,9 @@ def refuse_unknown(kind: str) -> None:
     """A canary must be of a known kind, or a file that exists."""
     if kind not in KINDS and not Path(kind).is_file():
         known = ", ".join(KINDS)
-        raise UserError(f"canary = {kind!r}: expected {known}, or the path of a .npz file with the arrays x and y of one record.")
+        raise UserError(
+            f"canary = {kind!r}: expected {known}, or the path of a .npz file with the arrays x and y of one record."
+        )
 
 
 def value_range(setup: Setup) -> tuple[float, float]:
@@ -84,17 +86,25 @@ def crafted_record(setup: Setup, generator: np.random.Generator) -> Record:
     """
     low, high = value_range(setup)
     shape = setup.train.x.shape[1:]
-    targets = torch.arange(setup.outputs) if setup.classification else torch.stack([setup.train.y.min(), setup.train.y.max()])
+    targets = (
+        torch.arange(setup.outputs)
+        if setup.classification
+        else torch.stack([setup.train.y.min(), setup.train.y.max()])
+    )
     best: tuple[float, Tensor, Tensor] | None = None
     for _ in range(CORNERS):
         share = generator.uniform(0.05, 0.95)
-        x = torch.from_numpy(np.where(generator.random(shape) < share, low, high)).to(setup.train.x.dtype)
+        x = torch.from_numpy(np.where(generator.random(shape) < share, low, high)).to(
+            setup.train.x.dtype
+        )
         for target in targets:
             size = gradient_norm(setup, x, target)[0]
             if np.isfinite(size) and (best is None or size > best[0]):
                 best = size, x, target
     if best is None:
-        raise UserError("no input with a finite gradient was found: the model's loss is not finite on the range of the data.")
+        raise UserError(
+            "no input with a finite gradient was found: the model's loss is not finite on the range of the data."
+        )
     for _ in range(CLIMBS):
         size, x, target = best
         slope = gradient_norm(setup, x, target)[1]
@@ -113,9 +123,13 @@ def gradient_norm(setup: Setup, x: Tensor, target: Tensor) -> tuple[float, Tenso
     value = x.to(torch.float32).clone().requires_grad_(True)
     inputs = (value * setup.train.scale + setup.train.shift)[None]
     weights = [p for p in module.parameters() if p.requires_grad]
-    grads = torch.autograd.grad(loss(module(inputs), target[None]), weights, create_graph=True, allow_unused=True)
+    grads = torch.autograd.grad(
+        loss(module(inputs), target[None]), weights, create_graph=True, allow_unused=True
+    )
     squared = torch.stack([(g**2).sum() for g in grads if g is not None]).sum()
-    slope = torch.autograd.grad(squared, value, allow_unused=True)[0] if squared.requires_grad else None
+    slope = (
+        torch.autograd.grad(squared, value, allow_unused=True)[0] if squared.requires_grad else None
+    )
     return float(squared.detach().sqrt()), torch.zeros_like(value) if slope is None else slope
 
 
@@ -129,10 +143,23 @@ def given_record(path: Path, setup: Setup) -> Record:
         with np.load(path) as arrays:
             x, y = np.asarray(arrays["x"]), np.asarray(arrays["y"])
     except (OSError, ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
-        raise UserError(f"{path} is not a canary: expected a .npz file with the arrays x and y of one record ({error}).") from None
+        raise UserError(
+            f"{path} is not a canary: expected a .npz file with the arrays x and y of one record ({error})."
+        ) from None
     shape, dtype = tuple(setup.train.x.shape[1:]), setup.train.x.dtype
-    if x.shape != shape or y.size != 1 or not np.isfinite(x.astype(float)).all() or not np.isfinite(y.astype(float)).all():
-        raise UserError(f"{path}: x of shape {x.shape} and y of shape {y.shape}: expected a finite x of shape {shape} and one target y.")
+    if (
+        x.shape != shape
+        or y.size != 1
+        or not np.isfinite(x.astype(float)).all()
+        or not np.isfinite(y.astype(float)).all()
+    ):
+        raise UserError(
+            f"{path}: x of shape {x.shape} and y of shape {y.shape}: expected a finite x of shape {shape} and one target y."
+        )
     if setup.classification and not 0 <= float(y.reshape(())) < setup.outputs:
-        raise UserError(f"{path}: y = {float(y.reshape(())):g}: expected a class from 0 to {setup.outputs - 1}.")
-    return torch.from_numpy(np.ascontiguousarray(x)).to(dtype), torch.tensor(y.reshape(()).item()).to(setup.train.y.dtype)
+        raise UserError(
+            f"{path}: y = {float(y.reshape(())):g}: expected a class from 0 to {setup.outputs - 1}."
+        )
+    return torch.from_numpy(np.ascontiguousarray(x)).to(dtype), torch.tensor(
+        y.reshape(()).item()
+    ).to(setup.train.y.dtype)

@@ -69,10 +69,14 @@ def cosines(move: ArrayLike, directions: ArrayLike) -> np.ndarray:
     """
     moved, towards = np.asarray(move, dtype=float), np.asarray(directions, dtype=float)
     if moved.ndim != 1 or towards.ndim != 2 or towards.shape[1] != moved.size or towards.size == 0:
-        raise UserError(f"move and directions: shapes {moved.shape} and {towards.shape}; expected (d,) and (k, d) with k, d of at least 1.")
+        raise UserError(
+            f"move and directions: shapes {moved.shape} and {towards.shape}; expected (d,) and (k, d) with k, d of at least 1."
+        )
     lengths = np.linalg.norm(towards, axis=1)
     if not (np.isfinite(moved).all() and np.isfinite(lengths).all() and (lengths > 0).all()):
-        raise UserError("move and directions: expected finite numbers, and no direction of length 0.")
+        raise UserError(
+            "move and directions: expected finite numbers, and no direction of length 0."
+        )
     length = np.linalg.norm(moved)
     return towards @ (moved / length) / lengths if length > 0 else np.zeros(len(towards))
 
@@ -86,7 +90,9 @@ def largest_cosines(moves: ArrayLike, directions: ArrayLike) -> np.ndarray:
     """
     rounds = np.asarray(moves, dtype=float)
     if rounds.ndim != 2 or len(rounds) == 0:
-        raise UserError(f"moves: shape {rounds.shape}; expected one row for each round, at least one.")
+        raise UserError(
+            f"moves: shape {rounds.shape}; expected one row for each round, at least one."
+        )
     return np.max([cosines(move, directions) for move in rounds], axis=0)
 
 
@@ -120,10 +126,14 @@ def estimate_final(scores: ArrayLike, *, dimension: int, delta: float = 1e-5) ->
         (True, 'estimate')
     """
     checks.whole(at_least=2, dimension=dimension)
-    return _estimate(_fitted("scores", scores), Bell(mean=0.0, deviation=dimension**-0.5), np.size(scores), delta)
+    return _estimate(
+        _fitted("scores", scores), Bell(mean=0.0, deviation=dimension**-0.5), np.size(scores), delta
+    )
 
 
-def estimate_all_rounds(scores: ArrayLike, unseen: ArrayLike, *, delta: float = 1e-5) -> CanaryEstimate:
+def estimate_all_rounds(
+    scores: ArrayLike, unseen: ArrayLike, *, delta: float = 1e-5
+) -> CanaryEstimate:
     """The estimate when every round's model is seen: `largest_cosines` with the canaries, and with fresh directions nobody used.
 
     Example:
@@ -171,7 +181,9 @@ def _fitted(name: str, scores: ArrayLike) -> Bell:
         raise UserError(f"{name}: expected at least two finite numbers, one for each direction.")
     spread = float(values.std(ddof=1))
     if spread == 0:
-        raise UserError(f"{name}: all are {values[0]:g}; expected scores that differ, one for each direction.")
+        raise UserError(
+            f"{name}: all are {values[0]:g}; expected scores that differ, one for each direction."
+        )
     return Bell(mean=float(values.mean()), deviation=spread)
 
 
@@ -200,6 +212,8 @@ def _log_mass(left: float, right: float, *, outside: bool) -> float:
     """log of the standard normal probability outside or inside an interval."""
     if outside:
         return float(np.logaddexp(log_ndtr(left), log_ndtr(-right)))
-    low, high = (left, right) if left + right <= 0 else (-right, -left)  # in the lower tail, where differences keep their digits
+    low, high = (
+        (left, right) if left + right <= 0 else (-right, -left)
+    )  # in the lower tail, where differences keep their digits
     more, less = float(log_ndtr(high)), float(log_ndtr(low))
     return more + math.log(-math.expm1(less - more)) if less < more else -math.inf

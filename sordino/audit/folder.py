@@ -22,7 +22,20 @@ from sordino.federation.storage import pack, unpack, write_whole, writing
 from sordino.protocol import Protocol, UserError, dumps, loads
 from sordino.protocol.errors import typed
 
-FACTS = {"canary", "view", "unit", "trainings", "delta", "seed", "rounds", "sizes", "run", "claims", "digest", "generator"}
+FACTS = {
+    "canary",
+    "view",
+    "unit",
+    "trainings",
+    "delta",
+    "seed",
+    "rounds",
+    "sizes",
+    "run",
+    "claims",
+    "digest",
+    "generator",
+}
 
 
 class AuditFolder:
@@ -90,20 +103,30 @@ class AuditFolder:
             return None
         return arrays if len(arrays.get("scores", ())) == len(chunk.trainings) else None
 
-    def scores(self, chunks: Sequence[Chunk]) -> tuple[Scores, np.ndarray | None, np.ndarray | None]:
+    def scores(
+        self, chunks: Sequence[Chunk]
+    ) -> tuple[Scores, np.ndarray | None, np.ndarray | None]:
         """All scores by half and side, the noise that was kept, and what strayed from it."""
-        sides: dict[tuple[int, int], list[np.ndarray]] = {(half, side): [] for half in (0, 1) for side in (0, 1)}
+        sides: dict[tuple[int, int], list[np.ndarray]] = {
+            (half, side): [] for half in (0, 1) for side in (0, 1)
+        }
         noise, strays = [], []
         for chunk in chunks:
             arrays = self._read(chunk)
             if arrays is None:
-                raise UserError(f"{self.path / 'scores' / chunk.name} is missing or damaged. Go on with `{typed('resume', self.path)}`.")
+                raise UserError(
+                    f"{self.path / 'scores' / chunk.name} is missing or damaged. Go on with `{typed('resume', self.path)}`."
+                )
             sides[chunk.half, chunk.side].append(arrays["scores"])
             noise += [arrays["residuals"]] if "residuals" in arrays else []
             strays += [arrays["strays"]] if "strays" in arrays else []
         joined = {place: np.concatenate(parts) for place, parts in sides.items()}
         scores = Scores(choosing=(joined[0, 0], joined[0, 1]), judging=(joined[1, 0], joined[1, 1]))
-        return scores, np.concatenate(noise) if noise else None, np.max(strays, axis=0) if strays else None
+        return (
+            scores,
+            np.concatenate(noise) if noise else None,
+            np.max(strays, axis=0) if strays else None,
+        )
 
     def close(self, result: dict[str, Any]) -> None:
         """Write the finding; the folder is then over."""

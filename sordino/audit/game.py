@@ -88,7 +88,14 @@ def chunks_of(trainings: int, size: int) -> list[Chunk]:
             base = ((1 + half * 2 + side) << 32) * LANES
             for start in range(0, trainings, size):
                 stop = min(start + size, trainings)
-                found.append(Chunk(half=half, side=side, start=start, trainings=range(base + start, base + stop)))
+                found.append(
+                    Chunk(
+                        half=half,
+                        side=side,
+                        start=start,
+                        trainings=range(base + start, base + stop),
+                    )
+                )
     return found
 
 
@@ -121,8 +128,18 @@ class WorstCaseGame:
         """The two neighbouring data sets."""
         key = Key.from_seed(self.seed)
         if isinstance(self.protocol.local, NoisySgd):
-            return noisy_pair(self.protocol, self.unit, held_sizes(self.protocol, self.sizes), key, self.caps)
-        return worst_pair(self.protocol, self.view, self.unit, key=key, rounds=self.rounds, sizes=self.sizes, caps=self.caps)
+            return noisy_pair(
+                self.protocol, self.unit, held_sizes(self.protocol, self.sizes), key, self.caps
+            )
+        return worst_pair(
+            self.protocol,
+            self.view,
+            self.unit,
+            key=key,
+            rounds=self.rounds,
+            sizes=self.sizes,
+            caps=self.caps,
+        )
 
     @property
     def description(self) -> str:
@@ -145,16 +162,26 @@ class WorstCaseGame:
             return None
         ends = []
         for setup in (self.pair.zero, self.pair.one):
-            last = deque(rounds_of_many(without_noise(setup), range(REHEARSED), rounds=self.rounds, caps=self.pair.caps), maxlen=1)
+            last = deque(
+                rounds_of_many(
+                    without_noise(setup), range(REHEARSED), rounds=self.rounds, caps=self.pair.caps
+                ),
+                maxlen=1,
+            )
             ends.append(last[0].after.astype(np.float64).mean(axis=0))
         moved = ends[1] - ends[0]
         return unit_vector(moved if np.any(moved != 0) else self._pull())
 
     def _pull(self) -> np.ndarray:
         """How the attacked client's first upload differs: for servers that, without noise, would not be moved by one client at all."""
-        start = np.broadcast_to(self.pair.zero.initial_weights(), (REHEARSED, self.pair.zero.initial_weights().size)).copy()
+        start = np.broadcast_to(
+            self.pair.zero.initial_weights(), (REHEARSED, self.pair.zero.initial_weights().size)
+        ).copy()
         both = (ManyClients(setup) for setup in (self.pair.zero, self.pair.one))
-        low, high = (clients.trained(client=self.pair.attacked, round=0, weights=start, first=0).numpy() for clients in both)
+        low, high = (
+            clients.trained(client=self.pair.attacked, round=0, weights=start, first=0).numpy()
+            for clients in both
+        )
         return np.asarray((high - low).mean(axis=0))
 
     def prepare(self) -> None:
@@ -165,8 +192,14 @@ class WorstCaseGame:
         """Run the trainings of a chunk and score them."""
         setup, adversary = self.pair.side(chunk.side), self._adversary(chunk)
         looked_at = chunk.half == 0 and chunk.start == 0
-        keep = min(len(chunk.trainings), self._kept(setup.initial_weights().size)) if looked_at else 0
-        replay, noise, fine = Replay(setup, ManyClients(setup), chunk.trainings.start, keep), [], True
+        keep = (
+            min(len(chunk.trainings), self._kept(setup.initial_weights().size)) if looked_at else 0
+        )
+        replay, noise, fine = (
+            Replay(setup, ManyClients(setup), chunk.trainings.start, keep),
+            [],
+            True,
+        )
         for seen in rounds_of_many(setup, chunk.trainings, rounds=self.rounds, caps=self.pair.caps):
             adversary.see(seen)
             if keep > 0:
@@ -184,7 +217,14 @@ class WorstCaseGame:
             return StepAdversary(self.pair, chunk.trainings)
         both = ManyClients(self.pair.zero), ManyClients(self.pair.one)
         view = View.SERVER if given_to(self.protocol, self.view) == Given.UPLOADS else self.view
-        return Adversary(self.pair.side(chunk.side), self.pair.attacked, both, view, chunk.trainings, self.direction)
+        return Adversary(
+            self.pair.side(chunk.side),
+            self.pair.attacked,
+            both,
+            view,
+            chunk.trainings,
+            self.direction,
+        )
 
     def _kept(self, parameters: int) -> int:
         """Of how many trainings the noise is kept."""
@@ -220,7 +260,9 @@ def play_all(game: Game, chunks: Sequence[Chunk], workers: int | None = None) ->
             yield played
         return
     context = multiprocessing.get_context("fork")
-    with ProcessPoolExecutor(count, mp_context=context, initializer=_enter, initargs=(game,)) as pool:
+    with ProcessPoolExecutor(
+        count, mp_context=context, initializer=_enter, initargs=(game,)
+    ) as pool:
         left, running = list(reversed(chunks)), set[Future[Played]]()
         try:
             while left or running:
@@ -233,7 +275,9 @@ def play_all(game: Game, chunks: Sequence[Chunk], workers: int | None = None) ->
             pool.shutdown(wait=False, cancel_futures=True)
 
 
-_here: list[Game] = []  # in a worker process: the game, which it was forked with, so that data are never copied
+_here: list[
+    Game
+] = []  # in a worker process: the game, which it was forked with, so that data are never copied
 
 
 def _enter(game: Game) -> None:

@@ -53,7 +53,9 @@ class ManyGivenLosses:
         """Gradients of one batch that all rows share, (records, entries), or of one for each row, (rows, records, entries)."""
         means = inputs.mean(dim=-2)
         width = self.weights.shape[-1]
-        along = self.weights.sum(dim=-1, keepdim=True) / width  # <u, w> u, u having width^(-1/2) everywhere
+        along = (
+            self.weights.sum(dim=-1, keepdim=True) / width
+        )  # <u, w> u, u having width^(-1/2) everywhere
         self.gradients = means[..., :width] + means[..., width:] * along
         return 0.0
 

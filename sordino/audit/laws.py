@@ -14,7 +14,9 @@ from sordino.privacy.staircase import Staircase
 from sordino.protocol import Gaussian, Laplace, Noise
 from sordino.protocol import Staircase as StaircaseNoise
 
-_FARTHEST = 100.0  # normal scores are cut here, so that sums stay finite; a normal is never so far out
+_FARTHEST = (
+    100.0  # normal scores are cut here, so that sums stay finite; a normal is never so far out
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +60,11 @@ def gaussian(sigma: float) -> Law:
         array([1.5])
     """
     checks.positive(sigma=sigma)
-    return Law(name=f"normal, standard deviation {sigma:g}", std=sigma, log_tail=lambda r: special.log_ndtr(-r / sigma))
+    return Law(
+        name=f"normal, standard deviation {sigma:g}",
+        std=sigma,
+        log_tail=lambda r: special.log_ndtr(-r / sigma),
+    )
 
 
 def laplace(scale: float) -> Law:
@@ -69,7 +75,11 @@ def laplace(scale: float) -> Law:
         1.414214
     """
     checks.positive(scale=scale)
-    return Law(name=f"Laplace, scale {scale:g}", std=math.sqrt(2) * scale, log_tail=lambda r: -math.log(2) - r / scale)
+    return Law(
+        name=f"Laplace, scale {scale:g}",
+        std=math.sqrt(2) * scale,
+        log_tail=lambda r: -math.log(2) - r / scale,
+    )
 
 
 def staircase(*, step: float, width: float, nu: float) -> Law:
@@ -81,7 +91,9 @@ def staircase(*, step: float, width: float, nu: float) -> Law:
         (1.932934, array([0.5     , 0.878626]))
     """
     noise = Staircase(step=step, width=width, nu=nu)
-    beyond = width * math.exp(-step) / -math.expm1(-step)  # all further stairs together, in units of the present one's height
+    beyond = (
+        width * math.exp(-step) / -math.expm1(-step)
+    )  # all further stairs together, in units of the present one's height
 
     def log_tail(r: np.ndarray) -> np.ndarray:
         widths = np.minimum(r / width, 1e15)  # beyond that a float64 has no fractions
@@ -89,7 +101,11 @@ def staircase(*, step: float, width: float, nu: float) -> Law:
         rest = width * np.clip(stair + nu - widths, 0.0, 1.0)
         return math.log(noise.height) - step * stair + np.log(rest + beyond)
 
-    return Law(name=f"staircase, step {step:g}, width {width:g}, nu {nu:g}", std=math.sqrt(noise.moments()[1]), log_tail=log_tail)
+    return Law(
+        name=f"staircase, step {step:g}, width {width:g}, nu {nu:g}",
+        std=math.sqrt(noise.moments()[1]),
+        log_tail=log_tail,
+    )
 
 
 def law_of(noise: Noise) -> Law | None:
@@ -103,7 +119,11 @@ def law_of(noise: Noise) -> Law | None:
         return gaussian(noise.sigma)
     if isinstance(noise, Laplace):
         return laplace(noise.scale)
-    return staircase(step=noise.step, width=noise.width, nu=noise.falls_at) if isinstance(noise, StaircaseNoise) else None
+    return (
+        staircase(step=noise.step, width=noise.width, nu=noise.falls_at)
+        if isinstance(noise, StaircaseNoise)
+        else None
+    )
 
 
 GAUSSIAN = gaussian(1.0)

@@ -11,7 +11,18 @@ from collections.abc import Iterator
 import numpy as np
 from scipy import special
 
-from sordino.audit.noise_sample import AXES, CLIENT, COORDINATE, ROUND, ROUNDING, TRAINING, ResidualTest, Sample, chi_square_p, spread
+from sordino.audit.noise_sample import (
+    AXES,
+    CLIENT,
+    COORDINATE,
+    ROUND,
+    ROUNDING,
+    TRAINING,
+    ResidualTest,
+    Sample,
+    chi_square_p,
+    spread,
+)
 
 _PAIRED = 2048  # rounds, clients, coordinates, trainings or places of which every pair is compared
 _STRETCH = 8  # values in a row that are compared with every other such stretch
@@ -59,9 +70,13 @@ def _pairs(sample: Sample, axes: tuple[int, ...]) -> ResidualTest:
     if min(lengths) == 1:
         return ResidualTest.untested(name, tested, f"a single {AXES[axes[lengths.index(1)]]}")
     chosen = spread(math.prod(lengths), _PAIRED)
-    cosines, counts = _cosines(_rows(sample.scores, axes)[chosen], _rows(sample.present, axes)[chosen])
+    cosines, counts = _cosines(
+        _rows(sample.scores, axes)[chosen], _rows(sample.present, axes)[chosen]
+    )
     with np.errstate(divide="ignore", invalid="ignore"):
-        surprise = -(counts - 1) * np.log1p(-np.minimum(cosines**2, 1.0))  # grows as the p-value falls, and costs less
+        surprise = -(counts - 1) * np.log1p(
+            -np.minimum(cosines**2, 1.0)
+        )  # grows as the p-value falls, and costs less
     compared = np.triu(counts, 1) >= 2
     if not compared.any():
         return ResidualTest.untested(name, tested, "no two have two residuals in common")
@@ -72,12 +87,20 @@ def _pairs(sample: Sample, axes: tuple[int, ...]) -> ResidualTest:
         place = f"{several} {first} and {second}"
     else:
         place = " and ".join(sample.place(axes, int(chosen[index])) for index in pair)
-    return ResidualTest(name=name, tested=tested, p=min(1.0, p), place=place, found=f"correlation {cosines[pair]:+.4g}")
+    return ResidualTest(
+        name=name,
+        tested=tested,
+        p=min(1.0, p),
+        place=place,
+        found=f"correlation {cosines[pair]:+.4g}",
+    )
 
 
 def _rows(array: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
     """A row for each combination along `axes`."""
-    return np.moveaxis(array, axes, range(len(axes))).reshape(math.prod(array.shape[axis] for axis in axes), -1)
+    return np.moveaxis(array, axes, range(len(axes))).reshape(
+        math.prod(array.shape[axis] for axis in axes), -1
+    )
 
 
 def _cosines(rows: np.ndarray, present: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -97,7 +120,10 @@ def _cosines(rows: np.ndarray, present: np.ndarray) -> tuple[np.ndarray, np.ndar
 
 def _neighbours(sample: Sample, axis: int) -> ResidualTest:
     """Pooled over the disjoint neighbours (0, 1), (2, 3), ... and then over (1, 2), (3, 4), ..., so that each is exact."""
-    name, tested = f"neighbouring {AXES[axis]}s", f"correlation of the noise of a {AXES[axis]} with that of the next, all together"
+    name, tested = (
+        f"neighbouring {AXES[axis]}s",
+        f"correlation of the noise of a {AXES[axis]} with that of the next, all together",
+    )
     scores, present = np.moveaxis(sample.scores, axis, 0), np.moveaxis(sample.present, axis, 0)
     results = []
     for start in (0, 1):
@@ -111,12 +137,21 @@ def _neighbours(sample: Sample, axis: int) -> ResidualTest:
         return ResidualTest.untested(name, tested, f"no two {AXES[axis]}s to compare")
     p, cosine = min(results)
     place = f"each {AXES[axis]} and the next"
-    return ResidualTest(name=name, tested=tested, p=min(1.0, len(results) * p), place=place, found=f"correlation {cosine:+.4g}")
+    return ResidualTest(
+        name=name,
+        tested=tested,
+        p=min(1.0, len(results) * p),
+        place=place,
+        found=f"correlation {cosine:+.4g}",
+    )
 
 
 def _shared_part(sample: Sample, axis: int) -> ResidualTest:
     """Sums over n entries along an axis have variance n; a shared part makes it larger, noise that cancels smaller."""
-    name, tested = f"shared by {AXES[axis]}s", f"noise that all {AXES[axis]}s share, or that cancels among them"
+    name, tested = (
+        f"shared by {AXES[axis]}s",
+        f"noise that all {AXES[axis]}s share, or that cancels among them",
+    )
     counts = sample.present.sum(axis=axis)
     several = counts >= 2
     sums = int(several.sum())
@@ -134,13 +169,18 @@ def _repetition(sample: Sample, length: int) -> ResidualTest:
     A value of the later stretch is within D of its partner with probability at most erf(D / sqrt 2) given all values before it,
     also where the two stretches overlap, so p <= pairs * erf(D / sqrt 2)^length. No tolerance is chosen; D has the rounding added.
     """
-    name, tested = f"repetition of {length} values", f"noise that occurs again: any {length} values in a row, anywhere"
+    name, tested = (
+        f"repetition of {length} values",
+        f"noise that occurs again: any {length} values in a row, anywhere",
+    )
     order = np.swapaxes(sample.taken, ROUND, CLIENT)
     values = np.swapaxes(sample.scores, ROUND, CLIENT)[order].ravel()
     count = len(values) - length + 1
     first, second = _candidates(values, count)
     if len(first) == 0:
-        return ResidualTest(name=name, tested=tested, p=1.0, place="nowhere", found="no two are alike")
+        return ResidualTest(
+            name=name, tested=tested, p=1.0, place="nowhere", found="no two are alike"
+        )
     apart = np.zeros(len(first))
     for offset in range(length):
         np.maximum(apart, np.abs(values[first + offset] - values[second + offset]), out=apart)
@@ -150,9 +190,20 @@ def _repetition(sample: Sample, length: int) -> ResidualTest:
     places = []
     for start in (int(first[nearest]), int(second[nearest])):
         where = (*uploads[start // dimension], start % dimension)
-        places.append(sample.place((TRAINING, ROUND, CLIENT, COORDINATE), int(np.ravel_multi_index(where, sample.scores.shape))))
+        places.append(
+            sample.place(
+                (TRAINING, ROUND, CLIENT, COORDINATE),
+                int(np.ravel_multi_index(where, sample.scores.shape)),
+            )
+        )
     found = f"equal to {apart[nearest]:.1e} standard deviations"
-    return ResidualTest(name=name, tested=tested, p=min(1.0, p), place=f"from {places[0]} and from {places[1]}", found=found)
+    return ResidualTest(
+        name=name,
+        tested=tested,
+        p=min(1.0, p),
+        place=f"from {places[0]} and from {places[1]}",
+        found=found,
+    )
 
 
 def _candidates(values: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
@@ -163,7 +214,9 @@ def _candidates(values: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]
     cells = np.floor(values * 64).astype(np.int64).view(np.uint64)
     keys = np.zeros(count, dtype=np.uint64)
     for offset in range(4):
-        keys = keys * np.uint64(0x9E3779B97F4A7C15) + cells[offset : offset + count]  # a hash: wraps on purpose
+        keys = (
+            keys * np.uint64(0x9E3779B97F4A7C15) + cells[offset : offset + count]
+        )  # a hash: wraps on purpose
     order = np.argsort(keys, kind="stable")
     same = np.flatnonzero(keys[order[1:]] == keys[order[:-1]])
     return order[same], order[same + 1]

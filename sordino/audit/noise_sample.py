@@ -61,7 +61,9 @@ class Sample:
         for axis, least in ((COORDINATE, _RUN), (TRAINING, 1), (ROUND, 1), (CLIENT, 1)):
             others = math.prod(keep) // keep[axis]
             keep[axis] = min(keep[axis], max(least, _MOST // others))
-        numbers = tuple(spread(count, most) for count, most in zip(residuals.shape, keep, strict=True))
+        numbers = tuple(
+            spread(count, most) for count, most in zip(residuals.shape, keep, strict=True)
+        )
         taken = taken[np.ix_(*numbers[:3])]
         chosen = residuals[np.ix_(*numbers)].astype(float)
         chosen[~taken] = 0.0
@@ -87,7 +89,10 @@ class Sample:
     def place(self, axes: tuple[int, ...], flat: int) -> str:
         """In words, from the position among all combinations along `axes`."""
         where = np.unravel_index(flat, [self.scores.shape[axis] for axis in axes])
-        return ", ".join(f"{AXES[axis]} {self.numbers[axis][index]}" for axis, index in zip(axes, where, strict=True))
+        return ", ".join(
+            f"{AXES[axis]} {self.numbers[axis][index]}"
+            for axis, index in zip(axes, where, strict=True)
+        )
 
 
 def spread(count: int, most: int) -> np.ndarray:
@@ -111,4 +116,10 @@ def chi_square_p(total: np.ndarray, degrees: np.ndarray) -> np.ndarray:
         >>> round(float(chi_square_p(np.array(140.0), np.array(100))), 4)
         0.0103
     """
-    return np.minimum(1.0, 2 * np.minimum(special.gammainc(degrees / 2, total / 2), special.gammaincc(degrees / 2, total / 2)))
+    return np.minimum(
+        1.0,
+        2
+        * np.minimum(
+            special.gammainc(degrees / 2, total / 2), special.gammaincc(degrees / 2, total / 2)
+        ),
+    )

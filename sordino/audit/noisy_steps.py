@@ -43,7 +43,9 @@ class SumLaw:
             >>> law.log_density(np.array([0.5]), 1.0)
             array([-0.125])
         """
-        return special.logsumexp(-np.square((values[..., None] - self.places) / deviation) / 2, b=self.masses, axis=-1)
+        return special.logsumexp(
+            -np.square((values[..., None] - self.places) / deviation) / 2, b=self.masses, axis=-1
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +60,10 @@ class StepAdversary:
     """Scores trainings by every noisy step of the attacked client. It holds the scores so far."""
 
     def __init__(self, pair: StepPair, trainings: range) -> None:
-        rule, multiplier = pair.zero.protocol.local, getattr(pair.zero.protocol.noise, "multiplier", None)
+        rule, multiplier = (
+            pair.zero.protocol.local,
+            getattr(pair.zero.protocol.noise, "multiplier", None),
+        )
         if not isinstance(rule, NoisySgd) or multiplier is None:
             raise TypeError(f"{rule.tag} has no noisy steps")
         self._pair, self._batch = pair, rule.batch
@@ -67,14 +72,18 @@ class StepAdversary:
 
     def see(self, seen: ManyRound) -> None:
         """Take in one round."""
-        sums = (seen.means[self._pair.attacked].astype(np.float64) @ self._pair.direction) * self._batch
+        sums = (
+            seen.means[self._pair.attacked].astype(np.float64) @ self._pair.direction
+        ) * self._batch
         zero, one = self._pair.laws
         for step in sums.T:
             ratio = one.log_density(step, self._deviation) - zero.log_density(step, self._deviation)
             self.scores += seen.present[:, self._pair.attacked] * ratio
 
 
-def noisy_pair(protocol: Protocol, unit: str, sizes: Sequence[int], key: Key, caps: Mapping[int, int]) -> StepPair:
+def noisy_pair(
+    protocol: Protocol, unit: str, sizes: Sequence[int], key: Key, caps: Mapping[int, int]
+) -> StepPair:
     """The pair that comes closest to the bound of noisy-sgd, in every view.
 
     Example:
@@ -89,7 +98,9 @@ def noisy_pair(protocol: Protocol, unit: str, sizes: Sequence[int], key: Key, ca
     if not isinstance(rule, NoisySgd):
         raise TypeError(f"{rule.tag} has no noisy steps")
     attacked = most_exposed(protocol, sizes, caps, unit)
-    chosen = [attacked, *(client for client in range(protocol.clients) if client != attacked)][:COMPANY]
+    chosen = [attacked, *(client for client in range(protocol.clients) if client != attacked)][
+        :COMPANY
+    ]
     company, held = in_company(protocol, len(chosen)), tuple(sizes[client] for client in chosen)
     width = 1 if rule.clip_norm == "l1" else 2  # an l1 norm is worth the most in one coordinate
     parts, direction = consecutive(held), np.full(width, width**-0.5)
@@ -101,7 +112,16 @@ def noisy_pair(protocol: Protocol, unit: str, sizes: Sequence[int], key: Key, ca
         records[parts[0], :width] = others * STEEP * rule.clip * direction
         # Steeper than all others together: a clip of the whole batch in place of each example must not pass.
         records[flipped, :width] = pull * 2 * rule.batch * STEEP * rule.clip * direction
-        sides.append(setup_of(company, records, np.zeros(len(records), dtype=np.float32), parts, GivenLosses(width), key))
+        sides.append(
+            setup_of(
+                company,
+                records,
+                np.zeros(len(records), dtype=np.float32),
+                parts,
+                GivenLosses(width),
+                key,
+            )
+        )
     return StepPair(
         zero=sides[0],
         one=sides[1],
@@ -109,7 +129,10 @@ def noisy_pair(protocol: Protocol, unit: str, sizes: Sequence[int], key: Key, ca
         caps={place: caps[client] for place, client in enumerate(chosen) if client in caps},
         description=in_words(protocol, unit, held[0], company),
         direction=direction,
-        laws=(sum_law(rule, held[0], len(flipped), before, others), sum_law(rule, held[0], len(flipped), after, others)),
+        laws=(
+            sum_law(rule, held[0], len(flipped), before, others),
+            sum_law(rule, held[0], len(flipped), after, others),
+        ),
     )
 
 
@@ -155,4 +178,8 @@ def in_words(protocol: Protocol, unit: str, records: int, company: Protocol) -> 
     if unit == "record" and (rule.batch or 1) < records:
         words += f", drawn into a step with probability {rule.batch}/{records}, unseen"
     fewer = company.clients < protocol.clients
-    return words + (f"; {company.clients} clients of {protocol.clients}: the others are not looked at" if fewer else "")
+    return words + (
+        f"; {company.clients} clients of {protocol.clients}: the others are not looked at"
+        if fewer
+        else ""
+    )

@@ -45,7 +45,9 @@ def priced_as_server(protocol: Protocol) -> bool:
     return single or harmonized(protocol) or not isinstance(protocol.aggregation, (Mean, Median))
 
 
-def more_than_seen(protocol: Protocol, view: View, unit: str = "record", sizes: Sequence[int] | None = None) -> str:
+def more_than_seen(
+    protocol: Protocol, view: View, unit: str = "record", sizes: Sequence[int] | None = None
+) -> str:
     """In words, what the adversary is given beyond its view; empty where it is given the view itself.
 
     Args:
@@ -64,10 +66,17 @@ def more_than_seen(protocol: Protocol, view: View, unit: str = "record", sizes: 
         'the records of every batch'
     """
     given, rule = given_to(protocol, view), protocol.local
-    own = Given.UPLOADS if view == View.SERVER else Given.LAST if view == View.FINAL else Given.MODELS
+    own = (
+        Given.UPLOADS if view == View.SERVER else Given.LAST if view == View.FINAL else Given.MODELS
+    )
     beyond = [] if given == own else [given.value]
     # The bounds of these rules hold for who knows the batches, and the likelihood ratio is computed with them.
-    if unit == "record" and isinstance(rule, FedAvg) and sizes is not None and rule.batch < max(sizes):
+    if (
+        unit == "record"
+        and isinstance(rule, FedAvg)
+        and sizes is not None
+        and rule.batch < max(sizes)
+    ):
         beyond.append("the records of every batch")
     return " and ".join(beyond)
 

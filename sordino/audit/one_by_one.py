@@ -19,7 +19,9 @@ from sordino.federation.setup import Setup
 class ClientUpload(Interface):
     """Who makes a client's upload: `ClientWork.upload`, or something in its place."""
 
-    def __call__(self, *, client: int, round: int, weights: np.ndarray, kept: Kept | None = None) -> Upload:
+    def __call__(
+        self, *, client: int, round: int, weights: np.ndarray, kept: Kept | None = None
+    ) -> Upload:
         """The upload of one client."""
 
 
@@ -27,7 +29,12 @@ class RoundUploads(Interface):
     """Who makes the uploads of a round: `uploads` of an engine, or something in its place."""
 
     def __call__(
-        self, *, round: int, weights: np.ndarray, participants: np.ndarray, kept: Mapping[int, Kept] | None = None
+        self,
+        *,
+        round: int,
+        weights: np.ndarray,
+        participants: np.ndarray,
+        kept: Mapping[int, Kept] | None = None,
     ) -> Iterator[Upload]:
         """The uploads, in the order of the participants."""
 
@@ -35,9 +42,20 @@ class RoundUploads(Interface):
 def in_turn(upload: ClientUpload) -> RoundUploads:
     """The uploads of a round, made one client after another."""
 
-    def uploads(*, round: int, weights: np.ndarray, participants: np.ndarray, kept: Mapping[int, Kept] | None = None) -> Iterator[Upload]:
+    def uploads(
+        *,
+        round: int,
+        weights: np.ndarray,
+        participants: np.ndarray,
+        kept: Mapping[int, Kept] | None = None,
+    ) -> Iterator[Upload]:
         for client in participants.tolist():
-            yield upload(client=client, round=round, weights=weights, kept=None if kept is None else kept[client])
+            yield upload(
+                client=client,
+                round=round,
+                weights=weights,
+                kept=None if kept is None else kept[client],
+            )
 
     return uploads
 
@@ -54,11 +72,15 @@ class Seen:
     kept: Mapping[int, Kept]
 
 
-def rounds_seen(setup: Setup, uploads: RoundUploads, rounds: int, caps: Mapping[int, int]) -> Iterator[Seen]:
+def rounds_seen(
+    setup: Setup, uploads: RoundUploads, rounds: int, caps: Mapping[int, int]
+) -> Iterator[Seen]:
     """Run a training; `caps` say how often clients with budgets of their own may take part."""
     state, attendance = State(weights=setup.initial_weights(), round=0), Attendance(caps, (), 0)
     for _ in range(rounds):
-        drawn = participants(setup.protocol, round=state.round, key=setup.draw_key, training=setup.training)
+        drawn = participants(
+            setup.protocol, round=state.round, key=setup.draw_key, training=setup.training
+        )
         chosen = attendance.admit(drawn, round=state.round)
         exchange = _Exchange(uploads, state.round, chosen)
         after, _ = exchanged(setup, state, chosen, exchange.work)
@@ -86,7 +108,9 @@ class _Exchange:
     def work(self, broadcast: np.ndarray, kept: Mapping[int, Kept] | None) -> Iterator[Upload]:
         """Uploads in the order of the clients."""
         self.broadcast, self.kept = broadcast, kept or {}
-        return self._noted(self._make(round=self._round, weights=broadcast, participants=self._chosen, kept=kept))
+        return self._noted(
+            self._make(round=self._round, weights=broadcast, participants=self._chosen, kept=kept)
+        )
 
     def _noted(self, made: Iterator[Upload]) -> Iterator[Upload]:
         for upload in made:

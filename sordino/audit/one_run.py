@@ -46,7 +46,12 @@ class Tally:
         checks.whole(at_least=1, canaries=self.canaries, guesses=self.guesses)
         checks.whole(at_least=0, correct=self.correct)
         if self.guesses > self.canaries:
-            raise InvalidValue("guesses", self.guesses, f"at most the {self.canaries} canaries", "Guess each canary once at most.")
+            raise InvalidValue(
+                "guesses",
+                self.guesses,
+                f"at most the {self.canaries} canaries",
+                "Guess each canary once at most.",
+            )
         if self.correct > self.guesses:
             raise InvalidValue("correct", self.correct, f"at most the {self.guesses} guesses")
 
@@ -102,16 +107,24 @@ def tally(scores: ArrayLike, coins: ArrayLike, *, high: int, low: int) -> Tally:
     """
     seen, truth = np.asarray(scores, dtype=float), np.asarray(coins)
     if seen.ndim != 1 or seen.shape != truth.shape:
-        raise UserError(f"scores and coins: shapes {seen.shape} and {truth.shape}; expected two lists of the same length.")
+        raise UserError(
+            f"scores and coins: shapes {seen.shape} and {truth.shape}; expected two lists of the same length."
+        )
     if not np.isfinite(seen).all():
-        raise UserError(f"scores: {seen[~np.isfinite(seen)][0]!r} is among them; expected finite numbers. Give a slot without one a 0.")
+        raise UserError(
+            f"scores: {seen[~np.isfinite(seen)][0]!r} is among them; expected finite numbers. Give a slot without one a 0."
+        )
     if not np.isin(truth, (0, 1)).all():
         raise UserError("coins: expected a 0 or a 1 for each slot.")
     checks.whole(at_least=0, high=high, low=low)
     if not 1 <= high + low <= seen.size:
-        raise UserError(f"high = {high}, low = {low}: expected at least one guess and at most one for each of the {seen.size} canaries.")
+        raise UserError(
+            f"high = {high}, low = {low}: expected at least one guess and at most one for each of the {seen.size} canaries."
+        )
     order = np.argsort(seen, kind="stable")
-    right = np.count_nonzero(truth[order[seen.size - high :]] == 1) + np.count_nonzero(truth[order[:low]] == 0)
+    right = np.count_nonzero(truth[order[seen.size - high :]] == 1) + np.count_nonzero(
+        truth[order[:low]] == 0
+    )
     return Tally(canaries=seen.size, guesses=high + low, correct=int(right))
 
 
@@ -141,7 +154,10 @@ def p_value(result: Tally, *, epsilon: float, delta: float) -> float:
     lie = float(expit(-epsilon))
     tail, rest = float(betaincc(others + 1, correct, lie)), float(betainc(others + 1, correct, lie))
     mass = math.exp(
-        xlogy(others, lie) - correct * math.log1p(math.exp(-epsilon)) - betaln(correct + 1, others + 1) - math.log1p(result.guesses)
+        xlogy(others, lie)
+        - correct * math.log1p(math.exp(-epsilon))
+        - betaln(correct + 1, others + 1)
+        - math.log1p(result.guesses)
     )
     if mass > _VANISHED:
         ratio = tail / mass
@@ -165,13 +181,17 @@ def epsilon_bound(result: Tally, *, delta: float = 1e-5, confidence: float = 0.9
     level = math.log(_miss(confidence))
 
     def surprise(epsilon: float) -> float:
-        return level - math.log(max(p_value(result, epsilon=epsilon, delta=delta), sys.float_info.min))
+        return level - math.log(
+            max(p_value(result, epsilon=epsilon, delta=delta), sys.float_info.min)
+        )
 
     lower = 0.0
     if surprise(0.0) > 0:
         lower, _ = bracket(surprise, 0.0, grown(lambda epsilon: surprise(epsilon) <= 0, 1.0))
     mu = gaussian.mu_from(lower, delta) if lower > 0 else 0.0
-    return _shown(result, mu, lower, delta, confidence, "one run, exact count (Steinke et al. 2023)")
+    return _shown(
+        result, mu, lower, delta, confidence, "one run, exact count (Steinke et al. 2023)"
+    )
 
 
 def refutes(result: Tally, tradeoff: Callable[[float], float], *, confidence: float = 0.95) -> bool:
@@ -209,7 +229,9 @@ def mu_bound(result: Tally, *, delta: float = 1e-5, confidence: float = 0.95) ->
         lower, _ = bracket(excess, 0.0, grown(lambda mu: excess(mu) <= 0, 1.0))
     epsilon = GaussianCurve(mu=lower).epsilon(delta) * (1 - _ROUNDING)  # the curve rounds up
     method = "one run, f-DP recursion (Mahloujifar et al. 2024)"
-    return _shown(result, lower, epsilon, delta, confidence, method, ("the trade-off function is Gaussian",))
+    return _shown(
+        result, lower, epsilon, delta, confidence, method, ("the trade-off function is Gaussian",)
+    )
 
 
 def audit_one_run(
@@ -243,8 +265,15 @@ def audit_one_run(
     miss = _miss(confidence)
     pairs = [default_split(np.size(scores))] if splits is None else list(splits)
     if not pairs:
-        raise InvalidValue("splits", splits, "at least one pair (highest, lowest)", "Leave it out for the default.")
-    found = [bound(tally(scores, coins, high=high, low=low), delta=delta, confidence=1 - miss / len(pairs)) for high, low in pairs]
+        raise InvalidValue(
+            "splits", splits, "at least one pair (highest, lowest)", "Leave it out for the default."
+        )
+    found = [
+        bound(
+            tally(scores, coins, high=high, low=low), delta=delta, confidence=1 - miss / len(pairs)
+        )
+        for high, low in pairs
+    ]
     return replace(max(found, key=lambda one: one.mu_lower), confidence=confidence)
 
 
@@ -269,7 +298,13 @@ def _probability_needed(result: Tally, tradeoff: Callable[[float], float], miss:
 
 
 def _shown(
-    result: Tally, mu: float, epsilon: float, delta: float, confidence: float, method: str, assumptions: tuple[str, ...] = ()
+    result: Tally,
+    mu: float,
+    epsilon: float,
+    delta: float,
+    confidence: float,
+    method: str,
+    assumptions: tuple[str, ...] = (),
 ) -> OneRun:
     return OneRun(
         mu_lower=mu,

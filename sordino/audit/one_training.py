@@ -15,7 +15,13 @@ from torch import Tensor
 
 from sordino.audit.bounds import CONFIDENCE, REFUTING
 from sordino.audit.canary import make_canary
-from sordino.audit.canary_clients import CanaryEstimate, cosines, estimate_all_rounds, estimate_final, largest_cosines
+from sordino.audit.canary_clients import (
+    CanaryEstimate,
+    cosines,
+    estimate_all_rounds,
+    estimate_final,
+    largest_cosines,
+)
 from sordino.audit.one_by_one import Seen, in_turn, rounds_seen
 from sordino.audit.one_run import Tally, default_split, epsilon_bound, mu_bound, refutes, tally
 from sordino.audit.verdict import Finding, Judgement
@@ -52,7 +58,9 @@ def sown(setup: Setup, canaries: int, kind: str, generator: np.random.Generator)
     """Records of the clients, shared out evenly, each of which a fair coin replaces by a canary or leaves."""
     room = int(setup.sizes.sum())
     if canaries < 2 or canaries > room:
-        raise UserError(f"--canaries {canaries}: expected at least 2 and at most {room}, the number of records of all clients.")
+        raise UserError(
+            f"--canaries {canaries}: expected at least 2 and at most {room}, the number of records of all clients."
+        )
     places = [
         (client, int(row))
         for turn in range(int(setup.sizes.max()))
@@ -69,15 +77,29 @@ def sown(setup: Setup, canaries: int, kind: str, generator: np.random.Generator)
     x[rows[chosen]], y[rows[chosen]] = one[0][chosen], one[1][chosen]
     changed = replace(setup, train=replace(setup.train, x=x, y=y))
     zero = setup.train.x[rows], setup.train.y[rows]
-    return Slots(clients=np.array([client for client, _ in places]), zero=zero, one=one, coins=coins, setup=changed)
+    return Slots(
+        clients=np.array([client for client, _ in places]),
+        zero=zero,
+        one=one,
+        coins=coins,
+        setup=changed,
+    )
 
 
 def refuse_unscored(setup: Setup) -> None:
     """One training is scored by who sent which upload, and its records are exchanged."""
     if setup.protocol.adjacency != "replace-one":
-        raise UserError('privacy.adjacency = "add-or-remove": one training exchanges records or clients. Audit it with "replace-one".')
-    if setup.protocol.channel != "direct" or setup.protocol.noise.where != "client" or harmonized(setup.protocol):
-        raise UserError("one training is scored by who sent which upload with noise: no shuffler, and one noise for all, at the client.")
+        raise UserError(
+            'privacy.adjacency = "add-or-remove": one training exchanges records or clients. Audit it with "replace-one".'
+        )
+    if (
+        setup.protocol.channel != "direct"
+        or setup.protocol.noise.where != "client"
+        or harmonized(setup.protocol)
+    ):
+        raise UserError(
+            "one training is scored by who sent which upload with noise: no shuffler, and one noise for all, at the client."
+        )
 
 
 def audit_with_records(
@@ -143,17 +165,29 @@ class SlotScores:
         self._model.load(torch.from_numpy(seen.after if self._view == View.FINAL else seen.before))
         for slot, client in enumerate(self._slots.clients.tolist()):
             if self._view == View.FINAL:
-                record, canary = (self._value(side, slot) for side in (self._slots.zero, self._slots.one))
+                record, canary = (
+                    self._value(side, slot) for side in (self._slots.zero, self._slots.one)
+                )
                 self.scores[slot] = record - canary  # of the last model, once all rounds were seen
                 continue
-            moved = seen.uploads.get(client) if self._view == View.SERVER else seen.after if client in seen.uploads else None
+            moved = (
+                seen.uploads.get(client)
+                if self._view == View.SERVER
+                else seen.after
+                if client in seen.uploads
+                else None
+            )
             if moved is not None:
-                pull = self._gradient(self._slots.zero, slot) - self._gradient(self._slots.one, slot)
+                pull = self._gradient(self._slots.zero, slot) - self._gradient(
+                    self._slots.one, slot
+                )
                 self.scores[slot] += float(np.dot((moved - seen.before).astype(np.float64), pull))
 
     def _batch(self, side: tuple[Tensor, Tensor], slot: int) -> tuple[Tensor, Tensor]:
         train = self._slots.setup.train
-        return side[0][slot : slot + 1].to(torch.float32) * train.scale + train.shift, side[1][slot : slot + 1]
+        return side[0][slot : slot + 1].to(torch.float32) * train.scale + train.shift, side[1][
+            slot : slot + 1
+        ]
 
     def _value(self, side: tuple[Tensor, Tensor], slot: int) -> float:
         inputs, targets = self._batch(side, slot)
@@ -189,13 +223,17 @@ def estimate_with_clients(
     refuse_unscored(setup)
     rule = setup.protocol.local
     if view not in (View.FINAL, View.ROUNDS):
-        raise UserError(f"view {view}: canary clients are looked for in global models. Use rounds or final.")
+        raise UserError(
+            f"view {view}: canary clients are looked for in global models. Use rounds or final."
+        )
     if not isinstance(rule, FedAvg) or isinstance(rule, Bezier) or setup.protocol.keeps_models:
         raise UserError(
             f"local.rule = {rule.tag!r}: canary clients send a clipped direction from the global model, as fedavg and fedprox do."
         )
     if not 2 <= canaries <= setup.protocol.clients:
-        raise UserError(f"--canaries {canaries}: expected at least 2 and at most federation.clients = {setup.protocol.clients}.")
+        raise UserError(
+            f"--canaries {canaries}: expected at least 2 and at most federation.clients = {setup.protocol.clients}."
+        )
     start = setup.initial_weights()
     draws = np.random.default_rng(seed).standard_normal((2 * canaries, start.size))
     directions = draws / np.linalg.norm(draws, axis=1, keepdims=True)
@@ -207,19 +245,32 @@ def estimate_with_clients(
             return work.upload(client=client, round=round, weights=weights, kept=kept)
         world = weights if weights.ndim == 1 else weights[0]
         model = torch.from_numpy(world + direction_length(rule, round) * used[client])
-        stream = setup.noise_key.stream(Purpose.UPLOAD_NOISE, training=setup.training, client=client, round=round)
-        return Upload(client=client, vector=noisy_upload(model, setup.protocol.noise, stream), steps=UNCOUNTED)
+        stream = setup.noise_key.stream(
+            Purpose.UPLOAD_NOISE, training=setup.training, client=client, round=round
+        )
+        return Upload(
+            client=client, vector=noisy_upload(model, setup.protocol.noise, stream), steps=UNCOUNTED
+        )
 
     for seen in rounds_seen(setup, in_turn(upload), rounds, caps or {}):
-        moves.append((seen.after - (seen.before if view == View.ROUNDS else start)).astype(np.float64))
+        moves.append(
+            (seen.after - (seen.before if view == View.ROUNDS else start)).astype(np.float64)
+        )
         moves = moves if view == View.ROUNDS else moves[-1:]
         on_round(seen.round + 1, rounds)
     if view == View.FINAL:
         return estimate_final(cosines(moves[-1], used), dimension=start.size, delta=delta)
-    return estimate_all_rounds(largest_cosines(moves, used), largest_cosines(moves, unused), delta=delta)
+    return estimate_all_rounds(
+        largest_cosines(moves, used), largest_cosines(moves, unused), delta=delta
+    )
 
 
 def direction_length(rule: FedAvg, round: int) -> float:
     """How far a client's steps can take it: half the distance of two uploads from one start (THEORY A8)."""
     proximal = rule.proximal if isinstance(rule, FedProx) else 0.0
-    return sensitivity.upload(rule.schedule.rates(round=round, steps=rule.steps), rule.clip, proximal=proximal) / 2
+    return (
+        sensitivity.upload(
+            rule.schedule.rates(round=round, steps=rule.steps), rule.clip, proximal=proximal
+        )
+        / 2
+    )

@@ -66,15 +66,36 @@ class CanaryGame:
     def pair(self) -> Pair:
         """The federation with its own records, and with the canary."""
         key = Key.from_seed(self.seed)
-        setup = replace(prepare(self.protocol, data=self.data, model=self.model), key=key, noise_key=key, draw_key=key)
+        setup = replace(
+            prepare(self.protocol, data=self.data, model=self.model),
+            key=key,
+            noise_key=key,
+            draw_key=key,
+        )
         attacked = most_exposed(setup.protocol, setup.sizes.tolist(), self.caps, self.unit)
-        rows = torch.from_numpy(setup.parts[attacked] if self.unit == "client" else setup.parts[attacked][:1])
+        rows = torch.from_numpy(
+            setup.parts[attacked] if self.unit == "client" else setup.parts[attacked][:1]
+        )
         x, y = setup.train.x.clone(), setup.train.y.clone()
-        x[rows], y[rows] = make_canary(self.canary, setup, int(rows[0]), np.random.default_rng(self.seed))
-        spread = f"all records of client {attacked}" if self.unit == "client" else f"a record of client {attacked}"
-        model = self.protocol.model.name if self.protocol.model is not None else type(setup.module).__name__
+        x[rows], y[rows] = make_canary(
+            self.canary, setup, int(rows[0]), np.random.default_rng(self.seed)
+        )
+        spread = (
+            f"all records of client {attacked}"
+            if self.unit == "client"
+            else f"a record of client {attacked}"
+        )
+        model = (
+            self.protocol.model.name
+            if self.protocol.model is not None
+            else type(setup.module).__name__
+        )
         absent = removes(setup.protocol, self.unit)
-        how = f"absent, or a canary ({self.canary}) in the place" if absent else f"replaced by a canary ({self.canary})"
+        how = (
+            f"absent, or a canary ({self.canary}) in the place"
+            if absent
+            else f"replaced by a canary ({self.canary})"
+        )
         return Pair(
             zero=without_records(setup, rows) if absent else setup,
             one=replace(setup, train=replace(setup.train, x=x, y=y)),
@@ -148,7 +169,14 @@ class CanaryGame:
     def _adversary(self, setup: Setup, both: tuple[Silent, Silent], training: int) -> Scorer:
         if given_to(self.protocol, self.view) == Given.STEPS:
             return CanarySteps(self.pair, replace(setup, training=training), both[0], self.unit)
-        return Adversary(setup, self.pair.attacked, both, self.view, range(training, training + 1), self.direction)
+        return Adversary(
+            setup,
+            self.pair.attacked,
+            both,
+            self.view,
+            range(training, training + 1),
+            self.direction,
+        )
 
     def _coordinates(self, parameters: int) -> slice:
         """The coordinates whose noise is looked at: all of a small model, every so many-th of a large one."""
@@ -172,43 +200,89 @@ class Silent:
         self._works: dict[int, ClientWork | NativeEngine] = {}
         self.like = np.arange(setup.protocol.clients)
 
-    def trained(self, *, client: int, round: int, weights: np.ndarray, first: int, kept: Kept) -> Tensor:
+    def trained(
+        self, *, client: int, round: int, weights: np.ndarray, first: int, kept: Kept
+    ) -> Tensor:
         """The client's model after its steps, as a table of one row."""
         return self.work(client=client, round=round, weights=weights, first=first, kept=kept).models
 
-    def work(self, *, client: int, round: int, weights: np.ndarray, first: int, kept: Kept, sums: Substitute | None = None) -> Worked:
+    def work(
+        self,
+        *,
+        client: int,
+        round: int,
+        weights: np.ndarray,
+        first: int,
+        kept: Kept,
+        sums: Substitute | None = None,
+    ) -> Worked:
         """What `ManyClients.work` does, for a table of one row."""
-        work, sent, own = self._work(first), weights[..., 0, :], {name: array[0] for name, array in kept.items()}
-        if isinstance(work, NativeEngine):  # where sums are given in place of the gradients there is no kernel
+        work, sent, own = (
+            self._work(first),
+            weights[..., 0, :],
+            {name: array[0] for name, array in kept.items()},
+        )
+        if isinstance(
+            work, NativeEngine
+        ):  # where sums are given in place of the gradients there is no kernel
             made = work.upload(client=client, round=round, weights=sent, kept=own)
         else:
             made = work.upload(client=client, round=round, weights=sent, kept=own, sums=sums)
-        return Worked(models=torch.from_numpy(made.vector[None]), kept={name: array[None] for name, array in (made.kept or {}).items()})
+        return Worked(
+            models=torch.from_numpy(made.vector[None]),
+            kept={name: array[None] for name, array in (made.kept or {}).items()},
+        )
 
     def _work(self, training: int) -> ClientWork | NativeEngine:
         if training not in self._works:
             setup = replace(self._setup, training=training)
-            self._works = {training: ClientWork(setup) if self._kernel is None else NativeEngine(setup, workers=1, kernel=self._kernel)}
+            self._works = {
+                training: ClientWork(setup)
+                if self._kernel is None
+                else NativeEngine(setup, workers=1, kernel=self._kernel)
+            }
         return self._works[training]
 
 
-def rounds_of_one(setup: Setup, training: int, rounds: int, caps: Mapping[int, int], kernel: Kernel | None = None) -> Iterator[ManyRound]:
+def rounds_of_one(
+    setup: Setup, training: int, rounds: int, caps: Mapping[int, int], kernel: Kernel | None = None
+) -> Iterator[ManyRound]:
     """One training as a table of one row, with the clients that `train` runs: those of a round together where there is a kernel."""
     setup = replace(setup, training=training)
     clients, means = setup.protocol.clients, list[np.ndarray]()
-    torch_work = ClientWork(setup, on_step=lambda noisy: means.append(noisy.cpu().numpy().copy())) if kernel is None else None
-    uploads = in_turn(torch_work.upload) if torch_work is not None else NativeEngine(setup, workers=1, kernel=kernel).uploads
+    torch_work = (
+        ClientWork(setup, on_step=lambda noisy: means.append(noisy.cpu().numpy().copy()))
+        if kernel is None
+        else None
+    )
+    uploads = (
+        in_turn(torch_work.upload)
+        if torch_work is not None
+        else NativeEngine(setup, workers=1, kernel=kernel).uploads
+    )
     for seen in rounds_seen(setup, uploads, rounds, caps):
         table = np.zeros((clients, 1, seen.before.size), dtype=upload_type(setup.protocol.noise))
         for client, vector in seen.uploads.items():
             table[client, 0] = vector
-        each = len(means) // max(1, len(seen.uploads))  # steps of a client; clients work one after another
-        steps = {client: np.stack(means[n * each : (n + 1) * each])[None] for n, client in enumerate(seen.uploads)} if each > 0 else {}
+        each = len(means) // max(
+            1, len(seen.uploads)
+        )  # steps of a client; clients work one after another
+        steps = (
+            {
+                client: np.stack(means[n * each : (n + 1) * each])[None]
+                for n, client in enumerate(seen.uploads)
+            }
+            if each > 0
+            else {}
+        )
         yield ManyRound(
             round=seen.round,
             before=seen.before[None],
             broadcast=seen.broadcast[..., None, :],
-            kept={client: {name: array[None] for name, array in kept.items()} for client, kept in seen.kept.items()},
+            kept={
+                client: {name: array[None] for name, array in kept.items()}
+                for client, kept in seen.kept.items()
+            },
             present=np.isin(np.arange(clients), list(seen.uploads))[None],
             uploads=table,
             means=steps,

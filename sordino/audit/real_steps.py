@@ -54,7 +54,9 @@ class CanarySteps:
         )
         self.scores += steps.score
 
-    def _ratio(self, seen: Tensor, rows: np.ndarray, sums: Callable[[Setup, np.ndarray], Tensor]) -> float:
+    def _ratio(
+        self, seen: Tensor, rows: np.ndarray, sums: Callable[[Setup, np.ndarray], Tensor]
+    ) -> float:
         """The logarithm of the likelihood ratio of one noisy sum; `sums` adds up the clipped gradients of some records of either side."""
         rule, place = self._setup.protocol.local, self._setup.parts[self._pair.attacked][0]
         if not isinstance(rule, NoisySgd):
@@ -68,10 +70,15 @@ class CanarySteps:
         told = rows[rows != place]
         told = told[1:] if fixed and len(told) == len(rows) else told
         rest = seen - sums(zero, told)
-        other = sums(zero, told) / max(1, len(told)) if fixed else torch.zeros_like(rest)  # what else may stand in that place
+        other = (
+            sums(zero, told) / max(1, len(told)) if fixed else torch.zeros_like(rest)
+        )  # what else may stand in that place
         rate = rule.batch / len(self._setup.parts[self._pair.attacked])
         sides = [sums(setup, np.array([place])) for setup in (one, zero)]
-        logs = [-float((rest - moved) @ (rest - moved)) / (2 * deviation**2) for moved in (other, *sides)]
+        logs = [
+            -float((rest - moved) @ (rest - moved)) / (2 * deviation**2)
+            for moved in (other, *sides)
+        ]
         with np.errstate(divide="ignore"):
             absent = np.log1p(-rate) + logs[0]
         there, here = (np.logaddexp(absent, np.log(rate) + log) for log in logs[1:])
@@ -92,13 +99,20 @@ class ScoredSums(SeenSums):
         self._rule, self._drawn, self._ratio = rule, drawn, ratio
         self.score = 0.0
 
-    def clipped_sum(self, inputs: Tensor, targets: Tensor, /, *, clip: float, norm: str = "l2") -> ClippedSum:
+    def clipped_sum(
+        self, inputs: Tensor, targets: Tensor, /, *, clip: float, norm: str = "l2"
+    ) -> ClippedSum:
         """The sum of the step that is next."""
         step = len(self.noise)
 
         def sums(setup: Setup, rows: np.ndarray) -> Tensor:
             chosen = torch.from_numpy(rows)
-            found = self._clean.clipped_sum(setup.train.inputs(chosen), setup.train.y.index_select(0, chosen), clip=clip, norm=norm)
+            found = self._clean.clipped_sum(
+                setup.train.inputs(chosen),
+                setup.train.y.index_select(0, chosen),
+                clip=clip,
+                norm=norm,
+            )
             return found.total.double()
 
         seen = torch.from_numpy(self._means[0, step]).double() * self._batch

@@ -41,7 +41,16 @@ class LocalWork(Interface):
 
     like: np.ndarray  # for each client, the first one whose work is the same
 
-    def work(self, *, client: int, round: int, weights: np.ndarray, first: int, kept: Kept, sums: Substitute | None = None) -> Worked:
+    def work(
+        self,
+        *,
+        client: int,
+        round: int,
+        weights: np.ndarray,
+        first: int,
+        kept: Kept,
+        sums: Substitute | None = None,
+    ) -> Worked:
         """See `ManyClients.work`."""
 
 
@@ -59,7 +68,9 @@ class SeenSums:
         self._clean = clean
         return self
 
-    def clipped_sum(self, inputs: Tensor, targets: Tensor, /, *, clip: float, norm: str = "l2") -> ClippedSum:
+    def clipped_sum(
+        self, inputs: Tensor, targets: Tensor, /, *, clip: float, norm: str = "l2"
+    ) -> ClippedSum:
         """The sum of the step that is next."""
         found = self._clean.clipped_sum(inputs, targets, clip=clip, norm=norm)
         seen = torch.from_numpy(self._means[:, len(self.noise)]) * self._batch
@@ -82,7 +93,9 @@ class Replay:
         """Take in one round; what is left of it is noise: (trainings, steps or 1, clients, parameters), NaN where nothing was sent."""
         protocol, count = self._setup.protocol, self._count
         before, present = seen.before[:count], seen.present[:count]
-        companion = companion_of(protocol, State(weights=before, round=seen.round, kept=self._beside))
+        companion = companion_of(
+            protocol, State(weights=before, round=seen.round, kept=self._beside)
+        )
         broadcast, found = companion.broadcast(before), self._kept.found(before)
         uploads, done = seen.uploads[:, :count], dict[int, Worked]()
         strays = np.full(protocol.clients, strayed(seen.broadcast[..., :count, :], broadcast))
@@ -90,7 +103,14 @@ class Replay:
         noise = np.full((count, steps, *uploads.shape[::2]), np.nan)
         for client in np.flatnonzero(present.any(axis=0)).tolist():
             here, like = present[:, client], int(self._clients.like[client])
-            work = partial(self._clients.work, client=like, round=seen.round, weights=broadcast, first=self._first, kept=found[like])
+            work = partial(
+                self._clients.work,
+                client=like,
+                round=seen.round,
+                weights=broadcast,
+                first=self._first,
+                kept=found[like],
+            )
             if isinstance(protocol.local, NoisySgd):
                 sums = SeenSums(seen.means[client][:count], protocol.local.batch)
                 worked = work(sums=sums.instead)
@@ -99,19 +119,28 @@ class Replay:
                 worked = done.get(like) or done.setdefault(like, work())
                 left = (uploads[client] - worked.models.numpy())[:, None]
             noise[here, :, client] = left[here]
-            strays[client] = max(strays[client], self._strayed(seen, client, found[client], worked, here))
+            strays[client] = max(
+                strays[client], self._strayed(seen, client, found[client], worked, here)
+            )
             self._kept.keep(client, worked.kept, uploads[client], here)
-        noted = (Upload(client=c, vector=uploads[c], steps=UNCOUNTED, rows=present[:, [c]]) for c in range(protocol.clients))
+        noted = (
+            Upload(client=c, vector=uploads[c], steps=UNCOUNTED, rows=present[:, [c]])
+            for c in range(protocol.clients)
+        )
         deque(companion.noted(noted), maxlen=0)
         self._beside = dict(companion.kept)
         self.strays.append(strays)
         return noise
 
-    def _strayed(self, seen: ManyRound, client: int, found: Kept, worked: Worked, here: np.ndarray) -> float:
+    def _strayed(
+        self, seen: ManyRound, client: int, found: Kept, worked: Worked, here: np.ndarray
+    ) -> float:
         """How far the helper that a client was given, or with noisy-sgd its upload, is from what it should be."""
         pairs = []
         if HELPER in found:
-            given = seen.kept[client].get(HELPER, seen.before)  # who has sent nothing yet is given the global model
+            given = seen.kept[client].get(
+                HELPER, seen.before
+            )  # who has sent nothing yet is given the global model
             pairs.append((given[: self._count], found[HELPER]))
         if isinstance(self._setup.protocol.local, NoisySgd):
             pairs.append((seen.uploads[client, : self._count], worked.models.numpy()))
@@ -136,7 +165,10 @@ def shows_noise(seen: ManyRound, setup: Setup, count: int) -> bool:
     """Whether float32 is fine enough at the size of what was released for the law of its noise to be seen, and nothing diverged."""
     rule, protocol = setup.protocol.local, setup.protocol
     if isinstance(rule, NoisySgd):
-        values, noise = [means[:count] for means in seen.means.values()], size_of(protocol.noise) * rule.noise_unit / rule.batch
+        values, noise = (
+            [means[:count] for means in seen.means.values()],
+            size_of(protocol.noise) * rule.noise_unit / rule.batch,
+        )
     else:
         values, noise = [seen.uploads[:, :count]], min(deviation(own) for own in setup.noises)
     largest = max((float(np.abs(value).max(initial=0.0)) for value in values), default=0.0)
@@ -144,7 +176,10 @@ def shows_noise(seen: ManyRound, setup: Setup, count: int) -> bool:
 
 
 def noise_report(
-    protocol: Protocol, noises: tuple[Noise, ...], noise: np.ndarray | None, strays: np.ndarray | None
+    protocol: Protocol,
+    noises: tuple[Noise, ...],
+    noise: np.ndarray | None,
+    strays: np.ndarray | None,
 ) -> ResidualReport | None:
     """The tests of the noise that the first trainings drew, and of what was made of it; None where there is nothing to test.
 
@@ -155,36 +190,58 @@ def noise_report(
         strays: how far released values are from what noisy ones make: (rounds, clients).
     """
     report = None if noise is None else tested_noise(protocol, noises, noise)
-    sent_on = protocol.penalty or isinstance(protocol.local, (Scaffold, NoisySgd)) or isinstance(protocol.personalization, Attention)
+    sent_on = (
+        protocol.penalty
+        or isinstance(protocol.local, (Scaffold, NoisySgd))
+        or isinstance(protocol.personalization, Attention)
+    )
     if strays is None or not sent_on:
         return report
     extra = stray_test(strays)
     if report is None:
-        return ResidualReport(law="not looked at", values=0, tests=(extra,)) if extra.p == 0 else None
+        return (
+            ResidualReport(law="not looked at", values=0, tests=(extra,)) if extra.p == 0 else None
+        )
     return replace(report, tests=(*report.tests, extra))
 
 
-def tested_noise(protocol: Protocol, noises: tuple[Noise, ...], noise: np.ndarray) -> ResidualReport | None:
+def tested_noise(
+    protocol: Protocol, noises: tuple[Noise, ...], noise: np.ndarray
+) -> ResidualReport | None:
     """The residual tests, in which noisy-sgd has steps in the place of rounds; None without noise, or with too little of it."""
     taken = ~np.isnan(noise).all(axis=-1)
     if protocol.noise.where == "server" or int(taken.sum()) * noise.shape[-1] < FEWEST:
         return None
     if isinstance(protocol.local, NoisySgd):
         deviation = size_of(protocol.noise) * protocol.local.noise_unit
-        return in_steps(residual_tests(noise, law=gaussian(deviation), taken=taken)) if deviation > 0 else None
-    laws = [law for law in (None if silent(own) else law_of(own) for own in noises) if law is not None]
+        return (
+            in_steps(residual_tests(noise, law=gaussian(deviation), taken=taken))
+            if deviation > 0
+            else None
+        )
+    laws = [
+        law for law in (None if silent(own) else law_of(own) for own in noises) if law is not None
+    ]
     if len(laws) < len(noises):
         return None
     if len(set(noises)) == 1:
         return residual_tests(noise, law=laws[0], taken=taken)
     scores = np.stack([law.scores(noise[:, :, client]) for client, law in enumerate(laws)], axis=2)
-    return replace(residual_tests(scores, law=GAUSSIAN, taken=taken), law="each client's own, as normal scores")
+    return replace(
+        residual_tests(scores, law=GAUSSIAN, taken=taken), law="each client's own, as normal scores"
+    )
 
 
 def in_steps(report: ResidualReport) -> ResidualReport:
     """The same report in the words of noisy steps, which are numbered from the first step of the first round on."""
-    words = [{name: getattr(test, name).replace("round", "step") for name in ("name", "tested", "place")} for test in report.tests]
-    return replace(report, tests=tuple(replace(test, **word) for test, word in zip(report.tests, words, strict=True)))
+    words = [
+        {name: getattr(test, name).replace("round", "step") for name in ("name", "tested", "place")}
+        for test in report.tests
+    ]
+    return replace(
+        report,
+        tests=tuple(replace(test, **word) for test, word in zip(report.tests, words, strict=True)),
+    )
 
 
 def stray_test(strays: np.ndarray) -> ResidualTest:

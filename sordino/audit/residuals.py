@@ -16,7 +16,17 @@ from scipy import special, stats
 
 from sordino.audit.laws import GAUSSIAN, Law, gaussian, laplace, staircase
 from sordino.audit.noise_dependence import dependence_tests
-from sordino.audit.noise_sample import AXES, CLIENT, COORDINATE, ROUND, ROUNDING, TRAINING, ResidualTest, Sample, chi_square_p
+from sordino.audit.noise_sample import (
+    AXES,
+    CLIENT,
+    COORDINATE,
+    ROUND,
+    ROUNDING,
+    TRAINING,
+    ResidualTest,
+    Sample,
+    chi_square_p,
+)
 from sordino.protocol.errors import UserError
 
 __all__ = [
@@ -34,7 +44,9 @@ __all__ = [
 FALSE_ALARM = 1e-6  # of a whole report, on noise that is as claimed
 FEWEST = 100  # values below which nothing can be said at that level
 _FINEST = 1024  # intervals that values are counted in
-_SLACK = ROUNDING / math.sqrt(2 * math.pi)  # probability that rounding moves from one side of a border to the other, at most
+_SLACK = ROUNDING / math.sqrt(
+    2 * math.pi
+)  # probability that rounding moves from one side of a border to the other, at most
 _UPLOAD = (TRAINING, ROUND, CLIENT)
 _Answer = tuple[float, str, str]  # p-value, place, found
 
@@ -70,10 +82,20 @@ class ResidualReport:
         if not self.failed:
             return f"{self.values} residuals fit the law claimed ({self.law}): none of {self._made} tests fails."
         head = f"{self.values} residuals are not the noise claimed ({self.law}): {len(self.failed)} of {self._made} tests fail."
-        return "\n".join([head, *(f"  {test.name}, {test.place}: {test.found} (p = {test.p:.1e})" for test in self.failed)])
+        return "\n".join(
+            [
+                head,
+                *(
+                    f"  {test.name}, {test.place}: {test.found} (p = {test.p:.1e})"
+                    for test in self.failed
+                ),
+            ]
+        )
 
 
-def residual_tests(residuals: np.ndarray, *, law: Law = GAUSSIAN, taken: np.ndarray | None = None) -> ResidualReport:
+def residual_tests(
+    residuals: np.ndarray, *, law: Law = GAUSSIAN, taken: np.ndarray | None = None
+) -> ResidualReport:
     """Test whether residuals are independent draws of the law that the noise is claimed to have.
 
     Tested are the standard deviation and the mean (overall, of every coordinate, round, client, training and upload), the law of the
@@ -111,9 +133,17 @@ def residual_tests(residuals: np.ndarray, *, law: Law = GAUSSIAN, taken: np.ndar
     if sample.size >= FEWEST:
         tests += [*_moment_tests(sample), *_law_tests(sample), *dependence_tests(sample)]
     elif tests[0].p == 0:
-        tests.append(ResidualTest.untested("the noise", "everything else", f"{sample.size} finite values, at least {FEWEST} are needed"))
+        tests.append(
+            ResidualTest.untested(
+                "the noise",
+                "everything else",
+                f"{sample.size} finite values, at least {FEWEST} are needed",
+            )
+        )
     else:
-        raise UserError(f"residuals: {sample.size} values in the subset that is tested; give an array with fewer places without uploads.")
+        raise UserError(
+            f"residuals: {sample.size} values in the subset that is tested; give an array with fewer places without uploads."
+        )
     return ResidualReport(law=law.name, values=sample.size, tests=tuple(tests))
 
 
@@ -126,19 +156,29 @@ def _checked(residuals: np.ndarray, taken: np.ndarray | None) -> tuple[np.ndarra
         )
     taken = np.ones(residuals.shape[:3], dtype=bool) if taken is None else np.asarray(taken)
     if taken.shape != residuals.shape[:3] or taken.dtype != bool:
-        raise UserError(f"taken: an array of {taken.dtype} of shape {taken.shape}; expected booleans of shape {residuals.shape[:3]}.")
+        raise UserError(
+            f"taken: an array of {taken.dtype} of shape {taken.shape}; expected booleans of shape {residuals.shape[:3]}."
+        )
     given = int(taken.sum()) * residuals.shape[COORDINATE]
     if given < FEWEST:
-        raise UserError(f"residuals: {given} values; at least {FEWEST} are needed. Take more trainings, rounds or coordinates.")
+        raise UserError(
+            f"residuals: {given} values; at least {FEWEST} are needed. Take more trainings, rounds or coordinates."
+        )
     return residuals, taken
 
 
 def _finite(broken: np.ndarray) -> ResidualTest:
     tested, count = "every residual is a finite number", int(broken.sum())
     if count == 0:
-        return ResidualTest(name="finite", tested=tested, p=1.0, place="everywhere", found="all finite")
-    first = ", ".join(f"{name} {index}" for name, index in zip(AXES, np.argwhere(broken)[0], strict=False))
-    found = f"not finite: {count} {'upload' if count == 1 else 'uploads'}, left out of the other tests"
+        return ResidualTest(
+            name="finite", tested=tested, p=1.0, place="everywhere", found="all finite"
+        )
+    first = ", ".join(
+        f"{name} {index}" for name, index in zip(AXES, np.argwhere(broken)[0], strict=False)
+    )
+    found = (
+        f"not finite: {count} {'upload' if count == 1 else 'uploads'}, left out of the other tests"
+    )
     return ResidualTest(name="finite", tested=tested, p=0.0, place=first, found=found)
 
 
@@ -146,15 +186,24 @@ def _moment_tests(sample: Sample) -> Iterator[ResidualTest]:
     for axes in ((), (COORDINATE,), (ROUND,), (CLIENT,), (TRAINING,), _UPLOAD):
         word = "upload" if axes == _UPLOAD else AXES[axes[0]] if axes else ""
         for kind in ("standard deviation", "mean"):
-            name, tested = f"{kind} by {word}" if word else kind, f"{kind} of the noise of {'each ' + word if word else 'all uploads'}"
+            name, tested = (
+                f"{kind} by {word}" if word else kind,
+                f"{kind} of the noise of {'each ' + word if word else 'all uploads'}",
+            )
             groups = math.prod(sample.scores.shape[axis] for axis in axes)
             if axes and groups == 1:
                 yield ResidualTest.untested(name, tested, f"a single {word}")
             elif groups == sample.scores.size:
-                yield ResidualTest.untested(name, tested, "a single value each, whose law is tested below")
+                yield ResidualTest.untested(
+                    name, tested, "a single value each, whose law is tested below"
+                )
             else:
-                p, place, found = (_deviation if kind == "standard deviation" else _mean)(sample, axes)
-                yield ResidualTest(name=name, tested=tested, p=min(1.0, p), place=place, found=found)
+                p, place, found = (_deviation if kind == "standard deviation" else _mean)(
+                    sample, axes
+                )
+                yield ResidualTest(
+                    name=name, tested=tested, p=min(1.0, p), place=place, found=found
+                )
 
 
 def _deviation(sample: Sample, axes: tuple[int, ...]) -> _Answer:
@@ -163,7 +212,11 @@ def _deviation(sample: Sample, axes: tuple[int, ...]) -> _Answer:
     p = chi_square_p(totals, counts)
     worst = int(np.argmin(p))
     ratio = math.sqrt(totals[worst] / counts[worst])
-    return len(p) * float(p[worst]), sample.place(axes, int(groups[worst])) or "overall", f"{ratio:.4g} times what is claimed"
+    return (
+        len(p) * float(p[worst]),
+        sample.place(axes, int(groups[worst])) or "overall",
+        f"{ratio:.4g} times what is claimed",
+    )
 
 
 def _mean(sample: Sample, axes: tuple[int, ...]) -> _Answer:
@@ -172,10 +225,16 @@ def _mean(sample: Sample, axes: tuple[int, ...]) -> _Answer:
     p = special.erfc(np.abs(totals) / np.sqrt(2 * counts))
     worst = int(np.argmin(p))
     mean = totals[worst] / counts[worst]
-    return len(p) * float(p[worst]), sample.place(axes, int(groups[worst])) or "overall", f"{mean:+.4g} standard deviations"
+    return (
+        len(p) * float(p[worst]),
+        sample.place(axes, int(groups[worst])) or "overall",
+        f"{mean:+.4g} standard deviations",
+    )
 
 
-def _grouped(sample: Sample, part: np.ndarray, axes: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _grouped(
+    sample: Sample, part: np.ndarray, axes: tuple[int, ...]
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Groups along `axes` that have scores, how many they have, and the sums of `part` over them."""
     others = tuple(axis for axis in range(4) if axis not in axes)
     counts = sample.present.sum(axis=others).ravel()
@@ -187,18 +246,39 @@ def _law_tests(sample: Sample) -> Iterator[ResidualTest]:
     """Of all scores, and of the norms of the uploads, in which clipping shows, and noise whose size is drawn anew."""
     dimension = sample.scores.shape[COORDINATE]
     norms = np.empty(0) if dimension == 1 else _norm_scores(sample)
-    for what, scores in (("values", np.sort(sample.scores[sample.taken], axis=None)), ("norms", np.sort(norms))):
+    for what, scores in (
+        ("values", np.sort(sample.scores[sample.taken], axis=None)),
+        ("norms", np.sort(norms)),
+    ):
         for name, tested, test in (
-            ("shares", f"how many {what} fall into equally likely intervals, from coarse to fine", _shares),
-            ("distribution", f"how far the distribution of {what} is from the law (Kolmogorov-Smirnov)", _distance),
-            ("crowding", f"{what} that nearly coincide, as where noise is constant, absent or rounded", _crowding),
+            (
+                "shares",
+                f"how many {what} fall into equally likely intervals, from coarse to fine",
+                _shares,
+            ),
+            (
+                "distribution",
+                f"how far the distribution of {what} is from the law (Kolmogorov-Smirnov)",
+                _distance,
+            ),
+            (
+                "crowding",
+                f"{what} that nearly coincide, as where noise is constant, absent or rounded",
+                _crowding,
+            ),
             ("largest", f"the largest of the {what}, too large or too small", _largest),
         ):
             if len(scores) < 2:
-                yield ResidualTest.untested(f"{name} of {what}", tested, f"a single {'coordinate' if dimension == 1 else 'upload'}")
+                yield ResidualTest.untested(
+                    f"{name} of {what}",
+                    tested,
+                    f"a single {'coordinate' if dimension == 1 else 'upload'}",
+                )
             else:
                 p, place, found = test(scores)
-                yield ResidualTest(name=f"{name} of {what}", tested=tested, p=min(1.0, p), place=place, found=found)
+                yield ResidualTest(
+                    name=f"{name} of {what}", tested=tested, p=min(1.0, p), place=place, found=found
+                )
 
 
 def _norm_scores(sample: Sample) -> np.ndarray:
@@ -213,7 +293,9 @@ def _shares(scores: np.ndarray) -> _Answer:
     """Binomial counts in 2, 4, 8, ... intervals, each exact but for what rounding may move; Pearson's sum is not, this far in the tail."""
     count = len(scores)
     level = math.floor(math.log2(min(_FINEST, max(2, count // 32))))
-    inside = np.bincount(np.minimum((special.ndtr(scores) * 2**level).astype(int), 2**level - 1), minlength=2**level)
+    inside = np.bincount(
+        np.minimum((special.ndtr(scores) * 2**level).astype(int), 2**level - 1), minlength=2**level
+    )
     best, comparisons, place, found = math.inf, 0, "", ""
     while level > 0:
         intervals = 2**level
@@ -222,7 +304,10 @@ def _shares(scores: np.ndarray) -> _Answer:
         p = 2 * np.minimum(few, many)
         worst = int(np.argmin(p))
         if p[worst] < best:
-            best, place = float(p[worst]), f"between the quantiles {worst / intervals:.4g} and {(worst + 1) / intervals:.4g}"
+            best, place = (
+                float(p[worst]),
+                f"between the quantiles {worst / intervals:.4g} and {(worst + 1) / intervals:.4g}",
+            )
             found = f"{inside[worst]} of {count}, {count / intervals:.1f} expected"
         comparisons += intervals
         inside, level = inside.reshape(-1, 2).sum(axis=1), level - 1
@@ -247,7 +332,11 @@ def _crowding(scores: np.ndarray) -> _Answer:
     inside = np.searchsorted(scores, scores + ROUNDING, side="right") - np.arange(count)
     worst = int(np.argmax(inside))
     p = count * float(stats.binom.sf(inside[worst] - 2, count - 1, chance))
-    return p, f"at the quantile {special.ndtr(scores[worst]):.4g}", f"{inside[worst]} of {count} within {ROUNDING:g} standard deviations"
+    return (
+        p,
+        f"at the quantile {special.ndtr(scores[worst]):.4g}",
+        f"{inside[worst]} of {count} within {ROUNDING:g} standard deviations",
+    )
 
 
 def _largest(scores: np.ndarray) -> _Answer:
@@ -255,4 +344,8 @@ def _largest(scores: np.ndarray) -> _Answer:
     largest = max(-float(scores[0]), float(scores[-1]))
     with np.errstate(divide="ignore"):
         log_within = len(scores) * np.log1p(-2 * special.ndtr(-largest))
-    return 2 * float(min(np.exp(log_within), -np.expm1(log_within))), "overall", f"{largest:.4g} standard deviations"
+    return (
+        2 * float(min(np.exp(log_within), -np.expm1(log_within))),
+        "overall",
+        f"{largest:.4g} standard deviations",
+    )

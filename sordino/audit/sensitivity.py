@@ -73,7 +73,12 @@ class Sensitivity:
     def as_document(self) -> dict[str, Any]:
         """As JSON says it."""
         seeds, rounds = self.distances.shape
-        curves = {"mean": self.mean, "spread": self.spread, "largest": self.largest, "bound": self.bound}
+        curves = {
+            "mean": self.mean,
+            "spread": self.spread,
+            "largest": self.largest,
+            "bound": self.bound,
+        }
         return {
             "value": self.value,
             "seeds": seeds,
@@ -143,7 +148,9 @@ class Variant:
     protocol: Protocol
 
 
-def variants(protocol: Protocol, key: str | None, values: Iterable[Any] | None = None) -> tuple[Variant, ...]:
+def variants(
+    protocol: Protocol, key: str | None, values: Iterable[Any] | None = None
+) -> tuple[Variant, ...]:
     """The protocol for every value of a key of its file; without a key the protocol alone.
 
     Args:
@@ -164,18 +171,26 @@ def variants(protocol: Protocol, key: str | None, values: Iterable[Any] | None =
     given = None if values is None else list(values)
     if key is None:
         if given is not None:
-            raise UserError("values are given, but no key to set to them: name it, such as --sweep local.clip.")
+            raise UserError(
+                "values are given, but no key to set to them: name it, such as --sweep local.clip."
+            )
         return (Variant(value=None, protocol=protocol),)
     if key not in SWEEPS:
         raise InvalidValue("sweep", key, one_of(SWEEPS), nearest(key, SWEEPS))
     if given is not None and len(given) == 0:
-        raise UserError(f"there are no values for {key}: give at least one, or leave them out for {', '.join(map(str, SWEEPS[key]))}.")
-    return tuple(_variant(protocol, key, value) for value in (SWEEPS[key] if given is None else given))
+        raise UserError(
+            f"there are no values for {key}: give at least one, or leave them out for {', '.join(map(str, SWEEPS[key]))}."
+        )
+    return tuple(
+        _variant(protocol, key, value) for value in (SWEEPS[key] if given is None else given)
+    )
 
 
 def _variant(protocol: Protocol, key: str, value: Any) -> Variant:
     if key == "local.proximal" and isinstance(protocol.local, ClippedGlm):
-        raise UserError("local.proximal cannot vary: the rule clipped-glm has no pull to the global model. Use fedavg or fedprox.")
+        raise UserError(
+            "local.proximal cannot vary: the rule clipped-glm has no pull to the global model. Use fedavg or fedprox."
+        )
     text = value if isinstance(value, str) else toml_value(value)
     path = f"{key}.kind" if key == "local.schedule" else key
     # alpha = 0 is FedAvg, so a sweep over alpha turns FedAvg into FedProx.
@@ -238,5 +253,7 @@ def named_data(protocol: Protocol) -> DataSource:
         UserError: it names none.
     """
     if protocol.data is None:
-        raise UserError("data.name is missing: say what is trained on, such as --set data.name=digits.")
+        raise UserError(
+            "data.name is missing: say what is trained on, such as --set data.name=digits."
+        )
     return load_dataset(protocol.data.name)

@@ -92,9 +92,19 @@ def twins(setup: Setup, replaced: Replaced | None = None) -> Twins:
         raise InvalidValue("client", replaced.client, f"a number from 0 to {len(setup.parts) - 1}")
     rows = setup.parts[replaced.client]
     if not 0 <= replaced.record < len(rows):
-        raise InvalidValue("record", replaced.record, f"a number from 0 to {len(rows) - 1}, the records of client {replaced.client}")
-    chosen = torch.from_numpy(rows if replaced.unit == "client" else rows[replaced.record : replaced.record + 1])
-    train = negated(setup.train, chosen, setup.outputs) if setup.classification else moved(setup.train, chosen)
+        raise InvalidValue(
+            "record",
+            replaced.record,
+            f"a number from 0 to {len(rows) - 1}, the records of client {replaced.client}",
+        )
+    chosen = torch.from_numpy(
+        rows if replaced.unit == "client" else rows[replaced.record : replaced.record + 1]
+    )
+    train = (
+        negated(setup.train, chosen, setup.outputs)
+        if setup.classification
+        else moved(setup.train, chosen)
+    )
     return Twins(one=setup, other=replace(setup, train=train), replaced=replaced)
 
 
@@ -103,9 +113,16 @@ def refuse_unmeasured(protocol: Protocol) -> None:
     local, rule = protocol.local, protocol.aggregation
     whole = isinstance(local, FedAvg) and local.clip_target == "update"
     fixed = isinstance(rule, Mean) and rule.denominator == "fixed"
-    carried = protocol.penalty or isinstance(local, (Scaffold, NoisySgd)) or isinstance(rule, ModeConnectivity) or protocol.keeps_models
+    carried = (
+        protocol.penalty
+        or isinstance(local, (Scaffold, NoisySgd))
+        or isinstance(rule, ModeConnectivity)
+        or protocol.keeps_models
+    )
     if whole or fixed or carried or protocol.noise.where != "client":
-        raise UserError("--sensitivity measures clipped steps under noise at the client, joined by a mean of who took part or a median.")
+        raise UserError(
+            "--sensitivity measures clipped steps under noise at the client, joined by a mean of who took part or a median."
+        )
 
 
 def negated(train: Tensors, rows: torch.Tensor, classes: int) -> Tensors:
@@ -130,19 +147,30 @@ def attending(setup: Setup) -> Iterator[np.ndarray]:
     protocol = setup.protocol
     attendance = Attendance(all_caps(protocol, setup.sizes.tolist()), (), next_round=0)
     for t in range(protocol.rounds):
-        yield attendance.admit(participants(protocol, round=t, key=setup.draw_key, training=setup.training), round=t)
+        yield attendance.admit(
+            participants(protocol, round=t, key=setup.draw_key, training=setup.training), round=t
+        )
 
 
 def models(setup: Setup, engine: TorchEngine) -> Iterator[np.ndarray]:
     """The global model after every round, as `loop.Training` makes it."""
     weights = setup.initial_weights()
     for t, chosen in enumerate(attending(setup)):
-        uploads = (upload.vector for upload in engine.uploads(round=t, weights=weights, participants=chosen))
+        uploads = (
+            upload.vector
+            for upload in engine.uploads(round=t, weights=weights, participants=chosen)
+        )
         weights = next_model(setup, weights, uploads, chosen, round=t)
         yield weights
 
 
-def train_twins(pair: Twins, *, workers: int | None = None, score: bool = False, on_round: Callable[[], None] = lambda: None) -> TwinRun:
+def train_twins(
+    pair: Twins,
+    *,
+    workers: int | None = None,
+    score: bool = False,
+    on_round: Callable[[], None] = lambda: None,
+) -> TwinRun:
     """Train both in lock step, so that no more than two models are held, and take their distance after every round.
 
     The two take turns with as many worker processes as there are cores, so every core is busy and one twin's wait while the other works.
@@ -154,17 +182,26 @@ def train_twins(pair: Twins, *, workers: int | None = None, score: bool = False,
         array([0.00125, 0.00246, ...])
     """
     distances = np.full(pair.one.protocol.rounds, math.inf)
-    with TorchEngine(pair.one, workers=workers) as first, TorchEngine(pair.other, workers=workers) as second:
+    with (
+        TorchEngine(pair.one, workers=workers) as first,
+        TorchEngine(pair.other, workers=workers) as second,
+    ):
         one = None
-        for t, (one, other) in enumerate(zip(models(pair.one, first), models(pair.other, second), strict=True)):
+        for t, (one, other) in enumerate(
+            zip(models(pair.one, first), models(pair.other, second), strict=True)
+        ):
             distance = float(np.linalg.norm(one.astype(np.float64) - other.astype(np.float64)))
             if not math.isfinite(distance):
                 break
             distances[t] = distance
             on_round()
-        scored = score and pair.one.classification and one is not None and bool(np.isfinite(one).all())
+        scored = (
+            score and pair.one.classification and one is not None and bool(np.isfinite(one).all())
+        )
         final = first.score(one) if scored and one is not None else None
-    return TwinRun(distances=distances, accuracy=final.correct / final.count if final is not None else None)
+    return TwinRun(
+        distances=distances, accuracy=final.correct / final.count if final is not None else None
+    )
 
 
 def distance_bounds(pair: Twins) -> np.ndarray:
@@ -193,15 +230,21 @@ def distance_bounds(pair: Twins) -> np.ndarray:
         [0.1, 1.1, 2.1]
     """
     setup, replaced, protocol = pair.one, pair.replaced, pair.one.protocol
-    prices = upload_prices(protocol, np.arange(protocol.rounds), replaced.unit, len(setup.parts[replaced.client]))
-    diameter = protocol.assumptions.diameter if protocol.assumptions.diameter is not None else math.inf
+    prices = upload_prices(
+        protocol, np.arange(protocol.rounds), replaced.unit, len(setup.parts[replaced.client])
+    )
+    diameter = (
+        protocol.assumptions.diameter if protocol.assumptions.diameter is not None else math.inf
+    )
     bounds, distance = np.zeros(protocol.rounds), 0.0
     for t, chosen in enumerate(attending(setup)):
         if len(chosen) > 0:
             weights = upload_weights(protocol.aggregation, setup.sizes[chosen])
             share = float(weights[chosen == replaced.client].sum() / weights.sum())
             moves = [Move.of(dynamics, t) for dynamics in prices.dynamics]
-            distance = min(next_distance(protocol.aggregation, distance, moves, share, len(chosen)), diameter)
+            distance = min(
+                next_distance(protocol.aggregation, distance, moves, share, len(chosen)), diameter
+            )
         bounds[t] = distance
     return bounds
 
@@ -217,7 +260,11 @@ class Move:
     @classmethod
     def of(cls, dynamics: Dynamics, round: int) -> Move:
         """The round's entry of the dynamics."""
-        return cls(stretch=float(dynamics.stretch[round]), shift=float(dynamics.shift[round]), shared=dynamics.shared)
+        return cls(
+            stretch=float(dynamics.stretch[round]),
+            shift=float(dynamics.shift[round]),
+            shared=dynamics.shared,
+        )
 
     def stretched(self, distance: float) -> float:
         """What is left of the distance of the models; nothing of none, even if the stretch overflowed."""
@@ -228,7 +275,9 @@ class Move:
         return self.stretched(distance) + (0.0 if self.shared or distance == 0 else self.shift)
 
 
-def next_distance(rule: Aggregation, distance: float, moves: Sequence[Move], share: float, participants: int) -> float:
+def next_distance(
+    rule: Aggregation, distance: float, moves: Sequence[Move], share: float, participants: int
+) -> float:
     """The bound after one round, from the bound before; `share` is the attacked client's, 0 if it does not take part.
 
     Example:
@@ -241,7 +290,9 @@ def next_distance(rule: Aggregation, distance: float, moves: Sequence[Move], sha
     if isinstance(rule, Median):
         return min(_median_distance(distance, move, share > 0, participants) for move in moves)
     others = min(move.others(distance) for move in moves)
-    mean = sum(weight * apart for weight, apart in ((share, attacked), (1 - share, others)) if weight > 0)
+    mean = sum(
+        weight * apart for weight, apart in ((share, attacked), (1 - share, others)) if weight > 0
+    )
     mixing = rule.mixing if isinstance(rule, Mean) else 1.0
     return (1 - mixing) * distance + mixing * mean if mixing < 1 else mean
 

@@ -7,7 +7,17 @@ from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any, Literal
 
-from sordino.audit.bounds import CONFIDENCE, FIRM, Limits, Scores, expected_bound, gaussian_like, measured, most_shown, upper_limit
+from sordino.audit.bounds import (
+    CONFIDENCE,
+    FIRM,
+    Limits,
+    Scores,
+    expected_bound,
+    gaussian_like,
+    measured,
+    most_shown,
+    upper_limit,
+)
 from sordino.audit.residuals import ResidualReport
 from sordino.privacy.curves import GaussianCurve
 from sordino.privacy.guarantee import Guarantee
@@ -94,7 +104,10 @@ class Finding:
         if not self.tests:
             return None
         rates = (self.tests[0].false_positive, self.tests[0].false_negative)
-        allowed = min(Limits(false_positive=rate, false_negative=self.certified.beta(rate)).mu for rate in rates)
+        allowed = min(
+            Limits(false_positive=rate, false_negative=self.certified.beta(rate)).mu
+            for rate in rates
+        )
         return self.mu_lower / allowed if math.isfinite(allowed) and allowed > 0 else None
 
     @property
@@ -116,7 +129,9 @@ class Finding:
             "trainings": self.trainings,
             "certified": self.certified.as_document(self.delta),
             "verdict": self.verdict,
-            "claims": [{"claim": j.claim.name, "mu": j.claim.mu, "verdict": j.verdict} for j in self.claims],
+            "claims": [
+                {"claim": j.claim.name, "mu": j.claim.mu, "verdict": j.verdict} for j in self.claims
+            ],
             "tightness": self.tightness,
             "attained": self.attained,
             "most": self.most,
@@ -129,8 +144,16 @@ class Finding:
 
 def residuals_document(report: ResidualReport) -> dict[str, Any]:
     """The residual test as JSON says it."""
-    failed = [{"test": test.name, "place": test.place, "found": test.found, "p": test.p} for test in report.failed]
-    return {"law": report.law, "values": report.values, "tests": len(report.tests), "failed": failed}
+    failed = [
+        {"test": test.name, "place": test.place, "found": test.found, "p": test.p}
+        for test in report.failed
+    ]
+    return {
+        "law": report.law,
+        "values": report.values,
+        "tests": len(report.tests),
+        "failed": failed,
+    }
 
 
 def judged(
@@ -157,7 +180,12 @@ def judged(
         most=most_shown(scores.trainings),
         verdict=verdict_on_bound(firm, certified, scores.trainings),
         claims=tuple(
-            JudgedClaim(claim=claim, verdict="not tested" if given else verdict_on(claim, firm, certified, scores.trainings))
+            JudgedClaim(
+                claim=claim,
+                verdict="not tested"
+                if given
+                else verdict_on(claim, firm, certified, scores.trainings),
+            )
             for claim in claims
         ),
         tests=(for_mu, for_epsilon),
@@ -186,4 +214,6 @@ def verdict_on(claim: Claim, firm: list[Limits], certified: Guarantee, trainings
         return "refuted"
     attained = gaussian_like(certified.curve)
     implied = certified.mu is not None and claim.mu >= certified.mu
-    return "holds" if implied or expected_bound(attained, trainings, FIRM) > claim.mu else "not tested"
+    return (
+        "holds" if implied or expected_bound(attained, trainings, FIRM) > claim.mu else "not tested"
+    )

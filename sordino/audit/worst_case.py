@@ -86,16 +86,25 @@ def worst_pair(
         return replace(clipped_glm_pair(protocol, unit, held, key, attacked), caps=caps)
     words = ""
     if isinstance(protocol.aggregation, ModeConnectivity):
-        protocol, words = replace(protocol, aggregation=Mean()), "; a mean in the place of mode connectivity, which starts from the uploads"
+        protocol, words = (
+            replace(protocol, aggregation=Mean()),
+            "; a mean in the place of mode connectivity, which starts from the uploads",
+        )
     curvature = 0.0
-    if given_to(protocol, view) == Given.LAST and isinstance(protocol.aggregation, Mean) and not protocol.keeps_models:
+    if (
+        given_to(protocol, view) == Given.LAST
+        and isinstance(protocol.aggregation, Mean)
+        and not protocol.keeps_models
+    ):
         curvature = best_curvature(protocol, unit, held, key, rounds, attacked)
     crowd = protocol.channel == "shuffler" and given_to(protocol, view) == Given.UPLOADS
     pair = linear_pair(protocol, unit, held, key, curvature, attacked, crowd=crowd)
     return replace(pair, caps=caps, description=pair.description + words)
 
 
-def most_exposed(protocol: Protocol, sizes: Sequence[int], caps: Mapping[int, int], unit: str) -> int:
+def most_exposed(
+    protocol: Protocol, sizes: Sequence[int], caps: Mapping[int, int], unit: str
+) -> int:
     """The client that may take part most often and has the largest share in the mean; among equals the largest.
 
     Where minibatches hide a record it is the smallest instead, which has the fewest records to hide one among. Where clients have noise of
@@ -110,11 +119,23 @@ def most_exposed(protocol: Protocol, sizes: Sequence[int], caps: Mapping[int, in
     """
     if harmonized(protocol):
         return least_promised(protocol, sizes, unit)
-    steps = isinstance(protocol.local, NoisySgd)  # one bound for all views: what becomes of an upload does not matter
-    shares = np.ones(len(sizes)) if steps else upload_weights(protocol.aggregation, np.asarray(sizes))
-    hidden = unit == "record" and protocol.local.batch is not None and protocol.local.batch < max(sizes)
+    steps = isinstance(
+        protocol.local, NoisySgd
+    )  # one bound for all views: what becomes of an upload does not matter
+    shares = (
+        np.ones(len(sizes)) if steps else upload_weights(protocol.aggregation, np.asarray(sizes))
+    )
+    hidden = (
+        unit == "record" and protocol.local.batch is not None and protocol.local.batch < max(sizes)
+    )
     order = [
-        (min(caps.get(c, protocol.rounds), protocol.rounds), shares[c], -sizes[c] if hidden else sizes[c], -c) for c in range(len(sizes))
+        (
+            min(caps.get(c, protocol.rounds), protocol.rounds),
+            shares[c],
+            -sizes[c] if hidden else sizes[c],
+            -c,
+        )
+        for c in range(len(sizes))
     ]
     return max(range(len(sizes)), key=lambda client: order[client])
 
@@ -123,8 +144,16 @@ def least_promised(protocol: Protocol, sizes: Sequence[int], unit: str) -> int:
     """The client of a Harmonizer whose promise is the weakest; among nearly equals one with Gaussian noise, which few parameters show."""
     promised = own_guarantees(asked(protocol, View.SERVER, unit, None, sizes))
     epsilons = {client: guarantee.epsilon(1e-5) for client, guarantee in promised.items()}
-    weakest = [client for client, epsilon in epsilons.items() if epsilon >= 0.95 * max(epsilons.values())]
-    return max(weakest, key=lambda client: (isinstance(noise_of(protocol, client, sizes[client]), Gaussian), epsilons[client]))
+    weakest = [
+        client for client, epsilon in epsilons.items() if epsilon >= 0.95 * max(epsilons.values())
+    ]
+    return max(
+        weakest,
+        key=lambda client: (
+            isinstance(noise_of(protocol, client, sizes[client]), Gaussian),
+            epsilons[client],
+        ),
+    )
 
 
 def parameters_of(protocol: Protocol, noise: Noise) -> int:
@@ -132,7 +161,11 @@ def parameters_of(protocol: Protocol, noise: Noise) -> int:
 
     Under an l1 clip an upload reveals the most when all of the shift is in one.
     """
-    known = protocol.model.parameters if protocol.model is not None and protocol.model.parameters is not None else 2
+    known = (
+        protocol.model.parameters
+        if protocol.model is not None and protocol.model.parameters is not None
+        else 2
+    )
     if getattr(protocol.local, "clip_norm", "l2") == "l1":
         return min(known, MOST_PARAMETERS) if isinstance(noise, Staircase) else 1
     return min(known, 2 if isinstance(noise, Gaussian) else MOST_PARAMETERS)
@@ -143,7 +176,9 @@ def removes(protocol: Protocol, unit: str) -> bool:
 
     Where the server adds the noise, adding or removing is priced for whole clients, and a record is replaced.
     """
-    return protocol.adjacency == "add-or-remove" and (unit == "client" or isinstance(protocol.local, NoisySgd))
+    return protocol.adjacency == "add-or-remove" and (
+        unit == "client" or isinstance(protocol.local, NoisySgd)
+    )
 
 
 def noise_of(protocol: Protocol, client: int, records: int) -> Noise:
@@ -161,7 +196,14 @@ def held_sizes(protocol: Protocol, sizes: Sequence[int] | None) -> tuple[int, ..
 
 
 def linear_pair(
-    protocol: Protocol, unit: str, sizes: tuple[int, ...], key: Key, curvature: float, attacked: int, *, crowd: bool = False
+    protocol: Protocol,
+    unit: str,
+    sizes: tuple[int, ...],
+    key: Key,
+    curvature: float,
+    attacked: int,
+    *,
+    crowd: bool = False,
 ) -> Pair:
     """Linear losses, flipped in the attacked client (THEORY A2, A3); the others' losses are flat, or curved.
 
@@ -180,13 +222,17 @@ def linear_pair(
     flipped = parts[attacked] if unit == "client" else parts[attacked][:1]
     slope = width**-0.5 * STEEP * protocol.local.clip
     if crowd:
-        records[[row for client, part in enumerate(parts) if client != attacked for row in part], :width] = slope
+        records[
+            [row for client, part in enumerate(parts) if client != attacked for row in part], :width
+        ] = slope
     # One record among the batch has all of the gradient; a whole client of such records shares it.
     records[flipped, :width] = slope * (1 if unit == "client" else batch)
     neighbour = records.copy()
     neighbour[flipped, :width] *= 0 if removed else -1
     targets = np.zeros(len(records), dtype=np.float32)
-    setups = [setup_of(protocol, x, targets, parts, GivenLosses(width), key) for x in (records, neighbour)]
+    setups = [
+        setup_of(protocol, x, targets, parts, GivenLosses(width), key) for x in (records, neighbour)
+    ]
     how = "absent or present" if removed else "flipped"
     words = f"linear losses with {'a record' if unit == 'record' else 'a client'} {how} at {STEEP:g} times the clip"
     drawn = unit == "record" and batch < sizes[attacked]
@@ -197,7 +243,9 @@ def linear_pair(
     return Pair(zero=setups[0], one=setups[1], attacked=attacked, description=words)
 
 
-def clipped_glm_pair(protocol: Protocol, unit: str, sizes: tuple[int, ...], key: Key, attacked: int) -> Pair:
+def clipped_glm_pair(
+    protocol: Protocol, unit: str, sizes: tuple[int, ...], key: Key, attacked: int
+) -> Pair:
     """A canary of clipped logistic regression whose features no other record shares; neighbours differ in its label.
 
     Its gradient has norm V as long as its prediction stays unsure and V is at most half the feature norm, so the two data sets pull with V
@@ -207,7 +255,9 @@ def clipped_glm_pair(protocol: Protocol, unit: str, sizes: tuple[int, ...], key:
     records = np.zeros((sum(sizes), 1), dtype=np.float32)
     labels = np.arange(sum(sizes)) % 2
     flipped = parts[attacked] if unit == "client" else parts[attacked][:1]
-    records[flipped, 0] = FAR * protocol.local.feature_norm if isinstance(protocol.local, ClippedGlm) else FAR
+    records[flipped, 0] = (
+        FAR * protocol.local.feature_norm if isinstance(protocol.local, ClippedGlm) else FAR
+    )
     setups = []
     for label in (0, 1):
         targets = labels.copy()
@@ -215,14 +265,21 @@ def clipped_glm_pair(protocol: Protocol, unit: str, sizes: tuple[int, ...], key:
         norm = protocol.local.feature_norm if isinstance(protocol.local, ClippedGlm) else 1.0
         setups.append(setup_of(protocol, records, targets, parts, BoundedLogistic(1, norm), key))
     whose = "a record" if unit == "record" else "all records of a client"
-    return Pair(zero=setups[0], one=setups[1], attacked=attacked, description=f"{whose} on a feature of its own, with its label turned")
+    return Pair(
+        zero=setups[0],
+        one=setups[1],
+        attacked=attacked,
+        description=f"{whose} on a feature of its own, with its label turned",
+    )
 
 
 def without_noise(setup: Setup) -> Setup:
     """The same federation, silent on its uploads; noisy steps keep their noise, which whoever repeats them takes the place of."""
     if isinstance(setup.protocol.local, NoisySgd):
         return setup
-    quiet = Gaussian(sigma=0.0, where="server" if setup.protocol.noise.where == "server" else "client")
+    quiet = Gaussian(
+        sigma=0.0, where="server" if setup.protocol.noise.where == "server" else "client"
+    )
     return replace(setup, protocol=replace(setup.protocol, noise=quiet))
 
 
@@ -231,9 +288,18 @@ def consecutive(sizes: Sequence[int]) -> tuple[np.ndarray, ...]:
     return tuple(np.split(np.arange(sum(sizes)), np.cumsum(sizes)[:-1]))
 
 
-def setup_of(protocol: Protocol, x: np.ndarray, y: np.ndarray, parts: tuple[np.ndarray, ...], module: nn.Module, key: Key) -> Setup:
+def setup_of(
+    protocol: Protocol,
+    x: np.ndarray,
+    y: np.ndarray,
+    parts: tuple[np.ndarray, ...],
+    module: nn.Module,
+    key: Key,
+) -> Setup:
     """A federation on given records."""
-    records = Tensors(x=torch.from_numpy(x), y=torch.from_numpy(y), scale=torch.ones(()), shift=torch.zeros(()))
+    records = Tensors(
+        x=torch.from_numpy(x), y=torch.from_numpy(y), scale=torch.ones(()), shift=torch.zeros(())
+    )
     return Setup(
         protocol=protocol,
         train=records,
@@ -251,10 +317,21 @@ def setup_of(protocol: Protocol, x: np.ndarray, y: np.ndarray, parts: tuple[np.n
 
 
 REHEARSALS = 2000
-STRENGTHS = (0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0)  # expansion of the first round: its rates' sum times the curvature
+STRENGTHS = (
+    0.0,
+    0.25,
+    0.5,
+    0.75,
+    1.0,
+    1.5,
+    2.0,
+    3.0,
+)  # expansion of the first round: its rates' sum times the curvature
 
 
-def best_curvature(protocol: Protocol, unit: str, sizes: tuple[int, ...], key: Key, rounds: int, attacked: int) -> float:
+def best_curvature(
+    protocol: Protocol, unit: str, sizes: tuple[int, ...], key: Key, rounds: int, attacked: int
+) -> float:
     """How much the other clients should drive models apart, so that the last model shows the most.
 
     With rates that repeat, linear losses are the worst case already (THEORY A7). Falling rates shift early rounds more, and only
@@ -263,9 +340,14 @@ def best_curvature(protocol: Protocol, unit: str, sizes: tuple[int, ...], key: K
     if isinstance(protocol.local.schedule, (Constant, Cyclic)) or rounds == 1:
         return 0.0
     total = sum(protocol.local.schedule.rates(round=0, steps=protocol.local.steps))
-    limit = protocol.assumptions.smoothness if protocol.assumptions.smoothness is not None else np.inf
+    limit = (
+        protocol.assumptions.smoothness if protocol.assumptions.smoothness is not None else np.inf
+    )
     candidates = sorted({-min(strength / total, limit) for strength in STRENGTHS})
-    shown = [rehearsed(linear_pair(protocol, unit, sizes, key, curvature, attacked), rounds) for curvature in candidates]
+    shown = [
+        rehearsed(linear_pair(protocol, unit, sizes, key, curvature, attacked), rounds)
+        for curvature in candidates
+    ]
     return float(candidates[int(np.argmax(shown))])
 
 
@@ -288,11 +370,17 @@ def rehearsed(pair: Pair, rounds: int) -> float:
             for like in np.unique(clients.like):
                 models = clients.trained(client=int(like), round=t, weights=weights, first=0)
                 mean += shares[clients.like == like].sum() * models.numpy()
-            mean += deviation(protocol.noise) * np.sqrt(np.square(shares).sum()) * generator.standard_normal(weights.shape)
+            mean += (
+                deviation(protocol.noise)
+                * np.sqrt(np.square(shares).sum())
+                * generator.standard_normal(weights.shape)
+            )
             weights = ((1 - mixing) * weights + mixing * mean).astype(np.float32)
         ends.append(weights.sum(axis=1, dtype=np.float64))
     apart = float(abs((ends[1] - ends[0]).mean()) / max(ends[0].std(), 1e-300))
-    return apart if apart < 1 else balanced_mu(ends[0], ends[1])  # models that were driven far apart are not normal any more
+    return (
+        apart if apart < 1 else balanced_mu(ends[0], ends[1])
+    )  # models that were driven far apart are not normal any more
 
 
 def balanced_mu(zero: np.ndarray, one: np.ndarray) -> float:

@@ -14,4 +14,9 @@ __all__ = ["resume", "train", "train_many"]
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'sordino.engines' has no attribute {name!r}")
-    return getattr(import_module("sordino.engines.many_trainings" if name == "train_many" else "sordino.engines.training"), name)
+    return getattr(
+        import_module(
+            "sordino.engines.many_trainings" if name == "train_many" else "sordino.engines.training"
+        ),
+        name,
+    )

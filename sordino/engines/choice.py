@@ -69,7 +69,9 @@ class Chosen(Interface):
     def facts(self) -> Mapping[str, Any]:
         """What a run notes besides."""
 
-    def start(self, setup: Setup, *, workers: int | None, device: str) -> AbstractContextManager[Engine]:
+    def start(
+        self, setup: Setup, *, workers: int | None, device: str
+    ) -> AbstractContextManager[Engine]:
         """The engine itself."""
 
 
@@ -91,14 +93,21 @@ class Choice:
         """Nothing besides."""
         return {}
 
-    def start(self, setup: Setup, *, workers: int | None, device: str) -> TorchEngine | NativeEngine:
+    def start(
+        self, setup: Setup, *, workers: int | None, device: str
+    ) -> TorchEngine | NativeEngine:
         """The engine itself; use it as a context."""
         if self.kernel is None:
             return TorchEngine(setup, workers=workers, device=device)
         return NativeEngine(setup, workers=workers, kernel=self.kernel)
 
 
-def choose(setup: Setup, wanted: str, device: str = "cpu", kernel_for: Callable[[Setup], Kernel] = kernel_for) -> Choice:
+def choose(
+    setup: Setup,
+    wanted: str,
+    device: str = "cpu",
+    kernel_for: Callable[[Setup], Kernel] = kernel_for,
+) -> Choice:
     """The engine for a setup; `kernel_for` may know kernels that were made for others.
 
     Raises:
@@ -116,9 +125,15 @@ def choose(setup: Setup, wanted: str, device: str = "cpu", kernel_for: Callable[
         kernel = kernel_for(setup)
     except Refused as refusal:
         if wanted == "native":
-            raise UserError(f"engine = 'native': {refusal}. Use engine = 'auto' or 'torch'.") from None
+            raise UserError(
+                f"engine = 'native': {refusal}. Use engine = 'auto' or 'torch'."
+            ) from None
         return Choice(name="torch", reason=str(refusal))
-    return Choice(name="native", reason="it was asked for" if wanted == "native" else "it has every layer of the model", kernel=kernel)
+    return Choice(
+        name="native",
+        reason="it was asked for" if wanted == "native" else "it has every layer of the model",
+        kernel=kernel,
+    )
 
 
 def checked_engine(wanted: str, superlink: SuperLink | None = None) -> str:
@@ -126,5 +141,7 @@ def checked_engine(wanted: str, superlink: SuperLink | None = None) -> str:
     if wanted not in ENGINES:
         raise InvalidValue("engine", wanted, "auto, torch, native or flower")
     if (wanted == "flower") != (superlink is not None):
-        raise UserError('engine = "flower" and --superlink HOST:PORT go together: the machines of the federation meet there.')
+        raise UserError(
+            'engine = "flower" and --superlink HOST:PORT go together: the machines of the federation meet there.'
+        )
     return wanted

@@ -8,7 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from sordino.engines.choice import Choice
-from sordino.engines.run_folders import created, ended, first_state, made_folder, may_be_released, model_digest, opened_for
+from sordino.engines.run_folders import (
+    created,
+    ended,
+    first_state,
+    made_folder,
+    may_be_released,
+    model_digest,
+    opened_for,
+)
 from sordino.engines.shared import Shared
 from sordino.engines.training import taken_up
 from sordino.federation.folder import RunFolder, State, now, protocol_digest
@@ -21,7 +29,14 @@ from sordino.privacy.ledger import Ledger
 from sordino.protocol import Protocol, UserError
 
 # What a folder holds whose making was cut short: a run is complete with protocol.toml, and releases nothing before.
-LEFTOVERS = ("run.json", "run.json.part", "ledger.jsonl", "metrics.jsonl", "metrics.jsonl.part", "protocol.toml.part")
+LEFTOVERS = (
+    "run.json",
+    "run.json.part",
+    "ledger.jsonl",
+    "metrics.jsonl",
+    "metrics.jsonl.part",
+    "protocol.toml.part",
+)
 
 
 class InMemory:
@@ -42,7 +57,9 @@ class InMemory:
         """The engine that is wanted."""
         return wanted
 
-    def enter(self, setup: Setup, choice: Choice, facts: dict[str, Any], shared: Shared) -> tuple[State, Limits]:
+    def enter(
+        self, setup: Setup, choice: Choice, facts: dict[str, Any], shared: Shared
+    ) -> tuple[State, Limits]:
         """Where the training begins, and how far it may go."""
         self.ledger.open(opened_for(setup))
         self._facts = facts
@@ -50,14 +67,20 @@ class InMemory:
 
     def end(self, setup: Setup, state: State, status: str, model: ModelSource | None) -> Trained:
         """What became of the training."""
-        own = {client: kept["model"] for client, kept in state.clients.items()} if setup.protocol.keeps_models else {}
+        own = (
+            {client: kept["model"] for client, kept in state.clients.items()}
+            if setup.protocol.keeps_models
+            else {}
+        )
         return Trained(
             protocol=setup.protocol,
             status=status,
             metrics=as_arrays(self.keeping.rows, Path("memory")),
             ledger=self.ledger.events,
             facts={**self._facts, "status": status, "ended": now()},
-            state=setup.state(state.weights) if may_be_released(setup, self.ledger.events, state.round) else None,
+            state=setup.state(state.weights)
+            if may_be_released(setup, self.ledger.events, state.round)
+            else None,
             source=model,
             clients={client: setup.state(vector) for client, vector in own.items()},
         )
@@ -83,30 +106,50 @@ class OnDisk:
 
     def planned(self, plan: Protocol) -> Protocol:
         """The protocol, with the seed that was drawn for the run that is there."""
-        return replace(plan, seed=self._place.protocol().seed) if self._place is not None and plan.seed is None else plan
+        return (
+            replace(plan, seed=self._place.protocol().seed)
+            if self._place is not None and plan.seed is None
+            else plan
+        )
 
     def ended_before(self, setup: Setup, model: ModelSource | None) -> Run | None:
         """The run, if it is there and over."""
         if self._place is None:
             return None
         refuse_another(self._place, setup)
-        return Run.load(self._path, model=model) if self._place.facts()["status"] != "unfinished" else None
+        return (
+            Run.load(self._path, model=model)
+            if self._place.facts()["status"] != "unfinished"
+            else None
+        )
 
     def engine(self, setup: Setup, wanted: str) -> str:
         """The engine that a run was started with, since seeded noise must not be drawn again over other uploads; or the one wanted."""
-        return wanted if self._place is None or setup.protocol.noise.secure else str(self._place.facts()["engine"])
+        return (
+            wanted
+            if self._place is None or setup.protocol.noise.secure
+            else str(self._place.facts()["engine"])
+        )
 
-    def enter(self, setup: Setup, choice: Choice, facts: dict[str, Any], shared: Shared) -> tuple[State, Limits]:
+    def enter(
+        self, setup: Setup, choice: Choice, facts: dict[str, Any], shared: Shared
+    ) -> tuple[State, Limits]:
         """Make the folder, or take up the run that is in it: where it goes on, and how far it may go."""
         if self._place is not None:
-            place, (state, limits) = self._place, taken_up(setup, self._place, choice, facts["device"])
+            place, (state, limits) = (
+                self._place,
+                taken_up(setup, self._place, choice, facts["device"]),
+            )
         else:
             state, limits = first_state(setup), shared.limits(setup)
             self._closing.enter_context(held(made_folder(self._path, setup.protocol)))
             sweep(self._path)
             place = self._place = created(self._path, setup, facts)
         place.cut_metrics(state.round)
-        self.keeping, self.ledger = place, self._closing.enter_context(Ledger.resume(place.ledger_path))
+        self.keeping, self.ledger = (
+            place,
+            self._closing.enter_context(Ledger.resume(place.ledger_path)),
+        )
         return state, limits
 
     def end(self, setup: Setup, state: State, status: str, model: ModelSource | None) -> Trained:

@@ -75,7 +75,9 @@ def train_many(
         ['finished', 'finished', 'finished']
     """
     if engine == "flower":
-        raise UserError('engine = "flower": machines run one training at a time. Use `train`, or engine = "auto", "native" or "torch".')
+        raise UserError(
+            'engine = "flower": machines run one training at a time. Use `train`, or engine = "auto", "native" or "torch".'
+        )
     asked = Asked(
         plans=checked_plans(protocols),
         data=data,
@@ -117,8 +119,14 @@ class Asked:
         worker_count(self.workers, self.device)
         for plan in self.plans:
             scored_every(self.evaluate_every, plan)
-        if isinstance(self.data, Sequence) and not isinstance(self.data, str) and len(self.data) != len(self.plans):
-            raise UserError(f"there are {len(self.plans)} protocols and {len(self.data)} data sets; there must be as many, or one for all.")
+        if (
+            isinstance(self.data, Sequence)
+            and not isinstance(self.data, str)
+            and len(self.data) != len(self.plans)
+        ):
+            raise UserError(
+                f"there are {len(self.plans)} protocols and {len(self.data)} data sets; there must be as many, or one for all."
+            )
 
     def data_of(self, number: int) -> DataSource | None:
         """The data of a training; a function makes them now."""
@@ -143,7 +151,9 @@ class UnderWay:
     def end(self, model: ModelSource | None) -> Trained:
         """What became of it."""
         try:
-            return self.home.end(self.training.setup, self.training.state, self.training.status, model)
+            return self.home.end(
+                self.training.setup, self.training.state, self.training.status, model
+            )
         finally:
             self.close()
 
@@ -156,7 +166,9 @@ class UnderWay:
 class Trainings:
     """Runs all trainings of a call. It holds those that are under way: as many as fill the kernel, so that memory is bounded by them."""
 
-    def __init__(self, asked: Asked, shared: Shared, on_end: Callable[[int, Trained], None]) -> None:
+    def __init__(
+        self, asked: Asked, shared: Shared, on_end: Callable[[int, Trained], None]
+    ) -> None:
         self._asked, self._shared, self._on_end = asked, shared, on_end
         self._threads = worker_count(asked.workers, asked.device)
         self._under_way: list[UnderWay] = []
@@ -180,27 +192,44 @@ class Trainings:
 
     def _begin_some(self, waiting: Iterator[int]) -> bool:
         """Begin trainings until the kernel has enough to do; whether there may be more. Those that only torch can run are run whole."""
-        while len(self._under_way) < MOST and sum(share_of_a_call(one, self._threads) for one in self._under_way) < 1:
+        while (
+            len(self._under_way) < MOST
+            and sum(share_of_a_call(one, self._threads) for one in self._under_way) < 1
+        ):
             number = next(waiting, None)
             if number is None:
                 return False
             with numbered(number):
                 one = begun(self._asked, self._shared, number)
-            if isinstance(one, UnderWay) and one.training.status == "unfinished" and isinstance(one.engine, NativeEngine):
+            if (
+                isinstance(one, UnderWay)
+                and one.training.status == "unfinished"
+                and isinstance(one.engine, NativeEngine)
+            ):
                 self._under_way.append(one)
             else:
-                self._on_end(number, run_whole(one, self._asked.model) if isinstance(one, UnderWay) else one)
+                self._on_end(
+                    number, run_whole(one, self._asked.model) if isinstance(one, UnderWay) else one
+                )
         return True
 
     def _run_round(self) -> None:
         """A round of every training under way; those that have the same kernel share its threads."""
-        opened = [(one, one.training.open(), one.engine) for one in sorted(self._under_way, key=kernel_of)]
+        opened = [
+            (one, one.training.open(), one.engine) for one in sorted(self._under_way, key=kernel_of)
+        ]
         for _, group in groupby(opened, key=lambda entry: kernel_of(entry[0])):
             members = list(group)
-            work = [(engine, opening) for _, opening, engine in members if isinstance(engine, NativeEngine)]
+            work = [
+                (engine, opening)
+                for _, opening, engine in members
+                if isinstance(engine, NativeEngine)
+            ]
             uploads = pooled_uploads(work, threads=self._threads)
             for one, opening, engine in members:
-                one.training.close(opening, islice(uploads, len(opening.participants)), engine.score)
+                one.training.close(
+                    opening, islice(uploads, len(opening.participants)), engine.score
+                )
 
 
 def begun(asked: Asked, shared: Shared, number: int) -> UnderWay | Trained:
@@ -215,10 +244,20 @@ def begun(asked: Asked, shared: Shared, number: int) -> UnderWay | Trained:
             return over
         choice = choose(setup, home.engine(setup, asked.engine), asked.device, shared.kernel_for)
         every = scored_every(asked.evaluate_every, plan)
-        facts = run_facts(setup, choice, worker_count(asked.workers, asked.device), asked.device, every, keep=0)
+        facts = run_facts(
+            setup, choice, worker_count(asked.workers, asked.device), asked.device, every, keep=0
+        )
         state, limits = home.enter(setup, choice, facts, shared)
         note = partial(asked.on_round, number)
-        training = Training(setup, home.keeping, home.ledger, state, limits=limits, evaluate_every=every, on_round=note)
+        training = Training(
+            setup,
+            home.keeping,
+            home.ledger,
+            state,
+            limits=limits,
+            evaluate_every=every,
+            on_round=note,
+        )
         engine = choice.start(setup, workers=asked.workers, device=asked.device)
         return UnderWay(number=number, home=home, engine=engine, training=training)
     except BaseException:
@@ -250,7 +289,9 @@ def kernel_of(one: UnderWay) -> int:
 def checked_plans(protocols: Iterable[Protocol]) -> tuple[Protocol, ...]:
     """The protocols, if that is what they are."""
     if isinstance(protocols, Protocol):
-        raise UserError("protocols is a single Protocol: expected one for each training, as a list. For one training use `train`.")
+        raise UserError(
+            "protocols is a single Protocol: expected one for each training, as a list. For one training use `train`."
+        )
     plans = tuple(protocols)
     for number, plan in enumerate(plans):
         if not isinstance(plan, Protocol):

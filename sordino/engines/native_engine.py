@@ -29,7 +29,9 @@ from sordino.protocol import ClippedGlm, NoisySgd
 LARGEST = 5_000_000  # parameters; beyond, a client's model no longer fits a cache and torch's matrix products are as fast
 IN_FLIGHT = 2**26  # bytes of uploads that are made before the first is handed on
 AT_ONCE = 256  # clients that are trained by one call of the kernel, so that an interruption does not wait long
-WORTH_THREADS = 2**24  # products of records and parameters below which a score takes less time than starting threads
+WORTH_THREADS = (
+    2**24
+)  # products of records and parameters below which a score takes less time than starting threads
 AGREEMENT = 1e-3  # relative difference of gradients that a translation is allowed at the start: rounding, but no mistake
 BINDING = 1e-3  # a clip that every example's gradient exceeds, so that their norms are compared too
 
@@ -47,7 +49,9 @@ class NativeEngine:
 
     name = "native"
 
-    def __init__(self, setup: Setup, *, workers: int | None = None, kernel: Kernel | None = None) -> None:
+    def __init__(
+        self, setup: Setup, *, workers: int | None = None, kernel: Kernel | None = None
+    ) -> None:
         self.workers = worker_count(workers, "cpu")
         self._setup = setup
         self.kernel = kernel if kernel is not None else kernel_for(setup)
@@ -58,29 +62,54 @@ class NativeEngine:
     def __enter__(self) -> NativeEngine:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.close()
 
     def close(self) -> None:
         """Nothing is left running between calls, so there is nothing to end."""
 
     def uploads(
-        self, *, round: int, weights: np.ndarray, participants: np.ndarray, kept: Mapping[int, Kept] | None = None
+        self,
+        *,
+        round: int,
+        weights: np.ndarray,
+        participants: np.ndarray,
+        kept: Mapping[int, Kept] | None = None,
     ) -> Iterator[Upload]:
         """The uploads of a round, in the order of the participants; `kept` is what clients have kept, where they keep anything."""
-        return pooled_uploads([(self, Task(round=round, weights=weights, participants=participants, kept=kept))], threads=self.workers)
+        return pooled_uploads(
+            [(self, Task(round=round, weights=weights, participants=participants, kept=kept))],
+            threads=self.workers,
+        )
 
-    def upload(self, *, client: int, round: int, weights: np.ndarray, kept: Kept | None = None) -> Upload:
+    def upload(
+        self, *, client: int, round: int, weights: np.ndarray, kept: Kept | None = None
+    ) -> Upload:
         """One client's upload, as `ClientWork.upload` makes it."""
         own = None if kept is None else {client: kept}
-        return next(self.uploads(round=round, weights=weights, participants=np.array([client]), kept=own))
+        return next(
+            self.uploads(round=round, weights=weights, participants=np.array([client]), kept=own)
+        )
 
     def call(self, task: Task, some: slice) -> Call:
         """The jobs of some of the participants of a round."""
         sent = np.ascontiguousarray(task.weights, dtype=np.float32)
-        given = [(int(client), None if task.kept is None else task.kept[int(client)]) for client in task.participants[some]]
+        given = [
+            (int(client), None if task.kept is None else task.kept[int(client)])
+            for client in task.participants[some]
+        ]
         return self._jobs.call(
-            [assigned(self._setup, self._initial, client=c, round=task.round, weights=sent, kept=own) for c, own in given]
+            [
+                assigned(
+                    self._setup, self._initial, client=c, round=task.round, weights=sent, kept=own
+                )
+                for c, own in given
+            ]
         )
 
     def at_once(self, threads: int) -> int:
@@ -95,9 +124,19 @@ class NativeEngine:
     def score(self, weights: np.ndarray) -> Score:
         """Score a model on the test records."""
         threads = self.workers if self._test.count * len(weights) > WORTH_THREADS else 1
-        outputs = torch.from_numpy(self.kernel.outputs(self._test, weights, np.arange(self._test.count), threads=threads))
-        parts = [evaluate_batch(outputs[rows], self._setup.test.y[rows]) for rows in score_chunks(self._test.count)]
-        return joined([Score(loss=part.loss_sum, correct=part.correct or 0, count=part.records) for part in parts])
+        outputs = torch.from_numpy(
+            self.kernel.outputs(self._test, weights, np.arange(self._test.count), threads=threads)
+        )
+        parts = [
+            evaluate_batch(outputs[rows], self._setup.test.y[rows])
+            for rows in score_chunks(self._test.count)
+        ]
+        return joined(
+            [
+                Score(loss=part.loss_sum, correct=part.correct or 0, count=part.records)
+                for part in parts
+            ]
+        )
 
 
 def pooled_uploads(work: Sequence[tuple[NativeEngine, Task]], *, threads: int) -> Iterator[Upload]:
@@ -107,10 +146,15 @@ def pooled_uploads(work: Sequence[tuple[NativeEngine, Task]], *, threads: int) -
     in pieces, so that the memory of the uploads is bounded.
     """
     kernel = work[0][0].kernel
-    for piece in pieces([len(task.participants) for _, task in work], min(engine.at_once(threads) for engine, _ in work)):
+    for piece in pieces(
+        [len(task.participants) for _, task in work],
+        min(engine.at_once(threads) for engine, _ in work),
+    ):
         calls = [work[which][0].call(work[which][1], some) for which, some in piece]
         jobs = one_table(calls)
-        records = [work[which][0].records for which, some in piece for _ in range(some.start, some.stop)]
+        records = [
+            work[which][0].records for which, some in piece for _ in range(some.start, some.stop)
+        ]
         kernel.train(records, jobs, threads=threads)
         for call in calls:
             yield from call.uploads()
@@ -140,7 +184,10 @@ def pieces(counts: Sequence[int], most: int) -> Iterator[list[tuple[int, slice]]
     number = -(-total // most)
     for piece in range(number):
         low, high = total * piece // number, total * (piece + 1) // number
-        spans = [(which, max(low, start) - start, min(high, start + counts[which]) - start) for which, start in enumerate(starts[:-1])]
+        spans = [
+            (which, max(low, start) - start, min(high, start + counts[which]) - start)
+            for which, start in enumerate(starts[:-1])
+        ]
         yield [(which, slice(first, last)) for which, first, last in spans if first < last]
 
 
@@ -159,7 +206,9 @@ def kernel_for(setup: Setup) -> Kernel:
         raise Refused(f"{type(setup.module).__name__} brings a loss of its own")
     program = translate(setup.module, setup.input_shape)
     if program.parameters > LARGEST:
-        raise Refused(f"the model has {program.parameters:,} parameters; beyond {LARGEST:,} torch is as fast")
+        raise Refused(
+            f"the model has {program.parameters:,} parameters; beyond {LARGEST:,} torch is as fast"
+        )
     loss = Loss.SQUARED_ERROR if setup.train.y.is_floating_point() else Loss.CROSS_ENTROPY
     # Of batches whose size varies, one vector of examples at a time leaves the fewest places empty.
     varies = isinstance(rule, NoisySgd) and rule.sampling == "poisson"
@@ -172,7 +221,9 @@ def kernel_for(setup: Setup) -> Kernel:
 def refuse_protocol(setup: Setup) -> None:
     """Refuse what the kernel does not do, whatever the model is."""
     if isinstance(setup.protocol.local, ClippedGlm):
-        raise Refused(f"the rule {setup.protocol.local.tag} is matrix products in float64, which torch does as fast")
+        raise Refused(
+            f"the rule {setup.protocol.local.tag} is matrix products in float64, which torch does as fast"
+        )
 
 
 def refuse_disagreement(kernel: Kernel, setup: Setup, batch: int) -> None:
@@ -184,9 +235,17 @@ def refuse_disagreement(kernel: Kernel, setup: Setup, batch: int) -> None:
     generator = np.random.default_rng(0)
     x = generator.standard_normal((count, *setup.input_shape), dtype=np.float32)
     labels = generator.integers(0, setup.outputs, count)
-    y = labels if setup.classification else generator.standard_normal((count, setup.outputs), dtype=np.float32)
+    y = (
+        labels
+        if setup.classification
+        else generator.standard_normal((count, setup.outputs), dtype=np.float32)
+    )
     plain = StepRule(rates=())
-    steps = replace(plain, clip=BINDING, norm=NORMS[rule.clip_norm], per_example=True) if isinstance(rule, NoisySgd) else plain
+    steps = (
+        replace(plain, clip=BINDING, norm=NORMS[rule.clip_norm], per_example=True)
+        if isinstance(rule, NoisySgd)
+        else plain
+    )
     found, _ = kernel.gradient(Records(x, y), steps, weights, np.arange(count))
     with single_threaded():
         wanted = torch_gradient(setup, torch.from_numpy(x), torch.from_numpy(y))
@@ -198,7 +257,11 @@ def torch_gradient(setup: Setup, inputs: torch.Tensor, targets: torch.Tensor) ->
     """The gradient of a batch at the start; where examples are clipped, the mean of theirs, all of them clipped."""
     model, loss, rule = FlatModel(setup.module), loss_for(targets), setup.protocol.local
     if isinstance(rule, NoisySgd):
-        total = ExampleGradients(model, loss).clipped_sum(inputs, targets, clip=BINDING, norm=rule.clip_norm).total
+        total = (
+            ExampleGradients(model, loss)
+            .clipped_sum(inputs, targets, clip=BINDING, norm=rule.clip_norm)
+            .total
+        )
         return (total / len(targets)).numpy()
     model.loss_gradient(inputs, targets, loss)
     return model.gradients.numpy()
@@ -206,4 +269,9 @@ def torch_gradient(setup: Setup, inputs: torch.Tensor, targets: torch.Tensor) ->
 
 def as_records(tensors: Tensors) -> Records:
     """Records of a setup, in the memory where they are."""
-    return Records(tensors.x.numpy(), tensors.y.numpy(), scale=tensors.scale.numpy(), shift=tensors.shift.numpy())
+    return Records(
+        tensors.x.numpy(),
+        tensors.y.numpy(),
+        scale=tensors.scale.numpy(),
+        shift=tensors.shift.numpy(),
+    )

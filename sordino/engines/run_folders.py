@@ -64,7 +64,9 @@ def own_version() -> str:
     return version("sordino")
 
 
-def run_facts(setup: Setup, choice: Chosen, workers: int, device: str, every: int, keep: int) -> dict[str, Any]:
+def run_facts(
+    setup: Setup, choice: Chosen, workers: int, device: str, every: int, keep: int
+) -> dict[str, Any]:
     """What run.json says at the start."""
     research = "seeded: for research, private only while the seed is secret"
     return {
@@ -95,7 +97,9 @@ def run_facts(setup: Setup, choice: Chosen, workers: int, device: str, every: in
 
 def model_digest(setup: Setup) -> str:
     """SHA-256 of the model's structure and initial weights."""
-    return hashlib.sha256(str(setup.module).encode() + setup.initial_weights().tobytes()).hexdigest()
+    return hashlib.sha256(
+        str(setup.module).encode() + setup.initial_weights().tobytes()
+    ).hexdigest()
 
 
 def discard_unstarted(path: Path) -> None:
@@ -109,23 +113,34 @@ def discard_unstarted(path: Path) -> None:
         path.rmdir()
 
 
-def refuse_changed(place: RunFolder, setup: Setup, state: State, choice: Chosen, device: str) -> None:
+def refuse_changed(
+    place: RunFolder, setup: Setup, state: State, choice: Chosen, device: str
+) -> None:
     """A run is resumed only with the data, the model and the means it was started with, and with a ledger that pays for its rounds.
 
     Seeded noise that is drawn again over another upload would cancel in their difference.
     """
     facts, events = place.facts(), read_ledger(place.ledger_path).events
     if setup.data_digest != facts["data_digest"]:
-        raise UserError(f"the data of {place.path} are not those it was started with. Put them back; the run is as it was.")
+        raise UserError(
+            f"the data of {place.path} are not those it was started with. Put them back; the run is as it was."
+        )
     refuse_unpaid(place.ledger_path, events, state.round)
     if setup.protocol.noise.secure:
         return
-    means = {"generator": GENERATOR, "torch": torch.__version__, "device": device, "kernel": choice.fingerprint}
+    means = {
+        "generator": GENERATOR,
+        "torch": torch.__version__,
+        "device": device,
+        "kernel": choice.fingerprint,
+    }
     means["model_digest"] = model_digest(setup)
     for name, present in means.items():
         if facts.get(name) != present:
             what = name.replace("_digest", "")
-            reason = "Its noise is seeded, and drawn again over other uploads it would hide nothing."
+            reason = (
+                "Its noise is seeded, and drawn again over other uploads it would hide nothing."
+            )
             raise UserError(
                 f"{place.path} was started with another {what} ({facts.get(name)}; here {present}). {reason} Use the same, or start anew."
             )
@@ -135,10 +150,14 @@ def recover_cut_line(setup: Setup, place: RunFolder, state: State) -> None:
     """Count a ledger line that a crash cut short as spent. Noise that repeats needs no such care: the same line will be written."""
     with writing(place.ledger_path), Ledger.resume(place.ledger_path) as ledger:
         if ledger.cut_short and not ledger.opened.repeatable:
-            ledger.charge(round=state.round, clients=range(setup.protocol.clients))  # who had been drawn is not known
+            ledger.charge(
+                round=state.round, clients=range(setup.protocol.clients)
+            )  # who had been drawn is not known
 
 
-def ended(setup: Setup, place: RunFolder, state: State, status: str, model: ModelSource | None) -> Run:
+def ended(
+    setup: Setup, place: RunFolder, state: State, status: str, model: ModelSource | None
+) -> Run:
     """Write down what became of a run."""
     if may_be_released(setup, read_ledger(place.ledger_path).events, state.round):
         with writing(place.path / "model.safetensors"):
@@ -156,13 +175,24 @@ def write_clients(setup: Setup, place: RunFolder, state: State) -> None:
         target.mkdir(exist_ok=True)
         for client, kept in state.clients.items():
             if "model" in kept:  # across machines it is kept where the client is
-                write_whole(target / f"{client}.safetensors", save_tensors(setup.state(kept["model"])))
+                write_whole(
+                    target / f"{client}.safetensors", save_tensors(setup.state(kept["model"]))
+                )
 
 
 def may_be_released(setup: Setup, events: Sequence[Event], rounds: int) -> bool:
     """Whether the model after so many rounds fits the budget; one that diverged early may not, as fewer rounds can cost more in `final`."""
     budget, sizes = setup.protocol.privacy.budget, setup.sizes.tolist()
-    if budget is None or missed_in(events):  # where clients fell silent, every round was held against the budget
+    if budget is None or missed_in(
+        events
+    ):  # where clients fell silent, every round was held against the budget
         return True
-    spent = certify(setup.protocol, budget.view, budget.unit, delta=budget.delta, rounds=range(rounds), sizes=sizes)
+    spent = certify(
+        setup.protocol,
+        budget.view,
+        budget.unit,
+        delta=budget.delta,
+        rounds=range(rounds),
+        sizes=sizes,
+    )
     return spent.epsilon(budget.delta) <= budget.epsilon

@@ -64,9 +64,14 @@ class Shared:
     def _structure(self, setup: Setup) -> object:
         """What the program depends on, where equal sources surely make equal networks; None for a factory, which may do what it likes."""
         name = setup.protocol.model.name if setup.protocol.model is not None else ""
-        source = self._model if isinstance(self._model, nn.Module) else name if name in KNOWN else None
+        source = (
+            self._model if isinstance(self._model, nn.Module) else name if name in KNOWN else None
+        )
         if source is None:
             return None
         rule = setup.protocol.local
-        drawn = getattr(rule, "sampling", None), rule.batch  # how many examples pass through the network together depends on them
+        drawn = (
+            getattr(rule, "sampling", None),
+            rule.batch,
+        )  # how many examples pass through the network together depends on them
         return source, setup.input_shape, setup.outputs, setup.classification, type(rule), *drawn

@@ -32,7 +32,14 @@ class TorchEngine:
 
     name = "torch"
 
-    def __init__(self, setup: Setup, *, workers: int | None = None, device: str = "cpu", start_method: str | None = None) -> None:
+    def __init__(
+        self,
+        setup: Setup,
+        *,
+        workers: int | None = None,
+        device: str = "cpu",
+        start_method: str | None = None,
+    ) -> None:
         self.workers = worker_count(workers, device)
         self.device = checked_device(device)
         self._chunks = score_chunks(len(setup.test.y))
@@ -42,7 +49,12 @@ class TorchEngine:
     def __enter__(self) -> TorchEngine:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.close()
 
     def close(self) -> None:
@@ -51,12 +63,20 @@ class TorchEngine:
             self._pool.close()
 
     def uploads(
-        self, *, round: int, weights: np.ndarray, participants: np.ndarray, kept: Mapping[int, Kept] | None = None
+        self,
+        *,
+        round: int,
+        weights: np.ndarray,
+        participants: np.ndarray,
+        kept: Mapping[int, Kept] | None = None,
     ) -> Iterator[Upload]:
         """The uploads of a round, in the order of the participants; `kept` is what clients have kept, where they keep anything."""
         clients = [int(client) for client in participants]
         if self._pool is not None:
-            tasks = [("upload", client, round, None if kept is None else kept[client]) for client in clients]
+            tasks = [
+                ("upload", client, round, None if kept is None else kept[client])
+                for client in clients
+            ]
             yield from self._pool.map(weights, tasks)
         elif self._own is not None:
             for client in clients:
@@ -73,7 +93,14 @@ class TorchEngine:
     def score(self, weights: np.ndarray) -> Score:
         """Score a model on the test records."""
         if self._pool is not None:
-            return joined(list(self._pool.map(weights, [("score", chunk.start, chunk.stop, None) for chunk in self._chunks])))
+            return joined(
+                list(
+                    self._pool.map(
+                        weights,
+                        [("score", chunk.start, chunk.stop, None) for chunk in self._chunks],
+                    )
+                )
+            )
         if self._own is None:
             raise RuntimeError("the engine is closed")
         with single_threaded():
@@ -82,11 +109,15 @@ class TorchEngine:
 
 def worker_count(workers: int | None, device: str) -> int:
     """How many processes work: one per core on the cpu unless said otherwise, this one alone on an accelerator."""
-    if workers is not None and (isinstance(workers, bool) or not isinstance(workers, int) or workers < 1):
+    if workers is not None and (
+        isinstance(workers, bool) or not isinstance(workers, int) or workers < 1
+    ):
         raise InvalidValue("workers", workers, "a whole number of at least 1")
     if device != "cpu":
         if workers is not None and workers > 1:
-            raise InvalidValue("workers", workers, f"1 on the device {device!r}, which one process uses alone")
+            raise InvalidValue(
+                "workers", workers, f"1 on the device {device!r}, which one process uses alone"
+            )
         return 1
     return workers if workers is not None else len(os.sched_getaffinity(0))
 
@@ -94,11 +125,17 @@ def worker_count(workers: int | None, device: str) -> int:
 def checked_device(device: str) -> str:
     """The device, if this machine has it."""
     kind = device.split(":")[0]
-    available = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    available = {
+        "cpu": True,
+        "cuda": torch.cuda.is_available(),
+        "mps": torch.backends.mps.is_available(),
+    }
     if kind not in available:
         raise InvalidValue("device", device, '"cpu", "cuda" or "mps"')
     if not available[kind]:
-        raise UserError(f"device = {device!r}: torch finds no such device on this machine. Use device = 'cpu'.")
+        raise UserError(
+            f"device = {device!r}: torch finds no such device on this machine. Use device = 'cpu'."
+        )
     return device
 
 

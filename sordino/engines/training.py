@@ -91,12 +91,30 @@ def train(
         named = resolved_names(protocol, data, model)
         path = made_folder(folder, named)
         watch = Watch(on_start=on_start, on_round=on_round, on_message=on_message)
-        finished = train_across(named, superlink, folder=path, evaluate_every=every, keep_uploads=keep_uploads, watch=watch)
+        finished = train_across(
+            named,
+            superlink,
+            folder=path,
+            evaluate_every=every,
+            keep_uploads=keep_uploads,
+            watch=watch,
+        )
     else:
         setup = prepare(protocol, data=data, model=model)
         choice = choose(setup, engine, device)
         place_for = lambda: made_folder(folder, setup.protocol)  # noqa: E731
-        finished = begin(setup, choice, place_for, every, keep_uploads, workers, device, on_start, on_round, model)
+        finished = begin(
+            setup,
+            choice,
+            place_for,
+            every,
+            keep_uploads,
+            workers,
+            device,
+            on_start,
+            on_round,
+            model,
+        )
     if report:
         reported(finished)
     return finished
@@ -115,14 +133,20 @@ def begin(
     model: ModelSource | None = None,
 ) -> Run:
     """Make the folder of a new run and run it."""
-    limits = limits_of(setup, ())  # a budget that affords nothing is refused before anything is written
+    limits = limits_of(
+        setup, ()
+    )  # a budget that affords nothing is refused before anything is written
     facts = run_facts(setup, choice, worker_count(workers, device), device, every, keep)
     path = place_for()
     with held(path):
-        refuse_filled(path)  # before the rest: what is discarded on an interruption must be the run's own
+        refuse_filled(
+            path
+        )  # before the rest: what is discarded on an interruption must be the run's own
         try:
             place, state = created(path, setup, facts), first_state(setup)
-            return carry_on(setup, place, state, limits, choice, workers, device, on_start, on_round, model)
+            return carry_on(
+                setup, place, state, limits, choice, workers, device, on_start, on_round, model
+            )
         except KeyboardInterrupt:
             discard_unstarted(path)
             raise
@@ -150,12 +174,16 @@ def resume(
     if place.facts()["engine"] == "flower":
         from sordino.engines.flower.driver import Watch, resume_across
 
-        finished = resume_across(place, superlink, Watch(on_start=on_start, on_round=on_round, on_message=on_message))
+        finished = resume_across(
+            place, superlink, Watch(on_start=on_start, on_round=on_round, on_message=on_message)
+        )
     else:
 
         def prepared(protocol: Protocol) -> tuple[Setup, Chosen]:
             setup = prepare(protocol, data=data, model=model)
-            return setup, choose(setup, "auto" if protocol.noise.secure else place.facts()["engine"], device)
+            return setup, choose(
+                setup, "auto" if protocol.noise.secure else place.facts()["engine"], device
+            )
 
         finished = go_on(place, prepared, workers, device, on_start, on_round, on_message, model)
     if report:
@@ -182,7 +210,9 @@ def go_on(
             raise UserError(f"{place.path} is {status}: there is nothing left to run.")
         setup, choice = prepared(protocol)
         state, limits = taken_up(setup, place, choice, device, on_message)
-        return carry_on(setup, place, state, limits, choice, workers, device, on_start, on_round, model)
+        return carry_on(
+            setup, place, state, limits, choice, workers, device, on_start, on_round, model
+        )
 
 
 def reported(run: Run) -> None:
@@ -193,7 +223,11 @@ def reported(run: Run) -> None:
 
 
 def taken_up(
-    setup: Setup, place: RunFolder, choice: Chosen, device: str, on_message: Callable[[str], None] = lambda text: None
+    setup: Setup,
+    place: RunFolder,
+    choice: Chosen,
+    device: str,
+    on_message: Callable[[str], None] = lambda text: None,
 ) -> tuple[State, Limits]:
     """Where an unfinished run goes on, and how far it may go, if everything is as it was."""
     state, message = place.load_checkpoint()
@@ -219,13 +253,29 @@ def carry_on(
 ) -> Run:
     """Run the rounds that are left and write down how it ended."""
     place.cut_metrics(state.round)
-    with choice.start(setup, workers=workers, device=device) as engine, Ledger.resume(place.ledger_path) as ledger:
+    with (
+        choice.start(setup, workers=workers, device=device) as engine,
+        Ledger.resume(place.ledger_path) as ledger,
+    ):
         on_start(setup, place.path)
         facts = place.facts()
-        every, keep = facts["evaluate_every"], facts.get("keep_uploads", 0)  # runs of earlier versions kept none
-        witness = witness_of(place.path, rounds=limits.rounds, every=keep, channel=setup.protocol.channel)
+        every, keep = (
+            facts["evaluate_every"],
+            facts.get("keep_uploads", 0),
+        )  # runs of earlier versions kept none
+        witness = witness_of(
+            place.path, rounds=limits.rounds, every=keep, channel=setup.protocol.channel
+        )
         state, status = run_rounds(
-            setup, engine, place, ledger, state, limits=limits, evaluate_every=every, on_round=on_round, witness=witness
+            setup,
+            engine,
+            place,
+            ledger,
+            state,
+            limits=limits,
+            evaluate_every=every,
+            on_round=on_round,
+            witness=witness,
         )
     return ended(setup, place, state, status, model)
 
@@ -239,8 +289,14 @@ def limits_of(setup: Setup, events: Sequence[Event], done: int = 0) -> Limits:
     protocol, sizes = setup.protocol, setup.sizes.tolist()
     caps = {}
     for own in protocol.client:
-        charged = [event for event in events if not isinstance(event, RoundCharged) or own.id in event.clients]
-        caps[own.id] = capped_rounds(protocol, own, sizes[own.id], tuple(repeated_rounds(charged, done)))
+        charged = [
+            event
+            for event in events
+            if not isinstance(event, RoundCharged) or own.id in event.clients
+        ]
+        caps[own.id] = capped_rounds(
+            protocol, own, sizes[own.id], tuple(repeated_rounds(charged, done))
+        )
     budget = protocol.privacy.budget
     if budget is None:
         return Limits(rounds=protocol.rounds, caps=caps)
@@ -250,17 +306,25 @@ def limits_of(setup: Setup, events: Sequence[Event], done: int = 0) -> Limits:
     return Limits(rounds=reach.rounds, caps=caps)
 
 
-def resolved_names(protocol: Protocol, data: DataSource | None, model: ModelSource | None) -> Protocol:
+def resolved_names(
+    protocol: Protocol, data: DataSource | None, model: ModelSource | None
+) -> Protocol:
     """The protocol with the names of data and model that were given; objects of this process cannot be sent to other machines."""
     for key, given in (("data", data), ("model", model)):
         if given is not None and not isinstance(given, str):
-            raise UserError(f"{key} was handed over in Python; across machines it must have a name, or a path, that every machine knows.")
+            raise UserError(
+                f"{key} was handed over in Python; across machines it must have a name, or a path, that every machine knows."
+            )
     return resolved(protocol, data, model)
 
 
 def scored_every(every: int | None, protocol: Protocol) -> int:
     """Rounds between two scorings."""
-    return max(1, protocol.rounds // SCORINGS) if every is None else checked_every("evaluate-every", every)
+    return (
+        max(1, protocol.rounds // SCORINGS)
+        if every is None
+        else checked_every("evaluate-every", every)
+    )
 
 
 def checked_every(key: str, every: int) -> int:

@@ -23,14 +23,18 @@ from sordino.protocol import SordinoError
 Task = tuple[str, int, int, Kept | None]
 
 QUEUED = 2  # tasks that a worker holds: the one it works on and the next, so that it never waits for this process
-AHEAD = 8  # tasks per worker that may be done before an earlier one is; bounds the answers held back
+AHEAD = (
+    8  # tasks per worker that may be done before an earlier one is; bounds the answers held back
+)
 
 
 class Pool:
     """Worker processes with one thread each. Data reach them once: by fork where the system has it, else through shared memory."""
 
     def __init__(self, setup: Setup, workers: int, start_method: str | None = None) -> None:
-        method = start_method or ("fork" if "fork" in multiprocessing.get_all_start_methods() else "spawn")
+        method = start_method or (
+            "fork" if "fork" in multiprocessing.get_all_start_methods() else "spawn"
+        )
         context: Any = torch.multiprocessing.get_context(method)
         if method != "fork":
             share(setup.train)
@@ -61,7 +65,9 @@ class Pool:
                     done[index] = answer
             yield done.pop(due)
 
-    def _hand_out(self, todo: deque[tuple[int, Task]], load: dict[Connection, int], limit: int) -> None:
+    def _hand_out(
+        self, todo: deque[tuple[int, Task]], load: dict[Connection, int], limit: int
+    ) -> None:
         while todo and todo[0][0] < limit:
             idlest = min(load, key=lambda connection: load[connection])
             # A task that carries arrays fills the line, and so may the answer to the one before: two full lines would wait for each other.
@@ -113,14 +119,18 @@ def share(data: Tensors) -> None:
 
 def serve(connection: Connection, setup: Setup, parent: int) -> None:
     """A worker's life: take a message, answer it, until the parent closes the line or is gone."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's affair: it stops between two rounds
+    signal.signal(
+        signal.SIGINT, signal.SIG_IGN
+    )  # Ctrl-C is the parent's affair: it stops between two rounds
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     torch.set_num_threads(1)
     work = ClientWork(setup)
     weights = np.empty(0, dtype=np.float32)
     while True:
         while not connection.poll(1.0):
-            if os.getppid() != parent:  # a killed parent closes nothing in a forked child that inherited the line
+            if (
+                os.getppid() != parent
+            ):  # a killed parent closes nothing in a forked child that inherited the line
                 os._exit(0)
         try:
             label, content = connection.recv()

@@ -46,8 +46,14 @@ def aggregate(
         raise TypeError(f"no way to join uploads by {type(rule).__name__}")
     total = np.zeros(current.shape, dtype=np.float64)
     for upload, weight in zip(uploads, weights, strict=True):
-        with np.errstate(invalid="ignore"):  # infinities of both signs: the caller notices that the model diverged
-            total += upload if np.ndim(weight) == 0 and weight == 1 else np.multiply(upload, weight, dtype=np.float64)
+        with np.errstate(
+            invalid="ignore"
+        ):  # infinities of both signs: the caller notices that the model diverged
+            total += (
+                upload
+                if np.ndim(weight) == 0 and weight == 1
+                else np.multiply(upload, weight, dtype=np.float64)
+            )
     shares = weights.sum(axis=0)
     if fixed:
         total = current + (total - shares * current.astype(np.float64)) / expected
@@ -64,7 +70,10 @@ def aggregate(
 def coordinate_median(uploads: list[np.ndarray], block: int = 1 << 16) -> np.ndarray:
     """Median of every coordinate, a block of coordinates at a time so that the sorted copy stays small."""
     size = uploads[0].shape[-1]
-    parts = [np.median(np.stack([u[..., start : start + block] for u in uploads]), axis=0) for start in range(0, size, block)]
+    parts = [
+        np.median(np.stack([u[..., start : start + block] for u in uploads]), axis=0)
+        for start in range(0, size, block)
+    ]
     return np.concatenate(parts, axis=-1)
 
 
@@ -78,9 +87,15 @@ def projected(weights: np.ndarray, centre: np.ndarray, diameter: float) -> np.nd
     move = weights.astype(np.float64) - centre
     distance, radius = np.linalg.norm(move, axis=-1, keepdims=True), diameter / 2 * (1 - 1e-6)
     # Rounding moves every coordinate by half a unit in its last place; a ball that is smaller than that holds its centre alone.
-    rounding = np.finfo(weights.dtype).eps * (np.linalg.norm(centre.astype(np.float64), axis=-1, keepdims=True) + radius)
+    rounding = np.finfo(weights.dtype).eps * (
+        np.linalg.norm(centre.astype(np.float64), axis=-1, keepdims=True) + radius
+    )
     inside = np.maximum(radius - rounding, 0.0)
-    return np.where(distance <= radius, weights, (centre + move * (inside / np.maximum(distance, radius))).astype(weights.dtype))
+    return np.where(
+        distance <= radius,
+        weights,
+        (centre + move * (inside / np.maximum(distance, radius))).astype(weights.dtype),
+    )
 
 
 def upload_weights(rule: Aggregation, sizes: np.ndarray) -> np.ndarray:

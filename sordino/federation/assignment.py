@@ -36,10 +36,20 @@ class Upload:
     vector: np.ndarray
     steps: LocalSteps
     kept: Kept | None = None  # what the client keeps for its next round; it is not sent
-    rows: np.ndarray | bool = True  # where the vector is a table of trainings: in which of them the client took part, as a column
+    rows: np.ndarray | bool = (
+        True  # where the vector is a table of trainings: in which of them the client took part, as a column
+    )
 
 
-def assigned(setup: Setup, initial: np.ndarray, *, client: int, round: int, weights: np.ndarray, kept: Kept | None) -> Assignment:
+def assigned(
+    setup: Setup,
+    initial: np.ndarray,
+    *,
+    client: int,
+    round: int,
+    weights: np.ndarray,
+    kept: Kept | None,
+) -> Assignment:
     """The work of a client that receives the global model and finds what it has kept.
 
     What travels with the global model stands in further rows of `weights` (see `companions`): the model that clients are pulled to,
@@ -54,21 +64,38 @@ def assigned(setup: Setup, initial: np.ndarray, *, client: int, round: int, weig
         kept: what the client has kept, None where nobody keeps anything.
     """
     if kept is None and keeps_state(setup.protocol):
-        raise UserError("clients of this protocol keep something from round to round, and here nobody keeps it: only `train` does.")
+        raise UserError(
+            "clients of this protocol keep something from round to round, and here nobody keeps it: only `train` does."
+        )
     world, beside = (weights, None) if weights.ndim == initial.ndim else (weights[0], weights[1:])
     begin = beginning(setup.protocol, world, initial, kept or {})
-    pull = None if begin.helper is None else Pull(model=torch.from_numpy(begin.helper), strength=begin.strength)
+    pull = (
+        None
+        if begin.helper is None
+        else Pull(model=torch.from_numpy(begin.helper), strength=begin.strength)
+    )
     if setup.protocol.penalty:
         pull = leader_pull(setup, client, beside)
     return Assignment(
-        client=client, round=round, start=begin.start, pull=pull, correction=correction_of(setup, client, beside), kept=kept or {}
+        client=client,
+        round=round,
+        start=begin.start,
+        pull=pull,
+        correction=correction_of(setup, client, beside),
+        kept=kept or {},
     )
 
 
 def leader_pull(setup: Setup, client: int, beside: np.ndarray | None) -> Pull | None:
     """The Harmonizer's penalty: a pull to the leader's model, for clients with a budget below the leader's."""
-    strength = sum(pull_of(setup.protocol, budget) for budget in setup.protocol.client if budget.id == client)
-    return Pull(model=torch.from_numpy(beside[0]), strength=strength) if beside is not None and strength > 0 else None
+    strength = sum(
+        pull_of(setup.protocol, budget) for budget in setup.protocol.client if budget.id == client
+    )
+    return (
+        Pull(model=torch.from_numpy(beside[0]), strength=strength)
+        if beside is not None and strength > 0
+        else None
+    )
 
 
 def correction_of(setup: Setup, client: int, beside: np.ndarray | None) -> np.ndarray | None:
@@ -92,27 +119,41 @@ def received_by(client: int, broadcast: np.ndarray) -> np.ndarray:
         >>> received_by(1, np.array([[0.0], [1.0], [2.0]])).ravel().tolist()
         [0.0, 2.0]
     """
-    return broadcast if broadcast.ndim == 1 else np.stack([broadcast[0], own_row(client, broadcast[1:])])
+    return (
+        broadcast
+        if broadcast.ndim == 1
+        else np.stack([broadcast[0], own_row(client, broadcast[1:])])
+    )
 
 
-def stream_of(setup: Setup, key: Key, purpose: Purpose, *, client: int, round: int, step: int = 0) -> Stream:
+def stream_of(
+    setup: Setup, key: Key, purpose: Purpose, *, client: int, round: int, step: int = 0
+) -> Stream:
     """The keystream of one of a client's draws."""
     return key.stream(purpose, training=setup.training, client=client, round=round, step=step)
 
 
-def minibatches(setup: Setup, rule: FedAvg | NoisySgd, *, client: int, round: int) -> list[np.ndarray]:
+def minibatches(
+    setup: Setup, rule: FedAvg | NoisySgd, *, client: int, round: int
+) -> list[np.ndarray]:
     """The rows of the records that every step of a client draws; a Poisson batch may be empty."""
     part = setup.parts[client]
     stream = stream_of(setup, setup.draw_key, Purpose.MINIBATCH, client=client, round=round)
     if isinstance(rule, NoisySgd) and rule.sampling == "poisson":
-        return [part[heads] for heads in stream.coins(rule.steps, len(part), rule.batch / len(part))]
+        return [
+            part[heads] for heads in stream.coins(rule.steps, len(part), rule.batch / len(part))
+        ]
     return [part[draw] for draw in stream.subsets(rule.steps, rule.batch, len(part))]
 
 
 def finished(setup: Setup, task: Assignment, steps: LocalSteps, trained: torch.Tensor) -> Upload:
     """The upload of a client that has made its steps, its noise added, and the model that it keeps, where it keeps one."""
-    stream = stream_of(setup, setup.noise_key, Purpose.UPLOAD_NOISE, client=task.client, round=task.round)
-    own = {"model": trained.cpu().numpy().astype(np.float32)} if setup.protocol.keeps_models else None
+    stream = stream_of(
+        setup, setup.noise_key, Purpose.UPLOAD_NOISE, client=task.client, round=task.round
+    )
+    own = (
+        {"model": trained.cpu().numpy().astype(np.float32)} if setup.protocol.keeps_models else None
+    )
     start = torch.from_numpy(task.start).to(trained.device)
     sent = sent_model(setup, start, trained, training=setup.training, round=task.round)
     vector = noisy_upload(sent, setup.noises[task.client], stream)

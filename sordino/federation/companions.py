@@ -32,7 +32,11 @@ class Companion(Interface):
 
 def companion_of(protocol: Protocol, state: State) -> Companion:
     """The companion of a protocol, as it was kept."""
-    return Controls(protocol, state) if isinstance(protocol.local, Scaffold) else Leader(protocol, state)
+    return (
+        Controls(protocol, state)
+        if isinstance(protocol.local, Scaffold)
+        else Leader(protocol, state)
+    )
 
 
 class Leader:
@@ -42,7 +46,9 @@ class Leader:
     """
 
     def __init__(self, protocol: Protocol, state: State) -> None:
-        self._client = max(protocol.client, key=lambda budget: budget.epsilon).id if protocol.penalty else None
+        self._client = (
+            max(protocol.client, key=lambda budget: budget.epsilon).id if protocol.penalty else None
+        )
         self._model = state.kept.get("leader")
 
     def broadcast(self, weights: np.ndarray) -> np.ndarray:
@@ -50,7 +56,11 @@ class Leader:
         if self._client is None:
             return weights
         # In a table of trainings rows without an upload of the leader are NaN.
-        model = weights if self._model is None else np.where(np.isnan(self._model), weights, self._model)
+        model = (
+            weights
+            if self._model is None
+            else np.where(np.isnan(self._model), weights, self._model)
+        )
         return np.stack([weights, model.astype(weights.dtype)])
 
     def noted(self, uploads: Iterator[Upload]) -> Iterator[Upload]:

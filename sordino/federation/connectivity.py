@@ -51,7 +51,9 @@ CURVES = {"chain": on_chain, "bezier": on_bezier}
 class Connector:
     """Joins models on public records. It holds one model that every step overwrites."""
 
-    def __init__(self, model: FlatModel, public: Tensors, loss: Loss, rule: ModeConnectivity) -> None:
+    def __init__(
+        self, model: FlatModel, public: Tensors, loss: Loss, rule: ModeConnectivity
+    ) -> None:
         self._model, self._public, self._loss, self._rule = model, public, loss, rule
 
     def bend(self, first: torch.Tensor, second: torch.Tensor, stream: Stream) -> torch.Tensor:
@@ -62,7 +64,9 @@ class Connector:
         for place, rows in zip(places.tolist(), torch.from_numpy(draws), strict=True):
             start, middle, end = CURVES[rule.curve](place)
             self._model.load((start * first + middle * theta + end * second).float())
-            self._model.loss_gradient(self._public.inputs(rows), self._public.y.index_select(0, rows), self._loss)
+            self._model.loss_gradient(
+                self._public.inputs(rows), self._public.y.index_select(0, rows), self._loss
+            )
             gradient = self._model.gradients.double()
             if bool(torch.isfinite(gradient).all()):
                 theta = theta - rule.rate * middle * gradient
@@ -73,12 +77,16 @@ class Connector:
         left = [torch.from_numpy(np.asarray(model, dtype=np.float64)) for model in models]
         source = iter(streams)
         while len(left) > 1:
-            pairs = [self.bend(left[at], left[at + 1], next(source)) for at in range(0, len(left) - 1, 2)]
+            pairs = [
+                self.bend(left[at], left[at + 1], next(source)) for at in range(0, len(left) - 1, 2)
+            ]
             left = pairs + left[len(left) - len(left) % 2 :]
         return left[0].numpy()
 
 
-def bezier_update(start: torch.Tensor, trained: torch.Tensor, place: torch.Tensor | float) -> torch.Tensor:
+def bezier_update(
+    start: torch.Tensor, trained: torch.Tensor, place: torch.Tensor | float
+) -> torch.Tensor:
     """Eq. 6: the point at r = `place` of the quadratic Bezier curve from the trained model v (r = 0) back to the start w (r = 1).
 
     Theorem 5 puts its control point at theta = 1.1 w - 0.1 v + 1.2/L, a number added to a vector. It means a step of size 1/L, which
@@ -92,7 +100,9 @@ def bezier_update(start: torch.Tensor, trained: torch.Tensor, place: torch.Tenso
     return start + (1 - place) * (1 + 1.2 * place) * (trained - start)
 
 
-def sent_model(setup: Setup, start: torch.Tensor, trained: torch.Tensor, *, training: int, round: int) -> torch.Tensor:
+def sent_model(
+    setup: Setup, start: torch.Tensor, trained: torch.Tensor, *, training: int, round: int
+) -> torch.Tensor:
     """What a client sends, before its noise: the model after its steps, or with the rule bezier the round's point on the way to it.
 
     r is uniform on (0, 1), public, and the same for all clients of a round, as the mean that Eq. 6 is joined to has it. A table with
@@ -100,6 +110,8 @@ def sent_model(setup: Setup, start: torch.Tensor, trained: torch.Tensor, *, trai
     """
     if not isinstance(setup.protocol.local, Bezier):
         return trained
-    words = setup.draw_key.stream(Purpose.CURVE, training=training, round=round).words(1, math.prod(start.shape[:-1]))
+    words = setup.draw_key.stream(Purpose.CURVE, training=training, round=round).words(
+        1, math.prod(start.shape[:-1])
+    )
     places = torch.from_numpy(unit_interval(words)).to(trained.device)
     return bezier_update(start.double(), trained, places.reshape(*start.shape[:-1], 1))

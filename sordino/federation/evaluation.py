@@ -33,7 +33,13 @@ def evaluate_run(run: Run, data: DataSource | None = None, *, chunk: int = 500) 
         >>> evaluate_run(Run.load("runs/digits-1"))["accuracy"]  # doctest: +SKIP
         0.93
     """
-    source = data if data is not None else run.protocol.data.name if run.protocol.data is not None else ""
+    source = (
+        data
+        if data is not None
+        else run.protocol.data.name
+        if run.protocol.data is not None
+        else ""
+    )
     dataset = source if isinstance(source, Dataset) else load_dataset(source)
     refuse_other_shape(run, dataset)
     records = tensors(dataset, "test")
@@ -42,7 +48,9 @@ def evaluate_run(run: Run, data: DataSource | None = None, *, chunk: int = 500) 
     classes = None
     if dataset.classes is not None:
         present = [label for label in range(len(dataset.classes)) if (targets == label).any()]
-        classes = {dataset.classes[label]: float(correct[targets == label].mean()) for label in present}
+        classes = {
+            dataset.classes[label]: float(correct[targets == label].mean()) for label in present
+        }
     return {
         "run": str(run.folder),
         "data": dataset.name,
@@ -54,7 +62,9 @@ def evaluate_run(run: Run, data: DataSource | None = None, *, chunk: int = 500) 
     }
 
 
-def evaluate_clients(run: Run, data: DataSource | None = None, *, size: int = 200, personal: bool = False) -> np.ndarray:
+def evaluate_clients(
+    run: Run, data: DataSource | None = None, *, size: int = 200, personal: bool = False
+) -> np.ndarray:
     """Accuracy for every client, on test records drawn from that client's own label distribution.
 
     Args:
@@ -71,7 +81,9 @@ def evaluate_clients(run: Run, data: DataSource | None = None, *, size: int = 20
     if spec is None or run.protocol.seed is None:
         raise UserError(f"{run.folder} does not say which data it was trained on.")
     if run.engine == "flower":
-        raise UserError(f"{run.folder} was trained across machines: which labels a client has is known to that client alone.")
+        raise UserError(
+            f"{run.folder} was trained across machines: which labels a client has is known to that client alone."
+        )
     source = data if data is not None else spec.name
     dataset = source if isinstance(source, Dataset) else load_dataset(source)
     if dataset.classes is None:
@@ -82,14 +94,18 @@ def evaluate_clients(run: Run, data: DataSource | None = None, *, size: int = 20
     _, correct = scored(run.model, records, chunk=500)
     scores = np.array([correct[rows].mean() for rows in tests])
     for client in run.personal if personal else ():
-        scores[client] = scored(run.client_model(client), some_of(records, tests[client]), chunk=500)[1].mean()
+        scores[client] = scored(
+            run.client_model(client), some_of(records, tests[client]), chunk=500
+        )[1].mean()
     return scores
 
 
 def some_of(records: Tensors, rows: np.ndarray) -> Tensors:
     """Some records only."""
     chosen = torch.from_numpy(rows)
-    return replace(records, x=records.x.index_select(0, chosen), y=records.y.index_select(0, chosen))
+    return replace(
+        records, x=records.x.index_select(0, chosen), y=records.y.index_select(0, chosen)
+    )
 
 
 def scored(model: torch.nn.Module, records: Tensors, chunk: int) -> tuple[float, np.ndarray]:
@@ -100,7 +116,11 @@ def scored(model: torch.nn.Module, records: Tensors, chunk: int) -> tuple[float,
             rows = slice(start, start + chunk)
             outputs, targets = model(records.inputs(rows)), records.y[rows]
             total += evaluate_batch(outputs, targets).loss_sum
-            correct.append((outputs.argmax(dim=1) == targets).numpy() if not targets.is_floating_point() else np.zeros(len(targets)))
+            correct.append(
+                (outputs.argmax(dim=1) == targets).numpy()
+                if not targets.is_floating_point()
+                else np.zeros(len(targets))
+            )
     return total / len(records.y), np.concatenate(correct)
 
 

@@ -47,35 +47,66 @@ class Tally:
 
 def exchanged(setup: Setup, state: State, chosen: np.ndarray, work: Work) -> tuple[State, Tally]:
     """One round between clients and server: what the chosen clients are sent, what they upload, what becomes of it and what each keeps."""
-    companion, kept = companion_of(setup.protocol, state), given_to(setup.protocol, state.weights, chosen, state.clients)
+    companion, kept = (
+        companion_of(setup.protocol, state),
+        given_to(setup.protocol, state.weights, chosen, state.clients),
+    )
     return received(setup, state, chosen, companion, work(companion.broadcast(state.weights), kept))
 
 
 def received(
-    setup: Setup, state: State, chosen: np.ndarray, companion: Companion, trained: Iterator[Upload], witness: Witness = unwitnessed
+    setup: Setup,
+    state: State,
+    chosen: np.ndarray,
+    companion: Companion,
+    trained: Iterator[Upload],
+    witness: Witness = unwitnessed,
 ) -> tuple[State, Tally]:
     """What the server makes of the uploads of a round, which it reads in the order of the clients, and what is put aside on their way."""
     protocol, t, tally = setup.protocol, state.round, Tally()
     sent = tally.counted(companion.noted(trained), protocol)
-    uploads = delivered(protocol.channel, sent, setup.draw_key.stream(Purpose.SHUFFLER, training=setup.training, round=t))
-    weights = next_model(setup, state.weights, witness(t, state.weights, chosen, uploads), chosen, round=t)
-    return State(weights=weights, round=t + 1, kept=companion.kept, clients={**state.clients, **tally.kept}), tally
+    uploads = delivered(
+        protocol.channel,
+        sent,
+        setup.draw_key.stream(Purpose.SHUFFLER, training=setup.training, round=t),
+    )
+    weights = next_model(
+        setup, state.weights, witness(t, state.weights, chosen, uploads), chosen, round=t
+    )
+    return State(
+        weights=weights, round=t + 1, kept=companion.kept, clients={**state.clients, **tally.kept}
+    ), tally
 
 
-def next_model(setup: Setup, weights: np.ndarray, uploads: Iterable[np.ndarray], chosen: np.ndarray, *, round: int) -> np.ndarray:
+def next_model(
+    setup: Setup,
+    weights: np.ndarray,
+    uploads: Iterable[np.ndarray],
+    chosen: np.ndarray,
+    *,
+    round: int,
+) -> np.ndarray:
     """The global model that the server makes of the uploads of the chosen clients, with its own noise where it adds some."""
     rule, diameter = setup.protocol.aggregation, setup.protocol.assumptions.diameter
     if isinstance(rule, ModeConnectivity):
         connected = joined_modes(setup, weights, uploads, round)
-        return connected if diameter is None else projected(connected, setup.initial_weights(), diameter)
+        return (
+            connected
+            if diameter is None
+            else projected(connected, setup.initial_weights(), diameter)
+        )
     noise = server_noise(setup, round=round, trainings=range(setup.training, setup.training + 1))
     expected = setup.protocol.participation.expected(clients=setup.protocol.clients)
     shares = upload_weights(rule, setup.sizes[chosen])
-    joined = aggregate(rule, weights, uploads, shares, expected=expected, noise=None if noise is None else noise[0])
+    joined = aggregate(
+        rule, weights, uploads, shares, expected=expected, noise=None if noise is None else noise[0]
+    )
     return joined if diameter is None else projected(joined, setup.initial_weights(), diameter)
 
 
-def joined_modes(setup: Setup, weights: np.ndarray, uploads: Iterable[np.ndarray], round: int) -> np.ndarray:
+def joined_modes(
+    setup: Setup, weights: np.ndarray, uploads: Iterable[np.ndarray], round: int
+) -> np.ndarray:
     """The uploads joined by mode connectivity, on one thread so that the result is the same everywhere."""
     import torch
 
@@ -86,11 +117,16 @@ def joined_modes(setup: Setup, weights: np.ndarray, uploads: Iterable[np.ndarray
         raise RuntimeError("mode connectivity without public records")
     if not models:
         return weights
-    streams = (setup.key.stream(Purpose.CONNECTIVITY, training=setup.training, round=round, step=join) for join in range(len(models)))
+    streams = (
+        setup.key.stream(Purpose.CONNECTIVITY, training=setup.training, round=round, step=join)
+        for join in range(len(models))
+    )
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        connector = Connector(FlatModel(setup.module), setup.public, module_loss(setup.module, setup.public.y), rule)
+        connector = Connector(
+            FlatModel(setup.module), setup.public, module_loss(setup.module, setup.public.y), rule
+        )
         return connector.joined(models, streams).astype(weights.dtype)
     finally:
         torch.set_num_threads(threads)

@@ -35,7 +35,14 @@ from sordino.protocol import Protocol, UserError, dumps, loads
 from sordino.protocol.documents import plain
 from sordino.protocol.errors import typed
 
-FACTS = {"status": str, "sizes": list, "engine": str, "noise": str, "parameters": int, "workers": int}  # of every run.json, and more
+FACTS = {
+    "status": str,
+    "sizes": list,
+    "engine": str,
+    "noise": str,
+    "parameters": int,
+    "workers": int,
+}  # of every run.json, and more
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +56,11 @@ class State:
 
     def arrays(self) -> dict[str, np.ndarray]:
         """All arrays under names, for a checkpoint; those of a client begin with its number and a slash."""
-        own = {f"{client}/{name}": array for client, state in self.clients.items() for name, array in state.items()}
+        own = {
+            f"{client}/{name}": array
+            for client, state in self.clients.items()
+            for name, array in state.items()
+        }
         return {"weights": self.weights, **self.kept, **own}
 
     @classmethod
@@ -69,7 +80,11 @@ class State:
 def refuse_filled(path: Path) -> None:
     """Refuse a folder that holds anything but a lock: whatever it is, it is not ours."""
     if any(entry.name != "lock" for entry in path.iterdir()):
-        advice = f"go on with `{typed('resume', path)}`" if (path / "protocol.toml").exists() else "or empty it"
+        advice = (
+            f"go on with `{typed('resume', path)}`"
+            if (path / "protocol.toml").exists()
+            else "or empty it"
+        )
         raise UserError(f"{path} is not empty. Choose another folder with --out, {advice}.")
 
 
@@ -81,7 +96,9 @@ class Facts(dict[str, Any]):
         self._path = path
 
     def __missing__(self, name: str) -> Any:
-        raise UserError(f"{self._path} is damaged: it has no entry {name!r}. Put back a copy of it.")
+        raise UserError(
+            f"{self._path} is damaged: it has no entry {name!r}. Put back a copy of it."
+        )
 
 
 class RunFolder:
@@ -91,7 +108,9 @@ class RunFolder:
         self.path = path
 
     @classmethod
-    def create(cls, path: Path, protocol: Protocol, facts: Mapping[str, Any], opened: Opened) -> RunFolder:
+    def create(
+        cls, path: Path, protocol: Protocol, facts: Mapping[str, Any], opened: Opened
+    ) -> RunFolder:
         """Fill the empty folder of a new run; one that holds anything already is refused."""
         refuse_filled(path)
         folder = cls(path)
@@ -99,14 +118,18 @@ class RunFolder:
             write_whole(path / "run.json", as_json(dict(facts)))
             Ledger.create(path / "ledger.jsonl", opened).close()
             write_whole(path / "metrics.jsonl", b"")
-            write_whole(path / "protocol.toml", dumps(protocol).encode())  # last: a folder with it is a complete run
+            write_whole(
+                path / "protocol.toml", dumps(protocol).encode()
+            )  # last: a folder with it is a complete run
         return folder
 
     @classmethod
     def existing(cls, path: Path) -> RunFolder:
         """The folder of a run that was started earlier."""
         if not (path / "protocol.toml").is_file():
-            raise UserError(f"there is no run in {str(path)!r}: a run is a folder with protocol.toml, ledger.jsonl and checkpoint.")
+            raise UserError(
+                f"there is no run in {str(path)!r}: a run is a folder with protocol.toml, ledger.jsonl and checkpoint."
+            )
         return cls(path)
 
     @property
@@ -127,7 +150,9 @@ class RunFolder:
         # The file's own bytes, or what it says: a later version may write the same protocol with more keys.
         digests = (hashlib.sha256(text.encode()).hexdigest(), protocol_digest(protocol))
         if not isinstance(opened, Opened) or opened.protocol not in digests:
-            raise UserError(f"{path} was changed after the run was started. Put it back, or start a new run from it.")
+            raise UserError(
+                f"{path} was changed after the run was started. Put it back, or start a new run from it."
+            )
         return protocol
 
     def facts(self) -> dict[str, Any]:
@@ -155,11 +180,20 @@ class RunFolder:
         try:
             document = json.loads(path.read_bytes())
             counts, classes = np.array(document["counts"], dtype=np.int64), document["classes"]
-            shares = Shares(counts=counts, classes=None if classes is None else tuple(str(name) for name in classes))
+            shares = Shares(
+                counts=counts,
+                classes=None if classes is None else tuple(str(name) for name in classes),
+            )
         except (OSError, ValueError, TypeError, KeyError, OverflowError):
             raise UserError(f"{path} cannot be read: the run is damaged.") from None
-        if counts.ndim != 2 or counts.min(initial=0) < 0 or counts.shape[1] != (1 if classes is None else len(classes)):
-            raise UserError(f"{path} is damaged: it does not have one row for each client and one column for each label.")
+        if (
+            counts.ndim != 2
+            or counts.min(initial=0) < 0
+            or counts.shape[1] != (1 if classes is None else len(classes))
+        ):
+            raise UserError(
+                f"{path} is damaged: it does not have one row for each client and one column for each label."
+            )
         return shares
 
     def note(self, **facts: Any) -> None:
@@ -193,9 +227,17 @@ class RunFolder:
             except (OSError, ValueError, KeyError) as error:
                 damage.append(f"{path} is damaged ({error})")
                 continue
-            return state, f"{damage[0]}; going on from the one before it, round {state.round}." if damage else ""
+            return (
+                state,
+                f"{damage[0]}; going on from the one before it, round {state.round}."
+                if damage
+                else "",
+            )
         if damage:
-            raise UserError("; ".join(damage) + ". Nothing was changed. Put back a copy of a checkpoint, or start a new run.")
+            raise UserError(
+                "; ".join(damage)
+                + ". Nothing was changed. Put back a copy of a checkpoint, or start a new run."
+            )
         return None, ""
 
     def append_metrics(self, row: Mapping[str, Any]) -> None:
@@ -211,12 +253,26 @@ class RunFolder:
         except OSError:
             return []
         try:
-            rows = [{key: math.inf if value == "inf" else value for key, value in json.loads(line).items()} for line in lines]
+            rows = [
+                {
+                    key: math.inf if value == "inf" else value
+                    for key, value in json.loads(line).items()
+                }
+                for line in lines
+            ]
         except (ValueError, AttributeError):
-            raise UserError(f"{self.path / 'metrics.jsonl'} is damaged: a line is not JSON.") from None
-        unnumbered = [place for place, row in enumerate(rows, start=1) if not isinstance(row.get("round"), int)]
+            raise UserError(
+                f"{self.path / 'metrics.jsonl'} is damaged: a line is not JSON."
+            ) from None
+        unnumbered = [
+            place
+            for place, row in enumerate(rows, start=1)
+            if not isinstance(row.get("round"), int)
+        ]
         if unnumbered:
-            raise UserError(f"{self.path / 'metrics.jsonl'} is damaged: line {unnumbered[0]} does not say of which round it is.")
+            raise UserError(
+                f"{self.path / 'metrics.jsonl'} is damaged: line {unnumbered[0]} does not say of which round it is."
+            )
         return rows
 
     def cut_metrics(self, rounds: int) -> None:
@@ -256,5 +312,8 @@ def as_json(value: Mapping[str, Any]) -> bytes:
 
 def as_line(row: Mapping[str, Any]) -> bytes:
     """One line of JSON; infinity is the string "inf"."""
-    plain = {key: "inf" if isinstance(value, float) and math.isinf(value) else value for key, value in row.items()}
+    plain = {
+        key: "inf" if isinstance(value, float) and math.isinf(value) else value
+        for key, value in row.items()
+    }
     return (json.dumps(plain, allow_nan=False) + "\n").encode()

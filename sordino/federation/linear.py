@@ -15,7 +15,9 @@ from sordino.federation.local import INSIDE, LocalSteps
 from sordino.protocol import ClippedGlm
 
 
-def train_clipped_glm(weights: Tensor, features: Tensor, labels: Tensor, rule: ClippedGlm, rates: tuple[float, ...]) -> LocalSteps:
+def train_clipped_glm(
+    weights: Tensor, features: Tensor, labels: Tensor, rule: ClippedGlm, rates: tuple[float, ...]
+) -> LocalSteps:
     """Run the steps, changing `weights` in place.
 
     Args:
@@ -26,7 +28,11 @@ def train_clipped_glm(weights: Tensor, features: Tensor, labels: Tensor, rule: C
         rates: the learning rate of every step.
     """
     features = features.double()
-    limits = rule.clip * INSIDE / torch.linalg.vector_norm(features, dim=1, dtype=torch.float64).clamp(min=1e-30)
+    limits = (
+        rule.clip
+        * INSIDE
+        / torch.linalg.vector_norm(features, dim=1, dtype=torch.float64).clamp(min=1e-30)
+    )
     targets = labels.to(torch.float64)
     size = rule.batch if rule.batch is not None else len(features)
     turns = len(features) // size
@@ -38,4 +44,6 @@ def train_clipped_glm(weights: Tensor, features: Tensor, labels: Tensor, rule: C
         bounded = torch.minimum(torch.maximum(residuals, -limits[turn]), limits[turn])
         gradient = (bounded / size) @ features[turn]
         weights.mul_(1.0 - rate * rule.weight_decay).sub_(gradient, alpha=rate)
-    return LocalSteps(clipped=clipped, clips=len(rates) * size * math.prod(weights.shape[:-1]), nonfinite=0)
+    return LocalSteps(
+        clipped=clipped, clips=len(rates) * size * math.prod(weights.shape[:-1]), nonfinite=0
+    )

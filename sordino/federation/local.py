@@ -95,23 +95,33 @@ def joint_pull(rule: FedAvg, origin: torch.Tensor, pull: Pull | None) -> Pull:
     if pull is None:
         return Pull(model=origin, strength=near)
     strength = near + pull.strength
-    return Pull(model=torch.lerp(origin, pull.model.to(origin), pull.strength / strength), strength=strength)
+    return Pull(
+        model=torch.lerp(origin, pull.model.to(origin), pull.strength / strength), strength=strength
+    )
 
 
-def clipped_update(rule: FedAvg, origin: torch.Tensor, exact: torch.Tensor, nonfinite: int) -> tuple[LocalSteps, torch.Tensor]:
+def clipped_update(
+    rule: FedAvg, origin: torch.Tensor, exact: torch.Tensor, nonfinite: int
+) -> tuple[LocalSteps, torch.Tensor]:
     """The model after steps of any length, its whole move from the start clipped; `nonfinite` of the steps counted as zero."""
     update = torch.zeros_like(origin)
     over, broken = clipped_step(update, origin - exact, 1.0, rule.clip, NORMS[rule.clip_norm])
-    return LocalSteps(clipped=over, clips=math.prod(origin.shape[:-1]), nonfinite=nonfinite + broken), origin + update
+    return LocalSteps(
+        clipped=over, clips=math.prod(origin.shape[:-1]), nonfinite=nonfinite + broken
+    ), origin + update
 
 
-def clipped_step(weights: torch.Tensor, gradients: torch.Tensor, rate: float, clip: float, order: int = 2) -> tuple[int, int]:
+def clipped_step(
+    weights: torch.Tensor, gradients: torch.Tensor, rate: float, clip: float, order: int = 2
+) -> tuple[int, int]:
     """Move every row of `weights` against its gradient, clipped to norm `clip`; counts the clipped rows and those not finite.
 
     A gradient that is not finite counts as zero: the step then depends on the data no more than a clipped one, and failing
     is no side channel.
     """
-    norms = torch.linalg.vector_norm(gradients, ord=order, dim=-1, keepdim=True, dtype=torch.float64)
+    norms = torch.linalg.vector_norm(
+        gradients, ord=order, dim=-1, keepdim=True, dtype=torch.float64
+    )
     broken = 0
     if not math.isfinite(float(norms.sum())):
         finite = torch.isfinite(norms)

@@ -44,7 +44,12 @@ class Engine(Interface):
     """Who executes the local work."""
 
     def uploads(
-        self, *, round: int, weights: np.ndarray, participants: np.ndarray, kept: Mapping[int, Kept] | None = None
+        self,
+        *,
+        round: int,
+        weights: np.ndarray,
+        participants: np.ndarray,
+        kept: Mapping[int, Kept] | None = None,
     ) -> Iterator[Upload]:
         """The uploads of a round, in the order of the participants; `kept` is what clients have kept, where they keep anything."""
 
@@ -62,7 +67,9 @@ class Incomplete(SordinoError):
     def __init__(self, round: int, absent: Mapping[int, str]) -> None:
         self.round, self.absent = round, dict(absent)
         who = "; ".join(f"client {client}: {reason}" for client, reason in absent.items())
-        super().__init__(f"round {round + 1} is not complete. {who}. Go on with `sordino resume` when they are back.")
+        super().__init__(
+            f"round {round + 1} is not complete. {who}. Go on with `sordino resume` when they are back."
+        )
 
     def __reduce__(self) -> tuple[object, ...]:
         return type(self), (self.round, self.absent)
@@ -169,7 +176,13 @@ class Training:
         witness: Witness = unwitnessed,
     ) -> None:
         self.setup, self.state, self.status = setup, state, "unfinished"
-        self._folder, self._ledger, self._limits, self._every, self._on_round = folder, ledger, limits, evaluate_every, on_round
+        self._folder, self._ledger, self._limits, self._every, self._on_round = (
+            folder,
+            ledger,
+            limits,
+            evaluate_every,
+            on_round,
+        )
         self._witness = witness
         self._short = len(missed_in(ledger.events)) > 0  # whether anyone has ever fallen silent
         self._keeper = Keeper(folder, every_round=setup.protocol.noise.secure)
@@ -181,7 +194,9 @@ class Training:
         setup, state, protocol = self.setup, self.state, self.setup.protocol
         started = time.perf_counter()
         # Who takes part is drawn independently of all data; clients whose own budget is spent stay away.
-        drawn = participants(protocol, round=state.round, key=setup.draw_key, training=setup.training)
+        drawn = participants(
+            protocol, round=state.round, key=setup.draw_key, training=setup.training
+        )
         chosen = self._attendance.admit(drawn, round=state.round)
         # Charge, then release: the line is on disk before any upload exists.
         with writing(self._ledger.path):
@@ -197,7 +212,11 @@ class Training:
         )
 
     def close(
-        self, opened: Opening, uploads: Iterator[Upload], score: Callable[[np.ndarray], Score], absent: Mapping[int, str] = NOBODY
+        self,
+        opened: Opening,
+        uploads: Iterator[Upload],
+        score: Callable[[np.ndarray], Score],
+        absent: Mapping[int, str] = NOBODY,
     ) -> None:
         """End a round: its uploads become the next model, which is scored, noted and kept.
 
@@ -214,7 +233,15 @@ class Training:
                 return
             self._short = True
         scored = is_evaluated(self.state.round, self._limits.rounds, self._every)
-        after, metrics = joined_round(self.setup, self.state, opened, present, uploads, score if scored else None, self._witness)
+        after, metrics = joined_round(
+            self.setup,
+            self.state,
+            opened,
+            present,
+            uploads,
+            score if scored else None,
+            self._witness,
+        )
         self._folder.append_metrics(vars(metrics))
         self._on_round(metrics)
         if metrics.status == "diverged":
@@ -241,7 +268,9 @@ class Training:
         budgeted = self.setup.protocol.privacy.budget is not None or len(self._limits.caps) > 0
         for left in reversed(range(1 if self.setup.protocol.noise.secure and budgeted else TRIES)):
             now = self.open()
-            uploads = engine.uploads(round=now.round, weights=now.weights, participants=now.participants, kept=now.kept)
+            uploads = engine.uploads(
+                round=now.round, weights=now.weights, participants=now.participants, kept=now.kept
+            )
             try:
                 self.close(now, uploads, engine.score, engine.absent)
                 return
@@ -271,7 +300,16 @@ def run_rounds(
     witness: Witness = unwitnessed,
 ) -> tuple[State, str]:
     """Run the rounds that are left. Returns the last state and how the run ended: "finished", "diverged" or "budget"."""
-    training = Training(setup, folder, ledger, state, limits=limits, evaluate_every=evaluate_every, on_round=on_round, witness=witness)
+    training = Training(
+        setup,
+        folder,
+        ledger,
+        state,
+        limits=limits,
+        evaluate_every=evaluate_every,
+        on_round=on_round,
+        witness=witness,
+    )
     training.run(engine)
     return training.state, training.status
 
@@ -296,8 +334,12 @@ def joined_round(
         round=state.round,
         participants=len(present),
         loss=finite(scored.loss / scored.count) if scored is not None else None,
-        accuracy=scored.correct / scored.count if scored is not None and setup.classification else None,
-        signal_to_noise=None if diverged else signal_to_noise(protocol, state.weights, weights, len(present)),
+        accuracy=scored.correct / scored.count
+        if scored is not None and setup.classification
+        else None,
+        signal_to_noise=None
+        if diverged
+        else signal_to_noise(protocol, state.weights, weights, len(present)),
         bytes_up=len(present) * weights.nbytes,
         bytes_down=len(opened.participants) * weights.nbytes,
         clip_fraction=tally.clipped / tally.clips if tally.clips > 0 else None,
@@ -307,7 +349,9 @@ def joined_round(
     )
 
 
-def without_absent(setup: Setup, ledger: Charges, opened: Opening, absent: Mapping[int, str]) -> np.ndarray:
+def without_absent(
+    setup: Setup, ledger: Charges, opened: Opening, absent: Mapping[int, str]
+) -> np.ndarray:
     """The participants that contribute. Who does not is noted, and what the others' noise still hides is held against the budget.
 
     Raises:
@@ -316,7 +360,11 @@ def without_absent(setup: Setup, ledger: Charges, opened: Opening, absent: Mappi
     """
     if absent and setup.protocol.missing == "repeat":
         raise Incomplete(opened.round, absent)
-    short = [Missed(round=opened.round, clients=tuple(absent), reasons=tuple(absent.values()))] if absent else []
+    short = (
+        [Missed(round=opened.round, clients=tuple(absent), reasons=tuple(absent.values()))]
+        if absent
+        else []
+    )
     refuse_hiding_too_little(setup, [*ledger.events, *short], opened.round)
     if not absent:
         return opened.participants
@@ -330,7 +378,14 @@ def refuse_hiding_too_little(setup: Setup, events: Sequence[Event], round: int) 
     budget = setup.protocol.privacy.budget
     if budget is None:
         return
-    found = promised(setup.protocol, events, budget.view, budget.unit, delta=budget.delta, sizes=setup.sizes.tolist())
+    found = promised(
+        setup.protocol,
+        events,
+        budget.view,
+        budget.unit,
+        delta=budget.delta,
+        sizes=setup.sizes.tolist(),
+    )
     if found.epsilon(budget.delta) > budget.epsilon:
         raise HidesTooLittle(
             f"clients fell silent, and with the noise of those who were left the model of round {round + 1} would have passed the "
@@ -348,13 +403,24 @@ def finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def signal_to_noise(protocol: Protocol, before: np.ndarray, after: np.ndarray, uploads: int) -> float | None:
+def signal_to_noise(
+    protocol: Protocol, before: np.ndarray, after: np.ndarray, uploads: int
+) -> float | None:
     """Estimated norm of the noiseless move of the model over the expected norm of the noise in it, from released values only.
 
     The squared norm of the move has the expectation signal^2 + d noise^2, so the signal is what is left after taking the noise out.
     """
-    plain = isinstance(protocol.aggregation, Mean) and protocol.aggregation.weights == "equal" and protocol.assumptions.diameter is None
-    if not plain or not isinstance(protocol.aggregation, Mean) or uploads == 0 or isinstance(protocol.local, NoisySgd):
+    plain = (
+        isinstance(protocol.aggregation, Mean)
+        and protocol.aggregation.weights == "equal"
+        and protocol.assumptions.diameter is None
+    )
+    if (
+        not plain
+        or not isinstance(protocol.aggregation, Mean)
+        or uploads == 0
+        or isinstance(protocol.local, NoisySgd)
+    ):
         return None
     noise = protocol.aggregation.mixing * mean_deviation(protocol, uploads) * math.sqrt(before.size)
     if noise == 0:

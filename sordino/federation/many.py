@@ -56,7 +56,11 @@ class ManyRound:
 
 
 def rounds_of_many(
-    setup: Setup, trainings: range, *, rounds: int | None = None, caps: Mapping[int, int] | None = None
+    setup: Setup,
+    trainings: range,
+    *,
+    rounds: int | None = None,
+    caps: Mapping[int, int] | None = None,
 ) -> Iterator[ManyRound]:
     """Run trainings of a federation side by side, a round at a time.
 
@@ -72,32 +76,53 @@ def rounds_of_many(
         )
     protocol, clients, kept = setup.protocol, ManyClients(setup), ManyKept(setup, len(trainings))
     if isinstance(protocol.aggregation, ModeConnectivity):
-        raise UserError("trainings side by side know no mode connectivity, which trains on public records: train them one by one.")
+        raise UserError(
+            "trainings side by side know no mode connectivity, which trains on public records: train them one by one."
+        )
     initial = setup.initial_weights()
     weights = np.broadcast_to(initial, (len(trainings), initial.size)).copy()
     beside: Mapping[str, np.ndarray] = {}
     left = np.full((len(trainings), protocol.clients), protocol.rounds)
     left[:, list(caps or {})] = list((caps or {}).values())
     for t in range(protocol.rounds if rounds is None else rounds):
-        present = attendances(protocol, round=t, key=setup.draw_key, trainings=trainings) & (left > 0)
+        present = attendances(protocol, round=t, key=setup.draw_key, trainings=trainings) & (
+            left > 0
+        )
         left -= present
         companion = companion_of(protocol, State(weights=weights, round=t, kept=beside))
         broadcast, found = companion.broadcast(weights), kept.found(weights)
-        uploads, worked = np.empty((protocol.clients, *weights.shape), dtype=upload_type(protocol.noise)), dict[int, Worked]()
+        uploads, worked = (
+            np.empty((protocol.clients, *weights.shape), dtype=upload_type(protocol.noise)),
+            dict[int, Worked](),
+        )
         for client, like in enumerate(clients.like.tolist()):
             if like not in worked:
-                worked[like] = clients.work(client=like, round=t, weights=broadcast, first=trainings.start, kept=found[like])
+                worked[like] = clients.work(
+                    client=like, round=t, weights=broadcast, first=trainings.start, kept=found[like]
+                )
             uploads[client] = sent(setup, client, t, worked[like].models, trainings.start)
             kept.keep(client, worked[like].kept, uploads[client], present[:, client])
-        noted = (Upload(client=c, vector=uploads[c], steps=UNCOUNTED, rows=present[:, [c]]) for c in range(protocol.clients))
+        noted = (
+            Upload(client=c, vector=uploads[c], steps=UNCOUNTED, rows=present[:, [c]])
+            for c in range(protocol.clients)
+        )
         deque(companion.noted(noted), maxlen=0)
         beside = companion.kept
-        after = joined(setup, weights, uploads, present, server_noise(setup, round=t, trainings=trainings))
+        after = joined(
+            setup, weights, uploads, present, server_noise(setup, round=t, trainings=trainings)
+        )
         if protocol.assumptions.diameter is not None:
             after = projected(after, initial, protocol.assumptions.diameter)
         means = {client: work.means for client, work in worked.items() if work.means is not None}
         yield ManyRound(
-            round=t, before=weights, broadcast=broadcast, kept=found, present=present, uploads=uploads, means=means, after=after
+            round=t,
+            before=weights,
+            broadcast=broadcast,
+            kept=found,
+            present=present,
+            uploads=uploads,
+            means=means,
+            after=after,
         )
         weights = after
 
@@ -106,17 +131,33 @@ def sent(setup: Setup, client: int, round: int, models: Tensor, first: int) -> n
     """What leaves a client: its models under noise, or as they are where the noise is in the steps."""
     if isinstance(setup.protocol.local, NoisySgd):
         return models.numpy()
-    stream = setup.noise_key.stream(Purpose.UPLOAD_NOISE, training=first, client=client, round=round)
+    stream = setup.noise_key.stream(
+        Purpose.UPLOAD_NOISE, training=first, client=client, round=round
+    )
     return noisy_upload(models, setup.noises[client], stream)
 
 
-def joined(setup: Setup, weights: np.ndarray, uploads: np.ndarray, present: np.ndarray, noise: np.ndarray | None = None) -> np.ndarray:
+def joined(
+    setup: Setup,
+    weights: np.ndarray,
+    uploads: np.ndarray,
+    present: np.ndarray,
+    noise: np.ndarray | None = None,
+) -> np.ndarray:
     """The next global models; where who takes part differs between trainings, each has its own weights."""
-    rule, expected = setup.protocol.aggregation, setup.protocol.participation.expected(clients=setup.protocol.clients)
+    rule, expected = (
+        setup.protocol.aggregation,
+        setup.protocol.participation.expected(clients=setup.protocol.clients),
+    )
     shares = upload_weights(rule, setup.sizes)
     if bool(present.all()):
         return aggregate(rule, weights, uploads, shares, expected=expected, noise=noise)
     if isinstance(rule, Median):
-        rows = [aggregate(rule, weights[n], uploads[present[n], n], shares[present[n]]) for n in range(len(weights))]
+        rows = [
+            aggregate(rule, weights[n], uploads[present[n], n], shares[present[n]])
+            for n in range(len(weights))
+        ]
         return np.stack(rows)
-    return aggregate(rule, weights, uploads, (present * shares).T[:, :, None], expected=expected, noise=noise)
+    return aggregate(
+        rule, weights, uploads, (present * shares).T[:, :, None], expected=expected, noise=noise
+    )

@@ -71,18 +71,33 @@ class ManyClients:
         if not isinstance(setup.protocol.local, ClippedGlm):
             many: Callable[[], ManyModels] | None = getattr(setup.module, "many", None)
             if many is None:
-                raise UserError(f"{type(setup.module).__name__} cannot be trained many times at once: its method `many` is missing.")
+                raise UserError(
+                    f"{type(setup.module).__name__} cannot be trained many times at once: its method `many` is missing."
+                )
             self._models = many()
         whole = whole_records(setup)
         self._kinds = [kinds_of(whole[part]) for part in setup.parts]
-        self.like = np.arange(len(setup.parts)) if personal(setup) else alike_clients(setup, whole, self._kinds)
+        self.like = (
+            np.arange(len(setup.parts))
+            if personal(setup)
+            else alike_clients(setup, whole, self._kinds)
+        )
 
-    def trained(self, *, client: int, round: int, weights: np.ndarray, first: int, kept: Kept = NOTHING) -> Tensor:
+    def trained(
+        self, *, client: int, round: int, weights: np.ndarray, first: int, kept: Kept = NOTHING
+    ) -> Tensor:
         """The client's models after its steps, in float64 and without noise on the upload; see `work`."""
         return self.work(client=client, round=round, weights=weights, first=first, kept=kept).models
 
     def work(
-        self, *, client: int, round: int, weights: np.ndarray, first: int, kept: Kept = NOTHING, sums: Substitute | None = None
+        self,
+        *,
+        client: int,
+        round: int,
+        weights: np.ndarray,
+        first: int,
+        kept: Kept = NOTHING,
+        sums: Substitute | None = None,
     ) -> Worked:
         """Run the client's steps.
 
@@ -96,7 +111,9 @@ class ManyClients:
         """
         protocol, rule = self._setup.protocol, self._setup.protocol.local
         initial = np.broadcast_to(self._initial, weights.shape[-2:])
-        task = assigned(self._setup, initial, client=client, round=round, weights=weights, kept=kept)
+        task = assigned(
+            self._setup, initial, client=client, round=round, weights=weights, kept=kept
+        )
         start = torch.from_numpy(np.ascontiguousarray(task.start))
         rates = rule.schedule.rates(round=round, steps=rule.steps)
         if isinstance(rule, ClippedGlm):
@@ -105,11 +122,17 @@ class ManyClients:
             return self._noisy_steps(task, start, rule, rates, first, sums)
         batches = self._mean_records(client, self._counts(client, round, first, len(start)), rule)
         correction = None if task.correction is None else torch.from_numpy(task.correction)
-        models = train_locally(self._rows(), start, rule, rates, batches, self._loss, task.pull, correction)[1]
+        models = train_locally(
+            self._rows(), start, rule, rates, batches, self._loss, task.pull, correction
+        )[1]
         kept = {"model": models.numpy().astype(np.float32)} if protocol.keeps_models else NOTHING
-        return Worked(models=sent_model(self._setup, start, models, training=first, round=round), kept=kept)
+        return Worked(
+            models=sent_model(self._setup, start, models, training=first, round=round), kept=kept
+        )
 
-    def _clipped_glm(self, client: int, start: Tensor, rule: ClippedGlm, rates: tuple[float, ...]) -> Worked:
+    def _clipped_glm(
+        self, client: int, start: Tensor, rule: ClippedGlm, rates: tuple[float, ...]
+    ) -> Worked:
         rows = torch.from_numpy(self._setup.parts[client])
         features = bounded_features(self._setup.train.inputs(rows), rule.feature_norm)
         models = start.double()
@@ -117,10 +140,20 @@ class ManyClients:
         return Worked(models=models, kept=NOTHING)
 
     def _noisy_steps(
-        self, task: Assignment, start: Tensor, rule: NoisySgd, rates: tuple[float, ...], first: int, sums: Substitute | None
+        self,
+        task: Assignment,
+        start: Tensor,
+        rule: NoisySgd,
+        rates: tuple[float, ...],
+        first: int,
+        sums: Substitute | None,
     ) -> Worked:
         """The rule noisy-sgd: the noise is in the steps, whose noisy means are kept for who looks on."""
-        rows, means, place = self._rows(), list[np.ndarray](), {"training": first, "client": task.client, "round": task.round}
+        rows, means, place = (
+            self._rows(),
+            list[np.ndarray](),
+            {"training": first, "client": task.client, "round": task.round},
+        )
         own_sums, optimizer = KindSums(rows), Optimizer(rule.optimizer, start, dict(task.kept))
         train_noisily(
             rows,
@@ -137,7 +170,11 @@ class ManyClients:
         )
         vector = rows.weights.numpy().copy()
         own = {"model": vector} if self._setup.protocol.keeps_models else {}
-        return Worked(models=torch.from_numpy(vector), kept={**own, **optimizer.state()}, means=np.stack(means, axis=1))
+        return Worked(
+            models=torch.from_numpy(vector),
+            kept={**own, **optimizer.state()},
+            means=np.stack(means, axis=1),
+        )
 
     def _rows(self) -> ManyModels:
         if self._models is None:
@@ -146,18 +183,29 @@ class ManyClients:
 
     def _counts(self, client: int, round: int, first: int, trainings: int) -> np.ndarray:
         """How many records of each kind the batch of every step holds: (trainings, steps, kinds)."""
-        rule, kinds, records = self._setup.protocol.local, self._kinds[client], len(self._setup.parts[client])
-        batch, poisson = rule.batch or records, isinstance(rule, NoisySgd) and rule.sampling == "poisson"
+        rule, kinds, records = (
+            self._setup.protocol.local,
+            self._kinds[client],
+            len(self._setup.parts[client]),
+        )
+        batch, poisson = (
+            rule.batch or records,
+            isinstance(rule, NoisySgd) and rule.sampling == "poisson",
+        )
         if not poisson and (len(kinds.first) == 1 or batch == records):
             shares = np.bincount(kinds.of) if batch == records else np.array([batch])
             return np.broadcast_to(shares, (trainings, rule.steps, len(shares)))
-        stream = self._setup.draw_key.stream(Purpose.MINIBATCH, training=first, client=client, round=round)
+        stream = self._setup.draw_key.stream(
+            Purpose.MINIBATCH, training=first, client=client, round=round
+        )
         drawn = poisson_counts if poisson else fixed_counts
         return drawn(stream, kinds, rule.steps, batch, trainings).reshape(trainings, rule.steps, -1)
 
     def _inputs(self, client: int) -> Tensor:
         """One record of each kind, as the models see it."""
-        return self._setup.train.inputs(torch.from_numpy(self._setup.parts[client][list(self._kinds[client].first)]))
+        return self._setup.train.inputs(
+            torch.from_numpy(self._setup.parts[client][list(self._kinds[client].first)])
+        )
 
     def _tallied(self, client: int, counts: np.ndarray) -> Iterator[tuple[Tensor, Tensor]]:
         """For `KindSums`: records of each kind, and how many of each there are in a step's batch."""
@@ -165,12 +213,22 @@ class ManyClients:
         for step in range(counts.shape[1]):
             yield inputs, torch.from_numpy(counts[:, step].astype(np.float32))
 
-    def _mean_records(self, client: int, counts: np.ndarray, rule: FedAvg) -> Iterator[tuple[Tensor, Tensor]]:
+    def _mean_records(
+        self, client: int, counts: np.ndarray, rule: FedAvg
+    ) -> Iterator[tuple[Tensor, Tensor]]:
         """Losses are linear in a record, so that the mean record of a batch stands for all of it: (trainings, 1, entries)."""
         inputs, nothing = self._inputs(client), torch.zeros(1)
-        constant = torch.from_numpy(counts[0, 0] / rule.batch).float() @ inputs if bool((counts == counts[0, 0]).all()) else None
+        constant = (
+            torch.from_numpy(counts[0, 0] / rule.batch).float() @ inputs
+            if bool((counts == counts[0, 0]).all())
+            else None
+        )
         for step in range(counts.shape[1]):
-            mean = constant if constant is not None else torch.from_numpy(counts[:, step] / rule.batch).float() @ inputs
+            mean = (
+                constant
+                if constant is not None
+                else torch.from_numpy(counts[:, step] / rule.batch).float() @ inputs
+            )
             yield mean.unsqueeze(-2), nothing
 
 
@@ -180,15 +238,22 @@ class KindSums:
     def __init__(self, models: ManyModels) -> None:
         self._models = models
 
-    def clipped_sum(self, inputs: Tensor, targets: Tensor, /, *, clip: float, norm: str = "l2") -> ClippedSum:
+    def clipped_sum(
+        self, inputs: Tensor, targets: Tensor, /, *, clip: float, norm: str = "l2"
+    ) -> ClippedSum:
         """The sums, one training a row: `inputs` has a record of each kind, `targets` how many of them each row's batch holds."""
         gradients = self._models.example_gradients(inputs)
         norms = torch.linalg.vector_norm(gradients, ord=ORDERS[norm], dim=-1, dtype=torch.float64)
         finite = can_be_clipped(norms, clip)
-        gradients, norms = torch.where(finite[..., None], gradients, 0.0), torch.where(finite, norms, 0.0)
+        gradients, norms = (
+            torch.where(finite[..., None], gradients, 0.0),
+            torch.where(finite, norms, 0.0),
+        )
         scale = shrinking(norms, clip).to(gradients.dtype)
         total = torch.einsum("nk,nkd->nd", targets * scale, gradients)
-        return ClippedSum(total, int((targets * (norms > clip)).sum()), int((targets * ~finite).sum()))
+        return ClippedSum(
+            total, int((targets * (norms > clip)).sum()), int((targets * ~finite).sum())
+        )
 
 
 @dataclass(frozen=True)
@@ -206,24 +271,36 @@ def kinds_of(records: Tensor) -> Kinds:
         >>> kinds_of(torch.tensor([[5.0], [2.0], [2.0]]))
         Kinds(first=(0, 1), of=(0, 1, 1))
     """
-    _, first, of, counts = np.unique(records.numpy(), axis=0, return_index=True, return_inverse=True, return_counts=True)
+    _, first, of, counts = np.unique(
+        records.numpy(), axis=0, return_index=True, return_inverse=True, return_counts=True
+    )
     order = np.argsort(counts, kind="stable")
     return Kinds(tuple(first[order].tolist()), tuple(np.argsort(order)[of.reshape(-1)].tolist()))
 
 
 @lru_cache(maxsize=4)  # who trains and who looks on draw the same
-def poisson_counts(stream: Stream, kinds: Kinds, steps: int, batch: int, trainings: int) -> np.ndarray:
+def poisson_counts(
+    stream: Stream, kinds: Kinds, steps: int, batch: int, trainings: int
+) -> np.ndarray:
     """How many records of each kind Poisson batches hold, one batch a row."""
-    coins, of = stream.coins(steps, len(kinds.of), batch / len(kinds.of), trainings), np.array(kinds.of)
+    coins, of = (
+        stream.coins(steps, len(kinds.of), batch / len(kinds.of), trainings),
+        np.array(kinds.of),
+    )
     return np.stack([coins[:, of == kind].sum(axis=1) for kind in range(len(kinds.first))], axis=1)
 
 
 @lru_cache(maxsize=4)
-def fixed_counts(stream: Stream, kinds: Kinds, steps: int, batch: int, trainings: int) -> np.ndarray:
+def fixed_counts(
+    stream: Stream, kinds: Kinds, steps: int, batch: int, trainings: int
+) -> np.ndarray:
     """How many records of each kind batches of a fixed size hold, one batch a row."""
     rare, of = range(len(kinds.first) - 1), np.array(kinds.of)
     if int((of < len(rare)).sum()) <= FOLLOWED:
-        columns = [stream.held(np.flatnonzero(of == kind), steps, batch, len(of), trainings) for kind in rare]
+        columns = [
+            stream.held(np.flatnonzero(of == kind), steps, batch, len(of), trainings)
+            for kind in rare
+        ]
     else:
         drawn = of[stream.subsets(steps, batch, len(of), trainings)]
         columns = [(drawn == kind).sum(axis=1) for kind in rare]
@@ -232,14 +309,21 @@ def fixed_counts(stream: Stream, kinds: Kinds, steps: int, batch: int, trainings
 
 def whole_records(setup: Setup) -> Tensor:
     """Every record with its label, one a row."""
-    records, labels = setup.train.x.reshape(len(setup.train.x), -1), setup.train.y.reshape(len(setup.train.y), -1)
+    records, labels = (
+        setup.train.x.reshape(len(setup.train.x), -1),
+        setup.train.y.reshape(len(setup.train.y), -1),
+    )
     return torch.cat([records.double(), labels.double()], dim=1)
 
 
 def personal(setup: Setup) -> bool:
     """Whether clients are given or keep something of their own, or draw noise in their steps: then no two of them compute the same."""
     protocol = setup.protocol
-    return keeps_state(protocol) or protocol.penalty or isinstance(protocol.local, (Scaffold, NoisySgd))
+    return (
+        keeps_state(protocol)
+        or protocol.penalty
+        or isinstance(protocol.local, (Scaffold, NoisySgd))
+    )
 
 
 def alike_clients(setup: Setup, whole: Tensor, kinds: list[Kinds]) -> np.ndarray:

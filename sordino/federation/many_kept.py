@@ -24,7 +24,9 @@ class ManyKept:
         own = {"model": np.broadcast_to(initial, shape)} if setup.protocol.keeps_models else {}
         self._kept: dict[int, Kept] = dict.fromkeys(range(setup.protocol.clients), own)
         attentive = isinstance(setup.protocol.personalization, Attention)
-        self._sent = np.zeros((setup.protocol.clients, *shape), dtype=np.float32) if attentive else None
+        self._sent = (
+            np.zeros((setup.protocol.clients, *shape), dtype=np.float32) if attentive else None
+        )
         self._ever = np.zeros((trainings, setup.protocol.clients), dtype=bool)
 
     def found(self, weights: np.ndarray) -> Mapping[int, Kept]:
@@ -42,7 +44,10 @@ class ManyKept:
     def keep(self, client: int, kept: Kept, vector: np.ndarray, present: np.ndarray) -> None:
         """Take over what a client keeps, and what it sent, in the trainings in which it took part."""
         before, rows = self._kept[client], present[:, None]
-        self._kept[client] = {name: np.where(rows, array, before.get(name, np.zeros_like(array))) for name, array in kept.items()}
+        self._kept[client] = {
+            name: np.where(rows, array, before.get(name, np.zeros_like(array)))
+            for name, array in kept.items()
+        }
         if self._sent is not None:
             self._sent[client] = np.where(rows, vector, self._sent[client])
             self._ever[:, client] |= present

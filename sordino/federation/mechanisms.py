@@ -30,7 +30,9 @@ def drawn(noise: Noise, stream: Stream, trainings: int, count: int) -> np.ndarra
     if isinstance(noise, Laplace):
         return noise.scale * laplace_values(words_of(stream, trainings, count, 1)[..., 0])
     if isinstance(noise, Staircase):
-        return staircase_values(words_of(stream, trainings, count, 2), noise.step, noise.width, noise.falls_at)
+        return staircase_values(
+            words_of(stream, trainings, count, 2), noise.step, noise.width, noise.falls_at
+        )
     return custom_values(noise, stream, trainings, count)
 
 
@@ -81,7 +83,9 @@ def staircase_values(words: np.ndarray, step: float, width: float, nu: float) ->
     place = unit_interval(words[..., 1])
     upper = nu / (nu + (1 - nu) * math.exp(-step))
     with np.errstate(divide="ignore", invalid="ignore"):
-        within = np.where(place < upper, nu * (place / upper), nu + (1 - nu) * ((place - upper) / (1 - upper)))
+        within = np.where(
+            place < upper, nu * (place / upper), nu + (1 - nu) * ((place - upper) / (1 - upper))
+        )
     return signed(words[..., 0], width * (widths + within))
 
 
@@ -90,7 +94,9 @@ def custom_values(noise: Custom, stream: Stream, trainings: int, count: int) -> 
     from sordino.privacy.custom import tested_noise
 
     made = tested_noise(noise.factory, noise.scale)
-    return np.asarray(made.sample(unit_interval(words_of(stream, trainings, count, made.uniforms))), dtype=float)
+    return np.asarray(
+        made.sample(unit_interval(words_of(stream, trainings, count, made.uniforms))), dtype=float
+    )
 
 
 def log_density(noise: Noise, values: np.ndarray) -> np.ndarray:
@@ -108,7 +114,11 @@ def log_density(noise: Noise, values: np.ndarray) -> np.ndarray:
         from sordino.privacy.staircase import Staircase as StaircaseDensity
 
         density = StaircaseDensity(step=noise.step, width=noise.width, nu=noise.falls_at)
-        return math.log(density.height) - noise.step * np.floor(np.abs(values) / noise.width + 1 - noise.falls_at)
+        return math.log(density.height) - noise.step * np.floor(
+            np.abs(values) / noise.width + 1 - noise.falls_at
+        )
     from sordino.privacy.custom import tested_noise
 
-    return np.interp(values, *tested_noise(noise.factory, noise.scale).density)  # measured: good enough for an attack
+    return np.interp(
+        values, *tested_noise(noise.factory, noise.scale).density
+    )  # measured: good enough for an attack

@@ -28,11 +28,15 @@ class Weights(Interface):
 class ClippedSums(Interface):
     """Who adds up clipped gradients at a model's present weights."""
 
-    def clipped_sum(self, inputs: Tensor, targets: Tensor, /, *, clip: float, norm: str = "l2") -> ClippedSum:
+    def clipped_sum(
+        self, inputs: Tensor, targets: Tensor, /, *, clip: float, norm: str = "l2"
+    ) -> ClippedSum:
         """The sum over a batch, possibly empty."""
 
 
-Substitute = Callable[[ClippedSums], ClippedSums]  # what takes the place of a client's own sums, made of them
+Substitute = Callable[
+    [ClippedSums], ClippedSums
+]  # what takes the place of a client's own sums, made of them
 
 
 def train_noisily(
@@ -78,7 +82,11 @@ def train_noisily(
         if pull is not None:
             gradient.add_(model.weights - pull.model.to(model.weights), alpha=pull.strength)
         optimizer.step(model.weights, gradient, rate)
-        clipped, looked_at, nonfinite = clipped + found.clipped, looked_at + len(targets), nonfinite + found.nonfinite
+        clipped, looked_at, nonfinite = (
+            clipped + found.clipped,
+            looked_at + len(targets),
+            nonfinite + found.nonfinite,
+        )
     return LocalSteps(clipped=clipped, clips=looked_at, nonfinite=nonfinite)
 
 
@@ -90,5 +98,7 @@ def noisy_mean(total: Tensor, sigma: float, batch: int, stream: Stream) -> Tenso
     if sigma == 0:
         return total / batch
     width = total.shape[-1]
-    noisy = total.detach().cpu().numpy() + sigma * stream.normals_of(total.numel() // width, width).reshape(total.shape)
+    noisy = total.detach().cpu().numpy() + sigma * stream.normals_of(
+        total.numel() // width, width
+    ).reshape(total.shape)
     return torch.from_numpy((noisy / batch).astype(np.float32)).to(total.device)

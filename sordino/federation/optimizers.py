@@ -31,9 +31,15 @@ class Optimizer:
         self._name = name
         held = state or {}
         # One number of steps for each row: clients of several trainings have not taken part equally often.
-        self._count = torch.from_numpy(held["steps"].copy()) if "steps" in held else torch.zeros(*like.shape[:-1], 1, dtype=torch.int64)
+        self._count = (
+            torch.from_numpy(held["steps"].copy())
+            if "steps" in held
+            else torch.zeros(*like.shape[:-1], 1, dtype=torch.int64)
+        )
         self._moments = {
-            moment: torch.from_numpy(held[moment].copy()).to(like.device) if moment in held else torch.zeros_like(like)
+            moment: torch.from_numpy(held[moment].copy()).to(like.device)
+            if moment in held
+            else torch.zeros_like(like)
             for moment in VECTORS[name]
         }
 
@@ -49,8 +55,14 @@ class Optimizer:
             weights.addcdiv_(gradient, total.sqrt().add_(TINY["adagrad"]), value=-rate)
         else:
             first = self._moments["first"].lerp_(gradient, 1 - BETAS[0])
-            second = self._moments["second"].mul_(BETAS[1]).addcmul_(gradient, gradient, value=1 - BETAS[1])
-            early = [(1 - beta ** self._count.double()).to(weights) for beta in BETAS]  # how much of a mean the first steps make
+            second = (
+                self._moments["second"]
+                .mul_(BETAS[1])
+                .addcmul_(gradient, gradient, value=1 - BETAS[1])
+            )
+            early = [
+                (1 - beta ** self._count.double()).to(weights) for beta in BETAS
+            ]  # how much of a mean the first steps make
             spread = second.sqrt().div_(early[1].sqrt()).add_(TINY["adam"])
             weights.addcdiv_(first / early[0], spread, value=-rate)
 
@@ -58,5 +70,7 @@ class Optimizer:
         """What must be kept to go on: nothing for plain steps."""
         if not self._moments:
             return {}
-        moments = {name: moment.detach().cpu().numpy().copy() for name, moment in self._moments.items()}
+        moments = {
+            name: moment.detach().cpu().numpy().copy() for name, moment in self._moments.items()
+        }
         return {**moments, "steps": self._count.numpy().copy()}

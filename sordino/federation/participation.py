@@ -19,7 +19,9 @@ def participants(protocol: Protocol, *, round: int, key: Key, training: int = 0)
         >>> participants(protocol, round=0, key=Key.from_seed(1))  # doctest: +SKIP
         array([ 2,  3,  7])
     """
-    return np.flatnonzero(attendances(protocol, round=round, key=key, trainings=range(training, training + 1))[0])
+    return np.flatnonzero(
+        attendances(protocol, round=round, key=key, trainings=range(training, training + 1))[0]
+    )
 
 
 def attendances(protocol: Protocol, *, round: int, key: Key, trainings: range) -> np.ndarray:
@@ -35,9 +37,13 @@ def attendances(protocol: Protocol, *, round: int, key: Key, trainings: range) -
     stream = key.stream(Purpose.PARTICIPATION, training=trainings.start, round=round)
     if isinstance(rule, Poisson):
         # A 64-bit word is below floor(rate 2^64) with a probability that is at most the rate.
-        return stream.words(protocol.clients, len(trainings)).reshape(shape) < np.uint64(int(rule.rate * 2.0**64))
+        return stream.words(protocol.clients, len(trainings)).reshape(shape) < np.uint64(
+            int(rule.rate * 2.0**64)
+        )
     present = np.zeros(shape, dtype=bool)
-    np.put_along_axis(present, stream.subsets(1, rule.size, protocol.clients, len(trainings)), True, axis=1)
+    np.put_along_axis(
+        present, stream.subsets(1, rule.size, protocol.clients, len(trainings)), True, axis=1
+    )
     return present
 
 
@@ -55,7 +61,11 @@ class Attendance:
         known = list(events)
         # What was paid for in a round that is run again counts too if its noise is fresh, since it is then paid for anew.
         self._fresh = any(isinstance(event, Opened) and not event.repeatable for event in known)
-        paid = [event for event in known if isinstance(event, RoundCharged) and (event.round < next_round or self._fresh)]
+        paid = [
+            event
+            for event in known
+            if isinstance(event, RoundCharged) and (event.round < next_round or self._fresh)
+        ]
         self._taken = Counter(client for event in paid for client in event.clients)
         self._last: tuple[int, np.ndarray] | None = None
 
@@ -63,7 +73,11 @@ class Attendance:
         """The drawn clients that may still take part, counted as taking part; once, if a round that can be repeated is asked for again."""
         if self._last is not None and self._last[0] == round and not self._fresh:
             return self._last[1]
-        admitted = [client for client in drawn.tolist() if self._taken[client] < self._caps.get(client, self._taken[client] + 1)]
+        admitted = [
+            client
+            for client in drawn.tolist()
+            if self._taken[client] < self._caps.get(client, self._taken[client] + 1)
+        ]
         self._taken.update(admitted)
         self._last = round, np.array(admitted, dtype=np.int64)
         return self._last[1]

@@ -30,10 +30,14 @@ class Beginning:
 
 def keeps_state(protocol: Protocol) -> bool:
     """Whether anything stays with a client from round to round."""
-    return protocol.keeps_models or (isinstance(protocol.local, NoisySgd) and protocol.local.optimizer != "sgd")
+    return protocol.keeps_models or (
+        isinstance(protocol.local, NoisySgd) and protocol.local.optimizer != "sgd"
+    )
 
 
-def beginning(protocol: Protocol, weights: np.ndarray, initial: np.ndarray, kept: Kept) -> Beginning:
+def beginning(
+    protocol: Protocol, weights: np.ndarray, initial: np.ndarray, kept: Kept
+) -> Beginning:
     """Where a client begins a round: at the helper model h_i = F_i(global), or at its own model and pulled to the helper.
 
     Args:
@@ -55,20 +59,25 @@ def beginning(protocol: Protocol, weights: np.ndarray, initial: np.ndarray, kept
     own = kept.get("model", initial)
     helper = kept.get(HELPER, weights)
     if isinstance(rule, Interpolate):
-        helper = ((1 - rule.alpha) * own.astype(np.float64) + rule.alpha * weights).astype(weights.dtype)
+        helper = ((1 - rule.alpha) * own.astype(np.float64) + rule.alpha * weights).astype(
+            weights.dtype
+        )
     strength = getattr(rule, "pull", None)
     if strength is None:
         return Beginning(start=helper)
     return Beginning(start=own, helper=helper, strength=strength)
 
 
-def given_to(protocol: Protocol, weights: np.ndarray, chosen: Iterable[int], kept: Mapping[int, Kept]) -> Mapping[int, Kept] | None:
+def given_to(
+    protocol: Protocol, weights: np.ndarray, chosen: Iterable[int], kept: Mapping[int, Kept]
+) -> Mapping[int, Kept] | None:
     """What the participants of a round find: what each has kept, and a helper that the server made for it, where it makes one."""
     if not keeps_state(protocol):
         return None
     clients = [int(client) for client in chosen]
     found: dict[int, dict[str, np.ndarray]] = {
-        client: {name: array for name, array in kept.get(client, {}).items() if name != SENT} for client in clients
+        client: {name: array for name, array in kept.get(client, {}).items() if name != SENT}
+        for client in clients
     }
     if isinstance(protocol.personalization, Attention):
         sent = {client: state[SENT] for client, state in kept.items() if SENT in state}
@@ -82,7 +91,9 @@ def remembered(protocol: Protocol, kept: Kept, upload: np.ndarray) -> Kept:
     return {**kept, SENT: upload} if isinstance(protocol.personalization, Attention) else kept
 
 
-def attended(rule: Attention, weights: np.ndarray, clients: list[int], sent: Mapping[int, np.ndarray]) -> dict[int, np.ndarray]:
+def attended(
+    rule: Attention, weights: np.ndarray, clients: list[int], sent: Mapping[int, np.ndarray]
+) -> dict[int, np.ndarray]:
     """The helper of every client that has sent something before: its own upload, and others weighted by how alike they are.
 
     Alike is the cosine of what two uploads differ by from the global model (Huang et al. 2021, with its exponential of the cosine).
@@ -96,11 +107,17 @@ def attended(rule: Attention, weights: np.ndarray, clients: list[int], sent: Map
     asked = [client for client in clients if client in sent]
     if not asked or len(known) == 1:
         return {client: sent[client] for client in asked}
-    shares = attention_shares(rule, [known.index(client) for client in asked], gram(weights, [sent[client] for client in known]))
+    shares = attention_shares(
+        rule,
+        [known.index(client) for client in asked],
+        gram(weights, [sent[client] for client in known]),
+    )
     helpers = np.zeros((len(asked), weights.size))
     for column, client in enumerate(known):
         helpers += np.multiply.outer(shares[:, column], sent[client].astype(np.float64))
-    return {client: helper.astype(weights.dtype) for client, helper in zip(asked, helpers, strict=True)}
+    return {
+        client: helper.astype(weights.dtype) for client, helper in zip(asked, helpers, strict=True)
+    }
 
 
 def gram(weights: np.ndarray, uploads: list[np.ndarray], block: int = 1 << 16) -> np.ndarray:

@@ -66,7 +66,9 @@ class Key:
         """A fresh key from the operating system's entropy, different on every call."""
         return cls(secret=os.urandom(32))
 
-    def stream(self, purpose: Purpose, *, training: int = 0, client: int = 0, round: int = 0, step: int = 0) -> Stream:
+    def stream(
+        self, purpose: Purpose, *, training: int = 0, client: int = 0, round: int = 0, step: int = 0
+    ) -> Stream:
         """The keystream of one purpose at one place of one training.
 
         RFC 8439 has 96 bits of nonce: client, round and step fill them. Purpose and group of trainings choose the key instead.
@@ -99,8 +101,12 @@ class Stream:
         """The keystream from the block that holds byte `start`, and how many bytes of that block come before it."""
         block, skip = divmod(start, 64)
         if block >= 2**32:
-            raise UserError("a model this large cannot be trained so many times side by side: train it one by one")
-        return Cipher(ChaCha20(self.subkey, block.to_bytes(4, "little") + self.nonce), mode=None).encryptor(), skip
+            raise UserError(
+                "a model this large cannot be trained so many times side by side: train it one by one"
+            )
+        return Cipher(
+            ChaCha20(self.subkey, block.to_bytes(4, "little") + self.nonce), mode=None
+        ).encryptor(), skip
 
     def words(self, count: int, trainings: int = 1) -> np.ndarray:
         """`count` 64-bit words for each training, little-endian."""
@@ -138,9 +144,15 @@ class Stream:
         places = np.arange(size, dtype=np.uint64)
         spans = np.uint64(population) - places
         swaps = scaled(self.words(count * size, trainings).reshape(rows, size), spans) + places
-        return shuffled_heads(swaps.astype(np.int64), population) if rows > SPARSE else sparse_heads(swaps)
+        return (
+            shuffled_heads(swaps.astype(np.int64), population)
+            if rows > SPARSE
+            else sparse_heads(swaps)
+        )
 
-    def held(self, items: np.ndarray, count: int, size: int, population: int, trainings: int = 1) -> np.ndarray:
+    def held(
+        self, items: np.ndarray, count: int, size: int, population: int, trainings: int = 1
+    ) -> np.ndarray:
         """How many of some items each of the `subsets` holds: the same draws, without writing the subsets down.
 
         Example:
@@ -154,7 +166,10 @@ class Stream:
             return np.full(rows, len(items))
         places = np.arange(size, dtype=np.uint64)
         spans = np.uint64(population) - places
-        found = [places_in_heads(scaled(words, spans) + places, items) for words in self._word_rows(count, size, trainings)]
+        found = [
+            places_in_heads(scaled(words, spans) + places, items)
+            for words in self._word_rows(count, size, trainings)
+        ]
         return np.concatenate(found)
 
     def coins(self, count: int, population: int, rate: float, trainings: int = 1) -> np.ndarray:
@@ -162,7 +177,9 @@ class Stream:
         if rate >= 1:
             return np.ones((count * trainings, population), dtype=bool)
         limit = np.uint64(int(rate * 2.0**64))
-        return np.concatenate([words < limit for words in self._word_rows(count, population, trainings)])
+        return np.concatenate(
+            [words < limit for words in self._word_rows(count, population, trainings)]
+        )
 
     def _word_rows(self, count: int, width: int, trainings: int) -> Iterator[np.ndarray]:
         """`count` rows of words for each training, all below one another, in blocks that fit the memory."""
@@ -171,7 +188,9 @@ class Stream:
         rows, most = count * trainings, max(1, WORDS // width)
         for start in range(0, rows, most):
             held = min(most, rows - start)
-            yield np.frombuffer(encryptor.update(bytes(8 * held * width)), dtype="<u8").reshape(held, width)
+            yield np.frombuffer(encryptor.update(bytes(8 * held * width)), dtype="<u8").reshape(
+                held, width
+            )
 
     def seed(self) -> int:
         """A 63-bit seed for a library that keeps a generator of its own."""
@@ -251,7 +270,9 @@ def fill_normal_pairs(words: np.ndarray, out: np.ndarray) -> None:
 
 def unit_interval(words: np.ndarray) -> np.ndarray:
     """The upper 52 bits of each word as the midpoint (k + 1/2) / 2^52, never 0 or 1; exact, by filling in the bits of a float64."""
-    return ((words >> np.uint64(12)) | np.uint64(0x3FF0000000000000)).view(np.float64) - (1.0 - 2.0**-53)
+    return ((words >> np.uint64(12)) | np.uint64(0x3FF0000000000000)).view(np.float64) - (
+        1.0 - 2.0**-53
+    )
 
 
 # Taylor coefficients of sin(pi y) / y in y^2; on |y| <= 1/2 the next one is below 3e-16. A polynomial of our own, and not numpy's

@@ -91,10 +91,14 @@ class Trained:
         """
         state = self._client_state(client)
         if state is None:
-            raise UserError(f"client {client} of {self._name} has no model of its own: it took no part, or nobody keeps one.")
+            raise UserError(
+                f"client {client} of {self._name} has no model of its own: it took no part, or nobody keeps one."
+            )
         return self._module(state)
 
-    def guarantee(self, view: View | str = View.SERVER, unit: str = "record", *, delta: float = 1e-5) -> Guarantee:
+    def guarantee(
+        self, view: View | str = View.SERVER, unit: str = "record", *, delta: float = 1e-5
+    ) -> Guarantee:
         """What was promised, by what the ledger says was paid for.
 
         Raises:
@@ -105,7 +109,9 @@ class Trained:
             0.71
         """
         if self.status == "diverged" and View.parse(view) == View.FINAL:
-            raise UserError(f"{self._name} diverged, and when it stopped depends on the data: ask for the view 'rounds', not 'final'.")
+            raise UserError(
+                f"{self._name} diverged, and when it stopped depends on the data: ask for the view 'rounds', not 'final'."
+            )
         return promised(self.protocol, self.ledger, view, unit, delta=delta, sizes=self.sizes)
 
     def _client_state(self, client: int) -> dict[str, torch.Tensor] | None:
@@ -116,14 +122,26 @@ class Trained:
         return "this training"
 
     def _without_model(self) -> UserError:
-        return UserError("this training has no model: fewer rounds than planned can cost more than its budget allows.")
+        return UserError(
+            "this training has no model: fewer rounds than planned can cost more than its budget allows."
+        )
 
     def _module(self, state: dict[str, torch.Tensor]) -> nn.Module:
-        source = self.source if self.source is not None else self.protocol.model.name if self.protocol.model is not None else ""
+        source = (
+            self.source
+            if self.source is not None
+            else self.protocol.model.name
+            if self.protocol.model is not None
+            else ""
+        )
         if isinstance(source, str) and source.startswith(IN_PYTHON):
-            raise UserError(f"the model of {self._name} was handed over in Python: use Run.load({self._name!r}, model=...).")
+            raise UserError(
+                f"the model of {self._name} was handed over in Python: use Run.load({self._name!r}, model=...)."
+            )
         shape, outputs = tuple(self.facts["input_shape"]), self.facts["outputs"]
-        module = protocol_model(self.protocol, source, shape, outputs, classes=("no", "yes"), seed=0)
+        module = protocol_model(
+            self.protocol, source, shape, outputs, classes=("no", "yes"), seed=0
+        )
         try:
             module.load_state_dict(state)
         except RuntimeError:  # torch lists every tensor
@@ -158,7 +176,9 @@ class Run(Trained):
         place = RunFolder.existing(Path(folder))
         facts, protocol = place.facts(), place.protocol()
         sizes = facts["sizes"]
-        whole = isinstance(sizes, list) and all(isinstance(size, int) and size > 0 for size in sizes)
+        whole = isinstance(sizes, list) and all(
+            isinstance(size, int) and size > 0 for size in sizes
+        )
         if not whole or len(sizes) != protocol.clients:
             raise UserError(
                 f"{place.path / 'run.json'} is damaged: its sizes are not the numbers of records of {protocol.clients} clients."
@@ -179,7 +199,9 @@ class Run(Trained):
     @property
     def personal(self) -> tuple[int, ...]:
         """The clients that have a model of their own, in order: those that took part, where clients keep models."""
-        return tuple(sorted(int(path.stem) for path in (self.folder / "clients").glob("*.safetensors")))
+        return tuple(
+            sorted(int(path.stem) for path in (self.folder / "clients").glob("*.safetensors"))
+        )
 
     def _client_state(self, client: int) -> dict[str, torch.Tensor] | None:
         return read_state(self.folder / "clients" / f"{client}.safetensors")
@@ -189,19 +211,29 @@ class Run(Trained):
         return str(self.folder)
 
     def _without_model(self) -> UserError:
-        return UserError(f"{self.folder} has no model yet: it is {self.status}. Finish it with `{typed('resume', self.folder)}`.")
+        return UserError(
+            f"{self.folder} has no model yet: it is {self.status}. Finish it with `{typed('resume', self.folder)}`."
+        )
 
 
 def as_arrays(rows: list[dict[str, Any]], folder: Path) -> dict[str, np.ndarray]:
     """Rows of metrics as one array per metric; None becomes NaN."""
     names = [f.name for f in fields(RoundMetrics)]
     try:
-        found = {name: np.array([np.nan if row[name] is None else row[name] for row in rows]) for name in names}
+        found = {
+            name: np.array([np.nan if row[name] is None else row[name] for row in rows])
+            for name in names
+        }
     except (KeyError, ValueError):
         found = {}
     kinds = {name: {"status": "U", "round": "iu"}.get(name, "iuf") for name in names}
-    if not found or any(array.ndim != 1 or (len(rows) > 0 and array.dtype.kind not in kinds[name]) for name, array in found.items()):
-        raise UserError(f"{folder / 'metrics.jsonl'} is damaged: a line lacks a metric, or has one that is no number.")
+    if not found or any(
+        array.ndim != 1 or (len(rows) > 0 and array.dtype.kind not in kinds[name])
+        for name, array in found.items()
+    ):
+        raise UserError(
+            f"{folder / 'metrics.jsonl'} is damaged: a line lacks a metric, or has one that is no number."
+        )
     return found
 
 

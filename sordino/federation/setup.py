@@ -44,7 +44,12 @@ class Tensors:
 
     def to(self, device: torch.device) -> Tensors:
         """The same on another device."""
-        return Tensors(x=self.x.to(device), y=self.y.to(device), scale=self.scale.to(device), shift=self.shift.to(device))
+        return Tensors(
+            x=self.x.to(device),
+            y=self.y.to(device),
+            scale=self.scale.to(device),
+            shift=self.shift.to(device),
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,15 +81,22 @@ class Setup:
     def noises(self) -> tuple[Noise, ...]:
         """The noise of every client."""
         sizes = self.sizes.tolist()
-        own = {budget.id: own_protocol(self.protocol, budget, sizes[budget.id]).noise for budget in self.protocol.client}
-        return tuple(own.get(client, self.protocol.noise) for client in range(self.protocol.clients))
+        own = {
+            budget.id: own_protocol(self.protocol, budget, sizes[budget.id]).noise
+            for budget in self.protocol.client
+        }
+        return tuple(
+            own.get(client, self.protocol.noise) for client in range(self.protocol.clients)
+        )
 
     @cached_property
     def _flat(self) -> FlatModel:
         return FlatModel(self.module)
 
     def __getstate__(self) -> dict[str, object]:
-        return {name: value for name, value in self.__dict__.items() if name != "_flat"}  # each process makes its own
+        return {
+            name: value for name, value in self.__dict__.items() if name != "_flat"
+        }  # each process makes its own
 
     def initial_weights(self) -> np.ndarray:
         """The model before the first round, as one vector."""
@@ -125,7 +137,12 @@ def loaded(source: DataSource) -> Loaded:
         10
     """
     dataset = source if isinstance(source, Dataset) else load_dataset(source)
-    return Loaded(dataset=dataset, train=tensors(dataset, "train"), test=tensors(dataset, "test"), digest=digest(dataset))
+    return Loaded(
+        dataset=dataset,
+        train=tensors(dataset, "train"),
+        test=tensors(dataset, "test"),
+        digest=digest(dataset),
+    )
 
 
 def prepare(
@@ -155,19 +172,31 @@ def prepare(
     protocol = resolved(protocol, data, model)
     spec, net = protocol.data, protocol.model
     if spec is None or net is None or protocol.seed is None:
-        raise UserError("data.name or model.name is missing: say what is trained on what, such as data.name='digits', model.name='mlp'.")
+        raise UserError(
+            "data.name or model.name is missing: say what is trained on what, such as data.name='digits', model.name='mlp'."
+        )
     key = Key.from_seed(protocol.seed)
     found = load(data if isinstance(data, Dataset) else _findable(spec.name, "data"))
     dataset = found.dataset
     shared_out = parts is None
     parts = partition(dataset, spec, protocol.clients, key) if parts is None else tuple(parts)
     refuse_small_clients(parts, protocol.local.batch or 1)
-    if isinstance(protocol.local, ClippedGlm) and protocol.local.batch is not None and len({len(part) for part in parts}) > 1:
-        raise UserError("local.batches = 'cyclic' needs clients of one size: the fixed batches are a public part of the protocol.")
+    if (
+        isinstance(protocol.local, ClippedGlm)
+        and protocol.local.batch is not None
+        and len({len(part) for part in parts}) > 1
+    ):
+        raise UserError(
+            "local.batches = 'cyclic' needs clients of one size: the fixed batches are a public part of the protocol."
+        )
     protocol = with_public_size(protocol, parts)
-    source = model if model is not None and not isinstance(model, str) else _findable(net.name, "model")
+    source = (
+        model if model is not None and not isinstance(model, str) else _findable(net.name, "model")
+    )
     seed = key.stream(Purpose.INITIAL_MODEL).seed()
-    module = protocol_model(protocol, source, dataset.input_shape, dataset.outputs, classes=dataset.classes, seed=seed)
+    module = protocol_model(
+        protocol, source, dataset.input_shape, dataset.outputs, classes=dataset.classes, seed=seed
+    )
     check_model(module, invented_inputs(dataset.input_shape), dataset.outputs, net.parameters)
     protocol = with_public_dimension(protocol, module)
     refuse_unpriced(protocol)
@@ -201,20 +230,30 @@ def public_records(protocol: Protocol, private: Dataset) -> Tensors | None:
     if not isinstance(protocol.aggregation, ModeConnectivity):
         return None
     public = load_dataset(protocol.aggregation.public)
-    alike = public.input_shape == private.input_shape and public.outputs == private.outputs and public.classes == private.classes
+    alike = (
+        public.input_shape == private.input_shape
+        and public.outputs == private.outputs
+        and public.classes == private.classes
+    )
     if not alike:
         raise UserError(
             f"federation.aggregation.mode-connectivity.public = {public.name!r} has records of shape {public.input_shape} and classes "
             f"{public.classes}; the clients' have {private.input_shape} and {private.classes}. A bend trained on other classes is no bend."
         )
-    lacking = [name for label, name in enumerate(public.classes or ()) if not (public.y_train == label).any()]
+    lacking = [
+        name
+        for label, name in enumerate(public.classes or ())
+        if not (public.y_train == label).any()
+    ]
     if lacking:
         raise UserError(
             f"federation.aggregation.mode-connectivity.public = {public.name!r} has no training record of class {lacking[0]!r}, which the "
             "clients have. A bend trained without it would forget it."
         )
     if public.name == private.name:
-        raise UserError(f"{public.name!r} is what the clients hold: it is not public. Name other records of the same kind, such as a file.")
+        raise UserError(
+            f"{public.name!r} is what the clients hold: it is not public. Name other records of the same kind, such as a file."
+        )
     return tensors(public, "train")
 
 
@@ -222,10 +261,24 @@ def resolved(protocol: Protocol, data: DataSource | None, model: ModelSource | N
     """The complete protocol of a run: with its seed, and with the names of the data and the model that were given."""
     if data is not None:
         name = data if isinstance(data, str) else IN_PYTHON + data.name
-        protocol = replace(protocol, data=replace(protocol.data, name=name) if protocol.data is not None else Data(name=name))
+        protocol = replace(
+            protocol,
+            data=replace(protocol.data, name=name)
+            if protocol.data is not None
+            else Data(name=name),
+        )
     if model is not None:
-        name = model if isinstance(model, str) else IN_PYTHON + getattr(model, "__name__", type(model).__name__)
-        protocol = replace(protocol, model=replace(protocol.model, name=name) if protocol.model is not None else Model(name=name))
+        name = (
+            model
+            if isinstance(model, str)
+            else IN_PYTHON + getattr(model, "__name__", type(model).__name__)
+        )
+        protocol = replace(
+            protocol,
+            model=replace(protocol.model, name=name)
+            if protocol.model is not None
+            else Model(name=name),
+        )
     if protocol.seed is None:
         protocol = replace(protocol, seed=int.from_bytes(Key.from_system().secret[:6], "little"))
     return protocol
@@ -244,26 +297,40 @@ def with_public_dimension(protocol: Protocol, module: nn.Module) -> Protocol:
     kinds = {protocol.noise.tag, *(budget.mechanism or "gaussian" for budget in protocol.client)}
     if kinds == {"gaussian"} or protocol.model is None or protocol.model.parameters is not None:
         return protocol
-    return replace(protocol, model=replace(protocol.model, parameters=FlatModel(module).weights.numel()))
+    return replace(
+        protocol, model=replace(protocol.model, parameters=FlatModel(module).weights.numel())
+    )
 
 
 def protocol_model(
-    protocol: Protocol, source: ModelSource, shape: tuple[int, ...], outputs: int, *, seed: int, classes: tuple[str, ...] | None
+    protocol: Protocol,
+    source: ModelSource,
+    shape: tuple[int, ...],
+    outputs: int,
+    *,
+    seed: int,
+    classes: tuple[str, ...] | None,
 ) -> nn.Module:
     """The module that a protocol trains. The rule clipped-glm trains one model only, on two classes only."""
     if not isinstance(protocol.local, ClippedGlm):
         return build_model(source, shape, outputs, seed=seed)
     if classes is None or outputs != 2:
-        raise UserError(f"local.rule = 'clipped-glm' needs data of two classes; these have {outputs} outputs. Use fedavg.")
+        raise UserError(
+            f"local.rule = 'clipped-glm' needs data of two classes; these have {outputs} outputs. Use fedavg."
+        )
     if source != "logistic":
-        raise UserError(f"model.name = {source!r}: the rule clipped-glm trains 'logistic' and nothing else.")
+        raise UserError(
+            f"model.name = {source!r}: the rule clipped-glm trains 'logistic' and nothing else."
+        )
     return BoundedLogistic(math.prod(shape), protocol.local.feature_norm)
 
 
 def _findable(name: str, what: str) -> str:
     if name.startswith(IN_PYTHON):
         given = name.removeprefix(IN_PYTHON)
-        raise UserError(f"the {what} {given!r} was handed over in Python, not by name: hand it over again, as {what}=...")
+        raise UserError(
+            f"the {what} {given!r} was handed over in Python, not by name: hand it over again, as {what}=..."
+        )
     return name
 
 
@@ -279,7 +346,9 @@ def refuse_small_clients(parts: tuple[np.ndarray, ...], batch: int) -> None:
 
 def tensors(dataset: Dataset, which: str) -> Tensors:
     """The training or the test records of a data set as tensors."""
-    x, y = (dataset.x_train, dataset.y_train) if which == "train" else (dataset.x_test, dataset.y_test)
+    x, y = (
+        (dataset.x_train, dataset.y_train) if which == "train" else (dataset.x_test, dataset.y_test)
+    )
     arrays = (x, y, dataset.scale, dataset.shift)
     made = [torch.from_numpy(array if array.flags.writeable else array.copy()) for array in arrays]
     return Tensors(x=made[0], y=made[1], scale=made[2], shift=made[3])

@@ -27,7 +27,9 @@ def writing(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         reason = error.strerror or str(error)
-        raise UserError(f"{path} cannot be written: {reason}. What was there before is as it was.") from error
+        raise UserError(
+            f"{path} cannot be written: {reason}. What was there before is as it was."
+        ) from error
 
 
 def write_whole(path: Path, content: bytes) -> None:
@@ -55,7 +57,9 @@ def sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
-_held_here: set[Path] = set()  # a lock of the system's refuses other processes only, so this one keeps its own list
+_held_here: set[Path] = (
+    set()
+)  # a lock of the system's refuses other processes only, so this one keeps its own list
 
 
 @contextmanager
@@ -67,7 +71,9 @@ def held(folder: Path, *, patience: float = 0.0) -> Iterator[None]:
     The lock is a record lock (lockf, not flock): worker processes do not inherit it, so they cannot outlive their parent with it.
     """
     place = folder.resolve()
-    refusal = UserError(f"another process is working on {folder}. Wait until it has ended, or stop it.")
+    refusal = UserError(
+        f"another process is working on {folder}. Wait until it has ended, or stop it."
+    )
     if place in _held_here:
         raise refusal
     with writing(folder / "lock"):

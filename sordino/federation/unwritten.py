@@ -61,8 +61,12 @@ class UnwrittenLedger:
 
     def charge(self, *, round: int, clients: Iterable[int]) -> None:
         """Pay for a round; in memory no round is ever run twice."""
-        self._events.append(RoundCharged(round=round, clients=tuple(int(client) for client in clients)))
+        self._events.append(
+            RoundCharged(round=round, clients=tuple(int(client) for client in clients))
+        )
 
     def miss(self, *, round: int, reasons: Mapping[int, str]) -> None:
         """Note who contributed nothing to a round, and why."""
-        self._events.append(Missed(round=round, clients=tuple(reasons), reasons=tuple(reasons.values())))
+        self._events.append(
+            Missed(round=round, clients=tuple(reasons), reasons=tuple(reasons.values()))
+        )

@@ -31,7 +31,9 @@ class KeptRound:
     clients: np.ndarray | None
 
 
-def unwitnessed(round: int, model: np.ndarray, clients: np.ndarray, uploads: Iterable[np.ndarray]) -> Iterable[np.ndarray]:
+def unwitnessed(
+    round: int, model: np.ndarray, clients: np.ndarray, uploads: Iterable[np.ndarray]
+) -> Iterable[np.ndarray]:
     """Pass uploads on and keep nothing."""
     return uploads
 
@@ -45,12 +47,18 @@ class UploadKeeper:
     def __init__(self, run: Path, *, rounds: int, every: int, named: bool) -> None:
         self._folder, self._rounds, self._every, self._named = run / "uploads", rounds, every, named
 
-    def __call__(self, round: int, model: np.ndarray, clients: np.ndarray, uploads: Iterable[np.ndarray]) -> Iterable[np.ndarray]:
+    def __call__(
+        self, round: int, model: np.ndarray, clients: np.ndarray, uploads: Iterable[np.ndarray]
+    ) -> Iterable[np.ndarray]:
         if not is_kept(round, self._rounds, self._every):
             return uploads
         arrived = list(uploads)
         table = np.stack(arrived) if arrived else np.empty((0, model.size), dtype=model.dtype)
-        arrays = {"model": model, "uploads": table, **({"clients": clients.astype(np.int64)} if self._named else {})}
+        arrays = {
+            "model": model,
+            "uploads": table,
+            **({"clients": clients.astype(np.int64)} if self._named else {}),
+        }
         target = place_of(self._folder, round)
         with writing(target):
             self._folder.mkdir(exist_ok=True)
@@ -60,7 +68,11 @@ class UploadKeeper:
 
 def witness_of(run: Path, *, rounds: int, every: int, channel: str) -> Witness:
     """What a run does with its uploads: keep those of every so many rounds, or none where `every` is 0."""
-    return unwitnessed if every == 0 else UploadKeeper(run, rounds=rounds, every=every, named=channel == "direct")
+    return (
+        unwitnessed
+        if every == 0
+        else UploadKeeper(run, rounds=rounds, every=every, named=channel == "direct")
+    )
 
 
 def is_kept(round: int, rounds: int, every: int) -> bool:
@@ -80,7 +92,9 @@ def place_of(folder: Path, round: int) -> Path:
 
 def kept_rounds(run: Path) -> list[int]:
     """The rounds whose uploads are kept with a run, in order."""
-    return sorted(int(path.stem) for path in (run / "uploads").glob("*.safetensors") if path.stem.isdecimal())
+    return sorted(
+        int(path.stem) for path in (run / "uploads").glob("*.safetensors") if path.stem.isdecimal()
+    )
 
 
 def read_round(run: Path, round: int) -> KeptRound:
@@ -92,6 +106,13 @@ def read_round(run: Path, round: int) -> KeptRound:
     path = place_of(run / "uploads", round)
     try:
         arrays, _ = unpack(path.read_bytes())
-        return KeptRound(round=round, model=arrays["model"], uploads=arrays["uploads"], clients=arrays.get("clients"))
+        return KeptRound(
+            round=round,
+            model=arrays["model"],
+            uploads=arrays["uploads"],
+            clients=arrays.get("clients"),
+        )
     except (OSError, ValueError, KeyError) as error:
-        raise UserError(f"{path} cannot be read ({error}). Train again with `sordino train --keep-uploads`.") from None
+        raise UserError(
+            f"{path} cannot be read ({error}). Train again with `sordino train --keep-uploads`."
+        ) from None

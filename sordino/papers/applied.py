@@ -7,7 +7,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sordino.papers import convergent
-from sordino.protocol import Bezier, Constant, Continuous, Everyone, FedAvg, FedProx, Gaussian, Mean, Protocol, Scaffold, StageWise, View
+from sordino.protocol import (
+    Bezier,
+    Constant,
+    Continuous,
+    Everyone,
+    FedAvg,
+    FedProx,
+    Gaussian,
+    Mean,
+    Protocol,
+    Scaffold,
+    StageWise,
+    View,
+)
 
 if TYPE_CHECKING:
     from sordino.audit.verdict import Finding
@@ -32,24 +45,50 @@ def published_bounds(protocol: Protocol) -> dict[str, float]:
     if not isinstance(noise, Gaussian) or noise.where != "client":
         return {}
     sigma = noise.sigma
-    plain = isinstance(protocol.participation, Everyone) and protocol.aggregation == Mean() and not protocol.client
-    if not plain or sigma == 0 or not isinstance(rule, FedAvg) or isinstance(rule, (Bezier, Scaffold)) or rule.clip_target != "step":
+    plain = (
+        isinstance(protocol.participation, Everyone)
+        and protocol.aggregation == Mean()
+        and not protocol.client
+    )
+    if (
+        not plain
+        or sigma == 0
+        or not isinstance(rule, FedAvg)
+        or isinstance(rule, (Bezier, Scaffold))
+        or rule.clip_target != "step"
+    ):
         return {}
     if protocol.keeps_models:
         return {}
-    shared: dict[str, Any] = {"rounds": protocol.rounds, "clip": rule.clip, "clients": protocol.clients, "sigma": sigma}
+    shared: dict[str, Any] = {
+        "rounds": protocol.rounds,
+        "clip": rule.clip,
+        "clients": protocol.clients,
+        "sigma": sigma,
+    }
     smoothness = protocol.assumptions.smoothness
     found: dict[str, float] = {}
     if isinstance(rule, FedProx):
         if smoothness is not None and 0 < smoothness < rule.proximal:
-            found["convergent/theorem-4"] = convergent.theorem_4(**shared, smoothness=smoothness, proximal=rule.proximal)
+            found["convergent/theorem-4"] = convergent.theorem_4(
+                **shared, smoothness=smoothness, proximal=rule.proximal
+            )
     elif isinstance(rule.schedule, StageWise):
-        found["convergent/theorem-3c"] = convergent.theorem_3c(**shared, steps=rule.steps, rate=rule.schedule.rate)
+        found["convergent/theorem-3c"] = convergent.theorem_3c(
+            **shared, steps=rule.steps, rate=rule.schedule.rate
+        )
     elif isinstance(rule.schedule, Continuous):
-        z = convergent.theorem_3d_least_z(steps=rule.steps, rate=rule.schedule.rate)  # the paper leaves it open; less is false
+        z = convergent.theorem_3d_least_z(
+            steps=rule.steps, rate=rule.schedule.rate
+        )  # the paper leaves it open; less is false
         found["convergent/theorem-3d"] = convergent.theorem_3d(**shared, z=z)
     elif smoothness is not None and smoothness > 0:
-        stated = {**shared, "steps": rule.steps, "rate": rule.schedule.rate, "smoothness": smoothness}
+        stated = {
+            **shared,
+            "steps": rule.steps,
+            "rate": rule.schedule.rate,
+            "smoothness": smoothness,
+        }
         if isinstance(rule.schedule, Constant):
             found["convergent/theorem-3a"] = convergent.theorem_3a(**stated)
         else:
@@ -57,7 +96,12 @@ def published_bounds(protocol: Protocol) -> dict[str, float]:
     return found
 
 
-def audit_with_claims(source: Protocol | str | Path, view: str | View = View.SERVER, unit: str = "record", **options: Any) -> Finding:
+def audit_with_claims(
+    source: Protocol | str | Path,
+    view: str | View = View.SERVER,
+    unit: str = "record",
+    **options: Any,
+) -> Finding:
     """Audit, and hold the result against the published bounds that speak about the protocol too.
 
     Example:
@@ -69,4 +113,10 @@ def audit_with_claims(source: Protocol | str | Path, view: str | View = View.SER
     subject = subject_of(source)
     bounds = published_bounds(replace(subject.protocol, rounds=max(1, len(set(subject.rounds)))))
     given = tuple(options.pop("claims", ()))
-    return audit(source, view, unit, claims=(*(Claim(name=name, mu=mu) for name, mu in bounds.items()), *given), **options)
+    return audit(
+        source,
+        view,
+        unit,
+        claims=(*(Claim(name=name, mu=mu) for name, mu in bounds.items()), *given),
+        **options,
+    )

@@ -9,7 +9,11 @@ from sordino.papers.claims import Claim
 from sordino.papers.parameters import nearest
 from sordino.protocol.errors import UserError
 
-CLAIMS: tuple[Claim, ...] = (*convergent_claims.CLAIMS, *udp_fl_claims.CLAIMS, *prifedsync_claims.CLAIMS)
+CLAIMS: tuple[Claim, ...] = (
+    *convergent_claims.CLAIMS,
+    *udp_fl_claims.CLAIMS,
+    *prifedsync_claims.CLAIMS,
+)
 
 
 def all_claims() -> tuple[Claim, ...]:
@@ -38,7 +42,9 @@ def find(name: str) -> Claim:
     """
     found = _by_name().get(name)
     if found is None:
-        raise UserError(f"no claim {name!r};{nearest(name, _by_name())} `sordino papers list` shows all.")
+        raise UserError(
+            f"no claim {name!r};{nearest(name, _by_name())} `sordino papers list` shows all."
+        )
     return found
 
 
@@ -49,7 +55,12 @@ def as_documents() -> dict[str, list[dict[str, str]]]:
         >>> as_documents()["claims"][2]
         {'claim': 'convergent/theorem-3a', 'where': 'convergent-dp, Theorem 3(a), Eq. (15)', 'verdict': 'unsound'}
     """
-    return {"claims": [{"claim": claim.name, "where": claim.where, "verdict": claim.verdict} for claim in all_claims()]}
+    return {
+        "claims": [
+            {"claim": claim.name, "where": claim.where, "verdict": claim.verdict}
+            for claim in all_claims()
+        ]
+    }
 
 
 def as_markdown() -> str:
@@ -61,7 +72,11 @@ def as_markdown() -> str:
     """
     rows = ["| claim | where | verdict | condition or replacement |", "|---|---|---|---|"]
     for claim in all_claims():
-        remark = claim.condition if claim.verdict in ("sound", "conditional") else claim.sound_replacement
+        remark = (
+            claim.condition
+            if claim.verdict in ("sound", "conditional")
+            else claim.sound_replacement
+        )
         rows.append(f"| `{claim.name}` | {claim.where} | {claim.verdict} | {remark} |")
     return "\n".join(rows)
 

@@ -7,7 +7,16 @@ import math
 from sordino.protocol.errors import UserError
 
 
-def stage_wise(*, rounds: int, steps: int, rate: float, clip: float, smoothness: float, clients: int, sigma: float) -> float:
+def stage_wise(
+    *,
+    rounds: int,
+    steps: int,
+    rate: float,
+    clip: float,
+    smoothness: float,
+    clients: int,
+    sigma: float,
+) -> float:
     """Largest Gaussian parameter of the last model at the rates mu/(t + 1), over all L-smooth losses (THEORY A7, tight).
 
     Example:
@@ -22,7 +31,16 @@ def stage_wise(*, rounds: int, steps: int, rate: float, clip: float, smoothness:
     return math.sqrt(clients * energy) / sigma
 
 
-def continuous(*, rounds: int, steps: int, rate: float, clip: float, smoothness: float, clients: int, sigma: float) -> float:
+def continuous(
+    *,
+    rounds: int,
+    steps: int,
+    rate: float,
+    clip: float,
+    smoothness: float,
+    clients: int,
+    sigma: float,
+) -> float:
     """The same at the rates mu/(tK + k + 1).
 
     Example:
@@ -34,9 +52,13 @@ def continuous(*, rounds: int, steps: int, rate: float, clip: float, smoothness:
     from sordino.privacy.last_iterate import last_iterate
 
     if rounds * steps > 10_000_000:
-        raise UserError(f"rounds = {rounds}, steps = {steps}: expected at most 10,000,000 steps together.")
+        raise UserError(
+            f"rounds = {rounds}, steps = {steps}: expected at most 10,000,000 steps together."
+        )
     rates = rate / np.arange(1, rounds * steps + 1).reshape(rounds, steps)
-    energy = last_iterate(np.exp(np.log1p(rates * smoothness).sum(axis=1)), 2 * clip / clients * rates.sum(axis=1))
+    energy = last_iterate(
+        np.exp(np.log1p(rates * smoothness).sum(axis=1)), 2 * clip / clients * rates.sum(axis=1)
+    )
     return math.sqrt(clients * energy) / sigma
 
 
@@ -52,7 +74,11 @@ def sampled_round(*, mu: float, clients: int, participants: int, delta: float) -
     from sordino.privacy import gaussian
 
     share = participants / clients
-    return 0.0 if delta >= share else math.log1p(share * math.expm1(gaussian.epsilon(mu, delta / share)))
+    return (
+        0.0
+        if delta >= share
+        else math.log1p(share * math.expm1(gaussian.epsilon(mu, delta / share)))
+    )
 
 
 def best_start(*, rho: float, gamma: float, rounds: int, diameter: float) -> float:
@@ -68,7 +94,14 @@ def best_start(*, rho: float, gamma: float, rounds: int, diameter: float) -> flo
 
 
 def subsampled_epsilon(
-    *, batch: int, records: int, steps: int, rounds: int, sigma: float, delta: float, interval: float | None = None
+    *,
+    batch: int,
+    records: int,
+    steps: int,
+    rounds: int,
+    sigma: float,
+    delta: float,
+    interval: float | None = None,
 ) -> float:
     """Certified epsilon of C_{B/n}(G_{1/sigma}), KR times: the finite statement of prifedsync's Theorem 2 (THEORY C1).
 
@@ -80,7 +113,9 @@ def subsampled_epsilon(
     """
     from sordino.privacy.subsampled import fixed_size
 
-    return fixed_size(mu=1 / sigma, rate=_share(batch, records), steps=steps * rounds, interval=interval).epsilon(delta)
+    return fixed_size(
+        mu=1 / sigma, rate=_share(batch, records), steps=steps * rounds, interval=interval
+    ).epsilon(delta)
 
 
 def participating_epsilon(
@@ -103,7 +138,14 @@ def participating_epsilon(
     from sordino.privacy.subsampled import participating
 
     rate = _share(batch, records)
-    curve = participating(mu=1 / sigma, rate=rate, steps=steps, rounds=rounds, probability=probability, interval=interval)
+    curve = participating(
+        mu=1 / sigma,
+        rate=rate,
+        steps=steps,
+        rounds=rounds,
+        probability=probability,
+        interval=interval,
+    )
     return curve.epsilon(delta)
 
 

@@ -87,7 +87,9 @@ class Verdict:
         """Whether the claim is true of these numbers; a claim that fails somewhere may hold here."""
         below = self.exact <= self.published * (1 + _RELATIVE) + _ABSOLUTE
         above = self.exact >= self.published * (1 - _RELATIVE) - _ABSOLUTE
-        return {"at most": below, "at least": above, "equal to": below and above}[self.claim.relation]
+        return {"at most": below, "at least": above, "equal to": below and above}[
+            self.claim.relation
+        ]
 
     @property
     def explanation(self) -> str:
@@ -130,7 +132,10 @@ class Verdict:
         return [
             ("claim", f"{claim.name} ({claim.where})"),
             ("says", claim.statement),
-            ("parameters", ", ".join(f"{name} = {value:g}" for name, value in self.parameters.items())),
+            (
+                "parameters",
+                ", ".join(f"{name} = {value:g}" for name, value in self.parameters.items()),
+            ),
             ("published", f"{claim.quantity} {claim.relation} {self.published:.8g}"),
             ("exact", f"{self.exact:.8g}"),
             ("that is", self.explanation),
@@ -160,9 +165,13 @@ def check(claim: Claim, **overrides: Number) -> Verdict:
     try:
         published, exact = _value(claim.published, parameters), _value(claim.exact, parameters)
     except (OverflowError, ZeroDivisionError) as error:
-        raise UserError(f"{claim.name}: its formula is not a number at {parameters}; choose less extreme parameters.") from error
+        raise UserError(
+            f"{claim.name}: its formula is not a number at {parameters}; choose less extreme parameters."
+        ) from error
     if math.isnan(published) or math.isnan(exact):
-        raise UserError(f"{claim.name}: its formula is not a number at {parameters}; choose less extreme parameters.")
+        raise UserError(
+            f"{claim.name}: its formula is not a number at {parameters}; choose less extreme parameters."
+        )
     return Verdict(claim=claim, parameters=parameters, published=published, exact=exact)
 
 

@@ -12,7 +12,11 @@ _FLIPPED = "Two runs on linear losses, one record's gradient turned from -V to V
 _QUADRATIC = "Local training on a quadratic loss, of curvature -L or L, gives exactly"
 _LAST_ITERATE = "sordino.privacy.last_iterate: the greatest convex minorant, exactly tight (A7); here it equals composition"
 _SLOW_ENOUGH = "a learning rate of at most 1/alpha; the paper asks for less, rate < 1/(alpha - L)"
-_TOO_FAST: dict[str, Number] = {"rate": 5.0, "steps": 3, "proximal": 1.0}  # with L = 0.9 the paper allows rates up to 10
+_TOO_FAST: dict[str, Number] = {
+    "rate": 5.0,
+    "steps": 3,
+    "proximal": 1.0,
+}  # with L = 0.9 the paper allows rates up to 10
 
 CLAIMS: tuple[Claim, ...] = (
     Claim(
@@ -75,7 +79,16 @@ CLAIMS: tuple[Claim, ...] = (
         evidence=_FLIPPED,
         reason="A2: as 3(a); besides, (16) lacks the learning rate mu, so for mu < 1 it is exceeded once T > (rho + 1)/((rho - 1) mu^2).",
         sound_replacement=_LAST_ITERATE,
-        defaults={"rounds": 1000, "steps": 20, "rate": 0.5, "clip": 2.0, "smoothness": 1.0, "clients": 10, "sigma": 1.0, "c": 1.5},
+        defaults={
+            "rounds": 1000,
+            "steps": 20,
+            "rate": 0.5,
+            "clip": 2.0,
+            "smoothness": 1.0,
+            "clients": 10,
+            "sigma": 1.0,
+            "c": 1.5,
+        },
     ),
     Claim(
         name="convergent/theorem-3c",
@@ -104,7 +117,16 @@ CLAIMS: tuple[Claim, ...] = (
         evidence="The worst L-smooth dynamics, by the greatest convex minorant, attain",
         reason="A5: at t = 0 the rates sum to mu H_K, which z ln 2 must cover; the learning rate mu is missing in (18) and in Table 2.",
         sound_replacement="composition with the exact sums, sordino.papers.convergent.theorem_3d_exact",
-        defaults={"rounds": 100, "steps": 5, "rate": 1.0, "clip": 1.0, "smoothness": 1.0, "clients": 50, "sigma": 1.0, "z": 3.3},
+        defaults={
+            "rounds": 100,
+            "steps": 5,
+            "rate": 1.0,
+            "clip": 1.0,
+            "smoothness": 1.0,
+            "clients": 50,
+            "sigma": 1.0,
+            "z": 3.3,
+        },
         outside={"steps": 500},
     ),
     Claim(
@@ -143,7 +165,9 @@ CLAIMS: tuple[Claim, ...] = (
         relation="at most",
         verdict="sound",
         published=convergent.lemma_4,
-        exact=lambda mu, order: quadrature.gaussian_divergence(order=order, sensitivity=mu, sigma=1.0),
+        exact=lambda mu, order: quadrature.gaussian_divergence(
+            order=order, sensitivity=mu, sigma=1.0
+        ),
         evidence="The divergence of N(mu, 1) from N(0, 1), integrated, is",
         reason="Any mu-GDP pair is a post-processing of the Gaussian pair, whose divergence this is (Mironov 2017, Prop. 7).",
         defaults={"mu": 0.5, "order": 4.0},

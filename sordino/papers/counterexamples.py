@@ -32,7 +32,9 @@ def quadratic(curvature: float) -> Gradient:
     return lambda model: curvature * model
 
 
-def local_training(start: float, gradient: Gradient, rates: Iterable[float], *, clip: float, proximal: float = 0.0) -> float:
+def local_training(
+    start: float, gradient: Gradient, rates: Iterable[float], *, clip: float, proximal: float = 0.0
+) -> float:
     """Clipped gradient steps from `start`, Eq. (2) of convergent-dp, or Eq. (4) with a proximal pull to the start.
 
     Example:
@@ -47,7 +49,14 @@ def local_training(start: float, gradient: Gradient, rates: Iterable[float], *, 
 
 
 def one_round(
-    start: float, attacked: Gradient, others: Gradient, rates: Sequence[float], *, clients: int, clip: float, proximal: float = 0.0
+    start: float,
+    attacked: Gradient,
+    others: Gradient,
+    rates: Sequence[float],
+    *,
+    clients: int,
+    clip: float,
+    proximal: float = 0.0,
 ) -> float:
     """The mean of the clients' models after local training: phi of Eq. (8), before the noise.
 
@@ -60,14 +69,21 @@ def one_round(
     return (own + (clients - 1) * other) / clients
 
 
-def linear_gap(rates: Sequence[float], *, clients: int, clip: float, proximal: float = 0.0) -> float:
+def linear_gap(
+    rates: Sequence[float], *, clients: int, clip: float, proximal: float = 0.0
+) -> float:
     """How far apart one round takes two equal models when the attacked client's linear loss has slope -V or V.
 
     Example:
         >>> round(linear_gap([0.1] * 5, clients=50, clip=1.0), 12)
         0.02
     """
-    up, down = (one_round(0.0, linear(slope), linear(0.0), rates, clients=clients, clip=clip, proximal=proximal) for slope in (-clip, clip))
+    up, down = (
+        one_round(
+            0.0, linear(slope), linear(0.0), rates, clients=clients, clip=clip, proximal=proximal
+        )
+        for slope in (-clip, clip)
+    )
     return abs(up - down)
 
 
@@ -84,7 +100,9 @@ def last_linear_model(gaps: Iterable[float], *, clients: int, sigma: float) -> f
     return math.fsum(distances) / math.sqrt(len(distances) * sigma * sigma / clients)
 
 
-def constant_fedavg(*, rounds: int, steps: int, rate: float, clip: float, clients: int, sigma: float) -> float:
+def constant_fedavg(
+    *, rounds: int, steps: int, rate: float, clip: float, clients: int, sigma: float
+) -> float:
     """The last model of Noisy-FedAvg on linear losses at a constant rate (THEORY A2).
 
     Example:
@@ -105,7 +123,9 @@ def cyclic_gap(*, steps: int, rate: float, clip: float, clients: int) -> float:
     return linear_gap([rate / (k + 1) for k in range(steps)], clients=clients, clip=clip)
 
 
-def cyclic_fedavg(*, rounds: int, steps: int, rate: float, clip: float, clients: int, sigma: float) -> float:
+def cyclic_fedavg(
+    *, rounds: int, steps: int, rate: float, clip: float, clients: int, sigma: float
+) -> float:
     """The last model of Noisy-FedAvg on linear losses at the rates mu/(k + 1), restored in every round (THEORY A2).
 
     Example:
@@ -116,7 +136,16 @@ def cyclic_fedavg(*, rounds: int, steps: int, rate: float, clip: float, clients:
     return last_linear_model([gap] * rounds, clients=clients, sigma=sigma)
 
 
-def constant_fedprox(*, rounds: int, steps: int, rate: float, clip: float, proximal: float, clients: int, sigma: float) -> float:
+def constant_fedprox(
+    *,
+    rounds: int,
+    steps: int,
+    rate: float,
+    clip: float,
+    proximal: float,
+    clients: int,
+    sigma: float,
+) -> float:
     """The last model of Noisy-FedProx on linear losses at a constant rate (THEORY A3).
 
     Example:
@@ -157,11 +186,23 @@ def stretch(*, steps: int, rate: float, smoothness: float, proximal: float = 0.0
         290.375
     """
     rates, far = [rate] * steps, math.inf  # a clip that is never reached
-    ends = (local_training(0.5, quadratic(curvature), rates, clip=far, proximal=proximal) for curvature in (-smoothness, smoothness))
+    ends = (
+        local_training(0.5, quadratic(curvature), rates, clip=far, proximal=proximal)
+        for curvature in (-smoothness, smoothness)
+    )
     return max(2 * abs(end) for end in ends)  # by symmetry, of models that started at -0.5 and 0.5
 
 
-def apart_after_round(*, steps: int, rate: float, clip: float, smoothness: float, clients: int, proximal: float, distance: float) -> float:
+def apart_after_round(
+    *,
+    steps: int,
+    rate: float,
+    clip: float,
+    smoothness: float,
+    clients: int,
+    proximal: float,
+    distance: float,
+) -> float:
     """Theorem 2's example: two models, `distance` apart, after one round on neighbouring data sets.
 
     The attacked client's loss is linear and turns with the data set, the other losses are quadratic, of curvature -L or L.
@@ -174,6 +215,11 @@ def apart_after_round(*, steps: int, rate: float, clip: float, smoothness: float
 
     def ended(side: float, curvature: float) -> float:
         own, others, rates = linear(-side * clip), quadratic(curvature), [rate] * steps
-        return one_round(side * distance / 2, own, others, rates, clients=clients, clip=clip, proximal=proximal)
+        return one_round(
+            side * distance / 2, own, others, rates, clients=clients, clip=clip, proximal=proximal
+        )
 
-    return max(abs(ended(1.0, curvature) - ended(-1.0, curvature)) for curvature in (-smoothness, smoothness))
+    return max(
+        abs(ended(1.0, curvature) - ended(-1.0, curvature))
+        for curvature in (-smoothness, smoothness)
+    )

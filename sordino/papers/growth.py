@@ -56,20 +56,54 @@ def by_rounds() -> list[Rate]:
     from sordino.papers import convergent
 
     def refuted(rounds: int) -> float:
-        return convergent.theorem_3a(rounds=rounds, steps=_STEPS, rate=0.1, clip=1.0, smoothness=1.0, clients=_CLIENTS, sigma=1.0)
+        return convergent.theorem_3a(
+            rounds=rounds,
+            steps=_STEPS,
+            rate=0.1,
+            clip=1.0,
+            smoothness=1.0,
+            clients=_CLIENTS,
+            sigma=1.0,
+        )
 
     return [
         Rate(label="Wei 2020, Shi 2021: T", kind="earlier", value=float),
-        Rate(label="Noble 2022: √(T log(T/δ))", kind="earlier", value=lambda t: math.sqrt(t * math.log(2 * t / _DELTA))),
+        Rate(
+            label="Noble 2022: √(T log(T/δ))",
+            kind="earlier",
+            value=lambda t: math.sqrt(t * math.log(2 * t / _DELTA)),
+        ),
         Rate(label="Cheng, Zhang & Tang, Hu, Fukami: √T", kind="earlier", value=math.sqrt),
-        Rate(label="Zhang 2021: √(T + mK)", kind="earlier", value=lambda t: math.sqrt(t + _CLIENTS * _STEPS)),
-        Rate(label="Bastianello 2024, strongly convex", kind="earlier", value=lambda t: math.sqrt(-math.expm1(-_CONVEXITY * t))),
-        Rate(label="convergent-dp, Table 3: √(2 − 1/T)", kind="paper", value=lambda t: math.sqrt(2 - 1 / t)),
+        Rate(
+            label="Zhang 2021: √(T + mK)",
+            kind="earlier",
+            value=lambda t: math.sqrt(t + _CLIENTS * _STEPS),
+        ),
+        Rate(
+            label="Bastianello 2024, strongly convex",
+            kind="earlier",
+            value=lambda t: math.sqrt(-math.expm1(-_CONVEXITY * t)),
+        ),
+        Rate(
+            label="convergent-dp, Table 3: √(2 − 1/T)",
+            kind="paper",
+            value=lambda t: math.sqrt(2 - 1 / t),
+        ),
         Rate(label="convergent-dp, Thm 3(a), refuted", kind="paper", value=refuted, dashed=True),
         Rate(label="certified, constant rate, every view: √T", kind="certified", value=math.sqrt),
         Rate(label="certified, stage-wise rate, every view", kind="certified", value=_composed),
-        Rate(label="certified, clipped linear model, final view", kind="certified", value=_contracting, dashed=True),
-        Rate(label="certified, stage-wise, final view, L vouched", kind="certified", value=_last_stage_wise, dashed=True),
+        Rate(
+            label="certified, clipped linear model, final view",
+            kind="certified",
+            value=_contracting,
+            dashed=True,
+        ),
+        Rate(
+            label="certified, stage-wise, final view, L vouched",
+            kind="certified",
+            value=_last_stage_wise,
+            dashed=True,
+        ),
     ]
 
 
@@ -83,13 +117,27 @@ def by_steps() -> list[Rate]:
     pull = 0.1  # rate times alpha
     return [
         Rate(label="Shi 2021, Noble, Zhang & Tang 2022: √K", kind="earlier", value=math.sqrt),
-        Rate(label="Zhang 2021: √(T + mK)", kind="earlier", value=lambda k: math.sqrt(_ROUNDS + _CLIENTS * k)),
-        Rate(label="Wei, Cheng, Hu, Fukami, Bastianello: no K", kind="earlier", value=lambda _: 1.0),
+        Rate(
+            label="Zhang 2021: √(T + mK)",
+            kind="earlier",
+            value=lambda k: math.sqrt(_ROUNDS + _CLIENTS * k),
+        ),
+        Rate(
+            label="Wei, Cheng, Hu, Fukami, Bastianello: no K", kind="earlier", value=lambda _: 1.0
+        ),
         Rate(label="convergent-dp, Table 3: K left out", kind="paper", value=lambda _: 1.0),
         Rate(label="convergent-dp, Thm 3(c): K", kind="paper", value=float, dashed=True),
         Rate(label="certified, FedAvg, constant rate: K", kind="certified", value=float),
-        Rate(label="certified, FedProx, pull 0.1 a step", kind="certified", value=lambda k: -math.expm1(k * math.log1p(-pull)) / pull),
-        Rate(label="certified, FedAvg, cyclic rate: H(K)", kind="certified", value=lambda k: math.fsum(1 / j for j in range(1, k + 1))),
+        Rate(
+            label="certified, FedProx, pull 0.1 a step",
+            kind="certified",
+            value=lambda k: -math.expm1(k * math.log1p(-pull)) / pull,
+        ),
+        Rate(
+            label="certified, FedAvg, cyclic rate: H(K)",
+            kind="certified",
+            value=lambda k: math.fsum(1 / j for j in range(1, k + 1)),
+        ),
     ]
 
 
@@ -103,7 +151,9 @@ def draw_growth(path: Path) -> None:
         >>> draw_growth(Path("growth.png"))  # doctest: +SKIP
     """
     if path.suffix.lower() not in SUFFIXES:
-        raise UserError(f"picture {str(path)!r}: expected a name that ends in {', '.join(SUFFIXES)}.")
+        raise UserError(
+            f"picture {str(path)!r}: expected a name that ends in {', '.join(SUFFIXES)}."
+        )
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -113,7 +163,14 @@ def draw_growth(path: Path) -> None:
     figure.subplots_adjust(left=0.045, right=0.80, wspace=0.95, top=0.83, bottom=0.10)
     _draw(left, by_rounds(), "rounds T", f"in rounds, relative to T = 1 (K = {_STEPS})")
     _draw(right, by_steps(), "local steps K", f"in local steps, relative to K = 1 (T = {_ROUNDS})")
-    figure.text(0.045, 0.945, "Growth of the noise that a fixed budget needs", fontsize=15, color=DARK, weight="bold")
+    figure.text(
+        0.045,
+        0.945,
+        "Growth of the noise that a fixed budget needs",
+        fontsize=15,
+        color=DARK,
+        weight="bold",
+    )
     figure.text(0.045, 0.90, "rates, constants unknown", fontsize=11, color=DARK)
     for place, colour, words in (
         (0.20, GREY, "published before"),
@@ -165,9 +222,22 @@ def _name_ends(axes: Axes, rates: list[Rate], ends: list[float]) -> None:
     places = spread(heights, gap=0.048)
     for rate, height, place in zip(rates, heights, places, strict=True):
         colour = _COLOURS[rate.kind]
-        axes.plot([1.0, 1.04], [height, place], transform=axes.transAxes, color=colour, linewidth=0.8, clip_on=False)
+        axes.plot(
+            [1.0, 1.04],
+            [height, place],
+            transform=axes.transAxes,
+            color=colour,
+            linewidth=0.8,
+            clip_on=False,
+        )
         axes.text(
-            1.05, place, rate.label, transform=axes.transAxes, va="center", fontsize=9, color=DARK if rate.kind == "earlier" else colour
+            1.05,
+            place,
+            rate.label,
+            transform=axes.transAxes,
+            va="center",
+            fontsize=9,
+            color=DARK if rate.kind == "earlier" else colour,
         )
 
 
@@ -181,7 +251,9 @@ def spread(heights: Sequence[float], *, gap: float) -> list[float]:
     from scipy.optimize import isotonic_regression
 
     order = sorted(range(len(heights)), key=lambda index: heights[index])
-    fitted = isotonic_regression([heights[index] - gap * rank for rank, index in enumerate(order)]).x
+    fitted = isotonic_regression(
+        [heights[index] - gap * rank for rank, index in enumerate(order)]
+    ).x
     places = [0.0] * len(heights)
     for rank, index in enumerate(order):
         places[index] = float(fitted[rank]) + gap * rank
@@ -198,7 +270,9 @@ def _last_stage_wise(rounds: int) -> float:
     from sordino.privacy.last_iterate import last_iterate
 
     times = range(1, rounds + 1)
-    return math.sqrt(last_iterate([(1 + 0.5 / (_STEPS * t)) ** _STEPS for t in times], [1 / t for t in times]))
+    return math.sqrt(
+        last_iterate([(1 + 0.5 / (_STEPS * t)) ** _STEPS for t in times], [1 / t for t in times])
+    )
 
 
 def _contracting(rounds: int) -> float:

@@ -18,7 +18,19 @@ from sordino.audit.verdict import Finding, judged
 from sordino.engines.torch_engine import single_threaded
 from sordino.papers.claims import Verdict
 from sordino.privacy.certify import certify
-from sordino.protocol import Assumptions, Constant, Cyclic, FedAvg, FedProx, Gaussian, Protocol, Schedule, StageWise, UserError, View
+from sordino.protocol import (
+    Assumptions,
+    Constant,
+    Cyclic,
+    FedAvg,
+    FedProx,
+    Gaussian,
+    Protocol,
+    Schedule,
+    StageWise,
+    UserError,
+    View,
+)
 
 SCHEDULES: dict[str, type[Constant] | type[Cyclic] | type[StageWise]] = {
     "convergent/theorem-3a": Constant,
@@ -43,10 +55,21 @@ def federation_of(verdict: Verdict) -> Protocol:
     """
     name, given = verdict.claim.name, verdict.parameters
     if name not in SCHEDULES:
-        raise UserError(f"{name} cannot be measured by training: these can: {', '.join(SCHEDULES)}.")
+        raise UserError(
+            f"{name} cannot be measured by training: these can: {', '.join(SCHEDULES)}."
+        )
     schedule: Schedule = SCHEDULES[name](rate=float(given["rate"]))
-    steps: dict[str, Any] = {"steps": int(given["steps"]), "batch": 1, "clip": float(given["clip"]), "schedule": schedule}
-    local = FedProx(**steps, proximal=float(given["proximal"])) if "proximal" in given else FedAvg(**steps)
+    steps: dict[str, Any] = {
+        "steps": int(given["steps"]),
+        "batch": 1,
+        "clip": float(given["clip"]),
+        "schedule": schedule,
+    }
+    local = (
+        FedProx(**steps, proximal=float(given["proximal"]))
+        if "proximal" in given
+        else FedAvg(**steps)
+    )
     return Protocol(
         seed=1,
         clients=int(given["clients"]),
@@ -70,7 +93,9 @@ def trainings_for(published: float, certified: float) -> int:
     return trainings
 
 
-def measure(verdict: Verdict, folder: str | Path, *, trainings: int | None = None, **options: Any) -> Finding:
+def measure(
+    verdict: Verdict, folder: str | Path, *, trainings: int | None = None, **options: Any
+) -> Finding:
     """Audit the last model of the federation that a claim speaks about, and hold the claim against what is found.
 
     Example:
@@ -78,8 +103,14 @@ def measure(verdict: Verdict, folder: str | Path, *, trainings: int | None = Non
         'refuted'
     """
     protocol = federation_of(verdict)
-    count = trainings if trainings is not None else trainings_for(verdict.published, certify(protocol, "final").mu or 0.0)
-    return audit(protocol, "final", trainings=count, claims=(_question(verdict),), folder=folder, **options)
+    count = (
+        trainings
+        if trainings is not None
+        else trainings_for(verdict.published, certify(protocol, "final").mu or 0.0)
+    )
+    return audit(
+        protocol, "final", trainings=count, claims=(_question(verdict),), folder=folder, **options
+    )
 
 
 def _question(verdict: Verdict) -> Question:
@@ -111,13 +142,28 @@ def watched(verdict: Verdict, *, trainings: int | None = None, looks: int = 10) 
     """
     protocol = federation_of(verdict)
     certified = certify(protocol, "final")
-    count = trainings if trainings is not None else trainings_for(verdict.published, certified.mu or 0.0)
-    game = WorstCaseGame(
-        protocol=protocol, view=View.FINAL, unit="record", trainings=count, seed=game_seed(protocol), rounds=protocol.rounds
+    count = (
+        trainings
+        if trainings is not None
+        else trainings_for(verdict.published, certified.mu or 0.0)
     )
-    size = min(CHUNK, 1 << max(4, (count // looks).bit_length() - 1))  # a power of two: chunks must not straddle keystreams
-    sides: dict[tuple[int, int], list[np.ndarray]] = {(half, side): [] for half in (0, 1) for side in (0, 1)}
-    for start, chunks in groupby(sorted(chunks_of(count, size), key=lambda chunk: chunk.start), key=lambda chunk: chunk.start):
+    game = WorstCaseGame(
+        protocol=protocol,
+        view=View.FINAL,
+        unit="record",
+        trainings=count,
+        seed=game_seed(protocol),
+        rounds=protocol.rounds,
+    )
+    size = min(
+        CHUNK, 1 << max(4, (count // looks).bit_length() - 1)
+    )  # a power of two: chunks must not straddle keystreams
+    sides: dict[tuple[int, int], list[np.ndarray]] = {
+        (half, side): [] for half in (0, 1) for side in (0, 1)
+    }
+    for start, chunks in groupby(
+        sorted(chunks_of(count, size), key=lambda chunk: chunk.start), key=lambda chunk: chunk.start
+    ):
         for chunk in chunks:
             with single_threaded():
                 sides[chunk.half, chunk.side].append(game.play(chunk).scores)
@@ -125,4 +171,9 @@ def watched(verdict: Verdict, *, trainings: int | None = None, looks: int = 10) 
         scores = Scores(choosing=(joined[0, 0], joined[0, 1]), judging=(joined[1, 0], joined[1, 1]))
         finding = judged(scores, certified, (_question(verdict),), 1e-5, game.description)
         last = start + size >= count
-        yield Look(trainings=scores.trainings, planned=count, mu_lower=finding.mu_lower, finding=finding if last else None)
+        yield Look(
+            trainings=scores.trainings,
+            planned=count,
+            mu_lower=finding.mu_lower,
+            finding=finding if last else None,
+        )

@@ -31,7 +31,9 @@ class Rule:
     def __str__(self) -> str:
         kind = "a whole number" if self.whole else "a number"
         bottom = f"above {self.low:g}" if self.above else f"of at least {self.low:g}"
-        return f"{kind} {bottom}" + (f" and at most {self.high:g}" if math.isfinite(self.high) else "")
+        return f"{kind} {bottom}" + (
+            f" and at most {self.high:g}" if math.isfinite(self.high) else ""
+        )
 
     def allows(self, value: object) -> bool:
         """Whether the value is such a number; a truth value, NaN and infinity are not.
@@ -40,7 +42,11 @@ class Rule:
             >>> Rule(low=0).allows(0.5), Rule(low=0).allows(True), Rule(low=0).allows("0.5"), Rule(low=1, whole=True).allows(1.5)
             (True, False, False, False)
         """
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, (int, float))
+            or not math.isfinite(value)
+        ):
             return False
         if self.whole and value != int(value):
             return False
@@ -99,7 +105,9 @@ RULES: Mapping[str, Rule] = {
 }
 
 
-def resolved(claim: str, defaults: Mapping[str, Number], overrides: Mapping[str, Number]) -> dict[str, Number]:
+def resolved(
+    claim: str, defaults: Mapping[str, Number], overrides: Mapping[str, Number]
+) -> dict[str, Number]:
     """The defaults with the overrides in their place, each checked.
 
     Raises:
@@ -115,7 +123,9 @@ def resolved(claim: str, defaults: Mapping[str, Number], overrides: Mapping[str,
     """
     for name, value in overrides.items():
         if name not in defaults:
-            raise UserError(f"{claim} has no parameter {name!r};{nearest(name, defaults)} It has: {', '.join(defaults)}.")
+            raise UserError(
+                f"{claim} has no parameter {name!r};{nearest(name, defaults)} It has: {', '.join(defaults)}."
+            )
         if not RULES[name].allows(value):
             raise UserError(f"{name} = {value!r}: expected {RULES[name]}.")
     chosen = {**defaults, **overrides}

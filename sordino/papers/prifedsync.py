@@ -24,7 +24,9 @@ def theorem_2_limit(*, batch: int, records: int, steps: int, rounds: int, sigma:
     return math.sqrt(2) * batch / records * math.sqrt(steps * rounds) * math.sqrt(spread)
 
 
-def theorem_2_limit_epsilon(*, batch: int, records: int, steps: int, rounds: int, sigma: float, delta: float) -> float:
+def theorem_2_limit_epsilon(
+    *, batch: int, records: int, steps: int, rounds: int, sigma: float, delta: float
+) -> float:
     """The epsilon at `delta` of Theorem 2's central-limit mu.
 
     Example:
@@ -33,7 +35,10 @@ def theorem_2_limit_epsilon(*, batch: int, records: int, steps: int, rounds: int
     """
     from sordino.privacy import gaussian
 
-    return gaussian.epsilon(theorem_2_limit(batch=batch, records=records, steps=steps, rounds=rounds, sigma=sigma), delta)
+    return gaussian.epsilon(
+        theorem_2_limit(batch=batch, records=records, steps=steps, rounds=rounds, sigma=sigma),
+        delta,
+    )
 
 
 def lemma_3_7(*, shift: float, sigma: float) -> float:
@@ -131,5 +136,6 @@ def coalition_reach_probability(*, rate: float, rounds: int, clients: int) -> fl
     """
     others = clients - 1
     return math.fsum(
-        rate * (1 - rate) ** (first - 1) * (1 - (1 - rate) ** (others * (rounds - first + 1))) for first in range(1, rounds + 1)
+        rate * (1 - rate) ** (first - 1) * (1 - (1 - rate) ** (others * (rounds - first + 1)))
+        for first in range(1, rounds + 1)
     )

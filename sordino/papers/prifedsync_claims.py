@@ -5,7 +5,9 @@ from __future__ import annotations
 from sordino.papers import certified, prifedsync
 from sordino.papers.claims import Claim
 
-_MIXTURE = "((1 - p) Id + p f)^R for weak and strong alike, sordino.privacy.subsampled.participating"
+_MIXTURE = (
+    "((1 - p) Id + p f)^R for weak and strong alike, sordino.privacy.subsampled.participating"
+)
 
 CLAIMS: tuple[Claim, ...] = (
     Claim(
@@ -45,8 +47,12 @@ CLAIMS: tuple[Claim, ...] = (
         relation="at most",
         verdict="unsound",
         condition="p = 1, or one round, or a state that is reset between rounds",
-        published=lambda probability, rounds: prifedsync.theorem_1_total_variation(rate=probability, rounds=rounds),
-        exact=lambda probability, rounds: prifedsync.reach_probability(rate=probability, rounds=rounds),
+        published=lambda probability, rounds: prifedsync.theorem_1_total_variation(
+            rate=probability, rounds=rounds
+        ),
+        exact=lambda probability, rounds: prifedsync.reach_probability(
+            rate=probability, rounds=rounds
+        ),
         evidence="Of two clients, some upload of one reaches the other with exactly this probability",
         reason="C4: the global model keeps j's upload; i need not be sampled in the same round, only later.",
         sound_replacement=_MIXTURE,
@@ -63,7 +69,9 @@ CLAIMS: tuple[Claim, ...] = (
         published=lambda probability, rounds, clients: prifedsync.theorem_1_strong_total_variation(
             rate=probability, rounds=rounds, clients=clients
         ),
-        exact=lambda probability, rounds, clients: prifedsync.coalition_reach_probability(rate=probability, rounds=rounds, clients=clients),
+        exact=lambda probability, rounds, clients: prifedsync.coalition_reach_probability(
+            rate=probability, rounds=rounds, clients=clients
+        ),
         evidence="Some upload of j reaches some other client with exactly this probability",
         reason="C4, C6: as the weak notion; besides, the others' models share noise, so their trade-off functions do not multiply, and the"
         " factor m - 1 is not needed, as all of them are a function of j's uploads.",
@@ -83,7 +91,15 @@ CLAIMS: tuple[Claim, ...] = (
         evidence="With the participation of client j taken into account, the certified value is",
         reason="C5: the proof drops the unsound p^2 term; what is left is composition. The factor p improves it, for weak and strong.",
         sound_replacement=f"none needed; {_MIXTURE}, is smaller",
-        defaults={"batch": 16, "records": 600, "steps": 38, "rounds": 194, "sigma": 1.0, "delta": 1e-5, "probability": 0.5},
+        defaults={
+            "batch": 16,
+            "records": 600,
+            "steps": 38,
+            "rounds": 194,
+            "sigma": 1.0,
+            "delta": 1e-5,
+            "probability": 0.5,
+        },
     ),
     Claim(
         name="prifedsync/theorem-2-limit",
@@ -99,6 +115,13 @@ CLAIMS: tuple[Claim, ...] = (
         reason="C2, C5: it over-reports 3 to 66 % in the rows of Tables 1 to 3 and under-reports with few steps, as here. The factor"
         " sqrt(m - 1) of the strong notion is not needed.",
         sound_replacement=f"the privacy-loss distribution, sordino.privacy.subsampled.fixed_size; {_MIXTURE}",
-        defaults={"batch": 16, "records": 600, "steps": 38, "rounds": 1, "sigma": 0.75, "delta": 1e-5},
+        defaults={
+            "batch": 16,
+            "records": 600,
+            "steps": 38,
+            "rounds": 1,
+            "sigma": 0.75,
+            "delta": 1e-5,
+        },
     ),
 )

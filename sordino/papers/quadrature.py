@@ -47,7 +47,11 @@ def gaussian_delta(*, mu: float, epsilon: float) -> float:
     def excess(x: float) -> float:
         return -float(np.expm1(mu * (threshold - x))) * math.exp(-((x - mu) ** 2) / 2)
 
-    total = sum(float(quad(excess, low, high, epsabs=0, epsrel=1e-11)[0]) for low, high in itertools.pairwise(pieces) if high > low)
+    total = sum(
+        float(quad(excess, low, high, epsabs=0, epsrel=1e-11)[0])
+        for low, high in itertools.pairwise(pieces)
+        if high > low
+    )
     return total / math.sqrt(2 * math.pi)
 
 
@@ -67,7 +71,11 @@ def composed_mu(*, first: float, second: float) -> float:
     threshold = (first * first / 2 - first * x) / second
     alternative = log_ndtr(threshold - second / 2) - (x - first) ** 2 / 2
     null = log_ndtr(-threshold - second / 2) - x * x / 2
-    log_overlap = float(logsumexp(np.concatenate([alternative, null]))) + math.log(step) - math.log(2 * math.pi) / 2
+    log_overlap = (
+        float(logsumexp(np.concatenate([alternative, null])))
+        + math.log(step)
+        - math.log(2 * math.pi) / 2
+    )
     return -2 * float(ndtri(math.exp(log_overlap) / 2))
 
 
@@ -80,7 +88,12 @@ def gaussian_amplitude(*, sigma: float) -> float:
     """
     from scipy.integrate import quad
 
-    return sigma * 2 * float(quad(lambda x: x * math.exp(-x * x / 2), 0, math.inf)[0]) / math.sqrt(2 * math.pi)
+    return (
+        sigma
+        * 2
+        * float(quad(lambda x: x * math.exp(-x * x / 2), 0, math.inf)[0])
+        / math.sqrt(2 * math.pi)
+    )
 
 
 def bezier_control(*, start: float, optimum: float, rate: float, curvature: float) -> float:

@@ -62,11 +62,25 @@ class Row:
         return {**values.pop("printed"), **values}
 
 
-def _rows(table: int, probability: float, batch: int, steps: int, records: int, *entries: tuple[float, int, float]) -> Iterator[PrintedRow]:
+def _rows(
+    table: int,
+    probability: float,
+    batch: int,
+    steps: int,
+    records: int,
+    *entries: tuple[float, int, float],
+) -> Iterator[PrintedRow]:
     """Rows that share all but (sigma, rounds, printed mu)."""
     for sigma, rounds, mu in entries:
         yield PrintedRow(
-            table=table, probability=probability, sigma=sigma, batch=batch, steps=steps, records=records, rounds=rounds, printed_mu=mu
+            table=table,
+            probability=probability,
+            sigma=sigma,
+            batch=batch,
+            steps=steps,
+            records=records,
+            rounds=rounds,
+            printed_mu=mu,
         )
 
 
@@ -89,7 +103,11 @@ def limit_mu(printed: PrintedRow) -> float:
         True
     """
     return prifedsync.theorem_2_limit(
-        batch=printed.batch, records=printed.records, steps=printed.steps, rounds=printed.rounds, sigma=printed.sigma
+        batch=printed.batch,
+        records=printed.records,
+        steps=printed.steps,
+        rounds=printed.rounds,
+        sigma=printed.sigma,
     )
 
 
@@ -105,7 +123,13 @@ def row(printed: PrintedRow, *, delta: float = 1e-5) -> Row:
 
     mu = limit_mu(printed)
     certified_epsilon, participating_epsilon = _epsilons(
-        printed.probability, printed.sigma, printed.batch, printed.steps, printed.records, printed.rounds, delta
+        printed.probability,
+        printed.sigma,
+        printed.batch,
+        printed.steps,
+        printed.records,
+        printed.rounds,
+        delta,
     )
     return Row(
         printed=printed,
@@ -126,10 +150,20 @@ def prifedsync_tables(*, delta: float = 1e-5) -> list[Row]:
 
 
 @cache
-def _epsilons(probability: float, sigma: float, batch: int, steps: int, records: int, rounds: int, delta: float) -> tuple[float, float]:
+def _epsilons(
+    probability: float,
+    sigma: float,
+    batch: int,
+    steps: int,
+    records: int,
+    rounds: int,
+    delta: float,
+) -> tuple[float, float]:
     """Certified epsilon without and with the participation; rows that the paper prints twice are priced once."""
     run = {"batch": batch, "records": records, "steps": steps, "rounds": rounds}
     whole = certified.subsampled_epsilon(**run, sigma=sigma, delta=delta, interval=_GRID)
     if probability == 1:
         return whole, whole
-    return whole, certified.participating_epsilon(**run, sigma=sigma, delta=delta, probability=probability, interval=_GRID)
+    return whole, certified.participating_epsilon(
+        **run, sigma=sigma, delta=delta, probability=probability, interval=_GRID
+    )

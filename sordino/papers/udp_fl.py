@@ -36,7 +36,11 @@ def theorem_2(*, order: float, step: float, nu: float) -> float:
     sign = 0.0 if nu < 0.5 else 1.0  # as Eq. (12) defines it
     grown, shrunk = math.exp((order - 1) * step), math.exp(-order * step)
     middle = (grown + shrunk) * (1 - nu) + abs(2 * nu - 1) * math.exp(-sign * step)
-    return grown / 2 + shrunk / 2 + middle * (1 - math.exp(-1)) / (2 * (nu + math.exp(-step) * (1 - nu)))
+    return (
+        grown / 2
+        + shrunk / 2
+        + middle * (1 - math.exp(-1)) / (2 * (nu + math.exp(-step) * (1 - nu)))
+    )
 
 
 def staircase_divergence(*, order: float, step: float, nu: float, dimension: int = 1) -> float:
@@ -63,7 +67,9 @@ def algorithm_3_step(*, epsilon: float, rounds: int) -> float:
     from sordino.privacy.staircase import Staircase
 
     def missing(step: float) -> float:
-        return epsilon - Staircase.usual(step=step, width=1.0).curve_l2(clip=1.0, dimension=1).repeat(rounds).epsilon(1e-5)
+        return epsilon - Staircase.usual(step=step, width=1.0).curve_l2(
+            clip=1.0, dimension=1
+        ).repeat(rounds).epsilon(1e-5)
 
     return bracket(missing, 1e-9, max(1.0, 2 * epsilon))[0]
 
@@ -100,7 +106,9 @@ def theorem_7_scale(*, order: float, gamma: float) -> float:
         >>> round(theorem_7_scale(order=2.0, gamma=1.0), 8)
         0.65740336
     """
-    return (order - 1) / math.log(((2 * order - 1) * math.exp(gamma * (order - 1)) + order - 1) / order)
+    return (order - 1) / math.log(
+        ((2 * order - 1) * math.exp(gamma * (order - 1)) + order - 1) / order
+    )
 
 
 def laplace_divergence(*, order: float, gamma: float) -> float:
@@ -132,7 +140,9 @@ def lemma_3(*, order: int, gamma: float, clients: int) -> float:
         >>> round(lemma_3(order=2, gamma=1.0, clients=100), 8)
         0.01080305
     """
-    return math.log1p(order * (order - 1) / 2 * math.expm1(gamma) ** 2 / (clients * math.exp(gamma))) / (order - 1)
+    return math.log1p(
+        order * (order - 1) / 2 * math.expm1(gamma) ** 2 / (clients * math.exp(gamma))
+    ) / (order - 1)
 
 
 def shuffled_randomized_response(*, order: float, local: float, clients: int) -> float:
@@ -148,7 +158,11 @@ def shuffled_randomized_response(*, order: float, local: float, clients: int) ->
     lie = 1 / (1 + math.exp(local))
     ones = np.arange(clients)
     log_others = (
-        gammaln(clients) - gammaln(ones + 1) - gammaln(clients - ones) + ones * math.log(lie) + (clients - 1 - ones) * math.log1p(-lie)
+        gammaln(clients)
+        - gammaln(ones + 1)
+        - gammaln(clients - ones)
+        + ones * math.log(lie)
+        + (clients - 1 - ones) * math.log1p(-lie)
     )
     stays, moves = np.append(log_others, -np.inf), np.append(-np.inf, log_others)
     with_zero = np.logaddexp(stays + math.log1p(-lie), moves + math.log(lie))
@@ -171,8 +185,13 @@ def girgis(*, order: int, local: float, clients: int) -> float:
     log_ratio = 2 * math.log(math.expm1(2 * local)) - 2 * local - math.log(2 * blanket)
     logs = [
         0.0,
-        math.log(order * (order - 1) / 2) + 2 * math.log(math.expm1(local)) - local - math.log(blanket),
-        *(_log_choose(order, terms) + np.log(terms) + gammaln(terms / 2) + terms / 2 * log_ratio).tolist(),
+        math.log(order * (order - 1) / 2)
+        + 2 * math.log(math.expm1(local))
+        - local
+        - math.log(blanket),
+        *(
+            _log_choose(order, terms) + np.log(terms) + gammaln(terms / 2) + terms / 2 * log_ratio
+        ).tolist(),
         local * order - (clients - 1) / (8 * math.exp(local)),
     ]
     return float(logsumexp(logs)) / (order - 1)
@@ -187,7 +206,10 @@ def clones_closed_form(*, delta: float, local: float, clients: int) -> float:
     """
     if local > math.log(clients / (16 * math.log(2 / delta))):
         return local
-    spread = 8 * math.sqrt(math.exp(local) * math.log(4 / delta) / clients) + 8 * math.exp(local) / clients
+    spread = (
+        8 * math.sqrt(math.exp(local) * math.log(4 / delta) / clients)
+        + 8 * math.exp(local) / clients
+    )
     return math.log1p(math.tanh(local / 2) * spread)
 
 
@@ -203,12 +225,18 @@ def zhu_wang(order: int, rate: float, divergence: Callable[[int], float]) -> flo
 
     terms = np.arange(2, order + 1)
     logs = _log_choose(order, terms) + (order - terms) * math.log1p(-rate) + terms * math.log(rate)
-    logs = logs + np.array([(term - 1) * divergence(int(term)) for term in terms]) + np.where(terms > 2, math.log(3), 0.0)
+    logs = (
+        logs
+        + np.array([(term - 1) * divergence(int(term)) for term in terms])
+        + np.where(terms > 2, math.log(3), 0.0)
+    )
     first = (order - 1) * math.log1p(-rate) + math.log1p((order - 1) * rate)
     return float(logsumexp(np.append(logs, first))) / (order - 1)
 
 
-def wang_balle_kasiviswanathan(order: int, rate: float, divergence: Callable[[int], float], *, largest_loss: float = math.inf) -> float:
+def wang_balle_kasiviswanathan(
+    order: int, rate: float, divergence: Callable[[int], float], *, largest_loss: float = math.inf
+) -> float:
     """Wang, Balle and Kasiviswanathan 2019, Thm 9, sampling without replacement, replace-one; [recalled] in THEORY B6.
 
     Example:
@@ -228,7 +256,12 @@ def wang_balle_kasiviswanathan(order: int, rate: float, divergence: Callable[[in
     ]
     for term in range(3, order + 1):
         capped = math.log(2) if worst > 2 else min(math.log(2), term * math.log(worst))
-        log_terms.append(term * math.log(rate) + float(_log_choose(order, np.array(term))) + (term - 1) * divergence(term) + capped)
+        log_terms.append(
+            term * math.log(rate)
+            + float(_log_choose(order, np.array(term)))
+            + (term - 1) * divergence(term)
+            + capped
+        )
     return float(logsumexp(log_terms)) / (order - 1)
 
 

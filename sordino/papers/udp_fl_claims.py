@@ -86,7 +86,14 @@ CLAIMS: tuple[Claim, ...] = (
         reason="Noise of constant size keeps descent at a distance: no number of rounds is enough, whatever the constant in O. Besides,"
         " Delta e^(epsilon/2)/(e^epsilon - 1) is the mean amplitude, not the standard deviation.",
         sound_replacement="the noise floor rate^2 Var/(1 - (1 - rate mu)^2), or decaying rates",
-        defaults={"width": 1.0, "epsilon": 1.0, "rate": 0.1, "curvature": 1.0, "start": 1.0, "tolerance": 0.1},
+        defaults={
+            "width": 1.0,
+            "epsilon": 1.0,
+            "rate": 0.1,
+            "curvature": 1.0,
+            "start": 1.0,
+            "tolerance": 0.1,
+        },
     ),
     Claim(
         name="udp-fl/theorem-5",
@@ -187,8 +194,12 @@ CLAIMS: tuple[Claim, ...] = (
         relation="at most",
         verdict="unsound",
         condition="small orders and a pure epsilon for gamma, as in Girgis et al. 2021, which it quotes without either",
-        published=lambda order, gamma, clients: udp_fl.lemma_2(order=order, gamma=gamma, clients=clients),
-        exact=lambda order, gamma, clients: udp_fl.shuffled_randomized_response(order=order, local=gamma, clients=clients),
+        published=lambda order, gamma, clients: udp_fl.lemma_2(
+            order=order, gamma=gamma, clients=clients
+        ),
+        exact=lambda order, gamma, clients: udp_fl.shuffled_randomized_response(
+            order=order, local=gamma, clients=clients
+        ),
         evidence="Randomised response, gamma-LDP, has after shuffling exactly",
         reason="B7: it tends to 0 as alpha grows, while a Rényi divergence does not decrease; and udp-fl feeds it a Rényi value for gamma.",
         sound_replacement="amplification by clones, sordino.privacy.shuffling; secure aggregation is better",
@@ -202,8 +213,12 @@ CLAIMS: tuple[Claim, ...] = (
         relation="at least",
         verdict="conditional",
         condition="gamma is the pure epsilon of the randomiser, and the bound is for the worst such randomiser",
-        published=lambda order, gamma, clients: udp_fl.lemma_3(order=order, gamma=gamma, clients=clients),
-        exact=lambda order, gamma, clients: udp_fl.shuffled_randomized_response(order=order, local=gamma, clients=clients),
+        published=lambda order, gamma, clients: udp_fl.lemma_3(
+            order=order, gamma=gamma, clients=clients
+        ),
+        exact=lambda order, gamma, clients: udp_fl.shuffled_randomized_response(
+            order=order, local=gamma, clients=clients
+        ),
         evidence="Randomised response, gamma-LDP, has after shuffling exactly",
         reason="B8: with equality for randomised response at alpha = 2; a lower bound promises nothing.",
         sound_replacement="amplification by clones, sordino.privacy.shuffling",
@@ -218,7 +233,9 @@ CLAIMS: tuple[Claim, ...] = (
         verdict="sound",
         published=udp_fl_utility.lemma_4,
         exact=lambda order, sensitivity, epsilon: quadrature.gaussian_amplitude(
-            sigma=udp_fl_utility.calibrated_sigma(order=order, sensitivity=sensitivity, epsilon=epsilon)
+            sigma=udp_fl_utility.calibrated_sigma(
+                order=order, sensitivity=sensitivity, epsilon=epsilon
+            )
         ),
         evidence="E|X|, integrated, is",
         reason="The first absolute moment of N(0, sigma^2), on one coordinate.",

@@ -67,7 +67,9 @@ def theorem_4(*, width: float, epsilon: float) -> float:
     return width**2 * math.exp(epsilon) / math.expm1(epsilon) ** 2
 
 
-def additional_rounds(*, width: float, epsilon: float, rate: float, curvature: float, start: float, tolerance: float) -> float:
+def additional_rounds(
+    *, width: float, epsilon: float, rate: float, curvature: float, start: float, tolerance: float
+) -> float:
     """Additional rounds until noisy descent on curvature/2 w^2 is within `tolerance` of the minimum in root mean square; may be infinite.
 
     theta <- (1 - rate curvature) theta - rate noise: the square of the distance shrinks by the square of the factor and gains
@@ -83,7 +85,9 @@ def additional_rounds(*, width: float, epsilon: float, rate: float, curvature: f
 
     factor = 1 - rate * curvature
     if not 0 < factor < 1:
-        raise UserError(f"rate = {rate!r}: without noise, descent needs a rate below 1/curvature = {1 / curvature:g} here.")
+        raise UserError(
+            f"rate = {rate!r}: without noise, descent needs a rate below 1/curvature = {1 / curvature:g} here."
+        )
     if epsilon == 0:
         raise UserError("epsilon = 0: expected a number above 0 for the staircase.")
     variance = Staircase.usual(step=epsilon, width=width).moments()[1]
@@ -118,7 +122,11 @@ def lemma_4(*, order: float, sensitivity: float, epsilon: float) -> float:
         >>> round(lemma_4(order=2.0, sensitivity=1.0, epsilon=1.0), 8)
         0.79788456
     """
-    return 2 * calibrated_sigma(order=order, sensitivity=sensitivity, epsilon=epsilon) / math.sqrt(2 * math.pi)
+    return (
+        2
+        * calibrated_sigma(order=order, sensitivity=sensitivity, epsilon=epsilon)
+        / math.sqrt(2 * math.pi)
+    )
 
 
 def calibrated_sigma(*, order: float, sensitivity: float, epsilon: float) -> float:
@@ -190,4 +198,10 @@ def laplace_distance(*, dimension: int, scale: float, rounds: int) -> float:
         >>> round(laplace_distance(dimension=1, scale=1.0, rounds=1), 8), round(laplace_distance(dimension=1, scale=1.0, rounds=100), 6)
         (1.0, 11.269696)
     """
-    return 2 * dimension * scale * math.exp(math.lgamma(rounds + 0.5) - math.lgamma(rounds)) / math.sqrt(math.pi)
+    return (
+        2
+        * dimension
+        * scale
+        * math.exp(math.lgamma(rounds + 0.5) - math.lgamma(rounds))
+        / math.sqrt(math.pi)
+    )

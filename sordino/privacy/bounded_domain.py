@@ -14,10 +14,14 @@ import numpy as np
 from sordino.privacy import checks
 from sordino.privacy.last_iterate import _checked, last_iterate
 
-Edge = tuple[float, float, float]  # height A / sqrt(B), log B, log Q of a stretch of rounds, as in `last_iterate`
+Edge = tuple[
+    float, float, float
+]  # height A / sqrt(B), log B, log Q of a stretch of rounds, as in `last_iterate`
 
 
-def last_iterate_bounded(rho: Iterable[float], gamma: Iterable[float], diameter: float) -> tuple[float, int]:
+def last_iterate_bounded(
+    rho: Iterable[float], gamma: Iterable[float], diameter: float
+) -> tuple[float, int]:
     """The smallest H over all starts, and the start t0 that gives it: 0 means that the diameter did not help.
 
     Example:
@@ -39,7 +43,9 @@ def _best_start(rho: np.ndarray, gamma: np.ndarray, diameter: float) -> int:
     the rounds ahead cost more even from distance 0. Rounding can only make it miss a start that is better by that much.
     """
     zeros = np.flatnonzero(rho == 0)
-    first = max(1, int(zeros[-1]) if zeros.size else 1)  # a rho of 0 forgets: no earlier start differs from that one
+    first = max(
+        1, int(zeros[-1]) if zeros.size else 1
+    )  # a rho of 0 forgets: no earlier start differs from that one
     scale = max(float(gamma.max()), diameter) or 1.0
     gamma = gamma / scale
     bounds, bound_slopes = _relaxed(rho, gamma, diameter / scale)
@@ -53,7 +59,10 @@ def _best_start(rho: np.ndarray, gamma: np.ndarray, diameter: float) -> int:
         if bounds[start] < best:
             opening = (starting[start], 0.0, products[start])
             if bound_slopes[start] >= tree.last_slope:
-                best, best_start = bounds[start], start  # the first edge reaches the end: no constraint binds
+                best, best_start = (
+                    bounds[start],
+                    start,
+                )  # the first edge reaches the end: no constraint binds
             elif anchor == rho.size or tree.bound(_merged(opening, ahead), anchor) < best:
                 value, anchor, ahead = tree.opened(opening, start + 1)
                 best, best_start = (value, start) if value < best else (best, best_start)
@@ -65,16 +74,26 @@ def _best_start(rho: np.ndarray, gamma: np.ndarray, diameter: float) -> int:
             ahead = _merged(element, ahead)
     if first == 1:
         tree.push(0, (heights[0], 0.0, products[0]))
-    return 0 if tree.energy[min(first, rho.size - 1) if first > 1 else 0] <= best * (1 + 1e-12) else best_start
+    return (
+        0
+        if tree.energy[min(first, rho.size - 1) if first > 1 else 0] <= best * (1 + 1e-12)
+        else best_start
+    )
 
 
-def _relaxed(rho: np.ndarray, gamma: np.ndarray, diameter: float) -> tuple[list[float], list[float]]:
+def _relaxed(
+    rho: np.ndarray, gamma: np.ndarray, diameter: float
+) -> tuple[list[float], list[float]]:
     """For every start: the cost A^2/B when only d_T = 0 is asked, a lower bound, and the logarithm of its slope A/B."""
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         left = np.concatenate([np.cumsum(np.log(rho[:0:-1]))[::-1], [0.0]])  # log P_t
         shifted = np.logaddexp.accumulate((left + np.log(gamma))[::-1])[::-1]
         mass = np.logaddexp.accumulate((2 * left)[::-1])[::-1]
-        total = np.logaddexp(shifted, left + np.log(rho) + math.log(diameter)) if diameter > 0 else shifted
+        total = (
+            np.logaddexp(shifted, left + np.log(rho) + math.log(diameter))
+            if diameter > 0
+            else shifted
+        )
         return np.exp(2 * total - mass).tolist(), (total - mass).tolist()
 
 
@@ -91,9 +110,13 @@ class _Minorants:
         self.jump = [rounds] * (rounds + 1)
         self.depth = [0] * (rounds + 1)
         self.edge: list[Edge] = [(0.0, 0.0, 0.0)] * (rounds + 1)
-        self.slope = [math.inf] * (rounds + 1)  # log of the edge's slope seen from its start; infinite after the end
+        self.slope = [math.inf] * (
+            rounds + 1
+        )  # log of the edge's slope seen from its start; infinite after the end
         self.energy = [0.0] * (rounds + 1)
-        self.last_slope = -math.inf  # log of the slope of the edge that reaches the end, seen from the end
+        self.last_slope = (
+            -math.inf
+        )  # log of the slope of the edge that reaches the end, seen from the end
         self._skipped: dict[int, Edge] = {}
 
     def push(self, start: int, edge: Edge) -> None:
@@ -138,7 +161,11 @@ class _Minorants:
 
         Slopes that never decrease are feasible in the dual problem max 2 sum s_t g_t - sum s_t^2 v_t; where they do, no bound.
         """
-        return first[0] * first[0] + self.energy[at] if _log_slope(first) <= self.slope[at] else -math.inf
+        return (
+            first[0] * first[0] + self.energy[at]
+            if _log_slope(first) <= self.slope[at]
+            else -math.inf
+        )
 
     def _between(self, at: int) -> Edge:
         """All edges from `at` to its jump as one, remembered once it was needed."""
@@ -147,7 +174,9 @@ class _Minorants:
             return self.edge[at]
         found = self._skipped.get(at)
         if found is None:
-            found = _merged(_merged(self.edge[at], self._between(end)), self._between(self.jump[end]))
+            found = _merged(
+                _merged(self.edge[at], self._between(end)), self._between(self.jump[end])
+            )
             self._skipped[at] = found
         return found
 
@@ -164,7 +193,15 @@ def _merged(left: Edge, right: Edge | None) -> Edge:
     if share > 0:
         odds = math.exp(-share)
         root = math.sqrt(odds)
-        return (left[0] + root * right[0]) / math.sqrt(1 + odds), right[1] + share + math.log1p(odds), left[2] + right[2]
+        return (
+            (left[0] + root * right[0]) / math.sqrt(1 + odds),
+            right[1] + share + math.log1p(odds),
+            left[2] + right[2],
+        )
     odds = math.exp(share)
     root = math.sqrt(odds)
-    return (root * left[0] + right[0]) / math.sqrt(1 + odds), right[1] + math.log1p(odds), left[2] + right[2]
+    return (
+        (root * left[0] + right[0]) / math.sqrt(1 + odds),
+        right[1] + math.log1p(odds),
+        left[2] + right[2],
+    )

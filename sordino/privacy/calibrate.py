@@ -55,7 +55,12 @@ class Calibration:
     def as_document(self) -> dict[str, Any]:
         """The calibration as JSON says it."""
         delta = self.target.get("delta", 1e-5)
-        return {self.parameter: self.value, "achieved": self.achieved, "target": self.target, **self.guarantee.as_document(delta)}
+        return {
+            self.parameter: self.value,
+            "achieved": self.achieved,
+            "target": self.target,
+            **self.guarantee.as_document(delta),
+        }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,7 +110,9 @@ def calibrate(
 
     target = the_target(epsilon, delta, beta, at_alpha, advantage)
     if harmonized(protocol):
-        raise UserError("clients of this protocol have noise of their own, found from their budgets in [[client]]: change those.")
+        raise UserError(
+            "clients of this protocol have noise of their own, found from their budgets in [[client]]: change those."
+        )
 
     def bounds(size: float) -> list[Bound]:
         return list(valid_bounds(asked(noisy(protocol, size), view, unit, None, None)))
@@ -116,10 +123,19 @@ def calibrate(
     best = min(offered, key=lambda bound: target.worse(target.value(bound.curve)))
     free = [bound for bound in offered if best.vouched and not bound.vouched]
     plain = min(free, key=lambda bound: target.worse(target.value(bound.curve))) if free else None
-    guarantee = guaranteed(question, best, unconditional=guaranteed(question, plain) if plain is not None else None)
+    guarantee = guaranteed(
+        question, best, unconditional=guaranteed(question, plain) if plain is not None else None
+    )
     name, value = parameter(found.noise)
     reached = target.value(best.curve)
-    return Calibration(parameter=name, value=value, protocol=found, guarantee=guarantee, target=target.named, achieved=reached)
+    return Calibration(
+        parameter=name,
+        value=value,
+        protocol=found,
+        guarantee=guarantee,
+        target=target.named,
+        achieved=reached,
+    )
 
 
 def noisy(protocol: Protocol, size: float) -> Protocol:
@@ -127,10 +143,20 @@ def noisy(protocol: Protocol, size: float) -> Protocol:
     return replace(protocol, noise=resized(protocol.noise, size))
 
 
-def the_target(epsilon: float | None, delta: float, beta: float | None, alpha: float | None, advantage: float | None) -> Target:
+def the_target(
+    epsilon: float | None,
+    delta: float,
+    beta: float | None,
+    alpha: float | None,
+    advantage: float | None,
+) -> Target:
     """The one target that was given."""
-    if sum(value is not None for value in (epsilon, beta, advantage)) != 1 or (beta is None) != (alpha is None):
-        raise UserError("expected one target: epsilon (with delta), or beta with at_alpha, or advantage.")
+    if sum(value is not None for value in (epsilon, beta, advantage)) != 1 or (beta is None) != (
+        alpha is None
+    ):
+        raise UserError(
+            "expected one target: epsilon (with delta), or beta with at_alpha, or advantage."
+        )
     if epsilon is not None:
         most = epsilon
         checks.positive(epsilon=most)
@@ -143,11 +169,17 @@ def the_target(epsilon: float | None, delta: float, beta: float | None, alpha: f
     if advantage is not None:
         limit = advantage
         checks.probability(advantage=limit)
-        return Target(named={"advantage": limit}, holds=lambda curve: curve.delta(0.0) <= limit, value=lambda curve: curve.delta(0.0))
+        return Target(
+            named={"advantage": limit},
+            holds=lambda curve: curve.delta(0.0) <= limit,
+            value=lambda curve: curve.delta(0.0),
+        )
     least, level = float(beta or 0.0), float(alpha or 0.0)
     checks.probability(beta=least, at_alpha=level)
     if level + least >= 1:
-        raise UserError(f"beta = {least!r} at alpha = {level!r}: expected alpha + beta below 1, since a coin toss reaches 1.")
+        raise UserError(
+            f"beta = {least!r} at alpha = {level!r}: expected alpha + beta below 1, since a coin toss reaches 1."
+        )
     return Target(
         named={"beta": least, "at_alpha": level},
         holds=lambda curve: curve.beta(level) >= least,
@@ -162,7 +194,9 @@ def smallest(meets: Callable[[float], bool]) -> float:
     while not meets(high):
         high *= 4.0
         if high > LARGEST:
-            raise UserError("no noise is enough for this target in this view: ask for less, or change the protocol.")
+            raise UserError(
+                "no noise is enough for this target in this view: ask for less, or change the protocol."
+            )
     low = high / 4.0
     while meets(low):
         low, high = low / 4.0, low

@@ -18,7 +18,12 @@ from sordino.protocol import ClientBudget, Everyone, Protocol, View
 
 
 @lru_cache(maxsize=256)
-def capped_rounds(protocol: Protocol, budget: ClientBudget, records: int | None = None, repeated: tuple[int, ...] = ()) -> int:
+def capped_rounds(
+    protocol: Protocol,
+    budget: ClientBudget,
+    records: int | None = None,
+    repeated: tuple[int, ...] = (),
+) -> int:
     """In how many rounds a client may take part at most, against the server; `records` is its number of records, where known.
 
     Example:
@@ -30,12 +35,19 @@ def capped_rounds(protocol: Protocol, budget: ClientBudget, records: int | None 
     """
 
     def allowed(rounds: int) -> bool:
-        return own_guarantee(protocol, budget, [*range(rounds), *repeated], records).epsilon(budget.delta) <= budget.epsilon
+        return (
+            own_guarantee(protocol, budget, [*range(rounds), *repeated], records).epsilon(
+                budget.delta
+            )
+            <= budget.epsilon
+        )
 
     return largest(allowed, protocol.rounds) + len(repeated)
 
 
-def own_guarantee(protocol: Protocol, budget: ClientBudget, rounds: Sequence[int], records: int | None = None) -> Guarantee:
+def own_guarantee(
+    protocol: Protocol, budget: ClientBudget, rounds: Sequence[int], records: int | None = None
+) -> Guarantee:
     """What a server learns at most about one client that takes part in these rounds for certain, by the client's own noise alone.
 
     Example:
@@ -49,7 +61,9 @@ def own_guarantee(protocol: Protocol, budget: ClientBudget, rounds: Sequence[int
 
     certain = replace(own_protocol(protocol, budget, records), participation=Everyone())
     sizes = None if records is None else (records,) * protocol.clients
-    return certify(certain, View.SERVER, budget.unit, delta=budget.delta, rounds=rounds, sizes=sizes)
+    return certify(
+        certain, View.SERVER, budget.unit, delta=budget.delta, rounds=rounds, sizes=sizes
+    )
 
 
 def all_caps(protocol: Protocol, sizes: Sequence[int] | None = None) -> dict[int, int]:
@@ -62,7 +76,10 @@ def all_caps(protocol: Protocol, sizes: Sequence[int] | None = None) -> dict[int
         >>> all_caps(Protocol(clients=2, rounds=100, local=local, noise=Gaussian(sigma=1.0), client=own))
         {1: 2}
     """
-    return {own.id: capped_rounds(protocol, own, sizes[own.id] if sizes is not None else None) for own in protocol.client}
+    return {
+        own.id: capped_rounds(protocol, own, sizes[own.id] if sizes is not None else None)
+        for own in protocol.client
+    }
 
 
 def largest(allowed: Callable[[int], bool], limit: int) -> int:

@@ -24,7 +24,9 @@ def carries(protocol: Protocol) -> bool:
     own = protocol.personalization
     if not protocol.keeps_models or not isinstance(protocol.local, FedAvg):
         return False
-    return getattr(own, "pull", None) is not None or (isinstance(own, Interpolate) and own.alpha < 1)
+    return getattr(own, "pull", None) is not None or (
+        isinstance(own, Interpolate) and own.alpha < 1
+    )
 
 
 def carried_shifts(protocol: Protocol, rates: np.ndarray) -> np.ndarray:

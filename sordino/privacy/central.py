@@ -19,7 +19,14 @@ from sordino.privacy import subsampled
 from sordino.privacy.certify import Bound, Question
 from sordino.privacy.curves import NOTHING, Curve, GaussianCurve, composed
 from sordino.privacy.guarantee import rounded_up
-from sordino.privacy.mechanisms import clip_norm, dimension_of, price_of, releases_curve, silent, taking_part
+from sordino.privacy.mechanisms import (
+    clip_norm,
+    dimension_of,
+    price_of,
+    releases_curve,
+    silent,
+    taking_part,
+)
 from sordino.privacy.participation import Cohort, first_use, rounds_curve
 from sordino.privacy.renyi import RenyiCurve, poisson_subsampled
 from sordino.privacy.uploads import UploadPrices, upload_prices
@@ -41,33 +48,54 @@ def central_bounds(question: Question, prices: UploadPrices, counts: np.ndarray)
         yield Bound(curve=NOTHING, method="trusted server", lines=(TRUSTED,))
         return
     if server_noise(protocol) == 0 and silent(protocol.noise):
-        yield Bound(curve=NOTHING, method="no noise", lines=("Without noise nothing hides a client's contribution.",))
+        yield Bound(
+            curve=NOTHING,
+            method="no noise",
+            lines=("Without noise nothing hides a client's contribution.",),
+        )
         return
     seen = f"The adversary sees {view.sees}."
-    lines = (prices.reason + f"; the largest here is {rounded_up(float(prices.shifts.max()))}.", seen)
+    lines = (
+        prices.reason + f"; the largest here is {rounded_up(float(prices.shifts.max()))}.",
+        seen,
+    )
     if not isinstance(protocol.noise, Gaussian):
         yield from central_renyi(question, prices, counts, lines)
         return
     yield from visible_bounds(question, prices, counts, lines)
-    if hidden(protocol) and float(prices.shifts.max()) <= STRONGEST * server_noise(protocol) * denominator(protocol):
+    if hidden(protocol) and float(prices.shifts.max()) <= STRONGEST * server_noise(
+        protocol
+    ) * denominator(protocol):
         rate = taking_part(protocol)
         how = (
             f"Each client is drawn with probability {rate:.3g}, which only the server knows; the noise and the denominator "
             f"{denominator(protocol):g} do not depend on it, so the draw amplifies (THEORY A10)."
         )
-        yield Bound(curve=hidden_curve(question, prices, counts), method="hidden Poisson sampling", lines=(*lines, how))
+        yield Bound(
+            curve=hidden_curve(question, prices, counts),
+            method="hidden Poisson sampling",
+            lines=(*lines, how),
+        )
 
 
 def server_noise(protocol: Protocol) -> float:
     """Standard deviation of the server's Gaussian noise on the mean."""
     if not isinstance(protocol.noise, Gaussian) or protocol.noise.where == "client":
         return 0.0
-    return protocol.noise.sigma if protocol.noise.where == "server" else protocol.noise.server_sigma or 0.0
+    return (
+        protocol.noise.sigma
+        if protocol.noise.where == "server"
+        else protocol.noise.server_sigma or 0.0
+    )
 
 
 def client_noise(protocol: Protocol) -> float:
     """Standard deviation of each client's Gaussian noise on its upload."""
-    return protocol.noise.sigma if isinstance(protocol.noise, Gaussian) and protocol.noise.where != "server" else 0.0
+    return (
+        protocol.noise.sigma
+        if isinstance(protocol.noise, Gaussian) and protocol.noise.where != "server"
+        else 0.0
+    )
 
 
 def central(question: Question) -> bool:
@@ -76,7 +104,9 @@ def central(question: Question) -> bool:
     Nor where clients leave with their budgets: how many are left is then not known, and the uploads' own noise is what counts.
     """
     protocol = question.protocol
-    return protocol.noise.where == "server" or (protocol.noise.where == "both" and question.view != View.SERVER and not protocol.client)
+    return protocol.noise.where == "server" or (
+        protocol.noise.where == "both" and question.view != View.SERVER and not protocol.client
+    )
 
 
 def fixed_denominator(protocol: Protocol) -> bool:
@@ -91,7 +121,11 @@ def denominator(protocol: Protocol) -> float:
 
 def hidden(protocol: Protocol) -> bool:
     """Whether who takes part is hidden: a Poisson draw, a constant denominator, noise from the server alone."""
-    return isinstance(protocol.participation, Poisson) and fixed_denominator(protocol) and protocol.noise.where == "server"
+    return (
+        isinstance(protocol.participation, Poisson)
+        and fixed_denominator(protocol)
+        and protocol.noise.where == "server"
+    )
 
 
 def cohort_of(question: Question, numbers: Sequence[int] | None = None) -> Cohort:
@@ -115,7 +149,9 @@ def cohort_of(question: Question, numbers: Sequence[int] | None = None) -> Cohor
     def spread(n: float) -> float:
         by = denominator(protocol) if fixed_denominator(protocol) else float(n)
         honest = max(1.0, n - colluding)
-        if not equal:  # how large its share of the mean is, is not known: at worst it is alone in it
+        if (
+            not equal
+        ):  # how large its share of the mean is, is not known: at worst it is alone in it
             by, honest = 1.0, 1
             if shares is not None and isinstance(rule, Everyone) and numbers is None:
                 by = 1 / float(shares.max())
@@ -124,10 +160,16 @@ def cohort_of(question: Question, numbers: Sequence[int] | None = None) -> Cohor
     return replace(drawn, counts=tuple(spread(n) for n in drawn.counts))
 
 
-def visible_bounds(question: Question, prices: UploadPrices, counts: np.ndarray, lines: tuple[str, ...]) -> Iterator[Bound]:
+def visible_bounds(
+    question: Question, prices: UploadPrices, counts: np.ndarray, lines: tuple[str, ...]
+) -> Iterator[Bound]:
     """Who takes part may be seen: a mixture over how many do, and over the first use of the record."""
     cohort = cohort_of(question)
-    what = "the server's noise and the honest clients'" if client_noise(question.protocol) > 0 else "the server's noise"
+    what = (
+        "the server's noise and the honest clients'"
+        if client_noise(question.protocol) > 0
+        else "the server's noise"
+    )
     if cohort.probability == 1 and len(cohort.counts) == 1:
         mu = math.sqrt(float(np.dot(counts, prices.shifts**2)) / cohort.counts[0])
         how = f"Gaussian composition over {counts.sum()} rounds under {what}: mu = sqrt(sum s_t^2) / {math.sqrt(cohort.counts[0]):.4g}."
@@ -176,12 +218,20 @@ def levels(shifts: np.ndarray, counts: np.ndarray) -> list[tuple[float, int]]:
         return []
     with np.errstate(divide="ignore"):
         steps = np.floor(np.minimum(np.log(shifts / top) / math.log(LEVELS), 1000)).astype(int)
-    return [(top * LEVELS**step, int(counts[steps == step].sum())) for step in np.unique(steps).tolist()]
+    return [
+        (top * LEVELS**step, int(counts[steps == step].sum())) for step in np.unique(steps).tolist()
+    ]
 
 
-def central_renyi(question: Question, prices: UploadPrices, counts: np.ndarray, lines: tuple[str, ...]) -> Iterator[Bound]:
+def central_renyi(
+    question: Question, prices: UploadPrices, counts: np.ndarray, lines: tuple[str, ...]
+) -> Iterator[Bound]:
     """Laplace noise on the mean: Rényi divergences of the mean's move, with the draw of clients public or hidden (B6)."""
-    protocol, norm, dimension = question.protocol, clip_norm(question.protocol), dimension_of(question.protocol)
+    protocol, norm, dimension = (
+        question.protocol,
+        clip_norm(question.protocol),
+        dimension_of(question.protocol),
+    )
     price = price_of(protocol.noise, norm, dimension)
     cohort = central_numbers(question)
     masses = cohort.probability * np.array(cohort.masses)
@@ -194,10 +244,19 @@ def central_renyi(question: Question, prices: UploadPrices, counts: np.ndarray, 
         totals = np.zeros(len(INTEGER_ORDERS))
         for shift, count in levels(prices.shifts, counts):
             divergence = lambda order, move=shift / 2 / by: price.divergence(order, move)  # noqa: E731
-            totals += count * np.array([poisson_subsampled(order, rate, divergence) for order in INTEGER_ORDERS])
+            totals += count * np.array(
+                [poisson_subsampled(order, rate, divergence) for order in INTEGER_ORDERS]
+            )
         how = f"Each client is drawn with probability {rate:.3g}, hidden under noise that does not depend on it (THEORY B6, A10)."
-        curve = RenyiCurve(orders=tuple(float(order) for order in INTEGER_ORDERS), values=tuple(totals.tolist()))
-        yield Bound(curve=curve, method="hidden Poisson sampling", lines=(*lines, how), vouched=price.vouched)
+        curve = RenyiCurve(
+            orders=tuple(float(order) for order in INTEGER_ORDERS), values=tuple(totals.tolist())
+        )
+        yield Bound(
+            curve=curve,
+            method="hidden Poisson sampling",
+            lines=(*lines, how),
+            vouched=price.vouched,
+        )
 
 
 def central_numbers(question: Question, numbers: Sequence[int] | None = None) -> Cohort:
@@ -218,11 +277,22 @@ def realised_central(question: Question, history: tuple[tuple[int, int], ...]) -
     if isinstance(protocol.noise, Gaussian):
         spreads = np.array([cohort_of(question, [n]).counts[0] for n in numbers])
         if (spreads == 0).any():
-            return Bound(curve=NOTHING, method="no noise", lines=("Without noise nothing is hidden.",))
+            return Bound(
+                curve=NOTHING, method="no noise", lines=("Without noise nothing is hidden.",)
+            )
         curve: Curve = GaussianCurve(mu=math.sqrt(float(np.sum(np.square(shifts) / spreads))))
     else:
         norm, dimension = clip_norm(protocol), dimension_of(protocol)
-        moves = [float(shift) / central_numbers(question, [n]).counts[0] for shift, n in zip(shifts, numbers, strict=True)]
+        moves = [
+            float(shift) / central_numbers(question, [n]).counts[0]
+            for shift, n in zip(shifts, numbers, strict=True)
+        ]
         once = np.ones(len(moves), dtype=np.int64)
-        curve = releases_curve(protocol.noise, norm, dimension, np.array(moves)[:, None], np.ones(1), once)
-    return Bound(curve=curve, method="composition", lines=("Composed over the rounds that were taken part in.",))
+        curve = releases_curve(
+            protocol.noise, norm, dimension, np.array(moves)[:, None], np.ones(1), once
+        )
+    return Bound(
+        curve=curve,
+        method="composition",
+        lines=("Composed over the rounds that were taken part in.",),
+    )

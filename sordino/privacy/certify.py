@@ -57,7 +57,9 @@ class Question:
     @property
     def colluders(self) -> int:
         """Clients on the adversary's side, whose noise hides nothing from it: one other client is weak, all others are strong."""
-        return {View.WEAK: 1, View.STRONG: self.protocol.clients - 1}.get(self.view, self.view.colluders)
+        return {View.WEAK: 1, View.STRONG: self.protocol.clients - 1}.get(
+            self.view, self.view.colluders
+        )
 
     @property
     def records(self) -> int | None:
@@ -114,18 +116,36 @@ def certify(
     best = bounds[int(np.argmin(epsilons))]
     if not best.vouched:
         return guaranteed(question, best)
-    free = [(epsilon, bound) for epsilon, bound in zip(epsilons, bounds, strict=True) if not bound.vouched]
-    return guaranteed(question, best, unconditional=guaranteed(question, min(free, key=lambda pair: pair[0])[1]))
+    free = [
+        (epsilon, bound)
+        for epsilon, bound in zip(epsilons, bounds, strict=True)
+        if not bound.vouched
+    ]
+    return guaranteed(
+        question, best, unconditional=guaranteed(question, min(free, key=lambda pair: pair[0])[1])
+    )
 
 
-def asked(protocol: Protocol, view: str | View, unit: str, rounds: Sequence[int] | None, sizes: Sequence[int] | None) -> Question:
+def asked(
+    protocol: Protocol,
+    view: str | View,
+    unit: str,
+    rounds: Sequence[int] | None,
+    sizes: Sequence[int] | None,
+) -> Question:
     """The question in its normal form."""
     parsed = View.parse(view)
     if unit not in UNITS:
         raise InvalidValue("unit", unit, '"record" or "client"')
-    if parsed.colluders >= protocol.clients or (parsed in (View.WEAK, View.STRONG) and protocol.clients == 1):
+    if parsed.colluders >= protocol.clients or (
+        parsed in (View.WEAK, View.STRONG) and protocol.clients == 1
+    ):
         allowed = f"at most coalition:{protocol.clients - 1}, all clients but the attacked one"
-        raise InvalidValue("view", str(parsed), allowed if protocol.clients > 1 else "another view: there is one client only")
+        raise InvalidValue(
+            "view",
+            str(parsed),
+            allowed if protocol.clients > 1 else "another view: there is one client only",
+        )
     chosen = np.arange(protocol.rounds) if rounds is None else numbers_of_rounds(rounds)
     known = None if sizes is None else checked_sizes(protocol, sizes)
     return Question(protocol=protocol, view=parsed, unit=unit, rounds=chosen, sizes=known)
@@ -139,21 +159,36 @@ def numbers_of_rounds(rounds: Sequence[int]) -> np.ndarray:
         array([0, 1])
     """
     found = np.asarray(rounds)
-    if found.ndim != 1 or (found.size > 0 and (not np.issubdtype(found.dtype, np.integer) or int(found.min()) < 0)):
-        raise InvalidValue("rounds", rounds, "the numbers of rounds, each a whole number of at least 0, such as range(10)")
+    if found.ndim != 1 or (
+        found.size > 0 and (not np.issubdtype(found.dtype, np.integer) or int(found.min()) < 0)
+    ):
+        raise InvalidValue(
+            "rounds",
+            rounds,
+            "the numbers of rounds, each a whole number of at least 0, such as range(10)",
+        )
     return found.astype(np.int64)
 
 
 def checked_sizes(protocol: Protocol, sizes: Sequence[int]) -> tuple[int, ...]:
     """Numbers of records, if there is one for every client."""
     found = tuple(sizes)
-    whole = all(isinstance(size, (int, np.integer)) and not isinstance(size, bool) and 0 < size <= MOST for size in found)
+    whole = all(
+        isinstance(size, (int, np.integer)) and not isinstance(size, bool) and 0 < size <= MOST
+        for size in found
+    )
     if not whole or len(found) != protocol.clients:
-        raise InvalidValue("sizes", sizes, f"the numbers of records of {protocol.clients} clients, each a whole number of at least 1")
+        raise InvalidValue(
+            "sizes",
+            sizes,
+            f"the numbers of records of {protocol.clients} clients, each a whole number of at least 1",
+        )
     return tuple(int(size) for size in found)
 
 
-def guaranteed(question: Question, bound: Bound, unconditional: Guarantee | None = None) -> Guarantee:
+def guaranteed(
+    question: Question, bound: Bound, unconditional: Guarantee | None = None
+) -> Guarantee:
     """A bound with its labels."""
     return Guarantee(
         view=question.view,
@@ -171,7 +206,9 @@ def valid_bounds(question: Question) -> Iterator[Bound]:
     """Every bound that holds; the smallest of them may be promised."""
     protocol = question.protocol
     if len(question.rounds) == 0:
-        yield Bound(curve=GaussianCurve(mu=0.0), method="nothing released", lines=("No round was run.",))
+        yield Bound(
+            curve=GaussianCurve(mu=0.0), method="nothing released", lines=("No round was run.",)
+        )
         return
     if protocol.penalty or any(budget.mechanism is not None for budget in protocol.client):
         from sordino.privacy.harmonizer import harmonized_bounds
@@ -217,12 +254,21 @@ def valid_bounds(question: Question) -> Iterator[Bound]:
         yield from last_iterate_bounds(question, prices, counts)
 
 
-def composition_bounds(question: Question, prices: UploadPrices, counts: np.ndarray) -> Iterator[Bound]:
+def composition_bounds(
+    question: Question, prices: UploadPrices, counts: np.ndarray
+) -> Iterator[Bound]:
     """Rounds composed: with everyone in every round Gaussian, else a mixture over who takes part and when the record is first used."""
     protocol, sigma = question.protocol, size_of(question.protocol.noise)
     view, note = effective_view(question)
-    lines: tuple[str, ...] = (prices.reason + f"; the largest here is {rounded_up(float(prices.shifts.max()))}.", note)
-    if question.unit == "record" and question.records is None and isinstance(protocol.local, FedAvg):
+    lines: tuple[str, ...] = (
+        prices.reason + f"; the largest here is {rounded_up(float(prices.shifts.max()))}.",
+        note,
+    )
+    if (
+        question.unit == "record"
+        and question.records is None
+        and isinstance(protocol.local, FedAvg)
+    ):
         lines = (*lines, UNKNOWN_SIZES)
     if isinstance(protocol.participation, Everyone):
         factor = visible_share(question, view)
@@ -254,21 +300,44 @@ def effective_view(question: Question) -> tuple[View, str]:
         return view, seen
     if not isinstance(protocol.aggregation, Mean):
         rule = "A median" if isinstance(protocol.aggregation, Median) else "Mode connectivity"
-        return View.SERVER, seen + f" {rule} is post-processing of the uploads: the server's bound holds, and no other is known."
+        return (
+            View.SERVER,
+            seen
+            + f" {rule} is post-processing of the uploads: the server's bound holds, and no other is known.",
+        )
     if isinstance(protocol.local, Scaffold):
-        return View.SERVER, seen + " Control variates carry single uploads from round to round: the server's bound is taken."
+        return (
+            View.SERVER,
+            seen
+            + " Control variates carry single uploads from round to round: the server's bound is taken.",
+        )
     if isinstance(protocol.personalization, Attention):
-        return View.SERVER, seen + " What a client is given is made of single uploads: the server's bound is taken."
+        return (
+            View.SERVER,
+            seen
+            + " What a client is given is made of single uploads: the server's bound is taken.",
+        )
     if view in (View.WEAK, View.STRONG):
         # Other clients are given global models, and know their own noise.
         view = View.coalition(question.colluders)
     if protocol.client:
-        return View.SERVER, seen + " Clients leave when their budgets are spent, and their noise with them: the server's bound is taken."
+        return (
+            View.SERVER,
+            seen
+            + " Clients leave when their budgets are spent, and their noise with them: the server's bound is taken.",
+        )
     if question.shares is None:
-        return View.SERVER, seen + " The clients' shares in the mean are not known here: the server's bound is taken."
+        return (
+            View.SERVER,
+            seen
+            + " The clients' shares in the mean are not known here: the server's bound is taken.",
+        )
     unequal = question.shares.max() > question.shares.min()
     if unequal and not isinstance(protocol.participation, Everyone):
-        return View.SERVER, seen + " Unequal shares among random participants: the server's bound is taken."
+        return (
+            View.SERVER,
+            seen + " Unequal shares among random participants: the server's bound is taken.",
+        )
     if view.kind == "final":
         return View.ROUNDS, seen + " The last model is one of the rounds' models."
     return view, seen
@@ -287,7 +356,9 @@ def visible_share(question: Question, view: View) -> float:
     return float(ordered[0] / math.sqrt(float(np.square(honest).sum())))
 
 
-def mixture_curve(question: Question, view: View, shifts: np.ndarray, use: np.ndarray | None, counts: np.ndarray) -> Curve:
+def mixture_curve(
+    question: Question, view: View, shifts: np.ndarray, use: np.ndarray | None, counts: np.ndarray
+) -> Curve:
     """The composition of all rounds, each a mixture."""
     from sordino.privacy.participation import Cohort, rounds_curve
 
@@ -320,7 +391,9 @@ def capped_bounds(question: Question) -> Iterator[Bound]:
     from sordino.privacy.caps import capped_rounds
 
     protocol = question.protocol
-    if len(protocol.client) < protocol.clients or len(np.unique(question.rounds)) < len(question.rounds):
+    if len(protocol.client) < protocol.clients or len(np.unique(question.rounds)) < len(
+        question.rounds
+    ):
         return  # a round that was paid for twice may cost more than the first rounds, by which caps are found
     sizes = question.sizes or (question.records,) * protocol.clients
     if question.records is None and any(budget.unit == "record" for budget in protocol.client):
@@ -340,14 +413,23 @@ def certify_capped(question: Question, rounds: int) -> Guarantee:
     return certify(certain, View.SERVER, question.unit, rounds=range(rounds), sizes=question.sizes)
 
 
-def last_iterate_bounds(question: Question, prices: UploadPrices, counts: np.ndarray) -> Iterator[Bound]:
+def last_iterate_bounds(
+    question: Question, prices: UploadPrices, counts: np.ndarray
+) -> Iterator[Bound]:
     """Who sees the last model only: the convex minorant of THEORY A7, for everyone or a fixed number of participants.
 
     With a mixing b the model moves by (1 - b) w + b mean: the stretch is (1 - b) + b rho, the shift b gamma, the noise b sigma.
     """
     protocol, shares = question.protocol, question.shares
-    in_order = len(question.rounds) > 0 and np.array_equal(question.rounds, np.arange(len(question.rounds)))
-    if isinstance(protocol.participation, Poisson) or protocol.client or shares is None or not in_order:
+    in_order = len(question.rounds) > 0 and np.array_equal(
+        question.rounds, np.arange(len(question.rounds))
+    )
+    if (
+        isinstance(protocol.participation, Poisson)
+        or protocol.client
+        or shares is None
+        or not in_order
+    ):
         return
     if isinstance(protocol.participation, FixedSize):
         if shares.max() > shares.min():
@@ -358,18 +440,27 @@ def last_iterate_bounds(question: Question, prices: UploadPrices, counts: np.nda
     if noise == 0:
         return
     for dynamics in prices.dynamics:
-        yield from last_iterate_bound(question, dynamics, counts, mixing, float(shares.max()), noise)
+        yield from last_iterate_bound(
+            question, dynamics, counts, mixing, float(shares.max()), noise
+        )
 
 
 def mean_noise(protocol: Protocol, shares: np.ndarray) -> float:
     """Standard deviation of the noise in a mean with these shares, the clients' and the server's."""
     from sordino.privacy.central import client_noise, server_noise
 
-    return math.hypot(client_noise(protocol) * math.sqrt(float(np.square(shares).sum())), server_noise(protocol))
+    return math.hypot(
+        client_noise(protocol) * math.sqrt(float(np.square(shares).sum())), server_noise(protocol)
+    )
 
 
 def last_iterate_bound(
-    question: Question, dynamics: Dynamics, counts: np.ndarray, mixing: float, share: float, noise: float
+    question: Question,
+    dynamics: Dynamics,
+    counts: np.ndarray,
+    mixing: float,
+    share: float,
+    noise: float,
 ) -> Iterator[Bound]:
     """The bound of one way to see the dynamics."""
     from sordino.privacy.bounded_domain import last_iterate_bounded
@@ -385,8 +476,17 @@ def last_iterate_bound(
         energy, tail = last_iterate(stretch, shift), ""
     else:
         energy, start = last_iterate_bounded(stretch, shift, diameter)
-        tail = f" Models stay in a ball of diameter {diameter:g} (enforced): all before round {start + 1} is forgotten." if start else ""
+        tail = (
+            f" Models stay in a ball of diameter {diameter:g} (enforced): all before round {start + 1} is forgotten."
+            if start
+            else ""
+        )
     line = f"Last iterate: {dynamics.reason}; greatest convex minorant, mu = sqrt(H) / noise of the mean (THEORY A7).{tail}"
     vouched = (dynamics.vouched,) if dynamics.vouched else ()
     curve = GaussianCurve(mu=math.sqrt(energy) / noise)
-    yield Bound(curve=curve, method="last iterate", lines=(f"The adversary sees {question.view.sees}.", line), vouched=vouched)
+    yield Bound(
+        curve=curve,
+        method="last iterate",
+        lines=(f"The adversary sees {question.view.sees}.", line),
+        vouched=vouched,
+    )

@@ -97,7 +97,9 @@ def vector(name: str, values: Iterable[float]) -> np.ndarray:
         >>> vector("rates", [0.1, 0.2])
         array([0.1, 0.2])
     """
-    array = np.atleast_1d(np.asarray(values if isinstance(values, np.ndarray) else list(values), dtype=float))
+    array = np.atleast_1d(
+        np.asarray(values if isinstance(values, np.ndarray) else list(values), dtype=float)
+    )
     if array.ndim != 1 or array.size == 0:
         raise UserError(f"{name}: expected a list of one or more numbers.")
     if not (np.isfinite(array).all() and (array >= 0).all()):

@@ -16,7 +16,9 @@ from sordino.privacy.sensitivity import later_products
 LOGISTIC_CURVATURE = 0.25  # largest second derivative of log(1 + e^-z)
 
 
-def step_factors(rates: np.ndarray, *, decay: float, curvature: float, feature_norm: float) -> np.ndarray:
+def step_factors(
+    rates: np.ndarray, *, decay: float, curvature: float, feature_norm: float
+) -> np.ndarray:
     """c = max(|1 - eta lambda|, |1 - eta (lambda + beta X^2)|) of every step; below 1 it contracts, above it is still a bound.
 
     Example:
@@ -24,7 +26,9 @@ def step_factors(rates: np.ndarray, *, decay: float, curvature: float, feature_n
         [0.95, 2.5]
     """
     checks.finite(decay=decay, curvature=curvature, feature_norm=feature_norm)
-    return np.maximum(np.abs(1 - rates * decay), np.abs(1 - rates * (decay + curvature * feature_norm**2)))
+    return np.maximum(
+        np.abs(1 - rates * decay), np.abs(1 - rates * (decay + curvature * feature_norm**2))
+    )
 
 
 def moves(rates: np.ndarray, factors: np.ndarray, clip: float) -> np.ndarray:

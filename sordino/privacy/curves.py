@@ -108,7 +108,11 @@ def supporting_beta(delta: Callable[[float], float], alpha: float) -> float:
 
     def line(epsilon: float) -> float:
         value = 1 - delta(abs(epsilon)) - 2.0**-51  # less what rounding the differences can add
-        return value - math.exp(epsilon) * alpha if epsilon >= 0 else math.exp(epsilon) * (value - alpha)
+        return (
+            value - math.exp(epsilon) * alpha
+            if epsilon >= 0
+            else math.exp(epsilon) * (value - alpha)
+        )
 
     # Above log(1/alpha) a line is negative. Below, a slope of e^-epsilon < beta/1 cannot support; start wide enough for any float.
     low, high = -_STEEPEST, min(_STEEPEST, -_log(alpha))
@@ -116,7 +120,9 @@ def supporting_beta(delta: Callable[[float], float], alpha: float) -> float:
     at_inner, at_outer = line(inner), line(outer)
     best = max(0.0, line(0.0), at_inner, at_outer)
     while high - low > 1e-9 * (1 + abs(low)):
-        if at_inner < at_outer or (at_inner == at_outer and inner < 0):  # a tie below 0 is underflow: the peak lies to the right
+        if at_inner < at_outer or (
+            at_inner == at_outer and inner < 0
+        ):  # a tie below 0 is underflow: the peak lies to the right
             low, inner, at_inner = inner, outer, at_outer
             outer = low + _GOLDEN * (high - low)
             at_outer = line(outer)
@@ -158,7 +164,9 @@ class GaussianCurve(Curve):
 
     def betas(self, alphas: np.ndarray) -> np.ndarray:
         """See `Curve.betas`; here `beta` is quick."""
-        return np.array([gaussian.beta(self.mu, alpha) for alpha in np.asarray(alphas, dtype=float).tolist()])
+        return np.array(
+            [gaussian.beta(self.mu, alpha) for alpha in np.asarray(alphas, dtype=float).tolist()]
+        )
 
     def rdp(self, order: float) -> float:
         """See `Curve.rdp`."""

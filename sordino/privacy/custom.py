@@ -90,10 +90,20 @@ def built(factory: str, scale: float) -> Any:
         raise UserError(f"noise.mechanism = {factory!r}: {module} has no {name}.") from None
     with theirs(factory):
         made = maker(scale)
-    if not callable(getattr(made, "sample", None)) or not isinstance(getattr(made, "uniforms", None), int) or made.uniforms < 1:
-        raise UserError(f"noise.mechanism = {factory!r}: expected an object with `uniforms`, `sample` and `divergence` or `losses`.")
-    if not callable(getattr(made, "divergence", None)) and not callable(getattr(made, "losses", None)):
-        raise UserError(f"noise.mechanism = {factory!r}: expected `divergence(order, shifts)` or `losses(shift)`: nothing prices it.")
+    if (
+        not callable(getattr(made, "sample", None))
+        or not isinstance(getattr(made, "uniforms", None), int)
+        or made.uniforms < 1
+    ):
+        raise UserError(
+            f"noise.mechanism = {factory!r}: expected an object with `uniforms`, `sample` and `divergence` or `losses`."
+        )
+    if not callable(getattr(made, "divergence", None)) and not callable(
+        getattr(made, "losses", None)
+    ):
+        raise UserError(
+            f"noise.mechanism = {factory!r}: expected `divergence(order, shifts)` or `losses(shift)`: nothing prices it."
+        )
     return made
 
 
@@ -141,14 +151,25 @@ def sampled(made: Any, who: str) -> np.ndarray:
     uniforms = generator.random((SAMPLES, made.uniforms)) * (1 - 2.0**-52) + 2.0**-53
     values = np.asarray(made.sample(uniforms), dtype=float)
     if values.shape != (SAMPLES,) or not np.isfinite(values).all():
-        raise UserError(f"{who}: sample() gave {values.shape} values for {SAMPLES}, or some that are not finite.")
-    again = np.asarray(made.sample(uniforms[1 : AGAIN + 1].reshape(2, AGAIN // 2, made.uniforms)), dtype=float)
+        raise UserError(
+            f"{who}: sample() gave {values.shape} values for {SAMPLES}, or some that are not finite."
+        )
+    again = np.asarray(
+        made.sample(uniforms[1 : AGAIN + 1].reshape(2, AGAIN // 2, made.uniforms)), dtype=float
+    )
     if not np.allclose(again.ravel(), values[1 : AGAIN + 1], rtol=1e-6, atol=0):
-        raise UserError(f"{who}: sample() gave other values for the same uniforms. A value must depend on its own uniforms alone.")
+        raise UserError(
+            f"{who}: sample() gave other values for the same uniforms. A value must depend on its own uniforms alone."
+        )
     return values
 
 
-def refuse_contradicted(values: np.ndarray, divergences: Callable[[float, np.ndarray], np.ndarray], middle: float, who: str) -> None:
+def refuse_contradicted(
+    values: np.ndarray,
+    divergences: Callable[[float, np.ndarray], np.ndarray],
+    middle: float,
+    who: str,
+) -> None:
     """Refuse a claim that values contradict: at a shift itself, or at a part of it, where values alone would not show enough.
 
     The steps of a shift cut into k parts are alike, so the total variation V of the whole is at most k times that of a part, and the part
@@ -157,7 +178,11 @@ def refuse_contradicted(values: np.ndarray, divergences: Callable[[float, np.nda
     for shift in (middle * factor for factor in TESTED_SHIFTS):
         seen = shown(values, shift, FALSE_ALARM / len(TESTED_SHIFTS))
         least = [(shift, order, seen.divergence(order)) for order in TESTED_ORDERS]
-        least += [(shift / parts, order, 2 * (seen.total_variation / parts) ** 2) for parts in PARTS for order in TESTED_ORDERS]
+        least += [
+            (shift / parts, order, 2 * (seen.total_variation / parts) ** 2)
+            for parts in PARTS
+            for order in TESTED_ORDERS
+        ]
         for move, order, found in least:
             claimed = float(np.asarray(divergences(order, np.array([move])))[0])
             if not claimed >= found:
@@ -171,19 +196,25 @@ def measured_density(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The density in cells of equal mass: their middles, and the logarithm of the density there. It promises nothing: attacks use it."""
     edges = np.unique(np.quantile(values, np.linspace(0, 1, CELLS + 1)))
     masses = np.histogram(values, edges)[0] / len(values)
-    return (edges[1:] + edges[:-1]) / 2, np.log(np.maximum(masses, 1 / len(values)) / np.diff(edges))
+    return (edges[1:] + edges[:-1]) / 2, np.log(
+        np.maximum(masses, 1 / len(values)) / np.diff(edges)
+    )
 
 
 def _from_losses(losses: Callable[[float], Any]) -> Callable[[float, np.ndarray], np.ndarray]:
     curve = lru_cache(maxsize=64)(lambda shift: LossCurve(distribution=losses(shift)))
 
     def divergences(order: float, shifts: np.ndarray) -> np.ndarray:
-        return np.array([curve(float(shift)).rdp(order) if shift > 0 else 0.0 for shift in np.ravel(shifts)])
+        return np.array(
+            [curve(float(shift)).rdp(order) if shift > 0 else 0.0 for shift in np.ravel(shifts)]
+        )
 
     return divergences
 
 
-def worst_divergence(noise: CustomNoise, order: float, shift: float, norm: str, dimension: int) -> float:
+def worst_divergence(
+    noise: CustomNoise, order: float, shift: float, norm: str, dimension: int
+) -> float:
     """Largest sum of one-coordinate divergences over shift vectors of at most this norm.
 
     With u = |s| (l1) or s^2 (l2), the sum of d values g(u_j) with sum u_j <= c is at most d h(c/d), h any concave function above g
@@ -195,14 +226,24 @@ def worst_divergence(noise: CustomNoise, order: float, shift: float, norm: str, 
     if dimension == 1:
         return float(np.asarray(noise.divergences(order, np.array([shift])))[0])
     if noise.scalar:
-        raise UserError("this noise is priced by a privacy-loss distribution of one coordinate: its worst case in many is not known.")
+        raise UserError(
+            "this noise is priced by a privacy-loss distribution of one coordinate: its worst case in many is not known."
+        )
     whole = shift**power
     start = whole / dimension * 1e-8
-    ends = start * GRID_RATIO ** np.arange(math.ceil(math.log(whole / start) / math.log(GRID_RATIO)))
+    ends = start * GRID_RATIO ** np.arange(
+        math.ceil(math.log(whole / start) / math.log(GRID_RATIO))
+    )
     ends = np.append(ends[ends < whole], whole)
     values = np.asarray(noise.divergences(order, ends ** (1 / power)), dtype=float)
-    if not np.isfinite(values).all() or (np.diff(values) < -1e-9 * values[1:]).any() or values[0] < 0:
-        raise UserError(f"its divergence of order {order:g} is not a nondecreasing, finite function of the shift: nothing can be promised.")
+    if (
+        not np.isfinite(values).all()
+        or (np.diff(values) < -1e-9 * values[1:]).any()
+        or values[0] < 0
+    ):
+        raise UserError(
+            f"its divergence of order {order:g} is not a nondecreasing, finite function of the shift: nothing can be promised."
+        )
     starts = np.concatenate([[0.0], ends[:-1]])
     return dimension * _concave_above(starts, np.maximum.accumulate(values), whole / dimension)
 
@@ -213,7 +254,9 @@ def _concave_above(starts: np.ndarray, values: np.ndarray, at: float) -> float:
     for index in range(len(starts)):
         while len(hull) >= 2:
             a, b = hull[-2], hull[-1]
-            if (values[b] - values[a]) * (starts[index] - starts[a]) > (values[index] - values[a]) * (starts[b] - starts[a]):
+            if (values[b] - values[a]) * (starts[index] - starts[a]) > (
+                values[index] - values[a]
+            ) * (starts[b] - starts[a]):
                 break
             hull.pop()
         hull.append(index)

@@ -28,19 +28,25 @@ def dp_event(protocol: Protocol, view: View = View.SERVER, unit: str = "record")
 
     question = asked(protocol, view, unit, None, None)
     if protocol.noise.where != "client" or protocol.channel != "direct":
-        raise UserError("dp_accounting has no event for noise at the server beside a shuffler or a draw of clients; `certify` prices it.")
+        raise UserError(
+            "dp_accounting has no event for noise at the server beside a shuffler or a draw of clients; `certify` prices it."
+        )
     if isinstance(protocol.local, NoisySgd):
         return noisy_step_event(question, protocol.local)
     if not isinstance(protocol.noise, Gaussian):
         return other_event(protocol, question)
     if not isinstance(protocol.participation, Everyone) or protocol.client:
-        raise UserError("dp_accounting has no event for a visible draw of clients whose number changes the noise; `certify` prices it.")
+        raise UserError(
+            "dp_accounting has no event for a visible draw of clients whose number changes the noise; `certify` prices it."
+        )
     rounds, counts = distinct_rounds(protocol, np.arange(protocol.rounds))
     prices = upload_prices(protocol, rounds, unit, question.records)
     factor = visible_share(question, effective_view(question)[0])
     events = []
     for shift, count in zip(prices.shifts.tolist(), counts.tolist(), strict=True):
-        one = dp_accounting.GaussianDpEvent(noise_multiplier=protocol.noise.sigma / (shift * factor))
+        one = dp_accounting.GaussianDpEvent(
+            noise_multiplier=protocol.noise.sigma / (shift * factor)
+        )
         events.append(dp_accounting.SelfComposedDpEvent(one, count) if count > 1 else one)
     return events[0] if len(events) == 1 else dp_accounting.ComposedDpEvent(events)
 
@@ -52,13 +58,19 @@ def other_event(protocol: Protocol, question: Question) -> Any:
     from sordino.privacy.mechanisms import clip_norm
 
     if not isinstance(protocol.noise, Laplace) or clip_norm(protocol) != "l1":
-        raise UserError("dp_accounting has no event for this noise on a vector; `certify` prices it.")
+        raise UserError(
+            "dp_accounting has no event for this noise on a vector; `certify` prices it."
+        )
     if not isinstance(protocol.participation, Everyone) or protocol.client:
-        raise UserError("dp_accounting has no event for a visible draw of clients; `certify` prices it.")
+        raise UserError(
+            "dp_accounting has no event for a visible draw of clients; `certify` prices it."
+        )
     rounds, counts = distinct_rounds(protocol, np.arange(protocol.rounds))
     prices = upload_prices(protocol, rounds, question.unit, question.records)
     events = [
-        dp_accounting.SelfComposedDpEvent(dp_accounting.LaplaceDpEvent(protocol.noise.scale / shift), count)
+        dp_accounting.SelfComposedDpEvent(
+            dp_accounting.LaplaceDpEvent(protocol.noise.scale / shift), count
+        )
         for shift, count in zip(prices.shifts.tolist(), counts.tolist(), strict=True)
     ]
     return events[0] if len(events) == 1 else dp_accounting.ComposedDpEvent(events)
@@ -75,8 +87,14 @@ def noisy_step_event(question: Question, rule: NoisySgd) -> Any:
     from sordino.privacy.noisy_steps import step_price
 
     protocol, price = question.protocol, step_price(question, rule)
-    if not isinstance(protocol.participation, Everyone) or question.unit != "record" or question.records is None:
-        raise UserError("dp_accounting has no event for these steps: everyone must take part, for one record of a known number.")
+    if (
+        not isinstance(protocol.participation, Everyone)
+        or question.unit != "record"
+        or question.records is None
+    ):
+        raise UserError(
+            "dp_accounting has no event for these steps: everyone must take part, for one record of a known number."
+        )
     noise = dp_accounting.GaussianDpEvent(noise_multiplier=1 / price.mu)
     if rule.sampling == "fixed":
         step = dp_accounting.SampledWithoutReplacementDpEvent(question.records, rule.batch, noise)

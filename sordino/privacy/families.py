@@ -80,12 +80,18 @@ class Family:
         whole = float(np.dot(self.counts, self._moment(1)))
         if whole == 0:
             return sums.law([0.0], [1.0])
-        range_ = min(float(np.dot(self.counts, self._tops)), whole + self._strays(np.arange(len(self._tops))))
+        range_ = min(
+            float(np.dot(self.counts, self._tops)), whole + self._strays(np.arange(len(self._tops)))
+        )
         block = self._block_size(max(_SPREAD * whole**2, (range_ / sums.ATOMS) ** 2 / 10), bend)
         large = np.flatnonzero(self._tops > block / 2)
         octaves = np.floor(np.log2(self._tops[large] / self._tops.max()))
-        parts = [self._convolved(large[octaves == octave], range_, bend) for octave in np.unique(octaves)]
-        return sums.total([self._gathered(np.flatnonzero(self._tops <= block / 2), block, bend), *parts], bend)
+        parts = [
+            self._convolved(large[octaves == octave], range_, bend) for octave in np.unique(octaves)
+        ]
+        return sums.total(
+            [self._gathered(np.flatnonzero(self._tops <= block / 2), block, bend), *parts], bend
+        )
 
     @cached_property
     def _tops(self) -> np.ndarray:
@@ -94,7 +100,10 @@ class Family:
 
     @cached_property
     def _moments(self) -> tuple[np.ndarray, ...]:
-        return tuple(np.asarray(self.squares**p @ self.use * float(np.dot(self.factors**p, self.masses))) for p in (1, 2, 3))
+        return tuple(
+            np.asarray(self.squares**p @ self.use * float(np.dot(self.factors**p, self.masses)))
+            for p in (1, 2, 3)
+        )
 
     def _moment(self, power: int) -> np.ndarray:
         """E x^power of every round."""
@@ -109,11 +118,15 @@ class Family:
 
     def _law(self, row: int) -> Law:
         values, masses = self._values(np.array([row]))[0], self._masses
-        return sums.law([0.0, *values.tolist()], [max(0.0, 1 - float(masses.sum())), *masses.tolist()])
+        return sums.law(
+            [0.0, *values.tolist()], [max(0.0, 1 - float(masses.sum())), *masses.tolist()]
+        )
 
     def _strays(self, rows: np.ndarray) -> float:
         """How far the sum of these rounds strays from its mean, but for a probability of 1e-19 (Bernstein)."""
-        variance = float(np.dot(self.counts[rows], self._moment(2)[rows] - self._moment(1)[rows] ** 2))
+        variance = float(
+            np.dot(self.counts[rows], self._moment(2)[rows] - self._moment(1)[rows] ** 2)
+        )
         third = _OUTSIDE * float(self._tops[rows].max()) / 3
         return third + math.sqrt(third**2 + 2 * _OUTSIDE * variance)
 
@@ -122,7 +135,9 @@ class Family:
         order = np.argsort(self._tops)
         added = 2 * self._tops[order] * np.cumsum((self.counts * self._moment(1))[order])
         affordable = int(np.searchsorted(added, variance, side="right"))
-        return min(2 * float(self._tops[order[affordable - 1]]), _TAYLOR / bend) if affordable else 0.0
+        return (
+            min(2 * float(self._tops[order[affordable - 1]]), _TAYLOR / bend) if affordable else 0.0
+        )
 
     def _gathered(self, rows: np.ndarray, block: float, bend: float) -> Law:
         """Rounds of at most half a block, in order: a block's sum becomes 0 or `block`, so that all of them are a number of blocks."""
@@ -132,10 +147,16 @@ class Family:
         first, second, third = (self._moment(power)[rows] * bend**power for power in (1, 2, 3))
         logs = np.log1p(-first + second / 2 - third / 6)  # of at most E e^(-bend x)
         numbers = np.floor(np.cumsum(self._tops[rows]) / (block / 2) * (1 - 1e-12)).astype(np.int64)
-        up = np.clip(np.expm1(np.bincount(numbers, weights=logs)) / math.expm1(-bend * block) * (1 + 1e-12), 0.0, 1.0)
+        up = np.clip(
+            np.expm1(np.bincount(numbers, weights=logs)) / math.expm1(-bend * block) * (1 + 1e-12),
+            0.0,
+            1.0,
+        )
         size = 1 << int(up.size).bit_length()
         turns = np.exp(-2j * math.pi * np.arange(size // 2 + 1) / size)
-        masses = np.fft.irfft(np.prod(1 - up[:, None] + up[:, None] * turns, axis=0), size)[: up.size + 1]
+        masses = np.fft.irfft(np.prod(1 - up[:, None] + up[:, None] * turns, axis=0), size)[
+            : up.size + 1
+        ]
         return sums.on_grid(masses, 0, block, top=block * up.size, rest=up.size * _ROUND_OFF)
 
     def _convolved(self, rows: np.ndarray, range_: float, bend: float) -> Law:
@@ -152,13 +173,17 @@ class Family:
         for some in np.array_split(np.arange(rows.size), max(1, rows.size * size // _AT_ONCE)):
             grid, means = self._gridded(rows[some], step, size, bend)
             factors = np.fft.rfft(grid, axis=1)
-            transform = transform * np.prod(factors if counts[some].max() == 1 else factors ** counts[some, None], axis=0)
+            transform = transform * np.prod(
+                factors if counts[some].max() == 1 else factors ** counts[some, None], axis=0
+            )
             centre += float(np.dot(counts[some], means))
         start = 0 if top / step + rounds < size else max(0, round(centre) - size // 2)
         masses = np.fft.irfft(transform, size)[np.arange(start, start + size) % size]
         return sums.on_grid(masses, start, step, top=top, rest=rounds * _ROUND_OFF + 1e-19)
 
-    def _gridded(self, rows: np.ndarray, step: float, size: int, bend: float) -> tuple[np.ndarray, np.ndarray]:
+    def _gridded(
+        self, rows: np.ndarray, step: float, size: int, bend: float
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Masses of rounds on a grid, a round a row, and their means in steps."""
         below, up = sums.split(self._values(rows), step, bend)
         masses, at = self._masses, np.arange(rows.size)[:, None] * size

@@ -54,7 +54,16 @@ def log_deltas(mu: ArrayLike, epsilon: ArrayLike) -> np.ndarray:
         if small.any():
             logs = np.where(small, log_density + np.log(_mills_drop(low, mu)), logs)
         # What rounding of a, of a^2/2, of the difference and of the logarithm can cost, added so that it errs upwards.
-        slack = 4 * _ULP * (1 + np.abs(logs) + (1 + np.abs(low)) * high + np.where(small, 0, (1 + np.abs(low)) / mu))
+        slack = (
+            4
+            * _ULP
+            * (
+                1
+                + np.abs(logs)
+                + (1 + np.abs(low)) * high
+                + np.where(small, 0, (1 + np.abs(low)) / mu)
+            )
+        )
         logs = np.minimum(logs + np.fmin(slack, 1.0), 0.0)
     logs = np.where((mu == 0) | np.isposinf(ratio), -np.inf, logs)
     return np.where(np.isposinf(mu), 0.0, logs)
@@ -111,7 +120,9 @@ def mu_from(epsilon: float, delta: float) -> float:
     bottom = top / 2
     while log_deltas(bottom, epsilon) > target:
         bottom /= 2
-    return bracket(lambda mu: target - float(log_deltas(mu, epsilon)) + math.ulp(target), bottom, top)[0]
+    return bracket(
+        lambda mu: target - float(log_deltas(mu, epsilon)) + math.ulp(target), bottom, top
+    )[0]
 
 
 def beta(mu: float, alpha: float) -> float:

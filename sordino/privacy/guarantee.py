@@ -74,7 +74,11 @@ class Guarantee:
             claim = f"learns at most epsilon = {rounded_up(epsilon)}"
         details = [self.adjacency, self.kind, self.method]
         mu = f"; mu = {rounded_up(self.mu)}" if self.mu is not None else ""
-        vouched = f" This holds if it is true, as vouched, that {' and '.join(self.assumptions)}." if self.assumptions else ""
+        vouched = (
+            f" This holds if it is true, as vouched, that {' and '.join(self.assumptions)}."
+            if self.assumptions
+            else ""
+        )
         about = UNIT_IN_WORDS[self.unit]
         return f"Who sees {self.view.sees}, {claim} at delta = {delta:g} about {about} ({', '.join(details)}{mu}).{vouched}"
 

@@ -42,7 +42,9 @@ from sordino.protocol import (
 )  # fmt: skip
 
 HAIR = 1 + 1e-9  # so that rounding cannot make a staircase narrower than a move
-CERTAIN = 3.0  # standard deviations above the expected number of rounds that a client's noise is made for
+CERTAIN = (
+    3.0  # standard deviations above the expected number of rounds that a client's noise is made for
+)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -134,9 +136,19 @@ def sized(mechanism: str, size: float, protocol: Protocol) -> Noise:
 def found_noise(alone: Protocol, budget: ClientBudget) -> Noise:
     """The least noise of the client's mechanism that keeps its budget over the rounds it can expect."""
     part = taking_part(alone)
-    rounds = min(alone.rounds, math.ceil(part * alone.rounds + CERTAIN * math.sqrt(part * (1 - part) * alone.rounds)))
-    certain = replace(alone, participation=Everyone(), rounds=rounds, noise=sized(budget.mechanism or "gaussian", 1.0, alone))
-    return calibrate(certain, View.SERVER, budget.unit, epsilon=budget.epsilon, delta=budget.delta).protocol.noise
+    rounds = min(
+        alone.rounds,
+        math.ceil(part * alone.rounds + CERTAIN * math.sqrt(part * (1 - part) * alone.rounds)),
+    )
+    certain = replace(
+        alone,
+        participation=Everyone(),
+        rounds=rounds,
+        noise=sized(budget.mechanism or "gaussian", 1.0, alone),
+    )
+    return calibrate(
+        certain, View.SERVER, budget.unit, epsilon=budget.epsilon, delta=budget.delta
+    ).protocol.noise
 
 
 def harmonized(protocol: Protocol) -> bool:
@@ -159,7 +171,9 @@ def with_found_noise(protocol: Protocol, sizes: Sequence[int]) -> Protocol:
 
 def harmonized_bounds(question: Question) -> Iterator[Bound]:
     """Every client by its own noise, against who sees its uploads; the worst client counts. All views are post-processing of that."""
-    found = list({id(guarantee): guarantee for guarantee in own_guarantees(question).values()}.values())
+    found = list(
+        {id(guarantee): guarantee for guarantee in own_guarantees(question).values()}.values()
+    )
     worst = max(found, key=lambda guarantee: guarantee.epsilon(1e-5))
     lines = (
         f"Every client has noise of its own, found for its own budget ({len(found)} kinds of clients); the worst one counts.",
@@ -177,12 +191,21 @@ def own_guarantees(question: Question) -> dict[int, Guarantee]:
     promised = {}
     for budget in question.protocol.client:
         records = question.sizes[budget.id] if question.sizes is not None else question.records
-        alone, cap = own_protocol(question.protocol, budget, records), cap_of(question, budget, records)
+        alone, cap = (
+            own_protocol(question.protocol, budget, records),
+            cap_of(question, budget, records),
+        )
         if (alone, cap) not in found:
             known = None if records is None else [records] * alone.clients
             certain = replace(alone, participation=Everyone())
-            drawn = certify(alone, View.SERVER, question.unit, rounds=question.rounds.tolist(), sizes=known)
-            capped = certify(certain, View.SERVER, question.unit, rounds=range(cap), sizes=known) if cap < len(question.rounds) else drawn
+            drawn = certify(
+                alone, View.SERVER, question.unit, rounds=question.rounds.tolist(), sizes=known
+            )
+            capped = (
+                certify(certain, View.SERVER, question.unit, rounds=range(cap), sizes=known)
+                if cap < len(question.rounds)
+                else drawn
+            )
             found[alone, cap] = min(drawn, capped, key=lambda guarantee: guarantee.epsilon(1e-5))
         promised[budget.id] = found[alone, cap]
     return promised
@@ -211,7 +234,9 @@ class Needed:
     best: bool = False
 
 
-def mechanism_table(protocol: Protocol, unit: str = "record", *, epsilon: float, delta: float = 1e-5) -> list[Needed]:
+def mechanism_table(
+    protocol: Protocol, unit: str = "record", *, epsilon: float, delta: float = 1e-5
+) -> list[Needed]:
     """The noise that each mechanism needs for the same guarantee against the server, in the model's dimension; the least is marked.
 
     Example:
@@ -222,16 +247,30 @@ def mechanism_table(protocol: Protocol, unit: str = "record", *, epsilon: float,
         [('gaussian', 3.73, True), ('laplace', 5.7, False), ('staircase', 32.83, False)]
     """
     if isinstance(protocol.local, NoisySgd) or protocol.keeps_models:
-        raise UserError("noisy-sgd, and clients that keep models, have gaussian noise alone: there are no mechanisms to compare.")
+        raise UserError(
+            "noisy-sgd, and clients that keep models, have gaussian noise alone: there are no mechanisms to compare."
+        )
     if dimension_of(protocol) is None:
-        raise UserError("model.parameters is missing: how much noise a mechanism needs depends on it. Add it to the file.")
+        raise UserError(
+            "model.parameters is missing: how much noise a mechanism needs depends on it. Add it to the file."
+        )
     plain = replace(protocol, client=(), penalty=False, channel="direct")
     rows = []
     for mechanism in ("gaussian", "laplace", "staircase"):
-        found = calibrate(replace(plain, noise=sized(mechanism, 1.0, plain)), View.SERVER, unit, epsilon=epsilon, delta=delta)
+        found = calibrate(
+            replace(plain, noise=sized(mechanism, 1.0, plain)),
+            View.SERVER,
+            unit,
+            epsilon=epsilon,
+            delta=delta,
+        )
         noise = found.protocol.noise
         row = Needed(
-            mechanism=mechanism, parameter=found.parameter, value=found.value, amplitude=amplitude(noise), deviation=deviation(noise)
+            mechanism=mechanism,
+            parameter=found.parameter,
+            value=found.value,
+            amplitude=amplitude(noise),
+            deviation=deviation(noise),
         )
         rows.append(replace(row, width=noise.width) if isinstance(noise, Staircase) else row)
     least = min(row.deviation for row in rows)
@@ -244,5 +283,7 @@ def client_lines(protocol: Protocol, sizes: Sequence[int]) -> list[str]:
     for budget in protocol.client:
         noise = own_protocol(protocol, budget, sizes[budget.id]).noise
         name, value = parameter(noise)
-        lines.append(f"Client {budget.id}: {noise.tag}, {name} = {rounded_up(value, 4)} for epsilon = {budget.epsilon:g}.")
+        lines.append(
+            f"Client {budget.id}: {noise.tag}, {name} = {rounded_up(value, 4)} for epsilon = {budget.epsilon:g}."
+        )
     return lines

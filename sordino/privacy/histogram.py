@@ -23,7 +23,9 @@ class Shown:
 
     def divergence(self, order: float) -> float:
         """A lower limit on the Rényi divergence; the larger direction."""
-        return max(_moment(self.low[1], self.high[0], order), _moment(self.low[0], self.high[1], order))
+        return max(
+            _moment(self.low[1], self.high[0], order), _moment(self.low[0], self.high[1], order)
+        )
 
     @property
     def total_variation(self) -> float:
@@ -44,7 +46,9 @@ def shown(values: np.ndarray, shift: float, risk: float) -> Shown:
     """
     first, second = values[: len(values) // 2], values[len(values) // 2 :] + shift
     cuts = np.quantile(np.concatenate([first, second]), np.linspace(0, 1, BINS + 1)[1:-1])
-    counts = np.stack([np.bincount(np.searchsorted(cuts, half), minlength=BINS) for half in (first, second)])
+    counts = np.stack(
+        [np.bincount(np.searchsorted(cuts, half), minlength=BINS) for half in (first, second)]
+    )
     totals = np.array([[len(first)], [len(second)]])
     low, high = limits(counts, totals, risk / (4 * BINS))
     return Shown(low=low, high=high)
@@ -53,7 +57,9 @@ def shown(values: np.ndarray, shift: float, risk: float) -> Shown:
 def limits(counts: np.ndarray, totals: np.ndarray, risk: float) -> tuple[np.ndarray, np.ndarray]:
     """Clopper and Pearson's limits of probabilities, each missed with probability at most `risk` on either side."""
     low = np.where(counts > 0, betaincinv(np.maximum(counts, 1), totals - counts + 1, risk), 0.0)
-    high = np.where(counts < totals, betaincinv(counts + 1, np.maximum(totals - counts, 1), 1 - risk), 1.0)
+    high = np.where(
+        counts < totals, betaincinv(counts + 1, np.maximum(totals - counts, 1), 1 - risk), 1.0
+    )
     return low, high
 
 
@@ -64,5 +70,7 @@ def _moment(low: np.ndarray, high: np.ndarray, order: float) -> float:
     """
     with np.errstate(divide="ignore"):
         ratios = (order - 1) * (np.log(low) - np.log(high))
-        logs = np.append(np.log(low) + ratios, np.log(order * max(0.0, 1 - low.sum())) + ratios.min())
+        logs = np.append(
+            np.log(low) + ratios, np.log(order * max(0.0, 1 - low.sum())) + ratios.min()
+        )
     return max(0.0, float(np.logaddexp.reduce(logs)) / (order - 1))

@@ -75,7 +75,9 @@ def curve_l1(*, clip: float, scale: float) -> RenyiCurve:
     return RenyiCurve.of(lambda order: divergence(order, clip, scale))
 
 
-def curve_l2(*, clip: float, scale: float, dimension: int, orders: tuple[float, ...] = ORDERS) -> RenyiCurve:
+def curve_l2(
+    *, clip: float, scale: float, dimension: int, orders: tuple[float, ...] = ORDERS
+) -> RenyiCurve:
     """One release of a vector whose l2 norm moves by at most `clip`.
 
     Example:

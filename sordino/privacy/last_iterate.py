@@ -60,7 +60,9 @@ def constant(rho: float, gamma: float, rounds: int) -> float:
         return rounds * gamma * gamma
     if rho == 0:
         return gamma * gamma
-    contracted = rounds * math.log(rho)  # (1 - rho^T) / (1 + rho^T) = tanh(-T log(rho) / 2), which does not cancel
+    contracted = rounds * math.log(
+        rho
+    )  # (1 - rho^T) / (1 + rho^T) = tanh(-T log(rho) / 2), which does not cancel
     return gamma * gamma * (1 + rho) / (1 - rho) * math.tanh(-contracted / 2)
 
 
@@ -119,11 +121,15 @@ class _Blocks:
     log_products: np.ndarray  # log of the product of all rhos of the block
 
 
-def _checked(rho: Iterable[float], gamma: Iterable[float], d0: float) -> tuple[np.ndarray, np.ndarray]:
+def _checked(
+    rho: Iterable[float], gamma: Iterable[float], d0: float
+) -> tuple[np.ndarray, np.ndarray]:
     rho, gamma = checks.vector("rho", rho), checks.vector("gamma", gamma)
     checks.finite(d0=d0)
     if rho.size != gamma.size:
-        raise UserError(f"rho has {rho.size} rounds and gamma {gamma.size}: expected the same number.")
+        raise UserError(
+            f"rho has {rho.size} rounds and gamma {gamma.size}: expected the same number."
+        )
     return rho, gamma
 
 
@@ -132,7 +138,9 @@ def _pooled(rho: np.ndarray, gamma: np.ndarray) -> _Blocks:
     zeros = np.flatnonzero(rho[1:] == 0)
     first = int(zeros[-1]) + 1 if zeros.size else 0
     later = rho[first + 1 :]
-    log_rho = np.concatenate([[0.0], np.log(later)])  # the first factor meets no distance and does not matter
+    log_rho = np.concatenate(
+        [[0.0], np.log(later)]
+    )  # the first factor meets no distance and does not matter
     logs = np.cumsum(log_rho)
     if float(np.ptp(logs)) <= _WIDEST:
         blocks = _pooled_by_regression(later, logs, gamma[first:])
@@ -182,7 +190,9 @@ def _pooled_in_logs(log_rho: np.ndarray, gamma: np.ndarray) -> _Blocks:
     for start, (product, height) in enumerate(zip(log_rho.tolist(), gamma.tolist(), strict=True)):
         mass, slope = 0.0, log(height) if height > 0 else -math.inf
         while starts and slopes[-1] >= slope + product:
-            left_share = 2 * product + masses.pop() - mass  # log of left B over right B, both at the right end
+            left_share = (
+                2 * product + masses.pop() - mass
+            )  # log of left B over right B, both at the right end
             left_height = heights.pop()
             product += products.pop()
             start = starts.pop()
@@ -201,4 +211,9 @@ def _pooled_in_logs(log_rho: np.ndarray, gamma: np.ndarray) -> _Blocks:
         masses.append(mass)
         products.append(product)
         slopes.append(slope)
-    return _Blocks(starts=np.array(starts), heights=np.array(heights), log_masses=np.array(masses), log_products=np.array(products))
+    return _Blocks(
+        starts=np.array(starts),
+        heights=np.array(heights),
+        log_masses=np.array(masses),
+        log_products=np.array(products),
+    )

@@ -96,7 +96,9 @@ class Ledger:
 
     def __init__(self, path: Path, file: BinaryIO, reading: Reading) -> None:
         self.path, self._file, self._chain, self._size = path, file, reading.chain, reading.size
-        self.cut_short = reading.cut_short  # whether a crash had left an incomplete line, which was dropped
+        self.cut_short = (
+            reading.cut_short
+        )  # whether a crash had left an incomplete line, which was dropped
         self._events = list(reading.events)
         self._charged = {(e.round, e.clients) for e in self._events if isinstance(e, RoundCharged)}
         self._attempts = Counter(e.round for e in self._events if isinstance(e, RoundCharged))
@@ -105,7 +107,11 @@ class Ledger:
     @classmethod
     def create(cls, path: Path, opened: Opened) -> Ledger:
         """Start the ledger of a run; a file that is there already is never written over."""
-        ledger = cls(path, open(path, "x+b", buffering=0), Reading(events=(), chain="", size=0, cut_short=False))  # noqa: SIM115 - held
+        ledger = cls(
+            path,
+            open(path, "x+b", buffering=0),  # noqa: SIM115
+            Reading(events=(), chain="", size=0, cut_short=False),
+        )
         ledger._append(opened)
         return ledger
 
@@ -217,13 +223,17 @@ def refuse_unpaid(path: Path, events: Iterable[Event], rounds: int) -> None:
     paid = {event.round for event in events if isinstance(event, RoundCharged)}
     missing = next((t for t in range(rounds) if t not in paid), None)
     if missing is not None:
-        raise UserError(f"{path} lacks round {missing}, which was run: lines were removed from it. What was spent cannot be known from it.")
+        raise UserError(
+            f"{path} lacks round {missing}, which was run: lines were removed from it. What was spent cannot be known from it."
+        )
 
 
 def refuse_grown(file: BinaryIO, size: int, path: Path) -> None:
     """Refuse to write where somebody else has written: no charge may be cut off, or written over."""
     if os.fstat(file.fileno()).st_size != size:
-        raise UserError(f"another process has written to {path}. Wait until it has ended, or stop it.")
+        raise UserError(
+            f"another process has written to {path}. Wait until it has ended, or stop it."
+        )
 
 
 def verified(content: bytes, path: Path) -> Reading:
@@ -246,7 +256,9 @@ def verified_line(line: bytes, chain: str, path: Path, number: int) -> tuple[Eve
     except (ValueError, KeyError, TypeError):
         expected, next_chain = b"", ""
     if expected != line + b"\n":
-        raise UserError(f"{path}, line {number}: this line was changed after it was written. What was spent cannot be known from it.")
+        raise UserError(
+            f"{path}, line {number}: this line was changed after it was written. What was spent cannot be known from it."
+        )
     return event, next_chain
 
 
@@ -262,7 +274,9 @@ KINDS = {Opened: "open", RoundCharged: "round", Missed: "missed", Refused: "refu
 
 def encode(event: Event, chain: str) -> tuple[bytes, str]:
     """The line of an event, and the hash that the next line will be chained to."""
-    text = json.dumps({"v": VERSION, "event": KINDS[type(event)], **asdict(event)}, separators=(",", ":"))
+    text = json.dumps(
+        {"v": VERSION, "event": KINDS[type(event)], **asdict(event)}, separators=(",", ":")
+    )
     link = hashlib.sha256((chain + text).encode()).hexdigest()
     return (text[:-1] + f',"chain":"{link}"}}\n').encode(), link
 
@@ -274,10 +288,14 @@ def decode(body: dict[str, Any]) -> Event:
     if body["event"] == "open":
         return Opened(protocol=body["protocol"], generator=body["generator"], noise=body["noise"])
     if body["event"] == "missed":
-        return Missed(round=body["round"], clients=tuple(body["clients"]), reasons=tuple(body["reasons"]))
+        return Missed(
+            round=body["round"], clients=tuple(body["clients"]), reasons=tuple(body["reasons"])
+        )
     if body["event"] == "refused":
         return Refused(round=body["round"], reason=body["reason"])
-    charged = RoundCharged(round=body["round"], clients=tuple(body["clients"]), attempt=body["attempt"])
+    charged = RoundCharged(
+        round=body["round"], clients=tuple(body["clients"]), attempt=body["attempt"]
+    )
     if min((charged.round, charged.attempt, *charged.clients)) < 0:
         raise ValueError("a number below 0")
     return charged

@@ -24,9 +24,13 @@ if TYPE_CHECKING:
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 
 INTERVAL = 1e-4  # the usual grid of privacy losses
-NEGLIGIBLE = 1e-18  # delta at which the grid of one release ends; what lies beyond becomes infinite loss
+NEGLIGIBLE = (
+    1e-18  # delta at which the grid of one release ends; what lies beyond becomes infinite loss
+)
 _MOST_DOTS = 1 << 21
-_ROUND_OFF = 2.0**-52  # mass a fast Fourier transform may misplace for each fold, charged as infinite loss
+_ROUND_OFF = (
+    2.0**-52
+)  # mass a fast Fourier transform may misplace for each fold, charged as infinite loss
 _COARSEST = 0.1  # a wider grid would say little
 _WIDEST = 1200.0  # losses whose exponentials fit into floats around their middle
 
@@ -50,7 +54,9 @@ class LossCurve(Curve):
     distribution: PrivacyLossDistribution
 
     @classmethod
-    def from_profile(cls, deltas: Callable[[np.ndarray], np.ndarray], *, interval: float = INTERVAL, gap: int = 1) -> LossCurve:
+    def from_profile(
+        cls, deltas: Callable[[np.ndarray], np.ndarray], *, interval: float = INTERVAL, gap: int = 1
+    ) -> LossCurve:
         """The symmetric distribution through the points of a delta curve that holds in both directions.
 
         Args:
@@ -76,7 +82,9 @@ class LossCurve(Curve):
         if gap == 1:
             pmf = _connected(profile, int(dots[-1]), interval)
         else:
-            pmf = pld_pmf.create_pmf_pessimistic_connect_dots(interval, np.concatenate([-dots[:0:-1], dots]), profile).to_dense_pmf()
+            pmf = pld_pmf.create_pmf_pessimistic_connect_dots(
+                interval, np.concatenate([-dots[:0:-1], dots]), profile
+            ).to_dense_pmf()
         return cls(distribution=privacy_loss_distribution.PrivacyLossDistribution(pmf))
 
     @property
@@ -86,7 +94,10 @@ class LossCurve(Curve):
 
     def deltas(self, epsilons: np.ndarray) -> np.ndarray:
         """See `Curve.deltas`."""
-        return np.max([direction.deltas(np.asarray(epsilons, dtype=float)) for direction in self._directions], axis=0)
+        return np.max(
+            [direction.deltas(np.asarray(epsilons, dtype=float)) for direction in self._directions],
+            axis=0,
+        )
 
     def epsilon(self, delta: float) -> float:
         """See `Curve.epsilon`; solved exactly on the grid, where e^epsilon enters linearly."""
@@ -105,7 +116,9 @@ class LossCurve(Curve):
             return LossCurve(distribution=_identity(self.interval))
         if times == 1:
             return self
-        return LossCurve(distribution=_charged(self.distribution.self_compose(times), times * _ROUND_OFF))
+        return LossCurve(
+            distribution=_charged(self.distribution.self_compose(times), times * _ROUND_OFF)
+        )
 
     def mixed_with_nothing(self, probability: float) -> LossCurve:
         """The curve when this release happens with `probability`, visibly, and otherwise nothing is released (THEORY C3).
@@ -118,7 +131,9 @@ class LossCurve(Curve):
         checks.probability(probability=probability)
         nothing = _identity(self.interval)
         # dp_accounting can only mix distributions stored the same way.
-        return LossCurve(distribution=_dense(self.distribution).compute_mixture(_dense(nothing), probability))
+        return LossCurve(
+            distribution=_dense(self.distribution).compute_mixture(_dense(nothing), probability)
+        )
 
     def charged(self, mass: float) -> LossCurve:
         """The same with `mass` added to delta at every epsilon.
@@ -138,7 +153,9 @@ class LossCurve(Curve):
         return LossCurve.from_profile(self.deltas, interval=interval)
 
     def _absorb(self, other: Curve) -> LossCurve:
-        interval = max(self.interval, other.interval) if isinstance(other, LossCurve) else self.interval
+        interval = (
+            max(self.interval, other.interval) if isinstance(other, LossCurve) else self.interval
+        )
         while True:
             try:
                 mine, theirs = self.losses(interval), other.losses(interval)
@@ -147,7 +164,11 @@ class LossCurve(Curve):
                 if interval > _COARSEST:
                     raise
                 interval *= 2
-        return LossCurve(distribution=_charged(_dense(mine.distribution).compose(_dense(theirs.distribution)), _ROUND_OFF))
+        return LossCurve(
+            distribution=_charged(
+                _dense(mine.distribution).compose(_dense(theirs.distribution)), _ROUND_OFF
+            )
+        )
 
     @cached_property
     def _directions(self) -> tuple[_Direction, ...]:
@@ -155,7 +176,13 @@ class LossCurve(Curve):
         held = self.distribution
         distinct = {id(pmf): pmf.to_dense_pmf() for pmf in (held._pmf_remove, held._pmf_add)}
         return tuple(
-            _Direction(pmf._lower_loss, pmf._discretization, np.asarray(pmf._probs), float(pmf._infinity_mass)) for pmf in distinct.values()
+            _Direction(
+                pmf._lower_loss,
+                pmf._discretization,
+                np.asarray(pmf._probs),
+                float(pmf._infinity_mass),
+            )
+            for pmf in distinct.values()
         )
 
 
@@ -163,7 +190,11 @@ class _Direction:
     """One direction of a privacy-loss distribution as arrays, with the tails that delta is read from."""
 
     def __init__(self, lowest: int, interval: float, masses: np.ndarray, infinite: float) -> None:
-        self.interval, self.masses, self.infinite = float(interval), np.maximum(masses, 0.0), infinite
+        self.interval, self.masses, self.infinite = (
+            float(interval),
+            np.maximum(masses, 0.0),
+            infinite,
+        )
         self.losses = (np.arange(masses.size) + lowest) * self.interval
         self._middle = float(self.losses[0] + self.losses[-1]) / 2
         self._tails = np.append(np.cumsum(self.masses[::-1])[::-1], 0.0)
@@ -178,11 +209,22 @@ class _Direction:
         first = np.searchsorted(self.losses, epsilons, side="right")
         if self._weights is None:
             pairs = zip(first.tolist(), epsilons.tolist(), strict=True)
-            found = np.array([-np.dot(self.masses[at:], np.expm1(epsilon - self.losses[at:])) for at, epsilon in pairs])
+            found = np.array(
+                [
+                    -np.dot(self.masses[at:], np.expm1(epsilon - self.losses[at:]))
+                    for at, epsilon in pairs
+                ]
+            )
         else:
             with np.errstate(over="ignore", invalid="ignore"):
-                found = self._tails[first] - np.where(first < self.losses.size, np.exp(epsilons - self._middle) * self._weights[first], 0.0)
-        rounding = self.losses.size * 2.0**-53 * self._tails[first]  # what adding up that many masses can lose
+                found = self._tails[first] - np.where(
+                    first < self.losses.size,
+                    np.exp(epsilons - self._middle) * self._weights[first],
+                    0.0,
+                )
+        rounding = (
+            self.losses.size * 2.0**-53 * self._tails[first]
+        )  # what adding up that many masses can lose
         return np.clip(self.infinite + found + rounding, 0.0, 1.0)
 
     def epsilon(self, delta: float) -> float:
@@ -197,8 +239,13 @@ class _Direction:
             middle = (low + high) // 2
             enough = float(self.deltas(self.losses[middle : middle + 1])[0]) <= delta
             low, high = (low, middle) if enough else (middle, high)
-        bottom, top = max(0.0, float(self.losses[low]) if low >= 0 else 0.0), float(self.losses[high])
-        return bracket(lambda epsilon: float(self.deltas(np.array([epsilon]))[0]) - delta, bottom, top)[1]
+        bottom, top = (
+            max(0.0, float(self.losses[low]) if low >= 0 else 0.0),
+            float(self.losses[high]),
+        )
+        return bracket(
+            lambda epsilon: float(self.deltas(np.array([epsilon]))[0]) - delta, bottom, top
+        )[1]
 
     def rdp(self, order: float) -> float:
         """The Rényi divergence; infinite as soon as any mass is charged as infinite loss."""
@@ -218,11 +265,17 @@ def _reach(deltas: Callable[[np.ndarray], np.ndarray], step: float) -> int:
     while float(deltas(np.array([count * step]))[0]) > NEGLIGIBLE:
         count *= 2
         if count > _MOST_DOTS:
-            raise GridTooFine(f"a privacy loss beyond {count * step / 2:g} does not fit a grid of {step:g}: add noise, or widen the grid.")
+            raise GridTooFine(
+                f"a privacy loss beyond {count * step / 2:g} does not fit a grid of {step:g}: add noise, or widen the grid."
+            )
     low = count // 2
     while count - low > 1:
         middle = (low + count) // 2
-        low, count = (low, middle) if float(deltas(np.array([middle * step]))[0]) <= NEGLIGIBLE else (middle, count)
+        low, count = (
+            (low, middle)
+            if float(deltas(np.array([middle * step]))[0]) <= NEGLIGIBLE
+            else (middle, count)
+        )
     return count
 
 
@@ -248,7 +301,9 @@ def _dense(distribution: PrivacyLossDistribution) -> PrivacyLossDistribution:
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 
     remove, add = distribution._pmf_remove, distribution._pmf_add
-    return PrivacyLossDistribution(remove.to_dense_pmf(), None if add is remove else add.to_dense_pmf())
+    return PrivacyLossDistribution(
+        remove.to_dense_pmf(), None if add is remove else add.to_dense_pmf()
+    )
 
 
 def _charged(distribution: PrivacyLossDistribution, mass: float) -> PrivacyLossDistribution:
@@ -259,7 +314,13 @@ def _charged(distribution: PrivacyLossDistribution, mass: float) -> PrivacyLossD
     def charge(pmf: pld_pmf.PLDPmf) -> pld_pmf.PLDPmf:
         dense = pmf.to_dense_pmf()
         masses = np.maximum(dense._probs, 0.0)
-        return pld_pmf.DensePLDPmf(dense._discretization, dense._lower_loss, masses, min(1.0, dense._infinity_mass + mass), True)
+        return pld_pmf.DensePLDPmf(
+            dense._discretization,
+            dense._lower_loss,
+            masses,
+            min(1.0, dense._infinity_mass + mass),
+            True,
+        )
 
     remove, add = distribution._pmf_remove, distribution._pmf_add
     return PrivacyLossDistribution(charge(remove), None if add is remove else charge(add))

@@ -23,7 +23,19 @@ from sordino.privacy.renyi import ORDERS, RenyiCurve
 from sordino.privacy.sizes import size_of
 from sordino.privacy.staircase import Staircase as StaircaseDensity
 from sordino.privacy.uploads import UploadPrices, largest_move, nearly_equal
-from sordino.protocol import Custom, FixedSize, Gaussian, InvalidValue, Laplace, Noise, Poisson, Protocol, Staircase, UserError, View
+from sordino.protocol import (
+    Custom,
+    FixedSize,
+    Gaussian,
+    InvalidValue,
+    Laplace,
+    Noise,
+    Poisson,
+    Protocol,
+    Staircase,
+    UserError,
+    View,
+)
 
 _ORDERS = np.array(ORDERS)
 _AT_ONCE = 1 << 21  # divergences that are worked out at a time
@@ -83,15 +95,22 @@ def _laplace(noise: Laplace, norm: str, dimension: int | None) -> NoisePrice:
     size = known(dimension)
     return NoisePrice(
         divergence=lambda order, shift: laplace.divergence_l2(order, shift, noise.scale, size),
-        table=lambda shifts: size * laplace.divergences(_ORDERS, shifts[:, None] / math.sqrt(size) / noise.scale),
+        table=lambda shifts: (
+            size * laplace.divergences(_ORDERS, shifts[:, None] / math.sqrt(size) / noise.scale)
+        ),
         pure=lambda shift: shift * math.sqrt(size) / noise.scale,
         reason=f"Laplace noise under an l2 clip is worst where all {size} coordinates move alike (THEORY B2)",
     )
 
 
 def _staircase(noise: Staircase, norm: str, dimension: int | None) -> NoisePrice:
-    size, density = known(dimension), StaircaseDensity(step=noise.step, width=noise.width, nu=noise.falls_at)
-    spread, share = (density.divergence_l1, size) if norm == "l1" else (density.divergence_l2, math.sqrt(size))
+    size, density = (
+        known(dimension),
+        StaircaseDensity(step=noise.step, width=noise.width, nu=noise.falls_at),
+    )
+    spread, share = (
+        (density.divergence_l1, size) if norm == "l1" else (density.divergence_l2, math.sqrt(size))
+    )
 
     def refuse_beyond(shift: float) -> None:
         if shift > noise.width:
@@ -125,7 +144,9 @@ def _custom(noise: Custom, norm: str, dimension: int | None) -> NoisePrice:
 
     return NoisePrice(
         divergence=divergence,
-        table=lambda shifts: np.array([[divergence(order, shift) for order in ORDERS] for shift in shifts.tolist()]),
+        table=lambda shifts: np.array(
+            [[divergence(order, shift) for order in ORDERS] for shift in shifts.tolist()]
+        ),
         pure=lambda shift: math.inf if shift > 0 else 0.0,
         reason=f"the worst of all ways in which {size} coordinates can share the shift, by the concave majorant of the given divergence",
         vouched=tested.vouched,
@@ -205,7 +226,9 @@ def release_curve(noise: Noise, norm: str, dimension: int | None, shift: float) 
         >>> round(release_curve(Laplace(scale=1.0), "l1", None, 1.0).epsilon(1e-9), 3)
         1.0
     """
-    return releases_curve(noise, norm, dimension, np.array([[shift]]), np.ones(1), np.ones(1, dtype=np.int64))
+    return releases_curve(
+        noise, norm, dimension, np.array([[shift]]), np.ones(1), np.ones(1, dtype=np.int64)
+    )
 
 
 def refuse_unpriced(protocol: Protocol) -> None:
@@ -217,11 +240,18 @@ def refuse_unpriced(protocol: Protocol) -> None:
         >>> refuse_unpriced(Protocol(clients=2, rounds=1, local=local, noise=Laplace(scale=1.0)))
     """
     if isinstance(protocol.noise, (Custom, Staircase)):
-        release_curve(protocol.noise, clip_norm(protocol), dimension_of(protocol), largest_move(protocol))
+        release_curve(
+            protocol.noise, clip_norm(protocol), dimension_of(protocol), largest_move(protocol)
+        )
 
 
 def releases_curve(
-    noise: Noise, norm: str, dimension: int | None, shifts: np.ndarray, masses: np.ndarray, counts: np.ndarray
+    noise: Noise,
+    norm: str,
+    dimension: int | None,
+    shifts: np.ndarray,
+    masses: np.ndarray,
+    counts: np.ndarray,
 ) -> RenyiCurve:
     """The composition of rounds, one a row of `shifts` and each so many times: in a round one of its shifts happens, visibly, or none.
 
@@ -230,15 +260,31 @@ def releases_curve(
         >>> round(often.rdp(2.0), 6) == round(3 * math.log(0.5 + 0.5 * math.exp(laplace.divergence(2.0, 1.0, 1.0))), 6)
         True
     """
-    return _composed(noise, norm, dimension, shifts.tobytes(), shifts.shape, masses.tobytes(), counts.astype(np.int64).tobytes())
+    return _composed(
+        noise,
+        norm,
+        dimension,
+        shifts.tobytes(),
+        shifts.shape,
+        masses.tobytes(),
+        counts.astype(np.int64).tobytes(),
+    )
 
 
 @lru_cache(maxsize=64)  # all views ask for the same
 def _composed(
-    noise: Noise, norm: str, dimension: int | None, shifts: bytes, shape: tuple[int, int], masses: bytes, counts: bytes
+    noise: Noise,
+    norm: str,
+    dimension: int | None,
+    shifts: bytes,
+    shape: tuple[int, int],
+    masses: bytes,
+    counts: bytes,
 ) -> RenyiCurve:
     price, chances = price_of(noise, norm, dimension), np.frombuffer(masses)
-    rows, often = nearly_equal(np.frombuffer(shifts).reshape(shape), np.frombuffer(counts, dtype=np.int64))
+    rows, often = nearly_equal(
+        np.frombuffer(shifts).reshape(shape), np.frombuffer(counts, dtype=np.int64)
+    )
     total = np.zeros(len(ORDERS))
     for some in np.array_split(np.arange(len(rows)), max(1, rows.size * len(ORDERS) // _AT_ONCE)):
         values = price.table(rows[some].ravel()).reshape(len(some), chances.size, len(ORDERS))
@@ -269,19 +315,39 @@ def taking_part(protocol: Protocol) -> float:
 
 def renyi_bounds(question: Question, prices: UploadPrices, counts: np.ndarray) -> Iterator[Bound]:
     """Uploads with noise of any kind, against who sees every upload; all other views are post-processing of that."""
-    protocol, norm, dimension = question.protocol, clip_norm(question.protocol), dimension_of(question.protocol)
+    protocol, norm, dimension = (
+        question.protocol,
+        clip_norm(question.protocol),
+        dimension_of(question.protocol),
+    )
     if silent(protocol.noise) and prices.shifts.max() > 0:
-        yield Bound(curve=NOTHING, method="no noise", lines=("Without noise nothing hides a client's contribution.",))
+        yield Bound(
+            curve=NOTHING,
+            method="no noise",
+            lines=("Without noise nothing hides a client's contribution.",),
+        )
         return
     price = price_of(protocol.noise, norm, dimension)
     largest = rounded_up(float(prices.shifts.max()))
-    lines = (f"{prices.reason}; the largest here is {largest}.", seen_as(question), f"One release: {price.reason}.")
+    lines = (
+        f"{prices.reason}; the largest here is {largest}.",
+        seen_as(question),
+        f"One release: {price.reason}.",
+    )
     part = taking_part(protocol)
-    drawn = "" if part == 1 else f" A client takes part with probability {part:.3g}, visibly: moments average (A10)."
+    drawn = (
+        ""
+        if part == 1
+        else f" A client takes part with probability {part:.3g}, visibly: moments average (A10)."
+    )
 
-    certain = releases_curve(protocol.noise, norm, dimension, prices.shifts[:, None], np.array([part]), counts)
+    certain = releases_curve(
+        protocol.noise, norm, dimension, prices.shifts[:, None], np.array([part]), counts
+    )
     how = f"Rényi divergences add up over {counts.sum()} rounds.{drawn}"
-    yield Bound(curve=certain, method="Rényi composition", lines=(*lines, how), vouched=price.vouched)
+    yield Bound(
+        curve=certain, method="Rényi composition", lines=(*lines, how), vouched=price.vouched
+    )
     if prices.first_used is not None and question.records is not None:
         from sordino.privacy.participation import first_use
 
@@ -289,9 +355,15 @@ def renyi_bounds(question: Question, prices: UploadPrices, counts: np.ndarray) -
         use = part * first_use(batch=batch, records=question.records, steps=protocol.local.steps)
         curve = releases_curve(protocol.noise, norm, dimension, prices.first_used, use, counts)
         how = f"A step draws {batch} of {question.records} records: moments average over the first use (A11).{drawn}"
-        yield Bound(curve=curve, method="first-hit mixture", lines=(*lines, how), vouched=price.vouched)
+        yield Bound(
+            curve=curve, method="first-hit mixture", lines=(*lines, how), vouched=price.vouched
+        )
     if price.vouched:
-        yield Bound(curve=NOTHING, method="no claim", lines=("Without what is vouched for, nothing is known about this noise.",))
+        yield Bound(
+            curve=NOTHING,
+            method="no claim",
+            lines=("Without what is vouched for, nothing is known about this noise.",),
+        )
 
 
 def seen_as(question: Question) -> str:
@@ -299,4 +371,7 @@ def seen_as(question: Question) -> str:
     seen = f"The adversary sees {question.view.sees}."
     if question.view == View.SERVER:
         return seen
-    return seen + " That is computed from the uploads: the server's bound holds, and no other is known for this noise."
+    return (
+        seen
+        + " That is computed from the uploads: the server's bound holds, and no other is known for this noise."
+    )

@@ -65,13 +65,21 @@ class GaussianMixtureCurve(Curve):
         floor = next(floor for floor in _FLOORS if epsilon >= floor)
         if floor not in self._sums:
             bend = (1 + floor**-2) / 8 if floor > 0 else sums.UPWARDS
-            parts = [*(sums.times(law, count, bend) for law, count in self.rounds), *(family.total(bend) for family in self.families)]
+            parts = [
+                *(sums.times(law, count, bend) for law, count in self.rounds),
+                *(family.total(bend) for family in self.families),
+            ]
             self._sums[floor] = sums.total(parts, bend)
         return self._sums[floor]
 
     def deltas(self, epsilons: np.ndarray) -> np.ndarray:
         """See `Curve.deltas`."""
-        return np.array([_expected_delta(self.squares(epsilon), epsilon) for epsilon in np.asarray(epsilons, dtype=float).tolist()])
+        return np.array(
+            [
+                _expected_delta(self.squares(epsilon), epsilon)
+                for epsilon in np.asarray(epsilons, dtype=float).tolist()
+            ]
+        )
 
     def epsilon(self, delta: float) -> float:
         """See `Curve.epsilon`; the coarser sums of small epsilons are only computed when needed."""
@@ -93,7 +101,11 @@ class GaussianMixtureCurve(Curve):
             near = bracket(excess, floor, top)[1] if math.isfinite(top) else math.inf
             for margin in (1e-7, 1e-4):
                 low, high = near * (1 - margin), near * (1 + margin)
-                if floor <= low and math.isfinite(high) and self.delta(high) <= delta < self.delta(low):
+                if (
+                    floor <= low
+                    and math.isfinite(high)
+                    and self.delta(high) <= delta < self.delta(low)
+                ):
                     return bracket(lambda epsilon: self.delta(epsilon) - delta, low, high)[1]
         return super()._epsilon_above(floor, delta)
 
@@ -109,7 +121,11 @@ class GaussianMixtureCurve(Curve):
             if order == 1:
                 total += count * float(np.dot(masses, values)) / 2
             else:
-                total += count * float(logsumexp(order * (order - 1) / 2 * values, b=masses)) / (order - 1)
+                total += (
+                    count
+                    * float(logsumexp(order * (order - 1) / 2 * values, b=masses))
+                    / (order - 1)
+                )
         return max(0.0, total) * (1 + 1e-12)
 
     def repeat(self, times: int) -> GaussianMixtureCurve:
@@ -118,7 +134,9 @@ class GaussianMixtureCurve(Curve):
         if times == 0:
             return GaussianMixtureCurve(rounds=())
         rounds = tuple((law, count * times) for law, count in self.rounds)
-        return GaussianMixtureCurve(rounds=rounds, families=tuple(family.repeated(times) for family in self.families))
+        return GaussianMixtureCurve(
+            rounds=rounds, families=tuple(family.repeated(times) for family in self.families)
+        )
 
     def losses(self, interval: float) -> LossCurve:
         """See `Curve.losses`; over fewer, larger values of mu."""
@@ -126,8 +144,12 @@ class GaussianMixtureCurve(Curve):
         whole = GaussianMixtureCurve(rounds=((coarse, 1),))
         reach = whole.epsilon(1e-15)
         if math.isinf(reach):
-            raise UserError("a mixture that may reveal everything has no privacy-loss distribution on a finite grid.")
-        return LossCurve.from_profile(whole.deltas, interval=interval, gap=max(1, round(reach / _DOTS / interval)))
+            raise UserError(
+                "a mixture that may reveal everything has no privacy-loss distribution on a finite grid."
+            )
+        return LossCurve.from_profile(
+            whole.deltas, interval=interval, gap=max(1, round(reach / _DOTS / interval))
+        )
 
     def _absorb(self, other: Curve) -> GaussianMixtureCurve:
         if isinstance(other, GaussianMixtureCurve):
@@ -178,8 +200,14 @@ def binomial_delta(epsilon: float, *, rate: float, mu: float, rounds: int) -> fl
 
     counts = np.arange(rounds + 1)
     log_masses = _log_choose(rounds, counts) + xlogy(counts, rate) + xlog1py(rounds - counts, -rate)
-    rounding = 1e-12 + 4 * 2.0**-52 * math.lgamma(rounds + 1)  # the binomial's logarithms are differences of numbers of that size
-    return min(1.0, float(np.exp(logsumexp(log_masses + gaussian.log_deltas(mu * np.sqrt(counts), epsilon)))) * (1 + rounding))
+    rounding = 1e-12 + 4 * 2.0**-52 * math.lgamma(
+        rounds + 1
+    )  # the binomial's logarithms are differences of numbers of that size
+    return min(
+        1.0,
+        float(np.exp(logsumexp(log_masses + gaussian.log_deltas(mu * np.sqrt(counts), epsilon))))
+        * (1 + rounding),
+    )
 
 
 def _log_choose(whole: int, part: np.ndarray) -> np.ndarray:

@@ -38,7 +38,9 @@ def noisy_step_bounds(question: Question) -> Iterator[Bound]:
         raise TypeError(f"{rule.tag} has no noisy steps")
     price, probability = step_price(question, rule), attendance(protocol)
     seen = f"The adversary sees {question.view.sees}: made of noisy sums of gradients alone, as all that leaves a client (THEORY C4, C6)."
-    often = f"{rounds} rounds of {rule.steps} steps" + (f", each taken part in with probability {probability:g}" if probability < 1 else "")
+    often = f"{rounds} rounds of {rule.steps} steps" + (
+        f", each taken part in with probability {probability:g}" if probability < 1 else ""
+    )
     if math.isinf(price.mu):
         yield Bound(curve=GaussianCurve(mu=math.inf), method="no noise", lines=(seen, price.reason))
         return
@@ -47,7 +49,9 @@ def noisy_step_bounds(question: Question) -> Iterator[Bound]:
     yield Bound(curve=plain, method="composition", lines=(seen, price.reason, how))
     if price.rate < 1 and price.mu <= _STRONGEST:
         both_ways = protocol.adjacency == "replace-one"
-        curve = amplified(price.mu, price.rate, rule.steps, rounds, probability, protocol.rounds, both_ways)
+        curve = amplified(
+            price.mu, price.rate, rule.steps, rounds, probability, protocol.rounds, both_ways
+        )
         law = "C_q(G_mu)" if both_ways else "the Poisson-sampled Gaussian, add or remove"
         how = f"A batch holds the record with probability q = {price.rate:.6g}, unseen: {law}, composed over {often} (THEORY C1, C4)."
         yield Bound(curve=curve, method="subsampled steps", lines=(seen, price.reason, how))
@@ -87,7 +91,9 @@ def step_price(question: Question, rule: NoisySgd) -> StepPrice:
     unit = "2C" if rule.sampling == "fixed" else "C"
     reason = f"A step's sum of clipped gradients moves by at most {rounded_up(moved)} as {what}; its noise is multiplier x {unit}"
     if multiplier is None or multiplier == 0:
-        return StepPrice(mu=math.inf, rate=rate, reason=reason + " = 0: nothing hides a contribution.")
+        return StepPrice(
+            mu=math.inf, rate=rate, reason=reason + " = 0: nothing hides a contribution."
+        )
     mu = moved / (multiplier * rule.noise_unit)
     return StepPrice(mu=mu, rate=rate, reason=f"{reason}: mu = {rounded_up(mu)} on its batch.")
 
@@ -106,7 +112,15 @@ def unamplified(*, mu: float, steps: int, rounds: int, probability: float) -> Cu
 
 
 @lru_cache(maxsize=4)  # curves are large
-def amplified(mu: float, rate: float, steps: int, rounds: int, probability: float, planned: int, both_ways: bool) -> Curve:
+def amplified(
+    mu: float,
+    rate: float,
+    steps: int,
+    rounds: int,
+    probability: float,
+    planned: int,
+    both_ways: bool,
+) -> Curve:
     """The composition of `rounds` of the `planned` rounds with batches that hide the record; they share the grid of privacy losses.
 
     Example:
@@ -118,10 +132,23 @@ def amplified(mu: float, rate: float, steps: int, rounds: int, probability: floa
 
 
 @lru_cache(maxsize=4)
-def one_round(mu: float, rate: float, steps: int, probability: float, planned: int, both_ways: bool) -> Curve:
+def one_round(
+    mu: float, rate: float, steps: int, probability: float, planned: int, both_ways: bool
+) -> Curve:
     """One round: K steps with `probability`, else nothing."""
     # Losses of a step spread with its mu, and so may the grid: this one costs some 1e-5 of epsilon and saves most of the time.
-    interval = max(subsampled.suitable_interval(mu=mu, rate=rate, steps=steps * planned), min(1e-3, 4e-4 * mu))
+    interval = max(
+        subsampled.suitable_interval(mu=mu, rate=rate, steps=steps * planned), min(1e-3, 4e-4 * mu)
+    )
     if both_ways:
-        return subsampled.participating(mu=mu, rate=rate, steps=steps, rounds=1, probability=probability, interval=interval)
-    return subsampled.poisson_participating(multiplier=1 / mu, rate=rate, steps=steps, rounds=1, probability=probability, interval=interval)
+        return subsampled.participating(
+            mu=mu, rate=rate, steps=steps, rounds=1, probability=probability, interval=interval
+        )
+    return subsampled.poisson_participating(
+        multiplier=1 / mu,
+        rate=rate,
+        steps=steps,
+        rounds=1,
+        probability=probability,
+        interval=interval,
+    )

@@ -74,7 +74,11 @@ class Cohort:
             raise UserError(f"size = {size}: expected at most the {clients} clients.")
         honest = clients - 1 - colluding
         counts = np.arange(max(0, size - 1 - colluding), min(honest, size - 1) + 1)
-        logs = _log_choose(honest, counts) + _log_choose(colluding, size - 1 - counts) - _log_choose(clients - 1, np.array(size - 1))
+        logs = (
+            _log_choose(honest, counts)
+            + _log_choose(colluding, size - 1 - counts)
+            - _log_choose(clients - 1, np.array(size - 1))
+        )
         return cls._from_logs(size / clients, 1 + counts, logs)
 
     def alone(self) -> Cohort:
@@ -93,7 +97,11 @@ class Cohort:
         kept = masses > _NEGLIGIBLE
         kept[0] = True
         masses[0] += masses[~kept].sum()
-        return cls(probability=float(probability), counts=tuple(counts[kept].tolist()), masses=tuple(masses[kept].tolist()))
+        return cls(
+            probability=float(probability),
+            counts=tuple(counts[kept].tolist()),
+            masses=tuple(masses[kept].tolist()),
+        )
 
 
 def first_use(*, batch: int, records: int, steps: int) -> np.ndarray:
@@ -107,13 +115,19 @@ def first_use(*, batch: int, records: int, steps: int) -> np.ndarray:
     """
     checks.whole(at_least=1, batch=batch, records=records, steps=steps)
     if batch > records:
-        raise UserError(f"batch = {batch}: expected at most the {records} records, since a step draws distinct ones.")
+        raise UserError(
+            f"batch = {batch}: expected at most the {records} records, since a step draws distinct ones."
+        )
     rate = batch / records
     return rate * (1 - rate) ** np.arange(steps)
 
 
 def round_curve(
-    shifts: float | Iterable[float], *, sigma: float, cohort: Cohort, use: Iterable[float] | None = None
+    shifts: float | Iterable[float],
+    *,
+    sigma: float,
+    cohort: Cohort,
+    use: Iterable[float] | None = None,
 ) -> GaussianMixtureCurve:
     """One round in which the attacked client's upload moves by a random shift under the noise of a random cohort.
 
@@ -137,11 +151,18 @@ def round_curve(
         mus = np.divide.outer(moved / sigma, np.sqrt(np.array(cohort.counts, dtype=float)))
     mus = np.where(np.isnan(mus), 0.0, mus)  # no shift stays hidden without noise
     masses = cohort.probability * np.multiply.outer(used, np.array(cohort.masses))
-    return mixture([0.0, *mus.ravel().tolist()], [max(0.0, 1 - float(masses.sum())), *masses.ravel().tolist()])
+    return mixture(
+        [0.0, *mus.ravel().tolist()], [max(0.0, 1 - float(masses.sum())), *masses.ravel().tolist()]
+    )
 
 
 def rounds_curve(
-    shifts: np.ndarray, counts: np.ndarray, *, sigma: float, cohort: Cohort, use: np.ndarray | None = None
+    shifts: np.ndarray,
+    counts: np.ndarray,
+    *,
+    sigma: float,
+    cohort: Cohort,
+    use: np.ndarray | None = None,
 ) -> GaussianMixtureCurve:
     """The composition of rounds as in `round_curve`: one a row of `shifts`, each so many times.
 
@@ -151,18 +172,33 @@ def rounds_curve(
         4.377
     """
     used = np.ones(1) if use is None else use
-    return _composed(shifts.tobytes(), shifts.shape, counts.astype(np.int64).tobytes(), sigma, cohort, used.tobytes())
+    return _composed(
+        shifts.tobytes(),
+        shifts.shape,
+        counts.astype(np.int64).tobytes(),
+        sigma,
+        cohort,
+        used.tobytes(),
+    )
 
 
 @lru_cache(maxsize=32)  # views ask for the same curve, and a curve remembers its sums
-def _composed(shifts: bytes, shape: tuple[int, int], counts: bytes, sigma: float, cohort: Cohort, use: bytes) -> GaussianMixtureCurve:
-    rows, often, used = np.frombuffer(shifts).reshape(shape), np.frombuffer(counts, dtype=np.int64), np.frombuffer(use)
+def _composed(
+    shifts: bytes, shape: tuple[int, int], counts: bytes, sigma: float, cohort: Cohort, use: bytes
+) -> GaussianMixtureCurve:
+    rows, often, used = (
+        np.frombuffer(shifts).reshape(shape),
+        np.frombuffer(counts, dtype=np.int64),
+        np.frombuffer(use),
+    )
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         squares = (rows / sigma) ** 2
         finite = bool(np.isfinite(squares / min(cohort.counts)).all())
     if len(rows) <= FEW or not finite:
         curves = (round_curve(row, sigma=sigma, cohort=cohort, use=used) for row in rows)
-        return composed_mixtures([curve.repeat(count) for curve, count in zip(curves, often.tolist(), strict=True)])
+        return composed_mixtures(
+            [curve.repeat(count) for curve, count in zip(curves, often.tolist(), strict=True)]
+        )
     distinct, at = np.unique(squares, axis=0, return_inverse=True)
     family = Family(
         squares=distinct,
@@ -178,7 +214,9 @@ def _check_colluders(clients: int, colluding: int) -> None:
     checks.whole(at_least=1, clients=clients)
     checks.whole(at_least=0, colluding=colluding)
     if colluding > clients - 1:
-        raise UserError(f"colluding = {colluding}: expected at most {clients - 1}, all clients but the attacked one.")
+        raise UserError(
+            f"colluding = {colluding}: expected at most {clients - 1}, all clients but the attacked one."
+        )
 
 
 def _log_choose(whole: int, part: np.ndarray) -> np.ndarray:

@@ -36,13 +36,27 @@ class RenyiCurve(Curve):
     values: tuple[float, ...]
 
     def __post_init__(self) -> None:
-        rising = all(1 < low < high for low, high in zip(self.orders, self.orders[1:], strict=False))
-        if not self.orders or len(self.orders) != len(self.values) or not (rising or len(self.orders) == 1) or self.orders[0] <= 1:
+        rising = all(
+            1 < low < high for low, high in zip(self.orders, self.orders[1:], strict=False)
+        )
+        if (
+            not self.orders
+            or len(self.orders) != len(self.values)
+            or not (rising or len(self.orders) == 1)
+            or self.orders[0] <= 1
+        ):
             raise UserError("a Rényi curve needs increasing orders above 1 and one value for each.")
-        checks.not_negative(**{f"divergence of order {order:g}": value for order, value in zip(self.orders, self.values, strict=True)})
+        checks.not_negative(
+            **{
+                f"divergence of order {order:g}": value
+                for order, value in zip(self.orders, self.values, strict=True)
+            }
+        )
 
     @classmethod
-    def of(cls, divergence: Callable[[float], float], *, orders: Iterable[float] = ORDERS) -> RenyiCurve:
+    def of(
+        cls, divergence: Callable[[float], float], *, orders: Iterable[float] = ORDERS
+    ) -> RenyiCurve:
         """The curve of a function of the order.
 
         Example:
@@ -55,11 +69,19 @@ class RenyiCurve(Curve):
     def deltas(self, epsilons: np.ndarray) -> np.ndarray:
         """See `Curve.deltas`: the best order for each epsilon."""
         orders, values = np.array(self.orders), np.array(self.values)
-        return np.array([math.exp(min(0.0, float(_log_deltas(orders, values, epsilon).min()))) for epsilon in np.ravel(epsilons)])
+        return np.array(
+            [
+                math.exp(min(0.0, float(_log_deltas(orders, values, epsilon).min())))
+                for epsilon in np.ravel(epsilons)
+            ]
+        )
 
     def epsilon(self, delta: float) -> float:
         """See `Curve.epsilon`: the best order for this delta."""
-        return min(to_epsilon(order, value, delta) for order, value in zip(self.orders, self.values, strict=True))
+        return min(
+            to_epsilon(order, value, delta)
+            for order, value in zip(self.orders, self.values, strict=True)
+        )
 
     def rdp(self, order: float) -> float:
         """See `Curve.rdp`: between two orders on the chord of (order - 1) D, which is convex in the order (van Erven, Harremoës 2014)."""
@@ -78,19 +100,30 @@ class RenyiCurve(Curve):
     def repeat(self, times: int) -> RenyiCurve:
         """See `Curve.repeat`."""
         checks.whole(at_least=0, times=times)
-        return RenyiCurve(orders=self.orders, values=tuple(value * times if times else 0.0 for value in self.values))
+        return RenyiCurve(
+            orders=self.orders,
+            values=tuple(value * times if times else 0.0 for value in self.values),
+        )
 
     def losses(self, interval: float) -> LossCurve:
         """See `Curve.losses`: the true curve is convex in e^epsilon, so it lies below the convex minorant of this bound."""
         top = max(1.0, self.epsilon(NEGLIGIBLE / 2))
         if math.isinf(top):
-            raise UserError("a Rényi curve without a finite divergence has no privacy-loss distribution.")
+            raise UserError(
+                "a Rényi curve without a finite divergence has no privacy-loss distribution."
+            )
         grid = np.linspace(0.0, top * 1.01, 4001)
-        return LossCurve.from_profile(convex_profile(grid, self.deltas(grid)), interval=interval, gap=max(1, round(top / 4000 / interval)))
+        return LossCurve.from_profile(
+            convex_profile(grid, self.deltas(grid)),
+            interval=interval,
+            gap=max(1, round(top / 4000 / interval)),
+        )
 
     def _absorb(self, other: Curve) -> RenyiCurve:
         """Divergences add (Mironov 2017, Prop. 1); at the orders of both curves."""
-        orders = sorted({*self.orders, *other.orders}) if isinstance(other, RenyiCurve) else self.orders
+        orders = (
+            sorted({*self.orders, *other.orders}) if isinstance(other, RenyiCurve) else self.orders
+        )
         return RenyiCurve.of(lambda order: self.rdp(order) + other.rdp(order), orders=orders)
 
 
@@ -105,7 +138,9 @@ def to_epsilon(order: float, rdp: float, delta: float) -> float:
     """
     _check_order(order, rdp)
     checks.proper_delta(delta)
-    return max(0.0, rdp + math.log1p(-1 / order) - (math.log(delta) + math.log(order)) / (order - 1))
+    return max(
+        0.0, rdp + math.log1p(-1 / order) - (math.log(delta) + math.log(order)) / (order - 1)
+    )
 
 
 def to_epsilon_classic(order: float, rdp: float, delta: float) -> float:
@@ -129,7 +164,9 @@ def to_delta(order: float, rdp: float, epsilon: float) -> float:
     """
     _check_order(order, rdp)
     checks.not_negative(epsilon=epsilon)
-    return min(1.0, math.exp(min(0.0, float(_log_deltas(np.array([order]), np.array([rdp]), epsilon)[0]))))
+    return min(
+        1.0, math.exp(min(0.0, float(_log_deltas(np.array([order]), np.array([rdp]), epsilon)[0])))
+    )
 
 
 def poisson_subsampled(order: int, rate: float, divergence: Callable[[int], float]) -> float:
@@ -190,8 +227,16 @@ def convex_profile(epsilons: np.ndarray, deltas: np.ndarray) -> Callable[[np.nda
         right = np.clip(np.searchsorted(ends, wanted), 1, ends.size - 1)
         left, inside = right - 1, np.clip(wanted, ends[right - 1], ends[right])
         # (e^w - e^a) / (e^b - e^a), by differences alone: e^w itself may be beyond all numbers
-        share = np.exp(inside - ends[right]) * np.expm1(ends[left] - inside) / np.expm1(ends[left] - ends[right])
-        return np.where(wanted > ends[-1], NEGLIGIBLE / 2, heights[left] + (heights[right] - heights[left]) * share)
+        share = (
+            np.exp(inside - ends[right])
+            * np.expm1(ends[left] - inside)
+            / np.expm1(ends[left] - ends[right])
+        )
+        return np.where(
+            wanted > ends[-1],
+            NEGLIGIBLE / 2,
+            heights[left] + (heights[right] - heights[left]) * share,
+        )
 
     return profile
 

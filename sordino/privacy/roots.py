@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-TOLERANCE = 2.0**-44  # relative width at which a bracket is narrow enough: far below any tolerance on epsilon
+TOLERANCE = (
+    2.0**-44
+)  # relative width at which a bracket is narrow enough: far below any tolerance on epsilon
 _LONGEST_SEARCH = 300
 
 

@@ -40,7 +40,13 @@ def first_used(rates: Iterable[float], clip: float, *, proximal: float = 0.0) ->
     rates = np.asarray(rates if isinstance(rates, np.ndarray) else list(rates), dtype=float)
     checks.vector("rates", rates.ravel())
     checks.finite(clip=clip, proximal=proximal)
-    return 2 * clip * np.cumsum((rates * later_products(np.abs(1 - rates * proximal)))[..., ::-1], axis=-1)[..., ::-1]
+    return (
+        2
+        * clip
+        * np.cumsum((rates * later_products(np.abs(1 - rates * proximal)))[..., ::-1], axis=-1)[
+            ..., ::-1
+        ]
+    )
 
 
 def later_products(factors: np.ndarray) -> np.ndarray:
@@ -60,7 +66,9 @@ def later_products(factors: np.ndarray) -> np.ndarray:
 BEZIER_REACH = 121 / 120
 
 
-def smooth_upload(rates: Iterable[float], clip: float, *, smoothness: float, batch: int, proximal: float = 0.0) -> float:
+def smooth_upload(
+    rates: Iterable[float], clip: float, *, smoothness: float, batch: int, proximal: float = 0.0
+) -> float:
     """Sensitivity of one upload under per-example clipping, where the clipped minibatch gradient is vouched to be L-Lipschitz.
 
     D <- min((|1 - eta alpha| + eta L) D + 2 eta V/B, |1 - eta alpha| D + 2 eta V), D_0 = 0 (THEORY A8): the replaced record is
@@ -78,7 +86,10 @@ def smooth_upload(rates: Iterable[float], clip: float, *, smoothness: float, bat
     distance = 0.0
     for rate in rates.tolist():
         pull = abs(1 - rate * proximal)
-        distance = min((pull + rate * smoothness) * distance + 2 * rate * clip / batch, pull * distance + 2 * rate * clip)
+        distance = min(
+            (pull + rate * smoothness) * distance + 2 * rate * clip / batch,
+            pull * distance + 2 * rate * clip,
+        )
     return min(distance, upload(rates, clip, proximal=proximal))
 
 
@@ -106,7 +117,9 @@ def fedprox_expansion(rates: Iterable[float], smoothness: float, proximal: float
     return _pulled(rates, np.abs(1 - rates * proximal) + rates * smoothness, proximal)
 
 
-def fedprox_contraction(rates: Iterable[float], *, strong: float, smoothness: float, proximal: float) -> float:
+def fedprox_contraction(
+    rates: Iterable[float], *, strong: float, smoothness: float, proximal: float
+) -> float:
     """FedProx on losses that are convex, lambda-strongly, and M-smooth: e <- c e + eta alpha (THEORY A9).
 
     c = max(|1 - eta (alpha + lambda)|, |1 - eta (alpha + M)|) is the Lipschitz constant of one step of gradient descent.
@@ -117,7 +130,9 @@ def fedprox_contraction(rates: Iterable[float], *, strong: float, smoothness: fl
     """
     rates = checks.vector("rates", rates)
     checks.finite(strong=strong, smoothness=smoothness, proximal=proximal)
-    one_step = np.maximum(np.abs(1 - rates * (proximal + strong)), np.abs(1 - rates * (proximal + smoothness)))
+    one_step = np.maximum(
+        np.abs(1 - rates * (proximal + strong)), np.abs(1 - rates * (proximal + smoothness))
+    )
     return _pulled(rates, one_step, proximal)
 
 

@@ -63,7 +63,13 @@ def epsilon(target: float, *, local: float, clients: int, share: float = 1.0) ->
     _check(local, clients)
     if local == 0 or delta(0.0, local=local, clients=clients, share=share) <= target:
         return 0.0
-    return bracket(lambda value: math.log(max(delta(value, local=local, clients=clients, share=share), 1e-320) / target), 0.0, local)[1]
+    return bracket(
+        lambda value: math.log(
+            max(delta(value, local=local, clients=clients, share=share), 1e-320) / target
+        ),
+        0.0,
+        local,
+    )[1]
 
 
 def rdp(order: float, *, local: float, clients: int) -> float:
@@ -76,22 +82,32 @@ def rdp(order: float, *, local: float, clients: int) -> float:
     checks.order(order)
     _check(local, clients)
     if local == 0 or order == 1:
-        return 0.0 if local == 0 else rdp(1 + 1e-6, local=local, clients=clients)  # the divergence does not decrease in the order
+        return (
+            0.0 if local == 0 else rdp(1 + 1e-6, local=local, clients=clients)
+        )  # the divergence does not decrease in the order
     keep = 1 / (1 + math.exp(-local))
     # A ratio is at most e^local, so what a cut of mass t leaves out of the moment is at most t e^(order local).
     log_cut = math.log(1e-16) - order * local
     clones, masses, _ = _clones(clients - 1, math.exp(-local), 0.0, log_floor=log_cut)
     excess = 0.0
     for count, weight in zip(clones.tolist(), masses.tolist(), strict=True):
-        half = min(count, math.ceil(math.sqrt(max(0.0, -log_cut) * count / 2)) + 1)  # Hoeffding, for A + D about (C + 1)/2
+        half = min(
+            count, math.ceil(math.sqrt(max(0.0, -log_cut) * count / 2)) + 1
+        )  # Hoeffding, for A + D about (C + 1)/2
         seen = np.arange(max(0, count // 2 - half), min(count + 1, (count + 1) // 2 + 1 + half) + 1)
         lower = np.exp(_log_choose(np.array(count), seen - 1) - count * math.log(2))
         upper = np.exp(_log_choose(np.array(count), seen) - count * math.log(2))
         second = (1 - keep) * lower + keep * upper
-        ratio = (keep * seen + (1 - keep) * (count + 1 - seen)) / ((1 - keep) * seen + keep * (count + 1 - seen))
+        ratio = (keep * seen + (1 - keep) * (count + 1 - seen)) / (
+            (1 - keep) * seen + keep * (count + 1 - seen)
+        )
         with np.errstate(over="ignore"):
             excess += weight * float(np.dot(second, np.expm1(order * np.log(ratio))))
-    return min(local, max(0.0, math.log1p(excess + 1e-16)) / (order - 1)) if math.isfinite(excess) else local
+    return (
+        min(local, max(0.0, math.log1p(excess + 1e-16)) / (order - 1))
+        if math.isfinite(excess)
+        else local
+    )
 
 
 def delta_approximate(epsilon: float, *, local: float, local_delta: float, clients: int) -> float:
@@ -130,13 +146,21 @@ def gaussian_epsilon(target: float, *, mu: float, clients: int) -> float:
             continue
 
         def excess(value: float, local: float = local, spilled: float = spilled) -> float:
-            return math.log(max(delta_approximate(value, local=local, local_delta=spilled, clients=clients), 1e-320) / target)
+            return math.log(
+                max(
+                    delta_approximate(value, local=local, local_delta=spilled, clients=clients),
+                    1e-320,
+                )
+                / target
+            )
 
         best = 0.0 if excess(0.0) <= 0 else bracket(excess, 0.0, best)[1]
     return best
 
 
-def curve(*, local: float, clients: int, share: float = 1.0, interval: float = INTERVAL) -> LossCurve:
+def curve(
+    *, local: float, clients: int, share: float = 1.0, interval: float = INTERVAL
+) -> LossCurve:
     """One shuffled round of a pure `local`-LDP randomiser as a privacy-loss distribution, to be composed over rounds.
 
     Example:
@@ -147,9 +171,13 @@ def curve(*, local: float, clients: int, share: float = 1.0, interval: float = I
     top = max(epsilon(1e-18, local=local, clients=clients, share=share), interval)
 
     def deltas(epsilons: np.ndarray) -> np.ndarray:
-        return np.array([delta(float(value), local=local, clients=clients, share=share) for value in epsilons])
+        return np.array(
+            [delta(float(value), local=local, clients=clients, share=share) for value in epsilons]
+        )
 
-    return LossCurve.from_profile(deltas, interval=interval, gap=max(1, round(top / _DOTS / interval)))
+    return LossCurve.from_profile(
+        deltas, interval=interval, gap=max(1, round(top / _DOTS / interval))
+    )
 
 
 def _check(local: float, clients: int) -> None:
@@ -158,15 +186,23 @@ def _check(local: float, clients: int) -> None:
 
 
 @lru_cache(maxsize=64)
-def _clones(others: int, rate: float, tail: float, log_floor: float = -math.inf) -> tuple[np.ndarray, np.ndarray, float]:
+def _clones(
+    others: int, rate: float, tail: float, log_floor: float = -math.inf
+) -> tuple[np.ndarray, np.ndarray, float]:
     """Numbers of clones, their probabilities, and the probability of those left out at both ends."""
     counts = np.arange(others + 1)
-    logs = _log_choose(np.array(others), counts) + xlogy(counts, rate) + xlog1py(others - counts, -rate)
+    logs = (
+        _log_choose(np.array(others), counts)
+        + xlogy(counts, rate)
+        + xlog1py(others - counts, -rate)
+    )
     if math.isinf(log_floor):
         log_floor = math.log(tail) - math.log(others + 1)
     kept = np.flatnonzero(logs > log_floor - math.log(others + 1))
     low, high = int(kept[0]), int(kept[-1])
-    cut = (float(bdtr(low - 1, others, rate)) if low > 0 else 0.0) + (float(bdtrc(high, others, rate)) if high < others else 0.0)
+    cut = (float(bdtr(low - 1, others, rate)) if low > 0 else 0.0) + (
+        float(bdtrc(high, others, rate)) if high < others else 0.0
+    )
     return counts[low : high + 1], np.exp(logs[low : high + 1]), cut
 
 
@@ -180,4 +216,8 @@ def _at_least(first: np.ndarray, clones: np.ndarray) -> np.ndarray:
 def _log_choose(whole: np.ndarray, part: np.ndarray) -> np.ndarray:
     inside = (part >= 0) & (part <= whole)
     chosen = np.where(inside, part, 0)
-    return np.where(inside, gammaln(whole + 1.0) - gammaln(chosen + 1.0) - gammaln(whole - chosen + 1.0), -np.inf)
+    return np.where(
+        inside,
+        gammaln(whole + 1.0) - gammaln(chosen + 1.0) - gammaln(whole - chosen + 1.0),
+        -np.inf,
+    )

@@ -33,7 +33,11 @@ def resized(noise: Noise, size: float) -> Noise:
         (4.0, 3.0)
     """
     if isinstance(noise, Gaussian):
-        return replace(noise, sigma=size) if noise.multiplier is None else replace(noise, multiplier=size)
+        return (
+            replace(noise, sigma=size)
+            if noise.multiplier is None
+            else replace(noise, multiplier=size)
+        )
     if isinstance(noise, Staircase):
         return replace(noise, step=min(STEEPEST, noise.width / size))
     return replace(noise, scale=size)
@@ -46,5 +50,9 @@ def parameter(noise: Noise) -> tuple[str, float]:
         >>> parameter(Laplace(scale=0.5))
         ('scale', 0.5)
     """
-    name = "multiplier" if isinstance(noise, Gaussian) and noise.multiplier is not None else PARAMETERS[type(noise)]
+    name = (
+        "multiplier"
+        if isinstance(noise, Gaussian) and noise.multiplier is not None
+        else PARAMETERS[type(noise)]
+    )
     return name, getattr(noise, name)

@@ -16,7 +16,17 @@ from sordino.privacy.guarantee import Guarantee, rounded_up
 from sordino.privacy.harmonizer import harmonized, own_protocol
 from sordino.privacy.ledger import Event, Missed, Opened, RoundCharged
 from sordino.privacy.uploads import upload_prices
-from sordino.protocol import Budget, ClientBudget, Everyone, Gaussian, NoisySgd, Protocol, SordinoError, UserError, View
+from sordino.protocol import (
+    Budget,
+    ClientBudget,
+    Everyone,
+    Gaussian,
+    NoisySgd,
+    Protocol,
+    SordinoError,
+    UserError,
+    View,
+)
 
 
 class BudgetExceeded(SordinoError):
@@ -44,7 +54,11 @@ class Afforded:
         """What a person is told when the budget ends a run."""
         left = self.budget.epsilon - self.spent
         target = f"epsilon = {self.budget.epsilon:g} at delta = {self.budget.delta:g}, view {self.budget.view}, unit {self.budget.unit}"
-        cost = f"; after round {self.rounds + 1} it would be {rounded_up(self.next)}" if self.next is not None else ""
+        cost = (
+            f"; after round {self.rounds + 1} it would be {rounded_up(self.next)}"
+            if self.next is not None
+            else ""
+        )
         return (
             f"the budget ({target}) ends the run after {self.rounds} rounds: spent epsilon = {rounded_up(self.spent)}{cost}. "
             f"Left: {max(0.0, left):.3g}. Raise the budget, the noise (`sordino calibrate`) or the number of clients."
@@ -65,10 +79,20 @@ def repeated_rounds(events: Sequence[Event], next_round: int) -> list[int]:
     """
     again = any(isinstance(event, Opened) and not event.repeatable for event in events)
     charges = [event for event in events if isinstance(event, RoundCharged)]
-    return [event.round for event in charges if event.attempt > 0 or (again and event.round >= next_round)]
+    return [
+        event.round
+        for event in charges
+        if event.attempt > 0 or (again and event.round >= next_round)
+    ]
 
 
-def afforded(protocol: Protocol, budget: Budget, *, repeated: Sequence[int] = (), sizes: Sequence[int] | None = None) -> Afforded:
+def afforded(
+    protocol: Protocol,
+    budget: Budget,
+    *,
+    repeated: Sequence[int] = (),
+    sizes: Sequence[int] | None = None,
+) -> Afforded:
     """How many rounds of the plan fit into the budget, on top of rounds that were charged twice.
 
     Example:
@@ -81,7 +105,9 @@ def afforded(protocol: Protocol, budget: Budget, *, repeated: Sequence[int] = ()
 
     def price(rounds: int) -> float:
         plan = [*range(rounds), *repeated]
-        return certify(protocol, budget.view, budget.unit, delta=budget.delta, rounds=plan, sizes=sizes).epsilon(budget.delta)
+        return certify(
+            protocol, budget.view, budget.unit, delta=budget.delta, rounds=plan, sizes=sizes
+        ).epsilon(budget.delta)
 
     rounds = largest(lambda count: price(count) <= budget.epsilon, protocol.rounds)
     further = price(rounds + 1) if rounds < protocol.rounds else None
@@ -127,7 +153,15 @@ def realised_one_by_one(
     order = sorted(past, key=lambda client: -len(past[client]))
     if harmonized(protocol):
         own = {budget.id: budget for budget in protocol.client}
-        yield from ((client, realised_apart(protocol, own[client], past[client], View.parse(view), unit, delta, sizes)) for client in order)
+        yield from (
+            (
+                client,
+                realised_apart(
+                    protocol, own[client], past[client], View.parse(view), unit, delta, sizes
+                ),
+            )
+            for client in order
+        )
         return
     certain = replace(protocol, client=())
     found: dict[History, Guarantee] = {}
@@ -138,7 +172,9 @@ def realised_one_by_one(
         yield client, found[key]
 
 
-History = tuple[tuple[int, int], ...]  # of a client: the rounds that it took part in, each with the number of those who contributed
+History = tuple[
+    tuple[int, int], ...
+]  # of a client: the rounds that it took part in, each with the number of those who contributed
 
 
 def histories(protocol: Protocol, events: Iterable[Event]) -> dict[int, History]:
@@ -157,7 +193,9 @@ def histories(protocol: Protocol, events: Iterable[Event]) -> dict[int, History]
     for event in known:
         if isinstance(event, RoundCharged):
             if max(event.clients, default=0) >= protocol.clients:
-                raise UserError(f"the ledger names client {max(event.clients)}, and the federation has {protocol.clients}.")
+                raise UserError(
+                    f"the ledger names client {max(event.clients)}, and the federation has {protocol.clients}."
+                )
             present = max(1, len(set(event.clients) - missing.get(event.round, set())))
             for client in event.clients:
                 found[client].append((event.round, present))
@@ -201,19 +239,39 @@ def promised(
     paid = [event.round for event in events if isinstance(event, RoundCharged)]
     question = asked(protocol, view, unit, paid, sizes)
     alone = effective_view(question)[0].kind == "server" and protocol.channel == "direct"
-    if not missed_in(events) or alone or harmonized(protocol) or isinstance(protocol.local, NoisySgd):
+    if (
+        not missed_in(events)
+        or alone
+        or harmonized(protocol)
+        or isinstance(protocol.local, NoisySgd)
+    ):
         return certify(protocol, view, unit, delta=delta, rounds=paid, sizes=sizes)
     bounds = realised(protocol, events, view, unit, delta=delta, sizes=sizes).values()
     worst = max(bounds, key=lambda guarantee: guarantee.epsilon(delta))
-    return replace(worst, derivation=(*worst.derivation, "Clients fell silent: every round counts with those who contributed to it."))
+    return replace(
+        worst,
+        derivation=(
+            *worst.derivation,
+            "Clients fell silent: every round counts with those who contributed to it.",
+        ),
+    )
 
 
 def realised_apart(
-    protocol: Protocol, budget: ClientBudget, history: History, view: View, unit: str, delta: float, sizes: Sequence[int] | None
+    protocol: Protocol,
+    budget: ClientBudget,
+    history: History,
+    view: View,
+    unit: str,
+    delta: float,
+    sizes: Sequence[int] | None,
 ) -> Guarantee:
     """The same for a client with noise of its own: by its own, against who sees its uploads, which covers every view."""
     records = sizes[budget.id] if sizes is not None else None
-    alone, known = own_protocol(protocol, budget, records), None if records is None else [records] * protocol.clients
+    alone, known = (
+        own_protocol(protocol, budget, records),
+        None if records is None else [records] * protocol.clients,
+    )
     return replace(realised_bound(alone, history, View.SERVER, unit, delta, known), view=view)
 
 
@@ -229,7 +287,12 @@ def priced_alike(protocol: Protocol, history: History) -> History:
 
 
 def realised_bound(
-    protocol: Protocol, history: History, view: str | View, unit: str, delta: float, sizes: Sequence[int] | None
+    protocol: Protocol,
+    history: History,
+    view: str | View,
+    unit: str,
+    delta: float,
+    sizes: Sequence[int] | None,
 ) -> Guarantee:
     """The bound of one client that took part in these rounds, each with so many participants in all."""
     from sordino.privacy.participation import Cohort, first_use, rounds_curve
@@ -237,11 +300,17 @@ def realised_bound(
     question = asked(protocol, view, unit, [t for t, _ in history], sizes)
     if not history:
         return certify(protocol, view, unit, delta=delta, rounds=())
-    if isinstance(protocol.participation, Everyone) and all(present == protocol.clients for _, present in history):
-        return certify(protocol, view, unit, delta=delta, rounds=[t for t, _ in history], sizes=sizes)  # nothing was drawn, nobody missing
+    if isinstance(protocol.participation, Everyone) and all(
+        present == protocol.clients for _, present in history
+    ):
+        return certify(
+            protocol, view, unit, delta=delta, rounds=[t for t, _ in history], sizes=sizes
+        )  # nothing was drawn, nobody missing
     if isinstance(protocol.local, NoisySgd):
         certain = replace(protocol, participation=Everyone())
-        return certify(certain, view, unit, delta=delta, rounds=[t for t, _ in history], sizes=sizes)
+        return certify(
+            certain, view, unit, delta=delta, rounds=[t for t, _ in history], sizes=sizes
+        )
     if protocol.noise.where != "client":
         from sordino.privacy.central import central, realised_central
 
@@ -249,7 +318,9 @@ def realised_bound(
             return guaranteed(question, realised_central(question, history))
     if not isinstance(protocol.noise, Gaussian):
         taken = replace(protocol, participation=Everyone(), channel="direct")
-        direct = certify(taken, view, unit, delta=delta, rounds=[t for t, _ in history], sizes=sizes)
+        direct = certify(
+            taken, view, unit, delta=delta, rounds=[t for t, _ in history], sizes=sizes
+        )
         return better_shuffled(question, history, direct, delta)
     seen, _ = effective_view(question)
     if question.shares is not None and question.shares.max() > question.shares.min():
@@ -258,7 +329,9 @@ def realised_bound(
     rounds = np.array([t for t, _ in kinds], dtype=np.int64)
     counts = np.array(list(kinds.values()))
     # Of n participants k may collude; alone against all others, only its own noise protects a client.
-    honest = np.array([1 if seen.kind == "server" else max(1, n - seen.colluders) for _, n in kinds])
+    honest = np.array(
+        [1 if seen.kind == "server" else max(1, n - seen.colluders) for _, n in kinds]
+    )
     prices = upload_prices(protocol, rounds, unit, question.records)
     sigma, scale = protocol.noise.sigma, 1 / np.sqrt(honest)
     if sigma == 0:
@@ -267,17 +340,41 @@ def realised_bound(
     lines = (prices.reason, "Composed over the rounds that were taken part in.")
     bounds = [Bound(curve=GaussianCurve(mu=mu), method="composition", lines=lines)]
     if prices.first_used is not None and question.records is not None:
-        use = first_use(batch=protocol.local.batch or 1, records=question.records, steps=protocol.local.steps)
-        curve = rounds_curve(prices.first_used * scale[:, None], counts, sigma=sigma, cohort=Cohort.everyone(clients=1), use=use)
-        bounds.append(Bound(curve=curve, method="first-hit mixture", lines=(prices.reason, "A mixture over the first use (A11).")))
-    return better_shuffled(question, history, guaranteed(question, min(bounds, key=lambda bound: bound.curve.epsilon(delta))), delta)
+        use = first_use(
+            batch=protocol.local.batch or 1, records=question.records, steps=protocol.local.steps
+        )
+        curve = rounds_curve(
+            prices.first_used * scale[:, None],
+            counts,
+            sigma=sigma,
+            cohort=Cohort.everyone(clients=1),
+            use=use,
+        )
+        bounds.append(
+            Bound(
+                curve=curve,
+                method="first-hit mixture",
+                lines=(prices.reason, "A mixture over the first use (A11)."),
+            )
+        )
+    return better_shuffled(
+        question,
+        history,
+        guaranteed(question, min(bounds, key=lambda bound: bound.curve.epsilon(delta))),
+        delta,
+    )
 
 
-def better_shuffled(question: Question, history: History, direct: Guarantee, delta: float) -> Guarantee:
+def better_shuffled(
+    question: Question, history: History, direct: Guarantee, delta: float
+) -> Guarantee:
     """The bound of a client whose uploads were shuffled among at least so many, where it is the smaller one."""
     if question.protocol.channel != "shuffler":
         return direct
     from sordino.privacy.shuffled import clones_bounds
 
-    shuffled = [guaranteed(question, bound) for bound in clones_bounds(question, batch=min(n for _, n in history))]
+    shuffled = [
+        guaranteed(question, bound)
+        for bound in clones_bounds(question, batch=min(n for _, n in history))
+    ]
     return min([direct, *shuffled], key=lambda guarantee: guarantee.epsilon(delta))

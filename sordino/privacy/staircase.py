@@ -46,7 +46,9 @@ class Staircase:
     @property
     def height(self) -> float:
         """The density y at 0."""
-        return -math.expm1(-self.step) / (2 * self.width * (self.nu + math.exp(-self.step) * (1 - self.nu)))
+        return -math.expm1(-self.step) / (
+            2 * self.width * (self.nu + math.exp(-self.step) * (1 - self.nu))
+        )
 
     def jump_probability(self, shift: float) -> float:
         """Probability pi that the privacy loss of a shift of at most `width` is +step; -step has pi e^-step, 0 the rest.
@@ -59,11 +61,16 @@ class Staircase:
         """
         checks.finite(shift=shift)
         if shift > self.width * (1 + 1e-12):
-            raise UserError(f"shift = {shift!r}: the three-valued loss holds up to the width {self.width!r}.")
+            raise UserError(
+                f"shift = {shift!r}: the three-valued loss holds up to the width {self.width!r}."
+            )
         return float(self._jumps(np.array(shift)))
 
     def _jumps(self, shifts: np.ndarray) -> np.ndarray:
-        return self.height * (np.minimum(shifts, 2 * self.nu * self.width) + shifts * math.exp(-self.step) / -math.expm1(-self.step))
+        return self.height * (
+            np.minimum(shifts, 2 * self.nu * self.width)
+            + shifts * math.exp(-self.step) / -math.expm1(-self.step)
+        )
 
     def divergence(self, order: float, shift: float) -> float:
         """Divergence of one coordinate for any shift: the three-valued loss up to `width`, exact integration beyond.
@@ -94,7 +101,9 @@ class Staircase:
         growth = (orders - 1) * self.step
         with np.errstate(divide="ignore"):
             jumps = np.log(self._jumps(shifts))
-        log_moment = jumps + growth + np.log(-np.expm1(-growth)) + np.log(-np.expm1(-orders * self.step))
+        log_moment = (
+            jumps + growth + np.log(-np.expm1(-growth)) + np.log(-np.expm1(-orders * self.step))
+        )
         return np.asarray(np.logaddexp(0.0, log_moment) / (orders - 1))
 
     def divergence_l1(self, order: float, clip: float, dimension: int) -> float:
@@ -130,7 +139,12 @@ class Staircase:
         rate = self.height / -math.expm1(-self.step)  # y (1 + 1/(e^step - 1))
         if order == 1:
             return rate * self.step * -math.expm1(-self.step)
-        return rate * math.expm1((order - 1) * self.step) * -math.expm1(-order * self.step) / (order - 1)
+        return (
+            rate
+            * math.expm1((order - 1) * self.step)
+            * -math.expm1(-order * self.step)
+            / (order - 1)
+        )
 
     def moments(self) -> tuple[float, float]:
         """E|X| and E X^2.
@@ -142,12 +156,21 @@ class Staircase:
             (0.96292594, 1.93293365)
         """
         r, gap, nu = math.exp(-self.step), -math.expm1(-self.step), self.nu
-        sum1, sum2, sum3 = r / gap**2, r * (1 + r) / gap**3, r * (1 + 4 * r + r * r) / gap**4  # sums of r^k k^p
+        sum1, sum2, sum3 = (
+            r / gap**2,
+            r * (1 + r) / gap**3,
+            r * (1 + 4 * r + r * r) / gap**4,
+        )  # sums of r^k k^p
         second = sum2 + 2 * nu * sum1 + nu**2 / gap
         third = sum3 + 3 * nu * sum2 + 3 * nu**2 * sum1 + nu**3 / gap
-        return self.height * self.width**2 * gap * second, 2 / 3 * self.height * self.width**3 * gap * third
+        return (
+            self.height * self.width** 2 * gap * second,
+            2 / 3 * self.height * self.width** 3 * gap * third,
+        )
 
-    def epsilon_at_least(self, delta: float, *, clip: float, dimension: int, rounds: int = 1) -> float:
+    def epsilon_at_least(
+        self, delta: float, *, clip: float, dimension: int, rounds: int = 1
+    ) -> float:
         """Exact epsilon of the even spread, an admissible shift: no bound on the noise can promise less (THEORY B2).
 
         The loss is a sum of d rounds independent three-valued losses, all multiples of `step`; its law is the inverse Fourier
@@ -165,19 +188,25 @@ class Staircase:
         losses, masses = _walk(up, up * math.exp(-self.step), dimension * rounds)
         return _smallest_epsilon(losses * self.step, masses, delta)
 
-    def curve_l2(self, *, clip: float, dimension: int, orders: tuple[float, ...] = ORDERS) -> RenyiCurve:
+    def curve_l2(
+        self, *, clip: float, dimension: int, orders: tuple[float, ...] = ORDERS
+    ) -> RenyiCurve:
         """One release of a vector whose l2 norm moves by at most `clip`.
 
         Example:
             >>> round(Staircase.usual(step=1.0, width=1.0).curve_l2(clip=1.0, dimension=1).epsilon(1e-9), 2)
             1.0
         """
-        return RenyiCurve.of(lambda order: self.divergence_l2(order, clip, dimension), orders=orders)
+        return RenyiCurve.of(
+            lambda order: self.divergence_l2(order, clip, dimension), orders=orders
+        )
 
     def _check_clip(self, clip: float) -> None:
         checks.finite(clip=clip)
         if clip > self.width * (1 + 1e-12):
-            raise UserError(f"clip = {clip!r}: the worst shift is only known up to the width {self.width!r} of the staircase (THEORY B2).")
+            raise UserError(
+                f"clip = {clip!r}: the worst shift is only known up to the width {self.width!r} of the staircase (THEORY B2)."
+            )
 
     def _levels(self, distance: np.ndarray) -> np.ndarray:
         """N(|x|): how often the density has fallen."""
@@ -186,12 +215,16 @@ class Staircase:
     def _integrated(self, order: float, shift: float) -> float:
         """Over the pieces on which both densities are constant; outside [0, shift] one width repeats with weight e^-step."""
         reach = math.ceil(shift / self.width) + 2
-        jumps = (np.arange(-reach, reach + 1)[:, None] + np.array([self.nu, -self.nu])).ravel() * self.width
+        jumps = (
+            np.arange(-reach, reach + 1)[:, None] + np.array([self.nu, -self.nu])
+        ).ravel() * self.width
         cuts = np.concatenate([jumps, jumps + shift, [-self.width, 0.0, shift, shift + self.width]])
         cuts = np.unique(cuts[(cuts >= -self.width) & (cuts <= shift + self.width)])
         lengths, middles = np.diff(cuts), (cuts[1:] + cuts[:-1]) / 2
         own, moved = self._levels(middles), self._levels(middles - shift)
-        repeated = np.where((middles < 0) | (middles > shift), -math.log(-math.expm1(-self.step)), 0.0)
+        repeated = np.where(
+            (middles < 0) | (middles > shift), -math.log(-math.expm1(-self.step)), 0.0
+        )
         losses = self.step * (moved - own)
         if math.isinf(order):
             return float(losses[lengths > 1e-12 * self.width].max())
@@ -204,7 +237,9 @@ class Staircase:
 def _walk(up: float, down: float, steps: int) -> tuple[np.ndarray, np.ndarray]:
     """Law of a sum of `steps` independent steps +1 (mass up), -1 (mass down) or 0."""
     mean, variance = steps * (up - down), steps * (up + down)
-    half = math.ceil(10 * math.sqrt(variance + 1)) + 70  # Bernstein: exp(-half^2 / (2 (variance + half/3))) < 1e-20
+    half = (
+        math.ceil(10 * math.sqrt(variance + 1)) + 70
+    )  # Bernstein: exp(-half^2 / (2 (variance + half/3))) < 1e-20
     low, high = max(-steps, math.floor(mean) - half), min(steps, math.ceil(mean) + half)
     size = 1 << (high - low).bit_length()
     angles = 2 * math.pi * np.arange(size // 2 + 1) / size
@@ -220,6 +255,8 @@ def _smallest_epsilon(losses: np.ndarray, masses: np.ndarray, delta: float) -> f
     mass = np.cumsum(masses)
     with np.errstate(divide="ignore", invalid="ignore"):
         log_weight = np.logaddexp.accumulate(np.log(masses) - losses)
-        candidates = np.log(mass - delta) - log_weight  # epsilon if exactly the losses so far exceed it
+        candidates = (
+            np.log(mass - delta) - log_weight
+        )  # epsilon if exactly the losses so far exceed it
     inside = (mass > delta) & (candidates < losses) & (candidates >= np.append(losses[1:], -np.inf))
     return max(0.0, float(candidates[inside].max())) if inside.any() else 0.0

@@ -39,10 +39,20 @@ def fixed_size(*, mu: float, rate: float, steps: int = 1, interval: float | None
         return PERFECT
     if rate == 1 or math.isinf(mu):
         return GaussianCurve(mu=mu).repeat(steps)
-    return _one_step(mu, rate, interval or suitable_interval(mu=mu, rate=rate, steps=steps)).repeat(steps)
+    return _one_step(mu, rate, interval or suitable_interval(mu=mu, rate=rate, steps=steps)).repeat(
+        steps
+    )
 
 
-def participating(*, mu: float, rate: float, steps: int, rounds: int, probability: float, interval: float | None = None) -> Curve:
+def participating(
+    *,
+    mu: float,
+    rate: float,
+    steps: int,
+    rounds: int,
+    probability: float,
+    interval: float | None = None,
+) -> Curve:
     """The same when a client takes part in each of `rounds` rounds with `probability` and then makes `steps` steps.
 
     ((1 - p) Id + p C_q(G_mu)^steps)^rounds: valid for every view, weak and strong, of what the client's uploads reach (THEORY C4).
@@ -85,13 +95,22 @@ def poisson(*, multiplier: float, rate: float, steps: int = 1, interval: float =
     from dp_accounting.pld import privacy_loss_distribution
 
     one = privacy_loss_distribution.from_gaussian_mechanism(
-        multiplier, value_discretization_interval=interval, sampling_prob=rate, use_connect_dots=True
+        multiplier,
+        value_discretization_interval=interval,
+        sampling_prob=rate,
+        use_connect_dots=True,
     )
     return LossCurve(distribution=one).repeat(steps)
 
 
 def poisson_participating(
-    *, multiplier: float, rate: float, steps: int, rounds: int, probability: float, interval: float = INTERVAL
+    *,
+    multiplier: float,
+    rate: float,
+    steps: int,
+    rounds: int,
+    probability: float,
+    interval: float = INTERVAL,
 ) -> Curve:
     """The same when a client takes part in each of `rounds` rounds with `probability` and then makes `steps` such steps.
 
@@ -125,7 +144,9 @@ def deltas(epsilons: np.ndarray, *, mu: float, rate: float) -> np.ndarray:
 
 
 def _one_step(mu: float, rate: float, interval: float) -> LossCurve:
-    return LossCurve.from_profile(lambda epsilons: deltas(epsilons, mu=mu, rate=rate), interval=interval)
+    return LossCurve.from_profile(
+        lambda epsilons: deltas(epsilons, mu=mu, rate=rate), interval=interval
+    )
 
 
 def suitable_interval(*, mu: float, rate: float, steps: int) -> float:
@@ -137,7 +158,11 @@ def suitable_interval(*, mu: float, rate: float, steps: int) -> float:
     """
     epsilons = np.linspace(0.0, mu * (mu / 2 + 9.5), 2001)
     # The second moment of the loss is a twofold integral of its tail; delta is a single one, close enough to choose a grid.
-    spread = math.sqrt(4 * float(np.trapezoid((1 + epsilons) * deltas(epsilons, mu=mu, rate=rate), epsilons)) * steps)
+    spread = math.sqrt(
+        4
+        * float(np.trapezoid((1 + epsilons) * deltas(epsilons, mu=mu, rate=rate), epsilons))
+        * steps
+    )
     width = 2 * float(epsilons[-1]) + 20 * spread
     interval = INTERVAL
     while width / interval > _FINEST_GRID and interval < INTERVAL * _COARSEST:

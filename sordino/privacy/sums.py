@@ -45,7 +45,11 @@ class Law:
     @property
     def key(self) -> bytes:
         """Equal for equal laws."""
-        return self.values.tobytes() + self.masses.tobytes() + np.array([self.top, self.rest]).tobytes()
+        return (
+            self.values.tobytes()
+            + self.masses.tobytes()
+            + np.array([self.top, self.rest]).tobytes()
+        )
 
     def atoms(self) -> tuple[np.ndarray, np.ndarray]:
         """All values and masses, the rest included."""
@@ -60,7 +64,12 @@ def law(values: Iterable[float], masses: Iterable[float]) -> Law:
         1.0
     """
     value, mass = np.asarray(list(values), dtype=float), np.asarray(list(masses), dtype=float)
-    if value.size == 0 or value.shape != mass.shape or not (value >= 0).all() or not (mass >= 0).all():
+    if (
+        value.size == 0
+        or value.shape != mass.shape
+        or not (value >= 0).all()
+        or not (mass >= 0).all()
+    ):
         raise UserError("a mixture needs as many probabilities as values, none of them negative.")
     if not abs(float(mass.sum()) - 1) < 1e-9:
         raise UserError(f"the probabilities of a mixture sum to {float(mass.sum())!r}: expected 1.")
@@ -129,13 +138,18 @@ def total(parts: Iterable[Law], bend: float = UPWARDS) -> Law:
         >>> total([law([1.0], [1.0])] * 3).values.round(6).tolist()
         [3.0]
     """
-    heap = [(float(part.values[-1]) if part.values.size else 0.0, index, part) for index, part in enumerate(parts)]
+    heap = [
+        (float(part.values[-1]) if part.values.size else 0.0, index, part)
+        for index, part in enumerate(parts)
+    ]
     heapq.heapify(heap)
     index = len(heap)
     while len(heap) > 1:
         joined = plus(heapq.heappop(heap)[2], heapq.heappop(heap)[2], bend)
         index += 1
-        heapq.heappush(heap, (float(joined.values[-1]) if joined.values.size else 0.0, index, joined))
+        heapq.heappush(
+            heap, (float(joined.values[-1]) if joined.values.size else 0.0, index, joined)
+        )
     return heap[0][2] if heap else law([0.0], [1.0])
 
 
@@ -151,7 +165,9 @@ def coarsened(one: Law, atoms: int) -> Law:
     step = float(one.values[-1]) / atoms
     grid = _gridded(one, step, UPWARDS)
     kept = np.flatnonzero(grid)
-    return Law(values=kept * (step * (1 + 2 * _NEAR)), masses=grid[kept], top=one.top, rest=one.rest)
+    return Law(
+        values=kept * (step * (1 + 2 * _NEAR)), masses=grid[kept], top=one.top, rest=one.rest
+    )
 
 
 def thinned(one: Law, atoms: int) -> Law:
@@ -166,13 +182,20 @@ def thinned(one: Law, atoms: int) -> Law:
     starts = np.arange(0, one.values.size, math.ceil(one.values.size / atoms))
     masses = np.add.reduceat(one.masses, starts)
     summed, lowest = np.add.reduceat(one.masses * one.values, starts), one.values[starts]
-    return Law(values=np.divide(summed, masses, out=lowest, where=masses > 0), masses=masses, top=one.top, rest=one.rest)
+    return Law(
+        values=np.divide(summed, masses, out=lowest, where=masses > 0),
+        masses=masses,
+        top=one.top,
+        rest=one.rest,
+    )
 
 
 def _gridded(one: Law, step: float, bend: float) -> np.ndarray:
     """Masses on multiples of `step`; see the top of this module for how values between two of them are split."""
     if math.isinf(bend):
-        return np.bincount(np.ceil(one.values / step * (1 - _NEAR)).astype(np.int64), weights=one.masses)
+        return np.bincount(
+            np.ceil(one.values / step * (1 - _NEAR)).astype(np.int64), weights=one.masses
+        )
     below, up = split(one.values, step, bend)
     low = np.bincount(below, weights=one.masses * (1 - up), minlength=int(below[-1]) + 2)
     return low + np.bincount(below + 1, weights=one.masses * up, minlength=low.size)
@@ -187,7 +210,9 @@ def split(values: np.ndarray, step: float, bend: float) -> tuple[np.ndarray, np.
         ([2], [0.5])
     """
     below = np.floor(values / step).astype(np.int64)
-    return below, np.clip(np.expm1(-bend * (values - below * step)) / math.expm1(-bend * step), 0.0, 1.0)
+    return below, np.clip(
+        np.expm1(-bend * (values - below * step)) / math.expm1(-bend * step), 0.0, 1.0
+    )
 
 
 def _collected(values: np.ndarray, masses: np.ndarray, top: float, rest: float) -> Law:

@@ -10,7 +10,17 @@ import numpy as np
 
 from sordino.privacy import contraction, sensitivity
 from sordino.privacy.carried import carried_shifts, carries
-from sordino.protocol import Attention, Bezier, ClippedGlm, Constant, Cyclic, FedAvg, FedProx, Protocol, Scaffold
+from sordino.protocol import (
+    Attention,
+    Bezier,
+    ClippedGlm,
+    Constant,
+    Cyclic,
+    FedAvg,
+    FedProx,
+    Protocol,
+    Scaffold,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +82,10 @@ def nearly_equal(shifts: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np
     slack, starts = 1e-7 * float(summed[-1]), [0]
     while starts[-1] < len(rows):
         start = starts[-1]
-        raised = lambda end, start=start: largest[start] * (upto[end] - upto[start]) - (summed[end] - summed[start])  # noqa: E731
+
+        def raised(end, start=start):
+            return largest[start] * (upto[end] - upto[start]) - (summed[end] - summed[start])
+
         starts.append(bisect_right(range(len(rows) + 1), slack, lo=start + 1, key=raised) - 1)
     return np.maximum.reduceat(rows, starts[:-1], axis=0), np.add.reduceat(often, starts[:-1])
 
@@ -81,11 +94,15 @@ def rates_of(protocol: Protocol, rounds: np.ndarray) -> np.ndarray:
     """The learning rates, one round a row."""
     steps: Any = np.arange(protocol.local.steps)
     at: Any = rounds
-    grid = protocol.local.schedule.at(round=at[:, None], step=steps[None, :], steps=protocol.local.steps)
+    grid = protocol.local.schedule.at(
+        round=at[:, None], step=steps[None, :], steps=protocol.local.steps
+    )
     return np.broadcast_to(np.asarray(grid, dtype=float), (len(rounds), protocol.local.steps))
 
 
-def upload_prices(protocol: Protocol, rounds: np.ndarray, unit: str, records: int | None) -> UploadPrices:
+def upload_prices(
+    protocol: Protocol, rounds: np.ndarray, unit: str, records: int | None
+) -> UploadPrices:
     """Prices of the given rounds; `records` is the size of the smallest client, where it is known."""
     if isinstance(protocol.local, ClippedGlm):
         return glm_prices(protocol, protocol.local, rounds, unit, records)
@@ -99,12 +116,16 @@ def upload_prices(protocol: Protocol, rounds: np.ndarray, unit: str, records: in
     proximal = rule.proximal if isinstance(rule, FedProx) else 0.0
     first = sensitivity.first_used(rates, rule.clip, proximal=proximal)
     worst = np.asarray(first[:, 0])
-    formula = "2V sum_k eta_k" + (" prod_{j>k} |1 - eta_j alpha|" if proximal > 0 else "") + reached(rule)
+    formula = (
+        "2V sum_k eta_k" + (" prod_{j>k} |1 - eta_j alpha|" if proximal > 0 else "") + reached(rule)
+    )
     hidden = unit == "record" and records is not None and rule.batch < records
     return UploadPrices(
         shifts=worst,
         first_used=first if hidden else None,
-        dynamics=() if single_uploads(protocol) else tuple(smooth_dynamics(protocol, rates, worst, proximal)),
+        dynamics=()
+        if single_uploads(protocol)
+        else tuple(smooth_dynamics(protocol, rates, worst, proximal)),
         reason=f"an upload moves by at most s_t = {formula} (THEORY A8)",
     )
 
@@ -124,7 +145,11 @@ def reach(rule: FedAvg) -> float:
 
 def reached(rule: FedAvg) -> str:
     """The same, for a formula."""
-    return " x 121/120, the farthest point of the Bezier curve (udp-fl Eq. 6)" if isinstance(rule, Bezier) else ""
+    return (
+        " x 121/120, the farthest point of the Bezier curve (udp-fl Eq. 6)"
+        if isinstance(rule, Bezier)
+        else ""
+    )
 
 
 def single_uploads(protocol: Protocol) -> bool:
@@ -149,7 +174,9 @@ def update_prices(rule: FedAvg, rounds: np.ndarray, unit: str, records: int | No
     return UploadPrices(
         shifts=worst,
         first_used=np.full((len(rounds), rule.steps), worst[0]) if hidden else None,
-        dynamics=() if isinstance(rule, Scaffold) else (Dynamics(stretch=np.ones(len(rounds)), shift=worst, shared=False, reason=reason),),
+        dynamics=()
+        if isinstance(rule, Scaffold)
+        else (Dynamics(stretch=np.ones(len(rounds)), shift=worst, shared=False, reason=reason),),
         reason=f"an upload moves by at most s_t = 2V, the clipped update's diameter{reached(rule)}",
     )
 
@@ -162,7 +189,9 @@ def kept_prices(protocol: Protocol, rounds: np.ndarray) -> UploadPrices:
     return UploadPrices(shifts=shifts[rounds], first_used=None, dynamics=(), reason=reason)
 
 
-def smooth_dynamics(protocol: Protocol, rates: np.ndarray, worst: np.ndarray, proximal: float) -> list[Dynamics]:
+def smooth_dynamics(
+    protocol: Protocol, rates: np.ndarray, worst: np.ndarray, proximal: float
+) -> list[Dynamics]:
     """How FedAvg and FedProx move two global models apart, with and without a vouched smoothness."""
     found = [
         Dynamics(
@@ -194,7 +223,9 @@ def _pulled(rates: np.ndarray, factors: np.ndarray, proximal: float) -> np.ndarr
     return distance
 
 
-def glm_prices(protocol: Protocol, rule: ClippedGlm, rounds: np.ndarray, unit: str, records: int | None) -> UploadPrices:
+def glm_prices(
+    protocol: Protocol, rule: ClippedGlm, rounds: np.ndarray, unit: str, records: int | None
+) -> UploadPrices:
     """Clipped logistic regression: each step is c-Lipschitz, c = max(|1 - eta lambda|, |1 - eta (lambda + X^2/4)|) (THEORY A9).
 
     A full-batch step moves by 2 eta V / n when one record is replaced, a batch of B by 2 eta V / B in its turn, and by 2 eta V when
@@ -202,7 +233,10 @@ def glm_prices(protocol: Protocol, rule: ClippedGlm, rounds: np.ndarray, unit: s
     """
     rates = rates_of(protocol, rounds)
     factors = contraction.step_factors(
-        rates, decay=rule.weight_decay, curvature=contraction.LOGISTIC_CURVATURE, feature_norm=rule.feature_norm
+        rates,
+        decay=rule.weight_decay,
+        curvature=contraction.LOGISTIC_CURVATURE,
+        feature_norm=rule.feature_norm,
     )
     left = contraction.moves(rates, factors, rule.clip)
     if unit == "client" or records is None:
@@ -210,7 +244,10 @@ def glm_prices(protocol: Protocol, rule: ClippedGlm, rounds: np.ndarray, unit: s
     elif rule.batch is None:
         shifts, share = contraction.full_batch(left, records), "1/n"
     else:
-        shifts, share = contraction.cyclic_batches(left, records // rule.batch, rule.batch), "1/B in its turn"
+        shifts, share = (
+            contraction.cyclic_batches(left, records // rule.batch, rule.batch),
+            "1/B in its turn",
+        )
     dynamics = Dynamics(
         stretch=np.prod(factors, axis=1),
         shift=shifts,

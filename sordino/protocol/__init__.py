@@ -7,7 +7,13 @@ from sordino.protocol.file import dumps, loads, overridden, read, save, schema
 from sordino.protocol.mechanisms import Custom, Gaussian, Laplace, Noise, Staircase
 from sordino.protocol.noisy_sgd import NoisySgd
 from sordino.protocol.participation import Everyone, FixedSize, Participation, Poisson
-from sordino.protocol.personalization import Attention, Identity, Interpolate, Nobody, Personalization
+from sordino.protocol.personalization import (
+    Attention,
+    Identity,
+    Interpolate,
+    Nobody,
+    Personalization,
+)
 from sordino.protocol.rules import Bezier, ClippedGlm, FedAvg, FedProx, LocalRule, Scaffold
 from sordino.protocol.schedules import Constant, Continuous, Cyclic, Decay, Schedule, StageWise
 from sordino.protocol.values import Assumptions, Budget, ClientBudget, Privacy, Protocol

@@ -19,8 +19,14 @@ class Mean(Value):
     """
 
     tag: ClassVar[str] = "mean"
-    mixing: float = entry(Number(above=0, at_most=1), "b: new model = (1 - b) old model + b mean of the uploads", 1.0)
-    weights: str = entry(Choice(("equal", "records")), "weight of an upload: equal, or the client's number of records", "equal")
+    mixing: float = entry(
+        Number(above=0, at_most=1), "b: new model = (1 - b) old model + b mean of the uploads", 1.0
+    )
+    weights: str = entry(
+        Choice(("equal", "records")),
+        "weight of an upload: equal, or the client's number of records",
+        "equal",
+    )
     denominator: str = entry(
         Choice(("participants", "fixed")),
         "the sum of updates is divided by who took part, or by how many are expected",
@@ -30,7 +36,11 @@ class Mean(Value):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.denominator == "fixed" and self.weights == "records":
-            raise InvalidValue("denominator", self.denominator, 'weights = "equal" with it: the sum of records changes with who takes part')
+            raise InvalidValue(
+                "denominator",
+                self.denominator,
+                'weights = "equal" with it: the sum of records changes with who takes part',
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,8 +65,15 @@ class ModeConnectivity(Value):
     """
 
     tag: ClassVar[str] = "mode-connectivity"
-    public: str = entry(Text(), "public data that the server trains the bend on: a known data set, or a path; never the clients' own")
-    curve: str = entry(Choice(("chain", "bezier")), "the path: a polygonal chain, or a quadratic Bezier curve", "chain")
+    public: str = entry(
+        Text(),
+        "public data that the server trains the bend on: a known data set, or a path; never the clients' own",
+    )
+    curve: str = entry(
+        Choice(("chain", "bezier")),
+        "the path: a polygonal chain, or a quadratic Bezier curve",
+        "chain",
+    )
     steps: int = entry(Integer(at_least=0), "gradient steps on each bend", 20)
     batch: int = entry(Integer(at_least=1), "public records in a step", 64)
     rate: float = entry(Number(above=0), "learning rate of a step", 0.1)

@@ -71,8 +71,12 @@ class Data(Value):
         28
     """
 
-    name: str = entry(Text(), "a known data set, or the path of a .npz file, a .csv file or a folder of images")
-    partition: Partition = entry(Named((Iid, Dirichlet, Shards, ByColumn)), "how records are spread over clients", Iid())
+    name: str = entry(
+        Text(), "a known data set, or the path of a .npz file, a .csv file or a folder of images"
+    )
+    partition: Partition = entry(
+        Named((Iid, Dirichlet, Shards, ByColumn)), "how records are spread over clients", Iid()
+    )
     records: int | None = entry(
         Maybe(Integer(at_least=1)),
         "records per client, a public constant; left out: all there are, equally. By column: what every client must have",
@@ -89,5 +93,9 @@ class Model(Value):
         44426
     """
 
-    name: str = entry(Text(), "a known model, or package.module:factory returning a torch.nn.Module")
-    parameters: int | None = entry(Maybe(Integer(at_least=1)), "number of trained parameters; checked against the model", None)
+    name: str = entry(
+        Text(), "a known model, or package.module:factory returning a torch.nn.Module"
+    )
+    parameters: int | None = entry(
+        Maybe(Integer(at_least=1)), "number of trained parameters; checked against the model", None
+    )

@@ -33,7 +33,9 @@ def flattened(value: Any, path: str = "") -> dict[str, str]:
     """
     if isinstance(value, dict):
         return {
-            key: text for name, inner in value.items() for key, text in flattened(inner, f"{path}.{name}" if path else str(name)).items()
+            key: text
+            for name, inner in value.items()
+            for key, text in flattened(inner, f"{path}.{name}" if path else str(name)).items()
         }
     if isinstance(value, list):
         return {path: f"{len(value)} entries"} if len(str(value)) > 60 else {path: str(value)}

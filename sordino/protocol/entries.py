@@ -15,7 +15,10 @@ from typing import Any, ClassVar
 
 from sordino.protocol.errors import InvalidValue, UserError
 
-SMALLEST, LARGEST = 1e-60, 1e60  # of a number other than 0: squares of ratios of any two stay within what float64 can hold
+SMALLEST, LARGEST = (
+    1e-60,
+    1e60,
+)  # of a number other than 0: squares of ratios of any two stay within what float64 can hold
 MOST = 2**63 - 1  # what TOML can hold
 
 
@@ -78,17 +81,29 @@ class Number(Check):
         if not inside:
             raise InvalidValue(key, value, self.allowed)
         if number != 0 and not SMALLEST <= abs(number) <= LARGEST:
-            raise InvalidValue(key, value, f"{self.allowed}, of a size from {SMALLEST:g} to {LARGEST:g}")
+            raise InvalidValue(
+                key, value, f"{self.allowed}, of a size from {SMALLEST:g} to {LARGEST:g}"
+            )
         return number
 
     @property
     def allowed(self) -> str:
-        limits = [(self.above, "above"), (self.at_least, "of at least"), (self.at_most, "at most"), (self.below, "below")]
+        limits = [
+            (self.above, "above"),
+            (self.at_least, "of at least"),
+            (self.at_most, "at most"),
+            (self.below, "below"),
+        ]
         named = [f"{word} {limit:g}" for limit, word in limits if limit is not None]
         return "a finite number" + (" " + " and ".join(named) if named else "")
 
     def schema(self) -> dict[str, Any]:
-        limits = {"exclusiveMinimum": self.above, "minimum": self.at_least, "maximum": self.at_most, "exclusiveMaximum": self.below}
+        limits = {
+            "exclusiveMinimum": self.above,
+            "minimum": self.at_least,
+            "maximum": self.at_most,
+            "exclusiveMaximum": self.below,
+        }
         return {"type": "number", **{k: v for k, v in limits.items() if v is not None}}
 
 
@@ -100,14 +115,22 @@ class Integer(Check):
     at_most: int = MOST
 
     def accept(self, key: str, value: Any) -> int:
-        if isinstance(value, bool) or not isinstance(value, int) or not self.at_least <= value <= self.at_most:
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, int)
+            or not self.at_least <= value <= self.at_most
+        ):
             raise InvalidValue(key, value, self.allowed)
         return value
 
     @property
     def allowed(self) -> str:
         limited = self.at_most < MOST
-        return f"a whole number from {self.at_least:,} to {self.at_most:,}" if limited else f"a whole number of at least {self.at_least}"
+        return (
+            f"a whole number from {self.at_least:,} to {self.at_most:,}"
+            if limited
+            else f"a whole number of at least {self.at_least}"
+        )
 
     def schema(self) -> dict[str, Any]:
         return {"type": "integer", "minimum": self.at_least}
@@ -135,7 +158,11 @@ class Text(Check):
     """A non-empty string without control characters."""
 
     def accept(self, key: str, value: Any) -> str:
-        if not isinstance(value, str) or not value.strip() or any(ord(c) < 32 or ord(c) == 127 for c in value):
+        if (
+            not isinstance(value, str)
+            or not value.strip()
+            or any(ord(c) < 32 or ord(c) == 127 for c in value)
+        ):
             raise InvalidValue(key, value, self.allowed)
         return value
 
@@ -231,9 +258,17 @@ def encode_table(value: Value) -> dict[str, Any]:
 
 def table_schema(kind: type[Value]) -> dict[str, Any]:
     """JSON schema of the table of a value."""
-    described = {file_key(f.name): {**f.metadata["check"].schema(), "description": f.metadata["doc"]} for f in fields(kind)}
+    described = {
+        file_key(f.name): {**f.metadata["check"].schema(), "description": f.metadata["doc"]}
+        for f in fields(kind)
+    }
     required = [file_key(f.name) for f in fields(kind) if f.default is MISSING]
-    return {"type": "object", "properties": described, "required": required, "additionalProperties": False}
+    return {
+        "type": "object",
+        "properties": described,
+        "required": required,
+        "additionalProperties": False,
+    }
 
 
 @dataclass(frozen=True)
@@ -244,7 +279,9 @@ class Named(Check):
 
     def accept(self, key: str, value: Any) -> Any:
         if not isinstance(value, self.kinds):
-            raise InvalidValue(key, value, "one of " + ", ".join(kind.__name__ for kind in self.kinds))
+            raise InvalidValue(
+                key, value, "one of " + ", ".join(kind.__name__ for kind in self.kinds)
+            )
         return value
 
     @property
@@ -252,7 +289,13 @@ class Named(Check):
         return " or ".join(self.spelling(kind) for kind in self.kinds)
 
     def decode(self, key: str, raw: Any) -> Any:
-        tag, inner = (raw, {}) if isinstance(raw, str) else next(iter(raw.items())) if self._is_single(raw) else (None, None)
+        tag, inner = (
+            (raw, {})
+            if isinstance(raw, str)
+            else next(iter(raw.items()))
+            if self._is_single(raw)
+            else (None, None)
+        )
         by_tag = {kind.tag: kind for kind in self.kinds}
         if not isinstance(tag, str) or tag not in by_tag:
             raise InvalidValue(key, raw, self.allowed, nearest(tag, by_tag))
@@ -299,7 +342,12 @@ class Named(Check):
         inner = [table_schema(kind)] if own else []
         inner += [f.metadata["check"].schema() for f in own if f.name == Named._short(kind)]
         if inner:
-            yield {"type": "object", "properties": {kind.tag: {"anyOf": inner}}, "required": [kind.tag], "additionalProperties": False}
+            yield {
+                "type": "object",
+                "properties": {kind.tag: {"anyOf": inner}},
+                "required": [kind.tag],
+                "additionalProperties": False,
+            }
 
 
 @dataclass(frozen=True)
@@ -367,7 +415,9 @@ class Many(Check):
     kind: type[Value]
 
     def accept(self, key: str, value: Any) -> Any:
-        if not isinstance(value, (list, tuple)) or not all(isinstance(one, self.kind) for one in value):
+        if not isinstance(value, (list, tuple)) or not all(
+            isinstance(one, self.kind) for one in value
+        ):
             raise InvalidValue(key, value, f"a sequence of {self.kind.__name__}")
         return tuple(value)
 

@@ -59,4 +59,6 @@ class InvalidValue(UserError):
 
     def under(self, path: str) -> InvalidValue:
         """The same error with its key placed below `path` in the file."""
-        return InvalidValue(f"{path}.{self.key}" if path else self.key, self.given, self.allowed, self.advice)
+        return InvalidValue(
+            f"{path}.{self.key}" if path else self.key, self.given, self.allowed, self.advice
+        )

@@ -14,7 +14,16 @@ from sordino.protocol.errors import InvalidValue, UserError
 from sordino.protocol.values import Protocol
 
 # Fields of `Protocol` that share the table [federation]; every other field is a table of its own, and the seed stands alone.
-FEDERATION = ("clients", "rounds", "participation", "channel", "aggregation", "personalization", "missing", "penalty")
+FEDERATION = (
+    "clients",
+    "rounds",
+    "participation",
+    "channel",
+    "aggregation",
+    "personalization",
+    "missing",
+    "penalty",
+)
 TABLES = ("federation", "local", "noise", "privacy", "assumptions", "data", "model")
 
 
@@ -44,7 +53,11 @@ def dumps(protocol: Protocol) -> str:
     seed = [f"seed = {encoded.pop('seed')}\n"] if "seed" in encoded else []
     federation = {name: encoded.pop(name) for name in FEDERATION}
     clients = [toml_table("[client]", table) for table in encoded.pop("client")]
-    tables = [toml_table(name, table) for name, table in {"federation": federation, **encoded}.items() if table]
+    tables = [
+        toml_table(name, table)
+        for name, table in {"federation": federation, **encoded}.items()
+        if table
+    ]
     return "\n".join(seed + tables + clients)
 
 
@@ -57,7 +70,9 @@ def read(path: str | Path, overrides: Iterable[str] = ()) -> Protocol:
     try:
         text = Path(path).read_text(encoding="utf-8")
     except FileNotFoundError:
-        raise UserError(f"there is no file {str(path)!r}. `sordino new` writes one to start from.") from None
+        raise UserError(
+            f"there is no file {str(path)!r}. `sordino new` writes one to start from."
+        ) from None
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{str(path)!r} cannot be read as a text file: {error}") from None
     try:
@@ -91,7 +106,10 @@ def schema() -> dict[str, Any]:
         >>> sorted(schema()["properties"])[-3:]
         ['noise', 'privacy', 'seed']
     """
-    described = {f.name: {**f.metadata["check"].schema(), "description": f.metadata["doc"]} for f in fields(Protocol)}
+    described = {
+        f.name: {**f.metadata["check"].schema(), "description": f.metadata["doc"]}
+        for f in fields(Protocol)
+    }
     needed = {f.name for f in fields(Protocol) if f.default is MISSING}
     federation = {
         "type": "object",
@@ -125,7 +143,10 @@ def decode(document: Mapping[str, Any]) -> Protocol:
             raise InvalidValue(name, document[name], f"a table: [{name}]")
     federation = document.get("federation", {})
     refuse_unknown(federation, FEDERATION, "federation")
-    places = {f.name: (federation, "federation.") if f.name in FEDERATION else (document, "") for f in fields(Protocol)}
+    places = {
+        f.name: (federation, "federation.") if f.name in FEDERATION else (document, "")
+        for f in fields(Protocol)
+    }
     given = {}
     for f in fields(Protocol):
         table, prefix = places[f.name]
@@ -134,7 +155,9 @@ def decode(document: Mapping[str, Any]) -> Protocol:
             try:
                 given[f.name] = f.metadata["check"].decode(prefix + key, table[key])
             except RecursionError:
-                raise InvalidValue(prefix + key, "...", "a value that is not nested so deeply") from None
+                raise InvalidValue(
+                    prefix + key, "...", "a value that is not nested so deeply"
+                ) from None
         elif f.default is MISSING:
             raise UserError(f"{prefix}{key} is missing: {f.metadata['doc']}.")
     return Protocol(**given)
@@ -166,7 +189,9 @@ def _override_value(text: str) -> Any:
 
 def toml_table(name: str, table: Mapping[str, Any]) -> str:
     """One table in TOML."""
-    return "".join([f"[{name}]\n", *(f"{key} = {toml_value(value)}\n" for key, value in table.items())])
+    return "".join(
+        [f"[{name}]\n", *(f"{key} = {toml_value(value)}\n" for key, value in table.items())]
+    )
 
 
 def toml_value(value: Any) -> str:
@@ -178,5 +203,7 @@ def toml_value(value: Any) -> str:
     if isinstance(value, str):
         return json.dumps(value, ensure_ascii=False)  # TOML's basic strings escape as JSON's do
     if isinstance(value, Mapping):
-        return "{ " + ", ".join(f"{key} = {toml_value(inner)}" for key, inner in value.items()) + " }"
+        return (
+            "{ " + ", ".join(f"{key} = {toml_value(inner)}" for key, inner in value.items()) + " }"
+        )
     raise TypeError(f"no TOML for {type(value).__name__}")

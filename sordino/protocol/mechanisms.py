@@ -8,7 +8,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from sordino.protocol.entries import Check, Choice, Flag, Maybe, Number, Tagged, Value, decode_table, encode_table, entry
+from sordino.protocol.entries import (
+    Check,
+    Choice,
+    Flag,
+    Maybe,
+    Number,
+    Tagged,
+    Value,
+    decode_table,
+    encode_table,
+    entry,
+)
 from sordino.protocol.errors import InvalidValue, UserError
 
 PLACES = ("client", "server", "both")
@@ -32,21 +43,39 @@ class Gaussian(Value):
     where: str = entry(Choice(PLACES), WHERE, "client")
     # None where there is a multiplier; whoever reads it as a number has looked at the rule before.
     sigma: float = entry(
-        Maybe(Number(at_least=0)), "standard deviation on each coordinate of an upload; of the mean, where the server adds it", None
+        Maybe(Number(at_least=0)),
+        "standard deviation on each coordinate of an upload; of the mean, where the server adds it",
+        None,
     )
-    server_sigma: float | None = entry(Maybe(Number(above=0)), "standard deviation on the mean, where both add noise", None)
-    multiplier: float | None = entry(Maybe(Number(at_least=0)), "noisy-sgd: noise on a sum of gradients, in units of its change", None)
+    server_sigma: float | None = entry(
+        Maybe(Number(above=0)), "standard deviation on the mean, where both add noise", None
+    )
+    multiplier: float | None = entry(
+        Maybe(Number(at_least=0)),
+        "noisy-sgd: noise on a sum of gradients, in units of its change",
+        None,
+    )
     secure: bool = entry(Flag(), SECURE, False)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if (self.server_sigma is None) != (self.where != "both"):
             given = "no" if self.server_sigma is None else "a"
-            raise InvalidValue("where", self.where, f'"both" with a server-sigma, or another without; there is {given} server-sigma')
+            raise InvalidValue(
+                "where",
+                self.where,
+                f'"both" with a server-sigma, or another without; there is {given} server-sigma',
+            )
         if self.sigma is None and self.multiplier is None:
-            raise UserError("noise.sigma is missing: standard deviation on each coordinate of an upload (noisy-sgd: noise.multiplier).")
+            raise UserError(
+                "noise.sigma is missing: standard deviation on each coordinate of an upload (noisy-sgd: noise.multiplier)."
+            )
         if self.sigma is not None and self.multiplier is not None:
-            raise InvalidValue("multiplier", self.multiplier, "no such key beside sigma: a sigma, or for noisy-sgd a multiplier")
+            raise InvalidValue(
+                "multiplier",
+                self.multiplier,
+                "no such key beside sigma: a sigma, or for noisy-sgd a multiplier",
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +88,11 @@ class Laplace(Value):
     """
 
     tag: ClassVar[str] = "laplace"
-    where: str = entry(Choice(("client", "server")), "who adds the noise: every client to its upload, or the server to the mean", "client")
+    where: str = entry(
+        Choice(("client", "server")),
+        "who adds the noise: every client to its upload, or the server to the mean",
+        "client",
+    )
     scale: float = entry(Number(at_least=0), "mean magnitude on each coordinate")
     secure: bool = entry(Flag(), SECURE, False)
 
@@ -76,9 +109,18 @@ class Staircase(Value):
 
     tag: ClassVar[str] = "staircase"
     where: str = entry(Choice(("client",)), "who adds the noise", "client")
-    step: float = entry(Number(above=0, at_most=700), "privacy loss of a shift of one coordinate by the width")
-    width: float = entry(Number(above=0), "distance in which the density falls once; at least as large as an upload can move")
-    nu: float | None = entry(Maybe(Number(at_least=0, at_most=1)), "where in a width it falls; left out: 1/(1 + e^(step/2))", None)
+    step: float = entry(
+        Number(above=0, at_most=700), "privacy loss of a shift of one coordinate by the width"
+    )
+    width: float = entry(
+        Number(above=0),
+        "distance in which the density falls once; at least as large as an upload can move",
+    )
+    nu: float | None = entry(
+        Maybe(Number(at_least=0, at_most=1)),
+        "where in a width it falls; left out: 1/(1 + e^(step/2))",
+        None,
+    )
     secure: bool = entry(Flag(), SECURE, False)
 
     @property
@@ -135,7 +177,11 @@ class Mechanisms(Tagged):
             return super().decode(key, raw)
         rest = {k: v for k, v in raw.items() if k != self.tag_key}
         if "factory" in rest:
-            raise InvalidValue(f"{key}.factory", rest["factory"], f"no such key: {self.tag_key} names the factory already")
+            raise InvalidValue(
+                f"{key}.factory",
+                rest["factory"],
+                f"no such key: {self.tag_key} names the factory already",
+            )
         FactoryName().accept(f"{key}.{self.tag_key}", named)
         return decode_table(Custom, {"factory": named, **rest}, key)
 

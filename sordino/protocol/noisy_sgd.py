@@ -29,13 +29,25 @@ class NoisySgd(Value):
 
     tag: ClassVar[str] = "noisy-sgd"
     steps: int = entry(Integer(at_least=1), "K: local steps in a round")
-    batch: int = entry(Integer(at_least=1), "B: records that a step draws, exactly (fixed) or on average (poisson)")
+    batch: int = entry(
+        Integer(at_least=1), "B: records that a step draws, exactly (fixed) or on average (poisson)"
+    )
     clip: float = entry(Number(above=0), "C: largest norm of an example's gradient")
     schedule: Schedule = entry(Tagged(SCHEDULES, "kind"), "learning rate of every step")
-    sampling: str = entry(Choice(SAMPLINGS), "fixed: B distinct records; poisson: each record with probability B/records", "fixed")
-    optimizer: str = entry(Choice(OPTIMIZERS), "what is made of the noisy gradients; its state stays with the client", "sgd")
+    sampling: str = entry(
+        Choice(SAMPLINGS),
+        "fixed: B distinct records; poisson: each record with probability B/records",
+        "fixed",
+    )
+    optimizer: str = entry(
+        Choice(OPTIMIZERS),
+        "what is made of the noisy gradients; its state stays with the client",
+        "sgd",
+    )
     clip_norm: str = entry(Choice(("l2", "l1")), "which norm is clipped", "l2")
-    weight_decay: float = entry(Number(at_least=0), "lambda: lambda x weights joins every noisy gradient", 0.0)
+    weight_decay: float = entry(
+        Number(at_least=0), "lambda: lambda x weights joins every noisy gradient", 0.0
+    )
 
     @property
     def noise_unit(self) -> float:

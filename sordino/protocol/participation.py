@@ -34,7 +34,9 @@ class Poisson(Value):
     """
 
     tag: ClassVar[str] = "poisson"
-    rate: float = entry(Number(above=0, at_most=1), "probability that a client takes part in a round")
+    rate: float = entry(
+        Number(above=0, at_most=1), "probability that a client takes part in a round"
+    )
 
     def expected(self, *, clients: int) -> float:
         """Expected number of participants of a round."""

@@ -61,8 +61,12 @@ class Attention(Value):
     """
 
     tag: ClassVar[str] = "attention"
-    own: float = entry(Number(at_least=0, at_most=1), "share of the client's own upload in the helper")
-    sharpness: float = entry(Number(at_least=0), "how much the nearest weigh more; 0: all the same", 10.0)
+    own: float = entry(
+        Number(at_least=0, at_most=1), "share of the client's own upload in the helper"
+    )
+    sharpness: float = entry(
+        Number(at_least=0), "how much the nearest weigh more; 0: all the same", 10.0
+    )
     pull: float | None = entry(Maybe(Number(above=0)), PULL, None)
 
 

@@ -23,11 +23,20 @@ class FedAvg(Value):
 
     tag: ClassVar[str] = "fedavg"
     steps: int = entry(Integer(at_least=1), "K: local steps in a round")
-    batch: int = entry(Integer(at_least=1), "B: distinct records of the client that every step draws, fresh and independent")
-    clip: float = entry(Number(above=0), "V: largest norm of a step's gradient, or of the whole update")
+    batch: int = entry(
+        Integer(at_least=1),
+        "B: distinct records of the client that every step draws, fresh and independent",
+    )
+    clip: float = entry(
+        Number(above=0), "V: largest norm of a step's gradient, or of the whole update"
+    )
     schedule: Schedule = entry(Tagged(SCHEDULES, "kind"), "learning rate of every step")
     clip_norm: str = entry(Choice(("l2", "l1")), "which norm is clipped", "l2")
-    clip_target: str = entry(Choice(("step", "update")), "what is clipped: every step's gradient, or the round's whole update", "step")
+    clip_target: str = entry(
+        Choice(("step", "update")),
+        "what is clipped: every step's gradient, or the round's whole update",
+        "step",
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,19 +97,40 @@ class ClippedGlm(Value):
     """
 
     tag: ClassVar[str] = "clipped-glm"
-    steps: int = entry(Integer(at_least=1), "K: local steps in a round; with cyclic batches a multiple of their number")
+    steps: int = entry(
+        Integer(at_least=1),
+        "K: local steps in a round; with cyclic batches a multiple of their number",
+    )
     clip: float = entry(Number(above=0), "V: largest norm of an example's gradient")
     schedule: Schedule = entry(Tagged(SCHEDULES, "kind"), "learning rate of every step")
-    weight_decay: float = entry(Number(at_least=0), "lambda: pull of every coordinate to zero, outside the clip")
-    feature_norm: float = entry(Number(above=0), "X: features, with a bias coordinate of 1, are scaled to at most this norm", 1.0)
-    batches: str = entry(Choice(("full", "cyclic")), "full: all records in every step; cyclic: fixed batches in turn", "full")
-    batch: int | None = entry(Maybe(Integer(at_least=1)), "B: records of a cyclic batch; must divide the client's records", None)
+    weight_decay: float = entry(
+        Number(at_least=0), "lambda: pull of every coordinate to zero, outside the clip"
+    )
+    feature_norm: float = entry(
+        Number(above=0),
+        "X: features, with a bias coordinate of 1, are scaled to at most this norm",
+        1.0,
+    )
+    batches: str = entry(
+        Choice(("full", "cyclic")),
+        "full: all records in every step; cyclic: fixed batches in turn",
+        "full",
+    )
+    batch: int | None = entry(
+        Maybe(Integer(at_least=1)),
+        "B: records of a cyclic batch; must divide the client's records",
+        None,
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if (self.batch is None) != (self.batches == "full"):
             given = "no" if self.batch is None else "a"
-            raise InvalidValue("batches", self.batches, f'"full" without a batch, or "cyclic" with one; there is {given} batch')
+            raise InvalidValue(
+                "batches",
+                self.batches,
+                f'"full" without a batch, or "cyclic" with one; there is {given} batch',
+            )
 
 
 LocalRule = FedAvg | FedProx | Scaffold | Bezier | ClippedGlm | NoisySgd

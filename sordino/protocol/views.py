@@ -44,7 +44,11 @@ class View:
             raise InvalidValue("view", self.kind, one_of(SEES), nearest(self.kind, SEES))
         whole = isinstance(self.colluders, int) and not isinstance(self.colluders, bool)
         if not whole or (self.colluders >= 1) != (self.kind == "coalition"):
-            raise InvalidValue("view", f"{self.kind}:{self.colluders}", "coalition:k with k of at least 1, or a view without a number")
+            raise InvalidValue(
+                "view",
+                f"{self.kind}:{self.colluders}",
+                "coalition:k with k of at least 1, or a view without a number",
+            )
 
     @classmethod
     def coalition(cls, colluders: int) -> View:
@@ -60,14 +64,18 @@ class View:
         if number == "":
             return cls(kind, 0) if kind != "coalition" else cls(kind, 1)
         if not number.isdecimal() or len(number) > 9:
-            raise InvalidValue("view", text, "a whole number of colluding participants, as in coalition:3")
+            raise InvalidValue(
+                "view", text, "a whole number of colluding participants, as in coalition:3"
+            )
         return cls(kind, int(number))
 
     @property
     def sees(self) -> str:
         """What this adversary sees, in words."""
         colluders = (
-            "one participant, who knows its own" if self.colluders == 1 else f"{self.colluders} participants who pool what they know"
+            "one participant, who knows its own"
+            if self.colluders == 1
+            else f"{self.colluders} participants who pool what they know"
         )
         return SEES[self.kind].format(colluders=colluders)
 
@@ -94,7 +102,10 @@ class ViewName(Check):
         return one_of(kind if kind != "coalition" else "coalition:k" for kind in SEES)
 
     def schema(self) -> dict[str, Any]:
-        return {"type": "string", "pattern": r"^(server|rounds|final|weak|strong|coalition(:[1-9][0-9]*)?)$"}
+        return {
+            "type": "string",
+            "pattern": r"^(server|rounds|final|weak|strong|coalition(:[1-9][0-9]*)?)$",
+        }
 
 
 def all_views(clients: int) -> tuple[View, ...]:
@@ -105,4 +116,9 @@ def all_views(clients: int) -> tuple[View, ...]:
         ['server', 'rounds', 'coalition:1', 'coalition:49', 'final']
     """
     sizes = sorted({1, clients - 1} - {0})
-    return (View.SERVER, View.ROUNDS, *(View.coalition(k) for k in sizes if k <= clients - 1), View.FINAL)
+    return (
+        View.SERVER,
+        View.ROUNDS,
+        *(View.coalition(k) for k in sizes if k <= clients - 1),
+        View.FINAL,
+    )

@@ -14,18 +14,39 @@ from sordino.privacy.curves import composed
 from sordino.protocol import UserError, View, dumps
 from sordino.protocol.documents import flattened
 from sordino.protocol.file import parse
-from sordino.report.drawing import MOST_POINTS, Picture, figure, label, legend, picture, some, style, thinned, whole_numbers
+from sordino.report.drawing import (
+    MOST_POINTS,
+    Picture,
+    figure,
+    label,
+    legend,
+    picture,
+    some,
+    style,
+    thinned,
+    whole_numbers,
+)
 from sordino.report.formats import at_least, at_most, measure, of_a_hundred, percent
 from sordino.report.page import ADJACENCY, rendered
 from sordino.report.promises import Asked, headline_of, views_of
-from sordino.report.story import ALPHAS, FIVE, Story, last_scores, scored_rounds, story_document, told
+from sordino.report.story import (
+    ALPHAS,
+    FIVE,
+    Story,
+    last_scores,
+    scored_rounds,
+    story_document,
+    told,
+)
 from sordino.report.words import who
 
 MOST_RUNS = 24
 MARKERS = "osD^vPX*"
 
 
-def told_alike(sources: Sequence[str | Path], on_run: Callable[[int, int], None] = lambda done, of: None) -> list[Story]:
+def told_alike(
+    sources: Sequence[str | Path], on_run: Callable[[int, int], None] = lambda done, of: None
+) -> list[Story]:
     """The stories of several runs, all summed up in the same view, unit and delta.
 
     Raises:
@@ -73,7 +94,11 @@ def comparison_page(stories: Sequence[Story]) -> str:
 def comparison_document(stories: Sequence[Story]) -> dict[str, Any]:
     """What the page's machine-readable block says."""
     epsilon, text = together(stories)
-    return {"report": 1, "runs": [story_document(story) for story in stories], "together": {"epsilon": epsilon, "text": text}}
+    return {
+        "report": 1,
+        "runs": [story_document(story) for story in stories],
+        "together": {"epsilon": epsilon, "text": text},
+    }
 
 
 def told_apart(names: Sequence[str]) -> list[str]:
@@ -83,7 +108,10 @@ def told_apart(names: Sequence[str]) -> list[str]:
         >>> told_apart(["a", "b", "a"])
         ['a (1)', 'b', 'a (2)']
     """
-    return [f"{name} ({names[: place + 1].count(name)})" if names.count(name) > 1 else name for place, name in enumerate(names)]
+    return [
+        f"{name} ({names[: place + 1].count(name)})" if names.count(name) > 1 else name
+        for place, name in enumerate(names)
+    ]
 
 
 def lead(stories: Sequence[Story], names: Sequence[str]) -> str:
@@ -121,13 +149,19 @@ def together(stories: Sequence[Story]) -> tuple[float | None, str]:
     """
     _, unit, delta = stories[0].headline
     if len({story.main.adjacency for story in stories}) > 1:
-        return None, "The runs promise about different neighbours, so what they reveal together is not added up here."
+        return (
+            None,
+            "The runs promise about different neighbours, so what they reveal together is not added up here.",
+        )
     seeds = [story.run.protocol.seed for story in stories if not story.run.protocol.noise.secure]
     if len(set(seeds)) < len(seeds):
         text = "Two of the runs drew their noise from the same seed, so it cancels in their difference: together they promise nothing."
         return math.inf, text
     epsilon = composed([story.main.curve for story in stories]).epsilon(delta)
-    return epsilon, f"If a {unit} was in all of them, who sees them all learns at most ε = {at_most(epsilon)} about it (composition)."
+    return (
+        epsilon,
+        f"If a {unit} was in all of them, who sees them all learns at most ε = {at_most(epsilon)} about it (composition).",
+    )
 
 
 def differences(stories: Sequence[Story]) -> list[tuple[str, ...]]:
@@ -141,7 +175,11 @@ def differences(stories: Sequence[Story]) -> list[tuple[str, ...]]:
 def accuracy_figure(stories: Sequence[Story], names: Sequence[str]) -> Picture | None:
     """Accuracy, or loss where there is none, against epsilon: what privacy costs."""
     delta = stories[0].headline[2]
-    metric = "accuracy" if any(not math.isnan(last_scores(story.run)["accuracy"]) for story in stories) else "loss"
+    metric = (
+        "accuracy"
+        if any(not math.isnan(last_scores(story.run)["accuracy"]) for story in stories)
+        else "loss"
+    )
     points = [(story.main.epsilon(delta), last_scores(story.run)[metric]) for story in stories]
     if not any(math.isfinite(epsilon) and not math.isnan(score) for epsilon, score in points):
         return None
@@ -151,7 +189,10 @@ def accuracy_figure(stories: Sequence[Story], names: Sequence[str]) -> Picture |
             high = 100 * score if metric == "accuracy" else score
             axes.plot(epsilon, high, marker=MARKERS[place % len(MARKERS)], markersize=7, color=style(place)["color"], linestyle="none",
                       label=label(name, 24))  # fmt: skip
-    axes.set(xlabel=f"ε at δ = {delta:g}, at most", ylabel="accuracy, %" if metric == "accuracy" else "loss")
+    axes.set(
+        xlabel=f"ε at δ = {delta:g}, at most",
+        ylabel="accuracy, %" if metric == "accuracy" else "loss",
+    )
     axes.margins(0.12)
     legend(axes)
     shown = percent if metric == "accuracy" else measure
@@ -160,25 +201,43 @@ def accuracy_figure(stories: Sequence[Story], names: Sequence[str]) -> Picture |
         name="accuracy",
         title="What privacy cost",
         description="; ".join(
-            f"{name}: ε = {at_most(epsilon)}, {shown(score)}" for name, (epsilon, score) in zip(names, points, strict=True)
+            f"{name}: ε = {at_most(epsilon)}, {shown(score)}"
+            for name, (epsilon, score) in zip(names, points, strict=True)
         )
         + ".",
         columns=("run", "ε, at most", metric),
-        rows=[(name, at_most(epsilon), shown(score)) for name, (epsilon, score) in zip(names, points, strict=True)],
+        rows=[
+            (name, at_most(epsilon), shown(score))
+            for name, (epsilon, score) in zip(names, points, strict=True)
+        ],
     )
 
 
 def learning_figure(stories: Sequence[Story], names: Sequence[str]) -> Picture | None:
     """Accuracy, or loss, against rounds."""
-    metric = "accuracy" if any(not math.isnan(last_scores(story.run)["accuracy"]) for story in stories) else "loss"
+    metric = (
+        "accuracy"
+        if any(not math.isnan(last_scores(story.run)["accuracy"]) for story in stories)
+        else "loss"
+    )
     scale = 100 if metric == "accuracy" else 1
     lines = {}
     for story, name in zip(stories, names, strict=True):
         places = scored_rounds(story.run)
-        lines[name] = (story.run.metrics["round"][places] + 1, scale * story.run.metrics[metric][places].astype(float))
+        lines[name] = (
+            story.run.metrics["round"][places] + 1,
+            scale * story.run.metrics[metric][places].astype(float),
+        )
     axis = "accuracy, %" if metric == "accuracy" else "loss"
     ends = {name: measure(float(ys[-1])) for name, (_, ys) in lines.items() if len(ys) > 0}
-    return lines_figure("learning", "What the models learned", lines, "round", axis, f"{axis} on test records, at the end: {listed(ends)}.")
+    return lines_figure(
+        "learning",
+        "What the models learned",
+        lines,
+        "round",
+        axis,
+        f"{axis} on test records, at the end: {listed(ends)}.",
+    )
 
 
 def spent_figure(stories: Sequence[Story], names: Sequence[str]) -> Picture | None:
@@ -190,15 +249,29 @@ def spent_figure(stories: Sequence[Story], names: Sequence[str]) -> Picture | No
     }
     ends = listed({name: at_most(float(epsilons[-1])) for name, (_, epsilons) in lines.items()})
     axis = f"ε at δ = {stories[0].headline[2]:g}"
-    return lines_figure("spent", "Privacy spent, round by round", lines, "rounds paid for", axis, f"ε at the end, at most: {ends}.")
+    return lines_figure(
+        "spent",
+        "Privacy spent, round by round",
+        lines,
+        "rounds paid for",
+        axis,
+        f"ε at the end, at most: {ends}.",
+    )
 
 
 def tradeoff_figure(stories: Sequence[Story], names: Sequence[str]) -> Picture | None:
     """The trade-off curves in the common view."""
-    lines = {name: (ALPHAS, next(iter(story.curves.values()))) for story, name in zip(stories, names, strict=True)}
-    missed = listed({name: str(math.floor(100 * betas[FIVE])) for name, (_, betas) in lines.items()})
+    lines = {
+        name: (ALPHAS, next(iter(story.curves.values())))
+        for story, name in zip(stories, names, strict=True)
+    }
+    missed = listed(
+        {name: str(math.floor(100 * betas[FIVE])) for name, (_, betas) in lines.items()}
+    )
     text = f"Of 100 data sets with the record, a test that accuses 5 of 100 innocent ones misses at least: {missed}."
-    return lines_figure("tradeoff", "How well anyone can tell", lines, "false alarms", "misses, at least", text)
+    return lines_figure(
+        "tradeoff", "How well anyone can tell", lines, "false alarms", "misses, at least", text
+    )
 
 
 def listed(values: dict[str, str]) -> str:
@@ -209,7 +282,9 @@ def listed(values: dict[str, str]) -> str:
 Lines = dict[str, tuple[np.ndarray, np.ndarray]]
 
 
-def lines_figure(name: str, title: str, lines: Lines, x_label: str, y_label: str, description: str) -> Picture | None:
+def lines_figure(
+    name: str, title: str, lines: Lines, x_label: str, y_label: str, description: str
+) -> Picture | None:
     """One line for every run."""
     lines = {run: (xs, ys) for run, (xs, ys) in lines.items() if len(xs) > 0}
     if not lines:
@@ -219,10 +294,20 @@ def lines_figure(name: str, title: str, lines: Lines, x_label: str, y_label: str
     for place, (run, (xs, ys)) in enumerate(lines.items()):
         kept = thinned(len(xs), MOST_POINTS)
         axes.plot(xs[kept], ys[kept], linewidth=1.6, label=label(run, 24), **style(place))
-        rows += [(run, measure(float(xs[at])), measure(float(ys[at]))) for at in thinned(len(xs), 8).tolist()]
+        rows += [
+            (run, measure(float(xs[at])), measure(float(ys[at])))
+            for at in thinned(len(xs), 8).tolist()
+        ]
     axes.set(xlabel=x_label, ylabel=y_label)
     axes.set_ylim(bottom=min(0.0, min(float(np.nanmin(ys)) for _, ys in lines.values())))
     if "round" in x_label:
         whole_numbers(axes)
     legend(axes)
-    return picture(drawn, name=name, title=title, description=description, columns=("run", x_label, y_label), rows=some(rows, 80))
+    return picture(
+        drawn,
+        name=name,
+        title=title,
+        description=description,
+        columns=("run", x_label, y_label),
+        rows=some(rows, 80),
+    )

@@ -34,7 +34,10 @@ COLOURS = {
 }
 SERIES = ("blue", "orange", "green", "purple", "amber", "teal")
 DASHES = ("-", "--", ":", "-.")
-WIDTH, HEIGHT = 4.5, 3.1  # inches: type of 9 points is 10 pixels high on a phone, and two figures stand side by side on a desk
+WIDTH, HEIGHT = (
+    4.5,
+    3.1,
+)  # inches: type of 9 points is 10 pixels high on a phone, and two figures stand side by side on a desk
 MOST_POINTS = 200  # of a line
 MOST_ROWS = 24  # of a table
 
@@ -89,7 +92,10 @@ def legend(axes: Axes, **options: Any) -> None:
 
 def style(place: int) -> dict[str, str]:
     """Colour and dashes of one of several lines."""
-    return {"color": COLOURS[SERIES[place % len(SERIES)]], "linestyle": DASHES[place // len(SERIES) % len(DASHES)]}
+    return {
+        "color": COLOURS[SERIES[place % len(SERIES)]],
+        "linestyle": DASHES[place // len(SERIES) % len(DASHES)],
+    }
 
 
 def thinned(length: int, most: int) -> np.ndarray:
@@ -99,7 +105,11 @@ def thinned(length: int, most: int) -> np.ndarray:
         >>> thinned(5, 10).tolist(), thinned(1000, 3).tolist()
         ([0, 1, 2, 3, 4], [0, 500, 999])
     """
-    return np.unique(np.linspace(0, length - 1, min(length, most)).round().astype(int)) if length > 0 else np.arange(0)
+    return (
+        np.unique(np.linspace(0, length - 1, min(length, most)).round().astype(int))
+        if length > 0
+        else np.arange(0)
+    )
 
 
 def some(rows: Sequence[tuple[str, ...]], most: int = MOST_ROWS) -> list[tuple[str, ...]]:
@@ -108,11 +118,19 @@ def some(rows: Sequence[tuple[str, ...]], most: int = MOST_ROWS) -> list[tuple[s
 
 
 def picture(
-    drawn: Figure, *, name: str, title: str, description: str, columns: tuple[str, ...], rows: Sequence[tuple[str, ...]]
+    drawn: Figure,
+    *,
+    name: str,
+    title: str,
+    description: str,
+    columns: tuple[str, ...],
+    rows: Sequence[tuple[str, ...]],
 ) -> Picture:
     """A figure made ready for the page."""
     svg = inline(drawn, name=name, title=title, description=description)
-    return Picture(name=name, title=title, description=description, svg=svg, columns=columns, rows=rows)
+    return Picture(
+        name=name, title=title, description=description, svg=svg, columns=columns, rows=rows
+    )
 
 
 def inline(drawn: Figure, *, name: str, title: str, description: str) -> str:
@@ -124,7 +142,11 @@ def inline(drawn: Figure, *, name: str, title: str, description: str) -> str:
         text.set_parse_math(False)  # a dollar in a name is a dollar
     written = io.StringIO()
     with rc_context({"svg.fonttype": "none", "svg.hashsalt": name}):
-        drawn.savefig(written, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
+        drawn.savefig(
+            written,
+            format="svg",
+            metadata={"Date": None, "Creator": None, "Format": None, "Type": None},
+        )
     svg = written.getvalue()
     box, body = re.search(r'viewBox="([^"]+)"', svg), svg[svg.index("<g ") :]
     body = re.sub(r"<[^>]+>", lambda tag: slim(tag[0], name), body)

@@ -105,7 +105,10 @@ class Audit:
         Raises:
             ValueError: something is missing, or is not what it should be.
         """
-        lower = {key: None if document[key] is None else number(document, key) for key in ("mu_lower", "epsilon_lower")}
+        lower = {
+            key: None if document[key] is None else number(document, key)
+            for key in ("mu_lower", "epsilon_lower")
+        }
         tests = listed(document.get("tests", []))
         return cls(
             view=text(document, "view"),
@@ -117,8 +120,14 @@ class Audit:
             verdict=text(document, "verdict", "an estimate, not a bound"),
             trainings=int(number(document, "trainings")),
             game=text(document, "pair", ""),
-            tests=tuple((number(limits, "false_positive"), number(limits, "false_negative")) for limits in tests),
-            claims=tuple((text(row, "claim"), number(row, "mu"), text(row, "verdict")) for row in listed(document.get("claims", []))),
+            tests=tuple(
+                (number(limits, "false_positive"), number(limits, "false_negative"))
+                for limits in tests
+            ),
+            claims=tuple(
+                (text(row, "claim"), number(row, "mu"), text(row, "verdict"))
+                for row in listed(document.get("claims", []))
+            ),
             given=text(document, "given", ""),
             document=document,
         )
@@ -131,7 +140,9 @@ def plot_of(document: dict[str, Any]) -> Plot:
         raise ValueError("a plot has no lines")
     found = {}
     for name, line in lines.items():
-        xs, ys = (tuple(float(value) for value in listed(side)[:MOST_POINTS]) for side in listed(line))
+        xs, ys = (
+            tuple(float(value) for value in listed(side)[:MOST_POINTS]) for side in listed(line)
+        )
         if len(xs) != len(ys):
             raise ValueError(f"the line {name!r} has {len(xs)} x and {len(ys)} y")
         found[str(name)] = (xs, ys)
@@ -155,7 +166,9 @@ def text(row: dict[str, Any], key: str, default: str | None = None) -> str:
 def number(row: dict[str, Any], key: str) -> float:
     """A number of a row; infinity is the string "inf"."""
     value = row.get(key)
-    value = {"inf": math.inf, "-inf": -math.inf}.get(value, value) if isinstance(value, str) else value
+    value = (
+        {"inf": math.inf, "-inf": -math.inf}.get(value, value) if isinstance(value, str) else value
+    )
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise ValueError(f"{key} is not a number")
     return float(value)

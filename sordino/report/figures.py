@@ -10,7 +10,19 @@ import numpy as np
 
 from sordino.privacy.guarantee import Guarantee
 from sordino.protocol import View
-from sordino.report.drawing import COLOURS, MOST_POINTS, Picture, figure, label, legend, picture, some, style, thinned, whole_numbers
+from sordino.report.drawing import (
+    COLOURS,
+    MOST_POINTS,
+    Picture,
+    figure,
+    label,
+    legend,
+    picture,
+    some,
+    style,
+    thinned,
+    whole_numbers,
+)
 from sordino.report.evidence import Plot
 from sordino.report.formats import at_least, at_most, measure, percent
 from sordino.report.promises import client_view
@@ -49,26 +61,76 @@ def views_figure(story: Story) -> Picture:
         found = {guarantee.view: guarantee.epsilon(delta) for guarantee in story.guarantees[kind]}
         places = [place for place, view in enumerate(views) if view in found]
         values = [min(FAR, found[views[place]]) for place in places]
-        axes.scatter(values, places, marker=marker, color=COLOURS[colour], s=36, zorder=3, label=f"one {kind}: at most")
+        axes.scatter(
+            values,
+            places,
+            marker=marker,
+            color=COLOURS[colour],
+            s=36,
+            zorder=3,
+            label=f"one {kind}: at most",
+        )
     names = [str(view) for view in views]
-    lower = [(audit.epsilon_lower, audit) for audit in story.audits if audit.view in names and audit.epsilon_lower is not None]
-    for more, colour, words in ((False, "orange", "measured: at least"), (True, "muted", "measured by who is given more than the view")):
-        shown = [(epsilon, names.index(audit.view)) for epsilon, audit in lower if epsilon > 0 and (audit.given != "") == more]
+    lower = [
+        (audit.epsilon_lower, audit)
+        for audit in story.audits
+        if audit.view in names and audit.epsilon_lower is not None
+    ]
+    for more, colour, words in (
+        (False, "orange", "measured: at least"),
+        (True, "muted", "measured by who is given more than the view"),
+    ):
+        shown = [
+            (epsilon, names.index(audit.view))
+            for epsilon, audit in lower
+            if epsilon > 0 and (audit.given != "") == more
+        ]
         if shown:
-            axes.scatter(*zip(*shown, strict=True), marker="|", s=110, linewidths=2, color=COLOURS[colour], zorder=4, label=words)
+            axes.scatter(
+                *zip(*shown, strict=True),
+                marker="|",
+                s=110,
+                linewidths=2,
+                color=COLOURS[colour],
+                zorder=4,
+                label=words,
+            )
     budget = story.run.protocol.privacy.budget
     if budget is not None:
         axes.axvline(
-            budget.epsilon, color=COLOURS["muted"], linestyle="--", linewidth=1, label=f"budget {budget.epsilon:g} ({budget.view})"
+            budget.epsilon,
+            color=COLOURS["muted"],
+            linestyle="--",
+            linewidth=1,
+            label=f"budget {budget.epsilon:g} ({budget.view})",
         )
-    axes.set(xscale="log", xlabel=f"ε at δ = {delta:g} (smaller is more private)", ylim=(len(views) - 0.5, -0.5))
+    axes.set(
+        xscale="log",
+        xlabel=f"ε at δ = {delta:g} (smaller is more private)",
+        ylim=(len(views) - 0.5, -0.5),
+    )
     axes.set_yticks(range(len(views)), names)
-    axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if narrow(axes.get_xlim()) else (1.0,), numticks=7))
+    axes.xaxis.set_major_locator(
+        LogLocator(subs=(1.0, 2.0, 5.0) if narrow(axes.get_xlim()) else (1.0,), numticks=7)
+    )
     axes.xaxis.set_major_formatter(lambda value, _: "no limit" if value >= FAR else f"{value:g}")
     axes.xaxis.set_minor_formatter(lambda value, _: "")
-    legend(axes, loc="lower center", bbox_to_anchor=(0.45, 1.0), ncols=2, borderaxespad=0.2, handletextpad=0.3, columnspacing=1.2)
-    rows = [(str(view), who(view), *epsilons_of(story, view), measured_text(story, view)) for view in views]
-    least, most = (choose(story.guarantees[unit], key=lambda one: one.epsilon(delta)) for choose in (min, max))
+    legend(
+        axes,
+        loc="lower center",
+        bbox_to_anchor=(0.45, 1.0),
+        ncols=2,
+        borderaxespad=0.2,
+        handletextpad=0.3,
+        columnspacing=1.2,
+    )
+    rows = [
+        (str(view), who(view), *epsilons_of(story, view), measured_text(story, view))
+        for view in views
+    ]
+    least, most = (
+        choose(story.guarantees[unit], key=lambda one: one.epsilon(delta)) for choose in (min, max)
+    )
     return picture(
         drawn,
         name="views",
@@ -95,7 +157,10 @@ def narrow(limits: tuple[float, float]) -> bool:
 def epsilons_of(story: Story, view: View) -> tuple[str, str]:
     """The epsilons of a view about a record and about a client, for people."""
     delta = story.headline[2]
-    record, client = ([one.epsilon(delta) for one in story.guarantees[unit] if one.view == view] for unit in ("record", "client"))
+    record, client = (
+        [one.epsilon(delta) for one in story.guarantees[unit] if one.view == view]
+        for unit in ("record", "client")
+    )
     return at_most(record[0] if record else None), at_most(client[0] if client else None)
 
 
@@ -116,13 +181,38 @@ def tradeoff_figure(story: Story) -> Picture:
     points = [(audit, test) for audit in story.audits if audit.unit == unit for test in audit.tests]
     if points:
         reached = np.array([test for _, test in points])
-        axes.scatter(*reached.T, marker="x", s=42, linewidths=1.8, color=COLOURS["ink"], zorder=4, label="reached in the audit")
-    axes.set(xlabel="false alarms: share of innocent data sets accused", ylabel="misses, at least", xlim=(-0.02, 1.02), ylim=(-0.02, 1.02))
+        axes.scatter(
+            *reached.T,
+            marker="x",
+            s=42,
+            linewidths=1.8,
+            color=COLOURS["ink"],
+            zorder=4,
+            label="reached in the audit",
+        )
+    axes.set(
+        xlabel="false alarms: share of innocent data sets accused",
+        ylabel="misses, at least",
+        xlim=(-0.02, 1.02),
+        ylim=(-0.02, 1.02),
+    )
     legend(axes, loc="upper right")
     places = thinned(len(ALPHAS), 18).tolist()
-    rows = [(f"{ALPHAS[at]:.2g}", *(f"{math.floor(1000 * betas[at]) / 1000:.3f}" for betas in curves.values())) for at in places]
+    rows = [
+        (
+            f"{ALPHAS[at]:.2g}",
+            *(f"{math.floor(1000 * betas[at]) / 1000:.3f}" for betas in curves.values()),
+        )
+        for at in places
+    ]
     for audit, (alarms, misses) in points:
-        rows.append((f"{alarms:.2g}", f"{misses:.3f} reached in the audit of {audit.view}", *[""] * (len(curves) - 1)))
+        rows.append(
+            (
+                f"{alarms:.2g}",
+                f"{misses:.3f} reached in the audit of {audit.view}",
+                *[""] * (len(curves) - 1),
+            )
+        )
     at = next(iter(curves.values()))[FIVE]
     return picture(
         drawn,
@@ -138,15 +228,35 @@ def tradeoff_figure(story: Story) -> Picture:
 def spent_figure(story: Story) -> Picture | None:
     """The headline's epsilon against rounds, under the budget."""
     view, unit, delta = story.headline
-    rounds, epsilons, budget = story.spent.rounds, story.spent.epsilons, story.run.protocol.privacy.budget
+    rounds, epsilons, budget = (
+        story.spent.rounds,
+        story.spent.epsilons,
+        story.run.protocol.privacy.budget,
+    )
     if not rounds or not math.isfinite(epsilons[-1]):
         return None
     drawn, axes = figure()
-    axes.plot(rounds, epsilons, marker="o", markersize=3.5, linewidth=1.8, label="spent, at most", **style(0))
+    axes.plot(
+        rounds,
+        epsilons,
+        marker="o",
+        markersize=3.5,
+        linewidth=1.8,
+        label="spent, at most",
+        **style(0),
+    )
     if budget is not None:
-        axes.axhline(budget.epsilon, color=COLOURS["orange"], linestyle="--", linewidth=1.4, label=f"budget: {budget.epsilon:g}")
+        axes.axhline(
+            budget.epsilon,
+            color=COLOURS["orange"],
+            linestyle="--",
+            linewidth=1.4,
+            label=f"budget: {budget.epsilon:g}",
+        )
     axes.set(
-        xlabel="rounds paid for", ylabel=f"ε at δ = {delta:g}", ylim=(0, 1.12 * max(*epsilons, budget.epsilon if budget is not None else 0))
+        xlabel="rounds paid for",
+        ylabel=f"ε at δ = {delta:g}",
+        ylim=(0, 1.12 * max(*epsilons, budget.epsilon if budget is not None else 0)),
     )
     whole_numbers(axes)
     legend(axes)
@@ -158,7 +268,10 @@ def spent_figure(story: Story) -> Picture | None:
         description=f"In the view {view}, about one {unit}: ε = {at_most(epsilons[0])} after round {rounds[0]:,}, {at_most(epsilons[-1])} "
         f"after round {rounds[-1]:,}.{kept}",
         columns=("rounds paid for", "ε, at most"),
-        rows=[(f"{count:,}", at_most(epsilon)) for count, epsilon in zip(rounds, epsilons, strict=True)],
+        rows=[
+            (f"{count:,}", at_most(epsilon))
+            for count, epsilon in zip(rounds, epsilons, strict=True)
+        ],
     )
 
 
@@ -167,7 +280,9 @@ def learning_figure(story: Story) -> Picture | None:
     metrics, places = story.run.metrics, scored_rounds(story.run)
     if len(places) == 0:
         return None
-    rounds, loss, accuracy = (metrics[name][places].astype(float) for name in ("round", "loss", "accuracy"))
+    rounds, loss, accuracy = (
+        metrics[name][places].astype(float) for name in ("round", "loss", "accuracy")
+    )
     classified = bool(np.isfinite(accuracy).any())
     drawn, axes = figure(3.1, rows=2) if classified else figure()
     below = axes[1] if classified else axes
@@ -197,22 +312,47 @@ def learning_figure(story: Story) -> Picture | None:
 def clients_figure(story: Story) -> Picture | None:
     """What each client has spent, of its own budget where it has one; nothing to draw where all are alike."""
     rows, view = story.clients, client_view(story.run, story.headline)
-    priced = [(rank, row, row.epsilon) for rank, row in enumerate(rows, 1) if row.epsilon is not None and math.isfinite(row.epsilon)]
-    if len({epsilon for _, _, epsilon in priced}) < 2 and not any(row.budget is not None for row in rows):
+    priced = [
+        (rank, row, row.epsilon)
+        for rank, row in enumerate(rows, 1)
+        if row.epsilon is not None and math.isfinite(row.epsilon)
+    ]
+    if len({epsilon for _, _, epsilon in priced}) < 2 and not any(
+        row.budget is not None for row in rows
+    ):
         return None
     drawn, axes = figure()
     shown = [priced[place] for place in thinned(len(priced), MOST_POINTS).tolist()]
     places, epsilons = [rank for rank, _, _ in shown], [epsilon for _, _, epsilon in shown]
-    axes.plot(places, epsilons, marker="o", markersize=4, linestyle="none", color=COLOURS["blue"], label="spent, at most")
+    axes.plot(
+        places,
+        epsilons,
+        marker="o",
+        markersize=4,
+        linestyle="none",
+        color=COLOURS["blue"],
+        label="spent, at most",
+    )
     own = [(rank, row.budget.epsilon) for rank, row, _ in shown if row.budget is not None]
     if own:
-        axes.scatter(*zip(*own, strict=True), marker="_", s=70, linewidths=2, color=COLOURS["orange"], label="its own budget")
+        axes.scatter(
+            *zip(*own, strict=True),
+            marker="_",
+            s=70,
+            linewidths=2,
+            color=COLOURS["orange"],
+            label="its own budget",
+        )
     axes.set(xlabel="clients, who spent most first", ylabel="ε, given who took part")
     axes.set_ylim(bottom=0)
     whole_numbers(axes)
     legend(axes)
     (_, most, highest), (_, least, lowest) = priced[0], priced[-1]
-    left = f" {len(rows) - len(priced)} clients were not priced: it would take long." if len(priced) < len(rows) else ""
+    left = (
+        f" {len(rows) - len(priced)} clients were not priced: it would take long."
+        if len(priced) < len(rows)
+        else ""
+    )
     table = [
         (
             str(row.client),
@@ -249,14 +389,30 @@ def partition_figure(story: Story) -> Picture | None:
     else:
         draw_cells(axes, shown, names)
     axes.grid(visible=False)
-    axes.set(xlim=(-0.6, len(shown) - 0.4), xlabel="client" if len(chosen) == len(counts) else f"clients, {len(chosen)} of {len(counts):,}")
+    axes.set(
+        xlim=(-0.6, len(shown) - 0.4),
+        xlabel="client"
+        if len(chosen) == len(counts)
+        else f"clients, {len(chosen)} of {len(counts):,}",
+    )
     ticks = thinned(len(chosen), 9)
     axes.set_xticks(ticks, [str(chosen[tick]) for tick in ticks])
     totals = counts.sum(axis=1)
-    each = f"{totals[0]:,} each" if totals.min() == totals.max() else f"{totals.min():,} to {totals.max():,} each"
+    each = (
+        f"{totals[0]:,} each"
+        if totals.min() == totals.max()
+        else f"{totals.min():,} to {totals.max():,} each"
+    )
     middle = f"{np.median((counts > 0).sum(axis=1)):g} of {len(names)}"
-    held = f" Half of the clients have records of at most {middle} labels." if classes is not None else ""
-    rows = [(str(client), *(f"{count:,}" for count in counts[client, :30].tolist())) for client in thinned(len(counts), 24).tolist()]
+    held = (
+        f" Half of the clients have records of at most {middle} labels."
+        if classes is not None
+        else ""
+    )
+    rows = [
+        (str(client), *(f"{count:,}" for count in counts[client, :30].tolist()))
+        for client in thinned(len(counts), 24).tolist()
+    ]
     return picture(
         drawn,
         name="partition",
@@ -273,19 +429,36 @@ def draw_cells(axes: Axes, counts: np.ndarray, names: Sequence[str]) -> None:
     from matplotlib.path import Path
 
     largest = max(1, int(counts.max()))
-    edges = np.ceil(largest * (np.arange(1, TONES + 1) / TONES) ** 2).astype(int)  # a single record is seen beside thousands
+    edges = np.ceil(largest * (np.arange(1, TONES + 1) / TONES) ** 2).astype(
+        int
+    )  # a single record is seen beside thousands
     tones = np.searchsorted(edges, counts)
     handles, low = [], 1
     for tone in range(TONES):
         opacity = 0.18 + 0.82 * tone / (TONES - 1)
-        corners = [(client - 0.44, place - 0.44) for client, place in np.argwhere((counts > 0) & (tones == tone)).tolist()]
-        squares = [Path([(x, y), (x + 0.88, y), (x + 0.88, y + 0.88), (x, y + 0.88), (x, y)], closed=True) for x, y in corners]
+        corners = [
+            (client - 0.44, place - 0.44)
+            for client, place in np.argwhere((counts > 0) & (tones == tone)).tolist()
+        ]
+        squares = [
+            Path([(x, y), (x + 0.88, y), (x + 0.88, y + 0.88), (x, y + 0.88), (x, y)], closed=True)
+            for x, y in corners
+        ]
         if squares:
-            patch = PathPatch(Path.make_compound_path(*squares), facecolor=COLOURS["blue"], alpha=opacity, linewidth=0)
+            patch = PathPatch(
+                Path.make_compound_path(*squares),
+                facecolor=COLOURS["blue"],
+                alpha=opacity,
+                linewidth=0,
+            )
             axes.add_patch(patch)
         if low <= edges[tone]:
             words = str(low) if low == edges[tone] else f"{low}–{edges[tone]}"
-            handles.append(Rectangle((0, 0), 1, 1, facecolor=COLOURS["blue"], alpha=opacity, linewidth=0, label=words))
+            handles.append(
+                Rectangle(
+                    (0, 0), 1, 1, facecolor=COLOURS["blue"], alpha=opacity, linewidth=0, label=words
+                )
+            )
         low = int(edges[tone]) + 1
     axes.set_ylim(len(names) - 0.5, -0.5)
     ticks = thinned(len(names), 20)
@@ -313,9 +486,25 @@ def attacks_figure(story: Story) -> Picture | None:
         both = [attack.baseline, attack.value]
         if all(math.isfinite(value) for value in both):
             scale = max(abs(value) for value in both) or 1.0
-            axes.plot([value / scale for value in both], [place, place], color=COLOURS["line"], linewidth=3, zorder=1)
-            axes.scatter(both[0] / scale, place, marker="|", s=90, linewidths=2, color=COLOURS["muted"], zorder=2)
-            axes.scatter(both[1] / scale, place, marker="o", s=36, color=COLOURS["orange"], zorder=3)
+            axes.plot(
+                [value / scale for value in both],
+                [place, place],
+                color=COLOURS["line"],
+                linewidth=3,
+                zorder=1,
+            )
+            axes.scatter(
+                both[0] / scale,
+                place,
+                marker="|",
+                s=90,
+                linewidths=2,
+                color=COLOURS["muted"],
+                zorder=2,
+            )
+            axes.scatter(
+                both[1] / scale, place, marker="o", s=36, color=COLOURS["orange"], zorder=3
+            )
     axes.scatter([], [], marker="|", color=COLOURS["muted"], label="without seeing anything")
     axes.scatter([], [], marker="o", color=COLOURS["orange"], label="the attack")
     axes.set_yticks(range(len(names)), names)
@@ -327,19 +516,34 @@ def attacks_figure(story: Story) -> Picture | None:
         name="attacks",
         title="What attacks reached",
         description="; ".join(
-            f"{attack.name}: {attack.metric} {measure(attack.value)}, baseline {measure(attack.baseline)}" for attack in attacks
+            f"{attack.name}: {attack.metric} {measure(attack.value)}, baseline {measure(attack.baseline)}"
+            for attack in attacks
         )
         + ".",
         columns=("attack", "metric", "reached", "baseline", "from"),
-        rows=[(attack.name, attack.metric, measure(attack.value), measure(attack.baseline), attack.paper or "–") for attack in attacks],
+        rows=[
+            (
+                attack.name,
+                attack.metric,
+                measure(attack.value),
+                measure(attack.baseline),
+                attack.paper or "–",
+            )
+            for attack in attacks
+        ],
     )
 
 
 def attack_plots(story: Story) -> list[Picture]:
     """The plots that attacks left."""
     found = [(attack, plot) for attack in story.attacks for plot in attack.plots]
-    named = [(attack.name.partition(", noise")[0], plot) for attack, plot in found]  # a plot has all noises in it
-    return [plot_figure(f"attack-plot-{place}", name, plot) for place, (name, plot) in enumerate(named[:12])]
+    named = [
+        (attack.name.partition(", noise")[0], plot) for attack, plot in found
+    ]  # a plot has all noises in it
+    return [
+        plot_figure(f"attack-plot-{place}", name, plot)
+        for place, (name, plot) in enumerate(named[:12])
+    ]
 
 
 def plot_figure(name: str, attack: str, plot: Plot) -> Picture:
@@ -349,7 +553,14 @@ def plot_figure(name: str, attack: str, plot: Plot) -> Picture:
     for place, (line, (xs, ys)) in enumerate(plot.lines.items()):
         kept = thinned(len(xs), MOST_POINTS).tolist()
         alone = {"marker": "o"} if len(kept) == 1 else {}  # a line of one point would not be seen
-        axes.plot([xs[at] for at in kept], [ys[at] for at in kept], label=label(line), linewidth=1.6, **style(place), **alone)
+        axes.plot(
+            [xs[at] for at in kept],
+            [ys[at] for at in kept],
+            label=label(line),
+            linewidth=1.6,
+            **style(place),
+            **alone,
+        )
         rows += [(line, measure(xs[at]), measure(ys[at])) for at in thinned(len(xs), 12).tolist()]
     axes.set(xlabel=label(plot.x_label, 60), ylabel=label(plot.y_label, 40))
     if plot.logarithmic:
@@ -358,4 +569,11 @@ def plot_figure(name: str, attack: str, plot: Plot) -> Picture:
         legend(axes)
     title = f"{attack}: {plot.title}"
     description = f"{plot.y_label} against {plot.x_label}; lines: {', '.join(plot.lines)}."
-    return picture(drawn, name=name, title=title, description=description, columns=("line", "x", "y"), rows=rows)
+    return picture(
+        drawn,
+        name=name,
+        title=title,
+        description=description,
+        columns=("line", "x", "y"),
+        rows=rows,
+    )

@@ -38,7 +38,13 @@ def warnings(story: Story) -> list[Limit]:
         text = "What was measured is more than what is promised. Do not rely on this page, and tell the makers of Sordino."
         found.append(Limit(title="An audit contradicts the promise.", text=text, grave=True))
     if story.run.status == "unfinished":
-        found.append(Limit(title="The run is not finished.", text="This page says what was spent so far.", grave=True))
+        found.append(
+            Limit(
+                title="The run is not finished.",
+                text="This page says what was spent so far.",
+                grave=True,
+            )
+        )
     return found
 
 
@@ -52,7 +58,11 @@ def of_this_run(story: Story) -> Iterator[Limit]:
     for guarantee in story.guarantees[unit]:
         if math.isinf(guarantee.epsilon(delta)):
             why = f" {guarantee.derivation[-1]}" if guarantee.derivation else ""
-            yield Limit(title=who(guarantee.view), text=f"There is no limit to what it learns.{why}", grave=True)
+            yield Limit(
+                title=who(guarantee.view),
+                text=f"There is no limit to what it learns.{why}",
+                grave=True,
+            )
     for guarantee in story.guarantees[unit]:
         if guarantee.unconditional is not None:
             free = at_most(guarantee.unconditional.epsilon(delta))
@@ -67,11 +77,13 @@ def of_this_run(story: Story) -> Iterator[Limit]:
         whole = [one for one in story.guarantees["client"] if one.view == view]
         much = f": ε = {at_most(whole[0].epsilon(delta))} in the view {view}" if whole else ""
         yield Limit(
-            title="All that one client holds", text=f"One record is hidden. All records of a client together are hidden less well{much}."
+            title="All that one client holds",
+            text=f"One record is hidden. All records of a client together are hidden less well{much}.",
         )
     if story.run.status == "diverged":
         yield Limit(
-            title="That it diverged", text="When a run stops being finite depends on the data, so its last model alone is promised nothing."
+            title="That it diverged",
+            text="When a run stops being finite depends on the data, so its last model alone is promised nothing.",
         )
     if protocol.keeps_models:
         yield Limit(

@@ -35,13 +35,22 @@ def environment() -> Environment:
     """The templates; whatever is put into them is escaped."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
-    return Environment(loader=PackageLoader("sordino.report"), autoescape=True, undefined=StrictUndefined, trim_blocks=True)
+    return Environment(
+        loader=PackageLoader("sordino.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+    )
 
 
 def rendered(template: str, document: dict[str, Any], **values: Any) -> str:
     """A page from its template, with its machine-readable block."""
     made = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
-    return environment().get_template(template).render(version=version("sordino"), made=made, block=embedded(document), **values)
+    return (
+        environment()
+        .get_template(template)
+        .render(version=version("sordino"), made=made, block=embedded(document), **values)
+    )
 
 
 def embedded(document: dict[str, Any]) -> str:
@@ -69,11 +78,15 @@ def run_page(story: Story) -> str:
         delta=f"{delta:g}",
         unit=unit,
         figures=figures(story),
-        spent_text="There is no limit to what was spent." if math.isinf(story.main.epsilon(delta)) else "Nothing was spent.",
+        spent_text="There is no limit to what was spent."
+        if math.isinf(story.main.epsilon(delta))
+        else "Nothing was spent.",
         clients_text=clients_text(story),
         audits=[audit_row(audit) for audit in story.audits],
         judged=[
-            (name, at_most(mu), f"{audit.view}, {audit.unit}", verdict) for audit in story.audits for name, mu, verdict in audit.claims
+            (name, at_most(mu), f"{audit.view}, {audit.unit}", verdict)
+            for audit in story.audits
+            for name, mu, verdict in audit.claims
         ],
         audit_command=typed("audit", story.run.folder, "--view", view),
         attack_plots=attack_plots(story),
@@ -125,33 +138,58 @@ def clients_text(story: Story) -> str:
 def audit_row(audit: Any) -> tuple[str, ...]:
     """An audit as a row."""
     name = f"{audit.view}, one {audit.unit}" + (f", given {audit.given}" if audit.given else "")
-    return name, at_least(audit.epsilon_lower), at_most(audit.certified), f"{audit.delta:g}", f"{audit.trainings:,}", audit.verdict
+    return (
+        name,
+        at_least(audit.epsilon_lower),
+        at_most(audit.certified),
+        f"{audit.delta:g}",
+        f"{audit.trainings:,}",
+        audit.verdict,
+    )
 
 
 def provenance(story: Story) -> list[tuple[str, str]]:
     """Where the run comes from and what it was made with."""
     run, protocol, known = story.run, story.run.protocol, story.run.facts
-    vouched = sorted({text for found in story.guarantees.values() for one in found for text in one.assumptions})
+    vouched = sorted(
+        {text for found in story.guarantees.values() for one in found for text in one.assumptions}
+    )
     enforced = (
         f"enforced: models stay in a ball of diameter {protocol.assumptions.diameter:g}"
         if protocol.assumptions.diameter is not None
         else ""
     )
-    versions = ", ".join(f"{name} {known[name]}" for name in ("sordino", "python", "torch") if name in known)
+    versions = ", ".join(
+        f"{name} {known[name]}" for name in ("sordino", "python", "torch") if name in known
+    )
     return [
         ("Federation", described(protocol)),
-        ("Records", f"{sum(run.sizes):,} training records; unit of the headline: {UNIT_IN_WORDS[story.headline[1]]}"),
+        (
+            "Records",
+            f"{sum(run.sizes):,} training records; unit of the headline: {UNIT_IN_WORDS[story.headline[1]]}",
+        ),
         ("Noise", f"{noise_line(protocol)}; {known['noise']}"),
-        ("Seed", "from the operating system for noise and draws" if protocol.noise.secure else str(protocol.seed)),
+        (
+            "Seed",
+            "from the operating system for noise and draws"
+            if protocol.noise.secure
+            else str(protocol.seed),
+        ),
         ("Assumptions", "; ".join([*vouched, *([enforced] if enforced else [])]) or "none"),
-        ("Engine", f"{known['engine']}; workers: {known['workers']}; device: {known.get('device', 'cpu')}"),
+        (
+            "Engine",
+            f"{known['engine']}; workers: {known['workers']}; device: {known.get('device', 'cpu')}",
+        ),
         ("Versions", versions or "unknown"),
         ("Generator", str(known.get("generator", "unknown"))),
         (
             "Time",
             f"{known.get('started', '?')} to {known.get('ended', 'now')}; {duration(float(run.metrics['seconds'].sum()))} of training",
         ),
-        ("Traffic", f"{size(float(run.metrics['bytes_up'].sum()))} up, {size(float(run.metrics['bytes_down'].sum()))} down"),
+        (
+            "Traffic",
+            f"{size(float(run.metrics['bytes_up'].sum()))} up, {size(float(run.metrics['bytes_down'].sum()))} down",
+        ),
         ("Parameters", f"{known['parameters']:,}"),
         ("Ledger", f"{len(run.rounds_paid):,} rounds paid for; digest {story.ledger_digest}"),
         ("Data digest", str(known.get("data_digest", "unknown"))),
@@ -162,14 +200,21 @@ def provenance(story: Story) -> list[tuple[str, str]]:
 
 def shortened(text: str) -> str:
     """The beginning of a text that is very long."""
-    return text if len(text) <= LONGEST else f"{text[:LONGEST]}\n# ... and {len(text) - LONGEST:,} characters more, in protocol.toml"
+    return (
+        text
+        if len(text) <= LONGEST
+        else f"{text[:LONGEST]}\n# ... and {len(text) - LONGEST:,} characters more, in protocol.toml"
+    )
 
 
 def derivations(story: Story) -> list[dict[str, Any]]:
     """How each bound comes about."""
     delta = story.headline[2]
     return [
-        {"title": f"{one.view}, one {one.unit}: {one.method}, ε = {at_most(one.epsilon(delta))}", "lines": one.derivation}
+        {
+            "title": f"{one.view}, one {one.unit}: {one.method}, ε = {at_most(one.epsilon(delta))}",
+            "lines": one.derivation,
+        }
         for found in story.guarantees.values()
         for one in found
     ]

@@ -10,7 +10,16 @@ from pathlib import Path
 
 from sordino.protocol import UserError
 
-BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome", "microsoft-edge", "msedge", "brave-browser")
+BROWSERS = (
+    "chromium",
+    "chromium-browser",
+    "google-chrome",
+    "google-chrome-stable",
+    "chrome",
+    "microsoft-edge",
+    "msedge",
+    "brave-browser",
+)
 PATIENCE = 120  # seconds
 
 
@@ -41,17 +50,29 @@ def print_page(page: Path) -> Path:
     program, target = browser(), page.with_suffix(".pdf")
     with tempfile.TemporaryDirectory(prefix="sordino-") as profile:
         printed = Path(profile) / "page.pdf"
-        options = ["--headless", "--disable-gpu", "--no-first-run", "--no-pdf-header-footer", f"--user-data-dir={profile}"]
+        options = [
+            "--headless",
+            "--disable-gpu",
+            "--no-first-run",
+            "--no-pdf-header-footer",
+            f"--user-data-dir={profile}",
+        ]
         if os.geteuid() == 0:
-            options.append("--no-sandbox")  # browsers refuse to sandbox themselves for root; the page is ours and runs no script
+            options.append(
+                "--no-sandbox"
+            )  # browsers refuse to sandbox themselves for root; the page is ours and runs no script
         command = [program, *options, f"--print-to-pdf={printed}", page.resolve().as_uri()]
         try:
-            answer = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
+            answer = subprocess.run(
+                command, capture_output=True, text=True, timeout=PATIENCE, check=False
+            )
             said = answer.stderr.strip().splitlines()[-1:] or [f"exit code {answer.returncode}"]
         except (OSError, subprocess.TimeoutExpired) as error:
             said = [str(error)]
         if not printed.exists():
-            raise UserError(f"--pdf: {program} did not print {page}: {said[0]}. Open the page and print it there.")
+            raise UserError(
+                f"--pdf: {program} did not print {page}: {said[0]}. Open the page and print it there."
+            )
         try:
             shutil.move(printed, target)
         except OSError as error:

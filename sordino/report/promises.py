@@ -38,7 +38,11 @@ Asked = tuple[View, str, float]  # a view, a unit and a delta
 def headline(protocol: Protocol) -> Asked:
     """The view, unit and delta that a run is summed up in: the budget's, or else the server's, one record, 1e-5."""
     budget = protocol.privacy.budget
-    return (View.parse(budget.view), budget.unit, budget.delta) if budget is not None else (View.SERVER, "record", 1e-5)
+    return (
+        (View.parse(budget.view), budget.unit, budget.delta)
+        if budget is not None
+        else (View.SERVER, "record", 1e-5)
+    )
 
 
 def headline_of(run: Run) -> Asked:
@@ -49,7 +53,11 @@ def headline_of(run: Run) -> Asked:
 
 def views_of(run: Run) -> tuple[View, ...]:
     """The views that a run is shown in. When a diverged one stopped depends on the data, so its last model counts as one of all."""
-    return tuple(view for view in all_views(run.protocol.clients) if run.status != "diverged" or view != View.FINAL)
+    return tuple(
+        view
+        for view in all_views(run.protocol.clients)
+        if run.status != "diverged" or view != View.FINAL
+    )
 
 
 def views_with(run: Run, main: View) -> tuple[View, ...]:
@@ -70,7 +78,14 @@ def promised(run: Run, asked: Asked) -> Guarantee:
 
 
 @lru_cache(maxsize=64)
-def _priced(protocol: Protocol, view: View, unit: str, delta: float, events: tuple[Event, ...], sizes: tuple[int, ...]) -> Guarantee:
+def _priced(
+    protocol: Protocol,
+    view: View,
+    unit: str,
+    delta: float,
+    events: tuple[Event, ...],
+    sizes: tuple[int, ...],
+) -> Guarantee:
     return promised_by(protocol, events, view, unit, delta=delta, sizes=sizes)
 
 
@@ -90,7 +105,9 @@ def in_time(values: Iterator[T], seconds: float = PATIENCE) -> list[T]:
     until, found = time.thread_time() + seconds, []
     for value in values:
         found.append(value)
-        if time.thread_time() > until:  # not the clock on the wall: a busy machine gets the same page
+        if (
+            time.thread_time() > until
+        ):  # not the clock on the wall: a busy machine gets the same page
             break
     return found
 
@@ -110,10 +127,17 @@ def spending(run: Run, asked: Asked) -> Spent:
 
     def priced() -> Iterator[tuple[int, float]]:
         for count in halved(paid):
-            yield count, _priced(run.protocol, view, unit, delta, until(run.ledger, count), run.sizes).epsilon(delta)
+            yield (
+                count,
+                _priced(
+                    run.protocol, view, unit, delta, until(run.ledger, count), run.sizes
+                ).epsilon(delta),
+            )
 
     found = sorted(in_time(priced())) if paid > 0 else []
-    return Spent(rounds=tuple(count for count, _ in found), epsilons=tuple(epsilon for _, epsilon in found))
+    return Spent(
+        rounds=tuple(count for count, _ in found), epsilons=tuple(epsilon for _, epsilon in found)
+    )
 
 
 def until(events: Sequence[Event], rounds: int) -> tuple[Event, ...]:
@@ -140,16 +164,32 @@ def running_price(begun: Begun, folder: Path) -> Callable[[int], float]:
     done, events = len(RunFolder(folder).metrics()), read_ledger(path).events
     fresh = not first_entry(events, path).repeatable
     # Rounds after the one that the run goes on with were paid for in vain; that one may have been paid for again by now.
-    in_vain = Counter({round: often for round, often in times_paid(events).items() if fresh and round > done})
+    in_vain = Counter(
+        {round: often for round, often in times_paid(events).items() if fresh and round > done}
+    )
 
     def price(rounds: int) -> float:
-        paid = [event for event in read_ledger(path).events if isinstance(event, Opened) or event.round < rounds]
+        paid = [
+            event
+            for event in read_ledger(path).events
+            if isinstance(event, Opened) or event.round < rounds
+        ]
         often = times_paid(paid)
-        plan = [*(Counter({round: max(often[round], in_vain[round] + 1) for round in range(rounds)}) | in_vain).elements()]
-        planned = certify(protocol, view, unit, delta=delta, rounds=plan, sizes=sizes).epsilon(delta)
+        plan = [
+            *(
+                Counter({round: max(often[round], in_vain[round] + 1) for round in range(rounds)})
+                | in_vain
+            ).elements()
+        ]
+        planned = certify(protocol, view, unit, delta=delta, rounds=plan, sizes=sizes).epsilon(
+            delta
+        )
         if not missed_in(paid):
             return planned
-        return max(planned, promised_by(protocol, paid, view, unit, delta=delta, sizes=sizes).epsilon(delta))
+        return max(
+            planned,
+            promised_by(protocol, paid, view, unit, delta=delta, sizes=sizes).epsilon(delta),
+        )
 
     return price
 
@@ -205,10 +245,21 @@ def client_spending(run: Run, asked: Asked) -> list[ClientSpent]:
     """Every client and what it has spent, of its own budget where it has one; the most exposed first."""
     view, (_, unit, delta) = client_view(run, asked), asked
     own = {budget.id: budget for budget in run.protocol.client}
-    kinds = {client: (own[client].unit, own[client].delta) if client in own else (unit, delta) for client in range(run.protocol.clients)}
+    kinds = {
+        client: (own[client].unit, own[client].delta) if client in own else (unit, delta)
+        for client in range(run.protocol.clients)
+    }
     found: dict[int, float] = {}
     for kind in dict.fromkeys(kinds.values()):
-        found |= dict(in_time(priced_clients(run, (view, *kind), {client for client, wanted in kinds.items() if wanted == kind})))
+        found |= dict(
+            in_time(
+                priced_clients(
+                    run,
+                    (view, *kind),
+                    {client for client, wanted in kinds.items() if wanted == kind},
+                )
+            )
+        )
     past = histories(run.protocol, run.ledger)
     rows = [
         ClientSpent(
@@ -222,12 +273,21 @@ def client_spending(run: Run, asked: Asked) -> list[ClientSpent]:
         )
         for client in range(run.protocol.clients)
     ]
-    return sorted(rows, key=lambda row: (-(row.epsilon if row.epsilon is not None else -math.inf), -row.rounds, row.client))
+    return sorted(
+        rows,
+        key=lambda row: (
+            -(row.epsilon if row.epsilon is not None else -math.inf),
+            -row.rounds,
+            row.client,
+        ),
+    )
 
 
 def priced_clients(run: Run, asked: Asked, wanted: set[int]) -> Iterator[tuple[int, float]]:
     """The epsilons of some clients, given who took part, those first that took part most often."""
     view, unit, delta = asked
-    for client, guarantee in realised_one_by_one(run.protocol, run.ledger, view, unit, delta=delta, sizes=run.sizes):
+    for client, guarantee in realised_one_by_one(
+        run.protocol, run.ledger, view, unit, delta=delta, sizes=run.sizes
+    ):
         if client in wanted:
             yield client, guarantee.epsilon(delta)

@@ -62,7 +62,9 @@ class TensorBoardSink(Sink):
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError:
-            raise UserError("--log tensorboard needs the package tensorboard: pip install 'sordino[tensorboard]'.") from None
+            raise UserError(
+                "--log tensorboard needs the package tensorboard: pip install 'sordino[tensorboard]'."
+            ) from None
         self._make = SummaryWriter
         self._writer: SummaryWriter | None = None
 
@@ -71,7 +73,9 @@ class TensorBoardSink(Sink):
         for old in (folder / "tensorboard").glob("events.out.tfevents.*"):
             old.unlink()
         self._writer = self._make(log_dir=str(folder / "tensorboard"), flush_secs=5)
-        self._writer.add_text("protocol", "    " + dumps(protocol).replace("\n", "\n    "))  # indented: as code
+        self._writer.add_text(
+            "protocol", "    " + dumps(protocol).replace("\n", "\n    ")
+        )  # indented: as code
         return 0
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
@@ -101,14 +105,24 @@ class MlflowSink(Sink):
         try:
             from mlflow.tracking import MlflowClient
         except ImportError:
-            raise UserError("--log mlflow needs the package mlflow: pip install 'sordino[mlflow]'.") from None
-        uri = str(Path(uri).resolve()) if uri and ":" not in uri else uri  # a folder stays the same one wherever a run is resumed
+            raise UserError(
+                "--log mlflow needs the package mlflow: pip install 'sordino[mlflow]'."
+            ) from None
+        uri = (
+            str(Path(uri).resolve()) if uri and ":" not in uri else uri
+        )  # a folder stays the same one wherever a run is resumed
         try:
             self._client = MlflowClient(tracking_uri=uri or None)
             self._client.search_experiments(max_results=1)
         except Exception as error:  # MLflow raises what its stores raise
-            hint = " A data base needs the whole package: pip install mlflow." if "sql" in uri.partition(":")[0] else ""
-            raise UserError(f"--log mlflow:{uri}: this place cannot be used: {in_a_line(error)}{hint}") from None
+            hint = (
+                " A data base needs the whole package: pip install mlflow."
+                if "sql" in uri.partition(":")[0]
+                else ""
+            )
+            raise UserError(
+                f"--log mlflow:{uri}: this place cannot be used: {in_a_line(error)}{hint}"
+            ) from None
         self._uri, self._run = uri, ""
         self._waiting: list[tuple[int, int, Mapping[str, float]]] = []
         self._flushed = time.monotonic()
@@ -121,10 +135,19 @@ class MlflowSink(Sink):
         if self._uri in known:
             self._run = str(known[self._uri])
             self._client.update_run(self._run, status="RUNNING")
-            return max((metric.step for metric in self._client.get_metric_history(self._run, self.MARK)), default=0)
+            return max(
+                (metric.step for metric in self._client.get_metric_history(self._run, self.MARK)),
+                default=0,
+            )
         experiment = self._client.get_experiment_by_name("sordino")
-        number = experiment.experiment_id if experiment is not None else self._client.create_experiment("sordino")
-        self._run = self._client.create_run(number, run_name=folder.resolve().name, tags={"sordino.folder": str(folder)}).info.run_id
+        number = (
+            experiment.experiment_id
+            if experiment is not None
+            else self._client.create_experiment("sordino")
+        )
+        self._run = self._client.create_run(
+            number, run_name=folder.resolve().name, tags={"sordino.folder": str(folder)}
+        ).info.run_id
         for key, value in flattened(parse(dumps(protocol))).items():
             if key != "seed":  # whoever knows it can take the noise away
                 self._client.log_param(self._run, key, value[:500])
@@ -147,8 +170,13 @@ class MlflowSink(Sink):
     def _flush(self, rows: Sequence[tuple[int, int, Mapping[str, float]]]) -> None:
         from mlflow.entities import Metric
 
-        ordered = [(step, at, sorted(values.items(), key=lambda pair: pair[0] == self.MARK)) for step, at, values in rows]
-        metrics = [Metric(name, value, at, step) for step, at, pairs in ordered for name, value in pairs]
+        ordered = [
+            (step, at, sorted(values.items(), key=lambda pair: pair[0] == self.MARK))
+            for step, at, values in rows
+        ]
+        metrics = [
+            Metric(name, value, at, step) for step, at, pairs in ordered for name, value in pairs
+        ]
         for start in range(0, len(metrics), 1000):  # as many as one message may hold
             self._client.log_batch(self._run, metrics=metrics[start : start + 1000])
         self._waiting, self._flushed = self._waiting[len(rows) :], time.monotonic()
@@ -172,7 +200,9 @@ def sinks_from(texts: Sequence[str]) -> list[Sink]:
         elif text == "tensorboard":
             found.append(TensorBoardSink())
         else:
-            raise UserError(f"--log {text!r}: expected tensorboard, or mlflow:URI such as mlflow:http://127.0.0.1:5000.")
+            raise UserError(
+                f"--log {text!r}: expected tensorboard, or mlflow:URI such as mlflow:http://127.0.0.1:5000."
+            )
     return found
 
 
@@ -231,7 +261,12 @@ class Logging:
 
             asked = headline_of(run)
             for sink in list(self._last):
-                self._try(sink, sink.log, len(run.metrics["round"]), finite({"epsilon": promised(run, asked).epsilon(asked[2])}))
+                self._try(
+                    sink,
+                    sink.log,
+                    len(run.metrics["round"]),
+                    finite({"epsilon": promised(run, asked).epsilon(asked[2])}),
+                )
         for sink in list(self._last):
             self._try(sink, sink.close, "interrupted" if run is None else run.status)
         self._last = {}
@@ -240,7 +275,12 @@ class Logging:
         step = int(row["round"]) + 1
         wanting = [sink for sink, last in self._last.items() if step > last]
         values = {name: float(row[name]) for name in SENT if row[name] is not None}
-        if wanting and step < self._rounds and step % max(1, self._rounds // PRICINGS) == 0 and self._affordable():
+        if (
+            wanting
+            and step < self._rounds
+            and step % max(1, self._rounds // PRICINGS) == 0
+            and self._affordable()
+        ):
             before = time.monotonic()
             values["epsilon"] = self._price(step)
             self._pricing += time.monotonic() - before

@@ -83,9 +83,17 @@ class Story:
 
         Whose adversary was given more than the view tests the promise, and bounds what is learned from that much only.
         """
-        asked = [audit for audit in self.audits if (audit.view, audit.unit) == (str(view), unit) and (audit.given != "") == given_more]
+        asked = [
+            audit
+            for audit in self.audits
+            if (audit.view, audit.unit) == (str(view), unit) and (audit.given != "") == given_more
+        ]
         found = [audit for audit in asked if audit.epsilon_lower is not None]
-        return sorted(found, key=lambda audit: audit.epsilon_lower if audit.epsilon_lower is not None else 0.0, reverse=True)
+        return sorted(
+            found,
+            key=lambda audit: audit.epsilon_lower if audit.epsilon_lower is not None else 0.0,
+            reverse=True,
+        )
 
 
 def told(source: str | Path | Run, asked: Asked | None = None) -> Story:
@@ -102,7 +110,11 @@ def told(source: str | Path | Run, asked: Asked | None = None) -> Story:
     asked = asked if asked is not None else headline_of(run)
     view, unit, delta = asked
     place = RunFolder.existing(run.folder)
-    evidence = {"audits": audits_of(run.folder), "attacks": attacks_on(run.folder), "shares": place.shares()}
+    evidence = {
+        "audits": audits_of(run.folder),
+        "attacks": attacks_on(run.folder),
+        "shares": place.shares(),
+    }
     other = next(name for name in UNITS if name != unit)
     mine = [promised(run, (one, unit, delta)) for one in views_with(run, view)]
     others = in_time(promised(run, (one, other, delta)) for one in views_with(run, view))
@@ -120,7 +132,9 @@ def told(source: str | Path | Run, asked: Asked | None = None) -> Story:
     )
 
 
-def tested(guarantees: list[Guarantee], first: View, delta: float) -> Iterator[tuple[str, np.ndarray]]:
+def tested(
+    guarantees: list[Guarantee], first: View, delta: float
+) -> Iterator[tuple[str, np.ndarray]]:
     """The trade-off functions of views that can be told apart, under joint names, one of them first."""
     groups = grouped(guarantees, delta)
     for name in sorted(groups, key=lambda joint: str(first) not in joint.split(", ")):
@@ -153,7 +167,10 @@ def as_document(run: Run) -> dict[str, Any]:
 
 def last_scores(run: Run) -> dict[str, float]:
     """Loss and accuracy of the final model; NaN where they are not known."""
-    return {name: float(run.metrics[name][-1]) if len(run.metrics[name]) > 0 else float("nan") for name in ("loss", "accuracy")}
+    return {
+        name: float(run.metrics[name][-1]) if len(run.metrics[name]) > 0 else float("nan")
+        for name in ("loss", "accuracy")
+    }
 
 
 def story_document(story: Story) -> dict[str, Any]:
@@ -161,18 +178,30 @@ def story_document(story: Story) -> dict[str, Any]:
     run, (view, unit, delta) = story.run, story.headline
     rows = scored_rounds(run)
     names = ("round", "participants", "loss", "accuracy", "signal_to_noise", "bytes_up", "seconds")
-    shares = story.shares if story.shares is not None and story.shares.counts.size <= MOST_CELLS else None
+    shares = (
+        story.shares
+        if story.shares is not None and story.shares.counts.size <= MOST_CELLS
+        else None
+    )
     return {
         "report": 1,
         "run": as_document(run),
         "headline": {"view": str(view), "unit": unit, "delta": delta},
-        "guarantees": {unit: [one.as_document(delta) for one in found] for unit, found in story.guarantees.items()},
+        "guarantees": {
+            unit: [one.as_document(delta) for one in found]
+            for unit, found in story.guarantees.items()
+        },
         "best_guess": {str(one): odds for one, odds in story.odds.items()},
-        "trade_offs": {"alpha": ALPHAS.tolist(), **{names: betas.tolist() for names, betas in story.curves.items()}},
+        "trade_offs": {
+            "alpha": ALPHAS.tolist(),
+            **{names: betas.tolist() for names, betas in story.curves.items()},
+        },
         "spent": {"rounds": list(story.spent.rounds), "epsilon": list(story.spent.epsilons)},
         "metrics": {name: run.metrics[name][rows].tolist() for name in names},
         "clients": [client_document(row) for row in story.clients[:MOST_CLIENTS]],
-        "partition": None if shares is None else {"classes": shares.classes, "counts": shares.counts.tolist()},
+        "partition": None
+        if shares is None
+        else {"classes": shares.classes, "counts": shares.counts.tolist()},
         "audits": [audit.document for audit in story.audits],
         "attacks": [attack.as_document() for attack in story.attacks],
         "facts": {key: value for key, value in run.facts.items() if key != "sizes"},

@@ -58,11 +58,18 @@ def noise_line(protocol: Protocol) -> str:
     noise = protocol.noise
     if isinstance(protocol.local, NoisySgd):
         std = rounded_up(size_of(noise) * protocol.local.noise_unit)
-        return f"multiplier {size_of(noise):g}: sigma {std} on every step's sum of clipped gradients"
+        return (
+            f"multiplier {size_of(noise):g}: sigma {std} on every step's sum of clipped gradients"
+        )
     sizes = {"sigma": "sigma", "scale": "scale", "step": "step", "width": "width"}
-    named = ", ".join(f"{word} {getattr(noise, name):g}" for name, word in sizes.items() if hasattr(noise, name))
+    named = ", ".join(
+        f"{word} {getattr(noise, name):g}" for name, word in sizes.items() if hasattr(noise, name)
+    )
     kind = noise.factory if isinstance(noise, Custom) else noise.tag.capitalize()
-    place = {"client": "each coordinate of an upload", "server": "each coordinate of the mean, added by the server"}
+    place = {
+        "client": "each coordinate of an upload",
+        "server": "each coordinate of the mean, added by the server",
+    }
     both = f"an upload, and sigma {getattr(noise, 'server_sigma', None)} on the mean"
     return f"{kind}, {named} on {place.get(noise.where, both)}{own_noise(protocol)}"
 
@@ -79,13 +86,21 @@ def own_noise(protocol: Protocol) -> str:
     """
     kinds = Counter(client.mechanism for client in protocol.client if client.mechanism is not None)
     listed = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
-    return f", but for {kinds.total()} of {protocol.clients} clients, whose noise is made for their own budgets ({listed})" if kinds else ""
+    return (
+        f", but for {kinds.total()} of {protocol.clients} clients, whose noise is made for their own budgets ({listed})"
+        if kinds
+        else ""
+    )
 
 
 def who(view: View) -> str:
     """Who an adversary is."""
     if view.kind == "coalition":
-        return "A curious participant" if view.colluders == 1 else f"{view.colluders} participants who pool what they know"
+        return (
+            "A curious participant"
+            if view.colluders == 1
+            else f"{view.colluders} participants who pool what they know"
+        )
     return WHO[view.kind]
 
 
@@ -129,27 +144,49 @@ def spent_tile(story: Story) -> Tile:
     epsilon, budget = story.main.epsilon(delta), story.run.protocol.privacy.budget
     where = f"view {view}, unit {unit}, δ = {delta:g}"
     if budget is None:
-        return Tile(word="Privacy spent, at most", number=f"ε {at_most(epsilon)}", note=f"no budget was set; {where}")
+        return Tile(
+            word="Privacy spent, at most",
+            number=f"ε {at_most(epsilon)}",
+            note=f"no budget was set; {where}",
+        )
     share = min(1.0, epsilon / budget.epsilon)
-    return Tile(word="Privacy spent, at most", number=f"ε {at_most(epsilon)}", note=f"of {budget.epsilon:g} allowed; {where}", share=share)
+    return Tile(
+        word="Privacy spent, at most",
+        number=f"ε {at_most(epsilon)}",
+        note=f"of {budget.epsilon:g} allowed; {where}",
+        share=share,
+    )
 
 
 def guess_tile(story: Story) -> Tile:
     """How often the best attacker is right."""
     share = story.odds[story.headline[0]]
     return Tile(
-        word="The best attacker is right", number=f"{of_a_hundred(share)} of 100", note="times at most; 50 is guessing", share=share
+        word="The best attacker is right",
+        number=f"{of_a_hundred(share)} of 100",
+        note="times at most; 50 is guessing",
+        share=share,
     )
 
 
 def audit_tile(story: Story) -> Tile:
     """What an audit has measured in the headline's view, or that there was none."""
     view, unit, _ = story.headline
-    found, more = (story.audits_in(view, unit, given_more=given_more) for given_more in (False, True))
+    found, more = (
+        story.audits_in(view, unit, given_more=given_more) for given_more in (False, True)
+    )
     word = "Measured by audit, at least"
     if not found and more:
-        word = "The audit contradicts the promise" if any(audit.verdict == "refuted" for audit in more) else word
-        return Tile(word=word, number=f"ε {at_least(more[0].epsilon_lower)}", note=f"by who is given {more[0].given}, as the bound allows")
+        word = (
+            "The audit contradicts the promise"
+            if any(audit.verdict == "refuted" for audit in more)
+            else word
+        )
+        return Tile(
+            word=word,
+            number=f"ε {at_least(more[0].epsilon_lower)}",
+            note=f"by who is given {more[0].given}, as the bound allows",
+        )
     if not found:
         others = sorted({audit.view for audit in story.audits})
         elsewhere = f"; audited in the view {', '.join(others)}" if others else ""
@@ -157,8 +194,14 @@ def audit_tile(story: Story) -> Tile:
     best = found[0]
     refuted = [audit for audit in (*found, *more) if audit.verdict == "refuted"]
     word = word if not refuted else "The audit contradicts the promise"
-    note = f"by {best.trainings:,} trainings on each side" if best.trainings > 1 else "by one training"
-    return Tile(word=word, number=f"ε {at_least(best.epsilon_lower)}", note=f"{note}; the truth lies between the two")
+    note = (
+        f"by {best.trainings:,} trainings on each side" if best.trainings > 1 else "by one training"
+    )
+    return Tile(
+        word=word,
+        number=f"ε {at_least(best.epsilon_lower)}",
+        note=f"{note}; the truth lies between the two",
+    )
 
 
 def score_tile(story: Story) -> Tile:
@@ -169,6 +212,17 @@ def score_tile(story: Story) -> Tile:
     if math.isnan(scores["loss"]):
         return Tile(word="The model", number="not scored", note="no test records were looked at")
     if math.isnan(scores["accuracy"]):
-        return Tile(word="Loss on test records", number=f"{scores['loss']:.4g}", note=ended(story.run.status).partition(":")[0])
-    note = f"loss {scores['loss']:.3g}; {ended(story.run.status).partition(':')[0].partition(',')[0]}"
-    return Tile(word="Accuracy on test records", number=percent(scores["accuracy"]), note=note, share=scores["accuracy"])
+        return Tile(
+            word="Loss on test records",
+            number=f"{scores['loss']:.4g}",
+            note=ended(story.run.status).partition(":")[0],
+        )
+    note = (
+        f"loss {scores['loss']:.3g}; {ended(story.run.status).partition(':')[0].partition(',')[0]}"
+    )
+    return Tile(
+        word="Accuracy on test records",
+        number=percent(scores["accuracy"]),
+        note=note,
+        share=scores["accuracy"],
+    )

@@ -60,10 +60,14 @@ def at_the_end(run: Run, say: Callable[[str], None]) -> None:
     try:
         write_report(run)
     except KeyboardInterrupt:
-        say(f"The report was not written. The run is complete; `{typed('report', run.folder)}` writes it.")
+        say(
+            f"The report was not written. The run is complete; `{typed('report', run.folder)}` writes it."
+        )
     except Exception as error:  # a fault in a page must not look like a fault in a run
         reason = str(error).rstrip(".") or type(error).__name__
-        say(f"The report could not be written ({reason}). The run is complete. Try `{typed('report', run.folder)}`.")
+        say(
+            f"The report could not be written ({reason}). The run is complete. Try `{typed('report', run.folder)}`."
+        )
 
 
 def refresh(folder: Path, say: Callable[[str], None]) -> None:

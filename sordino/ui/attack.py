@@ -35,12 +35,28 @@ class AttackStopped(SordinoError):
 
 
 def attack(
-    run: Annotated[Path | None, typer.Argument(metavar="[RUN]", help="Folder of a run; without it, an example is trained.")] = None,
+    run: Annotated[
+        Path | None,
+        typer.Argument(metavar="[RUN]", help="Folder of a run; without it, an example is trained."),
+    ] = None,
     name: Annotated[str, typer.Argument(metavar="[NAME]", help="Which attack, or all.")] = "all",
-    setting: Annotated[str, typer.Option(help="quick or paper: as near to the papers' settings as two cores get.")] = "quick",
-    attribute: Annotated[str | None, typer.Option(metavar="NAME", help="For the attack on attributes: which one.")] = None,
-    shadows: Annotated[int | None, typer.Option(metavar="N", help="For the attack on membership: models the attacker trains.")] = None,
-    twin: Annotated[bool, typer.Option("--twin/--no-twin", help="Also train the same federation without noise, and attack both.")] = True,
+    setting: Annotated[
+        str, typer.Option(help="quick or paper: as near to the papers' settings as two cores get.")
+    ] = "quick",
+    attribute: Annotated[
+        str | None, typer.Option(metavar="NAME", help="For the attack on attributes: which one.")
+    ] = None,
+    shadows: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="For the attack on membership: models the attacker trains."),
+    ] = None,
+    twin: Annotated[
+        bool,
+        typer.Option(
+            "--twin/--no-twin",
+            help="Also train the same federation without noise, and attack both.",
+        ),
+    ] = True,
     workers: Workers = None,
     json: Json = False,
 ) -> None:
@@ -48,20 +64,37 @@ def attack(
     from sordino.attacks.suite import ATTACKS, named_attack, options_of
     from sordino.federation.run import Run
 
-    names, options = list(ATTACKS) if name == "all" else [name], {"attribute": attribute, "shadows": shadows}
+    names, options = (
+        list(ATTACKS) if name == "all" else [name],
+        {"attribute": attribute, "shadows": shadows},
+    )
     for one in names:
-        named_attack(one, setting, options if name != "all" else options_of(one, options))  # a mistake is refused before any training
+        named_attack(
+            one, setting, options if name != "all" else options_of(one, options)
+        )  # a mistake is refused before any training
     subject = Run.load(run) if run is not None else trained_example(workers)
     try:
         found, refused = attacked(subject, names, setting, options, twin, workers)
     except KeyboardInterrupt:
-        raise AttackStopped(f"stopped. What was finished is kept. Go on with: {typed('attack', subject.folder, name)}") from None
+        raise AttackStopped(
+            f"stopped. What was finished is kept. Go on with: {typed('attack', subject.folder, name)}"
+        ) from None
     refresh_report(subject.folder)
     if json:
-        print_json({"run": str(subject.folder), "attacks": [one.as_document() for one in found], "refused": refused})
+        print_json(
+            {
+                "run": str(subject.folder),
+                "attacks": [one.as_document() for one in found],
+                "refused": refused,
+            }
+        )
         return
     for finding in found:
-        results.print(f"{finding.name}, setting {finding.setting}: {finding.subject}", style="italic", soft_wrap=True)
+        results.print(
+            f"{finding.name}, setting {finding.setting}: {finding.subject}",
+            style="italic",
+            soft_wrap=True,
+        )
         results.print(findings_table(finding))
     for one, why in refused.items():
         results.print(f"{one}: not tried. {why}", soft_wrap=True)
@@ -78,7 +111,12 @@ def trained_example(workers: int | None) -> Run:
 
 
 def attacked(
-    run: Run, names: list[str], setting: str, options: Mapping[str, Any], twin: bool, workers: int | None
+    run: Run,
+    names: list[str],
+    setting: str,
+    options: Mapping[str, Any],
+    twin: bool,
+    workers: int | None,
 ) -> tuple[list[Finding], dict[str, str]]:
     """Every attack on the run and its twin, with the live display; and why some could not be tried.
 
@@ -101,7 +139,16 @@ def attacked(
             continue
         with AuditProgress(f"{name}: percent") as progress:
             own = options_of(name, options)
-            found.append(attack(subjects, name, setting=setting, **own, printed=printed, on_progress=progress.share))
+            found.append(
+                attack(
+                    subjects,
+                    name,
+                    setting=setting,
+                    **own,
+                    printed=printed,
+                    on_progress=progress.share,
+                )
+            )
     return found, {name: str(error) for name, error in refused.items()}
 
 
@@ -115,8 +162,15 @@ def twin_of(referee: Referee, workers: int | None) -> list[Referee]:
     with TrainingProgress() as progress:
 
         def start(setup: Setup, folder: Path) -> None:
-            messages.print(f"The same federation without noise, to compare. Run folder: {folder}", soft_wrap=True)
-            progress.start(rounds=setup.protocol.rounds, done=len(RunFolder(folder).metrics()), spent=lambda rounds: "")
+            messages.print(
+                f"The same federation without noise, to compare. Run folder: {folder}",
+                soft_wrap=True,
+            )
+            progress.start(
+                rounds=setup.protocol.rounds,
+                done=len(RunFolder(folder).metrics()),
+                spent=lambda rounds: "",
+            )
 
         twin = silent_twin(referee.run, workers=workers, on_start=start, on_round=progress.advance)
     return [] if twin is None else [Referee(twin, data=referee.dataset)]
@@ -130,12 +184,20 @@ def findings_table(finding: Finding) -> Table:
         table.add_column(column, justify="left" if column == "method" else "right")
     for noise in sorted({row.noise for row in finding.rows}):
         for round in sorted({row.round for row in finding.rows if row.noise == noise}):
-            lines = table_lines([row for row in finding.rows if (row.noise, row.round) == (noise, round)])
+            lines = table_lines(
+                [row for row in finding.rows if (row.noise, row.round) == (noise, round)]
+            )
             for number, (method, cells) in enumerate(lines.items()):
                 place = (f"{noise:g}", str(round)) if number == 0 else ("", "")
                 last = number == len(lines) - 1
                 style = "dim" if method == NOTHING else None
-                table.add_row(*place, method, *(cells.get(metric, "") for metric in metrics), style=style, end_section=last)
+                table.add_row(
+                    *place,
+                    method,
+                    *(cells.get(metric, "") for metric in metrics),
+                    style=style,
+                    end_section=last,
+                )
     return table
 
 
@@ -146,7 +208,9 @@ def table_lines(rows: list[Row]) -> dict[str, dict[str, str]]:
         lines.setdefault(row.method or "attack", {})[row.metric] = shown(row.metric, row.value)
     for row in rows:
         if row.printed is not None:
-            lines.setdefault(row.paper.partition(";")[0], {})[row.metric] = shown(row.metric, row.printed)
+            lines.setdefault(row.paper.partition(";")[0], {})[row.metric] = shown(
+                row.metric, row.printed
+            )
     for row in rows:
         lines.setdefault(NOTHING, {}).setdefault(row.metric, shown(row.metric, row.baseline))
     return lines

@@ -59,7 +59,10 @@ class AuditProgress:
 
     def start(self, game: Game, certified: Guarantee, path: Path) -> None:
         """Say what is played and where it is kept."""
-        messages.print(f"Auditing the view {certified.view}: {game.description}. Audit folder: {path}", soft_wrap=True)
+        messages.print(
+            f"Auditing the view {certified.view}: {game.description}. Audit folder: {path}",
+            soft_wrap=True,
+        )
 
     def share(self, done: float) -> None:
         """Show a share of the work, from 0 to 1, in percent."""
@@ -68,7 +71,9 @@ class AuditProgress:
     def advance(self, done: int, total: int) -> None:
         """Count trainings; a log file gets a line for every tenth."""
         if messages.is_terminal:
-            if done > 0:  # worker processes have been forked by now; the display runs a thread of its own
+            if (
+                done > 0
+            ):  # worker processes have been forked by now; the display runs a thread of its own
                 self._bar.start()
             self._bar.update(self._task, completed=done, total=total, visible=True)
         elif done == 0 or self._lines == 0:
@@ -84,7 +89,9 @@ def show(finding: Finding, *, json: bool, folder: str | None = None) -> None:
     if json:
         print_json({**finding.as_document(), **({} if folder is None else {"folder": folder})})
     else:
-        unit = {"record": "one record", "client": "all records of one client"}[finding.certified.unit]
+        unit = {"record": "one record", "client": "all records of one client"}[
+            finding.certified.unit
+        ]
         head = f"View {finding.certified.view}, about {unit} ({finding.certified.adjacency}), epsilon at delta = {finding.delta:g}"
         results.print(head, style="italic", soft_wrap=True)
         results.print(finding_table(finding))
@@ -99,7 +106,12 @@ def finding_table(finding: Finding) -> Table:
     from sordino.privacy.guarantee import rounded_down
 
     certified, delta, table = finding.certified, finding.delta, Table()
-    for column, justify in (("", "left"), ("mu", "right"), ("epsilon", "right"), ("verdict", "left")):
+    for column, justify in (
+        ("", "left"),
+        ("mu", "right"),
+        ("epsilon", "right"),
+        ("verdict", "left"),
+    ):
         table.add_column(column, justify=justify)  # type: ignore[arg-type]
     nothing = finding.mu_lower == 0 and finding.epsilon_lower == 0
     sure = "nothing was shown" if nothing else f"{100 * finding.confidence:.0f} % sure each"
@@ -110,7 +122,9 @@ def finding_table(finding: Finding) -> Table:
         sure,
     )
     mu = "-" if certified.mu is None else at_most(certified.mu)
-    table.add_row("certified: at most", mu, at_most(certified.epsilon(delta)), judged(finding.verdict))
+    table.add_row(
+        "certified: at most", mu, at_most(certified.epsilon(delta)), judged(finding.verdict)
+    )
     for one in finding.claims:
         table.add_row(one.claim.name, at_most(one.claim.mu), "", judged(one.verdict))
     return table
@@ -121,26 +135,44 @@ def remarks(finding: Finding) -> list[str]:
     from sordino.privacy.guarantee import rounded_down
 
     tight, attained, promised = finding.tightness, finding.attained, finding.certified.mu
-    sample = f"; {finding.trainings:,} trainings on each side judged it, as many chose the test" if finding.trainings > 1 else ""
+    sample = (
+        f"; {finding.trainings:,} trainings on each side judged it, as many chose the test"
+        if finding.trainings > 1
+        else ""
+    )
     said = [f"Game: {finding.description}{sample}."]
     if finding.given:
         view = finding.certified.view
-        said.append(f"Given to the adversary: {finding.given}, for which the bound is proved; that is more than the view {view} shows.")
+        said.append(
+            f"Given to the adversary: {finding.given}, for which the bound is proved; that is more than the view {view} shows."
+        )
     if tight is not None:
-        near = f"; {attained:.3f} of the mu that the certified curve allows at the same error rate" if attained is not None else ""
+        near = (
+            f"; {attained:.3f} of the mu that the certified curve allows at the same error rate"
+            if attained is not None
+            else ""
+        )
         what = "mu was measured" if promised is not None else f"epsilon was measured{near}"
         said.append(f"Tightness: {tight:.3f} of the certified {what}.")
     limit = most_epsilon(finding)
     if finding.certified.epsilon(finding.delta) > limit:
-        said.append(f"Epsilon has a test of its own; so few trainings can show {rounded_down(limit)} at most.")
+        said.append(
+            f"Epsilon has a test of its own; so few trainings can show {rounded_down(limit)} at most."
+        )
     if promised is not None and promised > finding.most:
-        said.append(f"This could have shown mu = {rounded_down(finding.most)} at most, and more is certified.{advice(finding, promised)}")
+        said.append(
+            f"This could have shown mu = {rounded_down(finding.most)} at most, and more is certified.{advice(finding, promised)}"
+        )
     elif finding.mu_lower == 0 and finding.epsilon_lower == 0:
-        said.append("Nothing was shown." + (advice(finding, promised) if promised is not None else ""))
+        said.append(
+            "Nothing was shown." + (advice(finding, promised) if promised is not None else "")
+        )
     if finding.residuals is not None:
         said.append(f"Noise: {finding.residuals}")
     elif finding.trainings > 1:
-        said.append("Noise: not looked at: there is none, or too little of it, or uploads so large that float32 does not show it.")
+        said.append(
+            "Noise: not looked at: there is none, or too little of it, or uploads so large that float32 does not show it."
+        )
     return said
 
 
@@ -149,7 +181,11 @@ def most_epsilon(finding: Finding) -> float:
     from sordino.audit.bounds import CONFIDENCE, Limits, upper_limit
 
     limit = float(upper_limit(0, finding.trainings, (1 - CONFIDENCE) / 2))
-    return Limits(false_positive=limit, false_negative=limit).epsilon(finding.delta) if finding.trainings > 1 else math.inf
+    return (
+        Limits(false_positive=limit, false_negative=limit).epsilon(finding.delta)
+        if finding.trainings > 1
+        else math.inf
+    )
 
 
 def advice(finding: Finding, promised: float) -> str:
@@ -169,8 +205,14 @@ def contradiction(finding: Finding) -> str:
     """Which promise, in words."""
     broken = []
     if finding.verdict == "refuted":
-        broken.append(f"the certified bound of the view {finding.certified.view} is exceeded, 99.99 % sure")
-    broken += [f"{one.claim.name} is exceeded, 99.99 % sure" for one in finding.claims if one.claim.ours and one.verdict == "refuted"]
+        broken.append(
+            f"the certified bound of the view {finding.certified.view} is exceeded, 99.99 % sure"
+        )
+    broken += [
+        f"{one.claim.name} is exceeded, 99.99 % sure"
+        for one in finding.claims
+        if one.claim.ours and one.verdict == "refuted"
+    ]
     if finding.residuals is not None and finding.residuals.failed:
         broken.append("the noise is not what it is said to be")
     return "; ".join(broken) + "."
@@ -193,7 +235,9 @@ def given_claims(texts: list[str], view: View, unit: str) -> tuple[Claim, ...]:
         except ValueError:
             mu = math.nan
         if equals == "" or not name.strip() or not 0 <= mu < math.inf:
-            raise UserError(f"--claim {text!r}: expected NAME=MU with a finite number of at least 0, such as theirs=0.29.")
+            raise UserError(
+                f"--claim {text!r}: expected NAME=MU with a finite number of at least 0, such as theirs=0.29."
+            )
         found.append(Claim(name=name.strip(), mu=mu, view=str(view), unit=unit, ours=True))
     return tuple(found)
 
@@ -210,43 +254,101 @@ def audited(source: Any, view: str, unit: str, **options: Any) -> tuple[Finding,
             progress.start(game, certified, path)
 
         try:
-            finding = audit_with_claims(source, view, unit, on_start=start, on_progress=progress.advance, **options)
+            finding = audit_with_claims(
+                source, view, unit, on_start=start, on_progress=progress.advance, **options
+            )
         except KeyboardInterrupt:
             raise Stopped(places[0] if places else None) from None
     return finding, places[0]
 
 
 def audit(
-    source: Annotated[Path | None, typer.Argument(metavar="[PROTOCOL.toml|RUN]", help="Protocol file or folder of a finished run.")] = None,
-    sets: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override one key, such as noise.sigma=0.5.")] = None,
-    view: Annotated[str, typer.Option(help="server, rounds, coalition:k, final, weak or strong.")] = "server",
-    unit: Annotated[str, typer.Option(help="What differs between the two data sets: record or client.")] = "record",
+    source: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="[PROTOCOL.toml|RUN]", help="Protocol file or folder of a finished run."
+        ),
+    ] = None,
+    sets: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="KEY=VALUE", help="Override one key, such as noise.sigma=0.5."
+        ),
+    ] = None,
+    view: Annotated[
+        str, typer.Option(help="server, rounds, coalition:k, final, weak or strong.")
+    ] = "server",
+    unit: Annotated[
+        str, typer.Option(help="What differs between the two data sets: record or client.")
+    ] = "record",
     trainings: Annotated[
         int | None,
         typer.Option(help=TRAININGS),
     ] = None,
-    delta: Annotated[float | None, typer.Option(help="Where epsilon is measured; by default at the budget's, or 1e-5.")] = None,
-    claim: Annotated[list[str] | None, typer.Option(metavar="NAME=MU", help="Somebody's promise to hold it against.")] = None,
-    out: Annotated[Path | None, typer.Option(metavar="DIR", help="Audit folder; by default audits/<name>-<n>.")] = None,
-    workers: Annotated[int | None, typer.Option(help="Worker processes; by default one per core.")] = None,
-    canary: Annotated[
-        str | None, typer.Option(metavar="KIND|FILE", help="random, mislabelled, crafted, or an .npz file.", rich_help_panel=REAL)
+    delta: Annotated[
+        float | None,
+        typer.Option(help="Where epsilon is measured; by default at the budget's, or 1e-5."),
     ] = None,
-    one_run: Annotated[str | None, typer.Option(help="One training with canary records or clients.", rich_help_panel=REAL)] = None,
-    canaries: Annotated[int | None, typer.Option(help="How many, with --one-run.", rich_help_panel=REAL)] = None,
+    claim: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=MU", help="Somebody's promise to hold it against."),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Audit folder; by default audits/<name>-<n>.")
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option(help="Worker processes; by default one per core.")
+    ] = None,
+    canary: Annotated[
+        str | None,
+        typer.Option(
+            metavar="KIND|FILE",
+            help="random, mislabelled, crafted, or an .npz file.",
+            rich_help_panel=REAL,
+        ),
+    ] = None,
+    one_run: Annotated[
+        str | None,
+        typer.Option(help="One training with canary records or clients.", rich_help_panel=REAL),
+    ] = None,
+    canaries: Annotated[
+        int | None, typer.Option(help="How many, with --one-run.", rich_help_panel=REAL)
+    ] = None,
     sensitivity: Annotated[
-        bool, typer.Option("--sensitivity", help="Distance of twins that share every noise draw.", rich_help_panel=TWINS)
+        bool,
+        typer.Option(
+            "--sensitivity",
+            help="Distance of twins that share every noise draw.",
+            rich_help_panel=TWINS,
+        ),
     ] = False,
-    sweep: Annotated[str | None, typer.Option(metavar="KEY", help="Vary this key, such as local.clip.", rich_help_panel=TWINS)] = None,
-    values: Annotated[str | None, typer.Option(metavar="A,B,...", help="Its values.", rich_help_panel=TWINS)] = None,
-    seeds: Annotated[int | None, typer.Option(help="Twins for each value; by default 3.", rich_help_panel=TWINS)] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")] = False,
+    sweep: Annotated[
+        str | None,
+        typer.Option(
+            metavar="KEY", help="Vary this key, such as local.clip.", rich_help_panel=TWINS
+        ),
+    ] = None,
+    values: Annotated[
+        str | None, typer.Option(metavar="A,B,...", help="Its values.", rich_help_panel=TWINS)
+    ] = None,
+    seeds: Annotated[
+        int | None, typer.Option(help="Twins for each value; by default 3.", rich_help_panel=TWINS)
+    ] = None,
+    json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON document and nothing else.")
+    ] = False,
 ) -> None:
     """Measure what an adversary really gets, at least; exit code 4 if that contradicts a promise."""
     subject = audited_source(source, sets)
     if sensitivity:
         refuse_together(
-            "--sensitivity", canary=canary, one_run=one_run, trainings=trainings, claim=claim, canaries=canaries, workers=workers
+            "--sensitivity",
+            canary=canary,
+            one_run=one_run,
+            trainings=trainings,
+            claim=claim,
+            canaries=canaries,
+            workers=workers,
         )
         show_twins(subject, sweep, values, 3 if seeds is None else seeds, out, json)
         return
@@ -256,12 +358,21 @@ def audit(
         refuse_together("--one-run", trainings=trainings, claim=claim, workers=workers)
         from sordino.ui.one_training import OneTraining, show_one_run
 
-        asked = OneTraining(kind=one_run, view=view, unit=unit, delta=delta, canary=canary, canaries=canaries)
+        asked = OneTraining(
+            kind=one_run, view=view, unit=unit, delta=delta, canary=canary, canaries=canaries
+        )
         show_one_run(subject, asked, out, json)
         return
     refuse_together("without --one-run", canaries=canaries)
     claims = given_claims(claim or [], View.parse(view), unit)
-    options = {"trainings": trainings, "delta": delta, "claims": claims, "canary": canary, "folder": out, "workers": workers}
+    options = {
+        "trainings": trainings,
+        "delta": delta,
+        "claims": claims,
+        "canary": canary,
+        "folder": out,
+        "workers": workers,
+    }
     finding, place = audited(subject, view, unit, **options)
     if isinstance(subject, Path):
         refresh_report(subject)
@@ -275,7 +386,9 @@ def resume_audit(folder: Path, workers: int | None, json: bool) -> None:
 
     with AuditProgress() as progress:
         try:
-            finding = resume_audit(folder, workers=workers, on_start=progress.start, on_progress=progress.advance)
+            finding = resume_audit(
+                folder, workers=workers, on_start=progress.start, on_progress=progress.advance
+            )
         except KeyboardInterrupt:
             raise Stopped(folder) from None
     run = AuditFolder(folder).facts()["run"]
@@ -297,7 +410,9 @@ def usual_delta(subject: Protocol | Path) -> float:
     from sordino.federation.folder import RunFolder
     from sordino.report.promises import headline
 
-    return headline(subject if isinstance(subject, Protocol) else RunFolder.existing(subject).protocol())[2]
+    return headline(
+        subject if isinstance(subject, Protocol) else RunFolder.existing(subject).protocol()
+    )[2]
 
 
 def audited_source(source: Path | None, sets: list[str] | None) -> Protocol | Path:
@@ -305,9 +420,13 @@ def audited_source(source: Path | None, sets: list[str] | None) -> Protocol | Pa
     if source is None or not source.is_dir():
         return protocol_from(source, sets)
     if (source / "audit.json").exists():
-        raise UserError(f"{source} is the folder of an audit, not of a run. Go on with it by `{typed('resume', source)}`.")
+        raise UserError(
+            f"{source} is the folder of an audit, not of a run. Go on with it by `{typed('resume', source)}`."
+        )
     if sets:
-        raise UserError(f"--set changes a protocol, and {source} is a run: what was run cannot be changed.")
+        raise UserError(
+            f"--set changes a protocol, and {source} is a run: what was run cannot be changed."
+        )
     return source
 
 
@@ -319,12 +438,25 @@ def refuse_together(with_what: str, **options: object) -> None:
             raise UserError(f"--{name.replace('_', '-')} {joined}: the two do not go together.")
 
 
-def show_twins(subject: Protocol | Path, sweep: str | None, values: str | None, seeds: int, out: Path | None, json: bool) -> None:
+def show_twins(
+    subject: Protocol | Path,
+    sweep: str | None,
+    values: str | None,
+    seeds: int,
+    out: Path | None,
+    json: bool,
+) -> None:
     """The sensitivity of a protocol, in a plot and a table."""
     from sordino.audit.auditing import subject_of
     from sordino.ui.sensitivity import run_sensitivity
 
     protocol = subject_of(subject).protocol
-    listed = None if values is None else [part.strip() for part in values.split(",") if part.strip()]
-    place = out if out is not None else Path("sensitivity.png" if sweep is None else f"sensitivity-{sweep.split('.')[-1]}.png")
+    listed = (
+        None if values is None else [part.strip() for part in values.split(",") if part.strip()]
+    )
+    place = (
+        out
+        if out is not None
+        else Path("sensitivity.png" if sweep is None else f"sensitivity-{sweep.split('.')[-1]}.png")
+    )
     run_sensitivity(protocol, sweep=sweep, values=listed, seeds=seeds, out=place, json=json)

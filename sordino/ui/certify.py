@@ -23,13 +23,25 @@ SIZES_HELP = "A run knows, and may promise less; where clients are of one size, 
 
 
 def certify(
-    source: Annotated[Path | None, typer.Argument(metavar="[PROTOCOL.toml|RUN]", help="Protocol file or run folder.")] = None,
+    source: Annotated[
+        Path | None,
+        typer.Argument(metavar="[PROTOCOL.toml|RUN]", help="Protocol file or run folder."),
+    ] = None,
     sets: Sets = None,
-    view: Annotated[str, typer.Option(help="server, rounds, coalition:k, final, weak, strong, or all.")] = "all",
+    view: Annotated[
+        str, typer.Option(help="server, rounds, coalition:k, final, weak, strong, or all.")
+    ] = "all",
     unit: Unit = "record",
-    delta: Annotated[float | None, typer.Option(help="Where epsilon is shown; by default the budget's, or 1e-5.")] = None,
-    plot: Annotated[Path | None, typer.Option(metavar="FILE", help="Draw trade-offs, epsilon against rounds and noise.")] = None,
-    explain: Annotated[bool, typer.Option("--explain", help="Print how every bound comes about.")] = False,
+    delta: Annotated[
+        float | None, typer.Option(help="Where epsilon is shown; by default the budget's, or 1e-5.")
+    ] = None,
+    plot: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Draw trade-offs, epsilon against rounds and noise."),
+    ] = None,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Print how every bound comes about.")
+    ] = False,
     json: Json = False,
 ) -> None:
     """Say what each adversary learns, at most."""
@@ -54,8 +66,12 @@ def certify(
     if run is None:
         guarantees = [certify(protocol, one, unit, delta=delta) for one in views]
     else:
-        guarantees = [promised(protocol, run.ledger, one, unit, delta=delta, sizes=run.sizes) for one in views]
-    document: dict[str, object] = {"guarantees": [guarantee.as_document(delta) for guarantee in guarantees]}
+        guarantees = [
+            promised(protocol, run.ledger, one, unit, delta=delta, sizes=run.sizes) for one in views
+        ]
+    document: dict[str, object] = {
+        "guarantees": [guarantee.as_document(delta) for guarantee in guarantees]
+    }
     realised = {} if run is None else realised_in(run, views, unit, delta)
     if plot is not None:
         with messages.status("drawing"):
@@ -69,7 +85,9 @@ def certify(
             ]
         print_json(document)
         return
-    show_guarantees(protocol, guarantees, realised, delta, explain, sizes=run.sizes if run is not None else None)
+    show_guarantees(
+        protocol, guarantees, realised, delta, explain, sizes=run.sizes if run is not None else None
+    )
     if plot is not None:
         messages.print(f"Plot: {plot}")
 
@@ -79,18 +97,28 @@ def loaded_run(folder: Path, sets: list[str] | None) -> Run:
     from sordino.federation.run import Run
 
     if sets:
-        raise UserError(f"--set changes a protocol, and {folder} is a run: what was run cannot be changed.")
+        raise UserError(
+            f"--set changes a protocol, and {folder} is a run: what was run cannot be changed."
+        )
     return Run.load(folder)
 
 
-def realised_in(run: Run, views: tuple[View, ...], unit: str, delta: float) -> dict[View, dict[int, Guarantee]]:
+def realised_in(
+    run: Run, views: tuple[View, ...], unit: str, delta: float
+) -> dict[View, dict[int, Guarantee]]:
     """Per view and client, the bound given who took part."""
     from sordino.privacy.spending import realised
 
     if isinstance(run.protocol.local, NoisySgd):  # one bound for all views: found once
         found = realised(run.protocol, run.ledger, views[0], unit, delta=delta, sizes=run.sizes)
-        return {view: {client: replace(guarantee, view=view) for client, guarantee in found.items()} for view in views}
-    return {view: realised(run.protocol, run.ledger, view, unit, delta=delta, sizes=run.sizes) for view in views}
+        return {
+            view: {client: replace(guarantee, view=view) for client, guarantee in found.items()}
+            for view in views
+        }
+    return {
+        view: realised(run.protocol, run.ledger, view, unit, delta=delta, sizes=run.sizes)
+        for view in views
+    }
 
 
 def show_guarantees(
@@ -123,14 +151,25 @@ def show_guarantees(
 def calibrate(
     protocol: File = None,
     sets: Sets = None,
-    view: Annotated[str, typer.Option(help="server, rounds, coalition:k, final, weak or strong.")] = "server",
+    view: Annotated[
+        str, typer.Option(help="server, rounds, coalition:k, final, weak or strong.")
+    ] = "server",
     unit: Unit = "record",
     epsilon: Annotated[float | None, typer.Option(help="Largest epsilon, with --delta.")] = None,
     delta: Annotated[float, typer.Option(help="For --epsilon.")] = 1e-5,
-    beta: Annotated[float | None, typer.Option(help="Least false negative rate, with --at-alpha.")] = None,
+    beta: Annotated[
+        float | None, typer.Option(help="Least false negative rate, with --at-alpha.")
+    ] = None,
     at_alpha: Annotated[float | None, typer.Option(help="False positive rate for --beta.")] = None,
-    advantage: Annotated[float | None, typer.Option(help="Largest advantage of any test over guessing.")] = None,
-    mechanisms: Annotated[bool, typer.Option("--mechanisms", help="Compare the noise that each mechanism needs, for --epsilon.")] = False,
+    advantage: Annotated[
+        float | None, typer.Option(help="Largest advantage of any test over guessing.")
+    ] = None,
+    mechanisms: Annotated[
+        bool,
+        typer.Option(
+            "--mechanisms", help="Compare the noise that each mechanism needs, for --epsilon."
+        ),
+    ] = False,
     json: Json = False,
 ) -> None:
     """Find the smallest noise that meets a target; it is never past the target."""
@@ -140,35 +179,64 @@ def calibrate(
     plan = protocol_from(protocol, sets)
     if mechanisms:
         if view != "server":
-            raise UserError(f"--mechanisms compares mechanisms against the server, and --view {view} was given: leave it out.")
+            raise UserError(
+                f"--mechanisms compares mechanisms against the server, and --view {view} was given: leave it out."
+            )
         compare_mechanisms(plan, unit, epsilon, delta, json)
         return
     with messages.status("searching for the noise"):
-        found = calibrate(plan, view, unit, epsilon=epsilon, delta=delta, beta=beta, at_alpha=at_alpha, advantage=advantage)
+        found = calibrate(
+            plan,
+            view,
+            unit,
+            epsilon=epsilon,
+            delta=delta,
+            beta=beta,
+            at_alpha=at_alpha,
+            advantage=advantage,
+        )
     if json:
         print_json(found.as_document())
         return
     goal = ", ".join(f"{name} = {value:g}" for name, value in found.target.items())
-    facts = [("Noise", f"noise.{found.parameter} = {found.value!r}"), ("Target", goal), ("Reached", found.guarantee.sentence(delta))]
+    facts = [
+        ("Noise", f"noise.{found.parameter} = {found.value!r}"),
+        ("Target", goal),
+        ("Reached", found.guarantee.sentence(delta)),
+    ]
     if found.guarantee.unconditional is not None:
-        facts.append(("Vouched for", f"without it: {found.guarantee.unconditional.sentence(delta)}"))
+        facts.append(
+            ("Vouched for", f"without it: {found.guarantee.unconditional.sentence(delta)}")
+        )
     results.print(facts_table(facts))
     if UNKNOWN_SIZES in found.guarantee.derivation:
         results.print(f"{UNKNOWN_SIZES} {SIZES_HELP}", soft_wrap=True)
 
 
-def compare_mechanisms(plan: Protocol, unit: str, epsilon: float | None, delta: float, json: bool) -> None:
+def compare_mechanisms(
+    plan: Protocol, unit: str, epsilon: float | None, delta: float, json: bool
+) -> None:
     """The table of the noise that each mechanism needs for the same guarantee against the server."""
     from sordino.privacy.harmonizer import mechanism_table
     from sordino.ui.prices import needed_table
 
     if epsilon is None:
-        raise UserError("--mechanisms compares the noise for one guarantee: add --epsilon, and --delta if it is not 1e-5.")
+        raise UserError(
+            "--mechanisms compares the noise for one guarantee: add --epsilon, and --delta if it is not 1e-5."
+        )
     with messages.status("searching for the noise"):
         plan = with_parameters(plan)
         rows = mechanism_table(plan, unit, epsilon=epsilon, delta=delta)
     if json:
-        print_json({"epsilon": epsilon, "delta": delta, "view": "server", "unit": unit, "mechanisms": [asdict(row) for row in rows]})
+        print_json(
+            {
+                "epsilon": epsilon,
+                "delta": delta,
+                "view": "server",
+                "unit": unit,
+                "mechanisms": [asdict(row) for row in rows],
+            }
+        )
     else:
         results.print(needed_table(rows, plan, epsilon, delta))
 
@@ -180,4 +248,6 @@ def with_parameters(plan: Protocol) -> Protocol:
     from sordino.federation.models import parameter_count
     from sordino.federation.setup import prepare
 
-    return replace(plan, model=replace(plan.model, parameters=parameter_count(prepare(plan).module)))
+    return replace(
+        plan, model=replace(plan.model, parameters=parameter_count(prepare(plan).module))
+    )

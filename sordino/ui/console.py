@@ -62,5 +62,7 @@ class Stopped(SordinoError):
     exit_code = INTERRUPTED
 
     def __init__(self, run: Path | None) -> None:
-        go_on = f" Go on with: {typed('resume', run)}" if run is not None else " Nothing was written."
+        go_on = (
+            f" Go on with: {typed('resume', run)}" if run is not None else " Nothing was written."
+        )
         super().__init__("stopped." + go_on)

@@ -15,29 +15,45 @@ from sordino.ui.sources import EXAMPLE, example_text, protocol_from
 
 
 def new(
-    name: Annotated[Path, typer.Argument(metavar="[NAME]", help="File to write; .toml is added.")] = Path("federation"),
-    example: Annotated[str, typer.Option("--from", help="Built-in example to start from.")] = EXAMPLE,
+    name: Annotated[
+        Path, typer.Argument(metavar="[NAME]", help="File to write; .toml is added.")
+    ] = Path("federation"),
+    example: Annotated[
+        str, typer.Option("--from", help="Built-in example to start from.")
+    ] = EXAMPLE,
 ) -> None:
     """Write a commented protocol file to start from."""
     if name.name in ("", ".."):
-        raise UserError(f"{str(name)!r} is a folder: give the name of a file to write, as in `sordino new mine`.")
+        raise UserError(
+            f"{str(name)!r} is a folder: give the name of a file to write, as in `sordino new mine`."
+        )
     target = name if name.suffix == ".toml" else name.with_name(name.name + ".toml")
     text = example_text(example)
     try:
         with open(target, "x", encoding="utf-8") as file:
             file.write(text)
     except FileExistsError:
-        raise UserError(f"{target} exists already: choose another name, as in `sordino new mine`.") from None
+        raise UserError(
+            f"{target} exists already: choose another name, as in `sordino new mine`."
+        ) from None
     except OSError as error:
         raise UserError(f"{target} cannot be written: {error.strerror}.") from None
-    results.print(f"Wrote {target}. Next: {typed('check', target)}, then {typed('train', target)}", soft_wrap=True)
+    results.print(
+        f"Wrote {target}. Next: {typed('check', target)}, then {typed('train', target)}",
+        soft_wrap=True,
+    )
 
 
 def check(
     file: File = None,
     sets: Sets = None,
-    picture: Annotated[Path | None, typer.Option(metavar="FILE", help="Draw clients and labels (.png, .svg or .pdf).")] = None,
-    show_schema: Annotated[bool, typer.Option("--schema", help="Print the JSON schema of the file, for editors.")] = False,
+    picture: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Draw clients and labels (.png, .svg or .pdf)."),
+    ] = None,
+    show_schema: Annotated[
+        bool, typer.Option("--schema", help="Print the JSON schema of the file, for editors.")
+    ] = False,
     json: Json = False,
 ) -> None:
     """Read a protocol file, say what is wrong with it, or print it complete."""
@@ -53,7 +69,11 @@ def check(
         print_json(parse(dumps(protocol)))
     else:
         print(dumps(protocol), end="")
-        looked = f"Picture: {picture}" if picture is not None else "Its data and model were not looked at."
+        looked = (
+            f"Picture: {picture}"
+            if picture is not None
+            else "Its data and model were not looked at."
+        )
         messages.print(f"This protocol is valid. {looked}")
 
 

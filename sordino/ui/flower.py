@@ -18,26 +18,37 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Across machines: a federation on Flower.", no_args_is_help=True)
 
-Place = Annotated[Path, typer.Argument(metavar="DIR", help="The coordinator's folder, made by `sordino flower new`.")]
+Place = Annotated[
+    Path,
+    typer.Argument(metavar="DIR", help="The coordinator's folder, made by `sordino flower new`."),
+]
 Own = Annotated[Path, typer.Argument(metavar="FOLDER", help="The client's own folder.")]
 
 
 @app.command()
 def new(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder to make.")],
-    example: Annotated[str, typer.Option("--from", help="Built-in example to start from.")] = "consortium",
+    example: Annotated[
+        str, typer.Option("--from", help="Built-in example to start from.")
+    ] = "consortium",
 ) -> None:
     """Write the folder of a consortium: a protocol, a Flower app, and a README with every step."""
     from sordino.engines.flower.new import write_consortium
 
     write_consortium(folder, example_text(example))
-    results.print(f"Wrote {folder}. Next: read {folder / 'README.md'}, which has every step for every party.", soft_wrap=True)
+    results.print(
+        f"Wrote {folder}. Next: read {folder / 'README.md'}, which has every step for every party.",
+        soft_wrap=True,
+    )
 
 
 @app.command()
 def certificates(
     folder: Place,
-    host: Annotated[list[str] | None, typer.Option(help="Name or address under which machines reach the SuperLink; repeat it.")] = None,
+    host: Annotated[
+        list[str] | None,
+        typer.Option(help="Name or address under which machines reach the SuperLink; repeat it."),
+    ] = None,
     days: Annotated[int, typer.Option(min=1, help="How long they are valid.")] = 365,
 ) -> None:
     """Coordinator: make the SuperLink's certificate, and the authority that signed it."""
@@ -45,22 +56,34 @@ def certificates(
 
     hosts = host or ["localhost", "127.0.0.1"]
     write_certificates(folder / "certificates", hosts, days)
-    results.print(f"Wrote {folder / 'certificates'} for {', '.join(hosts)}. Give ca.crt to every client; server.key stays here.")
+    results.print(
+        f"Wrote {folder / 'certificates'} for {', '.join(hosts)}. Give ca.crt to every client; server.key stays here."
+    )
 
 
 @app.command()
-def key(path: Annotated[Path, typer.Argument(metavar="FILE", help="File of the private key.")]) -> None:
+def key(
+    path: Annotated[Path, typer.Argument(metavar="FILE", help="File of the private key.")],
+) -> None:
     """Client: make a key pair for its node."""
     from sordino.engines.flower.certificates import write_key
 
-    results.print(f"Wrote {path} and {write_key(path)}. Give the second to the coordinator; the first stays here.", soft_wrap=True)
+    results.print(
+        f"Wrote {path} and {write_key(path)}. Give the second to the coordinator; the first stays here.",
+        soft_wrap=True,
+    )
 
 
 @app.command()
 def register(
     folder: Place,
-    keys: Annotated[list[Path], typer.Argument(metavar="KEY.pub...", help="Public keys of the nodes that may connect.")],
-    superlink: Annotated[str, typer.Option(metavar="HOST:PORT", help="Where the SuperLink listens.")] = "127.0.0.1:8000",
+    keys: Annotated[
+        list[Path],
+        typer.Argument(metavar="KEY.pub...", help="Public keys of the nodes that may connect."),
+    ],
+    superlink: Annotated[
+        str, typer.Option(metavar="HOST:PORT", help="Where the SuperLink listens.")
+    ] = "127.0.0.1:8000",
 ) -> None:
     """Coordinator: tell the running SuperLink which nodes may connect."""
     from sordino.engines.flower.nodes import register
@@ -71,18 +94,39 @@ def register(
 
 @app.command()
 def agree(
-    protocol: Annotated[Path, typer.Argument(metavar="PROTOCOL.toml", help="The protocol that the client agrees to.")],
+    protocol: Annotated[
+        Path,
+        typer.Argument(metavar="PROTOCOL.toml", help="The protocol that the client agrees to."),
+    ],
     folder: Own,
-    client: Annotated[int, typer.Option(min=0, help="Which client of the protocol this is, from 0.")],
-    data: Annotated[Path | None, typer.Option(metavar="FILE", help="Its own records; without, its share of the protocol's data.")] = None,
-    epsilon: Annotated[float | None, typer.Option(help="Largest epsilon of its uploads, against the server.")] = None,
+    client: Annotated[
+        int, typer.Option(min=0, help="Which client of the protocol this is, from 0.")
+    ],
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Its own records; without, its share of the protocol's data."
+        ),
+    ] = None,
+    epsilon: Annotated[
+        float | None, typer.Option(help="Largest epsilon of its uploads, against the server.")
+    ] = None,
     delta: Annotated[float, typer.Option(help="For --epsilon.")] = 1e-5,
     unit: Unit = "record",
-    superlink: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Where the machines meet.")] = None,
+    superlink: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="Where the machines meet.")
+    ] = None,
     certificate: Certificate = None,
-    key: Annotated[Path | None, typer.Option(metavar="FILE", help="Private key of its node.")] = None,
-    app: Annotated[Path | None, typer.Option(metavar="DIR", help="Flower app that may run here; without, Sordino's own.")] = None,
-    seeded: Annotated[bool, typer.Option("--seeded", help="Allow noise from the protocol's seed: for tests.")] = False,
+    key: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Private key of its node.")
+    ] = None,
+    app: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Flower app that may run here; without, Sordino's own."),
+    ] = None,
+    seeded: Annotated[
+        bool, typer.Option("--seeded", help="Allow noise from the protocol's seed: for tests.")
+    ] = False,
 ) -> None:
     """Client: agree to a protocol. Nothing else is ever answered from the folder that this makes."""
     from sordino.engines.flower.agreement import Agreement, with_whole_path
@@ -107,15 +151,30 @@ def agreement_rows(custodian: Custodian) -> list[tuple[str, str]]:
 
     agreement, protocol = custodian.agreement, custodian.agreed
     cap = custodian.afforded(protocol)
-    own = "no limit of its own" if agreement.epsilon is None else f"epsilon = {agreement.epsilon:g} at delta = {agreement.delta:g}"
+    own = (
+        "no limit of its own"
+        if agreement.epsilon is None
+        else f"epsilon = {agreement.epsilon:g} at delta = {agreement.delta:g}"
+    )
     learned = custodian.guarantee(range(cap)).epsilon(agreement.delta)
     return [
         ("Agreed", f"client {agreement.client}: {described(protocol)}"),
-        ("Records", f"{agreement.records}, of {agreement.data or 'its share of ' + (protocol.data.name if protocol.data else '?')}"),
+        (
+            "Records",
+            f"{agreement.records}, of {agreement.data or 'its share of ' + (protocol.data.name if protocol.data else '?')}",
+        ),
         *label_rows(agreement.data),
         ("Budget", f"{own}: {cap} of {protocol.rounds} rounds fit"),
-        ("Server", f"learns about one {agreement.unit} at most epsilon = {shown(learned)}, by this client's noise alone"),
-        ("Noise", "from the protocol's seed, which anyone can subtract: for tests" if agreement.seeded else "from this machine's entropy"),
+        (
+            "Server",
+            f"learns about one {agreement.unit} at most epsilon = {shown(learned)}, by this client's noise alone",
+        ),
+        (
+            "Noise",
+            "from the protocol's seed, which anyone can subtract: for tests"
+            if agreement.seeded
+            else "from this machine's entropy",
+        ),
         ("Folder", f"{custodian.folder}; next: {typed('flower', 'node', custodian.folder)}"),
     ]
 
@@ -125,7 +184,16 @@ def label_rows(data: str | None) -> list[tuple[str, str]]:
     from sordino.federation.data import load_dataset
 
     classes = None if data is None else load_dataset(data).classes
-    return [] if classes is None else [("Labels", f"{', '.join(classes)}; compare them with the others': same labels, same order")]
+    return (
+        []
+        if classes is None
+        else [
+            (
+                "Labels",
+                f"{', '.join(classes)}; compare them with the others': same labels, same order",
+            )
+        ]
+    )
 
 
 def shown(epsilon: float) -> str:
@@ -145,12 +213,26 @@ def spent(folder: Own, json: Json = False) -> None:
     guarantee = custodian.guarantee()
     if json:
         refused = [{"round": refusal.round, "reason": refusal.reason} for refusal in refusals]
-        print_json({"client": agreement.client, "rounds": paid, "guarantee": guarantee.as_document(agreement.delta), "refused": refused})
+        print_json(
+            {
+                "client": agreement.client,
+                "rounds": paid,
+                "guarantee": guarantee.as_document(agreement.delta),
+                "refused": refused,
+            }
+        )
         return
     limit = "" if agreement.epsilon is None else f" of {agreement.epsilon:g}"
     spent = f"epsilon = {shown(guarantee.epsilon(agreement.delta))}{limit} at delta = {agreement.delta:g}, one {agreement.unit}"
-    rows = [("Client", str(agreement.client)), ("Answered", f"{len(paid)} rounds"), ("Spent", f"{spent}, against the server")]
-    rows += [("Refused" if first == 0 else "", f"round {one.round}: {one.reason}") for first, one in enumerate(refusals)]
+    rows = [
+        ("Client", str(agreement.client)),
+        ("Answered", f"{len(paid)} rounds"),
+        ("Spent", f"{spent}, against the server"),
+    ]
+    rows += [
+        ("Refused" if first == 0 else "", f"round {one.round}: {one.reason}")
+        for first, one in enumerate(refusals)
+    ]
     results.print(facts_table(rows))
 
 
@@ -175,7 +257,9 @@ def link(
 @app.command()
 def node(
     folder: Own,
-    port: Annotated[int, typer.Option(min=1, max=65535, help="Local port, one for every node on a machine.")] = 9094,
+    port: Annotated[
+        int, typer.Option(min=1, max=65535, help="Local port, one for every node on a machine.")
+    ] = 9094,
     insecure: Insecure = False,
 ) -> None:
     """Client: start the node, which connects to the SuperLink and answers what was agreed to."""

@@ -30,9 +30,20 @@ class OneTraining:
     canaries: int | None
 
 
-def show_one_run(subject: Protocol | Path, asked: OneTraining, out: Path | None, json: bool) -> None:
+def show_one_run(
+    subject: Protocol | Path, asked: OneTraining, out: Path | None, json: bool
+) -> None:
     """An audit by one training."""
-    from sordino.audit.auditing import caps_of, finish, game_seed, made_folder, promised, refuse_nothing, subject_of, with_data
+    from sordino.audit.auditing import (
+        caps_of,
+        finish,
+        game_seed,
+        made_folder,
+        promised,
+        refuse_nothing,
+        subject_of,
+        with_data,
+    )
     from sordino.audit.folder import AuditFolder
     from sordino.audit.one_training import audit_with_records, estimate_with_clients
     from sordino.federation.randomness import LANES, Key
@@ -41,11 +52,15 @@ def show_one_run(subject: Protocol | Path, asked: OneTraining, out: Path | None,
     if asked.kind not in ONE_RUN:
         raise UserError(f"--one-run {asked.kind!r}: expected records or clients.")
     if asked.canary == "crafted":
-        raise UserError("--canary crafted with --one-run: one such search for every canary takes too long. Use mislabelled or random.")
+        raise UserError(
+            "--canary crafted with --one-run: one such search for every canary takes too long. Use mislabelled or random."
+        )
     found = with_data(subject_of(subject), asked.canary or "mislabelled", None, None)
     needed = "client" if asked.kind == "clients" else "record"
     if asked.unit != needed and not (asked.kind == "clients" and asked.unit == "record"):
-        raise UserError(f"--unit {asked.unit} with --one-run {asked.kind}: canary {asked.kind} speak about one {needed}.")
+        raise UserError(
+            f"--unit {asked.unit} with --one-run {asked.kind}: canary {asked.kind} speak about one {needed}."
+        )
     certified = promised(found, asked.view, needed, asked.delta)
     refuse_nothing(certified)
     setup = prepare(found.protocol)
@@ -54,7 +69,10 @@ def show_one_run(subject: Protocol | Path, asked: OneTraining, out: Path | None,
     rounds, seed = len(set(found.rounds)), game_seed(found.protocol)
     # Keys and a number of its own: no draw is shared with a run of the same seed, and coins that came up badly once do not stay.
     key = Key.from_seed(seed)
-    setup, caps = replace(setup, key=key, noise_key=key, draw_key=key, training=LANES << 34), caps_of(found)
+    setup, caps = (
+        replace(setup, key=key, noise_key=key, draw_key=key, training=LANES << 34),
+        caps_of(found),
+    )
     with AuditProgress("round") as progress:
         if asked.kind == "records":
             finding = audit_with_records(
@@ -70,9 +88,18 @@ def show_one_run(subject: Protocol | Path, asked: OneTraining, out: Path | None,
             )
         else:
             estimate = estimate_with_clients(
-                setup, certified.view, canaries=count, rounds=rounds, delta=asked.delta, seed=seed, caps=caps, on_round=progress.advance
+                setup,
+                certified.view,
+                canaries=count,
+                rounds=rounds,
+                delta=asked.delta,
+                seed=seed,
+                caps=caps,
+                on_round=progress.advance,
             )
-    document = finding.as_document() if asked.kind == "records" else estimate_document(estimate, certified)
+    document = (
+        finding.as_document() if asked.kind == "records" else estimate_document(estimate, certified)
+    )
     place = made_folder(out, found)
     finish(AuditFolder(place), document, found.run)
     messages.print(f"Audit folder: {place}", soft_wrap=True)
@@ -95,7 +122,13 @@ def estimate_document(estimate: CanaryEstimate, certified: Guarantee) -> dict[st
         "delta": estimate.delta,
         "trainings": 1,
         "canaries": estimate.canaries,
-        "estimate": {"kind": estimate.kind, "adjacency": estimate.adjacency, "mu": mu, "epsilon": epsilon, "two_bells": estimate.epsilon},
+        "estimate": {
+            "kind": estimate.kind,
+            "adjacency": estimate.adjacency,
+            "mu": mu,
+            "epsilon": epsilon,
+            "two_bells": estimate.epsilon,
+        },
         "certified": certified.as_document(estimate.delta),
     }
 
@@ -113,6 +146,9 @@ def show_estimate(estimate: CanaryEstimate, certified: Guarantee, json: bool) ->
             f"mu = {estimate.mu:.3g}, epsilon = {estimate.epsilon_of_mu:.3g} at delta = {estimate.delta:g} ({estimate.adjacency})",
         ),
         ("From", f"one training with {estimate.canaries} canary clients; an estimate, not a bound"),
-        ("Certified", f"{promised} ({certified.adjacency}: a client is replaced, which is twice as far)"),
+        (
+            "Certified",
+            f"{promised} ({certified.adjacency}: a client is replaced, which is twice as far)",
+        ),
     ]
     results.print(facts_table(rows))

@@ -44,9 +44,17 @@ def list_claims(json: Json = False) -> None:
 @app.command()
 def check(
     claim: Annotated[str, typer.Argument(metavar="CLAIM", help="Such as convergent/theorem-3a.")],
-    sets: Annotated[list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Another parameter, such as rounds=100.")] = None,
-    measure: Annotated[bool, typer.Option("--measure", help="Also train it many times and measure.")] = False,
-    trainings: Annotated[int | None, typer.Option(help="With --measure: on each side; by default as many as could refute it.")] = None,
+    sets: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", help="Another parameter, such as rounds=100."),
+    ] = None,
+    measure: Annotated[
+        bool, typer.Option("--measure", help="Also train it many times and measure.")
+    ] = False,
+    trainings: Annotated[
+        int | None,
+        typer.Option(help="With --measure: on each side; by default as many as could refute it."),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Print a claim, its counterexample, the exact value and the verdict."""
@@ -56,7 +64,11 @@ def check(
     found = check(find(claim), **parameters(sets or []))
     finding = measured(found, trainings) if measure else None
     if json:
-        shown = {} if finding is None else {"measured": {**finding.as_document(), "verdict": finding.claims[0].verdict}}
+        shown = (
+            {}
+            if finding is None
+            else {"measured": {**finding.as_document(), "verdict": finding.claims[0].verdict}}
+        )
         print_json({**found.as_document(), **shown})
         return
     results.print(facts_table(found.facts()))
@@ -73,7 +85,13 @@ def measured(verdict: Verdict, trainings: int | None) -> Finding:
     place = claimed_path(verdict.claim.name.rsplit("/", 1)[-1], Path("audits"))
     with AuditProgress() as progress:
         try:
-            return measure(verdict, place, trainings=trainings, on_start=progress.start, on_progress=progress.advance)
+            return measure(
+                verdict,
+                place,
+                trainings=trainings,
+                on_start=progress.start,
+                on_progress=progress.advance,
+            )
         except KeyboardInterrupt:
             raise Stopped(place) from None
 
@@ -84,18 +102,24 @@ def parameters(sets: list[str]) -> dict[str, float]:
     for text in sets:
         name, equals, value = text.partition("=")
         try:
-            found[name.strip().replace("-", "_")] = int(value) if value.strip().lstrip("-").isdecimal() else float(value)
+            found[name.strip().replace("-", "_")] = (
+                int(value) if value.strip().lstrip("-").isdecimal() else float(value)
+            )
         except ValueError:
             equals = ""
         if equals == "":
-            raise UserError(f"--set {text!r}: expected NAME=VALUE with a number, such as rounds=100.")
+            raise UserError(
+                f"--set {text!r}: expected NAME=VALUE with a number, such as rounds=100."
+            )
     return found
 
 
 @app.command()
 def reproduce(
     name: Annotated[str, typer.Argument(metavar="NAME", help=" or ".join(REPRODUCTIONS))],
-    plot: Annotated[Path, typer.Option(metavar="FILE", help="Where a plot goes.")] = Path("convergent-table-3.png"),
+    plot: Annotated[Path, typer.Option(metavar="FILE", help="Where a plot goes.")] = Path(
+        "convergent-table-3.png"
+    ),
     json: Json = False,
 ) -> None:
     """Compute a table of a paper anew, with what is certified beside it."""
@@ -107,7 +131,9 @@ def reproduce(
     elif name == "prifedsync-tables":
         show_prifedsync_tables(json)
     else:
-        raise UserError(f"{name!r} is not among what can be computed anew: {', '.join(REPRODUCTIONS)}.")
+        raise UserError(
+            f"{name!r} is not among what can be computed anew: {', '.join(REPRODUCTIONS)}."
+        )
 
 
 def show_prifedsync_tables(json: bool) -> None:
@@ -120,7 +146,17 @@ def show_prifedsync_tables(json: bool) -> None:
         print_json({"rows": [row.as_document() for row in rows]})
         return
     table = Table(title="prifedsync, Tables 1 to 3; epsilon at delta = 1e-05", title_justify="left")
-    for column in ("table", "p", "sigma", "R", "mu printed", "mu of the formula", "epsilon of that mu", "certified, p = 1", "certified"):
+    for column in (
+        "table",
+        "p",
+        "sigma",
+        "R",
+        "mu printed",
+        "mu of the formula",
+        "epsilon of that mu",
+        "certified, p = 1",
+        "certified",
+    ):
         table.add_column(column, justify="right")
     for row in rows:
         printed = row.printed

@@ -23,7 +23,9 @@ SUFFIXES = (".png", ".svg", ".pdf")
 POINTS = 9
 
 
-def draw_certificate(protocol: Protocol, guarantees: Sequence[Guarantee], delta: float, path: Path) -> None:
+def draw_certificate(
+    protocol: Protocol, guarantees: Sequence[Guarantee], delta: float, path: Path
+) -> None:
     """Draw the three panels into a file whose suffix says the format.
 
     Raises:
@@ -58,7 +60,11 @@ def draw_tradeoffs(axes: Any, curves: dict[str, Guarantee]) -> None:
     for name, guarantee in curves.items():
         axes.plot(alphas, guarantee.curve.betas(alphas), label=name)
     axes.plot([0, 1], [1, 0], color="grey", linestyle=":", label="guessing")
-    axes.set(xlabel="false positive rate", ylabel="false negative rate, at least", title="What any test can reach")
+    axes.set(
+        xlabel="false positive rate",
+        ylabel="false negative rate, at least",
+        title="What any test can reach",
+    )
     axes.legend()
 
 
@@ -66,13 +72,26 @@ def draw_rounds(axes: Any, protocol: Protocol, view: View, unit: str, delta: flo
     """Epsilon against rounds: certified, plain composition, and what was published for this schedule where something was."""
     counts = np.unique(np.geomspace(1, max(2, protocol.rounds), POINTS).round().astype(int))
     plans = [replace(protocol, rounds=int(count)) for count in counts]
-    axes.plot(counts, [certify(plan, view, unit, delta=delta).epsilon(delta) for plan in plans], marker="o", label="certified")
-    plain = [next(iter(valid_bounds(asked(plan, view, unit, None, None)))).curve.epsilon(delta) for plan in plans]
+    axes.plot(
+        counts,
+        [certify(plan, view, unit, delta=delta).epsilon(delta) for plan in plans],
+        marker="o",
+        label="certified",
+    )
+    plain = [
+        next(iter(valid_bounds(asked(plan, view, unit, None, None)))).curve.epsilon(delta)
+        for plan in plans
+    ]
     axes.plot(counts, plain, linestyle="--", label="plain composition")
     for claim in published_bounds(protocol) if view == View.FINAL else ():
         stated = [gaussian.epsilon(published_bounds(plan)[claim], delta) for plan in plans]
         axes.plot(counts, stated, color="red", linestyle=":", label=f"published, {claim}")
-    axes.set(xscale="log", xlabel="rounds", ylabel=f"epsilon at delta = {delta:g}", title=f"Epsilon against rounds, view {view}")
+    axes.set(
+        xscale="log",
+        xlabel="rounds",
+        ylabel=f"epsilon at delta = {delta:g}",
+        title=f"Epsilon against rounds, view {view}",
+    )
     axes.set_ylim(bottom=0)
     axes.legend()
 
@@ -85,8 +104,15 @@ def draw_noise(axes: Any, protocol: Protocol, curves: dict[str, Guarantee], delt
         epsilons = []
         for sigma in sigmas:
             quiet = noisy(protocol, float(sigma))
-            epsilons.append(certify(quiet, guarantee.view, guarantee.unit, delta=delta).epsilon(delta))
-        axes.plot(sigmas, [value if math.isfinite(value) else np.nan for value in epsilons], marker=".", label=name)
+            epsilons.append(
+                certify(quiet, guarantee.view, guarantee.unit, delta=delta).epsilon(delta)
+            )
+        axes.plot(
+            sigmas,
+            [value if math.isfinite(value) else np.nan for value in epsilons],
+            marker=".",
+            label=name,
+        )
     axes.axvline(centre, color="grey", linestyle=":")
     axes.set(
         xscale="log",

@@ -12,8 +12,12 @@ from rich.table import Column
 from sordino.federation.loop import RoundMetrics
 from sordino.ui.console import messages
 
-LINES = 10  # lines that a training prints where the display cannot be redrawn, such as in a log file
-PRICINGS = 10  # how often the privacy spent is worked out anew; each takes a tenth of a second or so
+LINES = (
+    10  # lines that a training prints where the display cannot be redrawn, such as in a log file
+)
+PRICINGS = (
+    10  # how often the privacy spent is worked out anew; each takes a tenth of a second or so
+)
 
 
 class TrainingProgress:
@@ -32,7 +36,11 @@ class TrainingProgress:
             console=messages,
             transient=True,
         )
-        self._task = None if not messages.is_terminal else self._bar.add_task("", total=1, scores="", visible=False)
+        self._task = (
+            None
+            if not messages.is_terminal
+            else self._bar.add_task("", total=1, scores="", visible=False)
+        )
         self._rounds, self._first, self._started = 1, 0, 0.0
         self._scores = self._privacy = ""
         self._priced = self._most = 0
@@ -42,7 +50,12 @@ class TrainingProgress:
     def __enter__(self) -> TrainingProgress:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         if self._task is not None:
             self._bar.stop()
 
@@ -63,8 +76,12 @@ class TrainingProgress:
     def advance(self, metrics: RoundMetrics) -> None:
         """Count a round."""
         if metrics.loss is not None:
-            loss = f"loss {metrics.loss:.3f}" if metrics.accuracy is None or not self._narrow else ""
-            accuracy = f"accuracy {100 * metrics.accuracy:.1f} %" if metrics.accuracy is not None else ""
+            loss = (
+                f"loss {metrics.loss:.3f}" if metrics.accuracy is None or not self._narrow else ""
+            )
+            accuracy = (
+                f"accuracy {100 * metrics.accuracy:.1f} %" if metrics.accuracy is not None else ""
+            )
             self._scores = f"{loss}  {accuracy}".strip()
         self._most = max(self._most, metrics.participants)
         here = f"{metrics.participants} clients  " if metrics.participants < self._most else ""
@@ -75,12 +92,17 @@ class TrainingProgress:
             self._priced = min(self._rounds, done - 1 + max(1, self._rounds // PRICINGS))
             self._privacy = self._spent(self._priced)
         if self._task is not None:
-            self._bar.update(self._task, completed=done, scores=f"{here}{self._scores}  {self._privacy}")
+            self._bar.update(
+                self._task, completed=done, scores=f"{here}{self._scores}  {self._privacy}"
+            )
         elif done == self._rounds or done % max(1, self._rounds // LINES) == 0:
             spent = time.monotonic() - self._started
             left = spent / (done - self._first) * (self._rounds - done)
             times = f"{spent:.0f} s passed, {left:.0f} s left"
-            messages.print(f"round {done}/{self._rounds}  {here}{self._scores}  {self._privacy}  {times}", soft_wrap=True)
+            messages.print(
+                f"round {done}/{self._rounds}  {here}{self._scores}  {self._privacy}  {times}",
+                soft_wrap=True,
+            )
 
 
 def whole(text: str) -> TextColumn:

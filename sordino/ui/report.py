@@ -12,11 +12,23 @@ from sordino.ui.console import messages, print_json, results
 
 
 def report(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folder of a run; of several runs, to compare them.")],
+    runs: Annotated[
+        list[Path],
+        typer.Argument(metavar="RUN...", help="Folder of a run; of several runs, to compare them."),
+    ],
     out: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="By default RUN/report.html, or comparison.html here for several runs.")
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="By default RUN/report.html, or comparison.html here for several runs.",
+        ),
     ] = None,
-    pdf: Annotated[bool, typer.Option("--pdf", help="Print the page to a PDF file beside it, with a browser of this machine.")] = False,
+    pdf: Annotated[
+        bool,
+        typer.Option(
+            "--pdf", help="Print the page to a PDF file beside it, with a browser of this machine."
+        ),
+    ] = False,
     json: Json = False,
 ) -> None:
     """Write a page that says in plain words what was protected, from whom, and how well."""
@@ -26,7 +38,9 @@ def report(
     if pdf:
         browser()  # a mistake shows before anything is computed
     page, document = one_run(runs[0]) if len(runs) == 1 else several(runs)
-    target = out if out is not None else runs[0] / PAGE if len(runs) == 1 else Path("comparison.html")
+    target = (
+        out if out is not None else runs[0] / PAGE if len(runs) == 1 else Path("comparison.html")
+    )
     written(page, target)
     files = {"page": str(target)}
     if pdf:

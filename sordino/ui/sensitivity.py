@@ -25,7 +25,15 @@ REDRAWN = 0.2  # seconds between two redrawings of the display
 FAR = 20.0  # a bound this many times above what was measured needs a logarithmic axis
 
 
-def run_sensitivity(protocol: Protocol, *, sweep: str | None, values: list[Any] | None, seeds: int, out: Path, json: bool) -> None:
+def run_sensitivity(
+    protocol: Protocol,
+    *,
+    sweep: str | None,
+    values: list[Any] | None,
+    seeds: int,
+    out: Path,
+    json: bool,
+) -> None:
     """Measure the distance of twins, draw it, and print it.
 
     Args:
@@ -51,28 +59,51 @@ def run_sensitivity(protocol: Protocol, *, sweep: str | None, values: list[Any] 
 
 
 def measured_rows(
-    protocol: Protocol, key: str | None, values: Sequence[Any] | None, seeds: int, *, score: bool = False
+    protocol: Protocol,
+    key: str | None,
+    values: Sequence[Any] | None,
+    seeds: int,
+    *,
+    score: bool = False,
 ) -> Iterator[Sensitivity]:
     """The rows of a sweep as they are found, with a live display."""
     from sordino.audit.sensitivity import sweep, variants
 
-    work = seeds * sum(variant.protocol.rounds * effort(variant.protocol) for variant in variants(protocol, key, values))
+    work = seeds * sum(
+        variant.protocol.rounds * effort(variant.protocol)
+        for variant in variants(protocol, key, values)
+    )
     with TwinProgress(work) as progress:
-        yield from sweep(protocol, key, values, seeds=seeds, score=score, on_round=lambda plan: progress.advance(effort(plan)))
+        yield from sweep(
+            protocol,
+            key,
+            values,
+            seeds=seeds,
+            score=score,
+            on_round=lambda plan: progress.advance(effort(plan)),
+        )
 
 
 def effort(protocol: Protocol) -> float:
     """What a round costs, in local steps: the measure of the time left."""
-    return max(1.0, protocol.participation.expected(clients=protocol.clients) * protocol.local.steps)
+    return max(
+        1.0, protocol.participation.expected(clients=protocol.clients) * protocol.local.steps
+    )
 
 
 def plot_path(out: Path, key: str | None) -> Path:
     """The file of the plot; its folder is made now, so that a mistake shows before anything is trained."""
-    target = out if out.suffix in SUFFIXES else out / (f"sensitivity-{key}.png" if key is not None else "sensitivity.png")
+    target = (
+        out
+        if out.suffix in SUFFIXES
+        else out / (f"sensitivity-{key}.png" if key is not None else "sensitivity.png")
+    )
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UserError(f"--out {out}: the folder {target.parent} cannot be made: {error.strerror}.") from None
+        raise UserError(
+            f"--out {out}: the folder {target.parent} cannot be made: {error.strerror}."
+        ) from None
     return target
 
 
@@ -82,7 +113,10 @@ def show_sensitivity(rows: Sequence[Sensitivity], key: str | None, *, json: bool
         print_json({"sweep": key, "rows": [row.as_document() for row in rows]})
         return
     results.print(sensitivity_table(rows, key))
-    results.print("Measured on one pair of data sets per seed, one record replaced; the bound holds for every pair.", soft_wrap=True)
+    results.print(
+        "Measured on one pair of data sets per seed, one record replaced; the bound holds for every pair.",
+        soft_wrap=True,
+    )
 
 
 def sensitivity_table(rows: Sequence[Sensitivity], key: str | None) -> Table:
@@ -94,7 +128,13 @@ def sensitivity_table(rows: Sequence[Sensitivity], key: str | None) -> Table:
         table.add_column(column, justify="right", no_wrap=True)
     for row in rows:
         spread = "unknown" if seeds == 1 else f"{row.spread[-1]:.4g}"
-        table.add_row(shown(row.value), f"{row.mean[-1]:.4g}", spread, f"{row.largest[-1]:.4g}", f"{row.bound[-1]:.4g}")
+        table.add_row(
+            shown(row.value),
+            f"{row.mean[-1]:.4g}",
+            spread,
+            f"{row.largest[-1]:.4g}",
+            f"{row.bound[-1]:.4g}",
+        )
     return table
 
 
@@ -116,12 +156,22 @@ def draw_sensitivity(rows: Sequence[Sensitivity], key: str | None, path: Path) -
 
     figure = Figure(figsize=(8, 5), layout="constrained")
     axes = figure.subplots()
-    colours = colormaps["viridis"](np.linspace(0, 0.85, len(rows)))  # differs in lightness too, so it suits every eye
+    colours = colormaps["viridis"](
+        np.linspace(0, 0.85, len(rows))
+    )  # differs in lightness too, so it suits every eye
     for row, colour in zip(rows, colours, strict=True):
         draw_row(axes, row, key, colour)
     axes.plot([], [], color="grey", linestyle="--", label="at most")
-    logarithmic = max(float(row.bound.max()) for row in rows) > FAR * max(float(row.largest.max()) for row in rows) > 0
-    axes.set(xlabel="rounds", ylabel="distance of the two models", yscale="log" if logarithmic else "linear")
+    logarithmic = (
+        max(float(row.bound.max()) for row in rows)
+        > FAR * max(float(row.largest.max()) for row in rows)
+        > 0
+    )
+    axes.set(
+        xlabel="rounds",
+        ylabel="distance of the two models",
+        yscale="log" if logarithmic else "linear",
+    )
     axes.set_title("Twins that differ in one record: mean and spread over seeds", loc="left")
     if not logarithmic:
         axes.set_ylim(bottom=0)
@@ -140,8 +190,17 @@ def draw_row(axes: Any, row: Sensitivity, key: str | None, colour: Any) -> None:
     axes.plot(rounds, visible(row.mean), color=colour, label=label)
     axes.plot(rounds, visible(row.bound), color=colour, linestyle="--", linewidth=1)
     if len(row.distances) > 1:
-        low = np.maximum(row.mean - row.spread, row.distances.min(axis=0))  # a spread above the mean would reach below zero
-        axes.fill_between(rounds, visible(low), visible(row.mean + row.spread), color=colour, alpha=0.2, linewidth=0)
+        low = np.maximum(
+            row.mean - row.spread, row.distances.min(axis=0)
+        )  # a spread above the mean would reach below zero
+        axes.fill_between(
+            rounds,
+            visible(low),
+            visible(row.mean + row.spread),
+            color=colour,
+            alpha=0.2,
+            linewidth=0,
+        )
 
 
 class TwinProgress:
@@ -171,7 +230,12 @@ class TwinProgress:
             self._bar.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         if self._task is not None:
             self._bar.stop()
 
@@ -188,4 +252,6 @@ class TwinProgress:
             spent = now - self._started
             left = spent * (self._work / self._done - 1)
             share = percent(self._done / self._work)
-            messages.print(f"twins {share}  {duration(spent)} passed, {duration(left)} left", soft_wrap=True)
+            messages.print(
+                f"twins {share}  {duration(spent)} passed, {duration(left)} left", soft_wrap=True
+            )

@@ -29,7 +29,9 @@ def kept_lines(plan: Protocol, parameters: int, every: int) -> list[str]:
     rounds = sum(is_kept(t, plan.rounds, every) for t in range(plan.rounds))
     vectors = rounds * (1 + plan.participation.expected(clients=plan.clients))
     size = vectors * parameters * np.dtype(np.float32).itemsize
-    return [f"Uploads are kept, of {rounds} rounds: about {size / 1e6:,.0f} MB. They are what the server sees; keep them as secret."]
+    return [
+        f"Uploads are kept, of {rounds} rounds: about {size / 1e6:,.0f} MB. They are what the server sees; keep them as secret."
+    ]
 
 
 def summary(run: Run) -> Panel:
@@ -39,19 +41,34 @@ def summary(run: Run) -> Panel:
         ("Result", result_line(run)),
         *[("Privacy" if first == 0 else "", line) for first, line in enumerate(privacy_lines(run))],
         ("Noise", f"{noise_line(run.protocol)}; {run.facts['noise']}"),
-        ("Time", f"{duration(float(run.metrics['seconds'].sum()))}, {run.facts['engine']} engine, workers: {run.facts['workers']}"),
+        (
+            "Time",
+            f"{duration(float(run.metrics['seconds'].sum()))}, {run.facts['engine']} engine, workers: {run.facts['workers']}",
+        ),
         ("Run", str(run.folder)),
-        *([("Report", str(run.folder / "report.html"))] if (run.folder / "report.html").exists() else []),
+        *(
+            [("Report", str(run.folder / "report.html"))]
+            if (run.folder / "report.html").exists()
+            else []
+        ),
         *next_steps(run),
     ]
-    words = {"finished": ("finished", "green"), "diverged": ("diverged", "red"), "budget": ("stopped by the budget", "yellow")}
+    words = {
+        "finished": ("finished", "green"),
+        "diverged": ("diverged", "red"),
+        "budget": ("stopped by the budget", "yellow"),
+    }
     title = Text(*words.get(run.status, (run.status, "")))
     return Panel(facts_table(rows), title=title, title_align="left", expand=False)
 
 
 def next_steps(run: Run) -> list[tuple[str, str]]:
     """What to type next, aligned."""
-    scored = "its model, class by class" if run.facts.get("baseline") is None else "its error, beside that of the mean"
+    scored = (
+        "its model, class by class"
+        if run.facts.get("baseline") is None
+        else "its error, beside that of the mean"
+    )
     kept = run.facts.get("keep_uploads", 0) > 0
     attacked = {typed("attack", run.folder): "what published attacks get out of it"} if kept else {}
     commands = {
@@ -63,7 +80,10 @@ def next_steps(run: Run) -> list[tuple[str, str]]:
     }
     width = max(len(command) for command in commands)
     words = ["Next", *[""] * (len(commands) - 1)]
-    return [(word, f"{command:{width}}  {meaning}") for word, (command, meaning) in zip(words, commands.items(), strict=True)]
+    return [
+        (word, f"{command:{width}}  {meaning}")
+        for word, (command, meaning) in zip(words, commands.items(), strict=True)
+    ]
 
 
 def result_line(run: Run) -> str:
@@ -74,19 +94,37 @@ def result_line(run: Run) -> str:
     if math.isnan(final["loss"]):
         return "not scored"
     if math.isnan(final["accuracy"]):
-        beside = f", where predicting their mean has {run.facts['baseline']:.4f}" if run.facts.get("baseline") is not None else ""
-        return f"loss {final['loss']:.4f} on test records{beside}  {sparkline(-run.metrics['loss'])}"
+        beside = (
+            f", where predicting their mean has {run.facts['baseline']:.4f}"
+            if run.facts.get("baseline") is not None
+            else ""
+        )
+        return (
+            f"loss {final['loss']:.4f} on test records{beside}  {sparkline(-run.metrics['loss'])}"
+        )
     return f"accuracy {percent(final['accuracy'])} on test records, loss {final['loss']:.3f}  {sparkline(run.metrics['accuracy'])}"
 
 
 def repeats_table(runs: list[Run]) -> Table:
     """One row per seed, then mean and spread."""
     table = Table(title="Repeats", title_justify="left")
-    for column, justify in (("seed", "right"), ("status", "left"), ("accuracy", "right"), ("loss", "right"), ("run", "left")):
+    for column, justify in (
+        ("seed", "right"),
+        ("status", "left"),
+        ("accuracy", "right"),
+        ("loss", "right"),
+        ("run", "left"),
+    ):
         table.add_column(column, justify=justify)  # type: ignore[arg-type]
     for run in runs:
         scores = last_scores(run)
-        table.add_row(str(run.protocol.seed), run.status, percent(scores["accuracy"]), f"{scores['loss']:.4f}", str(run.folder))
+        table.add_row(
+            str(run.protocol.seed),
+            run.status,
+            percent(scores["accuracy"]),
+            f"{scores['loss']:.4f}",
+            str(run.folder),
+        )
     table.add_section()
     spread = mean_and_spread(runs)
     accuracy, loss = spread["accuracy"], spread["loss"]
@@ -100,7 +138,10 @@ def mean_and_spread(runs: list[Run]) -> dict[str, dict[str, float]]:
     out = {}
     for name in ("loss", "accuracy"):
         values = np.array([last_scores(run)[name] for run in runs])
-        out[name] = {"mean": float(values.mean()), "std": float(values.std(ddof=1)) if len(values) > 1 else math.nan}
+        out[name] = {
+            "mean": float(values.mean()),
+            "std": float(values.std(ddof=1)) if len(values) > 1 else math.nan,
+        }
     return out
 
 

@@ -13,7 +13,19 @@ import typer
 
 from sordino.protocol import Protocol, UserError
 from sordino.report.formats import percent
-from sordino.ui.arguments import Certificate, Deadline, Device, File, Insecure, Json, Link, Log, Patience, Sets, Workers
+from sordino.ui.arguments import (
+    Certificate,
+    Deadline,
+    Device,
+    File,
+    Insecure,
+    Json,
+    Link,
+    Log,
+    Patience,
+    Sets,
+    Workers,
+)
 from sordino.ui.audit import resume_audit
 from sordino.ui.console import Stopped, facts_table, messages, print_json, results
 from sordino.ui.sources import protocol_from
@@ -28,14 +40,30 @@ if TYPE_CHECKING:
 def train(
     protocol: File = None,
     sets: Sets = None,
-    out: Annotated[Path | None, typer.Option(metavar="RUN", help="Run folder; by default runs/<name>-<n>.")] = None,
-    engine: Annotated[str, typer.Option(help="auto, torch, native, or flower across machines.")] = "auto",
-    repeats: Annotated[int, typer.Option(min=1, help="Train with this many seeds; shows mean and spread.")] = 1,
+    out: Annotated[
+        Path | None, typer.Option(metavar="RUN", help="Run folder; by default runs/<name>-<n>.")
+    ] = None,
+    engine: Annotated[
+        str, typer.Option(help="auto, torch, native, or flower across machines.")
+    ] = "auto",
+    repeats: Annotated[
+        int, typer.Option(min=1, help="Train with this many seeds; shows mean and spread.")
+    ] = 1,
     workers: Workers = None,
     device: Device = "cpu",
-    evaluate_every: Annotated[int | None, typer.Option(help="Rounds between two scorings; 0 for none.")] = None,
-    keep_uploads: Annotated[bool, typer.Option("--keep-uploads", help="Keep what the server receives, for `sordino attack`.")] = False,
-    keep_every: Annotated[int | None, typer.Option(min=1, help="With --keep-uploads: of every so many rounds only, and the last.")] = None,
+    evaluate_every: Annotated[
+        int | None, typer.Option(help="Rounds between two scorings; 0 for none.")
+    ] = None,
+    keep_uploads: Annotated[
+        bool,
+        typer.Option("--keep-uploads", help="Keep what the server receives, for `sordino attack`."),
+    ] = False,
+    keep_every: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="With --keep-uploads: of every so many rounds only, and the last."
+        ),
+    ] = None,
     log: Log = None,
     superlink: Link = None,
     certificate: Certificate = None,
@@ -56,18 +84,26 @@ def train(
     for repeat in range(repeats):
         seeded = plan if repeats == 1 else replace(plan, seed=(plan.seed or 0) + repeat)
         place = out if out is None or repeats == 1 else out / f"seed-{seeded.seed}"
-        runs.append(trained(seeded, place, engine, workers, device, evaluate_every, keep, log or [], link))
+        runs.append(
+            trained(seeded, place, engine, workers, device, evaluate_every, keep, log or [], link)
+        )
         report_on(runs[-1])
         if not json and repeats == 1:
             results.print(summary(runs[-1]))
     if repeats > 1 and not json:
         results.print(repeats_table(runs))
     if json:
-        print_json(as_document(runs[0]) if repeats == 1 else {"runs": [as_document(run) for run in runs], **mean_and_spread(runs)})
+        print_json(
+            as_document(runs[0])
+            if repeats == 1
+            else {"runs": [as_document(run) for run in runs], **mean_and_spread(runs)}
+        )
     raise_if_out_of_budget(runs)
 
 
-def superlink_from(address: str | None, certificate: Path | None, insecure: bool, patience: float, deadline: float) -> SuperLink | None:
+def superlink_from(
+    address: str | None, certificate: Path | None, insecure: bool, patience: float, deadline: float
+) -> SuperLink | None:
     """Where the machines of a federation meet, if they do. That a connection is not secured has to be said."""
     if address is None:
         return None
@@ -108,11 +144,16 @@ def trained(
 
         def start(setup: Begun, folder: Path) -> None:
             where.append(folder)
-            messages.print(f"Training {described(setup.protocol)}. Run folder: {folder}", soft_wrap=True)
+            messages.print(
+                f"Training {described(setup.protocol)}. Run folder: {folder}", soft_wrap=True
+            )
             facts = RunFolder(folder).facts()
             if engine == "auto" and facts["engine"] != "native":
                 say_once(f"Engine: {facts['engine']}; {facts['engine_reason']}.")
-            for line in (*cap_lines(setup.protocol, setup.sizes.tolist()), *kept_lines(setup.protocol, facts["parameters"], keep)):
+            for line in (
+                *cap_lines(setup.protocol, setup.sizes.tolist()),
+                *kept_lines(setup.protocol, facts["parameters"], keep),
+            ):
                 messages.print(line, soft_wrap=True)
             progress.start(rounds=setup.protocol.rounds, done=0, spent=spent_in(setup, folder))
             sinks.start(setup, folder)
@@ -165,7 +206,10 @@ def say_once(text: str) -> None:
 
 
 def resume(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run or an audit that was interrupted.")],
+    run: Annotated[
+        Path,
+        typer.Argument(metavar="RUN", help="Folder of a run or an audit that was interrupted."),
+    ],
     workers: Workers = None,
     device: Device = "cpu",
     log: Log = None,
@@ -192,7 +236,9 @@ def resume(
 
         def start(setup: Begun, folder: Path) -> None:
             done = len(RunFolder(folder).metrics())
-            messages.print(f"Going on with {folder} at round {done + 1} of {setup.protocol.rounds}.")
+            messages.print(
+                f"Going on with {folder} at round {done + 1} of {setup.protocol.rounds}."
+            )
             progress.start(rounds=setup.protocol.rounds, done=done, spent=spent_in(setup, folder))
             sinks.start(setup, folder)
 
@@ -228,13 +274,21 @@ def raise_if_out_of_budget(runs: list[Run]) -> None:
             if "reason" in run.facts:
                 raise BudgetExceeded(run.facts["reason"])
             again = repeated_rounds(run.ledger, run.protocol.rounds)
-            raise BudgetExceeded(afforded(run.protocol, budget, repeated=again, sizes=run.sizes).message)
+            raise BudgetExceeded(
+                afforded(run.protocol, budget, repeated=again, sizes=run.sizes).message
+            )
 
 
 def evaluate(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a finished run.")],
-    data: Annotated[str | None, typer.Argument(metavar="[DATA]", help="Data to score on; by default the run's own.")] = None,
-    clients: Annotated[bool, typer.Option("--clients", help="Also score every client on its own label distribution.")] = False,
+    data: Annotated[
+        str | None,
+        typer.Argument(metavar="[DATA]", help="Data to score on; by default the run's own."),
+    ] = None,
+    clients: Annotated[
+        bool,
+        typer.Option("--clients", help="Also score every client on its own label distribution."),
+    ] = False,
     json: Json = False,
 ) -> None:
     """Score the model of a run on the test records of some data."""
@@ -250,9 +304,14 @@ def evaluate(
     if json:
         print_json(scores)
         return
-    rows = [("Records", f"{scores['records']:,} test records of {scores['data']}"), ("Loss", f"{scores['loss']:.4f}")]
+    rows = [
+        ("Records", f"{scores['records']:,} test records of {scores['data']}"),
+        ("Loss", f"{scores['loss']:.4f}"),
+    ]
     if scores["baseline"] is not None:
-        rows.append(("Baseline", f"{scores['baseline']:.4f}, always predicting the mean of these records"))
+        rows.append(
+            ("Baseline", f"{scores['baseline']:.4f}, always predicting the mean of these records")
+        )
     if scores["accuracy"] is not None:
         rows.append(("Accuracy", percent(scores["accuracy"])))
         rows += [(f"  {name}", percent(share)) for name, share in scores["classes"].items()]
@@ -260,5 +319,7 @@ def evaluate(
         if key in scores:
             shares = sorted(scores[key])
             middle = f"mean {percent(sum(shares) / len(shares))}, worst {percent(shares[0])}, best {percent(shares[-1])}"
-            rows.append((whose, f"{len(shares)} clients, each on its own label distribution: {middle}"))
+            rows.append(
+                (whose, f"{len(shares)} clients, each on its own label distribution: {middle}")
+            )
     results.print(facts_table(rows))

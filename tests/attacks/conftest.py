@@ -27,7 +27,14 @@ def trained(tmp_path_factory) -> Callable[..., Run]:
     made: dict[str, Run] = {}
 
     def train_once(
-        data: str, *, sigma: float, model: str = "mlp", rounds: int = 20, batch: int = 4, dealt: Partition = EVENLY, **changes: object
+        data: str,
+        *,
+        sigma: float,
+        model: str = "mlp",
+        rounds: int = 20,
+        batch: int = 4,
+        dealt: Partition = EVENLY,
+        **changes: object,
     ) -> Run:
         settings: dict[str, object] = {
             "seed": 1,
@@ -43,7 +50,14 @@ def trained(tmp_path_factory) -> Callable[..., Run]:
             with pytest.MonkeyPatch.context() as patch:
                 patch.setenv("SORDINO_DATA", str(folder))
                 place = tmp_path_factory.mktemp("runs") / "run"
-                made[repr(protocol)] = train(protocol, folder=place, keep_uploads=5, evaluate_every=rounds, workers=1, report=False)
+                made[repr(protocol)] = train(
+                    protocol,
+                    folder=place,
+                    keep_uploads=5,
+                    evaluate_every=rounds,
+                    workers=1,
+                    report=False,
+                )
         return made[repr(protocol)]
 
     return train_once

@@ -23,7 +23,11 @@ PLAN = ClientAttack(rounds=3, targets=4, records=100, own=50)
 
 def referee_of(folder, **changes) -> Referee:
     protocol = toy_protocol(**{"data": SPARE, "noise": Gaussian(sigma=0.0), **changes})
-    return Referee(train(protocol, data=DATA, model="mlp", folder=folder, keep_uploads=1, report=False), data=DATA, model="mlp")
+    return Referee(
+        train(protocol, data=DATA, model="mlp", folder=folder, keep_uploads=1, report=False),
+        data=DATA,
+        model="mlp",
+    )
 
 
 @pytest.mark.parametrize("channel", ["direct", "shuffler"])
@@ -39,7 +43,10 @@ def test_whole_batches_make_the_update_that_is_expected_of_them(tmp_path, channe
 
 
 def test_the_order_of_uploads_is_another_in_every_round(tmp_path) -> None:
-    orders = [tuple(case.reveal().places) for case in replace(PLAN, rounds=4, targets=5).cases(referee_of(tmp_path))]
+    orders = [
+        tuple(case.reveal().places)
+        for case in replace(PLAN, rounds=4, targets=5).cases(referee_of(tmp_path))
+    ]
     assert len(set(orders)) > 2
 
 
@@ -47,8 +54,15 @@ def test_the_assignment_is_the_best_of_all() -> None:
     generator = np.random.default_rng(0)
     updates, expected = generator.normal(size=(6, 4)), generator.normal(size=(3, 4))
     lengths = [np.sqrt((vectors**2).sum(axis=1, keepdims=True)) for vectors in (updates, expected)]
-    fitted = Ridge(alpha=RIDGE, fit_intercept=False).fit((updates / lengths[0]).T, (expected / lengths[1]).T).coef_
-    best = max(permutations(range(6), 3), key=lambda places: sum(fitted[n, place] for n, place in enumerate(places)))
+    fitted = (
+        Ridge(alpha=RIDGE, fit_intercept=False)
+        .fit((updates / lengths[0]).T, (expected / lengths[1]).T)
+        .coef_
+    )
+    best = max(
+        permutations(range(6), 3),
+        key=lambda places: sum(fitted[n, place] for n, place in enumerate(places)),
+    )
     assert matched(updates, expected).tolist() == list(best)
 
 
@@ -61,7 +75,9 @@ def test_clients_are_found_without_noise_and_hidden_by_strong_noise(trained) -> 
     gets 0.05; under sigma = 5 at most 0.2 of 30 guesses, which luck exceeds once in 800 times.
     """
     settings = {"clients": 20, "dealt": Dirichlet(beta=0.1), "batch": 16, "rounds": 10}
-    clear, noisy = (attack(trained("mnist", sigma=sigma, **settings), "clients") for sigma in (0.0, 5.0))
+    clear, noisy = (
+        attack(trained("mnist", sigma=sigma, **settings), "clients") for sigma in (0.0, 5.0)
+    )
     for rows, method, fits in (
         (clear.rows, "knows their records", lambda value: value > 0.7),
         (clear.rows, "knows their shares of classes", lambda value: value > 0.3),
@@ -81,6 +97,19 @@ def test_a_round_that_nobody_shares_is_not_attacked(tmp_path) -> None:
 
 def test_a_run_without_uploads_gets_exit_code_2(tmp_path, capfd, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert command(["train", "--set", "federation.rounds=1", "--set", "federation.clients=5", "--out", "run"]) == 0
+    assert (
+        command(
+            [
+                "train",
+                "--set",
+                "federation.rounds=1",
+                "--set",
+                "federation.clients=5",
+                "--out",
+                "run",
+            ]
+        )
+        == 0
+    )
     assert command(["attack", "run", "clients"]) == 2
     assert "--keep-uploads" in capfd.readouterr().err.replace("\n", " ")

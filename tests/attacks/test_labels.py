@@ -11,7 +11,15 @@ from hypothesis import strategies as st
 from torch.nn import functional
 
 from sordino import Constant, FedAvg, Run
-from sordino.attacks.labels import SETTINGS, by_magnitudes, by_mixture, class_gradients, evidence, rounded_shares, uninformed_overlap
+from sordino.attacks.labels import (
+    SETTINGS,
+    by_magnitudes,
+    by_mixture,
+    class_gradients,
+    evidence,
+    rounded_shares,
+    uninformed_overlap,
+)
 from sordino.attacks.referee import Referee
 from sordino.attacks.suite import attack
 from tests.attacks.conftest import STRONG
@@ -25,20 +33,36 @@ def test_without_noise_labels_are_named_and_under_strong_noise_they_are_guessed(
         assert best.value > best.baseline + 0.45, best
     for method in ("magnitudes", "mixture", "optimised"):
         rows = [row for row in noisy if row.method == method]
-        mean, trivial = (np.mean([getattr(row, name) for row in rows]) for name in ("value", "baseline"))
+        mean, trivial = (
+            np.mean([getattr(row, name) for row in rows]) for name in ("value", "baseline")
+        )
         assert abs(mean - trivial) < 0.12, method
 
 
-def counted(run: Run, t: int, uploads: int = 6) -> tuple[list[np.ndarray], list[dict[str, np.ndarray]]]:
+def counted(
+    run: Run, t: int, uploads: int = 6
+) -> tuple[list[np.ndarray], list[dict[str, np.ndarray]]]:
     """The true counts of some uploads' labels, and what every method says."""
     referee, plan = Referee(run), replace(SETTINGS["quick"], iterations=100)
     federation = referee.federation(500)
-    found = [plan.attempt(referee.upload(federation, t, place), lambda share: None) for place in range(uploads)]
-    return [np.bincount(referee.batch(t, place).labels, minlength=10) for place in range(uploads)], found
+    found = [
+        plan.attempt(referee.upload(federation, t, place), lambda share: None)
+        for place in range(uploads)
+    ]
+    return [
+        np.bincount(referee.batch(t, place).labels, minlength=10) for place in range(uploads)
+    ], found
 
 
 def share_named(true: list[np.ndarray], found: list[dict[str, np.ndarray]], method: str) -> float:
-    return float(np.mean([np.minimum(one, guess[method]).sum() / one.sum() for one, guess in zip(true, found, strict=True)]))
+    return float(
+        np.mean(
+            [
+                np.minimum(one, guess[method]).sum() / one.sum()
+                for one, guess in zip(true, found, strict=True)
+            ]
+        )
+    )
 
 
 def test_optimising_finds_labels_that_class_means_miss(trained) -> None:
@@ -62,7 +86,10 @@ def test_labels_of_several_steps_are_counted_together(trained) -> None:
     steps = FedAvg(steps=3, batch=4, clip=10.0, schedule=Constant(rate=0.01))
     true, found = counted(trained("mnist", sigma=0.0, local=steps), 0)
     assert all(one.sum() == 12 for one in true)
-    assert share_named(true, found, "optimised") > np.mean([uninformed_overlap(one) for one in true]) + 0.2
+    assert (
+        share_named(true, found, "optimised")
+        > np.mean([uninformed_overlap(one) for one in true]) + 0.2
+    )
 
 
 def test_a_clipped_gradient_still_names_its_labels(trained) -> None:
@@ -80,8 +107,12 @@ def test_mean_gradients_of_classes_are_those_of_autograd(trained) -> None:
     weight, bias = (part.clone().requires_grad_() for part in known.last.parts(known.model))
     for label in range(10):
         rows = known.labels == label
-        loss = functional.cross_entropy(known.embeddings[rows] @ weight.T + bias, known.labels[rows])
-        expected = torch.cat([part.reshape(10, -1) for part in torch.autograd.grad(loss, [weight, bias])], dim=1)
+        loss = functional.cross_entropy(
+            known.embeddings[rows] @ weight.T + bias, known.labels[rows]
+        )
+        expected = torch.cat(
+            [part.reshape(10, -1) for part in torch.autograd.grad(loss, [weight, bias])], dim=1
+        )
         np.testing.assert_allclose(means[label].reshape(10, -1), expected.numpy(), atol=1e-6)
 
 
@@ -99,6 +130,11 @@ def test_shares_become_whole_numbers_that_add_up(shares, total) -> None:
 def test_guessing_all_classes_equally_often_is_right_as_often_as_enumeration_says(true) -> None:
     total, classes = sum(true), len(true)
     each, left = divmod(total, classes)
-    guesses = [[each + (label in extra) for label in range(classes)] for extra in itertools.combinations(range(classes), left)]
-    overlap = np.mean([sum(min(a, b) for a, b in zip(guess, true, strict=True)) for guess in guesses])
+    guesses = [
+        [each + (label in extra) for label in range(classes)]
+        for extra in itertools.combinations(range(classes), left)
+    ]
+    overlap = np.mean(
+        [sum(min(a, b) for a, b in zip(guess, true, strict=True)) for guess in guesses]
+    )
     assert uninformed_overlap(np.array(true)) == pytest.approx(overlap / total)

@@ -11,7 +11,13 @@ from scipy import stats
 
 from sordino import Constant, Data, FedAvg, Iid, Run, UserError, train
 from sordino.attacks import canary, lira, rmia, shadows, shokri
-from sordino.attacks.membership import SETTINGS, MembershipAttack, balanced, detection_curve, measured
+from sordino.attacks.membership import (
+    SETTINGS,
+    MembershipAttack,
+    balanced,
+    detection_curve,
+    measured,
+)
 from sordino.attacks.referee import Referee
 from sordino.attacks.shadows import Evidence, shadow_rows, trained_shadows
 from sordino.attacks.suite import attack
@@ -20,7 +26,9 @@ from sordino.protocol import ByColumn, Dirichlet
 from sordino.report.evidence import attacks_on
 from tests.support import toy_dataset, toy_protocol
 
-SMALL = MembershipAttack(rounds=1, shadows=4, asked=40, population=20, queries=canary.Optimiser(iterations=2, models=2))
+SMALL = MembershipAttack(
+    rounds=1, shadows=4, asked=40, population=20, queries=canary.Optimiser(iterations=2, models=2)
+)
 OVERFITTED = FedAvg(steps=5, batch=16, clip=10.0, schedule=Constant(rate=0.5))
 DATA = toy_dataset(records=200)
 SPARE = Data(name="toy", partition=Iid(), records=18)
@@ -33,7 +41,12 @@ def invented(count: int, records: int = 12, classes: int = 3, seed: int = 0) -> 
     inside = np.stack([shadow % 2 == np.arange(records) % 2 for shadow in range(count)])
     answers = generator.normal(size=(count + 1, records, classes))
     answers[1:, np.arange(records), labels] += 1.5 * inside
-    return Evidence(labels=labels, target=torch.from_numpy(answers[0]), shadows=torch.from_numpy(answers[1:]), inside=inside)
+    return Evidence(
+        labels=labels,
+        target=torch.from_numpy(answers[0]),
+        shadows=torch.from_numpy(answers[1:]),
+        inside=inside,
+    )
 
 
 def confidence(logits: np.ndarray, label: int) -> float:
@@ -47,13 +60,27 @@ def test_lira_is_the_ratio_of_two_fitted_normals(count) -> None:
     """Few shadows share one variance, whose degrees of freedom are shadows less one mean per record; 64 have one for each record."""
     known = invented(count)
     own = [confidence(known.target[n].numpy(), int(label)) for n, label in enumerate(known.labels)]
-    table = [[confidence(one[n].numpy(), int(label)) for n, label in enumerate(known.labels)] for one in known.shadows]
+    table = [
+        [confidence(one[n].numpy(), int(label)) for n, label in enumerate(known.labels)]
+        for one in known.shadows
+    ]
     sides = []
     for side in (True, False):
-        groups = [[table[s][n] for s in range(count) if known.inside[s, n] == side] for n in range(len(own))]
+        groups = [
+            [table[s][n] for s in range(count) if known.inside[s, n] == side]
+            for n in range(len(own))
+        ]
         own_spread = [np.std(group, ddof=1) for group in groups]
-        shared = math.sqrt(sum((len(g) - 1) * s**2 for g, s in zip(groups, own_spread, strict=True)) / sum(len(g) - 1 for g in groups))
-        sides.append([stats.norm(np.mean(group), s if count == 64 else shared) for group, s in zip(groups, own_spread, strict=True)])
+        shared = math.sqrt(
+            sum((len(g) - 1) * s**2 for g, s in zip(groups, own_spread, strict=True))
+            / sum(len(g) - 1 for g in groups)
+        )
+        sides.append(
+            [
+                stats.norm(np.mean(group), s if count == 64 else shared)
+                for group, s in zip(groups, own_spread, strict=True)
+            ]
+        )
     online = [math.log(a.pdf(x) / b.pdf(x)) for x, a, b in zip(own, *sides, strict=True)]
     offline = [-math.log(1 - b.cdf(x)) for x, b in zip(own, sides[1], strict=True)]
     np.testing.assert_allclose(lira.online(known), online, rtol=1e-8, atol=1e-8)
@@ -62,7 +89,10 @@ def test_lira_is_the_ratio_of_two_fitted_normals(count) -> None:
 
 def test_confidences_of_models_that_are_sure_keep_their_digits() -> None:
     answers = torch.tensor([[200.0, 0.0, 0.0], [-200.0, 0.0, 0.0]], dtype=torch.float64)
-    np.testing.assert_allclose(lira.logit_confidences(answers, torch.tensor([0, 0])), [200 - math.log(2), -200 - math.log(2)])
+    np.testing.assert_allclose(
+        lira.logit_confidences(answers, torch.tensor([0, 0])),
+        [200 - math.log(2), -200 - math.log(2)],
+    )
 
 
 def test_a_record_that_no_shadow_left_out_is_compared_with_the_mean_of_all() -> None:
@@ -82,21 +112,30 @@ def test_rmia_orders_records_by_the_share_of_the_population_that_they_dominate()
     means, ratios = [], []
     for n, label in enumerate(known.labels):
         each = [probability(one[n], label) for one in known.shadows]
-        split = [[p for p, side in zip(each, known.inside[:, n], strict=True) if side == wanted] for wanted in (True, False)]
+        split = [
+            [p for p, side in zip(each, known.inside[:, n], strict=True) if side == wanted]
+            for wanted in (True, False)
+        ]
         means.append([sum(part) / len(part) for part in split])
         ratios.append(probability(known.target[n], label) / (sum(means[-1]) / 2))
     grid = np.linspace(0, 1, 200_001)  # the slope, by trying
-    errors = [sum((a * (1 - out) - (1 - inside)) ** 2 for inside, out in means) for a in grid[::100]]
+    errors = [
+        sum((a * (1 - out) - (1 - inside)) ** 2 for inside, out in means) for a in grid[::100]
+    ]
     slope = grid[::100][int(np.argmin(errors))]
     dominated = []
     for ratio in ratios:
         wins = 0
         for z, label in enumerate(population.labels):
             outside = np.mean([probability(one[z], label) for one in population.shadows])
-            wins += ratio >= probability(population.target[z], label) / ((outside + slope * outside + 1 - slope) / 2)
+            wins += ratio >= probability(population.target[z], label) / (
+                (outside + slope * outside + 1 - slope) / 2
+            )
         dominated.append(wins)
     scores = rmia.pairwise(known, population)
-    assert (np.floor(scores * 31 + 1e-9) == dominated).mean() > 0.9  # the tried slope is right to 0.0005
+    assert (
+        np.floor(scores * 31 + 1e-9) == dominated
+    ).mean() > 0.9  # the tried slope is right to 0.0005
     assert np.argsort(scores).tolist() == np.argsort(ratios).tolist()
 
 
@@ -106,9 +145,18 @@ def test_a_query_tells_members_better_and_stays_near_its_record() -> None:
     module, inside = torch.nn.Linear(4, 2), np.tile([[True], [False]], (4, 10))
     models = generator.normal(size=(8, 10), scale=0.01)
     models[:, 3] += np.where(inside[:, 0], 1.0, -1.0)  # class 0 looks at the last input
-    records = shadows.ObservedRecords(inputs=torch.from_numpy(generator.normal(size=(10, 4))).float(), labels=torch.zeros(10).long())
+    records = shadows.ObservedRecords(
+        inputs=torch.from_numpy(generator.normal(size=(10, 4))).float(),
+        labels=torch.zeros(10).long(),
+    )
     records.inputs[:, 3] = 0.0
-    made = canary.queries(module, shadows.Shadows(models=models, inside=inside), records, canary.Optimiser(), lambda share: None)
+    made = canary.queries(
+        module,
+        shadows.Shadows(models=models, inside=inside),
+        records,
+        canary.Optimiser(),
+        lambda share: None,
+    )
     reach = 0.2 * float(records.inputs.std())
     assert float((made - records.inputs).abs().max()) <= reach * 1.0001
     assert float(made[:, 3].min()) == pytest.approx(reach, rel=1e-4)
@@ -128,10 +176,17 @@ def test_rates_are_those_of_counting() -> None:
     scores = np.round(generator.normal(size=300) + members, 1)  # with ties
     found = measured(*detection_curve(members, scores))
     pairs = list(itertools.product(scores[members], scores[~members]))
-    assert found["AUC"][0] == pytest.approx(sum((a > b) + (a == b) / 2 for a, b in pairs) / len(pairs))
-    tests = [((scores[~members] >= t).mean(), (scores[members] >= t).mean()) for t in [*np.unique(scores), np.inf]]
+    assert found["AUC"][0] == pytest.approx(
+        sum((a > b) + (a == b) / 2 for a, b in pairs) / len(pairs)
+    )
+    tests = [
+        ((scores[~members] >= t).mean(), (scores[members] >= t).mean())
+        for t in [*np.unique(scores), np.inf]
+    ]
     assert found["TPR at 1 % FPR"][0] == max(true for false, true in tests if false <= 0.01)
-    assert found["accuracy"][0] == pytest.approx(max((true + 1 - false) / 2 for false, true in tests))
+    assert found["accuracy"][0] == pytest.approx(
+        max((true + 1 - false) / 2 for false, true in tests)
+    )
 
 
 @pytest.mark.parametrize(("candidates", "held"), [(40, 20), (30, 20)])
@@ -148,11 +203,19 @@ def test_members_are_found_without_noise_and_lost_under_strong_noise(trained) ->
 
     Under sigma = 5 every AUC lies within 0.06 of guessing, which has a standard error of 0.013.
     """
-    settings, plan = {"local": OVERFITTED, "rounds": 25}, replace(SETTINGS["quick"], rounds=1, shadows=8)
-    clear, noisy = (attack(trained("location30", sigma=sigma, **settings), plan) for sigma in (0.0, 5.0))
+    settings, plan = (
+        {"local": OVERFITTED, "rounds": 25},
+        replace(SETTINGS["quick"], rounds=1, shadows=8),
+    )
+    clear, noisy = (
+        attack(trained("location30", sigma=sigma, **settings), plan) for sigma in (0.0, 5.0)
+    )
     values = {(row.method, row.metric): row.value for row in clear.rows}
     assert {row.samples for row in clear.rows} == {2000}
-    for method, (area, few) in {"Shokri": (0.75, 0.05), **dict.fromkeys(("LiRA", "LiRA offline", "RMIA", "Canary"), (0.85, 0.2))}.items():
+    for method, (area, few) in {
+        "Shokri": (0.75, 0.05),
+        **dict.fromkeys(("LiRA", "LiRA offline", "RMIA", "Canary"), (0.85, 0.2)),
+    }.items():
         assert values[method, "AUC"] > area, method
         assert values[method, "TPR at 1 % FPR"] > few, method
     for row in noisy.rows:
@@ -164,13 +227,19 @@ def test_members_are_found_without_noise_and_lost_under_strong_noise(trained) ->
     [(rates, detected)] = shown.plots[1].lines.values()
     assert shown.plots[1].logarithmic
     best = max(values[method, "AUC"] for method, _ in values)
-    method = next(method for method, metric in values if metric == "AUC" and values[method, "AUC"] == best)
-    assert max(true for rate, true in zip(rates, detected, strict=True) if rate <= 0.01) == pytest.approx(values[method, "TPR at 1 % FPR"])
+    method = next(
+        method for method, metric in values if metric == "AUC" and values[method, "AUC"] == best
+    )
+    assert max(
+        true for rate, true in zip(rates, detected, strict=True) if rate <= 0.01
+    ) == pytest.approx(values[method, "TPR at 1 % FPR"])
 
 
 def toy_run(folder, **changes) -> Run:
     protocol = toy_protocol(data=SPARE, **changes)
-    return train(protocol, data=DATA, model="mlp", folder=folder, keep_uploads=1, workers=1, report=False)
+    return train(
+        protocol, data=DATA, model="mlp", folder=folder, keep_uploads=1, workers=1, report=False
+    )
 
 
 def test_candidates_are_the_clients_records_and_as_many_others(tmp_path) -> None:
@@ -192,7 +261,11 @@ def test_candidates_are_the_clients_records_and_as_many_others(tmp_path) -> None
 
 def test_shadows_are_trained_once_and_more_of_them_besides(tmp_path, monkeypatch) -> None:
     run, trainings, train_many = toy_run(tmp_path), [], shadows.train_many
-    monkeypatch.setattr(shadows, "train_many", lambda plans, **rest: trainings.extend(plans) or train_many(plans, **rest))
+    monkeypatch.setattr(
+        shadows,
+        "train_many",
+        lambda plans, **rest: trainings.extend(plans) or train_many(plans, **rest),
+    )
     first = attack(run, SMALL, data=DATA, model="mlp").rows
     assert len(trainings) == 4
     assert len({plan.seed for plan in trainings} | {run.protocol.seed}) == 5
@@ -224,9 +297,20 @@ def test_a_killed_attack_goes_on_with_the_shadows_that_are_left(tmp_path, monkey
 
 @pytest.mark.parametrize("dealt", [Dirichlet(beta=0.3), ByColumn(column="who")])
 def test_shadows_are_as_large_as_the_run_however_records_are_dealt(tmp_path, dealt) -> None:
-    half = {"x_train": DATA.x_train[:90], "y_train": DATA.y_train[:90], "x_test": DATA.x_train[90:], "y_test": DATA.y_train[90:]}
+    half = {
+        "x_train": DATA.x_train[:90],
+        "y_train": DATA.y_train[:90],
+        "x_test": DATA.x_train[90:],
+        "y_test": DATA.y_train[90:],
+    }
     data = replace(DATA, **half, columns={"who": np.arange(90) % 5})
-    run = train(toy_protocol(data=Data(name="toy", partition=dealt)), data=data, model="mlp", folder=tmp_path, report=False)
+    run = train(
+        toy_protocol(data=Data(name="toy", partition=dealt)),
+        data=data,
+        model="mlp",
+        folder=tmp_path,
+        report=False,
+    )
     [case] = SMALL.cases(Referee(run, data=data, model="mlp"))
     seen = case.observe()
     found = trained_shadows(seen, 2, lambda share: None)
@@ -238,13 +322,29 @@ def test_earlier_models_are_attacked_with_shadows_as_old(tmp_path) -> None:
     run = toy_run(tmp_path)
     finding = attack(run, replace(SMALL, rounds=2), data=DATA, model="mlp")
     assert {row.round for row in finding.rows} == {2, 4}
-    assert sorted(path.name for path in (tmp_path / "attacks" / "shadows").iterdir()) == ["000002", "000004"]
+    assert sorted(path.name for path in (tmp_path / "attacks" / "shadows").iterdir()) == [
+        "000002",
+        "000004",
+    ]
 
 
 @pytest.mark.parametrize("count", [0, 2, 5])
 def test_too_few_shadows_get_exit_code_2(tmp_path, capfd, monkeypatch, count) -> None:
     monkeypatch.chdir(tmp_path)
-    assert command(["train", "--set", "federation.rounds=1", "--set", "federation.clients=5", "--out", "run"]) == 0
+    assert (
+        command(
+            [
+                "train",
+                "--set",
+                "federation.rounds=1",
+                "--set",
+                "federation.clients=5",
+                "--out",
+                "run",
+            ]
+        )
+        == 0
+    )
     assert command(["attack", "run", "membership", "--shadows", str(count)]) == 2
     said = capfd.readouterr().err.replace("\n", " ")
     assert "--shadows 16" in said
@@ -255,6 +355,12 @@ def test_too_few_shadows_get_exit_code_2(tmp_path, capfd, monkeypatch, count) ->
 
 def test_a_run_that_holds_nearly_all_records_is_refused(tmp_path) -> None:
     data = replace(DATA, x_test=DATA.x_train[:20], y_test=DATA.y_train[:20])
-    run = train(toy_protocol(data=replace(SPARE, records=38)), data=data, model="mlp", folder=tmp_path, report=False)
+    run = train(
+        toy_protocol(data=replace(SPARE, records=38)),
+        data=data,
+        model="mlp",
+        folder=tmp_path,
+        report=False,
+    )
     with pytest.raises(UserError, match=r"data\.records of at most 28"):
         attack(run, SMALL, data=data, model="mlp")

@@ -8,7 +8,14 @@ from scipy.stats import binom, norm
 
 from experiments.membership import detected_game
 from sordino import Gaussian, UserError, View, certify
-from sordino.attacks.membership_game import CONFIDENCE, RATES, MembershipGame, Scorer, detections, played
+from sordino.attacks.membership_game import (
+    CONFIDENCE,
+    RATES,
+    MembershipGame,
+    Scorer,
+    detections,
+    played,
+)
 from sordino.audit.bounds import Scores
 from sordino.engines.many_trainings import train_many
 from sordino.privacy.curves import GaussianCurve
@@ -41,7 +48,9 @@ def test_the_game_is_held_against_what_is_promised_of_a_record_to_who_sees_the_l
     game = detected_game(10)
     promise, held = certify(game.protocol, "final", "record"), game.certified()
     assert (held.view, held.unit) == (promise.view, promise.unit) == (View.FINAL, "record")
-    assert [held.curve.beta(alpha) for alpha in RATES] == [promise.curve.beta(alpha) for alpha in RATES]
+    assert [held.curve.beta(alpha) for alpha in RATES] == [
+        promise.curve.beta(alpha) for alpha in RATES
+    ]
 
 
 def test_limits_are_those_of_clopper_and_pearson_on_the_judging_half() -> None:
@@ -55,20 +64,33 @@ def test_limits_are_those_of_clopper_and_pearson_on_the_judging_half() -> None:
     game = detected_game(10)
     for found in detections(scores, replace(game.certified(), curve=curve)):
         threshold = np.sort(scores.choosing[0])[int(np.ceil((1 - found.aimed) * 499))]
-        alarms, missed = (scores.judging[0] > threshold).sum(), (scores.judging[1] <= threshold).sum()
-        assert binom.cdf(alarms, 400, found.limits.false_positive) == pytest.approx((1 - CONFIDENCE) / 2, rel=1e-6)
-        assert binom.cdf(missed, 400, 1 - found.detected) == pytest.approx((1 - CONFIDENCE) / 2, rel=1e-6)
-        assert found.allowed == pytest.approx(norm.cdf(norm.ppf(found.limits.false_positive) + 1.0), abs=1e-9)
+        alarms, missed = (
+            (scores.judging[0] > threshold).sum(),
+            (scores.judging[1] <= threshold).sum(),
+        )
+        assert binom.cdf(alarms, 400, found.limits.false_positive) == pytest.approx(
+            (1 - CONFIDENCE) / 2, rel=1e-6
+        )
+        assert binom.cdf(missed, 400, 1 - found.detected) == pytest.approx(
+            (1 - CONFIDENCE) / 2, rel=1e-6
+        )
+        assert found.allowed == pytest.approx(
+            norm.cdf(norm.ppf(found.limits.false_positive) + 1.0), abs=1e-9
+        )
 
 
 def test_a_score_is_how_much_surer_a_model_is_of_the_record_than_of_the_other() -> None:
     game = detected_game(10)
     [trained] = train_many([replace(game.protocol, seed=5)], data=game.data, model=game.module)
-    weight, bias = (trained.state[name].double().numpy() for name in sorted(trained.state, reverse=True))
+    weight, bias = (
+        trained.state[name].double().numpy() for name in sorted(trained.state, reverse=True)
+    )
     x = game.data.x_train[0].astype(float) * game.data.scale + game.data.shift
     logits = weight @ x + bias
     right = int(game.data.y_train[0])
-    assert Scorer(game).score(trained) == pytest.approx(2 * (logits[right] - logits[1 - right]), rel=1e-5)
+    assert Scorer(game).score(trained) == pytest.approx(
+        2 * (logits[right] - logits[1 - right]), rel=1e-5
+    )
 
 
 def test_a_record_that_may_be_nobodys_is_refused() -> None:

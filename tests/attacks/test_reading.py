@@ -12,7 +12,13 @@ from sordino.federation.models.flat import FlatModel
 
 
 @pytest.mark.parametrize(
-    ("name", "shape"), [("logistic", (1, 8, 8)), ("mlp", (1, 8, 8)), ("lenet5", (1, 28, 28)), ("vit-small", (3, 32, 32))]
+    ("name", "shape"),
+    [
+        ("logistic", (1, 8, 8)),
+        ("mlp", (1, 8, 8)),
+        ("lenet5", (1, 28, 28)),
+        ("vit-small", (3, 32, 32)),
+    ],
 )
 def test_the_last_layer_makes_the_answers_of_the_embeddings(name, shape) -> None:
     module = build_model(name, shape, 10, seed=3)
@@ -46,6 +52,8 @@ def test_models_that_end_otherwise_or_whose_end_is_frozen_are_refused() -> None:
 
 def test_numbers_that_overflow_stay_finite() -> None:
     module = nn.Sequential(nn.Linear(1, 1), nn.Linear(1, 2))
-    embeddings, answers = Reader(module, np.full(6, 3e38, np.float32), torch.zeros(1, 1)).read(torch.full((2, 1), -5.0))
+    embeddings, answers = Reader(module, np.full(6, 3e38, np.float32), torch.zeros(1, 1)).read(
+        torch.full((2, 1), -5.0)
+    )
     assert torch.isfinite(embeddings).all()
     assert torch.isfinite(answers).all()

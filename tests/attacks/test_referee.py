@@ -8,7 +8,20 @@ import numpy as np
 import pytest
 import torch
 
-from sordino import ByColumn, Constant, Data, FedAvg, Gaussian, Iid, NoisySgd, Poisson, Run, Scaffold, UserError, train
+from sordino import (
+    ByColumn,
+    Constant,
+    Data,
+    FedAvg,
+    Gaussian,
+    Iid,
+    NoisySgd,
+    Poisson,
+    Run,
+    Scaffold,
+    UserError,
+    train,
+)
 from sordino.attacks import observed, truth
 from sordino.attacks.observed import ObservedUpload
 from sordino.attacks.referee import Referee
@@ -19,15 +32,28 @@ from sordino.federation.uploads import read_round
 from tests.support import toy_dataset, toy_protocol
 
 DATA = toy_dataset(records=200)
-SPARE = Data(name="toy", partition=Iid(), records=30)  # 5 clients with 30 of 200 records: 50 are nobody's
+SPARE = Data(
+    name="toy", partition=Iid(), records=30
+)  # 5 clients with 30 of 200 records: 50 are nobody's
 
 
 def referee_of(folder, protocol, **options) -> Referee:
-    run = train(protocol, data=DATA, model="mlp", folder=folder, keep_uploads=1, workers=1, report=False, **options)
+    run = train(
+        protocol,
+        data=DATA,
+        model="mlp",
+        folder=folder,
+        keep_uploads=1,
+        workers=1,
+        report=False,
+        **options,
+    )
     return Referee(run, data=DATA, model="mlp")
 
 
-def gradient_at(weights: np.ndarray, module: torch.nn.Module, inputs: torch.Tensor, labels: torch.Tensor) -> np.ndarray:
+def gradient_at(
+    weights: np.ndarray, module: torch.nn.Module, inputs: torch.Tensor, labels: torch.Tensor
+) -> np.ndarray:
     flat = FlatModel(module)
     flat.load(torch.from_numpy(weights))
     flat.loss_gradient(inputs, labels, cross_entropy)
@@ -36,11 +62,18 @@ def gradient_at(weights: np.ndarray, module: torch.nn.Module, inputs: torch.Tens
 
 @pytest.mark.parametrize(
     "changes",
-    [{}, {"channel": "shuffler"}, {"participation": Poisson(rate=0.6)}, {"channel": "shuffler", "participation": Poisson(rate=0.6)}],
+    [
+        {},
+        {"channel": "shuffler"},
+        {"participation": Poisson(rate=0.6)},
+        {"channel": "shuffler", "participation": Poisson(rate=0.6)},
+    ],
 )
 def test_the_true_batch_of_every_upload_gives_the_upload(tmp_path, changes) -> None:
     rule = FedAvg(steps=1, batch=6, clip=100.0, schedule=Constant(rate=0.3))
-    referee = referee_of(tmp_path, toy_protocol(local=rule, noise=Gaussian(sigma=0.0), data=SPARE, **changes))
+    referee = referee_of(
+        tmp_path, toy_protocol(local=rule, noise=Gaussian(sigma=0.0), data=SPARE, **changes)
+    )
     federation, tried = referee.federation(10), 0
     for t in referee.kept:
         for place in range(len(read_round(tmp_path, t).uploads)):
@@ -57,7 +90,9 @@ def test_too_few_other_records_are_refused_with_what_works(tmp_path) -> None:
     by = toy_protocol(rounds=1, data=Data(name="toy", partition=ByColumn(column="ward")))
 
     def refused_or_not(name: str, protocol, data) -> str:
-        run = train(protocol, data=data, model="logistic", folder=tmp_path / name, workers=1, report=False)
+        run = train(
+            protocol, data=data, model="logistic", folder=tmp_path / name, workers=1, report=False
+        )
         try:
             Referee(run, data=data, model="logistic").candidates()
         except UserError as error:
@@ -67,20 +102,35 @@ def test_too_few_other_records_are_refused_with_what_works(tmp_path) -> None:
     said = refused_or_not("by", by, wards)
     assert "more than half are test records" in said
     assert "or one with another partition and data.records of at most 29." in said
-    fewer = {"x_train": DATA.x_train[:99], "y_train": DATA.y_train[:99], "columns": {"ward": np.arange(99) % 5}}
+    fewer = {
+        "x_train": DATA.x_train[:99],
+        "y_train": DATA.y_train[:99],
+        "columns": {"ward": np.arange(99) % 5},
+    }
     halved = dataclasses.replace(DATA, **fewer, x_test=DATA.x_train[99:], y_test=DATA.y_train[99:])
     assert refused_or_not("halved", by, halved) == ""
-    dealt = {records: toy_protocol(rounds=1, data=Data(name="toy", partition=Iid(), records=records)) for records in (29, 40)}
+    dealt = {
+        records: toy_protocol(rounds=1, data=Data(name="toy", partition=Iid(), records=records))
+        for records in (29, 40)
+    }
     assert refused_or_not("few", dealt[29], wards) == ""
-    assert "Attack a run with data.records of at most 29." in refused_or_not("many", dealt[40], wards)
+    assert "Attack a run with data.records of at most 29." in refused_or_not(
+        "many", dealt[40], wards
+    )
 
 
 def test_the_gradient_of_a_noisy_step_comes_without_its_weight_decay(tmp_path) -> None:
     rule = NoisySgd(steps=1, batch=6, clip=100.0, schedule=Constant(rate=0.3), weight_decay=0.5)
-    referee = referee_of(tmp_path, toy_protocol(local=rule, noise=Gaussian(multiplier=0.0), data=SPARE, rounds=2))
+    referee = referee_of(
+        tmp_path, toy_protocol(local=rule, noise=Gaussian(multiplier=0.0), data=SPARE, rounds=2)
+    )
     federation = referee.federation(10)
     seen, true = referee.upload(federation, 1, 2), referee.batch(1, 2)
-    np.testing.assert_allclose(seen.gradient.numpy(), gradient_at(seen.model, federation.module, true.inputs, true.labels), atol=2e-6)
+    np.testing.assert_allclose(
+        seen.gradient.numpy(),
+        gradient_at(seen.model, federation.module, true.inputs, true.labels),
+        atol=2e-6,
+    )
 
 
 def test_the_attackers_own_records_are_no_clients_and_no_scorers(tmp_path) -> None:
@@ -92,7 +142,10 @@ def test_the_attackers_own_records_are_no_clients_and_no_scorers(tmp_path) -> No
     def known(inputs: torch.Tensor) -> set[bytes]:
         return {row.numpy().tobytes() for row in inputs}
 
-    own, scoring = known(referee.auxiliary(10_000).inputs), known(referee.scoring(referee.last_model(), 10_000).inputs)
+    own, scoring = (
+        known(referee.auxiliary(10_000).inputs),
+        known(referee.scoring(referee.last_model(), 10_000).inputs),
+    )
     held = known(referee.private(referee.private_rows(10_000)).inputs)
     assert (len(own), len(scoring), len(held)) == (50 + 40, 40, 150)
     assert not own & held
@@ -107,23 +160,37 @@ def test_the_protocol_comes_without_its_seed(tmp_path) -> None:
 
 
 def test_noise_of_an_update_has_the_size_that_attackers_are_told(tmp_path) -> None:
-    noisy = referee_of(tmp_path / "noisy", toy_protocol(data=SPARE, rounds=1, noise=Gaussian(sigma=0.2)))
-    plain = referee_of(tmp_path / "plain", toy_protocol(data=SPARE, rounds=1, noise=Gaussian(sigma=0.0)))
+    noisy = referee_of(
+        tmp_path / "noisy", toy_protocol(data=SPARE, rounds=1, noise=Gaussian(sigma=0.2))
+    )
+    plain = referee_of(
+        tmp_path / "plain", toy_protocol(data=SPARE, rounds=1, noise=Gaussian(sigma=0.0))
+    )
     federation = noisy.federation(10)
-    differences = [noisy.upload(federation, 0, i).gradient - plain.upload(federation, 0, i).gradient for i in range(5)]
+    differences = [
+        noisy.upload(federation, 0, i).gradient - plain.upload(federation, 0, i).gradient
+        for i in range(5)
+    ]
     told, found = noisy.upload(federation, 0, 0).deviation, float(torch.stack(differences).std())
     assert found == pytest.approx(told, rel=0.1)  # 5 x 323 normals: three standard errors are 5 %
 
 
 def test_noise_of_noisy_steps_has_the_size_that_attackers_are_told(tmp_path) -> None:
     def referee(multiplier: float) -> Referee:
-        rule = NoisySgd(steps=3, batch=6, clip=1e-9, schedule=Constant(rate=0.3))  # gradients are clipped away: noise is all there is
+        rule = NoisySgd(
+            steps=3, batch=6, clip=1e-9, schedule=Constant(rate=0.3)
+        )  # gradients are clipped away: noise is all there is
         place = tmp_path / str(multiplier)
-        return referee_of(place, toy_protocol(data=SPARE, rounds=1, local=rule, noise=Gaussian(multiplier=multiplier)))
+        return referee_of(
+            place,
+            toy_protocol(data=SPARE, rounds=1, local=rule, noise=Gaussian(multiplier=multiplier)),
+        )
 
     noisy = referee(1e6)
     seen = [noisy.upload(noisy.federation(10), 0, place) for place in range(5)]
-    assert float(torch.stack([one.gradient for one in seen]).std()) == pytest.approx(seen[0].deviation, rel=0.1)
+    assert float(torch.stack([one.gradient for one in seen]).std()) == pytest.approx(
+        seen[0].deviation, rel=0.1
+    )
 
 
 def types_within(hint: object) -> set[object]:
@@ -153,7 +220,9 @@ def test_an_upload_that_is_not_finite_gives_a_gradient_that_is() -> None:
         classes=("a",),
         auxiliary=observed.ObservedRecords(inputs=torch.zeros(1, 2), labels=torch.zeros(1)),
     )
-    upload = ObservedUpload(federation=federation, round=0, model=np.zeros(3), upload=np.array([np.inf, np.nan, -1.0]))
+    upload = ObservedUpload(
+        federation=federation, round=0, model=np.zeros(3), upload=np.array([np.inf, np.nan, -1.0])
+    )
     assert upload.gradient.tolist() == [0.0, 0.0, 2.0]
 
 
@@ -164,7 +233,9 @@ def test_an_upload_that_is_not_finite_gives_a_gradient_that_is() -> None:
         ({"local": Scaffold(steps=1, batch=6, clip=1.0, schedule=Constant(rate=0.1))}, "scaffold"),
         (
             {
-                "local": NoisySgd(steps=1, batch=6, clip=1.0, schedule=Constant(rate=0.1), optimizer="adam"),
+                "local": NoisySgd(
+                    steps=1, batch=6, clip=1.0, schedule=Constant(rate=0.1), optimizer="adam"
+                ),
                 "noise": Gaussian(multiplier=1.0),
             },
             "noisy-sgd",

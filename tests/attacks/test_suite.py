@@ -29,12 +29,22 @@ FORK = multiprocessing.get_context("fork")
 
 
 def toy_run(folder: Path, **options) -> Run:
-    return train(PLAN, data=DATA, model="mlp", folder=folder, workers=1, report=False, **{"keep_uploads": 1, **options})
+    return train(
+        PLAN,
+        data=DATA,
+        model="mlp",
+        folder=folder,
+        workers=1,
+        report=False,
+        **{"keep_uploads": 1, **options},
+    )
 
 
 @pytest.fixture
 def small(monkeypatch) -> None:
-    monkeypatch.setattr(suite, "ATTACKS", {"labels": {"quick": SMALL, "paper": replace(SMALL, uploads=4)}})
+    monkeypatch.setattr(
+        suite, "ATTACKS", {"labels": {"quick": SMALL, "paper": replace(SMALL, uploads=4)}}
+    )
 
 
 @pytest.fixture(autouse=True)
@@ -50,11 +60,30 @@ def test_rows_say_what_was_measured_and_are_kept_beside_the_run(tmp_path, small)
         (t, method) for t in (0, 2, 3) for method in ("magnitudes", "mixture", "optimised")
     ]
     for row in document["rows"]:
-        assert row.keys() >= {"name", "metric", "value", "baseline", "noise", "round", "paper", "printed", "view", "better", "samples"}
-        assert (row["name"], row["noise"], row["view"], row["samples"]) == ("labels", 0.05, "server", 2 * 3 * 6)
+        assert row.keys() >= {
+            "name",
+            "metric",
+            "value",
+            "baseline",
+            "noise",
+            "round",
+            "paper",
+            "printed",
+            "view",
+            "better",
+            "samples",
+        }
+        assert (row["name"], row["noise"], row["view"], row["samples"]) == (
+            "labels",
+            0.05,
+            "server",
+            2 * 3 * 6,
+        )
 
 
-def test_what_was_finished_before_an_interruption_is_not_done_again(tmp_path, small, monkeypatch) -> None:
+def test_what_was_finished_before_an_interruption_is_not_done_again(
+    tmp_path, small, monkeypatch
+) -> None:
     run = toy_run(tmp_path / "run")
     whole = attack(toy_run(tmp_path / "other"), "labels", data=DATA, model="mlp").rows
     attempts, attempt = [], LabelAttack.attempt
@@ -81,7 +110,11 @@ def test_a_damaged_or_a_foreign_part_is_done_again(tmp_path, small, monkeypatch)
     assert attack(run, "labels", data=DATA, model="mlp").rows == whole
     monkeypatch.setattr(suite, "ATTACKS", {"labels": {"quick": replace(SMALL, starts=3)}})
     calls, attempt = [], LabelAttack.attempt
-    monkeypatch.setattr(LabelAttack, "attempt", lambda self, seen, tick: calls.append(1) or attempt(self, seen, tick))
+    monkeypatch.setattr(
+        LabelAttack,
+        "attempt",
+        lambda self, seen, tick: calls.append(1) or attempt(self, seen, tick),
+    )
     attack(run, "labels", data=DATA, model="mlp")
     assert len(calls) == len(parts)
 
@@ -123,33 +156,68 @@ class Constantly:
     headline: str = "accuracy"
 
     def cases(self, referee) -> list[Case]:
-        return [Case(key=str(t), round=t, observe=lambda: None, reveal=lambda: None) for t in (1, 5)]
+        return [
+            Case(key=str(t), round=t, observe=lambda: None, reveal=lambda: None) for t in (1, 5)
+        ]
 
     def attempt(self, seen, tick) -> None:
         tick(0.5)
 
     def score(self, guess, truth) -> Scored:
-        measure = Measure(metric="accuracy", method="", value=0.5, baseline=0.1, better="higher", samples=1)
-        return Scored(measures=(measure,), pictures={"originals": np.zeros((2, 3, 8, 8), np.float32), "made": np.ones((2, 3, 8, 8))})
+        measure = Measure(
+            metric="accuracy", method="", value=0.5, baseline=0.1, better="higher", samples=1
+        )
+        return Scored(
+            measures=(measure,),
+            pictures={
+                "originals": np.zeros((2, 3, 8, 8), np.float32),
+                "made": np.ones((2, 3, 8, 8)),
+            },
+        )
 
 
 def test_several_runs_are_attacked_side_by_side_with_progress(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(suite, "ATTACKS", {"constant": {"quick": Constantly()}})
-    runs = [toy_run(tmp_path / "a"), train(without_noise(PLAN), data=DATA, model="mlp", folder=tmp_path / "b", report=False)]
+    runs = [
+        toy_run(tmp_path / "a"),
+        train(without_noise(PLAN), data=DATA, model="mlp", folder=tmp_path / "b", report=False),
+    ]
     told: list[float] = []
-    finding = attack(runs, "constant", data=DATA, model="mlp", folder=tmp_path / "results", on_progress=told.append)
-    assert [(row.noise, row.round) for row in finding.rows] == [(0.05, 1), (0.05, 5), (0.0, 1), (0.0, 5)]
+    finding = attack(
+        runs,
+        "constant",
+        data=DATA,
+        model="mlp",
+        folder=tmp_path / "results",
+        on_progress=told.append,
+    )
+    assert [(row.noise, row.round) for row in finding.rows] == [
+        (0.05, 1),
+        (0.05, 5),
+        (0.0, 1),
+        (0.0, 5),
+    ]
     assert told == sorted(told)
     assert told[-1] == 1.0
-    assert sorted(path.name for path in (tmp_path / "results").iterdir()) == ["constant-pictures.png", "constant.json", "constant.png"]
+    assert sorted(path.name for path in (tmp_path / "results").iterdir()) == [
+        "constant-pictures.png",
+        "constant.json",
+        "constant.png",
+    ]
 
 
 def test_the_twin_differs_in_its_noise_alone_and_is_trained_once(tmp_path) -> None:
     run = toy_run(tmp_path / "run", keep_uploads=2)
     twin = silent_twin(run, data=DATA, model="mlp")
     assert twin.protocol == without_noise(run.protocol)
-    assert (twin.protocol.noise.sigma, twin.protocol.seed, twin.facts["keep_uploads"]) == (0.0, 3, 2)
-    again = silent_twin(run, data=DATA, model="mlp", on_round=lambda metrics: pytest.fail("trained again"))
+    assert (twin.protocol.noise.sigma, twin.protocol.seed, twin.facts["keep_uploads"]) == (
+        0.0,
+        3,
+        2,
+    )
+    again = silent_twin(
+        run, data=DATA, model="mlp", on_round=lambda metrics: pytest.fail("trained again")
+    )
     assert again.folder == twin.folder
     assert silent_twin(twin, data=DATA, model="mlp") is None
 
@@ -175,30 +243,52 @@ def test_a_twin_that_was_interrupted_is_finished(tmp_path) -> None:
         {"noise": Gaussian(sigma=0.1, where="server")},
         {
             "noise": Gaussian(multiplier=1.0),
-            "local": NoisySgd(steps=1, batch=4, clip=1.0, schedule=Constant(rate=0.1), sampling="poisson"),
+            "local": NoisySgd(
+                steps=1, batch=4, clip=1.0, schedule=Constant(rate=0.1), sampling="poisson"
+            ),
         },
     ],
 )
 def test_every_kind_of_noise_can_be_left_out(changes) -> None:
     quiet = without_noise(toy_protocol(**changes))
-    assert (quiet.noise.sigma or 0.0, quiet.noise.multiplier or 0.0, quiet.noise.where) == (0.0, 0.0, "client")
+    assert (quiet.noise.sigma or 0.0, quiet.noise.multiplier or 0.0, quiet.noise.where) == (
+        0.0,
+        0.0,
+        "client",
+    )
 
 
 def test_the_paper_is_quoted_where_it_speaks_of_the_same_thing() -> None:
     local = FedAvg(steps=1, batch=4, clip=1.0, schedule=Constant(rate=0.1))
-    plan = toy_protocol(local=local, rounds=500, noise=Gaussian(sigma=0.1), data=Data(name="cifar10"))
+    plan = toy_protocol(
+        local=local, rounds=500, noise=Gaussian(sigma=0.1), data=Data(name="cifar10")
+    )
     row = Row(
         name="inversion", view="server", round=300, noise=0.1, metric="L2", method="", value=1.0, baseline=1.0, better="lower", samples=1,
         paper="",
     )  # fmt: skip
     assert printed(row, plan) == 17.17
-    for other in (replace(row, round=299), replace(row, noise=0.2), replace(row, metric="MSE"), replace(row, name="labels")):
+    for other in (
+        replace(row, round=299),
+        replace(row, noise=0.2),
+        replace(row, metric="MSE"),
+        replace(row, name="labels"),
+    ):
         assert printed(other, plan) is None
     assert printed(row, replace(plan, data=Data(name="mnist"))) is None
 
 
 def test_the_command_attacks_a_run_and_its_twin(tmp_path, capfd, monkeypatch) -> None:
-    sets = ["--set", "federation.rounds=3", "--set", "federation.clients=6", "--set", "data.records=40", "--set", "model.name='mlp'"]
+    sets = [
+        "--set",
+        "federation.rounds=3",
+        "--set",
+        "federation.clients=6",
+        "--set",
+        "data.records=40",
+        "--set",
+        "model.name='mlp'",
+    ]
     budget = ["--set", "privacy.budget.epsilon=1000.0"]
     assert command(["train", *sets, *budget, "--keep-uploads", "--out", "run"]) == 0
     capfd.readouterr()
@@ -206,7 +296,9 @@ def test_the_command_attacks_a_run_and_its_twin(tmp_path, capfd, monkeypatch) ->
     document = json.loads(capfd.readouterr().out)
     assert document["refused"] == {}
     assert {row["noise"] for row in document["attacks"][0]["rows"]} == {0.0, 0.16}
-    monkeypatch.setattr(ExtractionAttack, "attempt", lambda self, seen, tick: pytest.fail("tried again"))
+    monkeypatch.setattr(
+        ExtractionAttack, "attempt", lambda self, seen, tick: pytest.fail("tried again")
+    )
     assert command(["attack", "run", "extraction"]) == 0  # all of it is there already
     out = capfd.readouterr().out
     assert "substitute" in out
@@ -247,9 +339,26 @@ def test_an_unfinished_run_is_refused(tmp_path) -> None:
         attack(Run.load(tmp_path / "run"), "labels", data=DATA, model="mlp")
 
 
-def test_all_tries_what_can_be_tried_and_says_why_not_the_rest(tmp_path, capfd, monkeypatch) -> None:
-    monkeypatch.setattr(suite, "ATTACKS", {"labels": {"quick": SMALL}, "constant": {"quick": Constantly()}})
-    assert command(["train", "--set", "federation.rounds=1", "--set", "federation.clients=5", "--out", "run"]) == 0
+def test_all_tries_what_can_be_tried_and_says_why_not_the_rest(
+    tmp_path, capfd, monkeypatch
+) -> None:
+    monkeypatch.setattr(
+        suite, "ATTACKS", {"labels": {"quick": SMALL}, "constant": {"quick": Constantly()}}
+    )
+    assert (
+        command(
+            [
+                "train",
+                "--set",
+                "federation.rounds=1",
+                "--set",
+                "federation.clients=5",
+                "--out",
+                "run",
+            ]
+        )
+        == 0
+    )
     assert command(["attack", "run", "--no-twin", "--json"]) == 0
     document = json.loads(capfd.readouterr().out.split("\n{", 1)[1].join(["{", ""]))
     assert [one["attack"] for one in document["attacks"]] == ["constant"]
@@ -275,5 +384,11 @@ def test_the_report_shows_the_headlines_of_an_attack(tmp_path) -> None:
         ("labels, noise 0.05", "accuracy", "convergent-dp, Table 13"),
     ]
     [plot] = shown[0].plots
-    assert {name: len(xs) for name, (xs, _) in plot.lines.items()} == {"noise 0": 3, "noise 0.05": 3, "sees nothing": 3}
-    assert shown[1].value == max(row.value for row in attack(run, SMALL, data=DATA).rows if row.round == 3)
+    assert {name: len(xs) for name, (xs, _) in plot.lines.items()} == {
+        "noise 0": 3,
+        "noise 0.05": 3,
+        "sees nothing": 3,
+    }
+    assert shown[1].value == max(
+        row.value for row in attack(run, SMALL, data=DATA).rows if row.round == 3
+    )

@@ -45,9 +45,13 @@ def found(game: WorstCaseGame, claims: tuple[Claim, ...] = (), kept: int = KEPT)
         sides.setdefault((played.chunk.half, played.chunk.side), []).append(played.scores)
         noise += [] if played.residuals is None else [played.residuals[:kept]]
         strays += [] if played.strays is None else [played.strays]
-    zero, one, judging_zero, judging_one = (np.concatenate(sides[half, side]) for half in (0, 1) for side in (0, 1))
+    zero, one, judging_zero, judging_one = (
+        np.concatenate(sides[half, side]) for half in (0, 1) for side in (0, 1)
+    )
     scores = Scores(choosing=(zero, one), judging=(judging_zero, judging_one))
-    certified = certify(game.protocol, game.view, game.unit, rounds=range(game.rounds), sizes=game.sizes)
+    certified = certify(
+        game.protocol, game.view, game.unit, rounds=range(game.rounds), sizes=game.sizes
+    )
     return judged(
         scores,
         certified,
@@ -84,7 +88,9 @@ def target_forgets_its_noise(patch: pytest.MonkeyPatch) -> None:
     """One client, which happens to be the attacked one, uploads its model as it is."""
 
     def forgetful(weights: Tensor, noise: Noise, stream: Stream) -> np.ndarray:
-        return noisy_upload(weights, replace(noise, sigma=0.0) if drawn_for(stream)[0] == TARGET else noise, stream)
+        return noisy_upload(
+            weights, replace(noise, sigma=0.0) if drawn_for(stream)[0] == TARGET else noise, stream
+        )
 
     patch.setattr(many, "noisy_upload", forgetful)
 
@@ -93,14 +99,22 @@ def others_forget_their_noise(patch: pytest.MonkeyPatch) -> None:
     """The attacked client alone adds noise."""
 
     def forgetful(weights: Tensor, noise: Noise, stream: Stream) -> np.ndarray:
-        return noisy_upload(weights, noise if drawn_for(stream)[0] == TARGET else replace(noise, sigma=0.0), stream)
+        return noisy_upload(
+            weights, noise if drawn_for(stream)[0] == TARGET else replace(noise, sigma=0.0), stream
+        )
 
     patch.setattr(many, "noisy_upload", forgetful)
 
 
 def sigma_halved(patch: pytest.MonkeyPatch) -> None:
     """Every client adds half the noise."""
-    patch.setattr(many, "noisy_upload", lambda weights, noise, stream: noisy_upload(weights, replace(noise, sigma=noise.sigma / 2), stream))
+    patch.setattr(
+        many,
+        "noisy_upload",
+        lambda weights, noise, stream: noisy_upload(
+            weights, replace(noise, sigma=noise.sigma / 2), stream
+        ),
+    )
 
 
 def same_noise_in_two_rounds(patch: pytest.MonkeyPatch) -> None:
@@ -108,7 +122,9 @@ def same_noise_in_two_rounds(patch: pytest.MonkeyPatch) -> None:
 
     def repeating(weights: Tensor, noise: Noise, stream: Stream) -> np.ndarray:
         client, round = drawn_for(stream)
-        return noisy_upload(weights, noise, moved(stream, client=client, round=0 if round == 1 else round))
+        return noisy_upload(
+            weights, noise, moved(stream, client=client, round=0 if round == 1 else round)
+        )
 
     patch.setattr(many, "noisy_upload", repeating)
 
@@ -127,15 +143,21 @@ def noise_layer_by_layer(module: torch.nn.Module) -> Break:
     cannot be changed in place: it gets no noise."""
     shapes = [tuple(shape) for _, shape in FlatModel(module).layout]
     stops = np.cumsum([math.prod(shape) for shape in shapes])
-    blocks = [slice(stop - math.prod(shape), stop) for stop, shape in zip(stops, shapes, strict=True)]
+    blocks = [
+        slice(stop - math.prod(shape), stop) for stop, shape in zip(stops, shapes, strict=True)
+    ]
 
     def by_layers(weights: Tensor, noise: Noise, stream: Stream) -> np.ndarray:
         rows, draws = weights.numpy(), noise.sigma * stream.normals_of(*weights.shape)
         table = []
         for row, draw in zip(rows, draws, strict=True):
-            layers = [row[block].reshape(shape) - 0.0 for block, shape in zip(blocks, shapes, strict=True)]
+            layers = [
+                row[block].reshape(shape) - 0.0 for block, shape in zip(blocks, shapes, strict=True)
+            ]
             for layer, block, shape in zip(layers, blocks, shapes, strict=True):
-                layer += draw[block].reshape(shape)  # the mistake: of a scalar this makes another one, which nobody keeps
+                layer += draw[block].reshape(
+                    shape
+                )  # the mistake: of a scalar this makes another one, which nobody keeps
             table.append(np.concatenate([np.ravel(layer) for layer in layers]))
         return np.array(table, dtype=np.float32)
 
@@ -147,7 +169,9 @@ def noise_layer_by_layer(module: torch.nn.Module) -> Break:
 
 def unclipped(setup: Setup) -> Setup:
     """The same federation with a clip that nothing reaches."""
-    return replace(setup, protocol=replace(setup.protocol, local=replace(setup.protocol.local, clip=NO_CLIP)))
+    return replace(
+        setup, protocol=replace(setup.protocol, local=replace(setup.protocol.local, clip=NO_CLIP))
+    )
 
 
 def clip_missing(patch: pytest.MonkeyPatch) -> None:
@@ -158,13 +182,21 @@ def clip_missing(patch: pytest.MonkeyPatch) -> None:
 def clip_missing_in_every_step(patch: pytest.MonkeyPatch) -> None:
     """The step that clients and adversary share does not clip, so what is left of uploads without their means is the noise promised."""
     whole = local.clipped_step
-    patch.setattr(local, "clipped_step", lambda weights, gradients, rate, clip, order: whole(weights, gradients, rate, NO_CLIP, order))
+    patch.setattr(
+        local,
+        "clipped_step",
+        lambda weights, gradients, rate, clip, order: whole(
+            weights, gradients, rate, NO_CLIP, order
+        ),
+    )
 
 
 def clip_of_every_coordinate(patch: pytest.MonkeyPatch) -> None:
     """The step that clients and adversary share cuts every coordinate to the clip, and not the norm: `clip_grad_value_`, in UDP-FL."""
 
-    def by_value(weights: Tensor, gradients: Tensor, rate: float, clip: float, order: int) -> tuple[int, int]:
+    def by_value(
+        weights: Tensor, gradients: Tensor, rate: float, clip: float, order: int
+    ) -> tuple[int, int]:
         weights.sub_(gradients.double().clamp(-clip, clip), alpha=rate)
         return 0, 0
 

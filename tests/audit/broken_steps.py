@@ -75,14 +75,18 @@ def noise_divided_twice(total: Tensor, sigma: float, batch: int, stream: Stream)
 def same_noise_in_every_step(total: Tensor, sigma: float, batch: int, stream: Stream) -> Tensor:
     """Streams are told apart by client and round alone."""
     client, round, _ = place_of(stream)
-    return noisy_mean(total, sigma, batch, replace(stream, nonce=struct.pack("<3I", client, round, 0)))
+    return noisy_mean(
+        total, sigma, batch, replace(stream, nonce=struct.pack("<3I", client, round, 0))
+    )
 
 
 @means
 def same_noise_for_every_client(total: Tensor, sigma: float, batch: int, stream: Stream) -> Tensor:
     """Streams are told apart by round and step alone."""
     _, round, step = place_of(stream)
-    return noisy_mean(total, sigma, batch, replace(stream, nonce=struct.pack("<3I", 0, round, step)))
+    return noisy_mean(
+        total, sigma, batch, replace(stream, nonce=struct.pack("<3I", 0, round, step))
+    )
 
 
 # Clip and batches
@@ -91,21 +95,29 @@ def same_noise_for_every_client(total: Tensor, sigma: float, batch: int, stream:
 class BatchClip(KindSums):
     """The mean gradient of a batch is clipped, and not every example's: one example may move it by 2C, and the sum by 2BC."""
 
-    def clipped_sum(self, inputs: Tensor, targets: Tensor, /, *, clip: float, norm: str = "l2") -> ClippedSum:
+    def clipped_sum(
+        self, inputs: Tensor, targets: Tensor, /, *, clip: float, norm: str = "l2"
+    ) -> ClippedSum:
         gradients = self._models.example_gradients(inputs)
         size = targets.sum(dim=1, keepdim=True).clamp(min=1.0)
         mean = torch.einsum("nk,nkd->nd", targets, gradients) / size
-        return ClippedSum(size * mean * (clip / mean.norm(dim=1, keepdim=True)).clamp(max=1.0), 0, 0)
+        return ClippedSum(
+            size * mean * (clip / mean.norm(dim=1, keepdim=True)).clamp(max=1.0), 0, 0
+        )
 
 
 class Unclipped(KindSums):
     """Nothing is clipped."""
 
-    def clipped_sum(self, inputs: Tensor, targets: Tensor, /, *, clip: float, norm: str = "l2") -> ClippedSum:
+    def clipped_sum(
+        self, inputs: Tensor, targets: Tensor, /, *, clip: float, norm: str = "l2"
+    ) -> ClippedSum:
         return super().clipped_sum(inputs, targets, clip=1e9, norm=norm)
 
 
-clip_of_the_batch = while_clients_work(lambda patch: patch.setattr(many_clients, "KindSums", BatchClip))
+clip_of_the_batch = while_clients_work(
+    lambda patch: patch.setattr(many_clients, "KindSums", BatchClip)
+)
 clip_missing = while_clients_work(lambda patch: patch.setattr(many_clients, "KindSums", Unclipped))
 
 
@@ -114,7 +126,9 @@ def divided_by_the_own_size(patch: pytest.MonkeyPatch) -> None:
     sizes: list[Tensor] = []
 
     class Counting(KindSums):
-        def clipped_sum(self, inputs: Tensor, targets: Tensor, /, *, clip: float, norm: str = "l2") -> ClippedSum:
+        def clipped_sum(
+            self, inputs: Tensor, targets: Tensor, /, *, clip: float, norm: str = "l2"
+        ) -> ClippedSum:
             sizes[:] = [targets.sum(dim=1, keepdim=True).clamp(min=1.0)]
             return super().clipped_sum(inputs, targets, clip=clip, norm=norm)
 
@@ -158,7 +172,20 @@ def same_batch_in_every_step(patch: pytest.MonkeyPatch) -> None:
 def momentum_of_clean_gradients(patch: pytest.MonkeyPatch) -> None:
     """The moment adds up gradients as they were before the noise."""
 
-    def train(model, gradients, start, rule, rates, batches, *, multiplier, noise, optimizer, pull=None, on_step) -> LocalSteps:
+    def train(
+        model,
+        gradients,
+        start,
+        rule,
+        rates,
+        batches,
+        *,
+        multiplier,
+        noise,
+        optimizer,
+        pull=None,
+        on_step,
+    ) -> LocalSteps:
         model.load(start)
         moment = torch.zeros_like(start)
         for step, (rate, (inputs, targets)) in enumerate(zip(rates, batches, strict=True)):
@@ -176,7 +203,11 @@ def momentum_of_clean_gradients(patch: pytest.MonkeyPatch) -> None:
 def clean(worked: Worked, client: ManyClients, where: dict[str, Any]) -> Tensor:
     """The models that a client's steps would have led to without noise."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(noisy_sgd, "noisy_mean", lambda total, sigma, batch, stream: noisy_mean(total, 0.0, batch, stream))
+        patch.setattr(
+            noisy_sgd,
+            "noisy_mean",
+            lambda total, sigma, batch, stream: noisy_mean(total, 0.0, batch, stream),
+        )
         return ManyClients.work(client, **where).models
 
 
@@ -186,7 +217,9 @@ def clean_models_kept(patch: pytest.MonkeyPatch) -> None:
     class Keeping(ManyClients):
         def work(self, **where: Any) -> Worked:
             worked = super().work(**where)
-            return replace(worked, kept={**worked.kept, "model": clean(worked, self, where).numpy()})
+            return replace(
+                worked, kept={**worked.kept, "model": clean(worked, self, where).numpy()}
+            )
 
     patch.setattr(many, "ManyClients", Keeping)
 

@@ -33,20 +33,28 @@ def normal_scores(generator: np.random.Generator, mu: float, trainings: int) -> 
 
 
 @given(st.integers(0, 60), st.integers(1, 60), st.sampled_from([0.2, 0.025, 5e-5]))
-def test_the_upper_limit_is_the_rate_at_which_so_few_errors_are_that_rare(errors, trials, miss) -> None:
+def test_the_upper_limit_is_the_rate_at_which_so_few_errors_are_that_rare(
+    errors, trials, miss
+) -> None:
     limit = float(upper_limit(errors, trials, miss))
     if errors >= trials:
         assert limit == 1.0
         return
     with mpmath.workdps(40):
         rate = mpmath.mpf(limit)
-        tail = mpmath.fsum(mpmath.binomial(trials, k) * rate**k * (1 - rate) ** (trials - k) for k in range(errors + 1))
+        tail = mpmath.fsum(
+            mpmath.binomial(trials, k) * rate**k * (1 - rate) ** (trials - k)
+            for k in range(errors + 1)
+        )
         assert abs(tail / miss - 1) < 1e-6
 
 
 def test_thresholds_count_what_a_loop_counts() -> None:
     generator = np.random.default_rng(2)
-    zero, one = generator.integers(0, 6, 40).astype(float), generator.integers(2, 9, 30).astype(float)
+    zero, one = (
+        generator.integers(0, 6, 40).astype(float),
+        generator.integers(2, 9, 30).astype(float),
+    )
     for threshold in (-1.0, 0.0, 3.0, 8.0, 9.5):
         alarms, missed = sum(s >= threshold for s in zero), sum(s < threshold for s in one)
         high, low = limits_at((zero, one), np.array([threshold]), 0.95)
@@ -61,7 +69,9 @@ def test_the_bound_is_tight_and_rarely_too_high(mu) -> None:
     found = np.array([measured(normal_scores(generator, mu, 2000), "mu").mu for _ in range(200)])
     assert (found > mu).sum() <= stats.binom.ppf(0.999, 200, 0.05)
     assert np.median(found) / mu > 0.85
-    assert np.quantile(found, 0.02) > 0.75 * mu  # a threshold that was lucky once would fall far below
+    assert (
+        np.quantile(found, 0.02) > 0.75 * mu
+    )  # a threshold that was lucky once would fall far below
     assert np.std(found) > 0
 
 
@@ -71,8 +81,13 @@ def test_epsilon_needs_no_gaussian() -> None:
     truth = math.exp(epsilon) / (1 + math.exp(epsilon))
     exceeded, shown = 0, []
     for _ in range(100):
-        answers = [(generator.random(trainings) < share).astype(float) for share in (1 - truth, truth, 1 - truth, truth)]
-        limits = measured(Scores(choosing=(answers[0], answers[1]), judging=(answers[2], answers[3])), "epsilon")
+        answers = [
+            (generator.random(trainings) < share).astype(float)
+            for share in (1 - truth, truth, 1 - truth, truth)
+        ]
+        limits = measured(
+            Scores(choosing=(answers[0], answers[1]), judging=(answers[2], answers[3])), "epsilon"
+        )
         shown.append(limits.epsilon(1e-5))
         exceeded += shown[-1] > epsilon
     assert exceeded <= stats.binom.ppf(0.999, 100, 0.05)
@@ -86,7 +101,9 @@ def test_a_rare_leak_is_seen_by_epsilon_on_whichever_side_it_is() -> None:
         sides = []
         for side in (0, 1, 0, 1):
             scores = generator.standard_normal(5000)
-            scores[(generator.random(5000) < 0.01) & (side == leaky)] = 50.0 if leaky == 1 else -50.0
+            scores[(generator.random(5000) < 0.01) & (side == leaky)] = (
+                50.0 if leaky == 1 else -50.0
+            )
             sides.append(scores)
         found = Scores(choosing=(sides[0], sides[1]), judging=(sides[2], sides[3]))
         assert measured(found, "epsilon").epsilon(1e-5) > 1.5
@@ -135,17 +152,29 @@ def test_the_trainings_needed_are_the_fewest(mu, share) -> None:
 
 
 def test_failed_trainings_and_empty_sides() -> None:
-    broken = Scores(choosing=(np.array([np.nan, 0.0]), np.array([1.0, np.nan])), judging=(np.array([np.nan]), np.array([np.inf])))
+    broken = Scores(
+        choosing=(np.array([np.nan, 0.0]), np.array([1.0, np.nan])),
+        judging=(np.array([np.nan]), np.array([np.inf])),
+    )
     assert math.isfinite(measured(broken, "mu").mu)
     with pytest.raises(UserError, match="no scores"):
-        measured(Scores(choosing=(np.array([]), np.array([1.0])), judging=(np.array([]), np.array([1.0]))), "mu")
+        measured(
+            Scores(
+                choosing=(np.array([]), np.array([1.0])), judging=(np.array([]), np.array([1.0]))
+            ),
+            "mu",
+        )
     with pytest.raises(UserError, match="above 0"):
         trainings_needed(0.0)
 
 
 @pytest.mark.parametrize(
     "curve",
-    [mixture([0.0, 2.5], [0.6, 0.4]).repeat(4), poisson(multiplier=0.7, rate=0.3, steps=9), mixture([0.3, 6.0], [0.001, 0.999])],
+    [
+        mixture([0.0, 2.5], [0.6, 0.4]).repeat(4),
+        poisson(multiplier=0.7, rate=0.3, steps=9),
+        mixture([0.3, 6.0], [0.001, 0.999]),
+    ],
     ids=["mixture", "poisson", "loud"],
 )
 def test_the_balanced_test_errs_equally_often_on_both_sides(curve) -> None:

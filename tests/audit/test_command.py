@@ -61,12 +61,41 @@ def audited(capfd, *arguments: str) -> tuple[int, dict]:
 
 
 def test_the_json_is_the_contract(protocol, capfd) -> None:
-    code, found = audited(capfd, str(protocol), "--view", "rounds", "--trainings", "800", "--delta", "1e-4")
+    code, found = audited(
+        capfd, str(protocol), "--view", "rounds", "--trainings", "800", "--delta", "1e-4"
+    )
     assert code == 0
-    names = {"view", "unit", "mu_lower", "epsilon_lower", "delta", "confidence", "trainings", "certified", "claims", "tightness"}
+    names = {
+        "view",
+        "unit",
+        "mu_lower",
+        "epsilon_lower",
+        "delta",
+        "confidence",
+        "trainings",
+        "certified",
+        "claims",
+        "tightness",
+    }
     assert names <= found.keys()
-    assert (found["view"], found["unit"], found["delta"], found["confidence"], found["trainings"]) == ("rounds", "record", 1e-4, 0.95, 800)
-    assert set(found["certified"]) == {"view", "unit", "adjacency", "kind", "mu", "epsilon", "delta", "method", "assumptions"}
+    assert (
+        found["view"],
+        found["unit"],
+        found["delta"],
+        found["confidence"],
+        found["trainings"],
+    ) == ("rounds", "record", 1e-4, 0.95, 800)
+    assert set(found["certified"]) == {
+        "view",
+        "unit",
+        "adjacency",
+        "kind",
+        "mu",
+        "epsilon",
+        "delta",
+        "method",
+        "assumptions",
+    }
     assert 0.8 * found["certified"]["mu"] < found["mu_lower"] < 1.1 * found["certified"]["mu"]
     assert found["tightness"] == pytest.approx(found["mu_lower"] / found["certified"]["mu"])
     assert found["residuals"]["failed"] == []
@@ -75,26 +104,57 @@ def test_the_json_is_the_contract(protocol, capfd) -> None:
 
 
 def test_a_claim_is_refuted_with_exit_code_4_and_one_that_holds_is_not(protocol, capfd) -> None:
-    code, found = audited(capfd, str(protocol), "--view", "final", "--trainings", "1000", "--claim", "theirs=0.5", "--claim", "big=9")
+    code, found = audited(
+        capfd,
+        str(protocol),
+        "--view",
+        "final",
+        "--trainings",
+        "1000",
+        "--claim",
+        "theirs=0.5",
+        "--claim",
+        "big=9",
+    )
     assert code == 4
-    assert {one["claim"]: one["verdict"] for one in found["claims"]} == {"theirs": "refuted", "big": "holds"}
-    code, found = audited(capfd, str(protocol), "--view", "final", "--trainings", "1000", "--claim", "theirs=2.5")
+    assert {one["claim"]: one["verdict"] for one in found["claims"]} == {
+        "theirs": "refuted",
+        "big": "holds",
+    }
+    code, found = audited(
+        capfd, str(protocol), "--view", "final", "--trainings", "1000", "--claim", "theirs=2.5"
+    )
     assert (code, found["claims"][0]["verdict"]) == (0, "holds")
     # So few trainings cannot be expected to contradict this one, which the certificate does not imply.
-    code, found = audited(capfd, str(protocol), "--view", "final", "--trainings", "60", "--claim", "theirs=1.7")
+    code, found = audited(
+        capfd, str(protocol), "--view", "final", "--trainings", "60", "--claim", "theirs=1.7"
+    )
     assert (code, found["claims"][0]["verdict"]) == (0, "not tested")
 
 
 def test_published_claims_are_judged_where_they_apply(protocol, capfd) -> None:
-    smooth = ("--set", "assumptions.smoothness=30", "--set", "federation.rounds=40", "--trainings", "1000")
+    smooth = (
+        "--set",
+        "assumptions.smoothness=30",
+        "--set",
+        "federation.rounds=40",
+        "--trainings",
+        "1000",
+    )
     code, found = audited(capfd, str(protocol), "--view", "final", *smooth)
     assert code == 0
-    assert [(one["claim"], one["verdict"]) for one in found["claims"]] == [("convergent/theorem-3a", "refuted")]
+    assert [(one["claim"], one["verdict"]) for one in found["claims"]] == [
+        ("convergent/theorem-3a", "refuted")
+    ]
     _, found = audited(capfd, str(protocol), "--view", "rounds", *smooth)
-    assert [(one["claim"], one["verdict"]) for one in found["claims"]] == [("convergent/theorem-3a", "not tested")]
+    assert [(one["claim"], one["verdict"]) for one in found["claims"]] == [
+        ("convergent/theorem-3a", "not tested")
+    ]
 
 
-def test_the_table_says_what_was_found_and_what_so_many_trainings_could_show(protocol, capfd) -> None:
+def test_the_table_says_what_was_found_and_what_so_many_trainings_could_show(
+    protocol, capfd
+) -> None:
     assert run(["audit", str(protocol), "--trainings", "50", "--set", "noise.sigma=0.05"]) == 0
     out = capfd.readouterr().out
     assert "measured: at least" in out
@@ -114,7 +174,10 @@ def test_a_seed_repeats_an_audit_and_none_does_not(protocol, capfd) -> None:
 
 
 def test_a_run_is_audited_as_it_went_and_keeps_the_result(protocol, capfd) -> None:
-    assert run(["train", str(protocol), "--out", "run", "--workers", "1", "--evaluate-every", "0"]) == 0
+    assert (
+        run(["train", str(protocol), "--out", "run", "--workers", "1", "--evaluate-every", "0"])
+        == 0
+    )
     capfd.readouterr()
     code, found = audited(capfd, "run", "--view", "coalition:2", "--trainings", "500")
     assert code == 0
@@ -166,7 +229,10 @@ def test_mistakes_are_told_and_leave_nothing(protocol, capfd, arguments, said) -
 
 
 def test_runs_that_are_not_finished_and_folders_in_use_are_refused(protocol, capfd) -> None:
-    assert run(["train", str(protocol), "--out", "run", "--workers", "1", "--evaluate-every", "0"]) == 0
+    assert (
+        run(["train", str(protocol), "--out", "run", "--workers", "1", "--evaluate-every", "0"])
+        == 0
+    )
     facts = json.loads(Path("run/run.json").read_text())
     Path("run/run.json").write_text(json.dumps({**facts, "status": "unfinished"}))
     assert run(["audit", "run"]) == 2
@@ -181,11 +247,29 @@ def test_runs_that_are_not_finished_and_folders_in_use_are_refused(protocol, cap
 
 
 def test_an_audit_that_was_killed_goes_on_and_counts_no_training_twice(protocol, capfd) -> None:
-    whole = audited(capfd, str(protocol), "--trainings", "6000", "--out", "whole", "--workers", "1")[1]
-    command = [sys.executable, "-m", "sordino", "audit", str(protocol), "--trainings", "6000", "--out", "cut", "--workers", "1"]
+    whole = audited(
+        capfd, str(protocol), "--trainings", "6000", "--out", "whole", "--workers", "1"
+    )[1]
+    command = [
+        sys.executable,
+        "-m",
+        "sordino",
+        "audit",
+        str(protocol),
+        "--trainings",
+        "6000",
+        "--out",
+        "cut",
+        "--workers",
+        "1",
+    ]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     deadline = time.monotonic() + 60
-    while len(list(Path("cut/scores").glob("*-0*"))) < 2 and time.monotonic() < deadline and process.poll() is None:
+    while (
+        len(list(Path("cut/scores").glob("*-0*"))) < 2
+        and time.monotonic() < deadline
+        and process.poll() is None
+    ):
         time.sleep(0.005)
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
@@ -202,7 +286,16 @@ def test_an_audit_that_was_killed_goes_on_and_counts_no_training_twice(protocol,
 def test_a_real_model_with_each_canary(protocol, capfd, tmp_path) -> None:
     shape = load_dataset("digits").x_train.shape[1:]
     np.savez(tmp_path / "mine.npz", x=np.full(shape, 16.0, dtype=np.float32), y=np.array(3))
-    small = ("--set", "federation.rounds=3", "--set", "federation.clients=3", "--set", "noise.sigma=0.05", "--trainings", "40")
+    small = (
+        "--set",
+        "federation.rounds=3",
+        "--set",
+        "federation.clients=3",
+        "--set",
+        "noise.sigma=0.05",
+        "--trainings",
+        "40",
+    )
     shown = {}
     for kind in ("random", "mislabelled", "crafted", "mine.npz"):
         code, found = audited(capfd, str(protocol), "--view", "server", "--canary", kind, *small)
@@ -211,7 +304,9 @@ def test_a_real_model_with_each_canary(protocol, capfd, tmp_path) -> None:
         shown[kind] = found["mu_lower"]
     assert shown["crafted"] > 1.0
     for view in ("rounds", "coalition:1", "final"):
-        code, found = audited(capfd, str(protocol), "--view", view, "--canary", "crafted", "--unit", "client", *small)
+        code, found = audited(
+            capfd, str(protocol), "--view", view, "--canary", "crafted", "--unit", "client", *small
+        )
         assert code == 0
         assert found["mu_lower"] > 0.3, view
     np.savez(tmp_path / "wrong.npz", x=np.zeros(3, dtype=np.float32), y=np.array(3))
@@ -221,23 +316,46 @@ def test_a_real_model_with_each_canary(protocol, capfd, tmp_path) -> None:
 
 
 @pytest.mark.parametrize("engine", ["torch", "native"])
-def test_noise_that_the_clients_of_train_use_twice_is_seen_with_a_canary(engine, monkeypatch, tmp_path) -> None:
+def test_noise_that_the_clients_of_train_use_twice_is_seen_with_a_canary(
+    engine, monkeypatch, tmp_path
+) -> None:
     """The worst case draws its noise in tables; a canary is trained by the clients that `train` has, and their noise is looked at too."""
     if engine == "native" and not library.runnable():
         pytest.skip("the native kernel was not built")
     if engine == "torch":
         monkeypatch.setenv(library.FOLDER, str(tmp_path / "empty"))
     rule = FedAvg(steps=1, batch=10, clip=1.0, schedule=Constant(rate=0.5))
-    protocol = Protocol(seed=1, clients=2, rounds=3, local=rule, noise=Gaussian(sigma=1.0), data=Data(name="x", records=10))
-    options = {"trainings": 30, "canary": "mislabelled", "data": toy_dataset(), "model": "logistic", "workers": 1}
+    protocol = Protocol(
+        seed=1,
+        clients=2,
+        rounds=3,
+        local=rule,
+        noise=Gaussian(sigma=1.0),
+        data=Data(name="x", records=10),
+    )
+    options = {
+        "trainings": 30,
+        "canary": "mislabelled",
+        "data": toy_dataset(),
+        "model": "logistic",
+        "workers": 1,
+    }
     assert not audit(protocol, "server", **options, folder=tmp_path / "whole").contradicted
     whole, train = assignment.stream_of, Kernel.train
 
     def forgetful(setup, key, purpose, *, client, round):
-        return whole(setup, key, purpose, client=client, round=0 if purpose is Purpose.UPLOAD_NOISE else round)
+        return whole(
+            setup,
+            key,
+            purpose,
+            client=client,
+            round=0 if purpose is Purpose.UPLOAD_NOISE else round,
+        )
 
     def forgetful_kernel(self, records, jobs, *, threads) -> None:
-        jobs["round"] = 0  # the rate is constant and a batch is everything, so the noise alone depends on it
+        jobs["round"] = (
+            0  # the rate is constant and a batch is everything, so the noise alone depends on it
+        )
         train(self, records, jobs, threads=threads)
 
     monkeypatch.setattr(assignment, "stream_of", forgetful)
@@ -249,7 +367,17 @@ def test_noise_that_the_clients_of_train_use_twice_is_seen_with_a_canary(engine,
 
 def test_audits_by_one_training(protocol, capfd) -> None:
     loud = ("--set", "noise.sigma=0.01", "--set", "federation.rounds=10")
-    code, found = audited(capfd, str(protocol), "--one-run", "records", "--view", "server", "--set", "data.records=10", *loud)
+    code, found = audited(
+        capfd,
+        str(protocol),
+        "--one-run",
+        "records",
+        "--view",
+        "server",
+        "--set",
+        "data.records=10",
+        *loud,
+    )
     assert code == 0
     assert found["mu_lower"] > 0
     assert 0 < found["epsilon_lower"] < found["certified"]["epsilon"]
@@ -264,7 +392,11 @@ def test_audits_by_one_training(protocol, capfd) -> None:
 def test_the_function_is_the_room(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     rule = FedAvg(steps=1, batch=1, clip=1.0, schedule=Constant(rate=0.1))
-    found = sordino.audit(Protocol(clients=2, rounds=2, local=rule, noise=Gaussian(sigma=0.1)), view="final", trainings=400)
+    found = sordino.audit(
+        Protocol(clients=2, rounds=2, local=rule, noise=Gaussian(sigma=0.1)),
+        view="final",
+        trainings=400,
+    )
     assert found.verdict == "holds"
     assert 0.7 < found.tightness < 1.1
 
@@ -282,7 +414,11 @@ def test_capped_clients_are_capped_in_every_kind_of_audit(protocol, capfd) -> No
     """Every client may take part once or twice; an audit that let them take part in every round would contradict that."""
     budgets = "".join(f"[[client]]\nid = {client}\nepsilon = 12.0\n" for client in range(6))
     protocol.write_text(FILE.replace("rounds = 5", "rounds = 30") + budgets)
-    for kind in (["--trainings", "800"], ["--canary", "mislabelled", "--trainings", "40"], ["--one-run", "records"]):
+    for kind in (
+        ["--trainings", "800"],
+        ["--canary", "mislabelled", "--trainings", "40"],
+        ["--one-run", "records"],
+    ):
         code, found = audited(capfd, str(protocol), "--view", "server", *kind)
         assert code == 0, kind
         assert found["certified"]["method"] == "client budgets"
@@ -302,8 +438,14 @@ def test_noise_too_fine_for_float32_is_not_looked_at(protocol, capfd) -> None:
 
 def test_laplace_noise_is_attacked_in_as_many_parameters_as_are_priced(protocol, capfd) -> None:
     """In two parameters the l1 shift is sqrt(2) times that of one, for which one is certified."""
-    text = FILE.replace('mechanism = "gaussian"\nsigma = 0.2', 'mechanism = "laplace"\nscale = 1.0').replace("rounds = 5", "rounds = 1")
-    protocol.write_text(text.replace('name = "logistic"', 'name = "logistic"\nparameters = 1').replace("rate = 0.1", "rate = 0.5"))
+    text = FILE.replace(
+        'mechanism = "gaussian"\nsigma = 0.2', 'mechanism = "laplace"\nscale = 1.0'
+    ).replace("rounds = 5", "rounds = 1")
+    protocol.write_text(
+        text.replace('name = "logistic"', 'name = "logistic"\nparameters = 1').replace(
+            "rate = 0.1", "rate = 0.5"
+        )
+    )
     code, found = audited(capfd, str(protocol), "--view", "server", "--trainings", "4000")
     assert code == 0
     assert found["tightness"] > 0.8
@@ -311,7 +453,9 @@ def test_laplace_noise_is_attacked_in_as_many_parameters_as_are_priced(protocol,
 
 def test_a_changed_protocol_or_canary_is_not_joined_to_old_scores(protocol, capfd) -> None:
     audited(capfd, str(protocol), "--trainings", "300", "--out", "a")
-    (Path("a") / "protocol.toml").write_text((Path("a") / "protocol.toml").read_text().replace("sigma = 0.2", "sigma = 0.4"))
+    (Path("a") / "protocol.toml").write_text(
+        (Path("a") / "protocol.toml").read_text().replace("sigma = 0.2", "sigma = 0.4")
+    )
     assert run(["resume", "a"]) == 2
     assert "another protocol" in capfd.readouterr().err
     Path("a/audit.json").write_text("{}")
@@ -320,6 +464,15 @@ def test_a_changed_protocol_or_canary_is_not_joined_to_old_scores(protocol, capf
 
 
 def test_a_claim_about_records_is_not_judged_by_a_client(protocol, capfd) -> None:
-    smooth = ("--set", "assumptions.smoothness=30", "--set", "federation.rounds=40", "--trainings", "500", "--unit", "client")
+    smooth = (
+        "--set",
+        "assumptions.smoothness=30",
+        "--set",
+        "federation.rounds=40",
+        "--trainings",
+        "500",
+        "--unit",
+        "client",
+    )
     _, found = audited(capfd, str(protocol), "--view", "final", *smooth)
     assert [one["verdict"] for one in found["claims"]] == ["not tested"]

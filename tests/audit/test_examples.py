@@ -25,8 +25,14 @@ SMALLER = {
     "udp-fl-mnist.toml": ("noise.sigma=0.1", "federation.rounds=1"),
     "wind-scaffold.toml": ("data.records=40", "local.batch=20", "noise.sigma=0.05"),
 }
-VIEWS = {"record": ("server", "rounds", "coalition:2", "final", "weak", "strong"), "client": ("server", "rounds")}
-ONE_GAME = {"record": ("server", "final", "strong"), "client": ("rounds",)}  # where every view has the server's bound
+VIEWS = {
+    "record": ("server", "rounds", "coalition:2", "final", "weak", "strong"),
+    "client": ("server", "rounds"),
+}
+ONE_GAME = {
+    "record": ("server", "final", "strong"),
+    "client": ("rounds",),
+}  # where every view has the server's bound
 
 
 @pytest.fixture(autouse=True)
@@ -48,10 +54,14 @@ def small(name: str) -> Protocol:
 def test_every_example_is_audited_in_every_view(name, unit, tmp_path) -> None:
     protocol, shown = small(name), []
     for view in (VIEWS if more_than_seen(protocol, View.ROUNDS) == "" else ONE_GAME)[unit]:
-        finding = audit(protocol, view, unit, trainings=200, folder=tmp_path / view.replace(":", "-"), workers=1)
+        finding = audit(
+            protocol, view, unit, trainings=200, folder=tmp_path / view.replace(":", "-"), workers=1
+        )
         assert not finding.contradicted, (view, finding.verdict, str(finding.residuals))
         assert finding.epsilon_lower <= finding.certified.epsilon(1e-5)
-        assert finding.given == more_than_seen(protocol, View.parse(view), unit, protocol_sizes(protocol))
+        assert finding.given == more_than_seen(
+            protocol, View.parse(view), unit, protocol_sizes(protocol)
+        )
         shown.append(finding.mu_lower)
     assert max(shown) > 0
 
@@ -62,8 +72,28 @@ def test_the_command_audits_them(name, tmp_path, monkeypatch, capfd) -> None:
     assert run(["new", "mine", "--from", name.removesuffix(".toml")]) == 0
     capfd.readouterr()
     sets = [word for setting in settings(name) for word in ("--set", setting)]
-    assert run(["audit", "mine.toml", *sets, "--view", "strong", "--trainings", "250", "--workers", "1", "--json"]) == 0
+    assert (
+        run(
+            [
+                "audit",
+                "mine.toml",
+                *sets,
+                "--view",
+                "strong",
+                "--trainings",
+                "250",
+                "--workers",
+                "1",
+                "--json",
+            ]
+        )
+        == 0
+    )
     found = json.loads(capfd.readouterr().out)
     assert found["verdict"] in ("holds", "not tested")
-    assert found["given"] == more_than_seen(small(name), View.STRONG, sizes=protocol_sizes(small(name))) != ""
+    assert (
+        found["given"]
+        == more_than_seen(small(name), View.STRONG, sizes=protocol_sizes(small(name)))
+        != ""
+    )
     assert found["mu_lower"] > 0

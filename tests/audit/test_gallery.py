@@ -31,7 +31,18 @@ from sordino.federation.setup import Setup
 from sordino.privacy.certify import certify
 from sordino.privacy.laplace import curve_l2
 from sordino.privacy.staircase import Staircase
-from sordino.protocol import ClippedGlm, Constant, Data, FedAvg, FedProx, Gaussian, Mean, Protocol, View, dumps
+from sordino.protocol import (
+    ClippedGlm,
+    Constant,
+    Data,
+    FedAvg,
+    FedProx,
+    Gaussian,
+    Mean,
+    Protocol,
+    View,
+    dumps,
+)
 from tests.audit import broken
 from tests.audit.broken import Break, found, under
 
@@ -39,7 +50,12 @@ SEEDS = (1, 2, 3)
 TRAININGS = 700
 MU = 2.0  # certified, whatever is audited
 VIEWS = ("server", "rounds", "coalition:3", "coalition:7", "final")
-FEDERATION = Protocol(clients=8, rounds=4, local=FedAvg(steps=2, batch=4, clip=1.0, schedule=Constant(rate=0.1)), noise=Gaussian(sigma=1.0))
+FEDERATION = Protocol(
+    clients=8,
+    rounds=4,
+    local=FedAvg(steps=2, batch=4, clip=1.0, schedule=Constant(rate=0.1)),
+    noise=Gaussian(sigma=1.0),
+)
 
 
 def with_mu(protocol: Protocol, view: str, unit: str = "record") -> Protocol:
@@ -47,9 +63,17 @@ def with_mu(protocol: Protocol, view: str, unit: str = "record") -> Protocol:
     return replace(protocol, noise=Gaussian(sigma=certify(protocol, view, unit).curve.mu / MU))
 
 
-def game(protocol: Protocol, view: str, seed: int, unit: str = "record", **options) -> WorstCaseGame:
+def game(
+    protocol: Protocol, view: str, seed: int, unit: str = "record", **options
+) -> WorstCaseGame:
     return WorstCaseGame(
-        protocol=protocol, view=View.parse(view), unit=unit, trainings=TRAININGS, seed=seed, rounds=protocol.rounds, **options
+        protocol=protocol,
+        view=View.parse(view),
+        unit=unit,
+        trainings=TRAININGS,
+        seed=seed,
+        rounds=protocol.rounds,
+        **options,
     )
 
 
@@ -72,9 +96,21 @@ class AdaptedGame(WorstCaseGame):
         return replace(pair, zero=self.adapt(pair.zero), one=self.adapt(pair.one))
 
 
-def adapted(protocol: Protocol, view: str, seed: int, adapt: Callable[[Setup], Setup], trainings: int = TRAININGS) -> AdaptedGame:
+def adapted(
+    protocol: Protocol,
+    view: str,
+    seed: int,
+    adapt: Callable[[Setup], Setup],
+    trainings: int = TRAININGS,
+) -> AdaptedGame:
     return AdaptedGame(
-        protocol=protocol, view=View.parse(view), unit="record", trainings=trainings, seed=seed, rounds=protocol.rounds, adapt=adapt
+        protocol=protocol,
+        view=View.parse(view),
+        unit="record",
+        trainings=trainings,
+        seed=seed,
+        rounds=protocol.rounds,
+        adapt=adapt,
     )
 
 
@@ -106,28 +142,49 @@ EXHIBITS = {
     "target without noise": Exhibit(
         breaks=broken.target_forgets_its_noise,
         caught=("server", "coalition:7"),
-        unseen=("rounds", "final"),  # seven others still add theirs: the truth is sqrt(8/7) times what is certified
-        noise={"standard deviation by client": "client 0", "crowding of values": "at the quantile 0.5"},
+        unseen=(
+            "rounds",
+            "final",
+        ),  # seven others still add theirs: the truth is sqrt(8/7) times what is certified
+        noise={
+            "standard deviation by client": "client 0",
+            "crowding of values": "at the quantile 0.5",
+        },
     ),
     "others without noise": Exhibit(
         breaks=broken.others_forget_their_noise,
         caught=("rounds", "final", "coalition:3"),
-        unseen=("server", "coalition:7"),  # who see the upload with its own noise and count on no other
+        unseen=(
+            "server",
+            "coalition:7",
+        ),  # who see the upload with its own noise and count on no other
         noise={"standard deviation": "overall", "crowding of values": "at the quantile 0.5"},
     ),
-    "sigma halved": Exhibit(breaks=broken.sigma_halved, caught=VIEWS, noise={"standard deviation": "overall"}),
-    "clip missing": Exhibit(
-        breaks=broken.clip_missing, caught=("server", "rounds", "final"), noise={"standard deviation by client": "client 0"}
+    "sigma halved": Exhibit(
+        breaks=broken.sigma_halved, caught=VIEWS, noise={"standard deviation": "overall"}
     ),
-    "clip missing, as the adversary knows": Exhibit(breaks=broken.clip_missing_in_every_step, caught=("server", "final")),
+    "clip missing": Exhibit(
+        breaks=broken.clip_missing,
+        caught=("server", "rounds", "final"),
+        noise={"standard deviation by client": "client 0"},
+    ),
+    "clip missing, as the adversary knows": Exhibit(
+        breaks=broken.clip_missing_in_every_step, caught=("server", "final")
+    ),
     "clip after noise": Exhibit(
-        breaks=broken.clip_after_noise, caught=("server", "coalition:7"), noise={"distribution of norms": "", "largest of values": ""}
+        breaks=broken.clip_after_noise,
+        caught=("server", "coalition:7"),
+        noise={"distribution of norms": "", "largest of values": ""},
     ),
     "same noise in two rounds": Exhibit(
-        breaks=broken.same_noise_in_two_rounds, unseen=("server", "rounds"), noise={"correlation of rounds": "rounds 0 and 1"}
+        breaks=broken.same_noise_in_two_rounds,
+        unseen=("server", "rounds"),
+        noise={"correlation of rounds": "rounds 0 and 1"},
     ),
     "noise seeded by the round": Exhibit(
-        breaks=broken.noise_seeded_by_the_round, unseen=("server", "rounds"), noise={"correlation of clients": "", "shared by clients": ""}
+        breaks=broken.noise_seeded_by_the_round,
+        unseen=("server", "rounds"),
+        noise={"correlation of clients": "", "shared by clients": ""},
     ),
 }
 
@@ -145,7 +202,10 @@ def exhibited(name: str, view: str, seed: int) -> Finding:
         return found(played)
 
 
-@pytest.mark.parametrize(("name", "view"), [(name, view) for name, exhibit in EXHIBITS.items() for view in exhibit.caught])
+@pytest.mark.parametrize(
+    ("name", "view"),
+    [(name, view) for name, exhibit in EXHIBITS.items() for view in exhibit.caught],
+)
 def test_broken_systems_are_caught_in_the_views_that_see_them(name: str, view: str) -> None:
     for seed in SEEDS:
         finding = exhibited(name, view, seed)
@@ -158,7 +218,10 @@ def test_their_correct_twin_is_silent(view: str) -> None:
     assert [seed for seed in SEEDS if not silent(exhibited(TWIN, view, seed))] == []
 
 
-@pytest.mark.parametrize(("name", "view"), [(name, view) for name, exhibit in EXHIBITS.items() for view in exhibit.unseen])
+@pytest.mark.parametrize(
+    ("name", "view"),
+    [(name, view) for name, exhibit in EXHIBITS.items() for view in exhibit.unseen],
+)
 def test_what_a_view_cannot_see_is_not_claimed_there(name: str, view: str) -> None:
     """The bound is not said to be refuted; the noise, which the audit looks at by itself, is still not what it should be."""
     for seed in SEEDS:
@@ -168,10 +231,16 @@ def test_what_a_view_cannot_see_is_not_claimed_there(name: str, view: str) -> No
 
 
 @pytest.mark.parametrize("name", EXHIBITS)
-def test_the_residual_test_says_what_is_wrong_with_the_noise_and_nothing_where_it_is_right(name: str) -> None:
+def test_the_residual_test_says_what_is_wrong_with_the_noise_and_nothing_where_it_is_right(
+    name: str,
+) -> None:
     for seed in SEEDS:
-        failed = {test.name: test.place for test in exhibited(name, "server", seed).residuals.failed}
-        assert all(test in failed and place in failed[test] for test, place in EXHIBITS[name].noise.items())
+        failed = {
+            test.name: test.place for test in exhibited(name, "server", seed).residuals.failed
+        }
+        assert all(
+            test in failed and place in failed[test] for test, place in EXHIBITS[name].noise.items()
+        )
         assert bool(failed) == bool(EXHIBITS[name].noise)
 
 
@@ -217,15 +286,28 @@ def test_a_clip_of_every_coordinate_is_caught_by_a_record_that_acts_on_all_of_th
 GLM = ClippedGlm(steps=2, clip=0.1, schedule=Constant(rate=0.5), weight_decay=0.2)
 RULES = {
     "fedprox": Protocol(
-        clients=4, rounds=3, local=FedProx(steps=2, batch=4, clip=1.0, schedule=Constant(rate=0.3), proximal=1.0), noise=Gaussian(sigma=1.0)
+        clients=4,
+        rounds=3,
+        local=FedProx(steps=2, batch=4, clip=1.0, schedule=Constant(rate=0.3), proximal=1.0),
+        noise=Gaussian(sigma=1.0),
     ),
-    "clipped-glm": Protocol(clients=4, rounds=3, local=GLM, noise=Gaussian(sigma=1.0), data=Data(name="digits", records=4)),
+    "clipped-glm": Protocol(
+        clients=4,
+        rounds=3,
+        local=GLM,
+        noise=Gaussian(sigma=1.0),
+        data=Data(name="digits", records=4),
+    ),
 }
 
 
 @pytest.mark.parametrize("rule", RULES)
-@pytest.mark.parametrize("breaks", [broken.sigma_halved, broken.clip_missing], ids=lambda breaks: breaks.__name__)
-def test_every_rule_is_caught_without_its_clip_and_with_half_its_noise(rule: str, breaks: Break) -> None:
+@pytest.mark.parametrize(
+    "breaks", [broken.sigma_halved, broken.clip_missing], ids=lambda breaks: breaks.__name__
+)
+def test_every_rule_is_caught_without_its_clip_and_with_half_its_noise(
+    rule: str, breaks: Break
+) -> None:
     protocol = with_mu(RULES[rule], "server")
     for seed in SEEDS:
         played = game(protocol, "server", seed, sizes=(4,) * 4)
@@ -257,14 +339,22 @@ class Tempered(nn.Module):
 
 def tempered(view: str, seed: int, first: bool) -> AdaptedGame:
     protocol = with_mu(replace(FEDERATION, clients=2, rounds=2), view)
-    return adapted(protocol, view, seed, lambda setup: replace(on_the_first(setup), module=Tempered(first)), trainings=300)
+    return adapted(
+        protocol,
+        view,
+        seed,
+        lambda setup: replace(on_the_first(setup), module=Tempered(first)),
+        trainings=300,
+    )
 
 
 def test_the_model_has_a_0_d_parameter_and_the_record_acts_on_its_first() -> None:
     for first in (True, False):
         flat = FlatModel(Tempered(first))
         assert [shape for _, shape in flat.layout].index(torch.Size([])) == (0 if first else 1)
-        flat.loss_gradient(torch.tensor([[3.0, 0.0, 0.0]]), torch.zeros(1), lambda outputs, targets: outputs.mean())
+        flat.loss_gradient(
+            torch.tensor([[3.0, 0.0, 0.0]]), torch.zeros(1), lambda outputs, targets: outputs.mean()
+        )
         assert flat.gradients.tolist() == [3.0, 0.0]
 
 
@@ -295,7 +385,10 @@ SIZES = (40, 5, 5, 5, 5, 5)
 MANY_RECORDS = replace(FEDERATION, clients=6)
 
 
-@pytest.mark.parametrize(("view", "caught"), [("rounds", True), ("coalition:2", True), ("final", True), ("server", False)])
+@pytest.mark.parametrize(
+    ("view", "caught"),
+    [("rounds", True), ("coalition:2", True), ("final", True), ("server", False)],
+)
 def test_weights_by_records_break_the_bound_of_the_plain_mean(view: str, caught: bool) -> None:
     """The target is the largest client. Who sees its upload anyway learns no more."""
     protocol = with_mu(MANY_RECORDS, view, "client")
@@ -310,7 +403,11 @@ def test_weights_by_records_break_the_bound_of_the_plain_mean(view: str, caught:
 
 
 def test_weights_by_records_are_fine_where_they_are_priced() -> None:
-    protocol = replace(MANY_RECORDS, aggregation=Mean(weights="records"), noise=with_mu(MANY_RECORDS, "rounds", "client").noise)
+    protocol = replace(
+        MANY_RECORDS,
+        aggregation=Mean(weights="records"),
+        noise=with_mu(MANY_RECORDS, "rounds", "client").noise,
+    )
     for seed in SEEDS:
         finding = found(game(protocol, "rounds", seed, unit="client", sizes=SIZES))
         assert silent(finding)
@@ -326,19 +423,29 @@ def proximal(rate: float, steps: int) -> Protocol:
     return Protocol(clients=4, rounds=3, local=local, noise=Gaussian(sigma=math.sqrt(3) * 2 / MU))
 
 
-@pytest.mark.parametrize(("rate", "steps", "verdict"), [(1.9, 1, "refuted"), (1.9, 3, "refuted"), (5.0, 3, "refuted"), (1.0, 3, "holds")])
-def test_proximal_steps_beyond_one_over_alpha_break_the_claim_of_2v_over_alpha(rate: float, steps: int, verdict: str) -> None:
+@pytest.mark.parametrize(
+    ("rate", "steps", "verdict"),
+    [(1.9, 1, "refuted"), (1.9, 3, "refuted"), (5.0, 3, "refuted"), (1.0, 3, "holds")],
+)
+def test_proximal_steps_beyond_one_over_alpha_break_the_claim_of_2v_over_alpha(
+    rate: float, steps: int, verdict: str
+) -> None:
     """THEORY A3, second flaw. The certified bound knows |1 - eta alpha| and holds for all of them."""
     claim = Claim(name="2V/alpha", mu=MU, view="server", ours=True)
     for seed in SEEDS:
-        finding = found(game(proximal(rate, steps), "server", seed), (claim, replace(claim, name="elsewhere", view="final")))
+        finding = found(
+            game(proximal(rate, steps), "server", seed),
+            (claim, replace(claim, name="elsewhere", view="final")),
+        )
         assert [judged.verdict for judged in finding.claims] == [verdict, "not tested"]
         assert finding.contradicted == (verdict == "refuted")
         assert (finding.verdict != "refuted", finding.residuals.failed) == (True, ())
 
 
 @pytest.mark.parametrize(("rate", "verdict"), [(1.9, "refuted"), (1.0, "holds")])
-def test_an_even_number_of_proximal_steps_breaks_it_where_the_gradient_turns_with_the_model(rate: float, verdict: str) -> None:
+def test_an_even_number_of_proximal_steps_breaks_it_where_the_gradient_turns_with_the_model(
+    rate: float, verdict: str
+) -> None:
     """With a constant gradient two steps beyond 1/alpha nearly cancel; a curved loss makes them add up to 2 eta V (eta alpha)."""
     protocol = replace(proximal(rate, steps=2), rounds=1, noise=Gaussian(sigma=2 / MU))
     for seed in SEEDS:
@@ -355,7 +462,9 @@ Ratio = Callable[[np.ndarray], np.ndarray]
 RELEASES = 5000
 
 
-def released(draw: Callable[[np.random.Generator], np.ndarray], shift: np.ndarray, ratio: Ratio, seed: int) -> Scores:
+def released(
+    draw: Callable[[np.random.Generator], np.ndarray], shift: np.ndarray, ratio: Ratio, seed: int
+) -> Scores:
     """Scores of releases with and without a shift, by their likelihood ratio."""
     generator = np.random.default_rng(seed)
     samples = [ratio(draw(generator) + side * shift) for side in (0, 1, 0, 1)]
@@ -375,22 +484,34 @@ def laplace_scores(dimension: int, move: float, seed: int, digits: int | None = 
         x = x if digits is None else np.round(x * 2**digits) / 2**digits
         return (np.abs(x) - np.abs(x - shift)).sum(axis=1)
 
-    return released(lambda generator: generator.laplace(size=(RELEASES, dimension)), shift, ratio, seed)
+    return released(
+        lambda generator: generator.laplace(size=(RELEASES, dimension)), shift, ratio, seed
+    )
 
 
 def test_laplace_noise_under_an_l2_clip_is_not_worth_its_epsilon_of_one_dimension() -> None:
     claimed, delta = 1.0, 1e-5  # an l2 norm of 1 over a scale of 1
     for seed in SEEDS:
         sold = laplace_scores(16, claimed / math.sqrt(16), seed)
-        assert claimed < epsilon_shown(sold, delta) < curve_l2(clip=claimed, scale=1.0, dimension=16).epsilon(delta)
+        assert (
+            claimed
+            < epsilon_shown(sold, delta)
+            < curve_l2(clip=claimed, scale=1.0, dimension=16).epsilon(delta)
+        )
         assert 0.7 * claimed < epsilon_shown(laplace_scores(1, claimed, seed), delta) < claimed
-        assert epsilon_shown(laplace_scores(16, claimed / 16, seed), delta) < claimed  # as many dimensions under an l1 clip
+        assert (
+            epsilon_shown(laplace_scores(16, claimed / 16, seed), delta) < claimed
+        )  # as many dimensions under an l1 clip
 
 
 def test_laplace_noise_released_in_full_floating_point_shows_in_its_last_digits() -> None:
     """Sums with the shift leave gaps among the floats, which the ratio's rounding betrays (Mironov 2012)."""
     for seed in SEEDS:
-        assert epsilon_shown(laplace_scores(1, 1.0, seed, digits=None), 1e-5) > 1.0 > epsilon_shown(laplace_scores(1, 1.0, seed), 1e-5)
+        assert (
+            epsilon_shown(laplace_scores(1, 1.0, seed, digits=None), 1e-5)
+            > 1.0
+            > epsilon_shown(laplace_scores(1, 1.0, seed), 1e-5)
+        )
 
 
 def test_the_residual_test_finds_nothing_wrong_with_that_noise() -> None:
@@ -403,7 +524,9 @@ def test_the_residual_test_finds_nothing_wrong_with_that_noise() -> None:
 STAIRS = Staircase(step=1.0, width=1.0, nu=0.5)
 
 
-def staircase_noise(generator: np.random.Generator, shape: tuple[int, ...], start: int) -> np.ndarray:
+def staircase_noise(
+    generator: np.random.Generator, shape: tuple[int, ...], start: int
+) -> np.ndarray:
     """Geng and Viswanath's sampler, in which the geometric variable must start at 0."""
     fall = math.exp(-STAIRS.step)
     stair = generator.geometric(1 - fall, size=shape) - 1 + start  # numpy's starts at 1
@@ -433,9 +556,16 @@ def staircase_scores(start: int, seed: int) -> Scores:
 
     def ratio(x: np.ndarray) -> np.ndarray:
         with np.errstate(divide="ignore"):
-            return np.log(staircase_density(x - STAIRS.width, start)) - np.log(staircase_density(x, start))
+            return np.log(staircase_density(x - STAIRS.width, start)) - np.log(
+                staircase_density(x, start)
+            )
 
-    return released(lambda generator: staircase_noise(generator, (RELEASES,), start), np.array(STAIRS.width), ratio, seed)
+    return released(
+        lambda generator: staircase_noise(generator, (RELEASES,), start),
+        np.array(STAIRS.width),
+        ratio,
+        seed,
+    )
 
 
 # torch's geometric starts at 0: who subtracts 1 from it, as UDP-FL's repository does, starts at -1; numpy's starts at 1.
@@ -445,7 +575,10 @@ def test_a_staircase_whose_geometric_starts_elsewhere_is_not_worth_its_epsilon(s
     for seed in SEEDS:
         assert epsilon_shown(staircase_scores(start, seed), 1e-5) > STAIRS.step
         assert 0.7 * STAIRS.step < epsilon_shown(staircase_scores(0, seed), 1e-5) < STAIRS.step
-        noise = {first: staircase_noise(np.random.default_rng(seed), (200, 1, 1, 16), first) for first in (0, start)}
+        noise = {
+            first: staircase_noise(np.random.default_rng(seed), (200, 1, 1, 16), first)
+            for first in (0, start)
+        }
         failed = {test.name for test in residual_tests(noise[start], law=law).failed}
         assert {"shares of values", "distribution of values"} <= failed
         assert residual_tests(noise[0], law=law).failed == ()
@@ -454,7 +587,10 @@ def test_a_staircase_whose_geometric_starts_elsewhere_is_not_worth_its_epsilon(s
 @pytest.mark.parametrize("start", [0, 1, -1])
 def test_the_staircase_densities_are_those_of_the_samplers(start: int) -> None:
     edges = np.arange(-4.0, 4.25, 0.25)
-    drawn = np.histogram(staircase_noise(np.random.default_rng(7), (200_000,), start), edges)[0] / 200_000
+    drawn = (
+        np.histogram(staircase_noise(np.random.default_rng(7), (200_000,), start), edges)[0]
+        / 200_000
+    )
     exact = 0.25 * staircase_density((edges[1:] + edges[:-1]) / 2, start)
     assert drawn == pytest.approx(exact, abs=5 * math.sqrt(0.25 / 200_000))
 
@@ -470,13 +606,27 @@ def test_the_staircase_densities_are_those_of_the_samplers(start: int) -> None:
         (broken.same_noise_in_two_rounds, "the noise is not what it is said to be"),
     ],
 )
-def test_the_command_ends_with_4_on_broken_systems_and_with_0_on_their_twin(breaks, words, tmp_path, capfd, monkeypatch) -> None:
+def test_the_command_ends_with_4_on_broken_systems_and_with_0_on_their_twin(
+    breaks, words, tmp_path, capfd, monkeypatch
+) -> None:
     protocol = with_mu(replace(FEDERATION, clients=2, rounds=2, seed=SEEDS[0]), "server")
     (tmp_path / "plan.toml").write_text(dumps(protocol))
     if breaks is not None:
         breaks(monkeypatch)
-    options = ["--view", "server", "--trainings", str(TRAININGS), "--workers", "1", "--out", str(tmp_path / "audit"), "--json"]
+    options = [
+        "--view",
+        "server",
+        "--trainings",
+        str(TRAININGS),
+        "--workers",
+        "1",
+        "--out",
+        str(tmp_path / "audit"),
+        "--json",
+    ]
     assert run(["audit", str(tmp_path / "plan.toml"), *options]) == (0 if breaks is None else 4)
     shown = capfd.readouterr()
-    assert json.loads(shown.out)["verdict"] == ("refuted" if breaks is broken.sigma_halved else "holds")
+    assert json.loads(shown.out)["verdict"] == (
+        "refuted" if breaks is broken.sigma_halved else "holds"
+    )
     assert words is None or words in shown.err

@@ -41,9 +41,20 @@ STEPS = {"steps": 2, "batch": 4, "clip": 1.0}
 VIEWS = (View.SERVER, View.ROUNDS, View.coalition(2), View.FINAL)
 
 
-def federation(rule: str = "fedavg", schedule=Constant(rate=0.1), clients: int = 6, rounds: int = 6, **changes) -> Protocol:  # noqa: B008
-    local = FedAvg(**STEPS, schedule=schedule) if rule == "fedavg" else FedProx(**STEPS, schedule=schedule, proximal=2.0)
-    return Protocol(clients=clients, rounds=rounds, local=local, noise=Gaussian(sigma=1.0), **changes)
+FLAT = Constant(rate=0.1)
+
+
+def federation(
+    rule: str = "fedavg", schedule=FLAT, clients: int = 6, rounds: int = 6, **changes
+) -> Protocol:
+    local = (
+        FedAvg(**STEPS, schedule=schedule)
+        if rule == "fedavg"
+        else FedProx(**STEPS, schedule=schedule, proximal=2.0)
+    )
+    return Protocol(
+        clients=clients, rounds=rounds, local=local, noise=Gaussian(sigma=1.0), **changes
+    )
 
 
 def smooth(constant: float) -> Assumptions:
@@ -52,21 +63,38 @@ def smooth(constant: float) -> Assumptions:
 
 def with_mu(protocol: Protocol, view: View, mu: float, unit: str = "record") -> Protocol:
     """The protocol with noise that makes its certified mu this."""
-    return replace(protocol, noise=Gaussian(sigma=protocol.noise.sigma * certify(protocol, view, unit).mu / mu))
+    return replace(
+        protocol, noise=Gaussian(sigma=protocol.noise.sigma * certify(protocol, view, unit).mu / mu)
+    )
 
 
 def scores_of(game: WorstCaseGame) -> Scores:
     sides = {}
     for played in play_all(game, game.chunks(), workers=1):
-        sides.setdefault((played.chunk.half, played.chunk.side), []).append((played.chunk.start, played.scores))
-    joined = {place: np.concatenate([scores for _, scores in sorted(parts, key=lambda p: p[0])]) for place, parts in sides.items()}
+        sides.setdefault((played.chunk.half, played.chunk.side), []).append(
+            (played.chunk.start, played.scores)
+        )
+    joined = {
+        place: np.concatenate([scores for _, scores in sorted(parts, key=lambda p: p[0])])
+        for place, parts in sides.items()
+    }
     return Scores(choosing=(joined[0, 0], joined[0, 1]), judging=(joined[1, 0], joined[1, 1]))
 
 
-def played(protocol: Protocol, view: View, trainings: int, unit: str = "record", seed: int = 5) -> Scores:
+def played(
+    protocol: Protocol, view: View, trainings: int, unit: str = "record", seed: int = 5
+) -> Scores:
     sizes = (protocol.data.records,) * protocol.clients if protocol.data is not None else None
     return scores_of(
-        WorstCaseGame(protocol=protocol, view=view, unit=unit, trainings=trainings, seed=seed, rounds=protocol.rounds, sizes=sizes)
+        WorstCaseGame(
+            protocol=protocol,
+            view=view,
+            unit=unit,
+            trainings=trainings,
+            seed=seed,
+            rounds=protocol.rounds,
+            sizes=sizes,
+        )
     )
 
 
@@ -82,14 +110,27 @@ def test_worst_cases_come_close_to_the_bound_of_every_view(rule, schedule, view)
 @pytest.mark.parametrize("unit", ["record", "client"])
 @pytest.mark.parametrize("aggregation", [Mean(mixing=0.4), Mean(weights="records")])
 def test_mixing_and_weights_too(aggregation, unit) -> None:
-    protocol = with_mu(federation(aggregation=aggregation, data=Data(name="digits", records=4)), View.ROUNDS, 3.0, unit)
+    protocol = with_mu(
+        federation(aggregation=aggregation, data=Data(name="digits", records=4)),
+        View.ROUNDS,
+        3.0,
+        unit,
+    )
     assert 0.88 < measured(played(protocol, View.ROUNDS, 2500, unit), "mu").mu / 3.0 < 1.04
 
 
 def test_the_largest_client_is_attacked_where_shares_differ() -> None:
     protocol = replace(federation(aggregation=Mean(weights="records")), noise=Gaussian(sigma=0.2))
     sizes = (4, 4, 16, 4, 4, 4)
-    game = WorstCaseGame(protocol=protocol, view=View.ROUNDS, unit="client", trainings=2000, seed=1, rounds=6, sizes=sizes)
+    game = WorstCaseGame(
+        protocol=protocol,
+        view=View.ROUNDS,
+        unit="client",
+        trainings=2000,
+        seed=1,
+        rounds=6,
+        sizes=sizes,
+    )
     certified = certify(protocol, View.ROUNDS, "client", sizes=sizes).mu
     assert game.pair.attacked == 2
     assert 0.85 < measured(scores_of(game), "mu").mu / certified < 1.04
@@ -97,15 +138,26 @@ def test_the_largest_client_is_attacked_where_shares_differ() -> None:
 
 def test_clipped_glm_comes_close_with_records_clients_and_contraction() -> None:
     rule = ClippedGlm(steps=3, clip=0.1, schedule=Constant(rate=0.5), weight_decay=0.2)
-    protocol = Protocol(clients=3, rounds=12, local=rule, noise=Gaussian(sigma=1.0), data=Data(name="digits", records=4))
+    protocol = Protocol(
+        clients=3,
+        rounds=12,
+        local=rule,
+        noise=Gaussian(sigma=1.0),
+        data=Data(name="digits", records=4),
+    )
     for view in (View.SERVER, View.FINAL):
         for unit in ("record", "client"):
             tuned = with_mu(protocol, view, 3.0, unit)
-            assert 0.85 < measured(played(tuned, view, 2000, unit), "mu").mu / 3.0 < 1.05, (view, unit)
+            assert 0.85 < measured(played(tuned, view, 2000, unit), "mu").mu / 3.0 < 1.05, (
+                view,
+                unit,
+            )
 
 
 @pytest.mark.parametrize("participation", [Poisson(rate=0.5), FixedSize(size=3)])
-def test_random_participants_reveal_no_more_than_the_mixture_and_a_good_part_of_it(participation) -> None:
+def test_random_participants_reveal_no_more_than_the_mixture_and_a_good_part_of_it(
+    participation,
+) -> None:
     protocol = replace(federation(participation=participation, rounds=8), noise=Gaussian(sigma=0.6))
     for view in (View.SERVER, View.ROUNDS):
         certified, scores = certify(protocol, view), played(protocol, view, 4000)
@@ -120,7 +172,11 @@ def test_minibatches_hide_the_record_until_it_is_drawn() -> None:
     assert certified.method == "first-hit mixture"
     scores = played(hidden, View.SERVER, 3000)
     assert not measured(scores, "mu", 0.9999).contradicts(certified.curve)
-    assert 0.3 * certified.epsilon(0.1) < measured(scores, "epsilon", delta=0.1).epsilon(0.1) < certified.epsilon(0.1) * 1.03
+    assert (
+        0.3 * certified.epsilon(0.1)
+        < measured(scores, "epsilon", delta=0.1).epsilon(0.1)
+        < certified.epsilon(0.1) * 1.03
+    )
     # For the whole client draws hide nothing.
     tuned = with_mu(hidden, View.SERVER, 3.0, "client")
     assert measured(played(tuned, View.SERVER, 2000, "client"), "mu").mu > 0.85 * 3.0
@@ -143,13 +199,18 @@ def test_a_vouched_smoothness_is_respected_by_the_worst_case_and_not_passed() ->
     assert -1.0 <= float(pair.zero.train.x[:, 2].min()) < 0
     assert 0.85 < measured(played(protocol, View.FINAL, 2500), "mu").mu / 3.0 < 1.04
     free = federation(schedule=schedule, clients=10, rounds=12)
-    assert certify(protocol, View.FINAL).mu < certify(replace(free, noise=protocol.noise), View.FINAL).mu
+    assert (
+        certify(protocol, View.FINAL).mu
+        < certify(replace(free, noise=protocol.noise), View.FINAL).mu
+    )
 
 
 def test_a_hundred_audits_rarely_exceed_the_truth() -> None:
     """On the worst case of a constant rate the true mu is the certified one (THEORY A2): at most 13 of 100 may lie above."""
     protocol = with_mu(federation(clients=3, rounds=3), View.FINAL, 2.0)
-    shown = np.array([measured(played(protocol, View.FINAL, 400, seed=seed), "mu").mu for seed in range(100)])
+    shown = np.array(
+        [measured(played(protocol, View.FINAL, 400, seed=seed), "mu").mu for seed in range(100)]
+    )
     assert (shown > 2.0).sum() <= stats.binom.ppf(0.999, 100, 0.05)
     assert len(set(shown)) > 50
 
@@ -176,25 +237,45 @@ def test_scores_are_the_exact_likelihood_ratio() -> None:
                 if honest is None:
                     density = stats.norm.logpdf(seen.uploads[0], target, 0.4).sum(axis=1)
                 else:
-                    known = sum((seen.uploads[c] - others) for c in (1, 2)) / 3 if honest == 1 else 0.0
-                    density = stats.norm.logpdf(seen.after - known, (target + 2 * others) / 3, 0.4 * np.sqrt(honest) / 3).sum(axis=1)
+                    known = (
+                        sum((seen.uploads[c] - others) for c in (1, 2)) / 3 if honest == 1 else 0.0
+                    )
+                    density = stats.norm.logpdf(
+                        seen.after - known, (target + 2 * others) / 3, 0.4 * np.sqrt(honest) / 3
+                    ).sum(axis=1)
                 expected += sign * density
         assert np.allclose(adversary.scores, expected, rtol=1e-4, atol=1e-4), view
 
 
 def test_scores_behind_a_shuffler_weigh_all_orders() -> None:
     """The likelihood of a set of uploads is the mean over all orders in which clients may have sent them; scipy's densities."""
-    protocol = replace(federation(clients=4, rounds=2, channel="shuffler"), noise=Gaussian(sigma=0.3))
+    protocol = replace(
+        federation(clients=4, rounds=2, channel="shuffler"), noise=Gaussian(sigma=0.3)
+    )
     pair = worst_pair(protocol, View.SERVER, "client", key=Key.from_seed(9), rounds=2)
-    adversary = Adversary(pair.zero, pair.attacked, (ManyClients(pair.zero), ManyClients(pair.one)), View.SERVER, range(5))
+    adversary = Adversary(
+        pair.zero,
+        pair.attacked,
+        (ManyClients(pair.zero), ManyClients(pair.one)),
+        View.SERVER,
+        range(5),
+    )
     expected = np.zeros(5)
     for seen in rounds_of_many(pair.zero, range(5)):
         adversary.see(seen)
         models = [[ManyClients(side).trained(client=c, round=seen.round, weights=seen.before, first=0).numpy() for c in range(4)]
                   for side in (pair.zero, pair.one)]  # fmt: skip
         for side, sign in ((1, 1.0), (0, -1.0)):
-            laws = np.array([[stats.norm.pdf(upload, model, 0.3).prod(axis=1) for model in models[side]] for upload in seen.uploads])
-            orders = [np.prod([laws[place, client] for place, client in enumerate(order)], axis=0) for order in permutations(range(4))]
+            laws = np.array(
+                [
+                    [stats.norm.pdf(upload, model, 0.3).prod(axis=1) for model in models[side]]
+                    for upload in seen.uploads
+                ]
+            )
+            orders = [
+                np.prod([laws[place, client] for place, client in enumerate(order)], axis=0)
+                for order in permutations(range(4))
+            ]
             expected += sign * np.log(np.mean(orders, axis=0))
     assert np.allclose(adversary.scores, expected, rtol=1e-4, atol=1e-4)
 
@@ -214,7 +295,9 @@ def test_scores_of_a_hidden_draw_are_those_of_its_mixture(adjacency) -> None:
         privacy=Privacy(adjacency=adjacency),
     )
     pair = worst_pair(protocol, View.ROUNDS, "client", key=Key.from_seed(9), rounds=2)
-    adversary = Adversary(pair.one, 0, (ManyClients(pair.zero), ManyClients(pair.one)), View.ROUNDS, range(6))
+    adversary = Adversary(
+        pair.one, 0, (ManyClients(pair.zero), ManyClients(pair.one)), View.ROUNDS, range(6)
+    )
     expected = np.zeros(6)
     for seen in rounds_of_many(pair.one, range(6)):
         adversary.see(seen)
@@ -236,7 +319,10 @@ def test_halves_and_sides_never_share_a_draw() -> None:
 
 def test_the_result_does_not_depend_on_the_workers(tmp_path) -> None:
     protocol = replace(federation(), noise=Gaussian(sigma=0.5), seed=3)
-    found = [audit(protocol, "final", trainings=2100, workers=w, folder=tmp_path / str(w)).as_document() for w in (1, 2)]
+    found = [
+        audit(protocol, "final", trainings=2100, workers=w, folder=tmp_path / str(w)).as_document()
+        for w in (1, 2)
+    ]
     assert found[0] == found[1]
 
 
@@ -249,12 +335,21 @@ def test_the_result_does_not_depend_on_the_workers(tmp_path) -> None:
         ("convergent/theorem-4", federation("fedprox", Constant(rate=0.4), rounds=40, clients=10, assumptions=smooth(0.5)), True),
     ],
 )  # fmt: skip
-def test_published_bounds_are_refuted_where_they_are_false(claim, protocol, refuted, tmp_path) -> None:
+def test_published_bounds_are_refuted_where_they_are_false(
+    claim, protocol, refuted, tmp_path
+) -> None:
     stated = published_bounds(replace(protocol, noise=Gaussian(sigma=1.0)))[claim]
     sigma = stated / 1.0  # noise at which the claim says mu = 1
     protocol = replace(protocol, noise=Gaussian(sigma=sigma))
     bounds = published_bounds(protocol)
     assert bounds[claim] == pytest.approx(1.0)
-    found = audit(protocol, "final", trainings=1500, claims=(Claim(name=claim, mu=bounds[claim]),), folder=tmp_path / "a", workers=1)
+    found = audit(
+        protocol,
+        "final",
+        trainings=1500,
+        claims=(Claim(name=claim, mu=bounds[claim]),),
+        folder=tmp_path / "a",
+        workers=1,
+    )
     assert (found.claims[0].verdict == "refuted") == refuted
     assert found.verdict == "holds"

@@ -46,7 +46,11 @@ from sordino.protocol.noisy_sgd import OPTIMIZERS, SAMPLINGS
 KEY = Key.from_seed(11)
 STEPS = {"steps": 3, "batch": 4, "clip": 1.0, "schedule": StageWise(rate=0.2)}
 BASE = Protocol(clients=4, rounds=3, local=FedAvg(**STEPS), noise=Gaussian(sigma=0.3))
-BEZIER = replace(BASE, local=Bezier(**{**STEPS, "schedule": Constant(rate=0.25)}), assumptions=Assumptions(smoothness=4.0))
+BEZIER = replace(
+    BASE,
+    local=Bezier(**{**STEPS, "schedule": Constant(rate=0.25)}),
+    assumptions=Assumptions(smoothness=4.0),
+)
 SIZES = (4, 7, 4, 5)
 EPSILONS, MECHANISMS = (9.0, 4.0, 2.0, 6.0), ("gaussian", "gaussian", "laplace", "gaussian")
 
@@ -86,14 +90,26 @@ FEDERATIONS = {
 }  # fmt: skip
 
 # Clients that keep models, and the moments of optimizers. Who takes part differs from training to training.
-OWN = [Identity(), Interpolate(alpha=0.3), Attention(own=0.4), Identity(pull=0.5), Interpolate(alpha=0.3, pull=0.5)]
+OWN = [
+    Identity(),
+    Interpolate(alpha=0.3),
+    Attention(own=0.4),
+    Identity(pull=0.5),
+    Interpolate(alpha=0.3, pull=0.5),
+]
 APART = replace(BASE, participation=Poisson(rate=0.6), aggregation=Mean(mixing=0.7))
 FEDERATIONS |= {f"fedavg {own}": linear(replace(APART, personalization=own)) for own in OWN}
 
 
 def noisy(sampling: str, optimizer: str, own=OWN[1], **changes) -> Setup:
     rule = NoisySgd(**STEPS, sampling=sampling, optimizer=optimizer, weight_decay=0.1, **changes)
-    return noisy_pair(replace(APART, local=rule, noise=Gaussian(multiplier=0.7), personalization=own), "record", SIZES, KEY, {}).one
+    return noisy_pair(
+        replace(APART, local=rule, noise=Gaussian(multiplier=0.7), personalization=own),
+        "record",
+        SIZES,
+        KEY,
+        {},
+    ).one
 
 
 def all_different(setup: Setup) -> Setup:
@@ -102,11 +118,23 @@ def all_different(setup: Setup) -> Setup:
     return replace(setup, train=replace(setup.train, x=records))
 
 
-FEDERATIONS |= {f"noisy {sampling} {optimizer}": noisy(sampling, optimizer) for sampling in SAMPLINGS for optimizer in OPTIMIZERS}
+FEDERATIONS |= {
+    f"noisy {sampling} {optimizer}": noisy(sampling, optimizer)
+    for sampling in SAMPLINGS
+    for optimizer in OPTIMIZERS
+}
 FEDERATIONS |= {f"noisy {own}": noisy("poisson", "adam", own) for own in OWN}
-FEDERATIONS |= {f"noisy {sampling} l1": noisy(sampling, "sgd", Nobody(), clip_norm="l1") for sampling in SAMPLINGS}
-FEDERATIONS |= {f"noisy {sampling} bent": all_different(noisy(sampling, "momentum")) for sampling in SAMPLINGS}
-FEDERATIONS |= {f"fedavg bent {n}": all_different(linear_pair(BASE, "record", (n, 4, 4, 4), KEY, 0.0, 0).one) for n in (7, 15)}
+FEDERATIONS |= {
+    f"noisy {sampling} l1": noisy(sampling, "sgd", Nobody(), clip_norm="l1")
+    for sampling in SAMPLINGS
+}
+FEDERATIONS |= {
+    f"noisy {sampling} bent": all_different(noisy(sampling, "momentum")) for sampling in SAMPLINGS
+}
+FEDERATIONS |= {
+    f"fedavg bent {n}": all_different(linear_pair(BASE, "record", (n, 4, 4, 4), KEY, 0.0, 0).one)
+    for n in (7, 15)
+}
 
 
 @pytest.mark.parametrize("name", FEDERATIONS)
@@ -120,9 +148,15 @@ def test_a_row_is_the_training_of_its_number(name, first) -> None:
             assert np.array_equal(seen.present[row], alone.present[0])
             assert np.allclose(seen.after[row], alone.after[0], rtol=near, atol=near)
             present = seen.present[row]
-            assert np.allclose(seen.uploads[present, row], alone.uploads[present, 0], rtol=near, atol=near)
-            assert np.allclose(seen.broadcast[..., row, :], alone.broadcast[..., 0, :], rtol=near, atol=near)
-            assert set(alone.means) == (set(np.flatnonzero(present).tolist()) if name.startswith("noisy") else set())
+            assert np.allclose(
+                seen.uploads[present, row], alone.uploads[present, 0], rtol=near, atol=near
+            )
+            assert np.allclose(
+                seen.broadcast[..., row, :], alone.broadcast[..., 0, :], rtol=near, atol=near
+            )
+            assert set(alone.means) == (
+                set(np.flatnonzero(present).tolist()) if name.startswith("noisy") else set()
+            )
             for client, means in alone.means.items():
                 assert np.allclose(seen.means[client][row], means[0], rtol=near, atol=near)
     assert len({seen.after.tobytes() for seen in many}) == 3
@@ -132,9 +166,23 @@ def test_a_row_is_the_training_of_its_number(name, first) -> None:
 def test_row_zero_is_what_train_trains(tmp_path) -> None:
     setup = FEDERATIONS["fedavg"]
     records, targets = setup.train.x.numpy(), setup.train.y.numpy()[:, None]
-    data = Dataset(name="losses", x_train=records[:16], y_train=targets[:16], x_test=records[:2], y_test=targets[:2], classes=None)
+    data = Dataset(
+        name="losses",
+        x_train=records[:16],
+        y_train=targets[:16],
+        x_test=records[:2],
+        y_test=targets[:2],
+        classes=None,
+    )
     protocol = replace(BASE, seed=11)
-    run = train(protocol, data=data, model=GivenLosses(), folder=tmp_path / "run", workers=1, evaluate_every=0)
+    run = train(
+        protocol,
+        data=data,
+        model=GivenLosses(),
+        folder=tmp_path / "run",
+        workers=1,
+        evaluate_every=0,
+    )
     parts = prepare(protocol, data=data, model=GivenLosses()).parts
     same = setup_of(protocol, records, targets, parts, GivenLosses(), KEY)
     last = list(rounds_of_many(same, range(1)))[-1].after[0]
@@ -145,13 +193,19 @@ def test_clients_that_draw_nothing_and_are_alike_are_trained_once() -> None:
     full = linear_pair(BASE, "record", (4, 4, 4, 4), KEY, -0.5, 0)
     assert ManyClients(full.one).like.tolist() == [0, 1, 1, 1]
     assert full.attacked == 0
-    drawn = linear(BASE)  # the attacked client holds 7 records, of which one differs: it draws, and is like no other
+    drawn = linear(
+        BASE
+    )  # the attacked client holds 7 records, of which one differs: it draws, and is like no other
     assert ManyClients(drawn).like.tolist() == [0, 1, 0, 0]
 
 
 def test_caps_keep_a_client_away_once_it_has_taken_part_so_often() -> None:
-    protocol = replace(BASE, rounds=5, participation=Poisson(rate=0.6), client=(ClientBudget(id=2, epsilon=1.0),))
-    seen = np.stack([one.present for one in rounds_of_many(linear(protocol), range(50), caps={2: 1})])
+    protocol = replace(
+        BASE, rounds=5, participation=Poisson(rate=0.6), client=(ClientBudget(id=2, epsilon=1.0),)
+    )
+    seen = np.stack(
+        [one.present for one in rounds_of_many(linear(protocol), range(50), caps={2: 1})]
+    )
     assert seen[:, :, 2].sum(axis=0).max() == 1
     assert seen[:, :, 1].sum(axis=0).max() > 1
 
@@ -161,7 +215,10 @@ def test_attendance_is_the_same_alone_and_side_by_side(participation) -> None:
     protocol = replace(BASE, clients=9, participation=participation)
     together = attendances(protocol, round=2, key=KEY, trainings=range(10, 310))
     for training in (10, 11, 200, 309):
-        assert np.flatnonzero(together[training - 10]).tolist() == participants(protocol, round=2, key=KEY, training=training).tolist()
+        assert (
+            np.flatnonzero(together[training - 10]).tolist()
+            == participants(protocol, round=2, key=KEY, training=training).tolist()
+        )
     assert len({row.tobytes() for row in together}) > 20
 
 
@@ -172,16 +229,24 @@ def test_lanes_are_disjoint_pieces_of_one_keystream() -> None:
         assert np.array_equal(stream.normals(3), whole[lane])
         assert np.array_equal(stream.normals_of(6 - lane, 3), whole[lane:])
     words = KEY.stream(Purpose.MINIBATCH, training=0).words(5, 4).reshape(4, 5)
-    assert all(np.array_equal(KEY.stream(Purpose.MINIBATCH, training=n).words(5), words[n]) for n in range(4))
+    assert all(
+        np.array_equal(KEY.stream(Purpose.MINIBATCH, training=n).words(5), words[n])
+        for n in range(4)
+    )
     assert len(np.unique(words)) == 20
     assert not np.array_equal(KEY.stream(Purpose.UPLOAD_NOISE, training=LANES).normals(3), whole[0])
 
 
 @pytest.mark.parametrize(("population", "size"), [(9, 1), (9, 4), (30, 29), (200, 150), (3000, 40)])
 @pytest.mark.parametrize("lane", [0, 77])
-def test_items_are_followed_into_the_subsets_that_are_drawn(population, size, lane, monkeypatch) -> None:
+def test_items_are_followed_into_the_subsets_that_are_drawn(
+    population, size, lane, monkeypatch
+) -> None:
     monkeypatch.setattr(randomness, "WORDS", 500)  # many blocks
-    stream, items = KEY.stream(Purpose.MINIBATCH, training=lane, client=2, round=3), np.array([0, 2, population - 1])
+    stream, items = (
+        KEY.stream(Purpose.MINIBATCH, training=lane, client=2, round=3),
+        np.array([0, 2, population - 1]),
+    )
     drawn = stream.subsets(3, size, population, 120)
     held = stream.held(items, 3, size, population, 120)
     assert np.array_equal(held, np.isin(drawn, items).sum(axis=1))
@@ -191,9 +256,14 @@ def test_items_are_followed_into_the_subsets_that_are_drawn(population, size, la
 def test_coins_of_many_trainings_are_those_of_each(monkeypatch) -> None:
     whole = KEY.stream(Purpose.MINIBATCH, training=5).coins(4, 13, 0.3, trainings=50)
     monkeypatch.setattr(randomness, "WORDS", 100)
-    assert np.array_equal(whole, KEY.stream(Purpose.MINIBATCH, training=5).coins(4, 13, 0.3, trainings=50))
+    assert np.array_equal(
+        whole, KEY.stream(Purpose.MINIBATCH, training=5).coins(4, 13, 0.3, trainings=50)
+    )
     for lane in (0, 1, 49):
-        assert np.array_equal(whole.reshape(50, 4, 13)[lane], KEY.stream(Purpose.MINIBATCH, training=5 + lane).coins(4, 13, 0.3))
+        assert np.array_equal(
+            whole.reshape(50, 4, 13)[lane],
+            KEY.stream(Purpose.MINIBATCH, training=5 + lane).coins(4, 13, 0.3),
+        )
     assert abs(whole.mean() - 0.3) < 4 * (0.21 / whole.size) ** 0.5
 
 

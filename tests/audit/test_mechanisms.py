@@ -11,7 +11,18 @@ from pathlib import Path
 
 import pytest
 
-from sordino import Constant, Custom, FedAvg, Gaussian, Laplace, Mean, Model, Poisson, Protocol, Staircase
+from sordino import (
+    Constant,
+    Custom,
+    FedAvg,
+    Gaussian,
+    Laplace,
+    Mean,
+    Model,
+    Poisson,
+    Protocol,
+    Staircase,
+)
 from sordino.audit.auditing import audit
 from sordino.protocol import Privacy
 
@@ -38,12 +49,21 @@ CASES = {
     ),
     "shuffled": (Protocol(clients=12, rounds=1, local=IN_L1, noise=Laplace(scale=0.5), channel="shuffler"), "server", 0.5),
 }  # fmt: skip
-HIDDEN = Protocol(clients=4, rounds=3, local=UPDATE, noise=SERVER, participation=Poisson(rate=0.5), aggregation=Mean(denominator="fixed"))
+HIDDEN = Protocol(
+    clients=4,
+    rounds=3,
+    local=UPDATE,
+    noise=SERVER,
+    participation=Poisson(rate=0.5),
+    aggregation=Mean(denominator="fixed"),
+)
 TRAININGS = 16_384
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_an_audit_shows_no_more_than_was_promised(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_audit_shows_no_more_than_was_promised(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     protocol, view, tightness = CASES[name]
     protocol = replace(protocol, seed=1)
@@ -53,20 +73,39 @@ def test_an_audit_shows_no_more_than_was_promised(name: str, tmp_path: Path, mon
 
 
 @pytest.mark.parametrize(("adjacency", "attained"), [("add-or-remove", 0.88), ("replace-one", 0.7)])
-def test_hidden_participation_is_weighed_by_its_mixture(adjacency: str, attained: float, tmp_path: Path) -> None:
+def test_hidden_participation_is_weighed_by_its_mixture(
+    adjacency: str, attained: float, tmp_path: Path
+) -> None:
     """A removed client is the pair that the bound is made of; of a replaced one C_q in both directions is no pair at all."""
     protocol = replace(HIDDEN, seed=1, privacy=Privacy(adjacency=adjacency))
-    finding = audit(protocol, "rounds", "client", trainings=6000, workers=1, folder=tmp_path / "audit")
+    finding = audit(
+        protocol, "rounds", "client", trainings=6000, workers=1, folder=tmp_path / "audit"
+    )
     assert not finding.contradicted
     assert attained < finding.attained < 1.04
     assert ("absent or present" in finding.description) == (adjacency == "add-or-remove")
 
 
-@pytest.mark.parametrize("noise", [Gaussian(sigma=1.0), Laplace(scale=1.0), Staircase(step=1.0, width=1.0)], ids=lambda noise: noise.tag)
+@pytest.mark.parametrize(
+    "noise",
+    [Gaussian(sigma=1.0), Laplace(scale=1.0), Staircase(step=1.0, width=1.0)],
+    ids=lambda noise: noise.tag,
+)
 @pytest.mark.parametrize("parameters", [1, 10])
-def test_every_sampler_passes_in_one_dimension_and_in_ten(noise, parameters: int, tmp_path: Path) -> None:
-    protocol = Protocol(seed=2, clients=3, rounds=1, local=STEP, noise=noise, model=Model(name="x", parameters=parameters))
-    finding = audit(protocol, "server", "client", trainings=TRAININGS, workers=1, folder=tmp_path / "audit")
+def test_every_sampler_passes_in_one_dimension_and_in_ten(
+    noise, parameters: int, tmp_path: Path
+) -> None:
+    protocol = Protocol(
+        seed=2,
+        clients=3,
+        rounds=1,
+        local=STEP,
+        noise=noise,
+        model=Model(name="x", parameters=parameters),
+    )
+    finding = audit(
+        protocol, "server", "client", trainings=TRAININGS, workers=1, folder=tmp_path / "audit"
+    )
     assert not finding.contradicted
     assert finding.residuals is not None
     assert (0.9 if parameters == 1 else 0.4) < finding.tightness < 1.02

@@ -52,19 +52,51 @@ def _less_noise_looked_at(monkeypatch) -> None:
 
 
 def rule(sampling: str = "poisson", **changes) -> NoisySgd:
-    return NoisySgd(**{"steps": 3, "batch": 4, "clip": 0.5, "schedule": Constant(rate=0.1), "sampling": sampling, **changes})
-
-
-def noisy(sampling: str = "poisson", records: int = 16, multiplier: float = 1.0, rounds: int = 3, **changes) -> Protocol:
-    local = changes.pop("local", rule(sampling))
-    data = Data(name="digits", records=records)
-    return Protocol(
-        **{"seed": 2, "clients": 5, "rounds": rounds, "local": local, "noise": Gaussian(multiplier=multiplier), "data": data, **changes}
+    return NoisySgd(
+        **{
+            "steps": 3,
+            "batch": 4,
+            "clip": 0.5,
+            "schedule": Constant(rate=0.1),
+            "sampling": sampling,
+            **changes,
+        }
     )
 
 
-def played(protocol: Protocol, folder, view: str = "server", unit: str = "record", trainings: int = 4000, **options) -> Finding:
-    return audit(protocol, view, unit, trainings=trainings, folder=folder / "audit", workers=1, **options)
+def noisy(
+    sampling: str = "poisson",
+    records: int = 16,
+    multiplier: float = 1.0,
+    rounds: int = 3,
+    **changes,
+) -> Protocol:
+    local = changes.pop("local", rule(sampling))
+    data = Data(name="digits", records=records)
+    return Protocol(
+        **{
+            "seed": 2,
+            "clients": 5,
+            "rounds": rounds,
+            "local": local,
+            "noise": Gaussian(multiplier=multiplier),
+            "data": data,
+            **changes,
+        }
+    )
+
+
+def played(
+    protocol: Protocol,
+    folder,
+    view: str = "server",
+    unit: str = "record",
+    trainings: int = 4000,
+    **options,
+) -> Finding:
+    return audit(
+        protocol, view, unit, trainings=trainings, folder=folder / "audit", workers=1, **options
+    )
 
 
 # What is attained. The bound of Poisson batches is that of the very pair that is played. C_q of fixed batches is taken in both directions
@@ -77,9 +109,17 @@ def played(protocol: Protocol, folder, view: str = "server", unit: str = "record
         ("poisson", {"multiplier": 0.6}, 0.92),
         ("poisson", {"participation": Poisson(rate=0.5), "multiplier": 0.5, "rounds": 4}, 0.92),
         ("poisson", {"participation": FixedSize(size=3), "multiplier": 0.5, "rounds": 4}, 0.92),
-        ("fixed", {"local": rule("fixed", steps=1), "rounds": 1, "records": 8, "multiplier": 0.4}, 0.88),
+        (
+            "fixed",
+            {"local": rule("fixed", steps=1), "rounds": 1, "records": 8, "multiplier": 0.4},
+            0.88,
+        ),
         ("fixed", {"multiplier": 0.5, "records": 32}, 0.7),
-        ("fixed", {"records": 4, "multiplier": 1.0}, 0.92),  # every batch holds the record: Gaussian
+        (
+            "fixed",
+            {"records": 4, "multiplier": 1.0},
+            0.92,
+        ),  # every batch holds the record: Gaussian
     ],
 )
 def test_noisy_steps_come_close_to_their_bound(sampling, changes, least, tmp_path) -> None:
@@ -100,7 +140,9 @@ def test_a_step_of_a_fixed_batch_shows_nearly_the_epsilon_that_is_certified(tmp_
 def test_whole_clients_and_replaced_records_too(sampling, tmp_path) -> None:
     found = played(noisy(sampling, multiplier=8.0, rounds=2), tmp_path / "client", unit="client")
     assert not found.contradicted
-    assert found.mu_lower > (0.9 if sampling == "fixed" else 0.15) * found.certified.mu  # a Poisson batch rarely holds all records
+    assert (
+        found.mu_lower > (0.9 if sampling == "fixed" else 0.15) * found.certified.mu
+    )  # a Poisson batch rarely holds all records
     replaced = noisy("poisson", privacy=Privacy(adjacency="replace-one"))
     found = played(replaced, tmp_path / "record")
     assert not found.contradicted
@@ -108,10 +150,14 @@ def test_whole_clients_and_replaced_records_too(sampling, tmp_path) -> None:
 
 
 @pytest.mark.parametrize("optimizer", ["momentum", "adam", "adagrad"])
-@pytest.mark.parametrize("own", [Interpolate(alpha=0.2), Identity(pull=0.5), Attention(own=0.5)], ids=lambda own: own.tag)
+@pytest.mark.parametrize(
+    "own", [Interpolate(alpha=0.2), Identity(pull=0.5), Attention(own=0.5)], ids=lambda own: own.tag
+)
 def test_what_clients_keep_reveals_no_more(optimizer, own, tmp_path) -> None:
     local = rule(optimizer=optimizer, weight_decay=0.01)
-    protocol = noisy(local=local, personalization=own, participation=Poisson(rate=0.7), multiplier=0.5)
+    protocol = noisy(
+        local=local, personalization=own, participation=Poisson(rate=0.7), multiplier=0.5
+    )
     found = played(protocol, tmp_path, "strong", trainings=500)
     assert (found.contradicted, found.given) == (False, Given.STEPS.value)
     assert found.attained > 0.7
@@ -125,7 +171,13 @@ def test_the_most_exposed_client_is_attacked_and_caps_are_kept(tmp_path) -> None
     found = played(protocol, tmp_path, trainings=2000)
     assert found.certified.method == "client budgets"
     assert (found.verdict, found.attained > 0.75) == ("holds", True)
-    pair = noisy_pair(protocol, "record", (20, 9, 20, 20, 20), KEY, {client: 3 + client % 2 for client in range(5)})
+    pair = noisy_pair(
+        protocol,
+        "record",
+        (20, 9, 20, 20, 20),
+        KEY,
+        {client: 3 + client % 2 for client in range(5)},
+    )
     assert [len(part) for part in pair.zero.parts] == [9, 20, 20]
     assert (pair.attacked, pair.caps) == (0, {0: 4, 1: 3, 2: 3})
 
@@ -133,11 +185,20 @@ def test_the_most_exposed_client_is_attacked_and_caps_are_kept(tmp_path) -> None
 # The scores
 
 
-@pytest.mark.parametrize(("sampling", "unit"), [("fixed", "record"), ("poisson", "record"), ("poisson", "client"), ("fixed", "client")])
+@pytest.mark.parametrize(
+    ("sampling", "unit"),
+    [("fixed", "record"), ("poisson", "record"), ("poisson", "client"), ("fixed", "client")],
+)
 @pytest.mark.parametrize("adjacency", [None, "replace-one"])
 def test_scores_are_the_exact_likelihood_ratio_over_all_batches(sampling, unit, adjacency) -> None:
     """Every batch that may have been drawn, every example's gradient by torch, scipy's densities: (1/N) sum over batches, step by step."""
-    protocol = noisy(sampling, records=4, local=rule(sampling, batch=2, steps=2), privacy=Privacy(adjacency=adjacency), rounds=2)
+    protocol = noisy(
+        sampling,
+        records=4,
+        local=rule(sampling, batch=2, steps=2),
+        privacy=Privacy(adjacency=adjacency),
+        rounds=2,
+    )
     pair = noisy_pair(protocol, unit, (4,) * 5, KEY, {})
     batches = [
         [chosen for size in range(5) for chosen in itertools.combinations(range(4), size)],
@@ -150,7 +211,9 @@ def test_scores_are_the_exact_likelihood_ratio_over_all_batches(sampling, unit, 
         sums = ExampleGradients(flat, module_loss(setup.module, setup.train.y))
         rows = setup.parts[0]
         chosen = [setup.train.x[rows[list(batch)]] for batch in batches[0]]
-        return [sums.clipped_sum(x, setup.train.y[: len(x)], clip=0.5).total.numpy() for x in chosen]
+        return [
+            sums.clipped_sum(x, setup.train.y[: len(x)], clip=0.5).total.numpy() for x in chosen
+        ]
 
     noise = (1.0 if sampling == "fixed" else 0.5) * 1.0
     adversary, expected = StepAdversary(pair, range(5)), np.zeros(5)
@@ -159,14 +222,18 @@ def test_scores_are_the_exact_likelihood_ratio_over_all_batches(sampling, unit, 
         for step in range(2):
             sums = seen.means[0][:, step] * 2
             for setup, sign in ((pair.one, 1.0), (pair.zero, -1.0)):
-                densities = [stats.norm.pdf(sums, place, noise).prod(axis=1) for place in laws(setup)]
+                densities = [
+                    stats.norm.pdf(sums, place, noise).prod(axis=1) for place in laws(setup)
+                ]
                 expected += sign * np.log(np.dot(batches[1], densities))
     assert np.allclose(adversary.scores, expected, rtol=1e-4, atol=1e-4)
 
 
 def test_the_law_of_many_records_is_that_of_their_draws() -> None:
     """Sums of real clients, whose batches are drawn by the code that trains."""
-    protocol = noisy("poisson", records=12, multiplier=0.0, local=rule(steps=200, batch=3), rounds=1)
+    protocol = noisy(
+        "poisson", records=12, multiplier=0.0, local=rule(steps=200, batch=3), rounds=1
+    )
     pair = noisy_pair(protocol, "client", (12,) * 5, KEY, {})
     seen = next(rounds_of_many(pair.one, range(20)))
     numbers = np.rint(seen.means[0].reshape(-1, 2) @ pair.direction * 3 / 0.5).astype(int)
@@ -187,16 +254,28 @@ def test_who_is_given_what() -> None:
         replace(plain, local=Scaffold(**rules)),
         replace(plain, personalization=Attention(own=0.5)),
         replace(plain, aggregation=ModeConnectivity(public="records.npz")),
-        replace(plain, penalty=True, client=tuple(ClientBudget(id=k, epsilon=1.0 + k) for k in range(4))),
+        replace(
+            plain, penalty=True, client=tuple(ClientBudget(id=k, epsilon=1.0 + k) for k in range(4))
+        ),
     ]
     for view in map(View.parse, VIEWS):
         assert given_to(noisy(), view) == Given.STEPS
         assert all(given_to(protocol, view) == Given.UPLOADS for protocol in uploads)
         assert more_than_seen(plain, view) == ""
-        assert all((more_than_seen(protocol, view) == "") == (view == View.SERVER) for protocol in uploads)
+        assert all(
+            (more_than_seen(protocol, view) == "") == (view == View.SERVER) for protocol in uploads
+        )
     # That is right only because certify has one bound for all views there.
     for protocol in (*uploads, noisy()):
-        assert len({certify(protocol, view).epsilon(1e-5) for view in ("server", "rounds", "final", "strong")}) == 1
+        assert (
+            len(
+                {
+                    certify(protocol, view).epsilon(1e-5)
+                    for view in ("server", "rounds", "final", "strong")
+                }
+            )
+            == 1
+        )
     assert len({certify(plain, view).epsilon(1e-5) for view in ("server", "rounds", "weak")}) == 3
 
 
@@ -209,7 +288,10 @@ def test_claims_about_a_view_are_not_judged_by_who_was_given_more(tmp_path) -> N
 
 
 def test_the_game_has_few_clients_and_what_it_shows_does_not_depend_on_the_others() -> None:
-    large, small = (noisy_pair(noisy(clients=clients), "record", (16,) * clients, KEY, {}) for clients in (50, 3))
+    large, small = (
+        noisy_pair(noisy(clients=clients), "record", (16,) * clients, KEY, {})
+        for clients in (50, 3)
+    )
     assert large.zero.protocol.clients == COMPANY
     one, other = (list(rounds_of_many(pair.one, range(6))) for pair in (large, small))
     assert all(np.array_equal(a.means[0], b.means[0]) for a, b in zip(one, other, strict=True))
@@ -218,13 +300,21 @@ def test_the_game_has_few_clients_and_what_it_shows_does_not_depend_on_the_other
 # Own models without noise: what a record has changed in one round is still there in the next.
 
 PLAIN = FedAvg(steps=2, batch=4, clip=1.0, schedule=Constant(rate=0.1))
-CARRIED = [Identity(), Interpolate(alpha=0.3), Identity(pull=0.5), Interpolate(alpha=0.3, pull=0.5), Attention(own=0.4)]
+CARRIED = [
+    Identity(),
+    Interpolate(alpha=0.3),
+    Identity(pull=0.5),
+    Interpolate(alpha=0.3, pull=0.5),
+    Attention(own=0.4),
+]
 
 
 @pytest.mark.parametrize("own", CARRIED, ids=str)
 @pytest.mark.parametrize("view", ["server", "rounds", "weak", "strong"])
 def test_own_models_come_close_to_the_bound_of_every_view(own, view, tmp_path) -> None:
-    protocol = Protocol(seed=1, clients=4, rounds=4, local=PLAIN, noise=Gaussian(sigma=1.0), personalization=own)
+    protocol = Protocol(
+        seed=1, clients=4, rounds=4, local=PLAIN, noise=Gaussian(sigma=1.0), personalization=own
+    )
     protocol = replace(protocol, noise=Gaussian(sigma=certify(protocol, view).mu / 3))
     found = played(protocol, tmp_path, view, trainings=700 if own.tag == "attention" else 1500)
     assert 0.85 < found.tightness < 1.06
@@ -234,9 +324,21 @@ def test_own_models_come_close_to_the_bound_of_every_view(own, view, tmp_path) -
 
 def test_a_carried_model_reveals_more_than_rounds_that_start_anew(tmp_path) -> None:
     """Held against the price of a client that keeps nothing, the same trainings are a contradiction."""
-    protocol = Protocol(seed=1, clients=3, rounds=6, local=PLAIN, noise=Gaussian(sigma=1.2), personalization=Interpolate(alpha=0.1))
+    protocol = Protocol(
+        seed=1,
+        clients=3,
+        rounds=6,
+        local=PLAIN,
+        noise=Gaussian(sigma=1.2),
+        personalization=Interpolate(alpha=0.1),
+    )
     forgetful = certify(replace(protocol, personalization=Identity()))
-    found = played(protocol, tmp_path, trainings=1500, claims=(Claim(name="forgetful", mu=forgetful.mu, view="server"),))
+    found = played(
+        protocol,
+        tmp_path,
+        trainings=1500,
+        claims=(Claim(name="forgetful", mu=forgetful.mu, view="server"),),
+    )
     assert [judged.verdict for judged in found.claims] == ["refuted"]
     assert found.verdict == "holds"
 
@@ -244,15 +346,22 @@ def test_a_carried_model_reveals_more_than_rounds_that_start_anew(tmp_path) -> N
 def test_views_weak_and_strong_are_coalitions_where_clients_keep_nothing(tmp_path) -> None:
     protocol = Protocol(seed=1, clients=4, rounds=2, local=PLAIN, noise=Gaussian(sigma=0.3))
     for view, same in (("weak", "coalition:1"), ("strong", "coalition:3")):
-        found = [played(protocol, tmp_path / str(n), name, trainings=400).mu_lower for n, name in ((view, view), (same, same))]
+        found = [
+            played(protocol, tmp_path / str(n), name, trainings=400).mu_lower
+            for n, name in ((view, view), (same, same))
+        ]
         assert found[0] == found[1] > 0
 
 
 # Real models
 
 
-@pytest.mark.parametrize(("sampling", "unit"), [("poisson", "record"), ("fixed", "record"), ("poisson", "client")])
-def test_canaries_among_real_records_are_looked_for_in_every_noisy_step(sampling, unit, tmp_path) -> None:
+@pytest.mark.parametrize(
+    ("sampling", "unit"), [("poisson", "record"), ("fixed", "record"), ("poisson", "client")]
+)
+def test_canaries_among_real_records_are_looked_for_in_every_noisy_step(
+    sampling, unit, tmp_path
+) -> None:
     protocol = noisy(
         sampling,
         records=6,
@@ -262,7 +371,16 @@ def test_canaries_among_real_records_are_looked_for_in_every_noisy_step(sampling
         local=rule(sampling, batch=2, steps=2, optimizer="momentum"),
         personalization=Interpolate(alpha=0.3),
     )
-    found = played(protocol, tmp_path, "strong", unit, trainings=16, canary="random", data=toy_dataset(), model="logistic")
+    found = played(
+        protocol,
+        tmp_path,
+        "strong",
+        unit,
+        trainings=16,
+        canary="random",
+        data=toy_dataset(),
+        model="logistic",
+    )
     assert found.mu_lower > 0
     assert not found.contradicted
     assert ("absent" in found.description) == (sampling == "poisson")
@@ -273,8 +391,17 @@ def test_a_record_that_is_absent_changes_nothing(tmp_path) -> None:
     """What is not finite counts as zero: a sum over the others, drawn as if it were there."""
     from sordino.audit.real_game import CanaryGame
 
-    protocol = noisy("poisson", records=6, multiplier=0.0, rounds=1, clients=2, local=rule(batch=3, steps=4))
-    options = {"view": View.SERVER, "unit": "record", "trainings": 1, "seed": 1, "rounds": 1, "canary": "mislabelled"}
+    protocol = noisy(
+        "poisson", records=6, multiplier=0.0, rounds=1, clients=2, local=rule(batch=3, steps=4)
+    )
+    options = {
+        "view": View.SERVER,
+        "unit": "record",
+        "trainings": 1,
+        "seed": 1,
+        "rounds": 1,
+        "canary": "mislabelled",
+    }
     played_by = CanaryGame(protocol=protocol, **options, data=toy_dataset(), model="logistic")
     setup = played_by.pair.zero
     means: list[np.ndarray] = []
@@ -291,7 +418,12 @@ def test_a_record_that_is_absent_changes_nothing(tmp_path) -> None:
 
 def test_mode_connectivity_is_attacked_at_its_uploads(tmp_path) -> None:
     protocol = Protocol(
-        seed=1, clients=4, rounds=3, local=PLAIN, noise=Gaussian(sigma=0.4), aggregation=ModeConnectivity(public="records.npz")
+        seed=1,
+        clients=4,
+        rounds=3,
+        local=PLAIN,
+        noise=Gaussian(sigma=0.4),
+        aggregation=ModeConnectivity(public="records.npz"),
     )
     for view in ("server", "final"):
         found = played(protocol, tmp_path / view, view, trainings=1000)

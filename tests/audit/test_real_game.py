@@ -33,12 +33,24 @@ PLAYED = {
     "rounds": (PLAIN, "rounds"),
     "coalition": (PLAIN, "coalition:2"),
     "final": (PLAIN, "final"),
-    "fedprox": (replace(PLAIN, local=FedProx(steps=2, batch=20, clip=0.5, proximal=0.3, schedule=Constant(rate=0.3))), "server"),
+    "fedprox": (
+        replace(
+            PLAIN,
+            local=FedProx(steps=2, batch=20, clip=0.5, proximal=0.3, schedule=Constant(rate=0.3)),
+        ),
+        "server",
+    ),
     "some take part": (replace(PLAIN, participation=Poisson(rate=0.6)), "server"),
     "shuffler": (replace(PLAIN, channel="shuffler"), "server"),
-    "laplace": (replace(PLAIN, noise=Laplace(scale=0.1), local=replace(LOCAL, clip_norm="l1")), "server"),
+    "laplace": (
+        replace(PLAIN, noise=Laplace(scale=0.1), local=replace(LOCAL, clip_norm="l1")),
+        "server",
+    ),
     "server's noise": (replace(PLAIN, noise=Gaussian(sigma=0.1, where="server")), "rounds"),
-    "scaffold": (replace(PLAIN, local=Scaffold(steps=2, batch=20, clip=0.5, schedule=Constant(rate=0.3))), "server"),
+    "scaffold": (
+        replace(PLAIN, local=Scaffold(steps=2, batch=20, clip=0.5, schedule=Constant(rate=0.3))),
+        "server",
+    ),
     "own models": (replace(PLAIN, personalization=Interpolate(alpha=0.3)), "server"),
 }
 
@@ -49,7 +61,14 @@ def smooth(shape: tuple[int, ...], outputs: int) -> nn.Module:
 
 
 def game_of(protocol, view: str) -> CanaryGame:
-    settings = {"trainings": 10, "seed": 5, "rounds": 3, "canary": "mislabelled", "data": toy_dataset(), "model": smooth}
+    settings = {
+        "trainings": 10,
+        "seed": 5,
+        "rounds": 3,
+        "canary": "mislabelled",
+        "data": toy_dataset(),
+        "model": smooth,
+    }
     return CanaryGame(protocol=protocol, view=View.parse(view), unit="record", **settings)
 
 
@@ -86,9 +105,13 @@ def test_clients_of_a_round_are_one_call_of_the_kernel(monkeypatch) -> None:
     monkeypatch.setattr(Kernel, "train", watched)
     last = game.chunks()[-1]  # whose noise is not looked at
     game.play(last)
-    assert calls == [4, 1, 1] * 3 * len(last.trainings)  # all clients, then the attacked one on either data set
+    assert calls == [4, 1, 1] * 3 * len(
+        last.trainings
+    )  # all clients, then the attacked one on either data set
 
 
 def test_noisy_sgd_is_looked_at_step_by_step_and_left_to_torch() -> None:
     rule = NoisySgd(steps=2, batch=20, clip=0.5, schedule=Constant(rate=0.3))
-    assert game_of(replace(PLAIN, local=rule, noise=Gaussian(multiplier=1.0)), "server").kernel is None
+    assert (
+        game_of(replace(PLAIN, local=rule, noise=Gaussian(multiplier=1.0)), "server").kernel is None
+    )

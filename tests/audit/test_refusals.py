@@ -9,15 +9,34 @@ from sordino.audit.twins import refuse_unmeasured
 from sordino.federation.client import ClientWork
 from sordino.federation.many import rounds_of_many
 from sordino.federation.setup import prepare
-from sordino.protocol import Constant, FedAvg, Gaussian, Identity, ModeConnectivity, NoisySgd, Protocol, UserError
+from sordino.protocol import (
+    Constant,
+    FedAvg,
+    Gaussian,
+    Identity,
+    ModeConnectivity,
+    NoisySgd,
+    Protocol,
+    UserError,
+)
 from tests.audit.test_many import FEDERATIONS
 from tests.support import toy_dataset
 
 STEPS = {"steps": 2, "batch": 4, "clip": 1.0, "schedule": Constant(rate=0.1)}
-OWN = Protocol(clients=4, rounds=2, local=FedAvg(**STEPS), noise=Gaussian(sigma=1.0), personalization=Identity(pull=0.1))
+OWN = Protocol(
+    clients=4,
+    rounds=2,
+    local=FedAvg(**STEPS),
+    noise=Gaussian(sigma=1.0),
+    personalization=Identity(pull=0.1),
+)
 NOISY = Protocol(clients=4, rounds=2, local=NoisySgd(**STEPS), noise=Gaussian(multiplier=1.0))
-MOMENTS = Protocol(clients=4, rounds=2, local=NoisySgd(**STEPS, optimizer="adam"), noise=Gaussian(multiplier=1.0))
-POISSON = Protocol(clients=4, rounds=2, local=NoisySgd(**STEPS, sampling="poisson"), noise=Gaussian(multiplier=1.0))
+MOMENTS = Protocol(
+    clients=4, rounds=2, local=NoisySgd(**STEPS, optimizer="adam"), noise=Gaussian(multiplier=1.0)
+)
+POISSON = Protocol(
+    clients=4, rounds=2, local=NoisySgd(**STEPS, sampling="poisson"), noise=Gaussian(multiplier=1.0)
+)
 
 
 @pytest.mark.parametrize("protocol", [OWN, NOISY, MOMENTS])
@@ -41,6 +60,8 @@ def test_one_training_exchanges_records_and_adds_none() -> None:
 
 def test_mode_connectivity_is_trained_one_by_one() -> None:
     setup = FEDERATIONS["fedavg"]
-    joined = replace(setup, protocol=replace(setup.protocol, aggregation=ModeConnectivity(public="records.npz")))
+    joined = replace(
+        setup, protocol=replace(setup.protocol, aggregation=ModeConnectivity(public="records.npz"))
+    )
     with pytest.raises(UserError, match="one by one"):
         next(rounds_of_many(joined, range(2)))

@@ -42,7 +42,15 @@ from sordino import (
     train,
 )
 from sordino.audit.sensitivity import SWEEPS, Sensitivity, measured, sweep, variants
-from sordino.audit.twins import Replaced, Twins, attending, distance_bounds, models, train_twins, twins
+from sordino.audit.twins import (
+    Replaced,
+    Twins,
+    attending,
+    distance_bounds,
+    models,
+    train_twins,
+    twins,
+)
 from sordino.engines.torch_engine import TorchEngine
 from sordino.federation.models.flat import FlatModel
 from sordino.federation.participation import participants
@@ -85,8 +93,12 @@ def opposed(protocol: Protocol, others: int, sizes: tuple[int, ...] = (2, 4, 4, 
     site = np.repeat(np.arange(len(sizes)), sizes)
     x = np.eye(3, dtype=np.float32)[np.where(site == 0, 0, others)]
     y = np.where((site == 0) | (others < 2), FAR, 0.0).astype(np.float32)[:, None]
-    data = Dataset(name="bent", x_train=x, y_train=y, x_test=x, y_test=y, classes=None, columns={"site": site})
-    placed = replace(protocol, clients=len(sizes), data=Data(name="bent", partition=ByColumn(column="site")))
+    data = Dataset(
+        name="bent", x_train=x, y_train=y, x_test=x, y_test=y, classes=None, columns={"site": site}
+    )
+    placed = replace(
+        protocol, clients=len(sizes), data=Data(name="bent", partition=ByColumn(column="site"))
+    )
     setup = prepared(placed, data, Bent())
     turned = setup.train.y.clone()
     turned[setup.parts[0]] *= -1
@@ -109,7 +121,11 @@ SETTINGS = [
 
 
 @pytest.mark.parametrize("changes", SETTINGS, ids=lambda changes: ", ".join(changes) or "plain")
-@pytest.mark.parametrize(("others", "smoothness"), [(LINEAR, 0.0), (STEEP, None), (CONCAVE, CURVATURE)], ids=["linear", "steep", "concave"])
+@pytest.mark.parametrize(
+    ("others", "smoothness"),
+    [(LINEAR, 0.0), (STEEP, None), (CONCAVE, CURVATURE)],
+    ids=["linear", "steep", "concave"],
+)
 def test_a_worst_case_attains_the_bound(others, smoothness, changes) -> None:
     settings = {"rounds": 8, "local": FLAT, "noise": Gaussian(sigma=0.0), **changes}
     protocol = toy_protocol(**settings, assumptions=Assumptions(smoothness=smoothness))
@@ -120,25 +136,40 @@ def test_a_worst_case_attains_the_bound(others, smoothness, changes) -> None:
 
 
 def test_the_twins_share_their_noise() -> None:
-    protocol = toy_protocol(rounds=6, local=FLAT, noise=Gaussian(sigma=0.3), assumptions=Assumptions(smoothness=0.0))
+    protocol = toy_protocol(
+        rounds=6, local=FLAT, noise=Gaussian(sigma=0.3), assumptions=Assumptions(smoothness=0.0)
+    )
     pair = opposed(protocol, LINEAR)
     assert distances(pair) == pytest.approx(distance_bounds(pair), rel=1e-4)
-    assert distances(pair)[-1] == pytest.approx(6 / 5 * 2 * 0.05 * 3 * 0.3, rel=1e-4)  # share, then 2V K eta in each of 6 rounds
+    assert distances(pair)[-1] == pytest.approx(
+        6 / 5 * 2 * 0.05 * 3 * 0.3, rel=1e-4
+    )  # share, then 2V K eta in each of 6 rounds
 
 
 def test_models_in_a_ball_are_never_further_apart_than_its_diameter() -> None:
-    pair = opposed(toy_protocol(rounds=8, local=FLAT, noise=Gaussian(sigma=0.0), assumptions=Assumptions(diameter=0.4)), STEEP)
+    pair = opposed(
+        toy_protocol(
+            rounds=8, local=FLAT, noise=Gaussian(sigma=0.0), assumptions=Assumptions(diameter=0.4)
+        ),
+        STEEP,
+    )
     found, bound = distances(pair), distance_bounds(pair)
     assert found == pytest.approx(bound, rel=1e-4)
     assert (found <= 0.4).all()
     assert bound[-1] == 0.4
 
 
-@pytest.mark.parametrize(("batch", "steps", "sizes"), [(None, 4, (4, 8, 6, 3, 9)), (3, 6, (6, 6, 6, 6, 6))], ids=["full", "cyclic"])
+@pytest.mark.parametrize(
+    ("batch", "steps", "sizes"),
+    [(None, 4, (4, 8, 6, 3, 9)), (3, 6, (6, 6, 6, 6, 6))],
+    ids=["full", "cyclic"],
+)
 def test_clipped_logistic_regression_attains_its_contracting_bound(batch, steps, sizes) -> None:
     x, y = np.ones((30, 1), np.float32), np.ones(30, np.int64)
     columns = {"site": np.repeat(np.arange(5), sizes)}
-    data = Dataset(name="two", x_train=x, y_train=y, x_test=x, y_test=y, classes=("no", "yes"), columns=columns)
+    data = Dataset(
+        name="two", x_train=x, y_train=y, x_test=x, y_test=y, classes=("no", "yes"), columns=columns
+    )
     rule = ClippedGlm(
         steps=steps,
         clip=0.01,
@@ -147,12 +178,19 @@ def test_clipped_logistic_regression_attains_its_contracting_bound(batch, steps,
         batches="cyclic" if batch else "full",
         batch=batch,
     )
-    setup = prepared(toy_protocol(rounds=12, local=rule, data=Data(name="two", partition=ByColumn(column="site"))), data)
+    setup = prepared(
+        toy_protocol(
+            rounds=12, local=rule, data=Data(name="two", partition=ByColumn(column="site"))
+        ),
+        data,
+    )
     record = 5  # in the last of the batches, whose step is followed by the fewest that contract
     turned = setup.train.y.clone()
     turned[setup.parts[2][record]] = 0
     pair = Twins(
-        one=setup, other=replace(setup, train=replace(setup.train, y=turned)), replaced=Replaced(client=2, record=record, unit="record")
+        one=setup,
+        other=replace(setup, train=replace(setup.train, y=turned)),
+        replaced=Replaced(client=2, record=record, unit="record"),
     )
     found, bound = distances(pair), distance_bounds(pair)
     assert found == pytest.approx(bound, rel=1e-4)
@@ -162,45 +200,83 @@ def test_clipped_logistic_regression_attains_its_contracting_bound(batch, steps,
 # Any protocol at all.
 
 rates = st.sampled_from([0.05, 0.5, 1.9])
-schedules = st.builds(lambda kind, rate: kind(rate=rate), st.sampled_from([Constant, Cyclic, StageWise, Continuous]), rates)
-shared = {"steps": st.integers(1, 4), "clip": st.sampled_from([0.01, 1.0, 50.0]), "schedule": schedules}
+schedules = st.builds(
+    lambda kind, rate: kind(rate=rate),
+    st.sampled_from([Constant, Cyclic, StageWise, Continuous]),
+    rates,
+)
+shared = {
+    "steps": st.integers(1, 4),
+    "clip": st.sampled_from([0.01, 1.0, 50.0]),
+    "schedule": schedules,
+}
 rules = st.one_of(
     st.builds(FedAvg, batch=st.sampled_from([1, 5, 8]), **shared),
-    st.builds(FedProx, batch=st.sampled_from([1, 5, 8]), proximal=st.sampled_from([0.0, 0.4, 1.5]), **shared),
-    st.builds(ClippedGlm, weight_decay=st.sampled_from([0.0, 0.2]), feature_norm=st.sampled_from([1.0, 3.0]), **shared),
+    st.builds(
+        FedProx,
+        batch=st.sampled_from([1, 5, 8]),
+        proximal=st.sampled_from([0.0, 0.4, 1.5]),
+        **shared,
+    ),
+    st.builds(
+        ClippedGlm,
+        weight_decay=st.sampled_from([0.0, 0.2]),
+        feature_norm=st.sampled_from([1.0, 3.0]),
+        **shared,
+    ),
 )
-means = st.builds(Mean, mixing=st.sampled_from([0.3, 1.0]), weights=st.sampled_from(["equal", "records"]))
+means = st.builds(
+    Mean, mixing=st.sampled_from([0.3, 1.0]), weights=st.sampled_from(["equal", "records"])
+)
 protocols = st.builds(
     toy_protocol,
     seed=st.integers(0, 10**6),
     local=rules,
     aggregation=st.one_of(means, st.just(Median())),
     participation=st.sampled_from([Everyone(), Poisson(rate=0.4), FixedSize(size=3)]),
-    noise=st.sampled_from([Gaussian(sigma=0.0), Gaussian(sigma=0.3), Gaussian(sigma=0.3, secure=True)]),
+    noise=st.sampled_from(
+        [Gaussian(sigma=0.0), Gaussian(sigma=0.3), Gaussian(sigma=0.3, secure=True)]
+    ),
     assumptions=st.sampled_from([Assumptions(), Assumptions(diameter=0.2)]),
 )
 
 
 @settings(max_examples=60)
-@given(protocol=protocols, unit=st.sampled_from(["record", "client"]), client=st.integers(0, 4), model=st.sampled_from(["logistic", "mlp"]))
+@given(
+    protocol=protocols,
+    unit=st.sampled_from(["record", "client"]),
+    client=st.integers(0, 4),
+    model=st.sampled_from(["logistic", "mlp"]),
+)
 def test_no_twins_come_further_apart_than_the_bound(protocol, unit, client, model) -> None:
     linear = isinstance(protocol.local, ClippedGlm)
-    sites = np.random.default_rng(protocol.seed).permutation(np.repeat(np.arange(5), [8, 9, 20, 40, 43]))
+    sites = np.random.default_rng(protocol.seed).permutation(
+        np.repeat(np.arange(5), [8, 9, 20, 40, 43])
+    )
     data = replace(toy_dataset(classes=2 if linear else 3), columns={"site": sites})
     placed = replace(protocol, data=Data(name="toy", partition=ByColumn(column="site")))
-    pair = twins(prepared(placed, data, "logistic" if linear else model), Replaced(client=client, record=3, unit=unit))
+    pair = twins(
+        prepared(placed, data, "logistic" if linear else model),
+        Replaced(client=client, record=3, unit=unit),
+    )
     found, bound = distances(pair), distance_bounds(pair)
-    assert (found <= bound * (1 + 1e-6) + 3e-6 * (bound > 0)).all()  # before the client takes part: exactly 0
+    assert (
+        found <= bound * (1 + 1e-6) + 3e-6 * (bound > 0)
+    ).all()  # before the client takes part: exactly 0
 
 
 # What twins are.
 
 
 def test_twins_differ_in_one_record_and_in_nothing_else() -> None:
-    setup = prepared(toy_protocol(noise=Gaussian(sigma=0.1, secure=True), participation=Poisson(rate=0.5)))
+    setup = prepared(
+        toy_protocol(noise=Gaussian(sigma=0.1, secure=True), participation=Poisson(rate=0.5))
+    )
     pair = twins(setup, Replaced(client=3, record=2))
     row = setup.parts[3][2]
-    assert pair.other.train.x.min() == setup.train.x.min()  # a negative stays within the range of all records
+    assert (
+        pair.other.train.x.min() == setup.train.x.min()
+    )  # a negative stays within the range of all records
     assert pair.other.train.x.max() == setup.train.x.max()
     for name in ("x", "y"):
         one, other = getattr(pair.one.train, name), getattr(pair.other.train, name)
@@ -210,14 +286,26 @@ def test_twins_differ_in_one_record_and_in_nothing_else() -> None:
     assert pair.other.draw_key == setup.draw_key
     drawn = [participants(setup.protocol, round=t, key=setup.draw_key).tolist() for t in range(4)]
     assert [chosen.tolist() for chosen in attending(pair.other)] == drawn
-    assert train_twins(Twins(one=setup, other=setup, replaced=Replaced()), workers=1).distances.tolist() == [0.0] * 4
+    assert (
+        train_twins(
+            Twins(one=setup, other=setup, replaced=Replaced()), workers=1
+        ).distances.tolist()
+        == [0.0] * 4
+    )
 
 
 def test_images_turn_negative_and_get_another_label() -> None:
     images = np.arange(40 * 4, dtype=np.uint8).reshape(40, 1, 2, 2)
     images[-1] = 250
     labels = np.arange(40) % 4
-    data = Dataset(name="i", x_train=images, y_train=labels, x_test=images, y_test=labels, classes=tuple("abcd"))
+    data = Dataset(
+        name="i",
+        x_train=images,
+        y_train=labels,
+        x_test=images,
+        y_test=labels,
+        classes=tuple("abcd"),
+    )
     setup = prepared(toy_protocol(), data)
     pair = twins(setup, Replaced(client=1, unit="client"))
     rows = setup.parts[1]
@@ -227,7 +315,10 @@ def test_images_turn_negative_and_get_another_label() -> None:
     assert torch.equal(pair.other.train.x[untouched], pair.one.train.x[untouched])
 
 
-@pytest.mark.parametrize(("targets", "expected"), [([0.0, 1.0, 9.0, 10.0], [10.0, 10.0, 0.0, 0.0]), ([2.0] * 4, [3.0] * 4)])
+@pytest.mark.parametrize(
+    ("targets", "expected"),
+    [([0.0, 1.0, 9.0, 10.0], [10.0, 10.0, 0.0, 0.0]), ([2.0] * 4, [3.0] * 4)],
+)
 def test_targets_move_to_the_far_end(targets, expected) -> None:
     x, y = np.ones((4, 2), np.float32), np.array(targets, np.float32)[:, None]
     data = Dataset(name="r", x_train=x, y_train=y, x_test=x, y_test=y, classes=None)
@@ -238,7 +329,9 @@ def test_targets_move_to_the_far_end(targets, expected) -> None:
 
 
 def test_a_record_counts_only_once_its_client_takes_part() -> None:
-    local = FedAvg(steps=1, batch=24, clip=1.0, schedule=Constant(rate=0.3))  # every record, in every step
+    local = FedAvg(
+        steps=1, batch=24, clip=1.0, schedule=Constant(rate=0.3)
+    )  # every record, in every step
     setup = prepared(toy_protocol(rounds=12, seed=5, local=local, participation=FixedSize(size=1)))
     present = [4 in participants(setup.protocol, round=t, key=setup.draw_key) for t in range(12)]
     first = present.index(True)
@@ -258,7 +351,14 @@ def test_a_record_counts_only_once_its_client_takes_part() -> None:
 )
 def test_a_twin_is_trained_as_any_run_is(changes, tmp_path) -> None:
     protocol = toy_protocol(rounds=6, **changes)
-    run = train(protocol, data=toy_dataset(), model="logistic", folder=tmp_path / "run", engine="torch", workers=1)
+    run = train(
+        protocol,
+        data=toy_dataset(),
+        model="logistic",
+        folder=tmp_path / "run",
+        engine="torch",
+        workers=1,
+    )
     if protocol.client:
         assert 0 < sum(1 in getattr(event, "clients", ()) for event in run.ledger) < 6
     setup = prepared(protocol)
@@ -278,7 +378,9 @@ def test_a_model_that_overflows_is_infinitely_far_from_its_twin() -> None:
 
 def test_a_median_follows_what_moves_all_uploads_alike() -> None:
     bound = distance_bounds(twins(prepared(toy_protocol(rounds=3, aggregation=Median()))))
-    shift = 2 * 1.0 * 3 * 0.3  # 2 V K eta; after the first round that of all 5 clients, in directions that add up as squares
+    shift = (
+        2 * 1.0 * 3 * 0.3
+    )  # 2 V K eta; after the first round that of all 5 clients, in directions that add up as squares
     assert bound == pytest.approx([shift, shift * (1 + 5**0.5), shift * (1 + 2 * 5**0.5)])
 
 
@@ -293,13 +395,17 @@ def test_mean_and_spread_are_over_the_seeds() -> None:
         assert found.mean[t] == pytest.approx(statistics.mean(column), rel=1e-12)
         assert found.spread[t] == pytest.approx(statistics.stdev(column), rel=1e-9)
         assert found.largest[t] == max(column)
-    assert np.isnan(measured(protocol, seeds=1, data=toy_dataset(), model="logistic", workers=1).spread).all()
+    assert np.isnan(
+        measured(protocol, seeds=1, data=toy_dataset(), model="logistic", workers=1).spread
+    ).all()
 
 
 def test_the_bound_covers_every_seed_where_each_draws_its_own_participants() -> None:
     protocol = toy_protocol(seed=1, rounds=5, participation=FixedSize(size=1))
     found = measured(protocol, seeds=4, data=toy_dataset(), model="logistic", workers=1)
-    bounds = [distance_bounds(twins(prepared(replace(protocol, seed=seed)))) for seed in (1, 2, 3, 4)]
+    bounds = [
+        distance_bounds(twins(prepared(replace(protocol, seed=seed)))) for seed in (1, 2, 3, 4)
+    ]
     assert len({tuple(bound) for bound in bounds}) > 1
     assert found.bound.tolist() == [max(column) for column in zip(*bounds, strict=True)]
 
@@ -330,13 +436,17 @@ def test_a_sweep_prepares_the_federation_anew_for_every_value() -> None:
     assert counted == [2] * 4 + [8] * 4
     for row in rows:
         alone = replace(protocol, clients=row.value)
-        assert row.distances[1].tolist() == distances(twins(prepared(replace(alone, seed=5)))).tolist()
+        assert (
+            row.distances[1].tolist() == distances(twins(prepared(replace(alone, seed=5)))).tolist()
+        )
         assert row.bound[0] == pytest.approx(2 * 1.0 * 3 * 0.3 / row.value)  # 2 V K eta / m
 
 
 def test_alpha_of_zero_is_plain_averaging() -> None:
     protocol = toy_protocol(seed=2)
-    (row,) = sweep(protocol, "local.proximal", [0], seeds=1, data=toy_dataset(), model="logistic", workers=1)
+    (row,) = sweep(
+        protocol, "local.proximal", [0], seeds=1, data=toy_dataset(), model="logistic", workers=1
+    )
     assert row.distances[0].tolist() == distances(twins(prepared(protocol))).tolist()
 
 
@@ -352,29 +462,54 @@ DIGITS = Data(name="digits", partition=Dirichlet(beta=0.5), records=20)
 @pytest.mark.parametrize(
     ("changes", "options", "words"),
     [
-        ({}, {"sweep": "local.clipp"}, ["sweep", "local.clipp", 'Did you mean "local.clip"?', "federation.clients"]),
+        (
+            {},
+            {"sweep": "local.clipp"},
+            ["sweep", "local.clipp", 'Did you mean "local.clip"?', "federation.clients"],
+        ),
         ({}, {"sweep": "federation.rounds"}, ["sweep", "federation.rounds", "local.clip"]),
         ({}, {"sweep": "local.clip", "values": []}, ["no values", "local.clip"]),
         ({}, {"sweep": "local.clip", "values": ["-1"]}, ["local.clip", "-1", "above 0"]),
-        ({}, {"sweep": "local.schedule", "values": ["linear"]}, ["local.schedule", "linear", "cyclic"]),
+        (
+            {},
+            {"sweep": "local.schedule", "values": ["linear"]},
+            ["local.schedule", "linear", "cyclic"],
+        ),
         ({}, {"values": ["1"]}, ["no key", "--sweep"]),
         ({"local": GLM}, {"sweep": "local.proximal"}, ["local.proximal", "clipped-glm"]),
         ({}, {"seeds": 0}, ["seeds", "0", "at least 1"]),
         ({"data": None}, {}, ["data.name", "missing"]),
         ({}, {}, ["model.name", "missing"]),
-        ({"model": Model(name="mlp")}, {"sweep": "data.records", "values": [20, 99999]}, ["data.records", "99999"]),
+        (
+            {"model": Model(name="mlp")},
+            {"sweep": "data.records", "values": [20, 99999]},
+            ["data.records", "99999"],
+        ),
     ],
 )
 def test_mistakes_are_named_before_anything_is_trained(changes, options, words, tmp_path) -> None:
     protocol = toy_protocol(**{"data": DIGITS, **changes})
     with pytest.raises(UserError) as caught:
-        run_sensitivity(protocol, **{"sweep": None, "values": None, "seeds": 1, "out": tmp_path / "new", "json": False, **options})
+        run_sensitivity(
+            protocol,
+            **{
+                "sweep": None,
+                "values": None,
+                "seeds": 1,
+                "out": tmp_path / "new",
+                "json": False,
+                **options,
+            },
+        )
     for word in words:
         assert word in str(caught.value)
     assert list(tmp_path.rglob("*.png")) == []
 
 
-@pytest.mark.parametrize("replaced", [Replaced(client=5), Replaced(client=-1), Replaced(record=24), Replaced(unit="house")])
+@pytest.mark.parametrize(
+    "replaced",
+    [Replaced(client=5), Replaced(client=-1), Replaced(record=24), Replaced(unit="house")],
+)
 def test_what_is_not_there_cannot_be_replaced(replaced) -> None:
     with pytest.raises(UserError):
         twins(prepared(toy_protocol()), replaced)
@@ -386,12 +521,21 @@ def test_what_is_not_there_cannot_be_replaced(replaced) -> None:
 def runnable(tmp_path: Path) -> Protocol:
     x, y = np.random.default_rng(0).normal(size=(60, 3)).astype(np.float32), np.arange(60) % 3
     np.savez(tmp_path / "toy.npz", x_train=x, y_train=y, x_test=x, y_test=y)
-    return toy_protocol(rounds=3, data=Data(name=str(tmp_path / "toy.npz")), model=Model(name="logistic"))
+    return toy_protocol(
+        rounds=3, data=Data(name=str(tmp_path / "toy.npz")), model=Model(name="logistic")
+    )
 
 
 def test_the_document_says_what_was_measured(tmp_path, capsys) -> None:
     protocol = runnable(tmp_path)
-    run_sensitivity(protocol, sweep="local.clip", values=["0.5", "2"], seeds=2, out=tmp_path / "plots", json=True)
+    run_sensitivity(
+        protocol,
+        sweep="local.clip",
+        values=["0.5", "2"],
+        seeds=2,
+        out=tmp_path / "plots",
+        json=True,
+    )
     document = json.loads(capsys.readouterr().out)
     assert document["sweep"] == "local.clip"
     assert [row["value"] for row in document["rows"]] == [0.5, 2.0]
@@ -407,10 +551,17 @@ def test_the_document_says_what_was_measured(tmp_path, capsys) -> None:
 
 def test_the_table_names_key_values_and_bound(tmp_path, capsys, monkeypatch) -> None:
     monkeypatch.setenv("COLUMNS", "120")
-    run_sensitivity(runnable(tmp_path), sweep=None, values=None, seeds=1, out=tmp_path / "twins.svg", json=False)
+    run_sensitivity(
+        runnable(tmp_path), sweep=None, values=None, seeds=1, out=tmp_path / "twins.svg", json=False
+    )
     shown = capsys.readouterr().out
     (row,) = sweep(runnable(tmp_path), None, seeds=1, workers=1)
-    for text in ("after 3 rounds, 1 seed", f"{row.mean[-1]:.4g}", f"{row.bound[-1]:.4g}", "unknown"):
+    for text in (
+        "after 3 rounds, 1 seed",
+        f"{row.mean[-1]:.4g}",
+        f"{row.bound[-1]:.4g}",
+        "unknown",
+    ):
         assert text in shown
     assert "<svg" in (tmp_path / "twins.svg").read_text()
 
@@ -419,8 +570,15 @@ def test_what_is_zero_or_infinite_is_drawn_too(tmp_path) -> None:
     from sordino.ui.sensitivity import draw_sensitivity
 
     rows = [
-        Sensitivity(value="a", distances=np.zeros((2, 3)), bound=np.zeros(3), accuracies=np.full(2, np.nan)),
-        Sensitivity(value="b", distances=np.array([[0, 1, np.inf]]), bound=np.array([0, 1e3, np.inf]), accuracies=np.full(1, np.nan)),
+        Sensitivity(
+            value="a", distances=np.zeros((2, 3)), bound=np.zeros(3), accuracies=np.full(2, np.nan)
+        ),
+        Sensitivity(
+            value="b",
+            distances=np.array([[0, 1, np.inf]]),
+            bound=np.array([0, 1e3, np.inf]),
+            accuracies=np.full(1, np.nan),
+        ),
     ]
     with np.errstate(invalid="ignore"):
         draw_sensitivity(rows, "model.name", tmp_path / "a.png")

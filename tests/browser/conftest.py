@@ -14,8 +14,16 @@ from sordino.report.pdf import BROWSERS
 from tests.support import REPOSITORY
 
 SCREENSHOTS = REPOSITORY / "screenshots"
-PROGRAM = os.environ.get("SORDINO_CHROMIUM") or next(filter(None, map(shutil.which, BROWSERS)), None)
-QUIET = ["--no-sandbox", "--disable-background-networking", "--disable-component-update", "--disable-sync", "--no-first-run"]
+PROGRAM = os.environ.get("SORDINO_CHROMIUM") or next(
+    filter(None, map(shutil.which, BROWSERS)), None
+)
+QUIET = [
+    "--no-sandbox",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--no-first-run",
+]
 PATIENCE = 30_000  # milliseconds: machines differ, and a page that never comes is still found out
 
 
@@ -52,8 +60,12 @@ def local(address: str) -> bool:
 
 def photographed(page, name: str) -> Path:
     """Leave a picture of the whole page."""
-    height = page.evaluate("() => Math.max(1000, (document.querySelector('[data-testid=stMain]') ?? document.body).scrollHeight)")
-    page.set_viewport_size({"width": page.viewport_size["width"], "height": min(6000, int(height) + 60)})
+    height = page.evaluate(
+        "() => Math.max(1000, (document.querySelector('[data-testid=stMain]') ?? document.body).scrollHeight)"
+    )
+    page.set_viewport_size(
+        {"width": page.viewport_size["width"], "height": min(6000, int(height) + 60)}
+    )
     page.wait_for_timeout(1500)
     page.screenshot(path=SCREENSHOTS / f"{name}.png")
     return SCREENSHOTS / f"{name}.png"
@@ -61,6 +73,13 @@ def photographed(page, name: str) -> Path:
 
 def serious(page) -> list[str]:
     """What axe-core finds that keeps somebody out."""
-    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe-playwright-python is not installed")
+    axe = pytest.importorskip(
+        "axe_playwright_python.sync_playwright", reason="axe-playwright-python is not installed"
+    )
     found = axe.Axe().run(page).response["violations"]
-    return [f"{one['id']}: {node['html'][:160]}" for one in found if one["impact"] in ("serious", "critical") for node in one["nodes"]]
+    return [
+        f"{one['id']}: {node['html'][:160]}"
+        for one in found
+        if one["impact"] in ("serious", "critical")
+        for node in one["nodes"]
+    ]

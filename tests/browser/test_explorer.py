@@ -67,7 +67,9 @@ def settled(page) -> str:
     """Wait until nothing is being worked out, and return the answer. A page that missed it is asked for again, once."""
     from playwright.sync_api import TimeoutError as TooLong
 
-    done = "() => document.querySelector('.answer') && !document.body.innerText.includes('worked out')"
+    done = (
+        "() => document.querySelector('.answer') && !document.body.innerText.includes('worked out')"
+    )
     try:
         page.wait_for_function(done, timeout=PATIENCE)
     except TooLong:
@@ -78,7 +80,11 @@ def settled(page) -> str:
 
 def changed(page, before: str) -> str:
     """Wait until the answer is another one and final, and return it."""
-    page.wait_for_function("before => document.querySelector('.answer').innerText !== before", arg=before, timeout=PATIENCE)
+    page.wait_for_function(
+        "before => document.querySelector('.answer').innerText !== before",
+        arg=before,
+        timeout=PATIENCE,
+    )
     return settled(page)
 
 
@@ -94,13 +100,21 @@ def chosen(page, label: str, word: str) -> None:
 def epsilons(page) -> dict[str, str]:
     """The certified column of the table of views."""
     rows = page.locator("table.plain").first.locator("tbody tr")
-    return {rows.nth(at).locator("th strong").inner_text(): rows.nth(at).locator("td").first.inner_text() for at in range(rows.count())}
+    return {
+        rows.nth(at).locator("th strong").inner_text(): rows.nth(at)
+        .locator("td")
+        .first.inner_text()
+        for at in range(rows.count())
+    }
 
 
 def told_by_certify(file: Path, capfd) -> dict[str, str]:
     capfd.readouterr()
     assert run(["certify", str(file), "--json"]) == 0
-    return {row["view"]: rounded_up(row["epsilon"]) for row in json.loads(capfd.readouterr().out)["guarantees"]}
+    return {
+        row["view"]: rounded_up(row["epsilon"])
+        for row in json.loads(capfd.readouterr().out)["guarantees"]
+    }
 
 
 def downloaded(page, place: Path) -> Path:
@@ -110,7 +124,9 @@ def downloaded(page, place: Path) -> Path:
     return place / "federation.toml"
 
 
-def test_a_slider_moved_by_the_keyboard_gives_what_certify_says_and_the_file_trains(explorer, page, tmp_path, capfd) -> None:
+def test_a_slider_moved_by_the_keyboard_gives_what_certify_says_and_the_file_trains(
+    explorer, page, tmp_path, capfd
+) -> None:
     explorer.at(page, "/?rounds=20&schedule=stage-wise")
     first = settled(page)
     slider = page.get_by_role("slider", name=re.compile("Rounds of training"))
@@ -134,7 +150,9 @@ def test_a_setting_is_shared_by_its_address(explorer, page, browser) -> None:
     chosen(page, "How the learning rate falls", "cyclic")
     page.get_by_role("slider", name=re.compile("Clip")).focus()
     page.keyboard.press("ArrowRight")
-    page.wait_for_function("() => location.search.includes('cyclic') && location.search.includes('clip')")
+    page.wait_for_function(
+        "() => location.search.includes('cyclic') && location.search.includes('clip')"
+    )
     after = changed(page, before)
     other = browser.new_context()
     shared = other.new_page()
@@ -197,20 +215,41 @@ def test_axe_finds_nothing_serious(explorer, page, path) -> None:
 
 def test_a_run_is_watched_as_it_goes_on_and_missed_when_it_is_gone(explorer, page) -> None:
     folder = explorer.folder / "runs" / "live"
-    endless = ["--set", "federation.rounds=100000", "--set", "privacy.budget.epsilon=1e9", "--set", "local.batch=14", "--workers", "1"]
+    endless = [
+        "--set",
+        "federation.rounds=100000",
+        "--set",
+        "privacy.budget.epsilon=1e9",
+        "--set",
+        "local.batch=14",
+        "--workers",
+        "1",
+    ]
     command = [sys.executable, "-m", "sordino", "train", *endless, "--out", str(folder)]
     training = subprocess.Popen(command, stderr=subprocess.DEVNULL, cwd=explorer.folder)
     try:
         deadline = time.monotonic() + 120
-        while not ((folder / "metrics.jsonl").exists() and (folder / "metrics.jsonl").stat().st_size > 0) and time.monotonic() < deadline:
+        while (
+            not (
+                (folder / "metrics.jsonl").exists()
+                and (folder / "metrics.jsonl").stat().st_size > 0
+            )
+            and time.monotonic() < deadline
+        ):
             time.sleep(0.2)
         explorer.at(page, "/runs")
-        page.wait_for_function("() => /live: round [0-9,]+ of 100,000/.test(document.body.innerText)", timeout=PATIENCE)
+        page.wait_for_function(
+            "() => /live: round [0-9,]+ of 100,000/.test(document.body.innerText)", timeout=PATIENCE
+        )
         first = round_shown(page)
-        page.wait_for_function(f"() => Number(/live: round ([0-9,]+) of/.exec(document.body.innerText)[1].replaceAll(',', '')) > {first}")
+        page.wait_for_function(
+            f"() => Number(/live: round ([0-9,]+) of/.exec(document.body.innerText)[1].replaceAll(',', '')) > {first}"
+        )
         assert round_shown(page) > first
         assert "under way" in page.locator("[data-testid=stMain]").inner_text()
-        page.wait_for_function("() => document.querySelector('.answer').innerText.includes('spent')", timeout=PATIENCE)
+        page.wait_for_function(
+            "() => document.querySelector('.answer').innerText.includes('spent')", timeout=PATIENCE
+        )
         photographed(page, "runs")
     finally:
         os.kill(training.pid, signal.SIGKILL)
@@ -221,7 +260,11 @@ def test_a_run_is_watched_as_it_goes_on_and_missed_when_it_is_gone(explorer, pag
 
 
 def round_shown(page) -> int:
-    return int(re.search(r"live: round ([0-9,]+) of", page.locator("[data-testid=stMain]").inner_text())[1].replace(",", ""))
+    return int(
+        re.search(r"live: round ([0-9,]+) of", page.locator("[data-testid=stMain]").inner_text())[
+            1
+        ].replace(",", "")
+    )
 
 
 def test_broken_runs_many_runs_and_long_runs_are_shown(explorer, page) -> None:
@@ -233,7 +276,9 @@ def test_broken_runs_many_runs_and_long_runs_are_shown(explorer, page) -> None:
     (runs / "broken" / "run.json").write_text("{")
     for number in range(8):
         shutil.copytree(runs / "base", runs / f"copy-{number}")
-    (runs / "base" / "report.html").write_text("<!doctype html><title>x</title><p>the report</p><script>document.title='ran'</script>")
+    (runs / "base" / "report.html").write_text(
+        "<!doctype html><title>x</title><p>the report</p><script>document.title='ran'</script>"
+    )
     explorer.at(page, "/runs")
     for name in ("broken", "long", "base", *(f"copy-{number}" for number in range(7))):
         if page.get_by_role("button", name=f"Remove {name}").count() == 0:
@@ -256,7 +301,9 @@ def test_a_counterexample_passes_the_published_line(explorer, page) -> None:
     rounds = page.get_by_label(re.compile("Rounds of each training"))
     rounds.fill("30")
     rounds.press("Enter")
-    page.get_by_text(re.compile(r"Exact, by computing: 2\.449")).wait_for()  # sqrt(30) times that of one round
+    page.get_by_text(
+        re.compile(r"Exact, by computing: 2\.449")
+    ).wait_for()  # sqrt(30) times that of one round
     page.get_by_role("button", name="Run the counterexample").press("Enter")
     page.get_by_text(re.compile("convergent/theorem-3a: refuted")).wait_for(timeout=4 * PATIENCE)
     said = page.get_by_text(re.compile("convergent/theorem-3a: refuted")).inner_text()
@@ -264,5 +311,7 @@ def test_a_counterexample_passes_the_published_line(explorer, page) -> None:
     assert measured > printed
     page.locator(".js-plotly-plot").first.wait_for()
     page.get_by_text("Measured lower bound on mu: the table").click()
-    page.get_by_role("cell", name="1,000").or_(page.get_by_role("rowheader", name="1,000")).first.wait_for()
+    page.get_by_role("cell", name="1,000").or_(
+        page.get_by_role("rowheader", name="1,000")
+    ).first.wait_for()
     photographed(page, "claims")

@@ -42,7 +42,10 @@ def pages(trained, tmp_path_factory) -> dict[str, Path]:
     (folder / "attacks" / "mia.json").write_text(
         json.dumps([{**ATTACK, "plots": [plot]}, {**ATTACK, "name": "inversion", "metric": "PSNR"}])
     )
-    return {"report": write_report(folder), "comparison": write_comparison([folder, trained], place / "comparison.html")}
+    return {
+        "report": write_report(folder),
+        "comparison": write_comparison([folder, trained], place / "comparison.html"),
+    }
 
 
 @pytest.fixture
@@ -53,7 +56,9 @@ def opened(browser, pages, request) -> Iterator:
     context.set_default_timeout(PATIENCE)
     page = context.new_page()
     page.did = []
-    page.on("request", lambda one: page.did.append(one.url) if not one.url.startswith("file:") else None)
+    page.on(
+        "request", lambda one: page.did.append(one.url) if not one.url.startswith("file:") else None
+    )
     page.on("console", lambda one: page.did.append(one.text))
     page.on("pageerror", lambda one: page.did.append(str(one)))
     page.on("dialog", lambda one: page.did.append(one.message))
@@ -68,7 +73,9 @@ EVERYWHERE = [(name, screen) for name in ("report", "comparison") for screen in 
 
 @pytest.mark.parametrize("opened", EVERYWHERE, indirect=True, ids="-".join)
 class TestEverywhere:
-    def test_it_renders_loads_nothing_fits_the_screen_and_axe_finds_nothing_serious(self, opened) -> None:
+    def test_it_renders_loads_nothing_fits_the_screen_and_axe_finds_nothing_serious(
+        self, opened
+    ) -> None:
         figures = opened.locator("figure svg")
         assert figures.count() >= 4
         for place in range(figures.count()):
@@ -109,32 +116,52 @@ def contrast(one: str, other: str) -> float:
 
     def luminance(colour: str) -> float:
         parts = [int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)]
-        linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+        linear = [
+            part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts
+        ]
         return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
     low, high = sorted((luminance(one), luminance(other)))
     return (high + 0.05) / (low + 0.05)
 
 
-@pytest.mark.parametrize("opened", [("report", "light"), ("report", "dark")], indirect=True, ids="-".join)
+@pytest.mark.parametrize(
+    "opened", [("report", "light"), ("report", "dark")], indirect=True, ids="-".join
+)
 def test_on_paper_it_is_light_and_what_is_folded_is_there(opened) -> None:
     opened.emulate_media(media="print")
-    assert opened.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    assert (
+        opened.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    )
     assert opened.locator("pre").bounding_box()["height"] > 100
     assert not opened.locator("details.numbers").first.is_visible()
     printed = opened.pdf(prefer_css_page_size=True, print_background=True)
     (SCREENSHOTS / "report.pdf").write_bytes(printed)
     assert printed.startswith(b"%PDF")
-    assert 2 <= printed.count(b"/Type /Page\n") + printed.count(b"/Type /Page ") + printed.count(b"/Type /Page/") <= 12
+    assert (
+        2
+        <= printed.count(b"/Type /Page\n")
+        + printed.count(b"/Type /Page ")
+        + printed.count(b"/Type /Page/")
+        <= 12
+    )
 
 
 @pytest.mark.parametrize("opened", [("report", "light")], indirect=True, ids="-".join)
 def test_the_first_screen_tells_the_story(opened) -> None:
     visible = lambda text: opened.get_by_text(text).first.bounding_box()["y"] < 800  # noqa: E731
-    for words in ("learns at most", "The best attacker is right", "Measured by audit", "Accuracy on test records", "A run for research."):
+    for words in (
+        "learns at most",
+        "The best attacker is right",
+        "Measured by audit",
+        "Accuracy on test records",
+        "A run for research.",
+    ):
         assert visible(words)
     opened.keyboard.press("Tab")
-    assert opened.evaluate("document.activeElement !== document.body")  # tables and folded parts are reached without a mouse
+    assert opened.evaluate(
+        "document.activeElement !== document.body"
+    )  # tables and folded parts are reached without a mouse
 
 
 def test_the_command_prints_it(trained, tmp_path, capfd) -> None:

@@ -24,12 +24,18 @@ def gunzipped(path: Path) -> list[str]:
 
 
 def write_idx(path: Path, values: np.ndarray) -> None:
-    content = bytes((0, 0, 8, values.ndim)) + struct.pack(f">{values.ndim}I", *values.shape) + values.astype(np.uint8).tobytes()
+    content = (
+        bytes((0, 0, 8, values.ndim))
+        + struct.pack(f">{values.ndim}I", *values.shape)
+        + values.astype(np.uint8).tobytes()
+    )
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
 
 
-def write_idx_set(folder: Path, *, prefix: str = "", suffix: str = ".gz", train: int = 20, test: int = 10) -> np.ndarray:
+def write_idx_set(
+    folder: Path, *, prefix: str = "", suffix: str = ".gz", train: int = 20, test: int = 10
+) -> np.ndarray:
     """The four files of an MNIST-like set; returns the training images."""
     generator = np.random.default_rng(1)
     for part, count in (("t10k", test), ("train", train)):
@@ -39,7 +45,9 @@ def write_idx_set(folder: Path, *, prefix: str = "", suffix: str = ".gz", train:
     return images
 
 
-def labelled(labels: np.ndarray, classes: int, columns: dict[str, np.ndarray] | None = None) -> Dataset:
+def labelled(
+    labels: np.ndarray, classes: int, columns: dict[str, np.ndarray] | None = None
+) -> Dataset:
     """A classification set with the given training labels, and 30 test records of each."""
     x = np.arange(len(labels), dtype=np.float32)[:, None]
     test = np.repeat(np.arange(classes), 30)
@@ -51,4 +59,6 @@ def labelled(labels: np.ndarray, classes: int, columns: dict[str, np.ndarray] | 
 
 def regression(records: int, columns: dict[str, np.ndarray] | None = None) -> Dataset:
     x = np.arange(records, dtype=np.float32)[:, None]
-    return Dataset(name="made", x_train=x, y_train=x, x_test=x, y_test=x, classes=None, columns=columns or {})
+    return Dataset(
+        name="made", x_train=x, y_train=x, x_test=x, y_test=x, classes=None, columns=columns or {}
+    )

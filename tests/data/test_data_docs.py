@@ -16,5 +16,11 @@ def test_the_page_names_every_set() -> None:
 
 def test_importing_the_room_loads_nothing_heavy() -> None:
     code = "import sys, sordino.federation.data; print(sorted({'torch', 'sklearn', 'PIL', 'pandas', 'matplotlib'} & set(sys.modules)))"
-    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=PAGE.parents[1])
+    answer = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=PAGE.parents[1],
+    )
     assert answer.stdout.strip() == "[]"

@@ -23,11 +23,20 @@ def spoilt(values: np.ndarray, place: tuple[int, ...], value: float) -> np.ndarr
     ("change", "message"),
     [
         ({"y_train": GOOD.y_train[:-1]}, "x_train has 12 records, but y_train has 11"),
-        ({"y_train": spoilt(GOOD.y_train, (5,), 3)}, "labels out of range: y_train is 3 at record 5, but 3 classes allow 0 to 2"),
-        ({"y_test": spoilt(GOOD.y_test, (7,), -1)}, "labels out of range: y_test is -1 at record 7"),
+        (
+            {"y_train": spoilt(GOOD.y_train, (5,), 3)},
+            "labels out of range: y_train is 3 at record 5, but 3 classes allow 0 to 2",
+        ),
+        (
+            {"y_test": spoilt(GOOD.y_test, (7,), -1)},
+            "labels out of range: y_test is -1 at record 7",
+        ),
         ({"y_train": GOOD.y_train.astype(np.int32)}, "labels must be int64"),
         ({"y_train": GOOD.y_train[:, None]}, "one per record"),
-        ({"x_train": spoilt(GOOD.x_train, (4, 0), np.nan)}, r"x_train is nan at record 4, position \(0,\)"),
+        (
+            {"x_train": spoilt(GOOD.x_train, (4, 0), np.nan)},
+            r"x_train is nan at record 4, position \(0,\)",
+        ),
         ({"x_test": spoilt(GOOD.x_test, (2, 0), np.inf)}, "x_test is inf at record 2"),
         ({"x_train": GOOD.x_train.astype(np.float64)}, "x_train is float64"),
         ({"x_train": GOOD.x_train[:, 0]}, "one a row"),
@@ -58,7 +67,9 @@ def test_digest_sees_every_array_but_not_the_name() -> None:
         "y_test": spoilt(GOOD.y_test, (0,), 1), "scale": np.full(1, 2, np.float32), "shift": np.full(1, 2, np.float32),
         "classes": ("a", "b", "c"), "columns": {"farm": np.arange(12)[::-1]},
     }  # fmt: skip
-    seen = {digest(GOOD), digest(replace(GOOD, columns={}))} | {digest(replace(GOOD, **{name: value})) for name, value in changes.items()}
+    seen = {digest(GOOD), digest(replace(GOOD, columns={}))} | {
+        digest(replace(GOOD, **{name: value})) for name, value in changes.items()
+    }
     assert len(seen) == 2 + len(changes)
     assert digest(replace(GOOD, name="other")) == digest(GOOD)
 

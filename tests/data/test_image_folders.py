@@ -42,7 +42,9 @@ def test_train_and_test_folders(tmp_path: Path, held_out: str) -> None:
     assert pets.x_train[0, :, 0, 0].tolist() == [10, 0, 245]
     assert pets.x_test[:, 0, 0, 0].tolist() == [12, 22]
     assert (pets.y_train.tolist(), pets.y_test.tolist()) == ([0, 0, 1, 1], [0, 1])
-    assert [float(pets.scale[0, 0, 0] * byte + pets.shift[0, 0, 0]) for byte in (0, 255)] == pytest.approx([-1, 1], abs=1e-6)
+    assert [
+        float(pets.scale[0, 0, 0] * byte + pets.shift[0, 0, 0]) for byte in (0, 255)
+    ] == pytest.approx([-1, 1], abs=1e-6)
 
 
 def test_tiny_imagenet(tmp_path: Path) -> None:
@@ -52,7 +54,9 @@ def test_tiny_imagenet(tmp_path: Path) -> None:
         (tmp_path / "train" / name / f"{name}_boxes.txt").write_text("x\t0\t0\t62\t62\n")
     draw(tmp_path / "val" / "images" / "val_0.png", 141)
     draw(tmp_path / "val" / "images" / "val_1.png", 41)
-    (tmp_path / "val" / "val_annotations.txt").write_text("val_0.png\tn02058221\t0\t32\t44\t62\nval_1.png\tn01443537\t0\t0\t1\t1\n")
+    (tmp_path / "val" / "val_annotations.txt").write_text(
+        "val_0.png\tn02058221\t0\t32\t44\t62\nval_1.png\tn01443537\t0\t0\t1\t1\n"
+    )
     draw(tmp_path / "test" / "images" / "test_0.png", 1)
     tiny = load_dataset(str(tmp_path))
     assert tiny.classes == ("n01443537", "n02058221")

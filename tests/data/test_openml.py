@@ -30,12 +30,28 @@ def record_adult(cache: Path, real_data: Path) -> None:
     rows = []
     for part in ("test", "train"):
         lines = gunzipped(real_data / f"adult_{part}.csv.gz")
-        header, rows = lines[0].replace("_", "-").split(","), rows + [line.replace(",", ", ") for line in lines[1:]]
-    nominal = {name: [value for value in values.split() if value != "?"] for name, values in ADULT_VALUES.items()}
+        header, rows = (
+            lines[0].replace("_", "-").split(","),
+            rows + [line.replace(",", ", ") for line in lines[1:]],
+        )
+    nominal = {
+        name: [value for value in values.split() if value != "?"]
+        for name, values in ADULT_VALUES.items()
+    }
     nominal["class"] = [">50K", "<=50K"]
     names = [name if name != "income" else "class" for name in header]
-    kinds = [f"{{ {', '.join(nominal[name])} }}" if name in nominal else "numeric" for name in names]
-    arff = "\n".join(["@relation adult", *(f"@attribute {n} {k}" for n, k in zip(names, kinds, strict=True)), "@data", *rows, ""]).encode()
+    kinds = [
+        f"{{ {', '.join(nominal[name])} }}" if name in nominal else "numeric" for name in names
+    ]
+    arff = "\n".join(
+        [
+            "@relation adult",
+            *(f"@attribute {n} {k}" for n, k in zip(names, kinds, strict=True)),
+            "@data",
+            *rows,
+            "",
+        ]
+    ).encode()
     features = [
         {"index": str(i), "name": name, "data_type": "nominal" if name in nominal else "numeric", "is_target": str(name == "class").lower(),
          "is_ignore": "false", "is_row_identifier": "false", "number_of_missing_values": "0"}
@@ -46,16 +62,28 @@ def record_adult(cache: Path, real_data: Path) -> None:
         "url": "https://api.openml.org/data/v1/download/1595261/adult.arff", "md5_checksum": hashlib.md5(arff).hexdigest(),
     }  # fmt: skip
     api = "api/v1/json/data"
-    listing = {"data": {"dataset": [{"did": 1590, "name": "adult", "version": 2, "status": "active"}]}}
-    record(cache, f"{api}/list/data_name/adult/limit/2/data_version/2", json.dumps(listing).encode())
+    listing = {
+        "data": {"dataset": [{"did": 1590, "name": "adult", "version": 2, "status": "active"}]}
+    }
+    record(
+        cache, f"{api}/list/data_name/adult/limit/2/data_version/2", json.dumps(listing).encode()
+    )
     record(cache, f"{api}/1590", json.dumps({"data_set_description": description}).encode())
-    record(cache, f"{api}/features/1590", json.dumps({"data_features": {"feature": features}}).encode())
+    record(
+        cache, f"{api}/features/1590", json.dumps({"data_features": {"feature": features}}).encode()
+    )
     qualities = [{"name": "NumberOfInstances", "value": str(len(rows))}]
-    record(cache, f"{api}/qualities/1590", json.dumps({"data_qualities": {"quality": qualities}}).encode())
+    record(
+        cache,
+        f"{api}/qualities/1590",
+        json.dumps({"data_qualities": {"quality": qualities}}).encode(),
+    )
     record(cache, "data/v1/download/1595261/adult.arff", arff)
 
 
-def test_adult_from_openml_is_the_adult_of_the_files(real_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_adult_from_openml_is_the_adult_of_the_files(
+    real_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     needs(real_data, "adult_train.csv.gz", "adult_test.csv.gz")
     record_adult(tmp_path, real_data)
     monkeypatch.setenv("SCIKIT_LEARN_DATA", str(tmp_path))
@@ -63,13 +91,20 @@ def test_adult_from_openml_is_the_adult_of_the_files(real_data: Path, tmp_path: 
     assert len(ADULT_RANGES) + len(ADULT_VALUES) == 14
 
 
-def replying(monkeypatch: pytest.MonkeyPatch, values: np.ndarray, target: np.ndarray) -> list[tuple[str, int]]:
+def replying(
+    monkeypatch: pytest.MonkeyPatch, values: np.ndarray, target: np.ndarray
+) -> list[tuple[str, int]]:
     asked = []
 
     def fetch_openml(name: str, *, version: int, **options: object) -> SimpleNamespace:
         asked.append((name, version))
         features = [f"pixel{place}" for place in range(values.shape[1])]
-        return SimpleNamespace(data=values, target=target.astype(str).astype(object), feature_names=features, categories={})
+        return SimpleNamespace(
+            data=values,
+            target=target.astype(str).astype(object),
+            feature_names=features,
+            categories={},
+        )
 
     monkeypatch.setattr("sklearn.datasets.fetch_openml", fetch_openml)
     return asked
@@ -88,21 +123,35 @@ def test_mnist_from_openml(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(
     ("name", "openml", "shape", "records"),
-    [("cifar10", "CIFAR_10", (3, 32, 32), 60000), ("fashion-mnist", "Fashion-MNIST", (1, 28, 28), 70000)],
+    [
+        ("cifar10", "CIFAR_10", (3, 32, 32), 60000),
+        ("fashion-mnist", "Fashion-MNIST", (1, 28, 28), 70000),
+    ],
 )
-def test_balanced_sets_from_openml(monkeypatch: pytest.MonkeyPatch, name: str, openml: str, shape: tuple[int, ...], records: int) -> None:
+def test_balanced_sets_from_openml(
+    monkeypatch: pytest.MonkeyPatch, name: str, openml: str, shape: tuple[int, ...], records: int
+) -> None:
     labels = np.arange(records) % 10
     pixels = np.zeros((records, int(np.prod(shape))), dtype=np.uint8)
     pixels[:, -1] = labels
     asked = replying(monkeypatch, pixels, labels)
     loaded = load_dataset(name)
     assert asked == [(openml, 1)]
-    assert (loaded.input_shape, len(loaded.y_train), len(loaded.y_test)) == (shape, records - 10000, 10000)
+    assert (loaded.input_shape, len(loaded.y_train), len(loaded.y_test)) == (
+        shape,
+        records - 10000,
+        10000,
+    )
     assert np.array_equal(loaded.x_train[:, -1, -1, -1], loaded.y_train)
 
 
-@pytest.mark.parametrize(("records", "why"), [(70000, "not the official test images"), (69999, "69999 records instead of 70000")])
-def test_an_unexpected_set_is_refused(monkeypatch: pytest.MonkeyPatch, records: int, why: str) -> None:
+@pytest.mark.parametrize(
+    ("records", "why"),
+    [(70000, "not the official test images"), (69999, "69999 records instead of 70000")],
+)
+def test_an_unexpected_set_is_refused(
+    monkeypatch: pytest.MonkeyPatch, records: int, why: str
+) -> None:
     replying(monkeypatch, np.zeros((records, 784), dtype=np.uint8), np.arange(records) % 10)
     with pytest.raises(UserError, match=why):
         load_dataset("mnist")
@@ -129,7 +178,9 @@ def test_without_files_and_network_one_message_says_what_to_do(
     assert files.get(name, "train-images-idx3-ubyte.gz") in message
 
 
-@pytest.mark.parametrize("name", ["cifar100", "pneumoniamnist", "location30", "gefcom-wind", "utkface", "utkface-race"])
+@pytest.mark.parametrize(
+    "name", ["cifar100", "pneumoniamnist", "location30", "gefcom-wind", "utkface", "utkface-race"]
+)
 def test_sets_that_only_files_have(tmp_path: Path, name: str) -> None:
     with pytest.raises(UserError, match="was not found") as caught:
         load_dataset(name, root=tmp_path)

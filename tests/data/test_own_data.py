@@ -21,24 +21,43 @@ def save(folder: Path, **arrays: np.ndarray) -> str:
 
 
 @pytest.mark.parametrize("names", [("x", "y"), ("x_train", "y_train")])
-def test_arrays_in_one_piece_are_split_with_their_columns(tmp_path: Path, names: tuple[str, str]) -> None:
+def test_arrays_in_one_piece_are_split_with_their_columns(
+    tmp_path: Path, names: tuple[str, str]
+) -> None:
     place = np.arange(20)
     mine = load_dataset(save(tmp_path, **{names[0]: X, names[1]: Y, "column_place": place}))
-    assert (mine.name, mine.classes, len(mine.y_train), len(mine.y_test)) == ("mine", ("0", "1"), 16, 4)
+    assert (mine.name, mine.classes, len(mine.y_train), len(mine.y_test)) == (
+        "mine",
+        ("0", "1"),
+        16,
+        4,
+    )
     assert np.array_equal(mine.x_train, X.astype(np.float32)[mine.columns["place"]])
     assert np.array_equal(mine.y_train, Y[mine.columns["place"]])
 
 
 def test_arrays_with_a_test_part(tmp_path: Path) -> None:
-    mine = load_dataset(save(tmp_path, x_train=X, y_train=Y[:, None], x_test=X[:3], y_test=Y[:3], column_farm=Y))
+    mine = load_dataset(
+        save(tmp_path, x_train=X, y_train=Y[:, None], x_test=X[:3], y_test=Y[:3], column_farm=Y)
+    )
     assert np.array_equal(mine.y_train, Y)
     assert len(mine.x_test) == 3
-    assert [len(part) for part in partition(mine, Data(name="mine", partition=ByColumn(column="farm")), 2, Key.from_seed(0))] == [10, 10]
+    assert [
+        len(part)
+        for part in partition(
+            mine, Data(name="mine", partition=ByColumn(column="farm")), 2, Key.from_seed(0)
+        )
+    ] == [10, 10]
 
 
 def test_images_and_regression(tmp_path: Path) -> None:
     mine = load_dataset(save(tmp_path, x=IMAGES, y=X))
-    assert (mine.x_train.dtype, mine.input_shape, mine.outputs, mine.classes) == (np.uint8, (1, 4, 5), 3, None)
+    assert (mine.x_train.dtype, mine.input_shape, mine.outputs, mine.classes) == (
+        np.uint8,
+        (1, 4, 5),
+        3,
+        None,
+    )
     assert mine.scale * 255 + mine.shift == pytest.approx(1, abs=1e-6)
     single = load_dataset(save(tmp_path, x=X, y=X[:, 0]))
     assert single.y_train.shape == (16, 1)
@@ -51,7 +70,10 @@ def test_images_and_regression(tmp_path: Path) -> None:
         ({"x": X, "y": Y, "z": Y}, "x, y, z"),
         ({"x": X, "y": Y[:-1]}, "x has 20 values, but there are 19 answers"),
         ({"x": X, "y": Y, "column_farm": Y[:-1]}, "column farm has 19 values"),
-        ({"x_train": X, "y_train": Y, "x_test": X, "y_test": Y, "column_farm": Y[:-1]}, "column 'farm' has shape"),
+        (
+            {"x_train": X, "y_train": Y, "x_test": X, "y_test": Y, "column_farm": Y[:-1]},
+            "column 'farm' has shape",
+        ),
         ({"x": X, "y": Y - 1}, "labels out of range"),
         ({"x": X, "y": Y * 10**9}, "labels out of range: one is 1000000000"),
         ({"x": X, "y": Y.astype(str)}, "mine.npz: y is <U"),
@@ -65,7 +87,9 @@ def test_images_and_regression(tmp_path: Path) -> None:
         ({"x": X[:1], "y": Y[:1]}, "x_train is empty"),
     ],
 )
-def test_arrays_that_make_no_sense(tmp_path: Path, arrays: dict[str, np.ndarray], message: str) -> None:
+def test_arrays_that_make_no_sense(
+    tmp_path: Path, arrays: dict[str, np.ndarray], message: str
+) -> None:
     with pytest.raises(UserError, match=message):
         load_dataset(save(tmp_path, **arrays))
 
@@ -102,24 +126,42 @@ def write(folder: Path, header: str, *lines: str) -> str:
 
 
 def test_numeric_labels_are_ordered_as_numbers(tmp_path: Path) -> None:
-    numbers = load_dataset(write(tmp_path, "x,label", *(f"{k},{(2, 10, -1)[k % 3]}" for k in range(15))))
+    numbers = load_dataset(
+        write(tmp_path, "x,label", *(f"{k},{(2, 10, -1)[k % 3]}" for k in range(15)))
+    )
     assert numbers.classes == ("-1", "2", "10")
-    assert [numbers.classes[label] for label in numbers.y_train] == [("2", "10", "-1")[int(x) % 3] for x in numbers.x_train[:, 0]]
+    assert [numbers.classes[label] for label in numbers.y_train] == [
+        ("2", "10", "-1")[int(x) % 3] for x in numbers.x_train[:, 0]
+    ]
 
 
 def test_labels_that_only_look_like_numbers_are_words(tmp_path: Path) -> None:
-    words = load_dataset(write(tmp_path, "x,label", *(f"{k},{('--1', '2', '-')[k % 3]}" for k in range(15))))
+    words = load_dataset(
+        write(tmp_path, "x,label", *(f"{k},{('--1', '2', '-')[k % 3]}" for k in range(15)))
+    )
     assert words.classes == ("-", "--1", "2")
-    twice = load_dataset(write(tmp_path, "x,label", *(f"{k},{('2', '01', '001', '1', '0001')[k % 5]}" for k in range(25))))
+    twice = load_dataset(
+        write(
+            tmp_path,
+            "x,label",
+            *(f"{k},{('2', '01', '001', '1', '0001')[k % 5]}" for k in range(25)),
+        )
+    )
     assert twice.classes == ("0001", "001", "01", "1", "2")
 
 
 def test_a_column_of_numbers_is_no_column_to_go_by_and_the_rule_is_said(tmp_path: Path) -> None:
     by = Data(name="t", partition=ByColumn(column="hospital"))
-    numbers = load_dataset(write(tmp_path, "x,hospital,label", *(f"{k},{k % 2},{k % 2}" for k in range(20))))
-    with pytest.raises(UserError, match="only columns of words are to go by, as numbers are inputs: write 3 as h3"):
+    numbers = load_dataset(
+        write(tmp_path, "x,hospital,label", *(f"{k},{k % 2},{k % 2}" for k in range(20)))
+    )
+    with pytest.raises(
+        UserError, match="only columns of words are to go by, as numbers are inputs: write 3 as h3"
+    ):
         partition(numbers, by, 2, Key.from_seed(0))
-    words = load_dataset(write(tmp_path, "x,hospital,label", *(f"{k},h{k % 2},{k % 2}" for k in range(20))))
+    words = load_dataset(
+        write(tmp_path, "x,hospital,label", *(f"{k},h{k % 2},{k % 2}" for k in range(20)))
+    )
     assert [len(part) for part in partition(words, by, 2, Key.from_seed(0))] == [8, 8]
 
 
@@ -132,7 +174,11 @@ def test_a_table_with_targets(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("header", "lines", "message"),
     [
-        ("x,y", ["1,2"], "has the columns x, y; expected is either a column label or a column target"),
+        (
+            "x,y",
+            ["1,2"],
+            "has the columns x, y; expected is either a column label or a column target",
+        ),
         ("x,label,target", ["1,2,3"], "either a column label or a column target"),
         ("x,label", ["1,a", ",b", "3,a"], "x is missing in record 2"),
         ("x,label", ["1,a", "2,", "3,a"], "label is missing in record 2"),
@@ -141,7 +187,11 @@ def test_a_table_with_targets(tmp_path: Path) -> None:
         ("x,target", ["1,high", "2,low"], "target must be numbers, but is 'high'"),
         ("x,target", ["1,2", "2,low"], "target is a number in some records, but 'low'"),
         ("ward,label", ["north,a", "south,b"], "no column of numbers"),
-        ("x,label,split", ["1,a,train", "2,b,dev"], "split is 'dev' in record 2; expected is train or test"),
+        (
+            "x,label,split",
+            ["1,a,train", "2,b,dev"],
+            "split is 'dev' in record 2; expected is train or test",
+        ),
         ("x,label,split", ["1,a,train", "2,b,train"], "x_test is empty"),
         ("x,label", ["1,a,7"], "line 2 has 3 values for 2 columns"),
         ("x,x", ["1,a"], "its first line must name every column, each once"),
@@ -149,7 +199,9 @@ def test_a_table_with_targets(tmp_path: Path) -> None:
         ("x,label", [], "empty"),
     ],
 )
-def test_tables_that_make_no_sense(tmp_path: Path, header: str, lines: list[str], message: str) -> None:
+def test_tables_that_make_no_sense(
+    tmp_path: Path, header: str, lines: list[str], message: str
+) -> None:
     with pytest.raises(UserError, match=message):
         load_dataset(write(tmp_path, header, *lines))
 
@@ -166,5 +218,8 @@ def test_tables_that_are_damaged(tmp_path: Path) -> None:
     adult = tmp_path / "adult_train.csv"
     adult.write_text("age,label\n1,2\n")
     (tmp_path / "adult_test.csv").write_text("age,label\n1,2\n")
-    with pytest.raises(UserError, match=r"adult_train.csv cannot be read as the Adult table: it has no column fnlwgt"):
+    with pytest.raises(
+        UserError,
+        match=r"adult_train.csv cannot be read as the Adult table: it has no column fnlwgt",
+    ):
         load_dataset("adult", root=tmp_path)

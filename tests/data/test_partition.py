@@ -14,7 +14,9 @@ KEY = Key.from_seed(3)
 TEN = labelled(np.arange(6000) % 10, 10)
 
 
-def shared(dataset: Dataset, kind: object, clients: int, records: int | None = None, key: Key = KEY) -> tuple[np.ndarray, ...]:
+def shared(
+    dataset: Dataset, kind: object, clients: int, records: int | None = None, key: Key = KEY
+) -> tuple[np.ndarray, ...]:
     return partition(dataset, Data(name="made", partition=kind, records=records), clients, key)
 
 
@@ -32,7 +34,12 @@ def situations(draw: st.DrawFn) -> tuple[Dataset, object, int, int | None]:
     if kind == "shards":
         per_client = draw(st.integers(1, len(labels) // clients))
         size = draw(st.none() | st.integers(1, len(labels) // (clients * per_client)))
-        return dataset, Shards(per_client=per_client), clients, None if size is None else size * per_client
+        return (
+            dataset,
+            Shards(per_client=per_client),
+            clients,
+            None if size is None else size * per_client,
+        )
     records = draw(st.none() | st.integers(1, len(labels) // clients))
     beta = draw(st.floats(1e-60, 1e60))
     return dataset, Iid() if kind == "iid" else Dirichlet(beta=beta), clients, records
@@ -40,7 +47,9 @@ def situations(draw: st.DrawFn) -> tuple[Dataset, object, int, int | None]:
 
 @settings(max_examples=300, deadline=None)
 @given(situations(), st.integers(0, 2**32))
-def test_a_record_belongs_to_at_most_one_client(situation: tuple[Dataset, object, int, int | None], seed: int) -> None:
+def test_a_record_belongs_to_at_most_one_client(
+    situation: tuple[Dataset, object, int, int | None], seed: int
+) -> None:
     dataset, kind, clients, records = situation
     parts = shared(dataset, kind, clients, records, Key.from_seed(seed))
     everything = np.concatenate(parts)
@@ -89,13 +98,21 @@ def test_small_beta_concentrates_and_large_beta_evens_out() -> None:
 def test_dirichlet_shares_have_the_variance_of_the_distribution() -> None:
     """Var of a share of n draws: (1/C)(1 - 1/C) (1 + (n - 1) / (1 + C beta)) / n; first clients only, before labels run out."""
     classes, beta, records = 10, 0.4, 20
-    shares = [label_counts(TEN, shared(TEN, Dirichlet(beta=beta), 5, records, Key.from_seed(seed))) / records for seed in range(200)]
+    shares = [
+        label_counts(TEN, shared(TEN, Dirichlet(beta=beta), 5, records, Key.from_seed(seed)))
+        / records
+        for seed in range(200)
+    ]
     measured = np.concatenate(shares).var()
     intra = 1 / (1 + classes * beta)
     expected = 0.1 * 0.9 * (1 + (records - 1) * intra) / records
     assert measured == pytest.approx(expected, rel=0.07)
-    assert measured != pytest.approx(0.1 * 0.9 * (1 + (records - 1) / (1 + classes * 0.5)) / records, rel=0.07)
-    assert measured != pytest.approx(0.1 * 0.9 * (1 + (records - 1) / (1 + classes * 0.3)) / records, rel=0.07)
+    assert measured != pytest.approx(
+        0.1 * 0.9 * (1 + (records - 1) / (1 + classes * 0.5)) / records, rel=0.07
+    )
+    assert measured != pytest.approx(
+        0.1 * 0.9 * (1 + (records - 1) / (1 + classes * 0.3)) / records, rel=0.07
+    )
 
 
 def test_dirichlet_uses_up_every_record_when_asked_to() -> None:
@@ -120,7 +137,10 @@ def test_by_column_follows_the_sorted_values() -> None:
 
 def test_by_column_holds_clients_to_the_number_that_was_said() -> None:
     even = labelled(np.zeros(4), 1, {"farm": np.array(["a", "b", "a", "b"])})
-    assert [part.tolist() for part in shared(even, ByColumn(column="farm"), 2, 2)] == [[0, 2], [1, 3]]
+    assert [part.tolist() for part in shared(even, ByColumn(column="farm"), 2, 2)] == [
+        [0, 2],
+        [1, 3],
+    ]
 
 
 FARMS = labelled(np.zeros(5), 1, {"farm": np.array(["a", "b", "a", "b", "a"])})
@@ -129,21 +149,59 @@ FARMS = labelled(np.zeros(5), 1, {"farm": np.array(["a", "b", "a", "b", "a"])})
 @pytest.mark.parametrize(
     ("dataset", "kind", "clients", "records", "message"),
     [
-        (TEN, Iid(), 60, 101, "data.records = 101: expected at most 100, since made has 6000 training records for 60 clients"),
+        (
+            TEN,
+            Iid(),
+            60,
+            101,
+            "data.records = 101: expected at most 100, since made has 6000 training records for 60 clients",
+        ),
         (TEN, Dirichlet(beta=1), 60, 101, "expected at most 100"),
         (TEN, Shards(per_client=2), 60, 102, "expected at most 100"),
         (TEN, Iid(), 6001, None, "client 6000 would have no records"),
         (TEN, Shards(per_client=3), 60, 100, "a multiple of 3"),
-        (TEN, Shards(per_client=101), 60, None, "data.partition.shards = 101: expected at most 100"),
-        (TEN, ByColumn(column="farm"), 3, None, "'farm': expected a column of the data; made has no columns to go by"),
-        (labelled(np.zeros(4), 1, {"farm": np.arange(4)}), ByColumn(column="ward"), 3, None, "has the columns farm"),
-        (labelled(np.zeros(4), 1, {"farm": np.arange(4)}), ByColumn(column="farm"), 3, None, "federation.clients = 3: expected 4, one for"),
-        (FARMS, ByColumn(column="farm"), 2, 3, "data.records = 3: expected 2, as many as client 1 has"),
+        (
+            TEN,
+            Shards(per_client=101),
+            60,
+            None,
+            "data.partition.shards = 101: expected at most 100",
+        ),
+        (
+            TEN,
+            ByColumn(column="farm"),
+            3,
+            None,
+            "'farm': expected a column of the data; made has no columns to go by",
+        ),
+        (
+            labelled(np.zeros(4), 1, {"farm": np.arange(4)}),
+            ByColumn(column="ward"),
+            3,
+            None,
+            "has the columns farm",
+        ),
+        (
+            labelled(np.zeros(4), 1, {"farm": np.arange(4)}),
+            ByColumn(column="farm"),
+            3,
+            None,
+            "federation.clients = 3: expected 4, one for",
+        ),
+        (
+            FARMS,
+            ByColumn(column="farm"),
+            2,
+            3,
+            "data.records = 3: expected 2, as many as client 1 has",
+        ),
         (regression(20), Dirichlet(beta=1), 2, None, "answers of a regression are no classes"),
         (regression(20), Shards(per_client=1), 2, None, "answers of a regression are no classes"),
     ],
 )
-def test_what_cannot_be_is_refused(dataset: Dataset, kind: object, clients: int, records: int | None, message: str) -> None:
+def test_what_cannot_be_is_refused(
+    dataset: Dataset, kind: object, clients: int, records: int | None, message: str
+) -> None:
     with pytest.raises(UserError, match=message):
         shared(dataset, kind, clients, records)
 
@@ -167,8 +225,13 @@ def test_clients_are_tested_on_their_own_labels() -> None:
 
 
 def test_test_labels_are_as_likely_as_training_labels() -> None:
-    part = np.concatenate([np.flatnonzero(TEN.y_train == 0)[:300], np.flatnonzero(TEN.y_train == 1)[:100]])
-    drawn = [(TEN.y_test[client_tests(TEN, (part,), Key.from_seed(seed), size=20)[0]] == 0).mean() for seed in range(200)]
+    part = np.concatenate(
+        [np.flatnonzero(TEN.y_train == 0)[:300], np.flatnonzero(TEN.y_train == 1)[:100]]
+    )
+    drawn = [
+        (TEN.y_test[client_tests(TEN, (part,), Key.from_seed(seed), size=20)[0]] == 0).mean()
+        for seed in range(200)
+    ]
     assert np.mean(drawn) == pytest.approx(0.75, abs=0.03)
 
 
@@ -180,7 +243,9 @@ def test_a_label_without_test_records() -> None:
         classes=lacking.classes,
     )  # fmt: skip
     assert set(lacking.y_test[client_tests(lacking, (np.arange(20),), KEY, size=9)[0]]) == {0}
-    with pytest.raises(UserError, match="client 1 has only labels that the test part of made lacks"):
+    with pytest.raises(
+        UserError, match="client 1 has only labels that the test part of made lacks"
+    ):
         client_tests(lacking, (np.arange(10), np.arange(10, 20)), KEY)
 
 

@@ -18,13 +18,18 @@ def counts(clients: int, labels: int) -> np.ndarray:
 
 @pytest.mark.parametrize(("clients", "labels"), [(1, 1), (7, 2), (50, 10), (500, 10), (100, 200)])
 def test_few_and_many_clients_fit(tmp_path: Path, clients: int, labels: int) -> None:
-    draw_partition(counts(clients, labels), [f"label {k}" for k in range(labels)], tmp_path / "p.png")
+    draw_partition(
+        counts(clients, labels), [f"label {k}" for k in range(labels)], tmp_path / "p.png"
+    )
     with Image.open(tmp_path / "p.png") as picture:
         assert max(picture.size) < 2400
         assert len(set(picture.convert("L").resize((60, 60)).tobytes())) > 5  # not blank
 
 
-@pytest.mark.parametrize(("suffix", "magic"), [("png", b"\x89PNG"), ("svg", b"<?xml"), ("pdf", b"%PDF"), ("PNG", b"\x89PNG")])
+@pytest.mark.parametrize(
+    ("suffix", "magic"),
+    [("png", b"\x89PNG"), ("svg", b"<?xml"), ("pdf", b"%PDF"), ("PNG", b"\x89PNG")],
+)
 def test_formats(tmp_path: Path, suffix: str, magic: bytes) -> None:
     draw_partition(counts(7, 3), ("a", "b", "c"), tmp_path / f"p.{suffix}")
     assert (tmp_path / f"p.{suffix}").read_bytes().startswith(magic)
@@ -34,8 +39,13 @@ def test_cells_show_the_counts_client_by_client() -> None:
     shown = counts(7, 3)
     body = _map(shown, ("a", "b", "c")).axes[0]
     assert np.array_equal(body.images[0].get_array().filled(0), shown.T)
-    written = {(int(text.get_position()[0]), int(text.get_position()[1])): int(text.get_text()) for text in body.texts}
-    assert written == {(client, label): shown[client, label] for client, label in np.argwhere(shown > 0).tolist()}
+    written = {
+        (int(text.get_position()[0]), int(text.get_position()[1])): int(text.get_text())
+        for text in body.texts
+    }
+    assert written == {
+        (client, label): shown[client, label] for client, label in np.argwhere(shown > 0).tolist()
+    }
     assert [label.get_text() for label in body.get_yticklabels()] == ["a", "b", "c"]
     assert (body.get_xlabel(), body.get_ylabel()) == ("client", "label")
     assert body.get_title(loc="left") == "700 training records of 7 clients, 100 each"

@@ -36,10 +36,18 @@ VARIED = [
     toy_protocol(seed=2, rounds=7),
     toy_protocol(seed=3, participation=Poisson(rate=0.3)),
     toy_protocol(seed=4, local=replace(LOCAL, steps=5, clip=0.1)),
-    toy_protocol(seed=5, local=FedProx(steps=2, batch=20, clip=1.0, proximal=0.4, schedule=Constant(rate=0.2)), clients=4),
+    toy_protocol(
+        seed=5,
+        local=FedProx(steps=2, batch=20, clip=1.0, proximal=0.4, schedule=Constant(rate=0.2)),
+        clients=4,
+    ),
     toy_protocol(seed=6, noise=Gaussian(sigma=0.5), aggregation=Median()),
     toy_protocol(seed=7, aggregation=Mean(mixing=0.5), channel="shuffler"),
-    toy_protocol(seed=8, local=NoisySgd(steps=3, batch=6, clip=0.5, schedule=Constant(rate=0.3)), noise=Gaussian(multiplier=0.7)),
+    toy_protocol(
+        seed=8,
+        local=NoisySgd(steps=3, batch=6, clip=0.5, schedule=Constant(rate=0.3)),
+        noise=Gaussian(multiplier=0.7),
+    ),
     toy_protocol(seed=1),
 ]
 
@@ -51,7 +59,14 @@ KEEPING = [
     toy_protocol(seed=4, noise=Gaussian(sigma=0.05, where="server")),
     toy_protocol(
         seed=5,
-        local=NoisySgd(steps=3, batch=6, clip=0.5, schedule=Constant(rate=0.01), sampling="poisson", optimizer="adam"),
+        local=NoisySgd(
+            steps=3,
+            batch=6,
+            clip=0.5,
+            schedule=Constant(rate=0.01),
+            sampling="poisson",
+            optimizer="adam",
+        ),
         noise=Gaussian(multiplier=0.7),
         privacy=Privacy(adjacency="add-or-remove"),
     ),
@@ -75,13 +90,23 @@ def assert_same(one: Trained, other: Trained) -> None:
         name: value.numpy().tobytes() for name, value in other.state.items()
     }
     assert without_seconds(one.metrics) == without_seconds(other.metrics)
-    assert (one.ledger, one.status, one.protocol, one.sizes) == (other.ledger, other.status, other.protocol, other.sizes)
+    assert (one.ledger, one.status, one.protocol, one.sizes) == (
+        other.ledger,
+        other.status,
+        other.protocol,
+        other.sizes,
+    )
     assert (one.engine, one.facts["engine_reason"]) == (other.engine, other.facts["engine_reason"])
 
 
 def alone(protocols: list[Protocol], folder: Path, data=None, model="mlp") -> list[Run]:
     own = data if isinstance(data, list) else [data or toy_dataset()] * len(protocols)
     return [
-        train(protocol, data=own[n], model=None if protocol.model else model, folder=folder / f"alone-{n}")
+        train(
+            protocol,
+            data=own[n],
+            model=None if protocol.model else model,
+            folder=folder / f"alone-{n}",
+        )
         for n, protocol in enumerate(protocols)
     ]

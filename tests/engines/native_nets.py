@@ -40,14 +40,18 @@ def images(records: int, size: int, channels: int = 1, classes: int = 10) -> Dat
     y = generator.integers(0, classes, records)
     names = tuple(str(label) for label in range(classes))
     scaling = {"scale": np.array(1 / 255, np.float32), "shift": np.array(-0.5, np.float32)}
-    return Dataset(name="noise", x_train=x, y_train=y, x_test=x[:40], y_test=y[:40], classes=names, **scaling)
+    return Dataset(
+        name="noise", x_train=x, y_train=y, x_test=x[:40], y_test=y[:40], classes=names, **scaling
+    )
 
 
 def vector_of(module: nn.Module) -> np.ndarray:
     return torch.cat([p.detach().reshape(-1) for p in module.parameters()]).float().numpy().copy()
 
 
-def made_up(shape: tuple[int, ...], outputs: int, loss: Loss, records: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+def made_up(
+    shape: tuple[int, ...], outputs: int, loss: Loss, records: int, seed: int
+) -> tuple[np.ndarray, np.ndarray]:
     """Random records and answers that fit a loss."""
     generator = np.random.default_rng(seed)
     x = generator.standard_normal((records, *shape), dtype=np.float32)
@@ -58,15 +62,21 @@ def made_up(shape: tuple[int, ...], outputs: int, loss: Loss, records: int, seed
     return x, generator.standard_normal((records, outputs), dtype=np.float32)
 
 
-def torch_gradient(module: nn.Module, x: np.ndarray, y: np.ndarray, loss: Loss, dtype: torch.dtype = torch.float64) -> np.ndarray:
+def torch_gradient(
+    module: nn.Module, x: np.ndarray, y: np.ndarray, loss: Loss, dtype: torch.dtype = torch.float64
+) -> np.ndarray:
     """The gradient of the mean loss."""
     net = copy.deepcopy(module).to(dtype)
     targets = torch.from_numpy(y) if loss is Loss.CROSS_ENTROPY else torch.from_numpy(y).to(dtype)
     value = LOSSES[loss](net(torch.from_numpy(x).to(dtype)), targets)
-    return torch.cat([g.reshape(-1) for g in torch.autograd.grad(value, list(net.parameters()))]).numpy()
+    return torch.cat(
+        [g.reshape(-1) for g in torch.autograd.grad(value, list(net.parameters()))]
+    ).numpy()
 
 
-def clipped_mean(module: nn.Module, x: np.ndarray, y: np.ndarray, loss: Loss, clip: float, norm: int) -> np.ndarray:
+def clipped_mean(
+    module: nn.Module, x: np.ndarray, y: np.ndarray, loss: Loss, clip: float, norm: int
+) -> np.ndarray:
     """The mean of the gradients of single examples, each clipped: one backward pass per example."""
     total = np.zeros(sum(p.numel() for p in module.parameters()))
     for i in range(len(x)):
@@ -76,7 +86,9 @@ def clipped_mean(module: nn.Module, x: np.ndarray, y: np.ndarray, loss: Loss, cl
     return total / len(x)
 
 
-def kernel_of(module: nn.Module, shape: tuple[int, ...], loss: Loss, batch: int, simd: str) -> Kernel:
+def kernel_of(
+    module: nn.Module, shape: tuple[int, ...], loss: Loss, batch: int, simd: str
+) -> Kernel:
     return Kernel(translate(module, shape), loss, batch=batch, simd=simd)
 
 
@@ -93,22 +105,39 @@ def kink_distances(module: nn.Module, x: np.ndarray) -> np.ndarray:
         if isinstance(layer, nn.ReLU):
             gaps = h.abs().flatten(1).min(1).values
         else:
-            padded = functional.pad(h, [p for p in (layer.padding, layer.padding)[::-1] for _ in (0, 1)], value=-1e30)
-            windows = padded.unfold(2, layer.kernel_size, layer.stride).unfold(3, layer.kernel_size, layer.stride).flatten(4)
+            padded = functional.pad(
+                h, [p for p in (layer.padding, layer.padding)[::-1] for _ in (0, 1)], value=-1e30
+            )
+            windows = (
+                padded.unfold(2, layer.kernel_size, layer.stride)
+                .unfold(3, layer.kernel_size, layer.stride)
+                .flatten(4)
+            )
             best = windows.topk(2, dim=-1).values
             # A gap between two values that a later ReLU sets to zero, or that an earlier one did, is no kink.
-            gaps = torch.where(best[..., 0] > 0, best[..., 0] - best[..., 1], torch.inf).flatten(1).min(1).values
-        np.minimum(nearest, (gaps / h.abs().flatten(1).max(1).values.clamp(min=1e-30)).numpy(), out=nearest)
+            gaps = (
+                torch.where(best[..., 0] > 0, best[..., 0] - best[..., 1], torch.inf)
+                .flatten(1)
+                .min(1)
+                .values
+            )
+        np.minimum(
+            nearest, (gaps / h.abs().flatten(1).max(1).values.clamp(min=1e-30)).numpy(), out=nearest
+        )
 
     for layer in net.modules():
-        if isinstance(layer, nn.ReLU) or (isinstance(layer, nn.MaxPool2d) and layer.kernel_size > 1):
+        if isinstance(layer, nn.ReLU) or (
+            isinstance(layer, nn.MaxPool2d) and layer.kernel_size > 1
+        ):
             layer.register_forward_hook(note)
     with torch.no_grad():
         net(torch.from_numpy(x).double())
     return nearest
 
 
-def disagreement(kernel: Kernel, module: nn.Module, x: np.ndarray, y: np.ndarray, rows: np.ndarray) -> float:
+def disagreement(
+    kernel: Kernel, module: nn.Module, x: np.ndarray, y: np.ndarray, rows: np.ndarray
+) -> float:
     """The relative error of a minibatch gradient, without records within float32 rounding of a kink if it is large with them."""
 
     def error(rows: np.ndarray) -> float:
@@ -145,7 +174,9 @@ def random_stack(generator: np.random.Generator) -> tuple[nn.Module, tuple[int, 
 
 
 def random_activation(generator: np.random.Generator) -> nn.Module:
-    return [nn.ReLU(), nn.Tanh(), nn.Sigmoid(), nn.GELU(), nn.Identity()][int(generator.integers(0, 5))]
+    return [nn.ReLU(), nn.Tanh(), nn.Sigmoid(), nn.GELU(), nn.Identity()][
+        int(generator.integers(0, 5))
+    ]
 
 
 def random_image_layer(generator: np.random.Generator, here: tuple[int, int, int]) -> nn.Module:
@@ -155,15 +186,27 @@ def random_image_layer(generator: np.random.Generator, here: tuple[int, int, int
     if kind <= 1:
         padding = int(pick(0, 3))
         kernel = min([1, 2, 3, 5][int(pick(0, 4))], smallest + 2 * padding)
-        return nn.Conv2d(channels, int(pick(1, 11)), kernel, stride=int(pick(1, 4)), padding=padding, bias=bool(pick(0, 2)))
+        return nn.Conv2d(
+            channels,
+            int(pick(1, 11)),
+            kernel,
+            stride=int(pick(1, 4)),
+            padding=padding,
+            bias=bool(pick(0, 2)),
+        )
     if kind == 2 and smallest > 1:
         kernel = int(pick(1, min(smallest, 3) + 1))
         padding = int(pick(0, kernel // 2 + 1))
-        pool = [nn.MaxPool2d(kernel, int(pick(1, 4)), padding), nn.AvgPool2d(kernel, int(pick(1, 4)))]
+        pool = [
+            nn.MaxPool2d(kernel, int(pick(1, 4)), padding),
+            nn.AvgPool2d(kernel, int(pick(1, 4))),
+        ]
         return pool[int(pick(0, 2))]
     if kind == 3 and height * width >= 4:
         groups = [g for g in range(1, channels + 1) if channels % g == 0]
         return nn.GroupNorm(groups[int(pick(0, len(groups)))], channels, affine=bool(pick(0, 2)))
     if kind == 4:
-        return Residual(nn.Sequential(nn.Conv2d(channels, channels, 3, padding=1), random_activation(generator)))
+        return Residual(
+            nn.Sequential(nn.Conv2d(channels, channels, 3, padding=1), random_activation(generator))
+        )
     return random_activation(generator)

@@ -42,7 +42,13 @@ LOCAL = FedAvg(steps=1, batch=24, clip=1.0, schedule=Constant(rate=0.1))
 
 
 def budgeted(epsilon: float, **changes):
-    return toy_protocol(rounds=40, local=LOCAL, noise=Gaussian(sigma=0.5), privacy=Privacy(budget=Budget(epsilon=epsilon)), **changes)
+    return toy_protocol(
+        rounds=40,
+        local=LOCAL,
+        noise=Gaussian(sigma=0.5),
+        privacy=Privacy(budget=Budget(epsilon=epsilon)),
+        **changes,
+    )
 
 
 def rounds_charged(run: Run) -> list[RoundCharged]:
@@ -88,7 +94,9 @@ def test_a_client_whose_own_budget_is_spent_takes_part_no_more(tmp_path) -> None
         client=(ClientBudget(id=1, epsilon=3.0), ClientBudget(id=3, epsilon=6.0)),
     )  # fmt: skip
     run = train(protocol, data=toy_dataset(), model="mlp", folder=tmp_path / "a")
-    taken = {client: sum(client in event.clients for event in rounds_charged(run)) for client in range(5)}
+    taken = {
+        client: sum(client in event.clients for event in rounds_charged(run)) for client in range(5)
+    }
     caps = {budget.id: capped_rounds(run.protocol, budget, 24) for budget in protocol.client}
     assert 0 < caps[1] < caps[3] < 30
     assert taken[1] == caps[1]
@@ -99,11 +107,18 @@ def test_a_client_whose_own_budget_is_spent_takes_part_no_more(tmp_path) -> None
     assert spent[3].epsilon(1e-5) <= 6.0
     interrupted(tmp_path / "b", after=11, protocol=protocol)
     resume(tmp_path / "b", data=toy_dataset())
-    assert (tmp_path / "b" / "ledger.jsonl").read_bytes() == (tmp_path / "a" / "ledger.jsonl").read_bytes()
+    assert (tmp_path / "b" / "ledger.jsonl").read_bytes() == (
+        tmp_path / "a" / "ledger.jsonl"
+    ).read_bytes()
 
 
 def test_fresh_noise_drawn_again_counts_towards_a_clients_cap(tmp_path) -> None:
-    protocol = toy_protocol(rounds=30, local=LOCAL, noise=Gaussian(sigma=0.5, secure=True), client=(ClientBudget(id=1, epsilon=5.0),))
+    protocol = toy_protocol(
+        rounds=30,
+        local=LOCAL,
+        noise=Gaussian(sigma=0.5, secure=True),
+        client=(ClientBudget(id=1, epsilon=5.0),),
+    )
     interrupted(tmp_path / "a", after=3, protocol=protocol)
     run = resume(tmp_path / "a", data=toy_dataset())
     taken = [event for event in rounds_charged(run) if 1 in event.clients]
@@ -114,7 +129,12 @@ def test_fresh_noise_drawn_again_counts_towards_a_clients_cap(tmp_path) -> None:
 
 def test_rounds_run_again_cannot_pass_a_clients_budget_under_falling_rates(tmp_path) -> None:
     local = FedAvg(steps=2, batch=24, clip=1.0, schedule=StageWise(rate=0.25))
-    protocol = toy_protocol(rounds=30, local=local, noise=Gaussian(sigma=1.0, secure=True), client=(ClientBudget(id=1, epsilon=6.0),))
+    protocol = toy_protocol(
+        rounds=30,
+        local=local,
+        noise=Gaussian(sigma=1.0, secure=True),
+        client=(ClientBudget(id=1, epsilon=6.0),),
+    )
     interrupted(tmp_path / "a", after=1, protocol=protocol)
     run = resume(tmp_path / "a", data=toy_dataset())
     assert [event.round for event in rounds_charged(run)].count(0) == 2
@@ -145,13 +165,25 @@ def test_budgets_count_for_clients_of_unequal_sizes(tmp_path) -> None:
 
 
 def test_every_released_model_stays_in_the_ball(tmp_path) -> None:
-    protocol = toy_protocol(rounds=6, noise=Gaussian(sigma=5.0), assumptions=Assumptions(diameter=0.5))
+    protocol = toy_protocol(
+        rounds=6, noise=Gaussian(sigma=5.0), assumptions=Assumptions(diameter=0.5)
+    )
     run = train(protocol, data=toy_dataset(), model="mlp", folder=tmp_path / "a")
     setup = prepare(protocol, data=toy_dataset(), model="mlp")
     assert run.state is not None
-    final = np.concatenate([run.state[name].numpy().ravel().astype(np.float64) for name, _ in setup.module.named_parameters()])
+    final = np.concatenate(
+        [
+            run.state[name].numpy().ravel().astype(np.float64)
+            for name, _ in setup.module.named_parameters()
+        ]
+    )
     assert np.linalg.norm(final - setup.initial_weights()) <= 0.25
-    free = train(replace(protocol, assumptions=Assumptions()), data=toy_dataset(), model="mlp", folder=tmp_path / "b")
+    free = train(
+        replace(protocol, assumptions=Assumptions()),
+        data=toy_dataset(),
+        model="mlp",
+        folder=tmp_path / "b",
+    )
     assert free.state is not None
     assert any(not torch.equal(free.state[name], run.state[name]) for name in run.state)
 
@@ -159,7 +191,14 @@ def test_every_released_model_stays_in_the_ball(tmp_path) -> None:
 def binary_dataset() -> Dataset:
     data = toy_dataset(classes=2, records=200)
     x = data.x_train * 50  # far outside the ball of the features
-    return Dataset(name="two", x_train=x, y_train=data.y_train, x_test=x[:40], y_test=data.y_train[:40], classes=("no", "yes"))
+    return Dataset(
+        name="two",
+        x_train=x,
+        y_train=data.y_train,
+        x_test=x[:40],
+        y_test=data.y_train[:40],
+        classes=("no", "yes"),
+    )
 
 
 GLM = ClippedGlm(steps=4, clip=0.3, schedule=Constant(rate=1.0), weight_decay=0.1)
@@ -184,14 +223,18 @@ def test_clipped_logistic_regression_is_the_one_that_was_priced(tmp_path, rule) 
     assert (run.metrics["clip_fraction"][0] > 0) == (rule.clip == 0.3)
 
 
-def test_clipped_logistic_regression_learns_and_refuses_what_breaks_its_conditions(tmp_path) -> None:
+def test_clipped_logistic_regression_learns_and_refuses_what_breaks_its_conditions(
+    tmp_path,
+) -> None:
     protocol = toy_protocol(rounds=15, local=GLM, noise=Gaussian(sigma=0.001))
     run = train(protocol, data=binary_dataset(), model="logistic", folder=tmp_path / "a")
     assert run.metrics["accuracy"][-1] > 0.9
     assert run.protocol.data is not None
     assert run.protocol.data.records == 40
     assert certify(run.protocol, "final").method == "last iterate"
-    assert evaluate_run(run, binary_dataset())["accuracy"] == pytest.approx(run.metrics["accuracy"][-1])
+    assert evaluate_run(run, binary_dataset())["accuracy"] == pytest.approx(
+        run.metrics["accuracy"][-1]
+    )
     with pytest.raises(UserError, match="two classes"):
         train(protocol, data=toy_dataset(), model="logistic", folder=tmp_path / "b")
     with pytest.raises(UserError, match="logistic"):

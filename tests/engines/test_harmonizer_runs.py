@@ -23,7 +23,13 @@ from tests.support import toy_dataset, toy_protocol
 BUDGETS = tuple(
     ClientBudget(id=k, epsilon=epsilon, mechanism=mechanism)
     for k, (epsilon, mechanism) in enumerate(
-        ((50.0, "laplace"), (80.0, "gaussian"), (60.0, "staircase"), (70.0, "laplace"), (40.0, "gaussian"))
+        (
+            (50.0, "laplace"),
+            (80.0, "gaussian"),
+            (60.0, "staircase"),
+            (70.0, "laplace"),
+            (40.0, "gaussian"),
+        )
     )
 )
 
@@ -37,15 +43,32 @@ def test_every_upload_carries_its_client_s_noise() -> None:
     weights = setup.initial_weights()
     quiet = replace(setup, protocol=replace(setup.protocol, client=(), noise=Gaussian(sigma=0.0)))
     for client in range(5):
-        noisy, clean = (ClientWork(one).upload(client=client, round=1, weights=weights).vector for one in (setup, quiet))
+        noisy, clean = (
+            ClientWork(one).upload(client=client, round=1, weights=weights).vector
+            for one in (setup, quiet)
+        )
         stream = setup.noise_key.stream(Purpose.UPLOAD_NOISE, client=client, round=1)
-        np.testing.assert_allclose(noisy - clean, drawn(setup.noises[client], stream, 1, weights.size)[0], atol=1e-5)
-    assert [noise.tag for noise in setup.noises] == ["laplace", "gaussian", "staircase", "laplace", "gaussian"]
+        np.testing.assert_allclose(
+            noisy - clean, drawn(setup.noises[client], stream, 1, weights.size)[0], atol=1e-5
+        )
+    assert [noise.tag for noise in setup.noises] == [
+        "laplace",
+        "gaussian",
+        "staircase",
+        "laplace",
+        "gaussian",
+    ]
 
 
 def test_the_pull_moves_every_step_towards_the_leader_s_model() -> None:
     setup = made(penalty=True, noise=Gaussian(sigma=0.0))
-    quiet = replace(setup, protocol=replace(setup.protocol, client=tuple(replace(one, mechanism=None, noise=None) for one in BUDGETS)))
+    quiet = replace(
+        setup,
+        protocol=replace(
+            setup.protocol,
+            client=tuple(replace(one, mechanism=None, noise=None) for one in BUDGETS),
+        ),
+    )
     weights = setup.initial_weights()
     far = weights + 1000.0
     work = ClientWork(quiet)
@@ -60,13 +83,21 @@ def test_the_pull_moves_every_step_towards_the_leader_s_model() -> None:
             np.testing.assert_array_equal(pulled, plain)
 
 
-def test_the_leader_is_the_client_with_the_largest_epsilon_and_its_upload_is_sent_in_the_next_round() -> None:
+def test_the_leader_is_the_client_with_the_largest_epsilon_and_its_upload_is_sent_in_the_next_round() -> (
+    None
+):
     setup = made(penalty=True)
     weights = setup.initial_weights()
     leader = Leader(setup.protocol, State(weights=weights, round=0))
     np.testing.assert_array_equal(leader.broadcast(weights), np.stack([weights, weights]))
     with TorchEngine(setup, workers=1) as engine:
-        sent = list(leader.noted(engine.uploads(round=0, weights=leader.broadcast(weights), participants=np.arange(5))))
+        sent = list(
+            leader.noted(
+                engine.uploads(
+                    round=0, weights=leader.broadcast(weights), participants=np.arange(5)
+                )
+            )
+        )
     np.testing.assert_array_equal(leader.broadcast(weights)[1], sent[1].vector)
     np.testing.assert_array_equal(leader.kept["leader"], sent[1].vector)
 
@@ -74,23 +105,40 @@ def test_the_leader_is_the_client_with_the_largest_epsilon_and_its_upload_is_sen
 @pytest.mark.parametrize("workers", [1, 2])
 def test_an_interrupted_run_ends_as_if_it_had_not_been(tmp_path: Path, workers: int) -> None:
     protocol = toy_protocol(client=BUDGETS, penalty=True)
-    whole = train(protocol, data=toy_dataset(), model="logistic", folder=tmp_path / "whole", workers=1)
+    whole = train(
+        protocol, data=toy_dataset(), model="logistic", folder=tmp_path / "whole", workers=1
+    )
 
     def stop(metrics: object) -> None:
         if metrics.round == 1:  # type: ignore[attr-defined]
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        train(protocol, data=toy_dataset(), model="logistic", folder=tmp_path / "cut", workers=workers, on_round=stop)
+        train(
+            protocol,
+            data=toy_dataset(),
+            model="logistic",
+            folder=tmp_path / "cut",
+            workers=workers,
+            on_round=stop,
+        )
     state, _ = RunFolder(tmp_path / "cut").load_checkpoint()
     assert state is not None
     assert (state.round == 0) or ("leader" in state.kept)
     again = resume(tmp_path / "cut", data=toy_dataset(), model="logistic", workers=workers)
-    assert all(torch.equal((whole.state or {})[name], value) for name, value in (again.state or {}).items())
+    assert all(
+        torch.equal((whole.state or {})[name], value) for name, value in (again.state or {}).items()
+    )
 
 
 def test_a_run_keeps_every_budget_and_says_its_noise(tmp_path: Path) -> None:
-    run = train(toy_protocol(client=BUDGETS), data=toy_dataset(), model="logistic", folder=tmp_path / "run", workers=1)
+    run = train(
+        toy_protocol(client=BUDGETS),
+        data=toy_dataset(),
+        model="logistic",
+        folder=tmp_path / "run",
+        workers=1,
+    )
     assert all(budget.noise is not None for budget in run.protocol.client)
     from sordino.privacy.spending import realised
 

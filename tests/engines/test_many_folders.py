@@ -28,13 +28,18 @@ from tests.support import toy_dataset, toy_protocol, without_seconds
 
 def files_that_count(folder: Path) -> dict[str, object]:
     names = ("model.safetensors", "ledger.jsonl", "protocol.toml")
-    return {**{name: (folder / name).read_bytes() for name in names}, "metrics": without_seconds(Run.load(folder).metrics)}
+    return {
+        **{name: (folder / name).read_bytes() for name in names},
+        "metrics": without_seconds(Run.load(folder).metrics),
+    }
 
 
 def test_with_a_folder_every_training_leaves_the_run_that_train_leaves(tmp_path) -> None:
     plans = [*VARIED[:4], toy_protocol(model=ELSEWHERE)]
     runs = train_many(plans, data=toy_dataset(), model="mlp", folder=tmp_path / "many")
-    for number, (one, other) in enumerate(zip(runs, alone([replace(p, model=None) for p in plans], tmp_path), strict=True)):
+    for number, (one, other) in enumerate(
+        zip(runs, alone([replace(p, model=None) for p in plans], tmp_path), strict=True)
+    ):
         assert isinstance(one, Run)
         assert one.folder == tmp_path / "many" / f"{number:05d}"
         assert files_that_count(one.folder) == files_that_count(other.folder)
@@ -45,7 +50,14 @@ class Interrupt(Exception):
     pass
 
 
-def stopped(folder: Path, plans: list[Protocol], *, at: tuple[int, int], error: type[BaseException] = Interrupt, **options) -> None:
+def stopped(
+    folder: Path,
+    plans: list[Protocol],
+    *,
+    at: tuple[int, int],
+    error: type[BaseException] = Interrupt,
+    **options,
+) -> None:
     """Train until the round `at` of a training, and fall over."""
 
     def stop(number, metrics) -> None:
@@ -73,7 +85,14 @@ def test_called_again_it_goes_on_and_runs_nothing_twice(tmp_path, monkeypatch) -
     )
     assert ends == [0, 1, 2, 3, 4, 5]
     # 0 and 1 had ended; 2 and 3 were beside each other when the report of round 2 of training 3 was interrupted.
-    assert sorted(run) == [(2, 3), (2, 4), (3, 2), (3, 3), (3, 4), *((n, t) for n in (4, 5) for t in range(5))]
+    assert sorted(run) == [
+        (2, 3),
+        (2, 4),
+        (3, 2),
+        (3, 3),
+        (3, 4),
+        *((n, t) for n in (4, 5) for t in range(5)),
+    ]
     for number, one in enumerate(train_many(plans, data=toy_dataset(), model="mlp")):
         assert_same(again[number], one)
 
@@ -89,7 +108,9 @@ def test_killed_at_random_moments_all_trainings_end_as_if_they_had_not_been(tmp_
     while True:
         process = context.Process(target=run_in_pieces, args=(tmp_path / "a",))
         process.start()
-        process.join(chance.uniform(0.01, 0.03) * 1.2**kills)  # however fast or slow the machine is: several kills, and an end
+        process.join(
+            chance.uniform(0.01, 0.03) * 1.2**kills
+        )  # however fast or slow the machine is: several kills, and an end
         if process.exitcode is not None:
             break
         process.kill()
@@ -119,9 +140,16 @@ def test_a_folder_is_taken_up_only_by_what_it_was_made_for(tmp_path) -> None:
     plans = [toy_protocol(seed=None), toy_protocol(seed=4)]
     first = train_many(plans, data=toy_dataset(), model="mlp", folder=tmp_path / "a")
     assert first[0].protocol.seed is not None
-    for one, other in zip(train_many(plans, data=toy_dataset(), model="mlp", folder=tmp_path / "a"), first, strict=True):
+    for one, other in zip(
+        train_many(plans, data=toy_dataset(), model="mlp", folder=tmp_path / "a"),
+        first,
+        strict=True,
+    ):
         assert_same(one, other)  # and the seed that had been drawn is found again
-    changed = {"protocol": {"protocols": [plans[0], toy_protocol(seed=5)]}, "data": {"data": toy_dataset(seed=8)}}
+    changed = {
+        "protocol": {"protocols": [plans[0], toy_protocol(seed=5)]},
+        "data": {"data": toy_dataset(seed=8)},
+    }
     for what, change in changed.items():
         arguments = {"protocols": plans, "data": toy_dataset(), **change}
         with pytest.raises(UserError, match=rf"training \d: .* another .*{what}"):
@@ -132,7 +160,10 @@ def test_a_folder_is_taken_up_only_by_what_it_was_made_for(tmp_path) -> None:
 def test_an_interruption_keeps_the_last_whole_round_of_every_training(tmp_path) -> None:
     plans = [toy_protocol(seed=seed, rounds=9) for seed in range(3)]
     stopped(tmp_path / "a", plans, at=(1, 5), error=KeyboardInterrupt)
-    rounds = [RunFolder(tmp_path / "a" / f"{number:05d}").load_checkpoint()[0].round for number in range(3)]  # type: ignore[union-attr]
+    rounds = [
+        RunFolder(tmp_path / "a" / f"{number:05d}").load_checkpoint()[0].round
+        for number in range(3)
+    ]  # type: ignore[union-attr]
     assert rounds == [6, 5, 5]
 
 
@@ -141,9 +172,15 @@ def test_every_round_is_charged_before_any_client_trains(tmp_path, monkeypatch) 
     seen, original = [], Kernel.train
 
     def watched(self, records, jobs, *, threads) -> None:
-        lines = [path.read_text().splitlines()[-1] for path in sorted(tmp_path.glob("a/*/ledger.jsonl"))]
-        seen.append([(json.loads(line)["round"], len(json.loads(line)["clients"])) for line in lines])
-        assert [client for line in lines for client in json.loads(line)["clients"]] == jobs["client"].tolist()
+        lines = [
+            path.read_text().splitlines()[-1] for path in sorted(tmp_path.glob("a/*/ledger.jsonl"))
+        ]
+        seen.append(
+            [(json.loads(line)["round"], len(json.loads(line)["clients"])) for line in lines]
+        )
+        assert [client for line in lines for client in json.loads(line)["clients"]] == jobs[
+            "client"
+        ].tolist()
         original(self, records, jobs, threads=threads)
 
     monkeypatch.setattr(Kernel, "train", watched)
@@ -152,7 +189,9 @@ def test_every_round_is_charged_before_any_client_trains(tmp_path, monkeypatch) 
     assert [[round for round, _ in call] for call in seen] == [[t] * 3 for t in range(4)]
 
 
-def test_fresh_noise_is_another_in_every_training_and_is_charged_again_when_drawn_again(tmp_path) -> None:
+def test_fresh_noise_is_another_in_every_training_and_is_charged_again_when_drawn_again(
+    tmp_path,
+) -> None:
     plans = [toy_protocol(rounds=6, noise=Gaussian(sigma=0.05, secure=True))] * 2
     one, other = train_many(plans, data=toy_dataset(), model="mlp")
     assert one.state is not None
@@ -178,7 +217,13 @@ def test_one_process_at_a_time_holds_a_training(tmp_path) -> None:
         train_many([toy_protocol()], data=toy_dataset(), model="mlp", folder=tmp_path / "a")
 
     with pytest.raises(UserError, match="another process is working on"):
-        train_many([toy_protocol()], data=toy_dataset(), model="mlp", folder=tmp_path / "a", on_round=nested)
+        train_many(
+            [toy_protocol()],
+            data=toy_dataset(),
+            model="mlp",
+            folder=tmp_path / "a",
+            on_round=nested,
+        )
 
 
 def test_torch_clients_are_trained_after_their_charge(tmp_path, monkeypatch) -> None:
@@ -190,5 +235,12 @@ def test_torch_clients_are_trained_after_their_charge(tmp_path, monkeypatch) -> 
         return original(self, **options)
 
     monkeypatch.setattr(ClientWork, "upload", watched)
-    train_many([toy_protocol()], data=toy_dataset(), model="mlp", folder=tmp_path / "a", engine="torch", workers=1)
+    train_many(
+        [toy_protocol()],
+        data=toy_dataset(),
+        model="mlp",
+        folder=tmp_path / "a",
+        engine="torch",
+        workers=1,
+    )
     assert seen == [True] * 20

@@ -36,13 +36,19 @@ def rounds(setup: Setup, engine: TorchEngine | NativeEngine, count: int) -> list
     everyone, models = np.arange(setup.protocol.clients), [setup.initial_weights()]
     with engine:
         for t in range(count):
-            uploads = [u.vector for u in engine.uploads(round=t, weights=models[-1], participants=everyone)]
+            uploads = [
+                u.vector for u in engine.uploads(round=t, weights=models[-1], participants=everyone)
+            ]
             rule = setup.protocol.aggregation
-            models.append(aggregate(rule, models[-1], iter(uploads), upload_weights(rule, setup.sizes)))
+            models.append(
+                aggregate(rule, models[-1], iter(uploads), upload_weights(rule, setup.sizes))
+            )
     return models
 
 
-def assert_only_kinks_differ(setup: Setup, ours: list[np.ndarray], theirs: list[np.ndarray]) -> None:
+def assert_only_kinks_differ(
+    setup: Setup, ours: list[np.ndarray], theirs: list[np.ndarray]
+) -> None:
     """Weights differ by more than rounding only after a step had a record within rounding of a kink."""
     work, nearest = ClientWork(setup), np.inf
     for t, models in enumerate(zip(ours, theirs, strict=True)):
@@ -52,7 +58,9 @@ def assert_only_kinks_differ(setup: Setup, ours: list[np.ndarray], theirs: list[
                 for k in range(rule.steps):
                     batches = list(work._batches(client, t, rule))[:k]
                     some = replace(rule, steps=max(k, 1))
-                    _, here = train_locally(flat, torch.from_numpy(weights), some, [0.1] * k, batches, work._loss)
+                    _, here = train_locally(
+                        flat, torch.from_numpy(weights), some, [0.1] * k, batches, work._loss
+                    )
                     flat.load(here.float())
                     x, _ = list(work._batches(client, t, rule))[k]
                     nearest = min(nearest, kink_distances(flat.module(), x.numpy()).min())
@@ -62,14 +70,20 @@ def assert_only_kinks_differ(setup: Setup, ours: list[np.ndarray], theirs: list[
 @needs_kernel
 @pytest.mark.parametrize("local", [FedAvg, FedProx])
 @pytest.mark.parametrize(
-    ("model", "size", "clients"), [("logistic", 28, 4), ("mlp", 28, 4), ("lenet5", 28, 3), ("prifedsync-mnist", 14, 2)]
+    ("model", "size", "clients"),
+    [("logistic", 28, 4), ("mlp", 28, 4), ("lenet5", 28, 3), ("prifedsync-mnist", 14, 2)],
 )
-def test_five_rounds_are_those_of_the_torch_engine(model: str, size: int, clients: int, local: type[FedAvg]) -> None:
+def test_five_rounds_are_those_of_the_torch_engine(
+    model: str, size: int, clients: int, local: type[FedAvg]
+) -> None:
     more = {"proximal": 0.3} if local is FedProx else {}
     rule = local(steps=5, batch=20, clip=0.5, schedule=Constant(rate=0.1), **more)
     protocol = toy_protocol(clients=clients, rounds=5, local=rule, noise=Gaussian(sigma=0.003))
     setup = prepare(protocol, data=images(clients * 40, size), model=model)
-    theirs, ours = rounds(setup, TorchEngine(setup, workers=1), 5), rounds(setup, NativeEngine(setup, workers=2), 5)
+    theirs, ours = (
+        rounds(setup, TorchEngine(setup, workers=1), 5),
+        rounds(setup, NativeEngine(setup, workers=2), 5),
+    )
     assert relative(theirs[-1], ours[0]) > 1e-3
     if relative(ours[-1], theirs[-1]) >= 1e-4:
         assert_only_kinks_differ(setup, ours, theirs)
@@ -80,7 +94,10 @@ def test_uploads_carry_the_noise_and_the_counts_of_the_torch_engine() -> None:
     setup = prepare(toy_protocol(noise=Gaussian(sigma=0.7)), data=toy_dataset(), model="mlp")
     chosen = np.array([4, 0, 3])
     with TorchEngine(setup, workers=1) as torch_engine, NativeEngine(setup, workers=1) as engine:
-        theirs, ours = (list(e.uploads(round=2, weights=setup.initial_weights(), participants=chosen)) for e in (torch_engine, engine))
+        theirs, ours = (
+            list(e.uploads(round=2, weights=setup.initial_weights(), participants=chosen))
+            for e in (torch_engine, engine)
+        )
         for a, b in zip(theirs, ours, strict=True):
             assert (a.client, a.steps) == (b.client, b.steps)
             assert np.abs(a.vector - b.vector).max() < 1e-5
@@ -91,9 +108,17 @@ def test_uploads_carry_the_noise_and_the_counts_of_the_torch_engine() -> None:
 
 @needs_kernel
 def test_the_trainings_of_an_audit_draw_what_they_draw_by_torch() -> None:
-    setup = replace(prepare(toy_protocol(noise=Gaussian(sigma=0.3)), data=toy_dataset(), model="mlp"), training=4096 * 2 + 5)
-    theirs, ours = rounds(setup, TorchEngine(setup, workers=1), 2)[-1], rounds(setup, NativeEngine(setup, workers=1), 2)[-1]
-    other = rounds(replace(setup, training=4), NativeEngine(replace(setup, training=4), workers=1), 2)[-1]
+    setup = replace(
+        prepare(toy_protocol(noise=Gaussian(sigma=0.3)), data=toy_dataset(), model="mlp"),
+        training=4096 * 2 + 5,
+    )
+    theirs, ours = (
+        rounds(setup, TorchEngine(setup, workers=1), 2)[-1],
+        rounds(setup, NativeEngine(setup, workers=1), 2)[-1],
+    )
+    other = rounds(
+        replace(setup, training=4), NativeEngine(replace(setup, training=4), workers=1), 2
+    )[-1]
     assert relative(ours, theirs) < 1e-5
     assert relative(other, theirs) > 0.1
 
@@ -112,10 +137,17 @@ def test_a_model_with_a_loss_of_its_own_is_left_to_torch() -> None:
 def test_fifty_rounds_on_digits_learn_the_same(tmp_path) -> None:
     local = FedAvg(steps=5, batch=16, clip=1.0, schedule=Constant(rate=0.5))
     protocol = toy_protocol(clients=10, rounds=50, local=local, noise=Gaussian(sigma=0.01))
-    runs = [train(protocol, data="digits", model="mlp", engine=e, folder=tmp_path / e, evaluate_every=10) for e in ("torch", "native")]
+    runs = [
+        train(
+            protocol, data="digits", model="mlp", engine=e, folder=tmp_path / e, evaluate_every=10
+        )
+        for e in ("torch", "native")
+    ]
     assert [run.facts["engine"] for run in runs] == ["torch", "native"]
     there = np.isfinite(runs[0].metrics["accuracy"])
-    assert np.abs(runs[0].metrics["accuracy"][there] - runs[1].metrics["accuracy"][there]).max() < 0.01
+    assert (
+        np.abs(runs[0].metrics["accuracy"][there] - runs[1].metrics["accuracy"][there]).max() < 0.01
+    )
     assert runs[0].metrics["accuracy"][there][-1] > 0.8
 
 
@@ -123,7 +155,9 @@ def test_fifty_rounds_on_digits_learn_the_same(tmp_path) -> None:
 @pytest.mark.parametrize("simd", runnable())
 def test_the_result_does_not_depend_on_the_number_of_threads(simd: str, monkeypatch) -> None:
     monkeypatch.setenv(library.CHOICE, simd)
-    setup = prepare(toy_protocol(clients=7, noise=Gaussian(sigma=0.1)), data=images(7 * 30, 16), model="lenet5")
+    setup = prepare(
+        toy_protocol(clients=7, noise=Gaussian(sigma=0.1)), data=images(7 * 30, 16), model="lenet5"
+    )
     answers = [rounds(setup, NativeEngine(setup, workers=n), 2)[-1] for n in (1, 2, 5)]
     assert np.array_equal(answers[0], answers[1])
     assert np.array_equal(answers[0], answers[2])
@@ -135,7 +169,9 @@ def test_the_ledger_line_is_on_disk_before_any_client_trains(tmp_path, monkeypat
 
     def watched(self, records, jobs, *, threads) -> None:
         line = json.loads((tmp_path / "a" / "ledger.jsonl").read_text().splitlines()[-1])
-        seen.append(line["round"] == jobs["round"][0] and line["clients"] == jobs["client"].tolist())
+        seen.append(
+            line["round"] == jobs["round"][0] and line["clients"] == jobs["client"].tolist()
+        )
         original(self, records, jobs, threads=threads)
 
     monkeypatch.setattr(Kernel, "train", watched)
@@ -154,10 +190,16 @@ def test_uploads_in_pieces_are_the_same_uploads(monkeypatch) -> None:
 @needs_kernel
 def test_quantities_are_trained_with_the_squared_error() -> None:
     generator = np.random.default_rng(0)
-    x, y = generator.standard_normal((60, 3, 12), dtype=np.float32), generator.standard_normal((60, 4), dtype=np.float32)
+    x, y = (
+        generator.standard_normal((60, 3, 12), dtype=np.float32),
+        generator.standard_normal((60, 4), dtype=np.float32),
+    )
     data = Dataset(name="series", x_train=x, y_train=y, x_test=x[:9], y_test=y[:9], classes=None)
     setup = prepare(toy_protocol(clients=3), data=data, model="udp-wind")
-    theirs, ours = rounds(setup, TorchEngine(setup, workers=1), 3)[-1], rounds(setup, NativeEngine(setup, workers=1), 3)[-1]
+    theirs, ours = (
+        rounds(setup, TorchEngine(setup, workers=1), 3)[-1],
+        rounds(setup, NativeEngine(setup, workers=1), 3)[-1],
+    )
     assert relative(ours, theirs) < 1e-4
 
 
@@ -225,7 +267,10 @@ class Idle(nn.Module):
 REFUSED = {
     "hook": (hooked, "has a hook"),
     "hook of a parameter": (backward_hooked, "has a hook"),
-    "parametrisation": (lambda: nn.Sequential(parametrizations.weight_norm(nn.Linear(6, 3))), "parametrised"),
+    "parametrisation": (
+        lambda: nn.Sequential(parametrizations.weight_norm(nn.Linear(6, 3))),
+        "parametrised",
+    ),
     "frozen": (frozen, "frozen"),
     "shared": (shared, "used twice"),
     "derived": (lambda: nn.Sequential(Odd(6, 3)), "native kernel does not have|directly"),
@@ -268,7 +313,12 @@ def test_a_wrong_translation_is_noticed_before_anything_is_trained(monkeypatch) 
     if not runnable():
         pytest.skip("the native kernel was not built")
     setup = prepare(toy_protocol(), data=toy_dataset(), model="mlp")
-    swapped = lambda module, shape: translate(nn.Sequential(nn.Flatten(), nn.Linear(6, 32), nn.Tanh(), nn.Linear(32, 3)), shape)  # noqa: E731
+
+    def swapped(module, shape):
+        return translate(
+            nn.Sequential(nn.Flatten(), nn.Linear(6, 32), nn.Tanh(), nn.Linear(32, 3)), shape
+        )
+
     monkeypatch.setattr(native_engine, "translate", swapped)
     with pytest.raises(Refused, match="differ"):
         kernel_for(setup)
@@ -277,13 +327,21 @@ def test_a_wrong_translation_is_noticed_before_anything_is_trained(monkeypatch) 
 @needs_kernel
 def test_auto_takes_the_native_engine_where_it_can_and_says_why_not(tmp_path) -> None:
     native = train(toy_protocol(), data=toy_dataset(), model="mlp", folder=tmp_path / "a")
-    assert (native.facts["engine"], native.facts["kernel"]) == ("native", library.fingerprint(library.chosen()))
+    assert (native.facts["engine"], native.facts["kernel"]) == (
+        "native",
+        library.fingerprint(library.chosen()),
+    )
     fallen = train(toy_protocol(), data=toy_dataset(), model=Branching, folder=tmp_path / "b")
     assert fallen.facts["engine"] == "torch"
     assert "cannot trace" in fallen.facts["engine_reason"]
-    asked = train(toy_protocol(), data=toy_dataset(), model="mlp", engine="torch", folder=tmp_path / "c")
+    asked = train(
+        toy_protocol(), data=toy_dataset(), model="mlp", engine="torch", folder=tmp_path / "c"
+    )
     assert (asked.facts["engine"], asked.facts["kernel"]) == ("torch", None)
-    assert json.loads((tmp_path / "b" / "run.json").read_text())["engine_reason"] == fallen.facts["engine_reason"]
+    assert (
+        json.loads((tmp_path / "b" / "run.json").read_text())["engine_reason"]
+        == fallen.facts["engine_reason"]
+    )
 
 
 def test_without_a_kernel_torch_runs_and_the_reason_is_said(tmp_path, monkeypatch) -> None:
@@ -293,7 +351,9 @@ def test_without_a_kernel_torch_runs_and_the_reason_is_said(tmp_path, monkeypatc
     assert run.facts["engine"] == "torch"
     assert "compiler" in run.facts["engine_reason"]
     with pytest.raises(UserError, match="absent"):
-        train(toy_protocol(), data=toy_dataset(), model="mlp", engine="native", folder=tmp_path / "b")
+        train(
+            toy_protocol(), data=toy_dataset(), model="mlp", engine="native", folder=tmp_path / "b"
+        )
     assert not (tmp_path / "b").exists()
 
 
@@ -301,22 +361,37 @@ def test_without_a_kernel_torch_runs_and_the_reason_is_said(tmp_path, monkeypatc
 def test_a_kernel_of_another_version_counts_as_absent(monkeypatch) -> None:
     monkeypatch.setattr(library, "VERSION", library.VERSION + 1)
     assert runnable() == []
-    assert "make native" in choose(prepare(toy_protocol(), data=toy_dataset(), model="mlp"), "auto").reason
+    assert (
+        "make native"
+        in choose(prepare(toy_protocol(), data=toy_dataset(), model="mlp"), "auto").reason
+    )
 
 
 @pytest.mark.parametrize(
-    ("options", "words"), [({"engine": "jax"}, "auto, torch, native or flower"), ({"engine": "native", "model": Branching}, "trace")]
+    ("options", "words"),
+    [
+        ({"engine": "jax"}, "auto, torch, native or flower"),
+        ({"engine": "native", "model": Branching}, "trace"),
+    ],
 )
-def test_an_engine_that_cannot_be_had_is_refused_before_anything_is_written(tmp_path, options, words) -> None:
+def test_an_engine_that_cannot_be_had_is_refused_before_anything_is_written(
+    tmp_path, options, words
+) -> None:
     if not runnable():
         pytest.skip("the native kernel was not built")
     with pytest.raises(UserError, match=words):
-        train(toy_protocol(), **{"data": toy_dataset(), "model": "mlp", **options}, folder=tmp_path / "run")
+        train(
+            toy_protocol(),
+            **{"data": toy_dataset(), "model": "mlp", **options},
+            folder=tmp_path / "run",
+        )
     assert not (tmp_path / "run").exists()
 
 
 @needs_kernel
-def test_an_interrupted_run_goes_on_with_its_engine_and_ends_as_if_it_had_not_been(tmp_path, monkeypatch) -> None:
+def test_an_interrupted_run_goes_on_with_its_engine_and_ends_as_if_it_had_not_been(
+    tmp_path, monkeypatch
+) -> None:
     class Stop(Exception):
         pass
 
@@ -326,8 +401,12 @@ def test_an_interrupted_run_goes_on_with_its_engine_and_ends_as_if_it_had_not_be
 
     whole = train(toy_protocol(), data=toy_dataset(), model="mlp", folder=tmp_path / "whole")
     with pytest.raises(Stop):
-        train(toy_protocol(), data=toy_dataset(), model="mlp", folder=tmp_path / "cut", on_round=stop)
-    if len(runnable()) > 1:  # another instruction set would give other last digits under the same noise
+        train(
+            toy_protocol(), data=toy_dataset(), model="mlp", folder=tmp_path / "cut", on_round=stop
+        )
+    if (
+        len(runnable()) > 1
+    ):  # another instruction set would give other last digits under the same noise
         with monkeypatch.context() as other:
             other.setenv(library.CHOICE, runnable()[-1])
             with pytest.raises(UserError, match="another kernel"):
@@ -357,15 +436,22 @@ def test_models_beyond_the_cache_are_left_to_torch(monkeypatch) -> None:
 @needs_kernel
 def test_a_residual_network_runs_natively() -> None:
     body = nn.Sequential(nn.Conv2d(4, 4, 3, padding=1), nn.GroupNorm(2, 4), nn.Tanh())
-    module = nn.Sequential(nn.Conv2d(1, 4, 3), Residual(body), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 10))
+    module = nn.Sequential(
+        nn.Conv2d(1, 4, 3), Residual(body), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 10)
+    )
     setup = prepare(toy_protocol(clients=2), data=images(60, 8), model=module)
-    theirs, ours = rounds(setup, TorchEngine(setup, workers=1), 3)[-1], rounds(setup, NativeEngine(setup, workers=1), 3)[-1]
+    theirs, ours = (
+        rounds(setup, TorchEngine(setup, workers=1), 3)[-1],
+        rounds(setup, NativeEngine(setup, workers=1), 3)[-1],
+    )
     assert relative(ours, theirs) < 1e-4
 
 
 def test_a_finished_native_run_can_be_read_where_there_is_no_kernel(tmp_path, monkeypatch) -> None:
     if not runnable():
         pytest.skip("the native kernel was not built")
-    run = train(toy_protocol(), data=toy_dataset(), model="mlp", folder=tmp_path / "a", engine="native")
+    run = train(
+        toy_protocol(), data=toy_dataset(), model="mlp", folder=tmp_path / "a", engine="native"
+    )
     monkeypatch.setenv(library.FOLDER, str(tmp_path / "empty"))
     assert Run.load(run.folder).facts["engine"] == "native"

@@ -23,7 +23,9 @@ from tests.engines.native_nets import (
 
 pytestmark = pytest.mark.skipif(not runnable(), reason="the native kernel was not built")
 
-STACKS = int(os.environ.get("SORDINO_FUZZ", "1000"))  # a longer search: SORDINO_FUZZ=100000 pytest tests/engines/test_native_fuzz.py
+STACKS = int(
+    os.environ.get("SORDINO_FUZZ", "1000")
+)  # a longer search: SORDINO_FUZZ=100000 pytest tests/engines/test_native_fuzz.py
 PARTS = 4
 
 
@@ -42,8 +44,13 @@ def test_random_stacks_have_the_gradients_of_torch(part: int) -> None:
         error = disagreement(kernel, module, x, y, np.arange(batch))
         # Where float32 itself cannot do better, torch in float32 shows it.
         if error >= 1e-5:
-            rounding = relative(torch_gradient(module, x, y, loss, torch.float32), torch_gradient(module, x, y, loss))
-            assert error < 10 * rounding, f"seed {seed}, {simd}: {error:.1e} against {rounding:.1e} of torch in float32\n{module}"
+            rounding = relative(
+                torch_gradient(module, x, y, loss, torch.float32),
+                torch_gradient(module, x, y, loss),
+            )
+            assert error < 10 * rounding, (
+                f"seed {seed}, {simd}: {error:.1e} against {rounding:.1e} of torch in float32\n{module}"
+            )
 
 
 def test_random_stacks_clip_every_example_by_itself() -> None:

@@ -10,7 +10,15 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from sordino.engines.native.kernel import Kernel, Optimiser, PackedRule, Records, StepRule, new_jobs, vectors_for
+from sordino.engines.native.kernel import (
+    Kernel,
+    Optimiser,
+    PackedRule,
+    Records,
+    StepRule,
+    new_jobs,
+    vectors_for,
+)
 from sordino.engines.native.library import runnable
 from sordino.engines.native.program import Loss
 from sordino.engines.native.translate import Refused, translate
@@ -18,12 +26,24 @@ from sordino.federation.local import INSIDE
 from sordino.federation.models import build_model
 from sordino.federation.randomness import Key, Purpose
 from sordino.protocol import InvalidValue, UserError
-from tests.engines.native_nets import Residual, clipped_mean, disagreement, kernel_of, made_up, relative, torch_gradient, vector_of
+from tests.engines.native_nets import (
+    Residual,
+    clipped_mean,
+    disagreement,
+    kernel_of,
+    made_up,
+    relative,
+    torch_gradient,
+    vector_of,
+)
 
 pytestmark = pytest.mark.skipif(not runnable(), reason="the native kernel was not built")
 
 each_library = pytest.mark.parametrize("simd", runnable())
-KEYS = tuple(Key.from_seed(5).stream(purpose).subkey for purpose in (Purpose.MINIBATCH, Purpose.LOCAL_MODEL, Purpose.UPLOAD_NOISE))
+KEYS = tuple(
+    Key.from_seed(5).stream(purpose).subkey
+    for purpose in (Purpose.MINIBATCH, Purpose.LOCAL_MODEL, Purpose.UPLOAD_NOISE)
+)
 
 
 @pytest.fixture(autouse=True)
@@ -44,13 +64,18 @@ def one_thread() -> None:
         ("udp-wind", (7, 48)),
     ],
 )
-def test_models_of_the_catalogue_have_the_gradients_of_torch(simd: str, name: str, shape: tuple[int, ...]) -> None:
+def test_models_of_the_catalogue_have_the_gradients_of_torch(
+    simd: str, name: str, shape: tuple[int, ...]
+) -> None:
     module = build_model(name, shape, 10, seed=1)
     loss = Loss.SQUARED_ERROR if name == "udp-wind" else Loss.CROSS_ENTROPY
     x, y = made_up(shape, 10, loss, 40, seed=2)
     for batch in (32, 5):
         kernel = kernel_of(module, shape, loss, batch, simd)
-        assert disagreement(kernel, module, x, y, np.random.default_rng(batch).permutation(40)[:batch]) < 1e-5
+        assert (
+            disagreement(kernel, module, x, y, np.random.default_rng(batch).permutation(40)[:batch])
+            < 1e-5
+        )
 
 
 class Traced(nn.Module):
@@ -60,7 +85,9 @@ class Traced(nn.Module):
         super().__init__()
         self.out = nn.Linear(20, 3)  # registered before what runs before it
         self.first = nn.Conv2d(2, 5, 3, padding=1)
-        self.block = Residual(nn.Sequential(nn.Conv2d(5, 5, 3, padding=1), nn.GroupNorm(1, 5), nn.Tanh()))
+        self.block = Residual(
+            nn.Sequential(nn.Conv2d(5, 5, 3, padding=1), nn.GroupNorm(1, 5), nn.Tanh())
+        )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         h = torch.tanh(self.first(x))
@@ -74,13 +101,20 @@ def test_a_module_with_a_forward_of_its_own(simd: str) -> None:
     torch.manual_seed(0)
     module = Traced()
     x, y = made_up((2, 6, 6), 3, Loss.CROSS_ENTROPY, 9, seed=0)
-    assert disagreement(kernel_of(module, (2, 6, 6), Loss.CROSS_ENTROPY, 9, simd), module, x, y, np.arange(9)) < 1e-5
+    assert (
+        disagreement(
+            kernel_of(module, (2, 6, 6), Loss.CROSS_ENTROPY, 9, simd), module, x, y, np.arange(9)
+        )
+        < 1e-5
+    )
 
 
 @each_library
 def test_any_batch_size_in_any_block_size(simd: str) -> None:
     torch.manual_seed(0)
-    module = nn.Sequential(nn.Conv2d(1, 3, 3, padding=1), nn.Tanh(), nn.AvgPool2d(2), nn.Flatten(), nn.Linear(48, 4))
+    module = nn.Sequential(
+        nn.Conv2d(1, 3, 3, padding=1), nn.Tanh(), nn.AvgPool2d(2), nn.Flatten(), nn.Linear(48, 4)
+    )
     x, y = made_up((1, 8, 8), 4, Loss.CROSS_ENTROPY, 150, seed=0)
     for built in (1, 20, 40):
         kernel = kernel_of(module, (1, 8, 8), Loss.CROSS_ENTROPY, built, simd)
@@ -122,7 +156,9 @@ def loop(
     draws = stream(0, client, round).subsets(rule.steps, rule.batch, len(part))
     net = copy.deepcopy(module).double()
     for step, rate in enumerate(rule.rates):
-        torch.nn.utils.vector_to_parameters(torch.from_numpy(w.astype(np.float32).astype(np.float64)), net.parameters())
+        torch.nn.utils.vector_to_parameters(
+            torch.from_numpy(w.astype(np.float32).astype(np.float64)), net.parameters()
+        )
         rows = part[draws[step]]
         if rule.per_example:
             g = clipped_mean(net, x[rows], y[rows], Loss.CROSS_ENTROPY, rule.clip, rule.norm)
@@ -153,22 +189,56 @@ def stream(which: int, client: int, round: int, step: int = 0):
 
 with torch.random.fork_rng():
     torch.manual_seed(3)
-    SMOOTH = nn.Sequential(nn.Conv2d(1, 4, 3), nn.Tanh(), nn.AvgPool2d(2), nn.Flatten(), nn.Linear(36, 7), nn.Sigmoid(), nn.Linear(7, 3))
+    SMOOTH = nn.Sequential(
+        nn.Conv2d(1, 4, 3),
+        nn.Tanh(),
+        nn.AvgPool2d(2),
+        nn.Flatten(),
+        nn.Linear(36, 7),
+        nn.Sigmoid(),
+        nn.Linear(7, 3),
+    )
 RULES = {
     "plain": StepRule(rates=(0.5, 0.3, 0.1), batch=6, clip=0.2),
     "l1": StepRule(rates=(0.5, 0.3, 0.1), batch=6, clip=0.7, norm=1),
     "proximal": StepRule(rates=(0.5,) * 4, batch=6, clip=1.0, proximal=0.3),
     "decay": StepRule(rates=(0.5,) * 4, batch=6, clip=1.0, weight_decay=0.1),
-    "momentum": StepRule(rates=(0.5,) * 4, batch=6, clip=1.0, optimiser=Optimiser.MOMENTUM, momentum=0.8),
+    "momentum": StepRule(
+        rates=(0.5,) * 4, batch=6, clip=1.0, optimiser=Optimiser.MOMENTUM, momentum=0.8
+    ),
     "adam": StepRule(rates=(0.05,) * 4, batch=6, clip=1.0, optimiser=Optimiser.ADAM),
-    "adagrad": StepRule(rates=(0.05,) * 4, batch=6, clip=1.0, optimiser=Optimiser.ADAGRAD, epsilon=1e-3, weight_decay=0.1),
+    "adagrad": StepRule(
+        rates=(0.05,) * 4,
+        batch=6,
+        clip=1.0,
+        optimiser=Optimiser.ADAGRAD,
+        epsilon=1e-3,
+        weight_decay=0.1,
+    ),
     "upload noise": StepRule(rates=(0.5,) * 2, batch=6, clip=1.0, upload_noise=0.1),
     "step noise": StepRule(rates=(0.5,) * 3, batch=6, clip=1.0, step_noise=0.2),
     "per example": StepRule(rates=(0.5,) * 3, batch=6, clip=0.2, per_example=True),
-    "noisy sgd": StepRule(rates=(0.5,) * 3, batch=6, clip=0.5, per_example=True, divisor=8.0, step_noise=0.1),
-    "noisy sgd l1": StepRule(rates=(0.5,) * 3, batch=6, clip=0.5, per_example=True, norm=1, step_noise=0.1, weight_decay=0.05),
+    "noisy sgd": StepRule(
+        rates=(0.5,) * 3, batch=6, clip=0.5, per_example=True, divisor=8.0, step_noise=0.1
+    ),
+    "noisy sgd l1": StepRule(
+        rates=(0.5,) * 3,
+        batch=6,
+        clip=0.5,
+        per_example=True,
+        norm=1,
+        step_noise=0.1,
+        weight_decay=0.05,
+    ),
     "all": StepRule(
-        rates=(0.5,) * 3, batch=6, clip=0.5, per_example=True, step_noise=0.1, upload_noise=0.1, proximal=0.1, optimiser=Optimiser.MOMENTUM
+        rates=(0.5,) * 3,
+        batch=6,
+        clip=0.5,
+        per_example=True,
+        step_noise=0.1,
+        upload_noise=0.1,
+        proximal=0.1,
+        optimiser=Optimiser.MOMENTUM,
     ),
 }
 
@@ -178,14 +248,20 @@ RULES = {
 def test_a_training_is_that_of_a_plain_loop(simd: str, rule: StepRule) -> None:
     x, y = made_up((1, 8, 8), 3, Loss.CROSS_ENTROPY, 40, seed=1)
     parts = [np.arange(0, 15), np.arange(15, 40)]
-    kernel, packed, start = kernel_of(SMOOTH, (1, 8, 8), Loss.CROSS_ENTROPY, rule.batch, simd), PackedRule(rule), vector_of(SMOOTH)
+    kernel, packed, start = (
+        kernel_of(SMOOTH, (1, 8, 8), Loss.CROSS_ENTROPY, rule.batch, simd),
+        PackedRule(rule),
+        vector_of(SMOOTH),
+    )
     jobs, results = new_jobs(kernel, packed, start, parts, KEYS, round=4)
     records = Records(x, y)
     kernel.train(records, jobs, threads=2)
     for client, part in enumerate(parts):
         wanted = loop(SMOOTH, x, y, part, rule, client=client, round=4)
         # Adam divides by the size of a gradient, and so shows the rounding of float32 where it is near zero.
-        assert relative(results[client] - start, wanted - start) < (1e-4 if rule.optimiser is Optimiser.ADAM else 1e-5)
+        assert relative(results[client] - start, wanted - start) < (
+            1e-4 if rule.optimiser is Optimiser.ADAM else 1e-5
+        )
 
 
 @each_library
@@ -203,15 +279,22 @@ def test_control_variates_are_added_after_the_clip(simd: str) -> None:
 
 
 @each_library
-def test_steps_are_pulled_to_the_centre_of_the_job_and_the_exact_model_has_no_noise(simd: str) -> None:
+def test_steps_are_pulled_to_the_centre_of_the_job_and_the_exact_model_has_no_noise(
+    simd: str,
+) -> None:
     x, y = made_up((1, 8, 8), 3, Loss.CROSS_ENTROPY, 15, seed=1)
     rule, start, part = RULES["all"], vector_of(SMOOTH), np.arange(15)
-    centre, exact = np.random.default_rng(0).standard_normal(len(start)).astype(np.float32), np.empty(len(start))
+    centre, exact = (
+        np.random.default_rng(0).standard_normal(len(start)).astype(np.float32),
+        np.empty(len(start)),
+    )
     kernel, packed = kernel_of(SMOOTH, (1, 8, 8), Loss.CROSS_ENTROPY, 6, simd), PackedRule(rule)
     jobs, results = new_jobs(kernel, packed, start, [part], KEYS)
     jobs["centre"], jobs["exact"] = centre.ctypes.data, exact.ctypes.data
     kernel.train(Records(x, y), jobs, threads=1)
-    quiet = loop(SMOOTH, x, y, part, replace(rule, upload_noise=0.0), client=0, round=0, centre=centre)
+    quiet = loop(
+        SMOOTH, x, y, part, replace(rule, upload_noise=0.0), client=0, round=0, centre=centre
+    )
     noisy = loop(SMOOTH, x, y, part, rule, client=0, round=0, centre=centre)
     assert relative(exact - start, quiet - start) < 1e-5
     assert relative(results[0] - start, noisy - start) < 1e-5
@@ -220,13 +303,19 @@ def test_steps_are_pulled_to_the_centre_of_the_job_and_the_exact_model_has_no_no
 
 @each_library
 @pytest.mark.parametrize("optimiser", [Optimiser.MOMENTUM, Optimiser.ADAM, Optimiser.ADAGRAD])
-def test_moments_that_are_handed_on_make_one_training_of_two(simd: str, optimiser: Optimiser) -> None:
+def test_moments_that_are_handed_on_make_one_training_of_two(
+    simd: str, optimiser: Optimiser
+) -> None:
     x, y = made_up((1, 8, 8), 3, Loss.CROSS_ENTROPY, 24, seed=1)
     start, rows = vector_of(SMOOTH), np.arange(24)
     kernel, records = kernel_of(SMOOTH, (1, 8, 8), Loss.CROSS_ENTROPY, 6, simd), Records(x, y)
 
-    def trained(begin: np.ndarray, first: int, steps: int, moments: dict[str, np.ndarray]) -> np.ndarray:
-        packed = PackedRule(StepRule(rates=(0.05,) * steps, clip=1.0, optimiser=optimiser, epsilon=1e-4))
+    def trained(
+        begin: np.ndarray, first: int, steps: int, moments: dict[str, np.ndarray]
+    ) -> np.ndarray:
+        packed = PackedRule(
+            StepRule(rates=(0.05,) * steps, clip=1.0, optimiser=optimiser, epsilon=1e-4)
+        )
         jobs, results = new_jobs(kernel, packed, begin, [rows], KEYS)
         batches, counts = rows[6 * first :].copy(), np.full(steps, 6)
         jobs["rows"], jobs["counts"], jobs["taken"] = batches.ctypes.data, counts.ctypes.data, first
@@ -244,7 +333,10 @@ def test_moments_that_are_handed_on_make_one_training_of_two(simd: str, optimise
 
 def test_independent_trainings_run_in_one_call_and_do_not_touch_each_other() -> None:
     x, y = made_up((1, 8, 8), 3, Loss.CROSS_ENTROPY, 40, seed=1)
-    kernel, records = kernel_of(SMOOTH, (1, 8, 8), Loss.CROSS_ENTROPY, 6, runnable()[0]), Records(x, y)
+    kernel, records = (
+        kernel_of(SMOOTH, (1, 8, 8), Loss.CROSS_ENTROPY, 6, runnable()[0]),
+        Records(x, y),
+    )
     part, start = np.arange(40), vector_of(SMOOTH)
     packed = [PackedRule(rule) for rule in RULES.values()]
     alone = []
@@ -260,7 +352,11 @@ def test_independent_trainings_run_in_one_call_and_do_not_touch_each_other() -> 
 
 def test_batches_of_different_sizes_can_be_given() -> None:
     x, y = made_up((1, 8, 8), 3, Loss.CROSS_ENTROPY, 40, seed=1)
-    kernel, records, start = kernel_of(SMOOTH, (1, 8, 8), Loss.CROSS_ENTROPY, 6, runnable()[0]), Records(x, y), vector_of(SMOOTH)
+    kernel, records, start = (
+        kernel_of(SMOOTH, (1, 8, 8), Loss.CROSS_ENTROPY, 6, runnable()[0]),
+        Records(x, y),
+        vector_of(SMOOTH),
+    )
     batches = [np.arange(9), np.arange(0), np.arange(5, 40)]
     rows, counts = np.concatenate(batches), np.array([len(batch) for batch in batches])
     packed = PackedRule(StepRule(rates=(0.5,) * 3, clip=0.5, per_example=True, divisor=10.0))
@@ -269,8 +365,14 @@ def test_batches_of_different_sizes_can_be_given() -> None:
     kernel.train(records, jobs, threads=1)
     net, w = copy.deepcopy(SMOOTH).double(), start.astype(np.float64)
     for batch in batches:
-        torch.nn.utils.vector_to_parameters(torch.from_numpy(w.astype(np.float32).astype(np.float64)), net.parameters())
-        g = clipped_mean(net, x[batch], y[batch], Loss.CROSS_ENTROPY, 0.5, 2) * len(batch) / 10 if len(batch) > 0 else 0.0
+        torch.nn.utils.vector_to_parameters(
+            torch.from_numpy(w.astype(np.float32).astype(np.float64)), net.parameters()
+        )
+        g = (
+            clipped_mean(net, x[batch], y[batch], Loss.CROSS_ENTROPY, 0.5, 2) * len(batch) / 10
+            if len(batch) > 0
+            else 0.0
+        )
         w = w - 0.5 * g
     assert relative(results[0] - start, w - start) < 1e-5
     assert jobs["clips"][0] == 44
@@ -286,8 +388,14 @@ def test_a_gradient_that_is_not_finite_counts_as_zero(simd: str) -> None:
         nn.init.ones_(parameter)
     x, y = made_up((4,), 2, Loss.CROSS_ENTROPY, 8, seed=0)
     x[0] = 3e38
-    assert not np.isfinite(torch_gradient(module, x[:1], y[:1], Loss.CROSS_ENTROPY, torch.float32)).all()
-    kernel, start, part = kernel_of(module, (4,), Loss.CROSS_ENTROPY, 4, simd), vector_of(module), np.arange(8)
+    assert not np.isfinite(
+        torch_gradient(module, x[:1], y[:1], Loss.CROSS_ENTROPY, torch.float32)
+    ).all()
+    kernel, start, part = (
+        kernel_of(module, (4,), Loss.CROSS_ENTROPY, 4, simd),
+        vector_of(module),
+        np.arange(8),
+    )
     for per_example in (False, True):
         packed = PackedRule(StepRule(rates=(0.5,), clip=1.0, per_example=per_example))
         rows, counts = np.array([0, 5, 6, 7]), np.array([4])
@@ -295,7 +403,11 @@ def test_a_gradient_that_is_not_finite_counts_as_zero(simd: str) -> None:
         jobs["rows"], jobs["counts"] = rows.ctypes.data, counts.ctypes.data
         kernel.train(Records(x, y), jobs, threads=1)
         assert jobs["nonfinite"][0] == 1
-        kept = clipped_mean(module, x[5:], y[5:], Loss.CROSS_ENTROPY, 1.0, 2) * 3 / 4 if per_example else 0.0
+        kept = (
+            clipped_mean(module, x[5:], y[5:], Loss.CROSS_ENTROPY, 1.0, 2) * 3 / 4
+            if per_example
+            else 0.0
+        )
         assert np.allclose(results[0], start - 0.5 * kept, atol=1e-6)
 
 
@@ -320,7 +432,9 @@ def test_large_and_small_gradients_are_clipped_not_lost(simd: str) -> None:
 
 @each_library
 def test_a_nan_is_not_lost_in_a_maximum_or_a_relu(simd: str) -> None:
-    module = nn.Sequential(nn.Conv2d(1, 2, 1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(8, 2))
+    module = nn.Sequential(
+        nn.Conv2d(1, 2, 1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(8, 2)
+    )
     x, y = made_up((1, 4, 4), 2, Loss.CROSS_ENTROPY, 3, seed=0)
     for place in np.ndindex(4, 4):
         bad = x.copy()
@@ -336,15 +450,27 @@ def test_a_nan_is_not_lost_in_a_maximum_or_a_relu(simd: str) -> None:
 def test_bytes_are_scaled_as_torch_does(simd: str) -> None:
     generator = np.random.default_rng(0)
     x = generator.integers(0, 256, (21, 3, 5, 5)).astype(np.uint8)
-    scale, shift = generator.random((3, 1, 1), dtype=np.float32) / 100, generator.random((3, 1, 1), dtype=np.float32)
+    scale, shift = (
+        generator.random((3, 1, 1), dtype=np.float32) / 100,
+        generator.random((3, 1, 1), dtype=np.float32),
+    )
     module = nn.Sequential(nn.Flatten(), nn.Linear(75, 75, bias=False))
     with torch.no_grad():
         module[1].weight.copy_(torch.eye(75))
     kernel = kernel_of(module, (3, 5, 5), Loss.SQUARED_ERROR, 16, simd)
     records = Records(x, np.zeros((21, 75), np.float32), scale=scale, shift=shift)
-    wanted = torch.from_numpy(x).float().mul(torch.from_numpy(scale)).add_(torch.from_numpy(shift)).flatten(1).numpy()
+    wanted = (
+        torch.from_numpy(x)
+        .float()
+        .mul(torch.from_numpy(scale))
+        .add_(torch.from_numpy(shift))
+        .flatten(1)
+        .numpy()
+    )
     for threads in (1, 3):
-        assert np.array_equal(kernel.outputs(records, vector_of(module), np.arange(21), threads=threads), wanted)
+        assert np.array_equal(
+            kernel.outputs(records, vector_of(module), np.arange(21), threads=threads), wanted
+        )
 
 
 def test_blocks_are_equal_and_small() -> None:
@@ -384,7 +510,10 @@ def test_what_does_not_fit_the_kernel_is_refused() -> None:
 
 
 def test_a_kernel_needs_memory_for_a_block_only() -> None:
-    sizes = [Kernel(translate(SMOOTH, (1, 8, 8)), Loss.CROSS_ENTROPY, batch=b, simd=runnable()[0]).memory for b in (96, 960, 9600)]
+    sizes = [
+        Kernel(translate(SMOOTH, (1, 8, 8)), Loss.CROSS_ENTROPY, batch=b, simd=runnable()[0]).memory
+        for b in (96, 960, 9600)
+    ]
     assert max(sizes) <= 1.5 * min(sizes)
 
 
@@ -393,11 +522,20 @@ def test_a_record_that_overflows_in_a_first_linear_layer_takes_no_other_with_it(
     """Records that are scaled are read as they are by a first layer: 0 times infinity would make all of the sum nothing."""
     module = nn.Sequential(nn.Linear(16, 2))
     x, y = made_up((16,), 2, Loss.CROSS_ENTROPY, 8, seed=3)
-    records = Records(np.where(np.arange(8)[:, None] == 2, np.float32(3e38), x / 2), y, scale=np.float32(2.0))
+    records = Records(
+        np.where(np.arange(8)[:, None] == 2, np.float32(3e38), x / 2), y, scale=np.float32(2.0)
+    )
     kernel = kernel_of(module, (16,), Loss.CROSS_ENTROPY, 8, simd)
-    found, _ = kernel.gradient(records, StepRule(rates=(), clip=0.1, per_example=True), vector_of(module), np.arange(8))
+    found, _ = kernel.gradient(
+        records, StepRule(rates=(), clip=0.1, per_example=True), vector_of(module), np.arange(8)
+    )
     others = np.flatnonzero(np.arange(8) != 2)
-    assert relative(found, clipped_mean(module, x[others], y[others], Loss.CROSS_ENTROPY, 0.1, 2) * 7 / 8) < 1e-5
+    assert (
+        relative(
+            found, clipped_mean(module, x[others], y[others], Loss.CROSS_ENTROPY, 0.1, 2) * 7 / 8
+        )
+        < 1e-5
+    )
 
 
 @each_library
@@ -408,7 +546,9 @@ def test_no_gradient_is_so_long_that_more_than_the_clip_gets_through(simd: str) 
     weights, y = np.array([1, 0, 0, 0], np.float32), np.zeros((1, 1), np.float32)
     for power in np.linspace(5, 23, 400):
         x = np.array([[10**power, 0, 0]], np.float32)
-        found, _ = kernel.gradient(Records(x, y), StepRule(rates=(), clip=1.0, per_example=True), weights, np.arange(1))
+        found, _ = kernel.gradient(
+            Records(x, y), StepRule(rates=(), clip=1.0, per_example=True), weights, np.arange(1)
+        )
         lengths.append(float(np.linalg.norm(found.astype(np.float64))))
     assert max(lengths) <= 1.0
     assert lengths[0] > 0.99

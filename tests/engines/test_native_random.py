@@ -16,7 +16,9 @@ STREAM = Key.from_seed(7).stream(Purpose.UPLOAD_NOISE, client=3, round=2, step=9
 @each_library
 def test_the_keystream_has_the_known_answers_of_rfc_8439(simd: str) -> None:
     # Section 2.3.2: key 00 01 02 ..., block counter 1.
-    words = kernel.keystream(simd, bytes(range(32)), bytes.fromhex("000000090000004a00000000"), 32)[16:]
+    words = kernel.keystream(simd, bytes(range(32)), bytes.fromhex("000000090000004a00000000"), 32)[
+        16:
+    ]
     answer = "e4e7f110 15593bd1 1fdd0f50 c47120a3 c7f4d1c7 0368c033 9aaa2204 4e6cd4c3 466482d2 09aa9f07 05d7c214 a2028bd9 d19c12b5 b94e16de"
     assert [f"{word:08x}" for word in words] == [*answer.split(), "e883d0cb", "4e3c50a2"]
     # Appendix A.1, first vector: all zero, block counter 0.
@@ -35,7 +37,10 @@ def test_the_keystream_is_that_of_python_to_the_last_bit(simd: str) -> None:
 @each_library
 def test_normals_are_those_of_python(simd: str) -> None:
     for count in (1, 7, 8, 9, 127, 128, 129, 100_001):
-        ours, theirs = kernel.normals(simd, STREAM.subkey, STREAM.nonce, count), STREAM.normals(count)
+        ours, theirs = (
+            kernel.normals(simd, STREAM.subkey, STREAM.nonce, count),
+            STREAM.normals(count),
+        )
         assert np.abs(ours - theirs).max() < 1e-9
         assert np.array_equal(ours.astype(np.float32), theirs.astype(np.float32)) or count > 1000
     same = ours.astype(np.float32) == theirs.astype(np.float32)
@@ -55,6 +60,13 @@ def test_draws_begin_anywhere_in_the_keystream(simd: str) -> None:
 
 @each_library
 def test_subsets_are_those_of_python(simd: str) -> None:
-    for count, size, population in ((5, 32, 256), (1, 1, 1), (3, 7, 7), (40, 5, 6), (2, 1, 100_000), (3, 999, 1000)):
+    for count, size, population in (
+        (5, 32, 256),
+        (1, 1, 1),
+        (3, 7, 7),
+        (40, 5, 6),
+        (2, 1, 100_000),
+        (3, 999, 1000),
+    ):
         ours = kernel.subsets(simd, STREAM.subkey, STREAM.nonce, count, size, population)
         assert np.array_equal(ours, STREAM.subsets(count, size, population))

@@ -50,8 +50,17 @@ FAST, SLOW = Constant(rate=0.5), Constant(rate=0.05)
 FEDAVG = FedAvg(steps=5, batch=7, clip=0.3, schedule=FAST)
 NOISY = NoisySgd(steps=5, batch=7, clip=0.3, schedule=FAST)
 QUIET, STEPS = Gaussian(sigma=0.003), Gaussian(multiplier=0.1)
-MECHANISMS = ((50.0, "laplace"), (80.0, "gaussian"), (60.0, "staircase"), (70.0, "laplace"), (40.0, "gaussian"))
-BUDGETS = tuple(ClientBudget(id=k, epsilon=epsilon, mechanism=kind) for k, (epsilon, kind) in enumerate(MECHANISMS))
+MECHANISMS = (
+    (50.0, "laplace"),
+    (80.0, "gaussian"),
+    (60.0, "staircase"),
+    (70.0, "laplace"),
+    (40.0, "gaussian"),
+)
+BUDGETS = tuple(
+    ClientBudget(id=k, epsilon=epsilon, mechanism=kind)
+    for k, (epsilon, kind) in enumerate(MECHANISMS)
+)
 WORKERS = {"torch": 1, "native": 2}
 NORMAL = tuple(replace(budget, mechanism="gaussian") for budget in BUDGETS)
 
@@ -124,7 +133,14 @@ def plan(changes: dict[str, object]) -> Protocol:
 
 
 def trained(changes: dict[str, object], engine: str, folder: Path) -> State:
-    run = train(plan(changes), data=DATA, model=smooth(), engine=engine, folder=folder / engine, workers=WORKERS[engine])
+    run = train(
+        plan(changes),
+        data=DATA,
+        model=smooth(),
+        engine=engine,
+        folder=folder / engine,
+        workers=WORKERS[engine],
+    )
     assert run.facts["engine"] == engine
     state, _ = RunFolder(folder / engine).load_checkpoint()
     assert state is not None
@@ -141,19 +157,44 @@ def test_a_training_is_that_of_the_torch_engine(changes: dict[str, object], tmp_
     assert ours.arrays().keys() == theirs.arrays().keys()
     for name, array in theirs.arrays().items():
         assert ours.arrays()[name].dtype == array.dtype, name
-        assert relative(ours.arrays()[name].astype(np.float64), array.astype(np.float64)) < 1e-5, name
-    for metrics in zip(*(RunFolder(tmp_path / engine).metrics() for engine in ("torch", "native")), strict=True):
-        assert len({(line["clip_fraction"], line["nonfinite_steps"], line["participants"]) for line in metrics}) == 1
+        assert relative(ours.arrays()[name].astype(np.float64), array.astype(np.float64)) < 1e-5, (
+            name
+        )
+    for metrics in zip(
+        *(RunFolder(tmp_path / engine).metrics() for engine in ("torch", "native")), strict=True
+    ):
+        assert (
+            len(
+                {
+                    (line["clip_fraction"], line["nonfinite_steps"], line["participants"])
+                    for line in metrics
+                }
+            )
+            == 1
+        )
 
 
 @needs_kernel
 @pytest.mark.parametrize(
-    "local", [replace(NOISY, batch=20), replace(NOISY, batch=20, clip_norm="l1", optimizer="adam", sampling="poisson")]
+    "local",
+    [
+        replace(NOISY, batch=20),
+        replace(NOISY, batch=20, clip_norm="l1", optimizer="adam", sampling="poisson"),
+    ],
 )
-def test_convolutions_are_clipped_by_the_example_as_torch_clips_them(local: NoisySgd, tmp_path: Path) -> None:
+def test_convolutions_are_clipped_by_the_example_as_torch_clips_them(
+    local: NoisySgd, tmp_path: Path
+) -> None:
     protocol = toy_protocol(clients=3, rounds=5, local=replace(local, schedule=SLOW), noise=STEPS)
-    runs = [train(protocol, data=images(120, 28), model="lenet5", engine=engine, folder=tmp_path / engine) for engine in WORKERS]
-    theirs, ours = (np.concatenate([value.numpy().ravel() for value in run.state.values()]) for run in runs)
+    runs = [
+        train(
+            protocol, data=images(120, 28), model="lenet5", engine=engine, folder=tmp_path / engine
+        )
+        for engine in WORKERS
+    ]
+    theirs, ours = (
+        np.concatenate([value.numpy().ravel() for value in run.state.values()]) for run in runs
+    )
     assert relative(ours, theirs) < 1e-4
 
 
@@ -161,12 +202,19 @@ def uploaded(changes: dict[str, object], **kept: object) -> tuple[np.ndarray, li
     setup = prepare(plan(changes), data=DATA, model=smooth())
     start = setup.initial_weights()
     with NativeEngine(setup, workers=2) as engine:
-        return start, list(engine.uploads(round=0, weights=start, participants=np.arange(5), **kept))
+        return start, list(
+            engine.uploads(round=0, weights=start, participants=np.arange(5), **kept)
+        )
 
 
 @needs_kernel
-@pytest.mark.parametrize("noise", [Gaussian(sigma=1.0, where="server"), Gaussian(sigma=0.0, server_sigma=1.0, where="both")])
-def test_what_meets_its_noise_at_the_server_is_within_the_clip_to_the_last_digit(noise: Gaussian) -> None:
+@pytest.mark.parametrize(
+    "noise",
+    [Gaussian(sigma=1.0, where="server"), Gaussian(sigma=0.0, server_sigma=1.0, where="both")],
+)
+def test_what_meets_its_noise_at_the_server_is_within_the_clip_to_the_last_digit(
+    noise: Gaussian,
+) -> None:
     """Weights rounded to float32 would be off by a thousand times the clip."""
     start, uploads = uploaded({"local": replace(FEDAVG, clip=1e-10), "noise": noise})
     for upload in uploads:
@@ -186,7 +234,9 @@ def test_a_whole_update_is_as_long_as_its_clip_at_most(norm: str, order: int) ->
 
 @needs_kernel
 def test_what_a_client_keeps_is_its_own_memory() -> None:
-    _, uploads = uploaded({**adam(), "personalization": Identity()}, kept={client: {} for client in range(5)})
+    _, uploads = uploaded(
+        {**adam(), "personalization": Identity()}, kept={client: {} for client in range(5)}
+    )
     for upload in uploads:
         assert set(upload.kept or {}) == {"model", "first", "second", "steps"}
         assert all(array.base is None for array in (upload.kept or {}).values())
@@ -209,7 +259,9 @@ def test_jobs_in_pieces_are_the_same_jobs(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_clipped_glm_is_left_to_torch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(native_engine, "chosen", lambda: "portable")  # also where the kernel is not built
+    monkeypatch.setattr(
+        native_engine, "chosen", lambda: "portable"
+    )  # also where the kernel is not built
     local = ClippedGlm(steps=5, clip=1.0, schedule=FAST, weight_decay=0.1)
     setup = prepare(toy_protocol(local=local), data=toy_dataset(classes=2), model="logistic")
     assert "float64" in choose(setup, "auto").reason
@@ -218,10 +270,16 @@ def test_clipped_glm_is_left_to_torch(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @needs_kernel
-def test_wrong_norms_of_examples_are_noticed_before_anything_is_trained(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_norms_of_examples_are_noticed_before_anything_is_trained(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     setup = prepare(plan(noisy()), data=DATA, model=smooth())
     kernel_for(setup)
     whole = Kernel.gradient
-    monkeypatch.setattr(Kernel, "gradient", lambda self, r, rule, w, rows: whole(self, r, replace(rule, norm=3 - rule.norm), w, rows))
+    monkeypatch.setattr(
+        Kernel,
+        "gradient",
+        lambda self, r, rule, w, rows: whole(self, r, replace(rule, norm=3 - rule.norm), w, rows),
+    )
     with pytest.raises(Refused, match="differ"):
         kernel_for(setup)

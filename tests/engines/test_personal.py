@@ -39,25 +39,54 @@ from tests.support import toy_dataset, toy_protocol, without_seconds
 
 FORK = multiprocessing.get_context("fork")
 ADAM = NoisySgd(steps=3, batch=6, clip=0.5, schedule=Constant(rate=0.05), optimizer="adam")
-ENGINES = ["torch", pytest.param("native", marks=pytest.mark.skipif(not runnable(), reason="the native kernel was not built"))]
-OWN = [Nobody(), Identity(), Interpolate(alpha=0.3), Attention(own=0.4), Identity(pull=0.5), Interpolate(alpha=0.3, pull=0.5)]
+ENGINES = [
+    "torch",
+    pytest.param(
+        "native", marks=pytest.mark.skipif(not runnable(), reason="the native kernel was not built")
+    ),
+]
+OWN = [
+    Nobody(),
+    Identity(),
+    Interpolate(alpha=0.3),
+    Attention(own=0.4),
+    Identity(pull=0.5),
+    Interpolate(alpha=0.3, pull=0.5),
+]
 
 
 def plan(own=OWN[2], local=ADAM, rounds=6, **changes):
     noise = Gaussian(multiplier=0.5) if isinstance(local, NoisySgd) else Gaussian(sigma=0.05)
     return toy_protocol(
-        **{"personalization": own, "local": local, "noise": noise, "rounds": rounds, "participation": Poisson(rate=0.6), **changes}
+        **{
+            "personalization": own,
+            "local": local,
+            "noise": noise,
+            "rounds": rounds,
+            "participation": Poisson(rate=0.6),
+            **changes,
+        }
     )
 
 
 def fedavg(**changes) -> FedAvg:
-    return FedAvg(**{"steps": 2, "batch": 24, "clip": 0.5, "schedule": Constant(rate=0.3), **changes})
+    return FedAvg(
+        **{"steps": 2, "batch": 24, "clip": 0.5, "schedule": Constant(rate=0.3), **changes}
+    )
 
 
 def files(folder: Path) -> dict[str, object]:
     run = Run.load(folder)
-    found = {path.relative_to(folder).as_posix(): path.read_bytes() for path in sorted(folder.rglob("*.safetensors"))}
-    return {**found, "ledger": (folder / "ledger.jsonl").read_bytes(), "metrics": without_seconds(run.metrics), "status": run.status}
+    found = {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in sorted(folder.rglob("*.safetensors"))
+    }
+    return {
+        **found,
+        "ledger": (folder / "ledger.jsonl").read_bytes(),
+        "metrics": without_seconds(run.metrics),
+        "status": run.status,
+    }
 
 
 @pytest.mark.parametrize("own", OWN, ids=str)
@@ -65,7 +94,14 @@ def files(folder: Path) -> dict[str, object]:
 @pytest.mark.parametrize("engine", ENGINES)
 def test_the_result_does_not_depend_on_the_number_of_workers(tmp_path, own, local, engine) -> None:
     for workers in (1, 3):
-        train(plan(own, local), data=toy_dataset(), model="mlp", folder=tmp_path / str(workers), workers=workers, engine=engine)
+        train(
+            plan(own, local),
+            data=toy_dataset(),
+            model="mlp",
+            folder=tmp_path / str(workers),
+            workers=workers,
+            engine=engine,
+        )
     assert files(tmp_path / "1") == files(tmp_path / "3")
 
 
@@ -76,9 +112,24 @@ def test_an_interrupted_run_goes_on_as_if_it_had_never_been(tmp_path, own, engin
         if metrics.round == 3:
             raise KeyboardInterrupt
 
-    train(plan(own), data=toy_dataset(), model="mlp", folder=tmp_path / "whole", workers=1, engine=engine)
+    train(
+        plan(own),
+        data=toy_dataset(),
+        model="mlp",
+        folder=tmp_path / "whole",
+        workers=1,
+        engine=engine,
+    )
     with pytest.raises(KeyboardInterrupt):
-        train(plan(own), data=toy_dataset(), model="mlp", folder=tmp_path / "cut", workers=2, on_round=stop, engine=engine)
+        train(
+            plan(own),
+            data=toy_dataset(),
+            model="mlp",
+            folder=tmp_path / "cut",
+            workers=2,
+            on_round=stop,
+            engine=engine,
+        )
     state, _ = RunFolder(tmp_path / "cut").load_checkpoint()
     assert state is not None
     assert state.round == 3
@@ -105,7 +156,9 @@ def test_killed_at_random_moments_a_run_ends_as_if_it_had_never_been(tmp_path) -
         process.kill()
         process.join()
         if folder.exists() and not (folder / "protocol.toml").exists():
-            folder = tmp_path / f"again-{attempt}"  # killed before there was a run: the folder is not one yet
+            folder = (
+                tmp_path / f"again-{attempt}"
+            )  # killed before there was a run: the folder is not one yet
     if not (folder / "protocol.toml").exists() or Run.load(folder).status == "unfinished":
         start_or_go_on(folder)
     assert files(folder) == files(tmp_path / "whole")
@@ -113,7 +166,12 @@ def test_killed_at_random_moments_a_run_ends_as_if_it_had_never_been(tmp_path) -
 
 def gradient(net, x, y, clip) -> torch.Tensor:
     parameters = list(net.parameters())
-    vector = torch.cat([g.reshape(-1) for g in torch.autograd.grad(functional.cross_entropy(net(x), y), parameters)])
+    vector = torch.cat(
+        [
+            g.reshape(-1)
+            for g in torch.autograd.grad(functional.cross_entropy(net(x), y), parameters)
+        ]
+    )
     return vector / max(1.0, float(vector.norm()) / clip)
 
 
@@ -127,7 +185,11 @@ def by_hand(protocol, setup) -> tuple[np.ndarray, dict[int, np.ndarray]]:
         chosen = participants(protocol, round=t, key=setup.draw_key)
         for client in chosen.tolist():
             mine = own.get(client, first)
-            helper = world if isinstance(own_rule, Identity) else (1 - own_rule.alpha) * mine + own_rule.alpha * world
+            helper = (
+                world
+                if isinstance(own_rule, Identity)
+                else (1 - own_rule.alpha) * mine + own_rule.alpha * world
+            )
             w = (helper if own_rule.pull is None else mine).clone()
             rows = setup.parts[client]
             x, y = setup.train.x[rows].double(), setup.train.y[rows]
@@ -144,9 +206,15 @@ def by_hand(protocol, setup) -> tuple[np.ndarray, dict[int, np.ndarray]]:
     return world.numpy(), {client: w.numpy() for client, w in own.items()}
 
 
-@pytest.mark.parametrize("own", [Identity(), Interpolate(alpha=0.3), Identity(pull=0.5), Interpolate(alpha=0.3, pull=0.5)], ids=str)
+@pytest.mark.parametrize(
+    "own",
+    [Identity(), Interpolate(alpha=0.3), Identity(pull=0.5), Interpolate(alpha=0.3, pull=0.5)],
+    ids=str,
+)
 def test_rounds_are_those_of_algorithm_1(tmp_path, own) -> None:
-    protocol = plan(own, fedavg(), noise=Gaussian(sigma=0.0), aggregation=Mean(mixing=0.7), rounds=5)
+    protocol = plan(
+        own, fedavg(), noise=Gaussian(sigma=0.0), aggregation=Mean(mixing=0.7), rounds=5
+    )
     setup = prepare(protocol, data=toy_dataset(), model="mlp")
     run = train(protocol, data=toy_dataset(), model="mlp", folder=tmp_path / "a", workers=1)
     world, models = by_hand(protocol, setup)
@@ -154,14 +222,18 @@ def test_rounds_are_those_of_algorithm_1(tmp_path, own) -> None:
     assert np.abs(final - world).max() < 1e-5
     assert run.personal == tuple(sorted(models))
     for client, expected in models.items():
-        found = torch.cat([p.detach().reshape(-1) for p in run.client_model(client).parameters()]).numpy()
+        found = torch.cat(
+            [p.detach().reshape(-1) for p in run.client_model(client).parameters()]
+        ).numpy()
         assert np.abs(found - expected).max() < 1e-5
 
 
 def test_attention_weighs_those_that_are_alike() -> None:
     generator = np.random.default_rng(0)
     centres = generator.normal(size=(2, 40))
-    sent = {c: (centres[c % 2] + 0.1 * generator.normal(size=40)).astype(np.float32) for c in range(6)}
+    sent = {
+        c: (centres[c % 2] + 0.1 * generator.normal(size=40)).astype(np.float32) for c in range(6)
+    }
     world = np.mean(list(sent.values()), axis=0)
     rule = Attention(own=0.4, sharpness=20.0)
     found = attended(rule, world, [0, 9], sent)
@@ -169,12 +241,16 @@ def test_attention_weighs_those_that_are_alike() -> None:
     like = np.mean([sent[2], sent[4]], axis=0)
     assert np.abs(found[0] - (0.4 * sent[0] + 0.6 * like)).max() < 0.05
     even = attended(Attention(own=0.0, sharpness=0.0), world, [0], sent)[0]
-    np.testing.assert_allclose(even, np.mean([sent[c] for c in range(1, 6)], axis=0), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(
+        even, np.mean([sent[c] for c in range(1, 6)], axis=0), rtol=1e-5, atol=1e-6
+    )
 
 
 def test_fresh_moments_for_none_and_kept_ones_for_adam(tmp_path) -> None:
     """The same rounds cut in two by hand differ from one run unless moments are carried: Adam's first step is then no first step."""
-    protocol = plan(Nobody(), rounds=2, participation=Poisson(rate=1.0), noise=Gaussian(multiplier=0.0))
+    protocol = plan(
+        Nobody(), rounds=2, participation=Poisson(rate=1.0), noise=Gaussian(multiplier=0.0)
+    )
     whole = train(protocol, data=toy_dataset(), model="mlp", folder=tmp_path / "a", workers=1)
     state, _ = RunFolder(tmp_path / "a").load_checkpoint()
     assert state is not None
@@ -213,7 +289,10 @@ def test_a_checkpoint_tells_what_the_server_keeps_from_what_clients_keep(tmp_pat
         weights=np.arange(3, dtype=np.float32),
         round=2,
         kept={"leader": np.ones(3, np.float32)},
-        clients={0: {"model": np.zeros(3, np.float32)}, 11: {"model": np.full(3, 7, np.float32), "steps": np.array([4])}},
+        clients={
+            0: {"model": np.zeros(3, np.float32)},
+            11: {"model": np.full(3, 7, np.float32), "steps": np.array([4])},
+        },
     )
     folder = RunFolder(tmp_path)
     folder.save_checkpoint(before)
@@ -223,4 +302,6 @@ def test_a_checkpoint_tells_what_the_server_keeps_from_what_clients_keep(tmp_pat
     assert set(after.kept) == {"leader"}
     assert set(after.clients) == {0, 11}
     assert after.arrays().keys() == before.arrays().keys()
-    assert all(np.array_equal(array, before.arrays()[name]) for name, array in after.arrays().items())
+    assert all(
+        np.array_equal(array, before.arrays()[name]) for name, array in after.arrays().items()
+    )

@@ -26,11 +26,21 @@ LONG = toy_protocol(rounds=60, participation=Poisson(rate=0.6))
 
 
 def start_or_go_on(folder: Path, workers: int = 2, protocol=LONG) -> None:
-    torch.set_num_threads(1)  # called in forked processes, where OpenMP's threads of the parent no longer exist
+    torch.set_num_threads(
+        1
+    )  # called in forked processes, where OpenMP's threads of the parent no longer exist
     if (folder / "protocol.toml").exists():
         resume(folder, data=toy_dataset(), workers=workers)
     else:
-        train(protocol, data=toy_dataset(), model="mlp", folder=folder, engine="torch", workers=workers, keep_uploads=3)
+        train(
+            protocol,
+            data=toy_dataset(),
+            model="mlp",
+            folder=folder,
+            engine="torch",
+            workers=workers,
+            keep_uploads=3,
+        )
 
 
 def killed_after(seconds: float, folder: Path) -> bool:
@@ -47,8 +57,11 @@ def killed_after(seconds: float, folder: Path) -> bool:
 def files_that_count(folder: Path) -> dict[str, object]:
     run = Run.load(folder)
     return {
-        "model": (folder / "model.safetensors").read_bytes() if (folder / "model.safetensors").exists() else None,
-        "state": run.state is not None and {name: value.numpy().tobytes() for name, value in run.state.items()},
+        "model": (folder / "model.safetensors").read_bytes()
+        if (folder / "model.safetensors").exists()
+        else None,
+        "state": run.state is not None
+        and {name: value.numpy().tobytes() for name, value in run.state.items()},
         "ledger": (folder / "ledger.jsonl").read_bytes(),
         "protocol": (folder / "protocol.toml").read_bytes(),
         "metrics": without_seconds(run.metrics),
@@ -58,7 +71,10 @@ def files_that_count(folder: Path) -> dict[str, object]:
 
 def uploads_of(folder: Path) -> dict[str, object]:
     rounds = [read_round(folder, t) for t in kept_rounds(folder)]
-    return {f"uploads {one.round}": (one.model.tobytes(), one.uploads.tobytes(), one.clients.tolist()) for one in rounds}
+    return {
+        f"uploads {one.round}": (one.model.tobytes(), one.uploads.tobytes(), one.clients.tolist())
+        for one in rounds
+    }
 
 
 def test_killed_at_25_random_moments_a_run_ends_as_if_it_had_never_been(tmp_path) -> None:
@@ -72,9 +88,13 @@ def test_killed_at_25_random_moments_a_run_ends_as_if_it_had_never_been(tmp_path
         while killed_after(chance.uniform(0.0, 0.5), folder):
             kills += 1
             if folder.exists() and not (folder / "protocol.toml").exists():
-                folder = tmp_path / f"again-{kills}"  # killed before there was a run: the folder is not one yet
+                folder = (
+                    tmp_path / f"again-{kills}"
+                )  # killed before there was a run: the folder is not one yet
         found = files_that_count(folder) | uploads_of(folder)
-        assert {name: found[name] == expected[name] for name in expected} == dict.fromkeys(expected, True)
+        assert {name: found[name] == expected[name] for name in expected} == dict.fromkeys(
+            expected, True
+        )
         runs += 1
 
 
@@ -82,13 +102,22 @@ class Interrupt(Exception):
     pass
 
 
-def interrupted(folder: Path, after: int, protocol=LONG, error: type[BaseException] = Interrupt, **options) -> None:
+def interrupted(
+    folder: Path, after: int, protocol=LONG, error: type[BaseException] = Interrupt, **options
+) -> None:
     def stop(metrics: RoundMetrics) -> None:
         if metrics.round + 1 == after:
             raise error
 
     with pytest.raises(error):
-        train(protocol, data=toy_dataset(), model="mlp", folder=folder, on_round=stop, **{"engine": "torch", "workers": 1, **options})
+        train(
+            protocol,
+            data=toy_dataset(),
+            model="mlp",
+            folder=folder,
+            on_round=stop,
+            **{"engine": "torch", "workers": 1, **options},
+        )
 
 
 def test_ctrl_c_keeps_the_last_whole_round(tmp_path) -> None:
@@ -105,7 +134,9 @@ def test_fresh_noise_that_is_drawn_again_is_charged_again(tmp_path) -> None:
     protocol = toy_protocol(rounds=6, noise=Gaussian(sigma=0.05, secure=True))
     interrupted(tmp_path / "a", after=3, protocol=protocol)
     start_or_go_on(tmp_path / "a")
-    charges = [(e.round, e.attempt) for e in Run.load(tmp_path / "a").ledger if isinstance(e, RoundCharged)]
+    charges = [
+        (e.round, e.attempt) for e in Run.load(tmp_path / "a").ledger if isinstance(e, RoundCharged)
+    ]
     assert charges == [(0, 0), (1, 0), (2, 0), (2, 1), (3, 0), (4, 0), (5, 0)]
 
 
@@ -117,17 +148,28 @@ def test_the_ledger_line_is_on_disk_before_any_upload_of_its_round(tmp_path, mon
 
     def watched(self, *, client, round, weights):
         lines = (tmp_path / "a" / "ledger.jsonl").read_text().splitlines()
-        seen.append(json.loads(lines[-1])["round"] == round and client in json.loads(lines[-1])["clients"])
+        seen.append(
+            json.loads(lines[-1])["round"] == round and client in json.loads(lines[-1])["clients"]
+        )
         return original(self, client=client, round=round, weights=weights)
 
     monkeypatch.setattr(ClientWork, "upload", watched)
-    train(toy_protocol(), data=toy_dataset(), model="mlp", folder=tmp_path / "a", engine="torch", workers=1)
+    train(
+        toy_protocol(),
+        data=toy_dataset(),
+        model="mlp",
+        folder=tmp_path / "a",
+        engine="torch",
+        workers=1,
+    )
     assert len(seen) == 20
     assert all(seen)
 
 
 def test_a_damaged_checkpoint_falls_back_on_the_one_before_it(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(Keeper, "keep", lambda self, state, last: self._folder.save_checkpoint(state))  # every round, whatever the clock
+    monkeypatch.setattr(
+        Keeper, "keep", lambda self, state, last: self._folder.save_checkpoint(state)
+    )  # every round, whatever the clock
     interrupted(tmp_path / "a", after=20)
     checkpoint = tmp_path / "a" / "checkpoint"
     content = bytearray(checkpoint.read_bytes())
@@ -161,7 +203,9 @@ def test_seeded_noise_is_not_drawn_again_over_another_model(tmp_path) -> None:
     torch.manual_seed(1)
     first = handed(torch.nn.Tanh())
     with pytest.raises(Interrupt):
-        train(LONG, data=toy_dataset(), model=first, folder=tmp_path / "a", workers=1, on_round=stop)
+        train(
+            LONG, data=toy_dataset(), model=first, folder=tmp_path / "a", workers=1, on_round=stop
+        )
     other = handed(torch.nn.ReLU())
     other.load_state_dict(first.state_dict())
     with pytest.raises(UserError, match="another model"):
@@ -197,7 +241,9 @@ def test_a_run_json_without_an_entry_says_which(tmp_path, missing) -> None:
     interrupted(tmp_path / "a", after=5)
     path = tmp_path / "a" / "run.json"
     whole = path.read_text()
-    path.write_text(json.dumps({name: value for name, value in json.loads(whole).items() if name != missing}))
+    path.write_text(
+        json.dumps({name: value for name, value in json.loads(whole).items() if name != missing})
+    )
     with pytest.raises(UserError, match=f"run.json is damaged: it has no entry '{missing}'"):
         resume(tmp_path / "a", data=toy_dataset(), workers=1)
     path.write_text(whole)
@@ -225,11 +271,17 @@ def test_a_ledger_line_cut_short_by_a_crash_is_written_again(tmp_path) -> None:
 
 
 def test_with_fresh_noise_a_line_cut_short_counts_as_spent(tmp_path) -> None:
-    interrupted(tmp_path / "a", after=3, protocol=toy_protocol(rounds=6, noise=Gaussian(sigma=0.05, secure=True)))
+    interrupted(
+        tmp_path / "a",
+        after=3,
+        protocol=toy_protocol(rounds=6, noise=Gaussian(sigma=0.05, secure=True)),
+    )
     ledger = tmp_path / "a" / "ledger.jsonl"
     ledger.write_bytes(ledger.read_bytes()[:-20])
     start_or_go_on(tmp_path / "a")
-    charges = [(e.round, e.attempt) for e in Run.load(tmp_path / "a").ledger if isinstance(e, RoundCharged)]
+    charges = [
+        (e.round, e.attempt) for e in Run.load(tmp_path / "a").ledger if isinstance(e, RoundCharged)
+    ]
     assert charges == [(0, 0), (1, 0), (2, 0), (2, 1), (3, 0), (4, 0), (5, 0)]
 
 
@@ -251,7 +303,9 @@ def test_there_is_nothing_to_resume_in_a_finished_run_or_in_no_run(tmp_path) -> 
 
 
 def test_a_second_process_on_one_run_is_refused(tmp_path) -> None:
-    process = FORK.Process(target=start_or_go_on, args=(tmp_path / "a", 1, toy_protocol(rounds=100_000)))
+    process = FORK.Process(
+        target=start_or_go_on, args=(tmp_path / "a", 1, toy_protocol(rounds=100_000))
+    )
     process.start()
     try:
         for _ in range(200):
@@ -268,18 +322,26 @@ def test_a_second_process_on_one_run_is_refused(tmp_path) -> None:
 
 
 def test_workers_end_when_their_parent_is_killed(tmp_path) -> None:
-    process = FORK.Process(target=start_or_go_on, args=(tmp_path / "a", 2, toy_protocol(rounds=100_000)))
+    process = FORK.Process(
+        target=start_or_go_on, args=(tmp_path / "a", 2, toy_protocol(rounds=100_000))
+    )
     process.start()
     for _ in range(200):
         if (tmp_path / "a" / "checkpoint").exists():
             break
         time.sleep(0.05)
-    children = [int(pid) for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
+    children = [
+        int(pid)
+        for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    ]
     assert len(children) >= 2
     os.kill(process.pid, signal.SIGKILL)
     process.join()
     for _ in range(100):
-        if not any(Path(f"/proc/{pid}/cmdline").exists() and Path(f"/proc/{pid}/cmdline").read_bytes() for pid in children):
+        if not any(
+            Path(f"/proc/{pid}/cmdline").exists() and Path(f"/proc/{pid}/cmdline").read_bytes()
+            for pid in children
+        ):
             return
         time.sleep(0.1)
     pytest.fail("workers outlived their parent")
@@ -297,7 +359,9 @@ def with_file_size_limit(folder: Path, limit: int, answer) -> None:
 
 def test_a_disk_that_takes_no_more_leaves_the_older_state_intact(tmp_path) -> None:
     answer = FORK.Queue()
-    process = FORK.Process(target=with_file_size_limit, args=(tmp_path / "a", 3000, answer))  # the ledger grows past it
+    process = FORK.Process(
+        target=with_file_size_limit, args=(tmp_path / "a", 3000, answer)
+    )  # the ledger grows past it
     process.start()
     said = answer.get(timeout=60)
     process.join()
@@ -308,7 +372,9 @@ def test_a_disk_that_takes_no_more_leaves_the_older_state_intact(tmp_path) -> No
     assert files_that_count(tmp_path / "a") == files_that_count(tmp_path / "whole")
 
 
-def test_a_checkpoint_that_cannot_be_written_whole_is_not_written_at_all(tmp_path, monkeypatch) -> None:
+def test_a_checkpoint_that_cannot_be_written_whole_is_not_written_at_all(
+    tmp_path, monkeypatch
+) -> None:
     target = tmp_path / "file"
     storage.write_whole(target, b"old")
 

@@ -5,7 +5,20 @@ import pytest
 import torch
 from torch import nn
 
-from sordino import Constant, FedAvg, FedProx, FixedSize, Gaussian, Mean, Median, Poisson, Run, StageWise, UserError, train
+from sordino import (
+    Constant,
+    FedAvg,
+    FedProx,
+    FixedSize,
+    Gaussian,
+    Mean,
+    Median,
+    Poisson,
+    Run,
+    StageWise,
+    UserError,
+    train,
+)
 from sordino.engines import training
 from sordino.engines.torch_engine import TorchEngine
 from sordino.federation.client import ClientWork
@@ -27,7 +40,9 @@ def trained(tmp_path, name: str, protocol, *, model="mlp", **options) -> Run:
 def same(a: Run, b: Run) -> bool:
     assert a.state is not None
     assert b.state is not None
-    return all(torch.equal(a.state[name], b.state[name]) for name in a.state) and without_seconds(a.metrics) == without_seconds(b.metrics)
+    return all(torch.equal(a.state[name], b.state[name]) for name in a.state) and without_seconds(
+        a.metrics
+    ) == without_seconds(b.metrics)
 
 
 @pytest.mark.parametrize(
@@ -41,18 +56,26 @@ def same(a: Run, b: Run) -> bool:
     ],
 )
 def test_the_result_does_not_depend_on_the_number_of_workers(tmp_path, changes) -> None:
-    runs = [trained(tmp_path, f"w{workers}", toy_protocol(**changes), workers=workers) for workers in (1, 2, 3)]
+    runs = [
+        trained(tmp_path, f"w{workers}", toy_protocol(**changes), workers=workers)
+        for workers in (1, 2, 3)
+    ]
     assert same(runs[0], runs[1])
     assert same(runs[0], runs[2])
     assert runs[0].ledger == runs[1].ledger == runs[2].ledger
 
 
-def test_layers_that_draw_are_repeated_too_and_the_callers_generator_is_left_alone(tmp_path) -> None:
+def test_layers_that_draw_are_repeated_too_and_the_callers_generator_is_left_alone(
+    tmp_path,
+) -> None:
     torch.manual_seed(99)
     expected = torch.rand(3)
     torch.manual_seed(99)
     threads = torch.get_num_threads()
-    runs = [trained(tmp_path, f"w{workers}", toy_protocol(), model=WithDropout, workers=workers) for workers in (1, 2)]
+    runs = [
+        trained(tmp_path, f"w{workers}", toy_protocol(), model=WithDropout, workers=workers)
+        for workers in (1, 2)
+    ]
     assert same(*runs)
     assert torch.equal(torch.rand(3), expected)
     assert torch.get_num_threads() == threads
@@ -64,7 +87,14 @@ def test_forked_and_spawned_workers_give_the_same_uploads() -> None:
     answers = []
     for method in ("fork", "spawn"):
         with TorchEngine(setup, workers=2, start_method=method) as engine:
-            answers.append([upload.vector for upload in engine.uploads(round=1, weights=weights, participants=np.arange(5))])
+            answers.append(
+                [
+                    upload.vector
+                    for upload in engine.uploads(
+                        round=1, weights=weights, participants=np.arange(5)
+                    )
+                ]
+            )
             assert engine.score(weights).count == 40
     for a, b in zip(*answers, strict=True):
         assert np.array_equal(a, b)
@@ -74,7 +104,10 @@ def test_uploads_come_in_the_order_of_clients_however_they_finish() -> None:
     setup = prepare(toy_protocol(clients=20), data=toy_dataset(records=400), model="mlp")
     with TorchEngine(setup, workers=3) as engine:
         chosen = np.array([19, 3, 7, 0, 12, 5])
-        assert [u.client for u in engine.uploads(round=0, weights=setup.initial_weights(), participants=chosen)] == chosen.tolist()
+        assert [
+            u.client
+            for u in engine.uploads(round=0, weights=setup.initial_weights(), participants=chosen)
+        ] == chosen.tolist()
 
 
 class Deaf(nn.Module):
@@ -92,7 +125,13 @@ def test_noise_is_independent_across_clients_and_rounds() -> None:
     setup = prepare(toy_protocol(noise=Gaussian(sigma=2.0)), data=toy_dataset(), model=Deaf)
     weights = setup.initial_weights()
     work = ClientWork(setup)
-    noises = np.array([work.upload(client=c, round=t, weights=weights).vector - weights for c in range(5) for t in range(4)])
+    noises = np.array(
+        [
+            work.upload(client=c, round=t, weights=weights).vector - weights
+            for c in range(5)
+            for t in range(4)
+        ]
+    )
     correlations = np.corrcoef(noises) - np.eye(20)
     assert np.abs(correlations).max() < 6 / np.sqrt(3000)
     assert noises.std() == pytest.approx(2.0, rel=0.03)
@@ -101,9 +140,17 @@ def test_noise_is_independent_across_clients_and_rounds() -> None:
 
 
 def test_minibatches_are_fresh_in_every_step_round_and_client() -> None:
-    setup = prepare(toy_protocol(local=FedAvg(steps=40, batch=6, clip=1.0, schedule=Constant(rate=0.1))), data=toy_dataset(), model="mlp")
+    setup = prepare(
+        toy_protocol(local=FedAvg(steps=40, batch=6, clip=1.0, schedule=Constant(rate=0.1))),
+        data=toy_dataset(),
+        model="mlp",
+    )
     work = ClientWork(setup)
-    rows = {(c, t): [x.numpy().tobytes() for x, _ in work._batches(c, t, setup.protocol.local)] for c in range(2) for t in range(25)}
+    rows = {
+        (c, t): [x.numpy().tobytes() for x, _ in work._batches(c, t, setup.protocol.local)]
+        for c in range(2)
+        for t in range(25)
+    }
     steps = [batch for batches in rows.values() for batch in batches]
     assert len(set(steps)) > 0.99 * len(steps)
     part = setup.parts[0]
@@ -114,17 +161,27 @@ def test_minibatches_are_fresh_in_every_step_round_and_client() -> None:
 
 def test_draws_are_fresh_where_the_noise_is_and_repeat_where_it_does() -> None:
     for secure in (False, True):
-        protocol = toy_protocol(noise=Gaussian(sigma=0.1, secure=secure), participation=Poisson(rate=0.5), clients=20)
+        protocol = toy_protocol(
+            noise=Gaussian(sigma=0.1, secure=secure), participation=Poisson(rate=0.5), clients=20
+        )
         setups = [prepare(protocol, data=toy_dataset(records=400), model="mlp") for _ in range(2)]
-        drawn = [[participants(protocol, round=t, key=s.draw_key).tolist() for t in range(10)] for s in setups]
+        drawn = [
+            [participants(protocol, round=t, key=s.draw_key).tolist() for t in range(10)]
+            for s in setups
+        ]
         assert (drawn[0] == drawn[1]) == (not secure)
         assert setups[0].parts[3].tolist() == setups[1].parts[3].tolist()
 
 
 def test_seeds_decide_everything_and_secure_noise_never_repeats(tmp_path) -> None:
     assert same(trained(tmp_path, "a", toy_protocol()), trained(tmp_path, "b", toy_protocol()))
-    assert not same(trained(tmp_path, "c", toy_protocol(seed=4)), trained(tmp_path, "d", toy_protocol()))
-    secure = [trained(tmp_path, name, toy_protocol(noise=Gaussian(sigma=0.05, secure=True))) for name in "ef"]
+    assert not same(
+        trained(tmp_path, "c", toy_protocol(seed=4)), trained(tmp_path, "d", toy_protocol())
+    )
+    secure = [
+        trained(tmp_path, name, toy_protocol(noise=Gaussian(sigma=0.05, secure=True)))
+        for name in "ef"
+    ]
     assert not same(*secure)
     assert "research" in Run.load(tmp_path / "a").facts["noise"]
     assert "operating system" in secure[0].facts["noise"]
@@ -137,7 +194,9 @@ def test_a_run_without_a_seed_draws_one_and_keeps_it(tmp_path) -> None:
 
 
 def test_what_is_recorded_is_what_happened(tmp_path) -> None:
-    run = trained(tmp_path, "a", toy_protocol(participation=Poisson(rate=0.4), rounds=12), evaluate_every=5)
+    run = trained(
+        tmp_path, "a", toy_protocol(participation=Poisson(rate=0.4), rounds=12), evaluate_every=5
+    )
     charged = [event for event in run.ledger if isinstance(event, RoundCharged)]
     assert [event.round for event in charged] == list(range(12))
     assert [len(event.clients) for event in charged] == run.metrics["participants"].tolist()
@@ -146,13 +205,19 @@ def test_what_is_recorded_is_what_happened(tmp_path) -> None:
     assert (run.metrics["bytes_up"] == bytes_each * run.metrics["participants"]).all()
     empty = run.metrics["participants"] == 0
     assert np.isnan(run.metrics["clip_fraction"][empty]).all()
-    assert ((run.metrics["clip_fraction"][~empty] >= 0) & (run.metrics["clip_fraction"][~empty] <= 1)).all()
+    assert (
+        (run.metrics["clip_fraction"][~empty] >= 0) & (run.metrics["clip_fraction"][~empty] <= 1)
+    ).all()
 
 
 def test_the_clip_fraction_counts_clipped_steps(tmp_path) -> None:
     def fraction(clip: float) -> float:
         local = FedAvg(steps=3, batch=6, clip=clip, schedule=Constant(rate=0.01))
-        return float(trained(tmp_path, f"clip{clip}", toy_protocol(local=local)).metrics["clip_fraction"].mean())
+        return float(
+            trained(tmp_path, f"clip{clip}", toy_protocol(local=local))
+            .metrics["clip_fraction"]
+            .mean()
+        )
 
     assert fraction(1e-6) == 1.0
     assert fraction(1e6) == 0.0
@@ -163,7 +228,9 @@ def test_the_signal_to_noise_ratio_estimates_the_true_one(tmp_path) -> None:
     noisy = trained(tmp_path, "noisy", toy_protocol(rounds=1, noise=Gaussian(sigma=0.01)))
     setup = prepare(toy_protocol(), data=toy_dataset(), model="mlp")
     assert quiet.state is not None
-    final = np.concatenate([quiet.state[name].numpy().ravel() for name, _ in setup.module.named_parameters()])
+    final = np.concatenate(
+        [quiet.state[name].numpy().ravel() for name, _ in setup.module.named_parameters()]
+    )
     true = np.linalg.norm(final - setup.initial_weights()) / (0.01 * np.sqrt(final.size / 5))
     assert noisy.metrics["signal_to_noise"][0] == pytest.approx(true, rel=0.25)
     assert np.isinf(quiet.metrics["signal_to_noise"][0])
@@ -187,7 +254,8 @@ def test_gradients_that_are_not_finite_are_counted_and_do_no_harm(tmp_path) -> N
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             # The gradient of sqrt at 0 is infinite; the first feature of one record in four is set to hit it.
             return self.linear(x) + torch.sqrt(
-                torch.relu(self.linear.bias.sum() * 0 + x[:, :1] - x[:, :1].max()) + 0 * self.linear.weight.sum()
+                torch.relu(self.linear.bias.sum() * 0 + x[:, :1] - x[:, :1].max())
+                + 0 * self.linear.weight.sum()
             )
 
     run = trained(tmp_path, "a", toy_protocol(), model=Fragile)
@@ -196,7 +264,9 @@ def test_gradients_that_are_not_finite_are_counted_and_do_no_harm(tmp_path) -> N
 
 
 def test_training_learns_something(tmp_path) -> None:
-    run = trained(tmp_path, "a", toy_protocol(rounds=30, noise=Gaussian(sigma=0.01)), model="logistic")
+    run = trained(
+        tmp_path, "a", toy_protocol(rounds=30, noise=Gaussian(sigma=0.01)), model="logistic"
+    )
     assert run.metrics["accuracy"][-1] > 0.85
     assert run.metrics["loss"][-1] < run.metrics["loss"][0]
 
@@ -224,7 +294,14 @@ def test_the_users_module_is_copied_and_its_weights_are_the_start(tmp_path) -> N
         ({"model": "lenet6"}, "lenet5"),
         ({"model": nn.Linear(5, 3)}, "shape"),
         ({"model": nn.Sequential(nn.Linear(6, 3), nn.BatchNorm1d(3))}, "GroupNorm"),
-        ({"protocol": toy_protocol(local=FedAvg(steps=1, batch=25, clip=1.0, schedule=Constant(rate=1)))}, "client 0 has 24 records"),
+        (
+            {
+                "protocol": toy_protocol(
+                    local=FedAvg(steps=1, batch=25, clip=1.0, schedule=Constant(rate=1))
+                )
+            },
+            "client 0 has 24 records",
+        ),
         ({"data": "no-such-data"}, "no-such-data"),
     ],
 )
@@ -235,7 +312,9 @@ def test_what_does_not_fit_is_refused_before_anything_is_written(tmp_path, optio
     assert not (tmp_path / "run").exists()
 
 
-def test_an_interruption_before_a_run_begins_leaves_what_was_in_the_folder(tmp_path, monkeypatch) -> None:
+def test_an_interruption_before_a_run_begins_leaves_what_was_in_the_folder(
+    tmp_path, monkeypatch
+) -> None:
     """What is not the run's own is never discarded, whenever the interruption comes."""
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("three years")

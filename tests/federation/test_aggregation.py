@@ -14,16 +14,23 @@ from sordino.protocol import Mean, Median
 numbers = st.floats(-1e3, 1e3, width=32)
 
 
-@given(st.lists(st.tuples(numbers, numbers, st.integers(1, 500)), min_size=1, max_size=9), st.sampled_from([1.0, 0.5, 0.1]))
+@given(
+    st.lists(st.tuples(numbers, numbers, st.integers(1, 500)), min_size=1, max_size=9),
+    st.sampled_from([1.0, 0.5, 0.1]),
+)
 def test_the_mean_is_the_weighted_mean_in_exact_arithmetic(rows, mixing) -> None:
     uploads = [np.array(row[:2], dtype=np.float32) for row in rows]
     current = np.array([1.5, -2.0], dtype=np.float32)
     sizes = np.array([row[2] for row in rows])
     for rule in (Mean(mixing=mixing), Mean(mixing=mixing, weights="records")):
-        shares = [Fraction(size) if rule.weights == "records" else Fraction(1) for size in sizes.tolist()]
+        shares = [
+            Fraction(size) if rule.weights == "records" else Fraction(1) for size in sizes.tolist()
+        ]
         out = aggregate(rule, current, uploads, upload_weights(rule, sizes))
         for i in range(2):
-            mean = sum(s * Fraction(float(u[i])) for s, u in zip(shares, uploads, strict=True)) / sum(shares)
+            mean = sum(
+                s * Fraction(float(u[i])) for s, u in zip(shares, uploads, strict=True)
+            ) / sum(shares)
             exact = (1 - Fraction(mixing)) * Fraction(float(current[i])) + Fraction(mixing) * mean
             assert out[i] == pytest.approx(float(exact), rel=1e-6, abs=1e-4)
         assert out.dtype == np.float32
@@ -41,7 +48,9 @@ def test_the_median_is_taken_coordinate_by_coordinate(rows) -> None:
     out = aggregate(Median(), np.zeros(5, np.float32), uploads, np.ones(len(rows)))
     expected = [median(row[i] for row in rows) for i in range(5)]
     assert out.tolist() == pytest.approx(expected, rel=1e-5, abs=1e-6)
-    assert np.array_equal(coordinate_median(uploads, block=2), coordinate_median(uploads, block=100))
+    assert np.array_equal(
+        coordinate_median(uploads, block=2), coordinate_median(uploads, block=100)
+    )
 
 
 @pytest.mark.parametrize("rule", [Mean(), Mean(mixing=0.5), Median()])

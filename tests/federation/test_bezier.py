@@ -10,7 +10,21 @@ import pytest
 import torch
 from scipy import stats
 
-from sordino import Assumptions, Bezier, Constant, FedAvg, Gaussian, Identity, Laplace, Poisson, StageWise, UserError, audit, resume, train
+from sordino import (
+    Assumptions,
+    Bezier,
+    Constant,
+    FedAvg,
+    Gaussian,
+    Identity,
+    Laplace,
+    Poisson,
+    StageWise,
+    UserError,
+    audit,
+    resume,
+    train,
+)
 from sordino.audit.worst_case import linear_pair
 from sordino.federation.client import ClientWork
 from sordino.federation.connectivity import bezier_update
@@ -54,17 +68,25 @@ def test_an_upload_lies_on_the_curve_of_its_round_which_all_clients_share() -> N
     start, shares = setup.initial_weights(), np.empty((4, 5))
     for t in range(4):
         for client in range(5):
-            whole, point = (ClientWork(s).upload(client=client, round=t, weights=start).vector - start for s in (plain, setup))
+            whole, point = (
+                ClientWork(s).upload(client=client, round=t, weights=start).vector - start
+                for s in (plain, setup)
+            )
             shares[t, client] = point @ whole / (whole @ whole)
             np.testing.assert_allclose(point, shares[t, client] * whole, atol=1e-6)
-    places = [float(unit_interval(setup.draw_key.stream(Purpose.CURVE, round=t).words(1))[0]) for t in range(4)]
+    places = [
+        float(unit_interval(setup.draw_key.stream(Purpose.CURVE, round=t).words(1))[0])
+        for t in range(4)
+    ]
     expected = [printed(np.zeros(1), np.ones(1), r, np.ones(1))[0] for r in places]
     np.testing.assert_allclose(shares, np.repeat(np.array(expected)[:, None], 5, axis=1), atol=1e-5)
 
 
 def test_places_are_uniform_and_fresh_in_every_round_and_training() -> None:
     key = Key.from_seed(3)
-    by_round = np.concatenate([unit_interval(key.stream(Purpose.CURVE, round=t).words(1)) for t in range(2000)])
+    by_round = np.concatenate(
+        [unit_interval(key.stream(Purpose.CURVE, round=t).words(1)) for t in range(2000)]
+    )
     by_training = unit_interval(key.stream(Purpose.CURVE).words(1, 2000))
     for places in (by_round, by_training):
         assert stats.kstest(places, "uniform").pvalue > 1e-3
@@ -78,22 +100,33 @@ def test_no_upload_moves_farther_than_priced_and_some_nearly_as_far(target: str)
     protocol = protocol_of(replace(RULE, clip_target=target, clip=0.7))
     pair = linear_pair(protocol, "record", (6,) * 5, Key.from_seed(5), 0.0, 2)
     weights = np.zeros((4096, 2), np.float32)
-    low, high = (ManyClients(setup).trained(client=2, round=0, weights=weights, first=0) for setup in (pair.zero, pair.one))
+    low, high = (
+        ManyClients(setup).trained(client=2, round=0, weights=weights, first=0)
+        for setup in (pair.zero, pair.one)
+    )
     moves = torch.linalg.vector_norm(high - low, dim=1).numpy()
     price = float(upload_prices(protocol, np.arange(1), "record", 6).shifts[0])
     assert 0.999 * price < moves.max() <= price
     assert price == pytest.approx(2 * 0.7 * (0.75 if target == "step" else 1.0) * 121 / 120)
-    assert moves.mean() == pytest.approx(0.7 * price * 120 / 121, rel=0.05)  # the mean of (1 - r)(1 + 1.2 r)
+    assert moves.mean() == pytest.approx(
+        0.7 * price * 120 / 121, rel=0.05
+    )  # the mean of (1 - r)(1 + 1.2 r)
 
 
 def test_every_view_costs_what_slightly_longer_steps_cost() -> None:
     longer = replace(STEPS["schedule"], rate=0.25 * 121 / 120)
     changes: dict[str, object]
-    for changes in ({}, {"participation": Poisson(rate=0.4)}, {"noise": Laplace(scale=1.0), "model": None}):
+    for changes in (
+        {},
+        {"participation": Poisson(rate=0.4)},
+        {"noise": Laplace(scale=1.0), "model": None},
+    ):
         rule = replace(RULE, clip_norm="l1") if "noise" in changes else RULE
         plain = FedAvg(**{**STEPS, "schedule": longer, "clip_norm": rule.clip_norm})
         for view in ("server", "rounds", "final"):
-            found, wanted = (certify(protocol_of(r, **changes), view).epsilon(1e-5) for r in (rule, plain))
+            found, wanted = (
+                certify(protocol_of(r, **changes), view).epsilon(1e-5) for r in (rule, plain)
+            )
             assert found == pytest.approx(wanted, rel=1e-9)
 
 
@@ -109,7 +142,14 @@ def test_both_engines_go_along_the_same_curves(tmp_path: Path, target: str) -> N
     states = {}
     for engine in ("torch", "native"):
         rule = replace(RULE, clip_target=target)
-        run = train(protocol_of(rule), data=toy_dataset(), model="logistic", folder=tmp_path / engine, workers=1, engine=engine)
+        run = train(
+            protocol_of(rule),
+            data=toy_dataset(),
+            model="logistic",
+            folder=tmp_path / engine,
+            workers=1,
+            engine=engine,
+        )
         states[engine] = run.state or {}
     for name, value in states["torch"].items():
         torch.testing.assert_close(value, states["native"][name], atol=1e-5, rtol=1e-5)
@@ -117,14 +157,23 @@ def test_both_engines_go_along_the_same_curves(tmp_path: Path, target: str) -> N
 
 def test_resuming_goes_on_along_the_same_curves(tmp_path: Path) -> None:
     protocol = protocol_of()
-    whole = train(protocol, data=toy_dataset(), model="logistic", folder=tmp_path / "whole", workers=2)
+    whole = train(
+        protocol, data=toy_dataset(), model="logistic", folder=tmp_path / "whole", workers=2
+    )
 
     def stop(metrics: object) -> None:
         if metrics.round == 2:  # type: ignore[attr-defined]
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        train(protocol, data=toy_dataset(), model="logistic", folder=tmp_path / "cut", workers=1, on_round=stop)
+        train(
+            protocol,
+            data=toy_dataset(),
+            model="logistic",
+            folder=tmp_path / "cut",
+            workers=1,
+            on_round=stop,
+        )
     again = resume(tmp_path / "cut", data=toy_dataset(), model="logistic", workers=1)
     for name, value in (whole.state or {}).items():
         assert torch.equal(value, (again.state or {})[name])

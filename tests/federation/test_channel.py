@@ -15,7 +15,10 @@ from tests.support import toy_dataset, toy_protocol
 
 def test_every_order_is_equally_likely_and_every_round_has_its_own() -> None:
     key = Key.from_seed(4)
-    orders = Counter(tuple(shuffled_order(4, key.stream(Purpose.SHUFFLER, round=t)).tolist()) for t in range(12_000))
+    orders = Counter(
+        tuple(shuffled_order(4, key.stream(Purpose.SHUFFLER, round=t)).tolist())
+        for t in range(12_000)
+    )
     assert len(orders) == 24
     assert stats.chisquare(list(orders.values())).pvalue > 1e-4
 
@@ -32,10 +35,18 @@ def test_vectors_arrive_without_names_once_each() -> None:
 
 
 @pytest.mark.parametrize("changes", [{}, {"aggregation": Median()}, {"noise": Laplace(scale=0.01)}])
-def test_a_shuffled_training_ends_with_the_model_of_a_direct_one(tmp_path: Path, changes: dict[str, object]) -> None:
+def test_a_shuffled_training_ends_with_the_model_of_a_direct_one(
+    tmp_path: Path, changes: dict[str, object]
+) -> None:
     data = toy_dataset()
     ends = []
     for channel in ("direct", "shuffler"):
-        run = train(toy_protocol(channel=channel, **changes), data=data, model="logistic", folder=tmp_path / channel, workers=1)
+        run = train(
+            toy_protocol(channel=channel, **changes),
+            data=data,
+            model="logistic",
+            folder=tmp_path / channel,
+            workers=1,
+        )
         ends.append(np.concatenate([value.numpy().ravel() for value in (run.state or {}).values()]))
     np.testing.assert_allclose(ends[0], ends[1], atol=1e-6)

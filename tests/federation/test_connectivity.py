@@ -45,7 +45,9 @@ class Valley(torch.nn.Module):
 
 
 def valley_connector(curve: str, steps: int) -> Connector:
-    records = Tensors(x=torch.zeros(8, 1), y=torch.zeros(8), scale=torch.ones(()), shift=torch.zeros(()))
+    records = Tensors(
+        x=torch.zeros(8, 1), y=torch.zeros(8), scale=torch.ones(()), shift=torch.zeros(())
+    )
     rule = ModeConnectivity(public="x", curve=curve, steps=steps, batch=4, rate=0.2)
     return Connector(FlatModel(Valley()), records, lambda out, _: out.square().mean(), rule)
 
@@ -58,11 +60,20 @@ def test_a_bend_leaves_the_chord_for_the_valley(curve: str) -> None:
 
     def path_loss(bend: torch.Tensor) -> float:
         points = [CURVES[curve](p) for p in np.linspace(0, 1, 51).tolist()]
-        return float(np.mean([float(((a * first + b * bend + c * second).square().sum() - 1) ** 2) for a, b, c in points]))
+        return float(
+            np.mean(
+                [
+                    float(((a * first + b * bend + c * second).square().sum() - 1) ** 2)
+                    for a, b, c in points
+                ]
+            )
+        )
 
     assert path_loss(theta) < 0.35 * path_loss(straight)
     assert theta.norm() > straight.norm()
-    np.testing.assert_array_equal(valley_connector(curve, 0).bend(first, second, streams()[0]), straight)  # type: ignore[arg-type]
+    np.testing.assert_array_equal(
+        valley_connector(curve, 0).bend(first, second, streams()[0]), straight
+    )  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 5, 8, 16])
@@ -80,14 +91,18 @@ def test_a_tree_joins_all_models_in_one_less_than_their_number(count: int) -> No
     weights = np.zeros(count)
     share = [np.eye(count)[n] for n in range(count)]
     while len(share) > 1:
-        share = [(share[at] + share[at + 1]) / 2 for at in range(0, len(share) - 1, 2)] + share[len(share) - len(share) % 2 :]
+        share = [(share[at] + share[at + 1]) / 2 for at in range(0, len(share) - 1, 2)] + share[
+            len(share) - len(share) % 2 :
+        ]
     weights = share[0]
     assert joined[0] == pytest.approx(float(weights @ np.arange(count)))
 
 
 def records(path: Path, classes: int = 3, features: int = 6) -> str:
     data = toy_dataset(records=120, features=features, classes=classes)
-    np.savez(path, x_train=data.x_train, y_train=data.y_train, x_test=data.x_test, y_test=data.y_test)
+    np.savez(
+        path, x_train=data.x_train, y_train=data.y_train, x_test=data.x_test, y_test=data.y_test
+    )
     return str(path)
 
 
@@ -98,26 +113,50 @@ def test_a_federation_learns_with_public_records_of_the_same_kind(tmp_path: Path
     assert loads(dumps(protocol)) == protocol
     first = train(protocol, data=private, model="logistic", folder=tmp_path / "a", workers=1)
     second = train(protocol, data=private, model="logistic", folder=tmp_path / "b", workers=2)
-    assert all(torch.equal(value, (second.state or {})[name]) for name, value in (first.state or {}).items())
+    assert all(
+        torch.equal(value, (second.state or {})[name])
+        for name, value in (first.state or {}).items()
+    )
     assert first.metrics["loss"][-1] < first.metrics["loss"][0]
 
 
 def test_public_records_are_needed_and_must_fit(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="public"):
-        loads(dumps(toy_protocol()).replace('aggregation = "mean"', 'aggregation = "mode-connectivity"'))
+        loads(
+            dumps(toy_protocol()).replace(
+                'aggregation = "mean"', 'aggregation = "mode-connectivity"'
+            )
+        )
     private = records(tmp_path / "private.npz")
     for classes, features in ((4, 6), (3, 5)):
-        rule = ModeConnectivity(public=records(tmp_path / f"{classes}-{features}.npz", classes, features))
+        rule = ModeConnectivity(
+            public=records(tmp_path / f"{classes}-{features}.npz", classes, features)
+        )
         with pytest.raises(UserError, match="no bend"):
-            train(toy_protocol(aggregation=rule), data=private, model="logistic", folder=tmp_path / "run")
+            train(
+                toy_protocol(aggregation=rule),
+                data=private,
+                model="logistic",
+                folder=tmp_path / "run",
+            )
     data = np.load(private)
     kept = data["y_train"] != 1  # classes 0 and 2 are left, and a name for the one between them
-    np.savez(tmp_path / "gap.npz", **{**data, "x_train": data["x_train"][kept], "y_train": data["y_train"][kept]})
+    np.savez(
+        tmp_path / "gap.npz",
+        **{**data, "x_train": data["x_train"][kept], "y_train": data["y_train"][kept]},
+    )
     gap = ModeConnectivity(public=str(tmp_path / "gap.npz"))
     with pytest.raises(UserError, match="no training record of class '1'"):
-        train(toy_protocol(aggregation=gap), data=private, model="logistic", folder=tmp_path / "run")
+        train(
+            toy_protocol(aggregation=gap), data=private, model="logistic", folder=tmp_path / "run"
+        )
     with pytest.raises(UserError, match="not public"):
-        train(toy_protocol(aggregation=ModeConnectivity(public=private)), data=private, model="logistic", folder=tmp_path / "run")
+        train(
+            toy_protocol(aggregation=ModeConnectivity(public=private)),
+            data=private,
+            model="logistic",
+            folder=tmp_path / "run",
+        )
     assert not (tmp_path / "run").exists()
 
 

@@ -22,7 +22,10 @@ def small_net(seed: int = 0) -> nn.Module:
 
 def some_batches(count: int, seed: int = 1) -> list[tuple[torch.Tensor, torch.Tensor]]:
     generator = torch.Generator().manual_seed(seed)
-    return [(torch.randn(5, 4, generator=generator) * 3, torch.randint(0, 3, (5,), generator=generator)) for _ in range(count)]
+    return [
+        (torch.randn(5, 4, generator=generator) * 3, torch.randint(0, 3, (5,), generator=generator))
+        for _ in range(count)
+    ]
 
 
 def paper_loop(net: nn.Module, rule, round: int, batches) -> torch.Tensor:
@@ -43,14 +46,18 @@ def paper_loop(net: nn.Module, rule, round: int, batches) -> torch.Tensor:
 
 @pytest.mark.parametrize("clip", [0.05, 100.0])
 @pytest.mark.parametrize("proximal", [None, 0.7, 8.0])
-@pytest.mark.parametrize("schedule", [Constant(rate=0.3), StageWise(rate=0.9), Continuous(rate=2.0)])
+@pytest.mark.parametrize(
+    "schedule", [Constant(rate=0.3), StageWise(rate=0.9), Continuous(rate=2.0)]
+)
 def test_local_steps_are_those_of_the_paper(clip, proximal, schedule) -> None:
     shared = {"steps": 6, "batch": 5, "clip": clip, "schedule": schedule}
     rule = FedAvg(**shared) if proximal is None else FedProx(**shared, proximal=proximal)
     batches = some_batches(6)
     flat = FlatModel(small_net())
     start = flat.weights.clone()
-    steps, trained = train_locally(flat, start, rule, rule.schedule.rates(round=2, steps=6), batches, cross_entropy)
+    steps, trained = train_locally(
+        flat, start, rule, rule.schedule.rates(round=2, steps=6), batches, cross_entropy
+    )
     expected = paper_loop(small_net(), rule, 2, batches)
     assert (trained - expected).abs().max() < 2e-6
     assert (start - expected).abs().max() > 1e-3
@@ -62,7 +69,14 @@ def test_fedprox_without_pull_is_fedavg_bit_for_bit() -> None:
     ends = []
     for rule in (FedAvg(**shared), FedProx(**shared, proximal=0.0)):
         flat = FlatModel(small_net())
-        train_locally(flat, flat.weights.clone(), rule, rule.schedule.rates(round=0, steps=4), some_batches(4), cross_entropy)
+        train_locally(
+            flat,
+            flat.weights.clone(),
+            rule,
+            rule.schedule.rates(round=0, steps=4),
+            some_batches(4),
+            cross_entropy,
+        )
         ends.append(flat.weights.clone())
     assert torch.equal(ends[0], ends[1])
 
@@ -75,7 +89,9 @@ def test_no_step_leaves_the_ball_of_the_clip_even_by_rounding(clip) -> None:
         with torch.no_grad():
             flat.weights.zero_()  # a start at zero, so that the move is not rounded against large weights
         x, y = some_batches(1, seed)[0]
-        _, trained = train_locally(flat, torch.zeros_like(flat.weights), rule, [1.0], [(x * 100, y)], cross_entropy)
+        _, trained = train_locally(
+            flat, torch.zeros_like(flat.weights), rule, [1.0], [(x * 100, y)], cross_entropy
+        )
         assert float(trained.norm()) <= clip
 
 
@@ -86,7 +102,9 @@ def test_small_steps_from_large_weights_are_not_rounded_past_the_clip() -> None:
     flat = FlatModel(nn.Linear(4000, 3))
     start = torch.full_like(flat.weights, 1.5)
     x = torch.randn(5, 4000, generator=torch.Generator().manual_seed(1)) * 100
-    _, trained = train_locally(flat, start, rule, [rate], [(x, torch.tensor([0, 1, 2, 0, 1]))], cross_entropy)
+    _, trained = train_locally(
+        flat, start, rule, [rate], [(x, torch.tensor([0, 1, 2, 0, 1]))], cross_entropy
+    )
     assert float((trained - start.double()).norm()) <= rate
 
 
@@ -96,7 +114,9 @@ def test_a_gradient_that_is_not_finite_counts_as_zero_and_is_counted() -> None:
     for poison in (float("nan"), float("inf")):
         batches = [good[0], (torch.full((5, 4), poison), good[1][1]), good[2]]
         flat = FlatModel(small_net())
-        steps, _ = train_locally(flat, flat.weights.clone(), rule, [0.5] * 3, batches, cross_entropy)
+        steps, _ = train_locally(
+            flat, flat.weights.clone(), rule, [0.5] * 3, batches, cross_entropy
+        )
         without = FlatModel(small_net())
         train_locally(without, without.weights.clone(), FedAvg(steps=2, batch=5, clip=1.0, schedule=Constant(rate=0.5)), [0.5] * 2,
                       [good[0], good[2]], cross_entropy)  # fmt: skip
@@ -108,7 +128,14 @@ def test_a_zero_gradient_is_no_division_by_zero() -> None:
     flat = FlatModel(nn.Linear(4, 3))
     rule = FedAvg(steps=1, batch=5, clip=1.0, schedule=Constant(rate=0.5))
     before = flat.weights.clone()
-    train_locally(flat, before, rule, [0.5], [some_batches(1)[0]], lambda outputs, targets: outputs.sum() * 0.0)
+    train_locally(
+        flat,
+        before,
+        rule,
+        [0.5],
+        [some_batches(1)[0]],
+        lambda outputs, targets: outputs.sum() * 0.0,
+    )
     assert torch.equal(flat.weights, before)
 
 
@@ -128,7 +155,9 @@ def test_upload_noise_has_its_scale_and_no_other() -> None:
 
 def test_without_noise_the_upload_is_the_model_and_a_copy_of_it() -> None:
     weights = torch.linspace(-1, 1, 10)
-    upload = noisy_upload(weights, Gaussian(sigma=0.0), Key.from_seed(1).stream(Purpose.UPLOAD_NOISE))
+    upload = noisy_upload(
+        weights, Gaussian(sigma=0.0), Key.from_seed(1).stream(Purpose.UPLOAD_NOISE)
+    )
     assert np.array_equal(upload, weights.numpy())
     weights.zero_()
     assert upload[0] == -1.0

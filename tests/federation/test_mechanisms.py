@@ -94,7 +94,10 @@ def test_expected_amplitude_and_deviation_are_those_of_the_draws(noise: Noise) -
 def test_a_training_draws_the_same_alone_and_among_others(noise: Noise) -> None:
     key = Key.from_seed(2)
     together = drawn(noise, key.stream(Purpose.UPLOAD_NOISE, training=0, client=1), 4, 7)
-    alone = [drawn(noise, key.stream(Purpose.UPLOAD_NOISE, training=n, client=1), 1, 7)[0] for n in range(4)]
+    alone = [
+        drawn(noise, key.stream(Purpose.UPLOAD_NOISE, training=n, client=1), 1, 7)[0]
+        for n in range(4)
+    ]
     np.testing.assert_array_equal(together, np.stack(alone))
     assert len(np.unique(together)) == together.size
 
@@ -102,7 +105,10 @@ def test_a_training_draws_the_same_alone_and_among_others(noise: Noise) -> None:
 def epsilon_shown(noise: Noise, shift: np.ndarray, delta: float) -> float:
     """What the best test shows of a shift, with 97.5 % confidence on each error rate: a lower limit on epsilon."""
     size, key = shift.size, Key.from_seed(5)
-    samples = [drawn(noise, key.stream(Purpose.UPLOAD_NOISE, client=c), COUNT // size, size) for c in range(4)]
+    samples = [
+        drawn(noise, key.stream(Purpose.UPLOAD_NOISE, client=c), COUNT // size, size)
+        for c in range(4)
+    ]
 
     def score(seen: np.ndarray) -> np.ndarray:
         return (log_density(noise, seen - shift) - log_density(noise, seen)).sum(axis=1)
@@ -110,27 +116,44 @@ def epsilon_shown(noise: Noise, shift: np.ndarray, delta: float) -> float:
     def limits(zero: np.ndarray, one: np.ndarray, threshold: float) -> float:
         rates = []
         for errors in (zero > threshold, one <= threshold):
-            rates.append(stats.beta.ppf(0.975, errors.sum() + 1, (~errors).sum()) if not errors.all() else 1.0)
+            rates.append(
+                stats.beta.ppf(0.975, errors.sum() + 1, (~errors).sum())
+                if not errors.all()
+                else 1.0
+            )
         alarms, missed = rates
         return math.log(max(1 - delta - missed, 1e-300) / alarms)
 
-    choosing, judging = (score(samples[0]), score(samples[1] + shift)), (score(samples[2]), score(samples[3] + shift))
+    choosing, judging = (
+        (score(samples[0]), score(samples[1] + shift)),
+        (score(samples[2]), score(samples[3] + shift)),
+    )
     thresholds = np.quantile(np.concatenate(choosing), np.linspace(0.01, 0.995, 200)) - 1e-9
     best = max(thresholds, key=lambda threshold: limits(*choosing, threshold))
     return limits(*judging, best)
 
 
-@pytest.mark.parametrize("noise", [Laplace(scale=1.0), Staircase(step=1.0, width=1.0)], ids=lambda noise: noise.tag)
+@pytest.mark.parametrize(
+    "noise", [Laplace(scale=1.0), Staircase(step=1.0, width=1.0)], ids=lambda noise: noise.tag
+)
 def test_an_audit_of_one_coordinate_comes_close_to_the_bound(noise: Noise) -> None:
     promised = release_curve(noise, "l2", 1, 1.0).epsilon(1e-5)
     shown = epsilon_shown(noise, np.ones(1), 1e-5)
     assert 0.9 * promised <= shown <= promised
 
 
-@pytest.mark.parametrize("noise", [Laplace(scale=1.0), Staircase(step=1.0, width=1.0)], ids=lambda noise: noise.tag)
-def test_an_audit_of_ten_coordinates_stays_below_the_bound_and_refutes_the_one_dimensional_one(noise: Noise) -> None:
+@pytest.mark.parametrize(
+    "noise", [Laplace(scale=1.0), Staircase(step=1.0, width=1.0)], ids=lambda noise: noise.tag
+)
+def test_an_audit_of_ten_coordinates_stays_below_the_bound_and_refutes_the_one_dimensional_one(
+    noise: Noise,
+) -> None:
     shown = epsilon_shown(noise, np.full(10, 10**-0.5), 1e-5)
-    assert release_curve(noise, "l2", 1, 1.0).epsilon(1e-5) < shown <= release_curve(noise, "l2", 10, 1.0).epsilon(1e-5)
+    assert (
+        release_curve(noise, "l2", 1, 1.0).epsilon(1e-5)
+        < shown
+        <= release_curve(noise, "l2", 10, 1.0).epsilon(1e-5)
+    )
 
 
 def test_an_upload_carries_the_noise_of_its_mechanism() -> None:
@@ -143,7 +166,9 @@ def test_an_upload_carries_the_noise_of_its_mechanism() -> None:
 
 @pytest.mark.parametrize("norm", ["l1", "l2"])
 def test_a_step_is_clipped_in_the_norm_that_was_asked_for(norm: str) -> None:
-    gradients = torch.tensor([[3.0, 4.0, 0.0], [0.1, 0.1, -0.1], [0.0, 0.0, 0.0], [float("nan"), 1.0, 1.0]])
+    gradients = torch.tensor(
+        [[3.0, 4.0, 0.0], [0.1, 0.1, -0.1], [0.0, 0.0, 0.0], [float("nan"), 1.0, 1.0]]
+    )
     weights = torch.zeros(4, 3, dtype=torch.float64)
     clipped, broken = clipped_step(weights, gradients, 0.5, 1.0, NORMS[norm])
     moved = np.linalg.norm(weights.numpy() / 0.5, ord=int(norm[1]), axis=1)
@@ -165,16 +190,41 @@ class Slope(torch.nn.Module):
 
 
 @pytest.mark.parametrize(("norm", "order"), [("l1", 1), ("l2", 2)])
-def test_a_clipped_update_has_the_norm_of_the_clip_and_the_direction_of_free_steps(norm: str, order: int) -> None:
+def test_a_clipped_update_has_the_norm_of_the_clip_and_the_direction_of_free_steps(
+    norm: str, order: int
+) -> None:
     inputs = torch.tensor([[5.0, -2.0, 1.0]])
     rates = [0.3, 0.2, 0.1]
     for rule, shrink in (
-        (FedAvg(steps=3, batch=1, clip=0.25, schedule=Constant(rate=0.1), clip_norm=norm, clip_target="update"), 1.0),
-        (FedProx(steps=3, batch=1, clip=0.25, schedule=Constant(rate=0.1), clip_norm=norm, clip_target="update", proximal=0.5), 0.0),
+        (
+            FedAvg(
+                steps=3,
+                batch=1,
+                clip=0.25,
+                schedule=Constant(rate=0.1),
+                clip_norm=norm,
+                clip_target="update",
+            ),
+            1.0,
+        ),
+        (
+            FedProx(
+                steps=3,
+                batch=1,
+                clip=0.25,
+                schedule=Constant(rate=0.1),
+                clip_norm=norm,
+                clip_target="update",
+                proximal=0.5,
+            ),
+            0.0,
+        ),
     ):
         start = torch.tensor([1.0, 1.0, 1.0])
         batches = [(inputs, torch.zeros(1))] * 3
-        steps, trained = train_locally(FlatModel(Slope(3)), start, rule, rates, batches, lambda out, _: out.mean())
+        steps, trained = train_locally(
+            FlatModel(Slope(3)), start, rule, rates, batches, lambda out, _: out.mean()
+        )
         update = (trained - start.double()).numpy()
         assert np.linalg.norm(update, ord=order) == pytest.approx(0.25, rel=2e-6)
         assert np.linalg.norm(update, ord=order) < 0.25

@@ -25,8 +25,14 @@ PARAMETERS = 6 * 32 + 32 + 32 * 3 + 3
 
 
 def work(multiplier=0.0, records=24, rate=0.5, **changes) -> ClientWork:
-    rule = NoisySgd(**{"steps": 1, "batch": 6, "clip": 0.6, "schedule": Constant(rate=rate), **changes})
-    protocol = toy_protocol(local=rule, noise=Gaussian(multiplier=multiplier), data=Data(name="toy", partition=Iid(), records=records))
+    rule = NoisySgd(
+        **{"steps": 1, "batch": 6, "clip": 0.6, "schedule": Constant(rate=rate), **changes}
+    )
+    protocol = toy_protocol(
+        local=rule,
+        noise=Gaussian(multiplier=multiplier),
+        data=Data(name="toy", partition=Iid(), records=records),
+    )
     return ClientWork(prepare(protocol, data=toy_dataset(), model="mlp"))
 
 
@@ -40,7 +46,9 @@ def noise_of(sampling: str, multiplier: float, clip: float, rounds: int = 12) ->
     silent, noisy = work(0.0, **options), work(multiplier, **options)
     calls = [{"client": t % 3, "round": t, "weights": start()} for t in range(rounds)]
     pairs = [(silent.upload(**call).vector, noisy.upload(**call).vector) for call in calls]
-    return np.concatenate([(without - noised).astype(np.float64) * 6 / 0.5 for without, noised in pairs])
+    return np.concatenate(
+        [(without - noised).astype(np.float64) * 6 / 0.5 for without, noised in pairs]
+    )
 
 
 @pytest.mark.parametrize("clip", [0.6, 2.5])
@@ -54,7 +62,9 @@ def test_noise_has_the_scale_that_is_priced_and_no_other(sampling, units, clip) 
 
 
 def test_every_client_round_and_step_has_noise_of_its_own() -> None:
-    noisy = work(1.0, clip=1e-6, steps=3, rate=1e6, batch=1)  # gradients are nothing beside numbers of order 1
+    noisy = work(
+        1.0, clip=1e-6, steps=3, rate=1e6, batch=1
+    )  # gradients are nothing beside numbers of order 1
     silent = work(0.0, clip=1e-6, steps=3, rate=1e6, batch=1)
     calls = [{"client": c, "round": t, "weights": start()} for c in range(2) for t in range(2)]
     rows = [noisy.upload(**call).vector - silent.upload(**call).vector for call in calls]
@@ -94,7 +104,9 @@ def test_batches_hold_each_record_as_often_as_is_priced(sampling, batch) -> None
 def test_without_noise_it_is_algorithm_2_with_torchs_optimizer(optimizer) -> None:
     """Two rounds; moments go on, rates fall, weight decay is on, B divides. Batches are all records, so that no draw is needed."""
     schedule = Decay(rate=0.05, factor=0.5, every=3)
-    subject = work(steps=4, batch=24, optimizer=optimizer, weight_decay=0.1, clip=0.3, schedule=schedule)
+    subject = work(
+        steps=4, batch=24, optimizer=optimizer, weight_decay=0.1, clip=0.3, schedule=schedule
+    )
     net = build_model("mlp", (6,), 3, seed=0).double()
     torch.nn.utils.vector_to_parameters(torch.from_numpy(start()).double(), net.parameters())
     made = {
@@ -113,16 +125,26 @@ def test_without_noise_it_is_algorithm_2_with_torchs_optimizer(optimizer) -> Non
             made.param_groups[0]["lr"] = 0.05 * 0.5 ** ((4 * t + k) // 3)
             made.zero_grad()
             for i in range(24):
-                grads = torch.autograd.grad(functional.cross_entropy(net(x[i : i + 1]), y[i : i + 1]), list(net.parameters()))
+                grads = torch.autograd.grad(
+                    functional.cross_entropy(net(x[i : i + 1]), y[i : i + 1]),
+                    list(net.parameters()),
+                )
                 norm = torch.sqrt(sum((g**2).sum() for g in grads))
                 for p, g in zip(net.parameters(), grads, strict=True):
-                    p.grad = (p.grad if p.grad is not None else 0) + g / max(1.0, float(norm) / 0.3) / 24
+                    p.grad = (p.grad if p.grad is not None else 0) + g / max(
+                        1.0, float(norm) / 0.3
+                    ) / 24
             made.step()
     expected = torch.cat([p.detach().reshape(-1) for p in net.parameters()]).numpy()
     assert np.abs(weights - expected).max() < 1e-5
     assert (
         set(kept)
-        == {"sgd": set(), "momentum": {"first", "steps"}, "adam": {"first", "second", "steps"}, "adagrad": {"second", "steps"}}[optimizer]
+        == {
+            "sgd": set(),
+            "momentum": {"first", "steps"},
+            "adam": {"first", "second", "steps"},
+            "adagrad": {"second", "steps"},
+        }[optimizer]
     )
 
 

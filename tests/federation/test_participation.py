@@ -14,7 +14,13 @@ KEY = Key.from_seed(3)
 
 def protocol(participation, clients: int = 10) -> Protocol:
     local = FedAvg(steps=1, batch=1, clip=1.0, schedule=Constant(rate=0.1))
-    return Protocol(clients=clients, rounds=1, local=local, noise=Gaussian(sigma=1.0), participation=participation)
+    return Protocol(
+        clients=clients,
+        rounds=1,
+        local=local,
+        noise=Gaussian(sigma=1.0),
+        participation=participation,
+    )
 
 
 def draws(participation, rounds: int) -> list[np.ndarray]:
@@ -33,7 +39,12 @@ def test_poisson_sampling_is_independent_with_its_rate_and_empty_rounds_occur() 
         assert stats.binomtest(int(taken[:, client].sum()), 4000, 0.2).pvalue > 1e-6
     sizes = np.bincount(taken.sum(axis=1), minlength=11)
     expected = 4000 * stats.binom.pmf(np.arange(11), 10, 0.2)
-    assert stats.chisquare(np.append(sizes[:6], sizes[6:].sum()), np.append(expected[:6], expected[6:].sum())).pvalue > 1e-6
+    assert (
+        stats.chisquare(
+            np.append(sizes[:6], sizes[6:].sum()), np.append(expected[:6], expected[6:].sum())
+        ).pvalue
+        > 1e-6
+    )
     assert sizes[0] > 300  # 0.8^10 = 0.107: redrawing would leave none
     assert np.abs(np.corrcoef(taken[:-1, 0], taken[1:, 0])[0, 1]) < 0.08
 
@@ -46,12 +57,21 @@ def test_fixed_size_draws_distinct_clients_each_equally_often() -> None:
 
 def test_a_draw_depends_on_seed_and_round_alone() -> None:
     rule = Poisson(rate=0.5)
-    assert np.array_equal(participants(protocol(rule), round=5, key=KEY), participants(protocol(rule), round=5, key=Key.from_seed(3)))
-    different = [participants(protocol(rule), round=t, key=Key.from_seed(s)).tolist() for t in range(5) for s in range(5)]
+    assert np.array_equal(
+        participants(protocol(rule), round=5, key=KEY),
+        participants(protocol(rule), round=5, key=Key.from_seed(3)),
+    )
+    different = [
+        participants(protocol(rule), round=t, key=Key.from_seed(s)).tolist()
+        for t in range(5)
+        for s in range(5)
+    ]
     assert len({tuple(d) for d in different}) > 15
 
 
 def test_a_round_that_can_be_repeated_counts_once_and_with_fresh_noise_every_time() -> None:
     for noise, admitted in (("seeded", [[3], [3], [3], []]), ("fresh", [[3], [], [], []])):
-        attendance = Attendance({3: 1}, [Opened(protocol="x", generator="y", noise=noise)], next_round=0)
+        attendance = Attendance(
+            {3: 1}, [Opened(protocol="x", generator="y", noise=noise)], next_round=0
+        )
         assert [attendance.admit(np.array([3]), round=t).tolist() for t in (0, 0, 0, 1)] == admitted

@@ -26,11 +26,17 @@ class Residual(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.conv, self.norm, self.head = nn.Conv2d(2, 4, 3, padding=1), nn.GroupNorm(2, 4), nn.Linear(4 * 36, 3)
+        self.conv, self.norm, self.head = (
+            nn.Conv2d(2, 4, 3, padding=1),
+            nn.GroupNorm(2, 4),
+            nn.Linear(4 * 36, 3),
+        )
         self.mix = nn.Linear(3, 3)
 
     def forward(self, x):
-        return self.mix(torch.tanh(self.mix(self.head(torch.relu(self.norm(self.conv(x))).flatten(1)))))
+        return self.mix(
+            torch.tanh(self.mix(self.head(torch.relu(self.norm(self.conv(x))).flatten(1))))
+        )
 
 
 class Branching(nn.Linear):
@@ -55,7 +61,12 @@ def frozen() -> nn.Module:
 
 
 def convolutions() -> nn.Module:
-    layers = [nn.Conv2d(2, 3, 3, stride=2, padding=1), nn.ELU(), nn.Conv2d(3, 4, (2, 1), dilation=(1, 2), bias=False), nn.AvgPool2d(2)]
+    layers = [
+        nn.Conv2d(2, 3, 3, stride=2, padding=1),
+        nn.ELU(),
+        nn.Conv2d(3, 4, (2, 1), dilation=(1, 2), bias=False),
+        nn.AvgPool2d(2),
+    ]
     return nn.Sequential(*layers, nn.Flatten(), nn.Linear(24, 3))
 
 
@@ -67,15 +78,27 @@ def sequences() -> nn.Module:
 NETS = {
     "mlp": (lambda: build_model("mlp", (1, 4, 4), 3, seed=1), (1, 4, 4), True),
     "lenet5": (lambda: build_model("lenet5", (1, 28, 28), 3, seed=1), (1, 28, 28), True),
-    "prifedsync-cifar": (lambda: build_model("prifedsync-cifar", (3, 18, 18), 3, seed=1), (3, 18, 18), True),
+    "prifedsync-cifar": (
+        lambda: build_model("prifedsync-cifar", (3, 18, 18), 3, seed=1),
+        (3, 18, 18),
+        True,
+    ),
     "convolutions": (convolutions, (2, 9, 11), True),
     "sequences": (sequences, (2, 5), True),
     "frozen": (frozen, (5,), True),
-    "nested": (lambda: nn.Sequential(nn.Sequential(nn.Linear(5, 4), nn.ReLU()), nn.Linear(4, 3)), (5,), True),
+    "nested": (
+        lambda: nn.Sequential(nn.Sequential(nn.Linear(5, 4), nn.ReLU()), nn.Linear(4, 3)),
+        (5,),
+        True,
+    ),
     "wind": (lambda: build_model("udp-wind", (2, 6), 3, seed=1), (2, 6), False),
     "residual": (Residual, (2, 6, 6), False),
     "branching": (lambda: Branching(5, 3), (5,), False),
-    "grouped": (lambda: nn.Sequential(nn.Conv2d(2, 4, 3, groups=2), nn.Flatten(), nn.Linear(16, 3)), (2, 4, 4), False),
+    "grouped": (
+        lambda: nn.Sequential(nn.Conv2d(2, 4, 3, groups=2), nn.Flatten(), nn.Linear(16, 3)),
+        (2, 4, 4),
+        False,
+    ),
     "twice": (lambda: nn.Sequential(layer := nn.Linear(3, 3), nn.ReLU(), layer), (3,), False),
 }
 
@@ -85,7 +108,9 @@ def example(shape, count=7, seed=0):
     return torch.randn(count, *shape) * 2, torch.randint(0, 3, (count,))
 
 
-def one_by_one(net: nn.Module, loss, x, y, clip: float, order: float) -> tuple[torch.Tensor, list[float]]:
+def one_by_one(
+    net: nn.Module, loss, x, y, clip: float, order: float
+) -> tuple[torch.Tensor, list[float]]:
     net = copy.deepcopy(net).double()
     trained = [p for p in net.parameters() if p.requires_grad]
     total, norms = torch.zeros(sum(p.numel() for p in trained), dtype=torch.float64), []
@@ -163,7 +188,9 @@ def test_an_example_that_is_not_finite_counts_as_zero(name, bad) -> None:
 
 def test_no_examples_sum_to_nothing() -> None:
     net = nn.Linear(5, 3)
-    found = ExampleGradients(FlatModel(net), cross_entropy).clipped_sum(torch.zeros(0, 5), torch.zeros(0, dtype=torch.long), clip=1.0)
+    found = ExampleGradients(FlatModel(net), cross_entropy).clipped_sum(
+        torch.zeros(0, 5), torch.zeros(0, dtype=torch.long), clip=1.0
+    )
     assert found.total.abs().max() == 0
     assert (found.clipped, found.nonfinite) == (0, 0)
 

@@ -10,7 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from sordino.federation.randomness import Key, Purpose, Stream, scaled, sine_half_turn, unit_interval
+from sordino.federation.randomness import (
+    Key,
+    Purpose,
+    Stream,
+    scaled,
+    sine_half_turn,
+    unit_interval,
+)
 
 # RFC 8439, appendix A.1, test vector 1: all-zero key and nonce, block counter 0; and section 2.3.2 has counter 1.
 RFC_ZERO_BLOCK = bytes.fromhex(
@@ -59,7 +66,9 @@ def test_the_place_of_a_draw_is_in_the_nonce_as_documented() -> None:
 def test_no_two_places_share_keystream() -> None:
     key = Key.from_seed(1)
     places = itertools.product(Purpose, range(2), range(2), range(2), range(2))
-    seen = [key.stream(p, training=n, client=c, round=r, step=s).bytes(16) for p, n, c, r, s in places]
+    seen = [
+        key.stream(p, training=n, client=c, round=r, step=s).bytes(16) for p, n, c, r, s in places
+    ]
     assert len(set(seen)) == len(seen)
     assert Key.from_seed(2).stream(Purpose.MINIBATCH).bytes(16) not in seen
 
@@ -80,7 +89,9 @@ def test_normals_are_normal_at_their_scale_and_at_no_other() -> None:
     assert scale_rejected(draws, 2 / 3)
     assert scale_rejected(draws, 3 / 2)
     assert abs(np.corrcoef(draws[:-1], draws[1:])[0, 1]) < 5 / math.sqrt(len(draws))
-    assert abs(np.corrcoef(draws[:-1:2] ** 2, draws[1::2] ** 2)[0, 1]) < 7 / math.sqrt(len(draws) / 2)
+    assert abs(np.corrcoef(draws[:-1:2] ** 2, draws[1::2] ** 2)[0, 1]) < 7 / math.sqrt(
+        len(draws) / 2
+    )
     assert stats.kurtosistest(draws).pvalue > 1e-6
 
 
@@ -96,7 +107,9 @@ def test_normals_are_box_muller_of_the_words_by_another_route() -> None:
     words = stream.words(1000).tolist()
     for i, pair in enumerate(stream.normals(1000).reshape(-1, 2)):
         radius = math.sqrt(-2 * math.log(((words[2 * i] >> 12) + 0.5) / 2**52))
-        angle = math.pi * ((words[2 * i + 1] >> 12) + 0.5) / 2**52 * (-1 if words[2 * i + 1] & 1 else 1)
+        angle = (
+            math.pi * ((words[2 * i + 1] >> 12) + 0.5) / 2**52 * (-1 if words[2 * i + 1] & 1 else 1)
+        )
         assert pair == pytest.approx([radius * math.cos(angle), radius * math.sin(angle)], abs=1e-9)
 
 
@@ -118,7 +131,9 @@ def test_extreme_words_give_finite_normals() -> None:
 @given(st.integers(1, 40), st.integers(0, 40), st.integers(0, 2**32 - 1), st.integers(1, 5))
 def test_subsets_are_distinct_and_in_range(size: int, more: int, client: int, count: int) -> None:
     population = size + more
-    rows = Key.from_seed(1).stream(Purpose.MINIBATCH, client=client).subsets(count, size, population)
+    rows = (
+        Key.from_seed(1).stream(Purpose.MINIBATCH, client=client).subsets(count, size, population)
+    )
     assert rows.shape == (count, size)
     for row in rows:
         assert len(set(row.tolist())) == size

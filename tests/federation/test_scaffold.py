@@ -9,7 +9,17 @@ import numpy as np
 import pytest
 import torch
 
-from sordino import Constant, FedAvg, FixedSize, Gaussian, Laplace, Scaffold, UserError, resume, train
+from sordino import (
+    Constant,
+    FedAvg,
+    FixedSize,
+    Gaussian,
+    Laplace,
+    Scaffold,
+    UserError,
+    resume,
+    train,
+)
 from sordino.federation.client import ClientWork
 from sordino.federation.companions import Controls
 from sordino.federation.folder import State
@@ -36,7 +46,10 @@ def test_a_training_follows_the_published_recursion(tmp_path: Path) -> None:
     for t in range(4):
         chosen = participants(setup.protocol, round=t, key=setup.draw_key)
         table = np.concatenate([weights[None], (common - own).astype(np.float32)])
-        uploads = {int(k): work.upload(client=int(k), round=t, weights=table).vector.astype(np.float64) for k in chosen}
+        uploads = {
+            int(k): work.upload(client=int(k), round=t, weights=table).vector.astype(np.float64)
+            for k in chosen
+        }
         changes = {k: -common + (weights - y) / (3 * 0.3) for k, y in uploads.items()}
         for k, change in changes.items():
             own[k] += change
@@ -47,13 +60,22 @@ def test_a_training_follows_the_published_recursion(tmp_path: Path) -> None:
 
 
 def test_a_correction_shifts_every_step_and_nothing_else() -> None:
-    setup = prepare(toy_protocol(local=RULE, noise=Gaussian(sigma=0.0)), data=toy_dataset(), model="logistic")
-    plain = replace(setup, protocol=replace(setup.protocol, local=FedAvg(steps=3, batch=6, clip=1.0, schedule=Constant(rate=0.3))))
+    setup = prepare(
+        toy_protocol(local=RULE, noise=Gaussian(sigma=0.0)), data=toy_dataset(), model="logistic"
+    )
+    plain = replace(
+        setup,
+        protocol=replace(
+            setup.protocol, local=FedAvg(steps=3, batch=6, clip=1.0, schedule=Constant(rate=0.3))
+        ),
+    )
     weights = setup.initial_weights()
     table = np.zeros((6, weights.size), np.float32)
     table[0] = weights
     still = ClientWork(setup).upload(client=2, round=0, weights=table).vector
-    np.testing.assert_array_equal(still, ClientWork(plain).upload(client=2, round=0, weights=weights).vector)
+    np.testing.assert_array_equal(
+        still, ClientWork(plain).upload(client=2, round=0, weights=weights).vector
+    )
     table[3] = 1e4  # so large that the clipped gradients hardly matter
     moved = ClientWork(setup).upload(client=2, round=0, weights=table).vector
     np.testing.assert_allclose(moved - weights, -1e4 * 0.9, atol=1.0)
@@ -68,14 +90,23 @@ def test_control_variates_of_all_clients_average_to_the_common_one() -> None:
 
 def test_resuming_keeps_the_control_variates(tmp_path: Path) -> None:
     protocol = toy_protocol(local=RULE)
-    whole = train(protocol, data=toy_dataset(), model="logistic", folder=tmp_path / "whole", workers=2)
+    whole = train(
+        protocol, data=toy_dataset(), model="logistic", folder=tmp_path / "whole", workers=2
+    )
 
     def stop(metrics: object) -> None:
         if metrics.round == 2:  # type: ignore[attr-defined]
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        train(protocol, data=toy_dataset(), model="logistic", folder=tmp_path / "cut", workers=1, on_round=stop)
+        train(
+            protocol,
+            data=toy_dataset(),
+            model="logistic",
+            folder=tmp_path / "cut",
+            workers=1,
+            on_round=stop,
+        )
     again = resume(tmp_path / "cut", data=toy_dataset(), model="logistic", workers=1)
     np.testing.assert_array_equal(vector(whole.state), vector(again.state))
 

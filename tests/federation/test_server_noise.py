@@ -25,12 +25,30 @@ def test_a_fixed_denominator_divides_the_sum_of_updates() -> None:
     rule = Mean(denominator="fixed")
     moved = aggregate(rule, current, uploads, np.ones(2), expected=4.0)
     np.testing.assert_allclose(moved, [1 + 1 / 4, 2 + 3 / 4])
-    half = aggregate(replace(rule, mixing=0.5), current, uploads, np.ones(2), expected=4.0, noise=np.array([0.4, 0.0]))
+    half = aggregate(
+        replace(rule, mixing=0.5),
+        current,
+        uploads,
+        np.ones(2),
+        expected=4.0,
+        noise=np.array([0.4, 0.0]),
+    )
     np.testing.assert_allclose(half, [1 + (1 / 4 + 0.4) / 2, 2 + 3 / 8])
-    np.testing.assert_allclose(aggregate(rule, current, [], np.ones(0), expected=4.0, noise=np.array([0.25, 0.0])), [1.25, 2.0])
-    np.testing.assert_array_equal(aggregate(Mean(), current, [], np.ones(0), expected=4.0, noise=np.array([0.25, 0.0])), current)
+    np.testing.assert_allclose(
+        aggregate(rule, current, [], np.ones(0), expected=4.0, noise=np.array([0.25, 0.0])),
+        [1.25, 2.0],
+    )
+    np.testing.assert_array_equal(
+        aggregate(Mean(), current, [], np.ones(0), expected=4.0, noise=np.array([0.25, 0.0])),
+        current,
+    )
     tables = aggregate(
-        rule, np.zeros((2, 1), np.float32), [np.ones((2, 1))], np.array([[[1.0], [0.0]]]), expected=2.0, noise=np.ones((2, 1))
+        rule,
+        np.zeros((2, 1), np.float32),
+        [np.ones((2, 1))],
+        np.array([[[1.0], [0.0]]]),
+        expected=2.0,
+        noise=np.ones((2, 1)),
     )
     np.testing.assert_allclose(tables, [[1.5], [1.0]])
 
@@ -40,7 +58,8 @@ def test_a_fixed_denominator_divides_the_sum_of_updates() -> None:
 def test_the_mean_carries_the_noise_once(noise: object) -> None:
     protocol = toy_protocol(noise=noise, rounds=1)
     setup, quiet = (
-        prepare(replace(protocol, noise=one), data=toy_dataset(), model="logistic") for one in (protocol.noise, Gaussian(sigma=0.0))
+        prepare(replace(protocol, noise=one), data=toy_dataset(), model="logistic")
+        for one in (protocol.noise, Gaussian(sigma=0.0))
     )
     noisy = next(rounds_of_many_one(setup))
     clean = next(rounds_of_many_one(quiet))
@@ -63,22 +82,42 @@ def rounds_of_many_one(setup: object) -> object:
     weights = setup.initial_weights()  # type: ignore[attr-defined]
     with TorchEngine(setup, workers=1) as engine:  # type: ignore[arg-type]
         clients = np.arange(setup.protocol.clients)  # type: ignore[attr-defined]
-        vectors = [upload.vector for upload in engine.uploads(round=0, weights=weights, participants=clients)]
+        vectors = [
+            upload.vector
+            for upload in engine.uploads(round=0, weights=weights, participants=clients)
+        ]
         noise = server_noise(setup, round=0, trainings=range(1))  # type: ignore[arg-type]
         rule = setup.protocol.aggregation  # type: ignore[attr-defined]
-        yield aggregate(rule, weights, vectors, upload_weights(rule, setup.sizes), noise=None if noise is None else noise[0])  # type: ignore[attr-defined]
+        yield aggregate(
+            rule,
+            weights,
+            vectors,
+            upload_weights(rule, setup.sizes),
+            noise=None if noise is None else noise[0],
+        )  # type: ignore[attr-defined]
 
 
 def test_an_empty_round_of_a_hidden_draw_releases_noise_all_the_same(tmp_path: Path) -> None:
     noise = Gaussian(sigma=0.5, where="server")
-    protocol = toy_protocol(noise=noise, rounds=30, participation=Poisson(rate=0.001), aggregation=Mean(denominator="fixed"))
+    protocol = toy_protocol(
+        noise=noise,
+        rounds=30,
+        participation=Poisson(rate=0.001),
+        aggregation=Mean(denominator="fixed"),
+    )
     run = train(protocol, data=toy_dataset(), model="logistic", folder=tmp_path / "run", workers=1)
     assert run.metrics["participants"].sum() == 0
     moved = vector(run.state or {})
     start = vector(prepare(run.protocol, data=toy_dataset(), model="logistic").module.state_dict())
     spread = (moved - start) / (0.5 * np.sqrt(30))
     assert stats.kstest(spread, "norm").pvalue > 1e-4
-    visible = train(replace(protocol, aggregation=Mean()), data=toy_dataset(), model="logistic", folder=tmp_path / "seen", workers=1)
+    visible = train(
+        replace(protocol, aggregation=Mean()),
+        data=toy_dataset(),
+        model="logistic",
+        folder=tmp_path / "seen",
+        workers=1,
+    )
     np.testing.assert_array_equal(vector(visible.state or {}), start)
 
 
@@ -98,7 +137,12 @@ def test_many_trainings_side_by_side_see_the_same_noise(participation: object, f
 
     changes = {"participation": participation} if participation is not None else {}
     mean = Mean(denominator="fixed") if fixed else Mean()
-    protocol = toy_protocol(noise=Gaussian(sigma=0.2, server_sigma=0.1, where="both"), rounds=2, aggregation=mean, **changes)
+    protocol = toy_protocol(
+        noise=Gaussian(sigma=0.2, server_sigma=0.1, where="both"),
+        rounds=2,
+        aggregation=mean,
+        **changes,
+    )
     setup = worst_pair(protocol, View.ROUNDS, "record", key=Key.from_seed(3), rounds=2).zero
     many = list(rounds_of_many(setup, range(3)))
     for training in range(3):
@@ -106,9 +150,19 @@ def test_many_trainings_side_by_side_see_the_same_noise(participation: object, f
         with TorchEngine(one, workers=1) as engine:
             for t in range(2):
                 chosen = participants(protocol, round=t, key=setup.draw_key, training=training)
-                vectors = [upload.vector for upload in engine.uploads(round=t, weights=weights, participants=chosen)]
+                vectors = [
+                    upload.vector
+                    for upload in engine.uploads(round=t, weights=weights, participants=chosen)
+                ]
                 noise = server_noise(one, round=t, trainings=range(training, training + 1))
                 expected = protocol.participation.expected(clients=5)
                 shares = upload_weights(mean, setup.sizes[chosen])
-                weights = aggregate(mean, weights, vectors, shares, expected=expected, noise=noise[0] if noise is not None else None)
+                weights = aggregate(
+                    mean,
+                    weights,
+                    vectors,
+                    shares,
+                    expected=expected,
+                    noise=noise[0] if noise is not None else None,
+                )
         np.testing.assert_allclose(many[-1].after[training], weights, atol=2e-6)

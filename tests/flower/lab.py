@@ -90,19 +90,44 @@ class Lab:
     @property
     def superlink(self) -> SuperLink:
         certificate = None if self.certificates is None else str(self.certificates / "ca.crt")
-        return SuperLink(address=f"127.0.0.1:{self.port}", certificate=certificate, patience=SLOW, deadline=2 * SLOW)
+        return SuperLink(
+            address=f"127.0.0.1:{self.port}",
+            certificate=certificate,
+            patience=SLOW,
+            deadline=2 * SLOW,
+        )
 
     def spawn(self, name: str, arguments: Sequence[object]) -> subprocess.Popen[bytes]:
         """Start a command of sordino's."""
-        return self.spawn_any(name, [sys.executable, "-m", "sordino", *map(str, arguments)], dict(os.environ))
+        return self.spawn_any(
+            name, [sys.executable, "-m", "sordino", *map(str, arguments)], dict(os.environ)
+        )
 
-    def spawn_any(self, name: str, command: list[str], env: dict[str, str]) -> subprocess.Popen[bytes]:
+    def spawn_any(
+        self, name: str, command: list[str], env: dict[str, str]
+    ) -> subprocess.Popen[bytes]:
         """Start a command; what it says goes to a file."""
         env = {**env, "OMP_NUM_THREADS": "1", "NO_COLOR": "1"}
         if self.watched:  # every connect of the process and of all that it starts
-            command = ["strace", "-f", "-qq", "-e", "trace=connect", "-o", str(self.folder / f"{name}.trace"), *command]
+            command = [
+                "strace",
+                "-f",
+                "-qq",
+                "-e",
+                "trace=connect",
+                "-o",
+                str(self.folder / f"{name}.trace"),
+                *command,
+            ]
         with open(self.folder / f"{name}.log", "ab") as log:
-            process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=env, cwd=self.folder, start_new_session=True)
+            process = subprocess.Popen(
+                command,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=env,
+                cwd=self.folder,
+                start_new_session=True,
+            )
         self.processes[name] = process
         return process
 
@@ -127,7 +152,9 @@ class Lab:
 
     def submit(self, app: Path, **settings: object) -> str:
         """`flwr run` with these settings; the number of the run."""
-        config = " ".join(f"{name.replace('_', '-')}={json.dumps(value)}" for name, value in settings.items())
+        config = " ".join(
+            f"{name.replace('_', '-')}={json.dumps(value)}" for name, value in settings.items()
+        )
         return str(self.flower("run", app, CONNECTION, "--run-config", config)["run-id"])
 
     def ended(self, number: str) -> str:
@@ -155,11 +182,27 @@ class Lab:
         """Tell the SuperLink which nodes may connect."""
         self.wait_for_link()
         keys = [str(self.key(client)) + ".pub" for client in range(clients)]
-        assert sordino(["flower", "register", str(self.folder), *keys, "--superlink", f"127.0.0.1:{self.port}"]) == 0
+        assert (
+            sordino(
+                [
+                    "flower",
+                    "register",
+                    str(self.folder),
+                    *keys,
+                    "--superlink",
+                    f"127.0.0.1:{self.port}",
+                ]
+            )
+            == 0
+        )
 
     def wait_for_link(self) -> None:
         """Wait until the SuperLink answers."""
-        trusted = None if self.certificates is None else ssl.create_default_context(cafile=str(self.certificates / "ca.crt"))
+        trusted = (
+            None
+            if self.certificates is None
+            else ssl.create_default_context(cafile=str(self.certificates / "ca.crt"))
+        )
         url = f"http{'' if trusted is None else 's'}://127.0.0.1:{self.port}/health"
         end = time.monotonic() + SLOW
         while time.monotonic() < end:
@@ -189,14 +232,25 @@ class Lab:
     def start_node(self, client: int) -> subprocess.Popen[bytes]:
         self.wait_for_link()
         secured = ["--insecure"] if self.certificates is None else []
-        return self.spawn(f"node-{client}", ["flower", "node", self.client(client), "--port", free_port(), *secured])
+        return self.spawn(
+            f"node-{client}",
+            ["flower", "node", self.client(client), "--port", free_port(), *secured],
+        )
 
     def start_stranger(self, name: str, *options: object) -> subprocess.Popen[bytes]:
         """A SuperNode that is started without Sordino."""
         self.wait_for_link()
-        command = [Path(sys.executable).with_name("flower-supernode"), "--superlink", f"127.0.0.1:{self.port}", "--host", "127.0.0.1"]
+        command = [
+            Path(sys.executable).with_name("flower-supernode"),
+            "--superlink",
+            f"127.0.0.1:{self.port}",
+            "--host",
+            "127.0.0.1",
+        ]
         arguments = [*command, "--port", free_port(), "--max-retries", 1, *options]
-        return self.spawn_any(name, [str(part) for part in arguments], flower_environment(self.folder / name))
+        return self.spawn_any(
+            name, [str(part) for part in arguments], flower_environment(self.folder / name)
+        )
 
     def forget_clients(self) -> None:
         """End the nodes and their agreements, so that others can be made."""
@@ -251,8 +305,12 @@ class Lab:
             family |= children_of([process.pid])
             process.terminate()
         end = time.monotonic() + 20
-        while time.monotonic() < end and (any(process.poll() is None for process in ended) or alive(family)):
-            family |= children_of([*(process.pid for process in ended), *family])  # who is ending may start something still
+        while time.monotonic() < end and (
+            any(process.poll() is None for process in ended) or alive(family)
+        ):
+            family |= children_of(
+                [*(process.pid for process in ended), *family]
+            )  # who is ending may start something still
             time.sleep(0.1)
         for process in ended:
             process.kill()

@@ -22,7 +22,9 @@ from sordino.engines.flower.server_app import strategy_of
 from sordino.engines.flower.work import own_records
 from sordino.protocol import dumps
 
-Trouble = Callable[[Message, Message], Message | None]  # from a request and its reply to what arrives, or nothing
+Trouble = Callable[
+    [Message, Message], Message | None
+]  # from a request and its reply to what arrives, or nothing
 
 
 def plan(**changes: object) -> Protocol:
@@ -59,7 +61,9 @@ class LocalGrid(Grid):
 
     @property
     def clients(self) -> list[int]:
-        return sorted(int(path.name.removeprefix("client-")) for path in self._folder.glob("client-*"))
+        return sorted(
+            int(path.name.removeprefix("client-")) for path in self._folder.glob("client-*")
+        )
 
     def get_node_ids(self) -> Iterable[int]:
         return [1000 + client for client in self.clients if client not in self.offline]
@@ -72,7 +76,11 @@ class LocalGrid(Grid):
             client = message.metadata.dst_node_id - 1000
             self.asked.append((client, message))
             reply: Message | None = self.answer(client, message)
-            if message.metadata.message_type == "train" and client in self.troubles and reply is not None:
+            if (
+                message.metadata.message_type == "train"
+                and client in self.troubles
+                and reply is not None
+            ):
                 reply = self.troubles[client](message, reply)
             if reply is not None:
                 self._replies[names[-1]] = reply
@@ -81,15 +89,28 @@ class LocalGrid(Grid):
     def answer(self, client: int, message: Message) -> Message:
         """What the client's machine replies."""
         settings = {FOLDER: str(self._folder / f"client-{client}"), "partition-id": client}
-        copy = Message(RecordDict(dict(message.content)), message.metadata.dst_node_id, message.metadata.message_type)
+        copy = Message(
+            RecordDict(dict(message.content)),
+            message.metadata.dst_node_id,
+            message.metadata.message_type,
+        )
         copy.metadata.__dict__["_message_id"] = message.metadata.message_id
-        context = Context(run_id=self._run, node_id=1000 + client, node_config=settings, state=RecordDict(), run_config={}, series_id=0)
+        context = Context(
+            run_id=self._run,
+            node_id=1000 + client,
+            node_config=settings,
+            state=RecordDict(),
+            run_config={},
+            series_id=0,
+        )
         return self._app(copy, context)
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
         return [self._replies.pop(name) for name in list(message_ids) if name in self._replies]
 
-    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> Iterable[Message]:
         return self.pull_messages(self.push_messages(messages))
 
     def set_run(self, run: Any) -> None:
@@ -105,9 +126,21 @@ class LocalGrid(Grid):
 
 def settings_of(folder: Path, protocol: Protocol | None = None, **changes: Any) -> dict[str, Any]:
     """The settings of a run."""
-    plain = {"patience": 1.0, "deadline": 1.0, "superlink": "127.0.0.1:8000", "certificate": "", "evaluate-every": -1, "resume": False}
+    plain = {
+        "patience": 1.0,
+        "deadline": 1.0,
+        "superlink": "127.0.0.1:8000",
+        "certificate": "",
+        "evaluate-every": -1,
+        "resume": False,
+    }
     plain |= {"keep-uploads": 0, "report": False}
-    return {"protocol": "" if protocol is None else dumps(protocol), "folder": str(folder), **plain, **changes}
+    return {
+        "protocol": "" if protocol is None else dumps(protocol),
+        "folder": str(folder),
+        **plain,
+        **changes,
+    }
 
 
 def across(folder: Path, protocol: Protocol, grid: LocalGrid, **changes: Any) -> Run:

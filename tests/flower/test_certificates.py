@@ -31,7 +31,9 @@ def verifier(authority: x509.Certificate, host: x509.verification.Subject, days:
     return PolicyBuilder().store(Store([authority])).time(then).build_server_verifier(host)
 
 
-@pytest.mark.parametrize("host", [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))], ids=str)
+@pytest.mark.parametrize(
+    "host", [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))], ids=str
+)
 def test_the_superlink_is_trusted_under_its_names_as_long_as_was_said(made, host) -> None:
     authority, server = read(made / "ca.crt"), read(made / "server.pem")
     assert verifier(authority, host).verify(server, [])
@@ -61,8 +63,12 @@ def test_private_files_are_their_owners_and_nothing_is_replaced(made, tmp_path) 
     assert {path: path.read_bytes() for path in before} == before
 
 
-def test_a_nodes_key_is_in_the_form_that_flower_takes_and_its_halves_belong_together(tmp_path) -> None:
+def test_a_nodes_key_is_in_the_form_that_flower_takes_and_its_halves_belong_together(
+    tmp_path,
+) -> None:
     public = serialization.load_ssh_public_key(write_key(tmp_path / "node.key").read_bytes())
-    private = serialization.load_ssh_private_key((tmp_path / "node.key").read_bytes(), password=None)
+    private = serialization.load_ssh_private_key(
+        (tmp_path / "node.key").read_bytes(), password=None
+    )
     assert private.public_key() == public
     assert public.curve.name == "secp384r1"

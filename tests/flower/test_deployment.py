@@ -14,13 +14,29 @@ from tests.flower.local import plan, weights
 def test_two_machines_end_with_the_model_of_the_embedded_engine(tmp_path) -> None:
     generator, seen = np.random.default_rng(0), []
     # A file, since every message starts a process anew, and built-in data would make each wait for what they come with.
-    np.savez(tmp_path / "records.npz", x=generator.normal(size=(120, 20)), y=generator.integers(0, 3, size=120))
-    protocol = plan(clients=2, rounds=2, missing="repeat", data=Data(name=str(tmp_path / "records.npz"), records=40))
+    np.savez(
+        tmp_path / "records.npz",
+        x=generator.normal(size=(120, 20)),
+        y=generator.integers(0, 3, size=120),
+    )
+    protocol = plan(
+        clients=2,
+        rounds=2,
+        missing="repeat",
+        data=Data(name=str(tmp_path / "records.npz"), records=40),
+    )
     with Lab(tmp_path / "lab") as lab:
         lab.start_link()
         alone = train(protocol, folder=tmp_path / "alone", engine="torch", workers=1, report=False)
         lab.start_nodes(protocol, "--seeded")
-        run = train(protocol, folder=tmp_path / "across", engine="flower", superlink=lab.superlink, report=False, on_round=seen.append)
+        run = train(
+            protocol,
+            folder=tmp_path / "across",
+            engine="flower",
+            superlink=lab.superlink,
+            report=False,
+            on_round=seen.append,
+        )
         paid = [Custodian(lab.client(client)).rounds_paid for client in range(2)]
     assert run.status == "finished"
     assert weights(run) == weights(alone)

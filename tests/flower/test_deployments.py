@@ -17,7 +17,18 @@ if not os.environ.get("SORDINO_FLOWER"):
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from sordino import Constant, FedAvg, FedProx, Gaussian, Interpolate, NoisySgd, Protocol, Run, resume, train
+from sordino import (
+    Constant,
+    FedAvg,
+    FedProx,
+    Gaussian,
+    Interpolate,
+    NoisySgd,
+    Protocol,
+    Run,
+    resume,
+    train,
+)
 from sordino.cli import run as sordino
 from sordino.engines.choice import SuperLink
 from sordino.engines.flower.custody import Custodian
@@ -32,7 +43,11 @@ ADAM = NoisySgd(steps=3, batch=6, clip=0.5, schedule=Constant(rate=0.05), optimi
 KINDS = {
     "fedavg": {"local": FedAvg(**STEPS)},
     "fedprox": {"local": FedProx(**STEPS, proximal=0.1)},
-    "prifedsync": {"local": ADAM, "noise": Gaussian(multiplier=0.5), "personalization": Interpolate(alpha=0.3)},
+    "prifedsync": {
+        "local": ADAM,
+        "noise": Gaussian(multiplier=0.5),
+        "personalization": Interpolate(alpha=0.3),
+    },
 }
 
 
@@ -66,10 +81,17 @@ def test_three_machines_with_keys_end_with_the_embedded_model(secured, kind, tmp
 
 STRANGERS = {
     "no key": lambda lab, own: trusting(lab),
-    "a key that nobody registered": lambda lab, own: [*trusting(lab), *with_key(own / "stranger.key")],
+    "a key that nobody registered": lambda lab, own: [
+        *trusting(lab),
+        *with_key(own / "stranger.key"),
+    ],
     "a key in another form": lambda lab, own: [*trusting(lab), *with_key(own / "pem.key")],
     "no authority": lambda lab, own: with_key(lab.key(0)),
-    "another authority": lambda lab, own: ["--root-certificates", own / "certificates" / "ca.crt", *with_key(lab.key(0))],
+    "another authority": lambda lab, own: [
+        "--root-certificates",
+        own / "certificates" / "ca.crt",
+        *with_key(lab.key(0)),
+    ],
     "no TLS": lambda lab, own: ["--insecure"],
 }
 
@@ -89,7 +111,11 @@ def own_things(tmp_path_factory) -> Path:
     own = tmp_path_factory.mktemp("stranger")
     assert sordino(["flower", "key", str(own / "stranger.key")]) == 0
     assert sordino(["flower", "certificates", str(own), "--host", "127.0.0.1"]) == 0
-    form = (serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    form = (
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )
     (own / "pem.key").write_bytes(ec.generate_private_key(ec.SECP384R1()).private_bytes(*form))
     return own
 
@@ -136,7 +162,10 @@ def in_background(**options) -> tuple[threading.Thread, list]:
 def wait_for_round(folder: Path, round: int) -> None:
     """Wait until a round was paid for, which is when its requests go out."""
     end = time.monotonic() + 3 * SLOW
-    while not (folder / "ledger.jsonl").exists() or f'"round":{round},' not in (folder / "ledger.jsonl").read_text():
+    while (
+        not (folder / "ledger.jsonl").exists()
+        or f'"round":{round},' not in (folder / "ledger.jsonl").read_text()
+    ):
         assert time.monotonic() < end
         time.sleep(0.05)
 
@@ -146,7 +175,9 @@ def test_a_machine_that_dies_in_a_round_is_left_out_and_comes_back(secured, tmp_
     protocol = plan(rounds=6, noise=Gaussian(sigma=0.05, secure=True))
     secured.start_nodes(protocol)
     folder = tmp_path / "across"
-    thread, outcome = in_background(protocol=protocol, folder=folder, engine="flower", superlink=secured.superlink)
+    thread, outcome = in_background(
+        protocol=protocol, folder=folder, engine="flower", superlink=secured.superlink
+    )
     wait_for_round(folder, 1)
     secured.kill("node-1")
     secured.start_node(1)  # the SuperLink still takes the dead one for alive
@@ -162,12 +193,16 @@ def test_a_machine_that_dies_in_a_round_is_left_out_and_comes_back(secured, tmp_
     assert len(Custodian(secured.client(1)).rounds_paid) >= 6 - len(missed)
 
 
-def test_a_killed_superlink_is_restarted_and_the_run_ends_with_the_same_model(secured, tmp_path) -> None:
+def test_a_killed_superlink_is_restarted_and_the_run_ends_with_the_same_model(
+    secured, tmp_path
+) -> None:
     protocol = plan(**KINDS["prifedsync"], rounds=4, missing="repeat")
     alone = train(protocol, folder=tmp_path / "alone", engine="torch", workers=1)
     secured.start_nodes(protocol, "--seeded")
     folder = tmp_path / "across"
-    thread, outcome = in_background(protocol=protocol, folder=folder, engine="flower", superlink=secured.superlink)
+    thread, outcome = in_background(
+        protocol=protocol, folder=folder, engine="flower", superlink=secured.superlink
+    )
     wait_for_round(folder, 2)
     secured.kill("link")
     thread.join()
@@ -186,8 +221,12 @@ def test_a_slow_machine_misses_the_deadline_and_the_run_goes_on(lab, tmp_path) -
     protocol = plan(rounds=2, noise=Gaussian(sigma=0.05, secure=True))
     lab.start_nodes(protocol)
     folder, deadline = tmp_path / "across", 40.0
-    link = SuperLink(address=lab.superlink.address, certificate=None, patience=SLOW, deadline=deadline)
-    thread, outcome = in_background(protocol=protocol, folder=folder, engine="flower", superlink=link)
+    link = SuperLink(
+        address=lab.superlink.address, certificate=None, patience=SLOW, deadline=deadline
+    )
+    thread, outcome = in_background(
+        protocol=protocol, folder=folder, engine="flower", superlink=link
+    )
     wait_for_round(folder, 0)
     lab.freeze("node-2")
     wait_for_round(folder, 1)
@@ -211,7 +250,9 @@ def test_another_app_than_the_agreed_one_is_never_run(lab, tmp_path) -> None:
     with open(app / "sordino_app" / "client_app.py", "a") as file:
         file.write(f"\nopen({str(proof)!r}, 'w').write('stolen')\n")
     save(protocol, tmp_path / "protocol.toml")
-    lab.submit(app, protocol=str(tmp_path / "protocol.toml"), folder=str(tmp_path / "run"), patience=20.0)
+    lab.submit(
+        app, protocol=str(tmp_path / "protocol.toml"), folder=str(tmp_path / "run"), patience=20.0
+    )
     custodian = Custodian(lab.client(0))
     end = time.monotonic() + 2 * SLOW
     while not custodian.refusals:
@@ -222,19 +263,26 @@ def test_another_app_than_the_agreed_one_is_never_run(lab, tmp_path) -> None:
     assert custodian.rounds_paid == []
 
 
-def test_flowers_own_command_runs_it_with_the_protocol_file_in_the_run_config(lab, tmp_path) -> None:
+def test_flowers_own_command_runs_it_with_the_protocol_file_in_the_run_config(
+    lab, tmp_path
+) -> None:
     protocol = plan(clients=2, rounds=1, missing="repeat")
     alone = train(protocol, folder=tmp_path / "alone", engine="torch", workers=1)
     lab.start_nodes(protocol, "--seeded")
     assert sordino(["flower", "new", str(tmp_path / "ours")]) == 0
     save(protocol, tmp_path / "protocol.toml")
     folder = tmp_path / "run"
-    number = lab.submit(tmp_path / "ours" / "app", protocol=str(tmp_path / "protocol.toml"), folder=str(folder))
+    number = lab.submit(
+        tmp_path / "ours" / "app", protocol=str(tmp_path / "protocol.toml"), folder=str(folder)
+    )
     assert lab.ended(number) == "finished:completed"
     assert weights(Run.load(folder)) == weights(alone)
 
 
-@pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed: what connects where cannot be watched")
+@pytest.mark.skipif(
+    shutil.which("strace") is None,
+    reason="strace is not installed: what connects where cannot be watched",
+)
 def test_nothing_connects_to_any_address_but_the_superlinks(tmp_path) -> None:
     """Every connect of every process, of the SuperLink, of both nodes and of the training, as the kernel sees it."""
     protocol = plan(clients=2, rounds=1, noise=Gaussian(sigma=0.05, secure=True))
@@ -242,11 +290,29 @@ def test_nothing_connects_to_any_address_but_the_superlinks(tmp_path) -> None:
         lab.start_link()
         lab.start_nodes(protocol)
         save(protocol, tmp_path / "protocol.toml")
-        options = ["--superlink", f"127.0.0.1:{lab.port}", "--insecure", "--patience", SLOW, "--out", tmp_path / "run"]
-        training = lab.spawn("train", ["train", tmp_path / "protocol.toml", "--engine", "flower", *options])
+        options = [
+            "--superlink",
+            f"127.0.0.1:{lab.port}",
+            "--insecure",
+            "--patience",
+            SLOW,
+            "--out",
+            tmp_path / "run",
+        ]
+        training = lab.spawn(
+            "train", ["train", tmp_path / "protocol.toml", "--engine", "flower", *options]
+        )
         assert training.wait(6 * SLOW) == 0, lab.log("train")[-3000:]
-    calls = [line for trace in (tmp_path / "lab").glob("*.trace*") for line in trace.read_text(errors="replace").splitlines()]
-    outside = [line for line in calls if "AF_INET" in line and not re.search(r'inet_addr\("127\.0\.0\.1"\)|"::1"', line)]
+    calls = [
+        line
+        for trace in (tmp_path / "lab").glob("*.trace*")
+        for line in trace.read_text(errors="replace").splitlines()
+    ]
+    outside = [
+        line
+        for line in calls
+        if "AF_INET" in line and not re.search(r'inet_addr\("127\.0\.0\.1"\)|"::1"', line)
+    ]
     assert outside == []
     families = set(re.findall(r"sa_family=(AF_\w+)", "\n".join(calls)))
     assert "AF_INET" in families
@@ -261,7 +327,10 @@ def test_a_protocol_that_a_client_did_not_agree_to_gets_no_upload(lab, tmp_path)
     run = train(weaker, folder=tmp_path / "weaker", engine="flower", superlink=lab.superlink)
     missed = [event for event in run.ledger if isinstance(event, Missed)]
     assert len(missed) == 1
-    assert all("noise.sigma = 0.1 was asked for, and 0.5 was agreed to" in reason for reason in missed[0].reasons)
+    assert all(
+        "noise.sigma = 0.1 was asked for, and 0.5 was agreed to" in reason
+        for reason in missed[0].reasons
+    )
     assert run.metrics["participants"].tolist() == [0]
     for client in range(2):
         custodian = Custodian(lab.client(client))

@@ -16,7 +16,20 @@ pytest.importorskip("flwr", reason="Flower is not installed: pip install 'sordin
 
 from flwr.app import Error, Message, RecordDict
 
-from sordino import Assumptions, Attention, Bezier, ClientBudget, Constant, Custom, Dataset, Gaussian, Poisson, Protocol, UserError, train
+from sordino import (
+    Assumptions,
+    Attention,
+    Bezier,
+    ClientBudget,
+    Constant,
+    Custom,
+    Dataset,
+    Gaussian,
+    Poisson,
+    Protocol,
+    UserError,
+    train,
+)
 from sordino.engines.choice import SuperLink
 from sordino.engines.flower import custody, work
 from sordino.engines.flower.custody import Custodian
@@ -38,9 +51,20 @@ class Server:
         self.grid, self.protocol = LocalGrid(folder), protocol
         self.model = prepare(protocol).initial_weights()
 
-    def ask(self, round: int = 0, *, protocol: Protocol | None = None, attempt: int = 0, training: str = "one", **changes) -> Message:
+    def ask(
+        self,
+        round: int = 0,
+        *,
+        protocol: Protocol | None = None,
+        attempt: int = 0,
+        training: str = "one",
+        **changes,
+    ) -> Message:
         asked = protocol if protocol is not None else self.protocol
-        arrays = {MODEL: changes.pop("model", self.model), **({HELPER: changes.pop("helper")} if "helper" in changes else {})}
+        arrays = {
+            MODEL: changes.pop("model", self.model),
+            **({HELPER: changes.pop("helper")} if "helper" in changes else {}),
+        }
         options = {"client": 0, "round": round, "attempt": attempt, "training": training, **changes}
         request = Request(protocol=dumps(asked), arrays=arrays, **options)
         return self.send(request_message(request, node=1000, ttl=60))
@@ -89,7 +113,11 @@ CHANGES = {
 
 
 def changed(protocol: Protocol, change: str) -> Protocol:
-    sets = [change] if change != "noise.mechanism=laplace" else ["noise={mechanism='laplace', scale=0.05, secure=true}"]
+    sets = (
+        [change]
+        if change != "noise.mechanism=laplace"
+        else ["noise={mechanism='laplace', scale=0.05, secure=true}"]
+    )
     return overridden(protocol, sets)
 
 
@@ -115,7 +143,9 @@ def test_more_noise_and_fewer_rounds_than_agreed_are_fine_but_not_in_the_middle(
 
 def test_a_larger_scale_of_noise_of_somebodys_own_may_be_less_noise(tmp_path) -> None:
     own = plan(noise=Custom(factory="sordino.privacy.custom:logistic", scale=0.05, secure=True))
-    assert "noise.scale = 0.1 was asked for" in Server(tmp_path, own).refusal(protocol=overridden(own, ["noise.scale=0.1"]))
+    assert "noise.scale = 0.1 was asked for" in Server(tmp_path, own).refusal(
+        protocol=overridden(own, ["noise.scale=0.1"])
+    )
 
 
 def test_a_round_is_answered_once(server) -> None:
@@ -157,14 +187,20 @@ def test_other_kinds_of_messages_are_refused(server) -> None:
 
 def test_a_query_says_who_it_is_and_nothing_else(server) -> None:
     reply = server.send(Message(RecordDict(), 1000, "query"))
-    assert {name: dict(record) for name, record in reply.content.items()} == {"self": {"client": 0, "records": 40}}
+    assert {name: dict(record) for name, record in reply.content.items()} == {
+        "self": {"client": 0, "records": 40}
+    }
 
 
 def gaussian_epsilon(mu: float, delta: float) -> float:
     """Balle and Wang 2018: the smallest epsilon of a Gaussian mechanism with this signal, for a budget's oracle."""
 
     def excess(epsilon: float) -> float:
-        return norm.cdf(mu / 2 - epsilon / mu) - math.exp(epsilon) * norm.cdf(-mu / 2 - epsilon / mu) - delta
+        return (
+            norm.cdf(mu / 2 - epsilon / mu)
+            - math.exp(epsilon) * norm.cdf(-mu / 2 - epsilon / mu)
+            - delta
+        )
 
     return brentq(excess, 0.0, 500.0)
 
@@ -172,7 +208,12 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
 @pytest.mark.parametrize("epsilon", [12.0, 20.0])
 def test_a_budget_is_never_passed(tmp_path, epsilon) -> None:
     """All records of a client are hidden: a round moves its upload by at most 2 V sum(rates) = 2 x 1 x 3 x 0.3, under sigma = 1."""
-    server = Server(tmp_path, plan(noise=Gaussian(sigma=1.0, secure=True), rounds=50), epsilon=epsilon, unit="client")
+    server = Server(
+        tmp_path,
+        plan(noise=Gaussian(sigma=1.0, secure=True), rounds=50),
+        epsilon=epsilon,
+        unit="client",
+    )
     allowed = max(n for n in range(1, 50) if gaussian_epsilon(1.8 * math.sqrt(n), 1e-5) <= epsilon)
     for round in range(allowed):
         server.upload(round)
@@ -183,19 +224,32 @@ def test_a_budget_is_never_passed(tmp_path, epsilon) -> None:
 
 def test_a_server_that_names_less_noise_than_a_clients_budget_needs_gets_nothing(tmp_path) -> None:
     """Where the protocol gives a client a budget and a mechanism of its own, the run says how much noise that is: it may be a lie."""
-    budgets = tuple(ClientBudget(id=client, epsilon=20.0, mechanism="gaussian") for client in range(3))
+    budgets = tuple(
+        ClientBudget(id=client, epsilon=20.0, mechanism="gaussian") for client in range(3)
+    )
     server = Server(tmp_path, plan(noise=SECURE, client=budgets))
     spelled_out = prepare(server.protocol).protocol
     noise = spelled_out.client[0].noise
-    for share in (1e-6, 0.5):  # with half of it, one round would cost more than the three that it was made for
-        lie = replace(spelled_out, client=tuple(replace(budget, noise=share * noise) for budget in spelled_out.client))
+    for share in (
+        1e-6,
+        0.5,
+    ):  # with half of it, one round would cost more than the three that it was made for
+        lie = replace(
+            spelled_out,
+            client=tuple(replace(budget, noise=share * noise) for budget in spelled_out.client),
+        )
         assert "allows 0 rounds of this" in server.refusal(0, protocol=lie)
     for round in range(3):
         server.upload(round, protocol=spelled_out)
 
 
 def test_a_client_that_lowers_its_budget_stops_at_once(tmp_path) -> None:
-    server = Server(tmp_path, plan(noise=Gaussian(sigma=1.0, secure=True), rounds=50), epsilon=20.0, unit="client")
+    server = Server(
+        tmp_path,
+        plan(noise=Gaussian(sigma=1.0, secure=True), rounds=50),
+        epsilon=20.0,
+        unit="client",
+    )
     for round in range(3):
         server.upload(round)
     file = tmp_path / "client-0" / "agreement.toml"
@@ -204,7 +258,9 @@ def test_a_client_that_lowers_its_budget_stops_at_once(tmp_path) -> None:
 
 
 def test_noise_at_the_server_protects_nobody_from_it(tmp_path) -> None:
-    server = Server(tmp_path, plan(noise=Gaussian(sigma=5.0, where="server", secure=True)), epsilon=100.0)
+    server = Server(
+        tmp_path, plan(noise=Gaussian(sigma=5.0, where="server", secure=True)), epsilon=100.0
+    )
     assert "allows 0 rounds" in server.refusal(0)
 
 
@@ -240,7 +296,9 @@ def test_a_crash_between_the_charge_and_the_upload_costs_nothing_more(server, mo
     assert server.custodian.rounds_paid == [0, 1]
 
 
-def test_the_charge_is_on_disk_before_the_work_and_the_upload_before_it_is_sent(server, monkeypatch) -> None:
+def test_the_charge_is_on_disk_before_the_work_and_the_upload_before_it_is_sent(
+    server, monkeypatch
+) -> None:
     seen = []
     original = work.local_upload
 
@@ -259,11 +317,16 @@ def test_the_charge_is_on_disk_before_the_work_and_the_upload_before_it_is_sent(
 def test_only_local_work_waits_for_torch() -> None:
     """A node's program starts anew for every message; who it is and what it refuses it says without the seconds that torch takes."""
     names = ("nodes", "pinned", "client_app")
-    code = "".join(f"import sordino.engines.flower.{name}\n" for name in names) + "import sys; sys.exit('torch' in sys.modules)"
+    code = (
+        "".join(f"import sordino.engines.flower.{name}\n" for name in names)
+        + "import sys; sys.exit('torch' in sys.modules)"
+    )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-def test_what_goes_wrong_on_a_client_is_told_without_a_word_about_its_records(server, monkeypatch) -> None:
+def test_what_goes_wrong_on_a_client_is_told_without_a_word_about_its_records(
+    server, monkeypatch
+) -> None:
     def broken(*_: object) -> None:
         raise ValueError("record 17 is Jane Doe")
 
@@ -273,18 +336,32 @@ def test_what_goes_wrong_on_a_client_is_told_without_a_word_about_its_records(se
     assert reply.error.reason == "it failed; its own log says why"
 
 
-@pytest.mark.parametrize("model", [np.zeros(3, np.float32), np.zeros((), np.float32), "nan", "float64"], ids=str)
+@pytest.mark.parametrize(
+    "model", [np.zeros(3, np.float32), np.zeros((), np.float32), "nan", "float64"], ids=str
+)
 def test_a_model_that_does_not_fit_is_not_trained_on(server, model) -> None:
     bad = server.model.copy()
     bad[0] = np.nan
-    reply = server.ask(0, model=bad if str(model) == "nan" else server.model.astype(np.float64) if str(model) == "float64" else model)
+    reply = server.ask(
+        0,
+        model=bad
+        if str(model) == "nan"
+        else server.model.astype(np.float64)
+        if str(model) == "float64"
+        else model,
+    )
     assert reply.has_error()
 
 
 def test_a_helper_that_does_not_fit_is_not_trained_on(tmp_path) -> None:
-    server = Server(tmp_path, plan(noise=SECURE, rounds=9, personalization=Attention(own=0.4, pull=0.5)))
+    server = Server(
+        tmp_path, plan(noise=SECURE, rounds=9, personalization=Attention(own=0.4, pull=0.5))
+    )
     server.upload(0)
-    for round, helper in enumerate([np.full_like(server.model, np.nan), server.model[:-1], server.model.astype(np.float64)], start=1):
+    for round, helper in enumerate(
+        [np.full_like(server.model, np.nan), server.model[:-1], server.model.astype(np.float64)],
+        start=1,
+    ):
         assert server.ask(round, helper=helper).has_error()
     server.upload(4, helper=server.model)
 
@@ -299,12 +376,16 @@ def test_a_rule_whose_clients_share_a_draw_is_refused_wherever_it_is_asked_for(t
         lambda: strategy_of(settings_of(tmp_path / "run", protocol)).start(LocalGrid(tmp_path)),
         lambda: agreed(tmp_path / "client-0", 0, protocol),
     ):
-        with pytest.raises(UserError, match=r'use local\.rule = "fedavg", or for a test noise\.secure = false'):
+        with pytest.raises(
+            UserError, match=r'use local\.rule = "fedavg", or for a test noise\.secure = false'
+        ):
             ask()
     assert list(tmp_path.iterdir()) == []
 
 
-def test_who_takes_part_is_the_servers_to_draw_and_the_rounds_in_between_cost_nothing(tmp_path) -> None:
+def test_who_takes_part_is_the_servers_to_draw_and_the_rounds_in_between_cost_nothing(
+    tmp_path,
+) -> None:
     server = Server(tmp_path, plan(noise=SECURE, rounds=10, participation=Poisson(rate=0.5)))
     for round in (0, 4, 7):
         server.upload(round)
@@ -327,13 +408,19 @@ def test_an_agreement_is_made_once_for_a_client_of_the_protocol(tmp_path) -> Non
         agreed(tmp_path / "b", 3, plan())
 
 
-def test_an_app_that_was_not_agreed_to_waits_for_the_client_and_is_refused_all_the_same(server, monkeypatch) -> None:
+def test_an_app_that_was_not_agreed_to_waits_for_the_client_and_is_refused_all_the_same(
+    server, monkeypatch
+) -> None:
     """Written down without the folder, its line could cut off a charge that is being written."""
     monkeypatch.setattr(custody, "PATIENCE", 0.0)
     with server.custodian.at_work():
-        assert "not agreed" in str(server.custodian.turned_away("an app was sent that was not agreed to"))
+        assert "not agreed" in str(
+            server.custodian.turned_away("an app was sent that was not agreed to")
+        )
     assert server.custodian.refusals == []
-    assert "not agreed" in str(server.custodian.turned_away("an app was sent that was not agreed to"))
+    assert "not agreed" in str(
+        server.custodian.turned_away("an app was sent that was not agreed to")
+    )
     assert len(server.custodian.refusals) == 1
 
 
@@ -355,6 +442,10 @@ def test_a_model_against_which_steps_are_rounded_is_not_trained_on(server, size,
 def test_whether_a_client_answers_does_not_depend_on_its_records(tmp_path) -> None:
     x, y = np.random.default_rng(0).normal(size=(40, 4)).astype(np.float32), np.arange(40) % 2
     x[0] = 3e38
-    data = Dataset(name="own", x_train=x, y_train=y, x_test=x[1:9], y_test=y[1:9], classes=("a", "b"))
+    data = Dataset(
+        name="own", x_train=x, y_train=y, x_test=x[1:9], y_test=y[1:9], classes=("a", "b")
+    )
     one = replace(plan(), clients=1, data=None, model=None)
-    assert prepare(one, data=data, model=nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 2))).outputs == 2
+    assert (
+        prepare(one, data=data, model=nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 2))).outputs == 2
+    )

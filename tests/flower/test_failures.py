@@ -31,7 +31,10 @@ from tests.flower.test_enforcement import gaussian_epsilon
 
 
 def replied(request: Message, **arrays: np.ndarray) -> Message:
-    return Message(RecordDict({"upload": ArrayRecord({name: Array(array) for name, array in arrays.items()})}), reply_to=request)
+    return Message(
+        RecordDict({"upload": ArrayRecord({name: Array(array) for name, array in arrays.items()})}),
+        reply_to=request,
+    )
 
 
 def vector_of(reply: Message) -> np.ndarray:
@@ -68,13 +71,25 @@ TROUBLES = {
     "a number": (lambda q, r: replied(q, vector=np.array(1.0, np.float32)), r"of shape \(\)"),
     "another type": (lambda q, r: replied(q, vector=vector_of(r).astype(np.float64)), "float64"),
     "another name": (lambda q, r: replied(q, weights=vector_of(r)), "under other names"),
-    "one more array": (lambda q, r: replied(q, vector=vector_of(r), more=np.zeros(2, np.float32)), "under other names"),
+    "one more array": (
+        lambda q, r: replied(q, vector=vector_of(r), more=np.zeros(2, np.float32)),
+        "under other names",
+    ),
     "nothing": (lambda q, r: Message(RecordDict(), reply_to=q), "under other names"),
-    "metrics": (lambda q, r: Message(RecordDict({"upload": MetricRecord({"loss": 1.0})}), reply_to=q), "under other names"),
-    "fifty megabytes": (lambda q, r: replied(q, vector=np.zeros(50_000_000 // 4, np.float32)), "of shape"),
+    "metrics": (
+        lambda q, r: Message(RecordDict({"upload": MetricRecord({"loss": 1.0})}), reply_to=q),
+        "under other names",
+    ),
+    "fifty megabytes": (
+        lambda q, r: replied(q, vector=np.zeros(50_000_000 // 4, np.float32)),
+        "of shape",
+    ),
     "a lying header": (lying_header, "not what it says"),
     "an impossible header": (impossible_header, "cannot be unpacked"),
-    "an error": (lambda q, r: Message(Error(2, "line one\nline \x1b[31mtwo" + "x" * 999), reply_to=q), r"line one line \[31mtwo"),
+    "an error": (
+        lambda q, r: Message(Error(2, "line one\nline \x1b[31mtwo" + "x" * 999), reply_to=q),
+        r"line one line \[31mtwo",
+    ),
     "silence": (lambda q, r: None, "did not answer within 0.2 s"),
 }
 
@@ -84,7 +99,11 @@ def test_what_is_no_upload_is_skipped_and_its_sender_named_and_charged(trouble, 
     protocol = plan(rounds=2)
     grid = consortium(tmp_path, protocol)
     made, reason = TROUBLES[trouble]
-    grid.troubles = {1: lambda request, reply: made(request, reply) if request.content["request"]["round"] == 0 else reply}
+    grid.troubles = {
+        1: lambda request, reply: (
+            made(request, reply) if request.content["request"]["round"] == 0 else reply
+        )
+    }
     run = across(tmp_path / "run", protocol, grid, deadline=0.2)
     assert run.status == "finished"
     missed = [event for event in run.ledger if isinstance(event, Missed)]
@@ -92,7 +111,9 @@ def test_what_is_no_upload_is_skipped_and_its_sender_named_and_charged(trouble, 
     assert np.array_equal(run.metrics["participants"], [2, 3])
     assert re.search(reason, missed[0].reasons[0])
     assert len(missed[0].reasons[0]) <= 200
-    assert [event.clients for event in run.ledger if isinstance(event, RoundCharged)] == [(0, 1, 2)] * 2
+    assert [event.clients for event in run.ledger if isinstance(event, RoundCharged)] == [
+        (0, 1, 2)
+    ] * 2
 
 
 def test_the_model_of_a_short_round_is_the_mean_of_those_who_contributed(tmp_path) -> None:
@@ -108,10 +129,18 @@ def test_the_model_of_a_short_round_is_the_mean_of_those_who_contributed(tmp_pat
     assert np.allclose(model, (sent[1].astype(np.float64) + sent[2]) / 2, atol=1e-6)
 
 
-def test_a_client_that_is_not_there_is_waited_for_once_and_comes_back(tmp_path, monkeypatch) -> None:
+def test_a_client_that_is_not_there_is_waited_for_once_and_comes_back(
+    tmp_path, monkeypatch
+) -> None:
     protocol, waited = plan(rounds=4), []
     original = Roster.wait
-    monkeypatch.setattr(Roster, "wait", lambda self, wanted, seconds: (waited.append(set(wanted)), original(self, wanted, seconds))[1])
+    monkeypatch.setattr(
+        Roster,
+        "wait",
+        lambda self, wanted, seconds: (waited.append(set(wanted)), original(self, wanted, seconds))[
+            1
+        ],
+    )
     grid = consortium(tmp_path, protocol)
 
     def leave(request: Message, reply: Message) -> Message:
@@ -121,8 +150,16 @@ def test_a_client_that_is_not_there_is_waited_for_once_and_comes_back(tmp_path, 
     grid.troubles = {0: leave}
     run = across(tmp_path / "run", protocol, grid)
     missed = [event for event in run.ledger if isinstance(event, Missed)]
-    assert [(event.round, event.clients, event.reasons) for event in missed] == [(t, (2,), ("it is not connected",)) for t in (1, 2)]
-    assert waited == [{0, 1, 2}, {0, 1, 2}, {0, 1, 2}, {0, 1}, {0, 1}]  # before the first round, and in every round
+    assert [(event.round, event.clients, event.reasons) for event in missed] == [
+        (t, (2,), ("it is not connected",)) for t in (1, 2)
+    ]
+    assert waited == [
+        {0, 1, 2},
+        {0, 1, 2},
+        {0, 1, 2},
+        {0, 1},
+        {0, 1},
+    ]  # before the first round, and in every round
 
 
 def test_nobody_answers_and_the_model_stays_as_it_is(tmp_path) -> None:
@@ -149,11 +186,17 @@ def test_the_guarantee_counts_those_who_contributed(short) -> None:
     planned = certify(short.protocol, "rounds", "client", sizes=short.sizes)
     assert planned.mu == pytest.approx(1.8 * math.sqrt(2 / 3))
     known = {"sizes": short.sizes, "delta": 1e-5}
-    assert promised(short.protocol, short.ledger, "rounds", "client", **known).mu == pytest.approx(1.8 * math.sqrt(4 / 3))
+    assert promised(short.protocol, short.ledger, "rounds", "client", **known).mu == pytest.approx(
+        1.8 * math.sqrt(4 / 3)
+    )
     per_client = realised(short.protocol, short.ledger, "rounds", "client", sizes=short.sizes)
-    assert [guarantee.mu for guarantee in per_client.values()] == [pytest.approx(1.8 * math.sqrt(4 / 3))] * 3
+    assert [guarantee.mu for guarantee in per_client.values()] == [
+        pytest.approx(1.8 * math.sqrt(4 / 3))
+    ] * 3
     # Who sees uploads sees no less of a client because others are silent, and no more.
-    assert promised(short.protocol, short.ledger, "server", "client", **known).mu == pytest.approx(1.8 * math.sqrt(2))
+    assert promised(short.protocol, short.ledger, "server", "client", **known).mu == pytest.approx(
+        1.8 * math.sqrt(2)
+    )
 
 
 def test_everything_that_is_shown_of_a_run_says_so(short, capfd) -> None:
@@ -178,7 +221,10 @@ def seen_by_models(tmp_path) -> Run:
 
 
 # What was spent after each of its rounds: 1.8 / sqrt(n) for a round to which n contributed, composed.
-SPENT = [gaussian_epsilon(1.8 * math.sqrt(total), 1e-5) for total in (1 / 3, 1 / 3 + 1, 1 / 3 + 1 + 1 / 3)]
+SPENT = [
+    gaussian_epsilon(1.8 * math.sqrt(total), 1e-5)
+    for total in (1 / 3, 1 / 3 + 1, 1 / 3 + 1 + 1 / 3)
+]
 
 
 def rounds_of(run: Run) -> list[RoundMetrics]:
@@ -186,19 +232,28 @@ def rounds_of(run: Run) -> list[RoundMetrics]:
 
 
 def test_the_live_display_shows_the_price_of_those_who_contributed(seen_by_models, capfd) -> None:
-    run, begun = seen_by_models, Followed(protocol=seen_by_models.protocol, sizes=np.array(seen_by_models.sizes))
+    run, begun = (
+        seen_by_models,
+        Followed(protocol=seen_by_models.protocol, sizes=np.array(seen_by_models.sizes)),
+    )
     with TrainingProgress() as progress:
         progress.start(rounds=3, done=0, spent=spent_in(begun, run.folder))
         for metrics in rounds_of(run):
             progress.advance(metrics)
-    shown = [float(found) for found in re.findall(r"epsilon <= ([\d.]+) \(rounds\)", capfd.readouterr().err)]
+    shown = [
+        float(found)
+        for found in re.findall(r"epsilon <= ([\d.]+) \(rounds\)", capfd.readouterr().err)
+    ]
     assert len(shown) == 3
     for seen, spent in zip(shown, SPENT, strict=True):
         assert spent <= seen <= 1.02 * spent
 
 
 def test_sinks_get_the_price_of_those_who_contributed(seen_by_models) -> None:
-    run, begun = seen_by_models, Followed(protocol=seen_by_models.protocol, sizes=np.array(seen_by_models.sizes))
+    run, begun = (
+        seen_by_models,
+        Followed(protocol=seen_by_models.protocol, sizes=np.array(seen_by_models.sizes)),
+    )
     found: dict[int, float] = {}
 
     class Notes(Sink):
@@ -216,10 +271,14 @@ def test_sinks_get_the_price_of_those_who_contributed(seen_by_models) -> None:
     for metrics in rounds_of(run):
         logging.advance(metrics)
     logging.end(run)
-    assert found == {step: pytest.approx(spent, rel=1e-4) for step, spent in enumerate(SPENT, start=1)}
+    assert found == {
+        step: pytest.approx(spent, rel=1e-4) for step, spent in enumerate(SPENT, start=1)
+    }
 
 
-def test_uploads_that_are_kept_are_those_that_came_with_the_names_of_who_sent_them(tmp_path) -> None:
+def test_uploads_that_are_kept_are_those_that_came_with_the_names_of_who_sent_them(
+    tmp_path,
+) -> None:
     protocol = plan(rounds=2)
     alone = train(protocol, folder=tmp_path / "alone", engine="torch", workers=1, keep_uploads=1)
     grid = consortium(tmp_path, protocol)
@@ -244,7 +303,9 @@ def test_what_only_the_clients_know_is_not_made_up_at_the_server(tmp_path) -> No
 
 def test_a_budget_against_who_sees_models_holds_when_clients_fall_silent(tmp_path) -> None:
     """Two rounds of three clients fit; with two of them silent in the second its model would not, so it is never made."""
-    epsilon = certify(plan(rounds=2, noise=Gaussian(sigma=1.0)), "rounds", "client").epsilon(1e-5) * 1.01
+    epsilon = (
+        certify(plan(rounds=2, noise=Gaussian(sigma=1.0)), "rounds", "client").epsilon(1e-5) * 1.01
+    )
     budget = Budget(epsilon=epsilon, view="rounds", unit="client")
     protocol = plan(rounds=2, noise=Gaussian(sigma=1.0), privacy=Privacy(budget=budget))
     grid = consortium(tmp_path, protocol)
@@ -254,7 +315,10 @@ def test_a_budget_against_who_sees_models_holds_when_clients_fall_silent(tmp_pat
     assert run.status == "budget"
     assert len(run.metrics["round"]) == 1
     assert "the model of round 2 would have passed the budget" in run.facts["reason"]
-    assert promised(run.protocol, run.ledger, "rounds", "client", sizes=run.sizes).epsilon(1e-5) <= epsilon
+    assert (
+        promised(run.protocol, run.ledger, "rounds", "client", sizes=run.sizes).epsilon(1e-5)
+        <= epsilon
+    )
     whole = across(tmp_path / "whole", protocol, consortium(tmp_path / "again", protocol))
     assert whole.status == "finished"
 
@@ -267,7 +331,10 @@ def test_a_client_that_is_another_one_now_is_found_under_its_new_node(tmp_path) 
 
         def get_node_ids(self):
             ghosts = [1001] if self.moved else []
-            return [node + 5000 if self.moved and node == 1001 else node for node in super().get_node_ids()] + ghosts
+            return [
+                node + 5000 if self.moved and node == 1001 else node
+                for node in super().get_node_ids()
+            ] + ghosts
 
         def push_messages(self, messages):
             kept = []

@@ -51,7 +51,9 @@ def followed(lab: Lab, lines: Iterator[tuple[str, list[str]]], place: Path) -> N
             continue
         assert name == "sordino", command
         if arguments[:2] == ["flower", "link"]:
-            lab.port = int(arguments[arguments.index("--port") + 1]) if "--port" in arguments else 8000
+            lab.port = (
+                int(arguments[arguments.index("--port") + 1]) if "--port" in arguments else 8000
+            )
             lab.certificates = Path(arguments[2]).absolute() / "certificates"
             lab.spawn("link", arguments)
             lab.wait_for_link()
@@ -61,7 +63,9 @@ def followed(lab: Lab, lines: Iterator[tuple[str, list[str]]], place: Path) -> N
             assert sordino(arguments) == 0, command
 
 
-def test_the_readme_of_a_new_consortium_followed_word_for_word(tmp_path, monkeypatch, capfd) -> None:
+def test_the_readme_of_a_new_consortium_followed_word_for_word(
+    tmp_path, monkeypatch, capfd
+) -> None:
     monkeypatch.chdir(tmp_path)
     assert sordino(["flower", "new", "ours"]) == 0
     ours = tmp_path / "ours"
@@ -77,14 +81,24 @@ def test_the_readme_of_a_new_consortium_followed_word_for_word(tmp_path, monkeyp
         assert Custodian(ours / f"client-{client}").rounds_paid == [0, 1, 2, 3]
 
 
-def test_three_empty_machines_come_to_a_report_by_what_the_documentation_says(tmp_path, monkeypatch, capfd) -> None:
+def test_three_empty_machines_come_to_a_report_by_what_the_documentation_says(
+    tmp_path, monkeypatch, capfd
+) -> None:
     """Three folders stand for the machines. The page's records are made first, and its protocol is put where it says."""
-    page = (REPOSITORY / "docs" / "flower.md").read_text().split("## From three empty machines to a report")[1].split("\n## ")[0]
+    page = (
+        (REPOSITORY / "docs" / "flower.md")
+        .read_text()
+        .split("## From three empty machines to a report")[1]
+        .split("\n## ")[0]
+    )
     machines = {name: tmp_path / name for name in ("coordinator", "north", "south")}
     for folder in machines.values():
         folder.mkdir()
     monkeypatch.chdir(tmp_path)
-    records, protocol = (re.search(rf"^```{kind}\n(.*?)^```", page, re.DOTALL | re.MULTILINE)[1] for kind in ("python", "toml"))
+    records, protocol = (
+        re.search(rf"^```{kind}\n(.*?)^```", page, re.DOTALL | re.MULTILINE)[1]
+        for kind in ("python", "toml")
+    )
     exec(compile(records, "docs/flower.md", "exec"), {})
     lines = lines_of(page)
     with Lab(machines["coordinator"]) as lab:
@@ -100,6 +114,12 @@ def test_three_empty_machines_come_to_a_report_by_what_the_documentation_says(tm
     assert run.guarantee("server").epsilon(1e-5) <= 4.0
     for name in ("north", "south"):
         assert Custodian(machines[name] / "mine").rounds_paid == list(range(run.protocol.rounds))
-        assert {path.name for path in machines[name].iterdir()} >= {"mine", "ca.crt", "protocol.toml", f"{name}.npz", f"{name}.key"}
+        assert {path.name for path in machines[name].iterdir()} >= {
+            "mine",
+            "ca.crt",
+            "protocol.toml",
+            f"{name}.npz",
+            f"{name}.key",
+        }
     assert not list(machines["coordinator"].rglob("north.npz"))  # records stayed where they were
     assert capfd.readouterr().out.count("Labels") == 2

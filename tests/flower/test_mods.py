@@ -12,7 +12,13 @@ pytest.importorskip("flwr", reason="Flower is not installed: pip install 'sordin
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
-from flwr.serverapp import GaussianPrivacyEvent, NeighboringRelation, PrivacyConfig, RdpAccountant, SamplingMethod
+from flwr.serverapp import (
+    GaussianPrivacyEvent,
+    NeighboringRelation,
+    PrivacyConfig,
+    RdpAccountant,
+    SamplingMethod,
+)
 from flwr.serverapp.exception import PrivacyBudgetExhausted
 from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, FedAvg
 from flwr.supercore.task_identity import TaskIdentity
@@ -30,7 +36,10 @@ SHAPES = {"weight": (40, 50), "bias": (50,), "scale": ()}
 
 
 def model(value: float = 0.0) -> dict[str, np.ndarray]:
-    return {**{name: np.full(shape, value, np.float32) for name, shape in SHAPES.items()}, "seen": np.array(3, np.int64)}
+    return {
+        **{name: np.full(shape, value, np.float32) for name, shape in SHAPES.items()},
+        "seen": np.array(3, np.int64),
+    }
 
 
 class Trained:
@@ -43,26 +52,47 @@ class Trained:
         def train(message: Message, context: Context) -> Message:
             self.runs += 1
             before = {name: array.numpy() for name, array in message.content["arrays"].items()}
-            after = {name: array + (np.float32(self.move) if array.dtype.kind == "f" else 1) for name, array in before.items()}
+            after = {
+                name: array + (np.float32(self.move) if array.dtype.kind == "f" else 1)
+                for name, array in before.items()
+            }
             arrays = ArrayRecord({name: Array(np.asarray(value)) for name, value in after.items()})
             metrics = MetricRecord({"num-examples": 60, "train-loss": 0.123})
             return Message(RecordDict({"arrays": arrays, "metrics": metrics}), reply_to=message)
 
         @self.app.evaluate()
         def evaluate(message: Message, context: Context) -> Message:
-            return Message(RecordDict({"metrics": MetricRecord({"accuracy": 0.9})}), reply_to=message)
+            return Message(
+                RecordDict({"metrics": MetricRecord({"accuracy": 0.9})}), reply_to=message
+            )
 
     def ask(self, round: int, kind: str = "train", run: int = 1) -> Message:
         TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = run, 1, 1
         arrays = ArrayRecord({name: Array(value) for name, value in model().items()})
-        message = Message(RecordDict({"arrays": arrays, "config": ConfigRecord({"server-round": round})}), 1000, kind)
+        message = Message(
+            RecordDict({"arrays": arrays, "config": ConfigRecord({"server-round": round})}),
+            1000,
+            kind,
+        )
         message.metadata.__dict__["_message_id"] = f"{run} {round}"
-        return self.app(message, Context(run_id=run, node_id=1, node_config={}, state=RecordDict(), run_config={}, series_id=0))
+        return self.app(
+            message,
+            Context(
+                run_id=run,
+                node_id=1,
+                node_config={},
+                state=RecordDict(),
+                run_config={},
+                series_id=0,
+            ),
+        )
 
     def update(self, round: int = 1) -> np.ndarray:
         reply = self.ask(round)
         sent = {name: array.numpy() for name, array in reply.content["arrays"].items()}
-        assert {name: (array.shape, array.dtype) for name, array in sent.items()} == {n: (a.shape, a.dtype) for n, a in model().items()}
+        assert {name: (array.shape, array.dtype) for name, array in sent.items()} == {
+            n: (a.shape, a.dtype) for n, a in model().items()
+        }
         assert sent["seen"] == 3  # a counter says how much was trained: it stays as it was
         return np.concatenate([sent[name].ravel() for name in SHAPES])
 
@@ -106,7 +136,11 @@ def test_the_budget_is_kept_over_runs(tmp_path) -> None:
     mod = private_updates(clip=1.0, sigma=4.0, epsilon=5.0, folder=tmp_path)
     trained = Trained(mod)
     for round in range(allowed):
-        again = Trained(private_updates(clip=1.0, sigma=4.0, epsilon=5.0, folder=tmp_path)) if round % 3 == 0 else trained
+        again = (
+            Trained(private_updates(clip=1.0, sigma=4.0, epsilon=5.0, folder=tmp_path))
+            if round % 3 == 0
+            else trained
+        )
         assert again.ask(round, run=round % 2).has_content()
     assert len(mod.custodian().rounds_paid) == cap_of(mod) == allowed
     reply = trained.ask(allowed, run=7)
@@ -118,7 +152,9 @@ def test_what_no_noise_covers_does_not_leave(tmp_path) -> None:
     mod = private_updates(clip=1.0, sigma=1.0, folder=tmp_path)
     trained = Trained(mod)
     reply = trained.ask(1)
-    assert {name: dict(record) for name, record in reply.content.items() if name != "arrays"} == {"metrics": {"num-examples": 60}}
+    assert {name: dict(record) for name, record in reply.content.items() if name != "arrays"} == {
+        "metrics": {"num-examples": 60}
+    }
     assert trained.ask(2, kind="evaluate").has_error()
     assert "asked for twice" in trained.ask(1).error.reason
     assert trained.runs == 1
@@ -140,18 +176,27 @@ def test_an_app_with_noisy_steps_of_its_own_is_priced_and_capped(tmp_path) -> No
     def price(rounds: int) -> float:
         step = dp_accounting.PoissonSampledDpEvent(32 / 600, dp_accounting.GaussianDpEvent(1.0))
         accountant = PLDAccountant(dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE, 1e-4)
-        return accountant.compose(dp_accounting.SelfComposedDpEvent(step, 20 * rounds)).get_epsilon(1e-5)
+        return accountant.compose(dp_accounting.SelfComposedDpEvent(step, 20 * rounds)).get_epsilon(
+            1e-5
+        )
 
     cap = cap_of(mod)
     assert price(cap) <= 4.0 < price(cap + 1) * 1.002
     trained = Trained(mod, move=0.25)
-    assert np.array_equal(trained.update(1), np.full(2051, 0.25, np.float32))  # the noise is the app's own
+    assert np.array_equal(
+        trained.update(1), np.full(2051, 0.25, np.float32)
+    )  # the noise is the app's own
     assert mod.custodian().rounds_paid == [0]
 
 
 def test_a_lower_budget_holds_at_once_and_what_was_spent_stays(tmp_path) -> None:
     """Two rounds were paid for; of a budget that allows one, nothing is left."""
-    ask = lambda epsilon, round: Trained(private_updates(clip=1.0, sigma=4.0, epsilon=epsilon, folder=tmp_path)).ask(round)  # noqa: E731
+
+    def ask(epsilon, round):
+        return Trained(private_updates(clip=1.0, sigma=4.0, epsilon=epsilon, folder=tmp_path)).ask(
+            round
+        )
+
     assert ask(8.0, 1).has_content()
     assert ask(8.0, 2).has_content()
     low = gaussian_epsilon(0.5, 1e-5) * 1.01
@@ -167,13 +212,18 @@ def test_what_the_mod_spent_can_be_asked_for(tmp_path, capfd) -> None:
     assert sordino(["flower", "spent", str(tmp_path / "client"), "--json"]) == 0
     document = json.loads(capfd.readouterr().out)
     assert document["rounds"] == [0, 1, 2]
-    assert document["guarantee"]["epsilon"] == pytest.approx(gaussian_epsilon(0.5 * math.sqrt(3), 1e-5), rel=1e-6)
+    assert document["guarantee"]["epsilon"] == pytest.approx(
+        gaussian_epsilon(0.5 * math.sqrt(3), 1e-5), rel=1e-6
+    )
     assert len(document["refused"]) == 1
 
 
 def test_a_folder_may_be_named_by_the_nodes_configuration(tmp_path) -> None:
     mod = private_updates(clip=1.0, sigma=1.0, folder=str(tmp_path / "client-{partition-id}"))
-    assert [mod.custodian({"partition-id": number}).folder.name for number in (0, 1)] == ["client-0", "client-1"]
+    assert [mod.custodian({"partition-id": number}).folder.name for number in (0, 1)] == [
+        "client-0",
+        "client-1",
+    ]
     with pytest.raises(UserError, match="does not say what is in braces"):
         mod.custodian({})
 
@@ -200,13 +250,17 @@ def test_flowers_own_strategy_runs_until_the_clients_budgets_are_spent(tmp_path)
     result = FedAvg().start(own_app(tmp_path), start(), num_rounds=allowed + 1)
     assert sorted(result.train_metrics_clientapp) == list(range(1, allowed + 1))
     assert result.evaluate_metrics_clientapp == {}
-    assert 1.5 < np.std(result.arrays["weight"].numpy()) / math.sqrt(allowed) < 4.5  # noise of 4, halved in square by two clients
+    assert (
+        1.5 < np.std(result.arrays["weight"].numpy()) / math.sqrt(allowed) < 4.5
+    )  # noise of 4, halved in square by two clients
     for client in range(2):
         custodian = Custodian(tmp_path / f"client-{client}")
         assert custodian.rounds_paid == list(range(allowed))
         reasons = [refusal.reason for refusal in custodian.refusals]
         assert sum("not covered by any noise" in reason for reason in reasons) == allowed + 1
-        assert sum(f"allows {allowed} rounds, and they are spent" in reason for reason in reasons) == 1
+        assert (
+            sum(f"allows {allowed} rounds, and they are spent" in reason for reason in reasons) == 1
+        )
 
 
 def test_our_accountant_stops_flowers_strategy(tmp_path) -> None:
@@ -214,7 +268,9 @@ def test_our_accountant_stops_flowers_strategy(tmp_path) -> None:
     costs = [gaussian_epsilon(math.sqrt(n), 1e-5) for n in (1, 2, 3)]
     assert costs[1] < 8.0 < costs[2]
     ours = SordinoAccountant(config(SamplingMethod.NO_AMPLIFICATION, population=2, max_epsilon=8.0))
-    wrapped = DifferentialPrivacyServerSideFixedClipping(FedAvg(fraction_evaluate=0.0), 1.0, 1.0, 2, accountant=ours)
+    wrapped = DifferentialPrivacyServerSideFixedClipping(
+        FedAvg(fraction_evaluate=0.0), 1.0, 1.0, 2, accountant=ours
+    )
     with pytest.raises(PrivacyBudgetExhausted):
         wrapped.start(own_app(tmp_path), start(), num_rounds=5)
     assert ours.get_privacy_spent().num_releases == 2
@@ -223,8 +279,16 @@ def test_our_accountant_stops_flowers_strategy(tmp_path) -> None:
 
 def config(sampling: SamplingMethod, population: int = 100, **more: object) -> PrivacyConfig:
     replaced = sampling is SamplingMethod.WITHOUT_REPLACEMENT
-    relation = NeighboringRelation.REPLACE_ONE if replaced else NeighboringRelation.ADD_OR_REMOVE_ONE
-    return PrivacyConfig(target_delta=1e-5, population_size=population, neighboring_relation=relation, sampling_method=sampling, **more)
+    relation = (
+        NeighboringRelation.REPLACE_ONE if replaced else NeighboringRelation.ADD_OR_REMOVE_ONE
+    )
+    return PrivacyConfig(
+        target_delta=1e-5,
+        population_size=population,
+        neighboring_relation=relation,
+        sampling_method=sampling,
+        **more,
+    )
 
 
 def event(multiplier: float = 1.0, size: int = 10) -> GaussianPrivacyEvent:
@@ -247,7 +311,9 @@ def test_without_sampling_it_is_the_exact_gaussian() -> None:
     ours = SordinoAccountant(config(SamplingMethod.NO_AMPLIFICATION))
     ours.compose(event(1.5), 4)
     ours.compose(event(3.0), 9)
-    assert ours.get_epsilon(1e-5) == pytest.approx(gaussian_epsilon(math.sqrt(4 / 1.5**2 + 9 / 3.0**2), 1e-5), rel=1e-6)
+    assert ours.get_epsilon(1e-5) == pytest.approx(
+        gaussian_epsilon(math.sqrt(4 / 1.5**2 + 9 / 3.0**2), 1e-5), rel=1e-6
+    )
 
 
 def test_it_limits_remembers_and_refuses() -> None:
@@ -275,6 +341,8 @@ def test_it_limits_remembers_and_refuses() -> None:
 
 
 def test_flowers_own_strategy_takes_it() -> None:
-    ours = SordinoAccountant(config(SamplingMethod.NO_AMPLIFICATION, population=10, max_epsilon=50.0))
+    ours = SordinoAccountant(
+        config(SamplingMethod.NO_AMPLIFICATION, population=10, max_epsilon=50.0)
+    )
     wrapped = DifferentialPrivacyServerSideFixedClipping(FedAvg(), 1.0, 1.0, 10, accountant=ours)
     assert wrapped.accountant is ours

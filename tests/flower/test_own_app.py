@@ -25,7 +25,9 @@ def test_an_app_of_someones_own_is_private_by_one_line(tmp_path, capfd) -> None:
     with Lab(tmp_path / "lab") as lab:
         lab.start_link()
         for client in range(2):
-            settings = f"partition-id={client} sordino-folder={json.dumps(str(tmp_path / str(client)))}"
+            settings = (
+                f"partition-id={client} sordino-folder={json.dumps(str(tmp_path / str(client)))}"
+            )
             lab.start_stranger(f"node-{client}", "--insecure", "--node-config", settings)
         number = lab.submit(APP, out=str(out), rounds=3)
         assert lab.ended(number) == "finished:completed"

@@ -44,11 +44,22 @@ KINDS = {
     "server noise": {"noise": Gaussian(sigma=0.05, where="server")},
     "scaffold": {"local": Scaffold(**STEPS), "participation": Poisson(rate=0.6)},
     "prifedsync": {"local": ADAM, "noise": STEP_NOISE, "personalization": Interpolate(alpha=0.3)},
-    "attention": {"local": ADAM, "noise": STEP_NOISE, "personalization": Attention(own=0.4), "participation": Poisson(rate=0.6)},
-    "pulled own models": {"personalization": Identity(pull=0.5), "participation": Poisson(rate=0.6)},
+    "attention": {
+        "local": ADAM,
+        "noise": STEP_NOISE,
+        "personalization": Attention(own=0.4),
+        "participation": Poisson(rate=0.6),
+    },
+    "pulled own models": {
+        "personalization": Identity(pull=0.5),
+        "participation": Poisson(rate=0.6),
+    },
     "udp-fl": {"client": OWN, "penalty": True},
     "shuffler": {"channel": "shuffler"},
-    "bezier": {"local": Bezier(**{**STEPS, "schedule": Constant(rate=0.25)}), "assumptions": Assumptions(smoothness=4.0)},
+    "bezier": {
+        "local": Bezier(**{**STEPS, "schedule": Constant(rate=0.25)}),
+        "assumptions": Assumptions(smoothness=4.0),
+    },
 }
 
 
@@ -127,15 +138,23 @@ def test_fresh_noise_hides_the_order_of_the_clients_from_the_loop(tmp_path, monk
         _named = FlowerEngine._named
 
     bare = Bare()
-    bare._setup = type("Setup", (), {"protocol": plan(channel="shuffler", noise=Gaussian(sigma=0.05, secure=True))})()
+    bare._setup = type(
+        "Setup", (), {"protocol": plan(channel="shuffler", noise=Gaussian(sigma=0.05, secure=True))}
+    )()
     for _ in range(200):
-        orders.append(tuple(upload.vector for upload in bare._named([(client, client) for client in range(6)])))
+        orders.append(
+            tuple(
+                upload.vector for upload in bare._named([(client, client) for client in range(6)])
+            )
+        )
     assert len(set(orders)) > 100
     firsts = [sum(order[0] == client for order in orders) for client in range(6)]
     assert min(firsts) > 5
 
 
-def test_a_round_from_which_uploads_are_missing_is_repeated_where_the_protocol_says_so(tmp_path) -> None:
+def test_a_round_from_which_uploads_are_missing_is_repeated_where_the_protocol_says_so(
+    tmp_path,
+) -> None:
     protocol = plan(missing="repeat")
     alone = train(protocol, folder=tmp_path / "alone", engine="torch", workers=1)
     grid = consortium(tmp_path, protocol)
@@ -154,7 +173,9 @@ def test_a_round_that_needs_everyone_waits_for_everyone_who_was_lost(tmp_path) -
 
         def get_node_ids(self):
             self.looks += 1
-            self.offline = {2} if 3 <= self.looks < 9 else set()  # lost in the second round, for longer than patience
+            self.offline = (
+                {2} if 3 <= self.looks < 9 else set()
+            )  # lost in the second round, for longer than patience
             return super().get_node_ids()
 
     consortium(tmp_path, protocol)
@@ -167,9 +188,20 @@ def test_a_round_that_stays_incomplete_stops_the_run_until_it_is_resumed(tmp_pat
     alone = train(protocol, folder=tmp_path / "alone", engine="torch", workers=1)
     grid = consortium(tmp_path, protocol)
     grid.troubles = {1: lambda request, reply: None}
-    with pytest.raises(Incomplete, match=r"round 1 is not complete\. client 1: it did not answer within 0\.2 s"):
+    with pytest.raises(
+        Incomplete, match=r"round 1 is not complete\. client 1: it did not answer within 0\.2 s"
+    ):
         across(tmp_path / "across", protocol, grid, deadline=0.2)
-    assert len([message for client, message in grid.asked if client == 1 and message.metadata.message_type == "train"]) == 3
+    assert (
+        len(
+            [
+                message
+                for client, message in grid.asked
+                if client == 1 and message.metadata.message_type == "train"
+            ]
+        )
+        == 3
+    )
     assert weights(gone_on_with(tmp_path / "across", LocalGrid(tmp_path, run=2))) == weights(alone)
 
 
@@ -183,13 +215,21 @@ def test_clients_with_files_of_their_own_train_what_one_file_by_column_would(tmp
     np.savez(tmp_path / "all.npz", x_train=x, y_train=y, column_hospital=hospital, **test)
     np.savez(tmp_path / "public.npz", x_train=x[:2], y_train=np.array([0, 1]), **test)
     weighted = {"aggregation": Mean(weights="records"), "model": Model(name="mlp")}
-    joint = plan(data=Data(name=str(tmp_path / "all.npz"), partition=ByColumn(column="hospital")), **weighted)
+    joint = plan(
+        data=Data(name=str(tmp_path / "all.npz"), partition=ByColumn(column="hospital")), **weighted
+    )
     alone = train(joint, folder=tmp_path / "alone", engine="torch", workers=1)
     protocol = plan(data=Data(name=str(tmp_path / "public.npz")), **weighted)
     for client in range(3):
         own = hospital == client
         np.savez(tmp_path / f"{client}.npz", x_train=x[own], y_train=y[own], **test)
-        agreed(tmp_path / f"client-{client}", client, protocol, data=str(tmp_path / f"{client}.npz"), records=int(own.sum()))
+        agreed(
+            tmp_path / f"client-{client}",
+            client,
+            protocol,
+            data=str(tmp_path / f"{client}.npz"),
+            records=int(own.sum()),
+        )
     run = across(tmp_path / "across", protocol, LocalGrid(tmp_path))
     assert run.sizes == sizes
     assert weights(run) == weights(alone)

@@ -62,7 +62,9 @@ MODULES = {
     "partly": Partly,
     "recurrent": Recurrent,
     "channels-last": lambda: nn.Sequential(
-        nn.Unflatten(1, (2, 2, 1)), nn.Conv2d(2, 4, (2, 1)).to(memory_format=torch.channels_last), nn.Flatten()
+        nn.Unflatten(1, (2, 2, 1)),
+        nn.Conv2d(2, 4, (2, 1)).to(memory_format=torch.channels_last),
+        nn.Flatten(),
     ),
 }
 
@@ -85,7 +87,9 @@ def autograd(module, inputs, targets, loss=cross_entropy):
     value = loss(twin(inputs), targets)
     value.backward()
     trained = [p for p in twin.parameters() if p.requires_grad]
-    return value.item(), torch.cat([(torch.zeros_like(p) if p.grad is None else p.grad).flatten() for p in trained])
+    return value.item(), torch.cat(
+        [(torch.zeros_like(p) if p.grad is None else p.grad).flatten() for p in trained]
+    )
 
 
 def test_gradient_is_that_of_plain_autograd(module, batch):
@@ -106,7 +110,9 @@ def test_gradient_does_not_add_up_over_calls_and_follows_the_weights(module, bat
     flat.weights.mul_(0.5)
     flat.loss_gradient(*batch, cross_entropy)
     assert not torch.allclose(first, flat.gradients)
-    torch.testing.assert_close(flat.gradients, autograd(flat.module(), *batch)[1], rtol=0, atol=1e-7)
+    torch.testing.assert_close(
+        flat.gradients, autograd(flat.module(), *batch)[1], rtol=0, atol=1e-7
+    )
 
 
 def test_descent_on_the_vector_is_torch_sgd(module, batch):
@@ -171,7 +177,10 @@ def test_the_given_module_is_left_alone(module, batch):
     assert [(id(p), p.data_ptr()) for p in module.parameters()] == identities
     assert all(torch.equal(value, state[name]) for name, value in module.state_dict().items())
     assert all(p.grad is None for p in module.parameters())
-    assert not any(layer.training or layer._forward_hooks or layer._forward_pre_hooks for layer in module.modules())
+    assert not any(
+        layer.training or layer._forward_hooks or layer._forward_pre_hooks
+        for layer in module.modules()
+    )
 
 
 def test_load_copies(module):
@@ -223,7 +232,9 @@ def test_state_goes_through_a_file_and_back(module, batch):
     other = FlatModel(shifted(module))
     assert torch.equal(other.from_state(load(save(state))), vector)
     flat.load(vector)
-    assert torch.equal(other.predict(batch[0]), flat.predict(batch[0])), "frozen parameters and buffers came along"
+    assert torch.equal(other.predict(batch[0]), flat.predict(batch[0])), (
+        "frozen parameters and buffers came along"
+    )
 
 
 def shifted(module):
@@ -257,8 +268,14 @@ def test_from_state_returns_a_copy():
     ("state", "message"),
     [
         ({"weight": torch.zeros(1, 2)}, r"lacks \['bias'\]"),
-        ({"weight": torch.zeros(1, 2), "bias": torch.zeros(1), "gain": torch.zeros(1)}, r"has \['gain'\]"),
-        ({"weight": torch.zeros(1, 1), "bias": torch.zeros(1)}, r"weight of shape \(1, 1\), this model \(1, 2\)"),
+        (
+            {"weight": torch.zeros(1, 2), "bias": torch.zeros(1), "gain": torch.zeros(1)},
+            r"has \['gain'\]",
+        ),
+        (
+            {"weight": torch.zeros(1, 1), "bias": torch.zeros(1)},
+            r"weight of shape \(1, 1\), this model \(1, 2\)",
+        ),
     ],
 )
 def test_from_state_refuses_another_model_and_changes_nothing(state, message):
@@ -269,26 +286,35 @@ def test_from_state_refuses_another_model_and_changes_nothing(state, message):
     assert torch.equal(flat.weights, before)
 
 
-@pytest.mark.parametrize("duplicate", [copy.deepcopy, lambda flat: pickle.load(io.BytesIO(pickle.dumps(flat)))])
+@pytest.mark.parametrize(
+    "duplicate", [copy.deepcopy, lambda flat: pickle.load(io.BytesIO(pickle.dumps(flat)))]
+)
 def test_a_duplicate_is_wired_to_its_own_vectors(duplicate, batch):
     flat = FlatModel(Partly())
     twin = duplicate(flat)
     twin.weights.mul_(0.5)
     twin.loss_gradient(*batch, cross_entropy)
-    torch.testing.assert_close(twin.gradients, autograd(twin.module(), *batch)[1], rtol=0, atol=1e-7)
+    torch.testing.assert_close(
+        twin.gradients, autograd(twin.module(), *batch)[1], rtol=0, atol=1e-7
+    )
     assert torch.equal(flat.weights, 2 * twin.weights)
     assert not flat.gradients.any()
 
 
 @settings(max_examples=30, deadline=None)
-@given(st.lists(st.integers(1, 7), min_size=2, max_size=5), st.integers(1, 6), st.integers(0, 2**31))
+@given(
+    st.lists(st.integers(1, 7), min_size=2, max_size=5), st.integers(1, 6), st.integers(0, 2**31)
+)
 def test_any_stack_agrees_with_autograd(widths, records, seed):
     generator = torch.Generator().manual_seed(seed)
     layers = []
     for before, after in itertools.pairwise(widths):
         layers += [nn.Linear(before, after), nn.Tanh()]
     module = nn.Sequential(*layers)
-    inputs, targets = torch.randn(records, widths[0], generator=generator), torch.randn(records, widths[-1], generator=generator)
+    inputs, targets = (
+        torch.randn(records, widths[0], generator=generator),
+        torch.randn(records, widths[-1], generator=generator),
+    )
     value, expected = autograd(module, inputs, targets, mean_squared_error)
     flat = FlatModel(module)
     assert flat.loss_gradient(inputs, targets, mean_squared_error) == value

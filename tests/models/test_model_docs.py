@@ -16,4 +16,6 @@ def test_the_table_is_complete_and_true():
     for name, shape, outputs, count in rows:
         record = tuple(int(size) for size in shape.split(",") if size.strip())
         assert math.prod(record) > 0
-        assert parameter_count(build_model(name, record, int(outputs), seed=0)) == int(count.replace(",", ""))
+        assert parameter_count(build_model(name, record, int(outputs), seed=0)) == int(
+            count.replace(",", "")
+        )

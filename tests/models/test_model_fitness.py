@@ -12,7 +12,13 @@ IMAGES = torch.randn(4, 3, 8, 8, generator=torch.Generator().manual_seed(1))
 
 
 def image_net(*layers):
-    return nn.Sequential(nn.Conv2d(3, 20, 3), nn.Sequential(nn.ReLU(), *layers), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(20, 5))
+    return nn.Sequential(
+        nn.Conv2d(3, 20, 3),
+        nn.Sequential(nn.ReLU(), *layers),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(20, 5),
+    )
 
 
 class Layer(nn.Module):
@@ -72,7 +78,11 @@ class Unchanging(Layer):
 
     def __init__(self):
         super().__init__()
-        for name, value in {"nan": torch.tensor(float("nan")), "mask": torch.tensor([True, False]), "count": torch.tensor(3)}.items():
+        for name, value in {
+            "nan": torch.tensor(float("nan")),
+            "mask": torch.tensor([True, False]),
+            "count": torch.tensor(3),
+        }.items():
             self.register_buffer(name, value)
         self.register_buffer("bias", torch.full((2, 2), -torch.inf))
         self.register_buffer("absent", None)
@@ -115,32 +125,70 @@ def mixed_precision():
 
 
 REFUSED = {
-    "batchnorm2d": (lambda: image_net(nn.BatchNorm2d(20)), r"layer 1\.1 is BatchNorm2d.*outputs of others.*nn\.GroupNorm\(4, 20\)"),
-    "batchnorm1d": (lambda: nn.Sequential(nn.Flatten(), nn.BatchNorm1d(192), nn.Linear(192, 5)), r"1 is BatchNorm1d.*GroupNorm\(8, 192\)"),
+    "batchnorm2d": (
+        lambda: image_net(nn.BatchNorm2d(20)),
+        r"layer 1\.1 is BatchNorm2d.*outputs of others.*nn\.GroupNorm\(4, 20\)",
+    ),
+    "batchnorm1d": (
+        lambda: nn.Sequential(nn.Flatten(), nn.BatchNorm1d(192), nn.Linear(192, 5)),
+        r"1 is BatchNorm1d.*GroupNorm\(8, 192\)",
+    ),
     "batchnorm3d": (lambda: nn.Sequential(nn.BatchNorm3d(3), Layer()), "BatchNorm3d"),
-    "batchnorm without statistics": (lambda: image_net(nn.BatchNorm2d(20, track_running_stats=False)), "BatchNorm2d"),
-    "the model is a batchnorm": (lambda: nn.BatchNorm2d(3), r"layer \(the model itself\) is BatchNorm2d"),
+    "batchnorm without statistics": (
+        lambda: image_net(nn.BatchNorm2d(20, track_running_stats=False)),
+        "BatchNorm2d",
+    ),
+    "the model is a batchnorm": (
+        lambda: nn.BatchNorm2d(3),
+        r"layer \(the model itself\) is BatchNorm2d",
+    ),
     "sync": (lambda: image_net(nn.SyncBatchNorm(20)), r"layer 1\.1 is SyncBatchNorm"),
-    "instancenorm": (lambda: image_net(nn.InstanceNorm2d(20, track_running_stats=True)), "is InstanceNorm2d. Its running statistics leave"),
+    "instancenorm": (
+        lambda: image_net(nn.InstanceNorm2d(20, track_running_stats=True)),
+        "is InstanceNorm2d. Its running statistics leave",
+    ),
     "running mean": (RunningMean, "forward pass changes mean, which would carry data"),
     "replaced buffer": (ReplacedBuffer, "changes mean"),
     "new buffer": (FirstSeen, "changes seen"),
     "frozen parameter written": (Codebook, "changes codes"),
-    "spectral norm": (lambda: nn.Sequential(nn.Flatten(), nn.utils.parametrizations.spectral_norm(nn.Linear(192, 5))), "changes 1.*_u"),
+    "spectral norm": (
+        lambda: nn.Sequential(
+            nn.Flatten(), nn.utils.parametrizations.spectral_norm(nn.Linear(192, 5))
+        ),
+        "changes 1.*_u",
+    ),
     "lazy": (lambda: nn.Sequential(nn.Flatten(), nn.LazyLinear(5)), "1.weight is lazy"),
-    "lazy buffer": (lambda: nn.Sequential(nn.LazyBatchNorm2d(affine=False), Layer()), "0.running_mean is lazy"),
-    "float64": (lambda: Layer().double(), r"linear.weight is torch.float64; trained .* must be torch.float32. Call model.float\(\)"),
+    "lazy buffer": (
+        lambda: nn.Sequential(nn.LazyBatchNorm2d(affine=False), Layer()),
+        "0.running_mean is lazy",
+    ),
+    "float64": (
+        lambda: Layer().double(),
+        r"linear.weight is torch.float64; trained .* must be torch.float32. Call model.float\(\)",
+    ),
     "half": (mixed_precision, r"4.weight is torch.float16"),
     "complex": (lambda: Layer().to(torch.complex64), "linear.weight is torch.complex64"),
     "frozen": (frozen, "Layer has no parameter to train"),
     "empty": (lambda: nn.Flatten(), "Flatten has no parameter to train"),
-    "too many outputs": (lambda: Layer(7), r"of shape \(2, 3, 8, 8\) the model gave outputs of shape \(2, 7\); the data need \(2, 5\)"),
+    "too many outputs": (
+        lambda: Layer(7),
+        r"of shape \(2, 3, 8, 8\) the model gave outputs of shape \(2, 7\); the data need \(2, 5\)",
+    ),
     "outputs per pixel": (lambda: nn.Conv2d(3, 5, 1), r"gave outputs of shape \(2, 5, 8, 8\)"),
-    "records lost": (lambda: nn.Sequential(nn.Flatten(0), nn.Linear(384, 5)), r"gave outputs of shape \(5,\)"),
-    "input shape": (lambda: nn.Linear(28, 5), r"inputs of shape \(2, 3, 8, 8\) the forward pass raised RuntimeError: .*shapes"),
+    "records lost": (
+        lambda: nn.Sequential(nn.Flatten(0), nn.Linear(384, 5)),
+        r"gave outputs of shape \(5,\)",
+    ),
+    "input shape": (
+        lambda: nn.Linear(28, 5),
+        r"inputs of shape \(2, 3, 8, 8\) the forward pass raised RuntimeError: .*shapes",
+    ),
     "tuple": (Pair, r"the model gave tuple; it must give one tensor of shape \(2, 5\)"),
     "infinite": (Scaled, "not finite"),
-    "meta": (lambda: nn.Sequential(nn.Flatten(), nn.Linear(192, 5, device="meta")), "forward pass raised"),
+    "meta": (
+        lambda: nn.Sequential(nn.Flatten(), nn.Linear(192, 5, device="meta")),
+        "forward pass raised",
+    ),
 }
 
 
@@ -163,7 +211,9 @@ ACCEPTED = {
     "tied": Tied,
     "partly frozen": lambda: nn.Sequential(nn.Conv2d(3, 3, 1).requires_grad_(False), Layer()),
     "frozen integers": FrozenIntegers,
-    "weight norm": lambda: nn.Sequential(nn.Flatten(), nn.utils.parametrizations.weight_norm(nn.Linear(192, 5))),
+    "weight norm": lambda: nn.Sequential(
+        nn.Flatten(), nn.utils.parametrizations.weight_norm(nn.Linear(192, 5))
+    ),
 }
 
 
@@ -177,7 +227,10 @@ def test_accepted_and_untouched(case, records):
     check_model(model, IMAGES[:records], 5, None)
     assert torch.equal(torch.get_rng_state(), generator)
     assert [id(parameter) for parameter in model.parameters()] == identities
-    assert all(torch.equal(value.nan_to_num(), state[name].nan_to_num()) for name, value in model.state_dict().items())
+    assert all(
+        torch.equal(value.nan_to_num(), state[name].nan_to_num())
+        for name, value in model.state_dict().items()
+    )
     assert all(parameter.grad is None for parameter in model.parameters())
     assert not any(layer.training or layer._forward_hooks for layer in model.modules())
 
@@ -220,5 +273,7 @@ def test_declared_parameters_must_be_true():
 
 def test_counting():
     assert parameter_count(Tied()) == 192 * 5 + 5, "one matrix under three names"
-    assert parameter_count(nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 2).requires_grad_(False))) == 8
+    assert (
+        parameter_count(nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 2).requires_grad_(False))) == 8
+    )
     assert parameter_count(nn.ParameterList([nn.Parameter(torch.tensor(1.0))])) == 1

@@ -12,15 +12,22 @@ LABELS = torch.tensor([0, 1, 1, 0])
 
 def entropies(logits, labels):
     values = logits.double().numpy()
-    return [np.log(np.exp(row).sum()) - row[label] for row, label in zip(values, labels.tolist(), strict=True)]
+    return [
+        np.log(np.exp(row).sum()) - row[label]
+        for row, label in zip(values, labels.tolist(), strict=True)
+    ]
 
 
 def test_cross_entropy_is_the_mean():
-    assert cross_entropy(LOGITS, LABELS).item() == pytest.approx(np.mean(entropies(LOGITS, LABELS)), rel=1e-6)
+    assert cross_entropy(LOGITS, LABELS).item() == pytest.approx(
+        np.mean(entropies(LOGITS, LABELS)), rel=1e-6
+    )
 
 
 def test_log_softmax_outputs_have_the_same_loss():
-    assert cross_entropy(LOGITS.log_softmax(1), LABELS).item() == pytest.approx(cross_entropy(LOGITS, LABELS).item(), rel=1e-6)
+    assert cross_entropy(LOGITS.log_softmax(1), LABELS).item() == pytest.approx(
+        cross_entropy(LOGITS, LABELS).item(), rel=1e-6
+    )
 
 
 def test_evaluation_of_classes():
@@ -37,7 +44,10 @@ def test_evaluation_adds_up_over_batches():
 
 @pytest.mark.parametrize("shape", [(3, 2), (6, 1)])
 def test_squared_error_is_the_mean_over_records_and_outputs(shape):
-    outputs, targets = torch.arange(6.0).reshape(shape), torch.tensor([0.0, 1.0, 2.0, 3.0, 4.0, 8.0]).reshape(shape)
+    outputs, targets = (
+        torch.arange(6.0).reshape(shape),
+        torch.tensor([0.0, 1.0, 2.0, 3.0, 4.0, 8.0]).reshape(shape),
+    )
     assert mean_squared_error(outputs, targets).item() == pytest.approx(9 / 6)
     loss_sum, correct, count = evaluate_batch(outputs, targets)
     assert loss_sum == pytest.approx(9 / 6 * shape[0])

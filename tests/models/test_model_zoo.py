@@ -7,7 +7,15 @@ import pytest
 import torch
 from torch import nn
 
-from sordino.federation.models import KNOWN, FlatModel, build_model, check_model, loss_for, nets, parameter_count
+from sordino.federation.models import (
+    KNOWN,
+    FlatModel,
+    build_model,
+    check_model,
+    loss_for,
+    nets,
+    parameter_count,
+)
 from sordino.protocol import InvalidValue, UserError
 
 
@@ -21,7 +29,12 @@ def dense(*widths):
 
 def resnet_block(before, after):
     shortcut = conv(before, after, 1, bias=False) + 2 * after if before != after else 0
-    return conv(before, after, 3, bias=False) + conv(after, after, 3, bias=False) + 4 * after + shortcut
+    return (
+        conv(before, after, 3, bias=False)
+        + conv(after, after, 3, bias=False)
+        + 4 * after
+        + shortcut
+    )
 
 
 RESNET = conv(3, 64, 3, bias=False) + 128 + sum(
@@ -45,7 +58,13 @@ USUAL = {
     "resnet18": ((3, 32, 32), 10, RESNET),
     "vit-small": ((3, 32, 32), 10, VIT),
 }  # fmt: skip
-PUBLISHED = {"lenet5": 44_426, "prifedsync-mnist": 1_199_882, "prifedsync-cifar": 122_570, "udp-mnist": 21_840, "resnet18": 11_173_962}
+PUBLISHED = {
+    "lenet5": 44_426,
+    "prifedsync-mnist": 1_199_882,
+    "prifedsync-cifar": 122_570,
+    "udp-mnist": 21_840,
+    "resnet18": 11_173_962,
+}
 SMALLEST = {
     "lenet5": 16, "prifedsync-mnist": 6, "prifedsync-cifar": 18, "udp-mnist": 16, "udp-medical": 16, "resnet18": 8, "vit-small": 4
 }  # fmt: skip
@@ -81,7 +100,11 @@ def test_loss_falls(name):
     generator = torch.Generator().manual_seed(5)
     inputs = torch.randn(records, *shape, generator=generator)
     wind = name == "udp-wind"
-    targets = torch.randn(records, outputs, generator=generator) if wind else torch.randint(outputs, (records,), generator=generator)
+    targets = (
+        torch.randn(records, outputs, generator=generator)
+        if wind
+        else torch.randint(outputs, (records,), generator=generator)
+    )
     flat = FlatModel(build_model(name, shape, outputs, seed=6))
     losses = []
     for _ in range(steps):
@@ -98,7 +121,9 @@ def test_records_do_not_meet_in_the_large_networks(name):
     model = build_model(name, shape, outputs, seed=1).train()
     inputs = torch.randn(2, *shape)
     with torch.no_grad():
-        torch.testing.assert_close(model(inputs), torch.cat([model(inputs[:1]), model(inputs[1:])]), rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(
+            model(inputs), torch.cat([model(inputs[:1]), model(inputs[1:])]), rtol=1e-4, atol=1e-5
+        )
 
 
 def test_transformer_blocks_start_from_different_weights():
@@ -113,11 +138,16 @@ def test_smallest_images(name, channels):
     for shape in [(channels, size, size), (channels, size, size + 4)]:
         model = build_model(name, shape, 3, seed=1)
         check_model(model, torch.randn(2, *shape), 3, None)
-    with pytest.raises(UserError, match=f"{name} takes images of at least {size} x {size}; these are {size} x {size - 1}"):
+    with pytest.raises(
+        UserError,
+        match=f"{name} takes images of at least {size} x {size}; these are {size} x {size - 1}",
+    ):
         build_model(name, (channels, size, size - 1), 3, seed=1)
 
 
-@pytest.mark.parametrize("name", ["lenet5", "prifedsync-mnist", "prifedsync-cifar", "udp-mnist", "udp-medical"])
+@pytest.mark.parametrize(
+    "name", ["lenet5", "prifedsync-mnist", "prifedsync-cifar", "udp-mnist", "udp-medical"]
+)
 def test_nothing_smaller_would_have_worked(name, monkeypatch):
     monkeypatch.setattr(nets, "image_channels", lambda model, shape, smallest: shape[0])
     with pytest.raises(RuntimeError, match=r"(?i)size"):
@@ -127,7 +157,10 @@ def test_nothing_smaller_would_have_worked(name, monkeypatch):
 @pytest.mark.parametrize("name", SMALLEST)
 @pytest.mark.parametrize("shape", [(64,), (32, 32), (1, 1, 32, 32)])
 def test_image_networks_refuse_what_is_no_image(name, shape):
-    with pytest.raises(UserError, match=rf"{name} takes images of shape .*; the records have shape {re.escape(str(shape))}"):
+    with pytest.raises(
+        UserError,
+        match=rf"{name} takes images of shape .*; the records have shape {re.escape(str(shape))}",
+    ):
         build_model(name, shape, 10, seed=1)
 
 
@@ -147,7 +180,9 @@ def test_dense_networks_take_any_shape(name, shape):
     check_model(build_model(name, shape, 4, seed=1), torch.randn(2, *shape), 4, None)
 
 
-@pytest.mark.parametrize(("name", "near"), [("lenet", "lenet5"), ("resnet-18", "resnet18"), ("vit_small", "vit-small")])
+@pytest.mark.parametrize(
+    ("name", "near"), [("lenet", "lenet5"), ("resnet-18", "resnet18"), ("vit_small", "vit-small")]
+)
 def test_unknown_name_suggests_the_nearest_and_lists_all(name, near):
     with pytest.raises(InvalidValue, match=f"Did you mean {near}") as caught:
         build_model(name, (1, 28, 28), 10, seed=1)

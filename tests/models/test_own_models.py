@@ -49,7 +49,9 @@ def home(tmp_path, monkeypatch):
     """A current directory with a module of the user's; its name is new to Python in every test."""
     name = f"own_{tmp_path.name}"
     (tmp_path / f"{name}.py").write_text(SOURCE.replace("{helper}", f"{name}_helper"))
-    (tmp_path / f"{name}_helper.py").write_text("from torch import nn\ndef net(): return nn.Linear(5, 3)\n")
+    (tmp_path / f"{name}_helper.py").write_text(
+        "from torch import nn\ndef net(): return nn.Linear(5, 3)\n"
+    )
     (tmp_path / f"{name}_bad.py").write_text("import nothing_of_this_name\n")
     (tmp_path / f"{name}_syntax.py").write_text("def :\n")
     monkeypatch.chdir(tmp_path)
@@ -76,16 +78,25 @@ def test_factories_of_every_signature(home, factory):
 @pytest.mark.parametrize(
     ("path", "message"),
     [
-        ("{home}:three", r"takes \(a, b, c\); it must take \(input_shape, outputs\), or \(outputs\), or nothing"),
+        (
+            "{home}:three",
+            r"takes \(a, b, c\); it must take \(input_shape, outputs\), or \(outputs\), or nothing",
+        ),
         ("{home}:odd_keyword", r"takes \(\*, width\)"),
         ("{home}:broken", "the factory raised KeyError: 'no such layer'"),
         ("{home}:wrong", "returned int; it must return a torch.nn.Module"),
         ("{home}:SOURCELESS", "has no SOURCELESS"),
         ("{home}:bothh", "has no bothh. Did you mean both?"),
         ("{home}:torch", "which cannot be called"),
-        ("{home}_absent:net", "importing {home}_absent failed: ModuleNotFoundError: No module named '{home}_absent'"),
+        (
+            "{home}_absent:net",
+            "importing {home}_absent failed: ModuleNotFoundError: No module named '{home}_absent'",
+        ),
         ("{home}.inner:net", "importing {home}.inner failed: ModuleNotFoundError"),
-        ("{home}_bad:net", "importing {home}_bad failed: ModuleNotFoundError: No module named 'nothing_of_this_name'"),
+        (
+            "{home}_bad:net",
+            "importing {home}_bad failed: ModuleNotFoundError: No module named 'nothing_of_this_name'",
+        ),
         ("{home}_syntax:net", "importing {home}_syntax failed: SyntaxError"),
         (".relative:net", "importing .relative failed"),
         ("sys:net", "module sys .* has no net"),
@@ -140,7 +151,10 @@ def test_a_module_is_copied_with_its_weights(home):
     module[1].weight.requires_grad_(False)
     copied = build_model(module, (5,), 3, seed=1)
     assert copied is not module
-    assert all(torch.equal(a, b) and a.data_ptr() != b.data_ptr() for a, b in zip(copied.parameters(), module.parameters(), strict=True))
+    assert all(
+        torch.equal(a, b) and a.data_ptr() != b.data_ptr()
+        for a, b in zip(copied.parameters(), module.parameters(), strict=True)
+    )
     assert not copied[1].weight.requires_grad
 
 
@@ -151,7 +165,10 @@ def test_the_seed_decides_and_the_global_generator_does_not_notice(model):
     first = build_model(model, (1, 28, 28), 10, seed=1)
     assert torch.equal(torch.get_rng_state(), before)
     torch.manual_seed(200)
-    again, other = build_model(model, (1, 28, 28), 10, seed=1), build_model(model, (1, 28, 28), 10, seed=2**63 - 1)
+    again, other = (
+        build_model(model, (1, 28, 28), 10, seed=1),
+        build_model(model, (1, 28, 28), 10, seed=2**63 - 1),
+    )
     for a, b, c in zip(first.parameters(), again.parameters(), other.parameters(), strict=True):
         assert torch.equal(a, b)
         assert not torch.equal(a, c)

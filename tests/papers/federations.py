@@ -11,7 +11,9 @@ import numpy as np
 Rates = Callable[[int], list[float]]
 
 
-def last_model(slopes: np.ndarray, noises: np.ndarray, rates: Rates, *, clip: float, proximal: float = 0.0) -> float:
+def last_model(
+    slopes: np.ndarray, noises: np.ndarray, rates: Rates, *, clip: float, proximal: float = 0.0
+) -> float:
     """The last global model when client i has the loss slopes[i] w and adds noises[t, i] to its upload in round t."""
     model = 0.0
     for round_number, noise in enumerate(noises):
@@ -22,7 +24,16 @@ def last_model(slopes: np.ndarray, noises: np.ndarray, rates: Rates, *, clip: fl
     return model
 
 
-def exact_mu(*, rounds: int, clients: int, sigma: float, clip: float, rates: Rates, proximal: float = 0.0, seed: int = 0) -> float:
+def exact_mu(
+    *,
+    rounds: int,
+    clients: int,
+    sigma: float,
+    clip: float,
+    rates: Rates,
+    proximal: float = 0.0,
+    seed: int = 0,
+) -> float:
     """Gaussian parameter of the last model: an affine function of all noises, so its law is known from its response to each of them."""
     others = np.random.default_rng(seed).uniform(-clip, clip, clients)
     data, neighbour = others.copy(), others.copy()
@@ -41,7 +52,9 @@ def exact_mu(*, rounds: int, clients: int, sigma: float, clip: float, rates: Rat
     return abs(means[0] - means[1]) / (sigma * math.sqrt(math.fsum(r * r for r in responses)))
 
 
-def sampled_runs(probability: float, rounds: int, clients: int, upload: float, mixing: float = 0.5) -> dict[tuple[object, ...], float]:
+def sampled_runs(
+    probability: float, rounds: int, clients: int, upload: float, mixing: float = 0.5
+) -> dict[tuple[object, ...], float]:
     """The law of everything that clients 1, ..., m-1 receive in PriFedSync without noise; client 0's data enter as `upload`.
 
     Each sequence of sampled sets is one run: local training adds a client's own number to its helper model, the server mixes.
@@ -57,11 +70,15 @@ def sampled_runs(probability: float, rounds: int, clients: int, upload: float, m
                 uploads = [helpers[i] + own[i] for i in range(clients) if sampled[i]]
                 server = (1 - mixing) * server + mixing * sum(uploads) / len(uploads)
             helpers = [server if sampled[i] else helpers[i] for i in range(clients)]
-            received.append(tuple(round(server, 9) if sampled[i] else None for i in range(1, clients)))
+            received.append(
+                tuple(round(server, 9) if sampled[i] else None for i in range(1, clients))
+            )
         law[tuple(received)] = law.get(tuple(received), 0.0) + weight
     return law
 
 
-def total_variation(first: dict[tuple[object, ...], float], second: dict[tuple[object, ...], float]) -> float:
+def total_variation(
+    first: dict[tuple[object, ...], float], second: dict[tuple[object, ...], float]
+) -> float:
     """Total variation of two discrete laws."""
     return sum(max(0.0, mass - second.get(outcome, 0.0)) for outcome, mass in first.items())

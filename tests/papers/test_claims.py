@@ -99,7 +99,9 @@ def test_a_check_is_a_document_and_a_list_of_facts(claim) -> None:
 @every_claim
 def test_every_claim_says_all_there_is_to_say(claim) -> None:
     assert claim.where.startswith(
-        {"convergent": "convergent-dp, ", "udp-fl": "udp-fl, ", "prifedsync": "prifedsync, "}[claim.name.split("/")[0]]
+        {"convergent": "convergent-dp, ", "udp-fl": "udp-fl, ", "prifedsync": "prifedsync, "}[
+            claim.name.split("/")[0]
+        ]
     )
     assert claim.statement.endswith(".")
     assert claim.reason.endswith(".")
@@ -142,7 +144,11 @@ def test_an_unknown_claim_is_refused_with_the_nearest_names(name, message) -> No
         ("convergent/theorem-3a", {"rounds": True}, "rounds = True"),
         ("convergent/theorem-3a", {"sigma": 0}, "sigma = 0: expected a number above 0."),
         ("convergent/theorem-3a", {"rate": float("nan")}, "rate = nan"),
-        ("convergent/theorem-4", {"smoothness": 2.0}, "proximal = 1.0: Theorem 4 and Lemma 10 need it above the smoothness"),
+        (
+            "convergent/theorem-4",
+            {"smoothness": 2.0},
+            "proximal = 1.0: Theorem 4 and Lemma 10 need it above the smoothness",
+        ),
         ("convergent/remark-3.2", {"participants": 101}, "there are only 100 clients"),
         ("convergent/remark-3.2", {"delta": 1.0}, "delta = 1.0: expected a number"),
         ("prifedsync/theorem-2", {"batch": 601}, "there are only 600 records"),
@@ -165,11 +171,18 @@ def test_no_promise_rests_on_a_paper() -> None:
 def imported(path: Path) -> list[str]:
     nodes = list(ast.walk(ast.parse(path.read_text())))
     plain = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
-    return plain + [f"{node.module}.{alias.name}" for node in nodes if isinstance(node, ast.ImportFrom) for alias in node.names]
+    return plain + [
+        f"{node.module}.{alias.name}"
+        for node in nodes
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    ]
 
 
 def test_the_list_of_claims_loads_nothing_heavy() -> None:
     heavy = "{'numpy', 'scipy', 'torch', 'matplotlib', 'dp_accounting'}"
     code = f"import sys; from sordino.papers.catalogue import as_documents; as_documents(); print({heavy} & set(sys.modules))"
-    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    answer = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
     assert answer.stdout.strip() == "set()"

@@ -18,9 +18,13 @@ def test_every_rate_is_1_at_first() -> None:
 def test_what_is_certified_grows_as_it_should() -> None:
     grown = {rate.label: rate.growth([1, 100, 1000]) for rate in by_rounds()}
     assert grown["certified, constant rate, every view: √T"][2] == pytest.approx(1000**0.5)
-    assert grown["certified, stage-wise rate, every view"][2] == pytest.approx(1.2821, abs=1e-4)  # below pi/sqrt(6)
+    assert grown["certified, stage-wise rate, every view"][2] == pytest.approx(
+        1.2821, abs=1e-4
+    )  # below pi/sqrt(6)
     assert grown["certified, stage-wise, final view, L vouched"][2] < 0.9
-    assert grown["certified, clipped linear model, final view"][1] == pytest.approx(((1 + 0.95**5) / (1 - 0.95**5)) ** 0.5, rel=1e-6)
+    assert grown["certified, clipped linear model, final view"][1] == pytest.approx(
+        ((1 + 0.95**5) / (1 - 0.95**5)) ** 0.5, rel=1e-6
+    )
 
 
 @pytest.mark.parametrize("suffix", [".png", ".svg", ".pdf"])

@@ -28,11 +28,16 @@ CERTIFIED = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("probability", "rounds", "clients"), [(0.5, 2, 2), (0.3, 3, 2), (0.5, 4, 2), (0.1, 2, 3), (0.3, 3, 3)])
+@pytest.mark.parametrize(
+    ("probability", "rounds", "clients"),
+    [(0.5, 2, 2), (0.3, 3, 2), (0.5, 4, 2), (0.1, 2, 3), (0.3, 3, 3)],
+)
 def test_theorem_1_is_refuted_by_enumerating_all_runs(probability, rounds, clients) -> None:
     laws = [sampled_runs(probability, rounds, clients, upload) for upload in (math.pi, math.e)]
     found = total_variation(*laws)
-    strong = check(find("prifedsync/theorem-1-strong"), probability=probability, rounds=rounds, clients=clients)
+    strong = check(
+        find("prifedsync/theorem-1-strong"), probability=probability, rounds=rounds, clients=clients
+    )
     assert strong.exact == pytest.approx(found, rel=1e-12)
     if (rounds, clients) != (3, 3):  # there (m - 1) R copies are more than enough
         assert strong.published < found
@@ -54,7 +59,9 @@ def test_theorem_1_already_fails_with_noise_on_the_uploads() -> None:
             upload = helper_j + mean + generator.normal(size=size)
             count = j_in.astype(int) + i_in
             # What client i contributed itself it knows and subtracts; here that is 0.
-            mixed = np.where(count > 0, (server + np.where(j_in, upload, 0.0) / np.maximum(count, 1)) / 2, server)
+            mixed = np.where(
+                count > 0, (server + np.where(j_in, upload, 0.0) / np.maximum(count, 1)) / 2, server
+            )
             touched = mixed != 0
             weight = np.where(j_in, 0.5 / np.maximum(count, 1), 0.25)
             found |= i_in & touched & (mixed > weight * shift / 2)
@@ -82,7 +89,9 @@ def test_the_lemmas_of_one_round_hold(mu, probability, clients, mixing) -> None:
 
 
 def test_lemma_3_8_by_integration() -> None:
-    found = 0.25 * quad(lambda x: max(0.0, norm.pdf(x, 1) - norm.pdf(x)), 0.5, 12)[0]  # what is left is the same under both
+    found = (
+        0.25 * quad(lambda x: max(0.0, norm.pdf(x, 1) - norm.pdf(x)), 0.5, 12)[0]
+    )  # what is left is the same under both
     assert check(find("prifedsync/lemma-3.8")).exact == pytest.approx(found, rel=1e-9)
 
 
@@ -90,13 +99,21 @@ def test_lemma_3_7_by_linear_algebra() -> None:
     """Client 1 sees mixing/m times the sum of the uploads of clients 0, 2, 3, 4; client 0's mean moves by the shift."""
     row = np.array([1, 0, 1, 1, 1]) * 0.5 / 5
     covariance = row @ np.eye(5) @ row
-    assert check(find("prifedsync/lemma-3.7")).exact == pytest.approx(row[0] * 1.0 / math.sqrt(covariance))
+    assert check(find("prifedsync/lemma-3.7")).exact == pytest.approx(
+        row[0] * 1.0 / math.sqrt(covariance)
+    )
 
 
 @settings(max_examples=4, deadline=None)
 @given(st.integers(1, 30), st.integers(1, 20), st.floats(0.6, 2.0), st.floats(0.05, 1.0))
 def test_theorem_2_holds(steps, rounds, sigma, probability) -> None:
-    verdict = check(find("prifedsync/theorem-2"), steps=steps, rounds=rounds, sigma=sigma, probability=probability)
+    verdict = check(
+        find("prifedsync/theorem-2"),
+        steps=steps,
+        rounds=rounds,
+        sigma=sigma,
+        probability=probability,
+    )
     assert verdict.exact <= verdict.published * (1 + 1e-6) + 1e-6
 
 
@@ -105,7 +122,9 @@ def test_the_limit_is_below_a_bound_from_below() -> None:
     verdict = check(find("prifedsync/theorem-2-limit"))
     rate, mu, grid, steps = 16 / 600, 1 / 0.75, 1e-3, 38
     edges = np.arange(0, 9000) * grid
-    place = (np.log1p(np.expm1(edges) / rate) + mu * mu / 2) / mu  # where log(1 - q + q e^(mu x - mu^2/2)) has this value
+    place = (
+        np.log1p(np.expm1(edges) / rate) + mu * mu / 2
+    ) / mu  # where log(1 - q + q e^(mu x - mu^2/2)) has this value
     null = np.diff(ndtr(place))
     alternative = np.diff((1 - rate) * ndtr(place) + rate * ndtr(place - mu))
     size = null.size
@@ -114,7 +133,9 @@ def test_the_limit_is_below_a_bound_from_below() -> None:
     masses[size : 2 * size] = alternative  # losses 0, ..., (n - 1) h
     masses[size] += 1 - masses.sum()  # the atom at loss 0
     length = 1 << (steps * masses.size).bit_length()
-    composed = np.fft.irfft(np.fft.rfft(masses, length) ** steps, length)[: steps * (masses.size - 1) + 1]
+    composed = np.fft.irfft(np.fft.rfft(masses, length) ** steps, length)[
+        : steps * (masses.size - 1) + 1
+    ]
     losses = (np.arange(composed.size) - steps * size) * grid
 
     def delta(epsilon: float) -> float:
@@ -128,7 +149,10 @@ def test_the_limit_is_below_a_bound_from_below() -> None:
 
 def test_all_rows_of_the_tables_have_the_printed_mu() -> None:
     assert len(PRINTED) == 21
-    assert len({(row.sigma, row.rounds, row.batch, row.records, row.probability) for row in PRINTED}) == 18
+    assert (
+        len({(row.sigma, row.rounds, row.batch, row.records, row.probability) for row in PRINTED})
+        == 18
+    )
     for row in PRINTED:
         assert round(limit_mu(row), 2) == row.printed_mu
 
@@ -139,6 +163,10 @@ def test_all_rows_have_the_certified_epsilons_of_theory() -> None:
         key = (printed.table, printed.probability, printed.sigma, printed.rounds)
         certified = CERTIFIED[key] if key in CERTIFIED else CERTIFIED[(1, *key[1:])]
         found = (row.certified_epsilon, row.participating_epsilon)
-        assert tuple(math.ceil(value * 1000) / 1000 for value in found) == pytest.approx(certified, abs=1.1e-3)
-        assert row.participating_epsilon <= row.certified_epsilon < row.limit_epsilon  # in these rows the limit errs upwards
+        assert tuple(math.ceil(value * 1000) / 1000 for value in found) == pytest.approx(
+            certified, abs=1.1e-3
+        )
+        assert (
+            row.participating_epsilon <= row.certified_epsilon < row.limit_epsilon
+        )  # in these rows the limit errs upwards
         assert 0.02 < 1 - row.certified_epsilon / row.limit_epsilon < 0.67

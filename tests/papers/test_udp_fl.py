@@ -52,7 +52,9 @@ def test_theorem_2_is_refuted_by_its_density() -> None:
 
 def test_theorem_1_is_refuted_by_its_density_in_many_dimensions() -> None:
     verdict = check(find("udp-fl/theorem-1"), dimension=100)
-    found = 100 * math.log(staircase_moment(2.0, 1.0, 0.3, 0.1))  # independent coordinates, each shifted by 1/sqrt(100)
+    found = 100 * math.log(
+        staircase_moment(2.0, 1.0, 0.3, 0.1)
+    )  # independent coordinates, each shifted by 1/sqrt(100)
     assert verdict.exact == pytest.approx(found, rel=1e-9)
     assert verdict.published < found
 
@@ -81,16 +83,22 @@ def test_the_other_errors_of_table_3() -> None:
         return laplace.pdf(x, 0, scale) ** order * laplace.pdf(x, sensitivity, scale) ** (1 - order)
 
     edges = [-8, 0, sensitivity, 9]
-    found = math.log(sum(quad(moment, low, high)[0] for low, high in itertools.pairwise(edges))) / (order - 1)
+    found = math.log(sum(quad(moment, low, high)[0] for low, high in itertools.pairwise(edges))) / (
+        order - 1
+    )
     assert found == pytest.approx(4.23, abs=0.01)
     assert found > epsilon
-    assert 1 + (math.exp(-1) - 1) * (math.exp(2) - 1) == pytest.approx(-3.04, abs=0.01)  # the radicand of nu at alpha = 2, epsilon = 1
+    assert 1 + (math.exp(-1) - 1) * (math.exp(2) - 1) == pytest.approx(
+        -3.04, abs=0.01
+    )  # the radicand of nu at alpha = 2, epsilon = 1
 
 
 @some
 @given(st.floats(1.1, 20.0), st.floats(0.05, 20.0))
 def test_theorem_7_adds_too_little_noise_everywhere(order, exponent) -> None:
-    verdict = check(find("udp-fl/theorem-7"), order=order, gamma=exponent / (order - 1))  # beyond e^20 the difference is rounding
+    verdict = check(
+        find("udp-fl/theorem-7"), order=order, gamma=exponent / (order - 1)
+    )  # beyond e^20 the difference is rounding
     assert verdict.published < verdict.exact
 
 
@@ -108,7 +116,9 @@ def test_theorem_7_is_refuted_by_its_density() -> None:
 def test_amplitudes_and_distances_by_samples() -> None:
     generator = np.random.default_rng(1)
     staircase = staircase_samples(1.0, 10.0, 1_000_000)
-    assert np.abs(staircase).mean() == pytest.approx(check(find("udp-fl/lemma-1"), width=10.0).published, rel=5e-3)
+    assert np.abs(staircase).mean() == pytest.approx(
+        check(find("udp-fl/lemma-1"), width=10.0).published, rel=5e-3
+    )
     nu = Staircase.usual(step=1.0, width=10.0).nu
     theorem = check(find("udp-fl/theorem-3"), nu=nu)
     assert np.abs(staircase).mean() == pytest.approx(theorem.exact, rel=5e-3)
@@ -116,8 +126,12 @@ def test_amplitudes_and_distances_by_samples() -> None:
     sums = generator.normal(0, 1, (20_000, 100)).sum(axis=1)
     assert np.abs(sums).mean() == pytest.approx(check(find("udp-fl/theorem-8")).exact, rel=0.02)
     sums = generator.laplace(0, 1, (20_000, 100)).sum(axis=1)
-    assert np.abs(sums).mean() == pytest.approx(check(find("udp-fl/theorem-9"), rounds=100).exact, rel=0.02)
-    assert np.abs(generator.laplace(0, 2, 1_000_000)).mean() == pytest.approx(check(find("udp-fl/lemma-5")).exact, rel=5e-3)
+    assert np.abs(sums).mean() == pytest.approx(
+        check(find("udp-fl/theorem-9"), rounds=100).exact, rel=0.02
+    )
+    assert np.abs(generator.laplace(0, 2, 1_000_000)).mean() == pytest.approx(
+        check(find("udp-fl/lemma-5")).exact, rel=5e-3
+    )
 
 
 @some
@@ -153,7 +167,11 @@ def test_theorem_5_is_refuted_by_a_general_minimiser() -> None:
     stepped = start - rate * start
 
     def mean_loss(control: float) -> float:
-        return quad(lambda r: ((1 - r) ** 2 * stepped + 2 * (r - r * r) * control + r * r * start) ** 2 / 2, 0, 1)[0]
+        return quad(
+            lambda r: ((1 - r) ** 2 * stepped + 2 * (r - r * r) * control + r * r * start) ** 2 / 2,
+            0,
+            1,
+        )[0]
 
     found = minimize_scalar(mean_loss).x
     verdict = check(find("udp-fl/theorem-5"))
@@ -171,7 +189,9 @@ def shuffled(order: int, gamma: float, clients: int) -> float:
     return float(np.logaddexp.reduce(logs)) / (order - 1)
 
 
-@pytest.mark.parametrize(("order", "gamma", "clients"), [(64, 2.0, 1000), (1024, 1.0, 1000), (1000, 0.5, 100)])
+@pytest.mark.parametrize(
+    ("order", "gamma", "clients"), [(64, 2.0, 1000), (1024, 1.0, 1000), (1000, 0.5, 100)]
+)
 def test_lemma_2_is_refuted_by_counting(order, gamma, clients) -> None:
     verdict = check(find("udp-fl/lemma-2"), order=order, gamma=gamma, clients=clients)
     found = shuffled(order, gamma, clients)
@@ -185,10 +205,17 @@ def test_lemma_3_holds_for_randomised_response(order, gamma, clients) -> None:
     assert check(find("udp-fl/lemma-3"), order=order, gamma=gamma, clients=clients).holds
 
 
-@pytest.mark.parametrize(("epsilon", "rounds", "true"), [(1.0, 1, (8.70, 42.5, 245.5)), (8.0, 1000, (15.2, 76.0, 509))])
-def test_what_the_harmonizer_promises_is_far_below_what_its_noise_has(epsilon: float, rounds: int, true: tuple[float, ...]) -> None:
+@pytest.mark.parametrize(
+    ("epsilon", "rounds", "true"), [(1.0, 1, (8.70, 42.5, 245.5)), (8.0, 1000, (15.2, 76.0, 509))]
+)
+def test_what_the_harmonizer_promises_is_far_below_what_its_noise_has(
+    epsilon: float, rounds: int, true: tuple[float, ...]
+) -> None:
     """The table of THEORY B2, computed there by other code; in one dimension, and there alone, the promise holds."""
-    found = [check(find("udp-fl/algorithm-3"), epsilon=epsilon, rounds=rounds, dimension=d).exact for d in (10, 1000, 100_000)]
+    found = [
+        check(find("udp-fl/algorithm-3"), epsilon=epsilon, rounds=rounds, dimension=d).exact
+        for d in (10, 1000, 100_000)
+    ]
     assert found == pytest.approx(true, rel=3e-3)
     assert check(find("udp-fl/algorithm-3"), epsilon=epsilon, rounds=rounds, dimension=1).holds
     assert not check(find("udp-fl/algorithm-3"), epsilon=epsilon, rounds=rounds, dimension=10).holds

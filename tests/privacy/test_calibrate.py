@@ -8,7 +8,19 @@ from hypothesis import strategies as st
 
 from sordino.privacy.calibrate import calibrate
 from sordino.privacy.certify import certify
-from sordino.protocol import Assumptions, ClientBudget, Constant, Data, FedAvg, FedProx, Gaussian, Poisson, Protocol, StageWise, UserError
+from sordino.protocol import (
+    Assumptions,
+    ClientBudget,
+    Constant,
+    Data,
+    FedAvg,
+    FedProx,
+    Gaussian,
+    Poisson,
+    Protocol,
+    StageWise,
+    UserError,
+)
 
 LOCAL = FedAvg(steps=5, batch=32, clip=1.0, schedule=Constant(rate=0.1))
 BASE = Protocol(clients=50, rounds=60, local=LOCAL, noise=Gaussian(sigma=1.0))
@@ -24,7 +36,9 @@ RULES = [
     st.sampled_from(RULES), st.integers(1, 2000),
 )  # fmt: skip
 @settings(max_examples=40, deadline=None)
-def test_epsilon_is_never_passed_and_met_within_a_percent(epsilon, delta, view, rule, rounds) -> None:
+def test_epsilon_is_never_passed_and_met_within_a_percent(
+    epsilon, delta, view, rule, rounds
+) -> None:
     found = calibrate(replace(BASE, local=rule, rounds=rounds), view, epsilon=epsilon, delta=delta)
     reached = certify(found.protocol, view, delta=delta).epsilon(delta)
     assert reached <= epsilon
@@ -32,7 +46,13 @@ def test_epsilon_is_never_passed_and_met_within_a_percent(epsilon, delta, view, 
     assert found.achieved == reached
 
 
-@pytest.mark.parametrize("protocol", [replace(BASE, data=Data(name="x", records=600)), replace(BASE, participation=Poisson(rate=0.2))])
+@pytest.mark.parametrize(
+    "protocol",
+    [
+        replace(BASE, data=Data(name="x", records=600)),
+        replace(BASE, participation=Poisson(rate=0.2)),
+    ],
+)
 def test_mixtures_are_calibrated_too(protocol) -> None:
     found = calibrate(protocol, "rounds", epsilon=3.0)
     assert 2.97 <= certify(found.protocol, "rounds").epsilon(1e-5) <= 3.0
@@ -65,18 +85,30 @@ def test_targets_that_cannot_be_met_are_refused(target, words) -> None:
 
 
 def test_what_is_found_has_all_labels_and_what_holds_without_what_was_vouched() -> None:
-    vouched = replace(BASE, assumptions=Assumptions(smoothness=0.1), local=replace(BASE.local, schedule=StageWise(rate=0.1)))
+    vouched = replace(
+        BASE,
+        assumptions=Assumptions(smoothness=0.1),
+        local=replace(BASE.local, schedule=StageWise(rate=0.1)),
+    )
     found = calibrate(vouched, "final", epsilon=1.0)
     document = found.as_document()
     assert document["assumptions"] == ["every minibatch loss is 0.1-smooth"]
     assert {"kind", "adjacency", "method", "mu", "view", "unit", "delta"} <= set(document)
     plain = certify(replace(found.protocol, assumptions=Assumptions()), "final")
     assert found.guarantee.unconditional is not None
-    assert found.guarantee.unconditional.epsilon(1e-5) == pytest.approx(plain.epsilon(1e-5), rel=1e-9)
+    assert found.guarantee.unconditional.epsilon(1e-5) == pytest.approx(
+        plain.epsilon(1e-5), rel=1e-9
+    )
     assert plain.epsilon(1e-5) > 1.0
 
 
 def test_noise_that_clients_find_from_their_own_budgets_is_not_searched_for() -> None:
-    own = replace(BASE, client=tuple(ClientBudget(id=client, epsilon=2.0, mechanism="gaussian") for client in range(BASE.clients)))
+    own = replace(
+        BASE,
+        client=tuple(
+            ClientBudget(id=client, epsilon=2.0, mechanism="gaussian")
+            for client in range(BASE.clients)
+        ),
+    )
     with pytest.raises(UserError, match="noise of their own"):
         calibrate(own, epsilon=3.0)

@@ -28,7 +28,14 @@ from sordino.protocol import (
 def plan(own=Nobody(), schedule=Constant(rate=0.3), rounds=5, **changes) -> Protocol:  # noqa: B008 - frozen values
     local = FedAvg(steps=2, batch=4, clip=1.5, schedule=schedule)
     data = Data(name="toy", partition=Iid(), records=40)
-    settings = {"clients": 6, "rounds": rounds, "local": local, "noise": Gaussian(sigma=2.0), "data": data, "personalization": own}
+    settings = {
+        "clients": 6,
+        "rounds": rounds,
+        "local": local,
+        "noise": Gaussian(sigma=2.0),
+        "data": data,
+        "personalization": own,
+    }
     return Protocol(**{**settings, **changes})
 
 
@@ -46,7 +53,13 @@ def furthest(protocol: Protocol, taken: tuple[int, ...]) -> dict[int, float]:
     return found
 
 
-OWN = [Interpolate(alpha=0.1), Interpolate(alpha=0.9), Interpolate(alpha=0.4, pull=0.7), Identity(pull=0.5), Identity(pull=9.0)]
+OWN = [
+    Interpolate(alpha=0.1),
+    Interpolate(alpha=0.9),
+    Interpolate(alpha=0.4, pull=0.7),
+    Identity(pull=0.5),
+    Identity(pull=9.0),
+]
 
 
 @pytest.mark.parametrize("schedule", [Constant(rate=0.3), StageWise(rate=0.3)])
@@ -60,7 +73,9 @@ def test_no_history_moves_an_upload_further(own, schedule) -> None:
             found = furthest(protocol, taken)
             assert all(found[t] <= priced[t] * (1 + 1e-12) for t in taken)
             # So few rounds cost at most what the first ones do: client budgets rest on it.
-            assert all(a <= b * (1 + 1e-12) for a, b in zip(sorted(found.values()), first, strict=True))
+            assert all(
+                a <= b * (1 + 1e-12) for a, b in zip(sorted(found.values()), first, strict=True)
+            )
     if isinstance(schedule, Constant) and (own.pull or 0) < 1:
         assert [furthest(protocol, tuple(range(5)))[t] for t in range(5)] == pytest.approx(priced)
 
@@ -93,6 +108,8 @@ def test_only_bounds_that_hold_with_a_memory_are_used() -> None:
 def test_weak_and_strong_are_one_and_all_other_clients(participation) -> None:
     protocol = plan(**participation)
     assert certify(protocol, "weak").epsilon(1e-5) == certify(protocol, "coalition:1").epsilon(1e-5)
-    assert certify(protocol, "strong").epsilon(1e-5) == certify(protocol, "coalition:5").epsilon(1e-5)
+    assert certify(protocol, "strong").epsilon(1e-5) == certify(protocol, "coalition:5").epsilon(
+        1e-5
+    )
     shown = plan(Attention(own=0.5), **participation)
     assert certify(shown, "weak").epsilon(1e-5) == certify(shown, "server").epsilon(1e-5)

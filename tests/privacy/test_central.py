@@ -35,14 +35,24 @@ from sordino.privacy.ledger import Opened, RoundCharged
 from sordino.privacy.spending import realised
 from sordino.protocol import InvalidValue, dumps, loads
 
-CLIPPED = FedAvg(steps=3, batch=4, clip=0.5, schedule=StageWise(rate=0.1), clip_target="update")  # moves by 1
+CLIPPED = FedAvg(
+    steps=3, batch=4, clip=0.5, schedule=StageWise(rate=0.1), clip_target="update"
+)  # moves by 1
 
 LINEAR = ClippedGlm(steps=1, clip=1, schedule=Constant(rate=0.1), weight_decay=0.1)
 
 
-def plan(noise: object, *, clients: int = 20, rounds: int = 1, fixed: bool = False, **changes: object) -> Protocol:
+def plan(
+    noise: object, *, clients: int = 20, rounds: int = 1, fixed: bool = False, **changes: object
+) -> Protocol:
     mean = Mean(denominator="fixed") if fixed else Mean()
-    settings = {"clients": clients, "rounds": rounds, "local": CLIPPED, "noise": noise, "aggregation": mean}
+    settings = {
+        "clients": clients,
+        "rounds": rounds,
+        "local": CLIPPED,
+        "noise": noise,
+        "aggregation": mean,
+    }
     return Protocol(**{**settings, **changes})  # type: ignore[arg-type]
 
 
@@ -57,7 +67,9 @@ def test_everyone_is_covered_by_the_servers_noise_on_the_mean() -> None:
     protocol = plan(Gaussian(sigma=0.1, where="server"), rounds=9)
     for view in ("rounds", "coalition:1", "coalition:19", "final"):
         assert certify(protocol, view).mu == pytest.approx(3 / 20 / 0.1)
-    assert certify(replace(protocol, aggregation=Mean(mixing=0.3)), "rounds").mu == pytest.approx(3 / 20 / 0.1)
+    assert certify(replace(protocol, aggregation=Mean(mixing=0.3)), "rounds").mu == pytest.approx(
+        3 / 20 / 0.1
+    )
 
 
 def test_both_noises_add_up_and_colluders_take_theirs_away() -> None:
@@ -71,16 +83,30 @@ def test_both_noises_add_up_and_colluders_take_theirs_away() -> None:
 def test_a_visible_draw_averages_over_how_many_take_part() -> None:
     protocol = plan(Gaussian(sigma=0.2, where="server"), clients=6, participation=Poisson(rate=0.3))
     for epsilon in (0.1, 1.0):
-        exact = sum(0.3 * stats.binom.pmf(n - 1, 5, 0.3) * GaussianCurve(mu=1 / n / 0.2).delta(epsilon) for n in range(1, 7))
+        exact = sum(
+            0.3 * stats.binom.pmf(n - 1, 5, 0.3) * GaussianCurve(mu=1 / n / 0.2).delta(epsilon)
+            for n in range(1, 7)
+        )
         assert certify(protocol, "rounds").delta(epsilon) == pytest.approx(exact, rel=1e-3)
     fixed = replace(protocol, participation=FixedSize(size=2))
-    assert certify(fixed, "rounds").delta(1.0) == pytest.approx(GaussianCurve(mu=1 / 2 / 0.2).delta(1.0) / 3, rel=1e-3)
+    assert certify(fixed, "rounds").delta(1.0) == pytest.approx(
+        GaussianCurve(mu=1 / 2 / 0.2).delta(1.0) / 3, rel=1e-3
+    )
 
 
-def hidden(sigma: float = 1.0, rounds: int = 1, adjacency: str = "add-or-remove", rate: float = 0.01) -> Protocol:
+def hidden(
+    sigma: float = 1.0, rounds: int = 1, adjacency: str = "add-or-remove", rate: float = 0.01
+) -> Protocol:
     """100 clients; an update moves the sum by 0.5, which is divided by 100 rate."""
     noise = Gaussian(sigma=sigma * 0.5 / (100 * rate), where="server")
-    return plan(noise, clients=100, rounds=rounds, fixed=True, participation=Poisson(rate=rate), privacy=Privacy(adjacency=adjacency))
+    return plan(
+        noise,
+        clients=100,
+        rounds=rounds,
+        fixed=True,
+        participation=Poisson(rate=rate),
+        privacy=Privacy(adjacency=adjacency),
+    )
 
 
 @pytest.mark.parametrize(("rounds", "printed"), [(1, 0.1995), (1000, 1.828)])
@@ -90,7 +116,9 @@ def test_a_hidden_draw_amplifies_as_theory_says(rounds: int, printed: float) -> 
     assert guarantee.adjacency == "add-or-remove"
     assert guarantee.epsilon(1e-5) == pytest.approx(printed, rel=2e-3)
     accountant = dp_accounting.pld.PLDAccountant()
-    accountant.compose(dp_accounting.PoissonSampledDpEvent(0.01, dp_accounting.GaussianDpEvent(1.0)), rounds)
+    accountant.compose(
+        dp_accounting.PoissonSampledDpEvent(0.01, dp_accounting.GaussianDpEvent(1.0)), rounds
+    )
     assert guarantee.epsilon(1e-5) == pytest.approx(accountant.get_epsilon(1e-5), rel=1e-3)
 
 
@@ -102,7 +130,10 @@ def test_replacing_under_a_hidden_draw_is_never_underpriced(rate: float) -> None
         for epsilon in (0.01, 0.1, 0.5):
 
             def excess(x: float, epsilon: float = epsilon) -> float:
-                first, second = ((1 - rate) * stats.norm.pdf(x) + rate * stats.norm.pdf(x, centre) for centre in (1.0, -1.0))
+                first, second = (
+                    (1 - rate) * stats.norm.pdf(x) + rate * stats.norm.pdf(x, centre)
+                    for centre in (1.0, -1.0)
+                )
                 return max(0.0, float(first - math.exp(epsilon) * second))
 
             exact = integrate.quad(excess, -9, 9, limit=400)[0]
@@ -123,7 +154,9 @@ def test_rounds_that_differ_are_rounded_up_together() -> None:
     accountant = dp_accounting.pld.PLDAccountant()
     for t in range(40):
         multiplier = protocol.noise.sigma * 10 / (0.5 / (t + 1))  # type: ignore[union-attr]
-        accountant.compose(dp_accounting.PoissonSampledDpEvent(0.1, dp_accounting.GaussianDpEvent(multiplier)))
+        accountant.compose(
+            dp_accounting.PoissonSampledDpEvent(0.1, dp_accounting.GaussianDpEvent(multiplier))
+        )
     exact = accountant.get_epsilon(1e-5)
     assert exact <= priced * (1 + 1e-3)
     assert priced <= 1.05 * exact
@@ -144,7 +177,12 @@ def test_laplace_noise_at_the_server_by_quadrature() -> None:
     promised = certify(protocol, "rounds", "client", delta=1e-5)
     assert promised.method == "hidden Poisson sampling"
     for order in (2, 8):
-        exact = math.log(sum(integrate.quad(power, a, b, args=(order,))[0] for a, b in ((-40, 0), (0, shift), (shift, 40)))) / (order - 1)
+        exact = math.log(
+            sum(
+                integrate.quad(power, a, b, args=(order,))[0]
+                for a, b in ((-40, 0), (0, shift), (shift, 40))
+            )
+        ) / (order - 1)
         assert promised.rdp(order) == pytest.approx(exact, rel=1e-5)
     seen = certify(replace(protocol, privacy=Privacy()), "rounds", "client")
     assert seen.method == "Rényi composition"
@@ -152,9 +190,13 @@ def test_laplace_noise_at_the_server_by_quadrature() -> None:
 
 
 def test_records_and_shares() -> None:
-    protocol = plan(Gaussian(sigma=0.1, where="server"), clients=3, aggregation=Mean(weights="records"))
+    protocol = plan(
+        Gaussian(sigma=0.1, where="server"), clients=3, aggregation=Mean(weights="records")
+    )
     assert certify(protocol, "rounds", "client", sizes=(10, 20, 70)).mu == pytest.approx(0.7 / 0.1)
-    unknown = certify(replace(protocol, participation=Poisson(rate=0.5)), "rounds", "client", sizes=(10, 20, 70))
+    unknown = certify(
+        replace(protocol, participation=Poisson(rate=0.5)), "rounds", "client", sizes=(10, 20, 70)
+    )
     assert unknown.delta(1.0) == pytest.approx(0.5 * GaussianCurve(mu=10.0).delta(1.0), rel=1e-3)
     data = Data(name="digits", records=40)
     first = certify(plan(Gaussian(sigma=0.1, where="server"), data=data), "rounds")
@@ -215,10 +257,21 @@ def test_values_that_make_no_sense_together_are_refused_and_the_rest_is_spelled(
 
 @pytest.mark.parametrize("participation", [Everyone(), Poisson(rate=0.4), FixedSize(size=6)])
 @pytest.mark.parametrize("channel", ["direct", "shuffler"])
-def test_one_other_client_and_all_others_take_their_noise_away(participation: object, channel: str) -> None:
-    protocol = plan(Gaussian(sigma=0.5, server_sigma=0.1, where="both"), participation=participation, channel=channel)
-    events = [Opened(protocol="", generator="", noise="fresh"), RoundCharged(round=0, clients=(0, 1, 2, 3))]
+def test_one_other_client_and_all_others_take_their_noise_away(
+    participation: object, channel: str
+) -> None:
+    protocol = plan(
+        Gaussian(sigma=0.5, server_sigma=0.1, where="both"),
+        participation=participation,
+        channel=channel,
+    )
+    events = [
+        Opened(protocol="", generator="", noise="fresh"),
+        RoundCharged(round=0, clients=(0, 1, 2, 3)),
+    ]
     for view, same in (("weak", "coalition:1"), ("strong", "coalition:19")):
         assert certify(protocol, view).epsilon(1e-5) == certify(protocol, same).epsilon(1e-5)
-        assert realised(protocol, events, view)[0].epsilon(1e-5) == realised(protocol, events, same)[0].epsilon(1e-5)
+        assert realised(protocol, events, view)[0].epsilon(1e-5) == realised(
+            protocol, events, same
+        )[0].epsilon(1e-5)
     assert certify(protocol, "strong").epsilon(1e-5) > certify(protocol, "rounds").epsilon(1e-5)

@@ -73,7 +73,9 @@ RULES = [
     replace(LOCAL, schedule=Cyclic(rate=0.2)),
     replace(LOCAL, schedule=Continuous(rate=0.7)),
     FedProx(steps=20, batch=32, clip=1.0, schedule=Constant(rate=0.5), proximal=1.0),
-    FedProx(steps=3, batch=32, clip=2.0, schedule=Constant(rate=5.0), proximal=1.0),  # eta > 1/alpha
+    FedProx(
+        steps=3, batch=32, clip=2.0, schedule=Constant(rate=5.0), proximal=1.0
+    ),  # eta > 1/alpha
 ]
 
 
@@ -88,14 +90,22 @@ def test_bounds_are_attained_by_linear_losses_with_everyone(rule, view) -> None:
 def test_no_bound_on_the_final_model_is_below_what_linear_losses_reveal(rule) -> None:
     for smoothness in (None, 0.1, 10.0):
         for diameter in (None, 1e9):
-            protocol = replace(BASE, local=rule, rounds=40, assumptions=Assumptions(smoothness=smoothness, diameter=diameter))
+            protocol = replace(
+                BASE,
+                local=rule,
+                rounds=40,
+                assumptions=Assumptions(smoothness=smoothness, diameter=diameter),
+            )
             assert certify(protocol, "final").mu >= linear_mu(protocol, "final") * (1 - 1e-9)
 
 
 def test_the_published_theorem_3a_is_never_promised() -> None:
     protocol = replace(BASE, rounds=1000, assumptions=Assumptions(smoothness=1.0))
     assert certify(protocol, "final").mu == pytest.approx(4.47213595, rel=1e-8)  # published: 0.292
-    grown = [certify(replace(protocol, assumptions=Assumptions(smoothness=s)), "final").mu for s in (0.01, 1.0, 100.0)]
+    grown = [
+        certify(replace(protocol, assumptions=Assumptions(smoothness=s)), "final").mu
+        for s in (0.01, 1.0, 100.0)
+    ]
     assert grown == sorted(grown)  # more smoothness vouched for is never more privacy
 
 
@@ -114,7 +124,12 @@ def gaussian_delta(mu: np.ndarray, epsilon: float) -> np.ndarray:
 @pytest.mark.parametrize("view", ["server", "rounds", "coalition:7"])
 @pytest.mark.parametrize("participation", [Poisson(rate=0.2), FixedSize(size=9)])
 def test_participation_and_first_use_against_simulated_draws(participation, view) -> None:
-    protocol = replace(MNIST, rounds=30, participation=participation, local=replace(LOCAL, schedule=StageWise(rate=0.5)))
+    protocol = replace(
+        MNIST,
+        rounds=30,
+        participation=participation,
+        local=replace(LOCAL, schedule=StageWise(rate=0.5)),
+    )
     generator = np.random.default_rng(1)
     squares = np.zeros(40_000)
     rate, q = 32 / 600, 0.2 if isinstance(participation, Poisson) else 9 / 50
@@ -126,7 +141,9 @@ def test_participation_and_first_use_against_simulated_draws(participation, view
             honest = 1 + generator.binomial(49 - colluding, 0.2, size=squares.size)
         else:
             honest = (
-                1 + generator.hypergeometric(49 - colluding, colluding, 8, size=squares.size) if colluding else np.full(squares.size, 9)
+                1 + generator.hypergeometric(49 - colluding, colluding, 8, size=squares.size)
+                if colluding
+                else np.full(squares.size, 9)
             )
         n = 1 if view == "server" else honest
         squares += (generator.random(squares.size) < q) * shift**2 / n
@@ -139,11 +156,22 @@ def test_participation_and_first_use_against_simulated_draws(participation, view
         assert guarantee.delta(epsilon) <= high * 1.03 + 1e-7
 
 
-@given(st.integers(1, 40), st.floats(0.05, 5.0), st.sampled_from(RULES), st.integers(2, 30), st.sampled_from(["record", "client"]))
+@given(
+    st.integers(1, 40),
+    st.floats(0.05, 5.0),
+    st.sampled_from(RULES),
+    st.integers(2, 30),
+    st.sampled_from(["record", "client"]),
+)
 @settings(max_examples=40, deadline=None)
-def test_more_noise_fewer_rounds_and_weaker_views_never_cost_more(rounds, sigma, rule, clients, unit) -> None:
+def test_more_noise_fewer_rounds_and_weaker_views_never_cost_more(
+    rounds, sigma, rule, clients, unit
+) -> None:
     protocol = Protocol(clients=clients, rounds=rounds, local=rule, noise=Gaussian(sigma=sigma))
-    by_view = [certify(protocol, view, unit).epsilon(1e-5) for view in (View.FINAL, View.ROUNDS, View.coalition(1), View.SERVER)]
+    by_view = [
+        certify(protocol, view, unit).epsilon(1e-5)
+        for view in (View.FINAL, View.ROUNDS, View.coalition(1), View.SERVER)
+    ]
     assert by_view == sorted(by_view)
     louder = replace(protocol, noise=Gaussian(sigma=2 * sigma))
     longer = replace(protocol, rounds=rounds + 1)
@@ -154,19 +182,31 @@ def test_more_noise_fewer_rounds_and_weaker_views_never_cost_more(rounds, sigma,
 
 
 def test_client_unit_is_never_cheaper_than_record_unit() -> None:
-    for protocol in (MNIST, replace(MNIST, participation=Poisson(rate=0.3)), replace(MNIST, aggregation=Median())):
+    for protocol in (
+        MNIST,
+        replace(MNIST, participation=Poisson(rate=0.3)),
+        replace(MNIST, aggregation=Median()),
+    ):
         for view in ("server", "rounds", "final"):
-            assert certify(protocol, view, "client").epsilon(1e-5) >= certify(protocol, view, "record").epsilon(1e-5)
+            assert certify(protocol, view, "client").epsilon(1e-5) >= certify(
+                protocol, view, "record"
+            ).epsilon(1e-5)
 
 
 def test_a_median_hides_nothing_beyond_the_uploads() -> None:
     protocol = replace(BASE, aggregation=Median())
-    assert {certify(protocol, view).mu for view in all_views(50)} == {certify(protocol, "server").mu}
+    assert {certify(protocol, view).mu for view in all_views(50)} == {
+        certify(protocol, "server").mu
+    }
 
 
 def test_unequal_shares_count_for_the_largest_client() -> None:
     sizes = [100] * 49 + [5100]
-    protocol = replace(BASE, aggregation=Mean(weights="records"), data=Data(name="x", partition=ByColumn(column="c")))
+    protocol = replace(
+        BASE,
+        aggregation=Mean(weights="records"),
+        data=Data(name="x", partition=ByColumn(column="c")),
+    )
     unknown = certify(protocol, "rounds", "client").mu
     known = certify(protocol, "rounds", "client", sizes=sizes).mu
     alone = certify(BASE, "server").mu
@@ -176,7 +216,9 @@ def test_unequal_shares_count_for_the_largest_client() -> None:
     assert known == pytest.approx(alone * shares.max() / np.linalg.norm(shares))
     colluding = np.sort(shares)[:-11:-1][1:]  # the ten largest others know their own noise
     honest = math.sqrt(np.square(shares).sum() - np.square(colluding).sum() - shares.min() ** 2)
-    assert certify(protocol, "coalition:10", "client", sizes=sizes).mu == pytest.approx(alone * shares.max() / honest)
+    assert certify(protocol, "coalition:10", "client", sizes=sizes).mu == pytest.approx(
+        alone * shares.max() / honest
+    )
 
 
 def test_no_noise_is_said_in_words_not_crashed_on() -> None:
@@ -216,14 +258,18 @@ def simulated_final_mu(protocol: Protocol, rho: float, shift: float, shares: np.
     stretch, mean, variance = (1 - mixing) + mixing * rho, 0.0, 0.0
     for _ in range(protocol.rounds):
         mean = stretch * mean + mixing * shares.max() * shift
-        variance = stretch**2 * variance + (mixing * protocol.noise.sigma) ** 2 * float(np.square(shares).sum())
+        variance = stretch**2 * variance + (mixing * protocol.noise.sigma) ** 2 * float(
+            np.square(shares).sum()
+        )
     return mean / math.sqrt(variance)
 
 
 @pytest.mark.parametrize("mixing", [1.0, 0.3])
 @pytest.mark.parametrize("sizes", [None, [600] * 9 + [3000]])
 @pytest.mark.parametrize("participation", [None, FixedSize(size=4)])
-def test_the_final_model_of_linear_dynamics_never_reveals_more_than_priced(mixing, sizes, participation) -> None:
+def test_the_final_model_of_linear_dynamics_never_reveals_more_than_priced(
+    mixing, sizes, participation
+) -> None:
     weights = "equal" if sizes is None else "records"
     protocol = Protocol(
         clients=10, rounds=40, local=GLM, noise=Gaussian(sigma=0.1), aggregation=Mean(mixing=mixing, weights=weights),
@@ -243,12 +289,24 @@ def test_the_final_model_of_linear_dynamics_never_reveals_more_than_priced(mixin
         assert simulated_final_mu(certain, 0.95**5, shift, shares) <= bound * (1 + 1e-9)
         assert bound <= certify(certain, "rounds", "client", sizes=sizes).mu
     elif sizes is None:
-        direct = [one for one in valid_bounds(asked(protocol, "final", "client", None, sizes)) if one.method == "last iterate"]
-        assert simulated_final_mu(certain, 0.95**5, shift, shares) <= direct[0].curve.mu * (1 + 1e-9)
+        direct = [
+            one
+            for one in valid_bounds(asked(protocol, "final", "client", None, sizes))
+            if one.method == "last iterate"
+        ]
+        assert simulated_final_mu(certain, 0.95**5, shift, shares) <= direct[0].curve.mu * (
+            1 + 1e-9
+        )
 
 
 def test_last_iterate_bounds_are_not_used_where_they_do_not_hold() -> None:
-    protocol = Protocol(clients=10, rounds=40, local=GLM, noise=Gaussian(sigma=0.1), data=Data(name="x", records=600))
+    protocol = Protocol(
+        clients=10,
+        rounds=40,
+        local=GLM,
+        noise=Gaussian(sigma=0.1),
+        data=Data(name="x", records=600),
+    )
     assert certify(protocol, "final").method == "last iterate"
     budgets = tuple(ClientBudget(id=i, epsilon=1e6) for i in range(10))
     cases = [
@@ -259,26 +317,44 @@ def test_last_iterate_bounds_are_not_used_where_they_do_not_hold() -> None:
         (protocol, {"rounds": [0, 2]}),
     ]
     for other, options in cases:
-        methods = [bound.method for bound in valid_bounds(asked(other, "final", "record", options.get("rounds"), None))]
+        methods = [
+            bound.method
+            for bound in valid_bounds(asked(other, "final", "record", options.get("rounds"), None))
+        ]
         assert "last iterate" not in methods
     for view in ("rounds", "coalition:1"):  # a client that leaves takes its noise with it
-        assert certify(replace(protocol, client=budgets[:1]), view).mu == certify(protocol, "server").mu
+        assert (
+            certify(replace(protocol, client=budgets[:1]), view).mu
+            == certify(protocol, "server").mu
+        )
     mixed = replace(protocol, aggregation=Mean(weights="records"), participation=Poisson(rate=0.5))
     sizes = [600] * 9 + [6000]
-    assert certify(mixed, "rounds", sizes=sizes).epsilon(1e-5) == certify(mixed, "server", sizes=sizes).epsilon(1e-5)
+    assert certify(mixed, "rounds", sizes=sizes).epsilon(1e-5) == certify(
+        mixed, "server", sizes=sizes
+    ).epsilon(1e-5)
 
 
 def test_the_smallest_client_counts_for_minibatches() -> None:
     sizes = [60] + [6000] * 49
-    assert certify(BASE, "server", sizes=sizes).epsilon(1e-5) == certify(replace(BASE, data=Data(name="x", records=60)), "server").epsilon(
-        1e-5
-    )
+    assert certify(BASE, "server", sizes=sizes).epsilon(1e-5) == certify(
+        replace(BASE, data=Data(name="x", records=60)), "server"
+    ).epsilon(1e-5)
 
 
 def test_clipped_logistic_regression_converges_and_matches_theory() -> None:
     rule = ClippedGlm(steps=5, clip=1.0, schedule=Constant(rate=0.5), weight_decay=0.1)
-    protocol = Protocol(clients=100, rounds=10, local=rule, noise=Gaussian(sigma=0.1), data=Data(name="adult", records=600))
-    for rounds, share in ((10, 0.6720551), (100, 0.07840988), (1000, 0.007840988)):  # THEORY A9: H over composition
+    protocol = Protocol(
+        clients=100,
+        rounds=10,
+        local=rule,
+        noise=Gaussian(sigma=0.1),
+        data=Data(name="adult", records=600),
+    )
+    for rounds, share in (
+        (10, 0.6720551),
+        (100, 0.07840988),
+        (1000, 0.007840988),
+    ):  # THEORY A9: H over composition
         plan = replace(protocol, rounds=rounds)
         final, composed = certify(plan, "final").mu, certify(plan, "rounds").mu
         assert (final / composed) ** 2 == pytest.approx(share, rel=1e-6)
@@ -286,7 +362,13 @@ def test_clipped_logistic_regression_converges_and_matches_theory() -> None:
     assert certify(protocol, "final", "client").mu > certify(protocol, "final").mu * 100
 
 
-def glm_difference(rule: ClippedGlm, features: np.ndarray, labels: np.ndarray, other: tuple[np.ndarray, int], row: int) -> float:
+def glm_difference(
+    rule: ClippedGlm,
+    features: np.ndarray,
+    labels: np.ndarray,
+    other: tuple[np.ndarray, int],
+    row: int,
+) -> float:
     """Distance of two local trainings in float64 that differ in one record."""
     ends = []
     for swap in (False, True):
@@ -299,23 +381,45 @@ def glm_difference(rule: ClippedGlm, features: np.ndarray, labels: np.ndarray, o
             turn = slice((k % (len(x) // size)) * size, (k % (len(x) // size) + 1) * size)
             residual = 1 / (1 + np.exp(-x[turn] @ w)) - y[turn]
             limit = rule.clip / np.linalg.norm(x[turn], axis=1)
-            w = w - rate * ((np.clip(residual, -limit, limit) @ x[turn]) / size + rule.weight_decay * w)
+            w = w - rate * (
+                (np.clip(residual, -limit, limit) @ x[turn]) / size + rule.weight_decay * w
+            )
         ends.append(w)
     return float(np.linalg.norm(ends[0] - ends[1]))
 
 
-@given(st.integers(0, 10**6), st.sampled_from(["full", "cyclic"]), st.sampled_from([0.5, 3.0]), st.sampled_from([0.02, 0.3, 5.0]))
+@given(
+    st.integers(0, 10**6),
+    st.sampled_from(["full", "cyclic"]),
+    st.sampled_from([0.5, 3.0]),
+    st.sampled_from([0.02, 0.3, 5.0]),
+)
 @settings(max_examples=60, deadline=None)
-def test_no_replaced_record_moves_a_clipped_linear_upload_further_than_priced(seed, batches, rate, clip) -> None:
+def test_no_replaced_record_moves_a_clipped_linear_upload_further_than_priced(
+    seed, batches, rate, clip
+) -> None:
     generator = np.random.default_rng(seed)
     rule = ClippedGlm(
-        steps=8, clip=clip, schedule=Cyclic(rate=rate), weight_decay=0.05, batches=batches, batch=3 if batches == "cyclic" else None
+        steps=8,
+        clip=clip,
+        schedule=Cyclic(rate=rate),
+        weight_decay=0.05,
+        batches=batches,
+        batch=3 if batches == "cyclic" else None,
     )
     x = generator.normal(size=(12, 4))
     x /= np.maximum(1.0, np.linalg.norm(x, axis=1, keepdims=True))
     other = generator.normal(size=4)
-    moved = glm_difference(rule, x, generator.integers(0, 2, 12), (other / max(1.0, np.linalg.norm(other)), 1), int(generator.integers(12)))
-    protocol = Protocol(clients=1, rounds=1, local=rule, noise=Gaussian(sigma=1.0), data=Data(name="x", records=12))
+    moved = glm_difference(
+        rule,
+        x,
+        generator.integers(0, 2, 12),
+        (other / max(1.0, np.linalg.norm(other)), 1),
+        int(generator.integers(12)),
+    )
+    protocol = Protocol(
+        clients=1, rounds=1, local=rule, noise=Gaussian(sigma=1.0), data=Data(name="x", records=12)
+    )
     assert moved <= certify(protocol, "server").mu * (1 + 1e-12)
 
 
@@ -339,14 +443,27 @@ def test_questions_that_make_no_sense_are_refused(arguments, words) -> None:
 def test_the_smallest_valid_bound_is_the_one_promised() -> None:
     for protocol in (MNIST, replace(MNIST, assumptions=Assumptions(smoothness=0.01), rounds=5)):
         for view in all_views(50):
-            bounds = [bound.curve.epsilon(1e-5) for bound in valid_bounds(asked(protocol, view, "record", None, None))]
+            bounds = [
+                bound.curve.epsilon(1e-5)
+                for bound in valid_bounds(asked(protocol, view, "record", None, None))
+            ]
             assert certify(protocol, view).epsilon(1e-5) == min(bounds)
 
 
 def test_every_guarantee_is_labelled_and_explained() -> None:
     guarantee = certify(MNIST, "coalition:3")
     document = guarantee.as_document(1e-5)
-    assert set(document) == {"view", "unit", "adjacency", "kind", "mu", "epsilon", "delta", "method", "assumptions"}
+    assert set(document) == {
+        "view",
+        "unit",
+        "adjacency",
+        "kind",
+        "mu",
+        "epsilon",
+        "delta",
+        "method",
+        "assumptions",
+    }
     assert document["view"] == "coalition:3"
     assert document["mu"] is None
     assert "A11" in guarantee.explain()
@@ -369,12 +486,25 @@ def test_budgets_of_all_clients_bound_what_the_server_learns() -> None:
 
 
 def test_a_run_of_a_million_rounds_is_priced_in_time() -> None:
-    assert certify(replace(BASE, rounds=1_000_000, local=replace(LOCAL, schedule=StageWise(rate=0.1))), "rounds").mu == pytest.approx(
-        0.1 * 2 * 5 / math.sqrt(50) * math.sqrt(math.pi**2 / 6), rel=1e-5
-    )
+    assert certify(
+        replace(BASE, rounds=1_000_000, local=replace(LOCAL, schedule=StageWise(rate=0.1))),
+        "rounds",
+    ).mu == pytest.approx(0.1 * 2 * 5 / math.sqrt(50) * math.sqrt(math.pi**2 / 6), rel=1e-5)
 
 
-@pytest.mark.parametrize("sizes", [[5] * 9, [5] * 1000, [0] * 10, [-3] * 10, [2.5] * 10, [math.nan] * 10, [10**30] * 10, [True] * 10])
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        [5] * 9,
+        [5] * 1000,
+        [0] * 10,
+        [-3] * 10,
+        [2.5] * 10,
+        [math.nan] * 10,
+        [10**30] * 10,
+        [True] * 10,
+    ],
+)
 def test_sizes_that_are_not_the_clients_are_refused(sizes) -> None:
     protocol = replace(BASE, clients=10)
     certify(protocol, sizes=[50] * 10)

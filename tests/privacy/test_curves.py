@@ -52,13 +52,17 @@ class TestEveryCurve:
         assert (np.diff(betas, 2) >= -1e-6).all()
         for beta in betas[1:-1]:
             if beta > 1e-9 and not isinstance(curve, RenyiCurve):
-                assert curve.beta(beta) == pytest.approx(alphas[np.flatnonzero(betas == beta)[0]], abs=2e-5)
+                assert curve.beta(beta) == pytest.approx(
+                    alphas[np.flatnonzero(betas == beta)[0]], abs=2e-5
+                )
 
     def test_supporting_lines_never_pass_above_what_epsilon_delta_allow(self, curve: Curve) -> None:
         for alpha in (0.01, 0.2, 0.7):
             grid = np.linspace(0.0, 12.0, 4001)
             deltas = curve.deltas(grid)
-            lines = np.maximum(1 - deltas - np.exp(grid) * alpha, np.exp(-grid) * (1 - deltas - alpha))
+            lines = np.maximum(
+                1 - deltas - np.exp(grid) * alpha, np.exp(-grid) * (1 - deltas - alpha)
+            )
             assert curve.beta(alpha) == pytest.approx(max(0.0, lines.max()), abs=1e-5)
 
     def test_many_betas_at_once_stay_just_below_each(self, curve: Curve) -> None:
@@ -73,7 +77,9 @@ class TestEveryCurve:
             one, two = curve.compose(other), other.compose(curve)
             for delta in (1e-5, 1e-2):
                 assert one.epsilon(delta) == pytest.approx(two.epsilon(delta), rel=1e-9)
-                assert one.epsilon(delta) >= max(curve.epsilon(delta), other.epsilon(delta)) * (1 - 1e-3)
+                assert one.epsilon(delta) >= max(curve.epsilon(delta), other.epsilon(delta)) * (
+                    1 - 1e-3
+                )
 
     def test_repeating_is_composing(self, curve: Curve) -> None:
         thrice = curve.compose(curve).compose(curve)
@@ -93,7 +99,12 @@ class TestEveryCurve:
         assert all(low <= high for low, high in pairwise(values))
 
     def test_bad_questions_are_refused(self, curve: Curve) -> None:
-        for ask in (lambda: curve.epsilon(0.0), lambda: curve.epsilon(math.nan), lambda: curve.delta(-1.0), lambda: curve.beta(2.0)):
+        for ask in (
+            lambda: curve.epsilon(0.0),
+            lambda: curve.epsilon(math.nan),
+            lambda: curve.delta(-1.0),
+            lambda: curve.beta(2.0),
+        ):
             with pytest.raises(UserError):
                 ask()
         with pytest.raises(UserError):
@@ -103,12 +114,20 @@ class TestEveryCurve:
 @pytest.mark.parametrize("mu", [0.3, 1.0, 3.0])
 def test_all_representations_of_one_gaussian_agree_from_above(mu: float) -> None:
     exact = GaussianCurve(mu=mu)
-    as_losses, as_mixture, as_renyi = exact.losses(1e-3), mixture([mu], [1.0]), RenyiCurve.of(exact.rdp)
+    as_losses, as_mixture, as_renyi = (
+        exact.losses(1e-3),
+        mixture([mu], [1.0]),
+        RenyiCurve.of(exact.rdp),
+    )
     for delta in (1e-8, 1e-5, 1e-2):
         truth = gaussian.epsilon(mu, delta)
         assert truth <= as_losses.epsilon(delta) <= truth + 1e-5
         assert truth * (1 - 1e-12) <= as_mixture.epsilon(delta) <= truth * (1 + 1e-9)
-        assert truth <= as_renyi.epsilon(delta) <= min(exact.rdp(order) - math.log(delta) / (order - 1) for order in as_renyi.orders)
+        assert (
+            truth
+            <= as_renyi.epsilon(delta)
+            <= min(exact.rdp(order) - math.log(delta) / (order - 1) for order in as_renyi.orders)
+        )
     for alpha in (0.01, 0.3, 0.9):
         assert as_losses.beta(alpha) <= gaussian.beta(mu, alpha) * (1 + 1e-9)
         assert as_losses.beta(alpha) == pytest.approx(gaussian.beta(mu, alpha), abs=1e-4)
@@ -118,12 +137,20 @@ def test_all_representations_of_one_gaussian_agree_from_above(mu: float) -> None
 def test_composed_gaussian_losses_lie_just_above_the_exact_value() -> None:
     for times in (4, 100):
         truth = gaussian.epsilon(0.5 * math.sqrt(times), 1e-6)
-        assert truth <= GaussianCurve(mu=0.5).losses(1e-4).repeat(times).epsilon(1e-6) <= truth + 1e-5 * times
+        assert (
+            truth
+            <= GaussianCurve(mu=0.5).losses(1e-4).repeat(times).epsilon(1e-6)
+            <= truth + 1e-5 * times
+        )
 
 
 def test_a_renyi_curve_as_losses_promises_no_more_than_the_true_release() -> None:
     curve = RenyiCurve.of(lambda order: order / 2).losses(1e-3)
-    assert gaussian.epsilon(3.0, 1e-5) <= curve.repeat(9).epsilon(1e-5) < 3 * gaussian.epsilon(3.0, 1e-5)
+    assert (
+        gaussian.epsilon(3.0, 1e-5)
+        <= curve.repeat(9).epsilon(1e-5)
+        < 3 * gaussian.epsilon(3.0, 1e-5)
+    )
 
 
 def test_agreement_with_dp_accounting() -> None:
@@ -140,7 +167,9 @@ def test_agreement_with_dp_accounting() -> None:
 def test_a_visible_coin_scales_delta() -> None:
     curve = GaussianCurve(mu=1.0).losses(1e-3)
     for epsilon in (0.0, 1.0, 3.0):
-        assert curve.mixed_with_nothing(0.2).delta(epsilon) == pytest.approx(0.2 * curve.delta(epsilon), rel=1e-9)
+        assert curve.mixed_with_nothing(0.2).delta(epsilon) == pytest.approx(
+            0.2 * curve.delta(epsilon), rel=1e-9
+        )
 
 
 def test_grids_of_different_width_compose() -> None:
@@ -164,7 +193,12 @@ def test_many_curves_compose_to_the_most_general_kind() -> None:
 
 
 def test_no_privacy_is_said_so() -> None:
-    assert (NOTHING.epsilon(1e-5), NOTHING.delta(5.0), NOTHING.beta(0.2), NOTHING.rdp(2)) == (math.inf, 1.0, 0.0, math.inf)
+    assert (NOTHING.epsilon(1e-5), NOTHING.delta(5.0), NOTHING.beta(0.2), NOTHING.rdp(2)) == (
+        math.inf,
+        1.0,
+        0.0,
+        math.inf,
+    )
     assert NOTHING.compose(GaussianCurve(mu=1.0)).mu == math.inf
     with pytest.raises(UserError, match="grid"):
         NOTHING.losses(1e-3)

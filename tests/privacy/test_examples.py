@@ -14,7 +14,11 @@ import sordino.papers
 import sordino.privacy
 
 ROOMS = (sordino.privacy, sordino.papers)
-MODULES = [f"{room.__name__}.{found.name}" for room in ROOMS for found in pkgutil.iter_modules(room.__path__)]
+MODULES = [
+    f"{room.__name__}.{found.name}"
+    for room in ROOMS
+    for found in pkgutil.iter_modules(room.__path__)
+]
 
 
 @pytest.mark.parametrize("name", MODULES)
@@ -28,4 +32,9 @@ def test_a_gaussian_answer_loads_neither_dp_accounting_nor_scipy_stats() -> None
         "round_curve(1.0, sigma=1.0, cohort=Cohort.poisson(clients=5, rate=0.5)).epsilon(1e-5);"
         "print(*(name for name in ('dp_accounting', 'scipy.stats', 'scipy.optimize', 'torch') if name in sys.modules))"
     )
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == ""
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True
+        ).stdout.strip()
+        == ""
+    )

@@ -36,7 +36,9 @@ def exact_deltas(family: Family, unit: float) -> list[float]:
     mu = np.sqrt(np.arange(1, pmf.size) * unit)
     found = []
     for epsilon in EPSILONS:
-        deltas = stats.norm.cdf(-epsilon / mu + mu / 2) - np.exp(epsilon + stats.norm.logcdf(-epsilon / mu - mu / 2))
+        deltas = stats.norm.cdf(-epsilon / mu + mu / 2) - np.exp(
+            epsilon + stats.norm.logcdf(-epsilon / mu - mu / 2)
+        )
         found.append(float(np.dot(pmf[1:], deltas)))
     return found
 
@@ -44,15 +46,28 @@ def exact_deltas(family: Family, unit: float) -> list[float]:
 def falling(rounds: int, largest: int, counts: int = 1) -> dict[str, np.ndarray]:
     """Whole, even squares that fall as those of a falling learning rate do; two first uses."""
     tops = 2 * np.maximum(1, largest // np.arange(1, rounds + 1) ** 2)
-    return {"squares": np.stack([2 * tops, tops], axis=1).astype(float), "counts": np.full(rounds, counts)}
+    return {
+        "squares": np.stack([2 * tops, tops], axis=1).astype(float),
+        "counts": np.full(rounds, counts),
+    }
 
 
 FAMILIES = {
     "one of two": (falling(200, 2000), [0.3, 0.2], [1.0], [1.0]),
     "rarely": (falling(200, 2000), [0.01, 0.01], [1.0], [1.0]),
     "two cohorts": (falling(150, 1000), [0.3, 0.2], [1.0, 0.5], [0.01, 0.2]),
-    "slowly falling": ({"squares": np.linspace(400, 300, 101).round()[:, None], "counts": np.full(101, 2)}, [0.4], [1.0], [1.0]),
-    "many alike": ({"squares": np.repeat([[40.0], [30.0], [0.0]], 30, axis=0), "counts": np.full(90, 3)}, [0.5], [1.0], [0.7]),
+    "slowly falling": (
+        {"squares": np.linspace(400, 300, 101).round()[:, None], "counts": np.full(101, 2)},
+        [0.4],
+        [1.0],
+        [1.0],
+    ),
+    "many alike": (
+        {"squares": np.repeat([[40.0], [30.0], [0.0]], 30, axis=0), "counts": np.full(90, 3)},
+        [0.5],
+        [1.0],
+        [0.7],
+    ),
 }
 
 
@@ -61,7 +76,13 @@ FAMILIES = {
 def test_sums_of_many_rounds_lie_just_above_the_exact_ones(name: str, unit: float) -> None:
     rows, use, factors, masses = FAMILIES[name]
     whole = Family(use=np.array(use), factors=np.array(factors), masses=np.array(masses), **rows)
-    scaled = Family(squares=whole.squares * unit, use=whole.use, factors=whole.factors, masses=whole.masses, counts=whole.counts)
+    scaled = Family(
+        squares=whole.squares * unit,
+        use=whole.use,
+        factors=whole.factors,
+        masses=whole.masses,
+        counts=whole.counts,
+    )
     curve = GaussianMixtureCurve(rounds=(), families=(scaled,))
     for epsilon, exact in zip(EPSILONS, exact_deltas(scaled, unit), strict=True):
         found = curve.delta(epsilon)
@@ -73,9 +94,15 @@ def test_sums_of_many_rounds_lie_just_above_the_exact_ones(name: str, unit: floa
 def test_a_falling_rate_is_priced_as_its_rounds_are_one_by_one() -> None:
     use = first_use(batch=8, records=100, steps=3)
     shifts = 0.6 / np.arange(1, 71)[:, None] * np.array([1.0, 2 / 3, 1 / 3])
-    for cohort in (Cohort.everyone(clients=4), Cohort.poisson(clients=12, rate=0.3), Cohort.fixed(clients=20, size=5, colluding=4)):
+    for cohort in (
+        Cohort.everyone(clients=4),
+        Cohort.poisson(clients=12, rate=0.3),
+        Cohort.fixed(clients=20, size=5, colluding=4),
+    ):
         fast = rounds_curve(shifts, np.ones(70, dtype=int), sigma=0.5, cohort=cohort, use=use)
-        slow = composed_mixtures([round_curve(row, sigma=0.5, cohort=cohort, use=use) for row in shifts])
+        slow = composed_mixtures(
+            [round_curve(row, sigma=0.5, cohort=cohort, use=use) for row in shifts]
+        )
         assert (len(fast.families), len(slow.families)) == (1, 0)
         for delta in (1e-9, 1e-5, 1e-3):
             assert fast.epsilon(delta) == pytest.approx(slow.epsilon(delta), rel=2e-4)
@@ -88,26 +115,55 @@ def test_a_falling_rate_is_priced_as_its_rounds_are_one_by_one() -> None:
 
 def test_improbable_participants_are_counted_as_the_worst_and_cost_next_to_nothing() -> None:
     cohort = Cohort.poisson(clients=3000, rate=0.5)
-    curve = rounds_curve(1 / np.arange(1, 101)[:, None], np.ones(100, dtype=int), sigma=0.05, cohort=cohort)
-    usual = rounds_curve(1 / np.arange(1, 101)[:, None], np.ones(100, dtype=int), sigma=0.05, cohort=Cohort.fixed(clients=3000, size=1350))
+    curve = rounds_curve(
+        1 / np.arange(1, 101)[:, None], np.ones(100, dtype=int), sigma=0.05, cohort=cohort
+    )
+    usual = rounds_curve(
+        1 / np.arange(1, 101)[:, None],
+        np.ones(100, dtype=int),
+        sigma=0.05,
+        cohort=Cohort.fixed(clients=3000, size=1350),
+    )
     assert 0 < curve.epsilon(1e-5) < usual.epsilon(1e-5)
 
 
 def test_without_noise_rounds_are_still_priced() -> None:
     shifts = 1 / np.arange(1, 101)[:, None]
-    curve = rounds_curve(shifts, np.ones(100, dtype=int), sigma=0.0, cohort=Cohort.poisson(clients=10, rate=0.001))
+    curve = rounds_curve(
+        shifts, np.ones(100, dtype=int), sigma=0.0, cohort=Cohort.poisson(clients=10, rate=0.001)
+    )
     assert curve.delta(10.0) == pytest.approx(1 - 0.999**100, rel=1e-6)
 
 
 @pytest.mark.parametrize(
-    ("noise", "norm"), [(Laplace(scale=1.0), "l2"), (Laplace(scale=0.1), "l1"), (Staircase(step=1.0, width=2.0), "l2")]
+    ("noise", "norm"),
+    [
+        (Laplace(scale=1.0), "l2"),
+        (Laplace(scale=0.1), "l1"),
+        (Staircase(step=1.0, width=2.0), "l2"),
+    ],
 )
-def test_releases_that_fall_are_priced_as_one_by_one_or_a_little_more(noise: Laplace | Staircase, norm: str) -> None:
-    shifts, counts, chances = np.outer(1 / np.arange(1, 1001), [1.0, 0.5]), np.ones(1000, dtype=int), np.array([0.2, 0.1])
-    curve, price = releases_curve(noise, norm, 20, shifts, chances, counts), price_of(noise, norm, 20)
+def test_releases_that_fall_are_priced_as_one_by_one_or_a_little_more(
+    noise: Laplace | Staircase, norm: str
+) -> None:
+    shifts, counts, chances = (
+        np.outer(1 / np.arange(1, 1001), [1.0, 0.5]),
+        np.ones(1000, dtype=int),
+        np.array([0.2, 0.1]),
+    )
+    curve, price = (
+        releases_curve(noise, norm, 20, shifts, chances, counts),
+        price_of(noise, norm, 20),
+    )
     for order in (1.05, 2.0, 17.0, 33.0):
         direct = math.fsum(
-            math.log(0.7 + sum(p * math.exp((order - 1) * price.divergence(order, s)) for p, s in zip(chances, row, strict=True)))
+            math.log(
+                0.7
+                + sum(
+                    p * math.exp((order - 1) * price.divergence(order, s))
+                    for p, s in zip(chances, row, strict=True)
+                )
+            )
             for row in shifts
         ) / (order - 1)
         assert direct * (1 - 1e-9) <= curve.rdp(order) <= direct * (1 + 1e-3)
@@ -115,7 +171,9 @@ def test_releases_that_fall_are_priced_as_one_by_one_or_a_little_more(noise: Lap
 
 def test_rounds_are_joined_on_the_safe_side_only() -> None:
     generator = np.random.default_rng(1)
-    shifts = np.sort(generator.pareto(1.0, size=(2000, 1)), axis=0) * generator.uniform(0.5, 1.0, size=(2000, 3))
+    shifts = np.sort(generator.pareto(1.0, size=(2000, 1)), axis=0) * generator.uniform(
+        0.5, 1.0, size=(2000, 3)
+    )
     counts = generator.integers(1, 4, size=2000)
     rows, often = nearly_equal(shifts, counts)
     assert len(rows) < 1500

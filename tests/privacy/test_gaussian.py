@@ -25,7 +25,11 @@ def exact_delta(mu: float, epsilon: float) -> mp.mpf:
 def exact_beta(mu: float, alpha: float) -> mp.mpf:
     with mp.workdps(60):
         tail = lambda x: mp.erfc(x / mp.sqrt(2)) / 2  # noqa: E731
-        guess = mp.sqrt(2) * mp.erfinv(1 - 2 * mp.mpf(alpha)) if alpha > 1e-15 else mp.sqrt(-2 * mp.log(alpha))
+        guess = (
+            mp.sqrt(2) * mp.erfinv(1 - 2 * mp.mpf(alpha))
+            if alpha > 1e-15
+            else mp.sqrt(-2 * mp.log(alpha))
+        )
         quantile = mp.findroot(lambda x: mp.log(tail(x)) - mp.log(alpha), guess)
         return mp.mpf(1) - tail(quantile - mu) if quantile > mu else tail(mu - quantile)
 
@@ -72,7 +76,9 @@ def test_beta_is_right_and_rounded_down(mu: float, alpha: float) -> None:
 def test_round_trip_is_never_optimistic(mu: float, epsilon: float) -> None:
     delta = gaussian.delta(mu, epsilon)
     if 1e-300 < delta < 1:  # below, delta itself has few digits left
-        assert gaussian.epsilon(mu, delta) <= epsilon * (1 + 1e-9) or delta > 0.99  # there epsilon hardly depends on delta
+        assert (
+            gaussian.epsilon(mu, delta) <= epsilon * (1 + 1e-9) or delta > 0.99
+        )  # there epsilon hardly depends on delta
         assert gaussian.delta(mu, gaussian.epsilon(mu, delta)) <= delta
 
 
@@ -85,8 +91,17 @@ def test_less_noise_never_promises_more(mu: float, factor: float, epsilon: float
 
 
 def test_the_two_extremes() -> None:
-    assert (gaussian.delta(0.0, 0.0), gaussian.epsilon(0.0, 1e-9), gaussian.beta(0.0, 0.3), gaussian.rdp(0.0, math.inf)) == (0, 0, 0.7, 0)
-    assert (gaussian.delta(math.inf, 9.0), gaussian.epsilon(math.inf, 0.5), gaussian.beta(math.inf, 0.3)) == (1, math.inf, 0)
+    assert (
+        gaussian.delta(0.0, 0.0),
+        gaussian.epsilon(0.0, 1e-9),
+        gaussian.beta(0.0, 0.3),
+        gaussian.rdp(0.0, math.inf),
+    ) == (0, 0, 0.7, 0)
+    assert (
+        gaussian.delta(math.inf, 9.0),
+        gaussian.epsilon(math.inf, 0.5),
+        gaussian.beta(math.inf, 0.3),
+    ) == (1, math.inf, 0)
     assert gaussian.mu_from(math.inf, 1e-5) == math.inf
     assert gaussian.epsilon(1e200, 1e-5) == math.inf
 

@@ -7,7 +7,18 @@ from dataclasses import replace
 
 import pytest
 
-from sordino import ClientBudget, Constant, FedAvg, FedProx, FixedSize, Gaussian, Laplace, Model, Protocol, UserError
+from sordino import (
+    ClientBudget,
+    Constant,
+    FedAvg,
+    FedProx,
+    FixedSize,
+    Gaussian,
+    Laplace,
+    Model,
+    Protocol,
+    UserError,
+)
 from sordino.privacy.caps import capped_rounds
 from sordino.privacy.certify import certify
 from sordino.privacy.harmonizer import mechanism_table, own_protocol, pull_of, with_found_noise
@@ -53,8 +64,12 @@ def test_the_worst_client_counts_in_every_view() -> None:
         guarantee = certify(protocol, view)
         assert guarantee.method == "harmonizer"
         assert guarantee.epsilon(1e-5) == pytest.approx(worst.epsilon(1e-5))
-        assert guarantee.delta(3.0) == pytest.approx(max(certify(own_protocol(protocol, one)).delta(3.0) for one in BUDGETS))
-        assert guarantee.beta(0.1) == pytest.approx(min(certify(own_protocol(protocol, one)).beta(0.1) for one in BUDGETS))
+        assert guarantee.delta(3.0) == pytest.approx(
+            max(certify(own_protocol(protocol, one)).delta(3.0) for one in BUDGETS)
+        )
+        assert guarantee.beta(0.1) == pytest.approx(
+            min(certify(own_protocol(protocol, one)).beta(0.1) for one in BUDGETS)
+        )
 
 
 def test_a_client_whose_noise_is_too_small_is_dropped_when_its_budget_is_spent() -> None:
@@ -72,7 +87,9 @@ def test_a_client_whose_noise_is_too_small_is_dropped_when_its_budget_is_spent()
 def test_noise_is_made_for_the_rounds_that_can_be_expected() -> None:
     often, seldom = plan(), plan(participation=FixedSize(size=1), rounds=10)
     for budget in BUDGETS[:3]:
-        assert deviation(own_protocol(seldom, budget).noise) < deviation(own_protocol(often, budget).noise)
+        assert deviation(own_protocol(seldom, budget).noise) < deviation(
+            own_protocol(often, budget).noise
+        )
         cap = capped_rounds(seldom, budget)
         assert math.ceil(2.5 + 3 * math.sqrt(10 * 0.25 * 0.75)) <= cap <= 10
 
@@ -85,7 +102,10 @@ def test_the_penalty_is_a_pull_to_a_public_model_and_is_priced_so() -> None:
     # 2V (eta (1 - eta lambda) + eta), eta = 1/2, V = 1/2
     shift = 0.5 * (1 - 0.5 * 0.875) + 0.5
     assert certify(alone).mu == pytest.approx(shift * math.sqrt(10) / 20.0)
-    near = plan(penalty=True, local=FedProx(steps=2, batch=4, clip=0.5, schedule=Constant(rate=0.5), proximal=0.25))
+    near = plan(
+        penalty=True,
+        local=FedProx(steps=2, batch=4, clip=0.5, schedule=Constant(rate=0.5), proximal=0.25),
+    )
     assert own_protocol(near, BUDGETS[2]).local.proximal == 0.75  # type: ignore[union-attr]
 
 
@@ -99,7 +119,9 @@ def test_what_was_realised_is_priced_client_by_client() -> None:
     found = realised(protocol, events, "rounds")
     for client, rounds in ((0, [0]), (1, [0, 1])):
         alone = own_protocol(protocol, BUDGETS[client])
-        assert found[client].epsilon(1e-5) == pytest.approx(certify(alone, rounds=rounds).epsilon(1e-5))
+        assert found[client].epsilon(1e-5) == pytest.approx(
+            certify(alone, rounds=rounds).epsilon(1e-5)
+        )
         assert str(found[client].view) == "rounds"
     assert found[2].epsilon(1e-5) == 0
 
@@ -114,8 +136,12 @@ def test_the_found_noise_is_spelled_out_and_changes_nothing() -> None:
 
 
 @pytest.mark.parametrize(("dimension", "best"), [(1, "staircase"), (1000, "gaussian")])
-def test_the_table_marks_the_least_noise_in_the_model_s_dimension(dimension: int, best: str) -> None:
-    rows = mechanism_table(plan(client=(), rounds=1, model=Model(name="mlp", parameters=dimension)), epsilon=4.0)
+def test_the_table_marks_the_least_noise_in_the_model_s_dimension(
+    dimension: int, best: str
+) -> None:
+    rows = mechanism_table(
+        plan(client=(), rounds=1, model=Model(name="mlp", parameters=dimension)), epsilon=4.0
+    )
     assert [row.mechanism for row in rows if row.best] == [best]
     # THEORY B3 at epsilon = 4: 1.081, .3536, .2703 at d = 1
     if dimension == 1:

@@ -41,7 +41,9 @@ def dynamics(draw: st.DrawFn, rounds: int = 12) -> tuple[np.ndarray, np.ndarray]
 
 @settings(max_examples=300, deadline=None)
 @given(pair=dynamics(), d0=st.sampled_from([0.0, 0.5, 7.0]), by_logs=st.booleans())
-def test_it_solves_the_quadratic_programme(pair: tuple[np.ndarray, np.ndarray], d0: float, by_logs: bool) -> None:
+def test_it_solves_the_quadratic_programme(
+    pair: tuple[np.ndarray, np.ndarray], d0: float, by_logs: bool
+) -> None:
     rho, gamma = pair
     widest, module._WIDEST = module._WIDEST, -1.0 if by_logs else module._WIDEST
     try:
@@ -57,12 +59,16 @@ def test_linear_dynamics_attain_it(pair: tuple[np.ndarray, np.ndarray]) -> None:
     rho, gamma = pair
     worst = worst_case_dynamics(rho, gamma)
     assert (worst <= rho * (1 + 1e-12)).all()
-    assert linear_energy(worst, gamma) == pytest.approx(last_iterate(rho, gamma), rel=1e-10, abs=1e-300)
+    assert linear_energy(worst, gamma) == pytest.approx(
+        last_iterate(rho, gamma), rel=1e-10, abs=1e-300
+    )
 
 
 @settings(max_examples=100, deadline=None)
 @given(pair=dynamics(rounds=30), where=st.integers(0, 29), factor=st.floats(1.0, 3.0))
-def test_it_never_falls_when_the_dynamics_get_wilder(pair: tuple[np.ndarray, np.ndarray], where: int, factor: float) -> None:
+def test_it_never_falls_when_the_dynamics_get_wilder(
+    pair: tuple[np.ndarray, np.ndarray], where: int, factor: float
+) -> None:
     rho, gamma = pair
     wilder, stronger = rho.copy(), gamma.copy()
     wilder[where % rho.size] *= factor
@@ -77,7 +83,9 @@ def test_it_never_falls_when_the_dynamics_get_wilder(pair: tuple[np.ndarray, np.
 @given(pair=dynamics(rounds=25), diameter=st.sampled_from([0.0, 0.05, 0.7, 5.0, 300.0]))
 def test_the_best_start_is_found(pair: tuple[np.ndarray, np.ndarray], diameter: float) -> None:
     rho, gamma = pair
-    every = [last_iterate(rho, gamma)] + [last_iterate(rho[t:], gamma[t:], diameter) for t in range(1, rho.size)]
+    every = [last_iterate(rho, gamma)] + [
+        last_iterate(rho[t:], gamma[t:], diameter) for t in range(1, rho.size)
+    ]
     found, start = last_iterate_bounded(rho, gamma, diameter)
     assert found == pytest.approx(min(every), rel=1e-10, abs=1e-300)
     assert every[start] == pytest.approx(found, rel=1e-12)
@@ -88,22 +96,32 @@ def test_the_best_start_is_found_on_long_uneven_runs() -> None:
     for _ in range(150):
         rounds = int(rng.integers(20, 80))
         rho = np.exp(rng.normal(rng.choice([-0.02, 0.0, 0.05]), rng.choice([0.01, 0.3]), rounds))
-        gamma = rng.random(rounds) ** rng.choice([1, 6]) * (1 + 3 * np.sin(np.arange(rounds) / rng.integers(2, 9)) ** 2)
+        gamma = rng.random(rounds) ** rng.choice([1, 6]) * (
+            1 + 3 * np.sin(np.arange(rounds) / rng.integers(2, 9)) ** 2
+        )
         diameter = 10 ** rng.uniform(-1, 1.5)
-        every = [last_iterate(rho, gamma)] + [last_iterate(rho[t:], gamma[t:], diameter) for t in range(1, rounds)]
+        every = [last_iterate(rho, gamma)] + [
+            last_iterate(rho[t:], gamma[t:], diameter) for t in range(1, rounds)
+        ]
         assert last_iterate_bounded(rho, gamma, diameter)[0] == pytest.approx(min(every), rel=1e-11)
 
 
 @pytest.mark.parametrize("rho", [0.0, 0.3, 0.9, 0.999, 1.0, 1.001, 1.5])
 @pytest.mark.parametrize("rounds", [1, 2, 50, 3000])
 def test_constant_dynamics_have_a_closed_form(rho: float, rounds: int) -> None:
-    assert last_iterate([rho] * rounds, [0.7] * rounds) == pytest.approx(constant(rho, 0.7, rounds), rel=1e-11)
+    assert last_iterate([rho] * rounds, [0.7] * rounds) == pytest.approx(
+        constant(rho, 0.7, rounds), rel=1e-11
+    )
     if rho > 0:
-        assert linear_energy([min(rho, 1.0)] * rounds, [0.7] * rounds) == pytest.approx(constant(rho, 0.7, rounds), rel=1e-9)
+        assert linear_energy([min(rho, 1.0)] * rounds, [0.7] * rounds) == pytest.approx(
+            constant(rho, 0.7, rounds), rel=1e-9
+        )
 
 
 def test_a_diameter_gives_four_times_diameter_times_shift() -> None:
-    assert last_iterate_bounded([1.0] * 5000, [0.5] * 5000, 30.0)[0] == pytest.approx(4 * 30 * 0.5, rel=1e-9)
+    assert last_iterate_bounded([1.0] * 5000, [0.5] * 5000, 30.0)[0] == pytest.approx(
+        4 * 30 * 0.5, rel=1e-9
+    )
 
 
 @pytest.mark.parametrize("rho", [0.0, 1e-300, 1.0, 1e300])
@@ -134,16 +152,27 @@ def test_a_million_rounds_lie_between_their_largest_shift_and_composition(rho: f
 
 
 @pytest.mark.parametrize(("rho", "diameter"), [(1.001, 1e4), (1.01, 1e9)])
-def test_a_million_rounds_in_a_ball_cost_no_more_than_without_it(rho: float, diameter: float) -> None:
+def test_a_million_rounds_in_a_ball_cost_no_more_than_without_it(
+    rho: float, diameter: float
+) -> None:
     factors, shifts = np.full(1_000_000, rho), np.random.default_rng(0).random(1_000_000)
     energy, start = last_iterate_bounded(factors, shifts, diameter)
     assert energy <= last_iterate(factors, shifts) * (1 + 1e-9)
-    assert energy <= last_iterate(factors[start:], shifts[start:], diameter if start > 0 else 0.0) * (1 + 1e-9)
+    assert energy <= last_iterate(
+        factors[start:], shifts[start:], diameter if start > 0 else 0.0
+    ) * (1 + 1e-9)
 
 
 @pytest.mark.parametrize(
     ("rho", "gamma", "distance"),
-    [([1.0], [1.0, 2.0], 0.0), ([], [], 0.0), ([-1.0], [1.0], 0.0), ([np.nan], [1.0], 0.0), ([1.0], [1.0], -1.0), ([np.inf], [1.0], 0.0)],
+    [
+        ([1.0], [1.0, 2.0], 0.0),
+        ([], [], 0.0),
+        ([-1.0], [1.0], 0.0),
+        ([np.nan], [1.0], 0.0),
+        ([1.0], [1.0], -1.0),
+        ([np.inf], [1.0], 0.0),
+    ],
 )
 def test_nonsense_is_refused(rho: list[float], gamma: list[float], distance: float) -> None:
     with pytest.raises(UserError):

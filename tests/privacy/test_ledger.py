@@ -45,7 +45,13 @@ def test_going_back_several_rounds_counts_each_of_them_again(tmp_path) -> None:
     with Ledger.resume(path) as ledger:
         for t in (3, 4, 5):
             ledger.charge(round=t, clients=[t, t + 1])
-    assert [(e.round, e.attempt) for e in read(path).events[4:]] == [(3, 0), (4, 0), (3, 1), (4, 1), (5, 0)]
+    assert [(e.round, e.attempt) for e in read(path).events[4:]] == [
+        (3, 0),
+        (4, 0),
+        (3, 1),
+        (4, 1),
+        (5, 0),
+    ]
 
 
 def test_a_repeatable_round_with_other_clients_is_charged(tmp_path) -> None:
@@ -71,7 +77,12 @@ def test_any_changed_byte_is_noticed(tmp_path_factory, line, data) -> None:
 
 
 @pytest.mark.parametrize(
-    "edit", [lambda lines: lines[:2] + lines[3:], lambda lines: [lines[0], lines[2], lines[1], *lines[3:]], lambda lines: lines[1:]]
+    "edit",
+    [
+        lambda lines: lines[:2] + lines[3:],
+        lambda lines: [lines[0], lines[2], lines[1], *lines[3:]],
+        lambda lines: lines[1:],
+    ],
 )
 def test_lines_that_are_missing_or_in_another_order_are_noticed(tmp_path, edit) -> None:
     path = written(tmp_path / "a")
@@ -130,7 +141,9 @@ def test_no_charge_of_another_process_is_cut_off_or_written_over(tmp_path, monke
         Ledger.create(path, SEEDED)
 
 
-def test_lines_that_are_missing_at_the_end_are_noticed_by_who_knows_how_many_rounds_were_run(tmp_path) -> None:
+def test_lines_that_are_missing_at_the_end_are_noticed_by_who_knows_how_many_rounds_were_run(
+    tmp_path,
+) -> None:
     path = written(tmp_path / "ledger.jsonl", rounds=4)
     refuse_unpaid(path, read(path).events, 4)
     path.write_bytes(b"\n".join(path.read_bytes().split(b"\n")[:4]) + b"\n")

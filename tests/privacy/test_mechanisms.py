@@ -28,7 +28,10 @@ def integrated(order: float, first: LogDensity, second: LogDensity, cuts: Iterab
         p, q = first(x), second(x)
         return math.exp(p) * (p - q) if order == 1 else math.exp(order * p + (1 - order) * q)
 
-    total = sum(integrate.quad(value, low, high, limit=300)[0] for low, high in itertools.pairwise(sorted(set(cuts))))
+    total = sum(
+        integrate.quad(value, low, high, limit=300)[0]
+        for low, high in itertools.pairwise(sorted(set(cuts)))
+    )
     return total if order == 1 else math.log(total) / (order - 1)
 
 
@@ -42,7 +45,9 @@ def test_laplace_divergence_by_quadrature(order: float, shift: float, scale: flo
     def log_density(x: float) -> float:
         return -abs(x) / scale - math.log(2 * scale)
 
-    exact = integrated(order, log_density, lambda x: log_density(x - shift), [-60 * scale, 0.0, shift, 60 * scale])
+    exact = integrated(
+        order, log_density, lambda x: log_density(x - shift), [-60 * scale, 0.0, shift, 60 * scale]
+    )
     assert laplace.divergence(order, shift, scale) == pytest.approx(exact, rel=1e-7)
 
 
@@ -55,28 +60,41 @@ def test_laplace_divergence_of_small_shifts_loses_no_digits() -> None:
 
 
 @settings(max_examples=60, deadline=None)
-@given(order=st.floats(1.1, 40), raw=st.lists(st.floats(0.0, 1.0), min_size=1, max_size=12), seed=st.integers(0, 99))
+@given(
+    order=st.floats(1.1, 40),
+    raw=st.lists(st.floats(0.0, 1.0), min_size=1, max_size=12),
+    seed=st.integers(0, 99),
+)
 def test_no_shift_vector_exceeds_the_even_spread(order: float, raw: list[float], seed: int) -> None:
     vector = np.array(raw) + 1e-6
     vector /= np.linalg.norm(vector)
     noise = Staircase(step=1.3, width=1.0, nu=0.1 + 0.8 * seed / 99)
     for one, bound in (
-        (lambda s: laplace.divergence(order, s, 0.7), laplace.divergence_l2(order, 1.0, 0.7, len(raw))),
+        (
+            lambda s: laplace.divergence(order, s, 0.7),
+            laplace.divergence_l2(order, 1.0, 0.7, len(raw)),
+        ),
         (lambda s: noise.divergence(order, s), noise.divergence_l2(order, 1.0, len(raw))),
     ):
         assert sum(one(float(s)) for s in vector) <= bound * (1 + 1e-9)
     simplex = vector / vector.sum()
-    assert sum(noise.divergence(order, float(s)) for s in simplex) <= noise.divergence_l1(order, 1.0, len(raw)) * (1 + 1e-9)
+    assert sum(noise.divergence(order, float(s)) for s in simplex) <= noise.divergence_l1(
+        order, 1.0, len(raw)
+    ) * (1 + 1e-9)
 
 
 def staircase_density(noise: Staircase) -> LogDensity:
     def log_density(x: float) -> float:
-        return math.log(noise.height) - noise.step * sum(1 for k in range(70) if (k + noise.nu) * noise.width <= abs(x))
+        return math.log(noise.height) - noise.step * sum(
+            1 for k in range(70) if (k + noise.nu) * noise.width <= abs(x)
+        )
 
     return log_density
 
 
-@pytest.mark.parametrize("noise", [Staircase(step=1.0, width=1.0, nu=0.3), Staircase(step=0.7, width=0.5, nu=0.8)])
+@pytest.mark.parametrize(
+    "noise", [Staircase(step=1.0, width=1.0, nu=0.3), Staircase(step=0.7, width=0.5, nu=0.8)]
+)
 def test_staircase_against_its_density(noise: Staircase) -> None:
     density = staircase_density(noise)
     edges = [sign * (k + noise.nu) * noise.width for k in range(-90, 90) for sign in (1, -1)]
@@ -89,7 +107,10 @@ def test_staircase_against_its_density(noise: Staircase) -> None:
             assert noise.divergence(order, shift) == pytest.approx(exact, rel=1e-6)
     cuts = sorted({0.0, reach, *(edge for edge in edges if 0 < edge < reach)})
     for power, moment in zip((1, 2), noise.moments(), strict=True):
-        pieces = [integrate.quad(lambda x, p=power: x**p * math.exp(density(x)), low, high)[0] for low, high in itertools.pairwise(cuts)]
+        pieces = [
+            integrate.quad(lambda x, p=power: x**p * math.exp(density(x)), low, high)[0]
+            for low, high in itertools.pairwise(cuts)
+        ]
         assert moment == pytest.approx(2 * sum(pieces), rel=1e-6)
 
 
@@ -130,7 +151,9 @@ def test_subsampled_divergence_by_quadrature(mu: float, rate: float, order: int)
     found = renyi.poisson_subsampled(order, rate, lambda order: gaussian.rdp(mu, order))
     assert found == pytest.approx(integrated(order, mixed, normal, cuts), rel=1e-6)
     assert integrated(order, normal, mixed, cuts) <= found * (1 + 1e-9)
-    assert found <= udp_fl.zhu_wang(order, rate, lambda order: gaussian.rdp(mu, order)) * (1 + 1e-12)
+    assert found <= udp_fl.zhu_wang(order, rate, lambda order: gaussian.rdp(mu, order)) * (
+        1 + 1e-12
+    )
 
 
 @pytest.mark.parametrize(("mu", "rate"), [(1.0, 0.02), (2.0, 0.3), (0.3, 0.9)])
@@ -141,7 +164,9 @@ def test_one_subsampled_step_by_quadrature(mu: float, rate: float, epsilon: floa
 
     crossing = (math.log((math.expm1(epsilon) + rate) / rate) + mu * mu / 2) / mu
     exact = integrate.quad(excess, crossing, crossing + 15 + mu, limit=400, epsabs=1e-14)[0]
-    assert subsampled.deltas(np.array([epsilon]), mu=mu, rate=rate)[0] == pytest.approx(exact, rel=1e-6)
+    assert subsampled.deltas(np.array([epsilon]), mu=mu, rate=rate)[0] == pytest.approx(
+        exact, rel=1e-6
+    )
 
 
 def test_subsampling_lies_between_poisson_sampling_and_no_sampling() -> None:
@@ -166,7 +191,9 @@ def test_few_steps_cost_more_than_the_central_limit_says() -> None:
 def test_poisson_sampling_agrees_with_dp_accounting() -> None:
     from dp_accounting.pld import privacy_loss_distribution as pld
 
-    theirs = pld.from_gaussian_mechanism(0.9, sampling_prob=0.03, value_discretization_interval=1e-3).self_compose(300)
+    theirs = pld.from_gaussian_mechanism(
+        0.9, sampling_prob=0.03, value_discretization_interval=1e-3
+    ).self_compose(300)
     ours = subsampled.poisson(multiplier=0.9, rate=0.03, steps=300, interval=1e-3)
     for delta in (1e-7, 1e-3):
         assert ours.epsilon(delta) == pytest.approx(theirs.get_epsilon_for_delta(delta), abs=1e-6)
@@ -214,11 +241,17 @@ def test_clones_at_an_order_where_rare_cohorts_decide() -> None:
     keep, logs = 1 / (1 + math.exp(-local)), []
     for count in range(clients):
         seen = np.arange(count + 2)
-        first = keep * stats.binom.pmf(seen - 1, count, 0.5) + (1 - keep) * stats.binom.pmf(seen, count, 0.5)
-        second = (1 - keep) * stats.binom.pmf(seen - 1, count, 0.5) + keep * stats.binom.pmf(seen, count, 0.5)
+        first = keep * stats.binom.pmf(seen - 1, count, 0.5) + (1 - keep) * stats.binom.pmf(
+            seen, count, 0.5
+        )
+        second = (1 - keep) * stats.binom.pmf(seen - 1, count, 0.5) + keep * stats.binom.pmf(
+            seen, count, 0.5
+        )
         inside = (first > 0) & (second > 0)
         moment = order * np.log(first[inside]) + (1 - order) * np.log(second[inside])
-        logs.append(stats.binom.logpmf(count, clients - 1, math.exp(-local)) + np.logaddexp.reduce(moment))
+        logs.append(
+            stats.binom.logpmf(count, clients - 1, math.exp(-local)) + np.logaddexp.reduce(moment)
+        )
     exact = float(np.logaddexp.reduce(logs)) / (order - 1)
     assert shuffling.rdp(order, local=local, clients=clients) == pytest.approx(exact, rel=1e-8)
 
@@ -237,9 +270,13 @@ def test_shuffling_is_sandwiched() -> None:
 
 def test_shuffled_rounds_compose() -> None:
     one = shuffling.curve(local=1.0, clients=500, interval=1e-3)
-    assert one.epsilon(1e-6) == pytest.approx(shuffling.epsilon(1e-6, local=1.0, clients=500), rel=1e-2)
+    assert one.epsilon(1e-6) == pytest.approx(
+        shuffling.epsilon(1e-6, local=1.0, clients=500), rel=1e-2
+    )
     assert one.epsilon(1e-6) >= shuffling.epsilon(1e-6, local=1.0, clients=500)
-    by_renyi = renyi.RenyiCurve.of(lambda order: shuffling.rdp(order, local=1.0, clients=500), orders=(2, 4, 8, 16, 32)).repeat(30)
+    by_renyi = renyi.RenyiCurve.of(
+        lambda order: shuffling.rdp(order, local=1.0, clients=500), orders=(2, 4, 8, 16, 32)
+    ).repeat(30)
     assert one.repeat(30).epsilon(1e-6) < by_renyi.epsilon(1e-6)
 
 
@@ -249,9 +286,15 @@ def test_published_bounds_that_the_exact_values_refute() -> None:
     common = {"rounds": 100, "steps": 5, "rate": 0.1, "clip": 1.0, "clients": 50, "sigma": 1.0}
     assert convergent.theorem_3a(**common, smoothness=1.0) < convergent.linear_fedavg(**common)
     prox = {"rounds": 1000, "clip": 1.0, "proximal": 1.0, "clients": 50, "sigma": 1.0}
-    assert convergent.theorem_4(**prox, smoothness=0.5) < convergent.linear_fedprox(**prox, steps=20, rate=0.5)
-    assert udp_fl.lemma_2(order=64, gamma=2.0, clients=1000) < udp_fl.shuffled_randomized_response(order=64, local=2.0, clients=1000)
-    assert prifedsync.theorem_1_total_variation(rate=0.5, rounds=2) < prifedsync.reach_probability(rate=0.5, rounds=2)
+    assert convergent.theorem_4(**prox, smoothness=0.5) < convergent.linear_fedprox(
+        **prox, steps=20, rate=0.5
+    )
+    assert udp_fl.lemma_2(order=64, gamma=2.0, clients=1000) < udp_fl.shuffled_randomized_response(
+        order=64, local=2.0, clients=1000
+    )
+    assert prifedsync.theorem_1_total_variation(rate=0.5, rounds=2) < prifedsync.reach_probability(
+        rate=0.5, rounds=2
+    )
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,21 @@ import numpy as np
 import pytest
 from scipy import integrate, stats
 
-from sordino import Constant, Custom, Data, FedAvg, FixedSize, Gaussian, Laplace, Model, Poisson, Protocol, StageWise, Staircase, UserError
+from sordino import (
+    Constant,
+    Custom,
+    Data,
+    FedAvg,
+    FixedSize,
+    Gaussian,
+    Laplace,
+    Model,
+    Poisson,
+    Protocol,
+    StageWise,
+    Staircase,
+    UserError,
+)
 from sordino.privacy import custom
 from sordino.privacy.calibrate import calibrate
 from sordino.privacy.certify import certify
@@ -28,7 +42,9 @@ DELTA = 1e-5
 
 
 def plan(noise: object, *, clip_norm: str = "l2", rounds: int = 7, **changes: object) -> Protocol:
-    local = FedAvg(steps=2, batch=4, clip=0.5, schedule=Constant(rate=0.5), clip_norm=clip_norm)  # moves by 1
+    local = FedAvg(
+        steps=2, batch=4, clip=0.5, schedule=Constant(rate=0.5), clip_norm=clip_norm
+    )  # moves by 1
     settings: dict[str, object] = {
         "clients": 20, "rounds": rounds, "local": local, "noise": noise, "model": Model(name="mlp", parameters=1000),
     }  # fmt: skip
@@ -40,12 +56,15 @@ def laplace_moment(order: float, shift: float, scale: float) -> float:
     p, q = stats.laplace(shift, scale), stats.laplace(0, scale)
     cuts = [-40 * scale, 0.0, shift, shift + 40 * scale]
     parts = [
-        integrate.quad(lambda x: math.exp(order * p.logpdf(x) + (1 - order) * q.logpdf(x)), a, b)[0] for a, b in itertools.pairwise(cuts)
+        integrate.quad(lambda x: math.exp(order * p.logpdf(x) + (1 - order) * q.logpdf(x)), a, b)[0]
+        for a, b in itertools.pairwise(cuts)
     ]
     return sum(parts)
 
 
-@pytest.mark.parametrize(("norm", "shift", "times"), [("l1", 1.0, 1), ("l2", 1 / math.sqrt(1000), 1000)])
+@pytest.mark.parametrize(
+    ("norm", "shift", "times"), [("l1", 1.0, 1), ("l2", 1 / math.sqrt(1000), 1000)]
+)
 def test_laplace_rounds_add_up_the_worst_shift(norm: str, shift: float, times: int) -> None:
     promised = certify(plan(Laplace(scale=3.0), clip_norm=norm))
     for order in (1.5, 4.0, 20.0):
@@ -88,7 +107,9 @@ def test_no_admissible_shift_of_a_small_model_passes_the_staircase_bound() -> No
     noise = Staircase(step=1.0, width=1.0)
     density, generator = Density(step=1.0, width=1.0, nu=noise.falls_at), np.random.default_rng(1)
     for norm, order in (("l1", 1), ("l2", 2)):
-        promised = certify(plan(noise, clip_norm=norm, rounds=1, model=Model(name="mlp", parameters=3))).epsilon(0.01)
+        promised = certify(
+            plan(noise, clip_norm=norm, rounds=1, model=Model(name="mlp", parameters=3))
+        ).epsilon(0.01)
         largest = 0.0
         for _ in range(60):
             shift = np.abs(generator.normal(size=3)) ** generator.uniform(0.2, 3)
@@ -97,8 +118,12 @@ def test_no_admissible_shift_of_a_small_model_passes_the_staircase_bound() -> No
             for one in shift.tolist():
                 up = density.jump_probability(one)
                 losses = np.add.outer(losses, [1.0, -1.0, 0.0]).ravel()
-                masses = np.multiply.outer(masses, [up, up * math.exp(-1), 1 - up - up * math.exp(-1)]).ravel()
-            largest = max(largest, float(np.dot(masses, np.maximum(0, -np.expm1(promised - losses)))))
+                masses = np.multiply.outer(
+                    masses, [up, up * math.exp(-1), 1 - up - up * math.exp(-1)]
+                ).ravel()
+            largest = max(
+                largest, float(np.dot(masses, np.maximum(0, -np.expm1(promised - losses))))
+            )
         assert 1e-4 < largest <= 0.01
 
 
@@ -106,7 +131,10 @@ def test_dimension_and_width_are_asked_for_where_the_price_needs_them() -> None:
     blind = plan(Laplace(scale=3.0), model=None)
     with pytest.raises(UserError, match=r"model.parameters is missing"):
         certify(blind)
-    assert certify(replace(blind, local=replace(blind.local, clip_norm="l1"))).epsilon(DELTA) < math.inf
+    assert (
+        certify(replace(blind, local=replace(blind.local, clip_norm="l1"))).epsilon(DELTA)
+        < math.inf
+    )
     assert certify(replace(blind, noise=Gaussian(sigma=1.0))).epsilon(DELTA) < math.inf
     with pytest.raises(UserError, match=r"noise.width = 0.99: expected at least 1"):
         certify(plan(Staircase(step=1.0, width=0.99)))
@@ -116,7 +144,9 @@ def test_dimension_and_width_are_asked_for_where_the_price_needs_them() -> None:
 def test_the_paper_s_ranking_turns_in_many_dimensions() -> None:
     """Standard deviations for the same guarantee (THEORY B3: 1.415 and 1.387 at d = 1, 5.705 and 32.8 at d = 1000)."""
     for dimension, expected in ((1, (1.415, 1.387)), (1000, (5.705, 32.8))):
-        for noise, printed in zip((Laplace(scale=1.0), Staircase(step=1.0, width=1.0)), expected, strict=True):
+        for noise, printed in zip(
+            (Laplace(scale=1.0), Staircase(step=1.0, width=1.0)), expected, strict=True
+        ):
             protocol = plan(noise, rounds=1, model=Model(name="mlp", parameters=dimension))
             found = calibrate(protocol, epsilon=1.0)
             from sordino.privacy.mechanisms import deviation
@@ -129,7 +159,10 @@ def test_the_paper_s_ranking_turns_in_many_dimensions() -> None:
 def test_budgets_ledgers_and_events_price_other_noise() -> None:
     protocol = plan(Laplace(scale=3.0), clip_norm="l1", rounds=50, participation=FixedSize(size=5))
     reach = afforded(protocol, Budget(epsilon=1.0))
-    priced = [certify(protocol, rounds=range(count)).epsilon(DELTA) for count in (reach.rounds, reach.rounds + 1)]
+    priced = [
+        certify(protocol, rounds=range(count)).epsilon(DELTA)
+        for count in (reach.rounds, reach.rounds + 1)
+    ]
     assert priced[0] <= 1.0 < priced[1]
     events = [
         Opened(protocol="x", generator="y", noise="seeded"),
@@ -156,13 +189,21 @@ def test_clients_with_budgets_are_capped_by_the_price_of_their_noise() -> None:
 
     protocol = plan(Laplace(scale=3.0), clip_norm="l1", rounds=50)
     cap = capped_rounds(protocol, ClientBudget(id=0, epsilon=2.0))
-    assert certify(protocol, rounds=range(cap)).epsilon(DELTA) <= 2.0 < certify(protocol, rounds=range(cap + 1)).epsilon(DELTA)
+    assert (
+        certify(protocol, rounds=range(cap)).epsilon(DELTA)
+        <= 2.0
+        < certify(protocol, rounds=range(cap + 1)).epsilon(DELTA)
+    )
 
 
 def test_a_clipped_update_moves_by_twice_the_clip_whatever_the_schedule() -> None:
     local = FedAvg(steps=9, batch=4, clip=0.5, schedule=StageWise(rate=3.0), clip_target="update")
-    assert certify(plan(Gaussian(sigma=2.0), local=local)).mu == pytest.approx(math.sqrt(7) * 1.0 / 2.0)
-    assert certify(plan(Gaussian(sigma=2.0), local=local), "final").mu == pytest.approx(math.sqrt(7) * 1.0 / 2.0 / math.sqrt(20))
+    assert certify(plan(Gaussian(sigma=2.0), local=local)).mu == pytest.approx(
+        math.sqrt(7) * 1.0 / 2.0
+    )
+    assert certify(plan(Gaussian(sigma=2.0), local=local), "final").mu == pytest.approx(
+        math.sqrt(7) * 1.0 / 2.0 / math.sqrt(20)
+    )
 
 
 class Claimed:
@@ -287,7 +328,12 @@ def test_nothing_is_trained_under_noise_that_cannot_be_priced(tmp_path: Path) ->
         (Custom(factory=f"{__name__}:boasting"), "smaller than it claims"),
     ):
         with pytest.raises(UserError, match=said):
-            train(toy_protocol(noise=noise), data=toy_dataset(), model="logistic", folder=tmp_path / "run")
+            train(
+                toy_protocol(noise=noise),
+                data=toy_dataset(),
+                model="logistic",
+                folder=tmp_path / "run",
+            )
         assert not (tmp_path / "run").exists()
 
 
@@ -303,7 +349,9 @@ def test_custom_noise_is_priced_by_the_worst_spread_and_listed_as_vouched() -> N
 @pytest.mark.parametrize("norm", ["l1", "l2"])
 def test_the_concave_majorant_is_above_every_spread(norm: str) -> None:
     noise = custom.tested(custom.logistic(1.0), "logistic")
-    bumpy = replace(noise, divergences=lambda order, shifts: np.minimum(shifts**3, 0.2 + 0.1 * shifts))
+    bumpy = replace(
+        noise, divergences=lambda order, shifts: np.minimum(shifts**3, 0.2 + 0.1 * shifts)
+    )
     generator = np.random.default_rng(3)
     bound = worst_divergence(bumpy, 2.0, 1.5, norm, 5)
     largest = 0.0
@@ -322,7 +370,9 @@ class ByLosses(Claimed):
     def losses(self, shift: float) -> object:
         from dp_accounting.pld import privacy_loss_distribution
 
-        return privacy_loss_distribution.from_laplace_mechanism(self.claimed, sensitivity=shift, value_discretization_interval=1e-3)
+        return privacy_loss_distribution.from_laplace_mechanism(
+            self.claimed, sensitivity=shift, value_discretization_interval=1e-3
+        )
 
 
 def by_losses(scale: float) -> ByLosses:
@@ -332,13 +382,19 @@ def by_losses(scale: float) -> ByLosses:
 def test_a_privacy_loss_distribution_prices_one_parameter_and_no_more() -> None:
     noise = Custom(factory=f"{__name__}:by_losses")
     one = certify(plan(noise, rounds=1, model=Model(name="mlp", parameters=1)))
-    assert one.rdp(4.0) == pytest.approx(certify(plan(Laplace(scale=1.0), clip_norm="l1", rounds=1)).rdp(4.0), rel=5e-3)
+    assert one.rdp(4.0) == pytest.approx(
+        certify(plan(Laplace(scale=1.0), clip_norm="l1", rounds=1)).rdp(4.0), rel=5e-3
+    )
     with pytest.raises(UserError, match="worst case in many is not known"):
         certify(plan(noise, rounds=1))
 
 
 def test_the_file_spells_every_mechanism() -> None:
-    for noise in (Laplace(scale=0.5), Staircase(step=1.0, width=2.0, nu=0.25), Custom(factory="mine.noise:f", scale=2.0)):
+    for noise in (
+        Laplace(scale=0.5),
+        Staircase(step=1.0, width=2.0, nu=0.25),
+        Custom(factory="mine.noise:f", scale=2.0),
+    ):
         protocol = plan(noise, clip_norm="l1")
         assert loads(dumps(protocol)) == protocol
     assert 'mechanism = "mine.noise:f"' in dumps(protocol)
@@ -349,7 +405,11 @@ def test_the_file_spells_every_mechanism() -> None:
         with pytest.raises(UserError, match=said):
             loads(text.replace('"gaussian"', wrong))
     with pytest.raises(UserError, match=r"no such key|unknown key"):
-        loads(text.replace('mechanism = "gaussian"', 'mechanism = "mine:f"\nfactory = "other:g"').replace("sigma = 1.0\n", ""))
+        loads(
+            text.replace(
+                'mechanism = "gaussian"', 'mechanism = "mine:f"\nfactory = "other:g"'
+            ).replace("sigma = 1.0\n", "")
+        )
 
 
 def test_view_names_are_kept() -> None:

@@ -32,15 +32,34 @@ from sordino.protocol import (
     View,
 )
 
-THEORY = Path(os.environ.get("SORDINO_THEORY", Path(__file__).parents[3] / "shared" / "theory")) / "vectors.json"
-VECTORS = [v for v in json.loads(THEORY.read_text())["vectors"] if v["formula"] == "eps_Cq"] if THEORY.exists() else []
+THEORY = (
+    Path(os.environ.get("SORDINO_THEORY", Path(__file__).parents[3] / "shared" / "theory"))
+    / "vectors.json"
+)
+VECTORS = (
+    [v for v in json.loads(THEORY.read_text())["vectors"] if v["formula"] == "eps_Cq"]
+    if THEORY.exists()
+    else []
+)
 VIEWS = ["server", "rounds", "coalition:1", "coalition:9", "final", "weak", "strong"]
 
 
 def plan(
-    *, multiplier=1.0, p=1.0, steps=38, rounds=10, batch=16, records=600, clients=10, clip=0.7, sampling="fixed", **changes
+    *,
+    multiplier=1.0,
+    p=1.0,
+    steps=38,
+    rounds=10,
+    batch=16,
+    records=600,
+    clients=10,
+    clip=0.7,
+    sampling="fixed",
+    **changes,
 ) -> Protocol:
-    local = NoisySgd(steps=steps, batch=batch, clip=clip, schedule=Constant(rate=0.1), sampling=sampling)
+    local = NoisySgd(
+        steps=steps, batch=batch, clip=clip, schedule=Constant(rate=0.1), sampling=sampling
+    )
     return Protocol(
         **{
             "clients": clients,
@@ -60,7 +79,14 @@ def test_protocols_cost_what_the_theory_says(vector) -> None:
     rate = Fraction(args["B"] / args["n"]).limit_denominator(1000)
     batch, records = rate.numerator, rate.denominator
     p, steps = args.get("p", 1.0), args.get("K", args["steps"])
-    protocol = plan(multiplier=args["sigma"], p=p, rounds=args["steps"] // steps, batch=batch, steps=steps, records=records)
+    protocol = plan(
+        multiplier=args["sigma"],
+        p=p,
+        rounds=args["steps"] // steps,
+        batch=batch,
+        steps=steps,
+        records=records,
+    )
     found = certify(protocol, "strong", delta=args["delta"]).epsilon(args["delta"])
     assert found == pytest.approx(vector["value"], rel=vector["rtol"])
     assert found >= vector.get("extrapolated", vector["value"] * (1 - vector["rtol"])) * (1 - 1e-5)
@@ -79,16 +105,27 @@ def peer_deltas(q: float, z: float, steps: int, epsilons: list[float]) -> np.nda
     """dp_accounting's own composition of the sampled Gaussian."""
     from dp_accounting.pld import privacy_loss_distribution
 
-    one = privacy_loss_distribution.from_gaussian_mechanism(z, value_discretization_interval=1e-3, sampling_prob=q)
-    return np.array(one.self_compose(steps).get_delta_for_epsilon(epsilons)) if steps else np.zeros(len(epsilons))
+    one = privacy_loss_distribution.from_gaussian_mechanism(
+        z, value_discretization_interval=1e-3, sampling_prob=q
+    )
+    return (
+        np.array(one.self_compose(steps).get_delta_for_epsilon(epsilons))
+        if steps
+        else np.zeros(len(epsilons))
+    )
 
 
 @pytest.mark.parametrize(("p", "rounds"), [(1.0, 4), (0.3, 1), (0.3, 4)])
 def test_poisson_batches_with_random_participation_against_a_peer(p, rounds) -> None:
     """Rounds without the client lose nothing, so delta is the mean of a peer's over the binomial number of rounds with it."""
-    protocol, epsilons = plan(sampling="poisson", multiplier=0.9, p=p, rounds=rounds, steps=5), [0.1, 0.5, 1.5]
+    protocol, epsilons = (
+        plan(sampling="poisson", multiplier=0.9, p=p, rounds=rounds, steps=5),
+        [0.1, 0.5, 1.5],
+    )
     chances = stats.binom.pmf(np.arange(rounds + 1), rounds, p)
-    expected = sum(chance * peer_deltas(16 / 600, 0.9, 5 * n, epsilons) for n, chance in enumerate(chances))
+    expected = sum(
+        chance * peer_deltas(16 / 600, 0.9, 5 * n, epsilons) for n, chance in enumerate(chances)
+    )
     guarantee = certify(protocol)
     assert guarantee.adjacency == "add-or-remove"
     found = [guarantee.delta(epsilon) for epsilon in epsilons]
@@ -98,22 +135,37 @@ def test_poisson_batches_with_random_participation_against_a_peer(p, rounds) -> 
 def exact_delta(q: float, here: float, there: float, std: float, epsilon: float) -> float:
     """The hockey stick between (1-q) N(0) + q N(here) and (1-q) N(0) + q N(there), by integration."""
     x = np.linspace(-12 * std - 4, 12 * std + 4, 400_001)
-    p, p2 = ((1 - q) * stats.norm.pdf(x, 0, std) + q * stats.norm.pdf(x, at, std) for at in (here, there))
+    p, p2 = (
+        (1 - q) * stats.norm.pdf(x, 0, std) + q * stats.norm.pdf(x, at, std) for at in (here, there)
+    )
     return float(np.trapezoid(np.maximum(p - math.exp(epsilon) * p2, 0), x))
 
 
 @pytest.mark.parametrize("epsilon", [0.05, 0.5, 2.0])
 @pytest.mark.parametrize(
     ("sampling", "adjacency", "pair"),
-    [("fixed", "replace-one", (1, -1)), ("poisson", "replace-one", (1, -1)), ("poisson", "add-or-remove", (1, 0))],
+    [
+        ("fixed", "replace-one", (1, -1)),
+        ("poisson", "replace-one", (1, -1)),
+        ("poisson", "add-or-remove", (1, 0)),
+    ],
 )
-def test_one_step_covers_the_exact_loss_of_opposite_gradients(sampling, adjacency, pair, epsilon) -> None:
+def test_one_step_covers_the_exact_loss_of_opposite_gradients(
+    sampling, adjacency, pair, epsilon
+) -> None:
     """With C = 0.7: the sum is moved by these multiples of C when the record is in the batch; noise as the rule adds it."""
     clip, z, q = 0.7, 0.8, 0.25
     std = z * (2 * clip if sampling == "fixed" else clip)
     exact = max(exact_delta(q, clip * a, clip * b, std, epsilon) for a, b in (pair, pair[::-1]))
     protocol = plan(
-        steps=1, rounds=1, batch=4, records=16, multiplier=z, clip=clip, sampling=sampling, privacy=Privacy(adjacency=adjacency)
+        steps=1,
+        rounds=1,
+        batch=4,
+        records=16,
+        multiplier=z,
+        clip=clip,
+        sampling=sampling,
+        privacy=Privacy(adjacency=adjacency),
     )
     found = certify(protocol).delta(epsilon)
     assert exact * (1 - 1e-6) <= found
@@ -124,11 +176,16 @@ def test_one_step_covers_the_exact_loss_of_opposite_gradients(sampling, adjacenc
 def test_a_batch_of_all_records_hides_nothing_and_is_gaussian() -> None:
     guarantee = certify(plan(batch=20, records=20, steps=4, rounds=9, multiplier=2.0))
     assert guarantee.mu == pytest.approx(math.sqrt(36) / 2)
-    assert certify(plan(batch=20, records=None, steps=4, rounds=9, multiplier=2.0)).mu == pytest.approx(3.0)
+    assert certify(
+        plan(batch=20, records=None, steps=4, rounds=9, multiplier=2.0)
+    ).mu == pytest.approx(3.0)
 
 
 def test_more_records_hide_more_and_the_smallest_client_counts() -> None:
-    epsilons = [certify(plan(records=None), sizes=sizes).epsilon(1e-5) for sizes in ([600] * 10, [600] * 9 + [60], [60] * 10)]
+    epsilons = [
+        certify(plan(records=None), sizes=sizes).epsilon(1e-5)
+        for sizes in ([600] * 10, [600] * 9 + [60], [60] * 10)
+    ]
     assert epsilons[0] < epsilons[1] == epsilons[2]
 
 
@@ -136,10 +193,14 @@ def test_a_whole_client_is_hidden_by_all_the_noise_there_is() -> None:
     fixed = certify(plan(batch=3, records=20, steps=4, rounds=9, multiplier=2.0), unit="client")
     assert fixed.mu == pytest.approx(3 / 2 * 6)  # B examples move by 2C each, under noise 2C z
     poisson = certify(
-        plan(batch=3, records=20, steps=4, rounds=9, multiplier=2.0, sampling="poisson"), unit="client", sizes=[20] * 9 + [30]
+        plan(batch=3, records=20, steps=4, rounds=9, multiplier=2.0, sampling="poisson"),
+        unit="client",
+        sizes=[20] * 9 + [30],
     )
     assert poisson.mu == pytest.approx(30 / 2 * 6)
-    assert math.isinf(certify(plan(records=None, sampling="poisson", data=None), unit="client").epsilon(1e-5))
+    assert math.isinf(
+        certify(plan(records=None, sampling="poisson", data=None), unit="client").epsilon(1e-5)
+    )
 
 
 def test_no_noise_promises_nothing_and_no_round_reveals_nothing() -> None:
@@ -156,7 +217,12 @@ def test_a_fixed_number_of_participants_is_a_chance_like_any_other() -> None:
 @pytest.mark.parametrize("multiplier", [0.02, 0.15, 1.0, 300.0])
 def test_any_multiplier_has_a_price_and_more_noise_a_lower_one(multiplier, sampling) -> None:
     found = certify(plan(multiplier=multiplier, sampling=sampling, p=0.5)).epsilon(1e-5)
-    assert 0 <= certify(plan(multiplier=multiplier * 1.3, sampling=sampling, p=0.5)).epsilon(1e-5) <= found < math.inf
+    assert (
+        0
+        <= certify(plan(multiplier=multiplier * 1.3, sampling=sampling, p=0.5)).epsilon(1e-5)
+        <= found
+        < math.inf
+    )
 
 
 @pytest.mark.parametrize("sampling", ["fixed", "poisson"])

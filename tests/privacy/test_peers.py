@@ -13,26 +13,44 @@ from sordino.protocol import Constant, FedAvg, Gaussian, Protocol, StageWise
 def test_trade_offs_and_advantage_of_gaussian_noise_agree_with_riskcal(mu) -> None:
     analysis = pytest.importorskip("riskcal").analysis
     for alpha in (1e-4, 0.05, 0.5, 0.9):
-        assert GaussianCurve(mu=mu).beta(alpha) == pytest.approx(float(analysis.get_beta_from_gdp(mu, alpha)), abs=1e-6)
-    assert GaussianCurve(mu=mu).delta(0.0) == pytest.approx(float(analysis.get_advantage_from_gdp(mu)), abs=1e-6)
+        assert GaussianCurve(mu=mu).beta(alpha) == pytest.approx(
+            float(analysis.get_beta_from_gdp(mu, alpha)), abs=1e-6
+        )
+    assert GaussianCurve(mu=mu).delta(0.0) == pytest.approx(
+        float(analysis.get_advantage_from_gdp(mu)), abs=1e-6
+    )
 
 
 def test_a_trade_off_from_privacy_losses_agrees_with_riskcal() -> None:
     analysis = pytest.importorskip("riskcal").analysis
     curve = subsampled.poisson(multiplier=1.0, rate=0.05, steps=200)
     for alpha in (0.01, 0.1, 0.4):
-        theirs = float(np.ravel(analysis.get_beta_from_pld(curve.distribution, alphas=np.array([alpha])))[0])
+        theirs = float(
+            np.ravel(analysis.get_beta_from_pld(curve.distribution, alphas=np.array([alpha])))[0]
+        )
         assert curve.beta(alpha) == pytest.approx(theirs, abs=2e-3)
-        assert curve.beta(alpha) <= theirs + 1e-6  # both directions are promised, so ours is the smaller
+        assert (
+            curve.beta(alpha) <= theirs + 1e-6
+        )  # both directions are promised, so ours is the smaller
 
 
 @pytest.mark.parametrize(("rate", "multiplier", "steps"), [(0.01, 1.0, 1000), (0.1, 2.0, 300)])
-def test_sampled_gaussian_steps_lie_in_the_interval_of_prv_accountant(rate, multiplier, steps) -> None:
+def test_sampled_gaussian_steps_lie_in_the_interval_of_prv_accountant(
+    rate, multiplier, steps
+) -> None:
     prv = pytest.importorskip("prv_accountant")
-    mechanism = prv.PoissonSubsampledGaussianMechanism(sampling_probability=rate, noise_multiplier=multiplier)
-    accountant = prv.PRVAccountant(prvs=mechanism, max_self_compositions=steps, eps_error=0.005, delta_error=1e-10)
+    mechanism = prv.PoissonSubsampledGaussianMechanism(
+        sampling_probability=rate, noise_multiplier=multiplier
+    )
+    accountant = prv.PRVAccountant(
+        prvs=mechanism, max_self_compositions=steps, eps_error=0.005, delta_error=1e-10
+    )
     low, _, high = accountant.compute_epsilon(delta=1e-5, num_self_compositions=[steps])
-    assert low <= subsampled.poisson(multiplier=multiplier, rate=rate, steps=steps).epsilon(1e-5) <= high
+    assert (
+        low
+        <= subsampled.poisson(multiplier=multiplier, rate=rate, steps=steps).epsilon(1e-5)
+        <= high
+    )
 
 
 @pytest.mark.parametrize("schedule", [Constant(rate=0.1), StageWise(rate=0.4)])
@@ -42,7 +60,11 @@ def test_a_protocol_as_dp_event_is_priced_alike_by_dp_accounting(schedule, view)
 
     local = FedAvg(steps=5, batch=32, clip=1.0, schedule=schedule)
     protocol = Protocol(clients=20, rounds=25, local=local, noise=Gaussian(sigma=2.0))
-    theirs = PLDAccountant(value_discretization_interval=1e-4).compose(protocol.to_dp_event(view)).get_epsilon(1e-5)
+    theirs = (
+        PLDAccountant(value_discretization_interval=1e-4)
+        .compose(protocol.to_dp_event(view))
+        .get_epsilon(1e-5)
+    )
     ours = certify(protocol, view).epsilon(1e-5)
     assert ours <= theirs + 1e-6  # theirs is discretised upwards
     assert ours == pytest.approx(theirs, rel=2e-3)
@@ -52,4 +74,6 @@ def test_gaussian_epsilon_agrees_with_dp_accounting_to_a_millionth() -> None:
     from dp_accounting import gaussian_mechanism
 
     for mu in (0.1, 1.0, 4.0):
-        assert gaussian.epsilon(mu, 1e-5) == pytest.approx(gaussian_mechanism.get_epsilon_gaussian(1 / mu, 1e-5), abs=1e-6)
+        assert gaussian.epsilon(mu, 1e-5) == pytest.approx(
+            gaussian_mechanism.get_epsilon_gaussian(1 / mu, 1e-5), abs=1e-6
+        )

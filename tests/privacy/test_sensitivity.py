@@ -17,7 +17,9 @@ RATES = st.lists(st.floats(0.0, 3.0), min_size=1, max_size=8)
 
 @settings(max_examples=200, deadline=None)
 @given(rates=RATES, proximal=st.floats(0.0, 2.0), first=st.integers(0, 7))
-def test_opposite_gradients_attain_the_upload_sensitivity(rates: list[float], proximal: float, first: int) -> None:
+def test_opposite_gradients_attain_the_upload_sensitivity(
+    rates: list[float], proximal: float, first: int
+) -> None:
     """Two trainings with gradients +-V whose signs are chosen to add up, equal before step `first`."""
     first = min(first, len(rates) - 1)
     clip, one, two = 1.7, 0.0, 0.0
@@ -26,10 +28,14 @@ def test_opposite_gradients_attain_the_upload_sensitivity(rates: list[float], pr
         gradient = clip * math.copysign(1.0, later[k]) if k >= first else 0.0
         one = (1 - rate * proximal) * one - rate * gradient
         two = (1 - rate * proximal) * two + rate * gradient
-    assert abs(one - two) == pytest.approx(sensitivity.first_used(rates, clip, proximal=proximal)[first], rel=1e-9, abs=1e-12)
+    assert abs(one - two) == pytest.approx(
+        sensitivity.first_used(rates, clip, proximal=proximal)[first], rel=1e-9, abs=1e-12
+    )
 
 
-def local_training(sign: float, *, rates: list[float], batch: int, clip: float, width: float) -> float:
+def local_training(
+    sign: float, *, rates: list[float], batch: int, clip: float, width: float
+) -> float:
     """One linear record of gradient sign * V, the others with gradient -V tanh(w / width), each clipped by construction."""
     w = 0.0
     for rate in rates:
@@ -39,36 +45,65 @@ def local_training(sign: float, *, rates: list[float], batch: int, clip: float, 
 
 def test_larger_batches_do_not_divide_the_sensitivity_of_many_steps() -> None:
     rates, batch = [0.1] * 50, 32
-    moved = [local_training(sign, rates=rates, batch=batch, clip=1.0, width=1.0) for sign in (1.0, -1.0)]
+    moved = [
+        local_training(sign, rates=rates, batch=batch, clip=1.0, width=1.0) for sign in (1.0, -1.0)
+    ]
     difference = abs(moved[0] - moved[1])
     assert difference == pytest.approx(3.97, abs=0.01)
     assert difference > 10 * 2 * sum(rates) / batch
-    assert difference <= sensitivity.smooth_upload(rates, 1.0, smoothness=1.0, batch=batch) <= sensitivity.upload(rates, 1.0)
+    assert (
+        difference
+        <= sensitivity.smooth_upload(rates, 1.0, smoothness=1.0, batch=batch)
+        <= sensitivity.upload(rates, 1.0)
+    )
 
 
 @settings(max_examples=60, deadline=None)
-@given(steps=st.integers(1, 30), rate=st.floats(0.01, 0.5), width=st.floats(0.2, 5.0), batch=st.integers(1, 40))
-def test_a_vouched_smoothness_bounds_real_trainings(steps: int, rate: float, width: float, batch: int) -> None:
-    moved = [local_training(sign, rates=[rate] * steps, batch=batch, clip=1.0, width=width) for sign in (1.0, -1.0)]
+@given(
+    steps=st.integers(1, 30),
+    rate=st.floats(0.01, 0.5),
+    width=st.floats(0.2, 5.0),
+    batch=st.integers(1, 40),
+)
+def test_a_vouched_smoothness_bounds_real_trainings(
+    steps: int, rate: float, width: float, batch: int
+) -> None:
+    moved = [
+        local_training(sign, rates=[rate] * steps, batch=batch, clip=1.0, width=width)
+        for sign in (1.0, -1.0)
+    ]
     bound = sensitivity.smooth_upload([rate] * steps, 1.0, smoothness=1 / width, batch=batch)
     assert abs(moved[0] - moved[1]) <= bound * (1 + 1e-12)
 
 
 @settings(max_examples=60, deadline=None)
-@given(rates=RATES, strong=st.floats(0.0, 1.0), extra=st.floats(0.0, 3.0), proximal=st.floats(0.0, 2.0))
-def test_quadratic_losses_stretch_no_more_than_allowed(rates: list[float], strong: float, extra: float, proximal: float) -> None:
+@given(
+    rates=RATES, strong=st.floats(0.0, 1.0), extra=st.floats(0.0, 3.0), proximal=st.floats(0.0, 2.0)
+)
+def test_quadratic_losses_stretch_no_more_than_allowed(
+    rates: list[float], strong: float, extra: float, proximal: float
+) -> None:
     for curvature in (strong, strong + extra):
         distance = 1.0
         for rate in rates:
             distance = distance - rate * (curvature * distance + proximal * (distance - 1.0))
-        allowed = sensitivity.fedprox_contraction(rates, strong=strong, smoothness=strong + extra, proximal=proximal)
-        assert abs(distance) <= allowed * (1 + 1e-9) + 1e-12  # a rate that nearly cancels leaves rounding only
-        assert allowed <= sensitivity.fedprox_expansion(rates, strong + extra, proximal) * (1 + 1e-9) + 1e-12
+        allowed = sensitivity.fedprox_contraction(
+            rates, strong=strong, smoothness=strong + extra, proximal=proximal
+        )
+        assert (
+            abs(distance) <= allowed * (1 + 1e-9) + 1e-12
+        )  # a rate that nearly cancels leaves rounding only
+        assert (
+            allowed
+            <= sensitivity.fedprox_expansion(rates, strong + extra, proximal) * (1 + 1e-9) + 1e-12
+        )
 
 
 def test_fedprox_without_a_pull_is_fedavg() -> None:
     rates = [0.3, 0.1, 0.7]
-    assert sensitivity.fedprox_expansion(rates, 2.0, 0.0) == pytest.approx(sensitivity.fedavg_expansion(rates, 2.0))
+    assert sensitivity.fedprox_expansion(rates, 2.0, 0.0) == pytest.approx(
+        sensitivity.fedavg_expansion(rates, 2.0)
+    )
     assert sensitivity.upload(rates, 0.5) == pytest.approx(sum(rates))
 
 
@@ -83,14 +118,23 @@ def clipped_logistic(w: np.ndarray, x: np.ndarray, y: np.ndarray, clip: float) -
 def test_clipped_logistic_regression_contracts_as_promised() -> None:
     rng = np.random.default_rng(0)
     rate, decay, clip = 1.5, 0.1, 0.3
-    factor = float(contraction.step_factors(np.array([rate]), decay=decay, curvature=contraction.LOGISTIC_CURVATURE, feature_norm=2.0)[0])
+    factor = float(
+        contraction.step_factors(
+            np.array([rate]),
+            decay=decay,
+            curvature=contraction.LOGISTIC_CURVATURE,
+            feature_norm=2.0,
+        )[0]
+    )
     x = rng.normal(size=(40, 3))
     x *= (2.0 * rng.random((40, 1)) ** 0.3) / np.linalg.norm(x, axis=1, keepdims=True)
     y = rng.choice([-1.0, 1.0], 40)
     for _ in range(300):
         one, two = rng.normal(size=(2, 3)) * 5
         after = [w - rate * (decay * w + clipped_logistic(w, x, y, clip)) for w in (one, two)]
-        assert np.linalg.norm(after[0] - after[1]) <= factor * np.linalg.norm(one - two) * (1 + 1e-12)
+        assert np.linalg.norm(after[0] - after[1]) <= factor * np.linalg.norm(one - two) * (
+            1 + 1e-12
+        )
 
 
 def test_replacing_a_record_of_logistic_regression_moves_a_round_by_at_most_gamma() -> None:

@@ -38,12 +38,22 @@ from sordino.protocol import InvalidValue, View
 
 
 def plan(noise: object, *, clients: int = 1000, rounds: int = 1, **changes: object) -> Protocol:
-    local = FedAvg(steps=1, batch=1, clip=0.5, schedule=Constant(rate=1.0), clip_norm="l1")  # moves by 1
-    settings = {"clients": clients, "rounds": rounds, "local": local, "noise": noise, "channel": "shuffler"}
+    local = FedAvg(
+        steps=1, batch=1, clip=0.5, schedule=Constant(rate=1.0), clip_norm="l1"
+    )  # moves by 1
+    settings = {
+        "clients": clients,
+        "rounds": rounds,
+        "local": local,
+        "noise": noise,
+        "channel": "shuffler",
+    }
     return Protocol(**{**settings, **changes})  # type: ignore[arg-type]
 
 
-def clones_law(local: float, others: int, rate: float) -> tuple[Counter[tuple[int, int]], Counter[tuple[int, int]]]:
+def clones_law(
+    local: float, others: int, rate: float
+) -> tuple[Counter[tuple[int, int]], Counter[tuple[int, int]]]:
     """Both laws of one round, by enumerating C, A and D."""
     keep = math.exp(local) / (1 + math.exp(local))
     laws: tuple[Counter[tuple[int, int]], Counter[tuple[int, int]]] = Counter(), Counter()
@@ -56,7 +66,12 @@ def clones_law(local: float, others: int, rate: float) -> tuple[Counter[tuple[in
     return laws
 
 
-def exact_delta(epsilon: float, laws: tuple[Counter[tuple[int, int]], Counter[tuple[int, int]]], rounds: int, part: float) -> float:
+def exact_delta(
+    epsilon: float,
+    laws: tuple[Counter[tuple[int, int]], Counter[tuple[int, int]]],
+    rounds: int,
+    part: float,
+) -> float:
     """Hockey stick of the composed rounds, each of which happens with probability `part`."""
     pairs = [(part * laws[0][key], part * laws[1][key]) for key in laws[0]] + [(1 - part, 1 - part)]
     total = 0.0
@@ -69,7 +84,9 @@ def exact_delta(epsilon: float, laws: tuple[Counter[tuple[int, int]], Counter[tu
 @pytest.mark.parametrize(("participation", "others", "share", "part"), [
     (None, 7, 1.0, 1.0), (Poisson(rate=0.4), 7, 0.4, 0.4), (FixedSize(size=6), 5, 1.0, 0.75),
 ])  # fmt: skip
-def test_two_rounds_of_pure_noise_by_enumeration(participation: object, others: int, share: float, part: float) -> None:
+def test_two_rounds_of_pure_noise_by_enumeration(
+    participation: object, others: int, share: float, part: float
+) -> None:
     changes = {"participation": participation} if participation is not None else {}
     protocol = plan(Laplace(scale=1.0), clients=8, rounds=2, **changes)
     (bound,) = clones_bounds(_question(protocol))
@@ -86,7 +103,9 @@ def _question(protocol: Protocol, view: str = "server") -> object:
 
 
 def test_one_round_is_the_vector_s_value_and_never_above_the_local_epsilon() -> None:
-    assert certify(plan(Laplace(scale=1.0))).epsilon(1e-6) == pytest.approx(shuffling.epsilon(1e-6, local=1.0, clients=1000), rel=2e-3)
+    assert certify(plan(Laplace(scale=1.0))).epsilon(1e-6) == pytest.approx(
+        shuffling.epsilon(1e-6, local=1.0, clients=1000), rel=2e-3
+    )
     assert certify(plan(Laplace(scale=1.0))).method == "shuffled clones"
     alone = plan(Laplace(scale=1.0), clients=1)
     assert certify(alone).epsilon(1e-6) == certify(replace(alone, channel="direct")).epsilon(1e-6)
@@ -97,7 +116,9 @@ def test_a_random_batch_averages_over_its_size() -> None:
         averaged = sum(
             stats.binom.pmf(n, 60, 0.3) * shuffling.delta(epsilon, local=1.0, clients=n + 1) for n in range(61)
         )  # fmt: skip
-        assert shuffling.delta(epsilon, local=1.0, clients=61, share=0.3) == pytest.approx(averaged, rel=1e-9)
+        assert shuffling.delta(epsilon, local=1.0, clients=61, share=0.3) == pytest.approx(
+            averaged, rel=1e-9
+        )
 
 
 def test_gaussian_rounds_are_bounded_between_the_mean_and_the_upload() -> None:
@@ -112,14 +133,20 @@ def test_gaussian_rounds_are_bounded_between_the_mean_and_the_upload() -> None:
 
 def by_hand(epsilon: float, local: float, mu: float, clients: int, rounds: int) -> float:
     """The other way to many rounds: T composed pure clones, and T times the spill of one round, by a hybrid over the rounds."""
-    pure = shuffling.curve(local=local, clients=clients, interval=1e-3).repeat(rounds).delta(epsilon)
+    pure = (
+        shuffling.curve(local=local, clients=clients, interval=1e-3).repeat(rounds).delta(epsilon)
+    )
     spill = GaussianCurve(mu=mu).delta(local) * (1 + 2 * (clients - 1) * math.exp(-local))
     return pure + (1 + math.exp(epsilon)) * rounds * spill
 
 
 @pytest.mark.parametrize("rounds", [1, 5, 20])
-def test_many_rounds_are_no_worse_than_a_hybrid_over_the_rounds_and_not_too_good(rounds: int) -> None:
-    promised = certify(plan(Gaussian(sigma=1.0), clients=100_000, rounds=rounds), delta=1e-6).epsilon(1e-6)
+def test_many_rounds_are_no_worse_than_a_hybrid_over_the_rounds_and_not_too_good(
+    rounds: int,
+) -> None:
+    promised = certify(
+        plan(Gaussian(sigma=1.0), clients=100_000, rounds=rounds), delta=1e-6
+    ).epsilon(1e-6)
     locals_ = np.linspace(5.5, 8, 11).tolist()
     assert min(by_hand(1.02 * promised, local, 1.0, 100_000, rounds) for local in locals_) >= 0.2e-6
     assert min(by_hand(4 * promised, local, 1.0, 100_000, rounds) for local in locals_) <= 1e-5
@@ -131,7 +158,9 @@ def test_a_curve_falls_and_its_epsilon_and_delta_agree() -> None:
     assert (np.diff(deltas) <= 1e-15).all()
     for delta in (1e-3, 1e-6, 1e-8):
         epsilon = curve.epsilon(delta)
-        assert curve.delta(epsilon) <= delta * (1 + 1e-9) < curve.delta(epsilon * 0.999) * (1 + 2e-9)
+        assert (
+            curve.delta(epsilon) <= delta * (1 + 1e-9) < curve.delta(epsilon * 0.999) * (1 + 2e-9)
+        )
     assert curve.repeat(2).epsilon(1e-6) == pytest.approx(
         certify(plan(Gaussian(sigma=1.0), clients=100_000, rounds=6)).epsilon(1e-6), rel=0.01
     )
@@ -146,7 +175,9 @@ def test_colluders_are_no_cover_and_every_round_is_priced_as_the_dearest() -> No
     (bound,) = clones_bounds(_question(fixed, "coalition:100"))
     (alone,) = clones_bounds(_question(replace(protocol, clients=50)))
     assert bound.curve.delta(0.3) == pytest.approx(0.5 * alone.curve.delta(0.3), rel=1e-3)
-    falling = replace(protocol, rounds=4, local=replace(protocol.local, schedule=StageWise(rate=1.0)))
+    falling = replace(
+        protocol, rounds=4, local=replace(protocol.local, schedule=StageWise(rate=1.0))
+    )
     (dearest,) = clones_bounds(_question(replace(protocol, rounds=4)))
     assert clones_bounds(_question(falling))[0].curve.delta(0.5) == dearest.curve.delta(0.5)
 
@@ -156,7 +187,9 @@ def test_realised_batches_count_the_smallest() -> None:
     opened = Opened(protocol="x", generator="y", noise="seeded")
     events = [opened, RoundCharged(round=0, clients=tuple(range(300)))]
     found = realised(protocol, events, View.SERVER, "client", delta=1e-6)
-    assert found[0].epsilon(1e-6) == pytest.approx(certify(replace(protocol, clients=300, participation=Everyone())).epsilon(1e-6))
+    assert found[0].epsilon(1e-6) == pytest.approx(
+        certify(replace(protocol, clients=300, participation=Everyone())).epsilon(1e-6)
+    )
     assert found[400].epsilon(1e-6) == 0
 
 
@@ -178,7 +211,9 @@ def test_weak_noise_behind_a_shuffler_is_no_promise(sigma: float) -> None:
     protocol = plan(Gaussian(sigma=sigma), clients=10)
     mean = GaussianCurve(mu=1.0 / sigma / math.sqrt(10))
     for delta in (1e-3, 1e-6):
-        assert certify(protocol, "server", "client", delta=delta).epsilon(delta) >= mean.epsilon(delta) * (1 - 1e-9)
+        assert certify(protocol, "server", "client", delta=delta).epsilon(delta) >= mean.epsilon(
+            delta
+        ) * (1 - 1e-9)
 
 
 def test_chords_of_a_curve_are_those_of_exact_arithmetic_however_far_it_reaches() -> None:

@@ -13,7 +13,18 @@ from sordino.privacy.caps import capped_rounds
 from sordino.privacy.certify import certify
 from sordino.privacy.ledger import Opened, RoundCharged
 from sordino.privacy.spending import afforded, realised, repeated_rounds
-from sordino.protocol import Budget, ClientBudget, ClippedGlm, Constant, Data, FedAvg, Gaussian, Poisson, Protocol, StageWise
+from sordino.protocol import (
+    Budget,
+    ClientBudget,
+    ClippedGlm,
+    Constant,
+    Data,
+    FedAvg,
+    Gaussian,
+    Poisson,
+    Protocol,
+    StageWise,
+)
 
 LOCAL = FedAvg(steps=2, batch=4, clip=1.0, schedule=StageWise(rate=0.5))
 BASE = Protocol(clients=6, rounds=30, local=LOCAL, noise=Gaussian(sigma=1.0))
@@ -45,7 +56,9 @@ def test_rounds_that_were_paid_for_twice_leave_less() -> None:
     assert repeated_rounds(events, next_round=2) == [0]
     assert repeated_rounds(events, next_round=1) == [0, 1]
     assert repeated_rounds([replace(fresh, noise="seeded"), *events[1:2]], next_round=0) == []
-    assert afforded(protocol, budget, repeated=[0, 0]).rounds == afforded(protocol, budget).rounds - 2
+    assert (
+        afforded(protocol, budget, repeated=[0, 0]).rounds == afforded(protocol, budget).rounds - 2
+    )
 
 
 def test_the_realised_bound_counts_the_rounds_a_client_was_in() -> None:
@@ -56,7 +69,9 @@ def test_the_realised_bound_counts_the_rounds_a_client_was_in() -> None:
     assert server[1].mu == pytest.approx(math.sqrt(sum(s**2 for s in shifts)))
     assert server[5].mu == 0.0
     rounds = realised(BASE, events, "rounds")
-    assert rounds[1].mu == pytest.approx(math.sqrt(sum(s**2 / (2 if t < 3 else 3) for t, s in enumerate(shifts))))
+    assert rounds[1].mu == pytest.approx(
+        math.sqrt(sum(s**2 / (2 if t < 3 else 3) for t, s in enumerate(shifts)))
+    )
     coalition = realised(BASE, events, "coalition:2")
     assert coalition[1].mu == pytest.approx(math.sqrt(sum(s**2 for s in shifts)))
 
@@ -65,18 +80,30 @@ def test_with_everyone_in_every_round_realised_is_planned() -> None:
     protocol = replace(BASE, data=Data(name="x", records=40))
     events = [RoundCharged(round=t, clients=tuple(range(6))) for t in range(30)]
     for view in ("server", "rounds", "coalition:1", "final"):
-        assert realised(protocol, events, view)[3].epsilon(1e-5) == pytest.approx(certify(protocol, view).epsilon(1e-5), rel=1e-6)
+        assert realised(protocol, events, view)[3].epsilon(1e-5) == pytest.approx(
+            certify(protocol, view).epsilon(1e-5), rel=1e-6
+        )
 
 
 def test_the_planned_bound_with_random_participation_is_below_the_worst_realised_one() -> None:
-    protocol = replace(BASE, participation=Poisson(rate=0.1), local=replace(LOCAL, schedule=Constant(rate=0.3)))
+    protocol = replace(
+        BASE, participation=Poisson(rate=0.1), local=replace(LOCAL, schedule=Constant(rate=0.3))
+    )
     always = [RoundCharged(round=t, clients=(0,)) for t in range(30)]
-    assert certify(protocol, "server").epsilon(1e-5) < realised(protocol, always, "server")[0].epsilon(1e-5)
+    assert certify(protocol, "server").epsilon(1e-5) < realised(protocol, always, "server")[
+        0
+    ].epsilon(1e-5)
 
 
-@given(st.floats(0.5, 30.0), st.sampled_from([Constant(rate=0.2), StageWise(rate=0.5)]), st.integers(0, 10**6))
+@given(
+    st.floats(0.5, 30.0),
+    st.sampled_from([Constant(rate=0.2), StageWise(rate=0.5)]),
+    st.integers(0, 10**6),
+)
 @settings(max_examples=30, deadline=None)
-def test_no_choice_of_rounds_within_a_cap_passes_the_clients_budget(epsilon, schedule, seed) -> None:
+def test_no_choice_of_rounds_within_a_cap_passes_the_clients_budget(
+    epsilon, schedule, seed
+) -> None:
     import random
 
     protocol = replace(BASE, local=replace(LOCAL, schedule=schedule))
@@ -85,12 +112,16 @@ def test_no_choice_of_rounds_within_a_cap_passes_the_clients_budget(epsilon, sch
     mu = math.sqrt(sum((2 * sum(schedule.rates(round=t, steps=2))) ** 2 for t in chosen))
     assert gaussian.epsilon(mu, 1e-5) <= epsilon * (1 + 1e-9)
     if cap < 30:
-        worst = math.sqrt(sum((2 * sum(schedule.rates(round=t, steps=2))) ** 2 for t in range(cap + 1)))
+        worst = math.sqrt(
+            sum((2 * sum(schedule.rates(round=t, steps=2))) ** 2 for t in range(cap + 1))
+        )
         assert gaussian.epsilon(worst, 1e-5) > epsilon
 
 
 def test_all_pairs_of_rounds_cost_at_most_the_first_two() -> None:
-    costs = [certify(BASE, "server", rounds=pair).mu for pair in itertools.combinations(range(6), 2)]
+    costs = [
+        certify(BASE, "server", rounds=pair).mu for pair in itertools.combinations(range(6), 2)
+    ]
     assert max(costs) == certify(BASE, "server", rounds=range(2)).mu
 
 

@@ -47,29 +47,53 @@ def divergence(mechanism: str, params: dict[str, float]) -> Callable[[float], fl
 
 
 def upload(etas: list[float], V: float, batch: int, alpha: float = 0.0) -> float:
-    assert batch == 1, "a smaller sensitivity for larger batches needs a vouched smoothness (THEORY A8)"
+    assert batch == 1, (
+        "a smaller sensitivity for larger batches needs a vouched smoothness (THEORY A8)"
+    )
     return sensitivity.upload(etas, V, proximal=alpha)
 
 
-def last(rho: list[float] | None = None, gamma: list[float] | None = None, d0: float = 0.0, a: float = 0.0, T: int = 0) -> float:
+def last(
+    rho: list[float] | None = None,
+    gamma: list[float] | None = None,
+    d0: float = 0.0,
+    a: float = 0.0,
+    T: int = 0,
+) -> float:
     if rho is None:
         rounds = np.arange(1, T + 1)
         return last_iterate.last_iterate(1 + a / rounds, 1 / rounds)
     return last_iterate.last_iterate(rho, gamma, d0)
 
 
-def threat(s: list[float], sigma: float, m: int, adversary: str, k: int, rho: list[float] | None, D: float | None) -> float:
+def threat(
+    s: list[float],
+    sigma: float,
+    m: int,
+    adversary: str,
+    k: int,
+    rho: list[float] | None,
+    D: float | None,
+) -> float:
     if adversary == "final":
         shares = np.array(s) / m
-        energy = last_iterate.last_iterate(rho, shares) if D is None else bounded_domain.last_iterate_bounded(rho, shares, D)[0]
+        energy = (
+            last_iterate.last_iterate(rho, shares)
+            if D is None
+            else bounded_domain.last_iterate_bounded(rho, shares, D)[0]
+        )
         return math.sqrt(m * energy) / sigma
     assert len(set(s)) == 1
     local = FedAvg(steps=1, batch=1, clip=s[0] / 2, schedule=Constant(rate=1.0))
     protocol = Protocol(clients=m, rounds=len(s), local=local, noise=Gaussian(sigma=sigma))
-    return certify(protocol, {"uploads": "server", "models": "rounds", "collude": f"coalition:{k}"}[adversary]).mu
+    return certify(
+        protocol, {"uploads": "server", "models": "rounds", "collude": f"coalition:{k}"}[adversary]
+    ).mu
 
 
-def glm(steps: int, eta: float, lam: float, beta: float, X: float, V: float) -> tuple[float, np.ndarray]:
+def glm(
+    steps: int, eta: float, lam: float, beta: float, X: float, V: float
+) -> tuple[float, np.ndarray]:
     rates = np.full(steps, eta)
     factors = contraction.step_factors(rates, decay=lam, curvature=beta, feature_norm=X)
     return float(np.prod(factors)), contraction.moves(rates, factors, V)
@@ -80,17 +104,32 @@ def glm_full(K: int, n_i: int, weight: float, **step: float) -> tuple[float, flo
     return rho, weight * float(contraction.full_batch(left, n_i))
 
 
-def glm_cyclic(epochs: int, batches: int, B: int, weight: float, **step: float) -> tuple[float, float]:
+def glm_cyclic(
+    epochs: int, batches: int, B: int, weight: float, **step: float
+) -> tuple[float, float]:
     rho, left = glm(epochs * batches, **step)
     return rho, weight * float(contraction.cyclic_batches(left, batches, B))
 
 
-def subsampled_epsilon(B: float, n: float, steps: int, sigma: float, delta: float, h: float, p: float = 1.0, K: int = 1) -> float:
-    curve = subsampled.participating(mu=1 / sigma, rate=B / n, steps=K, rounds=steps // K, probability=p)
+def subsampled_epsilon(
+    B: float, n: float, steps: int, sigma: float, delta: float, h: float, p: float = 1.0, K: int = 1
+) -> float:
+    curve = subsampled.participating(
+        mu=1 / sigma, rate=B / n, steps=K, rounds=steps // K, probability=p
+    )
     return curve.epsilon(delta)
 
 
-FEDAVG = {"T": "rounds", "K": "steps", "mu": "rate", "V": "clip", "L": "smoothness", "m": "clients", "alpha": "proximal", "eta": "rate"}
+FEDAVG = {
+    "T": "rounds",
+    "K": "steps",
+    "mu": "rate",
+    "V": "clip",
+    "L": "smoothness",
+    "m": "clients",
+    "alpha": "proximal",
+    "eta": "rate",
+}
 
 
 def words(args: dict[str, Any]) -> dict[str, Any]:
@@ -118,10 +157,14 @@ FORMULAS: dict[str, Callable[..., Any]] = {
     "upload_sensitivity_fedprox": upload,
     "rho_fedavg": lambda etas, L: sensitivity.fedavg_expansion(etas, L),
     "rho_fedprox": lambda etas, L, alpha: sensitivity.fedprox_expansion(etas, L, alpha),
-    "rho_fedprox_convex": lambda etas, lam, M, alpha: sensitivity.fedprox_contraction(etas, strong=lam, smoothness=M, proximal=alpha),
+    "rho_fedprox_convex": lambda etas, lam, M, alpha: sensitivity.fedprox_contraction(
+        etas, strong=lam, smoothness=M, proximal=alpha
+    ),
     "last_iterate_H": last,
     "last_iterate_H_const": lambda rho, gamma, T: last_iterate.constant(rho, gamma, T),
-    "last_iterate_H_bounded": lambda rho, gamma, D: bounded_domain.last_iterate_bounded(rho, gamma, D),
+    "last_iterate_H_bounded": lambda rho, gamma, D: bounded_domain.last_iterate_bounded(
+        rho, gamma, D
+    ),
     "threat_mu": threat,
     "glm_rho_gamma": glm_full,
     "glm_rho_gamma_cyclic": glm_cyclic,
@@ -137,28 +180,52 @@ FORMULAS: dict[str, Callable[..., Any]] = {
     "staircase_exact_eps": lambda delta, c, d, rounds, **noise: staircase(noise).epsilon_at_least(
         delta, clip=c, dimension=d, rounds=rounds
     ),
-    "published_staircase_gamma": lambda alpha, lam, nu: udp_fl.theorem_2(order=alpha, step=lam, nu=nu),
-    "poisson_rdp_symmetric": lambda alpha, q, mechanism, params: renyi.poisson_subsampled(alpha, q, divergence(mechanism, params)),
-    "poisson_rdp_zhu_wang": lambda alpha, q, mechanism, params: udp_fl.zhu_wang(alpha, q, divergence(mechanism, params)),
-    "wor_rdp_wbk": lambda alpha, q, mechanism, params, eps_inf=math.inf: udp_fl.wang_balle_kasiviswanathan(
-        alpha, q, divergence(mechanism, params), largest_loss=eps_inf
+    "published_staircase_gamma": lambda alpha, lam, nu: udp_fl.theorem_2(
+        order=alpha, step=lam, nu=nu
     ),
-    "shuffled_rr_rdp": lambda alpha, eps0, n: udp_fl.shuffled_randomized_response(order=alpha, local=eps0, clients=n),
-    "published_shuffle_upper": lambda alpha, gamma, N: udp_fl.lemma_2(order=alpha, gamma=gamma, clients=N),
-    "published_shuffle_lower": lambda alpha, gamma, N: udp_fl.lemma_3(order=alpha, gamma=gamma, clients=N),
+    "poisson_rdp_symmetric": lambda alpha, q, mechanism, params: renyi.poisson_subsampled(
+        alpha, q, divergence(mechanism, params)
+    ),
+    "poisson_rdp_zhu_wang": lambda alpha, q, mechanism, params: udp_fl.zhu_wang(
+        alpha, q, divergence(mechanism, params)
+    ),
+    "wor_rdp_wbk": lambda alpha, q, mechanism, params, eps_inf=math.inf: (
+        udp_fl.wang_balle_kasiviswanathan(
+            alpha, q, divergence(mechanism, params), largest_loss=eps_inf
+        )
+    ),
+    "shuffled_rr_rdp": lambda alpha, eps0, n: udp_fl.shuffled_randomized_response(
+        order=alpha, local=eps0, clients=n
+    ),
+    "published_shuffle_upper": lambda alpha, gamma, N: udp_fl.lemma_2(
+        order=alpha, gamma=gamma, clients=N
+    ),
+    "published_shuffle_lower": lambda alpha, gamma, N: udp_fl.lemma_3(
+        order=alpha, gamma=gamma, clients=N
+    ),
     "girgis_rdp_upper": lambda alpha, eps0, n: udp_fl.girgis(order=alpha, local=eps0, clients=n),
     "clones_rdp": lambda alpha, eps0, n: shuffling.rdp(alpha, local=eps0, clients=n),
     "clones_delta": lambda eps, eps0, n: shuffling.delta(eps, local=eps0, clients=n),
     "clones_eps": lambda delta, eps0, n: shuffling.epsilon(delta, local=eps0, clients=n),
-    "clones_eps_closed_form": lambda delta, eps0, n: udp_fl.clones_closed_form(delta=delta, local=eps0, clients=n),
-    "clones_delta_approx": lambda eps, eps0, delta0, n: shuffling.delta_approximate(eps, local=eps0, local_delta=delta0, clients=n),
-    "clt_mu": lambda B, n, K, R, sigma: prifedsync.theorem_2_limit(batch=B, records=n, steps=K, rounds=R, sigma=sigma),
+    "clones_eps_closed_form": lambda delta, eps0, n: udp_fl.clones_closed_form(
+        delta=delta, local=eps0, clients=n
+    ),
+    "clones_delta_approx": lambda eps, eps0, delta0, n: shuffling.delta_approximate(
+        eps, local=eps0, local_delta=delta0, clients=n
+    ),
+    "clt_mu": lambda B, n, K, R, sigma: prifedsync.theorem_2_limit(
+        batch=B, records=n, steps=K, rounds=R, sigma=sigma
+    ),
     "eps_Cq": subsampled_epsilon,
-    "eps_client_poisson": lambda q, z, rounds, delta, h: subsampled.poisson(multiplier=z, rate=q, steps=rounds).epsilon(delta),
+    "eps_client_poisson": lambda q, z, rounds, delta, h: subsampled.poisson(
+        multiplier=z, rate=q, steps=rounds
+    ).epsilon(delta),
     "eps_participation_mixture": lambda q, mu_round, rounds, delta, h: (
         mixtures.mixture([0.0, mu_round], [1 - q, q]).repeat(rounds).epsilon(delta)
     ),
-    "participation_mixture_delta": lambda eps, q, mu, rounds: mixtures.binomial_delta(eps, rate=q, mu=mu, rounds=rounds),
+    "participation_mixture_delta": lambda eps, q, mu, rounds: mixtures.binomial_delta(
+        eps, rate=q, mu=mu, rounds=rounds
+    ),
     "weak_fdp_reach_probability": lambda p, R: prifedsync.reach_probability(rate=p, rounds=R),
 }
 
@@ -169,11 +236,18 @@ def reference(vector: dict[str, Any]) -> Any:
         return vector["value"]
     # It cuts mass 2e-18 off the number of clones and charges it with the largest ratio, e^((order - 1) eps0).
     order, local = vector["args"]["alpha"], vector["args"]["eps0"]
-    return math.log(math.exp((order - 1) * vector["value"]) - 2e-18 * math.exp((order - 1) * local)) / (order - 1)
+    return math.log(
+        math.exp((order - 1) * vector["value"]) - 2e-18 * math.exp((order - 1) * local)
+    ) / (order - 1)
 
 
-@pytest.mark.skipif(not VECTORS, reason=f"no reference values at {FILE}; set SORDINO_THEORY to the folder that has them")
-@pytest.mark.parametrize("index", range(len(VECTORS)), ids=lambda index: f"{VECTORS[index]['formula']}-{index}")
+@pytest.mark.skipif(
+    not VECTORS,
+    reason=f"no reference values at {FILE}; set SORDINO_THEORY to the folder that has them",
+)
+@pytest.mark.parametrize(
+    "index", range(len(VECTORS)), ids=lambda index: f"{VECTORS[index]['formula']}-{index}"
+)
 def test_reference_value(index: int) -> None:
     vector = VECTORS[index]
     computed = np.array(FORMULAS[vector["formula"]](**vector["args"]), dtype=float)
@@ -183,7 +257,9 @@ def test_reference_value(index: int) -> None:
         return
     np.testing.assert_allclose(computed, reference(vector), rtol=vector["rtol"])
     if vector["kind"] == "sound-upper" and "extrapolated" in vector:
-        assert computed >= vector["extrapolated"] * (1 - 1e-9), "a certified epsilon lies above the exact one"
+        assert computed >= vector["extrapolated"] * (1 - 1e-9), (
+            "a certified epsilon lies above the exact one"
+        )
 
 
 @pytest.mark.skipif(not VECTORS, reason="no reference values")

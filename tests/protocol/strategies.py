@@ -48,7 +48,9 @@ def amounts(most: float) -> st.SearchStrategy[float]:
 
 fractions = st.floats(min_value=1e-9, max_value=1.0, exclude_min=True)
 sizes = st.integers(min_value=1, max_value=2**40)
-names = st.text(st.characters(exclude_categories=["C"]), min_size=1).filter(lambda text: text.strip() != "")
+names = st.text(st.characters(exclude_categories=["C"]), min_size=1).filter(
+    lambda text: text.strip() != ""
+)
 
 schedules = st.one_of(
     [st.builds(kind, rate=positive) for kind in (Constant, Cyclic, StageWise, Continuous)]
@@ -66,13 +68,28 @@ local_rules = st.one_of(
         clip_norm=st.sampled_from(["l1", "l2"]),
         clip_target=st.sampled_from(["step", "update"]),
     ),
-    st.builds(Bezier, steps=sizes, batch=batches, clip=positive, schedule=st.builds(Constant, rate=positive)),
-    st.builds(FedProx, steps=sizes, batch=batches, clip=positive, schedule=schedules, proximal=amounts(1e6)),
+    st.builds(
+        Bezier,
+        steps=sizes,
+        batch=batches,
+        clip=positive,
+        schedule=st.builds(Constant, rate=positive),
+    ),
+    st.builds(
+        FedProx,
+        steps=sizes,
+        batch=batches,
+        clip=positive,
+        schedule=schedules,
+        proximal=amounts(1e6),
+    ),
 )
 curves = st.sampled_from(["chain", "bezier"])
 aggregations = st.one_of(
     st.builds(Median),
-    st.builds(ModeConnectivity, public=names, curve=curves, steps=st.integers(0, 99), rate=positive),
+    st.builds(
+        ModeConnectivity, public=names, curve=curves, steps=st.integers(0, 99), rate=positive
+    ),
     st.builds(Mean, mixing=fractions, denominator=st.sampled_from(["participants", "fixed"])),
     st.builds(Mean, mixing=fractions, weights=st.sampled_from(["equal", "records"])),
 )
@@ -95,7 +112,10 @@ personalizations = st.one_of(
     st.builds(Attention, own=amounts(1), sharpness=amounts(1e6), pull=pulls),
 )
 partitions = st.one_of(
-    st.builds(Iid), st.builds(Dirichlet, beta=positive), st.builds(Shards, per_client=sizes), st.builds(ByColumn, column=names)
+    st.builds(Iid),
+    st.builds(Dirichlet, beta=positive),
+    st.builds(Shards, per_client=sizes),
+    st.builds(ByColumn, column=names),
 )
 
 
@@ -111,7 +131,11 @@ multipliers = st.builds(Gaussian, multiplier=amounts(1e9), secure=st.booleans())
 @st.composite
 def protocols(draw: st.DrawFn) -> Protocol:
     clients = draw(sizes)
-    participation = st.one_of(st.builds(Everyone), st.builds(Poisson, rate=fractions), st.builds(FixedSize, size=st.integers(1, clients)))
+    participation = st.one_of(
+        st.builds(Everyone),
+        st.builds(Poisson, rate=fractions),
+        st.builds(FixedSize, size=st.integers(1, clients)),
+    )
     partition = draw(partitions)
     records = draw(st.none() | st.integers(64, 10**6))
     local = draw(local_rules | noisy_rules)
@@ -120,8 +144,14 @@ def protocols(draw: st.DrawFn) -> Protocol:
     aggregation = draw(aggregations)
     fixed = isinstance(aggregation, Mean) and aggregation.denominator == "fixed"
     personal = isinstance(noise, Gaussian) and type(local) in (FedAvg, NoisySgd) and not fixed
-    assumed = Assumptions(smoothness=1 / local.schedule.rate) if isinstance(local, Bezier) else Assumptions()
-    adjacencies = ["replace-one", None] + (["add-or-remove"] if noisy and local.sampling == "poisson" else [])
+    assumed = (
+        Assumptions(smoothness=1 / local.schedule.rate)
+        if isinstance(local, Bezier)
+        else Assumptions()
+    )
+    adjacencies = ["replace-one", None] + (
+        ["add-or-remove"] if noisy and local.sampling == "poisson" else []
+    )
     return Protocol(
         seed=draw(st.none() | st.integers(0, 2**63 - 1)),
         clients=clients,
@@ -133,6 +163,9 @@ def protocols(draw: st.DrawFn) -> Protocol:
         noise=noise,
         privacy=draw(st.builds(Privacy, adjacency=st.sampled_from(adjacencies))),
         assumptions=assumed,
-        data=draw(st.none() | st.builds(Data, name=names, partition=st.just(partition), records=st.just(records))),
+        data=draw(
+            st.none()
+            | st.builds(Data, name=names, partition=st.just(partition), records=st.just(records))
+        ),
         model=draw(st.none() | st.builds(Model, name=names, parameters=st.none() | sizes)),
     )

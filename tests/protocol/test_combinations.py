@@ -31,11 +31,27 @@ CENTRAL = Gaussian(sigma=1.0, where="server")
 
 
 def noisy(**changes: object) -> Protocol:
-    return Protocol(**{"clients": 3, "rounds": 2, "local": NoisySgd(**STEPS), "noise": Gaussian(multiplier=1.0), **changes})
+    return Protocol(
+        **{
+            "clients": 3,
+            "rounds": 2,
+            "local": NoisySgd(**STEPS),
+            "noise": Gaussian(multiplier=1.0),
+            **changes,
+        }
+    )
 
 
 def plain(rule: type = FedAvg, **changes: object) -> Protocol:
-    return Protocol(**{"clients": 3, "rounds": 2, "local": rule(**STEPS), "noise": Gaussian(sigma=1.0), **changes})
+    return Protocol(
+        **{
+            "clients": 3,
+            "rounds": 2,
+            "local": rule(**STEPS),
+            "noise": Gaussian(sigma=1.0),
+            **changes,
+        }
+    )
 
 
 @pytest.mark.parametrize("noise", [
@@ -92,4 +108,6 @@ def test_what_is_made_of_priced_uploads_alone_is_allowed() -> None:
     connected = ModeConnectivity(public="digits")
     assert noisy(aggregation=connected, client=BUDGETS).adjacency == "replace-one"
     assert noisy(aggregation=FIXED).keeps_models is False
-    assert plain(aggregation=connected, personalization=Attention(own=0.5), client=BUDGETS).keeps_models
+    assert plain(
+        aggregation=connected, personalization=Attention(own=0.5), client=BUDGETS
+    ).keeps_models

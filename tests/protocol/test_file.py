@@ -9,7 +9,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sordino.protocol import Gaussian, InvalidValue, Protocol, SordinoError, UserError, dumps, loads, overridden, read, schema
+from sordino.protocol import (
+    Gaussian,
+    InvalidValue,
+    Protocol,
+    SordinoError,
+    UserError,
+    dumps,
+    loads,
+    overridden,
+    read,
+    schema,
+)
 from sordino.protocol.file import decode
 from tests.protocol.strategies import protocols
 
@@ -65,7 +76,12 @@ def test_the_schema_is_itself_valid_and_refuses_what_the_reader_refuses() -> Non
 
 def test_defaults_are_spelled_out_in_what_is_written() -> None:
     text = dumps(loads(MINIMAL))
-    for line in ('participation = "everyone"', 'aggregation = "mean"', "secure = false", 'channel = "direct"'):
+    for line in (
+        'participation = "everyone"',
+        'aggregation = "mean"',
+        "secure = false",
+        'channel = "direct"',
+    ):
         assert line in text
 
 
@@ -84,11 +100,23 @@ def test_defaults_are_spelled_out_in_what_is_written() -> None:
         ("local.schedule.kind=stagewise", ["local.schedule.kind", "stage-wise"]),
         ("federation.clients=2.5", ["federation.clients", "2.5", "whole number"]),
         ("federation.clients=0", ["federation.clients", "at least 1"]),
-        ("federation.participation={fixed=51}", ["federation.participation.fixed", "51", "federation.clients = 50"]),
-        ("federation.participation={poisson=1.5}", ["federation.participation.poisson", "1.5", "at most 1"]),
+        (
+            "federation.participation={fixed=51}",
+            ["federation.participation.fixed", "51", "federation.clients = 50"],
+        ),
+        (
+            "federation.participation={poisson=1.5}",
+            ["federation.participation.poisson", "1.5", "at most 1"],
+        ),
         ("federation.participation={poisson=0}", ["federation.participation.poisson", "above 0"]),
-        ("federation.participation=some", ["federation.participation", "some", "everyone", "poisson", "fixed"]),
-        ("federation.aggregation={mean={mixing=0}}", ["federation.aggregation.mean.mixing", "above 0"]),
+        (
+            "federation.participation=some",
+            ["federation.participation", "some", "everyone", "poisson", "fixed"],
+        ),
+        (
+            "federation.aggregation={mean={mixing=0}}",
+            ["federation.aggregation.mean.mixing", "above 0"],
+        ),
         ("federation.channel=pigeons", ["federation.channel", "shuffler", "direct"]),
         ("seed=-3", ["seed", "-3"]),
         ("seed=99999999999999999999", ["seed"]),
@@ -99,7 +127,9 @@ def test_defaults_are_spelled_out_in_what_is_written() -> None:
         ("federation.rounds=1e3", ["federation.rounds", "1000.0"]),
     ],
 )
-def test_a_mistake_is_named_with_key_value_and_what_is_allowed(override: str, words: list[str]) -> None:
+def test_a_mistake_is_named_with_key_value_and_what_is_allowed(
+    override: str, words: list[str]
+) -> None:
     with pytest.raises(UserError) as caught:
         overridden(loads(MINIMAL), [override])
     for word in words:
@@ -107,7 +137,15 @@ def test_a_mistake_is_named_with_key_value_and_what_is_allowed(override: str, wo
 
 
 @pytest.mark.parametrize(
-    "missing", ["federation.clients", "federation.rounds", "local.clip", "local.schedule", "noise.sigma", "local.rule"]
+    "missing",
+    [
+        "federation.clients",
+        "federation.rounds",
+        "local.clip",
+        "local.schedule",
+        "noise.sigma",
+        "local.rule",
+    ],
 )
 def test_a_missing_key_is_named_with_its_meaning(missing: str) -> None:
     document = tomllib.loads(MINIMAL)
@@ -118,7 +156,10 @@ def test_a_missing_key_is_named_with_its_meaning(missing: str) -> None:
 
 
 def test_overrides_are_toml_or_else_strings() -> None:
-    protocol = overridden(loads(MINIMAL), ["data.name=mnist", "data.partition.dirichlet=0.1", "federation.participation.poisson=0.5"])
+    protocol = overridden(
+        loads(MINIMAL),
+        ["data.name=mnist", "data.partition.dirichlet=0.1", "federation.participation.poisson=0.5"],
+    )
     assert protocol.data is not None
     assert protocol.data.name == "mnist"
     assert "partition = { dirichlet = 0.1 }" in dumps(protocol)
@@ -165,17 +206,45 @@ def test_no_text_makes_the_reader_fail_otherwise_than_by_a_user_error(text: str)
 
 toml_scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=10)
 toml_values = st.recursive(
-    toml_scalars, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3), max_leaves=6
+    toml_scalars,
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3)
+    ),
+    max_leaves=6,
 )
-KEYS = ["seed", "federation", "local", "noise", "data", "model", "clients", "participation", "poisson", "schedule", "kind", "mean", "x"]
+KEYS = [
+    "seed",
+    "federation",
+    "local",
+    "noise",
+    "data",
+    "model",
+    "clients",
+    "participation",
+    "poisson",
+    "schedule",
+    "kind",
+    "mean",
+    "x",
+]
 
 
-@given(st.dictionaries(st.sampled_from(KEYS), toml_values | st.dictionaries(st.sampled_from(KEYS), toml_values, max_size=4), max_size=5))
+@given(
+    st.dictionaries(
+        st.sampled_from(KEYS),
+        toml_values | st.dictionaries(st.sampled_from(KEYS), toml_values, max_size=4),
+        max_size=5,
+    )
+)
 @settings(max_examples=300)
 def test_no_document_makes_the_decoder_fail_otherwise_than_by_a_user_error(noise: dict) -> None:
     document = tomllib.loads(MINIMAL)
     for key, value in noise.items():
-        document[key] = {**document.get(key, {}), **value} if isinstance(value, dict) and isinstance(document.get(key), dict) else value
+        document[key] = (
+            {**document.get(key, {}), **value}
+            if isinstance(value, dict) and isinstance(document.get(key), dict)
+            else value
+        )
     try:
         protocol = decode(document)
     except SordinoError:
@@ -184,7 +253,11 @@ def test_no_document_makes_the_decoder_fail_otherwise_than_by_a_user_error(noise
 
 
 def test_deep_nesting_and_endless_numbers_are_refused_not_crashed_on() -> None:
-    for text in ("a = " + "[" * 5000 + "]" * 5000, "seed = " + "9" * 5000, MINIMAL.replace("clip = 10", "clip = " + "9" * 400)):
+    for text in (
+        "a = " + "[" * 5000 + "]" * 5000,
+        "seed = " + "9" * 5000,
+        MINIMAL.replace("clip = 10", "clip = " + "9" * 400),
+    ):
         with pytest.raises(UserError):
             loads(text)
 

@@ -46,7 +46,9 @@ multiplier = 1.0
 
 def test_a_file_says_what_the_values_say() -> None:
     schedule = Decay(rate=0.005, factor=0.99, every=320)
-    local = NoisySgd(steps=38, batch=16, clip=1, schedule=schedule, optimizer="adam", weight_decay=0.0005)
+    local = NoisySgd(
+        steps=38, batch=16, clip=1, schedule=schedule, optimizer="adam", weight_decay=0.0005
+    )
     protocol = loads(TEXT)
     assert protocol.local == local
     assert protocol.noise == Gaussian(multiplier=1.0)
@@ -81,8 +83,14 @@ def test_personal_models_in_short_and_in_full(written, value) -> None:
         ("local.sampling=weekly", ["local.sampling", "fixed", "poisson"]),
         ("local.optimizer=lion", ["local.optimizer", "adagrad"]),
         ("local.clip-norm=l3", ["local.clip-norm", "l1"]),
-        ("federation.personalization.interpolate=0", ["federation.personalization.interpolate.alpha", "above 0"]),
-        ("federation.personalization.interpolate=1.5", ["federation.personalization.interpolate.alpha", "at most 1"]),
+        (
+            "federation.personalization.interpolate=0",
+            ["federation.personalization.interpolate.alpha", "above 0"],
+        ),
+        (
+            "federation.personalization.interpolate=1.5",
+            ["federation.personalization.interpolate.alpha", "at most 1"],
+        ),
         ("federation.personalization=all", ["federation.personalization", "identity"]),
         ("privacy.adjacency=add-or-remove", ["privacy.adjacency", "poisson"]),
         ("local.rule=fedavg", ["unknown key"]),
@@ -128,7 +136,17 @@ def test_neighbours_are_what_suits_the_sampling() -> None:
 
 def test_a_rate_falls_every_so_many_steps_and_never_below_zero() -> None:
     schedule = Decay(rate=1.0, factor=0.5, every=4)
-    assert [rate for t in range(3) for rate in schedule.rates(round=t, steps=3)] == [1, 1, 1, 1, 0.5, 0.5, 0.5, 0.5, 0.25]
+    assert [rate for t in range(3) for rate in schedule.rates(round=t, steps=3)] == [
+        1,
+        1,
+        1,
+        1,
+        0.5,
+        0.5,
+        0.5,
+        0.5,
+        0.25,
+    ]
     assert schedule.at(round=10**6, step=0, steps=3) == 0.0
 
 

@@ -18,7 +18,9 @@ from sordino.report.writing import write_comparison
 from tests.report.test_page import Page
 from tests.support import toy_dataset, toy_protocol
 
-WHOLE = toy_protocol(rounds=3)  # 24 records in batches of 24: every step uses all, so bounds are Gaussian
+WHOLE = toy_protocol(
+    rounds=3
+)  # 24 records in batches of 24: every step uses all, so bounds are Gaussian
 WHOLE = replace(WHOLE, local=replace(WHOLE.local, batch=24), noise=Gaussian(sigma=0.5))
 
 
@@ -31,7 +33,9 @@ def runs(tmp_path_factory) -> list:
         "c": replace(WHOLE, seed=5, rounds=2),
     }
     for name, plan in plans.items():
-        train(plan, data=toy_dataset(), model="logistic", folder=place / name, workers=1, report=False)
+        train(
+            plan, data=toy_dataset(), model="logistic", folder=place / name, workers=1, report=False
+        )
     return [place / name for name in plans]
 
 
@@ -41,7 +45,9 @@ def test_all_are_summed_up_in_the_first_ones_view(runs, tmp_path) -> None:
     assert [one["headline"]["view"] for one in page.document["runs"]] == ["rounds"] * 3
     for one, folder in zip(page.document["runs"], runs, strict=True):
         protocol = told_alike([folder, runs[0]])[0].run.protocol
-        (found,) = [each["epsilon"] for each in one["guarantees"]["record"] if each["view"] == "rounds"]
+        (found,) = [
+            each["epsilon"] for each in one["guarantees"]["record"] if each["view"] == "rounds"
+        ]
         assert found == certify(protocol, "rounds").epsilon(1e-5)
     assert "noise.sigma" in page.text
     assert "federation.rounds" in page.text
@@ -52,22 +58,32 @@ def test_what_they_reveal_together_adds_in_squares(runs) -> None:
     stories = told_alike(runs)
     epsilon, _ = together(stories)
     mu = math.sqrt(sum(story.main.mu**2 for story in stories))
-    exact = brentq(lambda e: norm.cdf(-e / mu + mu / 2) - math.exp(e) * norm.cdf(-e / mu - mu / 2) - 1e-5, 0, 300)
+    exact = brentq(
+        lambda e: norm.cdf(-e / mu + mu / 2) - math.exp(e) * norm.cdf(-e / mu - mu / 2) - 1e-5,
+        0,
+        300,
+    )
     assert epsilon == pytest.approx(exact, rel=1e-6)
 
 
 def test_noise_from_one_seed_cancels(runs, tmp_path) -> None:
     louder = replace(WHOLE, noise=Gaussian(sigma=0.7))
-    train(louder, data=toy_dataset(), model="logistic", folder=tmp_path / "d", workers=1, report=False)
+    train(
+        louder, data=toy_dataset(), model="logistic", folder=tmp_path / "d", workers=1, report=False
+    )
     epsilon, text = together(told_alike([runs[0], tmp_path / "d"]))
     assert epsilon == math.inf
     assert "same seed" in text
     secure = replace(louder, noise=replace(louder.noise, secure=True))
-    train(secure, data=toy_dataset(), model="logistic", folder=tmp_path / "e", workers=1, report=False)
+    train(
+        secure, data=toy_dataset(), model="logistic", folder=tmp_path / "e", workers=1, report=False
+    )
     assert math.isfinite(together(told_alike([runs[0], tmp_path / "e"]))[0])
 
 
-def test_runs_of_the_same_name_are_told_apart_and_ten_fit(runs, tmp_path, monkeypatch, capfd) -> None:
+def test_runs_of_the_same_name_are_told_apart_and_ten_fit(
+    runs, tmp_path, monkeypatch, capfd
+) -> None:
     monkeypatch.chdir(tmp_path)
     assert run(["report", *[str(runs[k % 3]) for k in range(10)], "--json"]) == 0
     out, err = capfd.readouterr()
@@ -85,7 +101,9 @@ def test_a_view_that_one_run_lacks_is_not_taken(runs, tmp_path) -> None:
     text = (diverged / "run.json").read_text().replace('"finished"', '"diverged"')
     (diverged / "run.json").write_text(text)
     first = replace(WHOLE, seed=9, privacy=Privacy(budget=Budget(epsilon=1e4, view="final")))
-    train(first, data=toy_dataset(), model="logistic", folder=tmp_path / "f", workers=1, report=False)
+    train(
+        first, data=toy_dataset(), model="logistic", folder=tmp_path / "f", workers=1, report=False
+    )
     assert {story.headline[0] for story in told_alike([tmp_path / "f", diverged])} == {View.SERVER}
 
 

@@ -21,7 +21,16 @@ from sordino.report.story import story_document, told
 from sordino.report.words import tiles
 
 ATTACK = {"name": "a", "metric": "AUC", "value": 0.52, "baseline": 0.5}
-FILES = ("run.json", "protocol.toml", "ledger.jsonl", "metrics.jsonl", "partition.json", "model.safetensors", "audits", "attacks")
+FILES = (
+    "run.json",
+    "protocol.toml",
+    "ledger.jsonl",
+    "metrics.jsonl",
+    "partition.json",
+    "model.safetensors",
+    "audits",
+    "attacks",
+)
 DAMAGE = {
     "empty": lambda content: b"",
     "garbage": lambda content: b"\x00\xff\xfe garbage",
@@ -64,10 +73,14 @@ def test_a_fact_or_a_metric_of_another_kind_is_shown_or_refused(folder, value) -
         (folder / "run.json").write_text(json.dumps({**facts, key: value}))
         with suppress(UserError):
             story = told(folder)
-            assert all((provenance(story), not_protected(story), tiles(story), story_document(story)))
+            assert all(
+                (provenance(story), not_protected(story), tiles(story), story_document(story))
+            )
     (folder / "run.json").write_text(json.dumps(facts))
     for key in rows[0]:
-        (folder / "metrics.jsonl").write_text("".join(json.dumps({**row, key: value}) + "\n" for row in rows))
+        (folder / "metrics.jsonl").write_text(
+            "".join(json.dumps({**row, key: value}) + "\n" for row in rows)
+        )
         with suppress(UserError):
             story = told(folder)
             assert all((provenance(story), tiles(story), story_document(story)))
@@ -77,13 +90,22 @@ def test_a_fact_or_a_metric_of_another_kind_is_shown_or_refused(folder, value) -
 def test_a_ledger_of_another_federation_is_refused(folder, capfd) -> None:
     chain, lines = "", []
     opened, *charges = read(folder / "ledger.jsonl").events
-    for event in (opened, *(replace(charge, clients=(0, 17)) for charge in charges if isinstance(charge, RoundCharged))):
+    for event in (
+        opened,
+        *(
+            replace(charge, clients=(0, 17))
+            for charge in charges
+            if isinstance(charge, RoundCharged)
+        ),
+    ):
         line, chain = encode(event, chain)
         lines.append(line)
     (folder / "ledger.jsonl").write_bytes(b"".join(lines))
     assert run(["report", str(folder)]) == 2
     assert "client 17" in capfd.readouterr().err
-    (folder / "ledger.jsonl").write_bytes(lines[0] + encode(RoundCharged(round=-1, clients=(0,)), json.loads(lines[0])["chain"])[0])
+    (folder / "ledger.jsonl").write_bytes(
+        lines[0] + encode(RoundCharged(round=-1, clients=(0,)), json.loads(lines[0])["chain"])[0]
+    )
     assert run(["report", str(folder)]) == 2
     assert "line 2" in capfd.readouterr().err
 
@@ -96,7 +118,9 @@ def test_a_missing_file_is_missed_only_where_it_counts(folder, capfd, name) -> N
     assert "Traceback" not in capfd.readouterr().err
 
 
-def test_a_run_that_is_not_there_or_is_deleted_meanwhile(folder, tmp_path, capfd, monkeypatch) -> None:
+def test_a_run_that_is_not_there_or_is_deleted_meanwhile(
+    folder, tmp_path, capfd, monkeypatch
+) -> None:
     assert run(["report", str(tmp_path / "nowhere")]) == 2
     assert "there is no run" in capfd.readouterr().err
     assert run(["report"]) == 2
@@ -118,7 +142,9 @@ def test_a_place_that_cannot_be_written_to(folder, tmp_path, capfd) -> None:
     assert "cannot be written" in capfd.readouterr().err
 
 
-def test_without_a_browser_there_is_no_pdf_and_nothing_is_written(folder, capfd, monkeypatch) -> None:
+def test_without_a_browser_there_is_no_pdf_and_nothing_is_written(
+    folder, capfd, monkeypatch
+) -> None:
     monkeypatch.setattr(pdf.shutil, "which", lambda name: None)
     assert run(["report", str(folder), "--pdf"]) == 2
     assert "Install one" in capfd.readouterr().err

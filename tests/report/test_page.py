@@ -21,7 +21,13 @@ from sordino.report.story import best_guess, told
 from sordino.report.writing import write_report
 from tests.support import toy_dataset, toy_protocol
 
-ATTACK = {"name": "membership inference", "metric": "AUC", "value": 0.52, "baseline": 0.5, "paper": "Shokri et al. 2017"}
+ATTACK = {
+    "name": "membership inference",
+    "metric": "AUC",
+    "value": 0.52,
+    "baseline": 0.5,
+    "paper": "Shokri et al. 2017",
+}
 
 
 class Page(HTMLParser):
@@ -63,9 +69,17 @@ class TestNumbers:
     def test_bounds_are_those_of_certify_in_every_view_and_unit(self, folder, capfd) -> None:
         document = Page(write_report(folder)).document
         for unit in ("record", "client"):
-            certified = answer(capfd, "certify", str(folder), "--unit", unit, "--delta", "1e-4")["guarantees"]
+            certified = answer(capfd, "certify", str(folder), "--unit", unit, "--delta", "1e-4")[
+                "guarantees"
+            ]
             assert document["guarantees"][unit] == certified
-            assert [one["view"] for one in certified] == ["server", "rounds", "coalition:1", "coalition:4", "final"]
+            assert [one["view"] for one in certified] == [
+                "server",
+                "rounds",
+                "coalition:1",
+                "coalition:4",
+                "final",
+            ]
 
     def test_metrics_are_those_of_the_run_and_audits_those_of_audit(self, folder) -> None:
         document = Page(write_report(folder)).document
@@ -75,14 +89,19 @@ class TestNumbers:
         assert document["run"]["accuracy"] == rows[-1]["accuracy"]
         (kept,) = [json.loads(path.read_text()) for path in (folder / "audits").iterdir()]
         assert document["audits"] == [kept]
-        assert document["ledger"]["digest"] == json.loads((folder / "ledger.jsonl").read_text().splitlines()[-1])["chain"]
+        assert (
+            document["ledger"]["digest"]
+            == json.loads((folder / "ledger.jsonl").read_text().splitlines()[-1])["chain"]
+        )
 
     def test_what_people_read_is_what_machines_read(self, folder, capfd) -> None:
         printed = answer(capfd, "report", str(folder))
         page = Page(folder / "report.html")
         assert printed.pop("page") == str(folder / "report.html")
         assert page.document == printed
-        epsilon = next(one["epsilon"] for one in printed["guarantees"]["record"] if one["view"] == "rounds")
+        epsilon = next(
+            one["epsilon"] for one in printed["guarantees"]["record"] if one["view"] == "rounds"
+        )
         claimed = re.search(r"learns at most ε\s=\s([\d.]+) about any one record", page.text)
         assert epsilon <= float(claimed[1]) <= 1.01 * epsilon
         measured = printed["audits"][0]["epsilon_lower"]
@@ -94,20 +113,33 @@ class TestNumbers:
         story = told(folder)
         assert story.spent.rounds == (1, 2, 3, 4, 5, 6)
         assert story.spent.epsilons[-1] == story.main.epsilon(1e-4)
-        three = certify(story.run.protocol, "rounds", delta=1e-4, rounds=range(3), sizes=story.run.sizes)
+        three = certify(
+            story.run.protocol, "rounds", delta=1e-4, rounds=range(3), sizes=story.run.sizes
+        )
         assert story.spent.epsilons[2] == three.epsilon(1e-4)
 
-    def test_given_who_took_part_clients_are_priced_as_certify_prices_them(self, long_run, folder, capfd) -> None:
-        realised = answer(capfd, "certify", str(folder), "--view", "rounds", "--delta", "1e-4")["realised"]
-        shown = {row["client"]: row["epsilon"] for row in Page(write_report(folder)).document["clients"]}
+    def test_given_who_took_part_clients_are_priced_as_certify_prices_them(
+        self, long_run, folder, capfd
+    ) -> None:
+        realised = answer(capfd, "certify", str(folder), "--view", "rounds", "--delta", "1e-4")[
+            "realised"
+        ]
+        shown = {
+            row["client"]: row["epsilon"] for row in Page(write_report(folder)).document["clients"]
+        }
         assert shown == {row["client"]: row["epsilon"] for row in realised}
 
     def test_partition_and_facts_are_those_of_the_run(self, folder) -> None:
         document = Page(write_report(folder)).document
         counts = document["partition"]["counts"]
         assert document["partition"]["classes"] == ["class 0", "class 1", "class 2"]
-        assert [sum(row) for row in counts] == json.loads((folder / "run.json").read_text())["sizes"]
-        assert document["facts"]["data_digest"] == json.loads((folder / "run.json").read_text())["data_digest"]
+        assert [sum(row) for row in counts] == json.loads((folder / "run.json").read_text())[
+            "sizes"
+        ]
+        assert (
+            document["facts"]["data_digest"]
+            == json.loads((folder / "run.json").read_text())["data_digest"]
+        )
 
 
 class TestBestGuess:
@@ -116,7 +148,9 @@ class TestBestGuess:
 
     @pytest.mark.parametrize("mu", [0.0, 0.3, 1.0, 2.5])
     def test_of_a_gaussian_is_the_likelihood_ratio_tests(self, mu) -> None:
-        assert best_guess(self.guarantee(GaussianCurve(mu=mu))) == pytest.approx(norm.cdf(mu / 2), abs=1e-9)
+        assert best_guess(self.guarantee(GaussianCurve(mu=mu))) == pytest.approx(
+            norm.cdf(mu / 2), abs=1e-9
+        )
 
     def test_of_a_mixture_is_the_mean_and_of_a_worse_description_never_less(self) -> None:
         exact = 0.7 * norm.cdf(0.25) + 0.3 * norm.cdf(1.0)
@@ -131,16 +165,34 @@ class TestBestGuess:
 class TestTheFile:
     def test_every_figure_says_what_it_shows_and_has_a_table(self, folder) -> None:
         (folder / "attacks").mkdir()
-        plot = {"title": "ROC", "x_label": "false alarms", "y_label": "hits", "lines": {"attack": [[0, 0.5, 1], [0, 0.6, 1]]}}
+        plot = {
+            "title": "ROC",
+            "x_label": "false alarms",
+            "y_label": "hits",
+            "lines": {"attack": [[0, 0.5, 1], [0, 0.6, 1]]},
+        }
         (folder / "attacks" / "mia.json").write_text(json.dumps([{**ATTACK, "plots": [plot]}]))
         path = write_report(folder)
         page, text = Page(path), path.read_text()
         names = [attributes["id"] for tag, attributes in page.elements if tag == "figure"]
-        assert names == [f"figure-{name}" for name in ("views", "tradeoff", "spent", "learning", "partition", "attacks", "attack-plot-0")]
+        assert names == [
+            f"figure-{name}"
+            for name in (
+                "views",
+                "tradeoff",
+                "spent",
+                "learning",
+                "partition",
+                "attacks",
+                "attack-plot-0",
+            )
+        ]
         ids = [attributes["id"] for _, attributes in page.elements if "id" in attributes]
         assert len(ids) == len(set(ids))
         for name in names:
-            figure = text[text.index(f'id="{name}"') : text.index("</figure>", text.index(f'id="{name}"'))]
+            figure = text[
+                text.index(f'id="{name}"') : text.index("</figure>", text.index(f'id="{name}"'))
+            ]
             labels = re.search(r'<svg [^>]*role="img" aria-labelledby="(\S+) (\S+)"', figure)
             for label in labels.groups():
                 assert re.search(rf'id="{label}">[^<]{{5,}}<', figure)
@@ -148,13 +200,25 @@ class TestTheFile:
 
     def test_nothing_is_loaded_or_run(self, folder) -> None:
         page = Page(write_report(folder))
-        assert [attributes.get("type") for tag, attributes in page.elements if tag == "script"] == ["application/json"]
-        assert not {tag for tag, _ in page.elements} & {"img", "link", "iframe", "object", "embed", "form", "base"}
+        assert [attributes.get("type") for tag, attributes in page.elements if tag == "script"] == [
+            "application/json"
+        ]
+        assert not {tag for tag, _ in page.elements} & {
+            "img",
+            "link",
+            "iframe",
+            "object",
+            "embed",
+            "form",
+            "base",
+        }
         for _, attributes in page.elements:
             assert not any(name.startswith("on") for name in attributes)
             for name in ("src", "href", "xlink:href", "action"):
                 assert (attributes.get(name) or "#").startswith("#")
-        style = re.search(r"<style>(.*?)</style>", (folder / "report.html").read_text(), re.DOTALL)[1]
+        style = re.search(r"<style>(.*?)</style>", (folder / "report.html").read_text(), re.DOTALL)[
+            1
+        ]
         assert "url(" not in style
         assert "@import" not in style
 
@@ -162,18 +226,41 @@ class TestTheFile:
         bad = "<img src=x onerror=alert(1)>$a_{$</script><script>alert(2)</script>"
         toy = toy_dataset()
         classes = tuple(f"{bad}{k}" for k in range(3))
-        data = Dataset(name=bad, x_train=toy.x_train, y_train=toy.y_train, x_test=toy.x_test, y_test=toy.y_test, classes=classes)
+        data = Dataset(
+            name=bad,
+            x_train=toy.x_train,
+            y_train=toy.y_train,
+            x_test=toy.x_test,
+            y_test=toy.y_test,
+            classes=classes,
+        )
         folder = tmp_path / '"><svg onload=alert(3)>$x_{$'
-        train(toy_protocol(rounds=2), data=data, model="logistic", folder=folder, workers=1, report=False)
+        train(
+            toy_protocol(rounds=2),
+            data=data,
+            model="logistic",
+            folder=folder,
+            workers=1,
+            report=False,
+        )
         (folder / "attacks").mkdir()
-        plot = {"title": bad, "x_label": bad, "y_label": bad, "lines": {"_" + bad: [[0, 1], [0, 1]]}}
+        plot = {
+            "title": bad,
+            "x_label": bad,
+            "y_label": bad,
+            "lines": {"_" + bad: [[0, 1], [0, 1]]},
+        }
         row = {**ATTACK, "name": bad, "metric": bad, "paper": bad, "plots": [plot]}
         (folder / "attacks" / "a.json").write_text(json.dumps(row))
         plain = toy_report(tmp_path / "plain")
         page = Page(write_report(folder))
         assert {tag for tag, _ in page.elements} == {tag for tag, _ in plain.elements}
-        assert not any(name.startswith("on") for _, attributes in page.elements for name in attributes)
-        assert [attributes.get("type") for tag, attributes in page.elements if tag == "script"] == ["application/json"]
+        assert not any(
+            name.startswith("on") for _, attributes in page.elements for name in attributes
+        )
+        assert [attributes.get("type") for tag, attributes in page.elements if tag == "script"] == [
+            "application/json"
+        ]
         assert bad in page.text
         assert page.document["attacks"][0]["name"] == bad
 
@@ -185,10 +272,14 @@ class TestTheFile:
         shown = document["metrics"]
         assert len(shown["round"]) <= 200
         assert (shown["round"][0], shown["round"][-1]) == (0, 9999)
-        assert all(rows[t]["loss"] == loss for t, loss in zip(shown["round"], shown["loss"], strict=True))
+        assert all(
+            rows[t]["loss"] == loss for t, loss in zip(shown["round"], shown["loss"], strict=True)
+        )
         assert document["spent"]["rounds"][-1] == 10_000
 
-    def test_an_old_run_without_a_partition_and_a_run_that_is_under_way_have_one(self, folder) -> None:
+    def test_an_old_run_without_a_partition_and_a_run_that_is_under_way_have_one(
+        self, folder
+    ) -> None:
         (folder / "partition.json").unlink()
         facts = json.loads((folder / "run.json").read_text())
         (folder / "run.json").write_text(json.dumps({**facts, "status": "unfinished"}))
@@ -200,7 +291,14 @@ class TestTheFile:
 
 def toy_report(folder: Path) -> Page:
     """The report of a run with tame names."""
-    train(toy_protocol(rounds=2), data=toy_dataset(), model="logistic", folder=folder, workers=1, report=False)
+    train(
+        toy_protocol(rounds=2),
+        data=toy_dataset(),
+        model="logistic",
+        folder=folder,
+        workers=1,
+        report=False,
+    )
     (folder / "attacks").mkdir()
     plot = {"title": "ROC", "x_label": "x", "y_label": "y", "lines": {"line": [[0, 1], [0, 1]]}}
     (folder / "attacks" / "a.json").write_text(json.dumps({**ATTACK, "plots": [plot]}))
@@ -208,14 +306,23 @@ def toy_report(folder: Path) -> Page:
 
 
 class TestHonesty:
-    def test_noise_from_a_seed_is_a_warning_and_noise_from_the_system_is_none(self, tmp_path) -> None:
+    def test_noise_from_a_seed_is_a_warning_and_noise_from_the_system_is_none(
+        self, tmp_path
+    ) -> None:
         from dataclasses import replace
 
         protocol = toy_protocol(rounds=2)
         secure = replace(protocol, noise=replace(protocol.noise, secure=True))
         pages = []
         for name, plan in (("seeded", protocol), ("secure", secure)):
-            train(plan, data=toy_dataset(), model="logistic", folder=tmp_path / name, workers=1, report=False)
+            train(
+                plan,
+                data=toy_dataset(),
+                model="logistic",
+                folder=tmp_path / name,
+                workers=1,
+                report=False,
+            )
             pages.append(Page(write_report(tmp_path / name)).text)
         assert "A run for research." in pages[0]
         assert "Whoever knows the seed" in pages[0]
@@ -223,14 +330,25 @@ class TestHonesty:
         assert "Whoever knows the seed" not in pages[1]
         assert all("What this does not protect" in page for page in pages)
 
-    def test_a_view_without_a_limit_a_large_delta_and_a_refuting_audit_are_said(self, folder, tmp_path) -> None:
+    def test_a_view_without_a_limit_a_large_delta_and_a_refuting_audit_are_said(
+        self, folder, tmp_path
+    ) -> None:
         from dataclasses import replace
 
         from sordino.protocol import Budget, Privacy
 
-        protocol = toy_protocol(rounds=2, privacy=Privacy(budget=Budget(epsilon=1e6, delta=0.02, view="rounds")))
+        protocol = toy_protocol(
+            rounds=2, privacy=Privacy(budget=Budget(epsilon=1e6, delta=0.02, view="rounds"))
+        )
         central = replace(protocol, noise=replace(protocol.noise, where="server"))
-        train(central, data=toy_dataset(), model="logistic", folder=tmp_path / "central", workers=1, report=False)
+        train(
+            central,
+            data=toy_dataset(),
+            model="logistic",
+            folder=tmp_path / "central",
+            workers=1,
+            report=False,
+        )
         text = Page(write_report(tmp_path / "central")).text
         assert "no limit" in text
         assert "There is no limit to what it learns." in text
@@ -239,30 +357,57 @@ class TestHonesty:
         audit.write_text(json.dumps({**json.loads(audit.read_text()), "verdict": "refuted"}))
         assert "An audit contradicts the promise." in Page(write_report(folder)).text
 
-    def test_what_was_measured_with_more_than_the_view_is_not_said_of_the_view(self, folder) -> None:
+    def test_what_was_measured_with_more_than_the_view_is_not_said_of_the_view(
+        self, folder
+    ) -> None:
         (audit,) = (folder / "audits").iterdir()
         assert json.loads(audit.read_text())["given"] == "the records of every batch"
         audit.write_text(json.dumps({**json.loads(audit.read_text()), "given": ""}))
         assert "by who is given" not in Page(write_report(folder)).text
-        audit.write_text(json.dumps({**json.loads(audit.read_text()), "given": "every noisy step of the attacked client"}))
+        audit.write_text(
+            json.dumps(
+                {
+                    **json.loads(audit.read_text()),
+                    "given": "every noisy step of the attacked client",
+                }
+            )
+        )
         text = Page(write_report(folder)).text
-        assert "by who is given every noisy step of the attacked client, as the bound allows" in text
+        assert (
+            "by who is given every noisy step of the attacked client, as the bound allows" in text
+        )
         assert "the truth lies between the two" not in text
         assert "rounds, one record, given every noisy step of the attacked client" in text
 
-    def test_an_audit_of_the_run_is_in_the_report_at_once(self, folder, tmp_path, monkeypatch, capfd) -> None:
+    def test_an_audit_of_the_run_is_in_the_report_at_once(
+        self, folder, tmp_path, monkeypatch, capfd
+    ) -> None:
         monkeypatch.chdir(tmp_path)
         shutil.rmtree(folder / "audits")
         assert "not audited" in Page(write_report(folder)).text
-        assert run(["audit", str(folder), "--view", "final", "--trainings", "100", "--workers", "1"]) == 0
+        assert (
+            run(["audit", str(folder), "--view", "final", "--trainings", "100", "--workers", "1"])
+            == 0
+        )
         document = Page(folder / "report.html").document
         assert [audit["view"] for audit in document["audits"]] == ["final"]
         limits = document["audits"][0]["tests"]
-        assert all(0 < one["false_positive"] <= 1 and 0 < one["false_negative"] <= 1 for one in limits)
+        assert all(
+            0 < one["false_positive"] <= 1 and 0 < one["false_negative"] <= 1 for one in limits
+        )
 
-    def test_what_one_training_says_is_in_the_report_at_once(self, tmp_path, monkeypatch, capfd) -> None:
+    def test_what_one_training_says_is_in_the_report_at_once(
+        self, tmp_path, monkeypatch, capfd
+    ) -> None:
         monkeypatch.chdir(tmp_path)
-        plan = ["--set", "federation.rounds=3", "--set", "federation.clients=6", "--set", "noise.sigma=0.01"]
+        plan = [
+            "--set",
+            "federation.rounds=3",
+            "--set",
+            "federation.clients=6",
+            "--set",
+            "noise.sigma=0.01",
+        ]
         budget = ["--set", "privacy.budget.epsilon=1e6", "--set", "privacy.budget.view=server"]
         assert run(["train", *plan, *budget, "--out", "a"]) == 0
         assert "not audited" in Page(Path("a/report.html")).text
@@ -300,13 +445,31 @@ class TestAtTheEnd:
         assert Page(tmp_path / "b" / "report.html").document["run"]["rounds"] == 4
 
     def test_from_python_too_unless_told_otherwise(self, tmp_path) -> None:
-        train(toy_protocol(rounds=2), data=toy_dataset(), model="logistic", folder=tmp_path / "a", workers=1)
+        train(
+            toy_protocol(rounds=2),
+            data=toy_dataset(),
+            model="logistic",
+            folder=tmp_path / "a",
+            workers=1,
+        )
         assert (tmp_path / "a" / "report.html").exists()
-        train(toy_protocol(rounds=2), data=toy_dataset(), model="logistic", folder=tmp_path / "b", workers=1, report=False)
+        train(
+            toy_protocol(rounds=2),
+            data=toy_dataset(),
+            model="logistic",
+            folder=tmp_path / "b",
+            workers=1,
+            report=False,
+        )
         assert not (tmp_path / "b" / "report.html").exists()
 
-    @pytest.mark.parametrize("error", [RuntimeError("no ink"), OSError(28, "No space left on device"), KeyboardInterrupt()])
-    def test_one_that_cannot_be_written_is_a_message_and_the_run_is_whole(self, tmp_path, monkeypatch, capfd, error) -> None:
+    @pytest.mark.parametrize(
+        "error",
+        [RuntimeError("no ink"), OSError(28, "No space left on device"), KeyboardInterrupt()],
+    )
+    def test_one_that_cannot_be_written_is_a_message_and_the_run_is_whole(
+        self, tmp_path, monkeypatch, capfd, error
+    ) -> None:
         def fail(*_: object) -> None:
             raise error
 
@@ -320,7 +483,13 @@ class TestAtTheEnd:
         assert "report.html" not in out
         assert Run.load("a").status == "finished"
         with pytest.warns(UserWarning, match="report"):
-            train(toy_protocol(rounds=2), data=toy_dataset(), model="logistic", folder=tmp_path / "b", workers=1)
+            train(
+                toy_protocol(rounds=2),
+                data=toy_dataset(),
+                model="logistic",
+                folder=tmp_path / "b",
+                workers=1,
+            )
 
     def test_one_that_was_resumed_from_python_has_it(self, tmp_path) -> None:
         def stop(metrics) -> None:
@@ -329,12 +498,21 @@ class TestAtTheEnd:
 
         plan = toy_protocol(rounds=2)
         with pytest.raises(KeyboardInterrupt):
-            train(plan, data=toy_dataset(), model="logistic", folder=tmp_path / "a", workers=1, on_round=stop)
+            train(
+                plan,
+                data=toy_dataset(),
+                model="logistic",
+                folder=tmp_path / "a",
+                workers=1,
+                on_round=stop,
+            )
         resume(tmp_path / "a", data=toy_dataset(), model="logistic", workers=1)
         assert (tmp_path / "a" / "report.html").exists()
 
 
-def test_an_attack_is_in_the_report_at_once_and_what_noise_0_means(folder, monkeypatch, capfd) -> None:
+def test_an_attack_is_in_the_report_at_once_and_what_noise_0_means(
+    folder, monkeypatch, capfd
+) -> None:
     write_report(folder)
 
     def attacked(subject: Run, *_: object) -> tuple[list, dict]:
@@ -347,5 +525,8 @@ def test_an_attack_is_in_the_report_at_once_and_what_noise_0_means(folder, monke
     assert "No attacks" in Page(folder / "report.html").text
     assert run(["attack", str(folder), "labels"]) == 0
     shown = Page(folder / "report.html")
-    assert [one["name"] for one in shown.document["attacks"]] == ["labels, noise 0", "labels, noise 0.5"]
+    assert [one["name"] for one in shown.document["attacks"]] == [
+        "labels, noise 0",
+        "labels, noise 0.5",
+    ]
     assert "“Noise 0” is the same" in shown.text

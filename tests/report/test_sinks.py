@@ -14,7 +14,16 @@ from sordino.report import sinks
 from sordino.report.sinks import Logging, MlflowSink, TensorBoardSink
 from sordino.ui.progress import TrainingProgress
 
-QUICK = ["--set", "federation.rounds=12", "--set", "federation.clients=10", "--workers", "1", "--evaluate-every", "2"]
+QUICK = [
+    "--set",
+    "federation.rounds=12",
+    "--set",
+    "federation.clients=10",
+    "--workers",
+    "1",
+    "--evaluate-every",
+    "2",
+]
 BOTH = ["--log", "tensorboard", "--log", "mlflow:kept"]
 
 
@@ -30,7 +39,10 @@ def events(folder: Path) -> dict[str, list[tuple[int, float]]]:
 
     read = EventAccumulator(str(folder / "tensorboard"))
     read.Reload()
-    return {tag: [(event.step, event.value) for event in read.Scalars(tag)] for tag in read.Tags()["scalars"]}
+    return {
+        tag: [(event.step, event.value) for event in read.Scalars(tag)]
+        for tag in read.Tags()["scalars"]
+    }
 
 
 def tracked(folder: Path) -> tuple[dict[str, list[tuple[int, float]]], object]:
@@ -40,7 +52,10 @@ def tracked(folder: Path) -> tuple[dict[str, list[tuple[int, float]]], object]:
     ((uri, number),) = json.loads((folder / "mlflow.json").read_text()).items()
     client = MlflowClient(uri)
     found = client.get_run(number)
-    return {key: [(one.step, one.value) for one in client.get_metric_history(number, key)] for key in found.data.metrics}, found
+    return {
+        key: [(one.step, one.value) for one in client.get_metric_history(number, key)]
+        for key in found.data.metrics
+    }, found
 
 
 def rows(folder: Path) -> list[dict]:
@@ -50,14 +65,19 @@ def rows(folder: Path) -> list[dict]:
 def check(found: dict[str, list[tuple[int, float]]], folder: Path, epsilon: float) -> None:
     """Every step once, with the values of metrics.jsonl, and the last epsilon is what the run promises."""
     names = ("loss", "accuracy", "seconds")
-    expected = {name: {row["round"] + 1: row[name] for row in rows(folder) if row[name] is not None} for name in names}
+    expected = {
+        name: {row["round"] + 1: row[name] for row in rows(folder) if row[name] is not None}
+        for name in names
+    }
     for name, values in expected.items():
         assert Counter(step for step, _ in found[name]) == Counter(list(values))
         assert dict(found[name]) == pytest.approx(values, rel=1e-6)
     steps = [step for step, _ in found["epsilon"]]
     assert len(steps) == len(set(steps))
     assert dict(found["epsilon"])[max(values)] == pytest.approx(epsilon, rel=1e-6)
-    assert sorted(found["epsilon"]) == sorted(found["epsilon"], key=lambda pair: pair[1])  # what is spent grows
+    assert sorted(found["epsilon"]) == sorted(
+        found["epsilon"], key=lambda pair: pair[1]
+    )  # what is spent grows
     assert "clip_fraction" not in found  # from private data
     assert "nonfinite_steps" not in found
 
@@ -76,7 +96,9 @@ def test_both_get_every_round_and_epsilon(capfd) -> None:
 
 @pytest.mark.parametrize("secure", ["true", "false"])
 @pytest.mark.parametrize("stopped", [0, 6])
-def test_after_an_interruption_no_step_is_missing_or_twice(capfd, monkeypatch, secure, stopped) -> None:
+def test_after_an_interruption_no_step_is_missing_or_twice(
+    capfd, monkeypatch, secure, stopped
+) -> None:
     original = Logging.advance
 
     def stop(self, metrics: RoundMetrics) -> None:
@@ -84,7 +106,9 @@ def test_after_an_interruption_no_step_is_missing_or_twice(capfd, monkeypatch, s
         if metrics.round == stopped:
             raise KeyboardInterrupt  # before the round is in a checkpoint: it will be run again
 
-    monkeypatch.setattr(sinks, "FLUSHED", 0.0)  # as on a slow training: every step is sent as soon as it may be
+    monkeypatch.setattr(
+        sinks, "FLUSHED", 0.0
+    )  # as on a slow training: every step is sent as soon as it may be
     options = [*QUICK, "--set", f"noise.secure={secure}"]
     with monkeypatch.context() as patched:
         patched.setattr(Logging, "advance", stop)
@@ -115,17 +139,27 @@ def test_a_sink_that_comes_later_gets_the_rounds_of_before(capfd, monkeypatch) -
 
 
 @pytest.mark.parametrize(
-    ("module", "sink", "package"), [("torch.utils.tensorboard", "tensorboard", "tensorboard"), ("mlflow.tracking", "mlflow:kept", "mlflow")]
+    ("module", "sink", "package"),
+    [
+        ("torch.utils.tensorboard", "tensorboard", "tensorboard"),
+        ("mlflow.tracking", "mlflow:kept", "mlflow"),
+    ],
 )
-def test_a_package_that_is_not_installed_is_named_before_anything_is_written(capfd, monkeypatch, module, sink, package) -> None:
+def test_a_package_that_is_not_installed_is_named_before_anything_is_written(
+    capfd, monkeypatch, module, sink, package
+) -> None:
     monkeypatch.setitem(sys.modules, module, None)
     assert run(["train", *QUICK, "--log", sink, "--out", "a"]) == 2
     assert f"pip install 'sordino[{package}]'" in capfd.readouterr().err
     assert not Path("a").exists()
 
 
-@pytest.mark.parametrize("sink", ["wandb", "tensorboard:elsewhere", "", "mlflow:http://127.0.0.1:9", "mlflow:weird://x"])
-def test_a_sink_that_cannot_be_used_is_refused_before_anything_is_written(capfd, monkeypatch, sink) -> None:
+@pytest.mark.parametrize(
+    "sink", ["wandb", "tensorboard:elsewhere", "", "mlflow:http://127.0.0.1:9", "mlflow:weird://x"]
+)
+def test_a_sink_that_cannot_be_used_is_refused_before_anything_is_written(
+    capfd, monkeypatch, sink
+) -> None:
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     assert run(["train", *QUICK, "--log", sink, "--out", "a"]) == 2
     err = capfd.readouterr().err

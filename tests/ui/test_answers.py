@@ -12,7 +12,17 @@ from sordino.privacy import gaussian
 from sordino.privacy.curves import GaussianCurve
 from sordino.privacy.mixtures import mixture
 from sordino.protocol import UserError, View, all_views, dumps
-from sordino.ui.explorer.answers import ALPHAS, betas, over_rounds, plain_curve, priced, published, quick, tradeoffs, with_noise_for
+from sordino.ui.explorer.answers import (
+    ALPHAS,
+    betas,
+    over_rounds,
+    plain_curve,
+    priced,
+    published,
+    quick,
+    tradeoffs,
+    with_noise_for,
+)
 from sordino.ui.explorer.setting import Setting
 
 SETTINGS = {
@@ -34,7 +44,10 @@ def test_every_number_is_what_certify_prints_for_the_file(name, tmp_path, capfd)
     setting = SETTINGS[name]
     file = tmp_path / "federation.toml"
     file.write_text(dumps(setting.protocol))
-    assert run(["certify", str(file), "--json", "--unit", setting.unit, "--delta", str(setting.delta)]) == 0
+    assert (
+        run(["certify", str(file), "--json", "--unit", setting.unit, "--delta", str(setting.delta)])
+        == 0
+    )
     told = {row["view"]: row for row in json.loads(capfd.readouterr().out)["guarantees"]}
     for view in all_views(setting.clients):
         found = priced(setting, view)
@@ -61,7 +74,9 @@ def test_the_curve_over_rounds_ends_at_the_answer_and_rises() -> None:
     chart = over_rounds(setting, View.FINAL)
     by_name = {line.name: line.values for line in chart.lines}
     assert by_name["certified"][-1] == priced(setting, View.FINAL).epsilon
-    assert by_name["plain composition"][-1] == plain_curve(setting.protocol, View.FINAL, "record").epsilon(1e-5)
+    assert by_name["plain composition"][-1] == plain_curve(
+        setting.protocol, View.FINAL, "record"
+    ).epsilon(1e-5)
     assert list(by_name["certified"]) == sorted(by_name["certified"])
     assert "printed, unsound: convergent/theorem-3a" in by_name
     assert len(over_rounds(setting, View.SERVER).lines) == 2
@@ -85,7 +100,14 @@ def test_views_that_look_the_same_share_a_line_and_guessing_is_drawn() -> None:
     assert sorted(", ".join(names[:-1]).split(", ")) == sorted(str(view) for view in all_views(100))
 
 
-@pytest.mark.parametrize("given", [{"adversary": "rounds"}, {"mechanism": "laplace", "rounds": 5}, {"rule": "noisy-sgd", "rounds": 2}])
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"adversary": "rounds"},
+        {"mechanism": "laplace", "rounds": 5},
+        {"rule": "noisy-sgd", "rounds": 2},
+    ],
+)
 def test_the_noise_that_is_found_meets_the_target_and_less_does_not(given) -> None:
     setting = Setting(target=2.0, **given)
     found, reached = with_noise_for(setting)
@@ -103,4 +125,6 @@ def test_a_target_that_no_noise_meets_is_refused() -> None:
 def test_the_gaussian_answer_is_the_closed_form() -> None:
     setting = Setting(batch=14, rounds=100)  # a batch of all records hides nothing
     mu = math.sqrt(100) * 2 * 0.1 / 0.16
-    assert priced(setting, View.SERVER).epsilon == pytest.approx(gaussian.epsilon(mu, 1e-5), rel=1e-9)
+    assert priced(setting, View.SERVER).epsilon == pytest.approx(
+        gaussian.epsilon(mu, 1e-5), rel=1e-9
+    )

@@ -41,12 +41,17 @@ def test_a_process_reports_looks_and_the_verdict() -> None:
     assert len(running.looks) > 3
     assert [look.verdict for look in running.looks[:-1]] == [""] * (len(running.looks) - 1)
     assert running.looks[-1].verdict == "refuted"
-    assert running.looks[-1].mu_lower > check(find("convergent/theorem-3a"), rounds=30, clients=2).published
+    assert (
+        running.looks[-1].mu_lower
+        > check(find("convergent/theorem-3a"), rounds=30, clients=2).published
+    )
     assert running not in Measuring.running
 
 
 def test_it_can_be_stopped_and_no_more_than_a_few_run_at_a_time() -> None:
-    started = [Measuring("convergent/theorem-3b", rounds=1000, clients=50) for _ in range(measuring.MOST)]
+    started = [
+        Measuring("convergent/theorem-3b", rounds=1000, clients=50) for _ in range(measuring.MOST)
+    ]
     with pytest.raises(UserError, match="already"):
         Measuring("convergent/theorem-3b", rounds=1000, clients=50)
     measuring.stop_all()

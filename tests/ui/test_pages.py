@@ -64,9 +64,17 @@ def test_explore_answers_at_once() -> None:
 
 
 def test_an_address_sets_the_controls_and_a_hostile_one_is_refused() -> None:
-    app = opened(explore, rounds="77", schedule="stage-wise", clip="<script>", size="![x](http://evil.example)")
+    app = opened(
+        explore,
+        rounds="77",
+        schedule="stage-wise",
+        clip="<script>",
+        size="![x](http://evil.example)",
+    )
     assert not app.exception
-    assert {slider.label: slider.value for slider in app.select_slider}["Rounds of training, T"] == 77
+    assert {slider.label: slider.value for slider in app.select_slider}[
+        "Rounds of training, T"
+    ] == 77
     assert "clip" in warned(app)
     assert "evil" not in warned(app)
     app.select_slider[0].set_value(200).run()
@@ -88,7 +96,10 @@ def test_values_that_do_not_go_together_get_a_message(query) -> None:
     assert "expected" in warned(app)
 
 
-@pytest.mark.parametrize("query", [{"noise": "0.0"}, {"where": "server"}, {"clients": "1"}, {"rule": "noisy-sgd", "rounds": "2"}])
+@pytest.mark.parametrize(
+    "query",
+    [{"noise": "0.0"}, {"where": "server"}, {"clients": "1"}, {"rule": "noisy-sgd", "rounds": "2"}],
+)
 def test_odd_federations_are_answered(query) -> None:
     app = opened(explore, **query)
     assert not app.exception
@@ -110,7 +121,14 @@ def test_the_noise_for_an_epsilon_is_set() -> None:
 
 def test_runs_are_none_one_or_damaged(tmp_path, capfd) -> None:
     assert "no runs" in opened(runs).info[0].value
-    quick = ["--set", "federation.rounds=3", "--set", "federation.clients=10", "--out", str(tmp_path / "runs" / "a")]
+    quick = [
+        "--set",
+        "federation.rounds=3",
+        "--set",
+        "federation.clients=10",
+        "--out",
+        str(tmp_path / "runs" / "a"),
+    ]
     assert run(["train", *quick]) == 0
     app = opened(runs)
     assert not app.exception

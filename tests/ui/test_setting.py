@@ -27,7 +27,9 @@ def values(check: Any) -> st.SearchStrategy[Any]:
     return st.booleans() if isinstance(check, Flag) else st.sampled_from(check.options)
 
 
-ANY = st.fixed_dictionaries({}, optional={name: values(check) for name, check in checks_of(Setting).items()})
+ANY = st.fixed_dictionaries(
+    {}, optional={name: values(check) for name, check in checks_of(Setting).items()}
+)
 
 
 def made(given: dict[str, Any]) -> Setting | None:
@@ -55,7 +57,9 @@ def test_an_address_brings_back_the_setting(given: dict[str, Any]) -> None:
 
 @settings(max_examples=100)
 @given(ANY)
-def test_a_file_of_any_setting_is_read_back_or_the_setting_is_refused_in_words(given: dict[str, Any]) -> None:
+def test_a_file_of_any_setting_is_read_back_or_the_setting_is_refused_in_words(
+    given: dict[str, Any],
+) -> None:
     setting = made(given)
     if setting is None:
         return
@@ -89,7 +93,13 @@ HOSTILE = st.text(max_size=60) | st.sampled_from(
 
 
 @settings(max_examples=150)
-@given(st.dictionaries(st.sampled_from([f.name for f in fields(Setting)]) | st.text(max_size=8), HOSTILE, max_size=6))
+@given(
+    st.dictionaries(
+        st.sampled_from([f.name for f in fields(Setting)]) | st.text(max_size=8),
+        HOSTILE,
+        max_size=6,
+    )
+)
 def test_no_address_breaks_anything_or_is_repeated(query: dict[str, str]) -> None:
     setting, refused = from_query(query)
     assert isinstance(setting, Setting)
@@ -97,14 +107,20 @@ def test_no_address_breaks_anything_or_is_repeated(query: dict[str, str]) -> Non
         assert "<script>" not in line
         assert "evil" not in line
     for name, text in query.items():
-        told = any(line.startswith(f"{name}:") for line in refused) or any("2,000,000" in line for line in refused)
+        told = any(line.startswith(f"{name}:") for line in refused) or any(
+            "2,000,000" in line for line in refused
+        )
         if name in checks_of(Setting) and not told:
             assert same(getattr(setting, name), text)
 
 
 def same(value: Any, text: str) -> bool:
     """Whether a text spells a value."""
-    return float(text) == value if isinstance(value, (int, float)) and not isinstance(value, bool) else str(value).lower() == text
+    return (
+        float(text) == value
+        if isinstance(value, (int, float)) and not isinstance(value, bool)
+        else str(value).lower() == text
+    )
 
 
 def test_too_many_steps_are_refused_and_the_rest_is_as_at_first() -> None:
@@ -135,9 +151,14 @@ def test_names_of_data_and_models_are_known() -> None:
 def test_the_dimension_is_written_only_where_it_is_priced() -> None:
     assert Setting(dimension=7).protocol.model.parameters is None
     assert Setting(dimension=7, mechanism="laplace").protocol.model.parameters == 7
-    assert Setting(dimension=7, mechanism="laplace", rule="noisy-sgd").protocol.model.parameters is None
+    assert (
+        Setting(dimension=7, mechanism="laplace", rule="noisy-sgd").protocol.model.parameters
+        is None
+    )
 
 
 def test_a_budget_is_written_for_the_adversary_that_is_asked_about() -> None:
-    budget = Setting(budget=True, target=3.0, adversary="rounds", unit="client").protocol.privacy.budget
+    budget = Setting(
+        budget=True, target=3.0, adversary="rounds", unit="client"
+    ).protocol.privacy.budget
     assert (budget.epsilon, budget.view, budget.unit) == (3.0, "rounds", "client")

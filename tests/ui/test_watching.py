@@ -20,7 +20,9 @@ from tests.support import toy_dataset, toy_protocol
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory) -> Path:
     place = tmp_path_factory.mktemp("runs")
-    return train(toy_protocol(rounds=6), data=toy_dataset(), model="logistic", folder=place / "a", workers=1).folder
+    return train(
+        toy_protocol(rounds=6), data=toy_dataset(), model="logistic", folder=place / "a", workers=1
+    ).folder
 
 
 @pytest.fixture
@@ -32,7 +34,12 @@ def root(trained, tmp_path) -> Path:
 def test_a_finished_run_is_seen_as_it_is(root, trained) -> None:
     run = Watch(root).look("a")
     rows = [json.loads(line) for line in (trained / "metrics.jsonl").read_text().splitlines()]
-    assert (run.problem, run.status, run.state, run.rounds) == ("", "finished", "finished", (1, 2, 3, 4, 5, 6))
+    assert (run.problem, run.status, run.state, run.rounds) == (
+        "",
+        "finished",
+        "finished",
+        (1, 2, 3, 4, 5, 6),
+    )
     assert run.scores["accuracy"] == tuple(row["accuracy"] for row in rows)
     assert run.last("loss") == rows[-1]["loss"]
     assert not run.under_way
@@ -64,12 +71,21 @@ def test_a_run_under_way_is_told_from_one_that_was_interrupted(root) -> None:
 
 DAMAGE = {
     "protocol.toml": [b"", b"\xff\xfe", b"clients = 3", b"[federation"],
-    "run.json": [b"", b"[1, 2]", b"{}", b'{"status": "finished"}', b'{"status": "finished", "sizes": 3}'],
+    "run.json": [
+        b"",
+        b"[1, 2]",
+        b"{}",
+        b'{"status": "finished"}',
+        b'{"status": "finished", "sizes": 3}',
+    ],
     "metrics.jsonl": [b"{\n", b"[1]\n", b'{"round": "one"}\n', b"\xff\n", b"null\n"],
 }
 
 
-@pytest.mark.parametrize(("name", "content"), [(name, content) for name, contents in DAMAGE.items() for content in contents])
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [(name, content) for name, contents in DAMAGE.items() for content in contents],
+)
 def test_a_damaged_folder_is_said_to_be_damaged(root, name, content) -> None:
     watch = Watch(root)
     assert watch.look("a").problem == ""
@@ -109,7 +125,12 @@ def test_runs_are_found_newest_first_repeats_too_and_audits_are_not_runs(root) -
 
 def test_what_was_spent_is_priced_by_the_ledger(root) -> None:
     told = spent(root / "a", 1)
-    expected = certify(toy_protocol(rounds=6), "server", rounds=range(6), sizes=json.loads((root / "a" / "run.json").read_text())["sizes"])
+    expected = certify(
+        toy_protocol(rounds=6),
+        "server",
+        rounds=range(6),
+        sizes=json.loads((root / "a" / "run.json").read_text())["sizes"],
+    )
     assert (told.charges, told.view, told.problem) == (6, "server", "")
     assert told.epsilon == expected.epsilon(1e-5)
     ledger = root / "a" / "ledger.jsonl"
@@ -126,7 +147,9 @@ def test_clients_that_fell_silent_hid_nobody(root) -> None:
         for t in range(6):
             ledger.miss(round=t, reasons=dict.fromkeys((2, 3, 4), "it did not answer"))
     after = spent(root / "b", 2)
-    assert after.epsilon == promised(protocol, read(run.folder / "ledger.jsonl").events, "rounds", sizes=run.sizes).epsilon(1e-5)
+    assert after.epsilon == promised(
+        protocol, read(run.folder / "ledger.jsonl").events, "rounds", sizes=run.sizes
+    ).epsilon(1e-5)
     assert after.epsilon > 1.2 * before
 
 
@@ -139,7 +162,9 @@ def test_the_plan_ends_at_all_rounds_and_has_the_budget(root) -> None:
 
 def test_ten_thousand_rounds_of_ten_runs_are_few_points(root) -> None:
     row = {"loss": 0.5, "accuracy": 0.9}
-    (root / "a" / "metrics.jsonl").write_bytes(b"".join(as_line({"round": t, **row}) for t in range(10_000)))
+    (root / "a" / "metrics.jsonl").write_bytes(
+        b"".join(as_line({"round": t, **row}) for t in range(10_000))
+    )
     for number in range(9):
         shutil.copytree(root / "a", root / f"b{number}")
     watch = Watch(root)
@@ -158,4 +183,11 @@ def test_runs_of_different_length_are_compared_over_the_rounds_of_all(root) -> N
     watch = Watch(root)
     chart = compared([watch.look("a"), watch.look("b")], "loss")
     assert chart.points == (1, 2, 3, 4, 5, 6)
-    assert [math.isnan(value) for value in chart.lines[1].values] == [False, False, True, True, True, True]
+    assert [math.isnan(value) for value in chart.lines[1].values] == [
+        False,
+        False,
+        True,
+        True,
+        True,
+        True,
+    ]

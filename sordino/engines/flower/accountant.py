@@ -6,7 +6,13 @@ import math
 from dataclasses import asdict
 from typing import Any
 
-from flwr.serverapp import GaussianPrivacyEvent, NeighboringRelation, PrivacyConfig, PrivacySpent, SamplingMethod
+from flwr.serverapp import (
+    GaussianPrivacyEvent,
+    NeighboringRelation,
+    PrivacyConfig,
+    PrivacySpent,
+    SamplingMethod,
+)
 
 from sordino.privacy import checks, subsampled
 from sordino.privacy.curves import PERFECT, Curve, GaussianCurve
@@ -65,20 +71,34 @@ class SordinoAccountant:
     def get_privacy_spent(self, delta: float | None = None) -> PrivacySpent:
         """See `PrivacyAccountant`."""
         at = self._config.target_delta if delta is None else delta
-        return PrivacySpent(epsilon=self.get_epsilon(at), delta=at, num_releases=self.num_releases, accounting_method=METHOD)
+        return PrivacySpent(
+            epsilon=self.get_epsilon(at),
+            delta=at,
+            num_releases=self.num_releases,
+            accounting_method=METHOD,
+        )
 
-    def would_exceed(self, event: GaussianPrivacyEvent, max_epsilon: float | None = None, count: int = 1) -> bool:
+    def would_exceed(
+        self, event: GaussianPrivacyEvent, max_epsilon: float | None = None, count: int = 1
+    ) -> bool:
         """See `PrivacyAccountant`; nothing is composed."""
         limit = self._config.max_epsilon if max_epsilon is None else max_epsilon
         if limit is None:
-            raise UserError("max_epsilon is given neither here nor in the PrivacyConfig: there is nothing to exceed.")
+            raise UserError(
+                "max_epsilon is given neither here nor in the PrivacyConfig: there is nothing to exceed."
+            )
         after = [*self._releases, self._checked(event, count)]
         return self._curve(after).epsilon(self._config.target_delta) > limit
 
     def state_dict(self) -> dict[str, object]:
         """See `PrivacyAccountant`."""
         releases = [{"event": asdict(event), "count": count} for event, count in self._releases]
-        return {"version": VERSION, "method": METHOD, "config": plain_config(self._config), "releases": releases}
+        return {
+            "version": VERSION,
+            "method": METHOD,
+            "config": plain_config(self._config),
+            "releases": releases,
+        }
 
     def load_state_dict(self, state: dict[str, object]) -> None:
         """See `PrivacyAccountant`; a state of other releases, or that cannot be read, leaves this one as it was."""
@@ -88,14 +108,21 @@ class SordinoAccountant:
             raise UserError("this state was kept under another PrivacyConfig.")
         found: Any = state.get("releases")
         try:
-            self._releases = [self._checked(GaussianPrivacyEvent(**entry["event"]), entry["count"]) for entry in found]
+            self._releases = [
+                self._checked(GaussianPrivacyEvent(**entry["event"]), entry["count"])
+                for entry in found
+            ]
         except (TypeError, KeyError, ValueError) as error:
             raise UserError(f"this state is damaged: {error}.") from None
 
     def _checked(self, event: GaussianPrivacyEvent, count: int) -> tuple[GaussianPrivacyEvent, int]:
         checks.whole(at_least=1, count=count)
         if event.population_size != self._config.population_size:
-            raise InvalidValue("population_size", event.population_size, f"{self._config.population_size}, as in the PrivacyConfig")
+            raise InvalidValue(
+                "population_size",
+                event.population_size,
+                f"{self._config.population_size}, as in the PrivacyConfig",
+            )
         return event, count
 
     def _curve(self, releases: list[tuple[GaussianPrivacyEvent, int]]) -> Curve:
@@ -113,7 +140,9 @@ class SordinoAccountant:
         return GaussianCurve(mu=1 / multiplier).repeat(count)
 
 
-def merged(releases: list[tuple[GaussianPrivacyEvent, int]]) -> list[tuple[GaussianPrivacyEvent, int]]:
+def merged(
+    releases: list[tuple[GaussianPrivacyEvent, int]],
+) -> list[tuple[GaussianPrivacyEvent, int]]:
     """Equal releases counted together: each kind is priced once."""
     counts: dict[GaussianPrivacyEvent, int] = {}
     for event, count in releases:
@@ -124,4 +153,7 @@ def merged(releases: list[tuple[GaussianPrivacyEvent, int]]) -> list[tuple[Gauss
 def plain_config(config: PrivacyConfig) -> dict[str, object]:
     """A configuration as JSON holds it."""
     kinds = (NeighboringRelation, SamplingMethod)
-    return {name: value.value if isinstance(value, kinds) else value for name, value in asdict(config).items()}
+    return {
+        name: value.value if isinstance(value, kinds) else value
+        for name, value in asdict(config).items()
+    }

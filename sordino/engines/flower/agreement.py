@@ -10,7 +10,19 @@ from typing import Any
 
 from sordino.federation.storage import write_whole, writing
 from sordino.protocol import UNITS, Bezier, ClientBudget, Custom, Noise, Protocol, UserError, dumps
-from sordino.protocol.entries import LARGEST, Choice, Flag, Integer, Maybe, Number, Text, Value, decode_table, encode_table, entry
+from sordino.protocol.entries import (
+    LARGEST,
+    Choice,
+    Flag,
+    Integer,
+    Maybe,
+    Number,
+    Text,
+    Value,
+    decode_table,
+    encode_table,
+    entry,
+)
 from sordino.protocol.file import parse, toml_table
 
 FILE = "agreement.toml"
@@ -28,15 +40,37 @@ class Agreement(Value):
     """
 
     client: int = entry(Integer(at_least=0), "number of the client in the protocol, from 0")
-    records: int | None = entry(Maybe(Integer(at_least=1)), "how many records it has: public; left out: prices do not need it", None)
-    data: str | None = entry(Maybe(Text()), "file of its own records; left out: its share of the protocol's data, for tests", None)
-    epsilon: float | None = entry(Maybe(Number(above=0)), "largest epsilon of its uploads, against the server; left out: no limit", None)
+    records: int | None = entry(
+        Maybe(Integer(at_least=1)),
+        "how many records it has: public; left out: prices do not need it",
+        None,
+    )
+    data: str | None = entry(
+        Maybe(Text()),
+        "file of its own records; left out: its share of the protocol's data, for tests",
+        None,
+    )
+    epsilon: float | None = entry(
+        Maybe(Number(above=0)),
+        "largest epsilon of its uploads, against the server; left out: no limit",
+        None,
+    )
     delta: float = entry(Number(above=0, below=1), "at this delta", 1e-5)
-    unit: str = entry(Choice(UNITS), "what is hidden: one record, or all records of the client", "record")
-    seeded: bool = entry(Flag(), "whether noise from the protocol's seed is allowed: for tests, who knows the seed can subtract it", False)
-    app: str | None = entry(Maybe(Text()), "SHA-256 of the Flower app that may run here; left out: any", None)
+    unit: str = entry(
+        Choice(UNITS), "what is hidden: one record, or all records of the client", "record"
+    )
+    seeded: bool = entry(
+        Flag(),
+        "whether noise from the protocol's seed is allowed: for tests, who knows the seed can subtract it",
+        False,
+    )
+    app: str | None = entry(
+        Maybe(Text()), "SHA-256 of the Flower app that may run here; left out: any", None
+    )
     superlink: str | None = entry(Maybe(Text()), "host and port of the SuperLink", None)
-    certificate: str | None = entry(Maybe(Text()), "file of the authority that signed the SuperLink's certificate", None)
+    certificate: str | None = entry(
+        Maybe(Text()), "file of the authority that signed the SuperLink's certificate", None
+    )
     key: str | None = entry(Maybe(Text()), "file of the node's private key", None)
 
 
@@ -46,7 +80,9 @@ def read_agreement(folder: Path) -> Agreement:
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise UserError(f"there is no {FILE} in {folder}: make one with `sordino flower agree`.") from None
+        raise UserError(
+            f"there is no {FILE} in {folder}: make one with `sordino flower agree`."
+        ) from None
     except (OSError, ValueError) as error:
         raise UserError(f"{path} cannot be read: {error}.") from None
     agreed: Agreement = decode_table(Agreement, table.get("agreement"), "agreement")
@@ -82,7 +118,14 @@ def own_budget(agreement: Agreement, protocol: Protocol) -> ClientBudget:
     named = next((budget for budget in protocol.client if budget.id == agreement.client), None)
     mechanism, noise = (named.mechanism, named.noise) if named is not None else (None, None)
     epsilon = agreement.epsilon if agreement.epsilon is not None else LARGEST
-    return ClientBudget(id=agreement.client, epsilon=epsilon, delta=agreement.delta, unit=agreement.unit, mechanism=mechanism, noise=noise)
+    return ClientBudget(
+        id=agreement.client,
+        epsilon=epsilon,
+        delta=agreement.delta,
+        unit=agreement.unit,
+        mechanism=mechanism,
+        noise=noise,
+    )
 
 
 def limits_on(agreement: Agreement, protocol: Protocol) -> list[ClientBudget]:
@@ -108,7 +151,11 @@ def weaker(agreed: Protocol, asked: Protocol, agreement: Agreement) -> str | Non
     before, after = dict(flat(parse(dumps(agreed)))), dict(flat(parse(dumps(asked))))
     for key in sorted({*before, *after}):
         had, has = before.get(key), after.get(key)
-        if had != has and not allowed(key, had, has, agreement) and not more_noise(agreed.noise, key, had, has):
+        if (
+            had != has
+            and not allowed(key, had, has, agreement)
+            and not more_noise(agreed.noise, key, had, has)
+        ):
             return f"{key} = {has!r} was asked for, and {had!r} was agreed to"
     return None
 
@@ -120,7 +167,11 @@ def allowed(key: str, agreed: Any, asked: Any, agreement: Agreement) -> bool:
     if agreed is None:
         # What a run spells out where the file left it open: a model's size is held against the model, a client's noise against its budget.
         own_noise = key.startswith("client.") and key.endswith(".noise")
-        return key == "model.parameters" or own_noise or (key == "data.records" and asked == agreement.records)
+        return (
+            key == "model.parameters"
+            or own_noise
+            or (key == "data.records" and asked == agreement.records)
+        )
     if asked is None:
         return False
     if key == "noise.secure":
@@ -130,12 +181,23 @@ def allowed(key: str, agreed: Any, asked: Any, agreement: Agreement) -> bool:
 
 def more_noise(noise: Noise, key: str, agreed: Any, asked: Any) -> bool:
     """Whether an entry asks for more noise than was agreed. What the scale of noise of somebody's own means, its factory alone knows."""
-    return key in GROWS and not isinstance(noise, Custom) and None not in (agreed, asked) and bool(asked >= agreed)
+    return (
+        key in GROWS
+        and not isinstance(noise, Custom)
+        and None not in (agreed, asked)
+        and bool(asked >= agreed)
+    )
 
 
 def flat(document: Any, path: str = "") -> Iterator[tuple[str, Any]]:
     """The entries of a parsed file, each under its whole name."""
-    items = document.items() if isinstance(document, dict) else enumerate(document) if isinstance(document, list) else None
+    items = (
+        document.items()
+        if isinstance(document, dict)
+        else enumerate(document)
+        if isinstance(document, list)
+        else None
+    )
     if items is None:
         yield path, document
         return

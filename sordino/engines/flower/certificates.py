@@ -32,15 +32,27 @@ def write_certificates(folder: Path, hosts: Sequence[str], days: int = 365) -> N
         UserError: no host, or there are certificates already.
     """
     if not hosts:
-        raise InvalidValue("host", hosts, "at least one name or address under which machines reach the SuperLink")
+        raise InvalidValue(
+            "host", hosts, "at least one name or address under which machines reach the SuperLink"
+        )
     taken = [name for name in (AUTHORITY, SERVER, SERVER_KEY) if (folder / name).exists()]
     if taken:
-        raise UserError(f"{folder / taken[0]} exists already: with another certificate, nodes would no longer trust the SuperLink.")
-    authority_key, server_key = ec.generate_private_key(ec.SECP384R1()), ec.generate_private_key(ec.SECP384R1())
-    authority, server = authority_certificate(authority_key, days), server_certificate(server_key, authority_key, hosts, days)
+        raise UserError(
+            f"{folder / taken[0]} exists already: with another certificate, nodes would no longer trust the SuperLink."
+        )
+    authority_key, server_key = (
+        ec.generate_private_key(ec.SECP384R1()),
+        ec.generate_private_key(ec.SECP384R1()),
+    )
+    authority, server = (
+        authority_certificate(authority_key, days),
+        server_certificate(server_key, authority_key, hosts, days),
+    )
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        write_private(folder / SERVER_KEY, private_text(server_key, serialization.PrivateFormat.PKCS8))
+        write_private(
+            folder / SERVER_KEY, private_text(server_key, serialization.PrivateFormat.PKCS8)
+        )
         write_whole(folder / SERVER, server.public_bytes(serialization.Encoding.PEM))
         write_whole(folder / AUTHORITY, authority.public_bytes(serialization.Encoding.PEM))
 
@@ -61,15 +73,23 @@ def authority_certificate(key: ec.EllipticCurvePrivateKey, days: int) -> x509.Ce
 
 
 def server_certificate(
-    key: ec.EllipticCurvePrivateKey, authority: ec.EllipticCurvePrivateKey, hosts: Sequence[str], days: int
+    key: ec.EllipticCurvePrivateKey,
+    authority: ec.EllipticCurvePrivateKey,
+    hosts: Sequence[str],
+    days: int,
 ) -> x509.Certificate:
     """The SuperLink's certificate under all its names, signed by the authority."""
     return (
         dated(named(hosts[0]), key.public_key(), days)
-        .add_extension(x509.SubjectAlternativeName([alternative(host) for host in hosts]), critical=False)
+        .add_extension(
+            x509.SubjectAlternativeName([alternative(host) for host in hosts]), critical=False
+        )
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.public_key()), critical=False)
+        .add_extension(
+            x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.public_key()),
+            critical=False,
+        )
         .sign(authority, hashes.SHA384())
     )
 
@@ -82,12 +102,16 @@ def write_key(path: Path) -> Path:
     """
     public = path.with_name(path.name + ".pub")
     if path.exists() or public.exists():
-        raise UserError(f"{path} exists already: a node with another key would no longer be known to the SuperLink.")
+        raise UserError(
+            f"{path} exists already: a node with another key would no longer be known to the SuperLink."
+        )
     key = ec.generate_private_key(ec.SECP384R1())
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         write_private(path, private_text(key, serialization.PrivateFormat.OpenSSH))
-        form = key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
+        form = key.public_key().public_bytes(
+            serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
+        )
         write_whole(public, form + b"\n")
     return public
 
@@ -113,8 +137,14 @@ def dated(subject: x509.Name, key: ec.EllipticCurvePublicKey, days: int) -> x509
     """A certificate of the consortium's authority that is valid from now on; a clock may be an hour late."""
     now = datetime.datetime.now(datetime.UTC)
     begin, end = now - datetime.timedelta(hours=1), now + datetime.timedelta(days=days)
-    builder = x509.CertificateBuilder().subject_name(subject).issuer_name(named(ISSUER)).public_key(key)
-    return builder.serial_number(x509.random_serial_number()).not_valid_before(begin).not_valid_after(end)
+    builder = (
+        x509.CertificateBuilder().subject_name(subject).issuer_name(named(ISSUER)).public_key(key)
+    )
+    return (
+        builder.serial_number(x509.random_serial_number())
+        .not_valid_before(begin)
+        .not_valid_after(end)
+    )
 
 
 def alternative(host: str) -> x509.GeneralName:

@@ -15,7 +15,9 @@ app = ClientApp(mods=[guard])
 @app.train()
 def train(message: Message, context: Context) -> Message:
     """The upload of one round, and what the client keeps, which the guard takes out of the reply."""
-    from sordino.engines.flower.work import local_upload  # brings torch: a request that is refused does not wait for it
+    from sordino.engines.flower.work import (
+        local_upload,
+    )  # brings torch: a request that is refused does not wait for it
 
     own = arrays_of(message.content.pop(KEPT))
     upload = local_upload(read_request(message), read_agreement(client_folder(context)), own)

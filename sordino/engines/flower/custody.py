@@ -91,7 +91,9 @@ class Custodian:
                 "with --seeded."
             )
         if (folder / "ledger.jsonl").exists():
-            raise UserError(f"{folder} holds an agreement already: choose another folder. What it spent is in its ledger.")
+            raise UserError(
+                f"{folder} holds an agreement already: choose another folder. What it spent is in its ledger."
+            )
         with writing(folder):
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             (folder / "answers").mkdir(exist_ok=True)
@@ -135,7 +137,9 @@ class Custodian:
         """
         accepted = self._accepted(request)
         earlier = self._earlier(request, run)
-        if earlier is None and request.round not in self.rounds_paid:  # a crash may have come between the charge and the upload
+        if (
+            earlier is None and request.round not in self.rounds_paid
+        ):  # a crash may have come between the charge and the upload
             self.pay(request.round, accepted.cap)
         return earlier
 
@@ -143,8 +147,15 @@ class Custodian:
         """Charge a round, unless the client's budget, which allows `cap` of them, is spent."""
         if len(self.rounds_paid) >= cap:
             epsilon, delta = self.agreement.epsilon, self.agreement.delta
-            limit = "agreement" if epsilon is None else f"budget (epsilon = {epsilon} at delta = {delta:g})"
-            raise self.refused(round, f"its {limit} allows {cap} rounds{', and they are spent' if cap > 0 else ' of this'}")
+            limit = (
+                "agreement"
+                if epsilon is None
+                else f"budget (epsilon = {epsilon} at delta = {delta:g})"
+            )
+            raise self.refused(
+                round,
+                f"its {limit} allows {cap} rounds{', and they are spent' if cap > 0 else ' of this'}",
+            )
         with self._ledger() as ledger:
             ledger.charge(round=round, clients=[self.agreement.client])
 
@@ -169,9 +180,18 @@ class Custodian:
         with writing(path), Ledger.resume(path) as ledger:
             yield ledger
 
-    def keep(self, request: Request, run: str, vector: np.ndarray, kept: Mapping[str, np.ndarray]) -> Answer:
+    def keep(
+        self, request: Request, run: str, vector: np.ndarray, kept: Mapping[str, np.ndarray]
+    ) -> Answer:
         """Keep an upload and what the client keeps with it, before the upload is sent."""
-        answer = Answer(round=request.round, request=request.digest, run=run, attempt=request.attempt, vector=vector, kept=kept)
+        answer = Answer(
+            round=request.round,
+            request=request.digest,
+            run=run,
+            attempt=request.attempt,
+            vector=vector,
+            kept=kept,
+        )
         self._write(answer)
         for old in sorted(self._rounds_kept())[:-ANSWERS]:
             self._answer_path(old).unlink()
@@ -187,7 +207,9 @@ class Custodian:
         known = self._read_accepted()
         if known is not None and known.terms == self._terms():
             return known
-        if known is not None:  # the client has changed its mind: the training goes on under the new terms, or not at all
+        if (
+            known is not None
+        ):  # the client has changed its mind: the training goes on under the new terms, or not at all
             training, protocol = known.training, known.protocol
         try:
             asked = loads(protocol)
@@ -197,8 +219,13 @@ class Custodian:
         if reason is not None:
             raise self.refused(round, reason)
         if not asked.noise.secure and not self.agreement.seeded:
-            raise self.refused(round, "noise.secure = False was asked for: whoever knows the seed could subtract the noise")
-        accepted = Accepted(training=training, protocol=protocol, terms=self._terms(), cap=self.afforded(asked))
+            raise self.refused(
+                round,
+                "noise.secure = False was asked for: whoever knows the seed could subtract the noise",
+            )
+        accepted = Accepted(
+            training=training, protocol=protocol, terms=self._terms(), cap=self.afforded(asked)
+        )
         if accepted.cap == 0:
             return accepted  # nothing of it will be paid for, so it binds nobody
         with writing(self.folder / "accepted.json"):
@@ -209,12 +236,18 @@ class Custodian:
         """The training that is paid for, if this request belongs to it."""
         asked = request.round
         if request.client != self.agreement.client:
-            raise self.refused(asked, f"client {request.client} was asked for, and this is client {self.agreement.client}")
+            raise self.refused(
+                asked,
+                f"client {request.client} was asked for, and this is client {self.agreement.client}",
+            )
         known = self.accept(request.training, request.protocol, asked)
         if request.training != known.training:
             raise self.refused(asked, "the agreement is for one training, and this is another")
         if request.protocol != known.protocol:
-            raise self.refused(asked, f"the protocol was changed: {self._changed(request.protocol, known.protocol)}")
+            raise self.refused(
+                asked,
+                f"the protocol was changed: {self._changed(request.protocol, known.protocol)}",
+            )
         if asked >= loads(known.protocol).rounds:
             raise self.refused(asked, f"round {asked} is past the last one")
         return known
@@ -224,7 +257,9 @@ class Custodian:
         budgets = limits_on(self.agreement, protocol)
         if not budgets:
             return protocol.rounds
-        from sordino.privacy.caps import capped_rounds  # takes a while to load, and is asked once in a training
+        from sordino.privacy.caps import (
+            capped_rounds,
+        )  # takes a while to load, and is asked once in a training
 
         return min(capped_rounds(protocol, budget, self.agreement.records) for budget in budgets)
 
@@ -235,7 +270,9 @@ class Custodian:
         accepted = self._read_accepted()
         protocol = self.agreed if accepted is None else loads(accepted.protocol)
         paid = self.rounds_paid if rounds is None else rounds
-        return own_guarantee(protocol, own_budget(self.agreement, protocol), paid, self.agreement.records)
+        return own_guarantee(
+            protocol, own_budget(self.agreement, protocol), paid, self.agreement.records
+        )
 
     def _changed(self, asked: str, accepted: str) -> str:
         try:
@@ -258,7 +295,11 @@ class Custodian:
             raise self.refused(asked, f"round {asked} was answered already")
         if asked < last:
             once = asked in self.rounds_paid
-            reason = "was answered already, and what was sent is no longer kept" if once else f"is over: round {last} was answered already"
+            reason = (
+                "was answered already, and what was sent is no longer kept"
+                if once
+                else f"is over: round {last} was answered already"
+            )
             raise self.refused(asked, f"round {asked} {reason}")
         return None
 
@@ -268,7 +309,9 @@ class Custodian:
         return renewed
 
     def _terms(self) -> str:
-        return hashlib.sha256((self.folder / "agreement.toml").read_bytes() + dumps(self.agreed).encode()).hexdigest()
+        return hashlib.sha256(
+            (self.folder / "agreement.toml").read_bytes() + dumps(self.agreed).encode()
+        ).hexdigest()
 
     def _read_accepted(self) -> Accepted | None:
         path = self.folder / "accepted.json"
@@ -277,7 +320,9 @@ class Custodian:
         try:
             return Accepted(**json.loads(path.read_bytes()))
         except (OSError, ValueError, TypeError):
-            raise UserError(f"{path} is damaged. Put it back; without it this client answers nothing.") from None
+            raise UserError(
+                f"{path} is damaged. Put it back; without it this client answers nothing."
+            ) from None
 
     def _answer_path(self, round: int) -> Path:
         return self.folder / "answers" / f"{round}.safetensors"
@@ -286,8 +331,16 @@ class Custodian:
         return [int(path.stem) for path in (self.folder / "answers").glob("*.safetensors")]
 
     def _write(self, answer: Answer) -> None:
-        facts: dict[str, Any] = {"round": answer.round, "request": answer.request, "run": answer.run, "attempt": answer.attempt}
-        arrays = {VECTOR: answer.vector, **{KEPT + name: array for name, array in answer.kept.items()}}
+        facts: dict[str, Any] = {
+            "round": answer.round,
+            "request": answer.request,
+            "run": answer.run,
+            "attempt": answer.attempt,
+        }
+        arrays = {
+            VECTOR: answer.vector,
+            **{KEPT + name: array for name, array in answer.kept.items()},
+        }
         with writing(self._answer_path(answer.round)):
             write_whole(self._answer_path(answer.round), pack(arrays, facts))
 
@@ -295,7 +348,13 @@ class Custodian:
         path = self._answer_path(round)
         try:
             arrays, facts = unpack(path.read_bytes())
-            kept = {name.removeprefix(KEPT): array for name, array in arrays.items() if name.startswith(KEPT)}
+            kept = {
+                name.removeprefix(KEPT): array
+                for name, array in arrays.items()
+                if name.startswith(KEPT)
+            }
             return Answer(**facts, vector=arrays[VECTOR], kept=kept)
         except (OSError, ValueError, KeyError, TypeError):
-            raise UserError(f"{path} is damaged. Put it back; without it this client answers nothing.") from None
+            raise UserError(
+                f"{path} is damaged. Put it back; without it this client answers nothing."
+            ) from None

@@ -20,7 +20,14 @@ import numpy as np
 
 from sordino.engines.choice import SuperLink
 from sordino.engines.flower.agreement import refuse_across_machines, with_whole_path
-from sordino.engines.flower.processes import APP, CONNECTION, CommandFailed, flwr, require_flower, write_connection
+from sordino.engines.flower.processes import (
+    APP,
+    CONNECTION,
+    CommandFailed,
+    flwr,
+    require_flower,
+    write_connection,
+)
 from sordino.federation.folder import RunFolder
 from sordino.federation.loop import RoundMetrics
 from sordino.federation.run import Run
@@ -75,7 +82,9 @@ def train_across(
         require_flower()
         refuse_across_machines(protocol)
         plan = dumps(with_whole_path(protocol))
-        return submitted(superlink, {"protocol": plan, "folder": str(folder.absolute()), **told}, folder, watch)
+        return submitted(
+            superlink, {"protocol": plan, "folder": str(folder.absolute()), **told}, folder, watch
+        )
     finally:
         with suppress(OSError):
             folder.rmdir()  # only if it is empty still
@@ -89,29 +98,44 @@ def resume_across(place: RunFolder, superlink: SuperLink | None, watch: Watch) -
         raise UserError(f"{place.path} is {facts['status']}: there is nothing left to run.")
     if superlink is None:
         superlink = SuperLink(
-            address=facts["superlink"], certificate=facts["certificate"] or None, patience=facts["patience"], deadline=facts["deadline"]
+            address=facts["superlink"],
+            certificate=facts["certificate"] or None,
+            patience=facts["patience"],
+            deadline=facts["deadline"],
         )
-    return submitted(superlink, {"folder": str(place.path.absolute()), "resume": True}, place.path, watch)
+    return submitted(
+        superlink, {"folder": str(place.path.absolute()), "resume": True}, place.path, watch
+    )
 
 
 def submitted(superlink: SuperLink, settings: Mapping[str, Any], folder: Path, watch: Watch) -> Run:
     """Hand a run to the SuperLink and follow it."""
-    noted = {**asdict(superlink), "certificate": str(Path(superlink.certificate).absolute()) if superlink.certificate else ""}
+    noted = {
+        **asdict(superlink),
+        "certificate": str(Path(superlink.certificate).absolute()) if superlink.certificate else "",
+    }
     noted["superlink"] = noted.pop("address")
     with tempfile.TemporaryDirectory(prefix="sordino-flower-") as temporary, as_file(APP) as app:
         home = Path(temporary) / "home"
         write_connection(home, superlink.address, superlink.certificate)
         config = Path(temporary) / "run.toml"
         said = {**settings, **noted, "report": False}
-        config.write_text("".join(f"{key} = {toml_value(value)}\n" for key, value in said.items()), encoding="utf-8")
+        config.write_text(
+            "".join(f"{key} = {toml_value(value)}\n" for key, value in said.items()),
+            encoding="utf-8",
+        )
         watch.on_message(f"Handing the run to the SuperLink at {superlink.address}.")
         try:
-            flower_run = str(flwr(home, ["run", str(app), CONNECTION, "--run-config", str(config)])["run-id"])
+            flower_run = str(
+                flwr(home, ["run", str(app), CONNECTION, "--run-config", str(config)])["run-id"]
+            )
         except CommandFailed as error:
             raise UserError(
                 f"the SuperLink at {superlink.address} took no run. Is it running, and is its certificate the right one? {error}"
             ) from None
-        watch.on_message(f"It is run {flower_run} on Flower; waiting up to {superlink.patience:g} s for its clients.")
+        watch.on_message(
+            f"It is run {flower_run} on Flower; waiting up to {superlink.patience:g} s for its clients."
+        )
         try:
             return Following(home, flower_run, folder, watch).to_the_end()
         except KeyboardInterrupt:
@@ -153,18 +177,29 @@ class Following:
         if not self._started:
             self._started, self._seen, self._news = True, len(place.metrics()), time.monotonic()
             self._missed = len(self._silences())
-            self._watch.on_start(Followed(protocol=place.protocol(), sizes=np.array(facts["sizes"])), self._folder)
+            self._watch.on_start(
+                Followed(protocol=place.protocol(), sizes=np.array(facts["sizes"])), self._folder
+            )
         for row in place.metrics()[self._seen :]:
             self._watch.on_round(RoundMetrics(**row))
             self._seen, self._news = self._seen + 1, time.monotonic()
         for event in self._silences()[self._missed :]:
-            who = "; ".join(f"client {client}: {reason}" for client, reason in zip(event.clients, event.reasons, strict=True))
-            self._watch.on_message(f"Round {event.round + 1} goes on without {len(event.clients)} of its clients. {who}.")
+            who = "; ".join(
+                f"client {client}: {reason}"
+                for client, reason in zip(event.clients, event.reasons, strict=True)
+            )
+            self._watch.on_message(
+                f"Round {event.round + 1} goes on without {len(event.clients)} of its clients. {who}."
+            )
             self._missed += 1
         return bool(facts["status"] != "unfinished")
 
     def _silences(self) -> list[Missed]:
-        return [event for event in read_ledger(self._folder / "ledger.jsonl").events if isinstance(event, Missed)]
+        return [
+            event
+            for event in read_ledger(self._folder / "ledger.jsonl").events
+            if isinstance(event, Missed)
+        ]
 
     def _raise_what_was_told(self) -> None:
         """Raise what the other process could not raise here."""
@@ -183,7 +218,9 @@ class Following:
         try:
             runs: Any = flwr(self._home, ["list", "--run-id", self._flower_run, CONNECTION])["runs"]
         except CommandFailed as error:
-            raise LostRun(f"the SuperLink does not answer. Start it, then: {typed('resume', self._folder)}\n{error}") from None
+            raise LostRun(
+                f"the SuperLink does not answer. Start it, then: {typed('resume', self._folder)}\n{error}"
+            ) from None
         status, details = runs[0]["status"], runs[0]["status-details"]
         if not status.startswith("finished"):
             return
@@ -194,4 +231,6 @@ class Following:
             raise LostRun(
                 f"the run has ended, and its folder {self._folder.absolute()} is on the SuperLink's machine, which is not this one."
             )
-        raise LostRun(f"the run on Flower ended unexpectedly: {status}. {details} Go on with: {typed('resume', self._folder)}")
+        raise LostRun(
+            f"the run on Flower ended unexpectedly: {status}. {details} Go on with: {typed('resume', self._folder)}"
+        )

@@ -27,7 +27,9 @@ from sordino.federation.randomness import Key, Purpose
 from sordino.federation.setup import Setup
 from sordino.protocol import dumps
 
-NOTHING = LocalSteps(clipped=0, clips=0, nonfinite=0)  # what happened in a client's steps comes from private data, and is not sent
+NOTHING = LocalSteps(
+    clipped=0, clips=0, nonfinite=0
+)  # what happened in a client's steps comes from private data, and is not sent
 NOBODY = -1  # behind a shuffler an upload has no sender
 
 
@@ -65,7 +67,12 @@ class FlowerEngine:
     def __enter__(self) -> FlowerEngine:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self._scorer.close()
 
     @property
@@ -74,18 +81,38 @@ class FlowerEngine:
         return self._absent
 
     def uploads(
-        self, *, round: int, weights: np.ndarray, participants: np.ndarray, kept: Mapping[int, Kept] | None = None
+        self,
+        *,
+        round: int,
+        weights: np.ndarray,
+        participants: np.ndarray,
+        kept: Mapping[int, Kept] | None = None,
     ) -> Iterator[Upload]:
         """The uploads that came, in the order of the participants; what clients keep stays with them."""
         clients = [int(client) for client in participants]
-        forgiven = set() if self._setup.protocol.missing == "repeat" else self._gone  # a round that needs everyone waits for everyone
+        forgiven = (
+            set() if self._setup.protocol.missing == "repeat" else self._gone
+        )  # a round that needs everyone waits for everyone
         self._roster.wait(set(clients) - forgiven, self._exchange.patience)
         nodes = self._roster.nodes
         self._gone = {client for client in {*clients, *self._gone} if client not in nodes}
-        helpers = {client: own[personal.HELPER] for client, own in (kept or {}).items() if personal.HELPER in own}
-        requests = {client: self._request(client, round, weights, helpers.get(client)) for client in clients if client in nodes}
+        helpers = {
+            client: own[personal.HELPER]
+            for client, own in (kept or {}).items()
+            if personal.HELPER in own
+        }
+        requests = {
+            client: self._request(client, round, weights, helpers.get(client))
+            for client in clients
+            if client in nodes
+        }
         self._attempts[round] += 1
-        answers = self._asked({client: request_message(one, node=nodes[client], ttl=self._ttl) for client, one in requests.items()})
+        answers = self._asked(
+            {
+                client: request_message(one, node=nodes[client], ttl=self._ttl)
+                for client, one in requests.items()
+            }
+        )
         self._absent = {client: "it is not connected" for client in clients if client not in nodes}
         found: dict[int, np.ndarray] = {}
         for client in requests:
@@ -103,17 +130,35 @@ class FlowerEngine:
     def _ttl(self) -> float:
         return self._exchange.deadline + 60.0
 
-    def _request(self, client: int, round: int, weights: np.ndarray, helper: np.ndarray | None) -> Request:
-        arrays = {MODEL: received_by(client, weights), **({} if helper is None else {HELPER: helper})}
+    def _request(
+        self, client: int, round: int, weights: np.ndarray, helper: np.ndarray | None
+    ) -> Request:
+        arrays = {
+            MODEL: received_by(client, weights),
+            **({} if helper is None else {HELPER: helper}),
+        }
         attempt, training = self._attempts[round], self._exchange.training
-        return Request(training=training, protocol=self._protocol, client=client, round=round, attempt=attempt, arrays=arrays)
+        return Request(
+            training=training,
+            protocol=self._protocol,
+            client=client,
+            round=round,
+            attempt=attempt,
+            arrays=arrays,
+        )
 
     def _asked(self, questions: dict[int, Message]) -> dict[int, Message]:
         """Send every client its message and collect replies until all are there or the time is over.
 
         An error that Flower reports for a node that is gone names no node, so replies are told apart by what they reply to.
         """
-        sent = {name: client for name, client in zip(self._grid.push_messages(list(questions.values())), questions, strict=True) if name}
+        sent = {
+            name: client
+            for name, client in zip(
+                self._grid.push_messages(list(questions.values())), questions, strict=True
+            )
+            if name
+        }
         answers: dict[int, Message] = {}
         end = time.monotonic() + self._exchange.deadline
         while len(answers) < len(sent) and time.monotonic() < end:
@@ -128,7 +173,9 @@ class FlowerEngine:
         if reply is None:
             raise Malformed(f"it did not answer within {self._exchange.deadline:g} s")
         if reply.has_error():
-            raise Malformed(in_one_line(reply.error.reason) or f"Flower reports error {reply.error.code}")
+            raise Malformed(
+                in_one_line(reply.error.reason) or f"Flower reports error {reply.error.code}"
+            )
         kind: np.dtype[Any] = np.dtype(upload_type(self._setup.protocol.noise))
         return read_upload(reply, size=self._setup.initial_weights().size, dtype=kind)
 
@@ -137,9 +184,16 @@ class FlowerEngine:
         kept: Kept | None = {} if keeps_state(self._setup.protocol) else None
         if self._setup.protocol.channel == "shuffler":
             stream = Key.from_system().stream(Purpose.SHUFFLER)
-            order = shuffled_order(len(found), stream) if self._setup.protocol.noise.secure else range(len(found))
+            order = (
+                shuffled_order(len(found), stream)
+                if self._setup.protocol.noise.secure
+                else range(len(found))
+            )
             found = [(NOBODY, found[place][1]) for place in order]
-        return [Upload(client=client, vector=vector, steps=NOTHING, kept=kept) for client, vector in found]
+        return [
+            Upload(client=client, vector=vector, steps=NOTHING, kept=kept)
+            for client, vector in found
+        ]
 
 
 def in_one_line(text: str | None, limit: int = 200) -> str:

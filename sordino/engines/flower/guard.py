@@ -41,13 +41,18 @@ def guard(message: Message, context: Context, call_next: ClientAppCallable) -> M
             if message.metadata.message_type == MessageType.QUERY:
                 return introduction(message, custodian.agreement)
             if message.metadata.message_type != MessageType.TRAIN:
-                raise custodian.refused(0, f"a message of the type {message.metadata.message_type!r} is none that it answers")
+                raise custodian.refused(
+                    0,
+                    f"a message of the type {message.metadata.message_type!r} is none that it answers",
+                )
             return trained(message, context, call_next, custodian)
 
     return answered(message, answer)
 
 
-def trained(message: Message, context: Context, call_next: ClientAppCallable, custodian: Custodian) -> Message:
+def trained(
+    message: Message, context: Context, call_next: ClientAppCallable, custodian: Custodian
+) -> Message:
     """Answer a request to train: decide, let the app do the work, keep the upload, send it."""
     began = time.perf_counter()
     try:
@@ -80,11 +85,16 @@ def client_folder(context: Context) -> Path:
     """The client's folder, which the operator of the node has named."""
     folder = str(context.node_config.get(FOLDER, ""))
     if not folder:
-        raise UserError(f"this node does not say where its client's folder is: start it with --node-config '{FOLDER}=\"/path\"'.")
+        raise UserError(
+            f"this node does not say where its client's folder is: start it with --node-config '{FOLDER}=\"/path\"'."
+        )
     return Path(folder)
 
 
 def note_time(folder: Path, number: int, working: float, guarding: float) -> None:
     """Keep how long the local work of a round took and how long everything here took, for the client's own eyes."""
     with open(folder / "seconds.jsonl", "a", encoding="utf-8") as file:
-        file.write(json.dumps({"round": number, "work": round(working, 4), "guard": round(guarding, 4)}) + "\n")
+        file.write(
+            json.dumps({"round": number, "work": round(working, 4), "guard": round(guarding, 4)})
+            + "\n"
+        )

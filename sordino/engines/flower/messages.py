@@ -18,7 +18,13 @@ LOG = logging.getLogger("flwr")  # Flower shows what its own logger says
 REQUEST, ARRAYS, UPLOAD, KEPT, SELF = "request", "arrays", "upload", "kept", "self"
 VECTOR = "vector"
 HEADER = 4096  # bytes that an array may take beside its numbers
-FIELDS: Mapping[str, type] = {"training": str, "protocol": str, "client": int, "round": int, "attempt": int}
+FIELDS: Mapping[str, type] = {
+    "training": str,
+    "protocol": str,
+    "client": int,
+    "round": int,
+    "attempt": int,
+}
 
 
 class Malformed(SordinoError):
@@ -31,11 +37,20 @@ def answered(message: Message, answer: Callable[[], Message]) -> Message:
         return answer()
     except RequestRefused as refusal:
         LOG.warning("refused: %s", refusal)
-        return Message(Error(ErrorCode.MOD_FAILED_PRECONDITION, f"it refused: {refusal}"), reply_to=message)
+        return Message(
+            Error(ErrorCode.MOD_FAILED_PRECONDITION, f"it refused: {refusal}"), reply_to=message
+        )
     except Exception as error:
         # What went wrong may show in its words what is in the client's records, so the words stay here.
-        LOG.error("the client failed: %s", error, exc_info=None if isinstance(error, SordinoError) else error)
-        return Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, "it failed; its own log says why"), reply_to=message)
+        LOG.error(
+            "the client failed: %s",
+            error,
+            exc_info=None if isinstance(error, SordinoError) else error,
+        )
+        return Message(
+            Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, "it failed; its own log says why"),
+            reply_to=message,
+        )
 
 
 def request_message(request: Request, *, node: int, ttl: float) -> Message:
@@ -53,7 +68,11 @@ def read_request(message: Message) -> Request:
     """
     content = only(message, {REQUEST, ARRAYS})
     fields, arrays = content[REQUEST], content[ARRAYS]
-    if not isinstance(fields, ConfigRecord) or not isinstance(arrays, ArrayRecord) or set(fields) != set(FIELDS):
+    if (
+        not isinstance(fields, ConfigRecord)
+        or not isinstance(arrays, ArrayRecord)
+        or set(fields) != set(FIELDS)
+    ):
         raise Malformed("its records are not those of a request")
     given: dict[str, Any] = {name: fields[name] for name in FIELDS}
     for name, kind in FIELDS.items():
@@ -64,7 +83,9 @@ def read_request(message: Message) -> Request:
     return Request(**given, arrays=arrays_of(arrays))
 
 
-def upload_reply(request: Message, vector: np.ndarray, kept: Mapping[str, np.ndarray] | None = None) -> Message:
+def upload_reply(
+    request: Message, vector: np.ndarray, kept: Mapping[str, np.ndarray] | None = None
+) -> Message:
     """The reply with an upload; `kept` stays on the client's machine and is taken out before the reply leaves it."""
     content = RecordDict({UPLOAD: records_of({VECTOR: vector})})
     if kept is not None:
@@ -72,7 +93,13 @@ def upload_reply(request: Message, vector: np.ndarray, kept: Mapping[str, np.nda
     return Message(content, reply_to=request)
 
 
-def read_upload(message: Message, *, size: int, dtype: np.dtype[Any], allowed: frozenset[str] = frozenset({UPLOAD})) -> np.ndarray:
+def read_upload(
+    message: Message,
+    *,
+    size: int,
+    dtype: np.dtype[Any],
+    allowed: frozenset[str] = frozenset({UPLOAD}),
+) -> np.ndarray:
     """The upload in a reply: one finite vector of this size and type, under the right names, and nothing else.
 
     Raises:
@@ -83,7 +110,9 @@ def read_upload(message: Message, *, size: int, dtype: np.dtype[Any], allowed: f
         raise Malformed(f"it sent arrays under other names than {VECTOR!r}")
     array = upload[VECTOR]
     if array.dtype != str(dtype) or tuple(array.shape) != (size,):
-        raise Malformed(f"it sent {array.dtype} numbers of shape {tuple(array.shape)}; expected are {dtype}, ({size},)")
+        raise Malformed(
+            f"it sent {array.dtype} numbers of shape {tuple(array.shape)}; expected are {dtype}, ({size},)"
+        )
     if len(array.data) > size * dtype.itemsize + HEADER:
         raise Malformed(f"it sent {len(array.data):,} bytes for {size} numbers")
     vector = as_numpy(array)
@@ -107,8 +136,15 @@ def only(message: Message, expected: frozenset[str] | set[str]) -> RecordDict:
 def introduction(request: Message, agreement: Agreement) -> Message:
     """A client says who it is and how many records it has, which is public."""
     if agreement.records is None:
-        raise UserError("the agreement does not say how many records there are: add `records` to agreement.toml.")
-    return Message(RecordDict({SELF: ConfigRecord({"client": agreement.client, "records": agreement.records})}), reply_to=request)
+        raise UserError(
+            "the agreement does not say how many records there are: add `records` to agreement.toml."
+        )
+    return Message(
+        RecordDict(
+            {SELF: ConfigRecord({"client": agreement.client, "records": agreement.records})}
+        ),
+        reply_to=request,
+    )
 
 
 def read_introduction(message: Message) -> tuple[int, int]:
@@ -124,7 +160,9 @@ def read_introduction(message: Message) -> tuple[int, int]:
 
 def records_of(arrays: Mapping[str, np.ndarray]) -> ArrayRecord:
     """Arrays as Flower sends them."""
-    return ArrayRecord({name: Array(np.asarray(array, order="C")) for name, array in arrays.items()})
+    return ArrayRecord(
+        {name: Array(np.asarray(array, order="C")) for name, array in arrays.items()}
+    )
 
 
 def arrays_of(record: Any) -> dict[str, np.ndarray]:

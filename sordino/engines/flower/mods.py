@@ -14,7 +14,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MessageType, MetricRecord, RecordDict
+from flwr.app import (
+    ArrayRecord,
+    ConfigRecord,
+    Context,
+    Message,
+    MessageType,
+    MetricRecord,
+    RecordDict,
+)
 from flwr.clientapp.typing import ClientAppCallable
 
 from sordino.engines.flower.agreement import FILE, Agreement, write_agreement
@@ -24,11 +32,19 @@ from sordino.federation.randomness import Key, Purpose
 from sordino.federation.storage import write_whole, writing
 from sordino.protocol import Constant, FedAvg, Gaussian, NoisySgd, Protocol, UserError, dumps
 
-PUBLIC = ("num-examples",)  # what Flower's strategies weigh by; a size is public where one record is replaced by another
+PUBLIC = (
+    "num-examples",
+)  # what Flower's strategies weigh by; a size is public where one record is replaced by another
 
 
 def private_updates(
-    *, clip: float, sigma: float, folder: str | Path, epsilon: float | None = None, delta: float = 1e-5, most: int = 10_000
+    *,
+    clip: float,
+    sigma: float,
+    folder: str | Path,
+    epsilon: float | None = None,
+    delta: float = 1e-5,
+    most: int = 10_000,
 ) -> PrivacyMod:
     """Mod for any ClientApp: the update of a round is clipped as a whole, and gets normal noise from this machine's own entropy.
 
@@ -46,8 +62,12 @@ def private_updates(
         >>> app = ClientApp(mods=[private_updates(clip=1.0, sigma=4.0, epsilon=8.0, folder="~/privacy")])  # doctest: +SKIP
     """
     rule = FedAvg(steps=1, batch=1, clip=clip, clip_target="update", schedule=Constant(rate=1.0))
-    protocol = Protocol(clients=1, rounds=most, local=rule, noise=Gaussian(sigma=sigma, secure=True))
-    return PrivacyMod(protocol, folder, Agreement(client=0, epsilon=epsilon, delta=delta, unit="client"))
+    protocol = Protocol(
+        clients=1, rounds=most, local=rule, noise=Gaussian(sigma=sigma, secure=True)
+    )
+    return PrivacyMod(
+        protocol, folder, Agreement(client=0, epsilon=epsilon, delta=delta, unit="client")
+    )
 
 
 def private_steps(
@@ -82,9 +102,17 @@ def private_steps(
     Example:
         >>> app = ClientApp(mods=[private_steps(steps=50, batch=32, records=600, multiplier=1.1, folder="~/privacy")])  # doctest: +SKIP
     """
-    rule = NoisySgd(steps=steps, batch=batch, clip=1.0, schedule=Constant(rate=1.0), sampling=sampling)
-    protocol = Protocol(clients=1, rounds=most, local=rule, noise=Gaussian(multiplier=multiplier, secure=True))
-    return PrivacyMod(protocol, folder, Agreement(client=0, records=records, epsilon=epsilon, delta=delta, unit=unit))
+    rule = NoisySgd(
+        steps=steps, batch=batch, clip=1.0, schedule=Constant(rate=1.0), sampling=sampling
+    )
+    protocol = Protocol(
+        clients=1, rounds=most, local=rule, noise=Gaussian(multiplier=multiplier, secure=True)
+    )
+    return PrivacyMod(
+        protocol,
+        folder,
+        Agreement(client=0, records=records, epsilon=epsilon, delta=delta, unit=unit),
+    )
 
 
 class PrivacyMod:
@@ -112,21 +140,32 @@ class PrivacyMod:
         try:
             folder = Path(self._folder.format_map(settings or {})).expanduser()
         except (KeyError, ValueError, IndexError):
-            raise UserError(f"folder = {self._folder!r}: the node's configuration does not say what is in braces.") from None
+            raise UserError(
+                f"folder = {self._folder!r}: the node's configuration does not say what is in braces."
+            ) from None
         if not (folder / FILE).exists():
             return Custodian.create(folder, self._agreement, self._protocol)
         found = Custodian(folder)
         if found.agreed != self._protocol:
-            raise UserError(f"{folder} holds the ledger of another mechanism. Choose another folder; what both spend adds up.")
-        if found.agreement != self._agreement:  # the app says now what the budget is; what was spent stays
+            raise UserError(
+                f"{folder} holds the ledger of another mechanism. Choose another folder; what both spend adds up."
+            )
+        if (
+            found.agreement != self._agreement
+        ):  # the app says now what the budget is; what was spent stays
             write_agreement(self._agreement, folder)
         return Custodian(folder)
 
-    def _released(self, custodian: Custodian, message: Message, context: Context, call_next: ClientAppCallable) -> Message:
+    def _released(
+        self, custodian: Custodian, message: Message, context: Context, call_next: ClientAppCallable
+    ) -> Message:
         """The app's reply, paid for before it is computed, and rid of all that no noise covers."""
         number = len(custodian.rounds_paid)
         if message.metadata.message_type != MessageType.TRAIN:
-            raise custodian.refused(number, f"a message of the type {message.metadata.message_type!r} is not covered by any noise")
+            raise custodian.refused(
+                number,
+                f"a message of the type {message.metadata.message_type!r} is not covered by any noise",
+            )
         received = model_in(message.content)
         note_asked(custodian, f"{context.run_id} {server_round(message)}")
         custodian.pay(number, custodian.accept("every run", dumps(self._protocol)).cap)
@@ -135,13 +174,26 @@ class PrivacyMod:
             raise UserError("the app gave no reply.")
         name, sent = next(iter(array_records(reply.content).items()), ("", {}))
         if len(array_records(reply.content)) != 1 or set(sent) != set(received):
-            raise UserError("the app must reply with one ArrayRecord, under the names of the model that it received.")
-        trained = {key: array for key, array in arrays_of(sent).items() if received[key].dtype.kind == "f"}
-        noisy = trained if isinstance(self._protocol.local, NoisySgd) else self._noisy(received, trained)
+            raise UserError(
+                "the app must reply with one ArrayRecord, under the names of the model that it received."
+            )
+        trained = {
+            key: array for key, array in arrays_of(sent).items() if received[key].dtype.kind == "f"
+        }
+        noisy = (
+            trained
+            if isinstance(self._protocol.local, NoisySgd)
+            else self._noisy(received, trained)
+        )
         # What is not a real number, such as a counter of batches, stays as it was received: no noise would hide it.
-        return Message(RecordDict({name: records_of({**received, **noisy}), **public_metrics(reply.content)}), reply_to=message)
+        return Message(
+            RecordDict({name: records_of({**received, **noisy}), **public_metrics(reply.content)}),
+            reply_to=message,
+        )
 
-    def _noisy(self, before: dict[str, np.ndarray], after: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    def _noisy(
+        self, before: dict[str, np.ndarray], after: dict[str, np.ndarray]
+    ) -> dict[str, np.ndarray]:
         """The model with its whole update clipped and noised."""
         import torch
 
@@ -150,15 +202,22 @@ class PrivacyMod:
         names = sorted(after)
         for name in names:
             if after[name].shape != before[name].shape or after[name].dtype.kind != "f":
-                raise UserError(f"the app replied with another shape of {name}: {after[name].shape} for {before[name].shape}.")
+                raise UserError(
+                    f"the app replied with another shape of {name}: {after[name].shape} for {before[name].shape}."
+                )
         start, end = (joined(model[name] for name in names) for model in (before, after))
         update = torch.zeros(start.size, dtype=torch.float64)
         rule, noise = self._protocol.local, self._protocol.noise
-        clipped_step(update, torch.from_numpy(start - end), 1.0, rule.clip)  # an update that is not finite becomes zero
+        clipped_step(
+            update, torch.from_numpy(start - end), 1.0, rule.clip
+        )  # an update that is not finite becomes zero
         noisy = start + noisy_upload(update, noise, Key.from_system().stream(Purpose.UPLOAD_NOISE))
         cuts = np.cumsum([before[name].size for name in names])[:-1]
         parts = zip(names, np.split(noisy, cuts), strict=True)
-        return {name: part.reshape(before[name].shape).astype(before[name].dtype) for name, part in parts}
+        return {
+            name: part.reshape(before[name].shape).astype(before[name].dtype)
+            for name, part in parts
+        }
 
 
 def note_asked(custodian: Custodian, asked: str) -> None:
@@ -166,7 +225,9 @@ def note_asked(custodian: Custodian, asked: str) -> None:
     path = custodian.folder / "asked.txt"
     known = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
     if asked in known:
-        raise custodian.refused(len(custodian.rounds_paid), "the same round of the same run was asked for twice")
+        raise custodian.refused(
+            len(custodian.rounds_paid), "the same round of the same run was asked for twice"
+        )
     with writing(path):
         write_whole(path, "".join(f"{line}\n" for line in [*known, asked]).encode())
 
@@ -185,7 +246,9 @@ def model_in(content: RecordDict) -> dict[str, np.ndarray]:
     """The one model in a message."""
     found = list(array_records(content).values())
     if len(found) != 1:
-        raise UserError(f"a message with {len(found)} ArrayRecords was received; expected is one, the model.")
+        raise UserError(
+            f"a message with {len(found)} ArrayRecords was received; expected is one, the model."
+        )
     model = arrays_of(found[0])
     if not any(array.dtype.kind == "f" and array.size > 0 for array in model.values()):
         raise UserError("the model that was received has no real numbers.")
@@ -205,5 +268,7 @@ def public_metrics(content: RecordDict) -> dict[str, MetricRecord]:
     kept = {}
     for name, record in content.items():
         if isinstance(record, MetricRecord):
-            kept[name] = MetricRecord({key: value for key, value in record.items() if key in PUBLIC})
+            kept[name] = MetricRecord(
+                {key: value for key, value in record.items() if key in PUBLIC}
+            )
     return kept

@@ -27,10 +27,22 @@ def link_command(folder: Path, host: str, port: int, *, insecure: bool) -> list[
     """How the SuperLink is started: with TLS, for nodes whose keys it knows, remembering them over a restart."""
     secured = ["--insecure"]
     if not insecure:
-        files = {"--ssl-ca-certfile": AUTHORITY, "--ssl-certfile": SERVER, "--ssl-keyfile": SERVER_KEY}
-        secured = [part for option, name in files.items() for part in (option, str(found(folder / "certificates" / name)))]
+        files = {
+            "--ssl-ca-certfile": AUTHORITY,
+            "--ssl-certfile": SERVER,
+            "--ssl-keyfile": SERVER_KEY,
+        }
+        secured = [
+            part
+            for option, name in files.items()
+            for part in (option, str(found(folder / "certificates" / name)))
+        ]
         secured.append("--enable-supernode-auth")
-    kept = ["--database", str(folder.absolute() / "link.db"), "--disable-runtime-dependency-installation"]
+    kept = [
+        "--database",
+        str(folder.absolute() / "link.db"),
+        "--disable-runtime-dependency-installation",
+    ]
     return [command("flower-superlink"), "--host", host, "--port", str(port), *secured, *kept]
 
 
@@ -38,16 +50,26 @@ def node_command(custodian: Custodian, port: int, *, insecure: bool) -> list[str
     """How a client's SuperNode is started: it trusts one authority, and shows the SuperLink its key."""
     agreement, folder = custodian.agreement, custodian.folder
     if agreement.superlink is None:
-        raise UserError(f"{folder}: the agreement does not name a superlink. Add it to agreement.toml.")
+        raise UserError(
+            f"{folder}: the agreement does not name a superlink. Add it to agreement.toml."
+        )
     secured = ["--insecure"]
     if not insecure:
         if agreement.certificate is None or agreement.key is None:
             missing = "certificate" if agreement.certificate is None else "key"
-            raise UserError(f"{folder}: the agreement names no {missing}. Add it to agreement.toml, or for a test use --insecure.")
+            raise UserError(
+                f"{folder}: the agreement names no {missing}. Add it to agreement.toml, or for a test use --insecure."
+            )
         secured = ["--root-certificates", str(found(Path(agreement.certificate)))]
         secured += ["--auth-supernode-private-key", str(found(Path(agreement.key)))]
     place = ["--superlink", agreement.superlink, "--host", "127.0.0.1", "--port", str(port)]
-    return [command("flower-supernode"), *place, *secured, "--node-config", f"{FOLDER}={json.dumps(str(folder.absolute()))}"]
+    return [
+        command("flower-supernode"),
+        *place,
+        *secured,
+        "--node-config",
+        f"{FOLDER}={json.dumps(str(folder.absolute()))}",
+    ]
 
 
 def run_link(folder: Path, host: str, port: int, *, insecure: bool) -> None:
@@ -73,7 +95,9 @@ def run_node(folder: Path, port: int, *, insecure: bool, tell: Callable[[str], N
         code = watched(called, env)
         if code <= 0 or left == 0 or time.monotonic() - began > SOON:
             return 0 if code == 0 else 1
-        tell(f"The node was not let in. One that was killed is let in again after a minute; trying again in {PAUSE:g} s.")
+        tell(
+            f"The node was not let in. One that was killed is let in again after a minute; trying again in {PAUSE:g} s."
+        )
         time.sleep(PAUSE)
     return 1
 
@@ -112,5 +136,7 @@ def become(arguments: list[str], env: dict[str, str]) -> None:
 def found(path: Path) -> Path:
     """A file that must be there."""
     if not path.is_file():
-        raise UserError(f"there is no {path}. `sordino flower certificates` and `sordino flower key` make what is needed.")
+        raise UserError(
+            f"there is no {path}. `sordino flower certificates` and `sordino flower key` make what is needed."
+        )
     return path.absolute()

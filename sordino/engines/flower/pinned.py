@@ -40,7 +40,10 @@ def write_programs(folder: Path) -> Path:
         for name in (CLIENT_APP, *FORBIDDEN):
             call = "start(__file__)" if name == CLIENT_APP else "forbid(__file__)"
             program = place / name
-            program.write_text(f"#!{sys.executable}\nfrom sordino.engines.flower.pinned import forbid, start\n{call}\n", encoding="utf-8")
+            program.write_text(
+                f"#!{sys.executable}\nfrom sordino.engines.flower.pinned import forbid, start\n{call}\n",
+                encoding="utf-8",
+            )
             program.chmod(0o700)
     return place
 
@@ -71,4 +74,10 @@ def only_agreed(custodian: Custodian, install: Callable[..., Any]) -> Callable[.
 def forbid(program: str) -> None:
     """End at once: a client agrees to a ClientApp and to nothing else."""
     path = Path(program).resolve()
-    sys.exit(str(Custodian(path.parents[1]).turned_away(f"{path.name} was to be started, which nobody agreed to")))
+    sys.exit(
+        str(
+            Custodian(path.parents[1]).turned_away(
+                f"{path.name} was to be started, which nobody agreed to"
+            )
+        )
+    )

@@ -40,7 +40,11 @@ def command(name: str) -> str:
 
 def write_connection(home: Path, address: str, certificate: str | None) -> None:
     """Tell Flower's command line where the SuperLink is, and how it is trusted."""
-    secured = "insecure = true" if certificate is None else f"root-certificates = {json.dumps(str(Path(certificate).absolute()))}"
+    secured = (
+        "insecure = true"
+        if certificate is None
+        else f"root-certificates = {json.dumps(str(Path(certificate).absolute()))}"
+    )
     text = f'[superlink]\ndefault = "{CONNECTION}"\n\n[superlink.{CONNECTION}]\naddress = {json.dumps(address)}\n{secured}\n'
     with writing(home / "config.toml"):
         home.mkdir(parents=True, exist_ok=True)
@@ -59,9 +63,18 @@ def flwr(home: Path, arguments: Sequence[str], *, seconds: float = 120.0) -> dic
     """
     called = [command("flwr"), *arguments, "--format", "json"]
     try:
-        done = subprocess.run(called, env=environment(home, NO_COLOR="1"), capture_output=True, text=True, timeout=seconds, check=False)
+        done = subprocess.run(
+            called,
+            env=environment(home, NO_COLOR="1"),
+            capture_output=True,
+            text=True,
+            timeout=seconds,
+            check=False,
+        )
     except subprocess.TimeoutExpired:
-        raise CommandFailed(f"`flwr {arguments[0]}` did not end within {seconds:g} s. Is the SuperLink there?") from None
+        raise CommandFailed(
+            f"`flwr {arguments[0]}` did not end within {seconds:g} s. Is the SuperLink there?"
+        ) from None
     start = done.stdout.find("{")
     try:
         answer: Mapping[str, object] = json.loads(done.stdout[start:]) if start >= 0 else {}

@@ -20,14 +20,18 @@ class Roster:
     def __init__(self, grid: Grid, clients: int) -> None:
         self._grid, self._clients = grid, clients
         self._asked: dict[str, int] = {}  # message to node
-        self._known: dict[int, tuple[int, int]] = {}  # node to client and number of records, in the order in which they said it
+        self._known: dict[
+            int, tuple[int, int]
+        ] = {}  # node to client and number of records, in the order in which they said it
         self._online: set[int] = set()
 
     def refresh(self) -> None:
         """Ask nodes that were not there before, and read what nodes have said since."""
         self._online = set(self._grid.get_node_ids())
         pending = set(self._asked.values())
-        new = [node for node in sorted(self._online) if node not in self._known and node not in pending]
+        new = [
+            node for node in sorted(self._online) if node not in self._known and node not in pending
+        ]
         if new:
             questions = [Message(RecordDict(), node, MessageType.QUERY) for node in new]
             self._asked.update(zip(self._grid.push_messages(questions), new, strict=True))
@@ -44,7 +48,11 @@ class Roster:
     @property
     def nodes(self) -> dict[int, int]:
         """The node of every client that is there. Of two that say they are the same client the later one counts: it came back."""
-        return {client: node for node, (client, _) in self._known.items() if node in self._online and client < self._clients}
+        return {
+            client: node
+            for node, (client, _) in self._known.items()
+            if node in self._online and client < self._clients
+        }
 
     @property
     def sizes(self) -> dict[int, int]:

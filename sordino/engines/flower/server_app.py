@@ -60,4 +60,7 @@ def tell(settings: Mapping[str, Any], error: SordinoError) -> None:
     """Leave word for who follows the run, where there is a folder for it."""
     folder = Path(str(settings["folder"]))
     if str(settings["folder"]) and folder.is_dir():
-        write_whole(folder / OUTCOME, json.dumps({"error": str(error), "exit_code": error.exit_code}).encode())
+        write_whole(
+            folder / OUTCOME,
+            json.dumps({"error": str(error), "exit_code": error.exit_code}).encode(),
+        )

@@ -74,14 +74,24 @@ class SordinoStrategy(Strategy):
             report: whether report.html is written at the end.
         """
         self._protocol, self._superlink, self._folder = protocol, superlink, folder
-        self._every, self._keep, self._report = evaluate_every, checked_every("keep-uploads", keep_uploads), report
+        self._every, self._keep, self._report = (
+            evaluate_every,
+            checked_every("keep-uploads", keep_uploads),
+            report,
+        )
 
     def start(  # type: ignore[override, unused-ignore]
-        self, grid: Grid, initial_arrays: ArrayRecord | None = None, num_rounds: int | None = None, **options: Any
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord | None = None,
+        num_rounds: int | None = None,
+        **options: Any,
     ) -> Result:
         """Run it. The model, the rounds and the deadline are the protocol's and the SuperLink's, and cannot be given here."""
         if initial_arrays is not None or num_rounds is not None or options:
-            raise UserError("the protocol says which model is trained and for how many rounds: call start(grid) and nothing more.")
+            raise UserError(
+                "the protocol says which model is trained and for how many rounds: call start(grid) and nothing more."
+            )
         run = self._begun(grid) if self._protocol is not None else self._resumed(grid)
         if self._report:
             reported(run)
@@ -90,19 +100,27 @@ class SordinoStrategy(Strategy):
     def summary(self) -> None:
         """Nothing: a run folder says it all."""
 
-    def configure_train(self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid) -> Iterable[Message]:
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
         """Not called: `start` runs the rounds."""
         raise NotImplementedError("Sordino's rounds are run by `start`")
 
-    def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> tuple[ArrayRecord | None, MetricRecord | None]:
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Not called: `start` runs the rounds."""
         raise NotImplementedError("Sordino's rounds are run by `start`")
 
-    def configure_evaluate(self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid) -> Iterable[Message]:
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
         """Nobody is asked: scores on private records are covered by no guarantee."""
         return []
 
-    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
+    def aggregate_evaluate(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> MetricRecord | None:
         """See `configure_evaluate`."""
         return None
 
@@ -113,10 +131,25 @@ class SordinoStrategy(Strategy):
         refuse_across_machines(protocol)
         roster, training = Roster(grid, protocol.clients), secrets.token_hex(16)
         setup = server_setup(protocol, roster.all_sizes(self._superlink.patience))
-        choice = OnFlower(grid=grid, roster=roster, exchange=self._exchange(training), facts={"training": training, **self._connection})
+        choice = OnFlower(
+            grid=grid,
+            roster=roster,
+            exchange=self._exchange(training),
+            facts={"training": training, **self._connection},
+        )
         every = scored_every(self._every, protocol)
         place = lambda: made_folder(self._folder, setup.protocol)  # noqa: E731
-        return begin(setup, choice, place, every, self._keep, protocol.clients, "cpu", self._noting(grid), nothing)
+        return begin(
+            setup,
+            choice,
+            place,
+            every,
+            self._keep,
+            protocol.clients,
+            "cpu",
+            self._noting(grid),
+            nothing,
+        )
 
     def _resumed(self, grid: Grid) -> Run:
         if self._folder is None:
@@ -129,20 +162,31 @@ class SordinoStrategy(Strategy):
             choice = OnFlower(grid=grid, roster=roster, exchange=self._exchange(facts["training"]))
             return server_setup(protocol, facts["sizes"]), choice
 
-        return go_on(place, prepared, None, "cpu", self._noting(grid), nothing, nothing, patience=LOCKED)
+        return go_on(
+            place, prepared, None, "cpu", self._noting(grid), nothing, nothing, patience=LOCKED
+        )
 
     @property
     def _connection(self) -> dict[str, Any]:
         """What a run notes, so that it can be resumed without being told again."""
         link = self._superlink
-        return {"superlink": link.address, "certificate": link.certificate, "patience": link.patience, "deadline": link.deadline}
+        return {
+            "superlink": link.address,
+            "certificate": link.certificate,
+            "patience": link.patience,
+            "deadline": link.deadline,
+        }
 
     def _exchange(self, training: str) -> Exchange:
-        return Exchange(training=training, patience=self._superlink.patience, deadline=self._superlink.deadline)
+        return Exchange(
+            training=training, patience=self._superlink.patience, deadline=self._superlink.deadline
+        )
 
     def _noting(self, grid: Grid) -> Callable[[Any, Path], None]:
         """Note at the start of the rounds which run on Flower they are, for who follows it."""
-        return lambda begun, folder: RunFolder(folder).note(flower_run=str(grid.run.run_id), **self._connection)
+        return lambda begun, folder: RunFolder(folder).note(
+            flower_run=str(grid.run.run_id), **self._connection
+        )
 
 
 def server_setup(protocol: Protocol, sizes: list[int]) -> Setup:

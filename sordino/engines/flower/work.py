@@ -19,7 +19,16 @@ from sordino.federation.data import load_dataset
 from sordino.federation.local import INSIDE
 from sordino.federation.personal import Kept, keeps_state
 from sordino.federation.setup import Setup, prepare
-from sordino.protocol import ClippedGlm, FedAvg, Mean, ModeConnectivity, NoisySgd, Protocol, UserError, loads
+from sordino.protocol import (
+    ClippedGlm,
+    FedAvg,
+    Mean,
+    ModeConnectivity,
+    NoisySgd,
+    Protocol,
+    UserError,
+    loads,
+)
 
 ROUNDINGS = 4  # of a step: the pull, the step, the correction, and half a unit more for what they add to the weights
 
@@ -29,18 +38,34 @@ def local_upload(request: Request, agreement: Agreement, kept: Mapping[str, np.n
     setup = own_setup(loads(request.protocol), agreement)
     weights, expected = request.arrays[MODEL], setup.initial_weights()
     for given in request.arrays.values():
-        if given.dtype != expected.dtype or given.shape[-1:] != expected.shape or given.ndim > 2 or not np.isfinite(given).all():
-            raise UserError(f"a model of shape {given.shape} was received; expected are {expected.size} finite {expected.dtype} numbers.")
+        if (
+            given.dtype != expected.dtype
+            or given.shape[-1:] != expected.shape
+            or given.ndim > 2
+            or not np.isfinite(given).all()
+        ):
+            raise UserError(
+                f"a model of shape {given.shape} was received; expected are {expected.size} finite {expected.dtype} numbers."
+            )
     own: Kept | None = None
     if keeps_state(setup.protocol):
         helper = {personal.HELPER: request.arrays[HELPER]} if HELPER in request.arrays else {}
         own = {**kept, **helper}
-    refuse_coarse(setup.protocol, request.round, int(setup.sizes[agreement.client]), [*request.arrays.values(), *(own or {}).values()])
+    refuse_coarse(
+        setup.protocol,
+        request.round,
+        int(setup.sizes[agreement.client]),
+        [*request.arrays.values(), *(own or {}).values()],
+    )
     with single_threaded():
-        return ClientWork(setup).upload(client=agreement.client, round=request.round, weights=weights, kept=own)
+        return ClientWork(setup).upload(
+            client=agreement.client, round=request.round, weights=weights, kept=own
+        )
 
 
-def refuse_coarse(protocol: Protocol, round: int, records: int, arrays: Sequence[np.ndarray]) -> None:
+def refuse_coarse(
+    protocol: Protocol, round: int, records: int, arrays: Sequence[np.ndarray]
+) -> None:
     """Refuse models so large that a step is rounded against them by more than clipping leaves room for.
 
     Clipped steps are added, in float64, to what the server sends, and noise only then. To a server that sends weights of 1e15 a step
@@ -69,24 +94,36 @@ def own_setup(protocol: Protocol, agreement: Agreement) -> Setup:
         UserError: the records are not as many as was agreed.
     """
     if isinstance(protocol.aggregation, ModeConnectivity):
-        protocol = replace(protocol, aggregation=Mean())  # joining uploads is the server's affair, and so are its public records
+        protocol = replace(
+            protocol, aggregation=Mean()
+        )  # joining uploads is the server's affair, and so are its public records
     if agreement.data is None:
         setup = prepare(protocol)
     else:
         dataset = load_dataset(agreement.data)
-        count = protocol.data.records if protocol.data is not None and protocol.data.records is not None else len(dataset.y_train)
+        count = (
+            protocol.data.records
+            if protocol.data is not None and protocol.data.records is not None
+            else len(dataset.y_train)
+        )
         if count > len(dataset.y_train):
-            raise UserError(f"{agreement.data} has {len(dataset.y_train)} records; data.records = {count} are needed.")
+            raise UserError(
+                f"{agreement.data} has {len(dataset.y_train)} records; data.records = {count} are needed."
+            )
         setup = prepare(protocol, data=dataset, parts=(np.arange(count),) * protocol.clients)
     if setup.sizes[agreement.client] != agreement.records:
-        raise UserError(f"there are {setup.sizes[agreement.client]} records; {agreement.records} were agreed to.")
+        raise UserError(
+            f"there are {setup.sizes[agreement.client]} records; {agreement.records} were agreed to."
+        )
     return setup
 
 
 def own_records(protocol: Protocol, client: int, data: Path | None) -> int:
     """How many records a client has: of its own file, or its share of the protocol's data."""
     if client >= protocol.clients:
-        raise UserError(f"client {client} is none of the protocol's: its clients are 0 to {protocol.clients - 1}.")
+        raise UserError(
+            f"client {client} is none of the protocol's: its clients are 0 to {protocol.clients - 1}."
+        )
     if data is None:
         return int(prepare(protocol).sizes[client])
     count = len(load_dataset(str(data)).y_train)

@@ -23,7 +23,9 @@ from sordino.privacy.sizes import size_of
 from sordino.protocol import Bezier, FedAvg, FedProx, Gaussian, NoisySgd, Protocol
 
 
-def step_rule(protocol: Protocol, round: int, *, pull: float = 0.0, upload_noise: float = 0.0) -> StepRule:
+def step_rule(
+    protocol: Protocol, round: int, *, pull: float = 0.0, upload_noise: float = 0.0
+) -> StepRule:
     """The steps of a round as the kernel takes them, with the strength of the pull and the noise on the upload, if the kernel adds it."""
     rule = protocol.local
     if not isinstance(rule, (FedAvg, NoisySgd)):
@@ -31,7 +33,14 @@ def step_rule(protocol: Protocol, round: int, *, pull: float = 0.0, upload_noise
     rates, norm = rule.schedule.rates(round=round, steps=rule.steps), NORMS[rule.clip_norm]
     if isinstance(rule, FedAvg):
         clip = rule.clip if rule.clip_target == "step" else math.inf
-        return StepRule(rates=rates, batch=rule.batch, clip=clip, norm=norm, proximal=pull, upload_noise=upload_noise)
+        return StepRule(
+            rates=rates,
+            batch=rule.batch,
+            clip=clip,
+            norm=norm,
+            proximal=pull,
+            upload_noise=upload_noise,
+        )
     return StepRule(
         rates=rates,
         batch=rule.batch,
@@ -56,7 +65,10 @@ class Jobs:
         self._setup = setup
         self._parts = [np.ascontiguousarray(part, dtype=np.int64) for part in setup.parts]
         draws = setup.draw_key.stream(Purpose.MINIBATCH, training=setup.training)
-        noises = [setup.noise_key.stream(purpose, training=setup.training) for purpose in (Purpose.STEP_NOISE, Purpose.UPLOAD_NOISE)]
+        noises = [
+            setup.noise_key.stream(purpose, training=setup.training)
+            for purpose in (Purpose.STEP_NOISE, Purpose.UPLOAD_NOISE)
+        ]
         self._keys = draws.subkey, *(noise.subkey for noise in noises)
         self._table = np.zeros(len(self._parts), JOB)
         self._table["records"] = [part.ctypes.data for part in self._parts]
@@ -70,13 +82,19 @@ class Jobs:
     @property
     def floats(self) -> int:
         """Numbers of four bytes that a client's job holds for every parameter, at most: its result, and starts, pulls and moments."""
-        personal = self._setup.protocol.keeps_models or isinstance(self._setup.protocol.local, NoisySgd)
+        personal = self._setup.protocol.keeps_models or isinstance(
+            self._setup.protocol.local, NoisySgd
+        )
         return 1 + int(self._exact) + (6 if personal else 0)
 
     def call(self, tasks: Sequence[Assignment]) -> Call:
         """The jobs of some clients in one round."""
-        call = Call(self._setup, self._table[[task.client for task in tasks]], tasks, exact=self._exact)
-        call.give_rules([0.0 if self._sizes is None else self._sizes[task.client] for task in tasks])
+        call = Call(
+            self._setup, self._table[[task.client for task in tasks]], tasks, exact=self._exact
+        )
+        call.give_rules(
+            [0.0 if self._sizes is None else self._sizes[task.client] for task in tasks]
+        )
         return call
 
 
@@ -85,14 +103,23 @@ def kernel_finishes(setup: Setup) -> bool:
     rule = setup.protocol.local
     if isinstance(rule, NoisySgd):
         return True
-    plain = not setup.protocol.keeps_models and isinstance(rule, FedAvg) and not isinstance(rule, Bezier) and rule.clip_target == "step"
-    return plain and all(type(noise) is Gaussian and noise.where == "client" for noise in set(setup.noises))
+    plain = (
+        not setup.protocol.keeps_models
+        and isinstance(rule, FedAvg)
+        and not isinstance(rule, Bezier)
+        and rule.clip_target == "step"
+    )
+    return plain and all(
+        type(noise) is Gaussian and noise.where == "client" for noise in set(setup.noises)
+    )
 
 
 class Call:
     """Some clients' work in one call of the kernel. It holds all memory that the kernel reads and writes."""
 
-    def __init__(self, setup: Setup, table: np.ndarray, tasks: Sequence[Assignment], *, exact: bool) -> None:
+    def __init__(
+        self, setup: Setup, table: np.ndarray, tasks: Sequence[Assignment], *, exact: bool
+    ) -> None:
         self.table, self._setup, self._tasks, self._exact = table, setup, tasks, exact
         self._held: list[object] = []
         shape = len(tasks), tasks[0].start.size
@@ -102,12 +129,22 @@ class Call:
         self._point("start", [task.start for task in tasks])
         self._point("correction", [task.correction for task in tasks])
         rule = setup.protocol.local
-        self._moments = {name: np.empty(shape, np.float32) for name in VECTORS[rule.optimizer]} if isinstance(rule, NoisySgd) else {}
+        self._moments = (
+            {name: np.empty(shape, np.float32) for name in VECTORS[rule.optimizer]}
+            if isinstance(rule, NoisySgd)
+            else {}
+        )
         self._give_moments()
         if isinstance(rule, NoisySgd) and rule.sampling == "poisson":
-            drawn = [minibatches(setup, rule, client=task.client, round=task.round) for task in tasks]
+            drawn = [
+                minibatches(setup, rule, client=task.client, round=task.round) for task in tasks
+            ]
             self._point("rows", [np.concatenate(batches) for batches in drawn], np.int64)
-            self._point("counts", [np.array([len(batch) for batch in batches]) for batches in drawn], np.int64)
+            self._point(
+                "counts",
+                [np.array([len(batch) for batch in batches]) for batches in drawn],
+                np.int64,
+            )
 
     def give_rules(self, upload_noises: Sequence[float]) -> None:
         """Say how every client steps; clients that step alike share a rule."""
@@ -115,9 +152,15 @@ class Call:
         self._point("centre", [None if pull is None else pull.model.numpy() for pull in pulls])
         rule = self._setup.protocol.local
         near = rule.proximal if isinstance(rule, FedProx) else 0.0
-        ways = [(near if pull is None else pull.strength, noise) for pull, noise in zip(pulls, upload_noises, strict=True)]
+        ways = [
+            (near if pull is None else pull.strength, noise)
+            for pull, noise in zip(pulls, upload_noises, strict=True)
+        ]
         t = self._tasks[0].round
-        packed = {way: PackedRule(step_rule(self._setup.protocol, t, pull=way[0], upload_noise=way[1])) for way in set(ways)}
+        packed = {
+            way: PackedRule(step_rule(self._setup.protocol, t, pull=way[0], upload_noise=way[1]))
+            for way in set(ways)
+        }
         self._held.append(packed)
         self.table["rule"] = [packed[way].address for way in ways]
 
@@ -135,18 +178,28 @@ class Call:
             for row, task in zip(rows, self._tasks, strict=True):
                 row[:] = task.kept.get(name, 0.0)
         if self._moments:
-            self.table["taken"] = [int(task.kept["steps"][0]) if "steps" in task.kept else 0 for task in self._tasks]
+            self.table["taken"] = [
+                int(task.kept["steps"][0]) if "steps" in task.kept else 0 for task in self._tasks
+            ]
 
-    def _point(self, name: str, arrays: Sequence[np.ndarray | None], kind: type = np.float32) -> None:
+    def _point(
+        self, name: str, arrays: Sequence[np.ndarray | None], kind: type = np.float32
+    ) -> None:
         """Write down where arrays are, and hold them; none is address 0."""
-        whole: list[np.ndarray | None] = [None if array is None else np.ascontiguousarray(array, dtype=kind) for array in arrays]
+        whole: list[np.ndarray | None] = [
+            None if array is None else np.ascontiguousarray(array, dtype=kind) for array in arrays
+        ]
         self._held.append(whole)
-        self.table[name] = [0 if array is None else array.__array_interface__["data"][0] for array in whole]
+        self.table[name] = [
+            0 if array is None else array.__array_interface__["data"][0] for array in whole
+        ]
 
     def uploads(self) -> Iterator[Upload]:
         """What the clients send, once the kernel has run."""
         happened = self.table[["clipped", "clips", "nonfinite"]].tolist()
-        for row, (task, (clipped, clips, nonfinite)) in enumerate(zip(self._tasks, happened, strict=True)):
+        for row, (task, (clipped, clips, nonfinite)) in enumerate(
+            zip(self._tasks, happened, strict=True)
+        ):
             steps = LocalSteps(clipped=clipped, clips=clips, nonfinite=nonfinite)
             if self._exact:
                 yield self._finished(task, torch.from_numpy(self._models[row]), steps)
@@ -159,7 +212,9 @@ class Call:
         rule = self._setup.protocol.local
         if isinstance(rule, FedAvg) and rule.clip_target == "update":
             with single_threaded():
-                steps, trained = clipped_update(rule, torch.from_numpy(task.start).double(), trained, steps.nonfinite)
+                steps, trained = clipped_update(
+                    rule, torch.from_numpy(task.start).double(), trained, steps.nonfinite
+                )
         return finished(self._setup, task, steps, trained)
 
     def _noisy(self, row: int, task: Assignment, steps: LocalSteps) -> Upload:
@@ -167,8 +222,14 @@ class Call:
         vector = self._models[row].copy()
         own = {"model": vector} if self._setup.protocol.keeps_models else {}
         moments = {name: rows[row].copy() for name, rows in self._moments.items()}
-        count = {"steps": self.table["taken"][row : row + 1] + self._setup.protocol.local.steps} if moments else {}
-        return Upload(client=task.client, vector=vector, steps=steps, kept={**own, **moments, **count})
+        count = (
+            {"steps": self.table["taken"][row : row + 1] + self._setup.protocol.local.steps}
+            if moments
+            else {}
+        )
+        return Upload(
+            client=task.client, vector=vector, steps=steps, kept={**own, **moments, **count}
+        )
 
 
 def rows_of(table: np.ndarray) -> np.ndarray:

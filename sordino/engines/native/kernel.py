@@ -135,11 +135,20 @@ class PackedRule:
 class Records:
     """Records as the kernel reads them, without a copy. It holds the arrays that the kernel points to."""
 
-    def __init__(self, x: np.ndarray, y: np.ndarray, *, scale: np.ndarray | None = None, shift: np.ndarray | None = None) -> None:
+    def __init__(
+        self,
+        x: np.ndarray,
+        y: np.ndarray,
+        *,
+        scale: np.ndarray | None = None,
+        shift: np.ndarray | None = None,
+    ) -> None:
         if x.dtype not in (np.uint8, np.float32):
             raise InvalidValue("records", x.dtype, "uint8 or float32")
         if len(x) != len(y) or len(x) == 0:
-            raise UserError(f"there are {len(x)} records and {len(y)} answers; there must be as many, and at least one")
+            raise UserError(
+                f"there are {len(x)} records and {len(y)} answers; there must be as many, and at least one"
+            )
         whole = np.issubdtype(y.dtype, np.integer)
         self.count, self.size, self.labelled = len(x), int(x[0].size), whole
         self.outputs = 0 if whole else int(y[0].size)
@@ -149,7 +158,12 @@ class Records:
         self._x = np.ascontiguousarray(x)
         self._y = np.ascontiguousarray(y, dtype=np.int64 if whole else np.float32)
         given = {"scale": (scale, 1.0), "shift": (shift, 0.0)}
-        full = {n: np.ascontiguousarray(np.broadcast_to(v if v is not None else d, x.shape[1:]), np.float32) for n, (v, d) in given.items()}
+        full = {
+            n: np.ascontiguousarray(
+                np.broadcast_to(v if v is not None else d, x.shape[1:]), np.float32
+            )
+            for n, (v, d) in given.items()
+        }
         self._constants = full if (full["scale"] != 1).any() or (full["shift"] != 0).any() else {}
         self._packed = _Records(
             x=self._x.ctypes.data,
@@ -170,7 +184,14 @@ class Kernel:
         self.lanes = self._library.sordino_lanes()
         self.vectors = vectors_for(batch, self.lanes)
         tensors, layers = program.tensor_table(), program.layer_table()
-        sizes = (tensors.ctypes.data, len(tensors), layers.ctypes.data, len(layers), self.vectors, int(loss))
+        sizes = (
+            tensors.ctypes.data,
+            len(tensors),
+            layers.ctypes.data,
+            len(layers),
+            self.vectors,
+            int(loss),
+        )
         self._handle = self._library.sordino_plan(*sizes)
         if not self._handle or self._library.sordino_parameters(self._handle) != program.parameters:
             raise RuntimeError("the kernel did not take the program")
@@ -187,34 +208,60 @@ class Kernel:
     def check(self, records: Records) -> None:
         """Refuse records that do not fit the program: the kernel itself looks at nothing."""
         if records.size != self.program.record_size:
-            raise UserError(f"records have {records.size} values, the model takes {self.program.record_size}")
+            raise UserError(
+                f"records have {records.size} values, the model takes {self.program.record_size}"
+            )
         if records.labelled != (self.loss is Loss.CROSS_ENTROPY):
             raise UserError(f"the loss {self.loss.name} does not fit the answers of the records")
         if records.labelled and records.labels > self.program.outputs:
-            raise UserError(f"there are labels up to {records.labels - 1}, the model has {self.program.outputs} outputs")
+            raise UserError(
+                f"there are labels up to {records.labels - 1}, the model has {self.program.outputs} outputs"
+            )
         if not records.labelled and records.outputs != self.program.outputs:
-            raise UserError(f"records have {records.outputs} targets, the model has {self.program.outputs} outputs")
+            raise UserError(
+                f"records have {records.outputs} targets, the model has {self.program.outputs} outputs"
+            )
 
-    def train(self, records: Records | Sequence[Records], jobs: np.ndarray, *, threads: int) -> None:
+    def train(
+        self, records: Records | Sequence[Records], jobs: np.ndarray, *, threads: int
+    ) -> None:
         """Run jobs (an array of `JOB`) on the same records, or each on its own.
 
         Results go where the jobs say, and what happened into the jobs themselves.
         """
         for one in {records} if isinstance(records, Records) else set(records):
             self.check(one)
-        jobs["data"] = records.address if isinstance(records, Records) else [one.address for one in records]
+        jobs["data"] = (
+            records.address if isinstance(records, Records) else [one.address for one in records]
+        )
         self._must(self._library.sordino_train(self._handle, jobs.ctypes.data, len(jobs), threads))
 
-    def gradient(self, records: Records, rule: StepRule, weights: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, float]:
+    def gradient(
+        self, records: Records, rule: StepRule, weights: np.ndarray, rows: np.ndarray
+    ) -> tuple[np.ndarray, float]:
         """The clipped gradient that a step on some records would use, before noise, and their mean loss."""
         self.check(records)
         weights, rows = self._weights(weights), checked_rows(rows, records.count)
-        gradient, loss, packed = np.empty(self.program.parameters, np.float32), ctypes.c_double(), PackedRule(rule)
-        places = (weights.ctypes.data, rows.ctypes.data, len(rows), gradient.ctypes.data, ctypes.addressof(loss))
-        self._must(self._library.sordino_gradient(self._handle, records.address, packed.address, *places))
+        gradient, loss, packed = (
+            np.empty(self.program.parameters, np.float32),
+            ctypes.c_double(),
+            PackedRule(rule),
+        )
+        places = (
+            weights.ctypes.data,
+            rows.ctypes.data,
+            len(rows),
+            gradient.ctypes.data,
+            ctypes.addressof(loss),
+        )
+        self._must(
+            self._library.sordino_gradient(self._handle, records.address, packed.address, *places)
+        )
         return gradient, loss.value
 
-    def outputs(self, records: Records, weights: np.ndarray, rows: np.ndarray, *, threads: int = 1) -> np.ndarray:
+    def outputs(
+        self, records: Records, weights: np.ndarray, rows: np.ndarray, *, threads: int = 1
+    ) -> np.ndarray:
         """What the model gives for some records, one a row."""
         self.check(records)
         weights, rows = self._weights(weights), checked_rows(rows, records.count)
@@ -225,12 +272,16 @@ class Kernel:
 
     def _weights(self, weights: np.ndarray) -> np.ndarray:
         if weights.shape != (self.program.parameters,):
-            raise UserError(f"a vector of shape {weights.shape} was given for a model of {self.program.parameters} parameters")
+            raise UserError(
+                f"a vector of shape {weights.shape} was given for a model of {self.program.parameters} parameters"
+            )
         return np.ascontiguousarray(weights, dtype=np.float32)
 
     def _must(self, code: int) -> None:
         if code != 0:
-            raise MemoryError(f"the native engine needs {self.memory / 2**20:.0f} MiB for every thread, and there is not enough memory")
+            raise MemoryError(
+                f"the native engine needs {self.memory / 2**20:.0f} MiB for every thread, and there is not enough memory"
+            )
 
 
 def vectors_for(batch: int, lanes: int) -> int:
@@ -254,16 +305,30 @@ def checked_rows(rows: np.ndarray, count: int) -> np.ndarray:
 
 
 def new_jobs(
-    kernel: Kernel, rule: PackedRule, start: np.ndarray, parts: Sequence[np.ndarray], keys: Sequence[bytes], *, round: int = 0
+    kernel: Kernel,
+    rule: PackedRule,
+    start: np.ndarray,
+    parts: Sequence[np.ndarray],
+    keys: Sequence[bytes],
+    *,
+    round: int = 0,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Jobs for clients 0, 1, ... with these records, and the array that the results go to, one a row.
 
     `keys` are those of the minibatches, of the noise in steps and of the noise on the upload. All arguments must outlive the jobs.
     """
-    jobs, results = np.zeros(len(parts), JOB), np.empty((len(parts), kernel.program.parameters), np.float32)
+    jobs, results = (
+        np.zeros(len(parts), JOB),
+        np.empty((len(parts), kernel.program.parameters), np.float32),
+    )
     jobs["rule"], jobs["start"], jobs["round"] = rule.address, start.ctypes.data, round
-    jobs["result"] = results.ctypes.data + np.arange(len(parts), dtype=np.uintp) * np.uintp(results.strides[0])
-    jobs["records"], jobs["population"] = [part.ctypes.data for part in parts], [len(part) for part in parts]
+    jobs["result"] = results.ctypes.data + np.arange(len(parts), dtype=np.uintp) * np.uintp(
+        results.strides[0]
+    )
+    jobs["records"], jobs["population"] = (
+        [part.ctypes.data for part in parts],
+        [len(part) for part in parts],
+    )
     jobs["client"] = np.arange(len(parts))
     for name, key in zip(("batch_key", "step_key", "upload_key"), keys, strict=True):
         jobs[name] = address_of(key)
@@ -292,7 +357,9 @@ def normals(simd: str, key: bytes, nonce: bytes, count: int, *, first: int = 0) 
     return values
 
 
-def subsets(simd: str, key: bytes, nonce: bytes, count: int, size: int, population: int) -> np.ndarray:
+def subsets(
+    simd: str, key: bytes, nonce: bytes, count: int, size: int, population: int
+) -> np.ndarray:
     """Subsets, as `Stream.subsets` draws them."""
     chosen = np.empty((count, size), np.int64)
     load(simd).sordino_subsets(key, nonce, chosen.ctypes.data, count, size, population)

@@ -32,7 +32,10 @@ SIGNATURES: dict[str, tuple[object, list[object]]] = {
     "sordino_parameters": (_whole, [_pointer]),
     "sordino_memory": (_whole, [_pointer]),
     "sordino_train": (_whole, [_pointer, _pointer, _whole, _whole]),
-    "sordino_gradient": (_whole, [_pointer, _pointer, _pointer, _pointer, _pointer, _whole, _pointer, _pointer]),
+    "sordino_gradient": (
+        _whole,
+        [_pointer, _pointer, _pointer, _pointer, _pointer, _whole, _pointer, _pointer],
+    ),
     "sordino_outputs": (_whole, [_pointer, _pointer, _pointer, _pointer, _whole, _pointer, _whole]),
     "sordino_keystream": (None, [_pointer, _pointer, _pointer, _whole, _whole]),
     "sordino_normals": (None, [_pointer, _pointer, _pointer, _whole, _whole]),
@@ -77,7 +80,11 @@ def runnable() -> list[str]:
     if portable is None:
         return []
     level = _loaded(portable).sordino_processor()
-    return [name for name, needed in INSTRUCTION_SETS.items() if needed <= level and library_path(name) is not None]
+    return [
+        name
+        for name, needed in INSTRUCTION_SETS.items()
+        if needed <= level and library_path(name) is not None
+    ]
 
 
 def chosen() -> str | None:
@@ -105,4 +112,6 @@ def fingerprint(name: str) -> str:
         True
     """
     path = library_path(name)
-    return f"{name}-{hashlib.sha256(path.read_bytes()).hexdigest()[:12]}" if path is not None else name
+    return (
+        f"{name}-{hashlib.sha256(path.read_bytes()).hexdigest()[:12]}" if path is not None else name
+    )

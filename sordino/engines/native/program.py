@@ -72,7 +72,9 @@ class Layer:
     output: int
     weight: int = -1
     bias: int = -1
-    settings: tuple[int, ...] = ()  # kernel, stride, padding; or groups and epsilon; or the activation
+    settings: tuple[
+        int, ...
+    ] = ()  # kernel, stride, padding; or groups and epsilon; or the activation
 
     @property
     def activation(self) -> Activation:
@@ -101,7 +103,9 @@ class Program:
 
     def tensor_table(self) -> np.ndarray:
         """Rows as src/plan.h reads them."""
-        return np.array([(*t.shape, *t.frame, t.activation, t.apart) for t in self.tensors], dtype=np.int64)
+        return np.array(
+            [(*t.shape, *t.frame, t.activation, t.apart) for t in self.tensors], dtype=np.int64
+        )
 
     def layer_table(self) -> np.ndarray:
         """Rows as src/plan.h reads them, with who carries gradients back, and who adds to what another layer wrote."""
@@ -116,7 +120,18 @@ class Program:
             written.add(second)
             flags = (wanted[first], adds, wanted[second], second_adds)
             settings = (*layer.settings, *([0] * (6 - len(layer.settings))))
-            rows.append((layer.kind, first, second, layer.output, *flags, layer.weight, layer.bias, *settings))
+            rows.append(
+                (
+                    layer.kind,
+                    first,
+                    second,
+                    layer.output,
+                    *flags,
+                    layer.weight,
+                    layer.bias,
+                    *settings,
+                )
+            )
         return np.array(rows[::-1], dtype=np.int64)
 
 
@@ -166,7 +181,12 @@ def pooled_first(layers: list[Layer], tensors: list[Tensor]) -> list[Layer]:
     """
     for place, layer in enumerate(layers):
         before, after = readers(layers, layer.inputs[0]), readers(layers, layer.output)
-        if layer.activation not in FUSED or len(before) != 1 or len(after) != 1 or after[0].kind is not Kind.MAX_POOL:
+        if (
+            layer.activation not in FUSED
+            or len(before) != 1
+            or len(after) != 1
+            or after[0].kind is not Kind.MAX_POOL
+        ):
             continue
         pool = after[0]
         tensors[layer.output].shape = tensors[pool.output].shape
@@ -182,8 +202,18 @@ def fused(layers: list[Layer], tensors: list[Tensor]) -> list[Layer]:
     for layer in layers:
         maker = next((other for other in kept if other.output == layer.inputs[0]), None)
         single = len(readers(layers, layer.inputs[0])) == 1
-        plain = maker is not None and maker.kind is not Kind.ELEMENTWISE and tensors[maker.output].activation is Activation.NONE
-        if layer.activation in FUSED and maker is not None and single and plain and layer.output != last:
+        plain = (
+            maker is not None
+            and maker.kind is not Kind.ELEMENTWISE
+            and tensors[maker.output].activation is Activation.NONE
+        )
+        if (
+            layer.activation in FUSED
+            and maker is not None
+            and single
+            and plain
+            and layer.output != last
+        ):
             tensors[layer.output].activation = layer.activation
             kept[kept.index(maker)] = replace(maker, output=layer.output)
         else:
@@ -202,7 +232,14 @@ def framed(layers: list[Layer], tensors: list[Tensor]) -> list[Layer]:
         source = layer.inputs[0]
         if layer.kind is Kind.LINEAR and tensors[source].frame != (0, 0):
             tensors.append(Tensor(tensors[source].shape))
-            made.append(Layer(kind=Kind.ELEMENTWISE, inputs=(source,), output=len(tensors) - 1, settings=(Activation.NONE,)))
+            made.append(
+                Layer(
+                    kind=Kind.ELEMENTWISE,
+                    inputs=(source,),
+                    output=len(tensors) - 1,
+                    settings=(Activation.NONE,),
+                )
+            )
             layer = replace(layer, inputs=(len(tensors) - 1,))
         made.append(layer)
     return made
@@ -211,7 +248,10 @@ def framed(layers: list[Layer], tensors: list[Tensor]) -> list[Layer]:
 def renumbered(layers: list[Layer], tensors: list[Tensor]) -> tuple[list[Layer], list[Tensor]]:
     """Tensors numbered in the order in which they are made, without those that fusion left over."""
     numbers = {0: 0, **{layer.output: place + 1 for place, layer in enumerate(layers)}}
-    moved = [replace(layer, inputs=tuple(numbers[i] for i in layer.inputs), output=numbers[layer.output]) for layer in layers]
+    moved = [
+        replace(layer, inputs=tuple(numbers[i] for i in layer.inputs), output=numbers[layer.output])
+        for layer in layers
+    ]
     return moved, [tensors[old] for old in numbers]
 
 
@@ -225,11 +265,18 @@ def place_gradients(layers: list[Layer], tensors: list[Tensor]) -> None:
     for number, tensor in enumerate(tensors[:-1]):
         after = readers(layers, number)
         shared = len(after) > 1 or after[0].kind is Kind.LINEAR
-        ragged = after[0].kind in (Kind.MAX_POOL, Kind.MEAN_POOL) and not tiles(after[0], tensor.shape)
+        ragged = after[0].kind in (Kind.MAX_POOL, Kind.MEAN_POOL) and not tiles(
+            after[0], tensor.shape
+        )
         tensor.apart = wanted[number] and (shared or ragged)
 
 
 def tiles(layer: Layer, shape: Shape) -> bool:
     """Whether the windows of a pooling cover every pixel exactly once."""
     kernel, stride, padding = layer.settings[0:2], layer.settings[2:4], layer.settings[4:6]
-    return kernel == stride and padding == (0, 0) and shape[1] % kernel[0] == 0 and shape[2] % kernel[1] == 0
+    return (
+        kernel == stride
+        and padding == (0, 0)
+        and shape[1] % kernel[0] == 0
+        and shape[2] % kernel[1] == 0
+    )

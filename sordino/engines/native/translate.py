@@ -18,7 +18,15 @@ from torch.nn import functional
 from torch.nn.modules.module import _has_any_global_hook
 from torch.nn.utils import parametrize
 
-from sordino.engines.native.program import Activation, Kind, Layer, Program, Shape, arrange, epsilon_bits
+from sordino.engines.native.program import (
+    Activation,
+    Kind,
+    Layer,
+    Program,
+    Shape,
+    arrange,
+    epsilon_bits,
+)
 
 
 class Refused(Exception):
@@ -64,7 +72,11 @@ def refuse_special(module: nn.Module) -> None:
         raise Refused("a hook is registered for all modules")
     for name, layer in module.named_modules():
         label = name or type(layer).__name__
-        if any(getattr(layer, hooks) for hooks in vars(layer) if hooks.endswith("_hooks") and "state_dict" not in hooks):
+        if any(
+            getattr(layer, hooks)
+            for hooks in vars(layer)
+            if hooks.endswith("_hooks") and "state_dict" not in hooks
+        ):
             raise Refused(f"layer {label} has a hook")
         if parametrize.is_parametrized(layer):
             raise Refused(f"layer {label} is parametrised")
@@ -117,7 +129,11 @@ class Translation:
             raise Refused("the module's last layer does not give its result")
         if len(self._used) != len(self._offsets):
             raise Refused("some parameters are not used by any layer")
-        idle = [layer for layer in self._layers[:-1] if not any(layer.output in other.inputs for other in self._layers)]
+        idle = [
+            layer
+            for layer in self._layers[:-1]
+            if not any(layer.output in other.inputs for other in self._layers)
+        ]
         if idle:
             raise Refused("the result of a layer is not used")
         return arrange(self._layers, self._shapes, self._parameters)
@@ -133,30 +149,47 @@ class Translation:
             layer = self._modules[str(node.target)]
             make = MODULES.get(type(layer))
             if make is None or len(node.args) != 1 or node.kwargs:
-                raise Refused(f"layer {node.target} is {type(layer).__name__}, which the native kernel does not have")
+                raise Refused(
+                    f"layer {node.target} is {type(layer).__name__}, which the native kernel does not have"
+                )
             if getattr(layer, "inplace", False) and len(node.all_input_nodes[0].users) > 1:
                 raise Refused(f"layer {node.target} overwrites a value that is used again")
             return make(self, self._value(node.args[0]), layer)
         if node.op == "get_attr":
             raise Refused(f"the forward pass uses {node.target} directly")
-        called = FUNCTIONS.get(node.target) if node.op == "call_function" else METHODS.get(str(node.target))
+        called = (
+            FUNCTIONS.get(node.target)
+            if node.op == "call_function"
+            else METHODS.get(str(node.target))
+        )
         if called is None:
-            raise Refused(f"the forward pass calls {getattr(node.target, '__name__', node.target)}, which the native kernel does not have")
+            raise Refused(
+                f"the forward pass calls {getattr(node.target, '__name__', node.target)}, which the native kernel does not have"
+            )
         try:
             bound = inspect.signature(called).bind(self, *node.args, **node.kwargs)
         except TypeError:
             name = getattr(node.target, "__name__", node.target)
-            raise Refused(f"the forward pass calls {name} with arguments that the native kernel does not know") from None
+            raise Refused(
+                f"the forward pass calls {name} with arguments that the native kernel does not know"
+            ) from None
         return called(*bound.args, **bound.kwargs)
 
     # ---- layers
 
-    def add(self, kind: Kind, inputs: tuple[Value, ...], shape: Shape, dimensions: int, **more: Any) -> Value:
+    def add(
+        self, kind: Kind, inputs: tuple[Value, ...], shape: Shape, dimensions: int, **more: Any
+    ) -> Value:
         """Note a layer; its result."""
         if min(shape) < 1:
             raise Refused(f"a layer gives an empty result of shape {shape}")
         self._shapes.append(shape)
-        made = Layer(kind=kind, inputs=tuple(value.tensor for value in inputs), output=len(self._shapes) - 1, **more)
+        made = Layer(
+            kind=kind,
+            inputs=tuple(value.tensor for value in inputs),
+            output=len(self._shapes) - 1,
+            **more,
+        )
         self._layers.append(made)
         return Value(made.output, dimensions)
 
@@ -192,9 +225,23 @@ class Translation:
         padding = as_pair(layer.padding, flat, 0)
         shape = self.windows(value, layer.out_channels, kernel, stride, padding)
         places = {"weight": self.offset(layer.weight), "bias": self.offset(layer.bias)}
-        return self.add(Kind.CONVOLUTION, (value,), shape, value.dimensions, settings=(*kernel, *stride, *padding), **places)
+        return self.add(
+            Kind.CONVOLUTION,
+            (value,),
+            shape,
+            value.dimensions,
+            settings=(*kernel, *stride, *padding),
+            **places,
+        )
 
-    def windows(self, value: Value, channels: int, kernel: tuple[int, int], stride: tuple[int, int], padding: tuple[int, int]) -> Shape:
+    def windows(
+        self,
+        value: Value,
+        channels: int,
+        kernel: tuple[int, int],
+        stride: tuple[int, int],
+        padding: tuple[int, int],
+    ) -> Shape:
         """The shape after windows have gone over a value."""
         _, height, width = self.shape(value)
         return (
@@ -203,15 +250,29 @@ class Translation:
             (width + 2 * padding[1] - kernel[1]) // stride[1] + 1,
         )
 
-    def pool(self, kind: Kind, value: Value, kernel_size: Any, stride: Any, padding: Any, *, series: bool = False) -> Value:
+    def pool(
+        self,
+        kind: Kind,
+        value: Value,
+        kernel_size: Any,
+        stride: Any,
+        padding: Any,
+        *,
+        series: bool = False,
+    ) -> Value:
         if value.dimensions != (2 if series else 3):
             raise Refused("a pooling works on something else than series or images")
-        kernel, steps = as_pair(kernel_size, series, 1), as_pair(kernel_size if stride is None else stride, series, 1)
+        kernel, steps = (
+            as_pair(kernel_size, series, 1),
+            as_pair(kernel_size if stride is None else stride, series, 1),
+        )
         border = as_pair(padding, series, 0)
         if kind is Kind.MEAN_POOL and border != (0, 0):
             raise Refused("an average pooling pads")
         shape = self.windows(value, self.shape(value)[0], kernel, steps, border)
-        return self.add(kind, (value,), shape, value.dimensions, settings=(*kernel, *steps, *border))
+        return self.add(
+            kind, (value,), shape, value.dimensions, settings=(*kernel, *steps, *border)
+        )
 
     def group_norm(self, value: Value, layer: nn.GroupNorm) -> Value:
         channels, height, width = self.shape(value)
@@ -221,10 +282,19 @@ class Translation:
             raise Refused("a group normalisation has a scale or a shift alone")
         places = {"weight": self.offset(layer.weight), "bias": self.offset(layer.bias)}
         settings = (layer.num_groups, epsilon_bits(layer.eps))
-        return self.add(Kind.GROUP_NORM, (value,), self.shape(value), value.dimensions, settings=settings, **places)
+        return self.add(
+            Kind.GROUP_NORM,
+            (value,),
+            self.shape(value),
+            value.dimensions,
+            settings=settings,
+            **places,
+        )
 
     def activation(self, value: Value, kind: Activation) -> Value:
-        return self.add(Kind.ELEMENTWISE, (value,), self.shape(value), value.dimensions, settings=(kind,))
+        return self.add(
+            Kind.ELEMENTWISE, (value,), self.shape(value), value.dimensions, settings=(kind,)
+        )
 
     def total(self, left: Any, right: Any, **more: Any) -> Value:
         a, b = self._value(left), self._value(right)
@@ -238,10 +308,17 @@ class Translation:
         return Value(value.tensor, 1)
 
     def reshape(self, argument: Any, *sizes: Any) -> Value:
-        value, sizes = self._value(argument), sizes[0] if len(sizes) == 1 and isinstance(sizes[0], tuple) else sizes
+        value, sizes = (
+            self._value(argument),
+            sizes[0] if len(sizes) == 1 and isinstance(sizes[0], tuple) else sizes,
+        )
         known = [self._values.get(size) if isinstance(size, fx.Node) else size for size in sizes]
         channels, height, width = self.shape(value)
-        if len(known) != 2 or known[1] not in (-1, channels * height * width) or not (known[0] is BATCH_SIZE or known[0] == -1 != known[1]):
+        if (
+            len(known) != 2
+            or known[1] not in (-1, channels * height * width)
+            or not (known[0] is BATCH_SIZE or known[0] == -1 != known[1])
+        ):
             raise Refused("a reshape does something else than flattening records")
         return Value(value.tensor, 1)
 
@@ -254,7 +331,11 @@ class Translation:
         return SHAPE if name == "shape" else None
 
     def item(self, argument: Any, index: Any) -> Any:
-        return BATCH_SIZE if isinstance(argument, fx.Node) and self._values.get(argument) is SHAPE and index == 0 else None
+        return (
+            BATCH_SIZE
+            if isinstance(argument, fx.Node) and self._values.get(argument) is SHAPE and index == 0
+            else None
+        )
 
 
 def as_image(shape: tuple[int, ...]) -> Shape:
@@ -279,7 +360,14 @@ def as_pair(given: Any, series: bool, rest: int) -> tuple[int, int]:
 def maximum(work: Translation, value: Value, layer: nn.MaxPool1d | nn.MaxPool2d) -> Value:
     if layer.return_indices or layer.ceil_mode or layer.dilation not in (1, (1, 1)):
         raise Refused("a max pooling has dilation, rounds up or returns places")
-    return work.pool(Kind.MAX_POOL, value, layer.kernel_size, layer.stride, layer.padding, series=isinstance(layer, nn.MaxPool1d))
+    return work.pool(
+        Kind.MAX_POOL,
+        value,
+        layer.kernel_size,
+        layer.stride,
+        layer.padding,
+        series=isinstance(layer, nn.MaxPool1d),
+    )
 
 
 def mean(work: Translation, value: Value, layer: nn.AvgPool2d) -> Value:
@@ -327,13 +415,22 @@ def flattened(work: Translation, argument: Any, start_dim: int = 0, end_dim: int
     return work.flatten(work._value(argument), start_dim, end_dim)
 
 
-def max_pooled(work: Translation, argument: Any, kernel_size: Any, stride: Any = None, padding: Any = 0, **more: Any) -> Value:
+def max_pooled(
+    work: Translation,
+    argument: Any,
+    kernel_size: Any,
+    stride: Any = None,
+    padding: Any = 0,
+    **more: Any,
+) -> Value:
     if any(setting not in (1, False) for setting in more.values()):
         raise Refused("a max pooling has dilation, rounds up or returns places")
     return work.pool(Kind.MAX_POOL, work._value(argument), kernel_size, stride, padding)
 
 
-def mean_pooled(work: Translation, argument: Any, kernel_size: Any, stride: Any = None, padding: Any = 0) -> Value:
+def mean_pooled(
+    work: Translation, argument: Any, kernel_size: Any, stride: Any = None, padding: Any = 0
+) -> Value:
     return work.pool(Kind.MEAN_POOL, work._value(argument), kernel_size, stride, padding)
 
 

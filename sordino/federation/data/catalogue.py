@@ -29,7 +29,11 @@ LOADERS: Mapping[str, Callable[[Path | None], Dataset]] = {
     "utkface-age": partial(images.load_utkface, answer="age"),
 }
 BUNDLED = ("digits", "breast-cancer")  # come with scikit-learn: no files needed
-FILES: Mapping[str, Callable[[Path], Dataset]] = {".npz": own.load_npz, ".csv": own.load_csv, ".csv.gz": own.load_csv}
+FILES: Mapping[str, Callable[[Path], Dataset]] = {
+    ".npz": own.load_npz,
+    ".csv": own.load_csv,
+    ".csv.gz": own.load_csv,
+}
 KNOWN = tuple(LOADERS)
 
 
@@ -64,9 +68,13 @@ def load_dataset(name: str, *, root: Path | None = None) -> Dataset:
 
 def _unknown(name: str, path: Path, *, is_path: bool) -> UserError:
     if os.path.exists(path):
-        return UserError(f"data {name!r}: this kind of file is not known. Allowed are {', '.join(FILES)} files and folders of images.")
+        return UserError(
+            f"data {name!r}: this kind of file is not known. Allowed are {', '.join(FILES)} files and folders of images."
+        )
     if is_path:
-        return UserError(f"data {name!r}: there is no such file or folder (looked for {path.absolute()}).")
+        return UserError(
+            f"data {name!r}: there is no such file or folder (looked for {path.absolute()})."
+        )
     hint = nearest(name, KNOWN)
     return UserError(
         f"data {name!r} is not known.{' ' + hint if hint else ''} Known are {', '.join(KNOWN)}; or give the path of an .npz file, a .csv "

@@ -61,13 +61,22 @@ class Dataset:
     def __post_init__(self) -> None:
         for part in ("train", "test"):
             self._check_records(part)
-        if self.x_train.shape[1:] != self.x_test.shape[1:] or self.x_train.dtype != self.x_test.dtype:
-            raise self._error(f"x_train ({described(self.x_train)}) and x_test ({described(self.x_test)}) are records of different kinds")
+        if (
+            self.x_train.shape[1:] != self.x_test.shape[1:]
+            or self.x_train.dtype != self.x_test.dtype
+        ):
+            raise self._error(
+                f"x_train ({described(self.x_train)}) and x_test ({described(self.x_test)}) are records of different kinds"
+            )
         if self.y_train.shape[1:] != self.y_test.shape[1:]:
-            raise self._error(f"y_train ({described(self.y_train)}) and y_test ({described(self.y_test)}) are answers of different kinds")
+            raise self._error(
+                f"y_train ({described(self.y_train)}) and y_test ({described(self.y_test)}) are answers of different kinds"
+            )
         for name, values in self.columns.items():
             if values.shape != self.y_train.shape[:1]:
-                raise self._error(f"column {name!r} has shape {values.shape}, but there are {len(self.y_train)} training records")
+                raise self._error(
+                    f"column {name!r} has shape {values.shape}, but there are {len(self.y_train)} training records"
+                )
         for name in ("scale", "shift"):
             self._check_constant(name, getattr(self, name))
 
@@ -84,11 +93,15 @@ class Dataset:
     def _check_records(self, part: str) -> None:
         x, y = getattr(self, f"x_{part}"), getattr(self, f"y_{part}")
         if x.dtype not in (np.uint8, np.float32) or x.ndim < 2:
-            raise self._error(f"x_{part} is {described(x)}; allowed are images as uint8 and records as float32, one a row")
+            raise self._error(
+                f"x_{part} is {described(x)}; allowed are images as uint8 and records as float32, one a row"
+            )
         if len(x) != len(y):
             raise self._error(f"x_{part} has {len(x)} records, but y_{part} has {len(y)}")
         if x.size == 0:
-            raise self._error(f"x_{part} is empty, with shape {x.shape}; there must be at least one record, with at least one value")
+            raise self._error(
+                f"x_{part} is empty, with shape {x.shape}; there must be at least one record, with at least one value"
+            )
         self._check_finite(f"x_{part}", x)
         if self.classes is None:
             self._check_targets(part, y)
@@ -101,11 +114,15 @@ class Dataset:
         wrong = np.flatnonzero((y < 0) | (y >= classes))
         if len(wrong) > 0:
             allowed = f"{classes} classes allow 0 to {classes - 1}"
-            raise self._error(f"labels out of range: y_{part} is {y[wrong[0]]} at record {wrong[0]}, but {allowed}")
+            raise self._error(
+                f"labels out of range: y_{part} is {y[wrong[0]]} at record {wrong[0]}, but {allowed}"
+            )
 
     def _check_targets(self, part: str, y: np.ndarray) -> None:
         if y.dtype != np.float32 or y.ndim != 2 or y.shape[1] == 0:
-            raise self._error(f"y_{part} is {described(y)}; targets must be float32, shape (records, outputs)")
+            raise self._error(
+                f"y_{part} is {described(y)}; targets must be float32, shape (records, outputs)"
+            )
         self._check_finite(f"y_{part}", y)
 
     def _check_finite(self, name: str, values: np.ndarray) -> None:
@@ -115,7 +132,9 @@ class Dataset:
         if not finite.all():
             record, *place = np.argwhere(~finite)[0].tolist()
             where = f"record {record}, position {tuple(place)}" if place else f"record {record}"
-            raise self._error(f"{name} is {values[record, *place]} at {where}; fill in or remove values that are not finite numbers")
+            raise self._error(
+                f"{name} is {values[record, *place]} at {where}; fill in or remove values that are not finite numbers"
+            )
 
     def _check_constant(self, name: str, values: np.ndarray) -> None:
         if values.dtype != np.float32 or not np.isfinite(values).all():
@@ -125,7 +144,9 @@ class Dataset:
         except ValueError:
             fits = False
         if not fits:
-            raise self._error(f"{name} has shape {values.shape}, which does not broadcast to one record of shape {self.input_shape}")
+            raise self._error(
+                f"{name} has shape {values.shape}, which does not broadcast to one record of shape {self.input_shape}"
+            )
 
     def _error(self, problem: str) -> UserError:
         return UserError(f"data set {self.name!r}: {problem}.")
@@ -149,14 +170,20 @@ def digest(dataset: Dataset) -> str:
     named = [(name, getattr(dataset, name)) for name in fields] + sorted(dataset.columns.items())
     for name, values in named:
         # Strings are hashed as text: their array type depends on the longest one, and object arrays hold addresses.
-        plain = values if values.dtype.kind in "biuf" else np.frombuffer(repr(values.tolist()).encode(), dtype=np.uint8)
+        plain = (
+            values
+            if values.dtype.kind in "biuf"
+            else np.frombuffer(repr(values.tolist()).encode(), dtype=np.uint8)
+        )
         total.update(f"{name} {plain.dtype.str} {values.shape}".encode())
         total.update(np.ascontiguousarray(plain).data)
     return total.hexdigest()
 
 
 TEST_SHARE = 5  # one record in five is held out where a data set comes without a test part
-SPLIT_KEY = Key(secret=hashlib.sha256(b"sordino train-test split").digest())  # public: which records are held out is no secret
+SPLIT_KEY = Key(
+    secret=hashlib.sha256(b"sordino train-test split").digest()
+)  # public: which records are held out is no secret
 
 
 def split(labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -46,27 +46,45 @@ def _listings(folder: Path) -> tuple[tuple[str, ...], Listing, Listing]:
     return classes, [everything[place] for place in kept], [everything[place] for place in held_out]
 
 
-def _by_class(folder: Path, classes: tuple[str, ...] | None = None) -> tuple[tuple[str, ...], Listing]:
+def _by_class(
+    folder: Path, classes: tuple[str, ...] | None = None
+) -> tuple[tuple[str, ...], Listing]:
     """The classes of a folder and its images with their labels; `classes` are those that are known already."""
-    found = tuple(sorted(place.name for place in folder.iterdir() if place.is_dir() and not place.name.startswith(".")))
+    found = tuple(
+        sorted(
+            place.name
+            for place in folder.iterdir()
+            if place.is_dir() and not place.name.startswith(".")
+        )
+    )
     if found == ():
-        raise UserError(f"{folder} has no subfolders: images must be sorted into one folder per class, such as {folder}/cat/1.png.")
+        raise UserError(
+            f"{folder} has no subfolders: images must be sorted into one folder per class, such as {folder}/cat/1.png."
+        )
     known = found if classes is None else classes
     strange = [name for name in found if name not in known]
     if strange:
-        raise UserError(f"{folder / strange[0]} is a class without training images. Allowed here are the folders {', '.join(known[:20])}.")
+        raise UserError(
+            f"{folder / strange[0]} is a class without training images. Allowed here are the folders {', '.join(known[:20])}."
+        )
     listing = []
     for name in found:
         images = _images_of(folder / name)
         if images == []:
-            raise UserError(f"{folder / name} holds no images. Each class needs some ({', '.join(sorted(SUFFIXES))}).")
+            raise UserError(
+                f"{folder / name} holds no images. Each class needs some ({', '.join(sorted(SUFFIXES))})."
+            )
         listing += [(path, known.index(name)) for path in images]
     return known, listing
 
 
 def _images_of(folder: Path) -> list[Path]:
     inner = folder / "images" if (folder / "images").is_dir() else folder
-    return sorted(path for path in inner.iterdir() if path.suffix.lower() in SUFFIXES and not path.name.startswith("."))
+    return sorted(
+        path
+        for path in inner.iterdir()
+        if path.suffix.lower() in SUFFIXES and not path.name.startswith(".")
+    )
 
 
 def _test_listing(folder: Path, classes: tuple[str, ...]) -> Listing:
@@ -74,7 +92,9 @@ def _test_listing(folder: Path, classes: tuple[str, ...]) -> Listing:
         return _annotated(folder / "val", classes)
     place = next((folder / name for name in ("test", "val") if (folder / name).is_dir()), None)
     if place is None:
-        raise UserError(f"{folder} has a folder train but neither test nor val. Add one of them, or move the classes up out of train.")
+        raise UserError(
+            f"{folder} has a folder train but neither test nor val. Add one of them, or move the classes up out of train."
+        )
     return _by_class(place, classes)[1]
 
 
@@ -87,7 +107,11 @@ def _annotated(folder: Path, classes: tuple[str, ...]) -> Listing:
         for number, line in enumerate(annotations.read_text().splitlines(), start=1):
             file, name = line.split("\t")[:2]
             if name not in labels:
-                raise damaged(annotations, "a list of image names and classes", f"line {number} names class {name!r}, which train lacks")
+                raise damaged(
+                    annotations,
+                    "a list of image names and classes",
+                    f"line {number} names class {name!r}, which train lacks",
+                )
             listing.append((folder / "images" / file, labels[name]))
     return listing
 
@@ -105,7 +129,9 @@ def _common_shape(paths: Sequence[Path]) -> tuple[int, int, int]:
                 raise damaged(path, "an image of 8 bits per channel", f"its mode is {picture.mode}")
             if picture.size != sizes[0]:
                 (width, height), (wide, high) = picture.size, sizes[0]
-                raise UserError(f"{path} has {width} x {height} pixels, but {paths[0]} has {wide} x {high}. Resize all images to one size.")
+                raise UserError(
+                    f"{path} has {width} x {height} pixels, but {paths[0]} has {wide} x {high}. Resize all images to one size."
+                )
     width, height = sizes[0]
     return (1 if modes <= GREY else 3), height, width
 

@@ -25,13 +25,17 @@ def reading(path: Path, kind: str) -> Iterator[None]:
         raise
     except Exception as error:  # the parsers below raise nearly anything on damaged bytes
         if isinstance(error, OSError) and error.strerror is not None:
-            raise UserError(f"{path} cannot be opened: {error.strerror}. Check the name and the permissions.") from error
+            raise UserError(
+                f"{path} cannot be opened: {error.strerror}. Check the name and the permissions."
+            ) from error
         raise damaged(path, kind, str(error) or type(error).__name__) from error
 
 
 def damaged(path: Path, kind: str, why: str) -> UserError:
     """The error for a file that is not what it should be."""
-    return UserError(f"{path} cannot be read as {kind}: {why.rstrip('.')}. Replace it by an undamaged copy.")
+    return UserError(
+        f"{path} cannot be read as {kind}: {why.rstrip('.')}. Replace it by an undamaged copy."
+    )
 
 
 def open_binary(path: Path) -> BinaryIO:
@@ -45,11 +49,19 @@ def read_idx(path: Path, dimensions: int) -> np.ndarray:
     with reading(path, kind), open_binary(path) as file:
         magic = file.read(4)
         if magic != bytes((0, 0, 8, dimensions)):
-            raise damaged(path, kind, f"it begins with {magic.hex()} instead of {bytes((0, 0, 8, dimensions)).hex()}")
+            raise damaged(
+                path,
+                kind,
+                f"it begins with {magic.hex()} instead of {bytes((0, 0, 8, dimensions)).hex()}",
+            )
         shape = struct.unpack(f">{dimensions}I", file.read(4 * dimensions))
         values = np.frombuffer(bytearray(file.read()), dtype=np.uint8)
         if values.size != np.prod(shape, dtype=np.int64):
-            raise damaged(path, kind, f"it holds {values.size} values, but its header says {' x '.join(map(str, shape))}")
+            raise damaged(
+                path,
+                kind,
+                f"it holds {values.size} values, but its header says {' x '.join(map(str, shape))}",
+            )
         return values.reshape(shape)
 
 
@@ -81,14 +93,24 @@ def read_table(path: Path) -> dict[str, list[str]]:
     """A CSV file with a header as columns of text, spaces around values removed; `.gz` is unpacked."""
     kind = "a CSV table"
     with reading(path, kind), open_binary(path) as file:
-        rows = csv.reader((line.decode("utf-8-sig") for line in file), skipinitialspace=True, strict=True)
+        rows = csv.reader(
+            (line.decode("utf-8-sig") for line in file), skipinitialspace=True, strict=True
+        )
         header = [name.strip() for name in next(rows, [])]
         if header == [] or len(set(header)) != len(header) or "" in header:
-            raise damaged(path, kind, f"its first line must name every column, each once, but is {','.join(header)[:200]!r}")
+            raise damaged(
+                path,
+                kind,
+                f"its first line must name every column, each once, but is {','.join(header)[:200]!r}",
+            )
         records = []
         for row in rows:
             if len(row) not in (0, len(header)):
-                raise damaged(path, kind, f"line {rows.line_num} has {len(row)} values for {len(header)} columns")
+                raise damaged(
+                    path,
+                    kind,
+                    f"line {rows.line_num} has {len(row)} values for {len(header)} columns",
+                )
             if row:
                 records.append([value.strip() for value in row])
     return {name: [record[place] for record in records] for place, name in enumerate(header)}
@@ -105,7 +127,9 @@ class ArrayUnpickler(pickle.Unpickler):
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in HARMLESS:
-            raise pickle.UnpicklingError(f"it names {module}.{name}, which a batch of images has no need for")
+            raise pickle.UnpicklingError(
+                f"it names {module}.{name}, which a batch of images has no need for"
+            )
         return super().find_class(module, name)
 
 
@@ -116,8 +140,19 @@ def read_cifar_batch(path: Path, label_key: str) -> tuple[np.ndarray, np.ndarray
         batch = ArrayUnpickler(file, encoding="bytes").load()
         if not isinstance(batch, Mapping):
             raise damaged(path, kind, f"it holds a {type(batch).__name__} instead of a dictionary")
-        named = {key.decode() if isinstance(key, bytes) else key: value for key, value in batch.items()}
+        named = {
+            key.decode() if isinstance(key, bytes) else key: value for key, value in batch.items()
+        }
         images, labels = np.asarray(named["data"]), np.asarray(named[label_key])
-    if images.dtype != np.uint8 or images.ndim != 2 or images.shape[1] != 3 * 32 * 32 or labels.shape != images.shape[:1]:
-        raise damaged(path, kind, f"data is {images.dtype} {images.shape} and {label_key} has shape {labels.shape}")
+    if (
+        images.dtype != np.uint8
+        or images.ndim != 2
+        or images.shape[1] != 3 * 32 * 32
+        or labels.shape != images.shape[:1]
+    ):
+        raise damaged(
+            path,
+            kind,
+            f"data is {images.dtype} {images.shape} and {label_key} has shape {labels.shape}",
+        )
     return images.reshape(-1, 3, 32, 32), labels.astype(np.int64)

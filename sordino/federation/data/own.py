@@ -28,13 +28,22 @@ def load_npz(path: Path) -> Dataset:
         UserError: arrays that are missing, unknown, or of a type or shape that does not fit.
     """
     arrays = read_npz(path)
-    columns = {name.removeprefix(COLUMN): values for name, values in arrays.items() if name.startswith(COLUMN)}
+    columns = {
+        name.removeprefix(COLUMN): values
+        for name, values in arrays.items()
+        if name.startswith(COLUMN)
+    }
     given = {name for name in arrays if not name.startswith(COLUMN)}
     names = next((names for names in ARRAYS if set(names) == given), None)
     if names is None:
         allowed = " or ".join(", ".join(names) for names in ARRAYS)
-        raise UserError(f"{path} holds the arrays {', '.join(sorted(given)) or '(none)'}; expected are {allowed}, and {COLUMN}<name>.")
-    pieces = [(_inputs if name.startswith("x") else _answers)(arrays[name], f"{path}: {name}") for name in names]
+        raise UserError(
+            f"{path} holds the arrays {', '.join(sorted(given)) or '(none)'}; expected are {allowed}, and {COLUMN}<name>."
+        )
+    pieces = [
+        (_inputs if name.startswith("x") else _answers)(arrays[name], f"{path}: {name}")
+        for name in names
+    ]
     x, y = pieces[:2]
     test = (pieces[2], pieces[3]) if len(pieces) == 4 else None
     classes = _counted_classes(path, pieces[1::2])
@@ -48,7 +57,9 @@ def _inputs(values: np.ndarray, name: str) -> np.ndarray:
         return values[:, None]
     if values.dtype == np.uint8 and values.ndim == 4:
         if values.shape[3] in (1, 3) and values.shape[1] not in (1, 3):
-            raise UserError(f"{name} has shape {values.shape}: channels come before height and width. Save x.transpose(0, 3, 1, 2).")
+            raise UserError(
+                f"{name} has shape {values.shape}: channels come before height and width. Save x.transpose(0, 3, 1, 2)."
+            )
         return values
     if values.dtype.kind not in "biuf" or values.ndim < 2:
         raise UserError(f"{name} is {described(values)}; expected are numbers, one record a row.")
@@ -60,7 +71,9 @@ def _answers(values: np.ndarray, name: str) -> np.ndarray:
         return values.reshape(-1).astype(np.int64)
     if values.dtype.kind == "f" and values.ndim in (1, 2):
         return _float32(values.reshape(len(values), -1))
-    raise UserError(f"{name} is {described(values)}; expected is one whole number per record (a label), or real numbers (targets).")
+    raise UserError(
+        f"{name} is {described(values)}; expected is one whole number per record (a label), or real numbers (targets)."
+    )
 
 
 def _float32(values: np.ndarray) -> np.ndarray:
@@ -71,12 +84,19 @@ def _float32(values: np.ndarray) -> np.ndarray:
 def _counted_classes(path: Path, answers: list[np.ndarray]) -> tuple[str, ...] | None:
     """Names "0", "1", ... up to the largest label; None for targets."""
     if any(values.dtype != answers[0].dtype for values in answers):
-        raise UserError(f"{path}: y_train and y_test must both be whole numbers (labels) or both be real numbers (targets).")
+        raise UserError(
+            f"{path}: y_train and y_test must both be whole numbers (labels) or both be real numbers (targets)."
+        )
     if answers[0].dtype != np.int64:
         return None
-    largest, records = max(int(values.max(initial=0)) for values in answers), sum(len(values) for values in answers)
+    largest, records = (
+        max(int(values.max(initial=0)) for values in answers),
+        sum(len(values) for values in answers),
+    )
     if largest >= max(records, 2):
-        raise UserError(f"{path}: labels out of range: one is {largest}, with only {records} records. Number the classes from 0.")
+        raise UserError(
+            f"{path}: labels out of range: one is {largest}, with only {records} records. Number the classes from 0."
+        )
     return tuple(str(label) for label in range(largest + 1))
 
 
@@ -91,12 +111,21 @@ def _assembled(
 ) -> Dataset:
     """The data set; where there is no test part, a fifth of the records becomes it."""
     if test is None:
-        for name, length in {"x": len(x), **{f"column {name}": len(values) for name, values in columns.items()}}.items():
+        for name, length in {
+            "x": len(x),
+            **{f"column {name}": len(values) for name, values in columns.items()},
+        }.items():
             if length != len(y):
-                raise UserError(f"{path}: {name} has {length} values, but there are {len(y)} answers. Give one of each per record.")
+                raise UserError(
+                    f"{path}: {name} has {length} values, but there are {len(y)} answers. Give one of each per record."
+                )
         train, held_out = split(y)
         test = x[held_out], y[held_out]
-        x, y, columns = x[train], y[train], {name: values[train] for name, values in columns.items()}
+        x, y, columns = (
+            x[train],
+            y[train],
+            {name: values[train] for name, values in columns.items()},
+        )
     return Dataset(
         name=path.name.split(".")[0], x_train=x, y_train=y, x_test=test[0], y_test=test[1], classes=classes,
         scale=scaling.scale, shift=scaling.shift, columns=columns,
@@ -115,9 +144,15 @@ def load_csv(path: Path) -> Dataset:
     """
     table = read_table(path)
     if ("label" in table) == ("target" in table):
-        raise UserError(f"{path} has the columns {', '.join(table)}; expected is either a column label or a column target, and others.")
+        raise UserError(
+            f"{path} has the columns {', '.join(table)}; expected is either a column label or a column target, and others."
+        )
     held_out = _held_out(path, table.pop("split")) if "split" in table else None
-    classes, y = _labels(path, table.pop("label")) if "label" in table else (None, _targets(path, table.pop("target")))
+    classes, y = (
+        _labels(path, table.pop("label"))
+        if "label" in table
+        else (None, _targets(path, table.pop("target")))
+    )
     numbers = {name: _numbers(path, name, values) for name, values in table.items()}
     features = [values for values in numbers.values() if values is not None]
     if features == []:
@@ -127,20 +162,30 @@ def load_csv(path: Path) -> Dataset:
     if held_out is None:
         return _assembled(path, x, y, None, classes, columns, AS_IS)
     columns = {name: values[~held_out] for name, values in columns.items()}
-    return _assembled(path, x[~held_out], y[~held_out], (x[held_out], y[held_out]), classes, columns, AS_IS)
+    return _assembled(
+        path, x[~held_out], y[~held_out], (x[held_out], y[held_out]), classes, columns, AS_IS
+    )
 
 
 def _held_out(path: Path, parts: list[str]) -> np.ndarray:
-    strange = [(record, part) for record, part in enumerate(parts, start=1) if part not in ("train", "test")]
+    strange = [
+        (record, part)
+        for record, part in enumerate(parts, start=1)
+        if part not in ("train", "test")
+    ]
     if strange:
-        raise UserError(f"{path}: split is {strange[0][1]!r} in record {strange[0][0]}; expected is train or test.")
+        raise UserError(
+            f"{path}: split is {strange[0][1]!r} in record {strange[0][0]}; expected is train or test."
+        )
     return np.array(parts) == "test"
 
 
 def _labels(path: Path, labels: list[str]) -> tuple[tuple[str, ...], np.ndarray]:
     """The distinct labels, in order of number if they all are numbers, and the place of each record's label among them."""
     if "" in labels:
-        raise UserError(f"{path}: label is missing in record {labels.index('') + 1}. Fill it in or remove the record.")
+        raise UserError(
+            f"{path}: label is missing in record {labels.index('') + 1}. Fill it in or remove the record."
+        )
     words = set(labels)
     numbers = all(word.removeprefix("-").isdecimal() for word in words)
     classes = sorted(words, key=lambda word: (int(word), word)) if numbers else sorted(words)
@@ -151,7 +196,9 @@ def _labels(path: Path, labels: list[str]) -> tuple[tuple[str, ...], np.ndarray]
 def _targets(path: Path, values: list[str]) -> np.ndarray:
     numbers = _numbers(path, "target", values)
     if numbers is None:
-        raise UserError(f"{path}: target must be numbers, but is {values[0]!r} in record 1. For classes, call the column label.")
+        raise UserError(
+            f"{path}: target must be numbers, but is {values[0]!r} in record 1. For classes, call the column label."
+        )
     return numbers[:, None]
 
 
@@ -162,10 +209,14 @@ def _numbers(path: Path, name: str, values: list[str]) -> np.ndarray | None:
     except ValueError:
         wrong = [place for place, value in enumerate(values) if not _is_number(value)]
         if all(values[place] == "" for place in wrong):
-            raise UserError(f"{path}: {name} is missing in record {wrong[0] + 1}. Fill it in or remove the record.") from None
+            raise UserError(
+                f"{path}: {name} is missing in record {wrong[0] + 1}. Fill it in or remove the record."
+            ) from None
         if len(wrong) == len(values):
             return None
-        given = f"{name} is a number in some records, but {values[wrong[0]]!r} in record {wrong[0] + 1}"
+        given = (
+            f"{name} is a number in some records, but {values[wrong[0]]!r} in record {wrong[0] + 1}"
+        )
         raise UserError(f"{path}: {given}. Write a number in each record, or in none.") from None
 
 

@@ -39,11 +39,24 @@ def partition(dataset: Dataset, data: Data, clients: int, key: Key) -> Parts:
     records = _records_each(dataset, data, clients)
     generator = key.stream(Purpose.PARTITION).numpy()
     if isinstance(data.partition, Dirichlet):
-        parts = _dirichlet(_labels(dataset, "dirichlet"), dataset.outputs, data.partition.beta, clients, records, generator)
+        parts = _dirichlet(
+            _labels(dataset, "dirichlet"),
+            dataset.outputs,
+            data.partition.beta,
+            clients,
+            records,
+            generator,
+        )
     elif isinstance(data.partition, Shards):
-        parts = _shards(_labels(dataset, "shards"), data.partition.per_client, clients, data.records, generator)
+        parts = _shards(
+            _labels(dataset, "shards"), data.partition.per_client, clients, data.records, generator
+        )
     else:
-        parts = list(generator.permutation(len(dataset.y_train))[: clients * records].reshape(clients, records))
+        parts = list(
+            generator.permutation(len(dataset.y_train))[: clients * records].reshape(
+                clients, records
+            )
+        )
     return tuple(np.sort(part).astype(np.int64) for part in parts)
 
 
@@ -51,7 +64,9 @@ def _records_each(dataset: Dataset, data: Data, clients: int) -> int:
     available = len(dataset.y_train)
     records = available // clients if data.records is None else data.records
     if records == 0:
-        raise UserError(f"client {available} would have no records: {dataset.name} has {available} for {clients} clients. Use fewer.")
+        raise UserError(
+            f"client {available} would have no records: {dataset.name} has {available} for {clients} clients. Use fewer."
+        )
     if clients * records > available:
         allowed = f"at most {available // clients}, since {dataset.name} has {available} training records for {clients} clients"
         raise InvalidValue("data.records", records, allowed)
@@ -60,12 +75,21 @@ def _records_each(dataset: Dataset, data: Data, clients: int) -> int:
 
 def _labels(dataset: Dataset, kind: str) -> np.ndarray:
     if dataset.classes is None:
-        raise InvalidValue("data.partition", kind, "iid or by a column, since the answers of a regression are no classes to go by")
+        raise InvalidValue(
+            "data.partition",
+            kind,
+            "iid or by a column, since the answers of a regression are no classes to go by",
+        )
     return dataset.y_train
 
 
 def _dirichlet(
-    labels: np.ndarray, classes: int, beta: float, clients: int, records: int, generator: np.random.Generator
+    labels: np.ndarray,
+    classes: int,
+    beta: float,
+    clients: int,
+    records: int,
+    generator: np.random.Generator,
 ) -> list[np.ndarray]:
     """Client by client: draw label proportions, then that many of the records of each label that nobody has yet."""
     order = generator.permutation(len(labels))
@@ -75,12 +99,21 @@ def _dirichlet(
     for _ in range(clients):
         proportions = generator.dirichlet(np.full(classes, min(beta, LARGEST_BETA)))
         counts = _draw_counts(proportions, sizes - taken, records, generator)
-        parts.append(np.concatenate([pool[start : start + count] for pool, start, count in zip(pools, taken, counts, strict=True)]))
+        parts.append(
+            np.concatenate(
+                [
+                    pool[start : start + count]
+                    for pool, start, count in zip(pools, taken, counts, strict=True)
+                ]
+            )
+        )
         taken += counts
     return parts
 
 
-def _draw_counts(proportions: np.ndarray, left: np.ndarray, records: int, generator: np.random.Generator) -> np.ndarray:
+def _draw_counts(
+    proportions: np.ndarray, left: np.ndarray, records: int, generator: np.random.Generator
+) -> np.ndarray:
     """How many records of each label: multinomial, where what a label cannot give is drawn again from those that still can."""
     counts = np.zeros_like(left)
     while (lacking := records - counts.sum()) > 0:
@@ -91,10 +124,18 @@ def _draw_counts(proportions: np.ndarray, left: np.ndarray, records: int, genera
     return counts
 
 
-def _shards(labels: np.ndarray, per_client: int, clients: int, records: int | None, generator: np.random.Generator) -> list[np.ndarray]:
+def _shards(
+    labels: np.ndarray,
+    per_client: int,
+    clients: int,
+    records: int | None,
+    generator: np.random.Generator,
+) -> list[np.ndarray]:
     """Records sorted by label, cut into equal shards at equal distances; each client gets some at random."""
     if records is not None and records % per_client != 0:
-        raise InvalidValue("data.records", records, f"a multiple of {per_client}, the shards that make up a client")
+        raise InvalidValue(
+            "data.records", records, f"a multiple of {per_client}, the shards that make up a client"
+        )
     shards = clients * per_client
     size = len(labels) // shards if records is None else records // per_client
     if size == 0:
@@ -107,9 +148,17 @@ def _shards(labels: np.ndarray, per_client: int, clients: int, records: int | No
 
 def _by_column(dataset: Dataset, column: str, clients: int) -> Parts:
     if column not in dataset.columns:
-        has = f"has the columns {', '.join(dataset.columns)}" if dataset.columns else "has no columns to go by"
-        advice = "In a .csv only columns of words are to go by, as numbers are inputs: write 3 as h3."
-        raise InvalidValue("data.partition.by", column, f"a column of the data; {dataset.name} {has}", advice)
+        has = (
+            f"has the columns {', '.join(dataset.columns)}"
+            if dataset.columns
+            else "has no columns to go by"
+        )
+        advice = (
+            "In a .csv only columns of words are to go by, as numbers are inputs: write 3 as h3."
+        )
+        raise InvalidValue(
+            "data.partition.by", column, f"a column of the data; {dataset.name} {has}", advice
+        )
     values, owners = np.unique(dataset.columns[column], return_inverse=True)
     if len(values) != clients:
         allowed = f"{len(values)}, one for each value of {column!r} in {dataset.name}"
@@ -121,7 +170,11 @@ def _as_many(parts: Parts, data: Data) -> Parts:
     """Clients that keep all their records, which are as many as was said: prices count on that."""
     for client, part in enumerate(parts):
         if data.records is not None and len(part) != data.records:
-            raise InvalidValue("data.records", data.records, f"{len(part)}, as many as client {client} has, or no such key")
+            raise InvalidValue(
+                "data.records",
+                data.records,
+                f"{len(part)}, as many as client {client} has, or no such key",
+            )
     return parts
 
 
@@ -151,11 +204,19 @@ def client_tests(dataset: Dataset, parts: Parts, key: Key, size: int = 200) -> P
     likely = label_counts(dataset, parts) * np.array([len(pool) > 0 for pool in pools])
     untested = np.flatnonzero(~likely.any(axis=1))
     if len(untested) > 0:
-        raise UserError(f"client {untested[0]} has only labels that the test part of {dataset.name} lacks. Add test records of them.")
+        raise UserError(
+            f"client {untested[0]} has only labels that the test part of {dataset.name} lacks. Add test records of them."
+        )
     tests = []
-    for weights, generator in zip(likely / likely.sum(axis=1, keepdims=True), generators, strict=True):
+    for weights, generator in zip(
+        likely / likely.sum(axis=1, keepdims=True), generators, strict=True
+    ):
         counts = generator.multinomial(size, weights)
-        drawn = [_drawn(pool, count, generator) for pool, count in zip(pools, counts, strict=True) if count > 0]
+        drawn = [
+            _drawn(pool, count, generator)
+            for pool, count in zip(pools, counts, strict=True)
+            if count > 0
+        ]
         tests.append(np.sort(np.concatenate(drawn)))
     return tuple(tests)
 
@@ -174,7 +235,9 @@ def label_counts(dataset: Dataset, parts: Parts) -> np.ndarray:
     """
     if dataset.classes is None:
         return np.array([[len(part)] for part in parts], dtype=np.int64)
-    return np.stack([np.bincount(dataset.y_train[part], minlength=dataset.outputs) for part in parts])
+    return np.stack(
+        [np.bincount(dataset.y_train[part], minlength=dataset.outputs) for part in parts]
+    )
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

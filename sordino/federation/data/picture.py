@@ -33,7 +33,9 @@ def draw_partition(counts: np.ndarray, classes: Sequence[str] | None, path: Path
         >>> draw_partition(np.array([[30, 10], [0, 40]]), ("no", "yes"), Path("partition.png"))  # doctest: +SKIP
     """
     if path.suffix.lower() not in SUFFIXES:
-        raise UserError(f"picture {str(path)!r}: expected a name that ends in {', '.join(SUFFIXES)}.")
+        raise UserError(
+            f"picture {str(path)!r}: expected a name that ends in {', '.join(SUFFIXES)}."
+        )
     figure = _bars(counts) if classes is None else _map(counts, classes)
     try:
         figure.savefig(path, dpi=160)
@@ -55,7 +57,11 @@ def _map(counts: np.ndarray, classes: Sequence[str]) -> Figure:
     """How each client's records spread over the labels, darker for more; above, the records of each client where they differ."""
     clients, labels = counts.shape
     unequal = len(set(counts.sum(axis=1).tolist())) > 1
-    width, body_height, top_height = min(max(3.0, 0.36 * clients), 11), min(max(0.9, 0.28 * labels), 9), 0.8
+    width, body_height, top_height = (
+        min(max(3.0, 0.36 * clients), 11),
+        min(max(0.9, 0.28 * labels), 9),
+        0.8,
+    )
     heights = (top_height, body_height) if unequal else (body_height,)
     figure = _figure(width=width + 2.4, height=sum(heights) + 1.0)
     grid = figure.add_gridspec(len(heights), 2, height_ratios=heights, width_ratios=(width, 0.16))
@@ -83,7 +89,13 @@ def _draw_cells(axes: Axes, counts: np.ndarray, classes: Sequence[str]) -> AxesI
     # The palest tones are left out, and tones follow the square root: a single record is seen beside a client of thousands.
     tones = ListedColormap(colormaps["YlGnBu"](np.linspace(0.16, 1, 256)))
     present = np.ma.masked_equal(counts.T, 0)
-    shades = axes.imshow(present, cmap=tones, norm=PowerNorm(0.5, vmin=0, vmax=counts.max()), aspect="auto", interpolation="nearest")
+    shades = axes.imshow(
+        present,
+        cmap=tones,
+        norm=PowerNorm(0.5, vmin=0, vmax=counts.max()),
+        aspect="auto",
+        interpolation="nearest",
+    )
     axes.set_facecolor(PALE)
     axes.spines[:].set_visible(False)
     step = -(-labels // 34)
@@ -108,7 +120,13 @@ def _figure(*, width: float, height: float) -> Figure:
 
 def _draw_totals(axes: Axes, counts: np.ndarray) -> None:
     clients = len(counts)
-    axes.bar(np.arange(clients), counts.sum(axis=1), width=0.8 if clients <= FEW_CLIENTS else 1.0, color=BLUE, linewidth=0)
+    axes.bar(
+        np.arange(clients),
+        counts.sum(axis=1),
+        width=0.8 if clients <= FEW_CLIENTS else 1.0,
+        color=BLUE,
+        linewidth=0,
+    )
     axes.spines[["top", "right", "left"]].set_visible(False)
     axes.grid(axis="y", color=PALE)
     axes.set_axisbelow(True)
@@ -119,14 +137,24 @@ def _name_clients(axes: Axes, clients: int) -> None:
     from matplotlib.ticker import MaxNLocator
 
     axes.set_xlim(-0.5, clients - 0.5)
-    axes.xaxis.set_major_locator(MaxNLocator(nbins=min(clients, 26), integer=True, steps=[1, 2, 5, 10]))
+    axes.xaxis.set_major_locator(
+        MaxNLocator(nbins=min(clients, 26), integer=True, steps=[1, 2, 5, 10])
+    )
     axes.set_xlabel("client")
 
 
 def _write_numbers(axes: Axes, counts: np.ndarray) -> None:
     for client, label in zip(*np.nonzero(counts), strict=True):
         count = counts[client, label]
-        axes.text(client, label, str(count), ha="center", va="center", fontsize=7, color="white" if 5 * count > counts.max() else DARK)
+        axes.text(
+            client,
+            label,
+            str(count),
+            ha="center",
+            va="center",
+            fontsize=7,
+            color="white" if 5 * count > counts.max() else DARK,
+        )
 
 
 def _title(counts: np.ndarray) -> str:

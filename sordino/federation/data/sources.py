@@ -32,7 +32,9 @@ def data_root(root: Path | None = None) -> Path | None:
     folder = Path(named) if root is None else root
     if not os.path.isdir(folder):
         origin = f"{VARIABLE} = {named!r}" if root is None else f"root = {str(root)!r}"
-        raise UserError(f"{origin}: there is no such folder. Name the folder that holds the data files, or leave it out.")
+        raise UserError(
+            f"{origin}: there is no such folder. Name the folder that holds the data files, or leave it out."
+        )
     return folder
 
 
@@ -55,8 +57,12 @@ def locate(root: Path | None, layouts: Sequence[Sequence[str]]) -> tuple[Path, .
         if len(found) == len(places):
             return found
         if found:
-            lacking = ", ".join(str(place) for place, there in zip(places, present, strict=True) if there is None)
-            raise UserError(f"{found[0]} is there, but not {lacking}. Add what is missing, or move the other files away.")
+            lacking = ", ".join(
+                str(place) for place, there in zip(places, present, strict=True) if there is None
+            )
+            raise UserError(
+                f"{found[0]} is there, but not {lacking}. Add what is missing, or move the other files away."
+            )
     return None
 
 
@@ -65,7 +71,12 @@ def _present(place: Path) -> Path | None:
     return next((choice for choice in choices if os.path.isfile(choice)), None)
 
 
-def not_found(name: str, root: Path | None, layouts: Sequence[Sequence[str]], openml: OpenMLUnavailable | None = None) -> UserError:
+def not_found(
+    name: str,
+    root: Path | None,
+    layouts: Sequence[Sequence[str]],
+    openml: OpenMLUnavailable | None = None,
+) -> UserError:
     """The one message for a data set that is nowhere: where was looked, why a download failed, what to put where."""
     looked = f"{VARIABLE} is not set" if root is None else f"{root} does not hold it"
     download = f", and the download failed ({openml})" if openml is not None else ""
@@ -82,7 +93,11 @@ def _listing(names: Sequence[str]) -> str:
     if folder == "":
         return ", ".join(names)
     files = ", ".join(os.path.basename(name) for name in names)
-    return f"a folder {folder} with {files}" if not os.path.isabs(folder) else f"(without the variable) {folder} with {files}"
+    return (
+        f"a folder {folder} with {files}"
+        if not os.path.isabs(folder)
+        else f"(without the variable) {folder} with {files}"
+    )
 
 
 class OpenMLUnavailable(Exception):
@@ -121,13 +136,24 @@ def download(name: str, *, version: int, records: int) -> Download:
 
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about retries and inactive versions; what matters is in the exception
+            warnings.simplefilter(
+                "ignore"
+            )  # about retries and inactive versions; what matters is in the exception
             # Of the two parsers only this one does without pandas.
-            bunch = fetch_openml(name, version=version, as_frame=False, parser="liac-arff", n_retries=1)
+            bunch = fetch_openml(
+                name, version=version, as_frame=False, parser="liac-arff", n_retries=1
+            )
     except (OSError, ValueError, KeyError, http.client.HTTPException) as error:
-        raise OpenMLUnavailable(f"OpenML {name!r} version {version}: {type(error).__name__}: {error}") from error
+        raise OpenMLUnavailable(
+            f"OpenML {name!r} version {version}: {type(error).__name__}: {error}"
+        ) from error
     if len(bunch.data) != records:
-        raise OpenMLUnavailable(f"OpenML {name!r} version {version}: {len(bunch.data)} records instead of {records}")
+        raise OpenMLUnavailable(
+            f"OpenML {name!r} version {version}: {len(bunch.data)} records instead of {records}"
+        )
     return Download(
-        values=bunch.data, target=bunch.target.astype(str), features=tuple(bunch.feature_names), categories=dict(bunch.categories or {})
+        values=bunch.data,
+        target=bunch.target.astype(str),
+        features=tuple(bunch.feature_names),
+        categories=dict(bunch.categories or {}),
     )

@@ -69,7 +69,9 @@ def load_location(root: Path | None) -> Dataset:
         raise not_found("location30", root, layouts)
     arrays = read_npz(files[0])
     with reading(files[0], "the Location set with x_packed, n_features and y"):
-        x = np.unpackbits(arrays["x_packed"], axis=1)[:, : int(arrays["n_features"])].astype(np.float32)
+        x = np.unpackbits(arrays["x_packed"], axis=1)[:, : int(arrays["n_features"])].astype(
+            np.float32
+        )
         y = arrays["y"].astype(np.int64)
         train, test = split(y)
         return Dataset(
@@ -94,7 +96,9 @@ def load_adult(root: Path | None) -> Dataset:
         except OpenMLUnavailable as error:
             raise not_found("adult", root, layouts, error) from None
         origin = (Path("OpenML adult"), Path("OpenML adult"))
-    (x_train, y_train), (x_test, y_test) = (_encoded(table, path) for table, path in zip((train, test), origin, strict=True))
+    (x_train, y_train), (x_test, y_test) = (
+        _encoded(table, path) for table, path in zip((train, test), origin, strict=True)
+    )
     low, high = np.array(list(ADULT_RANGES.values()), dtype=np.float64).T
     categories = x_train.shape[1] - len(low)
     return Dataset(
@@ -124,13 +128,17 @@ def _adult_download() -> tuple[Table, Table]:
             table[name] = names[np.where(unknown, len(names) - 1, values).astype(np.int64)]
         else:
             table[name] = values.astype(np.int64).astype(str)
-    return {name: values[ADULT_TEST:] for name, values in table.items()}, {name: values[:ADULT_TEST] for name, values in table.items()}
+    return {name: values[ADULT_TEST:] for name, values in table.items()}, {
+        name: values[:ADULT_TEST] for name, values in table.items()
+    }
 
 
 def _encoded(table: Table, path: Path) -> tuple[np.ndarray, np.ndarray]:
     with reading(path, "the Adult table"):
         numbers = [table[name].astype(np.float32)[:, None] for name in ADULT_RANGES]
-    categories = [one_hot(table[name], values.split(), name, path) for name, values in ADULT_VALUES.items()]
+    categories = [
+        one_hot(table[name], values.split(), name, path) for name, values in ADULT_VALUES.items()
+    ]
     labels = one_hot(table["income"], list(ADULT_CLASSES), "income", path)
     return np.hstack(numbers + categories), labels.argmax(axis=1).astype(np.int64)
 
@@ -140,5 +148,9 @@ def one_hot(values: np.ndarray, vocabulary: list[str], column: str, path: Path) 
     hot = values[:, None] == np.array(vocabulary)
     unknown = np.flatnonzero(~hot.any(axis=1))
     if len(unknown) > 0:
-        raise damaged(path, "the Adult table", f"{column} is {str(values[unknown[0]])!r} in record {unknown[0]}, a value it does not have")
+        raise damaged(
+            path,
+            "the Adult table",
+            f"{column} is {str(values[unknown[0]])!r} in record {unknown[0]}, a value it does not have",
+        )
     return hot.astype(np.float32)

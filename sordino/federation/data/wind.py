@@ -60,9 +60,20 @@ def _forecasts(path: Path) -> tuple[np.ndarray, np.ndarray]:
     arrays = read_npz(path)
     with reading(path, "wind forecasts with issue, lead_hours, u_centi and v_centi"):
         issues = _hours(arrays["issue"].astype(str))
-        u, v = (np.where(arrays[name] == MISSING, np.nan, arrays[name] / 100) for name in ("u_centi", "v_centi"))
-        if not np.array_equal(arrays["lead_hours"], LEADS) or u.shape != (len(FARMS), len(issues), len(LEADS)) or v.shape != u.shape:
-            raise damaged(path, "wind forecasts", f"u_centi has shape {u.shape}, v_centi {v.shape}, for {len(issues)} issues")
+        u, v = (
+            np.where(arrays[name] == MISSING, np.nan, arrays[name] / 100)
+            for name in ("u_centi", "v_centi")
+        )
+        if (
+            not np.array_equal(arrays["lead_hours"], LEADS)
+            or u.shape != (len(FARMS), len(issues), len(LEADS))
+            or v.shape != u.shape
+        ):
+            raise damaged(
+                path,
+                "wind forecasts",
+                f"u_centi has shape {u.shape}, v_centi {v.shape}, for {len(issues)} issues",
+            )
     return issues, np.stack([u, v, np.hypot(u, v)], axis=2)
 
 
@@ -72,8 +83,14 @@ def _hours(stamps: np.ndarray) -> np.ndarray:
     return np.array(iso, dtype="datetime64[h]").astype(np.int64)
 
 
-def _records(wind: np.ndarray, power: np.ndarray, places: np.ndarray, chosen: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _records(
+    wind: np.ndarray, power: np.ndarray, places: np.ndarray, chosen: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Inputs, targets and farm names of the (farm, issue) pairs that are chosen, farm by farm."""
     farms, issues = np.nonzero(chosen)
     names = np.array([f"farm {farm}" for farm in range(1, len(FARMS) + 1)])
-    return wind[farms, issues].astype(np.float32), power[places[issues], farms[:, None]], names[farms]
+    return (
+        wind[farms, issues].astype(np.float32),
+        power[places[issues], farms[:, None]],
+        names[farms],
+    )

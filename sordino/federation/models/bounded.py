@@ -19,7 +19,9 @@ def bounded_features(inputs: Tensor, norm: float) -> Tensor:
         True
     """
     flat = inputs.reshape(len(inputs), -1)
-    features = torch.cat([flat, torch.ones(len(flat), 1, dtype=flat.dtype, device=flat.device)], dim=1)
+    features = torch.cat(
+        [flat, torch.ones(len(flat), 1, dtype=flat.dtype, device=flat.device)], dim=1
+    )
     features = torch.nan_to_num(features, nan=0.0, posinf=0.0, neginf=0.0)
     lengths = torch.linalg.vector_norm(features, dim=1, keepdim=True, dtype=torch.float64)
     return features * torch.clamp(norm * INSIDE / lengths, max=1.0).to(features.dtype)

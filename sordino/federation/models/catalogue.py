@@ -28,7 +28,9 @@ KNOWN: dict[str, Callable[[nets.Shape, int], nn.Module]] = {
 }
 
 
-def build_model(model: str | nn.Module | Factory, input_shape: nets.Shape, outputs: int, *, seed: int) -> nn.Module:
+def build_model(
+    model: str | nn.Module | Factory, input_shape: nets.Shape, outputs: int, *, seed: int
+) -> nn.Module:
     """A fresh model for records of `input_shape`, its initial weights decided by the seed.
 
     Args:
@@ -49,9 +51,13 @@ def build_model(model: str | nn.Module | Factory, input_shape: nets.Shape, outpu
     if isinstance(model, nn.Module):
         return copy.deepcopy(model)
     with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(seed)  # not torch.manual_seed, which would also reseed the caller's GPUs
+        torch.default_generator.manual_seed(
+            seed
+        )  # not torch.manual_seed, which would also reseed the caller's GPUs
         if not isinstance(model, str):
-            return made_by(model, input_shape, outputs, described=f"model {getattr(model, '__name__', model)}")
+            return made_by(
+                model, input_shape, outputs, described=f"model {getattr(model, '__name__', model)}"
+            )
         if ":" in model:
             return model_at(model, input_shape, outputs)
         return known(model)(input_shape, outputs)

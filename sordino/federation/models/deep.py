@@ -37,17 +37,30 @@ class Residual(nn.Module):
 
     def __init__(self, before: int, after: int, *, stride: int = 1) -> None:
         super().__init__()
-        self.branch = nn.Sequential(*normalised_convolution(before, after, stride=stride), nn.ReLU(), *normalised_convolution(after, after))
+        self.branch = nn.Sequential(
+            *normalised_convolution(before, after, stride=stride),
+            nn.ReLU(),
+            *normalised_convolution(after, after),
+        )
         changes = stride != 1 or before != after
-        self.shortcut = nn.Sequential(*normalised_convolution(before, after, kernel=1, stride=stride)) if changes else nn.Identity()
+        self.shortcut = (
+            nn.Sequential(*normalised_convolution(before, after, kernel=1, stride=stride))
+            if changes
+            else nn.Identity()
+        )
 
     def forward(self, images: Tensor) -> Tensor:
         return torch.relu(self.branch(images) + self.shortcut(images))
 
 
-def normalised_convolution(before: int, after: int, *, kernel: int = 3, stride: int = 1) -> list[nn.Module]:
+def normalised_convolution(
+    before: int, after: int, *, kernel: int = 3, stride: int = 1
+) -> list[nn.Module]:
     """A convolution that keeps the image's size (up to its stride), and its normalisation, whose shift replaces the bias."""
-    return [nn.Conv2d(before, after, kernel, stride=stride, padding=kernel // 2, bias=False), nn.GroupNorm(GROUPS, after)]
+    return [
+        nn.Conv2d(before, after, kernel, stride=stride, padding=kernel // 2, bias=False),
+        nn.GroupNorm(GROUPS, after),
+    ]
 
 
 def vit_small(input_shape: Shape, outputs: int) -> nn.Sequential:
@@ -60,14 +73,30 @@ def vit_small(input_shape: Shape, outputs: int) -> nn.Sequential:
     channels = image_channels("vit-small", input_shape, smallest=PATCH)
     _, height, width = input_shape
     if height % PATCH or width % PATCH:
-        raise UserError(f"model vit-small cuts images into {PATCH} x {PATCH} patches; {height} x {width} is no multiple of {PATCH}")
+        raise UserError(
+            f"model vit-small cuts images into {PATCH} x {PATCH} patches; {height} x {width} is no multiple of {PATCH}"
+        )
     # Blocks are built one by one: nn.TransformerEncoder would copy one block, and all would start from the same weights.
     blocks = [
-        nn.TransformerEncoderLayer(WIDTH, HEADS, 4 * WIDTH, dropout=0.0, activation="gelu", batch_first=True, norm_first=True)
+        nn.TransformerEncoderLayer(
+            WIDTH,
+            HEADS,
+            4 * WIDTH,
+            dropout=0.0,
+            activation="gelu",
+            batch_first=True,
+            norm_first=True,
+        )
         for _ in range(DEPTH)
     ]
     patches = (height // PATCH) * (width // PATCH)
-    return nn.Sequential(Tokens(channels, patches), *blocks, nn.LayerNorm(WIDTH), FirstToken(), nn.Linear(WIDTH, outputs))
+    return nn.Sequential(
+        Tokens(channels, patches),
+        *blocks,
+        nn.LayerNorm(WIDTH),
+        FirstToken(),
+        nn.Linear(WIDTH, outputs),
+    )
 
 
 class Tokens(nn.Module):

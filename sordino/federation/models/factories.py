@@ -35,18 +35,26 @@ def factory_at(path: str) -> Factory:
     """The object that `package.module:factory` names."""
     module_name, _, name = path.partition(":")
     if not module_name or not name or module_name.endswith(".py"):
-        raise InvalidValue("model.name", path, "package.module:factory, such as nets:make for the function make in nets.py")
+        raise InvalidValue(
+            "model.name",
+            path,
+            "package.module:factory, such as nets:make for the function make in nets.py",
+        )
     try:
         module = importlib.import_module(module_name)
     except Exception as error:  # whatever the user's module raises while it is imported
         where = "Looked in the current directory and among the installed packages."
-        raise UserError(f"model {path}: importing {module_name} failed: {type(error).__name__}: {error}. {where}") from error
+        raise UserError(
+            f"model {path}: importing {module_name} failed: {type(error).__name__}: {error}. {where}"
+        ) from error
     try:
         return getattr(module, name)
     except AttributeError:
         near = difflib.get_close_matches(name, dir(module), n=1)
         hint = f" Did you mean {near[0]}?" if near else ""
-        raise UserError(f"model {path}: module {module_name} ({getattr(module, '__file__', None)}) has no {name}.{hint}") from None
+        raise UserError(
+            f"model {path}: module {module_name} ({getattr(module, '__file__', None)}) has no {name}.{hint}"
+        ) from None
 
 
 def made_by(factory: Factory, input_shape: Shape, outputs: int, *, described: str) -> nn.Module:
@@ -60,34 +68,48 @@ def made_by(factory: Factory, input_shape: Shape, outputs: int, *, described: st
         3
     """
     if not callable(factory):
-        raise UserError(f"{described} is {factory!r}, which cannot be called; it must be a function that returns a torch.nn.Module")
+        raise UserError(
+            f"{described} is {factory!r}, which cannot be called; it must be a function that returns a torch.nn.Module"
+        )
     arguments = arguments_for(factory, input_shape, outputs, described)
     try:
         model = factory(*arguments.args, **arguments.kwargs)
     except Exception as error:  # whatever the user's factory raises
-        raise UserError(f"{described}: the factory raised {type(error).__name__}: {error}") from error
+        raise UserError(
+            f"{described}: the factory raised {type(error).__name__}: {error}"
+        ) from error
     if not isinstance(model, nn.Module):
-        raise UserError(f"{described} returned {type(model).__name__}; it must return a torch.nn.Module")
+        raise UserError(
+            f"{described} returned {type(model).__name__}; it must return a torch.nn.Module"
+        )
     return model
 
 
-def arguments_for(factory: Factory, input_shape: Shape, outputs: int, described: str) -> inspect.BoundArguments:
+def arguments_for(
+    factory: Factory, input_shape: Shape, outputs: int, described: str
+) -> inspect.BoundArguments:
     """The arguments of one call, chosen by the factory's signature."""
     try:
         signature = inspect.signature(factory)
     except (TypeError, ValueError):
-        raise UserError(f"{described} does not tell its arguments; wrap it in a function of (input_shape, outputs)") from None
+        raise UserError(
+            f"{described} does not tell its arguments; wrap it in a function of (input_shape, outputs)"
+        ) from None
     offered: dict[str, Any] = {"input_shape": input_shape, "outputs": outputs}
     by_name = {name: value for name, value in offered.items() if name in signature.parameters}
     with contextlib.suppress(TypeError):
         if by_name:
             return signature.bind(**by_name)
     positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    required = sum(p.kind in positional and p.default is p.empty for p in signature.parameters.values())
+    required = sum(
+        p.kind in positional and p.default is p.empty for p in signature.parameters.values()
+    )
     try:
         return signature.bind(*((), (outputs,), (input_shape, outputs))[required])
     except (IndexError, TypeError):
-        raise UserError(f"{described} takes {signature}; it must take (input_shape, outputs), or (outputs), or nothing") from None
+        raise UserError(
+            f"{described} takes {signature}; it must take (input_shape, outputs), or (outputs), or nothing"
+        ) from None
 
 
 @contextlib.contextmanager

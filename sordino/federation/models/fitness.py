@@ -29,7 +29,9 @@ def parameter_count(model: nn.Module) -> int:
     return sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
 
 
-def check_model(model: nn.Module, sample_inputs: Tensor, outputs: int, declared: int | None = None) -> None:
+def check_model(
+    model: nn.Module, sample_inputs: Tensor, outputs: int, declared: int | None = None
+) -> None:
     """Refuse, with a `UserError`, a model that cannot be trained privately on such records. The model is not changed.
 
     Args:
@@ -50,14 +52,21 @@ its running statistics leave the client without clip or noise. Use a layer that 
     probe_forward(model, sample_inputs[[0, -1]], outputs)
     count = parameter_count(model)
     if declared is not None and declared != count:
-        raise InvalidValue("model.parameters", declared, f"{count}, which is how many the model trains", "Correct it or leave it out.")
+        raise InvalidValue(
+            "model.parameters",
+            declared,
+            f"{count}, which is how many the model trains",
+            "Correct it or leave it out.",
+        )
 
 
 def refuse_unfinished(model: nn.Module) -> None:
     """Lazy layers have no shape until they see data, so there is nothing yet to count or to send."""
     for name, tensor in itertools.chain(model.named_parameters(), model.named_buffers()):
         if is_lazy(tensor):
-            raise UserError(f"model: {name} is lazy and has no shape yet. Use the layer that is not lazy, or call the model once first.")
+            raise UserError(
+                f"model: {name} is lazy and has no shape yet. Use the layer that is not lazy, or call the model once first."
+            )
 
 
 def refuse_batch_statistics(model: nn.Module) -> None:
@@ -66,7 +75,11 @@ def refuse_batch_statistics(model: nn.Module) -> None:
         batch = isinstance(layer, _BatchNorm)
         if not batch and not (isinstance(layer, _InstanceNorm) and layer.track_running_stats):
             continue
-        mixes = "Its statistics carry one record into the outputs of others, and its" if batch else "Its"
+        mixes = (
+            "Its statistics carry one record into the outputs of others, and its"
+            if batch
+            else "Its"
+        )
         raise UserError(
             f"model: layer {name or '(the model itself)'} is {type(layer).__name__}. {mixes} running statistics leave the client without "
             f"clip or noise. Use a layer that looks at one record alone, such as "
@@ -78,9 +91,13 @@ def refuse_untrainable(model: nn.Module) -> None:
     """There must be something to train, and it must be float32: that is what is clipped, sent and averaged."""
     for name, parameter in model.named_parameters():
         if parameter.requires_grad and parameter.dtype != torch.float32:
-            raise UserError(f"model: parameter {name} is {parameter.dtype}; trained parameters must be torch.float32. Call model.float().")
+            raise UserError(
+                f"model: parameter {name} is {parameter.dtype}; trained parameters must be torch.float32. Call model.float()."
+            )
     if parameter_count(model) == 0:
-        raise UserError(f"model: {type(model).__name__} has no parameter to train (none at all, or none with requires_grad)")
+        raise UserError(
+            f"model: {type(model).__name__} has no parameter to train (none at all, or none with requires_grad)"
+        )
 
 
 def probe_forward(model: nn.Module, inputs: Tensor, outputs: int) -> None:
@@ -92,14 +109,22 @@ def probe_forward(model: nn.Module, inputs: Tensor, outputs: int) -> None:
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
             result = probe(inputs)
     except Exception as error:  # whatever the user's module raises
-        raise UserError(f"{given} the forward pass raised {type(error).__name__}: {error}") from error
+        raise UserError(
+            f"{given} the forward pass raised {type(error).__name__}: {error}"
+        ) from error
     wanted = (len(inputs), outputs)
     if not isinstance(result, Tensor):
-        raise UserError(f"{given} the model gave {type(result).__name__}; it must give one tensor of shape {wanted}")
+        raise UserError(
+            f"{given} the model gave {type(result).__name__}; it must give one tensor of shape {wanted}"
+        )
     if result.shape != wanted:
-        raise UserError(f"{given} the model gave outputs of shape {tuple(result.shape)}; the data need {wanted}")
+        raise UserError(
+            f"{given} the model gave outputs of shape {tuple(result.shape)}; the data need {wanted}"
+        )
     if not result.isfinite().all():
-        raise UserError(f"{given} the model gave outputs that are not finite; check its initial weights")
+        raise UserError(
+            f"{given} the model gave outputs that are not finite; check its initial weights"
+        )
     for name, tensor in state_of(probe).items():
         if name not in before or not unchanged(before[name], tensor):
             raise UserError(

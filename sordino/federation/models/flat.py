@@ -36,12 +36,18 @@ class FlatModel:
     def __init__(self, module: nn.Module, *, device: torch.device | str = "cpu") -> None:
         self.device = torch.device(device)
         self._net = copy.deepcopy(module).to(self.device).train()
-        trained = [(name, parameter) for name, parameter in self._net.named_parameters() if parameter.requires_grad]
+        trained = [
+            (name, parameter)
+            for name, parameter in self._net.named_parameters()
+            if parameter.requires_grad
+        ]
         self.layout = tuple((name, parameter.shape) for name, parameter in trained)
         self.weights = torch.cat([parameter.detach().reshape(-1) for _, parameter in trained])
         self.gradients = torch.zeros_like(self.weights)
         self._trained = [parameter for _, parameter in trained]
-        for parameter, weight, gradient in zip(self._trained, self.blocks(self.weights), self.blocks(self.gradients), strict=True):
+        for parameter, weight, gradient in zip(
+            self._trained, self.blocks(self.weights), self.blocks(self.gradients), strict=True
+        ):
             parameter.data = weight
             parameter.grad = gradient
 
@@ -70,7 +76,9 @@ class FlatModel:
     def load(self, vector: Tensor) -> None:
         """Take over the values of `vector`, which is copied."""
         if vector.shape != self.weights.shape:
-            raise UserError(f"a vector of shape {tuple(vector.shape)} was given for a model of {len(self)} parameters")
+            raise UserError(
+                f"a vector of shape {tuple(vector.shape)} was given for a model of {len(self)} parameters"
+            )
         self.weights.copy_(vector)
 
     def loss_gradient(self, inputs: Tensor, targets: Tensor, loss: Loss) -> float:
@@ -103,19 +111,29 @@ class FlatModel:
             >>> flat.to_state(torch.tensor([3.0, 0.0, 1.0]))
             {'weight': tensor([[3., 0.]]), 'bias': tensor([1.])}
         """
-        values = {id(parameter): block for parameter, block in zip(self._trained, self.blocks(vector), strict=True)}
+        values = {
+            id(parameter): block
+            for parameter, block in zip(self._trained, self.blocks(vector), strict=True)
+        }
         entries = self._net.state_dict(keep_vars=True).items()
-        return {name: values.get(id(entry), entry.detach()).clone(memory_format=torch.contiguous_format) for name, entry in entries}
+        return {
+            name: values.get(id(entry), entry.detach()).clone(memory_format=torch.contiguous_format)
+            for name, entry in entries
+        }
 
     def from_state(self, state: Mapping[str, Tensor]) -> Tensor:
         """Take over all of a stored state, frozen parameters and buffers too, and return a copy of its weights as a vector."""
         own = self._net.state_dict()
         if own.keys() != state.keys():
             missing, unknown = sorted(own.keys() - state.keys()), sorted(state.keys() - own.keys())
-            raise UserError(f"the stored model is not this model: it lacks {missing} and has {unknown} besides")
+            raise UserError(
+                f"the stored model is not this model: it lacks {missing} and has {unknown} besides"
+            )
         for name, entry in own.items():
             if entry.shape != state[name].shape:
-                raise UserError(f"the stored model has {name} of shape {tuple(state[name].shape)}, this model {tuple(entry.shape)}")
+                raise UserError(
+                    f"the stored model has {name} of shape {tuple(state[name].shape)}, this model {tuple(entry.shape)}"
+                )
         for name, entry in own.items():
             entry.copy_(state[name])
         return self.weights.clone()

@@ -8,7 +8,9 @@ from typing import NamedTuple
 from torch import Tensor, nn
 from torch.nn import functional
 
-Loss = Callable[[Tensor, Tensor], Tensor]  # (outputs, targets) to the mean loss of a batch, a scalar that can be differentiated
+Loss = Callable[
+    [Tensor, Tensor], Tensor
+]  # (outputs, targets) to the mean loss of a batch, a scalar that can be differentiated
 
 
 def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -86,4 +88,8 @@ def mean_predictor_loss(targets: Tensor) -> float | None:
         >>> mean_predictor_loss(torch.tensor([[1.0, 5.0], [3.0, 5.0]])), mean_predictor_loss(torch.tensor([0, 1]))
         (0.5, None)
     """
-    return targets.double().var(dim=0, correction=0).mean().item() if targets.is_floating_point() else None
+    return (
+        targets.double().var(dim=0, correction=0).mean().item()
+        if targets.is_floating_point()
+        else None
+    )

@@ -14,7 +14,9 @@ from torch import nn
 
 from sordino.protocol import UserError
 
-Shape = tuple[int, ...]  # of one record: (features,), (channels, length) or (channels, height, width)
+Shape = tuple[
+    int, ...
+]  # of one record: (features,), (channels, length) or (channels, height, width)
 
 
 def logistic(input_shape: Shape, outputs: int) -> nn.Sequential:
@@ -34,7 +36,9 @@ def mlp(input_shape: Shape, outputs: int) -> nn.Sequential:
         >>> sum(p.numel() for p in mlp((1, 8, 8), 10).parameters())
         2410
     """
-    return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(input_shape), 32), nn.ReLU(), nn.Linear(32, outputs))
+    return nn.Sequential(
+        nn.Flatten(), nn.Linear(math.prod(input_shape), 32), nn.ReLU(), nn.Linear(32, outputs)
+    )
 
 
 def lenet5(input_shape: Shape, outputs: int) -> nn.Sequential:
@@ -45,7 +49,12 @@ def lenet5(input_shape: Shape, outputs: int) -> nn.Sequential:
         44426
     """
     channels = image_channels("lenet5", input_shape, smallest=16)
-    features = [*convolution(channels, 6, kernel=5), nn.MaxPool2d(2), *convolution(6, 16, kernel=5), nn.MaxPool2d(2)]
+    features = [
+        *convolution(channels, 6, kernel=5),
+        nn.MaxPool2d(2),
+        *convolution(6, 16, kernel=5),
+        nn.MaxPool2d(2),
+    ]
     return with_head(features, input_shape, 120, 84, outputs)
 
 
@@ -69,7 +78,13 @@ def prifedsync_cifar(input_shape: Shape, outputs: int) -> nn.Sequential:
         122570
     """
     channels = image_channels("prifedsync-cifar", input_shape, smallest=18)
-    features = [*convolution(channels, 32), nn.MaxPool2d(2), *convolution(32, 64), nn.MaxPool2d(2), *convolution(64, 64)]
+    features = [
+        *convolution(channels, 32),
+        nn.MaxPool2d(2),
+        *convolution(32, 64),
+        nn.MaxPool2d(2),
+        *convolution(64, 64),
+    ]
     return with_head(features, input_shape, 64, outputs)
 
 
@@ -81,7 +96,12 @@ def udp_mnist(input_shape: Shape, outputs: int) -> nn.Sequential:
         21840
     """
     channels = image_channels("udp-mnist", input_shape, smallest=16)
-    features = [*convolution(channels, 10, kernel=5), nn.MaxPool2d(2), *convolution(10, 20, kernel=5), nn.MaxPool2d(2)]
+    features = [
+        *convolution(channels, 10, kernel=5),
+        nn.MaxPool2d(2),
+        *convolution(10, 20, kernel=5),
+        nn.MaxPool2d(2),
+    ]
     return with_head(features, input_shape, 50, outputs)
 
 
@@ -108,8 +128,15 @@ def udp_wind(input_shape: Shape, outputs: int) -> nn.Sequential:
         75696
     """
     if len(input_shape) != 2:
-        raise UserError(f"model udp-wind takes series of shape (channels, hours); the records have shape {input_shape}")
-    features = [nn.Conv1d(input_shape[0], 16, 3, padding=1), nn.ReLU(), nn.Conv1d(16, 32, 3, padding=1), nn.ReLU()]
+        raise UserError(
+            f"model udp-wind takes series of shape (channels, hours); the records have shape {input_shape}"
+        )
+    features = [
+        nn.Conv1d(input_shape[0], 16, 3, padding=1),
+        nn.ReLU(),
+        nn.Conv1d(16, 32, 3, padding=1),
+        nn.ReLU(),
+    ]
     return with_head(features, input_shape, outputs)
 
 
@@ -121,11 +148,17 @@ def power_curve(input_shape: Shape, outputs: int) -> nn.Sequential:
         41
     """
     if len(input_shape) != 2 or input_shape[1] != outputs:
-        raise UserError(f"model power-curve has an output for every hour: records of shape (channels, {outputs}), and not {input_shape}")
-    return nn.Sequential(nn.Conv1d(input_shape[0], 8, 1), nn.Tanh(), nn.Conv1d(8, 1, 1), nn.Flatten())
+        raise UserError(
+            f"model power-curve has an output for every hour: records of shape (channels, {outputs}), and not {input_shape}"
+        )
+    return nn.Sequential(
+        nn.Conv1d(input_shape[0], 8, 1), nn.Tanh(), nn.Conv1d(8, 1, 1), nn.Flatten()
+    )
 
 
-def convolution(channels: int, filters: int, *, kernel: int = 3, padding: int = 0) -> list[nn.Module]:
+def convolution(
+    channels: int, filters: int, *, kernel: int = 3, padding: int = 0
+) -> list[nn.Module]:
     """A convolution and its ReLU."""
     return [nn.Conv2d(channels, filters, kernel, padding=padding), nn.ReLU()]
 
@@ -145,7 +178,9 @@ def with_head(features: list[nn.Module], input_shape: Shape, *widths: int) -> nn
 def image_channels(model: str, input_shape: Shape, *, smallest: int) -> int:
     """The channels of images of at least `smallest` by `smallest`; anything else is refused in the model's name."""
     if len(input_shape) != 3:
-        raise UserError(f"model {model} takes images of shape (channels, height, width); the records have shape {input_shape}")
+        raise UserError(
+            f"model {model} takes images of shape (channels, height, width); the records have shape {input_shape}"
+        )
     channels, height, width = input_shape
     if min(height, width) < smallest:
         raise UserError(

@@ -23,9 +23,13 @@ from torch.nn import functional
 from sordino.federation.models.flat import FlatModel
 from sordino.federation.models.losses import Loss, cross_entropy, mean_squared_error
 
-INSIDE = 1.0 - 1e-6  # clipping aims this much inside the ball, so that rounding in float32 cannot leave it
+INSIDE = (
+    1.0 - 1e-6
+)  # clipping aims this much inside the ball, so that rounding in float32 cannot leave it
 ORDERS = {"l2": 2.0, "l1": 1.0}
-LONGEST = 2.0**100  # of a gradient, in clips: clip / norm is then a normal number of float32, at least 2^-126, and rounded by 2^-24 at most
+LONGEST = (
+    2.0**100
+)  # of a gradient, in clips: clip / norm is then a normal number of float32, at least 2^-126, and rounded by 2^-24 at most
 FLOATS = 1 << 24  # numbers of per-example gradients that are held at once
 
 # Layers that treat every example by itself and train nothing.
@@ -48,12 +52,17 @@ class ExampleGradients:
 
     def __init__(self, model: FlatModel, loss: Loss) -> None:
         self._model, self._loss = model, loss
-        plain = loss in (cross_entropy, mean_squared_error)  # means over examples, so that an example's share in them is known
+        plain = loss in (
+            cross_entropy,
+            mean_squared_error,
+        )  # means over examples, so that an example's share in them is known
         self._layers = stacked_layers(model.net) if plain else None
         self._vectorised = True
         self._chunk = 0
 
-    def clipped_sum(self, inputs: Tensor, targets: Tensor, *, clip: float, norm: str = "l2") -> ClippedSum:
+    def clipped_sum(
+        self, inputs: Tensor, targets: Tensor, *, clip: float, norm: str = "l2"
+    ) -> ClippedSum:
         """The sum over a batch, possibly empty, of every example's gradient, scaled down to norm `clip` where it is longer."""
         order = ORDERS[norm]
         total = torch.zeros_like(self._model.weights)
@@ -86,7 +95,9 @@ class ExampleGradients:
                 yield Table(table)
                 return
         for example in range(len(targets)):
-            self._model.loss_gradient(inputs[example : example + 1], targets[example : example + 1], self._loss)
+            self._model.loss_gradient(
+                inputs[example : example + 1], targets[example : example + 1], self._loss
+            )
             yield Table(self._model.gradients.clone()[None])
 
     def _examples_at_once(self, inputs: Tensor) -> int:
@@ -146,9 +157,15 @@ class Outer:
     into: Tensor
 
     def norms(self, order: float) -> Tensor:
-        went = torch.linalg.vector_norm(self.into, ord=order, dim=1, dtype=torch.float64) ** order if trains(self.layer.weight) else 0.0
+        went = (
+            torch.linalg.vector_norm(self.into, ord=order, dim=1, dtype=torch.float64) ** order
+            if trains(self.layer.weight)
+            else 0.0
+        )
         went = went + (1.0 if trains(self.layer.bias) else 0.0)
-        return torch.linalg.vector_norm(self.back, ord=order, dim=1, dtype=torch.float64) * went ** (1 / order)
+        return torch.linalg.vector_norm(
+            self.back, ord=order, dim=1, dtype=torch.float64
+        ) * went ** (1 / order)
 
     def only(self, kept: Tensor) -> Outer:
         return Outer(self.layer, self.back[kept], self.into[kept])
@@ -168,7 +185,10 @@ class Written:
     tables: list[Tensor]
 
     def norms(self, order: float) -> Tensor:
-        parts = [torch.linalg.vector_norm(table, ord=order, dim=1, dtype=torch.float64) for table in self.tables]
+        parts = [
+            torch.linalg.vector_norm(table, ord=order, dim=1, dtype=torch.float64)
+            for table in self.tables
+        ]
         return torch.linalg.vector_norm(torch.stack(parts), ord=order, dim=0)
 
     def only(self, kept: Tensor) -> Written:
@@ -186,13 +206,18 @@ class Layered:
     parts: list[Outer | Written]
 
     def norms(self, order: float) -> Tensor:
-        return torch.linalg.vector_norm(torch.stack([part.norms(order) for part in self.parts]), ord=order, dim=0)
+        return torch.linalg.vector_norm(
+            torch.stack([part.norms(order) for part in self.parts]), ord=order, dim=0
+        )
 
     def only(self, kept: Tensor) -> Layered:
         return Layered([part.only(kept) for part in self.parts])
 
     def add_to(self, total: Tensor, model: FlatModel, scale: Tensor) -> None:
-        blocks = {id(parameter): block for parameter, block in zip(model.trained, model.blocks(total), strict=True)}
+        blocks = {
+            id(parameter): block
+            for parameter, block in zip(model.trained, model.blocks(total), strict=True)
+        }
         for part in self.parts:
             part.add_to(blocks, scale)
 
@@ -215,30 +240,47 @@ def stacked_layers(module: nn.Module) -> list[nn.Module] | None:
     if type(module) is nn.Flatten:
         return [module] if (module.start_dim, module.end_dim) == (1, -1) else None
     if type(module) is nn.Conv2d:
-        simple = module.groups == 1 and module.padding_mode == "zeros" and not isinstance(module.padding, str)
+        simple = (
+            module.groups == 1
+            and module.padding_mode == "zeros"
+            and not isinstance(module.padding, str)
+        )
         return [module] if simple else None
     return [module] if type(module) in PASSIVE or type(module) is nn.Linear else None
 
 
 def used_once(layers: list[nn.Module]) -> bool:
     """Whether no layer and no trained parameter occurs twice."""
-    parameters = [id(parameter) for layer in layers for parameter in layer.parameters(recurse=False)]
-    return len({id(layer) for layer in layers}) == len(layers) and len(set(parameters)) == len(parameters)
+    parameters = [
+        id(parameter) for layer in layers for parameter in layer.parameters(recurse=False)
+    ]
+    return len({id(layer) for layer in layers}) == len(layers) and len(set(parameters)) == len(
+        parameters
+    )
 
 
-def layered(net: nn.Module, layers: list[nn.Module], inputs: Tensor, targets: Tensor, loss: Loss) -> Layered:
+def layered(
+    net: nn.Module, layers: list[nn.Module], inputs: Tensor, targets: Tensor, loss: Loss
+) -> Layered:
     """One pass forwards, one backwards to the outputs of the layers that are trained."""
     if not net.training:
         net.train()
     x, went, came = inputs, [], []
-    trained = [any(trains(parameter) for parameter in layer.parameters(recurse=False)) for layer in layers]
+    trained = [
+        any(trains(parameter) for parameter in layer.parameters(recurse=False)) for layer in layers
+    ]
     for layer, wanted in zip(layers, trained, strict=True):
         into, x = x, layer(x)
         if wanted:
             went.append((layer, into.detach()))
             came.append(x)
     back = torch.autograd.grad(loss(x, targets) * len(targets), came)
-    return Layered([layer_gradients(layer, into, gradient) for (layer, into), gradient in zip(went, back, strict=True)])
+    return Layered(
+        [
+            layer_gradients(layer, into, gradient)
+            for (layer, into), gradient in zip(went, back, strict=True)
+        ]
+    )
 
 
 def layer_gradients(layer: nn.Module, into: Tensor, back: Tensor) -> Outer | Written:
@@ -252,8 +294,15 @@ def layer_gradients(layer: nn.Module, into: Tensor, back: Tensor) -> Outer | Wri
         back = back.flatten(2)
     else:
         raise TypeError(f"{type(layer).__name__} is not a layer of a plain stack")
-    made = [(layer.weight, lambda: torch.bmm(back, into).flatten(1)), (layer.bias, lambda: back.sum(dim=2))]
-    kept = [(parameter, make()) for parameter, make in made if parameter is not None and trains(parameter)]
+    made = [
+        (layer.weight, lambda: torch.bmm(back, into).flatten(1)),
+        (layer.bias, lambda: back.sum(dim=2)),
+    ]
+    kept = [
+        (parameter, make())
+        for parameter, make in made
+        if parameter is not None and trains(parameter)
+    ]
     return Written([parameter for parameter, _ in kept], [table for _, table in kept])
 
 
@@ -268,8 +317,17 @@ def unfolded(layer: nn.Conv2d, images: Tensor) -> Tensor:
     high = (padded.shape[2] - skip_down * (layer.kernel_size[0] - 1) - 1) // down + 1
     wide = (padded.shape[3] - skip_right * (layer.kernel_size[1] - 1) - 1) // right + 1
     sizes = (len(images), layer.in_channels, *layer.kernel_size, high, wide)
-    steps = (records, channels, height * skip_down, width * skip_right, height * down, width * right)
-    return padded.as_strided(sizes, steps, padded.storage_offset()).reshape(len(images), -1, high * wide)
+    steps = (
+        records,
+        channels,
+        height * skip_down,
+        width * skip_right,
+        height * down,
+        width * right,
+    )
+    return padded.as_strided(sizes, steps, padded.storage_offset()).reshape(
+        len(images), -1, high * wide
+    )
 
 
 def vectorised(model: FlatModel, inputs: Tensor, targets: Tensor, loss: Loss) -> Tensor:
@@ -278,8 +336,13 @@ def vectorised(model: FlatModel, inputs: Tensor, targets: Tensor, loss: Loss) ->
     names = [name for name, _ in model.layout]
 
     def alone(weights: tuple[Tensor, ...], example: Tensor, target: Tensor) -> Tensor:
-        return loss(functional_call(net, dict(zip(names, weights, strict=True)), (example[None],)), target[None])
+        return loss(
+            functional_call(net, dict(zip(names, weights, strict=True)), (example[None],)),
+            target[None],
+        )
 
     weights = tuple(parameter.detach() for parameter in model.trained)
-    tables = vmap(grad(alone), in_dims=(None, 0, 0), randomness="different")(weights, inputs, targets)
+    tables = vmap(grad(alone), in_dims=(None, 0, 0), randomness="different")(
+        weights, inputs, targets
+    )
     return torch.cat([table.flatten(1) for table in tables], dim=1)

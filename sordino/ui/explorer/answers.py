@@ -77,7 +77,10 @@ class Chart:
             >>> Chart(across="rounds", points=(1, 2), lines=(Line(name="certified", values=(0.5, 0.7)),)).rows()[1]
             {'rounds': 2, 'certified': 0.7}
         """
-        return [{self.across: point, **{line.name: line.values[at] for line in self.lines}} for at, point in enumerate(self.points)]
+        return [
+            {self.across: point, **{line.name: line.values[at] for line in self.lines}}
+            for at, point in enumerate(self.points)
+        ]
 
 
 def priced(setting: Setting, view: View) -> Priced:
@@ -121,7 +124,14 @@ def published(setting: Setting) -> tuple[Published, ...]:
         claim = find(name)
         epsilon = gaussian.epsilon(mu, setting.delta)
         found.append(
-            Published(claim=name, mu=mu, epsilon=epsilon, verdict=claim.verdict, reason=claim.reason, instead=claim.sound_replacement)
+            Published(
+                claim=name,
+                mu=mu,
+                epsilon=epsilon,
+                verdict=claim.verdict,
+                reason=claim.reason,
+                instead=claim.sound_replacement,
+            )
         )
     return tuple(found)
 
@@ -141,10 +151,16 @@ def over_rounds(setting: Setting, view: View) -> Chart:
         Line(name="certified", values=tuple(price.epsilon for price in prices)),
         Line(name="plain composition", values=tuple(price.plain for price in prices)),
     ]
-    printed = [{one.claim: one for one in published(plan)} for plan in plans] if view == View.FINAL else [{} for _ in plans]
+    printed = (
+        [{one.claim: one for one in published(plan)} for plan in plans]
+        if view == View.FINAL
+        else [{} for _ in plans]
+    )
     for claim, one in printed[-1].items():
         word = "printed, unsound" if one.false else f"printed, {one.verdict}"
-        lines.append(Line(name=f"{word}: {claim}", values=tuple(row[claim].epsilon for row in printed)))
+        lines.append(
+            Line(name=f"{word}: {claim}", values=tuple(row[claim].epsilon for row in printed))
+        )
     return Chart(across="rounds", points=tuple(counts), lines=tuple(lines))
 
 
@@ -156,9 +172,14 @@ def tradeoffs(prices: Sequence[Priced], delta: float) -> Chart:
     from sordino.ui.plots import grouped
 
     named = grouped([price.guarantee for price in prices], delta)
-    lines = [Line(name=name, values=tuple(betas(guarantee.curve).tolist())) for name, guarantee in named.items()]
+    lines = [
+        Line(name=name, values=tuple(betas(guarantee.curve).tolist()))
+        for name, guarantee in named.items()
+    ]
     return Chart(
-        across="false positives", points=tuple(ALPHAS.tolist()), lines=(*lines, Line(name="guessing", values=tuple((1 - ALPHAS).tolist())))
+        across="false positives",
+        points=tuple(ALPHAS.tolist()),
+        lines=(*lines, Line(name="guessing", values=tuple((1 - ALPHAS).tolist()))),
     )
 
 
@@ -172,7 +193,11 @@ def betas(curve: Curve) -> np.ndarray:
     if isinstance(curve, GaussianCurve):
         return np.array([curve.beta(float(alpha)) for alpha in ALPHAS])
     steepest = min(20.0, curve.epsilon(1e-6))
-    slopes = np.concatenate([[0.0], np.geomspace(1e-3, max(2e-3, steepest), SLOPES)]) if math.isfinite(steepest) else np.zeros(1)
+    slopes = (
+        np.concatenate([[0.0], np.geomspace(1e-3, max(2e-3, steepest), SLOPES)])
+        if math.isfinite(steepest)
+        else np.zeros(1)
+    )
     left, deltas = np.exp(slopes), curve.deltas(slopes)
     one_way = (1 - deltas)[:, None] - np.multiply.outer(left, ALPHAS)
     other_way = ((1 - deltas)[:, None] - ALPHAS) / left[:, None]
@@ -190,7 +215,9 @@ def with_noise_for(setting: Setting) -> tuple[Setting, float]:
         >>> found.noise > Setting().noise, reached <= 4.0
         (True, True)
     """
-    found = calibrate(setting.protocol, setting.view, setting.unit, epsilon=setting.target, delta=setting.delta)
+    found = calibrate(
+        setting.protocol, setting.view, setting.unit, epsilon=setting.target, delta=setting.delta
+    )
     return replace(setting, noise=found.value), found.achieved
 
 

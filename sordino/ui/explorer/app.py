@@ -10,7 +10,9 @@ from sordino.ui.explorer.look import STYLE
 
 def main() -> None:
     """Draw the page that is asked for."""
-    st.set_page_config(page_title="Sordino", page_icon="🎻", layout="wide", initial_sidebar_state="collapsed")
+    st.set_page_config(
+        page_title="Sordino", page_icon="🎻", layout="wide", initial_sidebar_state="collapsed"
+    )
     st.html(STYLE)
     pages = [
         st.Page(explore.page, title="Explore", url_path="explore", default=True),

@@ -16,8 +16,20 @@ ROWS = 25  # of a table beside a chart
 
 def draw(chart: Chart, *, title: str, key: str, **axes: Any) -> None:
     """Draw a chart with its table, which has every so many rows where there are many."""
-    st.plotly_chart(figure(chart, title=title, **axes), config=CONFIG, alt=described(chart, title), key=f"chart.{key}")
+    st.plotly_chart(
+        figure(chart, title=title, **axes),
+        config=CONFIG,
+        alt=described(chart, title),
+        key=f"chart.{key}",
+    )
     with st.expander(plain_markdown(f"{title}: the table")):
         rows = thinned(chart, ROWS).rows()
         head = [escaped(name) for name in rows[0]]
-        st.html(table(head, [[number(value) for value in row.values()] for row in rows], numbers=range(len(head)), label=title))
+        st.html(
+            table(
+                head,
+                [[number(value) for value in row.values()] for row in rows],
+                numbers=range(len(head)),
+                label=title,
+            )
+        )

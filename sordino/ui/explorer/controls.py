@@ -62,7 +62,11 @@ def grid(check: Check, value: float) -> list[float]:
     decades = range(math.floor(math.log10(smallest)), math.ceil(math.log10(high)) + 1)
     stops = {float(f"{nice * 10.0**decade:.3g}") for decade in decades for nice in NICE}
     inside = {stop for stop in stops if low <= stop <= high} | {low, high, value}
-    return sorted({int(stop) for stop in inside if float(stop).is_integer()}) if whole else sorted(float(stop) for stop in inside)
+    return (
+        sorted({int(stop) for stop in inside if float(stop).is_integer()})
+        if whole
+        else sorted(float(stop) for stop in inside)
+    )
 
 
 def limits(check: Check) -> tuple[float, float, bool]:
@@ -71,24 +75,40 @@ def limits(check: Check) -> tuple[float, float, bool]:
         return check.at_least, check.at_most, True
     if not isinstance(check, Number) or check.at_most is None:
         raise TypeError("a control of a number needs limits")
-    return check.at_least if check.at_least is not None else check.at_most / 1000, check.at_most, False
+    return (
+        check.at_least if check.at_least is not None else check.at_most / 1000,
+        check.at_most,
+        False,
+    )
 
 
-def drawn(setting: Setting, name: str, generation: int, *, typed: bool, label: str | None = None) -> Any:
+def drawn(
+    setting: Setting, name: str, generation: int, *, typed: bool, label: str | None = None
+) -> Any:
     """Draw the control of one entry and return what it says. A new generation makes it forget what it said."""
     check, value, words = CHECKS[name], getattr(setting, name), label or WORDS[name]
     key = f"{name}.{generation}.{'typed' if typed else 'slid'}"
     if isinstance(check, Choice):
         names = {"adversary": ADVERSARY_NAMES, "unit": UNIT_NAMES}.get(name, NAMES)
-        return st.selectbox(words, check.options, index=check.options.index(value), format_func=lambda word: names.get(word, word), key=key)
+        return st.selectbox(
+            words,
+            check.options,
+            index=check.options.index(value),
+            format_func=lambda word: names.get(word, word),
+            key=key,
+        )
     if isinstance(check, Flag):
         return st.checkbox(words, value=value, key=key)
     low, high, whole = limits(check)
     if typed or name == "target":
         step = 1 if whole else None
         shown = None if whole else "%g"
-        return st.number_input(words, min_value=low, max_value=high, value=value, step=step, format=shown, key=key)
-    return st.select_slider(words, options=grid(check, value_at(key, value)), value=value, format_func=short, key=key)
+        return st.number_input(
+            words, min_value=low, max_value=high, value=value, step=step, format=shown, key=key
+        )
+    return st.select_slider(
+        words, options=grid(check, value_at(key, value)), value=value, format_func=short, key=key
+    )
 
 
 def value_at(key: str, value: float) -> float:
@@ -126,7 +146,12 @@ def all_drawn(setting: Setting, generation: int) -> dict[str, Any]:
     if setting.rule != "noisy-sgd":  # whose noise is Gaussian, in the clients' steps
         put("mechanism")
         put("width" if said["mechanism"] == "staircase" else "where")
-    put("noise", noise=NOISE_WORDS[replace(setting, mechanism=said.get("mechanism", setting.mechanism)).noise_name])
+    put(
+        "noise",
+        noise=NOISE_WORDS[
+            replace(setting, mechanism=said.get("mechanism", setting.mechanism)).noise_name
+        ],
+    )
     st.header("Local work", anchor=False)
     put("rule", "steps", "batch", "records", "clip", "schedule", "rate")
     if said["rule"] == "fedprox":

@@ -63,9 +63,14 @@ def refusals(top: DeltaGenerator) -> None:
 def show(setting: Setting, top: DeltaGenerator) -> None:
     """Answer, table, charts, noise for a target, file."""
     views = all_views(setting.clients)
-    ordered = sorted(views, key=lambda view: view != setting.view)  # the one that is asked about first
+    ordered = sorted(
+        views, key=lambda view: view != setting.view
+    )  # the one that is asked about first
     futures = {view: desk.ask(answers.priced, setting, view) for view in ordered}
-    drawings = [desk.ask(answers.over_rounds, setting, setting.view), desk.ask(drawn_tradeoffs, setting)]
+    drawings = [
+        desk.ask(answers.over_rounds, setting, setting.view),
+        desk.ask(drawn_tradeoffs, setting),
+    ]
     complete = settled(list(futures.values()), PATIENCE)
     prices = {view: future.result() for view, future in futures.items() if future.done()}
     printed = answers.published(setting)
@@ -79,7 +84,9 @@ def show(setting: Setting, top: DeltaGenerator) -> None:
     st.header("Curves", anchor=False)
     axes = {"up": f"epsilon at delta = {setting.delta:g}", "log_x": True}
     drawing(drawings[0], title=f"Epsilon against rounds, view {setting.view}", key="rounds", **axes)
-    drawing(drawings[1], title="What any test can reach", key="tests", up="false negatives, at least")
+    drawing(
+        drawings[1], title="What any test can reach", key="tests", up="false negatives, at least"
+    )
     if not complete or not settled(drawings, 0):
         st.session_state.waits = True
         waiting((*futures.values(), *drawings))
@@ -87,7 +94,9 @@ def show(setting: Setting, top: DeltaGenerator) -> None:
 
 def drawn_tradeoffs(setting: Setting) -> Chart:
     """The trade-off curves of all views; prices that are known are not found again."""
-    return answers.tradeoffs([answers.priced(setting, view) for view in all_views(setting.clients)], setting.delta)
+    return answers.tradeoffs(
+        [answers.priced(setting, view) for view in all_views(setting.clients)], setting.delta
+    )
 
 
 @st.fragment(run_every=0.4)
@@ -105,13 +114,25 @@ def headline(top: DeltaGenerator, setting: Setting, price: Priced | None) -> Non
     about, sees = UNIT_IN_WORDS[setting.unit], setting.view.sees
     if price is None:
         known = answers.quick(setting, setting.view)
-        claim = f'at most <span class="epsilon">ε = {in_words(known)}</span>' if known is not None else "…"
+        claim = (
+            f'at most <span class="epsilon">ε = {in_words(known)}</span>'
+            if known is not None
+            else "…"
+        )
         more = "By plain composition. A smaller bound is being worked out."
     else:
         unbounded = in_words(price.epsilon) == "no limit"
-        claim = "anything: no finite ε holds" if unbounded else f'at most <span class="epsilon">ε = {in_words(price.epsilon)}</span>'
+        claim = (
+            "anything: no finite ε holds"
+            if unbounded
+            else f'at most <span class="epsilon">ε = {in_words(price.epsilon)}</span>'
+        )
         mu = f", mu = {rounded_up(price.guarantee.mu)}" if price.guarantee.mu is not None else ""
-        vouched = f" Holds if, as you vouch, {' and '.join(price.guarantee.assumptions)}." if price.guarantee.assumptions else ""
+        vouched = (
+            f" Holds if, as you vouch, {' and '.join(price.guarantee.assumptions)}."
+            if price.guarantee.assumptions
+            else ""
+        )
         more = f"At delta = {setting.delta:g}{mu}; {price.guarantee.adjacency}; by {price.guarantee.method}.{vouched}"
     with top:
         st.html(
@@ -120,7 +141,12 @@ def headline(top: DeltaGenerator, setting: Setting, price: Priced | None) -> Non
         )
 
 
-def views_table(setting: Setting, views: Sequence[View], prices: dict[View, Priced], printed: Sequence[Published]) -> str:
+def views_table(
+    setting: Setting,
+    views: Sequence[View],
+    prices: dict[View, Priced],
+    printed: Sequence[Published],
+) -> str:
     """One row per adversary: certified, by plain composition, and as printed."""
     rows = []
     for view in views:
@@ -128,20 +154,43 @@ def views_table(setting: Setting, views: Sequence[View], prices: dict[View, Pric
         claimed = "<br>".join(struck(one) for one in printed) if view == View.FINAL else ""
         if price is None:
             known = answers.quick(setting, view)
-            rows.append([named(view), "…", "…", "…" if known is None else in_words(known), claimed or "–", "being worked out"])
+            rows.append(
+                [
+                    named(view),
+                    "…",
+                    "…",
+                    "…" if known is None else in_words(known),
+                    claimed or "–",
+                    "being worked out",
+                ]
+            )
             continue
         mu = rounded_up(price.guarantee.mu) if price.guarantee.mu is not None else "–"
         method = price.guarantee.method + (" (vouched)" if price.guarantee.assumptions else "")
-        figures = [f"<strong>{in_words(price.epsilon)}</strong>", mu, in_words(price.plain), claimed or "–"]
+        figures = [
+            f"<strong>{in_words(price.epsilon)}</strong>",
+            mu,
+            in_words(price.plain),
+            claimed or "–",
+        ]
         rows.append([named(view), *figures, escaped(method)])
     head = ["who sees", "ε certified", "mu", "ε composed", "ε printed", "method"]
     chosen = list(views).index(setting.view) if setting.view in views else None
-    return table(head, rows, numbers=(1, 2, 3, 4), chosen=chosen, label="Every adversary", caption=f"At most, at delta = {setting.delta:g}")
+    return table(
+        head,
+        rows,
+        numbers=(1, 2, 3, 4),
+        chosen=chosen,
+        label="Every adversary",
+        caption=f"At most, at delta = {setting.delta:g}",
+    )
 
 
 def named(view: View) -> str:
     """A view by its name and by what it sees."""
-    return f'<strong>{escaped(str(view))}</strong><br><span class="small">{escaped(view.sees)}</span>'
+    return (
+        f'<strong>{escaped(str(view))}</strong><br><span class="small">{escaped(view.sees)}</span>'
+    )
 
 
 def struck(one: Published) -> str:
@@ -166,7 +215,9 @@ def published_words(printed: Sequence[Published]) -> None:
     """Why a printed bound is struck through, or under which condition it holds."""
     for one in printed:
         with st.expander(f"What {one.claim} printed: mu = {rounded_up(one.mu)}, {one.verdict}"):
-            st.html(f"<p>{verdict(one.verdict)}. {escaped(one.reason)}</p><p>Instead: {escaped(one.instead)}.</p>")
+            st.html(
+                f"<p>{verdict(one.verdict)}. {escaped(one.reason)}</p><p>Instead: {escaped(one.instead)}.</p>"
+            )
 
 
 def noise_finder(setting: Setting) -> None:
@@ -175,14 +226,18 @@ def noise_finder(setting: Setting) -> None:
     st.header("Find the noise for an epsilon", anchor=False)
     first, second = st.columns([2, 1], vertical_alignment="bottom")
     with first:
-        target = controls.drawn(setting, "target", state.generation, typed=True, label=f"Epsilon, view {setting.view}")
+        target = controls.drawn(
+            setting, "target", state.generation, typed=True, label=f"Epsilon, view {setting.view}"
+        )
     state.setting = wanted = replace(setting, target=target)
     pressed = second.button("Find the noise", type="primary", width="stretch")
     if pressed:
         place, began = st.empty(), time.monotonic()
         future = desk.ask(answers.with_noise_for, wanted)
         while not settled([future], 0.2):
-            place.caption(f"Searching for the noise, {time.monotonic() - began:.0f} s. Some bounds take seconds to ask.")
+            place.caption(
+                f"Searching for the noise, {time.monotonic() - began:.0f} s. Some bounds take seconds to ask."
+            )
         accept_noise(future, place)
     elif "found" in state:
         st.success(plain_markdown(state.pop("found")))
@@ -216,9 +271,17 @@ def protocol_file(setting: Setting) -> None:
         text = dumps(chosen.protocol)
         st.code(text, language=None)
         if chosen.protocol.model is not None and chosen.protocol.model.parameters is not None:
-            st.caption("The price of this noise depends on the dimension: training refuses a file whose model has another one.")
+            st.caption(
+                "The price of this noise depends on the dimension: training refuses a file whose model has another one."
+            )
         st.caption("Address of this setting: copy it from the browser.")
-    st.download_button("Download federation.toml", text, file_name="federation.toml", mime="application/toml", on_click="ignore")
+    st.download_button(
+        "Download federation.toml",
+        text,
+        file_name="federation.toml",
+        mime="application/toml",
+        on_click="ignore",
+    )
     st.caption("Then: sordino check federation.toml, sordino train federation.toml")
 
 

@@ -18,7 +18,9 @@ MOST_MARKS = 40  # points above which a line has no marks
 FALSE = {"color": "#D55E00", "dash": "dot"}  # what does not hold, and nothing else
 
 
-def figure(chart: Chart, *, title: str, up: str, log_x: bool = False, now: float | None = None) -> Figure:
+def figure(
+    chart: Chart, *, title: str, up: str, log_x: bool = False, now: float | None = None
+) -> Figure:
     """Lines with marks, legend below; what is infinite is left out. A vertical line says how far something has come by now.
 
     Example:
@@ -50,7 +52,9 @@ def figure(chart: Chart, *, title: str, up: str, log_x: bool = False, now: float
         legend={"orientation": "h", "y": -0.22},
         hovermode="x unified",
     )
-    drawn.update_xaxes(title=chart.across, type="log" if log_x else "linear", **ticks(chart.points, log_x))
+    drawn.update_xaxes(
+        title=chart.across, type="log" if log_x else "linear", **ticks(chart.points, log_x)
+    )
     drawn.update_yaxes(title=up, rangemode="tozero")
     if now is not None:
         drawn.add_vline(x=now, line={"dash": "dot", "color": COLOURS[-1]}, annotation_text="now")
@@ -70,13 +74,28 @@ def ticks(points: Sequence[float], log: bool) -> dict[str, Any]:
     if log:
         decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
         stops = (1, 2, 5) if high < 1000 * low else (1,)
-        return {"tickvals": [stop * 10**decade for decade in decades for stop in stops if low <= stop * 10**decade <= high]}
-    return {"dtick": 1} if 1 <= high - low <= 10 and all(isinstance(point, int) for point in points) else {}
+        return {
+            "tickvals": [
+                stop * 10**decade
+                for decade in decades
+                for stop in stops
+                if low <= stop * 10**decade <= high
+            ]
+        }
+    return (
+        {"dtick": 1}
+        if 1 <= high - low <= 10 and all(isinstance(point, int) for point in points)
+        else {}
+    )
 
 
 def styled(index: int, name: str) -> dict[str, Any]:
     """Colour and dash of a line; what does not hold is always dotted and vermilion."""
-    return FALSE if "unsound" in name else {"color": COLOURS[index % len(COLOURS)], "dash": DASHES[index % len(DASHES)]}
+    return (
+        FALSE
+        if "unsound" in name
+        else {"color": COLOURS[index % len(COLOURS)], "dash": DASHES[index % len(DASHES)]}
+    )
 
 
 def described(chart: Chart, title: str) -> str:
@@ -108,5 +127,7 @@ def thinned(chart: Chart, most: int) -> Chart:
         return chart
     step = math.ceil(len(chart.points) / most)
     kept = sorted({*range(0, len(chart.points), step), len(chart.points) - 1})
-    lines = tuple(Line(name=line.name, values=tuple(line.values[at] for at in kept)) for line in chart.lines)
+    lines = tuple(
+        Line(name=line.name, values=tuple(line.values[at] for at in kept)) for line in chart.lines
+    )
     return Chart(across=chart.across, points=tuple(chart.points[at] for at in kept), lines=lines)

@@ -30,7 +30,12 @@ table.plain caption { text-align: left; caption-side: top; font-size: 0.9rem; op
 </style>
 """
 
-MARKS = {"sound": "✓", "conditional": "△", "asymptotic": "≈", "unsound": "✗"}  # a verdict without its colour
+MARKS = {
+    "sound": "✓",
+    "conditional": "△",
+    "asymptotic": "≈",
+    "unsound": "✗",
+}  # a verdict without its colour
 MARKDOWN = str.maketrans({character: f"\\{character}" for character in "\\`*_{}[]<>()#+-.!|~:$^"})
 
 
@@ -70,11 +75,15 @@ def table(
         1
     """
     aligned = ['class="number"' if column in numbers else "" for column in range(len(head))]
-    top = "".join(f'<th scope="col" {aligned[column]}>{name}</th>' for column, name in enumerate(head))
+    top = "".join(
+        f'<th scope="col" {aligned[column]}>{name}</th>' for column, name in enumerate(head)
+    )
     body = []
     for index, row in enumerate(rows):
         first, *others = row
-        cells = "".join(f"<td {aligned[column]}>{cell}</td>" for column, cell in enumerate(others, start=1))
+        cells = "".join(
+            f"<td {aligned[column]}>{cell}</td>" for column, cell in enumerate(others, start=1)
+        )
         marked = ' class="chosen"' if index == chosen else ""
         body.append(f'<tr{marked}><th scope="row" class="row">{first}</th>{cells}</tr>')
     said = f"<caption>{escaped(caption)}</caption>" if caption else ""

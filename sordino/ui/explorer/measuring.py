@@ -15,7 +15,12 @@ from sordino.protocol import SordinoError, UserError
 MOST = 2  # counterexamples at a time
 MODULE = "sordino.ui.explorer.measuring"
 # `sordino.papers.measured.SCHEDULES` has them too, and needs torch, which a page should not wait for.
-MEASURABLE = ("convergent/theorem-3a", "convergent/theorem-3b", "convergent/theorem-3c", "convergent/theorem-4")
+MEASURABLE = (
+    "convergent/theorem-3a",
+    "convergent/theorem-3b",
+    "convergent/theorem-3c",
+    "convergent/theorem-4",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,11 +40,15 @@ class Measuring:
 
     def __init__(self, claim: str, *, rounds: int, clients: int) -> None:
         if len(self.running) >= MOST:
-            raise UserError(f"{MOST} counterexamples are being run already: wait until one has ended, or stop it.")
+            raise UserError(
+                f"{MOST} counterexamples are being run already: wait until one has ended, or stop it."
+            )
         self.parameters = {"rounds": rounds, "clients": clients}
         self.looks, self.problem, self._stopped = list[Look](), "", False
         call = [sys.executable, "-m", MODULE, claim, json.dumps(self.parameters)]
-        self._process = subprocess.Popen(call, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self._process = subprocess.Popen(
+            call, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
         self.running.add(self)
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
@@ -59,9 +68,15 @@ class Measuring:
         try:
             for line in self._process.stdout or ():
                 self.looks.append(Look(**json.loads(line)))
-            words = (self._process.stderr.read() if self._process.stderr is not None else "").strip()
+            words = (
+                self._process.stderr.read() if self._process.stderr is not None else ""
+            ).strip()
             if self._process.wait() != 0:
-                self.problem = "stopped" if self._stopped else (words.splitlines()[-1] if words else "it ended without a word")
+                self.problem = (
+                    "stopped"
+                    if self._stopped
+                    else (words.splitlines()[-1] if words else "it ended without a word")
+                )
         finally:
             self.running.discard(self)
 
@@ -81,7 +96,12 @@ def say_looks(claim: str, parameters: dict[str, int]) -> None:
 
     for look in watched(check(find(claim), **parameters)):
         verdict = look.finding.claims[0].verdict if look.finding is not None else ""
-        line = {"trainings": look.trainings, "planned": look.planned, "mu_lower": look.mu_lower, "verdict": verdict}
+        line = {
+            "trainings": look.trainings,
+            "planned": look.planned,
+            "mu_lower": look.mu_lower,
+            "verdict": verdict,
+        }
         print(json.dumps(line), flush=True)
 
 

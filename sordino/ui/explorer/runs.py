@@ -25,7 +25,11 @@ def page() -> None:
     st.title("Runs", anchor=False)
     names = watching.found(place.watch.root)[:LISTED]
     if not names:
-        st.info(plain_markdown(f"There are no runs in {place.watch.root.resolve()}. Start one in a terminal:"))
+        st.info(
+            plain_markdown(
+                f"There are no runs in {place.watch.root.resolve()}. Start one in a terminal:"
+            )
+        )
         st.code("sordino train", language=None)
         return
     state = st.session_state
@@ -33,7 +37,12 @@ def page() -> None:
     known = state.get("watched", state.get("kept", names[:1]))
     if "watched" not in state or not set(known) <= set(names):
         state.watched = [name for name in known if name in names]
-    chosen = st.multiselect(f"Runs to watch and compare, {MOST_RUNS} at most", sorted(names), key="watched", max_selections=MOST_RUNS)
+    chosen = st.multiselect(
+        f"Runs to watch and compare, {MOST_RUNS} at most",
+        sorted(names),
+        key="watched",
+        max_selections=MOST_RUNS,
+    )
     state.kept = chosen
     live(tuple(chosen))
     with st.expander(f"List of runs: {len(names)}", expanded=len(chosen) == 0):
@@ -54,7 +63,9 @@ def live(chosen: tuple[str, ...]) -> None:
         if run.problem:
             st.warning(plain_markdown(f"{run.name} {run.problem}."))
     reports(seen)
-    for column, (metric, title) in zip(st.columns(2, gap="large"), watching.WATCHED.items(), strict=True):
+    for column, (metric, title) in zip(
+        st.columns(2, gap="large"), watching.WATCHED.items(), strict=True
+    ):
         chart = watching.compared(seen, metric)
         if chart is not None:
             with column:
@@ -93,7 +104,11 @@ def answer(seen: Sequence[Seen], paid: dict[str, Spent | None]) -> None:
     score = run.last("accuracy")
     scored = "" if math.isnan(score) else f", accuracy {percent(score)}"
     known = paid[run.name]
-    cost = "" if known is None or known.problem else f', <span class="epsilon">ε = {in_words(known.epsilon)}</span> spent'
+    cost = (
+        ""
+        if known is None or known.problem
+        else f', <span class="epsilon">ε = {in_words(known.epsilon)}</span> spent'
+    )
     done = len(run.rounds)
     st.html(
         f'<p class="answer" role="status">{escaped(run.name)}: round {done:,} of {run.protocol.rounds:,}{scored}{cost}.</p>'
@@ -108,18 +123,30 @@ def runs_table(seen: Sequence[Seen], paid: dict[str, Spent | None]) -> str:
         known = paid.get(run.name)
         planned = run.protocol.rounds if run.protocol is not None else 0
         accuracy = run.last("accuracy")
-        spent = "" if known is None else (known.problem or f"{in_words(known.epsilon)} ({known.view})")
-        figures = [f"{len(run.rounds):,} / {planned:,}", "" if math.isnan(accuracy) else percent(accuracy), number(run.last("loss"))]
-        rows.append([escaped(run.name), escaped(run.state), *figures, *([escaped(spent)] if paid else [])])
+        spent = (
+            "" if known is None else (known.problem or f"{in_words(known.epsilon)} ({known.view})")
+        )
+        figures = [
+            f"{len(run.rounds):,} / {planned:,}",
+            "" if math.isnan(accuracy) else percent(accuracy),
+            number(run.last("loss")),
+        ]
+        rows.append(
+            [escaped(run.name), escaped(run.state), *figures, *([escaped(spent)] if paid else [])]
+        )
     head = ["run", "state", "round", "accuracy", "loss", *(["ε spent"] if paid else [])]
-    return table(head, rows, numbers=range(2, len(head)), label="Watched runs" if paid else "All runs")
+    return table(
+        head, rows, numbers=range(2, len(head)), label="Watched runs" if paid else "All runs"
+    )
 
 
 def reports(seen: Sequence[Seen]) -> None:
     """Links to the reports that there are."""
     with_report = [run for run in seen if run.report]
     for run in with_report:
-        st.link_button(f"Open the report of {plain_markdown(run.name)}", f"/report/{quote(run.name)}")
+        st.link_button(
+            f"Open the report of {plain_markdown(run.name)}", f"/report/{quote(run.name)}"
+        )
     if not with_report:
         st.caption("A run that has a report is linked here. sordino report RUN writes one.")
 
@@ -134,4 +161,10 @@ def budgets(seen: Sequence[Seen]) -> None:
         st.caption("Privacy against rounds: being worked out …")
     elif future.exception() is None:
         title = f"Privacy spent against rounds, {run.name}"
-        charts.draw(future.result(), title=title, key="plan", up="epsilon", now=len(run.rounds) if run.under_way else None)
+        charts.draw(
+            future.result(),
+            title=title,
+            key="plan",
+            up="epsilon",
+            now=len(run.rounds) if run.under_way else None,
+        )

@@ -31,7 +31,9 @@ CONFIG: dict[str, Any] = {
     "theme.dark.primaryColor": "#56B4E9",
 }
 # A report may come from anywhere: it is shown as it is, runs nothing, and loads nothing.
-REPORT_POLICY = "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:; font-src data:"
+REPORT_POLICY = (
+    "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:; font-src data:"
+)
 
 
 def serve(runs: Path, *, address: str, port: int) -> None:
@@ -53,7 +55,9 @@ async def report(request: Request) -> Response:
     path = place.watch.root / name / "report.html"
     if name not in found(place.watch.root) or not path.is_file():
         return PlainTextResponse("There is no such report.", status_code=404)
-    return FileResponse(path, media_type="text/html", headers={"Content-Security-Policy": REPORT_POLICY})
+    return FileResponse(
+        path, media_type="text/html", headers={"Content-Security-Policy": REPORT_POLICY}
+    )
 
 
 def say_so(error: Exception) -> bool:
@@ -61,7 +65,9 @@ def say_so(error: Exception) -> bool:
     import streamlit as st
 
     messages.print("".join(traceback.format_exception(error)), markup=False, soft_wrap=True)
-    st.error("Something went wrong in the explorer. The terminal in which it runs has the details; reload the page to go on.")
+    st.error(
+        "Something went wrong in the explorer. The terminal in which it runs has the details; reload the page to go on."
+    )
     return True
 
 
@@ -77,10 +83,18 @@ def free_port(address: str, wanted: int | None) -> int:
     """
     for port in PORTS if wanted is None else (wanted,):
         try:
-            with socket.create_server((address, port), family=socket.AF_INET6 if ":" in address else socket.AF_INET):
+            with socket.create_server(
+                (address, port), family=socket.AF_INET6 if ":" in address else socket.AF_INET
+            ):
                 return port
         except (OSError, OverflowError) as error:
             reason = error
-    taken = f"port {wanted} of {address}" if wanted is not None else f"every port from {PORTS.start} to {PORTS.stop - 1} of {address}"
+    taken = (
+        f"port {wanted} of {address}"
+        if wanted is not None
+        else f"every port from {PORTS.start} to {PORTS.stop - 1} of {address}"
+    )
     said = getattr(reason, "strerror", None) or str(reason)
-    raise UserError(f"{taken} cannot be used ({said}). Choose another with --port, or another --address.")
+    raise UserError(
+        f"{taken} cannot be used ({said}). Choose another with --port, or another --address."
+    )

@@ -38,7 +38,9 @@ from sordino.protocol import (
 )
 from sordino.protocol.entries import Check, Choice, Flag, Integer, Number, Value, checks_of, entry
 
-SCHEDULES: dict[str, type[Schedule]] = {kind.tag: kind for kind in (Constant, Cyclic, StageWise, Continuous)}
+SCHEDULES: dict[str, type[Schedule]] = {
+    kind.tag: kind for kind in (Constant, Cyclic, StageWise, Continuous)
+}
 ADVERSARIES = ("server", "rounds", "participant", "coalition", "final")
 DATA = ("digits", "mnist", "fashion-mnist", "cifar10", "adult", "breast-cancer")
 MODELS = ("logistic", "mlp", "lenet5", "resnet18")
@@ -56,35 +58,57 @@ class Setting(Value):
 
     clients: int = entry(Integer(1, 10_000), "Clients in the federation, m", 100)
     rounds: int = entry(Integer(1, 100_000), "Rounds of training, T", 600)
-    participation: str = entry(Choice(("everyone", "poisson", "fixed")), "Who takes part in a round", "everyone")
-    share: float = entry(Number(above=0, at_most=1), "Probability that a client takes part in a round", 0.1)
+    participation: str = entry(
+        Choice(("everyone", "poisson", "fixed")), "Who takes part in a round", "everyone"
+    )
+    share: float = entry(
+        Number(above=0, at_most=1), "Probability that a client takes part in a round", 0.1
+    )
     size: int = entry(Integer(1, 10_000), "Clients that take part in a round", 10)
-    rule: str = entry(Choice(("fedavg", "fedprox", "noisy-sgd")), "What a client does in a round", "fedavg")
+    rule: str = entry(
+        Choice(("fedavg", "fedprox", "noisy-sgd")), "What a client does in a round", "fedavg"
+    )
     steps: int = entry(Integer(1, 200), "Local steps in a round, K", 1)
     batch: int = entry(Integer(1, 10_000), "Records that a step draws, B", 4)
     records: int = entry(Integer(1, 1_000_000), "Records of a client", 14)
-    clip: float = entry(Number(at_least=1e-6, at_most=1e6), "Clip: largest norm of a gradient, V", 1.0)
+    clip: float = entry(
+        Number(at_least=1e-6, at_most=1e6), "Clip: largest norm of a gradient, V", 1.0
+    )
     schedule: str = entry(Choice(tuple(SCHEDULES)), "How the learning rate falls", "constant")
     rate: float = entry(Number(at_least=1e-6, at_most=100), "Learning rate of the first step", 0.1)
-    proximal: float = entry(Number(at_least=0, at_most=1000), "Proximal term: pull to the global model, alpha", 0.1)
-    mechanism: str = entry(Choice(("gaussian", "laplace", "staircase")), "Kind of noise", "gaussian")
+    proximal: float = entry(
+        Number(at_least=0, at_most=1000), "Proximal term: pull to the global model, alpha", 0.1
+    )
+    mechanism: str = entry(
+        Choice(("gaussian", "laplace", "staircase")), "Kind of noise", "gaussian"
+    )
     where: str = entry(Choice(("client", "server")), "Who adds the noise", "client")
     noise: float = entry(Number(at_least=0, at_most=1e6), "Size of the noise", 0.16)
     width: float = entry(Number(at_least=1e-6, at_most=1e6), "Width of a stair", 1.0)
     dimension: int = entry(Integer(1, 10**10), "Parameters of the model, d", 650)
-    smoothness: float = entry(Number(at_least=0, at_most=1e6), "Smoothness of the losses that you vouch for, L; 0: none", 0.0)
+    smoothness: float = entry(
+        Number(at_least=0, at_most=1e6),
+        "Smoothness of the losses that you vouch for, L; 0: none",
+        0.0,
+    )
     unit: str = entry(Choice(UNITS), "What is hidden", "record")
     delta: float = entry(Number(at_least=1e-12, at_most=0.5), "Delta: where epsilon is read", 1e-5)
     adversary: str = entry(Choice(ADVERSARIES), "Against whom", "server")
     target: float = entry(Number(at_least=1e-3, at_most=1e4), "Epsilon to find the noise for", 8.0)
-    budget: bool = entry(Flag(), "Write that epsilon into the file as a budget, which training never passes", False)
+    budget: bool = entry(
+        Flag(), "Write that epsilon into the file as a budget, which training never passes", False
+    )
     data: str = entry(Choice(DATA), "Data to train on", "digits")
     model: str = entry(Choice(MODELS), "Model to train", "logistic")
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.steps * self.rounds > MOST_STEPS:
-            raise InvalidValue("rounds", self.rounds, f"rounds x steps of at most {MOST_STEPS:,} here; `sordino certify` has no such limit")
+            raise InvalidValue(
+                "rounds",
+                self.rounds,
+                f"rounds x steps of at most {MOST_STEPS:,} here; `sordino certify` has no such limit",
+            )
 
     @cached_property
     def protocol(self) -> Protocol:
@@ -93,8 +117,14 @@ class Setting(Value):
         Raises:
             UserError: values that do not go together.
         """
-        told = Budget(epsilon=self.target, delta=self.delta, view=str(self.view), unit=self.unit) if self.budget else None
-        counted = self.mechanism != "gaussian" and self.rule != "noisy-sgd"  # else the dimension does not matter, and may be wrong
+        told = (
+            Budget(epsilon=self.target, delta=self.delta, view=str(self.view), unit=self.unit)
+            if self.budget
+            else None
+        )
+        counted = (
+            self.mechanism != "gaussian" and self.rule != "noisy-sgd"
+        )  # else the dimension does not matter, and may be wrong
         return Protocol(
             clients=self.clients,
             rounds=self.rounds,
@@ -111,23 +141,38 @@ class Setting(Value):
     def view(self) -> View:
         """The adversary that the first line speaks of; where there is one client there are no others."""
         alone = self.clients == 1 and self.adversary in ("participant", "coalition")
-        named = {"participant": View.coalition(1), "coalition": View.coalition(max(1, self.clients - 1))}
+        named = {
+            "participant": View.coalition(1),
+            "coalition": View.coalition(max(1, self.clients - 1)),
+        }
         return View.SERVER if alone else named.get(self.adversary) or View.parse(self.adversary)
 
     @property
     def noise_name(self) -> str:
         """What the size of the noise is called in the file."""
-        return "multiplier" if self.rule == "noisy-sgd" else {"laplace": "scale", "staircase": "step"}.get(self.mechanism, "sigma")
+        return (
+            "multiplier"
+            if self.rule == "noisy-sgd"
+            else {"laplace": "scale", "staircase": "step"}.get(self.mechanism, "sigma")
+        )
 
     @property
     def _participation(self) -> Participation:
-        kinds: dict[str, Participation] = {"poisson": Poisson(rate=self.share), "fixed": FixedSize(size=self.size)}
+        kinds: dict[str, Participation] = {
+            "poisson": Poisson(rate=self.share),
+            "fixed": FixedSize(size=self.size),
+        }
         return kinds.get(self.participation, Everyone())
 
     @property
     def _local(self) -> LocalRule:
         schedule = SCHEDULES[self.schedule](rate=self.rate)
-        shared: dict[str, Any] = {"steps": self.steps, "batch": self.batch, "clip": self.clip, "schedule": schedule}
+        shared: dict[str, Any] = {
+            "steps": self.steps,
+            "batch": self.batch,
+            "clip": self.clip,
+            "schedule": schedule,
+        }
         if self.rule == "fedprox":
             return FedProx(**shared, proximal=self.proximal)
         return NoisySgd(**shared) if self.rule == "noisy-sgd" else FedAvg(**shared)
@@ -150,8 +195,15 @@ class Setting(Value):
             >>> Setting(rounds=100, schedule="stage-wise").query
             {'rounds': '100', 'schedule': 'stage-wise'}
         """
-        changed = {f.name: getattr(self, f.name) for f in fields(self) if getattr(self, f.name) != f.default}
-        return {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in changed.items()}
+        changed = {
+            f.name: getattr(self, f.name)
+            for f in fields(self)
+            if getattr(self, f.name) != f.default
+        }
+        return {
+            name: str(value).lower() if isinstance(value, bool) else str(value)
+            for name, value in changed.items()
+        }
 
 
 def from_query(query: Mapping[str, str]) -> tuple[Setting, list[str]]:
@@ -171,7 +223,9 @@ def from_query(query: Mapping[str, str]) -> tuple[Setting, list[str]]:
                 refused.append(f"{name}: expected {check.allowed}.")
     unknown = sum(name not in checks and not name.startswith("embed") for name in query)
     if unknown > 0:
-        refused.append(f"{unknown} name{'s' if unknown > 1 else ''} in the address {'are' if unknown > 1 else 'is'} not known here.")
+        refused.append(
+            f"{unknown} name{'s' if unknown > 1 else ''} in the address {'are' if unknown > 1 else 'is'} not known here."
+        )
     try:
         return Setting(**taken), refused
     except InvalidValue as error:

@@ -68,7 +68,9 @@ class Seen:
         if self.problem:
             return self.problem
         words = {"finished": "finished", "diverged": "diverged", "budget": "stopped by its budget"}
-        return words.get(self.status, "under way" if self.under_way else "interrupted; go on with sordino resume")
+        return words.get(
+            self.status, "under way" if self.under_way else "interrupted; go on with sordino resume"
+        )
 
     @property
     def what(self) -> str:
@@ -124,7 +126,9 @@ class Tail:
                 file.seek(self._offset)
                 *lines, _ = file.read().split(b"\n")
             fresh = [json.loads(line) for line in lines]
-            if not all(isinstance(row, dict) and isinstance(row.get("round"), int) for row in fresh):
+            if not all(
+                isinstance(row, dict) and isinstance(row.get("round"), int) for row in fresh
+            ):
                 raise ValueError("a line is no metrics line")
             self._offset += sum(len(line) + 1 for line in lines)
             self._rows += fresh
@@ -153,14 +157,21 @@ class Watch:
                 status=str(facts["status"]),
                 protocol=protocol,
                 rounds=tuple(row["round"] + 1 for row in rows),
-                scores={metric: tuple(as_number(row.get(metric)) for row in rows) for metric in WATCHED},
+                scores={
+                    metric: tuple(as_number(row.get(metric)) for row in rows) for metric in WATCHED
+                },
                 sizes=tuple(int(size) for size in facts["sizes"]),
                 age=time.time() - modified(place / "metrics.jsonl"),
                 report=(place / "report.html").is_file(),
             )
         except (OSError, ValueError, KeyError, TypeError, SordinoError) as error:
             self._forget(name)
-            return Seen(name=name, problem="is no longer there" if not place.is_dir() else f"is damaged: {in_short(error)}")
+            return Seen(
+                name=name,
+                problem="is no longer there"
+                if not place.is_dir()
+                else f"is damaged: {in_short(error)}",
+            )
 
     def _tail(self, name: str) -> Tail:
         with self._lock:
@@ -194,7 +205,11 @@ def as_number(value: object) -> float:
     """
     if value == "inf":
         return math.inf
-    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else math.nan
+    return (
+        float(value)
+        if isinstance(value, (int, float)) and not isinstance(value, bool)
+        else math.nan
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -231,7 +246,10 @@ def plan(protocol: Protocol, sizes: tuple[int, ...]) -> Chart:
     """Epsilon of the plan against rounds, in the view of its budget or of the server, with the budget where there is one."""
     view, unit, delta = headline(protocol)
     counts = sorted({max(1, round(protocol.rounds * part / 8)) for part in range(1, 9)} | {1})
-    values = [certify(protocol, view, unit, delta=delta, rounds=range(count), sizes=sizes).epsilon(delta) for count in counts]
+    values = [
+        certify(protocol, view, unit, delta=delta, rounds=range(count), sizes=sizes).epsilon(delta)
+        for count in counts
+    ]
     lines = [Line(name=f"certified, {view}", values=tuple(values))]
     if protocol.privacy.budget is not None:
         lines.append(Line(name="budget", values=(protocol.privacy.budget.epsilon,) * len(counts)))
@@ -242,12 +260,26 @@ def compared(runs: Iterable[Seen], metric: str) -> Chart | None:
     """One curve per run that has values of this metric, over the rounds of all."""
     curves = {}
     for run in runs:
-        values = {at: value for at, value in zip(run.rounds, run.scores.get(metric, ()), strict=False) if not math.isnan(value)}
+        values = {
+            at: value
+            for at, value in zip(run.rounds, run.scores.get(metric, ()), strict=False)
+            if not math.isnan(value)
+        }
         if values:
-            thin = thinned(Chart(across="round", points=tuple(values), lines=(Line(name="", values=tuple(values.values())),)), MOST_POINTS)
+            thin = thinned(
+                Chart(
+                    across="round",
+                    points=tuple(values),
+                    lines=(Line(name="", values=tuple(values.values())),),
+                ),
+                MOST_POINTS,
+            )
             curves[run.name] = dict(zip(thin.points, thin.lines[0].values, strict=True))
     points = sorted({point for curve in curves.values() for point in curve})
     if not points:
         return None
-    lines = tuple(Line(name=name, values=tuple(curve.get(point, math.nan) for point in points)) for name, curve in curves.items())
+    lines = tuple(
+        Line(name=name, values=tuple(curve.get(point, math.nan) for point in points))
+        for name, curve in curves.items()
+    )
     return Chart(across="round", points=tuple(points), lines=lines)

@@ -16,5 +16,10 @@ def main(grid: Grid, context: Context) -> None:
     """Train, and say which metrics came back."""
     start = ArrayRecord({"weight": Array(np.zeros(50))})
     result = FedAvg().start(grid, start, num_rounds=int(context.run_config["rounds"]), timeout=300)
-    told = {"train": list(result.train_metrics_clientapp), "evaluate": list(result.evaluate_metrics_clientapp)}
-    Path(str(context.run_config["out"])).write_text(json.dumps({**told, "weight": result.arrays["weight"].numpy().tolist()}))
+    told = {
+        "train": list(result.train_metrics_clientapp),
+        "evaluate": list(result.evaluate_metrics_clientapp),
+    }
+    Path(str(context.run_config["out"])).write_text(
+        json.dumps({**told, "weight": result.arrays["weight"].numpy().tolist()})
+    )
