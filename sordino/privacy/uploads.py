@@ -83,7 +83,7 @@ def nearly_equal(shifts: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np
     while starts[-1] < len(rows):
         start = starts[-1]
 
-        def raised(end, start=start):
+        def raised(end: int, start: int = start) -> float:
             return largest[start] * (upto[end] - upto[start]) - (summed[end] - summed[start])
 
         starts.append(bisect_right(range(len(rows) + 1), slack, lo=start + 1, key=raised) - 1)
