@@ -2,13 +2,32 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from sordino import Constant, Dataset, FedAvg, Gaussian, Protocol
 
-REPOSITORY = Path(__file__).parents[1]
+REPOSITORY = Path(__file__).resolve().parents[1]
+BESIDE = REPOSITORY.parent / "shared" / "data"
+
+
+def real_data_folder() -> Path:
+    """Returns the folder of real data sets; without one the test is skipped, and says so."""
+    folder = Path(os.environ.get("SORDINO_DATA") or BESIDE)
+    if not folder.is_dir():
+        pytest.skip(f"no real data: SORDINO_DATA names no folder and {BESIDE} is not there")
+    return folder
+
+
+def real_file(name: str) -> Path:
+    """Returns a file of the real data sets; without it the test is skipped, and says so."""
+    file = real_data_folder() / name
+    if not file.exists():
+        pytest.skip(f"no real data: {file} is not there")
+    return file
 
 
 def toy_dataset(records: int = 120, features: int = 6, classes: int = 3, seed: int = 0) -> Dataset:

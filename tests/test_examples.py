@@ -1,7 +1,6 @@
 """The protocol files that ship: valid, within their budgets, the papers' own where they say so; the small one trains."""
 
 import math
-import os
 import re
 from importlib.resources import files
 
@@ -13,6 +12,7 @@ from sordino.federation.evaluation import evaluate_clients
 from sordino.papers.prifedsync import theorem_2_limit
 from sordino.privacy.ledger import RoundCharged
 from sordino.protocol import loads
+from tests.support import real_file
 
 FOLDER = files("sordino") / "examples"
 EXAMPLES = sorted(entry.name for entry in FOLDER.iterdir() if entry.name.endswith(".toml"))
@@ -73,8 +73,7 @@ def test_in_the_small_one_own_models_are_better_within_the_budget(tmp_path, monk
 
 
 def test_the_wind_model_beats_the_mean_within_its_budget(tmp_path, monkeypatch) -> None:
-    if "SORDINO_DATA" not in os.environ:
-        pytest.skip("needs SORDINO_DATA")
+    monkeypatch.setenv("SORDINO_DATA", str(real_file("gefcom2012_wind_power.csv.gz").parent))
     monkeypatch.chdir(tmp_path)
     assert run(["new", "mine", "--from", "wind-scaffold"]) == 0
     assert run(["train", "mine.toml", "--out", "run", "--workers", "1"]) == 0

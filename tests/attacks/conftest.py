@@ -5,15 +5,14 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
 from sordino import Constant, Data, Dataset, FedAvg, Gaussian, Iid, Model, Protocol, Run, train
 from sordino.federation.data import load_dataset
 from sordino.protocol import Partition
+from tests.support import BESIDE, real_data_folder
 
-BESIDE = Path(__file__).resolve().parents[3] / "shared" / "data"
 EVENLY = Iid()
 STRONG = 1.0  # ten times as large as a step's rate times a gradient of norm 1
 
@@ -21,9 +20,7 @@ STRONG = 1.0  # ten times as large as a step's rate times a gradient of norm 1
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory) -> Callable[..., Run]:
     """Trains on real data, once for the same settings."""
-    folder = Path(os.environ.get("SORDINO_DATA") or BESIDE)
-    if not folder.is_dir():
-        pytest.skip(f"no real data: SORDINO_DATA is not set and {BESIDE} is not there")
+    folder = real_data_folder()
     made: dict[str, Run] = {}
 
     def train_once(

@@ -11,7 +11,7 @@ from sordino.attacks.referee import Referee
 from sordino.attacks.suite import attack
 from sordino.federation.data import load_dataset
 from tests.attacks.conftest import STRONG
-from tests.support import toy_dataset, toy_protocol
+from tests.support import real_file, toy_dataset, toy_protocol
 
 SEVERAL = FedAvg(steps=5, batch=20, clip=10.0, schedule=Constant(rate=0.1))
 
@@ -77,6 +77,7 @@ def test_the_majority_is_scored_as_a_classifier_that_always_says_it() -> None:
 
 
 def test_the_animals_of_cifar_are_six_classes(cached) -> None:
+    real_file("cifar10_labels.npz")
     name, values = attribute_of(cached("cifar10"), None)
     assert name == "animal"
     assert (values == "animal").mean() == pytest.approx(0.6)
@@ -88,12 +89,17 @@ def test_the_animals_of_cifar_are_six_classes(cached) -> None:
         ("breast-cancer", None, "It has none"),
         ("breast-cancer", "age", "no attribute 'age'"),
         ("digits", "colour", "Its attributes are: even"),
-        ("utkface", "age", "race"),
     ],
 )
 def test_data_without_the_attribute_are_refused(data, wanted, words) -> None:
     with pytest.raises(UserError, match=words):
         attribute_of(load_dataset(data), wanted)
+
+
+def test_faces_have_an_attribute_and_another_one_is_refused() -> None:
+    real_file("utkface32_2500_labels.csv.gz")
+    with pytest.raises(UserError, match="race"):
+        attribute_of(load_dataset("utkface"), "age")
 
 
 def test_an_attacker_without_records_is_refused(tmp_path) -> None:

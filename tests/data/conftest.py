@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
 
-BESIDE = Path(__file__).resolve().parents[3] / "shared" / "data"
+from tests.support import real_data_folder
 
 
 @pytest.fixture(scope="session")
 def real_data() -> Path:
-    folder = Path(os.environ.get("SORDINO_DATA") or BESIDE)
-    if not folder.is_dir():
-        pytest.skip(f"no real data: SORDINO_DATA is not set and {BESIDE} is not there")
-    return folder
+    return real_data_folder()
 
 
 @pytest.fixture(autouse=True)

@@ -1,10 +1,7 @@
 """What noisy-sgd promises: against the theory's values, a peer, exact integrals, and in the units that the rule uses."""
 
-import json
 import math
-import os
 from fractions import Fraction
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -31,16 +28,9 @@ from sordino.protocol import (
     UserError,
     View,
 )
+from tests.privacy.reference import reference_vectors
 
-THEORY = (
-    Path(os.environ.get("SORDINO_THEORY", Path(__file__).parents[3] / "shared" / "theory"))
-    / "vectors.json"
-)
-VECTORS = (
-    [v for v in json.loads(THEORY.read_text())["vectors"] if v["formula"] == "eps_Cq"]
-    if THEORY.exists()
-    else []
-)
+VECTORS = [vector for vector in reference_vectors() if vector["formula"] == "eps_Cq"]
 VIEWS = ["server", "rounds", "coalition:1", "coalition:9", "final", "weak", "strong"]
 
 

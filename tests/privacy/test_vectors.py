@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import math
-import os
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,10 +25,11 @@ from sordino.privacy import (
 from sordino.privacy.certify import certify
 from sordino.privacy.staircase import Staircase
 from sordino.protocol import Constant, FedAvg, Gaussian, Protocol
+from tests.privacy.reference import reference_vectors
 
-THEORY = Path(os.environ.get("SORDINO_THEORY", Path(__file__).parents[3] / "shared" / "theory"))
-FILE = THEORY / "vectors.json"
-VECTORS = json.loads(FILE.read_text())["vectors"] if FILE.exists() else []
+VECTORS = reference_vectors()
+# Formulas with reference values that Sordino does not have yet. What is built moves to FORMULAS.
+NOT_BUILT = {"eps_hidden_batches", "discrete_gaussian_mu", "secure_sum_mu"}
 
 
 def staircase(args: dict[str, Any]) -> Staircase:
@@ -241,15 +239,13 @@ def reference(vector: dict[str, Any]) -> Any:
     ) / (order - 1)
 
 
-@pytest.mark.skipif(
-    not VECTORS,
-    reason=f"no reference values at {FILE}; set SORDINO_THEORY to the folder that has them",
-)
 @pytest.mark.parametrize(
     "index", range(len(VECTORS)), ids=lambda index: f"{VECTORS[index]['formula']}-{index}"
 )
 def test_reference_value(index: int) -> None:
     vector = VECTORS[index]
+    if vector["formula"] in NOT_BUILT:
+        pytest.skip(f"{vector['formula']} is not built yet")
     computed = np.array(FORMULAS[vector["formula"]](**vector["args"]), dtype=float)
     if vector["formula"] == "clones_rdp" and vector["args"]["alpha"] * vector["args"]["eps0"] > 40:
         # There the allowance is all that is left of the reference: an exact value must lie below it.
@@ -262,6 +258,6 @@ def test_reference_value(index: int) -> None:
         )
 
 
-@pytest.mark.skipif(not VECTORS, reason="no reference values")
-def test_every_formula_has_vectors() -> None:
-    assert {vector["formula"] for vector in VECTORS} == set(FORMULAS)
+def test_every_formula_has_vectors_and_what_is_not_built_is_listed() -> None:
+    assert {vector["formula"] for vector in VECTORS} == set(FORMULAS) | NOT_BUILT
+    assert not set(FORMULAS) & NOT_BUILT
