@@ -164,8 +164,8 @@ class Staircase:
         second = sum2 + 2 * nu * sum1 + nu**2 / gap
         third = sum3 + 3 * nu * sum2 + 3 * nu**2 * sum1 + nu**3 / gap
         return (
-            self.height * self.width** 2 * gap * second,
-            2 / 3 * self.height * self.width** 3 * gap * third,
+            self.height * self.width**2 * gap * second,
+            2 / 3 * self.height * self.width**3 * gap * third,
         )
 
     def epsilon_at_least(
