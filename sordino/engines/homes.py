@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from sordino.engines.run_folders import (
 )
 from sordino.engines.shared import Shared
 from sordino.engines.training import taken_up
-from sordino.federation.folder import RunFolder, State, now, protocol_digest
+from sordino.federation.folder import PRIVATE, RunFolder, State, now, protocol_digest
 from sordino.federation.loop import Charges, Keeping, Limits
 from sordino.federation.run import Run, Trained, as_arrays
 from sordino.federation.setup import ModelSource, Setup
@@ -35,6 +35,10 @@ LEFTOVERS = (
     "ledger.jsonl",
     "metrics.jsonl",
     "metrics.jsonl.part",
+    "private/README.txt",
+    "private/README.txt.part",
+    "private/metrics.jsonl",
+    "private/metrics.jsonl.part",
     "protocol.toml.part",
 )
 
@@ -189,3 +193,5 @@ def sweep(path: Path) -> None:
     with writing(path):
         for name in LEFTOVERS:
             (path / name).unlink(missing_ok=True)
+        with suppress(OSError):  # it is not there, or holds what is not ours
+            (path / PRIVATE).rmdir()

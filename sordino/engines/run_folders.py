@@ -164,6 +164,7 @@ def ended(
             write_whole(place.path / "model.safetensors", save_tensors(setup.state(state.weights)))
     if setup.protocol.keeps_models:
         write_clients(setup, place, state)
+    place.publish_last_scores()
     place.note(status=status, ended=now())
     return Run.load(place.path, model=model)
 

@@ -3,14 +3,15 @@
 protocol.toml       the protocol, resolved and complete
 run.json            facts about the run: engine, versions, kind of noise, how it ended
 ledger.jsonl        what was spent; a round's line is on disk before its uploads are used
-metrics.jsonl       one line per round
+metrics.jsonl       one line per round, null where a value would tell more than the promise covers (privacy/published.py)
+private/            where such values were left out: the whole lines, in metrics.jsonl; not to be published
 checkpoint          the state after a round, whole or absent; checkpoint.previous is the one before
 partition.json      how many records of each label every client has; from private data, covered by no guarantee
 model.safetensors   the final model
 uploads/            with --keep-uploads: what the server received, a file a round (uploads.py)
 clients/            where clients keep models: ID.safetensors is client ID's own, which nobody else is given
 audits/, attacks/   what audits and attacks of the run have found
-report.html         all of it, for people
+report.html         all of it that may be published, for people
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +33,7 @@ from sordino.federation.personal import Kept
 from sordino.federation.storage import pack, unpack, write_whole, writing
 from sordino.privacy.ledger import Ledger, Opened
 from sordino.privacy.ledger import read as read_ledger
+from sordino.privacy.published import Withheld, find_withheld, published_row
 from sordino.protocol import Protocol, UserError, dumps, loads
 from sordino.protocol.documents import plain
 from sordino.protocol.errors import typed
@@ -43,6 +46,14 @@ FACTS = {
     "parameters": int,
     "workers": int,
 }  # of every run.json, and more
+PRIVATE = "private"  # the part of a run folder that was left out of what is published
+DO_NOT_PUBLISH = """Do not publish this folder.
+
+{reasons}
+metrics.jsonl here has the whole lines of all rounds. The one in the folder above has what may be passed on, as has report.html.
+Of the folder above, these are no less private: ledger.jsonl (who took part), checkpoint and checkpoint.previous (models of earlier
+rounds), partition.json, clients/ and uploads/.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,6 +129,12 @@ class RunFolder:
             write_whole(path / "run.json", as_json(dict(facts)))
             Ledger.create(path / "ledger.jsonl", opened).close()
             write_whole(path / "metrics.jsonl", b"")
+            withheld = find_withheld(protocol)
+            if withheld:
+                text = DO_NOT_PUBLISH.format(reasons="\n".join(withheld.reasons))
+                (path / PRIVATE).mkdir()
+                write_whole(path / PRIVATE / "README.txt", text.encode())
+                write_whole(path / PRIVATE / "metrics.jsonl", b"")
             write_whole(
                 path / "protocol.toml", dumps(protocol).encode()
             )  # last: a folder with it is a complete run
@@ -240,46 +257,75 @@ class RunFolder:
             )
         return None, ""
 
+    @cached_property
+    def withheld(self) -> Withheld:
+        """What is left out of metrics.jsonl; nothing in folders that keep no lines apart."""
+        return find_withheld(self.protocol()) if self._private.exists() else Withheld()
+
+    @property
+    def _private(self) -> Path:
+        return self.path / PRIVATE / "metrics.jsonl"
+
     def append_metrics(self, row: Mapping[str, Any]) -> None:
-        """Add the line of a round."""
+        """Adds the line of a round; where something is withheld, the whole line goes under private/."""
         path = self.path / "metrics.jsonl"
+        if self.withheld:
+            with writing(self._private), open(self._private, "ab") as file:
+                file.write(as_line(row))
         with writing(path), open(path, "ab") as file:
-            file.write(as_line(row))
+            file.write(as_line(published_row(row, self.withheld, last=False)))
 
     def metrics(self) -> list[dict[str, Any]]:
-        """The lines of all rounds; one that a crash cut short is left out."""
-        try:
-            lines = (self.path / "metrics.jsonl").read_bytes().split(b"\n")[:-1]
-        except OSError:
-            return []
-        try:
-            rows = [
-                {
-                    key: math.inf if value == "inf" else value
-                    for key, value in json.loads(line).items()
-                }
-                for line in lines
-            ]
-        except (ValueError, AttributeError):
-            raise UserError(
-                f"{self.path / 'metrics.jsonl'} is damaged: a line is not JSON."
-            ) from None
-        unnumbered = [
-            place
-            for place, row in enumerate(rows, start=1)
-            if not isinstance(row.get("round"), int)
-        ]
-        if unnumbered:
-            raise UserError(
-                f"{self.path / 'metrics.jsonl'} is damaged: line {unnumbered[0]} does not say of which round it is."
-            )
-        return rows
+        """Returns the whole lines of all rounds; one that a crash cut short is left out."""
+        path = self._private if self._private.exists() else self.path / "metrics.jsonl"
+        return read_rows(path)
 
     def cut_metrics(self, rounds: int) -> None:
-        """Forget the metrics of rounds that will be run again."""
-        kept = [row for row in self.metrics() if row["round"] < rounds]
-        with writing(self.path / "metrics.jsonl"):
-            write_whole(self.path / "metrics.jsonl", b"".join(as_line(row) for row in kept))
+        """Forgets the metrics of rounds that will be run again."""
+        self._write_metrics([row for row in self.metrics() if row["round"] < rounds], ended=False)
+
+    def publish_last_scores(self) -> None:
+        """Writes metrics.jsonl of a run that has ended anew: the scores of its last model may be in it."""
+        if self.withheld:
+            self._write_metrics(self.metrics(), ended=True)
+
+    def _write_metrics(self, rows: list[dict[str, Any]], *, ended: bool) -> None:
+        if self.withheld:
+            with writing(self._private):
+                write_whole(self._private, b"".join(as_line(row) for row in rows))
+        published = [published_row(row, self.withheld, last=False) for row in rows]
+        if ended and rows:
+            published[-1] = published_row(rows[-1], self.withheld, last=True)
+        path = self.path / "metrics.jsonl"
+        with writing(path):
+            write_whole(path, b"".join(as_line(row) for row in published))
+
+
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    """Returns the lines of a file of metrics; one that a crash cut short is left out.
+
+    Raises:
+        UserError: a line is no JSON, or does not say of which round it is.
+    """
+    try:
+        lines = path.read_bytes().split(b"\n")[:-1]
+    except OSError:
+        return []
+    try:
+        rows = [
+            {key: math.inf if value == "inf" else value for key, value in json.loads(line).items()}
+            for line in lines
+        ]
+    except (ValueError, AttributeError):
+        raise UserError(f"{path} is damaged: a line is not JSON.") from None
+    unnumbered = [
+        place for place, row in enumerate(rows, start=1) if not isinstance(row.get("round"), int)
+    ]
+    if unnumbered:
+        raise UserError(
+            f"{path} is damaged: line {unnumbered[0]} does not say of which round it is."
+        )
+    return rows
 
 
 def protocol_digest(protocol: Protocol) -> str:

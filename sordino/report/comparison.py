@@ -293,7 +293,8 @@ def lines_figure(
     rows: list[tuple[str, ...]] = []
     for place, (run, (xs, ys)) in enumerate(lines.items()):
         kept = thinned(len(xs), MOST_POINTS)
-        axes.plot(xs[kept], ys[kept], linewidth=1.6, label=label(run, 24), **style(place))
+        alone = {"marker": "o"} if len(kept) == 1 else {}  # a line of one point would not be seen
+        axes.plot(xs[kept], ys[kept], linewidth=1.6, label=label(run, 24), **style(place), **alone)
         rows += [
             (run, measure(float(xs[at])), measure(float(ys[at])))
             for at in thinned(len(xs), 8).tolist()

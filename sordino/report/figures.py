@@ -278,7 +278,7 @@ def spent_figure(story: Story) -> Picture | None:
 def learning_figure(story: Story) -> Picture | None:
     """Accuracy and loss on test records against rounds."""
     metrics, places = story.run.metrics, scored_rounds(story.run)
-    if len(places) == 0:
+    if len(places) == 0 or story.withheld.scores:
         return None
     rounds, loss, accuracy = (
         metrics[name][places].astype(float) for name in ("round", "loss", "accuracy")

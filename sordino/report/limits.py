@@ -6,8 +6,9 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from sordino.protocol import View
 from sordino.report.formats import at_most
-from sordino.report.story import Story
+from sordino.report.story import Story, scored_rounds
 from sordino.report.words import who
 
 SECURE = "For people's data, train with noise.secure = true."
@@ -37,6 +38,10 @@ def warnings(story: Story) -> list[Limit]:
     if any(audit.verdict == "refuted" for audit in story.audits):
         text = "What was measured is more than what is promised. Do not rely on this page, and tell the makers of Sordino."
         found.append(Limit(title="An audit contradicts the promise.", text=text, grave=True))
+    if story.withheld:
+        text = " ".join(story.withheld.reasons)
+        text += " The rest is in private/ in the run's folder, which is not to be published."
+        found.append(Limit(title="Not all is shown.", text=text))
     if story.run.status == "unfinished":
         found.append(
             Limit(
@@ -93,6 +98,15 @@ def of_this_run(story: Story) -> Iterator[Limit]:
     if story.run.facts.get("keep_uploads") not in (None, 0):
         text = "What the server received was kept in the run's folder, for attacks. Who gets hold of it sees as much as the server."
         yield Limit(title="Uploads that were kept", text=text)
+    if len(scored_rounds(story.run)) > 1 and View.FINAL in story.odds:
+        yield Limit(
+            title="The scores of all rounds in this page",
+            text="They come from the models of all rounds. Who reads them is covered as one who sees these models, not as one who is "
+            "given the finished model only.",
+        )
+    if story.withheld.draw:
+        text = "The ledger says who took part in which round. Who reads it is not covered: keep it, and the run's folder, to the server."
+        yield Limit(title="Who took part", text=text, grave=True)
     if story.shares is not None:
         text = "How many records of each label a client has is drawn here from private records. Leave the picture out of what is published."
         yield Limit(title="The partition in this page", text=text)

@@ -14,10 +14,18 @@ from sordino.protocol import dumps
 from sordino.protocol.documents import plain
 from sordino.protocol.errors import typed
 from sordino.report.figures import attack_plots, epsilons_of, figures, measured_text
-from sordino.report.formats import at_least, at_most, duration, of_a_hundred, size
+from sordino.report.formats import (
+    at_least,
+    at_most,
+    duration,
+    measure,
+    of_a_hundred,
+    percent,
+    size,
+)
 from sordino.report.limits import not_protected, warnings
 from sordino.report.promises import client_view
-from sordino.report.story import Story, story_document
+from sordino.report.story import Story, last_scores, story_document
 from sordino.report.words import claim, described, ended, meaning, noise_line, tiles, who
 
 if TYPE_CHECKING:
@@ -81,6 +89,7 @@ def run_page(story: Story) -> str:
         spent_text="There is no limit to what was spent."
         if math.isinf(story.main.epsilon(delta))
         else "Nothing was spent.",
+        learning_text=learning_text(story),
         clients_text=clients_text(story),
         audits=[audit_row(audit) for audit in story.audits],
         judged=[
@@ -120,8 +129,20 @@ def view_rows(story: Story) -> list[dict[str, Any]]:
     return rows
 
 
+def learning_text(story: Story) -> str:
+    """Returns what is said of the scores where no figure shows them."""
+    scores = last_scores(story.run)
+    if math.isnan(scores["loss"]):
+        return "The model was not scored."
+    right = scores["accuracy"]
+    accuracy = "" if math.isnan(right) else f"accuracy {percent(right)}, "
+    return f"The last model on test records: {accuracy}loss {measure(scores['loss'])}."
+
+
 def clients_text(story: Story) -> str:
     """What is to be said of the clients where no figure says it."""
+    if story.withheld.draw:
+        return "Who took part, and how often, is left out: the promise counts on nobody knowing."
     rows, total = story.clients, story.run.protocol.clients
     often = {row.rounds for row in rows}
     epsilons = {row.epsilon for row in rows if row.epsilon is not None}
@@ -186,16 +207,31 @@ def provenance(story: Story) -> list[tuple[str, str]]:
             "Time",
             f"{known.get('started', '?')} to {known.get('ended', 'now')}; {duration(float(run.metrics['seconds'].sum()))} of training",
         ),
-        (
-            "Traffic",
-            f"{size(float(run.metrics['bytes_up'].sum()))} up, {size(float(run.metrics['bytes_down'].sum()))} down",
-        ),
+        ("Traffic", traffic_line(story)),
         ("Parameters", f"{known['parameters']:,}"),
-        ("Ledger", f"{len(run.rounds_paid):,} rounds paid for; digest {story.ledger_digest}"),
+        ("Ledger", ledger_line(story)),
         ("Data digest", str(known.get("data_digest", "unknown"))),
         ("Model digest", str(known.get("model_digest", "unknown"))),
         ("Folder", str(run.folder)),
     ]
+
+
+def traffic_line(story: Story) -> str:
+    """Returns how much was sent."""
+    if story.withheld.draw:
+        return "left out: it tells how many took part"
+    metrics = story.run.metrics
+    up = size(float(metrics["bytes_up"].sum()))
+    down = size(float(metrics["bytes_down"].sum()))
+    return f"{up} up, {down} down"
+
+
+def ledger_line(story: Story) -> str:
+    """Returns what is said of the ledger."""
+    digest = f"digest {story.ledger_digest}"
+    if story.withheld.draw:
+        digest = "its digest is left out, since a guess of who took part could be held against it"
+    return f"{len(story.run.rounds_paid):,} rounds paid for; {digest}"
 
 
 def shortened(text: str) -> str:

@@ -1,6 +1,7 @@
 """Where else metrics may flow while a run is under way: TensorBoard event files, an MLflow tracking server. Epsilon is one of them.
 
-A sink gets what metrics.jsonl has, and a run that goes on after an interruption goes on there too, without a step missing or twice:
+A sink gets what metrics.jsonl has, which leaves out what the promise does not cover (privacy/published.py). A run
+that goes on after an interruption goes on there too, without a step missing or twice:
 TensorBoard's files are written anew from metrics.jsonl, MLflow gets the steps that it has not. What clients' private data say (the share
 of clipped steps, gradients that were not finite) is covered by no guarantee and is not sent. A sink that fails is dropped with a message;
 the training goes on.
@@ -19,6 +20,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sordino.privacy.published import Withheld, find_withheld, published_row
 from sordino.protocol import Protocol, UserError, dumps
 from sordino.protocol.documents import flattened
 from sordino.protocol.file import parse
@@ -97,7 +99,7 @@ class MlflowSink(Sink):
     run again after an interruption, with other noise, and MLflow forgets nothing.
     """
 
-    MARK = "seconds"  # of every step, sent last: where it is, the step is there
+    MARKS = ("seconds", "round")  # one of every step is sent last: where it is, the step is there
 
     def __init__(self, uri: str) -> None:
         for name, value in MLFLOW.items():
@@ -135,10 +137,12 @@ class MlflowSink(Sink):
         if self._uri in known:
             self._run = str(known[self._uri])
             self._client.update_run(self._run, status="RUNNING")
-            return max(
-                (metric.step for metric in self._client.get_metric_history(self._run, self.MARK)),
-                default=0,
-            )
+            marked = [
+                metric.step
+                for mark in self.MARKS
+                for metric in self._client.get_metric_history(self._run, mark)
+            ]
+            return max(marked, default=0)
         experiment = self._client.get_experiment_by_name("sordino")
         number = (
             experiment.experiment_id
@@ -171,7 +175,7 @@ class MlflowSink(Sink):
         from mlflow.entities import Metric
 
         ordered = [
-            (step, at, sorted(values.items(), key=lambda pair: pair[0] == self.MARK))
+            (step, at, sorted(values.items(), key=lambda pair: pair[0] in self.MARKS))
             for step, at, values in rows
         ]
         metrics = [
@@ -214,6 +218,7 @@ class Logging:
         self._last: dict[Sink, int] = {}  # of the open ones, the last step that each had before
         self._price: Callable[[int], float] = lambda rounds: math.inf
         self._setup: Begun
+        self._withheld = Withheld()
         self._folder: Path
         self._rounds, self._started, self._pricing = 1, 0.0, 0.0
 
@@ -224,6 +229,7 @@ class Logging:
 
             self._setup, self._folder, self._price = setup, folder, running_price(setup, folder)
             self._rounds, self._started = setup.protocol.rounds, time.monotonic()
+            self._withheld = find_withheld(setup.protocol)
 
     def advance(self, metrics: RoundMetrics) -> None:
         """Pass the metrics of a round on."""
@@ -258,15 +264,14 @@ class Logging:
         """Close the sinks, the last step's epsilon included; without a run it was interrupted. A second call does nothing."""
         if run is not None and self._last:
             from sordino.report.promises import headline_of, promised
+            from sordino.report.story import last_scores
 
             asked = headline_of(run)
+            values = {"epsilon": promised(run, asked).epsilon(asked[2])}
+            if self._withheld.scores:  # those of the last model may be sent, now that it is known
+                values |= last_scores(run)
             for sink in list(self._last):
-                self._try(
-                    sink,
-                    sink.log,
-                    len(run.metrics["round"]),
-                    finite({"epsilon": promised(run, asked).epsilon(asked[2])}),
-                )
+                self._try(sink, sink.log, len(run.metrics["round"]), finite(values))
         for sink in list(self._last):
             self._try(sink, sink.close, "interrupted" if run is None else run.status)
         self._last = {}
@@ -274,7 +279,10 @@ class Logging:
     def _send(self, row: Mapping[str, Any]) -> None:
         step = int(row["round"]) + 1
         wanting = [sink for sink, last in self._last.items() if step > last]
-        values = {name: float(row[name]) for name in SENT if row[name] is not None}
+        shown = published_row(row, self._withheld, last=False)
+        values = {name: float(shown[name]) for name in SENT if shown[name] is not None}
+        if "seconds" not in values:
+            values["round"] = float(step)
         if (
             wanting
             and step < self._rounds

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from sordino.federation.folder import RunFolder
 from sordino.federation.run import Run
 from sordino.privacy.guarantee import Guarantee
 from sordino.privacy.ledger import read as read_ledger
+from sordino.privacy.published import Withheld, find_withheld, published_metrics
 from sordino.protocol import UNITS, View, dumps
 from sordino.report.drawing import MOST_POINTS, thinned
 from sordino.report.evidence import Attack, Audit, attacks_on, audits_of
@@ -43,19 +44,22 @@ class Story:
     """A run and everything that is said about it.
 
     Attributes:
-        run: the run.
+        run: the run, with those of its metrics that may be published; NaN stands for the others.
+        withheld: what is left out, since the promise does not cover it.
         headline: view, unit and delta that it is summed up in.
         guarantees: per unit, the headline's first, the bounds of the views; a unit that would take too long may lack some.
         odds: per view, how often the best attacker tells two neighbouring data sets apart, as a share; in the headline's unit.
         curves: the trade-off function at ALPHAS, for views that can be told apart, the headline's first; in the headline's unit.
         spent: the headline's epsilon against rounds.
-        clients: what each client has spent.
+        clients: what each client has spent; nobody where who took part is hidden.
         shares: who has what, where it was written down.
         audits, attacks: what was found by them.
-        ledger_digest: the hash that the ledger's last line is chained to; it stands for all of its lines.
+        ledger_digest: the hash that the ledger's last line is chained to; it stands for all of its lines. Empty where who took part
+            is hidden: a guess of all draws could be held against it.
     """
 
     run: Run
+    withheld: Withheld
     headline: Asked
     guarantees: dict[str, list[Guarantee]]
     odds: dict[View, float]
@@ -119,15 +123,17 @@ def told(source: str | Path | Run, asked: Asked | None = None) -> Story:
     mine = [promised(run, (one, unit, delta)) for one in views_with(run, view)]
     others = in_time(promised(run, (one, other, delta)) for one in views_with(run, view))
     drawn = in_time(tested(mine, view, delta))
+    withheld = find_withheld(run.protocol, view)
     return Story(
-        run=run,
+        run=replace(run, metrics=published_metrics(run.metrics, withheld)),
+        withheld=withheld,
         headline=asked,
         guarantees={unit: mine, other: others},
         odds={one.view: best_guess(one) for one in mine},
         curves=dict(drawn),
         spent=spending(run, asked),
-        clients=client_spending(run, asked),
-        ledger_digest=read_ledger(place.ledger_path).chain,
+        clients=[] if withheld.draw else client_spending(run, asked),
+        ledger_digest="" if withheld.draw else read_ledger(place.ledger_path).chain,
         **evidence,  # type: ignore[arg-type]
     )
 
@@ -197,6 +203,7 @@ def story_document(story: Story) -> dict[str, Any]:
             **{names: betas.tolist() for names, betas in story.curves.items()},
         },
         "spent": {"rounds": list(story.spent.rounds), "epsilon": list(story.spent.epsilons)},
+        "withheld": list(story.withheld.reasons),
         "metrics": {name: run.metrics[name][rows].tolist() for name in names},
         "clients": [client_document(row) for row in story.clients[:MOST_CLIENTS]],
         "partition": None
@@ -205,7 +212,7 @@ def story_document(story: Story) -> dict[str, Any]:
         "audits": [audit.document for audit in story.audits],
         "attacks": [attack.as_document() for attack in story.attacks],
         "facts": {key: value for key, value in run.facts.items() if key != "sizes"},
-        "ledger": {"digest": story.ledger_digest, "charges": len(run.rounds_paid)},
+        "ledger": {"digest": story.ledger_digest or None, "charges": len(run.rounds_paid)},
         "protocol": dumps(run.protocol),
     }
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from sordino.protocol import View
 
 
+HIDDEN_DRAW = "The promise counts on who took part being hidden. What is realised, given who did, tells it: do not publish it."
 SIZES_HELP = "A run knows, and may promise less; where clients are of one size, data.records says it beforehand."
 
 
@@ -131,6 +132,7 @@ def show_guarantees(
 ) -> None:
     """The table, the notes, and for a run what was realised."""
     from sordino.privacy.certify import UNKNOWN_SIZES
+    from sordino.privacy.published import find_withheld
     from sordino.ui.prices import guarantees_table, notes, realised_table
 
     unit = {"record": "one record", "client": "all records of one client"}[guarantees[0].unit]
@@ -140,6 +142,8 @@ def show_guarantees(
         results.print(note, soft_wrap=True)
     if any(UNKNOWN_SIZES in guarantee.derivation for guarantee in guarantees):
         results.print(f"{UNKNOWN_SIZES} {SIZES_HELP}", soft_wrap=True)
+    if realised and find_withheld(protocol).draw:
+        results.print(HIDDEN_DRAW, soft_wrap=True)
     for guarantee in guarantees:
         if guarantee.view in realised:
             results.print(realised_table(guarantee, realised[guarantee.view], delta))

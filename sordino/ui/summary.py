@@ -11,6 +11,7 @@ from rich.text import Text
 
 from sordino.federation.run import Run
 from sordino.federation.uploads import is_kept
+from sordino.privacy.published import find_withheld, published_metrics
 from sordino.protocol import Protocol
 from sordino.protocol.errors import typed
 from sordino.report.formats import duration, percent
@@ -91,6 +92,8 @@ def result_line(run: Run) -> str:
     if run.status == "diverged":
         return f"the model was no longer finite after round {int(run.metrics['round'][-1]) + 1}; the last finite one is kept"
     final = last_scores(run)
+    # A curve of all rounds is more than a promise about the last model covers.
+    shown = published_metrics(run.metrics, find_withheld(run.protocol))
     if math.isnan(final["loss"]):
         return "not scored"
     if math.isnan(final["accuracy"]):
@@ -99,10 +102,8 @@ def result_line(run: Run) -> str:
             if run.facts.get("baseline") is not None
             else ""
         )
-        return (
-            f"loss {final['loss']:.4f} on test records{beside}  {sparkline(-run.metrics['loss'])}"
-        )
-    return f"accuracy {percent(final['accuracy'])} on test records, loss {final['loss']:.3f}  {sparkline(run.metrics['accuracy'])}"
+        return f"loss {final['loss']:.4f} on test records{beside}  {sparkline(-shown['loss'])}"
+    return f"accuracy {percent(final['accuracy'])} on test records, loss {final['loss']:.3f}  {sparkline(shown['accuracy'])}"
 
 
 def repeats_table(runs: list[Run]) -> Table:

@@ -23,6 +23,7 @@ from sordino.engines.training import begin, checked_every, go_on, reported, scor
 from sordino.federation.folder import RunFolder
 from sordino.federation.run import Run
 from sordino.federation.setup import Setup, prepare
+from sordino.privacy.published import find_withheld, published_metrics
 from sordino.protocol import Protocol, UserError
 
 LOCKED = 90.0  # seconds that the process of a killed SuperLink may hold a run after its end
@@ -195,15 +196,16 @@ def server_setup(protocol: Protocol, sizes: list[int]) -> Setup:
 
 
 def as_result(run: Run) -> Result:
-    """A run as Flower's strategies return it: the model, and scores on public records."""
+    """A run as Flower's strategies return it: the model, and the scores that may be published."""
     result = Result()
+    metrics = published_metrics(run.metrics, find_withheld(run.protocol))
     if run.state is not None:
         result.arrays = records_of({name: tensor.numpy() for name, tensor in run.state.items()})
-    for place, number in enumerate(run.metrics["round"]):
+    for place, number in enumerate(metrics["round"]):
         scores = MetricRecord()
         for name in ("loss", "accuracy"):
-            if np.isfinite(run.metrics[name][place]):
-                scores[name] = float(run.metrics[name][place])
+            if np.isfinite(metrics[name][place]):
+                scores[name] = float(metrics[name][place])
         result.evaluate_metrics_serverapp[int(number) + 1] = scores
     return result
 

@@ -62,6 +62,9 @@ def live(chosen: tuple[str, ...]) -> None:
     for run in seen[1:]:  # what is wrong with the first is said above
         if run.problem:
             st.warning(plain_markdown(f"{run.name} {run.problem}."))
+    for run in seen:
+        if run.left_out:
+            st.caption(plain_markdown(f"{run.name}: {run.left_out}"))
     reports(seen)
     for column, (metric, title) in zip(
         st.columns(2, gap="large"), watching.WATCHED.items(), strict=True

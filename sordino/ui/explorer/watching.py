@@ -19,6 +19,7 @@ from typing import Any
 from sordino.privacy.certify import certify
 from sordino.privacy.ledger import RoundCharged
 from sordino.privacy.ledger import read as read_ledger
+from sordino.privacy.published import find_withheld
 from sordino.privacy.spending import promised
 from sordino.protocol import Protocol, SordinoError, loads
 from sordino.report.words import described
@@ -76,6 +77,13 @@ class Seen:
     def what(self) -> str:
         """What is trained, in a line."""
         return described(self.protocol) if self.protocol is not None else ""
+
+    @property
+    def left_out(self) -> str:
+        """Says which values of its rounds are not looked at, since the run's promise does not cover them."""
+        if self.protocol is None:
+            return ""
+        return " ".join(find_withheld(self.protocol).reasons)
 
     def last(self, metric: str) -> float:
         """The last known value of a metric."""
