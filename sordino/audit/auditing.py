@@ -17,6 +17,7 @@ from sordino.audit.observation import more_than_seen
 from sordino.audit.real_game import CanaryGame
 from sordino.audit.replay import noise_report
 from sordino.audit.verdict import Claim, Finding, judged
+from sordino.audit.worst_case import held_sizes
 from sordino.engines.torch_engine import worker_count
 from sordino.federation.folder import as_json, claimed_path, now
 from sordino.federation.randomness import GENERATOR, Key
@@ -330,11 +331,7 @@ def game_seed(protocol: Protocol) -> int:
 
 def caps_of(subject: Subject) -> dict[int, int]:
     """How often clients with budgets of their own may take part."""
-    protocol, sizes = (
-        subject.protocol,
-        subject.sizes if subject.sizes is not None else protocol_sizes(subject.protocol),
-    )
-    return all_caps(protocol, sizes)
+    return all_caps(subject.protocol, held_sizes(subject.protocol, subject.sizes))
 
 
 def protocol_sizes(protocol: Protocol) -> tuple[int, ...] | None:

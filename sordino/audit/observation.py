@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import Enum
 
-from sordino.privacy.harmonizer import harmonized
+from sordino.privacy.certify import harmonized
 from sordino.protocol import Attention, FedAvg, Mean, Median, NoisySgd, Protocol, Scaffold, View
 
 

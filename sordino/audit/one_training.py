@@ -36,8 +36,8 @@ from sordino.federation.personal import Kept
 from sordino.federation.randomness import Purpose
 from sordino.federation.setup import Setup
 from sordino.privacy import sensitivity
+from sordino.privacy.certify import harmonized
 from sordino.privacy.guarantee import Guarantee
-from sordino.privacy.harmonizer import harmonized
 from sordino.protocol import Bezier, FedAvg, FedProx, UserError, View
 
 OnRound = Callable[[int, int], None]  # rounds done, of how many

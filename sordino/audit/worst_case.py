@@ -20,8 +20,8 @@ from sordino.federation.many_clients import ManyClients
 from sordino.federation.models.bounded import BoundedLogistic
 from sordino.federation.randomness import Key
 from sordino.federation.setup import Setup, Tensors
-from sordino.privacy.certify import asked
-from sordino.privacy.harmonizer import harmonized, own_guarantees, own_protocol
+from sordino.privacy.certify import asked, harmonized
+from sordino.privacy.harmonizer import own_guarantees, own_protocol
 from sordino.privacy.mechanisms import deviation
 from sordino.protocol import (
     ClippedGlm,

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from sordino.privacy import checks
-from sordino.privacy.certify import Bound, asked, guaranteed, valid_bounds
+from sordino.privacy.certify import asked, guaranteed, harmonized, uncapped_bounds, valid_bounds
 from sordino.privacy.curves import Curve
 from sordino.privacy.guarantee import Guarantee
 from sordino.privacy.sizes import parameter, resized
@@ -83,8 +83,11 @@ def calibrate(
     beta: float | None = None,
     at_alpha: float | None = None,
     advantage: float | None = None,
+    sizes: Sequence[int] | None = None,
 ) -> Calibration:
     """The smallest noise that meets one target: (epsilon, delta), or a trade-off point (beta at alpha), or an advantage.
+
+    It meets the target over all rounds, also where budgets in [[client]] would end some clients' part in them earlier.
 
     Args:
         protocol: what is run; how much noise it has does not matter.
@@ -95,6 +98,7 @@ def calibrate(
         beta: least false negative rate of a test whose false positive rate is `at_alpha`.
         at_alpha: for `beta`.
         advantage: largest advantage over guessing, 1 - FPR - FNR, of any test.
+        sizes: number of records of every client, where known; without them the noise suffices for any.
 
     Raises:
         UserError: not exactly one target, a target outside its range, or one that no noise meets.
@@ -106,20 +110,21 @@ def calibrate(
         >>> round(found.sigma, 2)
         3.98
     """
-    from sordino.privacy.harmonizer import harmonized  # which calibrates in its turn
-
     target = the_target(epsilon, delta, beta, at_alpha, advantage)
     if harmonized(protocol):
         raise UserError(
             "clients of this protocol have noise of their own, found from their budgets in [[client]]: change those."
         )
 
-    def bounds(size: float) -> list[Bound]:
-        return list(valid_bounds(asked(noisy(protocol, size), view, unit, None, None)))
+    def meets(size: float) -> bool:
+        # Caps are left out: less noise lowers them, so that next to none would meet any target, with nobody taking part.
+        question = asked(noisy(protocol, size), view, unit, None, sizes)
+        return any(target.holds(bound.curve) for bound in uncapped_bounds(question))
 
-    size = smallest(lambda size: any(target.holds(bound.curve) for bound in bounds(size)))
+    size = smallest(meets)
     found = noisy(protocol, size)
-    question, offered = asked(found, view, unit, None, None), bounds(size)
+    question = asked(found, view, unit, None, sizes)
+    offered = list(valid_bounds(question))
     best = min(offered, key=lambda bound: target.worse(target.value(bound.curve)))
     free = [bound for bound in offered if best.vouched and not bound.vouched]
     plain = min(free, key=lambda bound: target.worse(target.value(bound.curve))) if free else None

@@ -14,7 +14,7 @@ from functools import lru_cache
 
 from sordino.privacy.certify import certify
 from sordino.privacy.guarantee import Guarantee
-from sordino.protocol import ClientBudget, Everyone, Protocol, View
+from sordino.protocol import ClientBudget, Everyone, NoisySgd, Protocol, View
 
 
 @lru_cache(maxsize=256)
@@ -43,6 +43,46 @@ def capped_rounds(
         )
 
     return largest(allowed, protocol.rounds) + len(repeated)
+
+
+def depends_on_records(protocol: Protocol, unit: str) -> bool:
+    """Returns whether a client's own price depends on how many records it has.
+
+    A record hides in batches the better the more records there are. All records of a client move an upload
+    by the same distance however many there are, except where a batch may hold all of them.
+
+    Example:
+        >>> from sordino.protocol import Constant, FedAvg, Gaussian
+        >>> local = FedAvg(steps=1, batch=1, clip=1.0, schedule=Constant(rate=0.5))
+        >>> protocol = Protocol(clients=2, rounds=100, local=local, noise=Gaussian(sigma=1.0))
+        >>> depends_on_records(protocol, "record"), depends_on_records(protocol, "client")
+        (True, False)
+    """
+    poisson_batches = isinstance(protocol.local, NoisySgd) and protocol.local.sampling == "poisson"
+    return unit == "record" or poisson_batches
+
+
+def foreseen_cap(protocol: Protocol, budget: ClientBudget, records: int | None) -> int:
+    """Returns the most rounds in which any run lets a client take part.
+
+    Without its number of records the price of a round is not known but for an upper limit. A run that knows the
+    records finds a smaller price, and so a larger cap: all rounds must count then.
+
+    Args:
+        protocol: what is run.
+        budget: the client's own.
+        records: its number of records, where known.
+
+    Example:
+        >>> from sordino.protocol import Constant, FedAvg, Gaussian
+        >>> local = FedAvg(steps=1, batch=1, clip=1.0, schedule=Constant(rate=0.5))
+        >>> protocol = Protocol(clients=2, rounds=100, local=local, noise=Gaussian(sigma=1.0))
+        >>> foreseen_cap(protocol, ClientBudget(id=0, epsilon=8.0), None)
+        100
+    """
+    if records is None and depends_on_records(protocol, budget.unit):
+        return protocol.rounds
+    return capped_rounds(protocol, budget, records)
 
 
 def own_guarantee(

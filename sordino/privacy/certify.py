@@ -204,13 +204,25 @@ def guaranteed(
 
 def valid_bounds(question: Question) -> Iterator[Bound]:
     """Every bound that holds; the smallest of them may be promised."""
+    yield from uncapped_bounds(question)
+    if question.protocol.client and not harmonized(question.protocol):
+        yield from capped_bounds(question)
+
+
+def harmonized(protocol: Protocol) -> bool:
+    """Returns whether clients have noise or a pull of their own, so that each is priced by itself."""
+    return protocol.penalty or any(budget.mechanism is not None for budget in protocol.client)
+
+
+def uncapped_bounds(question: Question) -> Iterator[Bound]:
+    """Every bound that holds for a client that takes part as often as it is drawn; more noise makes each of them smaller."""
     protocol = question.protocol
     if len(question.rounds) == 0:
         yield Bound(
             curve=GaussianCurve(mu=0.0), method="nothing released", lines=("No round was run.",)
         )
         return
-    if protocol.penalty or any(budget.mechanism is not None for budget in protocol.client):
+    if harmonized(protocol):
         from sordino.privacy.harmonizer import harmonized_bounds
 
         yield from harmonized_bounds(question)
@@ -219,8 +231,6 @@ def valid_bounds(question: Question) -> Iterator[Bound]:
         from sordino.privacy.noisy_steps import noisy_step_bounds
 
         yield from noisy_step_bounds(question)
-        if protocol.client:
-            yield from capped_bounds(question)
         return
     found, counts = distinct_rounds(protocol, question.rounds)
     prices = upload_prices(protocol, found, question.unit, question.records)
@@ -236,8 +246,6 @@ def valid_bounds(question: Question) -> Iterator[Bound]:
         from sordino.privacy.mechanisms import renyi_bounds
 
         yield from renyi_bounds(question, prices, counts)
-        if protocol.client:
-            yield from capped_bounds(question)
         if protocol.channel == "shuffler":
             yield from shuffled_bounds(question)
         return
@@ -246,8 +254,6 @@ def valid_bounds(question: Question) -> Iterator[Bound]:
         yield Bound(curve=GaussianCurve(mu=math.inf), method="no noise", lines=(line,))
         return
     yield from composition_bounds(question, prices, counts)
-    if protocol.client:
-        yield from capped_bounds(question)
     if protocol.channel == "shuffler":
         yield from shuffled_bounds(question)
     if question.view == View.FINAL and isinstance(protocol.aggregation, Mean):
@@ -388,7 +394,7 @@ def shuffled_bounds(question: Question) -> Iterator[Bound]:
 
 def capped_bounds(question: Question) -> Iterator[Bound]:
     """Every client has a budget of its own, so none spends more than the largest of them (see `caps`)."""
-    from sordino.privacy.caps import capped_rounds
+    from sordino.privacy.caps import foreseen_cap
 
     protocol = question.protocol
     if len(protocol.client) < protocol.clients or len(np.unique(question.rounds)) < len(
@@ -396,9 +402,7 @@ def capped_bounds(question: Question) -> Iterator[Bound]:
     ):
         return  # a round that was paid for twice may cost more than the first rounds, by which caps are found
     sizes = question.sizes or (question.records,) * protocol.clients
-    if question.records is None and any(budget.unit == "record" for budget in protocol.client):
-        return  # training knows the records and finds larger caps
-    most = max(capped_rounds(protocol, budget, sizes[budget.id]) for budget in protocol.client)
+    most = max(foreseen_cap(protocol, budget, sizes[budget.id]) for budget in protocol.client)
     if most < len(question.rounds):
         reduced = certify_capped(question, most)
         line = f"No client takes part more than {most} times, by its own budget; earlier rounds cost the most."

@@ -17,8 +17,8 @@ from typing import ClassVar
 import numpy as np
 
 from sordino.privacy.calibrate import calibrate
-from sordino.privacy.caps import capped_rounds
-from sordino.privacy.certify import Bound, Question, certify
+from sordino.privacy.caps import depends_on_records, foreseen_cap
+from sordino.privacy.certify import Bound, Question, certify, harmonized
 from sordino.privacy.curves import Curve
 from sordino.privacy.guarantee import Guarantee, rounded_up
 from sordino.privacy.losses import LossCurve
@@ -103,6 +103,9 @@ def own_protocol(protocol: Protocol, budget: ClientBudget, records: int | None =
     """The federation as one client sees it: with its own noise, its own pull, its own number of records, and no other budgets.
 
     A pull of strength lambda to a public model is a proximal term as far as two runs of one client can tell: both are pulled alike.
+
+    Raises:
+        UserError: the client's noise is to be found from its number of records, and that is not known.
     """
     alone = replace(protocol, client=(), penalty=False)
     if records is not None and alone.data is not None:
@@ -119,7 +122,14 @@ def own_protocol(protocol: Protocol, budget: ClientBudget, records: int | None =
         return alone
     if budget.noise is not None:
         return replace(alone, noise=sized(budget.mechanism, budget.noise, alone))
-    return replace(alone, noise=found_noise(alone, budget))
+    known = alone.data.records if alone.data is not None and records is None else records
+    if known is None and depends_on_records(alone, budget.unit):
+        raise UserError(
+            f"client {budget.id}: its noise is found from its budget and from how many records it has, "
+            "which the protocol does not say; a run with more records finds less noise. Add data.records, "
+            "or the noise itself to its [[client]], or price a run, which knows its clients."
+        )
+    return replace(alone, noise=found_noise(alone, budget, known))
 
 
 def sized(mechanism: str, size: float, protocol: Protocol) -> Noise:
@@ -133,8 +143,14 @@ def sized(mechanism: str, size: float, protocol: Protocol) -> Noise:
 
 
 @lru_cache(maxsize=256)
-def found_noise(alone: Protocol, budget: ClientBudget) -> Noise:
-    """The least noise of the client's mechanism that keeps its budget over the rounds it can expect."""
+def found_noise(alone: Protocol, budget: ClientBudget, records: int | None) -> Noise:
+    """Returns the least noise of the client's mechanism that keeps its budget over the rounds it can expect.
+
+    Args:
+        alone: the federation as the client sees it.
+        budget: the client's own.
+        records: its number of records, where its price depends on them.
+    """
     part = taking_part(alone)
     rounds = min(
         alone.rounds,
@@ -147,13 +163,13 @@ def found_noise(alone: Protocol, budget: ClientBudget) -> Noise:
         noise=sized(budget.mechanism or "gaussian", 1.0, alone),
     )
     return calibrate(
-        certain, View.SERVER, budget.unit, epsilon=budget.epsilon, delta=budget.delta
+        certain,
+        View.SERVER,
+        budget.unit,
+        epsilon=budget.epsilon,
+        delta=budget.delta,
+        sizes=None if records is None else (records,) * certain.clients,
     ).protocol.noise
-
-
-def harmonized(protocol: Protocol) -> bool:
-    """Whether clients have noise or a pull of their own."""
-    return protocol.penalty or any(budget.mechanism is not None for budget in protocol.client)
 
 
 def with_found_noise(protocol: Protocol, sizes: Sequence[int]) -> Protocol:
@@ -215,7 +231,7 @@ def cap_of(question: Question, budget: ClientBudget, records: int | None) -> int
     """How often a client takes part at most; a round that was paid for twice may cost more than those by which caps are found."""
     if len(np.unique(question.rounds)) < len(question.rounds):
         return len(question.rounds)
-    return min(capped_rounds(question.protocol, budget, records), len(question.rounds))
+    return min(foreseen_cap(question.protocol, budget, records), len(question.rounds))
 
 
 @dataclass(frozen=True, kw_only=True)

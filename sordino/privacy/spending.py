@@ -10,10 +10,18 @@ import numpy as np
 
 from sordino.privacy.caps import largest
 from sordino.privacy.carried import carries
-from sordino.privacy.certify import Bound, Question, asked, certify, effective_view, guaranteed
+from sordino.privacy.certify import (
+    Bound,
+    Question,
+    asked,
+    certify,
+    effective_view,
+    guaranteed,
+    harmonized,
+)
 from sordino.privacy.curves import GaussianCurve
 from sordino.privacy.guarantee import Guarantee, rounded_up
-from sordino.privacy.harmonizer import harmonized, own_protocol
+from sordino.privacy.harmonizer import own_protocol
 from sordino.privacy.ledger import Event, Missed, Opened, RoundCharged
 from sordino.privacy.uploads import upload_prices
 from sordino.protocol import (

@@ -202,7 +202,9 @@ def smooth_dynamics(
         )
     ]
     smoothness = protocol.assumptions.smoothness
-    if smoothness is not None:
+    # Scaling onto the l1 ball is no projection: it may stretch l2 distances by about sqrt(d) (THEORY A9).
+    projects = getattr(protocol.local, "clip_norm", "l2") == "l2"
+    if smoothness is not None and projects:
         found.append(
             Dynamics(
                 stretch=_pulled(rates, np.abs(1 - rates * proximal) + rates * smoothness, proximal),

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 
 from sordino.privacy.caps import capped_rounds
+from sordino.privacy.certify import harmonized
 from sordino.privacy.guarantee import Guarantee, rounded_down, rounded_up
-from sordino.privacy.harmonizer import Needed, client_lines, harmonized
+from sordino.privacy.harmonizer import Needed, client_lines
 from sordino.protocol import Protocol
 from sordino.report.formats import at_most
 from sordino.report.promises import headline, headline_of, promised, running_price, views_of

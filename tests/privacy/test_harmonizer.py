@@ -10,6 +10,7 @@ import pytest
 from sordino import (
     ClientBudget,
     Constant,
+    Data,
     FedAvg,
     FedProx,
     FixedSize,
@@ -40,6 +41,7 @@ def plan(**changes: object) -> Protocol:
     settings: dict[str, object] = {
         "clients": 4, "rounds": 10, "local": local, "noise": Gaussian(sigma=20.0),
         "model": Model(name="mlp", parameters=50), "client": BUDGETS,
+        "data": Data(name="digits", records=4),  # one batch: the record is in every step
     }  # fmt: skip
     return Protocol(**{**settings, **changes})  # type: ignore[arg-type]
 
@@ -128,7 +130,7 @@ def test_what_was_realised_is_priced_client_by_client() -> None:
 
 def test_the_found_noise_is_spelled_out_and_changes_nothing() -> None:
     protocol = plan()
-    resolved = with_found_noise(protocol, [40] * 4)
+    resolved = with_found_noise(protocol, [4] * 4)
     assert [budget.noise is None for budget in resolved.client] == [False, False, False, True]
     assert loads(dumps(resolved)) == resolved
     assert certify(resolved).epsilon(1e-5) == pytest.approx(certify(protocol).epsilon(1e-5))

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import lsq_linear
+from scipy.stats import beta, norm
 
 from sordino.privacy import last_iterate as module
 from sordino.privacy.bounded_domain import last_iterate_bounded
+from sordino.privacy.certify import certify
 from sordino.privacy.last_iterate import constant, last_iterate, linear_energy, worst_case_dynamics
+from sordino.protocol import Assumptions, FedAvg, Gaussian, Protocol, StageWise
 from sordino.protocol.errors import UserError
 
 
@@ -179,3 +185,63 @@ def test_nonsense_is_refused(rho: list[float], gamma: list[float], distance: flo
         last_iterate(rho, gamma, distance)
     with pytest.raises(UserError):
         last_iterate_bounded(rho, gamma, distance)
+
+
+def last_models_with_l1_clip(
+    protocol: Protocol, sign: float, trainings: int, dimension: int
+) -> np.ndarray:
+    """Trains on smooth losses whose gradients the l1 clip turns far, and returns (w_1, w_2) of every last model.
+
+    The others' loss is g w_2 + b <v, w> + L w_1 <v, w>, with g = sqrt(d) b and a unit vector v on all coordinates from the third on; its
+    Hessian has norm L. The attacked client's is sign V w_1. Gradients depend on w_1 and <v, w> alone, so three numbers are a model.
+    """
+    generator = np.random.default_rng(5 if sign > 0 else 6)
+    m, clip = protocol.clients, protocol.local.clip
+    smoothness, noise = protocol.assumptions.smoothness, protocol.noise.sigma / math.sqrt(m)
+    root = math.sqrt(dimension)
+    b = 30 * smoothness * noise  # the noise of all rounds on w_1 is a third of b / L
+    first, along, second = np.zeros((3, trainings))
+    for t in range(protocol.rounds):
+        rate = protocol.local.schedule.at(round=t, step=0, steps=1)
+        spread = b + smoothness * first
+        length = root * b + root * np.abs(spread) + smoothness * np.abs(along)
+        scale = np.minimum(1.0, clip / length) * (m - 1) / m
+        moves = (smoothness * along * scale + sign * clip / m, spread * scale, root * b * scale)
+        first, along, second = (
+            position - rate * move + noise * generator.normal(size=trainings)
+            for position, move in zip((first, along, second), moves, strict=True)
+        )
+    return np.stack([first, second], axis=1)
+
+
+def measured_mu(zero: np.ndarray, one: np.ndarray, miss: float) -> float:
+    """A lower limit on mu from a test that is found on one half of the samples and counted on the other."""
+    half = len(zero) // 2
+    spread = np.cov(
+        np.concatenate([zero[:half] - zero[:half].mean(0), one[:half] - one[:half].mean(0)]).T
+    )
+    direction = np.linalg.solve(spread, one[:half].mean(0) - zero[:half].mean(0))
+    threshold = (zero[:half].mean(0) + one[:half].mean(0)) @ direction / 2
+    alarms = int((zero[half:] @ direction > threshold).sum())
+    missed = int((one[half:] @ direction <= threshold).sum())
+    limits = beta.ppf(1 - miss, [alarms + 1, missed + 1], [half - alarms, half - missed])
+    return float(-norm.ppf(limits).sum())
+
+
+def test_a_vouched_smoothness_promises_nothing_of_an_l1_clip() -> None:
+    m, rate = 5000, 1.0
+    noise = 2 * rate / m  # of the mean: a round at this rate has mu = 1
+    rule = FedAvg(steps=1, batch=1, clip=1.0, schedule=StageWise(rate=rate), clip_norm="l1")
+    protocol = Protocol(
+        clients=m,
+        rounds=100,
+        local=rule,
+        noise=Gaussian(sigma=noise * math.sqrt(m)),
+        assumptions=Assumptions(smoothness=0.01),
+    )
+    samples = [last_models_with_l1_clip(protocol, sign, 20_000, 10**10) for sign in (1.0, -1.0)]
+    lower = measured_mu(*samples, miss=5e-5)
+    euclidean = certify(replace(protocol, local=replace(rule, clip_norm="l2")), "final").mu
+    assert lower > 1.5 * euclidean  # the bound for the l2 clip, once promised for both
+    assert lower <= certify(protocol, "final").mu
+    assert certify(protocol, "final").assumptions == ()

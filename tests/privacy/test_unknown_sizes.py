@@ -1,0 +1,260 @@
+"""A file never promises more than its run: what is said without the clients' sizes holds for all sizes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sordino.privacy.calibrate import calibrate
+from sordino.privacy.caps import all_caps
+from sordino.privacy.certify import certify, harmonized
+from sordino.privacy.harmonizer import with_found_noise
+from sordino.privacy.sizes import resized
+from sordino.protocol import (
+    Bezier,
+    ClientBudget,
+    ClippedGlm,
+    Constant,
+    Data,
+    Everyone,
+    FedAvg,
+    FedProx,
+    FixedSize,
+    Gaussian,
+    Laplace,
+    Mean,
+    Model,
+    NoisySgd,
+    Poisson,
+    Privacy,
+    Protocol,
+    Scaffold,
+    StageWise,
+    Staircase,
+    UserError,
+    all_views,
+)
+from sordino.protocol.values import Assumptions
+
+CLIENTS = 3
+ROUNDING = 1 + 1e-9
+steps = st.sampled_from([1, 2, 4])
+batches = st.sampled_from([1, 4])
+schedules = st.sampled_from([Constant(rate=0.5), StageWise(rate=0.5)])
+upload_rules = st.one_of(
+    st.builds(FedAvg, steps=steps, batch=batches, clip=st.just(0.5), schedule=schedules),
+    st.builds(
+        FedAvg,
+        steps=steps,
+        batch=batches,
+        clip=st.just(0.5),
+        schedule=schedules,
+        clip_norm=st.just("l1"),
+        clip_target=st.sampled_from(["step", "update"]),
+    ),
+    st.builds(
+        FedProx,
+        steps=steps,
+        batch=batches,
+        clip=st.just(0.5),
+        schedule=schedules,
+        proximal=st.just(0.3),
+    ),
+    st.builds(Scaffold, steps=steps, batch=batches, clip=st.just(0.5), schedule=schedules),
+    st.builds(
+        Bezier, steps=steps, batch=batches, clip=st.just(0.5), schedule=st.just(Constant(rate=0.5))
+    ),
+    st.builds(
+        ClippedGlm,
+        steps=st.just(60),
+        clip=st.just(0.5),
+        schedule=schedules,
+        weight_decay=st.sampled_from([0.0, 0.1]),
+    ),
+    st.builds(
+        ClippedGlm,
+        steps=st.just(60),
+        batch=st.just(4),
+        batches=st.just("cyclic"),
+        clip=st.just(0.5),
+        schedule=schedules,
+        weight_decay=st.sampled_from([0.0, 0.1]),
+    ),
+)
+step_rules = st.builds(
+    NoisySgd,
+    steps=steps,
+    batch=batches,
+    clip=st.just(0.5),
+    schedule=schedules,
+    sampling=st.sampled_from(["fixed", "poisson"]),
+)
+budgets = st.builds(
+    dict,
+    epsilon=st.sampled_from([0.5, 4.0, 30.0]),
+    unit=st.sampled_from(["record", "client"]),
+)
+mechanisms = st.sampled_from(
+    [
+        {},
+        {"mechanism": "gaussian"},
+        {"mechanism": "laplace"},
+        {"mechanism": "staircase"},
+        {"mechanism": "gaussian", "noise": 2.0},
+    ]
+)
+
+
+@st.composite
+def federations(draw: st.DrawFn) -> tuple[Protocol, tuple[int, ...]]:
+    """Returns a protocol that does not say its clients' sizes, and sizes that a run of it may have."""
+    rule = draw(upload_rules | step_rules)
+    noisy = isinstance(rule, NoisySgd)
+    noises = [Gaussian(sigma=2.0), Laplace(scale=2.0), Staircase(step=0.5, width=64.0)]
+    noise = Gaussian(multiplier=1.5) if noisy else draw(st.sampled_from(noises))
+    own = draw(st.sampled_from(["none", "one", "all", "mechanisms", "penalty"]))
+    if own in ("mechanisms", "penalty") and isinstance(rule, (NoisySgd, Bezier, Scaffold)):
+        own = "all"
+    if own == "penalty" and isinstance(rule, ClippedGlm):
+        own = "all"
+    listed = {"none": 0, "one": 1}.get(own, CLIENTS)
+    clients = []
+    for client in range(listed):
+        extra = draw(mechanisms) if own in ("mechanisms", "penalty") else {}
+        clients.append(ClientBudget(id=client, **draw(budgets), **extra))
+    poisson = noisy and rule.sampling == "poisson"
+    adjacency = draw(st.sampled_from([None, "replace-one"])) if poisson else None
+    where = "client"
+    if own == "none" and not noisy and not isinstance(rule, Scaffold):
+        where = draw(st.sampled_from(["client", "server", "both"]))
+    if isinstance(noise, Gaussian) and where == "both":
+        noise = replace(noise, where="both", server_sigma=1.0)
+    elif where == "server" and not isinstance(noise, Staircase):
+        noise = replace(noise, where="server")
+    sized = draw(st.lists(st.sampled_from([4, 12, 20, 60]), min_size=CLIENTS, max_size=CLIENTS))
+    protocol = Protocol(
+        clients=CLIENTS,
+        rounds=draw(st.sampled_from([1, 5])),
+        participation=draw(
+            st.sampled_from([Everyone(), Poisson(rate=0.5), FixedSize(size=2)]),
+        ),
+        aggregation=Mean(
+            weights=draw(st.sampled_from(["equal", "records"])),
+            mixing=draw(st.sampled_from([1.0, 0.5])),
+        ),
+        penalty=own == "penalty",
+        local=rule,
+        noise=noise,
+        privacy=Privacy(adjacency=adjacency),
+        assumptions=Assumptions(smoothness=2.0) if isinstance(rule, Bezier) else Assumptions(),
+        model=Model(name="mlp", parameters=5),
+        data=draw(st.sampled_from([None, Data(name="digits")])),
+        client=tuple(clients),
+    )
+    return protocol, tuple(sized)
+
+
+def finds_noise_from_records(protocol: Protocol) -> bool:
+    """Returns whether a client's noise is found for a budget about one record, which depends on how many there are."""
+    return any(
+        budget.mechanism is not None and budget.noise is None and budget.unit == "record"
+        for budget in protocol.client
+    )
+
+
+@given(federations(), st.sampled_from(["record", "client"]))
+@settings(max_examples=120, deadline=None)
+def test_a_file_never_promises_more_than_its_run(
+    federation: tuple[Protocol, tuple[int, ...]], unit: str
+) -> None:
+    protocol, sizes = federation
+    for view in all_views(CLIENTS):
+        if finds_noise_from_records(protocol):
+            with pytest.raises(UserError, match=r"data\.records"):
+                certify(protocol, view, unit)
+            continue
+        promised = certify(protocol, view, unit)
+        run = certify(with_found_noise(protocol, sizes), view, unit, sizes=sizes)
+        assert run.epsilon(1e-5) <= promised.epsilon(1e-5) * ROUNDING
+        assert run.epsilon(1e-8) <= promised.epsilon(1e-8) * ROUNDING
+
+
+@given(federations(), st.sampled_from(["record", "client"]))
+@settings(max_examples=25, deadline=None)
+def test_noise_that_is_found_without_sizes_suffices_for_all_sizes(
+    federation: tuple[Protocol, tuple[int, ...]], unit: str
+) -> None:
+    protocol, sizes = federation
+    for view in ("server", "rounds", "final"):
+        loud = replace(protocol, noise=resized(protocol.noise, 1e5))
+        if harmonized(protocol) or certify(loud, view, unit).epsilon(1e-5) > 2:
+            with pytest.raises(UserError, match=r"noise of their own|no noise is enough"):
+                calibrate(protocol, view, unit, epsilon=2.0)
+            continue
+        found = calibrate(protocol, view, unit, epsilon=2.0)
+        assert certify(found.protocol, view, unit, sizes=sizes).epsilon(1e-5) <= 2.0 * ROUNDING
+
+
+def poisson_batches() -> Protocol:
+    rule = NoisySgd(steps=2, batch=8, clip=1.0, schedule=Constant(rate=0.1), sampling="poisson")
+    own = tuple(ClientBudget(id=k, epsilon=20.0, unit="client") for k in range(3))
+    return Protocol(clients=3, rounds=20, local=rule, noise=Gaussian(multiplier=40.0), client=own)
+
+
+def test_poisson_batches_of_unknown_size_are_not_promised_to_release_nothing() -> None:
+    protocol, sizes = poisson_batches(), (40, 40, 40)
+    run = certify(protocol, unit="client", sizes=sizes).epsilon(1e-5)
+    assert run > 5
+    assert certify(protocol, unit="client").epsilon(1e-5) >= run
+
+
+def test_a_penalty_without_sizes_counts_every_round() -> None:
+    rule = FedAvg(steps=5, batch=8, clip=1.0, schedule=Constant(rate=0.1))
+    own = tuple(ClientBudget(id=k, epsilon=2.0 + k) for k in range(3))
+    protocol = Protocol(
+        clients=3, rounds=4, local=rule, noise=Gaussian(sigma=0.7), client=own, penalty=True
+    )
+    for unit in ("record", "client"):
+        run = certify(protocol, unit=unit, sizes=(40_000,) * 3).epsilon(1e-5)
+        assert 0 < run <= certify(protocol, unit=unit).epsilon(1e-5)
+    assert all_caps(protocol) == {
+        0: 0,
+        1: 0,
+        2: 0,
+    }  # a client that does not know its records is careful
+
+
+def test_noise_that_depends_on_unsaid_records_is_asked_for() -> None:
+    rule = FedAvg(steps=2, batch=4, clip=0.5, schedule=Constant(rate=0.5))
+    own = tuple(ClientBudget(id=k, epsilon=4.0, mechanism="gaussian") for k in range(2))
+    protocol = Protocol(clients=2, rounds=10, local=rule, noise=Gaussian(sigma=1.0), client=own)
+    with pytest.raises(UserError, match=r"client 0: its noise .* Add data\.records"):
+        certify(protocol, "server", "client")
+    by_client = replace(protocol, client=tuple(replace(one, unit="client") for one in own))
+    assert certify(by_client, unit="client").epsilon(1e-5) <= 4.0
+    assert certify(protocol, sizes=(40, 40)).epsilon(1e-5) <= 4.0
+    said = replace(protocol, data=Data(name="digits", records=40))
+    assert certify(said).epsilon(1e-5) == certify(protocol, sizes=(40, 40)).epsilon(1e-5)
+
+
+@pytest.mark.parametrize("records", [None, 40])
+@pytest.mark.parametrize("unit", ["record", "client"])
+def test_budgets_of_clients_do_not_make_next_to_no_noise_enough(
+    unit: str, records: int | None
+) -> None:
+    rule = FedAvg(steps=2, batch=4, clip=0.5, schedule=Constant(rate=0.5))
+    own = tuple(ClientBudget(id=k, epsilon=1.0, unit=unit) for k in range(3))
+    plain = Protocol(
+        clients=3,
+        rounds=10,
+        local=rule,
+        noise=Gaussian(sigma=1.0),
+        data=Data(name="digits", records=records),
+    )
+    alone = calibrate(plain, "server", unit, epsilon=4.0)
+    found = calibrate(replace(plain, client=own), "server", unit, epsilon=4.0)
+    assert found.sigma == alone.sigma
+    assert found.achieved <= alone.achieved <= 4.0
