@@ -24,7 +24,7 @@ QUIET = [
     "--disable-sync",
     "--no-first-run",
 ]
-PATIENCE = 30_000  # milliseconds: machines differ, and a page that never comes is still found out
+PATIENCE = 120_000  # milliseconds: machines differ, and a page that never comes is still found out
 
 
 @pytest.fixture(scope="package")  # while it runs, no other event loop can

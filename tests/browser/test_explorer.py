@@ -64,17 +64,12 @@ def explorer(browser, tmp_path_factory) -> Iterator[Explorer]:
 
 
 def settled(page) -> str:
-    """Wait until nothing is being worked out, and return the answer. A page that missed it is asked for again, once."""
-    from playwright.sync_api import TimeoutError as TooLong
-
-    done = (
-        "() => document.querySelector('.answer') && !document.body.innerText.includes('worked out')"
+    """Wait until nothing is being worked out and all is drawn, and return the answer."""
+    page.wait_for_function(
+        """() => document.querySelector('.answer') && !document.body.innerText.includes('worked out')
+            && document.querySelector('[data-testid=stApp]').dataset.testScriptState === 'notRunning'""",
+        timeout=PATIENCE,
     )
-    try:
-        page.wait_for_function(done, timeout=PATIENCE)
-    except TooLong:
-        page.reload()
-        page.wait_for_function(done, timeout=PATIENCE)
     return page.locator(".answer").first.inner_text()
 
 

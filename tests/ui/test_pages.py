@@ -2,12 +2,15 @@
 
 import json
 import shutil
+import threading
+import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from sordino.cli import run
-from sordino.protocol import UserError
+from sordino.protocol import UserError, View, all_views
 
 pytest.importorskip("streamlit", reason="the explorer needs streamlit")
 pytest.importorskip("plotly", reason="the explorer needs plotly")
@@ -17,7 +20,7 @@ from streamlit.testing.v1 import AppTest
 from sordino.ui.explorer import place, server
 
 
-def explore() -> None:
+def explore_page() -> None:
     from sordino.ui.explorer import explore
 
     explore.page()
@@ -56,7 +59,7 @@ def _runs_are_here(tmp_path, monkeypatch) -> None:
 
 
 def test_explore_answers_at_once() -> None:
-    app = opened(explore)
+    app = opened(explore_page)
     assert not app.exception
     assert "learns" in answer(app)
     assert len(app.select_slider) > 8
@@ -65,7 +68,7 @@ def test_explore_answers_at_once() -> None:
 
 def test_an_address_sets_the_controls_and_a_hostile_one_is_refused() -> None:
     app = opened(
-        explore,
+        explore_page,
         rounds="77",
         schedule="stage-wise",
         clip="<script>",
@@ -91,7 +94,7 @@ def test_an_address_sets_the_controls_and_a_hostile_one_is_refused() -> None:
     ],
 )
 def test_values_that_do_not_go_together_get_a_message(query) -> None:
-    app = opened(explore, **query)
+    app = opened(explore_page, **query)
     assert not app.exception
     assert "expected" in warned(app)
 
@@ -101,14 +104,14 @@ def test_values_that_do_not_go_together_get_a_message(query) -> None:
     [{"noise": "0.0"}, {"where": "server"}, {"clients": "1"}, {"rule": "noisy-sgd", "rounds": "2"}],
 )
 def test_odd_federations_are_answered(query) -> None:
-    app = opened(explore, **query)
+    app = opened(explore_page, **query)
     assert not app.exception
     assert warned(app) == ""
     assert "learns" in answer(app)
 
 
 def test_the_noise_for_an_epsilon_is_set() -> None:
-    app = opened(explore, adversary="rounds", rounds="20", target="1.0", batch="14")
+    app = opened(explore_page, adversary="rounds", rounds="20", target="1.0", batch="14")
     next(button for button in app.button if button.label == "Find the noise").click().run()
     assert not app.exception
     assert "reaches epsilon" in app.success[0].value
@@ -117,6 +120,66 @@ def test_the_noise_for_an_epsilon_is_set() -> None:
     assert found.target == 1.0
     told = {slider.label: slider.value for slider in app.select_slider}
     assert told["Noise: standard deviation on each coordinate, sigma"] == found.noise
+
+
+def test_answers_that_come_while_the_page_is_drawn_are_drawn(monkeypatch) -> None:
+    from sordino.ui.explorer import answers, explore
+
+    ready = threading.Event()
+
+    def late(function):
+        def answered(*arguments):
+            assert ready.wait(60)
+            return function(*arguments)
+
+        return answered
+
+    drawn_file = explore.protocol_file
+
+    def all_is_ready_now(setting) -> None:
+        ready.set()
+        assert explore.desk.ask(explore.drawn_tradeoffs, setting).result(60)
+        assert explore.desk.ask(answers.over_rounds, setting, setting.view).result(60)
+        for view in all_views(setting.clients):
+            assert explore.desk.ask(answers.priced, setting, view).result(60)
+        drawn_file(setting)
+
+    for name in ("priced", "over_rounds"):
+        monkeypatch.setattr(answers, name, late(getattr(answers, name)))
+    monkeypatch.setattr(explore, "drawn_tradeoffs", late(explore.drawn_tradeoffs))
+    monkeypatch.setattr(explore, "protocol_file", all_is_ready_now)
+    app = opened(explore_page, rounds="21")
+    assert not app.exception
+    assert ready.is_set()
+    shown = [one.proto.body for one in app.get("html")]
+    assert "worked out" not in " ".join([*shown, *(one.value for one in app.caption)])
+
+
+def test_after_twelve_quick_changes_the_answer_is_there_within_three_seconds(monkeypatch) -> None:
+    from sordino.ui.explorer import answers
+
+    priced = answers.priced
+    asked = []
+
+    def slowly(setting, view):
+        asked.append((setting.rounds, view))
+        time.sleep(0.5)
+        return priced(setting, view)
+
+    monkeypatch.setattr(answers, "priced", slowly)
+    app = opened(explore_page, rounds="31")
+    for rounds in range(32, 44):
+        app.query_params["rounds"] = str(rounds)
+        app.session_state.setting = replace(app.session_state.setting, rounds=rounds)
+        app.session_state.generation += 1
+        app.run()
+    began = time.monotonic()
+    while "By plain composition" in " ".join(one.proto.body for one in app.get("html")):
+        time.sleep(0.1)
+        app.run()
+    assert time.monotonic() - began < 3
+    assert (43, View.SERVER) in asked
+    assert len(asked) < 12 * 5  # not every position that was passed
 
 
 def test_runs_are_none_one_or_damaged(tmp_path, capfd) -> None:

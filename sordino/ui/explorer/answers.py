@@ -16,6 +16,7 @@ from sordino.privacy.certify import asked, certify, valid_bounds
 from sordino.privacy.curves import Curve, GaussianCurve
 from sordino.privacy.guarantee import Guarantee, rounded_up
 from sordino.protocol import Protocol, View
+from sordino.ui.explorer.background import stop_if_unwanted
 from sordino.ui.explorer.setting import Setting
 
 POINTS = 9  # numbers of rounds at which a curve over rounds is worked out
@@ -146,7 +147,10 @@ def over_rounds(setting: Setting, view: View) -> Chart:
     """
     counts = np.unique(np.geomspace(1, setting.rounds, POINTS).round().astype(int)).tolist()
     plans = [replace(setting, rounds=count) for count in counts]
-    prices = [priced(plan, view) for plan in plans]
+    prices = []
+    for plan in plans:
+        stop_if_unwanted()
+        prices.append(priced(plan, view))
     lines = [
         Line(name="certified", values=tuple(price.epsilon for price in prices)),
         Line(name="plain composition", values=tuple(price.plain for price in prices)),
@@ -172,10 +176,10 @@ def tradeoffs(prices: Sequence[Priced], delta: float) -> Chart:
     from sordino.ui.plots import grouped
 
     named = grouped([price.guarantee for price in prices], delta)
-    lines = [
-        Line(name=name, values=tuple(betas(guarantee.curve).tolist()))
-        for name, guarantee in named.items()
-    ]
+    lines = []
+    for name, guarantee in named.items():
+        stop_if_unwanted()
+        lines.append(Line(name=name, values=tuple(betas(guarantee.curve).tolist())))
     return Chart(
         across="false positives",
         points=tuple(ALPHAS.tolist()),

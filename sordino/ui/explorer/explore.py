@@ -15,7 +15,7 @@ from sordino.privacy.guarantee import UNIT_IN_WORDS, rounded_up
 from sordino.protocol import SordinoError, View, all_views, dumps
 from sordino.ui.explorer import answers, charts, controls
 from sordino.ui.explorer.answers import Chart, Priced, Published, in_words
-from sordino.ui.explorer.background import desk, settled
+from sordino.ui.explorer.background import Asker, Call, desk, settled, stop_if_unwanted
 from sordino.ui.explorer.look import escaped, plain_markdown, table, verdict
 from sordino.ui.explorer.setting import Setting, from_query
 
@@ -66,13 +66,20 @@ def show(setting: Setting, top: DeltaGenerator) -> None:
     ordered = sorted(
         views, key=lambda view: view != setting.view
     )  # the one that is asked about first
-    futures = {view: desk.ask(answers.priced, setting, view) for view in ordered}
-    drawings = [
-        desk.ask(answers.over_rounds, setting, setting.view),
-        desk.ask(drawn_tradeoffs, setting),
-    ]
-    complete = settled(list(futures.values()), PATIENCE)
-    prices = {view: future.result() for view, future in futures.items() if future.done()}
+    calls: list[Call] = [(answers.priced, setting, view) for view in ordered]
+    calls.append((answers.over_rounds, setting, setting.view))
+    calls.append((drawn_tradeoffs, setting))
+    # What was asked for at a position that the controls have left is given up.
+    asker = st.session_state.setdefault("asker", Asker())
+    futures = desk.ask_instead(asker, calls)
+    settled(futures[: len(ordered)], PATIENCE)
+    # The page is drawn from what is there now: what ends while it is drawn counts as new, and is drawn next.
+    there = [future.done() for future in futures]
+    prices = {
+        view: future.result()
+        for view, future, done in zip(ordered, futures, there, strict=False)
+        if done
+    }
     printed = answers.published(setting)
     headline(top, setting, prices.get(setting.view))
     st.header("Every adversary", anchor=False)
@@ -83,29 +90,28 @@ def show(setting: Setting, top: DeltaGenerator) -> None:
     protocol_file(setting)
     st.header("Curves", anchor=False)
     axes = {"up": f"epsilon at delta = {setting.delta:g}", "log_x": True}
-    drawing(drawings[0], title=f"Epsilon against rounds, view {setting.view}", key="rounds", **axes)
-    drawing(
-        drawings[1], title="What any test can reach", key="tests", up="false negatives, at least"
-    )
-    if not complete or not settled(drawings, 0):
-        st.session_state.waits = True
-        waiting((*futures.values(), *drawings))
+    title = f"Epsilon against rounds, view {setting.view}"
+    draw_chart(futures[-2] if there[-2] else None, title=title, key="rounds", **axes)
+    axes = {"up": "false negatives, at least"}
+    title = "What any test can reach"
+    draw_chart(futures[-1] if there[-1] else None, title=title, key="tests", **axes)
+    if not all(there):
+        draw_again_when_more_is_there(futures, sum(there))
 
 
 def drawn_tradeoffs(setting: Setting) -> Chart:
     """The trade-off curves of all views; prices that are known are not found again."""
-    return answers.tradeoffs(
-        [answers.priced(setting, view) for view in all_views(setting.clients)], setting.delta
-    )
+    prices = []
+    for view in all_views(setting.clients):
+        stop_if_unwanted()
+        prices.append(answers.priced(setting, view))
+    return answers.tradeoffs(prices, setting.delta)
 
 
 @st.fragment(run_every=0.4)
-def waiting(futures: tuple[Future[Any], ...]) -> None:
-    """Look again every moment; as soon as something new is there, draw the page anew."""
-    done = sum(future.done() for future in futures)
-    if st.session_state.pop("waits", False):
-        st.session_state.known = done
-    elif done > st.session_state.known:
+def draw_again_when_more_is_there(futures: Sequence[Future[Any]], drawn: int) -> None:
+    """Looks every moment, and draws the page anew as soon as more answers are there than were drawn."""
+    if sum(future.done() for future in futures) > drawn:
         st.rerun()
 
 
@@ -285,9 +291,9 @@ def protocol_file(setting: Setting) -> None:
     st.caption("Then: sordino check federation.toml, sordino train federation.toml")
 
 
-def drawing(future: Future[Any], *, title: str, **options: Any) -> None:
-    """A chart and its table, or a place for them."""
-    if not future.done():
+def draw_chart(future: Future[Any] | None, *, title: str, **options: Any) -> None:
+    """Draws a chart and its table, or keeps a place for them while there is none."""
+    if future is None:
         st.caption(f"{title}: being worked out …")
     elif future.exception() is None:
         charts.draw(future.result(), title=title, **options)
