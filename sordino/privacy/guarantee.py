@@ -49,6 +49,19 @@ class Guarantee:
         """The Gaussian parameter, where the curve is Gaussian."""
         return self.curve.mu
 
+    @property
+    def condition(self) -> str:
+        """Returns what must be true for the bound to hold, in words; empty for an unconditional one.
+
+        Example:
+            >>> from sordino.privacy.curves import GaussianCurve
+            >>> vouched = ("every minibatch loss is 1-smooth",)
+            >>> one = Guarantee(view=View.FINAL, unit="record", method="", curve=GaussianCurve(mu=1.0), assumptions=vouched)
+            >>> one.condition
+            'if, as vouched, every minibatch loss is 1-smooth'
+        """
+        return f"if, as vouched, {' and '.join(self.assumptions)}" if self.assumptions else ""
+
     def epsilon(self, delta: float) -> float:
         """The smallest epsilon known to hold at `delta`, rounded up."""
         return self.curve.epsilon(delta)

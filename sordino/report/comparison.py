@@ -84,6 +84,7 @@ def comparison_page(stories: Sequence[Story]) -> str:
         figures=[one for one in (accuracy_figure(stories, names), learning_figure(stories, names), spent_figure(stories, names),
                                  tradeoff_figure(stories, names)) if one is not None],
         together=together(stories)[1],
+        conditions=conditions(stories, names),
         differences=differences(stories),
         names=names,
         folders=[str(story.run.folder) for story in stories],
@@ -97,7 +98,7 @@ def comparison_document(stories: Sequence[Story]) -> dict[str, Any]:
     return {
         "report": 1,
         "runs": [story_document(story) for story in stories],
-        "together": {"epsilon": epsilon, "text": text},
+        "together": {"epsilon": epsilon, "text": text, "assumptions": list(vouched_for(stories))},
     }
 
 
@@ -119,11 +120,37 @@ def lead(stories: Sequence[Story], names: Sequence[str]) -> str:
     epsilons = [story.main.epsilon(story.headline[2]) for story in stories]
     scores = [last_scores(story.run)["accuracy"] for story in stories]
     private = int(np.argmin(epsilons))
-    text = f"The most private is {names[private]}, with ε = {at_most(epsilons[private])} at most."
+    text = f"The most private is {names[private]}, with ε = {at_most(epsilons[private])} at most"
+    text += f", {stories[private].main.condition}." if stories[private].main.condition else "."
     if not all(math.isnan(score) for score in scores):
         best = int(np.nanargmax(scores))
-        text += f" The most accurate is {names[best]}, with {percent(scores[best])} at ε = {at_most(epsilons[best])}."
+        text += f" The most accurate is {names[best]}, with {percent(scores[best])} at ε = {at_most(epsilons[best])}"
+        text += f", {stories[best].main.condition}." if stories[best].main.condition else "."
     return text
+
+
+def vouched_for(stories: Sequence[Story]) -> tuple[str, ...]:
+    """Returns what the users vouched for and the bounds of these runs rest on, each once."""
+    return tuple(dict.fromkeys(text for story in stories for text in story.main.assumptions))
+
+
+def conditions(stories: Sequence[Story], names: Sequence[str]) -> list[str]:
+    """Returns a sentence for every run whose bound rests on what was vouched for."""
+    found = []
+    for story, name in zip(stories, names, strict=True):
+        if not story.main.condition:
+            continue
+        text = f"{name}: the bound holds {story.main.condition}."
+        if story.main.unconditional is not None:
+            free = story.main.unconditional.epsilon(story.headline[2])
+            text += f" Without that, ε = {at_most(free)}."
+        found.append(text)
+    return found
+
+
+def marked(story: Story, epsilon: float) -> str:
+    """Returns an epsilon for people, marked where it rests on what was vouched for."""
+    return at_most(epsilon) + (" (vouched)" if story.main.condition else "")
 
 
 def run_row(story: Story, name: str) -> tuple[str, ...]:
@@ -132,7 +159,7 @@ def run_row(story: Story, name: str) -> tuple[str, ...]:
     found, scores = story.audits_in(view, unit), last_scores(story.run)
     return (
         name,
-        at_most(story.main.epsilon(delta)),
+        marked(story, story.main.epsilon(delta)),
         of_a_hundred(story.odds[view]),
         at_least(found[0].epsilon_lower) if found else "–",
         "–" if math.isnan(scores["accuracy"]) else percent(scores["accuracy"]),
@@ -158,10 +185,10 @@ def together(stories: Sequence[Story]) -> tuple[float | None, str]:
         text = "Two of the runs drew their noise from the same seed, so it cancels in their difference: together they promise nothing."
         return math.inf, text
     epsilon = composed([story.main.curve for story in stories]).epsilon(delta)
-    return (
-        epsilon,
-        f"If a {unit} was in all of them, who sees them all learns at most ε = {at_most(epsilon)} about it (composition).",
-    )
+    text = f"If a {unit} was in all of them, who sees them all learns at most ε = {at_most(epsilon)} about it (composition)"
+    vouched = vouched_for(stories)
+    text += f", if, as vouched, {' and '.join(vouched)}." if vouched else "."
+    return epsilon, text
 
 
 def differences(stories: Sequence[Story]) -> list[tuple[str, ...]]:
@@ -201,14 +228,14 @@ def accuracy_figure(stories: Sequence[Story], names: Sequence[str]) -> Picture |
         name="accuracy",
         title="What privacy cost",
         description="; ".join(
-            f"{name}: ε = {at_most(epsilon)}, {shown(score)}"
-            for name, (epsilon, score) in zip(names, points, strict=True)
+            f"{name}: ε = {marked(story, epsilon)}, {shown(score)}"
+            for story, name, (epsilon, score) in zip(stories, names, points, strict=True)
         )
         + ".",
         columns=("run", "ε, at most", metric),
         rows=[
-            (name, at_most(epsilon), shown(score))
-            for name, (epsilon, score) in zip(names, points, strict=True)
+            (name, marked(story, epsilon), shown(score))
+            for story, name, (epsilon, score) in zip(stories, names, points, strict=True)
         ],
     )
 
@@ -247,7 +274,10 @@ def spent_figure(stories: Sequence[Story], names: Sequence[str]) -> Picture | No
         for story, name in zip(stories, names, strict=True)
         if story.spent.epsilons and math.isfinite(story.spent.epsilons[-1])
     }
-    ends = listed({name: at_most(float(epsilons[-1])) for name, (_, epsilons) in lines.items()})
+    told = dict(zip(names, stories, strict=True))
+    ends = listed(
+        {name: marked(told[name], float(epsilons[-1])) for name, (_, epsilons) in lines.items()}
+    )
     axis = f"ε at δ = {stories[0].headline[2]:g}"
     return lines_figure(
         "spent",

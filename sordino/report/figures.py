@@ -155,13 +155,16 @@ def narrow(limits: tuple[float, float]) -> bool:
 
 
 def epsilons_of(story: Story, view: View) -> tuple[str, str]:
-    """The epsilons of a view about a record and about a client, for people."""
-    delta = story.headline[2]
-    record, client = (
-        [one.epsilon(delta) for one in story.guarantees[unit] if one.view == view]
-        for unit in ("record", "client")
-    )
-    return at_most(record[0] if record else None), at_most(client[0] if client else None)
+    """Returns the epsilons of a view about a record and about a client, for people; marked where something was vouched for."""
+
+    def shown(unit: str) -> str:
+        for guarantee in story.guarantees[unit]:
+            if guarantee.view == view:
+                mark = " (vouched)" if guarantee.condition else ""
+                return at_most(guarantee.epsilon(story.headline[2])) + mark
+        return at_most(None)
+
+    return shown("record"), shown("client")
 
 
 def measured_text(story: Story, view: View) -> str:

@@ -109,7 +109,11 @@ def claim(guarantee: Guarantee, delta: float) -> str:
     epsilon = guarantee.epsilon(delta)
     if math.isinf(epsilon):
         return f"{who(guarantee.view)} may learn everything: nothing is promised."
-    return f"{who(guarantee.view)} learns at most ε\u00a0=\u00a0{rounded_up(epsilon)} about {HIDDEN[guarantee.unit]}."
+    condition = f", {guarantee.condition}" if guarantee.condition else ""
+    return (
+        f"{who(guarantee.view)} learns at most ε\u00a0=\u00a0{rounded_up(epsilon)} "
+        f"about {HIDDEN[guarantee.unit]}{condition}."
+    )
 
 
 def meaning(story: Story) -> str:
@@ -143,6 +147,8 @@ def spent_tile(story: Story) -> Tile:
     view, unit, delta = story.headline
     epsilon, budget = story.main.epsilon(delta), story.run.protocol.privacy.budget
     where = f"view {view}, unit {unit}, δ = {delta:g}"
+    if story.main.condition:
+        where += f"; {story.main.condition}"
     if budget is None:
         return Tile(
             word="Privacy spent, at most",

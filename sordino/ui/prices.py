@@ -101,11 +101,17 @@ def privacy_lines(run: Run) -> list[str]:
     view, unit, delta = headline_of(run)
     main = promised(run, (view, unit, delta))
     others = [
-        f"{other} {at_most(promised(run, (other, unit, delta)).epsilon(delta))}"
+        in_brief(promised(run, (other, unit, delta)), delta)
         for other in views_of(run)
         if other != view
     ]
     return [main.sentence(delta), "Epsilon in the other views: " + ", ".join(others) + "."]
+
+
+def in_brief(guarantee: Guarantee, delta: float) -> str:
+    """Returns a view with its epsilon, and what that rests on where something was vouched for."""
+    condition = f" ({guarantee.condition})" if guarantee.condition else ""
+    return f"{guarantee.view} {at_most(guarantee.epsilon(delta))}{condition}"
 
 
 def cap_lines(protocol: Protocol, sizes: Sequence[int]) -> list[str]:

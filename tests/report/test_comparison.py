@@ -12,9 +12,13 @@ from scipy.stats import norm
 
 from sordino import Gaussian, certify, train
 from sordino.cli import run
-from sordino.protocol import Budget, Privacy, View
-from sordino.report.comparison import together, told_alike
+from sordino.protocol import Assumptions, Budget, Privacy, StageWise, View
+from sordino.report.comparison import lead, together, told_alike
+from sordino.report.formats import at_most
+from sordino.report.words import claim, spent_tile
 from sordino.report.writing import write_comparison
+from sordino.ui.explorer.watching import spent
+from sordino.ui.prices import privacy_lines
 from tests.report.test_page import Page
 from tests.support import toy_dataset, toy_protocol
 
@@ -114,3 +118,39 @@ def test_one_damaged_run_or_too_many_are_refused(runs, tmp_path, monkeypatch, ca
     assert run(["report", *[str(runs[0])] * 25]) == 2
     assert "2 to 24" in capfd.readouterr().err
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_was_vouched_for_stands_beside_every_number_that_rests_on_it(tmp_path) -> None:
+    vouched = replace(
+        WHOLE,
+        local=replace(WHOLE.local, schedule=StageWise(rate=0.3)),
+        assumptions=Assumptions(smoothness=0.01),
+        privacy=Privacy(budget=Budget(epsilon=1e4, view="final")),
+    )
+    folders = []
+    for name, plan in {"a": vouched, "b": replace(WHOLE, seed=4)}.items():
+        train(
+            plan,
+            data=toy_dataset(),
+            model="logistic",
+            folder=tmp_path / name,
+            workers=1,
+            report=False,
+        )
+        folders.append(tmp_path / name)
+    condition = "if, as vouched, every minibatch loss is 0.01-smooth"
+    first, second = told_alike(folders)
+    assert first.main.condition == condition
+    assert second.main.condition == ""
+    page = Page(write_comparison(folders, tmp_path / "side-by-side.html"))
+    assert page.document["together"]["assumptions"] == ["every minibatch loss is 0.01-smooth"]
+    free = at_most(first.main.unconditional.epsilon(1e-5))
+    assert f"a: the bound holds {condition}. Without that, ε = {free}." in page.text
+    assert f"{at_most(first.main.epsilon(1e-5))} (vouched)" in page.text
+    assert condition in together([first, second])[1]
+    assert condition in lead([first, second], ["a", "b"])
+    assert condition in claim(first.main, 1e-5)
+    assert condition in spent_tile(first).note
+    plain = replace(first.run, protocol=replace(vouched, privacy=Privacy()))
+    assert f"final {at_most(first.main.epsilon(1e-5))} ({condition})" in privacy_lines(plain)[1]
+    assert spent(folders[0], 1).condition == condition

@@ -112,6 +112,8 @@ def answer(seen: Sequence[Seen], paid: dict[str, Spent | None]) -> None:
         if known is None or known.problem
         else f', <span class="epsilon">ε = {in_words(known.epsilon)}</span> spent'
     )
+    if known is not None and known.condition:
+        cost += f" ({escaped(known.condition)})"
     done = len(run.rounds)
     st.html(
         f'<p class="answer" role="status">{escaped(run.name)}: round {done:,} of {run.protocol.rounds:,}{scored}{cost}.</p>'
@@ -126,8 +128,11 @@ def runs_table(seen: Sequence[Seen], paid: dict[str, Spent | None]) -> str:
         known = paid.get(run.name)
         planned = run.protocol.rounds if run.protocol is not None else 0
         accuracy = run.last("accuracy")
+        vouched = ", as vouched" if known is not None and known.condition else ""
         spent = (
-            "" if known is None else (known.problem or f"{in_words(known.epsilon)} ({known.view})")
+            ""
+            if known is None
+            else (known.problem or f"{in_words(known.epsilon)} ({known.view}{vouched})")
         )
         figures = [
             f"{len(run.rounds):,} / {planned:,}",

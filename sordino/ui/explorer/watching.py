@@ -229,6 +229,7 @@ class Spent:
     view: str
     delta: float
     problem: str = ""
+    condition: str = ""  # what the epsilon rests on, where something was vouched for
 
 
 def spent(folder: Path, size: int) -> Spent:
@@ -243,9 +244,15 @@ def spent(folder: Path, size: int) -> Spent:
         sizes = [int(one) for one in json.loads((folder / "run.json").read_bytes())["sizes"]]
         events = read_ledger(folder / "ledger.jsonl").events
         view, unit, delta = headline(protocol)
-        epsilon = promised(protocol, events, view, unit, delta=delta, sizes=sizes).epsilon(delta)
+        guarantee = promised(protocol, events, view, unit, delta=delta, sizes=sizes)
         charges = sum(isinstance(event, RoundCharged) for event in events)
-        return Spent(charges=charges, epsilon=epsilon, view=str(view), delta=delta)
+        return Spent(
+            charges=charges,
+            epsilon=guarantee.epsilon(delta),
+            view=str(view),
+            delta=delta,
+            condition=guarantee.condition,
+        )
     except (OSError, ValueError, KeyError, TypeError, SordinoError) as error:
         return Spent(charges=0, epsilon=math.nan, view="", delta=math.nan, problem=in_short(error))
 
