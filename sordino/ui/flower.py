@@ -10,7 +10,7 @@ import typer
 
 from sordino.protocol.errors import typed
 from sordino.ui.arguments import Certificate, Insecure, Json, Unit
-from sordino.ui.console import facts_table, messages, print_json, results
+from sordino.ui.console import facts_table, print_json, results
 from sordino.ui.sources import example_text
 
 if TYPE_CHECKING:
@@ -265,4 +265,4 @@ def node(
     """Client: start the node, which connects to the SuperLink and answers what was agreed to."""
     from sordino.engines.flower.nodes import run_node
 
-    raise typer.Exit(run_node(folder, port, insecure=insecure, tell=messages.print))
+    run_node(folder, port, insecure=insecure)

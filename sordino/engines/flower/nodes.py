@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import json
 import os
-import signal
-import subprocess
-import time
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from sordino.engines.flower.certificates import AUTHORITY, SERVER, SERVER_KEY
 from sordino.engines.flower.custody import Custodian
 from sordino.engines.flower.guard import FOLDER
-from sordino.engines.flower.pinned import write_programs
-from sordino.engines.flower.processes import command, environment, flwr, write_connection
+from sordino.engines.flower.processes import (
+    environment,
+    flwr,
+    require_flower,
+    write_connection,
+)
 from sordino.federation.storage import writing
 from sordino.protocol import UserError
-
-STARTS = 8  # how often a node is started that is turned away
-PAUSE = 15.0  # seconds between two starts
-SOON = 60.0  # seconds; a node that ran for longer had been let in
 
 
 def link_command(folder: Path, host: str, port: int, *, insecure: bool) -> list[str]:
@@ -43,12 +41,21 @@ def link_command(folder: Path, host: str, port: int, *, insecure: bool) -> list[
         str(folder.absolute() / "link.db"),
         "--disable-runtime-dependency-installation",
     ]
-    return [command("flower-superlink"), "--host", host, "--port", str(port), *secured, *kept]
+    module = [sys.executable, "-P", "-m", "sordino.engines.flower.superlink"]
+    return [*module, "--host", host, "--port", str(port), *secured, *kept]
 
 
-def node_command(custodian: Custodian, port: int, *, insecure: bool) -> list[str]:
-    """How a client's SuperNode is started: it trusts one authority, and shows the SuperLink its key."""
-    agreement, folder = custodian.agreement, custodian.folder
+def node_arguments(custodian: Custodian, port: int, *, insecure: bool, secret: Path) -> list[str]:
+    """Returns the arguments of a client's SuperNode: it trusts one authority, and shows its key.
+
+    Args:
+        custodian: The client.
+        port: Where it listens on this machine, for its keeper alone.
+        insecure: Whether it connects without TLS, for tests.
+        secret: File of what its keeper shows it: no other program on this machine gets a task.
+    """
+    agreement = custodian.agreement
+    folder = custodian.folder
     if agreement.superlink is None:
         raise UserError(
             f"{folder}: the agreement does not name a superlink. Add it to agreement.toml."
@@ -63,61 +70,30 @@ def node_command(custodian: Custodian, port: int, *, insecure: bool) -> list[str
         secured = ["--root-certificates", str(found(Path(agreement.certificate)))]
         secured += ["--auth-supernode-private-key", str(found(Path(agreement.key)))]
     place = ["--superlink", agreement.superlink, "--host", "127.0.0.1", "--port", str(port)]
-    return [
-        command("flower-supernode"),
-        *place,
-        *secured,
-        "--node-config",
-        f"{FOLDER}={json.dumps(str(folder.absolute()))}",
-    ]
+    settings = f"{FOLDER}={json.dumps(str(folder.absolute()))}"
+    tasks = ["--isolation", "process", "--superexec-auth-secret-file", str(secret)]
+    return [*place, *secured, *tasks, "--node-config", settings]
 
 
 def run_link(folder: Path, host: str, port: int, *, insecure: bool) -> None:
     """Become the SuperLink."""
+    require_flower()
     called = link_command(folder, host, port, insecure=insecure)
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    become(called, environment(folder / "flower"))
+    become(called, environment(folder / "flower", FLWR_SUPEREXEC_TASK_POLL_INTERVAL="0.1"))
 
 
-def run_node(folder: Path, port: int, *, insecure: bool, tell: Callable[[str], None]) -> int:
-    """Run a client's SuperNode, on which only the agreed app runs; returns its exit code.
-
-    A SuperLink takes a node that was killed for alive for a minute, and turns away the one that takes its place. So a node that ends
-    soon after it was started is started again a few times.
-    """
+def run_node(folder: Path, port: int, *, insecure: bool) -> None:
+    """Becomes the keeper of a client's SuperNode, on which only the agreed app runs."""
     custodian = Custodian(folder)
-    called = node_command(custodian, port, insecure=insecure)
-    env = environment(folder.absolute() / "flower")
-    env["PATH"] = os.pathsep.join([str(write_programs(folder.absolute())), env["PATH"]])
-    for left in reversed(range(STARTS)):
-        began = time.monotonic()
-        code = watched(called, env)
-        if code <= 0 or left == 0 or time.monotonic() - began > SOON:
-            return 0 if code == 0 else 1
-        tell(
-            f"The node was not let in. One that was killed is let in again after a minute; trying again in {PAUSE:g} s."
-        )
-        time.sleep(PAUSE)
-    return 1
-
-
-def watched(called: list[str], env: dict[str, str]) -> int:
-    """Run a program until it ends; a request to end is handed on to it, and counts as a good end."""
-    child = subprocess.Popen(called, env=env)
-    asked: list[int] = []
-
-    def hand_on(number: int, _: object) -> None:
-        asked.append(number)
-        child.send_signal(number)
-
-    before = {number: signal.signal(number, hand_on) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        code = child.wait()
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-    return 0 if asked else code
+    home = folder.absolute() / "flower"
+    node_arguments(custodian, port, insecure=insecure, secret=home / "secret")
+    require_flower()
+    secured = ["--insecure"] if insecure else []
+    # By the interpreter itself and without the current folder: nothing is looked up by a name.
+    module = [sys.executable, "-P", "-m", "sordino.engines.flower.supervision"]
+    become([*module, str(folder.absolute()), str(port), *secured], environment(home))
 
 
 def register(folder: Path, keys: Sequence[Path], address: str) -> None:

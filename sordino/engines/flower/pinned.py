@@ -1,29 +1,36 @@
 """Only the code that a client agreed to runs on its machine.
 
-A SuperNode runs whatever app the SuperLink sends. Here it finds, under the names of the programs that Flower would start, programs of
-the client's own: one that starts a ClientApp if the app is the agreed one, byte for byte, and for every other kind of app one that ends
-at once.
+Flower runs whatever app a SuperLink sends. Here nothing that is sent is started, looked up by a
+name or imported: the process that answers is Sordino's, it compares the digest of what was sent
+with the one that was agreed to, and then calls the ClientApp of this installation. Only a client
+that agreed to another app than Sordino's (`--app`) has that one unpacked, byte for byte.
 """
 
 from __future__ import annotations
 
 import hashlib
-import sys
-from collections.abc import Callable
+import tempfile
 from importlib.resources import as_file
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from sordino.engines.flower.custody import Custodian
 from sordino.engines.flower.processes import APP
-from sordino.federation.storage import writing
+from sordino.engines.flower.requests import RequestRefused
+from sordino.protocol import UserError
 
-CLIENT_APP = "flwr-clientapp"
-FORBIDDEN = ("flwr-agentapp", "flwr-connector", "flwr-model", "flwr-serverapp", "flwr-simulation")
+if TYPE_CHECKING:
+    from flwr.clientapp import ClientApp
+
+CLIENT_APP = "flwr-clientapp"  # the one kind of task that a client answers
 
 
 def app_digest(folder: Path | None = None) -> str:
-    """SHA-256 of the bundle that Flower makes of an app folder; by default of the one that `sordino train` sends."""
+    """Returns the SHA-256 of the bundle that Flower makes of an app folder.
+
+    Args:
+        folder: The app; by default the one that `sordino train` sends.
+    """
     from flwr.cli.build import build_fab_from_disk
 
     if folder is not None:
@@ -32,52 +39,111 @@ def app_digest(folder: Path | None = None) -> str:
         return hashlib.sha256(build_fab_from_disk(own)).hexdigest()
 
 
-def write_programs(folder: Path) -> Path:
-    """The client's own programs under Flower's names, in a folder that goes first in the search path."""
-    place = folder / "bin"
-    with writing(place):
-        place.mkdir(exist_ok=True)
-        for name in (CLIENT_APP, *FORBIDDEN):
-            call = "start(__file__)" if name == CLIENT_APP else "forbid(__file__)"
-            program = place / name
-            program.write_text(
-                f"#!{sys.executable}\nfrom sordino.engines.flower.pinned import forbid, start\n{call}\n",
-                encoding="utf-8",
-            )
-            program.chmod(0o700)
-    return place
+class Pin:
+    """Decides which ClientApp answers on a client's machine.
 
+    Args:
+        custodian: The client, whose agreement names the digest of an app.
+        own: Digest of the app that belongs to this installation of Sordino.
+    """
 
-def start(program: str) -> None:
-    """Run a ClientApp as Flower does, if it is the one that was agreed to."""
-    from flwr.supernode.cli.flwr_clientapp import flwr_clientapp
-    from flwr.supernode.runtime import run_clientapp
+    def __init__(self, custodian: Custodian, own: str) -> None:
+        self._custodian = custodian
+        self._own = own
+        self._agreed = custodian.agreement.app or own
 
-    custodian = Custodian(Path(program).resolve().parents[1])
-    # Flower has no hook for this. It unpacks the bundle by this name in that module, before it imports anything from it.
-    vars(run_clientapp)["install_from_fab"] = only_agreed(custodian, run_clientapp.install_from_fab)
-    flwr_clientapp()
+    def choose_app(self, kind: str, bundle: bytes) -> ClientApp:
+        """Returns the app that answers a task.
 
+        Args:
+            kind: What Flower would start for the task.
+            bundle: The app that the SuperLink sent.
 
-def only_agreed(custodian: Custodian, install: Callable[..., Any]) -> Callable[..., Any]:
-    """Flower's way to unpack a bundle, refused for all but the agreed one; an attempt is written to the client's ledger."""
-
-    def installed(bundle: bytes, *more: Any, **options: Any) -> Any:
+        Raises:
+            RequestRefused: Another kind of task or another app; the ledger has the reason.
+        """
+        if kind != CLIENT_APP:
+            raise self._custodian.turned_away(f"{kind} was to be started, which nobody agreed to")
         found = hashlib.sha256(bundle).hexdigest()
-        if custodian.agreement.app is not None and found != custodian.agreement.app:
-            raise custodian.turned_away(f"an app was sent that was not agreed to ({found})")
-        return install(bundle, *more, **options)
+        if found != self._agreed:
+            raise self._custodian.turned_away(f"an app was sent that was not agreed to ({found})")
+        if found == self._own:
+            from sordino.engines.flower.client_app import app
 
-    return installed
+            return app
+        return unpack_agreed_app(bundle)
 
 
-def forbid(program: str) -> None:
-    """End at once: a client agrees to a ClientApp and to nothing else."""
-    path = Path(program).resolve()
-    sys.exit(
-        str(
-            Custodian(path.parents[1]).turned_away(
-                f"{path.name} was to be started, which nobody agreed to"
-            )
-        )
+def unpack_agreed_app(bundle: bytes) -> ClientApp:
+    """Unpacks an app whose digest was compared already, and loads its ClientApp."""
+    from flwr.cli.config_utils import get_fab_metadata
+    from flwr.cli.install import install_from_fab
+    from flwr.clientapp.utils import get_load_client_app_fn
+
+    install_from_fab(bundle, skip_prompt=True)
+    name, version = get_fab_metadata(bundle)
+    load = get_load_client_app_fn(default_app_ref="", app_path=None, multi_app=True)
+    return load(name, version, hashlib.sha256(bundle).hexdigest())
+
+
+class Rehearsal(Custodian):
+    """A client that refuses without writing it down: nobody has asked yet."""
+
+    def turned_away(self, reason: str) -> RequestRefused:
+        """Returns the refusal."""
+        return RequestRefused(reason)
+
+
+FOREIGN = """
+from flwr.clientapp import ClientApp
+open({proof!r}, "w").close()
+app = ClientApp()
+"""
+
+
+def check_pin(folder: Path, own: str) -> None:
+    """Plays a SuperLink that sends a foreign app, before a real one can.
+
+    Args:
+        folder: The client's folder.
+        own: Digest of the app that belongs to this installation of Sordino.
+
+    Raises:
+        UserError: Something else than the agreed app would run.
+    """
+    from flwr.cli.build import build_fab_from_disk
+
+    pin = Pin(Rehearsal(folder), own)
+    with tempfile.TemporaryDirectory(prefix="sordino-pin-") as temporary, as_file(APP) as app:
+        proof = Path(temporary) / "it-ran"
+        foreign = Path(temporary) / "foreign"
+        write_foreign_app(Path(app), foreign, proof)
+        for kind, bundle in (
+            (CLIENT_APP, build_fab_from_disk(foreign)),
+            (CLIENT_APP, b"not a bundle"),
+            ("flwr-agentapp", build_fab_from_disk(Path(app))),
+        ):
+            refuse_unless_refused(pin, kind, bundle, folder)
+        if proof.exists():
+            raise UserError(f"{folder}: a foreign app ran. This node is not started.")
+
+
+def write_foreign_app(own: Path, foreign: Path, proof: Path) -> None:
+    """Writes an app like Sordino's whose client's side leaves a proof when it is imported."""
+    from shutil import copytree, ignore_patterns
+
+    copytree(own, foreign, ignore=ignore_patterns("__pycache__"))
+    text = FOREIGN.format(proof=str(proof))
+    (foreign / "sordino_app" / "client_app.py").write_text(text, encoding="utf-8")
+
+
+def refuse_unless_refused(pin: Pin, kind: str, bundle: bytes, folder: Path) -> None:
+    """Raises an error if an app that nobody agreed to were run."""
+    try:
+        pin.choose_app(kind, bundle)
+    except RequestRefused:
+        return
+    raise UserError(
+        f"{folder}: {kind} with an app that was not agreed to would run here. "
+        "This node is not started; install Sordino and Flower anew."
     )
