@@ -23,6 +23,7 @@ from sordino.ui.papers import app as papers
 from sordino.ui.report import report
 from sordino.ui.serve import ui
 from sordino.ui.train import evaluate, resume, train
+from sordino.ui.verify import verify
 
 app = typer.Typer(
     help="Differentially private federated learning whose promises are checked.",
@@ -32,7 +33,21 @@ app = typer.Typer(
     rich_markup_mode="rich",
 )
 
-for command in (train, resume, certify, calibrate, audit, attack, evaluate, report, new, check, ui):
+COMMANDS = (
+    train,
+    resume,
+    certify,
+    calibrate,
+    audit,
+    attack,
+    evaluate,
+    report,
+    verify,
+    new,
+    check,
+    ui,
+)
+for command in COMMANDS:
     app.command()(command)
 app.add_typer(papers, name="papers")
 app.add_typer(flower, name="flower")
@@ -50,7 +65,7 @@ def top(
 
 
 def run(arguments: list[str]) -> int:
-    """Run a command line and return its exit code: 0 done, 1 unexpected, 2 bad input, 130 stopped by Ctrl-C."""
+    """Run a command line and return its exit code: 0 done, 1 unexpected, 2 bad input, 4 something was changed, 130 stopped by Ctrl-C."""
     try:
         code = answered(arguments)
         sys.stdout.flush()  # what cannot be written is said here, not while Python ends

@@ -39,6 +39,8 @@ LEFTOVERS = (
     "private/README.txt.part",
     "private/metrics.jsonl",
     "private/metrics.jsonl.part",
+    "partition.json",
+    "partition.json.part",
     "protocol.toml.part",
 )
 
@@ -65,7 +67,7 @@ class InMemory:
         self, setup: Setup, choice: Choice, facts: dict[str, Any], shared: Shared
     ) -> tuple[State, Limits]:
         """Where the training begins, and how far it may go."""
-        self.ledger.open(opened_for(setup))
+        self.ledger.open(opened_for(setup, facts))
         self._facts = facts
         return first_state(setup), shared.limits(setup)
 

@@ -20,6 +20,7 @@ from sordino.federation.folder import RunFolder, State, claimed_path, now, proto
 from sordino.federation.models.losses import mean_predictor_loss
 from sordino.federation.randomness import GENERATOR
 from sordino.federation.run import Run
+from sordino.federation.seals import beginning_of, refuse_changed_files, sealed
 from sordino.federation.setup import ModelSource, Setup
 from sordino.federation.storage import write_whole, writing
 from sordino.privacy.certify import certify
@@ -46,16 +47,18 @@ def first_state(setup: Setup) -> State:
 
 def created(path: Path, setup: Setup, facts: Mapping[str, Any]) -> RunFolder:
     """The folder of a new run, filled."""
-    place = RunFolder.create(path, setup.protocol, facts, opened_for(setup))
-    if setup.shares is not None:
-        place.keep_shares(setup.shares)
-    return place
+    return RunFolder.create(path, setup.protocol, facts, opened_for(setup, facts), setup.shares)
 
 
-def opened_for(setup: Setup) -> Opened:
+def opened_for(setup: Setup, facts: Mapping[str, Any]) -> Opened:
     """The first line of a run's ledger."""
     seeded = "fresh" if setup.protocol.noise.secure else "seeded"
-    return Opened(protocol=protocol_digest(setup.protocol), generator=GENERATOR, noise=seeded)
+    return Opened(
+        protocol=protocol_digest(setup.protocol),
+        generator=GENERATOR,
+        noise=seeded,
+        **vars(beginning_of(facts, setup.shares)),
+    )
 
 
 @functools.cache
@@ -120,6 +123,7 @@ def refuse_changed(
 
     Seeded noise that is drawn again over another upload would cancel in their difference.
     """
+    refuse_changed_files(place)
     facts, events = place.facts(), read_ledger(place.ledger_path).events
     if setup.data_digest != facts["data_digest"]:
         raise UserError(
@@ -149,7 +153,8 @@ def refuse_changed(
 def recover_cut_line(setup: Setup, place: RunFolder, state: State) -> None:
     """Count a ledger line that a crash cut short as spent. Noise that repeats needs no such care: the same line will be written."""
     with writing(place.ledger_path), Ledger.resume(place.ledger_path) as ledger:
-        if ledger.cut_short and not ledger.opened.repeatable:
+        over = state.round == setup.protocol.rounds  # then the line was the seal
+        if ledger.cut_short and not ledger.opened.repeatable and not over:
             ledger.charge(
                 round=state.round, clients=range(setup.protocol.clients)
             )  # who had been drawn is not known
@@ -165,6 +170,10 @@ def ended(
     if setup.protocol.keeps_models:
         write_clients(setup, place, state)
     place.publish_last_scores()
+    # Sealed, then ended: a run that says it has ended has its seal.
+    place.sync_metrics()
+    with writing(place.ledger_path), Ledger.resume(place.ledger_path) as ledger:
+        ledger.seal(sealed(place, status=status, rounds=state.round))
     place.note(status=status, ended=now())
     return Run.load(place.path, model=model)
 

@@ -22,6 +22,7 @@ from sordino.federation.folder import RunFolder, State, refuse_filled
 from sordino.federation.loop import Limits, RoundMetrics, run_rounds
 from sordino.federation.run import Run
 from sordino.federation.setup import Begun, DataSource, ModelSource, Setup, prepare, resolved
+from sordino.federation.signatures import read_private_key, sign_run
 from sordino.federation.storage import held
 from sordino.federation.uploads import witness_of
 from sordino.privacy.caps import capped_rounds
@@ -47,6 +48,7 @@ def train(
     evaluate_every: int | None = None,
     keep_uploads: int = 0,
     superlink: SuperLink | None = None,
+    sign: str | Path | None = None,
     report: bool = True,
     on_start: Callable[[Begun, Path], None] = lambda begun, folder: None,
     on_round: Listener = lambda metrics: None,
@@ -65,6 +67,7 @@ def train(
         evaluate_every: rounds between two scorings on the public test records; 0 for none; by default about 50 in a run.
         keep_uploads: keep what the server receives in every so many rounds, and in the last, for attacks; 0 for never.
         superlink: where the clients' machines meet, for the engine "flower".
+        sign: file of an Ed25519 key that signs the run when it has ended (`sordino verify --new-key` makes one).
         report: whether report.html is written at the end, which takes a few seconds.
         on_start: called once, before the first round.
         on_round: called after every round.
@@ -82,6 +85,7 @@ def train(
         >>> run.status  # doctest: +SKIP
         'finished'
     """
+    key = None if sign is None else read_private_key(Path(sign))
     every = scored_every(evaluate_every, protocol)
     checked_every("keep-uploads", keep_uploads)
     checked_device(device)
@@ -115,6 +119,8 @@ def train(
             on_round,
             model,
         )
+    if key is not None:
+        sign_run(finished.folder, key)
     if report:
         reported(finished)
     return finished
@@ -160,6 +166,7 @@ def resume(
     workers: int | None = None,
     device: str = "cpu",
     superlink: SuperLink | None = None,
+    sign: str | Path | None = None,
     report: bool = True,
     on_start: Callable[[Begun, Path], None] = lambda begun, folder: None,
     on_round: Listener = lambda metrics: None,
@@ -170,6 +177,7 @@ def resume(
     Example:
         >>> resume("runs/digits-1")  # doctest: +SKIP
     """
+    key = None if sign is None else read_private_key(Path(sign))
     place = RunFolder.existing(Path(folder))
     if place.facts()["engine"] == "flower":
         from sordino.engines.flower.driver import Watch, resume_across
@@ -186,6 +194,8 @@ def resume(
             )
 
         finished = go_on(place, prepared, workers, device, on_start, on_round, on_message, model)
+    if key is not None:
+        sign_run(finished.folder, key)
     if report:
         reported(finished)
     return finished

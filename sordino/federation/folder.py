@@ -19,6 +19,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import os
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -36,7 +37,7 @@ from sordino.privacy.ledger import read as read_ledger
 from sordino.privacy.published import Withheld, find_withheld, published_row
 from sordino.protocol import Protocol, UserError, dumps, loads
 from sordino.protocol.documents import plain
-from sordino.protocol.errors import typed
+from sordino.protocol.errors import Changed, typed
 
 FACTS = {
     "status": str,
@@ -120,7 +121,12 @@ class RunFolder:
 
     @classmethod
     def create(
-        cls, path: Path, protocol: Protocol, facts: Mapping[str, Any], opened: Opened
+        cls,
+        path: Path,
+        protocol: Protocol,
+        facts: Mapping[str, Any],
+        opened: Opened,
+        shares: Shares | None = None,
     ) -> RunFolder:
         """Fill the empty folder of a new run; one that holds anything already is refused."""
         refuse_filled(path)
@@ -135,6 +141,8 @@ class RunFolder:
                 (path / PRIVATE).mkdir()
                 write_whole(path / PRIVATE / "README.txt", text.encode())
                 write_whole(path / PRIVATE / "metrics.jsonl", b"")
+            if shares is not None:
+                folder.keep_shares(shares)  # before the run is complete: the ledger has sealed it
             write_whole(
                 path / "protocol.toml", dumps(protocol).encode()
             )  # last: a folder with it is a complete run
@@ -167,7 +175,7 @@ class RunFolder:
         # The file's own bytes, or what it says: a later version may write the same protocol with more keys.
         digests = (hashlib.sha256(text.encode()).hexdigest(), protocol_digest(protocol))
         if not isinstance(opened, Opened) or opened.protocol not in digests:
-            raise UserError(
+            raise Changed(
                 f"{path} was changed after the run was started. Put it back, or start a new run from it."
             )
         return protocol
@@ -274,6 +282,21 @@ class RunFolder:
                 file.write(as_line(row))
         with writing(path), open(path, "ab") as file:
             file.write(as_line(published_row(row, self.withheld, last=False)))
+
+    def sync_metrics(self) -> None:
+        """Make the metrics survive a power cut, since a seal is about to say what they are."""
+        for path in (self.path / "metrics.jsonl", self._private):
+            if path.exists():
+                with writing(path), open(path, "rb") as file:
+                    os.fsync(file.fileno())
+
+    def published_metrics(self) -> list[dict[str, Any]]:
+        """Returns the lines of metrics.jsonl, without what is kept apart."""
+        return read_rows(self.path / "metrics.jsonl")
+
+    def private_metrics(self) -> list[dict[str, Any]] | None:
+        """Returns the lines that are kept apart; None where there are none."""
+        return read_rows(self._private) if self._private.exists() else None
 
     def metrics(self) -> list[dict[str, Any]]:
         """Returns the whole lines of all rounds; one that a crash cut short is left out."""

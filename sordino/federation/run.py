@@ -14,6 +14,7 @@ from torch import nn
 
 from sordino.federation.folder import RunFolder
 from sordino.federation.loop import RoundMetrics
+from sordino.federation.seals import is_sealed, refuse_changed_files
 from sordino.federation.setup import IN_PYTHON, ModelSource, protocol_model
 from sordino.privacy.guarantee import Guarantee
 from sordino.privacy.ledger import Event, RoundCharged, refuse_unpaid
@@ -171,6 +172,7 @@ class Run(Trained):
         """Read a run back; reading changes nothing. A model that was handed over in Python must be handed over again.
 
         Raises:
+            Changed: its files are not those that its ledger has sealed.
             UserError: there is no run, or its files are damaged.
         """
         place = RunFolder.existing(Path(folder))
@@ -185,6 +187,7 @@ class Run(Trained):
             )
         rows, events = place.metrics(), read_ledger(place.ledger_path).events
         refuse_unpaid(place.ledger_path, events, len(rows))
+        refuse_changed_files(place)
         return cls(
             folder=place.path,
             protocol=protocol,
@@ -205,6 +208,11 @@ class Run(Trained):
 
     def _client_state(self, client: int) -> dict[str, torch.Tensor] | None:
         return read_state(self.folder / "clients" / f"{client}.safetensors")
+
+    @property
+    def sealed(self) -> bool:
+        """Whether the ledger seals what the run is priced by; runs of earlier versions are not sealed."""
+        return is_sealed(RunFolder(self.folder))
 
     @property
     def _name(self) -> str:

@@ -1,7 +1,8 @@
 """The ledger: what was spent, one JSON line per charge, chained by hash, on disk before what it pays for is released.
 
 The first line names the protocol (by digest) and the kind of noise; every further line says that a round was run and who took
-part, who of them contributed nothing after all, or what a client was asked for and refused. Prices are not stored: they follow from the
+part, who of them contributed nothing after all, or what a client was asked for and refused. The last line of a run that has ended seals
+what it left behind. Prices are not stored: they follow from the
 protocol, so that a ledger and a protocol can never disagree about what ran.
 """
 
@@ -12,11 +13,11 @@ import json
 import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from sordino.protocol.errors import UserError
+from sordino.protocol.errors import Changed, UserError
 
 VERSION = 1
 
@@ -24,6 +25,13 @@ VERSION = 1
 @dataclass(frozen=True, kw_only=True)
 class Opened:
     """The first entry: which protocol is being paid for, and whether its noise can be repeated.
+
+    Attributes:
+        protocol: SHA-256 of the protocol file.
+        generator: name of the generator of random numbers.
+        noise: "seeded" or "fresh".
+        sizes, partition, data, facts: SHA-256 of what a run is priced and shown by (federation/seals.py). None in the ledgers of
+            clients, and in those of runs that were started before there were seals.
 
     Example:
         >>> Opened(protocol="9f2c", generator="chacha20", noise="seeded").noise
@@ -33,6 +41,10 @@ class Opened:
     protocol: str
     generator: str
     noise: str
+    sizes: str | None = None
+    partition: str | None = None
+    data: str | None = None
+    facts: str | None = None
 
     @property
     def repeatable(self) -> bool:
@@ -83,7 +95,42 @@ class Refused:
     reason: str
 
 
+@dataclass(frozen=True, kw_only=True)
+class Sealed:
+    """The last line of a run that has ended: digests of everything that it left behind (federation/seals.py).
+
+    It is no charge, and so none of a ledger's events. A run that was killed between this line and its end is ended again, by the same
+    line, or with fresh noise after further charges.
+
+    Attributes:
+        status: how the run ended.
+        reason: why, where a budget ended it.
+        rounds: the number of rounds that are in its model.
+        protocol, sizes, partition, data, facts: as in the first line, at the end.
+        metrics, private, model, clients, uploads: SHA-256 of what the rounds left; empty where there is none.
+
+    Example:
+        >>> Sealed(status="finished", rounds=3, protocol="9f2c", model="77aa").clients
+        ''
+    """
+
+    status: str
+    rounds: int
+    protocol: str
+    reason: str = ""
+    sizes: str = ""
+    partition: str = ""
+    data: str = ""
+    facts: str = ""
+    metrics: str = ""
+    private: str = ""
+    model: str = ""
+    clients: str = ""
+    uploads: str = ""
+
+
 Event = Opened | RoundCharged | Missed | Refused
+Line = Event | Sealed
 
 
 class Ledger:
@@ -100,6 +147,7 @@ class Ledger:
             reading.cut_short
         )  # whether a crash had left an incomplete line, which was dropped
         self._events = list(reading.events)
+        self._seal = reading.seal
         self._charged = {(e.round, e.clients) for e in self._events if isinstance(e, RoundCharged)}
         self._attempts = Counter(e.round for e in self._events if isinstance(e, RoundCharged))
         self._file.seek(self._size)
@@ -110,7 +158,7 @@ class Ledger:
         ledger = cls(
             path,
             open(path, "x+b", buffering=0),  # noqa: SIM115
-            Reading(events=(), chain="", size=0, cut_short=False),
+            Reading(events=(), seal=None, chain="", size=0, cut_short=False),
         )
         ledger._append(opened)
         return ledger
@@ -171,7 +219,12 @@ class Ledger:
         """Note what was asked for and refused."""
         self._append(Refused(round=round, reason=reason))
 
-    def _append(self, event: Event) -> None:
+    def seal(self, sealed: Sealed) -> None:
+        """End the ledger of a run; a run that is ended again in the same way is sealed already."""
+        if self._seal != sealed:
+            self._append(sealed)
+
+    def _append(self, event: Line) -> None:
         line, chain = encode(event, self._chain)
         refuse_grown(self._file, self._size, self.path)
         try:
@@ -184,14 +237,17 @@ class Ledger:
             self._file.seek(self._size)
             raise
         self._chain, self._size = chain, self._size + len(line)
-        self._events.append(event)
+        self._seal = event if isinstance(event, Sealed) else None
+        if not isinstance(event, Sealed):
+            self._events.append(event)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Reading:
-    """What a ledger file says; `cut_short` tells that its last line is incomplete."""
+    """What a ledger file says; `cut_short` tells that its last line is incomplete, `seal` is its last line if that seals it."""
 
     events: tuple[Event, ...]
+    seal: Sealed | None
     chain: str
     size: int
     cut_short: bool
@@ -201,7 +257,7 @@ def read(path: Path) -> Reading:
     """Read and verify a ledger without changing it.
 
     Raises:
-        UserError: a line was changed, removed or put in another order since it was written.
+        Changed: a line was changed, removed or put in another order since it was written.
 
     Example:
         >>> read(Path("runs/digits-1/ledger.jsonl")).events[0]  # doctest: +SKIP
@@ -223,7 +279,7 @@ def refuse_unpaid(path: Path, events: Iterable[Event], rounds: int) -> None:
     paid = {event.round for event in events if isinstance(event, RoundCharged)}
     missing = next((t for t in range(rounds) if t not in paid), None)
     if missing is not None:
-        raise UserError(
+        raise Changed(
             f"{path} lacks round {missing}, which was run: lines were removed from it. What was spent cannot be known from it."
         )
 
@@ -240,23 +296,26 @@ def verified(content: bytes, path: Path) -> Reading:
     """What the bytes of a ledger say, once every line is seen to follow from the one before."""
     *lines, tail = content.split(b"\n")
     events: list[Event] = []
+    seal = None
     chain, size = "", 0
     for number, line in enumerate(lines, start=1):
         event, chain = verified_line(line, chain, path, number)
-        events.append(event)
+        seal = event if isinstance(event, Sealed) else None
+        if not isinstance(event, Sealed):
+            events.append(event)
         size += len(line) + 1
     first_entry(events, path)
-    return Reading(events=tuple(events), chain=chain, size=size, cut_short=bool(tail))
+    return Reading(events=tuple(events), seal=seal, chain=chain, size=size, cut_short=bool(tail))
 
 
-def verified_line(line: bytes, chain: str, path: Path, number: int) -> tuple[Event, str]:
+def verified_line(line: bytes, chain: str, path: Path, number: int) -> tuple[Line, str]:
     try:
         event = decode(json.loads(line))
         expected, next_chain = encode(event, chain)
     except (ValueError, KeyError, TypeError):
         expected, next_chain = b"", ""
     if expected != line + b"\n":
-        raise UserError(
+        raise Changed(
             f"{path}, line {number}: this line was changed after it was written. What was spent cannot be known from it."
         )
     return event, next_chain
@@ -269,24 +328,32 @@ def first_entry(events: Sequence[Event], path: Path) -> Opened:
     return events[0]
 
 
-KINDS = {Opened: "open", RoundCharged: "round", Missed: "missed", Refused: "refused"}
+KINDS = {
+    Opened: "open",
+    RoundCharged: "round",
+    Missed: "missed",
+    Refused: "refused",
+    Sealed: "sealed",
+}
 
 
-def encode(event: Event, chain: str) -> tuple[bytes, str]:
+def encode(event: Line, chain: str) -> tuple[bytes, str]:
     """The line of an event, and the hash that the next line will be chained to."""
-    text = json.dumps(
-        {"v": VERSION, "event": KINDS[type(event)], **asdict(event)}, separators=(",", ":")
-    )
+    # What is None is left out, so that lines from before there were seals are still written as they were.
+    body = {name: value for name, value in asdict(event).items() if value is not None}
+    text = json.dumps({"v": VERSION, "event": KINDS[type(event)], **body}, separators=(",", ":"))
     link = hashlib.sha256((chain + text).encode()).hexdigest()
     return (text[:-1] + f',"chain":"{link}"}}\n').encode(), link
 
 
-def decode(body: dict[str, Any]) -> Event:
+def decode(body: dict[str, Any]) -> Line:
     """The event of a parsed line."""
     if body["v"] != VERSION:
         raise ValueError("another version")
     if body["event"] == "open":
-        return Opened(protocol=body["protocol"], generator=body["generator"], noise=body["noise"])
+        return Opened(**said_by(Opened, body))
+    if body["event"] == "sealed":
+        return Sealed(**said_by(Sealed, body))
     if body["event"] == "missed":
         return Missed(
             round=body["round"], clients=tuple(body["clients"]), reasons=tuple(body["reasons"])
@@ -299,3 +366,8 @@ def decode(body: dict[str, Any]) -> Event:
     if min((charged.round, charged.attempt, *charged.clients)) < 0:
         raise ValueError("a number below 0")
     return charged
+
+
+def said_by(kind: type[Opened] | type[Sealed], body: dict[str, Any]) -> dict[str, Any]:
+    """Returns what a parsed line says of the attributes of its kind."""
+    return {entry.name: body[entry.name] for entry in fields(kind) if entry.name in body}

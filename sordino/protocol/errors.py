@@ -40,6 +40,17 @@ class UserError(SordinoError, ValueError):
     exit_code = 2
 
 
+class Changed(UserError):
+    """Something in a run's folder is not what was written there: what the run promises can no longer be read from it.
+
+    Example:
+        >>> Changed("runs/x/run.json: sizes were changed").exit_code
+        4
+    """
+
+    exit_code = 4
+
+
 class InvalidValue(UserError):
     """A value that its key does not allow.
 

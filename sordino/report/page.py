@@ -210,6 +210,7 @@ def provenance(story: Story) -> list[tuple[str, str]]:
         ("Traffic", traffic_line(story)),
         ("Parameters", f"{known['parameters']:,}"),
         ("Ledger", ledger_line(story)),
+        ("Seal", seal_line(story)),
         ("Data digest", str(known.get("data_digest", "unknown"))),
         ("Model digest", str(known.get("model_digest", "unknown"))),
         ("Folder", str(run.folder)),
@@ -232,6 +233,16 @@ def ledger_line(story: Story) -> str:
     if story.withheld.draw:
         digest = "its digest is left out, since a guess of who took part could be held against it"
     return f"{len(story.run.rounds_paid):,} rounds paid for; {digest}"
+
+
+def seal_line(story: Story) -> str:
+    """Whether changes of the run's folder would be noticed, and which key has signed it."""
+    if not story.sealed:
+        return "none: the run was written before there were seals, and a change of its files leaves no trace"
+    if not story.signers:
+        return "sealed, not signed: somebody who writes the whole folder anew leaves no trace"
+    keys = ", ".join(story.signers)
+    return f"sealed and signed by {keys}; sordino verify checks it against a key that you know"
 
 
 def shortened(text: str) -> str:

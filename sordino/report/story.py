@@ -12,6 +12,7 @@ import numpy as np
 from sordino.federation.data import Shares
 from sordino.federation.folder import RunFolder
 from sordino.federation.run import Run
+from sordino.federation.signatures import signers_of
 from sordino.privacy.guarantee import Guarantee
 from sordino.privacy.ledger import read as read_ledger
 from sordino.privacy.published import Withheld, find_withheld, published_metrics
@@ -56,6 +57,8 @@ class Story:
         audits, attacks: what was found by them.
         ledger_digest: the hash that the ledger's last line is chained to; it stands for all of its lines. Empty where who took part
             is hidden: a guess of all draws could be held against it.
+        sealed: whether the ledger seals what the run is priced by.
+        signers: fingerprints of the keys that have signed the run.
     """
 
     run: Run
@@ -70,6 +73,8 @@ class Story:
     audits: tuple[Audit, ...]
     attacks: tuple[Attack, ...]
     ledger_digest: str
+    sealed: bool
+    signers: tuple[str, ...]
 
     @property
     def name(self) -> str:
@@ -134,6 +139,8 @@ def told(source: str | Path | Run, asked: Asked | None = None) -> Story:
         spent=spending(run, asked),
         clients=[] if withheld.draw else client_spending(run, asked),
         ledger_digest="" if withheld.draw else read_ledger(place.ledger_path).chain,
+        sealed=run.sealed,
+        signers=signers_of(run.folder),
         **evidence,  # type: ignore[arg-type]
     )
 
@@ -213,6 +220,7 @@ def story_document(story: Story) -> dict[str, Any]:
         "attacks": [attack.as_document() for attack in story.attacks],
         "facts": {key: value for key, value in run.facts.items() if key != "sizes"},
         "ledger": {"digest": story.ledger_digest or None, "charges": len(run.rounds_paid)},
+        "seal": {"sealed": story.sealed, "signed_by": list(story.signers)},
         "protocol": dumps(run.protocol),
     }
 

@@ -27,6 +27,14 @@ Log = Annotated[
         "--log", metavar="SINK", help="Send metrics to tensorboard or mlflow:URI too; repeatable."
     ),
 ]
+Sign = Annotated[
+    Path | None,
+    typer.Option(
+        "--sign",
+        metavar="KEY",
+        help="Ed25519 key that signs the run; `sordino verify --new-key` makes one.",
+    ),
+]
 Link = Annotated[
     str | None,
     typer.Option(

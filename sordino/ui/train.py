@@ -24,6 +24,7 @@ from sordino.ui.arguments import (
     Log,
     Patience,
     Sets,
+    Sign,
     Workers,
 )
 from sordino.ui.audit import resume_audit
@@ -70,6 +71,7 @@ def train(
     insecure: Insecure = False,
     patience: Patience = 120.0,
     deadline: Deadline = 600.0,
+    sign: Sign = None,
     json: Json = False,
 ) -> None:
     """Train a federation and keep the run in a folder."""
@@ -85,7 +87,9 @@ def train(
         seeded = plan if repeats == 1 else replace(plan, seed=(plan.seed or 0) + repeat)
         place = out if out is None or repeats == 1 else out / f"seed-{seeded.seed}"
         runs.append(
-            trained(seeded, place, engine, workers, device, evaluate_every, keep, log or [], link)
+            trained(
+                seeded, place, engine, workers, device, evaluate_every, keep, log or [], link, sign
+            )
         )
         report_on(runs[-1])
         if not json and repeats == 1:
@@ -130,6 +134,7 @@ def trained(
     keep: int = 0,
     log: Sequence[str] = (),
     superlink: SuperLink | None = None,
+    sign: Path | None = None,
 ) -> Run:
     """Train with the live display; after Ctrl-C say how to go on."""
     from sordino.engines import train
@@ -168,6 +173,7 @@ def trained(
                 evaluate_every=every,
                 keep_uploads=keep,
                 superlink=superlink,
+                sign=sign,
                 report=False,  # written once the display is gone
                 on_start=start,
                 on_round=sinks.after(progress.advance),
@@ -218,6 +224,7 @@ def resume(
     insecure: Insecure = False,
     patience: Patience = 120.0,
     deadline: Deadline = 600.0,
+    sign: Sign = None,
     json: Json = False,
 ) -> None:
     """Go on with a run or an audit that was interrupted; with seeded noise it ends as if it had never been."""
@@ -248,6 +255,7 @@ def resume(
                 workers=workers,
                 device=device,
                 superlink=link,
+                sign=sign,
                 report=False,
                 on_start=start,
                 on_round=sinks.after(progress.advance),

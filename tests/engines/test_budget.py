@@ -93,7 +93,9 @@ def test_a_client_whose_own_budget_is_spent_takes_part_no_more(tmp_path) -> None
         rounds=30, local=LOCAL, noise=Gaussian(sigma=0.5), participation=Poisson(rate=0.7),
         client=(ClientBudget(id=1, epsilon=3.0), ClientBudget(id=3, epsilon=6.0)),
     )  # fmt: skip
-    run = train(protocol, data=toy_dataset(), model="mlp", folder=tmp_path / "a")
+    run = train(
+        protocol, data=toy_dataset(), model="mlp", folder=tmp_path / "a", engine="torch", workers=1
+    )
     taken = {
         client: sum(client in event.clients for event in rounds_charged(run)) for client in range(5)
     }

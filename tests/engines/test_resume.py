@@ -121,7 +121,7 @@ def interrupted(
 
 
 def test_ctrl_c_keeps_the_last_whole_round(tmp_path) -> None:
-    interrupted(tmp_path / "a", after=9, error=KeyboardInterrupt)
+    interrupted(tmp_path / "a", after=9, error=KeyboardInterrupt, keep_uploads=3)
     state, _ = RunFolder(tmp_path / "a").load_checkpoint()
     assert state is not None
     assert state.round == 8  # the round whose report was interrupted is run again
@@ -170,7 +170,7 @@ def test_a_damaged_checkpoint_falls_back_on_the_one_before_it(tmp_path, monkeypa
     monkeypatch.setattr(
         Keeper, "keep", lambda self, state, last: self._folder.save_checkpoint(state)
     )  # every round, whatever the clock
-    interrupted(tmp_path / "a", after=20)
+    interrupted(tmp_path / "a", after=20, keep_uploads=3)
     checkpoint = tmp_path / "a" / "checkpoint"
     content = bytearray(checkpoint.read_bytes())
     content[-3] ^= 1  # one bit of one weight
@@ -262,7 +262,7 @@ def test_metrics_that_do_not_say_their_round_are_refused(tmp_path, line) -> None
 
 
 def test_a_ledger_line_cut_short_by_a_crash_is_written_again(tmp_path) -> None:
-    interrupted(tmp_path / "a", after=20)
+    interrupted(tmp_path / "a", after=20, keep_uploads=3)
     ledger = tmp_path / "a" / "ledger.jsonl"
     ledger.write_bytes(ledger.read_bytes()[:-20])
     start_or_go_on(tmp_path / "a")
@@ -288,7 +288,7 @@ def test_with_fresh_noise_a_line_cut_short_counts_as_spent(tmp_path) -> None:
 @pytest.mark.parametrize("partition", [Iid(), Dirichlet(beta=0.5), Shards(per_client=2)])
 def test_a_run_with_any_partition_goes_on_with_the_same_shares(tmp_path, partition) -> None:
     protocol = toy_protocol(rounds=8, data=Data(name="toy", partition=partition))
-    interrupted(tmp_path / "a", after=4, protocol=protocol)
+    interrupted(tmp_path / "a", after=4, protocol=protocol, keep_uploads=3)
     start_or_go_on(tmp_path / "a")
     start_or_go_on(tmp_path / "whole", protocol=protocol)
     assert files_that_count(tmp_path / "a") == files_that_count(tmp_path / "whole")

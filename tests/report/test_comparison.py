@@ -20,7 +20,7 @@ from sordino.report.writing import write_comparison
 from sordino.ui.explorer.watching import spent
 from sordino.ui.prices import privacy_lines
 from tests.report.test_page import Page
-from tests.support import toy_dataset, toy_protocol
+from tests.support import toy_dataset, toy_protocol, unseal
 
 WHOLE = toy_protocol(
     rounds=3
@@ -104,6 +104,7 @@ def test_a_view_that_one_run_lacks_is_not_taken(runs, tmp_path) -> None:
     diverged = Path(shutil.copytree(runs[0], tmp_path / "diverged"))
     text = (diverged / "run.json").read_text().replace('"finished"', '"diverged"')
     (diverged / "run.json").write_text(text)
+    unseal(diverged)
     first = replace(WHOLE, seed=9, privacy=Privacy(budget=Budget(epsilon=1e4, view="final")))
     train(
         first, data=toy_dataset(), model="logistic", folder=tmp_path / "f", workers=1, report=False

@@ -19,7 +19,7 @@ from sordino.protocol import View
 from sordino.report import writing
 from sordino.report.story import best_guess, told
 from sordino.report.writing import write_report
-from tests.support import toy_dataset, toy_protocol
+from tests.support import toy_dataset, toy_protocol, unseal
 
 ATTACK = {
     "name": "membership inference",
@@ -280,6 +280,7 @@ class TestTheFile:
     def test_an_old_run_without_a_partition_and_a_run_that_is_under_way_have_one(
         self, folder
     ) -> None:
+        unseal(folder)
         (folder / "partition.json").unlink()
         facts = json.loads((folder / "run.json").read_text())
         (folder / "run.json").write_text(json.dumps({**facts, "status": "unfinished"}))
