@@ -101,7 +101,13 @@ def loaded_run(folder: Path, sets: list[str] | None) -> Run:
         raise UserError(
             f"--set changes a protocol, and {folder} is a run: what was run cannot be changed."
         )
-    return Run.load(folder)
+    run = Run.load(folder)
+    if not run.sealed:
+        messages.print(
+            f"{folder} has no seal: it was written before there were seals, and a change of it leaves no trace.",
+            soft_wrap=True,
+        )
+    return run
 
 
 def realised_in(

@@ -250,9 +250,9 @@ def test_a_seal_that_a_power_cut_left_half_written_costs_nothing(tmp_path) -> No
 
 
 def test_runs_that_a_budget_or_divergence_ended_are_sealed(tmp_path) -> None:
-    budget = Privacy(budget=Budget(epsilon=60.0))
+    budget = Privacy(budget=Budget(epsilon=20.0))
     stopped = train(
-        toy_protocol(rounds=300, privacy=budget), data=toy_dataset(), model="logistic",
+        toy_protocol(rounds=300, privacy=budget, noise=Gaussian(sigma=1.0)), data=toy_dataset(), model="logistic",
         folder=tmp_path / "budget", workers=1, report=False,
     )  # fmt: skip
     wild = FedProx(steps=40, batch=6, clip=1.0, schedule=Constant(rate=30.0), proximal=1e3)
