@@ -230,8 +230,10 @@ def traffic_line(story: Story) -> str:
 def ledger_line(story: Story) -> str:
     """Returns what is said of the ledger."""
     digest = f"digest {story.ledger_digest}"
-    if story.withheld.draw:
-        digest = "its digest is left out, since a guess of who took part could be held against it"
+    if story.withheld:
+        digest = (
+            "its digest is left out, since a guess of what is withheld could be held against it"
+        )
     return f"{len(story.run.rounds_paid):,} rounds paid for; {digest}"
 
 

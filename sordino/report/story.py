@@ -55,8 +55,8 @@ class Story:
         clients: what each client has spent; nobody where who took part is hidden.
         shares: who has what, where it was written down.
         audits, attacks: what was found by them.
-        ledger_digest: the hash that the ledger's last line is chained to; it stands for all of its lines. Empty where who took part
-            is hidden: a guess of all draws could be held against it.
+        ledger_digest: the hash that the ledger's last line is chained to; it stands for all of its lines. Empty where anything
+            is withheld: the ledger seals it too, and a guess of it could be held against the digest.
         sealed: whether the ledger seals what the run is priced by.
         signers: fingerprints of the keys that have signed the run.
     """
@@ -138,7 +138,7 @@ def told(source: str | Path | Run, asked: Asked | None = None) -> Story:
         curves=dict(drawn),
         spent=spending(run, asked),
         clients=[] if withheld.draw else client_spending(run, asked),
-        ledger_digest="" if withheld.draw else read_ledger(place.ledger_path).chain,
+        ledger_digest="" if withheld else read_ledger(place.ledger_path).chain,
         sealed=run.sealed,
         signers=signers_of(run.folder),
         **evidence,  # type: ignore[arg-type]

@@ -70,7 +70,8 @@ def test_across_machines_and_embedded_end_with_the_same_model(kind, tmp_path) ->
     run = across(tmp_path / "across", protocol, consortium(tmp_path, protocol))
     assert run.status == alone.status == "finished"
     assert weights(run) == weights(alone)
-    assert run.ledger == alone.ledger
+    # The first line seals the data, of which a server across machines knows less.
+    assert run.ledger[1:] == alone.ledger[1:]
 
 
 @pytest.mark.parametrize("kind", ["fedavg", "fedprox", "prifedsync", "attention", "scaffold"])
@@ -93,7 +94,8 @@ def test_a_run_whose_server_died_in_a_round_goes_on_to_the_same_model(kind, tmp_
     run = gone_on_with(tmp_path / "across", LocalGrid(tmp_path, run=2))
     assert run.status == "finished"
     assert weights(run) == weights(alone)
-    assert run.ledger == alone.ledger
+    # The first line seals the data, of which a server across machines knows less.
+    assert run.ledger[1:] == alone.ledger[1:]
 
 
 def test_what_clients_keep_never_leaves_them(tmp_path) -> None:

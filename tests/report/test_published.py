@@ -21,7 +21,7 @@ from sordino.report.writing import write_comparison
 from sordino.ui.explorer.watching import Watch
 from sordino.ui.summary import result_line
 from tests.report.test_sinks import events, tracked
-from tests.support import toy_dataset, toy_protocol
+from tests.support import reseal, toy_dataset, toy_protocol, unseal
 
 ROUNDS = 6
 IID = Data(name="toy", partition=Iid(), records=20)
@@ -113,6 +113,7 @@ def test_the_page_does_not_depend_on_the_scores_of_earlier_models(final_run, tmp
         row |= {"loss": 77.25, "accuracy": 0.0125, "signal_to_noise": 55.5, "clip_fraction": 0.5}
     rows[-1]["signal_to_noise"] = 55.5  # of the last model and the one before it
     write_lines(other / "private" / "metrics.jsonl", rows)
+    reseal(other)
     assert page_of(other).replace(str(other), "") == page_of(final_run).replace(str(final_run), "")
     page = page_of(final_run)
     assert "the last score alone is published" in page
@@ -125,6 +126,7 @@ def test_the_page_of_an_older_folder_is_held_to_the_same(final_run, tmp_path) ->
     old = Path(shutil.copytree(final_run, tmp_path / "old"))
     shutil.move(old / "private" / "metrics.jsonl", old / "metrics.jsonl")
     shutil.rmtree(old / "private")
+    unseal(old)
     losses = Run.load(old).metrics["loss"]
     assert np.isfinite(losses).all()
     metrics = story_document(told(old))["metrics"]
@@ -220,6 +222,7 @@ def redraw(folder: Path) -> None:
     for row, other in zip(rows, reversed(seconds), strict=True):
         row["seconds"] = other
     write_lines(folder / "private" / "metrics.jsonl", rows)
+    reseal(folder)
 
 
 def test_certify_says_that_what_a_hidden_draw_came_to_is_not_to_be_published(
