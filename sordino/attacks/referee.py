@@ -20,7 +20,7 @@ from sordino.attacks.reading import Reader
 from sordino.attacks.truth import TruthBatch, TruthModel, TruthRecords, TruthSenders
 from sordino.federation.assignment import minibatches
 from sordino.federation.channel import shuffled_order
-from sordino.federation.data import Dataset, load_dataset
+from sordino.federation.data import Dataset, load_data
 from sordino.federation.models.flat import FlatModel
 from sordino.federation.randomness import Purpose
 from sordino.federation.run import Run
@@ -28,7 +28,7 @@ from sordino.federation.setup import DataSource, ModelSource, Tensors, prepare
 from sordino.federation.uploads import KeptRound, kept_rounds, read_round
 from sordino.privacy.ledger import RoundCharged
 from sordino.privacy.sizes import size_of
-from sordino.protocol import ByColumn, FedAvg, NoisySgd, Protocol, Scaffold, UserError
+from sordino.protocol import ByColumn, Data, FedAvg, NoisySgd, Protocol, Scaffold, UserError
 from sordino.protocol.errors import typed
 
 
@@ -72,7 +72,7 @@ class Referee:
             raise UserError(
                 f"the data of {self.run.folder} were handed over in Python: hand them over again, as data=..."
             )
-        return load_dataset(data if data is not None else spec.name if spec is not None else "")
+        return load_data(spec if spec is not None else Data(name=str(data)), data)
 
     @property
     def noise(self) -> float:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from sordino.audit.twins import Replaced, distance_bounds, train_twins, twins
-from sordino.federation.data import load_dataset
+from sordino.federation.data import load_data
 from sordino.federation.setup import DataSource, ModelSource, prepare
 from sordino.protocol import ClippedGlm, InvalidValue, Protocol, UserError, overridden
 from sordino.protocol.entries import nearest, one_of
@@ -256,4 +256,4 @@ def named_data(protocol: Protocol) -> DataSource:
         raise UserError(
             "data.name is missing: say what is trained on, such as --set data.name=digits."
         )
-    return load_dataset(protocol.data.name)
+    return load_data(protocol.data)

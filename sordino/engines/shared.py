@@ -11,9 +11,11 @@ from torch import nn
 from sordino.engines.native.kernel import Kernel
 from sordino.engines.native_engine import kernel_for, refuse_protocol
 from sordino.engines.training import limits_of
+from sordino.federation.data import Dataset
 from sordino.federation.loop import Limits
 from sordino.federation.models import KNOWN
-from sordino.federation.setup import DataSource, Loaded, ModelSource, Setup, loaded
+from sordino.federation.setup import Loaded, ModelSource, Setup, loaded
+from sordino.protocol import Data
 
 HELD = 4  # data sets that are kept for the trainings to come
 
@@ -23,12 +25,13 @@ class Shared:
 
     Example:
         >>> shared = Shared()
-        >>> shared.load("digits") is shared.load("digits")
+        >>> digits = Data(name="digits")
+        >>> shared.load(digits, None) is shared.load(digits, None)
         True
     """
 
     def __init__(self, model: ModelSource | None = None) -> None:
-        self.load: Callable[[DataSource], Loaded] = lru_cache(HELD)(loaded)
+        self.load: Callable[[Data | Dataset, Data | None], Loaded] = lru_cache(HELD)(loaded)
         self._model = model
         self._kernels: dict[object, Kernel] = {}
         self._limits: dict[object, Limits] = {}

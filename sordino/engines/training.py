@@ -329,12 +329,12 @@ def resolved_names(
 
 
 def scored_every(every: int | None, protocol: Protocol) -> int:
-    """Rounds between two scorings."""
-    return (
-        max(1, protocol.rounds // SCORINGS)
-        if every is None
-        else checked_every("evaluate-every", every)
-    )
+    """Returns the rounds between two scorings, 0 for never; without test records there are none."""
+    asked = max(1, protocol.rounds // SCORINGS)
+    if every is not None:
+        asked = checked_every("evaluate-every", every)
+    untested = protocol.data is not None and protocol.data.test == "none"
+    return 0 if untested else asked
 
 
 def checked_every(key: str, every: int) -> int:

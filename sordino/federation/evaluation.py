@@ -8,7 +8,15 @@ from typing import Any
 import numpy as np
 import torch
 
-from sordino.federation.data import Dataset, client_tests, load_dataset, partition
+from sordino.federation.data import (
+    KNOWN,
+    Dataset,
+    agreed_classes,
+    client_tests,
+    load_data,
+    load_dataset,
+    partition,
+)
 from sordino.federation.models import evaluate_batch, mean_predictor_loss
 from sordino.federation.randomness import Key
 from sordino.federation.run import Run
@@ -33,14 +41,7 @@ def evaluate_run(run: Run, data: DataSource | None = None, *, chunk: int = 500) 
         >>> evaluate_run(Run.load("runs/digits-1"))["accuracy"]  # doctest: +SKIP
         0.93
     """
-    source = (
-        data
-        if data is not None
-        else run.protocol.data.name
-        if run.protocol.data is not None
-        else ""
-    )
-    dataset = source if isinstance(source, Dataset) else load_dataset(source)
+    dataset = scored_data(run, data)
     refuse_other_shape(run, dataset)
     records = tensors(dataset, "test")
     loss, correct = scored(run.model, records, chunk)
@@ -55,6 +56,7 @@ def evaluate_run(run: Run, data: DataSource | None = None, *, chunk: int = 500) 
         "run": str(run.folder),
         "data": dataset.name,
         "records": len(targets),
+        "tested_on": dataset.test,
         "loss": loss,
         "baseline": mean_predictor_loss(records.y),
         "accuracy": float(correct.mean()) if classes is not None else None,
@@ -84,8 +86,7 @@ def evaluate_clients(
         raise UserError(
             f"{run.folder} was trained across machines: which labels a client has is known to that client alone."
         )
-    source = data if data is not None else spec.name
-    dataset = source if isinstance(source, Dataset) else load_dataset(source)
+    dataset = scored_data(run, data)
     if dataset.classes is None:
         raise UserError(f"{dataset.name} has no labels: clients cannot be told apart by them.")
     key = Key.from_seed(run.protocol.seed)
@@ -98,6 +99,30 @@ def evaluate_clients(
             run.client_model(client), some_of(records, tests[client]), chunk=500
         )[1].mean()
     return scores
+
+
+def scored_data(run: Run, data: DataSource | None) -> Dataset:
+    """Returns the data set that a run is scored on, with the classes of the run.
+
+    Raises:
+        UserError: there are no test records in it.
+    """
+    if isinstance(data, Dataset):
+        return data
+    spec = run.protocol.data
+    if spec is None:
+        raise UserError(f"{run.folder} does not say which data it was trained on.")
+    if data is None:
+        dataset = load_data(spec)
+    else:
+        classes = None if data in KNOWN else agreed_classes(spec)
+        dataset = load_dataset(data, classes=classes)
+    if len(dataset.y_test) == 0:
+        raise UserError(
+            f'{run.folder} was trained with data.test = "none": nothing was held out to be scored on. Name other data with test '
+            "records."
+        )
+    return dataset
 
 
 def some_of(records: Tensors, rows: np.ndarray) -> Tensors:

@@ -13,7 +13,17 @@ import numpy as np
 import torch
 from torch import nn
 
-from sordino.federation.data import Dataset, Shares, digest, load_dataset, partition
+from sordino.federation.data import (
+    KNOWN,
+    Dataset,
+    Shares,
+    digest,
+    load_data,
+    load_dataset,
+    partition,
+    without_test,
+)
+from sordino.federation.data.classes import refuse_other_classes
 from sordino.federation.models import build_model, check_model
 from sordino.federation.models.bounded import BoundedLogistic
 from sordino.federation.models.flat import FlatModel
@@ -68,6 +78,7 @@ class Setup:
     noise_key: Key
     draw_key: Key  # who takes part and which records a step draws: fresh where the noise is, or a repeated round would not be independent
     data_digest: str
+    tested_on: str = "brought"  # whose records the test part holds (federation/data/dataset.py)
     public: Tensors | None = None  # records of the server's own, for mode connectivity
     shares: Shares | None = None  # who has what, where real data were shared out
     training: int = 0  # which of the trainings that share the keys this is; audits train many times
@@ -129,14 +140,25 @@ class Loaded:
     digest: str
 
 
-def loaded(source: DataSource) -> Loaded:
-    """Load a data set once; a training of many asks for it with `prepare(load=...)`.
+def loaded(source: Data | Dataset, settings: Data | None = None) -> Loaded:
+    """Loads a data set once; a training of many asks for it with `prepare(load=...)`.
+
+    Args:
+        source: what is loaded: by name, with the classes and the test part that a protocol wants, or as it is.
+        settings: for data that were handed over, the classes and the test part that a protocol wants.
+
+    Raises:
+        UserError: data that cannot be had, or whose classes are not the protocol's.
 
     Example:
-        >>> loaded("digits").dataset.outputs
+        >>> loaded(Data(name="digits")).dataset.outputs
         10
     """
-    dataset = source if isinstance(source, Dataset) else load_dataset(source)
+    dataset = load_data(source) if isinstance(source, Data) else source
+    if settings is not None:
+        refuse_other_classes(dataset.name, dataset.classes, settings.classes)
+        if settings.test is not None:
+            dataset = without_test(dataset)
     return Loaded(
         dataset=dataset,
         train=tensors(dataset, "train"),
@@ -151,7 +173,7 @@ def prepare(
     data: DataSource | None = None,
     model: ModelSource | None = None,
     parts: Sequence[np.ndarray] | None = None,
-    load: Callable[[DataSource], Loaded] = loaded,
+    load: Callable[[Data | Dataset, Data | None], Loaded] = loaded,
 ) -> Setup:
     """Load, share out, build and check. Everything that a person can have got wrong is refused here, before anything is written.
 
@@ -176,7 +198,7 @@ def prepare(
             "data.name or model.name is missing: say what is trained on what, such as data.name='digits', model.name='mlp'."
         )
     key = Key.from_seed(protocol.seed)
-    found = load(data if isinstance(data, Dataset) else _findable(spec.name, "data"))
+    found = load(*_source_of(spec, data))
     dataset = found.dataset
     shared_out = parts is None
     parts = partition(dataset, spec, protocol.clients, key) if parts is None else tuple(parts)
@@ -215,9 +237,17 @@ def prepare(
         noise_key=fresh,
         draw_key=fresh,
         data_digest=shares_digest(found.digest, parts),
+        tested_on=dataset.test,
         public=public_records(protocol, dataset),
         shares=Shares.of(dataset, parts) if shared_out else None,
     )
+
+
+def _source_of(spec: Data, data: DataSource | None) -> tuple[Data | Dataset, Data | None]:
+    """Returns what is to be loaded, with nothing in it that loading does not depend on: equal questions have one answer."""
+    if isinstance(data, Dataset):
+        return data, Data(name=data.name, classes=spec.classes, test=spec.test)
+    return Data(name=_findable(spec.name, "data"), classes=spec.classes, test=spec.test), None
 
 
 def invented_inputs(shape: tuple[int, ...]) -> torch.Tensor:
@@ -229,7 +259,8 @@ def public_records(protocol: Protocol, private: Dataset) -> Tensors | None:
     """The server's own records, which must be of the kind that the clients have."""
     if not isinstance(protocol.aggregation, ModeConnectivity):
         return None
-    public = load_dataset(protocol.aggregation.public)
+    known = None if protocol.aggregation.public in KNOWN else private.classes
+    public = load_dataset(protocol.aggregation.public, classes=known)
     alike = (
         public.input_shape == private.input_shape
         and public.outputs == private.outputs

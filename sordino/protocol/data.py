@@ -5,7 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from sordino.protocol.entries import Integer, Maybe, Named, Number, Text, Value, entry
+from sordino.protocol.entries import (
+    Choice,
+    Integer,
+    Labels,
+    Maybe,
+    Named,
+    Number,
+    Text,
+    Value,
+    entry,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,6 +79,8 @@ class Data(Value):
     Example:
         >>> Data(name="digits", partition=Dirichlet(beta=0.5), records=28).records
         28
+        >>> Data(name="wards.csv", classes=["sick", "well"]).classes
+        ('sick', 'well')
     """
 
     name: str = entry(
@@ -80,6 +92,16 @@ class Data(Value):
     records: int | None = entry(
         Maybe(Integer(at_least=1)),
         "records per client, a public constant; left out: all there are, equally. By column: what every client must have",
+        None,
+    )
+    classes: int | tuple[str, ...] | None = entry(
+        Maybe(Labels()),
+        "classes of your own data: how many, numbered from 0, or their names in order. Public, so never taken from private records",
+        None,
+    )
+    test: str | None = entry(
+        Maybe(Choice(("none",))),
+        "'none': no record is held out and nothing is scored; left out: the test part, or a fifth of data without one, is scored exactly",
         None,
     )
 

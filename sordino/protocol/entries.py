@@ -194,6 +194,43 @@ class Choice(Check):
 
 
 @dataclass(frozen=True)
+class Labels(Check):
+    """The classes of a task: how many there are, numbered from 0, or their names in order."""
+
+    most: int = 100_000
+
+    def accept(self, key: str, value: Any) -> int | tuple[str, ...]:
+        if isinstance(value, (list, tuple)):
+            return self._named(key, value)
+        if isinstance(value, bool) or not isinstance(value, int) or not 2 <= value <= self.most:
+            raise InvalidValue(key, value, self.allowed)
+        return value
+
+    def _named(self, key: str, names: list[Any] | tuple[Any, ...]) -> tuple[str, ...]:
+        for name in names:
+            if not isinstance(name, str) or name != name.strip():
+                raise InvalidValue(key, name, "names of classes in quotes, without spaces around")
+            Text().accept(key, name)
+        repeated = [name for place, name in enumerate(names) if name in names[:place]]
+        if repeated:
+            raise InvalidValue(key, repeated[0], "every class once")
+        if not 2 <= len(names) <= self.most:
+            raise InvalidValue(key, list(names), self.allowed)
+        return tuple(names)
+
+    def encode(self, value: Any) -> Any:
+        return list(value) if isinstance(value, tuple) else value
+
+    @property
+    def allowed(self) -> str:
+        return 'a whole number of at least 2, or two or more names in order, as ["no", "yes"]'
+
+    def schema(self) -> dict[str, Any]:
+        names = {"type": "array", "items": {"type": "string", "minLength": 1}, "minItems": 2}
+        return {"anyOf": [{"type": "integer", "minimum": 2}, {**names, "uniqueItems": True}]}
+
+
+@dataclass(frozen=True)
 class Maybe(Check):
     """Another check, or nothing at all: the key may be left out of the file."""
 

@@ -195,7 +195,7 @@ def toml_table(name: str, table: Mapping[str, Any]) -> str:
 
 
 def toml_value(value: Any) -> str:
-    """One value in TOML: the five shapes that a protocol uses."""
+    """One value in TOML: the six shapes that a protocol uses."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, (int, float)):
@@ -206,4 +206,6 @@ def toml_value(value: Any) -> str:
         return (
             "{ " + ", ".join(f"{key} = {toml_value(inner)}" for key, inner in value.items()) + " }"
         )
+    if isinstance(value, list):
+        return "[" + ", ".join(toml_value(inner) for inner in value) + "]"
     raise TypeError(f"no TOML for {type(value).__name__}")

@@ -79,11 +79,11 @@ def check(
 
 def draw(protocol: Protocol, picture: Path) -> None:
     """The picture of the partition."""
-    from sordino.federation.data import draw_partition, label_counts, load_dataset, partition
+    from sordino.federation.data import draw_partition, label_counts, load_data, partition
     from sordino.federation.randomness import Key
 
     if protocol.data is None:
         raise UserError("data.name is missing: there are no clients to draw.")
-    dataset = load_dataset(protocol.data.name)
+    dataset = load_data(protocol.data)
     parts = partition(dataset, protocol.data, protocol.clients, Key.from_seed(protocol.seed or 0))
     draw_partition(label_counts(dataset, parts), dataset.classes, picture)

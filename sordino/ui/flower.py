@@ -15,6 +15,7 @@ from sordino.ui.sources import example_text
 
 if TYPE_CHECKING:
     from sordino.engines.flower.custody import Custodian
+    from sordino.protocol import Protocol
 
 app = typer.Typer(help="Across machines: a federation on Flower.", no_args_is_help=True)
 
@@ -163,7 +164,7 @@ def agreement_rows(custodian: Custodian) -> list[tuple[str, str]]:
             "Records",
             f"{agreement.records}, of {agreement.data or 'its share of ' + (protocol.data.name if protocol.data else '?')}",
         ),
-        *label_rows(agreement.data),
+        *label_rows(protocol, agreement.data),
         ("Budget", f"{own}: {cap} of {protocol.rounds} rounds fit"),
         (
             "Server",
@@ -179,21 +180,14 @@ def agreement_rows(custodian: Custodian) -> list[tuple[str, str]]:
     ]
 
 
-def label_rows(data: str | None) -> list[tuple[str, str]]:
-    """The labels of a client's own file in their order, which only the client sees: models of parties that differ here do not fit."""
-    from sordino.federation.data import load_dataset
+def label_rows(protocol: Protocol, data: str | None) -> list[tuple[str, str]]:
+    """Returns the labels that a client's own file may have, in the order of the protocol."""
+    from sordino.engines.flower.work import own_dataset
 
-    classes = None if data is None else load_dataset(data).classes
-    return (
-        []
-        if classes is None
-        else [
-            (
-                "Labels",
-                f"{', '.join(classes)}; compare them with the others': same labels, same order",
-            )
-        ]
-    )
+    classes = None if data is None else own_dataset(protocol, data).classes
+    if classes is None:
+        return []
+    return [("Labels", f"{', '.join(classes)}; agreed to in the protocol, in this order")]
 
 
 def shown(epsilon: float) -> str:

@@ -522,7 +522,7 @@ def runnable(tmp_path: Path) -> Protocol:
     x, y = np.random.default_rng(0).normal(size=(60, 3)).astype(np.float32), np.arange(60) % 3
     np.savez(tmp_path / "toy.npz", x_train=x, y_train=y, x_test=x, y_test=y)
     return toy_protocol(
-        rounds=3, data=Data(name=str(tmp_path / "toy.npz")), model=Model(name="logistic")
+        rounds=3, data=Data(name=str(tmp_path / "toy.npz"), classes=3), model=Model(name="logistic")
     )
 
 

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 from sordino.federation.data import digest
-from sordino.federation.data.dataset import split
+from sordino.federation.data.dataset import published_split, split
 from sordino.protocol import UserError
 from tests.data.making import labelled, regression
 
+FIRST = [1, 6, 12, 19, 23, 29]  # places that are held out of the first thirty
 GOOD = labelled(np.arange(12) % 3, 3, {"farm": np.arange(12)})
 
 
@@ -80,10 +81,18 @@ def test_digest_of_text_depends_on_the_text_alone() -> None:
     assert len({digest(replace(GOOD, columns={"word": values})) for values in variants}) == 1
 
 
-def test_split_holds_out_a_fifth_of_each_label_and_never_changes() -> None:
+def test_split_holds_out_one_place_of_every_five_and_never_changes() -> None:
+    for records in range(1, 40):
+        train, test = split(records)
+        assert np.array_equal(np.sort(np.concatenate([train, test])), np.arange(records))
+        assert (test // 5).tolist() == list(range(-(-records // 5)))
+    assert split(30)[1].tolist() == FIRST  # never to change: runs would no longer repeat
+    assert split(1000)[1][:6].tolist() == FIRST
+
+
+def test_a_published_set_has_a_fifth_of_each_label_held_out_and_never_changes() -> None:
     labels = np.array([0] * 100 + [1] * 50 + [2] * 5)
-    train, test = split(labels)
+    train, test = published_split(labels)
     assert np.array_equal(np.sort(np.concatenate([train, test])), np.arange(155))
     assert np.bincount(labels[test]).tolist() == [20, 10, 1]
     assert test[:6].tolist() == [0, 1, 4, 7, 8, 10]  # never to change: runs would no longer repeat
-    assert len(split(np.linspace(0, 1, 11))[1]) == 3

@@ -25,7 +25,9 @@ def test_arrays_in_one_piece_are_split_with_their_columns(
     tmp_path: Path, names: tuple[str, str]
 ) -> None:
     place = np.arange(20)
-    mine = load_dataset(save(tmp_path, **{names[0]: X, names[1]: Y, "column_place": place}))
+    mine = load_dataset(
+        save(tmp_path, **{names[0]: X, names[1]: Y, "column_place": place}), classes=2
+    )
     assert (mine.name, mine.classes, len(mine.y_train), len(mine.y_test)) == (
         "mine",
         ("0", "1"),
@@ -38,7 +40,8 @@ def test_arrays_in_one_piece_are_split_with_their_columns(
 
 def test_arrays_with_a_test_part(tmp_path: Path) -> None:
     mine = load_dataset(
-        save(tmp_path, x_train=X, y_train=Y[:, None], x_test=X[:3], y_test=Y[:3], column_farm=Y)
+        save(tmp_path, x_train=X, y_train=Y[:, None], x_test=X[:3], y_test=Y[:3], column_farm=Y),
+        classes=2,
     )
     assert np.array_equal(mine.y_train, Y)
     assert len(mine.x_test) == 3
@@ -74,8 +77,12 @@ def test_images_and_regression(tmp_path: Path) -> None:
             {"x_train": X, "y_train": Y, "x_test": X, "y_test": Y, "column_farm": Y[:-1]},
             "column 'farm' has shape",
         ),
-        ({"x": X, "y": Y - 1}, "labels out of range"),
-        ({"x": X, "y": Y * 10**9}, "labels out of range: one is 1000000000"),
+        ({"x": X, "y": Y - 1}, "labels out of range: y is -1 at record 0"),
+        ({"x": X, "y": Y * 10**9}, "labels out of range: y is 1000000000 at record 1"),
+        ({"x": X[:2], "y": Y[:2]}, "2 classes for 2 records: a class needs several"),
+        ({"x": X, "y": Y, "classes": np.array(["no", "yes", "?"])}, "data.classes = 2.*has the"),
+        ({"x": X, "y": Y, "classes": np.arange(2)}, "expected are names in order"),
+        ({"x": X, "y": X}, "regression and no classes. Leave the key out"),
         ({"x": X, "y": Y.astype(str)}, "mine.npz: y is <U"),
         ({"x": X.astype(str), "y": Y}, "mine.npz: x is <U"),
         ({"x": X[:, 0], "y": Y}, "one record a row"),
@@ -84,14 +91,32 @@ def test_images_and_regression(tmp_path: Path) -> None:
         ({"x": np.zeros((20, 32, 32, 3), np.uint8), "y": Y}, r"Save x.transpose\(0, 3, 1, 2\)"),
         ({"x_train": X, "y_train": Y, "x_test": X, "y_test": X}, "must both be whole numbers"),
         ({"x": X[:0], "y": Y[:0]}, "is empty"),
-        ({"x": X[:1], "y": Y[:1]}, "x_train is empty"),
     ],
 )
 def test_arrays_that_make_no_sense(
     tmp_path: Path, arrays: dict[str, np.ndarray], message: str
 ) -> None:
     with pytest.raises(UserError, match=message):
-        load_dataset(save(tmp_path, **arrays))
+        load_dataset(save(tmp_path, **arrays), classes=2)
+
+
+def test_arrays_whose_classes_are_not_said_are_refused_with_the_line_to_write(
+    tmp_path: Path,
+) -> None:
+    with pytest.raises(UserError, match=r"must be said beforehand.*\n    classes = 2\n"):
+        load_dataset(save(tmp_path, x=X, y=Y))
+    listed = load_dataset(save(tmp_path, x=X, y=Y, classes=np.array(["no", "yes", "perhaps"])))
+    assert listed.classes == ("no", "yes", "perhaps")
+    assert load_dataset(save(tmp_path, x=X, y=Y), classes=["no", "yes"]).classes == ("no", "yes")
+
+
+def test_nothing_is_held_out_where_nothing_is_scored(tmp_path: Path) -> None:
+    whole = load_dataset(save(tmp_path, x=X, y=Y), classes=2, test="none")
+    assert np.array_equal(whole.y_train, Y)
+    assert (len(whole.y_test), whole.test) == (0, "none")
+    brought = save(tmp_path, x_train=X, y_train=Y, x_test=X[:3], y_test=Y[:3])
+    assert len(load_dataset(brought, classes=2, test="none").y_test) == 0
+    assert load_dataset(brought, classes=2).test == "brought"
 
 
 def test_arrays_of_objects_are_never_unpickled(tmp_path: Path) -> None:
@@ -112,7 +137,7 @@ TABLE = """age, ward ,dose,label,split
 def test_a_table_with_labels_and_split(tmp_path: Path, name: str) -> None:
     path = tmp_path / name
     path.write_bytes(gzip.compress(TABLE.encode()) if name.endswith("gz") else TABLE.encode())
-    ward = load_dataset(str(path))
+    ward = load_dataset(str(path), classes=["sick", "well"])
     assert (ward.name, ward.classes) == ("ward", ("sick", "well"))
     assert ward.x_train.tolist() == [[30, 0.5], [41, 1.5], [63, 3.5]]
     assert (ward.y_train.tolist(), ward.y_test.tolist()) == ([0, 1, 0], [1])
@@ -125,42 +150,45 @@ def write(folder: Path, header: str, *lines: str) -> str:
     return str(folder / "t.csv")
 
 
-def test_numeric_labels_are_ordered_as_numbers(tmp_path: Path) -> None:
-    numbers = load_dataset(
-        write(tmp_path, "x,label", *(f"{k},{(2, 10, -1)[k % 3]}" for k in range(15)))
-    )
-    assert numbers.classes == ("-1", "2", "10")
+def test_the_order_of_the_classes_is_the_one_that_was_said(tmp_path: Path) -> None:
+    lines = [f"{k},{(2, 10, -1)[k % 3]}" for k in range(15)]
+    numbers = load_dataset(write(tmp_path, "x,label", *lines), classes=["10", "-1", "2", "7"])
+    assert numbers.classes == ("10", "-1", "2", "7")
     assert [numbers.classes[label] for label in numbers.y_train] == [
         ("2", "10", "-1")[int(x) % 3] for x in numbers.x_train[:, 0]
     ]
 
 
-def test_labels_that_only_look_like_numbers_are_words(tmp_path: Path) -> None:
-    words = load_dataset(
-        write(tmp_path, "x,label", *(f"{k},{('--1', '2', '-')[k % 3]}" for k in range(15)))
-    )
-    assert words.classes == ("-", "--1", "2")
-    twice = load_dataset(
-        write(
-            tmp_path,
-            "x,label",
-            *(f"{k},{('2', '01', '001', '1', '0001')[k % 5]}" for k in range(25)),
-        )
-    )
-    assert twice.classes == ("0001", "001", "01", "1", "2")
+@pytest.mark.parametrize(
+    ("labels", "line"),
+    [
+        (("2", "10", "-1"), r'\["-1", "2", "10"\]'),
+        (("--1", "2", "-"), r'\["-", "--1", "2"\]'),
+        (("1", "0", "2"), "3"),
+        (("yes", "no", "NA"), r'\["no", "yes"\]'),
+    ],
+)
+def test_tables_whose_classes_are_not_said_are_refused_with_the_line_to_write(
+    tmp_path: Path, labels: tuple[str, ...], line: str
+) -> None:
+    path = write(tmp_path, "x,label", *(f"{k},{labels[k % 3]}" for k in range(15)))
+    with pytest.raises(UserError, match=rf"must be said beforehand.*\n    classes = {line}\n"):
+        load_dataset(path)
 
 
 def test_a_column_of_numbers_is_no_column_to_go_by_and_the_rule_is_said(tmp_path: Path) -> None:
     by = Data(name="t", partition=ByColumn(column="hospital"))
     numbers = load_dataset(
-        write(tmp_path, "x,hospital,label", *(f"{k},{k % 2},{k % 2}" for k in range(20)))
+        write(tmp_path, "x,hospital,label", *(f"{k},{k % 2},{k % 2}" for k in range(20))),
+        classes=2,
     )
     with pytest.raises(
         UserError, match="only columns of words are to go by, as numbers are inputs: write 3 as h3"
     ):
         partition(numbers, by, 2, Key.from_seed(0))
     words = load_dataset(
-        write(tmp_path, "x,hospital,label", *(f"{k},h{k % 2},{k % 2}" for k in range(20)))
+        write(tmp_path, "x,hospital,label", *(f"{k},h{k % 2},{k % 2}" for k in range(20))),
+        classes=2,
     )
     assert [len(part) for part in partition(words, by, 2, Key.from_seed(0))] == [8, 8]
 
@@ -182,8 +210,17 @@ def test_a_table_with_targets(tmp_path: Path) -> None:
         ("x,label,target", ["1,2,3"], "either a column label or a column target"),
         ("x,label", ["1,a", ",b", "3,a"], "x is missing in record 2"),
         ("x,label", ["1,a", "2,", "3,a"], "label is missing in record 2"),
+        ("x,label", ["1,a", "2,NA", "3,a"], r"label is missing \(NA\) in record 2"),
+        ("x,label", ["1,a", "2,b", "3,NaN"], r"label is missing \(NaN\) in record 3"),
+        (
+            "x,label",
+            ["1,a", "2,c", "3,a"],
+            "label is 'c' in record 2, which is not in data.classes",
+        ),
+        ("x,label", ["1,a", "2,b"], "2 classes for 2 records"),
         ("x,label", ["1,a", "NA,b", "3,a"], "x is a number in some records, but 'NA' in record 2"),
         ("x,label", ["1,a", "nan,b", "3,a", "4,b"], "is nan at record"),
+        ("x,target", ["1,2", "2,3"], "regression and no classes"),
         ("x,target", ["1,high", "2,low"], "target must be numbers, but is 'high'"),
         ("x,target", ["1,2", "2,low"], "target is a number in some records, but 'low'"),
         ("ward,label", ["north,a", "south,b"], "no column of numbers"),
@@ -192,7 +229,7 @@ def test_a_table_with_targets(tmp_path: Path) -> None:
             ["1,a,train", "2,b,dev"],
             "split is 'dev' in record 2; expected is train or test",
         ),
-        ("x,label,split", ["1,a,train", "2,b,train"], "x_test is empty"),
+        ("x,label,split", ["1,a,train", "2,b,train", "3,b,train"], "x_test is empty"),
         ("x,label", ["1,a,7"], "line 2 has 3 values for 2 columns"),
         ("x,x", ["1,a"], "its first line must name every column, each once"),
         ("", [], "its first line must name every column"),
@@ -202,8 +239,9 @@ def test_a_table_with_targets(tmp_path: Path) -> None:
 def test_tables_that_make_no_sense(
     tmp_path: Path, header: str, lines: list[str], message: str
 ) -> None:
+    classes = None if header == "x,target" and "no classes" not in message else ["a", "b"]
     with pytest.raises(UserError, match=message):
-        load_dataset(write(tmp_path, header, *lines))
+        load_dataset(write(tmp_path, header, *lines), classes=classes)
 
 
 def test_tables_that_are_damaged(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ def shared(
 @st.composite
 def situations(draw: st.DrawFn) -> tuple[Dataset, object, int, int | None]:
     """Any labels, also with empty classes; any partition; anything from one record to all there are."""
-    classes = draw(st.integers(1, 6))
+    classes = draw(st.integers(2, 6))
     labels = np.array(draw(st.lists(st.integers(0, classes - 1), min_size=1, max_size=60)))
     farms = np.array(draw(st.lists(st.integers(0, 3), min_size=len(labels), max_size=len(labels))))
     kind = draw(st.sampled_from(["iid", "dirichlet", "shards", "by"]))
@@ -131,19 +131,19 @@ def test_shards_give_few_labels_and_span_all_of_them() -> None:
 
 def test_by_column_follows_the_sorted_values() -> None:
     farms = np.array(["south", "north", "south", "east"])
-    parts = shared(labelled(np.zeros(4), 1, {"farm": farms}), ByColumn(column="farm"), 3)
+    parts = shared(labelled(np.zeros(4), 2, {"farm": farms}), ByColumn(column="farm"), 3)
     assert [part.tolist() for part in parts] == [[3], [1], [0, 2]]
 
 
 def test_by_column_holds_clients_to_the_number_that_was_said() -> None:
-    even = labelled(np.zeros(4), 1, {"farm": np.array(["a", "b", "a", "b"])})
+    even = labelled(np.zeros(4), 2, {"farm": np.array(["a", "b", "a", "b"])})
     assert [part.tolist() for part in shared(even, ByColumn(column="farm"), 2, 2)] == [
         [0, 2],
         [1, 3],
     ]
 
 
-FARMS = labelled(np.zeros(5), 1, {"farm": np.array(["a", "b", "a", "b", "a"])})
+FARMS = labelled(np.zeros(5), 2, {"farm": np.array(["a", "b", "a", "b", "a"])})
 
 
 @pytest.mark.parametrize(
@@ -175,14 +175,14 @@ FARMS = labelled(np.zeros(5), 1, {"farm": np.array(["a", "b", "a", "b", "a"])})
             "'farm': expected a column of the data; made has no columns to go by",
         ),
         (
-            labelled(np.zeros(4), 1, {"farm": np.arange(4)}),
+            labelled(np.zeros(4), 2, {"farm": np.arange(4)}),
             ByColumn(column="ward"),
             3,
             None,
             "has the columns farm",
         ),
         (
-            labelled(np.zeros(4), 1, {"farm": np.arange(4)}),
+            labelled(np.zeros(4), 2, {"farm": np.arange(4)}),
             ByColumn(column="farm"),
             3,
             None,

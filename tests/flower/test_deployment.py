@@ -23,7 +23,7 @@ def test_two_machines_end_with_the_model_of_the_embedded_engine(tmp_path) -> Non
         clients=2,
         rounds=2,
         missing="repeat",
-        data=Data(name=str(tmp_path / "records.npz"), records=40),
+        data=Data(name=str(tmp_path / "records.npz"), records=40, classes=3),
     )
     with Lab(tmp_path / "lab") as lab:
         lab.start_link()

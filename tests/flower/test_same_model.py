@@ -218,10 +218,11 @@ def test_clients_with_files_of_their_own_train_what_one_file_by_column_would(tmp
     np.savez(tmp_path / "public.npz", x_train=x[:2], y_train=np.array([0, 1]), **test)
     weighted = {"aggregation": Mean(weights="records"), "model": Model(name="mlp")}
     joint = plan(
-        data=Data(name=str(tmp_path / "all.npz"), partition=ByColumn(column="hospital")), **weighted
+        data=Data(name=str(tmp_path / "all.npz"), partition=ByColumn(column="hospital"), classes=2),
+        **weighted,
     )
     alone = train(joint, folder=tmp_path / "alone", engine="torch", workers=1)
-    protocol = plan(data=Data(name=str(tmp_path / "public.npz")), **weighted)
+    protocol = plan(data=Data(name=str(tmp_path / "public.npz"), classes=2), **weighted)
     for client in range(3):
         own = hospital == client
         np.savez(tmp_path / f"{client}.npz", x_train=x[own], y_train=y[own], **test)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from sordino.federation.data import agreed_classes
 from sordino.federation.storage import write_whole, writing
 from sordino.protocol import UNITS, Bezier, ClientBudget, Custom, Noise, Protocol, UserError, dumps
 from sordino.protocol.entries import (
@@ -148,6 +149,11 @@ def weaker(agreed: Protocol, asked: Protocol, agreement: Agreement) -> str | Non
         >>> weaker(agreed, overridden(agreed, ["noise.sigma=0.5"]), mine)
         'noise.sigma = 0.5 was asked for, and 1.0 was agreed to'
     """
+    if agreement.data is not None and classes_in(agreed) != classes_in(asked):
+        # Its labels would be held against another list, and whether they are in it would show.
+        return (
+            "other classes were asked for than were agreed to (data.classes, or those of data.name)"
+        )
     before, after = dict(flat(parse(dumps(agreed)))), dict(flat(parse(dumps(asked))))
     for key in sorted({*before, *after}):
         had, has = before.get(key), after.get(key)
@@ -158,6 +164,11 @@ def weaker(agreed: Protocol, asked: Protocol, agreement: Agreement) -> str | Non
         ):
             return f"{key} = {has!r} was asked for, and {had!r} was agreed to"
     return None
+
+
+def classes_in(protocol: Protocol) -> int | tuple[str, ...] | None:
+    """Returns the classes that a protocol fixes for all parties."""
+    return None if protocol.data is None else agreed_classes(protocol.data)
 
 
 def allowed(key: str, agreed: Any, asked: Any, agreement: Agreement) -> bool:

@@ -15,7 +15,7 @@ from sordino.engines.torch_engine import single_threaded
 from sordino.federation import personal
 from sordino.federation.assignment import Upload
 from sordino.federation.client import ClientWork
-from sordino.federation.data import load_dataset
+from sordino.federation.data import Dataset, agreed_classes, load_dataset
 from sordino.federation.local import INSIDE
 from sordino.federation.personal import Kept, keeps_state
 from sordino.federation.setup import Setup, prepare
@@ -100,7 +100,7 @@ def own_setup(protocol: Protocol, agreement: Agreement) -> Setup:
     if agreement.data is None:
         setup = prepare(protocol)
     else:
-        dataset = load_dataset(agreement.data)
+        dataset = own_dataset(protocol, agreement.data)
         count = (
             protocol.data.records
             if protocol.data is not None and protocol.data.records is not None
@@ -118,6 +118,23 @@ def own_setup(protocol: Protocol, agreement: Agreement) -> Setup:
     return setup
 
 
+def own_dataset(protocol: Protocol, path: str) -> Dataset:
+    """Loads a client's own file, with the classes that all parties agreed to in the protocol.
+
+    Raises:
+        UserError: the protocol lists no classes and the file has labels, or a label that is none of the classes.
+    """
+    spec = protocol.data
+    classes = agreed_classes(spec) if spec is not None else None
+    dataset = load_dataset(path, classes=classes, test=spec.test if spec is not None else None)
+    if dataset.classes is not None and classes is None:
+        raise UserError(
+            f"{path} has the classes {', '.join(dataset.classes[:20])}, and the protocol lists none: parties whose classes differ "
+            "would train different models. Have data.classes = [...] added to the protocol that all agree to."
+        )
+    return dataset
+
+
 def own_records(protocol: Protocol, client: int, data: Path | None) -> int:
     """How many records a client has: of its own file, or its share of the protocol's data."""
     if client >= protocol.clients:
@@ -126,6 +143,6 @@ def own_records(protocol: Protocol, client: int, data: Path | None) -> int:
         )
     if data is None:
         return int(prepare(protocol).sizes[client])
-    count = len(load_dataset(str(data)).y_train)
+    count = len(own_dataset(protocol, str(data)).y_train)
     wanted = protocol.data.records if protocol.data is not None else None
     return count if wanted is None else wanted

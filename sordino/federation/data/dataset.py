@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
 
 from sordino.federation.randomness import Key, Purpose
 from sordino.protocol import UserError
+
+TEST_PARTS = {
+    "public": "public test records",
+    "brought": "the test records that came with the data",
+    "held-out": "a fifth of the clients' own records, held out",
+    "none": "no records",
+}  # whose records the test part holds; scores are exact, so that only those on public ones tell nothing about anybody
 
 
 class Scaling(NamedTuple):
@@ -37,6 +44,8 @@ class Dataset:
         scale: float32, broadcast against one record.
         shift: float32, broadcast against one record.
         columns: per training record, what a partition may go by, such as a hospital.
+        test: whose records the test part holds: "public" (published beside the training records), "brought" (by the owner of the
+            data, who knows whether they are public), "held-out" (a fifth of the records themselves), "none" (it is empty).
 
     Raises:
         UserError: lengths or types that do not fit, labels out of range, values that are not finite, no records.
@@ -57,8 +66,15 @@ class Dataset:
     scale: np.ndarray = field(default_factory=lambda: np.ones((), dtype=np.float32))
     shift: np.ndarray = field(default_factory=lambda: np.zeros((), dtype=np.float32))
     columns: Mapping[str, np.ndarray] = field(default_factory=dict)
+    test: str = "brought"
 
     def __post_init__(self) -> None:
+        if self.test not in TEST_PARTS:
+            raise self._error(f"test is {self.test!r}; allowed are {', '.join(TEST_PARTS)}")
+        if self.classes is not None and len(self.classes) < 2:
+            raise self._error(
+                f"one class only, {self.classes}; there must be two or more to tell apart"
+            )
         for part in ("train", "test"):
             self._check_records(part)
         if (
@@ -98,7 +114,7 @@ class Dataset:
             )
         if len(x) != len(y):
             raise self._error(f"x_{part} has {len(x)} records, but y_{part} has {len(y)}")
-        if x.size == 0:
+        if x.size == 0 and (part, self.test) != ("test", "none"):
             raise self._error(
                 f"x_{part} is empty, with shape {x.shape}; there must be at least one record, with at least one value"
             )
@@ -186,19 +202,52 @@ SPLIT_KEY = Key(
 )  # public: which records are held out is no secret
 
 
-def split(labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Indices of the training and the test records of a set that comes in one piece, 80 to 20, each label in proportion.
+def split(records: int) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the places of the training and the test records of a set that comes in one piece, 80 to 20.
 
-    Always the same for the same labels. Targets of a regression are not looked at, only counted.
+    Of every five places that follow one another a keyed hash holds out one. What the records hold is not looked at: a record that
+    is replaced by another moves no other record from one part to the other.
+
+    Args:
+        records: how many there are.
 
     Example:
-        >>> train, test = split(np.repeat([0, 1], 50))
+        >>> train, test = split(100)
+        >>> len(train), len(test), np.array_equal(np.sort(np.append(train, test)), np.arange(100))
+        (80, 20, True)
+    """
+    starts = np.arange(0, records, TEST_SHARE)
+    lengths = np.minimum(TEST_SHARE, records - starts)  # the last piece may be shorter
+    words = SPLIT_KEY.stream(Purpose.PARTITION).words(len(starts))
+    test = starts + (words % lengths.astype(words.dtype)).astype(np.int64)
+    return np.setdiff1d(np.arange(records), test), test
+
+
+def published_split(labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the training and the test records of a published set without a test part, 80 to 20, each label in proportion.
+
+    The labels are those of a set that everyone can look up, so these places are constants of the set. For records of a
+    user's own, `split` looks at nothing but places.
+
+    Example:
+        >>> train, test = published_split(np.repeat([0, 1], 50))
         >>> len(train), len(test), int((test < 50).sum())
         (80, 20, 10)
     """
     order = np.argsort(SPLIT_KEY.stream(Purpose.PARTITION).words(len(labels)), kind="stable")
-    if labels.dtype.kind in "biu":
-        order = order[np.argsort(labels[order], kind="stable")]
+    order = order[np.argsort(labels[order], kind="stable")]
     test = np.zeros(len(labels), dtype=bool)
     test[order[::TEST_SHARE]] = True
     return np.flatnonzero(~test), np.flatnonzero(test)
+
+
+def without_test(dataset: Dataset) -> Dataset:
+    """Returns a data set whose test part nobody looks at.
+
+    Example:
+        >>> x, y = np.eye(4, dtype=np.float32), np.array([0, 1, 1, 0])
+        >>> toy = Dataset(name="toy", x_train=x, y_train=y, x_test=x, y_test=y, classes=("no", "yes"))
+        >>> without_test(toy).y_test.size
+        0
+    """
+    return replace(dataset, x_test=dataset.x_test[:0], y_test=dataset.y_test[:0], test="none")

@@ -7,6 +7,12 @@ from pathlib import Path
 
 import numpy as np
 
+from sordino.federation.data.classes import (
+    PROPOSED,
+    Classes,
+    class_names,
+    refuse_too_many_classes,
+)
 from sordino.federation.data.dataset import Dataset, split
 from sordino.federation.data.formats import damaged, reading
 from sordino.federation.data.images import centred, image_set
@@ -19,63 +25,96 @@ ANNOTATIONS = "val_annotations.txt"
 Listing = list[tuple[Path, int]]  # image files and their labels
 
 
-def load_folder(folder: Path) -> Dataset:
-    """Images sorted into folders by class, all of one size; colour if any of them is.
+def load_folder(folder: Path, classes: Classes | None = None, *, hold_out: bool = True) -> Dataset:
+    """Images sorted into folders by class, all of one size, all grey or all in colour.
 
     Understood are `class/*.png`, of which a fifth is held out for testing; `train/class/*.png` with `test/` or `val/` like it; and
     TinyImageNet's `train/class/images/*.JPEG` with the labels of `val/images` in `val/val_annotations.txt`. Files that are no images
-    are passed over.
+    are passed over. The names of the class folders, empty ones included, are a public list of the classes. An image's place in the
+    data is decided by its file name and not by its folder, so that an image of another class leaves all others where they are.
+
+    Args:
+        folder: where the images are.
+        classes: which classes there are; None: those that have a folder.
+        hold_out: whether a fifth is held out where there is no test part.
 
     Raises:
-        UserError: no classes, a class without images, an image that cannot be read or has another size.
+        UserError: no classes, two images of one name, an image that cannot be read or has another size.
     """
     with reading(folder, "a folder of images"):
-        classes, train, test = _listings(folder)
+        names, train, test = _listings(folder, classes)
+    whose = "brought" if test is not None else "held-out"
+    if not hold_out:
+        test = []
+        whose = "none"
+    if test is None:
+        kept, held_out = split(len(train))
+        train, test = [train[place] for place in kept], [train[place] for place in held_out]
+    refuse_too_many_classes(folder, len(names), len(train) + len(test))
     shape = _common_shape([path for path, _ in train + test])
-    name = folder.resolve().name
-    return image_set(name, _read(train, shape), _read(test, shape), classes, centred(shape[0]))
+    return image_set(
+        folder.resolve().name,
+        _read(train, shape),
+        _read(test, shape),
+        names,
+        centred(shape[0]),
+        whose=whose,
+    )
 
 
-def _listings(folder: Path) -> tuple[tuple[str, ...], Listing, Listing]:
-    """Classes, training images and test images."""
-    if (folder / "train").is_dir():
-        classes, train = _by_class(folder / "train")
-        return classes, train, _test_listing(folder, classes)
-    classes, everything = _by_class(folder)
-    kept, held_out = split(np.array([label for _, label in everything]))
-    return classes, [everything[place] for place in kept], [everything[place] for place in held_out]
+def _listings(
+    folder: Path, said: Classes | None
+) -> tuple[tuple[str, ...], Listing, Listing | None]:
+    """Returns the classes, training images, and test images where they have a folder of their own."""
+    inner = folder / "train"
+    divided = inner.is_dir()
+    place = inner if divided else folder
+    classes = class_names(said) if said is not None else _class_folders(place)
+    train = _by_class(place, classes)
+    return classes, train, _test_listing(folder, classes) if divided else None
 
 
-def _by_class(
-    folder: Path, classes: tuple[str, ...] | None = None
-) -> tuple[tuple[str, ...], Listing]:
-    """The classes of a folder and its images with their labels; `classes` are those that are known already."""
-    found = tuple(
+def _class_folders(folder: Path) -> tuple[str, ...]:
+    """Returns the names of the subfolders in order."""
+    return tuple(
         sorted(
             place.name
             for place in folder.iterdir()
             if place.is_dir() and not place.name.startswith(".")
         )
     )
+
+
+def _by_class(folder: Path, classes: tuple[str, ...]) -> Listing:
+    """Returns the images of a folder with their labels, in the order of their file names."""
+    found = _class_folders(folder)
     if found == ():
         raise UserError(
             f"{folder} has no subfolders: images must be sorted into one folder per class, such as {folder}/cat/1.png."
         )
-    known = found if classes is None else classes
-    strange = [name for name in found if name not in known]
+    strange = [name for name in found if name not in classes]
     if strange:
         raise UserError(
-            f"{folder / strange[0]} is a class without training images. Allowed here are the folders {', '.join(known[:20])}."
+            f"{folder / strange[0]} is none of the classes {', '.join(classes[:PROPOSED])}. Move it away, or add it to them."
         )
-    listing = []
+    placed: dict[str, tuple[Path, int]] = {}
     for name in found:
-        images = _images_of(folder / name)
-        if images == []:
-            raise UserError(
-                f"{folder / name} holds no images. Each class needs some ({', '.join(sorted(SUFFIXES))})."
-            )
-        listing += [(path, known.index(name)) for path in images]
-    return known, listing
+        for path in _images_of(folder / name):
+            if path.name in placed:
+                raise _same_name(placed[path.name][0], path)
+            placed[path.name] = path, classes.index(name)
+    if placed == {}:
+        raise UserError(
+            f"{folder} holds no images in its subfolders ({', '.join(sorted(SUFFIXES))})."
+        )
+    return [placed[name] for name in sorted(placed)]
+
+
+def _same_name(one: Path, other: Path) -> UserError:
+    return UserError(
+        f"{one} and {other} have one name: an image's name is its place in the data whatever its class, so that changing the class "
+        "of one image moves no other. Give every image a name of its own, such as a running number over all classes."
+    )
 
 
 def _images_of(folder: Path) -> list[Path]:
@@ -95,7 +134,7 @@ def _test_listing(folder: Path, classes: tuple[str, ...]) -> Listing:
         raise UserError(
             f"{folder} has a folder train but neither test nor val. Add one of them, or move the classes up out of train."
         )
-    return _by_class(place, classes)[1]
+    return _by_class(place, classes)
 
 
 def _annotated(folder: Path, classes: tuple[str, ...]) -> Listing:
@@ -110,7 +149,7 @@ def _annotated(folder: Path, classes: tuple[str, ...]) -> Listing:
                 raise damaged(
                     annotations,
                     "a list of image names and classes",
-                    f"line {number} names class {name!r}, which train lacks",
+                    f"line {number} names class {name!r}, which is none of the classes",
                 )
             listing.append((folder / "images" / file, labels[name]))
     return listing
@@ -120,11 +159,12 @@ def _common_shape(paths: Sequence[Path]) -> tuple[int, int, int]:
     """Channels, height and width of all images, from their headers alone."""
     from PIL import Image
 
-    sizes, modes = [], set()
+    sizes = []
+    first_mode = ""
     for path in paths:
         with reading(path, "an image"), Image.open(path) as picture:
             sizes.append(picture.size)
-            modes.add(picture.mode)
+            first_mode = first_mode or picture.mode
             if picture.mode not in GREY | COLOUR:
                 raise damaged(path, "an image of 8 bits per channel", f"its mode is {picture.mode}")
             if picture.size != sizes[0]:
@@ -132,8 +172,21 @@ def _common_shape(paths: Sequence[Path]) -> tuple[int, int, int]:
                 raise UserError(
                     f"{path} has {width} x {height} pixels, but {paths[0]} has {wide} x {high}. Resize all images to one size."
                 )
+            if (picture.mode in GREY) != (first_mode in GREY):
+                raise _mixed(path, picture.mode, paths[0], first_mode)
     width, height = sizes[0]
-    return (1 if modes <= GREY else 3), height, width
+    return (1 if first_mode in GREY else 3), height, width
+
+
+def _mixed(path: Path, mode: str, first: Path, first_mode: str) -> UserError:
+    return UserError(
+        f"{path} is {_tone(mode)}, but {first} is {_tone(first_mode)}. Save all images as grey or all in colour: one image "
+        "must not decide how the others are read."
+    )
+
+
+def _tone(mode: str) -> str:
+    return "grey" if mode in GREY else "in colour"
 
 
 def _read(listing: Listing, shape: tuple[int, int, int]) -> tuple[np.ndarray, np.ndarray]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from sordino.federation.data.dataset import Dataset, Scaling, split
+from sordino.federation.data.dataset import Dataset, Scaling, published_split
 from sordino.federation.data.formats import (
     damaged,
     read_cifar_batch,
@@ -49,6 +49,7 @@ CIFAR100 = (
     "sea seal shark shrew skunk skyscraper snail snake spider squirrel streetcar sunflower sweet_pepper table tank telephone "
     "television tiger tractor train trout tulip turtle wardrobe whale willow_tree wolf woman worm"
 )
+PNEUMONIA_CLASSES = ("normal", "pneumonia")
 UTKFACE_CLASSES = {
     "gender": ("male", "female"),
     "race": ("White", "Black", "Asian", "Indian", "Others"),
@@ -71,9 +72,15 @@ def centred(channels: int) -> Scaling:
 
 
 def image_set(
-    name: str, train: Part, test: Part, classes: tuple[str, ...], scaling: Scaling
+    name: str,
+    train: Part,
+    test: Part,
+    classes: tuple[str, ...],
+    scaling: Scaling,
+    *,
+    whose: str = "public",
 ) -> Dataset:
-    """A data set from images and labels of both parts."""
+    """A data set from images and labels of both parts; `whose` are the test records."""
     (x_train, y_train), (x_test, y_test) = train, test
     return Dataset(
         name=name,
@@ -84,6 +91,7 @@ def image_set(
         classes=classes,
         scale=scaling.scale,
         shift=scaling.shift,
+        test=whose,
     )
 
 
@@ -93,7 +101,7 @@ def load_digits(root: Path | None) -> Dataset:
 
     found = bundled()
     images, labels = found.images.astype(np.uint8)[:, None], found.target.astype(np.int64)
-    train, test = split(labels)
+    train, test = published_split(labels)
     sixteenth = Scaling(
         np.full((1, 1, 1), 1 / 16, dtype=np.float32), np.zeros((1, 1, 1), dtype=np.float32)
     )
@@ -269,7 +277,7 @@ def load_pneumonia(root: Path | None) -> Dataset:
         raise not_found("pneumoniamnist", root, layouts)
     arrays = read_npz(files[0])
     train, test = (_medmnist_part(files[0], arrays, part) for part in ("train", "test"))
-    return image_set("pneumoniamnist", train, test, ("normal", "pneumonia"), centred(1))
+    return image_set("pneumoniamnist", train, test, PNEUMONIA_CLASSES, centred(1))
 
 
 def _medmnist_part(path: Path, arrays: dict[str, np.ndarray], part: str) -> Part:
@@ -305,11 +313,12 @@ def load_utkface(root: Path | None, answer: str = "gender") -> Dataset:
     labels = (
         np.digitize(codes["age"], AGE_BANDS).astype(np.int64) if answer == "age" else codes[answer]
     )
-    train, test = split(codes["gender"])
+    train, test = published_split(codes["gender"])
     scaling = centred(3)
     return Dataset(
         name="utkface" if answer == "gender" else f"utkface-{answer}",
         x_train=images[train], y_train=labels[train], x_test=images[test], y_test=labels[test], classes=UTKFACE_CLASSES[answer],
+        test="public",
         columns={name: values[train] for name, values in {"age": codes["age"], **named}.items()},
         scale=scaling.scale, shift=scaling.shift,
     )  # fmt: skip

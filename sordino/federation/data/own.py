@@ -7,27 +7,45 @@ from pathlib import Path
 
 import numpy as np
 
-from sordino.federation.data.dataset import Dataset, Scaling, described, split
+from sordino.federation.data.classes import (
+    Classes,
+    class_names,
+    named_labels,
+    numbers_found,
+    refuse_numbers_outside,
+    refuse_other_classes,
+    refuse_too_many_classes,
+    unsaid,
+    words_found,
+)
+from sordino.federation.data.dataset import Dataset, Scaling, described, split, without_test
 from sordino.federation.data.formats import read_npz, read_table
 from sordino.federation.data.images import centred
 from sordino.protocol import UserError
 
 ARRAYS = (("x", "y"), ("x_train", "y_train"), ("x_train", "y_train", "x_test", "y_test"))
 COLUMN = "column_"
+LIST = "classes"
 AS_IS = Scaling(np.ones((), dtype=np.float32), np.zeros((), dtype=np.float32))
 
 
-def load_npz(path: Path) -> Dataset:
+def load_npz(path: Path, classes: Classes | None = None, *, hold_out: bool = True) -> Dataset:
     """Arrays from an .npz file: `x` and `y`, or `x_train` and `y_train`, with or without `x_test` and `y_test`.
 
     Whole numbers in y are labels that count from 0, real numbers are targets. Images are uint8, (n, height, width) or (n, channels,
-    height, width). An array `column_<name>`, one value per record of x or x_train, is a column that a partition may go by. Without a
-    test part a fifth is held out.
+    height, width). An array `column_<name>`, one value per record of x or x_train, is a column that a partition may go by. An array
+    `classes` of names is a public list of the classes.
+
+    Args:
+        path: the file.
+        classes: how many classes there are, or their names; None where the file lists them.
+        hold_out: whether a fifth is held out where there is no test part.
 
     Raises:
-        UserError: arrays that are missing, unknown, or of a type or shape that does not fit.
+        UserError: arrays that are missing, unknown, or of a type or shape that does not fit; classes that are not known.
     """
     arrays = read_npz(path)
+    listed = _listed_classes(path, arrays.pop(LIST, None))
     columns = {
         name.removeprefix(COLUMN): values
         for name, values in arrays.items()
@@ -38,7 +56,7 @@ def load_npz(path: Path) -> Dataset:
     if names is None:
         allowed = " or ".join(", ".join(names) for names in ARRAYS)
         raise UserError(
-            f"{path} holds the arrays {', '.join(sorted(given)) or '(none)'}; expected are {allowed}, and {COLUMN}<name>."
+            f"{path} holds the arrays {', '.join(sorted(given)) or '(none)'}; expected are {allowed}, and {COLUMN}<name>, {LIST}."
         )
     pieces = [
         (_inputs if name.startswith("x") else _answers)(arrays[name], f"{path}: {name}")
@@ -46,9 +64,21 @@ def load_npz(path: Path) -> Dataset:
     ]
     x, y = pieces[:2]
     test = (pieces[2], pieces[3]) if len(pieces) == 4 else None
-    classes = _counted_classes(path, pieces[1::2])
+    answers = dict(zip(names[1::2], pieces[1::2], strict=True))
+    found = _numbered_classes(path, answers, listed, classes)
     scaling = centred(x.shape[1]) if x.dtype == np.uint8 else AS_IS
-    return _assembled(path, x, y, test, classes, columns, scaling)
+    return _assembled(path, x, y, test, found, columns, scaling, hold_out=hold_out)
+
+
+def _listed_classes(path: Path, names: np.ndarray | None) -> tuple[str, ...] | None:
+    """Returns the file's own list of classes, which is as public as its names of columns."""
+    if names is None:
+        return None
+    if names.dtype.kind != "U" or names.ndim != 1 or len(set(names.tolist())) != len(names):
+        raise UserError(
+            f'{path}: {LIST} is {described(names)}; expected are names in order, each once, as np.array(["no", "yes"]).'
+        )
+    return tuple(names.tolist())
 
 
 def _inputs(values: np.ndarray, name: str) -> np.ndarray:
@@ -81,23 +111,28 @@ def _float32(values: np.ndarray) -> np.ndarray:
         return values.astype(np.float32)
 
 
-def _counted_classes(path: Path, answers: list[np.ndarray]) -> tuple[str, ...] | None:
-    """Names "0", "1", ... up to the largest label; None for targets."""
-    if any(values.dtype != answers[0].dtype for values in answers):
+def _numbered_classes(
+    path: Path,
+    answers: Mapping[str, np.ndarray],
+    listed: tuple[str, ...] | None,
+    said: Classes | None,
+) -> tuple[str, ...] | None:
+    """Returns the names of the classes that labels count; None for targets."""
+    if len({values.dtype for values in answers.values()}) > 1:
         raise UserError(
             f"{path}: y_train and y_test must both be whole numbers (labels) or both be real numbers (targets)."
         )
-    if answers[0].dtype != np.int64:
+    counted = all(values.dtype == np.int64 for values in answers.values())
+    if not counted or listed is not None:
+        refuse_other_classes(str(path), listed if counted else None, said)
+    if not counted:
         return None
-    largest, records = (
-        max(int(values.max(initial=0)) for values in answers),
-        sum(len(values) for values in answers),
-    )
-    if largest >= max(records, 2):
-        raise UserError(
-            f"{path}: labels out of range: one is {largest}, with only {records} records. Number the classes from 0."
-        )
-    return tuple(str(label) for label in range(largest + 1))
+    classes = listed if said is None else said
+    if classes is None:
+        raise unsaid(path, numbers_found(np.concatenate(list(answers.values()))))
+    for name, values in answers.items():
+        refuse_numbers_outside(path, values, name, classes)
+    return class_names(classes)
 
 
 def _assembled(
@@ -108,39 +143,50 @@ def _assembled(
     classes: tuple[str, ...] | None,
     columns: Mapping[str, np.ndarray],
     scaling: Scaling,
+    *,
+    hold_out: bool,
 ) -> Dataset:
-    """The data set; where there is no test part, a fifth of the records becomes it."""
+    """Returns the data set; where there is no test part, a fifth of the records becomes it, unless nothing is to be scored."""
+    if classes is not None:
+        refuse_too_many_classes(path, len(classes), len(y) + (0 if test is None else len(test[1])))
+    whose = "brought"
     if test is None:
-        for name, length in {
-            "x": len(x),
-            **{f"column {name}": len(values) for name, values in columns.items()},
-        }.items():
-            if length != len(y):
-                raise UserError(
-                    f"{path}: {name} has {length} values, but there are {len(y)} answers. Give one of each per record."
-                )
-        train, held_out = split(y)
+        _refuse_other_lengths(path, {"x": x, **columns}, len(y))
+        train, held_out = split(len(y)) if hold_out else (np.arange(len(y)), np.arange(0))
         test = x[held_out], y[held_out]
-        x, y, columns = (
-            x[train],
-            y[train],
-            {name: values[train] for name, values in columns.items()},
-        )
-    return Dataset(
+        columns = {name: values[train] for name, values in columns.items()}
+        x, y = x[train], y[train]
+        whose = "held-out" if hold_out else "none"
+    assembled = Dataset(
         name=path.name.split(".")[0], x_train=x, y_train=y, x_test=test[0], y_test=test[1], classes=classes,
-        scale=scaling.scale, shift=scaling.shift, columns=columns,
+        scale=scaling.scale, shift=scaling.shift, columns=columns, test=whose,
     )  # fmt: skip
+    return assembled if hold_out else without_test(assembled)
 
 
-def load_csv(path: Path) -> Dataset:
+def _refuse_other_lengths(path: Path, arrays: Mapping[str, np.ndarray], records: int) -> None:
+    for name, values in arrays.items():
+        if len(values) != records:
+            called = name if name == "x" else f"column {name}"
+            raise UserError(
+                f"{path}: {called} has {len(values)} values, but there are {records} answers. Give one of each per record."
+            )
+
+
+def load_csv(path: Path, classes: Classes | None = None, *, hold_out: bool = True) -> Dataset:
     """A table with a header line, from a .csv or .csv.gz file.
 
     The column `label` (words or whole numbers) is the class, or the column `target` (numbers) is the answer of a regression. A column
     `split` says train or test for each record; without it a fifth is held out. Every other column of numbers is an input as it is; a
     column of words is no input, but what a partition may go by.
 
+    Args:
+        path: the file.
+        classes: the labels that there can be, in order, or how many there are from 0.
+        hold_out: whether a fifth is held out where no column says what is for testing.
+
     Raises:
-        UserError: no label or target, a missing value, or a column that mixes numbers and words.
+        UserError: no label or target, a missing value, a label that is no class, or a column that mixes numbers and words.
     """
     table = read_table(path)
     if ("label" in table) == ("target" in table):
@@ -148,23 +194,32 @@ def load_csv(path: Path) -> Dataset:
             f"{path} has the columns {', '.join(table)}; expected is either a column label or a column target, and others."
         )
     held_out = _held_out(path, table.pop("split")) if "split" in table else None
-    classes, y = (
-        _labels(path, table.pop("label"))
-        if "label" in table
-        else (None, _targets(path, table.pop("target")))
-    )
+    names, y = _answered(path, table, classes)
     numbers = {name: _numbers(path, name, values) for name, values in table.items()}
     features = [values for values in numbers.values() if values is not None]
     if features == []:
         raise UserError(f"{path} has no column of numbers to learn from, besides label or target.")
     x = np.stack(features, axis=1)
     columns = {name: np.array(table[name]) for name, values in numbers.items() if values is None}
-    if held_out is None:
-        return _assembled(path, x, y, None, classes, columns, AS_IS)
-    columns = {name: values[~held_out] for name, values in columns.items()}
-    return _assembled(
-        path, x[~held_out], y[~held_out], (x[held_out], y[held_out]), classes, columns, AS_IS
-    )
+    test = None
+    if held_out is not None:
+        test = x[held_out], y[held_out]
+        columns = {name: values[~held_out] for name, values in columns.items()}
+        x, y = x[~held_out], y[~held_out]
+    return _assembled(path, x, y, test, names, columns, AS_IS, hold_out=hold_out)
+
+
+def _answered(
+    path: Path, table: dict[str, list[str]], classes: Classes | None
+) -> tuple[tuple[str, ...] | None, np.ndarray]:
+    """Returns the classes and the answers, which leave the table."""
+    if "target" in table:
+        refuse_other_classes(str(path), None, classes)
+        return None, _targets(path, table.pop("target"))
+    labels = table.pop("label")
+    if classes is None:
+        raise unsaid(path, words_found(labels))
+    return class_names(classes), named_labels(path, labels, classes)
 
 
 def _held_out(path: Path, parts: list[str]) -> np.ndarray:
@@ -178,19 +233,6 @@ def _held_out(path: Path, parts: list[str]) -> np.ndarray:
             f"{path}: split is {strange[0][1]!r} in record {strange[0][0]}; expected is train or test."
         )
     return np.array(parts) == "test"
-
-
-def _labels(path: Path, labels: list[str]) -> tuple[tuple[str, ...], np.ndarray]:
-    """The distinct labels, in order of number if they all are numbers, and the place of each record's label among them."""
-    if "" in labels:
-        raise UserError(
-            f"{path}: label is missing in record {labels.index('') + 1}. Fill it in or remove the record."
-        )
-    words = set(labels)
-    numbers = all(word.removeprefix("-").isdecimal() for word in words)
-    classes = sorted(words, key=lambda word: (int(word), word)) if numbers else sorted(words)
-    places = {word: place for place, word in enumerate(classes)}
-    return tuple(classes), np.array([places[label] for label in labels], dtype=np.int64)
 
 
 def _targets(path: Path, values: list[str]) -> np.ndarray:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from sordino.federation.data.dataset import Dataset, split
+from sordino.federation.data.dataset import Dataset, published_split
 from sordino.federation.data.formats import damaged, read_npz, read_table, reading
 from sordino.federation.data.sources import OpenMLUnavailable, download, locate, not_found
 
@@ -44,6 +44,9 @@ BREAST_CANCER_SPREADS = (
     4.8, 6.1, 34, 570, 0.023, 0.16, 0.21, 0.066, 0.062, 0.018,
 )  # fmt: skip
 
+BREAST_CANCER_CLASSES = ("malignant", "benign")
+LOCATION_CLASSES = tuple(str(cluster) for cluster in range(30))
+
 Table = dict[str, np.ndarray]  # columns of text
 
 
@@ -53,10 +56,11 @@ def load_breast_cancer(root: Path | None) -> Dataset:
 
     found = bundled()
     x, y = found.data.astype(np.float32), found.target.astype(np.int64)
-    train, test = split(y)
+    train, test = published_split(y)
     centre, spread = np.array(BREAST_CANCER_CENTRES), np.array(BREAST_CANCER_SPREADS)
     return Dataset(
-        name="breast-cancer", x_train=x[train], y_train=y[train], x_test=x[test], y_test=y[test], classes=("malignant", "benign"),
+        name="breast-cancer", x_train=x[train], y_train=y[train], x_test=x[test], y_test=y[test], classes=BREAST_CANCER_CLASSES,
+        test="public",
         scale=(1 / spread).astype(np.float32), shift=(-centre / spread).astype(np.float32),
     )  # fmt: skip
 
@@ -73,10 +77,10 @@ def load_location(root: Path | None) -> Dataset:
             np.float32
         )
         y = arrays["y"].astype(np.int64)
-        train, test = split(y)
+        train, test = published_split(y)
         return Dataset(
             name="location30", x_train=x[train], y_train=y[train], x_test=x[test], y_test=y[test],
-            classes=tuple(str(cluster) for cluster in range(30)),
+            classes=LOCATION_CLASSES, test="public",
         )  # fmt: skip
 
 
@@ -102,7 +106,7 @@ def load_adult(root: Path | None) -> Dataset:
     low, high = np.array(list(ADULT_RANGES.values()), dtype=np.float64).T
     categories = x_train.shape[1] - len(low)
     return Dataset(
-        name="adult", x_train=x_train, y_train=y_train, x_test=x_test, y_test=y_test, classes=ADULT_CLASSES,
+        name="adult", x_train=x_train, y_train=y_train, x_test=x_test, y_test=y_test, classes=ADULT_CLASSES, test="public",
         scale=np.append(1 / (high - low), np.ones(categories)).astype(np.float32),
         shift=np.append(-low / (high - low), np.zeros(categories)).astype(np.float32),
         columns={name: train[name] for name in ADULT_VALUES},

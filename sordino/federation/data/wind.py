@@ -38,7 +38,7 @@ def load_wind(root: Path | None) -> Dataset:
     x_train, y_train, farm = _records(wind, power, places, complete & ~in_test.any(axis=1))
     x_test, y_test, _ = _records(wind, power, places, complete & in_test.all(axis=1))
     return Dataset(
-        name="gefcom-wind", x_train=x_train, y_train=y_train, x_test=x_test, y_test=y_test, classes=None,
+        name="gefcom-wind", x_train=x_train, y_train=y_train, x_test=x_test, y_test=y_test, classes=None, test="public",
         scale=np.full((3, 1), SCALE, dtype=np.float32), shift=np.zeros((3, 1), dtype=np.float32), columns={"farm": farm},
     )  # fmt: skip
 
