@@ -32,7 +32,10 @@ GUARDED = "sordino.engines.flower.pinned, sordino.engines.flower.client_app"  # 
 def federation(rounds: int, public: Path) -> Protocol:
     """LeNet-5 on MNIST, 100 local steps of 64 records, noise of every client's own."""
     rule = FedAvg(steps=100, batch=64, clip=1.0, schedule=Constant(rate=0.05))
-    noise, data = Gaussian(sigma=0.01, secure=True), Data(name=str(public), records=RECORDS, classes=10)
+    noise, data = (
+        Gaussian(sigma=0.01, secure=True),
+        Data(name=str(public), records=RECORDS, classes=10),
+    )
     return Protocol(
         seed=1,
         clients=CLIENTS,

@@ -132,7 +132,9 @@ def test_public_records_are_needed_and_must_fit(tmp_path: Path) -> None:
         rule = ModeConnectivity(
             public=records(tmp_path / f"{classes}-{features}.npz", classes, features)
         )
-        with pytest.raises(UserError, match=r"no bend|has the classes \[\"0\", \"1\", \"2\", \"3\"\]"):
+        with pytest.raises(
+            UserError, match=r"no bend|has the classes \[\"0\", \"1\", \"2\", \"3\"\]"
+        ):
             train(
                 toy_protocol(aggregation=rule),
                 data=private,
