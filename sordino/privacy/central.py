@@ -2,8 +2,7 @@
 
 The server adds its noise to the mean of the uploads, once in a round. One upload of n moves the mean by s_t / n. A public draw of n
 gives a mixture. Where the denominator is fixed and the noise does not depend on who takes part, a Poisson draw stays hidden and
-amplifies: C_q(G_mu) for replace-one (any two of "absent", "with x", "with x'" lie within mu, so the advanced joint convexity of Balle,
-Barthe and Gaboardi 2018, Thm 2, applies), the sampled Gaussian for adding or removing a client.
+amplifies: for replace-one by the pair of `two_sided`, for adding or removing a client by the sampled Gaussian.
 """
 
 from __future__ import annotations
@@ -29,6 +28,7 @@ from sordino.privacy.mechanisms import (
 )
 from sordino.privacy.participation import Cohort, first_use, rounds_curve
 from sordino.privacy.renyi import RenyiCurve, poisson_subsampled
+from sordino.privacy.two_sided import two_sided
 from sordino.privacy.uploads import UploadPrices, upload_prices
 from sordino.protocol import Everyone, FixedSize, Gaussian, Mean, Poisson, Protocol, View
 
@@ -196,7 +196,8 @@ def hidden_curve(question: Question, prices: UploadPrices, counts: np.ndarray) -
         if removal:  # an update has norm s_t / 2, and an absent one is 0
             curves.append(sampled_step(2 * noise / shift, rate).repeat(count))
         else:
-            curves.append(subsampled.fixed_size(mu=shift / noise, rate=rate, steps=count))
+            # Both updates have norm s_t / 2 at most, and an absent one is 0.
+            curves.append(two_sided(reach=shift / noise / 2, rate=rate, steps=count))
     return composed(curves)
 
 

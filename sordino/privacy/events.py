@@ -95,7 +95,9 @@ def noisy_step_event(question: Question, rule: NoisySgd) -> Any:
         raise UserError(
             "dp_accounting has no event for these steps: everyone must take part, for one record of a known number."
         )
-    noise = dp_accounting.GaussianDpEvent(noise_multiplier=1 / price.mu)
+    # dp_accounting's REPLACE_ONE counts Poisson batches in units of the radius, of which a replaced record moves by two.
+    twofold = rule.sampling == "poisson" and protocol.adjacency == "replace-one"
+    noise = dp_accounting.GaussianDpEvent(noise_multiplier=(2 if twofold else 1) / price.mu)
     if rule.sampling == "fixed":
         step = dp_accounting.SampledWithoutReplacementDpEvent(question.records, rule.batch, noise)
     else:

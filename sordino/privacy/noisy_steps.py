@@ -17,8 +17,14 @@ from sordino.privacy.certify import Bound, Question
 from sordino.privacy.curves import Curve, GaussianCurve
 from sordino.privacy.guarantee import rounded_up
 from sordino.privacy.mixtures import mixture
+from sordino.privacy.two_sided import two_sided
 from sordino.protocol import Everyone, FixedSize, NoisySgd, Protocol
 
+LAWS = {
+    "fixed": "C_q(G_mu)",
+    "poisson-added": "the Poisson-sampled Gaussian, add or remove",
+    "poisson-replaced": "(1 - q) N(0, 1) + q N(r, 1) against its mirror image, r = mu / 2",
+}
 _STRONGEST = 5.0  # mu of a step above which batches are not counted as hiding: they hide next to nothing, and grids grow
 
 
@@ -47,14 +53,22 @@ def noisy_step_bounds(question: Question) -> Iterator[Bound]:
     plain = unamplified(mu=price.mu, steps=rule.steps, rounds=rounds, probability=probability)
     how = f"Composition of {often}: ((1 - p) Id + p G_mu^K)^R, as if every batch held the record."
     yield Bound(curve=plain, method="composition", lines=(seen, price.reason, how))
-    if price.rate < 1 and price.mu <= _STRONGEST:
-        both_ways = protocol.adjacency == "replace-one"
+    draw = draw_of(protocol, rule)
+    strongest = 2 * _STRONGEST if draw == "poisson-replaced" else _STRONGEST  # in either direction
+    if price.rate < 1 and price.mu <= strongest:
         curve = amplified(
-            price.mu, price.rate, rule.steps, rounds, probability, protocol.rounds, both_ways
+            price.mu, price.rate, rule.steps, rounds, probability, protocol.rounds, draw
         )
-        law = "C_q(G_mu)" if both_ways else "the Poisson-sampled Gaussian, add or remove"
+        law = LAWS[draw]
         how = f"A batch holds the record with probability q = {price.rate:.6g}, unseen: {law}, composed over {often} (THEORY C1, C4)."
         yield Bound(curve=curve, method="subsampled steps", lines=(seen, price.reason, how))
+
+
+def draw_of(protocol: Protocol, rule: NoisySgd) -> str:
+    """Returns the law of a step whose batch holds the record with some probability, by its name in `LAWS`."""
+    if rule.sampling == "fixed":
+        return "fixed"
+    return "poisson-replaced" if protocol.adjacency == "replace-one" else "poisson-added"
 
 
 def attendance(protocol: Protocol) -> float:
@@ -119,28 +133,32 @@ def amplified(
     rounds: int,
     probability: float,
     planned: int,
-    both_ways: bool,
+    draw: str,
 ) -> Curve:
     """The composition of `rounds` of the `planned` rounds with batches that hide the record; they share the grid of privacy losses.
 
     Example:
-        >>> round(amplified(1.0, 16 / 600, 38, 194, 0.5, 194, True).epsilon(1e-5), 3)
+        >>> round(amplified(1.0, 16 / 600, 38, 194, 0.5, 194, "fixed").epsilon(1e-5), 3)
         14.524
     """
-    one = one_round(mu, rate, steps, probability, max(planned, rounds), both_ways)
+    one = one_round(mu, rate, steps, probability, max(planned, rounds), draw)
     return one.repeat(rounds)
 
 
 @lru_cache(maxsize=4)
 def one_round(
-    mu: float, rate: float, steps: int, probability: float, planned: int, both_ways: bool
+    mu: float, rate: float, steps: int, probability: float, planned: int, draw: str
 ) -> Curve:
     """One round: K steps with `probability`, else nothing."""
     # Losses of a step spread with its mu, and so may the grid: this one costs some 1e-5 of epsilon and saves most of the time.
     interval = max(
         subsampled.suitable_interval(mu=mu, rate=rate, steps=steps * planned), min(1e-3, 4e-4 * mu)
     )
-    if both_ways:
+    if draw == "poisson-replaced":
+        return two_sided(
+            reach=mu / 2, rate=rate, steps=steps, probability=probability, interval=interval
+        )
+    if draw == "fixed":
         return subsampled.participating(
             mu=mu, rate=rate, steps=steps, rounds=1, probability=probability, interval=interval
         )
