@@ -13,7 +13,7 @@ import json
 import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -340,7 +340,7 @@ KINDS = {
 def encode(event: Line, chain: str) -> tuple[bytes, str]:
     """The line of an event, and the hash that the next line will be chained to."""
     # What is None is left out, so that lines from before there were seals are still written as they were.
-    body = {name: value for name, value in asdict(event).items() if value is not None}
+    body = {name: value for name, value in vars(event).items() if value is not None}
     text = json.dumps({"v": VERSION, "event": KINDS[type(event)], **body}, separators=(",", ":"))
     link = hashlib.sha256((chain + text).encode()).hexdigest()
     return (text[:-1] + f',"chain":"{link}"}}\n').encode(), link

@@ -97,10 +97,10 @@ def image_set(
 
 def load_digits(root: Path | None) -> Dataset:
     """1797 handwritten digits of 8 x 8 pixels from 0 to 16, which come with scikit-learn; a fifth of each digit is held out."""
-    from sklearn.datasets import load_digits as bundled
+    from sordino.federation.data.bundled import read_digits
 
-    found = bundled()
-    images, labels = found.images.astype(np.uint8)[:, None], found.target.astype(np.int64)
+    found = read_digits()
+    images, labels = found.data.astype(np.uint8)[:, None], found.target.astype(np.int64)
     train, test = published_split(labels)
     sixteenth = Scaling(
         np.full((1, 1, 1), 1 / 16, dtype=np.float32), np.zeros((1, 1, 1), dtype=np.float32)

@@ -52,9 +52,9 @@ Table = dict[str, np.ndarray]  # columns of text
 
 def load_breast_cancer(root: Path | None) -> Dataset:
     """Breast Cancer Wisconsin: 569 tumours with 30 measurements, which come with scikit-learn; a fifth is held out."""
-    from sklearn.datasets import load_breast_cancer as bundled
+    from sordino.federation.data.bundled import read_breast_cancer
 
-    found = bundled()
+    found = read_breast_cancer()
     x, y = found.data.astype(np.float32), found.target.astype(np.int64)
     train, test = published_split(y)
     centre, spread = np.array(BREAST_CANCER_CENTRES), np.array(BREAST_CANCER_SPREADS)
