@@ -9,6 +9,9 @@ from typing import Any
 from sordino.privacy.curves import Curve
 from sordino.protocol import View
 
+MEANINGFUL = (
+    100.0  # an epsilon beyond it lets odds grow by more than e^100: people are not shown its digits
+)
 UNIT_IN_WORDS = {"record": "one record of one client", "client": "all records of one client"}
 
 
@@ -83,8 +86,10 @@ class Guarantee:
         epsilon = self.epsilon(delta)
         if math.isinf(epsilon):
             claim = "may learn everything: no finite epsilon holds"
+        elif epsilon > MEANINGFUL:
+            claim = f"learns without a meaningful limit, epsilon being beyond {MEANINGFUL:g}"
         else:
-            claim = f"learns at most epsilon = {rounded_up(epsilon)}"
+            claim = f"learns at most epsilon = {epsilon_in_words(epsilon)}"
         details = [self.adjacency, self.kind, self.method]
         mu = f"; mu = {rounded_up(self.mu)}" if self.mu is not None else ""
         vouched = (
@@ -115,6 +120,20 @@ class Guarantee:
             "method": self.method,
             "assumptions": list(self.assumptions),
         }
+
+
+def epsilon_in_words(epsilon: float) -> str:
+    """Returns an upper bound on epsilon as people read it, never below the true one; JSON has the digits.
+
+    Example:
+        >>> epsilon_in_words(7.9312), epsilon_in_words(100.0), epsilon_in_words(100.1), epsilon_in_words(float("inf"))
+        ('7.94', '100', 'no meaningful limit', 'no limit')
+    """
+    if math.isinf(epsilon):
+        return "no limit"
+    if epsilon > MEANINGFUL:
+        return "no meaningful limit"
+    return rounded_up(epsilon)
 
 
 def rounded_up(value: float, digits: int = 3) -> str:

@@ -17,6 +17,7 @@ from sordino.protocol.file import parse
 from sordino.report.drawing import (
     MOST_POINTS,
     Picture,
+    epsilon_label,
     figure,
     label,
     legend,
@@ -25,6 +26,7 @@ from sordino.report.drawing import (
     style,
     thinned,
     whole_numbers,
+    within_meaning,
 )
 from sordino.report.formats import at_least, at_most, measure, of_a_hundred, percent
 from sordino.report.page import ADJACENCY, rendered
@@ -214,10 +216,17 @@ def accuracy_figure(stories: Sequence[Story], names: Sequence[str]) -> Picture |
     for place, ((epsilon, score), name) in enumerate(zip(points, names, strict=True)):
         if math.isfinite(epsilon) and not math.isnan(score):
             high = 100 * score if metric == "accuracy" else score
-            axes.plot(epsilon, high, marker=MARKERS[place % len(MARKERS)], markersize=7, color=style(place)["color"], linestyle="none",
-                      label=label(name, 24))  # fmt: skip
+            axes.plot(
+                within_meaning([epsilon]),
+                high,
+                marker=MARKERS[place % len(MARKERS)],
+                markersize=7,
+                color=style(place)["color"],
+                linestyle="none",
+                label=label(name, 24),
+            )
     axes.set(
-        xlabel=f"ε at δ = {delta:g}, at most",
+        xlabel=epsilon_label(f"ε at δ = {delta:g}, at most", [epsilon for epsilon, _ in points]),
         ylabel="accuracy, %" if metric == "accuracy" else "loss",
     )
     axes.margins(0.12)
@@ -270,15 +279,14 @@ def learning_figure(stories: Sequence[Story], names: Sequence[str]) -> Picture |
 def spent_figure(stories: Sequence[Story], names: Sequence[str]) -> Picture | None:
     """Epsilon against rounds."""
     lines = {
-        name: (np.array(story.spent.rounds), np.array(story.spent.epsilons))
+        name: (np.array(story.spent.rounds), within_meaning(story.spent.epsilons))
         for story, name in zip(stories, names, strict=True)
         if story.spent.epsilons and math.isfinite(story.spent.epsilons[-1])
     }
     told = dict(zip(names, stories, strict=True))
-    ends = listed(
-        {name: marked(told[name], float(epsilons[-1])) for name, (_, epsilons) in lines.items()}
-    )
-    axis = f"ε at δ = {stories[0].headline[2]:g}"
+    last = {name: told[name].spent.epsilons[-1] for name in lines}
+    ends = listed({name: marked(told[name], epsilon) for name, epsilon in last.items()})
+    axis = epsilon_label(f"ε at δ = {stories[0].headline[2]:g}", list(last.values()))
     return lines_figure(
         "spent",
         "Privacy spent, round by round",

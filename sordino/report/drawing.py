@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from sordino.privacy.guarantee import MEANINGFUL
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
@@ -76,6 +78,28 @@ def calm(axes: Axes) -> None:
     axes.set_axisbelow(True)
     for label in (axes.xaxis.label, axes.yaxis.label):
         label.set(color=COLOURS["muted"], fontsize=9.5)
+
+
+def within_meaning(epsilons: Sequence[float]) -> np.ndarray:
+    """Returns epsilons as they are drawn: those that limit nothing stand at the largest that means something.
+
+    Example:
+        >>> within_meaning([7.9, 234.0, float("inf")]).tolist()
+        [7.9, 100.0, 100.0]
+    """
+    return np.minimum(np.asarray(epsilons, dtype=float), MEANINGFUL)
+
+
+def epsilon_label(text: str, epsilons: Sequence[float]) -> str:
+    """Returns the label of an axis of epsilons, which says if some of them limit nothing.
+
+    Example:
+        >>> epsilon_label("ε", [1.0, 234.0]), epsilon_label("ε", [1.0])
+        ('ε (from 100 on: no meaningful limit)', 'ε')
+    """
+    if max(epsilons, default=0.0) <= MEANINGFUL:
+        return text
+    return f"{text} (from {MEANINGFUL:g} on: no meaningful limit)"
 
 
 def whole_numbers(axes: Axes) -> None:

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sordino.privacy.guarantee import Guarantee
+from sordino.privacy.guarantee import MEANINGFUL, Guarantee
 from sordino.protocol import View
 from sordino.report.drawing import (
     COLOURS,
     MOST_POINTS,
     Picture,
+    epsilon_label,
     figure,
     label,
     legend,
@@ -22,6 +23,7 @@ from sordino.report.drawing import (
     style,
     thinned,
     whole_numbers,
+    within_meaning,
 )
 from sordino.report.evidence import Plot
 from sordino.report.formats import at_least, at_most, measure, percent
@@ -34,7 +36,6 @@ if TYPE_CHECKING:
 
 TONES = 5  # of the partition picture
 MOST_DRAWN = 120  # clients in it
-FAR = 1e6  # an epsilon that says nothing; larger ones are drawn here
 
 
 def figures(story: Story) -> dict[str, Picture | None]:
@@ -56,11 +57,12 @@ def views_figure(story: Story) -> Picture:
 
     _, unit, delta = story.headline
     views = [guarantee.view for guarantee in story.guarantees[unit]]
+    every = [one.epsilon(delta) for found in story.guarantees.values() for one in found]
     drawn, axes = figure(1.6 + 0.34 * len(views))
     for kind, marker, colour in (("record", "o", "blue"), ("client", "D", "purple")):
         found = {guarantee.view: guarantee.epsilon(delta) for guarantee in story.guarantees[kind]}
         places = [place for place, view in enumerate(views) if view in found]
-        values = [min(FAR, found[views[place]]) for place in places]
+        values = within_meaning([found[views[place]] for place in places])
         axes.scatter(
             values,
             places,
@@ -81,7 +83,7 @@ def views_figure(story: Story) -> Picture:
         (True, "muted", "measured by who is given more than the view"),
     ):
         shown = [
-            (epsilon, names.index(audit.view))
+            (min(epsilon, MEANINGFUL), names.index(audit.view))
             for epsilon, audit in lower
             if epsilon > 0 and (audit.given != "") == more
         ]
@@ -98,22 +100,25 @@ def views_figure(story: Story) -> Picture:
     budget = story.run.protocol.privacy.budget
     if budget is not None:
         axes.axvline(
-            budget.epsilon,
+            min(budget.epsilon, MEANINGFUL),
             color=COLOURS["muted"],
             linestyle="--",
             linewidth=1,
             label=f"budget {budget.epsilon:g} ({budget.view})",
         )
+    if max(every) > MEANINGFUL:
+        lowest = min(0.5 * MEANINGFUL, float(axes.dataLim.minposx))
+        axes.set_xlim(0.8 * lowest, 1.2 * MEANINGFUL)
     axes.set(
         xscale="log",
-        xlabel=f"ε at δ = {delta:g} (smaller is more private)",
+        xlabel=epsilon_label(f"ε at δ = {delta:g}, smaller is more private", every),
         ylim=(len(views) - 0.5, -0.5),
     )
     axes.set_yticks(range(len(views)), names)
     axes.xaxis.set_major_locator(
         LogLocator(subs=(1.0, 2.0, 5.0) if narrow(axes.get_xlim()) else (1.0,), numticks=7)
     )
-    axes.xaxis.set_major_formatter(lambda value, _: "no limit" if value >= FAR else f"{value:g}")
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
     axes.xaxis.set_minor_formatter(lambda value, _: "")
     legend(
         axes,
@@ -236,12 +241,12 @@ def spent_figure(story: Story) -> Picture | None:
         story.spent.epsilons,
         story.run.protocol.privacy.budget,
     )
-    if not rounds or not math.isfinite(epsilons[-1]):
+    if not rounds or epsilons[0] > MEANINGFUL:
         return None
     drawn, axes = figure()
     axes.plot(
         rounds,
-        epsilons,
+        within_meaning(epsilons),
         marker="o",
         markersize=3.5,
         linewidth=1.8,
@@ -250,7 +255,7 @@ def spent_figure(story: Story) -> Picture | None:
     )
     if budget is not None:
         axes.axhline(
-            budget.epsilon,
+            min(budget.epsilon, MEANINGFUL),
             color=COLOURS["orange"],
             linestyle="--",
             linewidth=1.4,
@@ -258,8 +263,8 @@ def spent_figure(story: Story) -> Picture | None:
         )
     axes.set(
         xlabel="rounds paid for",
-        ylabel=f"ε at δ = {delta:g}",
-        ylim=(0, 1.12 * max(*epsilons, budget.epsilon if budget is not None else 0)),
+        ylabel=epsilon_label(f"ε at δ = {delta:g}", epsilons),
+        ylim=(0, 1.12 * max(within_meaning([*epsilons, budget.epsilon if budget else 0.0]))),
     )
     whole_numbers(axes)
     legend(axes)
@@ -329,14 +334,18 @@ def clients_figure(story: Story) -> Picture | None:
     places, epsilons = [rank for rank, _, _ in shown], [epsilon for _, _, epsilon in shown]
     axes.plot(
         places,
-        epsilons,
+        within_meaning(epsilons),
         marker="o",
         markersize=4,
         linestyle="none",
         color=COLOURS["blue"],
         label="spent, at most",
     )
-    own = [(rank, row.budget.epsilon) for rank, row, _ in shown if row.budget is not None]
+    own = [
+        (rank, min(row.budget.epsilon, MEANINGFUL))
+        for rank, row, _ in shown
+        if row.budget is not None
+    ]
     if own:
         axes.scatter(
             *zip(*own, strict=True),
@@ -346,7 +355,10 @@ def clients_figure(story: Story) -> Picture | None:
             color=COLOURS["orange"],
             label="its own budget",
         )
-    axes.set(xlabel="clients, who spent most first", ylabel="ε, given who took part")
+    axes.set(
+        xlabel="clients, who spent most first",
+        ylabel=epsilon_label("ε, given who took part", epsilons),
+    )
     axes.set_ylim(bottom=0)
     whole_numbers(axes)
     legend(axes)

@@ -28,15 +28,15 @@ def duration(seconds: float) -> str:
 
 
 def at_most(value: float | None) -> str:
-    """An upper bound, never below the true one.
+    """An upper bound on epsilon, never below the true one.
 
     Example:
-        >>> at_most(7.9312), at_most(float("inf")), at_most(None)
-        ('7.94', 'no limit', '–')
+        >>> at_most(7.9312), at_most(234.0), at_most(float("inf")), at_most(None)
+        ('7.94', 'no meaningful limit', 'no limit', '–')
     """
-    from sordino.privacy.guarantee import rounded_up
+    from sordino.privacy.guarantee import epsilon_in_words
 
-    return "–" if value is None else "no limit" if math.isinf(value) else rounded_up(value)
+    return "–" if value is None else epsilon_in_words(value)
 
 
 def at_least(value: float | None) -> str:

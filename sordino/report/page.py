@@ -86,9 +86,7 @@ def run_page(story: Story) -> str:
         delta=f"{delta:g}",
         unit=unit,
         figures=figures(story),
-        spent_text="There is no limit to what was spent."
-        if math.isinf(story.main.epsilon(delta))
-        else "Nothing was spent.",
+        spent_text=spent_text(story),
         learning_text=learning_text(story),
         clients_text=clients_text(story),
         audits=[audit_row(audit) for audit in story.audits],
@@ -127,6 +125,14 @@ def view_rows(story: Story) -> list[dict[str, Any]]:
             }
         )
     return rows
+
+
+def spent_text(story: Story) -> str:
+    """Returns what is said of the privacy spent where no figure shows it."""
+    epsilon = story.main.epsilon(story.headline[2])
+    if epsilon == 0:
+        return "Nothing was spent."
+    return f"There is {at_most(epsilon)} to what was spent."
 
 
 def learning_text(story: Story) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sordino.privacy.guarantee import Guarantee, rounded_up
+from sordino.privacy.guarantee import MEANINGFUL, Guarantee, rounded_up
 from sordino.privacy.sizes import size_of
 from sordino.protocol import Custom, NoisySgd, Protocol, View
 from sordino.report.formats import at_least, at_most, of_a_hundred, percent
@@ -110,10 +110,10 @@ def claim(guarantee: Guarantee, delta: float) -> str:
     if math.isinf(epsilon):
         return f"{who(guarantee.view)} may learn everything: nothing is promised."
     condition = f", {guarantee.condition}" if guarantee.condition else ""
-    return (
-        f"{who(guarantee.view)} learns at most ε\u00a0=\u00a0{rounded_up(epsilon)} "
-        f"about {HIDDEN[guarantee.unit]}{condition}."
-    )
+    about = f"about {HIDDEN[guarantee.unit]}{condition}."
+    if epsilon > MEANINGFUL:
+        return f"{who(guarantee.view)} learns without a meaningful limit {about}"
+    return f"{who(guarantee.view)} learns at most ε\u00a0=\u00a0{at_most(epsilon)} {about}"
 
 
 def meaning(story: Story) -> str:

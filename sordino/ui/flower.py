@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -192,9 +191,9 @@ def label_rows(protocol: Protocol, data: str | None) -> list[tuple[str, str]]:
 
 def shown(epsilon: float) -> str:
     """An epsilon, rounded up."""
-    from sordino.privacy.guarantee import rounded_up
+    from sordino.privacy.guarantee import epsilon_in_words
 
-    return "no limit" if math.isinf(epsilon) else rounded_up(epsilon)
+    return epsilon_in_words(epsilon)
 
 
 @app.command()

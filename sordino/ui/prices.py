@@ -11,7 +11,7 @@ from rich.table import Table
 
 from sordino.privacy.caps import capped_rounds
 from sordino.privacy.certify import harmonized
-from sordino.privacy.guarantee import Guarantee, rounded_down, rounded_up
+from sordino.privacy.guarantee import MEANINGFUL, Guarantee, rounded_down, rounded_up
 from sordino.privacy.harmonizer import Needed, client_lines
 from sordino.protocol import Protocol
 from sordino.report.formats import at_most
@@ -56,7 +56,7 @@ def notes(
     said = []
     for guarantee in guarantees:
         if guarantee.unconditional is not None:
-            free = rounded_up(guarantee.unconditional.epsilon(delta))
+            free = at_most(guarantee.unconditional.epsilon(delta))
             said.append(
                 f"{guarantee.view}: holds if, as vouched, {' and '.join(guarantee.assumptions)}; without that, epsilon = {free}."
             )
@@ -85,14 +85,14 @@ def realised_table(planned: Guarantee, realised: dict[int, Guarantee], delta: fl
     )
     table.add_column("bound")
     table.add_column("epsilon", justify="right")
-    table.add_row("planned: before the draw of clients", rounded_up(planned.epsilon(delta)))
+    table.add_row("planned: before the draw of clients", at_most(planned.epsilon(delta)))
     ordered = sorted((guarantee.epsilon(delta), client) for client, guarantee in realised.items())
     for word, (epsilon, client) in (
         ("worst", ordered[-1]),
         ("middle", ordered[len(ordered) // 2]),
         ("best", ordered[0]),
     ):
-        table.add_row(f"realised: {word} client, number {client}", rounded_up(epsilon))
+        table.add_row(f"realised: {word} client, number {client}", at_most(epsilon))
     return table
 
 
@@ -163,6 +163,7 @@ def spent_in(begun: Begun, folder: Path) -> Callable[[int], str]:
 
     def words(rounds: int) -> str:
         epsilon = price(rounds)
-        return f"epsilon {'without limit' if math.isinf(epsilon) else '<= ' + rounded_up(epsilon)} ({view})"
+        least = "" if epsilon > MEANINGFUL else "<= "
+        return f"epsilon {least}{at_most(epsilon)} ({view})"
 
     return words

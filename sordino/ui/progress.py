@@ -42,7 +42,7 @@ class TrainingProgress:
             else self._bar.add_task("", total=1, scores="", visible=False)
         )
         self._rounds, self._first, self._started = 1, 0, 0.0
-        self._scores = self._privacy = ""
+        self._scores = self._spending = ""
         self._priced = self._most = 0
         self._short = False  # whether anyone ever fell silent
         self._spent: Callable[[int], str] = lambda rounds: ""
@@ -87,22 +87,24 @@ class TrainingProgress:
         here = f"{metrics.participants} clients  " if metrics.participants < self._most else ""
         self._short |= metrics.short
         done = metrics.round + 1
-        if done > self._priced or self._short:
-            # Priced a few rounds ahead, so that the display never shows less than was spent; who will fall silent nobody knows ahead.
-            self._priced = min(self._rounds, done - 1 + max(1, self._rounds // PRICINGS))
-            self._privacy = self._spent(self._priced)
+        if self._is_priced(done):
+            self._priced = done
+            self._spending = self._spent(done)
+        # Never ahead of what was spent; what is shown for longer says until when it holds.
+        late = "" if self._priced == done else f" after round {self._priced}"
+        shown = f"{here}{self._scores}  {self._spending}{late}"
         if self._task is not None:
-            self._bar.update(
-                self._task, completed=done, scores=f"{here}{self._scores}  {self._privacy}"
-            )
+            self._bar.update(self._task, completed=done, scores=shown)
         elif done == self._rounds or done % max(1, self._rounds // LINES) == 0:
             spent = time.monotonic() - self._started
             left = spent / (done - self._first) * (self._rounds - done)
             times = f"{spent:.0f} s passed, {left:.0f} s left"
-            messages.print(
-                f"round {done}/{self._rounds}  {here}{self._scores}  {self._privacy}  {times}",
-                soft_wrap=True,
-            )
+            messages.print(f"round {done}/{self._rounds}  {shown}  {times}", soft_wrap=True)
+
+    def _is_priced(self, done: int) -> bool:
+        """Whether the price is worked out after this round: the first, a few on the way, the last, and all once a client fell silent."""
+        regular = done % max(1, self._rounds // PRICINGS) == 0
+        return regular or self._short or done in (self._first + 1, self._rounds)
 
 
 def whole(text: str) -> TextColumn:

@@ -10,15 +10,17 @@ from pathlib import Path
 import pytest
 from scipy.stats import norm
 
-from sordino import Dataset, Run, certify, resume, train
+from sordino import Data, Dataset, Gaussian, Run, certify, resume, train
 from sordino.cli import run
 from sordino.privacy.curves import GaussianCurve
 from sordino.privacy.guarantee import Guarantee
 from sordino.privacy.mixtures import mixture
-from sordino.protocol import View
+from sordino.protocol import Model, View
 from sordino.report import writing
+from sordino.report.page import run_page
 from sordino.report.story import best_guess, told
 from sordino.report.writing import write_report
+from tests.report.conftest import written_by_hand
 from tests.support import toy_dataset, toy_protocol, unseal
 
 ATTACK = {
@@ -531,3 +533,36 @@ def test_an_attack_is_in_the_report_at_once_and_what_noise_0_means(
         "labels, noise 0.5",
     ]
     assert "“Noise 0” is the same" in shown.text
+
+
+def test_an_epsilon_beyond_a_hundred_is_no_meaningful_limit_for_people_and_digits_for_machines(
+    tmp_path,
+) -> None:
+    """Tables, figures and sentences alike; the block for machines has the number."""
+    protocol = toy_protocol(
+        rounds=30,
+        noise=Gaussian(sigma=0.05),
+        data=Data(name="digits", records=20),
+        model=Model(name="logistic"),
+    )
+    run = written_by_hand(tmp_path / "loud", protocol, lambda t: tuple(range(5)), [20] * 5)
+    story = told(run)
+    epsilon = story.main.epsilon(story.headline[2])
+    assert 100 < epsilon < math.inf
+    page = run_page(story)
+    text, block = page.split('<script type="application/json"')
+    assert "learns without a meaningful limit" in text
+    assert "no meaningful limit" in text
+    for digits in (at_most_digits(one.epsilon(1e-5)) for one in story.guarantees["record"]):
+        if float(digits) > 100:
+            assert f">{digits}<" not in text
+            assert f"= {digits}" not in text
+    assert repr(epsilon) in block
+    ticks = re.findall(r">(\d{3,})</text>", page)
+    assert all(int(tick) <= 100 for tick in ticks)
+
+
+def at_most_digits(epsilon: float) -> str:
+    """Three digits, rounded up."""
+    scale = 10 ** (math.floor(math.log10(epsilon)) - 2)
+    return f"{math.ceil(epsilon / scale) * scale:g}"

@@ -14,7 +14,7 @@ from sordino.privacy import gaussian
 from sordino.privacy.calibrate import calibrate
 from sordino.privacy.certify import asked, certify, valid_bounds
 from sordino.privacy.curves import Curve, GaussianCurve
-from sordino.privacy.guarantee import Guarantee, rounded_up
+from sordino.privacy.guarantee import Guarantee, epsilon_in_words
 from sordino.protocol import Protocol, View
 from sordino.ui.explorer.background import stop_if_unwanted
 from sordino.ui.explorer.setting import Setting
@@ -232,4 +232,4 @@ def in_words(epsilon: float) -> str:
         >>> in_words(7.9361), in_words(math.inf)
         ('7.94', 'no limit')
     """
-    return "no limit" if math.isinf(epsilon) else rounded_up(epsilon)
+    return epsilon_in_words(epsilon)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future
@@ -11,7 +12,7 @@ from typing import Any
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
-from sordino.privacy.guarantee import UNIT_IN_WORDS, rounded_up
+from sordino.privacy.guarantee import MEANINGFUL, UNIT_IN_WORDS, rounded_up
 from sordino.protocol import SordinoError, View, all_views, dumps
 from sordino.ui.explorer import answers, charts, controls
 from sordino.ui.explorer.answers import Chart, Priced, Published, in_words
@@ -115,24 +116,24 @@ def draw_again_when_more_is_there(futures: Sequence[Future[Any]], drawn: int) ->
         st.rerun()
 
 
+def epsilon_claim(epsilon: float) -> str:
+    """Returns how much is learned, as a part of a sentence."""
+    if math.isinf(epsilon):
+        return "anything: no finite ε holds"
+    if epsilon > MEANINGFUL:
+        return f"without a meaningful limit (ε beyond {MEANINGFUL:g})"
+    return f'at most <span class="epsilon">ε = {in_words(epsilon)}</span>'
+
+
 def headline(top: DeltaGenerator, setting: Setting, price: Priced | None) -> None:
     """The answer in one line."""
     about, sees = UNIT_IN_WORDS[setting.unit], setting.view.sees
     if price is None:
         known = answers.quick(setting, setting.view)
-        claim = (
-            f'at most <span class="epsilon">ε = {in_words(known)}</span>'
-            if known is not None
-            else "…"
-        )
+        claim = "…" if known is None else epsilon_claim(known)
         more = "By plain composition. A smaller bound is being worked out."
     else:
-        unbounded = in_words(price.epsilon) == "no limit"
-        claim = (
-            "anything: no finite ε holds"
-            if unbounded
-            else f'at most <span class="epsilon">ε = {in_words(price.epsilon)}</span>'
-        )
+        claim = epsilon_claim(price.epsilon)
         mu = f", mu = {rounded_up(price.guarantee.mu)}" if price.guarantee.mu is not None else ""
         vouched = (
             f" Holds if, as you vouch, {' and '.join(price.guarantee.assumptions)}."
