@@ -10,6 +10,7 @@ from typing import Any
 
 from sordino.audit.bounds import expected_bound, gaussian_like, trainings_needed
 from sordino.audit.canary import refuse_unknown
+from sordino.audit.engine_check import checked_engines
 from sordino.audit.folder import AuditFolder
 from sordino.audit.game import Game, WorstCaseGame, play_all
 from sordino.audit.noisy_steps import COMPANY
@@ -18,6 +19,7 @@ from sordino.audit.real_game import CanaryGame
 from sordino.audit.replay import noise_report
 from sordino.audit.verdict import Claim, Finding, judged
 from sordino.audit.worst_case import held_sizes
+from sordino.engines.native.library import chosen
 from sordino.engines.torch_engine import worker_count
 from sordino.federation.folder import as_json, claimed_path, now
 from sordino.federation.randomness import GENERATOR, Key
@@ -49,6 +51,7 @@ class Subject:
     rounds: tuple[int, ...]
     sizes: tuple[int, ...] | None = None
     run: Path | None = None
+    engine: str | None = None  # who trained the run; None for a plan, which either engine can train
     data_digest: str = ""  # of real data, where a canary is put among them
 
 
@@ -66,7 +69,11 @@ def subject_of(source: Protocol | str | Path) -> Subject:
                 f"{run.folder} is not finished: finish it with `{typed('resume', run.folder)}`, or audit its protocol.toml."
             )
         return Subject(
-            protocol=run.protocol, rounds=tuple(run.rounds_paid), sizes=run.sizes, run=run.folder
+            protocol=run.protocol,
+            rounds=tuple(run.rounds_paid),
+            sizes=run.sizes,
+            run=run.folder,
+            engine=run.engine,
         )
     rounds, budget = source.rounds, source.privacy.budget
     if budget is not None:
@@ -137,6 +144,7 @@ def audit(
         "rounds": list(subject.rounds),
         "sizes": list(subject.sizes) if subject.sizes is not None else None,
         "run": str(subject.run.resolve()) if subject.run is not None else None,
+        "engine": subject.engine,
         "claims": [
             {
                 "name": claim.name,
@@ -259,6 +267,7 @@ def recorded(place: AuditFolder) -> Subject:
         rounds=tuple(facts["rounds"]),
         sizes=tuple(facts["sizes"]) if facts["sizes"] is not None else None,
         run=Path(facts["run"]) if facts["run"] is not None else None,
+        engine=facts.get("engine"),
     )
 
 
@@ -276,6 +285,7 @@ def carry_on(
     game.prepare()
     chunks = game.chunks()
     on_start(game, certified, place.path)
+    engine = checked_engines(game, engines_of(subject, game), workers)
     left = place.missing(chunks)
     total = sum(len(chunk.trainings) for chunk in chunks)
     done = total - sum(len(chunk.trainings) for chunk in left)
@@ -289,9 +299,25 @@ def carry_on(
     report = noise_report(subject.protocol, game.noises, noise, strays)
     sizes = subject.sizes if subject.sizes is not None else protocol_sizes(subject.protocol)
     given = more_than_seen(subject.protocol, certified.view, certified.unit, sizes)
-    finding = judged(scores, certified, claims, facts["delta"], game.description, report, given)
+    finding = replace(
+        judged(scores, certified, claims, facts["delta"], game.description, report, given),
+        engine=engine,
+    )
     finish(place, finding.as_document(), subject.run)
     return finding
+
+
+def engines_of(subject: Subject, game: Game) -> tuple[str, ...]:
+    """Returns the engines that the game is held against: the run's, or those that can train a plan.
+
+    Across machines every client trains by torch.
+    """
+    if subject.engine is not None:
+        return ({"flower": "torch"}.get(subject.engine, subject.engine),)
+    if isinstance(game, CanaryGame):
+        return ("torch" if game.kernel is None else "native",)
+    native = chosen() is not None and not isinstance(subject.protocol.local, ClippedGlm)
+    return ("native", "torch") if native else ("torch",)
 
 
 def game_of(

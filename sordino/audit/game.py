@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any, TypeVar
 from typing import Protocol as Interface
 
 import numpy as np
@@ -69,6 +70,17 @@ class Game(Interface):
 
     def chunks(self) -> list[Chunk]:
         """All its trainings."""
+
+    @property
+    def pair(self) -> Pair:
+        """The two data sets."""
+
+    @property
+    def rounds(self) -> int:
+        """How many rounds are run."""
+
+    def rows(self, side: int, trainings: range, rounds: int) -> Iterator[ManyRound]:
+        """The first rounds of some trainings on one of the data sets, as the game plays them."""
 
     def prepare(self) -> None:
         """Make what all chunks share, before processes are started."""
@@ -188,6 +200,10 @@ class WorstCaseGame:
         """Make the pair."""
         _ = self.pair, self.direction
 
+    def rows(self, side: int, trainings: range, rounds: int) -> Iterator[ManyRound]:
+        """The first rounds of some trainings on one of the data sets, side by side."""
+        return rounds_of_many(self.pair.side(side), trainings, rounds=rounds, caps=self.pair.caps)
+
     def play(self, chunk: Chunk) -> Played:
         """Run the trainings of a chunk and score them."""
         setup, adversary = self.pair.side(chunk.side), self._adversary(chunk)
@@ -248,22 +264,38 @@ def unit_vector(vector: np.ndarray) -> np.ndarray:
     return vector / length if length > 0 else vector
 
 
-def play_all(game: Game, chunks: Sequence[Chunk], workers: int | None = None) -> Iterator[Played]:
-    """Play chunks in worker processes, in the order in which they end; few are under way at a time."""
+Task = TypeVar("Task", contravariant=True)
+Outcome = TypeVar("Outcome", covariant=True)
+
+
+class Player(Interface[Task, Outcome]):
+    """Something whose tasks can be done in any order and in any process."""
+
+    def prepare(self) -> None:
+        """Make what all tasks share, before processes are started."""
+
+    def play(self, task: Task, /) -> Outcome:
+        """Do one task."""
+
+
+def play_all(
+    game: Player[Task, Outcome], tasks: Sequence[Task], workers: int | None = None
+) -> Iterator[Outcome]:
+    """Play tasks in worker processes, in the order in which they end; few are under way at a time."""
     count = workers if workers is not None else len(os.sched_getaffinity(0))
     with single_threaded():
         game.prepare()
-    if count == 1 or len(chunks) == 1:
-        for chunk in chunks:
+    if count == 1 or len(tasks) == 1:
+        for task in tasks:
             with single_threaded():
-                played = game.play(chunk)
+                played = game.play(task)
             yield played
         return
     context = multiprocessing.get_context("fork")
     with ProcessPoolExecutor(
         count, mp_context=context, initializer=_enter, initargs=(game,)
     ) as pool:
-        left, running = list(reversed(chunks)), set[Future[Played]]()
+        left, running = list(reversed(tasks)), set[Future[Outcome]]()
         try:
             while left or running:
                 while left and len(running) < count + 1:
@@ -276,16 +308,16 @@ def play_all(game: Game, chunks: Sequence[Chunk], workers: int | None = None) ->
 
 
 _here: list[
-    Game
+    Player[Any, Any]
 ] = []  # in a worker process: the game, which it was forked with, so that data are never copied
 
 
-def _enter(game: Game) -> None:
+def _enter(game: Player[Any, Any]) -> None:
     torch.set_num_threads(1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to all processes; the parent decides
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     _here.append(game)
 
 
-def _play_here(chunk: Chunk) -> Played:
-    return _here[-1].play(chunk)
+def _play_here(task: Any) -> Any:
+    return _here[-1].play(task)

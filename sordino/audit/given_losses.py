@@ -6,10 +6,19 @@ point where they should, whatever the model is.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor, nn
 
+from sordino.engines.native.kernel import Kernel
+from sordino.engines.native.library import ABSENT, chosen
+from sordino.engines.native.program import Kind, Layer, arrange
+from sordino.engines.native.program import Loss as KernelLoss
+from sordino.engines.native.translate import Refused
 from sordino.federation.models.losses import Loss
+from sordino.federation.setup import Setup, Tensors
+from sordino.protocol import NoisySgd
 
 
 class GivenLosses(nn.Module):
@@ -64,3 +73,42 @@ class ManyGivenLosses:
         width = self.weights.shape[-1]
         along = self.weights.sum(dim=-1)[:, None, None] / width
         return records[:, :width] + records[:, width:] * along
+
+
+def given_kernel(setup: Setup) -> Kernel:
+    """Returns the native kernel for a federation whose records are losses: one linear layer, whose output is the loss.
+
+    Raises:
+        Refused: there is no compiled kernel, or the module is another one.
+    """
+    simd = chosen()
+    if simd is None:
+        raise Refused(ABSENT)
+    if not isinstance(setup.module, GivenLosses):
+        raise Refused(f"the rule {setup.protocol.local.tag} is trained by torch alone")
+    width, rule = setup.module.weight.numel(), setup.protocol.local
+    layer = Layer(kind=Kind.LINEAR, inputs=(0,), output=1, weight=0)
+    program = arrange([layer], [(width, 1, 1), (1, 1, 1)], parameters=width)
+    varies = isinstance(rule, NoisySgd) and rule.sampling == "poisson"
+    return Kernel(program, KernelLoss.GIVEN, batch=1 if varies else rule.batch or 1, simd=simd)
+
+
+def for_kernel(setup: Setup) -> Setup:
+    """Returns the same federation with its records as the kernel takes them.
+
+    A record of the kernel is a slope, or the diagonal u with a curvature along it as its target: no worst case needs both in one.
+
+    Raises:
+        Refused: a record has a slope and a curvature.
+    """
+    return replace(setup, train=kernel_records(setup.train), test=kernel_records(setup.test))
+
+
+def kernel_records(records: Tensors) -> Tensors:
+    """Returns slopes and curvatures as inputs and targets of the kernel."""
+    slopes, curvatures = records.x[:, :-1], records.x[:, -1]
+    bent = curvatures != 0
+    if bool((bent & (slopes != 0).any(dim=1)).any()):
+        raise Refused("a record has both a slope and a curvature")
+    inputs = torch.where(bent[:, None], slopes.shape[1] ** -0.5, slopes)
+    return replace(records, x=inputs.contiguous(), y=curvatures.contiguous())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -142,6 +142,15 @@ class CanaryGame:
         """Load data and model, make the canary, translate the model."""
         _ = self.pair, self.kernel, self.direction
 
+    def rows(self, side: int, trainings: range, rounds: int) -> Iterator[ManyRound]:
+        """The first rounds of some trainings on one of the data sets, trained one by one."""
+        each = [
+            rounds_of_one(self.pair.side(side), training, rounds, self.caps, self.kernel)
+            for training in trainings
+        ]
+        for seen in zip(*each, strict=True):
+            yield beside_each_other(seen)
+
     def play(self, chunk: Chunk) -> Played:
         """Run the trainings of a chunk and score them."""
         setup, scores, noise, strays, fine = self.pair.side(chunk.side), [], [], [], True
@@ -183,6 +192,18 @@ class CanaryGame:
         steps = self.protocol.local.steps if isinstance(self.protocol.local, NoisySgd) else 1
         uploads = 2 * min(TOGETHER, self.trainings) * self.rounds * steps * self.protocol.clients
         return slice(None, None, max(1, uploads * parameters // RESIDUALS))
+
+
+def beside_each_other(rounds: Sequence[ManyRound]) -> ManyRound:
+    """Returns one round of several trainings as one table; what clients keep is left out."""
+    return ManyRound(
+        round=rounds[0].round,
+        before=np.concatenate([seen.before for seen in rounds]),
+        broadcast=np.concatenate([seen.broadcast for seen in rounds], axis=-2),
+        present=np.concatenate([seen.present for seen in rounds]),
+        uploads=np.concatenate([seen.uploads for seen in rounds], axis=1),
+        after=np.concatenate([seen.after for seen in rounds]),
+    )
 
 
 def without_records(setup: Setup, rows: Tensor) -> Setup:

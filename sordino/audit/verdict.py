@@ -18,6 +18,7 @@ from sordino.audit.bounds import (
     most_shown,
     upper_limit,
 )
+from sordino.audit.engine_check import EngineCheck
 from sordino.audit.residuals import ResidualReport
 from sordino.privacy.curves import GaussianCurve
 from sordino.privacy.guarantee import Guarantee
@@ -63,6 +64,7 @@ class Finding:
         description: the two data sets, in words.
         given: what the adversary was given beyond the view, as the bound is proved for that; empty where it is the view itself. What is
             measured is then a lower bound for who is given so much, and for nobody else.
+        engine: whether the engine that trains does what the game plays, where that was compared.
 
     Example:
         >>> from sordino import FedAvg, Constant, Gaussian, Protocol, audit
@@ -85,6 +87,7 @@ class Finding:
     tests: tuple[Limits, ...] = ()
     residuals: ResidualReport | None = field(default=None, repr=False)
     given: str = ""
+    engine: EngineCheck | None = None
 
     @property
     def tightness(self) -> float | None:
@@ -112,10 +115,11 @@ class Finding:
 
     @property
     def contradicted(self) -> bool:
-        """Whether something that was promised to the user is not so: the certified bound, a claim in question, or the noise itself."""
+        """Whether something that was promised to the user is not so: the certified bound, a claim in question, the noise, the engine."""
         asked = any(judged.claim.ours and judged.verdict == "refuted" for judged in self.claims)
         noise = self.residuals is not None and len(self.residuals.failed) > 0
-        return self.verdict == "refuted" or asked or noise
+        engine = self.engine is not None and self.engine.verdict == "differs"
+        return self.verdict == "refuted" or asked or noise or engine
 
     def as_document(self) -> dict[str, Any]:
         """The audit as JSON says it."""
@@ -139,6 +143,7 @@ class Finding:
             "tests": [asdict(limits) for limits in self.tests],
             "given": self.given,
             "residuals": None if self.residuals is None else residuals_document(self.residuals),
+            "engine": None if self.engine is None else self.engine.as_document(),
         }
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Any
@@ -23,7 +23,7 @@ class TorchEngine:
     """Executes the local work of rounds. It holds worker processes: use it as a context.
 
     The result does not depend on the number of workers, bit for bit: clients never share state, every operator runs on one thread,
-    and uploads are handed over in the order of the participants.
+    and uploads are handed over in the order of the participants. In this process `on_step` sees every noisy mean of noisy-sgd.
 
     Example:
         >>> with TorchEngine(setup, workers=2) as engine:  # doctest: +SKIP
@@ -39,11 +39,12 @@ class TorchEngine:
         workers: int | None = None,
         device: str = "cpu",
         start_method: str | None = None,
+        on_step: Callable[[torch.Tensor], None] = lambda noisy: None,
     ) -> None:
         self.workers = worker_count(workers, device)
         self.device = checked_device(device)
         self._chunks = score_chunks(len(setup.test.y))
-        self._own = ClientWork(setup, device) if self.workers == 1 else None
+        self._own = ClientWork(setup, device, on_step) if self.workers == 1 else None
         self._pool = Pool(setup, self.workers, start_method) if self.workers > 1 else None
 
     def __enter__(self) -> TorchEngine:

@@ -81,6 +81,8 @@ class Audit:
         tests: error rates that were reached, as upper limits: false positives, false negatives.
         claims: published or given promises, and what became of each.
         given: what the adversary was given beyond the view; empty where it saw the view, which alone bounds what the view reveals.
+        engine: which engine was attacked and whether it does what the game plays; empty in audits that did not compare.
+        engine_differs: whether the engine does something else than the game plays, which contradicts the promise.
         document: all of it, as it was found.
     """
 
@@ -96,6 +98,8 @@ class Audit:
     tests: tuple[tuple[float, float], ...]
     claims: tuple[tuple[str, float, str], ...]
     given: str
+    engine: str
+    engine_differs: bool
     document: dict[str, Any]
 
     @classmethod
@@ -110,6 +114,7 @@ class Audit:
             for key in ("mu_lower", "epsilon_lower")
         }
         tests = listed(document.get("tests", []))
+        engine = document.get("engine") or {}
         return cls(
             view=text(document, "view"),
             unit=text(document, "unit"),
@@ -129,6 +134,8 @@ class Audit:
                 for row in listed(document.get("claims", []))
             ),
             given=text(document, "given", ""),
+            engine=f"{text(engine, 'name')}: {text(engine, 'verdict')}" if engine else "",
+            engine_differs=engine.get("verdict") == "differs",
             document=document,
         )
 

@@ -35,7 +35,7 @@ def warnings(story: Story) -> list[Limit]:
     if not story.run.protocol.noise.secure:
         text = f"Its noise can be repeated from a seed, and whoever knows the seed can take it away. {SECURE}"
         found.append(Limit(title="A run for research.", text=text, grave=True))
-    if any(audit.verdict == "refuted" for audit in story.audits):
+    if any(audit.verdict == "refuted" or audit.engine_differs for audit in story.audits):
         text = "What was measured is more than what is promised. Do not rely on this page, and tell the makers of Sordino."
         found.append(Limit(title="An audit contradicts the promise.", text=text, grave=True))
     if story.withheld:

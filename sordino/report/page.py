@@ -172,6 +172,7 @@ def audit_row(audit: Any) -> tuple[str, ...]:
         f"{audit.delta:g}",
         f"{audit.trainings:,}",
         audit.verdict,
+        audit.engine or "not compared",
     )
 
 

@@ -173,6 +173,8 @@ def remarks(finding: Finding) -> list[str]:
         said.append(
             "Noise: not looked at: there is none, or too little of it, or uploads so large that float32 does not show it."
         )
+    if finding.engine is not None:
+        said.append(f"Engine: {finding.engine}")
     return said
 
 
@@ -215,6 +217,11 @@ def contradiction(finding: Finding) -> str:
     ]
     if finding.residuals is not None and finding.residuals.failed:
         broken.append("the noise is not what it is said to be")
+    engine = finding.engine
+    if engine is not None and engine.verdict == "differs":
+        broken.append(
+            engine.place or f"the noise of the engine {engine.name} is not what it is said to be"
+        )
     return "; ".join(broken) + "."
 
 

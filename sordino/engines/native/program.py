@@ -39,6 +39,7 @@ class Loss(IntEnum):
     CROSS_ENTROPY = 0
     BINARY_CROSS_ENTROPY = 1
     SQUARED_ERROR = 2
+    GIVEN = 3
 
 
 # Growing functions whose derivative their result tells: they can be applied where a value is stored, and after a maximum as well as

@@ -4,7 +4,8 @@
 
 namespace sordino {
 
-enum Loss : int32_t { CROSS_ENTROPY = 0, BINARY_CROSS_ENTROPY = 1, SQUARED_ERROR = 2 };
+// GIVEN: records are losses themselves, as the worst cases of audits are (sordino/audit/given_losses.py).
+enum Loss : int32_t { CROSS_ENTROPY = 0, BINARY_CROSS_ENTROPY = 1, SQUARED_ERROR = 2, GIVEN = 3 };
 
 // The right answers of all records: class numbers, or `outputs` quantities each.
 struct Answers {
@@ -43,6 +44,21 @@ inline double cross_entropy(Floats* z, Index outputs, int vectors, const int64_t
   return loss;
 }
 
+// A record's loss is its output, or half its target times the square of that where the target, a curvature, is not zero.
+inline double given_losses(Floats* z, int vectors, const float* targets, const int64_t* records, int examples, float scale) {
+  double loss = 0;
+  for (int v = 0; v < vectors; v++) {
+    const Ints live = lanes_below(examples - v * LANES);
+    Floats curvature{};
+    for (int l = 0; l < LANES && v * LANES + l < examples; l++) curvature[l] = targets[records[v * LANES + l]];
+    const Floats x = z[v];
+    const Ints bent = (Ints)(curvature != Floats{});
+    loss += total(kept(kept(x, ~bent) + 0.5f * curvature * x * x, live));
+    z[v] = kept((kept(splat(1.0f), ~bent) + curvature * x) * scale, live);
+  }
+  return loss;
+}
+
 // Both are means over the outputs of a record.
 inline double quantities(Loss kind, Floats* z, Index outputs, int vectors, const float* targets, const int64_t* records, int examples, float scale) {
   double loss = 0;
@@ -70,6 +86,7 @@ inline double quantities(Loss kind, Floats* z, Index outputs, int vectors, const
 inline double apply_loss(Loss kind, Work& work, const Tensor& last, const Answers& answers, const int64_t* records, float scale) {
   Floats* z = work.values(last);
   if (kind == CROSS_ENTROPY) return cross_entropy(z, last.size(), work.vectors, answers.labels, records, work.examples, scale);
+  if (kind == GIVEN) return given_losses(z, work.vectors, answers.targets, records, work.examples, scale);
   return quantities(kind, z, last.size(), work.vectors, answers.targets, records, work.examples, scale);
 }
 
