@@ -1,30 +1,36 @@
-# Two commands: `make demo` trains a private federation on real data, `make test` runs the tests.
-# Both make .venv first if it is missing; a later call starts at once.
+# Two commands: `make demo` trains a private federation on real data, `make test` runs the quick tests.
+# Each first installs in .venv what it needs and lacks; a later call starts at once.
 
 PYTHON ?= python3
 PIP_OPTIONS ?=
 BIN := .venv/bin
+# Two processes, a file of tests at a time: much of the time is spent waiting for browsers and servers.
+PYTEST := $(BIN)/python -m pytest --numprocesses 2 --dist loadfile
 
-.PHONY: demo test test-flower lint docs bench native native-sanitize clean
+.PHONY: demo test test-all test-flower lint docs bench native native-sanitize clean
 
 demo: .venv/ready
 	$(BIN)/sordino train
 
-# Two processes, a file of tests at a time: much of the time is spent waiting for browsers and servers.
-test: .venv/ready
-	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile
+# All but deployments, browsers, soak and long statistics: a few minutes.
+test: .venv/ready-test
+	$(PYTEST) -m "not slow"
+
+# Every test.
+test-all: .venv/ready-test-all
+	$(PYTEST)
 
 # Whole deployments on this machine, with keys, killed processes and slow machines: a quarter of an hour.
-test-flower: .venv/ready
-	SORDINO_FLOWER=1 $(BIN)/python -m pytest tests/flower
+test-flower: .venv/ready-test
+	$(BIN)/python -m pytest tests/flower
 
-lint: .venv/ready
+lint: .venv/ready-lint
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
 # The documentation site, in build/site; any warning fails it. Nothing in it is loaded from elsewhere.
-docs: .venv/ready
+docs: .venv/ready-docs
 	$(BIN)/python -m mkdocs build --quiet --strict
 	@echo "build/site/index.html"
 
@@ -32,26 +38,30 @@ bench: .venv/ready-bench
 	$(BIN)/python -m benchmarks
 
 # The native kernel alone, after a change to its sources; installing the package builds it too.
-native: .venv/ready
+native: .venv/ready-test
 	$(BIN)/python setup.py --quiet build_ext --inplace
 
 # Its tests once more with every address and every undefined operation checked.
 SANITIZED := build/sanitize/sordino/engines/native/built
-native-sanitize: .venv/ready
+native-sanitize: .venv/ready-test
 	SORDINO_NATIVE_FLAGS="-fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer -g -O1" \
 		$(BIN)/python setup.py --quiet build_ext --build-lib build/sanitize --build-temp build/sanitize-objects
 	LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libubsan.so)" ASAN_OPTIONS=detect_leaks=0 \
 		SORDINO_FUZZ=200 SORDINO_NATIVE_LIBRARIES=$(SANITIZED) $(BIN)/python -m pytest tests/engines/test_native_*.py
 
-.venv/ready: pyproject.toml constraints.txt
+# Installs the package with an extra, or alone. Modules are compiled when they are first imported: most never are.
+define install
 	@$(PYTHON) -c 'import sys; sys.exit("Sordino needs Python 3.11 or newer; this is %d.%d. Try: make PYTHON=python3.12" % sys.version_info[:2] if sys.version_info < (3, 11) else 0)'
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet $(PIP_OPTIONS) --constraint constraints.txt --editable '.[dev]'
-	@touch $@
+	$(BIN)/python -m pip install --quiet --no-compile $(PIP_OPTIONS) --constraint constraints.txt --editable '.$(1)'
+	@touch $@ .venv/ready
+endef
 
-.venv/ready-bench: .venv/ready
-	$(BIN)/python -m pip install --quiet $(PIP_OPTIONS) --constraint constraints.txt --editable '.[dev,bench]'
-	@touch $@
+.venv/ready: pyproject.toml constraints.txt
+	$(call install,)
+
+.venv/ready-%: pyproject.toml constraints.txt
+	$(call install,[$*])
 
 clean:
 	rm -rf .venv build *.egg-info

@@ -40,6 +40,7 @@ def rows(text: str) -> set[str]:
     return {re.sub(r"[\d.]+|holds|refuted", "#", re.sub(r" +", " ", line)) for line in found}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_the_code_of_a_page_runs(page, tmp_path, monkeypatch, capfd) -> None:
     skip_without_flower(page.name)

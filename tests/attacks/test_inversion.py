@@ -26,6 +26,7 @@ def by_metric(rows) -> dict[tuple[str, int], object]:
     return {(row.metric, row.round): row for row in rows}
 
 
+@pytest.mark.slow
 def test_digits_are_seen_without_noise_and_not_under_strong_noise(trained) -> None:
     """Margins: without noise a squared error below half of the mean image's and SSIM at least 0.3 above it; under sigma = 1 none better."""
     clear, noisy = (
@@ -131,6 +132,7 @@ def test_too_many_images_in_an_update_and_records_that_are_none_are_refused(trai
         SETTINGS["quick"].cases(Referee(trained("adult", sigma=0.0, rounds=1)))
 
 
+@pytest.mark.slow
 def test_answers_give_images_away_and_more_so_after_training(trained) -> None:
     """Margins: squared error below 0.65 of the mean image's after training without noise, and below that of the untrained model;
 

@@ -25,6 +25,7 @@ from sordino.attacks.suite import attack
 from tests.attacks.conftest import STRONG
 
 
+@pytest.mark.slow
 def test_without_noise_labels_are_named_and_under_strong_noise_they_are_guessed(trained) -> None:
     """Margins: best method at least 0.45 above guessing in every round without noise, within 0.12 of it under sigma = 1."""
     clear, noisy = (attack(trained("mnist", sigma=sigma), "labels").rows for sigma in (0.0, STRONG))

@@ -198,6 +198,7 @@ def test_every_pair_of_shadows_takes_every_candidate(candidates, held) -> None:
     assert shadow_rows(candidates, held, 0).tolist() != shadow_rows(candidates, held, 2).tolist()
 
 
+@pytest.mark.slow
 def test_members_are_found_without_noise_and_lost_under_strong_noise(trained) -> None:
     """Location-30, 1000 of 2000 records. Margins without noise: AUC 0.75 for Shokri and 0.85 for the others, TPR at 1 % FPR 0.05 and 0.2.
 

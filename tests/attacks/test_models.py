@@ -23,6 +23,7 @@ def last(rows, metric: str, method: str):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("data", "margin", "gain"), [("cifar10", 0.15, 0.03), ("utkface-race", 0.12, -0.05)]
 )

@@ -283,6 +283,7 @@ def test_an_audit_that_was_killed_goes_on_and_counts_no_training_twice(protocol,
     assert len(list(Path("cut/scores").iterdir())) == 12
 
 
+@pytest.mark.slow
 def test_a_real_model_with_each_canary(protocol, capfd, tmp_path) -> None:
     shape = load_dataset("digits").x_train.shape[1:]
     np.savez(tmp_path / "mine.npz", x=np.full(shape, 16.0, dtype=np.float32), y=np.array(3))

@@ -49,6 +49,7 @@ def small(name: str) -> Protocol:
     return overridden(example(name), settings(name))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", EXAMPLES)
 @pytest.mark.parametrize("unit", VIEWS)
 def test_every_example_is_audited_in_every_view(name, unit, tmp_path) -> None:

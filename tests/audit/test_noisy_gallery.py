@@ -204,6 +204,7 @@ def twin(name: str, seed: int) -> Finding:
     return played(name, seed)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", EXHIBITS)
 def test_what_is_broken_is_caught(name: str) -> None:
     exhibit = EXHIBITS[name]

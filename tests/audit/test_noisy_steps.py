@@ -309,6 +309,7 @@ CARRIED = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("own", CARRIED, ids=str)
 @pytest.mark.parametrize("view", ["server", "rounds", "weak", "strong"])
 def test_own_models_come_close_to_the_bound_of_every_view(own, view, tmp_path) -> None:

@@ -7,6 +7,8 @@ import pytest
 from tests.browser.conftest import photographed
 from tests.test_site import built
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def site(browser, tmp_path_factory) -> Path:

@@ -29,6 +29,7 @@ STACKS = int(
 PARTS = 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", range(PARTS))
 def test_random_stacks_have_the_gradients_of_torch(part: int) -> None:
     torch.set_num_threads(1)

@@ -77,6 +77,7 @@ def uploads_of(folder: Path) -> dict[str, object]:
     }
 
 
+@pytest.mark.slow
 def test_killed_at_25_random_moments_a_run_ends_as_if_it_had_never_been(tmp_path) -> None:
     start_or_go_on(tmp_path / "whole")
     expected = files_that_count(tmp_path / "whole") | uploads_of(tmp_path / "whole")

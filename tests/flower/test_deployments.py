@@ -1,6 +1,5 @@
-"""Whole deployments, with keys and failures: minutes, so `make test-flower` runs them and `make test` does not."""
+"""Whole deployments, with keys and failures: minutes, so `make test-all` runs them and `make test` does not."""
 
-import os
 import re
 import shutil
 import threading
@@ -11,8 +10,6 @@ import numpy as np
 import pytest
 
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'sordino[flower]'")
-if not os.environ.get("SORDINO_FLOWER"):
-    pytest.skip("deployments take minutes: make test-flower", allow_module_level=True)
 
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -37,6 +34,8 @@ from sordino.privacy.ledger import Missed
 from sordino.protocol import save
 from tests.flower.lab import SLOW, Lab
 from tests.flower.local import plan, weights
+
+pytestmark = pytest.mark.slow
 
 STEPS = {"steps": 3, "batch": 6, "clip": 1.0, "schedule": Constant(rate=0.3)}
 ADAM = NoisySgd(steps=3, batch=6, clip=0.5, schedule=Constant(rate=0.05), optimizer="adam")

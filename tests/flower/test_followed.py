@@ -10,8 +10,6 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'sordino[flower]'")
-if not os.environ.get("SORDINO_FLOWER"):
-    pytest.skip("deployments take minutes: make test-flower", allow_module_level=True)
 
 from sordino import Run
 from sordino.cli import run as sordino
@@ -19,6 +17,8 @@ from sordino.engines.flower.custody import Custodian
 from sordino.report.writing import at_the_end
 from tests.flower.lab import Lab, free_port
 from tests.support import REPOSITORY
+
+pytestmark = pytest.mark.slow
 
 PORTS = r"\b(8000|909[456])\b"
 

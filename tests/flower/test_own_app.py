@@ -1,7 +1,6 @@
-"""A Flower app of someone's own, deployed as Flower's users do it, with our mod in one line: a minute, so `make test-flower` runs it."""
+"""A Flower app of someone's own, deployed as Flower's users do it, with our mod in one line: a minute, so `make test-all` runs it."""
 
 import json
-import os
 import re
 from pathlib import Path
 
@@ -9,12 +8,12 @@ import numpy as np
 import pytest
 
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'sordino[flower]'")
-if not os.environ.get("SORDINO_FLOWER"):
-    pytest.skip("deployments take minutes: make test-flower", allow_module_level=True)
 
 from sordino.cli import run as sordino
 from sordino.engines.flower.custody import Custodian
 from tests.flower.lab import Lab
+
+pytestmark = pytest.mark.slow
 
 APP = Path(__file__).parent / "own_app"
 

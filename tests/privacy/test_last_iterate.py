@@ -157,6 +157,7 @@ def test_a_million_rounds_lie_between_their_largest_shift_and_composition(rho: f
     assert shifts[-1] ** 2 <= energy <= float(np.square(shifts).sum()) * (1 + 1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("rho", "diameter"), [(1.001, 1e4), (1.01, 1e9)])
 def test_a_million_rounds_in_a_ball_cost_no_more_than_without_it(
     rho: float, diameter: float

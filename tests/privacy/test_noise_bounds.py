@@ -337,6 +337,7 @@ def test_nothing_is_trained_under_noise_that_cannot_be_priced(tmp_path: Path) ->
         assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_custom_noise_is_priced_by_the_worst_spread_and_listed_as_vouched() -> None:
     guarantee = certify(plan(Custom(factory=f"{__name__}:honest", scale=1.0), rounds=1))
     known = certify(plan(Laplace(scale=1.0), rounds=1))

@@ -266,6 +266,7 @@ class TestTheFile:
         assert bad in page.text
         assert page.document["attacks"][0]["name"] == bad
 
+    @pytest.mark.slow
     def test_10_000_rounds_fit_and_nothing_is_made_up(self, long_run, tmp_path) -> None:
         path = write_report(long_run, tmp_path / "long.html")
         assert path.stat().st_size < 2_000_000

@@ -8,6 +8,9 @@ from pathlib import Path
 
 import pytest
 
+pytest.importorskip("mlflow", reason="MLflow is not installed: pip install 'sordino[mlflow]'")
+pytest.importorskip("tensorboard", reason="pip install 'sordino[tensorboard]'")
+
 from sordino.cli import run
 from sordino.federation.loop import RoundMetrics
 from sordino.report import sinks

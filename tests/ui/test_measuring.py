@@ -34,6 +34,7 @@ def test_looks_end_where_an_audit_of_the_same_trainings_does(tmp_path) -> None:
     assert looks[-1].finding.claims[0].verdict == whole.claims[0].verdict == "refuted"
 
 
+@pytest.mark.slow
 def test_a_process_reports_looks_and_the_verdict() -> None:
     running = Measuring("convergent/theorem-3a", rounds=30, clients=2)
     until(lambda: running.over)
