@@ -221,7 +221,7 @@ class Training:
         """End a round: its uploads become the next model, which is scored, noted and kept.
 
         Raises:
-            Incomplete: participants are absent, and the protocol repeats such a round.
+            Incomplete: participants are absent, and the protocol repeats such a round; or all are.
         """
         present = opened.participants
         if absent or self._short:
@@ -355,10 +355,12 @@ def without_absent(
     """The participants that contribute. Who does not is noted, and what the others' noise still hides is held against the budget.
 
     Raises:
-        Incomplete: the protocol repeats such a round.
+        Incomplete: the protocol repeats such a round, or nobody contributed to it.
         HidesTooLittle: the budget does not allow what would be made of the others' uploads.
     """
-    if absent and setup.protocol.missing == "repeat":
+    # A round in which nobody contributes is no round: a run of such would end with its first model.
+    alone = len(absent) == len(opened.participants)
+    if absent and (setup.protocol.missing == "repeat" or alone):
         raise Incomplete(opened.round, absent)
     short = (
         [Missed(round=opened.round, clients=tuple(absent), reasons=tuple(absent.values()))]

@@ -48,8 +48,12 @@ class Opened:
 
     @property
     def repeatable(self) -> bool:
-        """Whether a round that is run again releases the very same uploads, so that it is paid for once."""
-        return self.noise == "seeded"
+        """Whether a round that is run again releases the very same uploads, so that it is paid for once.
+
+        Seeded noise can be drawn again. Across machines ("once") every client answers a round
+        once, and sends the same bytes again or nothing.
+        """
+        return self.noise in ("seeded", "once")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,6 +100,21 @@ class Refused:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Answered:
+    """The upload of a round, by its digest, that a client is about to send, in its own ledger.
+
+    A round with such a line is never computed again, whatever becomes of the upload.
+
+    Example:
+        >>> Answered(round=3, upload="9f2c").round
+        3
+    """
+
+    round: int
+    upload: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class Sealed:
     """The last line of a run that has ended: digests of everything that it left behind (federation/seals.py).
 
@@ -129,7 +148,7 @@ class Sealed:
     uploads: str = ""
 
 
-Event = Opened | RoundCharged | Missed | Refused
+Event = Opened | RoundCharged | Missed | Refused | Answered
 Line = Event | Sealed
 
 
@@ -218,6 +237,10 @@ class Ledger:
     def refuse(self, *, round: int, reason: str) -> None:
         """Note what was asked for and refused."""
         self._append(Refused(round=round, reason=reason))
+
+    def answer(self, *, round: int, upload: str) -> None:
+        """Notes the digest of an upload that is about to be sent."""
+        self._append(Answered(round=round, upload=upload))
 
     def seal(self, sealed: Sealed) -> None:
         """End the ledger of a run; a run that is ended again in the same way is sealed already."""
@@ -334,6 +357,7 @@ KINDS = {
     Missed: "missed",
     Refused: "refused",
     Sealed: "sealed",
+    Answered: "answered",
 }
 
 
@@ -360,6 +384,8 @@ def decode(body: dict[str, Any]) -> Line:
         )
     if body["event"] == "refused":
         return Refused(round=body["round"], reason=body["reason"])
+    if body["event"] == "answered":
+        return Answered(round=body["round"], upload=body["upload"])
     charged = RoundCharged(
         round=body["round"], clients=tuple(body["clients"]), attempt=body["attempt"]
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -78,8 +79,11 @@ def key(
 def register(
     folder: Place,
     keys: Annotated[
-        list[Path],
-        typer.Argument(metavar="KEY.pub...", help="Public keys of the nodes that may connect."),
+        list[str],
+        typer.Argument(
+            metavar="[N=]KEY.pub...",
+            help="Public keys of the clients; N is the client's number, by default the next.",
+        ),
     ],
     superlink: Annotated[
         str, typer.Option(metavar="HOST:PORT", help="Where the SuperLink listens.")
@@ -88,8 +92,11 @@ def register(
     """Coordinator: tell the running SuperLink which nodes may connect."""
     from sordino.engines.flower.nodes import register
 
-    register(folder, keys, superlink)
-    results.print(f"The SuperLink knows {len(keys)} more node(s).")
+    rows = [
+        (f"Client {client}", f"key {key[:16]}... may connect, and is this client from now on")
+        for client, key in sorted(register(folder, keys, superlink).items())
+    ]
+    results.print(facts_table(rows))
 
 
 @app.command()
@@ -124,16 +131,25 @@ def agree(
         Path | None,
         typer.Option(metavar="DIR", help="Flower app that may run here; without, Sordino's own."),
     ] = None,
+    counter: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Remembers outside of FOLDER how far its ledger had come; by default a file in "
+            "the user's state folder.",
+        ),
+    ] = None,
     seeded: Annotated[
         bool, typer.Option("--seeded", help="Allow noise from the protocol's seed: for tests.")
     ] = False,
 ) -> None:
     """Client: agree to a protocol. Nothing else is ever answered from the folder that this makes."""
     from sordino.engines.flower.agreement import Agreement, with_whole_path
+    from sordino.engines.flower.counter import default_counter
     from sordino.engines.flower.custody import Custodian
     from sordino.engines.flower.pinned import app_digest
     from sordino.engines.flower.processes import require_flower
-    from sordino.engines.flower.work import own_records
+    from sordino.engines.flower.work import own_parameters, own_records
     from sordino.protocol import read
 
     require_flower()
@@ -141,7 +157,9 @@ def agree(
     agreement = Agreement(
         client=client, records=own_records(plan, client, data), data=absolute(data), epsilon=epsilon, delta=delta, unit=unit,
         seeded=seeded, app=app_digest(app), superlink=superlink, certificate=absolute(certificate), key=absolute(key),
+        counter=str((counter or default_counter()).absolute()),
     )  # fmt: skip
+    agreement = replace(agreement, parameters=own_parameters(plan, agreement))
     results.print(facts_table(agreement_rows(Custodian.create(folder, agreement, plan))))
 
 

@@ -73,6 +73,17 @@ class Agreement(Value):
         Maybe(Text()), "file of the authority that signed the SuperLink's certificate", None
     )
     key: str | None = entry(Maybe(Text()), "file of the node's private key", None)
+    parameters: int | None = entry(
+        Maybe(Integer(at_least=1)),
+        "number of weights of the model; left out: any, and a model that does not fit is noticed late",
+        None,
+    )
+    counter: str | None = entry(
+        Maybe(Text()),
+        "file outside of this folder that remembers how far the ledger had come; left out: none, "
+        "and a folder restored from a backup is not noticed",
+        None,
+    )
 
 
 def read_agreement(folder: Path) -> Agreement:

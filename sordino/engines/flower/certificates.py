@@ -13,6 +13,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from sordino.engines.flower.signing import COORDINATOR, COORDINATOR_KEY, SIGNS_REQUESTS
 from sordino.federation.storage import write_whole, writing
 from sordino.protocol import InvalidValue, UserError
 
@@ -21,12 +22,14 @@ ISSUER = "Sordino consortium authority"
 
 
 def write_certificates(folder: Path, hosts: Sequence[str], days: int = 365) -> None:
-    """Make an authority and the SuperLink's certificate, signed by it. The authority's key is thrown away: it signs nothing else.
+    """Makes an authority, the SuperLink's certificate and the coordinator's, both signed by it.
+
+    The authority's key is thrown away: it signs nothing else.
 
     Args:
-        folder: where ca.crt, server.pem and server.key are written; files that are there are not replaced.
+        folder: where the files are written; files that are there are not replaced.
         hosts: names and addresses under which machines reach the SuperLink.
-        days: how long both are valid.
+        days: how long all are valid.
 
     Raises:
         UserError: no host, or there are certificates already.
@@ -35,26 +38,26 @@ def write_certificates(folder: Path, hosts: Sequence[str], days: int = 365) -> N
         raise InvalidValue(
             "host", hosts, "at least one name or address under which machines reach the SuperLink"
         )
-    taken = [name for name in (AUTHORITY, SERVER, SERVER_KEY) if (folder / name).exists()]
+    names = (AUTHORITY, SERVER, SERVER_KEY, COORDINATOR, COORDINATOR_KEY)
+    taken = [name for name in names if (folder / name).exists()]
     if taken:
         raise UserError(
             f"{folder / taken[0]} exists already: with another certificate, nodes would no longer trust the SuperLink."
         )
-    authority_key, server_key = (
-        ec.generate_private_key(ec.SECP384R1()),
-        ec.generate_private_key(ec.SECP384R1()),
-    )
-    authority, server = (
-        authority_certificate(authority_key, days),
-        server_certificate(server_key, authority_key, hosts, days),
-    )
+    authority_key = ec.generate_private_key(ec.SECP384R1())
+    server_key = ec.generate_private_key(ec.SECP384R1())
+    coordinator_key = ec.generate_private_key(ec.SECP384R1())
+    authority = authority_certificate(authority_key, days)
+    server = server_certificate(server_key, authority_key, hosts, days)
+    coordinator = coordinator_certificate(coordinator_key, authority_key, days)
+    pem, private = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        write_private(
-            folder / SERVER_KEY, private_text(server_key, serialization.PrivateFormat.PKCS8)
-        )
-        write_whole(folder / SERVER, server.public_bytes(serialization.Encoding.PEM))
-        write_whole(folder / AUTHORITY, authority.public_bytes(serialization.Encoding.PEM))
+        write_private(folder / SERVER_KEY, private_text(server_key, private))
+        write_private(folder / COORDINATOR_KEY, private_text(coordinator_key, private))
+        write_whole(folder / SERVER, server.public_bytes(pem))
+        write_whole(folder / COORDINATOR, coordinator.public_bytes(pem))
+        write_whole(folder / AUTHORITY, authority.public_bytes(pem))
 
 
 def authority_certificate(key: ec.EllipticCurvePrivateKey, days: int) -> x509.Certificate:
@@ -79,17 +82,30 @@ def server_certificate(
     days: int,
 ) -> x509.Certificate:
     """The SuperLink's certificate under all its names, signed by the authority."""
+    names = x509.SubjectAlternativeName([alternative(host) for host in hosts])
+    builder = dated(named(hosts[0]), key.public_key(), days).add_extension(names, critical=False)
+    return signed_by_authority(builder, authority, ExtendedKeyUsageOID.SERVER_AUTH)
+
+
+def coordinator_certificate(
+    key: ec.EllipticCurvePrivateKey, authority: ec.EllipticCurvePrivateKey, days: int
+) -> x509.Certificate:
+    """Returns the certificate of the key that signs requests to clients."""
+    builder = dated(named("Sordino coordinator"), key.public_key(), days)
+    return signed_by_authority(builder, authority, SIGNS_REQUESTS)
+
+
+def signed_by_authority(
+    builder: x509.CertificateBuilder,
+    authority: ec.EllipticCurvePrivateKey,
+    usage: x509.ObjectIdentifier,
+) -> x509.Certificate:
+    """Returns a certificate that may be used for one purpose, and cannot sign others."""
+    issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.public_key())
     return (
-        dated(named(hosts[0]), key.public_key(), days)
-        .add_extension(
-            x509.SubjectAlternativeName([alternative(host) for host in hosts]), critical=False
-        )
-        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-        .add_extension(
-            x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.public_key()),
-            critical=False,
-        )
+        builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([usage]), critical=False)
+        .add_extension(issuer, critical=False)
         .sign(authority, hashes.SHA384())
     )
 

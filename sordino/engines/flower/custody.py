@@ -6,8 +6,9 @@ accepted.json    the training that the agreement is being used for, and how many
 ledger.jsonl     what was spent and what was refused; a round's line is on disk before its upload is computed
 answers/         the last uploads with what the client keeps, whole or absent; on disk before an upload is sent
 
-An upload leaves only after it is kept. So a round that was paid for and is not kept was never sent, and one that is kept is sent again,
-bit for bit, to a server that lost it: no round is ever noised twice.
+The order is: decide, bind, charge, work, keep, note the upload's digest in the ledger, send. A round that is charged and has no digest was
+never sent, so it may be computed. One with a digest is sent again bit for bit while the upload is kept, and is refused when it is not: no
+round is ever noised twice. Whatever is refused changes nothing but the list of refusals.
 """
 
 from __future__ import annotations
@@ -31,11 +32,12 @@ from sordino.engines.flower.agreement import (
     weaker,
     write_agreement,
 )
-from sordino.engines.flower.requests import Request, RequestRefused
+from sordino.engines.flower.counter import check_counter, write_counter
+from sordino.engines.flower.requests import MODEL_TYPE, Request, RequestRefused
 from sordino.federation.folder import as_json, protocol_digest
 from sordino.federation.randomness import GENERATOR
-from sordino.federation.storage import held, pack, unpack, write_whole, writing
-from sordino.privacy.ledger import Event, Ledger, Opened, Refused, RoundCharged
+from sordino.federation.storage import arrays_digest, held, pack, unpack, write_whole, writing
+from sordino.privacy.ledger import Answered, Event, Ledger, Opened, Refused, RoundCharged
 from sordino.privacy.ledger import read as read_ledger
 from sordino.protocol import Protocol, UserError, dumps, loads, read
 
@@ -72,6 +74,11 @@ class Answer:
     vector: np.ndarray
     kept: Mapping[str, np.ndarray]
 
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the upload."""
+        return arrays_digest({VECTOR: self.vector})
+
 
 class Custodian:
     """Decides for one client what it answers. It holds the client's folder: use `at_work` as a context."""
@@ -102,6 +109,8 @@ class Custodian:
             noise = "fresh" if protocol.noise.secure else "seeded"
             opened = Opened(protocol=protocol_digest(protocol), generator=GENERATOR, noise=noise)
             Ledger.create(folder / "ledger.jsonl", opened).close()
+            if agreement.counter is not None:
+                write_counter(Path(agreement.counter), folder / "ledger.jsonl")
         return cls(folder)
 
     @property
@@ -137,14 +146,25 @@ class Custodian:
         """
         accepted = self._accepted(request)
         earlier = self._earlier(request, run)
-        if (
-            earlier is None and request.round not in self.rounds_paid
-        ):  # a crash may have come between the charge and the upload
-            self.pay(request.round, accepted.cap)
-        return earlier
+        if earlier is not None:
+            return earlier
+        self._refuse_unfit(request, loads(accepted.protocol))
+        # A crash may have come between the charge and the upload: it is not charged again.
+        if request.round not in self.rounds_paid:
+            self.pay(request.round, accepted)
+        return None
 
-    def pay(self, round: int, cap: int) -> None:
-        """Charge a round, unless the client's budget, which allows `cap` of them, is spent."""
+    def pay(self, round: int, accepted: Accepted) -> None:
+        """Binds the agreement to a training and charges a round of it.
+
+        Args:
+            round: the round.
+            accepted: the training, with the number of rounds that the client's budget allows.
+
+        Raises:
+            RequestRefused: the budget is spent. Nothing is bound then.
+        """
+        cap = accepted.cap
         if len(self.rounds_paid) >= cap:
             epsilon, delta = self.agreement.epsilon, self.agreement.delta
             limit = (
@@ -156,8 +176,30 @@ class Custodian:
                 round,
                 f"its {limit} allows {cap} rounds{', and they are spent' if cap > 0 else ' of this'}",
             )
+        self._bind(accepted)
         with self._ledger() as ledger:
             ledger.charge(round=round, clients=[self.agreement.client])
+
+    def _refuse_unfit(self, request: Request, protocol: Protocol) -> None:
+        """Refuses models that cannot be trained on, before anything is bound or charged."""
+        size = self.agreement.parameters
+        for array in request.arrays.values():
+            fits = size is None or array.shape[-1:] == (size,)
+            shaped = array.dtype == MODEL_TYPE and 1 <= array.ndim <= 2 and fits
+            if not shaped or not np.isfinite(array).all():
+                wanted = "" if size is None else f"{size} "
+                raise self.refused(
+                    request.round,
+                    f"a model of {array.dtype} numbers of shape {array.shape} was sent; expected "
+                    f"are {wanted}finite {MODEL_TYPE} numbers",
+                )
+        from sordino.engines.flower.work import refuse_coarse  # brings torch, as the work will
+
+        received = [*request.arrays.values(), *self.state().values()]
+        try:
+            refuse_coarse(protocol, request.round, self.agreement.records or 1, received)
+        except UserError as error:
+            raise self.refused(request.round, str(error)) from None
 
     def refused(self, round: int, reason: str) -> RequestRefused:
         """Write down what was asked for and is not answered; returns what is to be raised. The folder must be held."""
@@ -177,13 +219,29 @@ class Custodian:
     @contextmanager
     def _ledger(self) -> Iterator[Ledger]:
         path = self.folder / "ledger.jsonl"
+        self.check_counter()
         with writing(path), Ledger.resume(path) as ledger:
             yield ledger
+        if self.agreement.counter is not None:
+            write_counter(Path(self.agreement.counter), path)
+
+    def check_counter(self) -> None:
+        """Checks that the folder is not an older copy of itself.
+
+        Raises:
+            RequestRefused: it is. Nothing is written down: the ledger is not to be trusted.
+        """
+        if self.agreement.counter is None:
+            return
+        try:
+            check_counter(Path(self.agreement.counter), self.folder / "ledger.jsonl")
+        except UserError as error:
+            raise RequestRefused(str(error)) from None
 
     def keep(
         self, request: Request, run: str, vector: np.ndarray, kept: Mapping[str, np.ndarray]
     ) -> Answer:
-        """Keep an upload and what the client keeps with it, before the upload is sent."""
+        """Keep an upload and what the client keeps with it, and note its digest, before it is sent."""
         answer = Answer(
             round=request.round,
             request=request.digest,
@@ -193,17 +251,40 @@ class Custodian:
             kept=kept,
         )
         self._write(answer)
+        self._note_answered(answer)
         for old in sorted(self._rounds_kept())[:-ANSWERS]:
             self._answer_path(old).unlink()
         return answer
+
+    def _note_answered(self, answer: Answer) -> None:
+        with self._ledger() as ledger:
+            ledger.answer(round=answer.round, upload=answer.digest)
+
+    @property
+    def _answered(self) -> dict[int, str]:
+        """The digest of every upload that was, or was about to be, sent, by its round."""
+        return {event.round: event.upload for event in self.events if isinstance(event, Answered)}
 
     def state(self) -> dict[str, np.ndarray]:
         """What the client has kept from its last round."""
         rounds = self._rounds_kept()
         return dict(self._read(max(rounds)).kept) if rounds else {}
 
-    def accept(self, training: str, protocol: str, round: int = 0) -> Accepted:
-        """Bind the agreement to a training, if its protocol is as agreed; what was accepted before stays, unless the terms have changed."""
+    def judge(self, training: str, protocol: str, round: int = 0) -> Accepted:
+        """Decides whether a training is one that was agreed to. Nothing is written but refusals.
+
+        Args:
+            training: its name.
+            protocol: its protocol, as TOML.
+            round: the round that is asked for, for the ledger.
+
+        Returns:
+            The training that the agreement is bound to already, unless its terms have changed
+            since, or else this one.
+
+        Raises:
+            RequestRefused: the protocol is weaker than agreed.
+        """
         known = self._read_accepted()
         if known is not None and known.terms == self._terms():
             return known
@@ -223,14 +304,16 @@ class Custodian:
                 round,
                 "noise.secure = False was asked for: whoever knows the seed could subtract the noise",
             )
-        accepted = Accepted(
+        return Accepted(
             training=training, protocol=protocol, terms=self._terms(), cap=self.afforded(asked)
         )
-        if accepted.cap == 0:
-            return accepted  # nothing of it will be paid for, so it binds nobody
+
+    def _bind(self, accepted: Accepted) -> None:
+        """Writes down the training that is about to be paid for."""
+        if accepted == self._read_accepted():
+            return
         with writing(self.folder / "accepted.json"):
             write_whole(self.folder / "accepted.json", as_json(vars(accepted)))
-        return accepted
 
     def _accepted(self, request: Request) -> Accepted:
         """The training that is paid for, if this request belongs to it."""
@@ -240,7 +323,7 @@ class Custodian:
                 asked,
                 f"client {request.client} was asked for, and this is client {self.agreement.client}",
             )
-        known = self.accept(request.training, request.protocol, asked)
+        known = self.judge(request.training, request.protocol, asked)
         if request.training != known.training:
             raise self.refused(asked, "the agreement is for one training, and this is another")
         if request.protocol != known.protocol:
@@ -289,11 +372,16 @@ class Custodian:
         asked, last = request.round, max(self.rounds_paid, default=-1)
         if asked in self._rounds_kept():
             answer = self._read(asked)
+            noted = self._answered.get(asked)
+            if noted is None:
+                self._note_answered(answer)  # a crash came between the two
+            elif noted != answer.digest:
+                raise self.refused(asked, f"what is kept of round {asked} is not what was sent")
             again = answer.run != run or request.attempt > answer.attempt
             if answer.request == request.digest and again:
                 return self._sent_again(answer, run, request.attempt)
             raise self.refused(asked, f"round {asked} was answered already")
-        if asked < last:
+        if asked < last or asked in self._answered:
             once = asked in self.rounds_paid
             reason = (
                 "was answered already, and what was sent is no longer kept"

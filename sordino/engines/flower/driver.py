@@ -149,7 +149,7 @@ class Following:
 
     def __init__(self, home: Path, flower_run: str, folder: Path, watch: Watch) -> None:
         self._home, self._flower_run, self._folder, self._watch = home, flower_run, folder, watch
-        self._seen = self._missed = 0
+        self._seen = self._missed = self._rejected = 0
         self._started, self._news = False, time.monotonic()
 
     def to_the_end(self) -> Run:
@@ -192,6 +192,9 @@ class Following:
                 f"Round {event.round + 1} goes on without {len(event.clients)} of its clients. {who}."
             )
             self._missed += 1
+        for reason in facts.get("rejected", [])[self._rejected :]:
+            self._watch.on_message(reason)
+            self._rejected += 1
         return bool(facts["status"] != "unfinished")
 
     def _silences(self) -> list[Missed]:

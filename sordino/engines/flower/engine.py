@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -13,9 +12,11 @@ import numpy as np
 from flwr.app import Message
 from flwr.serverapp import Grid
 
+from sordino.engines.flower.inquiry import Inquiry
 from sordino.engines.flower.messages import Malformed, read_upload, request_message
 from sordino.engines.flower.requests import HELPER, MODEL, Request
-from sordino.engines.flower.roster import POLL, Roster
+from sordino.engines.flower.roster import Roster
+from sordino.engines.flower.signing import Signer
 from sordino.engines.torch_engine import TorchEngine
 from sordino.federation import personal
 from sordino.federation.assignment import Upload, received_by
@@ -41,11 +42,13 @@ class Exchange:
         training: the name of the training, through all its interruptions.
         patience: seconds that a round waits for participants that are not connected and were, in the round before.
         deadline: seconds that participants are given to answer.
+        signer: the coordinator's key; None where nothing is secured, in a test.
     """
 
     training: str
     patience: float
     deadline: float
+    signer: Signer | None = None
 
 
 class FlowerEngine:
@@ -59,7 +62,7 @@ class FlowerEngine:
     def __init__(self, setup: Setup, grid: Grid, roster: Roster, exchange: Exchange) -> None:
         self._setup, self._grid, self._roster, self._exchange = setup, grid, roster, exchange
         self._protocol = dumps(setup.protocol)
-        self._attempts: Counter[int] = Counter()
+        self._attempts: Counter[tuple[int, int]] = Counter()  # by client and round
         self._absent: dict[int, str] = {}
         self._gone: set[int] = set()
         self._scorer = TorchEngine(setup, workers=1)
@@ -96,26 +99,15 @@ class FlowerEngine:
         self._roster.wait(set(clients) - forgiven, self._exchange.patience)
         nodes = self._roster.nodes
         self._gone = {client for client in {*clients, *self._gone} if client not in nodes}
-        helpers = {
-            client: own[personal.HELPER]
-            for client, own in (kept or {}).items()
-            if personal.HELPER in own
+        models = {
+            client: self._models(client, weights, kept) for client in clients if client in nodes
         }
-        requests = {
-            client: self._request(client, round, weights, helpers.get(client))
-            for client in clients
-            if client in nodes
-        }
-        self._attempts[round] += 1
-        answers = self._asked(
-            {
-                client: request_message(one, node=nodes[client], ttl=self._ttl)
-                for client, one in requests.items()
-            }
+        answers = Inquiry(self._grid, self._roster, self._exchange.deadline).collect(
+            models, lambda client, node: self._question(client, node, round, models[client])
         )
         self._absent = {client: "it is not connected" for client in clients if client not in nodes}
         found: dict[int, np.ndarray] = {}
-        for client in requests:
+        for client in models:
             try:
                 found[client] = self._read(answers.get(client))
             except Malformed as error:
@@ -126,48 +118,37 @@ class FlowerEngine:
         """Score a model on the test records, which are public and lie with the server."""
         return self._scorer.score(weights)
 
-    @property
-    def _ttl(self) -> float:
-        return self._exchange.deadline + 60.0
+    def _models(
+        self, client: int, weights: np.ndarray, kept: Mapping[int, Kept] | None
+    ) -> dict[str, np.ndarray]:
+        """Returns the models that a client is sent."""
+        models = {MODEL: received_by(client, weights)}
+        own = (kept or {}).get(client, {})
+        if personal.HELPER in own:
+            models[HELPER] = own[personal.HELPER]
+        return models
 
-    def _request(
-        self, client: int, round: int, weights: np.ndarray, helper: np.ndarray | None
-    ) -> Request:
-        arrays = {
-            MODEL: received_by(client, weights),
-            **({} if helper is None else {HELPER: helper}),
-        }
-        attempt, training = self._attempts[round], self._exchange.training
-        return Request(
-            training=training,
+    def _question(
+        self, client: int, node: int, round: int, models: Mapping[str, np.ndarray]
+    ) -> Message:
+        """Returns the message that asks a client for its upload; each says that it asks again."""
+        attempt = self._attempts[client, round]
+        self._attempts[client, round] += 1
+        request = Request(
+            training=self._exchange.training,
             protocol=self._protocol,
             client=client,
             round=round,
             attempt=attempt,
-            arrays=arrays,
+            arrays=models,
         )
-
-    def _asked(self, questions: dict[int, Message]) -> dict[int, Message]:
-        """Send every client its message and collect replies until all are there or the time is over.
-
-        An error that Flower reports for a node that is gone names no node, so replies are told apart by what they reply to.
-        """
-        sent = {
-            name: client
-            for name, client in zip(
-                self._grid.push_messages(list(questions.values())), questions, strict=True
-            )
-            if name
-        }
-        answers: dict[int, Message] = {}
-        end = time.monotonic() + self._exchange.deadline
-        while len(answers) < len(sent) and time.monotonic() < end:
-            waiting = [name for name, client in sent.items() if client not in answers]
-            for reply in self._grid.pull_messages(waiting):
-                answers[sent[reply.metadata.reply_to_message_id]] = reply
-            if len(answers) < len(sent):
-                time.sleep(POLL)
-        return answers
+        return request_message(
+            request,
+            node=node,
+            ttl=self._exchange.deadline + 60.0,
+            signer=self._exchange.signer,
+            run=str(self._grid.run.run_id),
+        )
 
     def _read(self, reply: Message | None) -> np.ndarray:
         if reply is None:

@@ -20,9 +20,17 @@ from sordino.engines.flower.messages import (
     introduction,
     read_request,
     records_of,
+    take_signature,
     upload_reply,
-)  # fmt: skip
+)
 from sordino.engines.flower.requests import Request
+from sordino.engines.flower.signing import (
+    NotSigned,
+    Signature,
+    check_signature,
+    introduction_statement,
+    request_statement,
+)
 from sordino.protocol import UserError
 
 FOLDER = "sordino-folder"  # the setting of a node that says where its client's folder is
@@ -38,20 +46,53 @@ def guard(message: Message, context: Context, call_next: ClientAppCallable) -> M
     def answer() -> Message:
         custodian = Custodian(client_folder(context))
         with custodian.at_work():
+            signature = take_signature(message)
+            run = str(context.run_id)
             if message.metadata.message_type == MessageType.QUERY:
+                refuse_strangers(custodian, introduction_statement(run), signature)
                 return introduction(message, custodian.agreement)
             if message.metadata.message_type != MessageType.TRAIN:
                 raise custodian.refused(
                     0,
                     f"a message of the type {message.metadata.message_type!r} is none that it answers",
                 )
-            return trained(message, context, call_next, custodian)
+            return trained(message, context, call_next, custodian, signature)
 
     return answered(message, answer)
 
 
+def refuse_strangers(
+    custodian: Custodian, statement: bytes, signature: Signature | None, round: int = 0
+) -> None:
+    """Refuses what the coordinator did not sign.
+
+    An agreement without an authority is one of a test, whose node connects to an unsecured
+    SuperLink; `sordino flower node` starts such a node only with --insecure.
+
+    Args:
+        custodian: who keeps the client's folder, which must be held.
+        statement: what must have been signed.
+        signature: what came with the message.
+        round: the round that is asked for, for the ledger.
+
+    Raises:
+        RequestRefused: the reason is in the ledger by then, and nothing else has changed.
+    """
+    authority = custodian.agreement.certificate
+    if authority is None:
+        return
+    try:
+        check_signature(statement, signature, Path(authority))
+    except NotSigned as error:
+        raise custodian.refused(round, f"a message was not answered: {error}") from None
+
+
 def trained(
-    message: Message, context: Context, call_next: ClientAppCallable, custodian: Custodian
+    message: Message,
+    context: Context,
+    call_next: ClientAppCallable,
+    custodian: Custodian,
+    signature: Signature | None,
 ) -> Message:
     """Answer a request to train: decide, let the app do the work, keep the upload, send it."""
     began = time.perf_counter()
@@ -60,6 +101,7 @@ def trained(
     except Malformed as error:
         raise custodian.refused(0, f"a request was not understood: {error}") from None
     run = str(context.run_id)
+    refuse_strangers(custodian, request_statement(request, run), signature, request.round)
     answer = custodian.admit(request, run)
     working = 0.0
     if answer is None:

@@ -12,10 +12,17 @@ from flwr.common.constant import ErrorCode
 
 from sordino.engines.flower.agreement import Agreement
 from sordino.engines.flower.requests import HELPER, MODEL, Request, RequestRefused
+from sordino.engines.flower.signing import (
+    Signature,
+    Signer,
+    introduction_statement,
+    request_statement,
+)
 from sordino.protocol import SordinoError, UserError
 
 LOG = logging.getLogger("flwr")  # Flower shows what its own logger says
 REQUEST, ARRAYS, UPLOAD, KEPT, SELF = "request", "arrays", "upload", "kept", "self"
+SIGNED = "signed"
 VECTOR = "vector"
 HEADER = 4096  # bytes that an array may take beside its numbers
 FIELDS: Mapping[str, type] = {
@@ -53,11 +60,51 @@ def answered(message: Message, answer: Callable[[], Message]) -> Message:
         )
 
 
-def request_message(request: Request, *, node: int, ttl: float) -> Message:
-    """The message that asks a node."""
+def request_message(
+    request: Request, *, node: int, ttl: float, signer: Signer | None = None, run: str = ""
+) -> Message:
+    """Returns the message that asks a node for an upload.
+
+    Args:
+        request: what is asked.
+        node: whom Flower hands the message to.
+        ttl: seconds after which Flower forgets it.
+        signer: the coordinator's key; None only where nothing is secured, in a test.
+        run: the run on Flower, which is signed too.
+    """
     fields = ConfigRecord({name: getattr(request, name) for name in FIELDS})
     content = RecordDict({REQUEST: fields, ARRAYS: records_of(request.arrays)})
+    attach_signature(content, request_statement(request, run), signer)
     return Message(content, node, MessageType.TRAIN, ttl=ttl, group_id=str(request.round + 1))
+
+
+def question_message(*, node: int, signer: Signer | None = None, run: str = "") -> Message:
+    """Returns the message that asks a node which client it is."""
+    content = RecordDict()
+    attach_signature(content, introduction_statement(run), signer)
+    return Message(content, node, MessageType.QUERY)
+
+
+def attach_signature(content: RecordDict, statement: bytes, signer: Signer | None) -> None:
+    """Adds the coordinator's signature of a statement to the content of a message."""
+    if signer is not None:
+        content[SIGNED] = ConfigRecord(dict(vars(signer.sign(statement))))
+
+
+def take_signature(message: Message) -> Signature | None:
+    """Takes the signature out of a message, so that what is left is what was signed.
+
+    Returns:
+        The signature, or None where there is none that can be read.
+    """
+    found = message.content.pop(SIGNED, None) if message.has_content() else None
+    if not isinstance(found, ConfigRecord) or set(found) != {"certificate", "signature"}:
+        return None
+    certificate = found["certificate"]
+    signature = found["signature"]
+    if not isinstance(certificate, bytes) or not isinstance(signature, bytes):
+        return None
+    return Signature(certificate=certificate, signature=signature)
 
 
 def read_request(message: Message) -> Request:

@@ -168,7 +168,7 @@ class PrivacyMod:
             )
         received = model_in(message.content)
         note_asked(custodian, f"{context.run_id} {server_round(message)}")
-        custodian.pay(number, custodian.accept("every run", dumps(self._protocol)).cap)
+        custodian.pay(number, custodian.judge("every run", dumps(self._protocol)))
         reply = call_next(message, context)
         if not reply.has_content():
             raise UserError("the app gave no reply.")

@@ -12,10 +12,17 @@ from sordino.engines.flower.certificates import AUTHORITY, SERVER, SERVER_KEY
 from sordino.engines.flower.custody import Custodian
 from sordino.engines.flower.guard import FOLDER
 from sordino.engines.flower.processes import (
+    CommandFailed,
     environment,
     flwr,
     require_flower,
     write_connection,
+)
+from sordino.engines.flower.registry import (
+    add_clients,
+    assign_clients,
+    read_clients,
+    remove_client,
 )
 from sordino.federation.storage import writing
 from sordino.protocol import UserError
@@ -96,12 +103,35 @@ def run_node(folder: Path, port: int, *, insecure: bool) -> None:
     become([*module, str(folder.absolute()), str(port), *secured], environment(home))
 
 
-def register(folder: Path, keys: Sequence[Path], address: str) -> None:
-    """Tell the SuperLink the public keys of the nodes that may connect."""
+def register(folder: Path, given: Sequence[str], address: str) -> dict[int, str]:
+    """Tells the SuperLink the public keys of the clients, and notes which client each is of.
+
+    Args:
+        folder: the coordinator's folder.
+        given: "N=KEY.pub", or "KEY.pub" for the lowest number that is free.
+        address: where the SuperLink listens.
+
+    Returns:
+        The fingerprints of the clients that were registered.
+
+    Raises:
+        UserError: a key that cannot be read, or a client that has one already.
+        CommandFailed: the SuperLink did not take a key.
+    """
+    certificates = folder / "certificates"
     home = folder / "flower"
-    write_connection(home, address, str(found(folder / "certificates" / AUTHORITY)))
-    for key in keys:
-        flwr(home, ["supernode", "register", str(found(key)), "sordino"])
+    new = assign_clients(read_clients(certificates), given)
+    write_connection(home, address, str(found(certificates / AUTHORITY)))
+    added: dict[int, str] = {}
+    for client, key in new.items():
+        known = add_clients(certificates, {client: found(key)})
+        try:
+            flwr(home, ["supernode", "register", str(found(key)), "sordino"])
+        except CommandFailed:
+            remove_client(certificates, client)
+            raise
+        added.update(known)
+    return added
 
 
 def become(arguments: list[str], env: dict[str, str]) -> None:

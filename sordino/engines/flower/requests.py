@@ -12,6 +12,7 @@ from sordino.federation.storage import arrays_digest
 from sordino.protocol import SordinoError
 
 MODEL = "model"  # the global model; or a table, with what is for this client in the second row
+MODEL_TYPE = np.dtype(np.float32)  # of every model that is sent to a client
 HELPER = "helper"  # a model that the server made for this client, where it makes one
 
 

@@ -3,51 +3,116 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
 
-from flwr.app import Message, MessageType, RecordDict
+from flwr.app import Message
 from flwr.serverapp import Grid
 
-from sordino.engines.flower.messages import Malformed, read_introduction
+from sordino.engines.flower.messages import LOG, Malformed, question_message, read_introduction
+from sordino.engines.flower.registry import fingerprint_of_node
+from sordino.engines.flower.signing import Signer
 from sordino.protocol import UserError
 
 POLL = 0.2  # seconds between two looks for replies
 
 
-class Roster:
-    """Asks every node that is new who it is. It holds what they said."""
+@dataclass(frozen=True, kw_only=True)
+class Identities:
+    """Who the parties are: the coordinator's signing key, and the key of every client.
 
-    def __init__(self, grid: Grid, clients: int) -> None:
-        self._grid, self._clients = grid, clients
+    Both are empty where nothing is secured, in a test.
+    """
+
+    signer: Signer | None = None
+    keys: Mapping[int, str] = field(default_factory=dict)
+
+
+NOT_SECURED = Identities()
+
+
+class Roster:
+    """Asks every node that is new who it is. It holds what they said.
+
+    A node with a registered key is the client that the key was registered for. Without keys the
+    first node that says it is a client is that client for as long as it is there. A node that
+    claims to be somebody else's client is told of once, and is never asked again.
+    """
+
+    def __init__(
+        self,
+        grid: Grid,
+        clients: int,
+        identities: Identities = NOT_SECURED,
+    ) -> None:
+        self._grid = grid
+        self._clients = clients
+        self._identities = identities
         self._asked: dict[str, int] = {}  # message to node
-        self._known: dict[
-            int, tuple[int, int]
-        ] = {}  # node to client and number of records, in the order in which they said it
+        self._known: dict[int, tuple[int, int]] = {}  # node to client and number of records
+        self._rejected: dict[int, str] = {}
         self._online: set[int] = set()
+        self._keys: dict[int, str | None] = {}  # node to the fingerprint of its key
+        self._tell: Callable[[str], None] = LOG.warning
 
     def refresh(self) -> None:
-        """Ask nodes that were not there before, and read what nodes have said since."""
-        self._online = set(self._grid.get_node_ids())
+        """Asks nodes that were not there before, and reads what nodes have said since."""
+        self._online = set(self._look())
         pending = set(self._asked.values())
-        new = [
-            node for node in sorted(self._online) if node not in self._known and node not in pending
-        ]
+        new = sorted(self._online - set(self._known) - pending - set(self._rejected))
         if new:
-            questions = [Message(RecordDict(), node, MessageType.QUERY) for node in new]
+            run = str(self._grid.run.run_id)
+            signer = self._identities.signer
+            questions = [question_message(node=node, signer=signer, run=run) for node in new]
             self._asked.update(zip(self._grid.push_messages(questions), new, strict=True))
-        if not self._asked:
+        if self._asked:
+            for reply in self._grid.pull_messages(list(self._asked)):
+                self._introduce(self._asked.pop(reply.metadata.reply_to_message_id), reply)
+
+    def _look(self) -> Iterable[int]:
+        if not self._identities.keys:
+            return self._grid.get_node_ids()
+        self._keys = {
+            node.node_id: fingerprint_of_node(node.public_key) for node in self._grid.get_nodes()
+        }
+        return self._keys
+
+    def _introduce(self, node: int, reply: Message) -> None:
+        """Takes what a node said of itself, unless it is another's."""
+        if not reply.has_content():
             return
-        for reply in self._grid.pull_messages(list(self._asked)):
-            node = self._asked.pop(reply.metadata.reply_to_message_id)
-            try:
-                if reply.has_content():
-                    self._known[node] = read_introduction(reply)
-            except Malformed:
-                continue
+        try:
+            client, records = read_introduction(reply)
+        except Malformed:
+            return
+        reason = self._objection(node, client)
+        if reason is None:
+            self._known[node] = (client, records)
+            return
+        self._rejected[node] = f"A node said that it is client {client}, and is not used: {reason}."
+        self._tell(self._rejected[node])
+
+    def tell_rejections(self, tell: Callable[[str], None]) -> None:
+        """Tells of nodes that claim to be another's client: of those so far, and from now on."""
+        self._tell = tell
+        for reason in self._rejected.values():
+            tell(reason)
+
+    def _objection(self, node: int, client: int) -> str | None:
+        """Says why a node is not the client that it says it is; None if it is."""
+        keys = self._identities.keys
+        if keys:
+            if self._keys.get(node) != keys.get(client):
+                return "its key is not the one that was registered for that client"
+            return None
+        held = self.nodes.get(client)
+        if held is not None and held != node:
+            return "another node, which is still there, said so before"
+        return None
 
     @property
     def nodes(self) -> dict[int, int]:
-        """The node of every client that is there. Of two that say they are the same client the later one counts: it came back."""
+        """The node of every client that is there."""
         return {
             client: node
             for node, (client, _) in self._known.items()
@@ -60,7 +125,7 @@ class Roster:
         return dict(self._known.values())
 
     def wait(self, wanted: Collection[int], seconds: float) -> None:
-        """Wait until these clients are there, or until the time is over."""
+        """Waits until these clients are there, or until the time is over."""
         end = time.monotonic() + seconds
         self.refresh()
         while not set(wanted) <= set(self.nodes) and time.monotonic() < end:
@@ -68,7 +133,7 @@ class Roster:
             self.refresh()
 
     def all_sizes(self, patience: float) -> list[int]:
-        """How many records every client has, once all are there.
+        """Returns how many records every client has, once all are there.
 
         Raises:
             UserError: some are not there in time.

@@ -17,7 +17,9 @@ from sordino.engines.choice import SuperLink
 from sordino.engines.flower.agreement import refuse_across_machines
 from sordino.engines.flower.engine import Exchange, FlowerEngine
 from sordino.engines.flower.messages import records_of
-from sordino.engines.flower.roster import Roster
+from sordino.engines.flower.registry import read_clients
+from sordino.engines.flower.roster import Identities, Roster
+from sordino.engines.flower.signing import Signer
 from sordino.engines.run_folders import made_folder
 from sordino.engines.training import begin, checked_every, go_on, reported, scored_every
 from sordino.federation.folder import RunFolder
@@ -130,12 +132,14 @@ class SordinoStrategy(Strategy):
         if protocol is None:
             raise TypeError("there is no protocol")
         refuse_across_machines(protocol)
-        roster, training = Roster(grid, protocol.clients), secrets.token_hex(16)
+        identities = self._identities()
+        roster = Roster(grid, protocol.clients, identities)
+        training = secrets.token_hex(16)
         setup = server_setup(protocol, roster.all_sizes(self._superlink.patience))
         choice = OnFlower(
             grid=grid,
             roster=roster,
-            exchange=self._exchange(training),
+            exchange=self._exchange(training, identities),
             facts={"training": training, **self._connection},
         )
         every = scored_every(self._every, protocol)
@@ -148,7 +152,7 @@ class SordinoStrategy(Strategy):
             self._keep,
             protocol.clients,
             "cpu",
-            self._noting(grid),
+            self._noting(grid, roster),
             nothing,
         )
 
@@ -156,16 +160,35 @@ class SordinoStrategy(Strategy):
         if self._folder is None:
             raise UserError("a run that goes on needs its folder.")
         place = RunFolder.existing(self._folder)
+        identities = self._identities()
+        roster = Roster(grid, place.protocol().clients, identities)
 
         def prepared(protocol: Protocol) -> tuple[Setup, OnFlower]:
-            facts, roster = place.facts(), Roster(grid, protocol.clients)
+            facts = place.facts()
             roster.wait(range(protocol.clients), self._superlink.patience)
-            choice = OnFlower(grid=grid, roster=roster, exchange=self._exchange(facts["training"]))
+            exchange = self._exchange(facts["training"], identities)
+            choice = OnFlower(grid=grid, roster=roster, exchange=exchange)
             return server_setup(protocol, facts["sizes"]), choice
 
-        return go_on(
-            place, prepared, None, "cpu", self._noting(grid), nothing, nothing, patience=LOCKED
-        )
+        noting = self._noting(grid, roster)
+        return go_on(place, prepared, None, "cpu", noting, nothing, nothing, patience=LOCKED)
+
+    def _identities(self) -> Identities:
+        """Returns who the parties are, from the folder in which ca.crt lies.
+
+        Raises:
+            UserError: the SuperLink is secured, and no client was registered for it.
+        """
+        if self._superlink.certificate is None:
+            return Identities()
+        folder = Path(self._superlink.certificate).parent
+        keys = read_clients(folder)
+        if not keys:
+            raise UserError(
+                f"{folder} lists no clients: register their keys with `sordino flower register`, "
+                "on this machine, so that each is known by its key."
+            )
+        return Identities(signer=Signer.read(folder), keys=keys)
 
     @property
     def _connection(self) -> dict[str, Any]:
@@ -178,16 +201,30 @@ class SordinoStrategy(Strategy):
             "deadline": link.deadline,
         }
 
-    def _exchange(self, training: str) -> Exchange:
+    def _exchange(self, training: str, identities: Identities) -> Exchange:
         return Exchange(
-            training=training, patience=self._superlink.patience, deadline=self._superlink.deadline
+            training=training,
+            patience=self._superlink.patience,
+            deadline=self._superlink.deadline,
+            signer=identities.signer,
         )
 
-    def _noting(self, grid: Grid) -> Callable[[Any, Path], None]:
-        """Note at the start of the rounds which run on Flower they are, for who follows it."""
-        return lambda begun, folder: RunFolder(folder).note(
-            flower_run=str(grid.run.run_id), **self._connection
-        )
+    def _noting(self, grid: Grid, roster: Roster) -> Callable[[Any, Path], None]:
+        """Returns what notes, at the start of the rounds, which run on Flower they are.
+
+        From then on nodes that claim to be another's client are noted in the run as well.
+        """
+
+        def note(_: Any, folder: Path) -> None:
+            place = RunFolder(folder)
+            place.note(flower_run=str(grid.run.run_id), **self._connection)
+
+            def reject(reason: str) -> None:
+                place.note(rejected=[*place.facts().get("rejected", []), reason])
+
+            roster.tell_rejections(reject)
+
+        return note
 
 
 def server_setup(protocol: Protocol, sizes: list[int]) -> Setup:

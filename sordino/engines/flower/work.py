@@ -146,3 +146,16 @@ def own_records(protocol: Protocol, client: int, data: Path | None) -> int:
     count = len(own_dataset(protocol, str(data)).y_train)
     wanted = protocol.data.records if protocol.data is not None else None
     return count if wanted is None else wanted
+
+
+def own_parameters(protocol: Protocol, agreement: Agreement) -> int:
+    """Returns the number of weights of the model that a client will be sent.
+
+    Args:
+        protocol: what is agreed to.
+        agreement: which client, and its data.
+
+    Raises:
+        UserError: the model does not fit the client's records, or the records the protocol.
+    """
+    return int(own_setup(protocol, agreement).initial_weights().size)
