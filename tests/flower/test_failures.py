@@ -11,7 +11,18 @@ pytest.importorskip("flwr", reason="Flower is not installed: pip install 'sordin
 
 from flwr.app import Array, ArrayRecord, Error, Message, MetricRecord, RecordDict
 
-from sordino import Budget, Gaussian, Mean, Privacy, Run, UserError, certify, realised, train
+from sordino import (
+    Budget,
+    Gaussian,
+    Mean,
+    Privacy,
+    Run,
+    SordinoError,
+    UserError,
+    certify,
+    realised,
+    train,
+)
 from sordino.attacks.referee import Referee
 from sordino.cli import run as sordino
 from sordino.engines.flower.driver import Followed
@@ -26,7 +37,7 @@ from sordino.privacy.spending import promised
 from sordino.report.sinks import Logging, Sink
 from sordino.ui.prices import privacy_lines, spent_in
 from sordino.ui.progress import TrainingProgress
-from tests.flower.local import LocalGrid, across, consortium, plan
+from tests.flower.local import LocalGrid, across, consortium, gone_on_with, plan
 from tests.flower.test_enforcement import gaussian_epsilon
 
 
@@ -162,13 +173,16 @@ def test_a_client_that_is_not_there_is_waited_for_once_and_comes_back(
     ]  # before the first round, and in every round
 
 
-def test_nobody_answers_and_the_model_stays_as_it_is(tmp_path) -> None:
+def test_nobody_answers_and_the_run_waits_for_a_resume(tmp_path) -> None:
     protocol = plan(rounds=2)
     grid = consortium(tmp_path, protocol)
     grid.troubles = dict.fromkeys(range(3), lambda request, reply: None)
-    run = across(tmp_path / "run", protocol, grid, deadline=0.2)
+    with pytest.raises(SordinoError, match="round 1 is not complete"):
+        across(tmp_path / "run", protocol, grid, deadline=0.2)
+    grid.troubles = {}
+    run = gone_on_with(tmp_path / "run", grid)
     assert run.status == "finished"
-    assert np.array_equal(run.metrics["participants"], [0, 0])
+    assert np.array_equal(run.metrics["participants"], [3, 3])
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.types import PublicKeyTypes
 
@@ -36,7 +37,7 @@ def fingerprint_of_file(path: Path) -> str:
         return fingerprint(serialization.load_ssh_public_key(path.read_bytes()))
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}.") from None
-    except ValueError:
+    except (ValueError, UnsupportedAlgorithm):
         raise UserError(
             f"{path} is not a public key. The coordinator registers the file that ends in .pub."
         ) from None
@@ -50,7 +51,7 @@ def fingerprint_of_node(key: bytes) -> str | None:
     """
     try:
         return fingerprint(serialization.load_pem_public_key(key))
-    except ValueError:
+    except (ValueError, UnsupportedAlgorithm):
         return None
 
 
