@@ -180,6 +180,7 @@ def test_nobody_answers_and_the_run_waits_for_a_resume(tmp_path) -> None:
     with pytest.raises(SordinoError, match="round 1 is not complete"):
         across(tmp_path / "run", protocol, grid, deadline=0.2)
     grid.troubles = {}
+    grid.begin(2)
     run = gone_on_with(tmp_path / "run", grid)
     assert run.status == "finished"
     assert np.array_equal(run.metrics["participants"], [3, 3])
