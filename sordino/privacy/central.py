@@ -154,7 +154,8 @@ def cohort_of(question: Question, numbers: Sequence[int] | None = None) -> Cohor
         ):  # how large its share of the mean is, is not known: at worst it is alone in it
             by, honest = 1.0, 1
             if shares is not None and isinstance(rule, Everyone) and numbers is None:
-                by = 1 / float(shares.max())
+                largest = float(shares.max())
+                by = 1 / (largest if question.attacked is None else question.attacked.share)
         return server_noise(protocol) ** 2 * by**2 + client_noise(protocol) ** 2 * honest
 
     return replace(drawn, counts=tuple(spread(n) for n in drawn.counts))

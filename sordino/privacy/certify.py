@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from sordino.privacy.checks import proper_delta
+from sordino.privacy.client_by_client import Attacked, joined, kinds_of_clients
 from sordino.privacy.curves import Curve, GaussianCurve
 from sordino.privacy.guarantee import Guarantee, rounded_up
 from sordino.privacy.sizes import size_of
@@ -53,6 +54,9 @@ class Question:
     unit: str
     rounds: np.ndarray
     sizes: tuple[int, ...] | None
+    attacked: Attacked | None = (
+        None  # the kind of client that is asked about; None: the worst of all
+    )
 
     @property
     def colluders(self) -> int:
@@ -63,7 +67,9 @@ class Question:
 
     @property
     def records(self) -> int | None:
-        """Records of the smallest client, where they are known: fewer records hide less."""
+        """Records of the attacked client, or of the smallest, where they are known: fewer records hide less."""
+        if self.attacked is not None:
+            return self.attacked.records
         if self.sizes is not None:
             return min(self.sizes)
         return self.protocol.data.records if self.protocol.data is not None else None
@@ -209,6 +215,32 @@ def valid_bounds(question: Question) -> Iterator[Bound]:
         yield from capped_bounds(question)
 
 
+def unequal_clients(question: Question) -> bool:
+    """Returns whether clients differ in what their records hide among and in what their uploads weigh, so that no single one is the worst.
+
+    Everyone must take part: the shares of random participants are not known.
+    """
+    protocol, shares = question.protocol, question.shares
+    if question.attacked is not None or question.sizes is None or shares is None:
+        return False
+    if question.unit != "record" or shares.max() == shares.min() or protocol.client:
+        return False
+    if isinstance(protocol.local, NoisySgd) or not isinstance(protocol.participation, Everyone):
+        return False
+    return protocol.noise.where != "client" or effective_view(question)[0].kind != "server"
+
+
+def client_by_client(question: Question) -> Iterator[Bound]:
+    """Every bound of a federation of unequal clients: that of the worst of them, each priced by itself."""
+    from dataclasses import replace
+
+    if question.sizes is None or question.shares is None:
+        raise TypeError("clients whose sizes are not known cannot be told apart")
+    kinds = kinds_of_clients(question.sizes, question.shares, question.colluders)
+    found = [list(uncapped_bounds(replace(question, attacked=kind))) for kind in kinds]
+    yield from joined(found)
+
+
 def harmonized(protocol: Protocol) -> bool:
     """Returns whether clients have noise or a pull of their own, so that each is priced by itself."""
     return protocol.penalty or any(budget.mechanism is not None for budget in protocol.client)
@@ -217,6 +249,9 @@ def harmonized(protocol: Protocol) -> bool:
 def uncapped_bounds(question: Question) -> Iterator[Bound]:
     """Every bound that holds for a client that takes part as often as it is drawn; more noise makes each of them smaller."""
     protocol = question.protocol
+    if unequal_clients(question):
+        yield from client_by_client(question)
+        return
     if len(question.rounds) == 0:
         yield Bound(
             curve=GaussianCurve(mu=0.0), method="nothing released", lines=("No round was run.",)
@@ -357,6 +392,8 @@ def visible_share(question: Question, view: View) -> float:
     shares = question.shares
     if view.kind == "server" or shares is None:
         return 1.0
+    if question.attacked is not None:
+        return question.attacked.visible
     ordered = np.sort(shares)[::-1]
     honest = np.concatenate([ordered[:1], ordered[1 + view.colluders :]])
     return float(ordered[0] / math.sqrt(float(np.square(honest).sum())))
@@ -443,10 +480,9 @@ def last_iterate_bounds(
     noise = mixing * mean_noise(protocol, shares)
     if noise == 0:
         return
+    share = float(shares.max()) if question.attacked is None else question.attacked.share
     for dynamics in prices.dynamics:
-        yield from last_iterate_bound(
-            question, dynamics, counts, mixing, float(shares.max()), noise
-        )
+        yield from last_iterate_bound(question, dynamics, counts, mixing, share, noise)
 
 
 def mean_noise(protocol: Protocol, shares: np.ndarray) -> float:

@@ -1,0 +1,123 @@
+"""Unequal clients: the bound is that of the worst client, each with its own share and its own records."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sordino.privacy.calibrate import calibrate
+from sordino.privacy.certify import asked, certify, uncapped_bounds
+from sordino.privacy.client_by_client import KINDS, Attacked, honest_squares, kinds_of_clients
+from sordino.privacy.participation import Cohort, first_use, rounds_curve
+from sordino.protocol import ClippedGlm, Constant, FedAvg, Gaussian, Mean, Protocol
+
+SIZES = (50, 50, 50, 50, 2000)
+WEIGHED = Mean(weights="records")
+GLM = ClippedGlm(steps=5, clip=1.0, schedule=Constant(rate=0.5), weight_decay=0.1)
+FEDAVG = FedAvg(steps=2, batch=10, clip=1.0, schedule=Constant(rate=0.25))
+
+
+def plan(**changes: object) -> Protocol:
+    found = {
+        "clients": 5,
+        "rounds": 30,
+        "local": GLM,
+        "noise": Gaussian(sigma=0.02),
+        "aggregation": WEIGHED,
+    }
+    return Protocol(**{**found, **changes})  # type: ignore[arg-type]
+
+
+def test_a_large_client_is_not_priced_as_if_it_had_few_records() -> None:
+    shares = np.array(SIZES) / sum(SIZES)
+    factor = 1 - 0.5 * 0.1
+    moves = 2 * 0.5 * sum(factor**k for k in range(5)) / np.array(SIZES)  # 2 eta V / n, contracted
+    exact = shares * moves * math.sqrt(30) / (0.02 * math.sqrt(np.square(shares).sum()))
+    found = certify(plan(), "rounds", sizes=SIZES)
+    assert found.mu == pytest.approx(exact.max(), rel=1e-9)
+    careless = (
+        shares.max() / shares.min() * exact.min()
+    )  # the largest share with the fewest records
+    assert found.mu < 0.05 * careless
+    unit = certify(plan(), "rounds", "client", sizes=SIZES)
+    assert unit.mu == pytest.approx(float(exact.max() * 2000), rel=1e-9)
+
+
+def test_minibatches_of_unequal_clients_are_priced_client_by_client() -> None:
+    shares = np.array(SIZES) / sum(SIZES)
+    protocol = plan(local=FEDAVG, noise=Gaussian(sigma=0.5))
+    norm = math.sqrt(np.square(shares).sum())
+    shifts = np.array([[1.0, 0.5]])
+    epsilons = []
+    for share, size in ((shares[0], 50), (shares[4], 2000)):
+        use = first_use(batch=10, records=size, steps=2)
+        curve = rounds_curve(
+            shifts * share / norm,
+            np.array([30]),
+            sigma=0.5,
+            cohort=Cohort.everyone(clients=1),
+            use=use,
+        )
+        epsilons.append(curve.epsilon(1e-5))
+    found = certify(protocol, "rounds", sizes=SIZES).epsilon(1e-5)
+    assert found <= max(epsilons) * (1 + 1e-9)
+    assert certify(protocol, "server", sizes=SIZES).epsilon(1e-5) >= found
+
+
+@given(
+    st.lists(st.integers(10, 5000), min_size=2, max_size=30), st.integers(0, 28),
+)  # fmt: skip
+@settings(max_examples=100, deadline=None)
+def test_every_client_is_covered_by_a_kind(sizes: list[int], colluders: int) -> None:
+    colluders = min(colluders, len(sizes) - 1)
+    shares = np.array(sizes) / sum(sizes)
+    kinds = kinds_of_clients(sizes, shares, colluders)
+    assert len(kinds) <= KINDS
+    squares = honest_squares(shares, colluders)
+    for client, size in enumerate(sizes):
+        others = np.sort(np.delete(shares, client))[::-1][colluders:]
+        honest = shares[client] ** 2 + np.square(others).sum()
+        assert squares[client] == pytest.approx(honest, rel=1e-9)
+        visible = shares[client] / math.sqrt(honest)
+        assert any(
+            kind.records <= size
+            and kind.visible >= visible * (1 - 1e-9)
+            and kind.share >= shares[client]
+            for kind in kinds
+        )
+
+
+@given(
+    st.lists(st.sampled_from([20, 40, 200, 1000]), min_size=3, max_size=3),
+    st.sampled_from([GLM, FEDAVG]),
+    st.sampled_from(["rounds", "coalition:1", "final", "server"]),
+    st.sampled_from(["client", "server", "both"]),
+)
+@settings(max_examples=40, deadline=None)
+def test_client_by_client_is_never_above_the_worst_of_everything(sizes, rule, view, where) -> None:
+    noise = Gaussian(sigma=0.5, where=where, server_sigma=0.1 if where == "both" else None)
+    protocol = plan(clients=3, rounds=5, local=rule, noise=noise)
+    found = certify(protocol, view, sizes=sizes).epsilon(1e-5)
+    question = asked(protocol, view, "record", None, sizes)
+    kinds = kinds_of_clients(sizes, np.array(sizes) / sum(sizes), question.colluders)
+    careless = Attacked(
+        share=max(kind.share for kind in kinds),
+        visible=max(kind.visible for kind in kinds),
+        records=min(sizes),
+    )
+    before = uncapped_bounds(replace(question, attacked=careless))
+    assert found <= min(bound.curve.epsilon(1e-5) for bound in before) * (1 + 1e-9)
+    assert found <= certify(protocol, view).epsilon(1e-5) * (1 + 1e-9)
+
+
+def test_noise_for_unequal_clients_is_found_from_their_sizes() -> None:
+    protocol = plan()
+    blind = calibrate(protocol, "rounds", epsilon=2.0)
+    known = calibrate(protocol, "rounds", epsilon=2.0, sizes=SIZES)
+    assert known.sigma < 0.05 * blind.sigma
+    assert 1.98 <= certify(known.protocol, "rounds", sizes=SIZES).epsilon(1e-5) <= 2.0
