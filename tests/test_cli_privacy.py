@@ -36,6 +36,7 @@ def test_the_demo_promises_an_epsilon_of_at_most_10_in_a_named_view(capfd) -> No
     assert list(found) == ["server", "rounds", "coalition:1", "coalition:99", "final"]
     assert found["rounds"]["epsilon"] <= 10
     keys = {"view", "unit", "adjacency", "kind", "mu", "epsilon", "delta", "method", "assumptions"}
+    keys |= {"notes"}
     assert all(set(guarantee) == keys for guarantee in found.values())
     assert found["server"]["mu"] is None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from types import TracebackType
 
 import numpy as np
@@ -55,7 +56,7 @@ class NativeEngine:
         self.workers = worker_count(workers, "cpu")
         self._setup = setup
         self.kernel = kernel if kernel is not None else kernel_for(setup)
-        self.records, self._test = as_records(setup.train), as_records(setup.test)
+        self.records = as_records(setup.train)
         self.kernel.check(self.records)
         self._initial, self._jobs = setup.initial_weights(), Jobs(setup)
 
@@ -121,15 +122,21 @@ class NativeEngine:
         """Nobody: clients that are simulated always answer."""
         return {}
 
+    @cached_property
+    def _test(self) -> Records:
+        """The test records, which are asked for only where there are some."""
+        return as_records(self._setup.test)
+
     def score(self, weights: np.ndarray) -> Score:
         """Score a model on the test records."""
-        threads = self.workers if self._test.count * len(weights) > WORTH_THREADS else 1
+        test = self._test
+        threads = self.workers if test.count * len(weights) > WORTH_THREADS else 1
         outputs = torch.from_numpy(
-            self.kernel.outputs(self._test, weights, np.arange(self._test.count), threads=threads)
+            self.kernel.outputs(test, weights, np.arange(test.count), threads=threads)
         )
         parts = [
             evaluate_batch(outputs[rows], self._setup.test.y[rows])
-            for rows in score_chunks(self._test.count)
+            for rows in score_chunks(test.count)
         ]
         return joined(
             [

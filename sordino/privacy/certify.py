@@ -11,7 +11,7 @@ import numpy as np
 from sordino.privacy.checks import proper_delta
 from sordino.privacy.client_by_client import Attacked, joined, kinds_of_clients
 from sordino.privacy.curves import Curve, GaussianCurve
-from sordino.privacy.guarantee import Guarantee, rounded_up
+from sordino.privacy.guarantee import Guarantee, notes_on, rounded_up
 from sordino.privacy.sizes import size_of
 from sordino.privacy.uploads import Dynamics, UploadPrices, distinct_rounds, upload_prices
 from sordino.protocol import (
@@ -205,6 +205,7 @@ def guaranteed(
         assumptions=bound.vouched,
         derivation=bound.lines,
         unconditional=unconditional,
+        notes=notes_on(question.protocol),
     )
 
 

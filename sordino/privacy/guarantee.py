@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from sordino.privacy.curves import Curve
-from sordino.protocol import View
+from sordino.protocol import Dirichlet, Protocol, Shards, View
+
+BY_LABEL: Mapping[type, str] = {Dirichlet: "dirichlet", Shards: "shards"}
 
 MEANINGFUL = (
     100.0  # an epsilon beyond it lets odds grow by more than e^100: people are not shown its digits
@@ -29,6 +32,7 @@ class Guarantee:
         curve: the bound itself.
         derivation: how it comes about, line by line, with theorem numbers.
         unconditional: the smallest bound that needs nothing vouched for, where this one does.
+        notes: what the promise is about, where a simulation makes it less than it seems.
 
     Example:
         >>> from sordino.privacy.curves import GaussianCurve
@@ -46,6 +50,7 @@ class Guarantee:
     assumptions: tuple[str, ...] = ()
     derivation: tuple[str, ...] = ()
     unconditional: Guarantee | None = None
+    notes: tuple[str, ...] = ()
 
     @property
     def mu(self) -> float | None:
@@ -119,6 +124,7 @@ class Guarantee:
             "delta": delta,
             "method": self.method,
             "assumptions": list(self.assumptions),
+            "notes": list(self.notes),
         }
 
 
@@ -134,6 +140,23 @@ def epsilon_in_words(epsilon: float) -> str:
     if epsilon > MEANINGFUL:
         return "no meaningful limit"
     return rounded_up(epsilon)
+
+
+def notes_on(protocol: Protocol) -> tuple[str, ...]:
+    """Returns what must be said with every promise about a protocol: whether labels decided which client has which record.
+
+    Example:
+        >>> from sordino.protocol import read
+        >>> notes_on(read("sordino/examples/digits.toml"))[0][:42]  # doctest: +SKIP
+        'Pooled records were dealt to clients by la'
+    """
+    dealt = None if protocol.data is None else BY_LABEL.get(type(protocol.data.partition))
+    if dealt is None:
+        return ()
+    return (
+        f"Pooled records are dealt to clients by label ({dealt}), as only a simulation can: the promise is about records with this "
+        "dealing kept as it is, since another label would move the records of others.",
+    )
 
 
 def rounded_up(value: float, digits: int = 3) -> str:

@@ -29,7 +29,7 @@ from sordino.report.evidence import Plot
 from sordino.report.formats import at_least, at_most, measure, percent
 from sordino.report.promises import client_view
 from sordino.report.story import ALPHAS, FIVE, Story, scored_rounds
-from sordino.report.words import who
+from sordino.report.words import scored_on, who
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -311,7 +311,7 @@ def learning_figure(story: Story) -> Picture | None:
         drawn,
         name="learning",
         title="What the model learned",
-        description=f"On public test records, after round {int(rounds[-1]) + 1:,}: {score}loss {measure(float(loss[-1]))}.",
+        description=f"On {scored_on(story.run)}, after round {int(rounds[-1]) + 1:,}: {score}loss {measure(float(loss[-1]))}.",
         columns=("round", *(["accuracy"] if classified else []), "loss"),
         rows=some(rows),
     )

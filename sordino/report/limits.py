@@ -6,10 +6,11 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from sordino.privacy.guarantee import notes_on
 from sordino.protocol import View
 from sordino.report.formats import at_most
 from sordino.report.story import Story, scored_rounds
-from sordino.report.words import who
+from sordino.report.words import tested_on, who
 
 SECURE = "For people's data, train with noise.secure = true."
 
@@ -107,9 +108,25 @@ def of_this_run(story: Story) -> Iterator[Limit]:
     if story.withheld.draw:
         text = "The ledger says who took part in which round. Who reads it is not covered: keep it, and the run's folder, to the server."
         yield Limit(title="Who took part", text=text, grave=True)
+    for note in notes_on(protocol):
+        yield Limit(title="Records that were dealt by label", text=note)
+    yield from of_the_scores(story)
     if story.shares is not None:
         text = "How many records of each label a client has is drawn here from private records. Leave the picture out of what is published."
         yield Limit(title="The partition in this page", text=text)
+
+
+def of_the_scores(story: Story) -> Iterator[Limit]:
+    """What accuracy and loss tell about the records that they come from."""
+    exact = "Accuracy and loss are exact, without noise, and no promise covers them"
+    kind = tested_on(story.run)
+    if kind == "held-out":
+        text = f"The data have no test part, so that a fifth of the clients' own records was held out and scored. {exact}. "
+        text += 'Bring public test records, or score nothing: data.test = "none".'
+        yield Limit(title="Scores on private records", text=text, grave=True)
+    if kind == "brought":
+        text = f"The test records came with the data. {exact}: whether these records are public, their owner knows."
+        yield Limit(title="Scores on test records that were brought", text=text)
 
 
 def of_every_run(story: Story) -> Iterator[Limit]:
@@ -129,7 +146,7 @@ def of_every_run(story: Story) -> Iterator[Limit]:
     )
     yield Limit(
         title="Numbers that were not released",
-        text="The share of clipped steps in metrics.jsonl comes from private records: no guarantee covers it. Test records are public.",
+        text="The share of clipped steps in metrics.jsonl comes from private records: no guarantee covers it.",
     )
     if story.audits or story.attacks:
         yield Limit(

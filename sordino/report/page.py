@@ -26,7 +26,7 @@ from sordino.report.formats import (
 from sordino.report.limits import not_protected, warnings
 from sordino.report.promises import client_view
 from sordino.report.story import Story, last_scores, story_document
-from sordino.report.words import claim, described, ended, meaning, noise_line, tiles, who
+from sordino.report.words import claim, described, ended, meaning, noise_line, scored_on, tiles, who
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -142,7 +142,7 @@ def learning_text(story: Story) -> str:
         return "The model was not scored."
     right = scores["accuracy"]
     accuracy = "" if math.isnan(right) else f"accuracy {percent(right)}, "
-    return f"The last model on test records: {accuracy}loss {measure(scores['loss'])}."
+    return f"The last model on {scored_on(story.run)}: {accuracy}loss {measure(scores['loss'])}."
 
 
 def clients_text(story: Story) -> str:

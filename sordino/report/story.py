@@ -31,6 +31,7 @@ from sordino.report.promises import (
     spending,
     views_with,
 )
+from sordino.report.words import tested_on
 
 ALPHAS = np.concatenate(
     [np.geomspace(1e-4, 0.04, 11), [0.05], np.linspace(0.07, 1, 40)]
@@ -172,6 +173,8 @@ def as_document(run: Run) -> dict[str, Any]:
         "status": run.status,
         "rounds": len(run.metrics["round"]),
         **last_scores(run),
+        "tested_on": tested_on(run),
+        "scores_covered": tested_on(run) in ("public", "none"),
         "seconds": float(run.metrics["seconds"].sum()),
         "guarantee": promised(run, asked).as_document(asked[2]),
         "noise": run.facts["noise"],

@@ -8,12 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sordino.federation.data import KNOWN
 from sordino.privacy.guarantee import MEANINGFUL, Guarantee, rounded_up
 from sordino.privacy.sizes import size_of
 from sordino.protocol import Custom, NoisySgd, Protocol, View
 from sordino.report.formats import at_least, at_most, of_a_hundred, percent
 
 if TYPE_CHECKING:  # a story needs torch, and most words do not
+    from sordino.federation.run import Run
     from sordino.report.story import Story
 
 RULES = {
@@ -210,6 +212,28 @@ def audit_tile(story: Story) -> Tile:
     )
 
 
+TESTED = {
+    "public": "public test records",
+    "brought": "test records that came with the data",
+    "held-out": "held-out private records, not covered",
+    "none": "no records",
+}
+
+
+def tested_on(run: Run) -> str:
+    """Returns whose records a run was scored on; earlier versions did not note it, and held out of own data what they lacked."""
+    noted = run.facts.get("tested_on")
+    if noted in TESTED:
+        return str(noted)
+    name = run.protocol.data.name if run.protocol.data is not None else ""
+    return "public" if name in KNOWN else "held-out"
+
+
+def scored_on(run: Run) -> str:
+    """Returns the records that a run was scored on, in words."""
+    return TESTED[tested_on(run)]
+
+
 def score_tile(story: Story) -> Tile:
     """How well the model does."""
     from sordino.report.story import last_scores
@@ -219,7 +243,7 @@ def score_tile(story: Story) -> Tile:
         return Tile(word="The model", number="not scored", note="no test records were looked at")
     if math.isnan(scores["accuracy"]):
         return Tile(
-            word="Loss on test records",
+            word=f"Loss on {scored_on(story.run)}",
             number=f"{scores['loss']:.4g}",
             note=ended(story.run.status).partition(":")[0],
         )
@@ -227,7 +251,7 @@ def score_tile(story: Story) -> Tile:
         f"loss {scores['loss']:.3g}; {ended(story.run.status).partition(':')[0].partition(',')[0]}"
     )
     return Tile(
-        word="Accuracy on test records",
+        word=f"Accuracy on {scored_on(story.run)}",
         number=percent(scores["accuracy"]),
         note=note,
         share=scores["accuracy"],

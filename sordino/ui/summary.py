@@ -16,7 +16,7 @@ from sordino.protocol import Protocol
 from sordino.protocol.errors import typed
 from sordino.report.formats import duration, percent
 from sordino.report.story import last_scores
-from sordino.report.words import described, noise_line
+from sordino.report.words import described, noise_line, scored_on
 from sordino.ui.console import facts_table, results
 from sordino.ui.prices import privacy_lines
 
@@ -102,8 +102,8 @@ def result_line(run: Run) -> str:
             if run.facts.get("baseline") is not None
             else ""
         )
-        return f"loss {final['loss']:.4f} on test records{beside}  {sparkline(-shown['loss'])}"
-    return f"accuracy {percent(final['accuracy'])} on test records, loss {final['loss']:.3f}  {sparkline(shown['accuracy'])}"
+        return f"loss {final['loss']:.4f} on {scored_on(run)}{beside}  {sparkline(-shown['loss'])}"
+    return f"accuracy {percent(final['accuracy'])} on {scored_on(run)}, loss {final['loss']:.3f}  {sparkline(shown['accuracy'])}"
 
 
 def repeats_table(runs: list[Run]) -> Table:

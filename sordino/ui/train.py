@@ -302,6 +302,7 @@ def evaluate(
     """Score the model of a run on the test records of some data."""
     from sordino.federation.evaluation import evaluate_clients, evaluate_run
     from sordino.federation.run import Run
+    from sordino.report.words import TESTED
 
     loaded = Run.load(run)
     scores = evaluate_run(loaded, data)
@@ -313,7 +314,7 @@ def evaluate(
         print_json(scores)
         return
     rows = [
-        ("Records", f"{scores['records']:,} test records of {scores['data']}"),
+        ("Records", f"{scores['records']:,} of {scores['data']}: {TESTED[scores['tested_on']]}"),
         ("Loss", f"{scores['loss']:.4f}"),
     ]
     if scores["baseline"] is not None:

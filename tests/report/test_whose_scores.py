@@ -1,0 +1,67 @@
+"""A page says whose records the model was scored on, and that scores on private ones are not covered."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sordino.engines import train
+from sordino.federation.run import Run
+from sordino.privacy.certify import certify
+from sordino.protocol import Constant, Data, Dirichlet, FedAvg, Gaussian, Model, Protocol, Shards
+from sordino.report.limits import not_protected
+from sordino.report.story import as_document, told
+from sordino.report.words import score_tile
+from sordino.ui.summary import result_line
+
+
+def trained(folder: Path, **data: object) -> Run:
+    protocol = Protocol(
+        clients=2, rounds=1, seed=1, noise=Gaussian(sigma=1.0), model=Model(name="logistic"),
+        local=FedAvg(steps=1, batch=2, clip=1.0, schedule=Constant(rate=0.1)), data=Data(**data),
+    )  # fmt: skip
+    return train(protocol, folder=folder / "run", workers=1)
+
+
+def own(folder: Path, **more: np.ndarray) -> dict[str, object]:
+    x, y = np.random.default_rng(0).normal(size=(60, 3)), np.arange(60) % 2
+    np.savez(folder / "mine.npz", x_train=x, y_train=y, **more)
+    return {"name": str(folder / "mine.npz"), "classes": ("no", "yes")}
+
+
+@pytest.mark.parametrize("kind", ["public", "brought", "held-out", "none"])
+def test_whose_records_were_scored_is_said_everywhere(tmp_path: Path, kind: str) -> None:
+    brought = {"x_test": np.ones((9, 3)), "y_test": np.arange(9) % 2}
+    settings = {
+        "public": lambda: {"name": "digits"},
+        "brought": lambda: own(tmp_path, **brought),
+        "held-out": lambda: own(tmp_path),
+        "none": lambda: {**own(tmp_path), "test": "none"},
+    }
+    run = trained(tmp_path, **settings[kind]())
+    document, page = as_document(run), (run.folder / "report.html").read_text()
+    assert (document["tested_on"], document["scores_covered"]) == (
+        kind,
+        kind in ("public", "none"),
+    )
+    grave = [limit.title for limit in not_protected(told(run)) if limit.grave]
+    assert ("Scores on private records" in grave) == (kind == "held-out")
+    assert ("Scores on private records" in page) == (kind == "held-out")
+    assert ("on public test records" in page.lower()) == (kind == "public")
+    assert ("not covered" in result_line(run)) == (kind == "held-out")
+    assert "Test records are public" not in page
+    if kind == "none":
+        assert score_tile(told(run)).number == "not scored"
+        assert (sum(run.sizes), run.facts["test_records"]) == (60, 0)
+
+
+@pytest.mark.parametrize("kind", [Dirichlet(beta=0.5), Shards(per_client=2)])
+def test_a_promise_about_records_dealt_by_label_says_so(tmp_path: Path, kind: object) -> None:
+    run = trained(tmp_path, name="digits", partition=kind)
+    guarantee = certify(run.protocol, "server", "record", sizes=list(run.sizes))
+    assert "dealt to clients by label" in json.dumps(guarantee.as_document(1e-5)["notes"])
+    assert "dealt to clients by label" in (run.folder / "report.html").read_text()
+    assert "dealt to clients by label" in json.dumps(as_document(run)["guarantee"])
+    iid = trained(tmp_path / "iid", name="digits")
+    assert certify(iid.protocol, "server", sizes=list(iid.sizes)).notes == ()
