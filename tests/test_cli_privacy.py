@@ -269,3 +269,50 @@ def test_epsilon_is_shown_at_the_delta_of_the_budget(tmp_path, monkeypatch, capf
         )
         found = json.loads(capfd.readouterr().out)
         assert (found["guarantees"][0] if command == ["certify"] else found)["delta"] == 1e-7
+
+
+UNEQUAL = """
+[federation]
+clients = 3
+rounds = 10
+aggregation = { mean = { weights = "records" } }
+[local]
+rule = "clipped-glm"
+steps = 5
+clip = 1.0
+weight-decay = 0.1
+schedule = { kind = "constant", rate = 0.5 }
+[noise]
+mechanism = "gaussian"
+sigma = 0.1
+[data]
+name = "wards.csv"
+partition = { by = "ward" }
+classes = ["ill", "well"]
+[model]
+name = "logistic"
+"""
+
+
+def test_noise_for_unequal_clients_is_found_by_a_look_at_the_data(capfd) -> None:
+    lines = ["ward,age,label"]
+    for ward, count in (("north", 20), ("south", 20), ("west", 600)):
+        lines += [f"{ward},{at % 7},{('ill', 'well')[at % 2]}" for at in range(count)]
+    Path("wards.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    Path("wards.toml").write_text(UNEQUAL, encoding="utf-8")
+    call = ("calibrate", "wards.toml", "--epsilon", "2", "--view", "rounds")
+    found = []
+    for looks in ([], ["--data"]):
+        code, out, err = answer(capfd, *call, *looks, "--json")
+        assert code == 0, err
+        found.append(json.loads(out)["sigma"])
+    assert found[1] < 0.2 * found[0]
+    blind, seen = (answer(capfd, *call, *looks)[1] for looks in ([], ["--data"]))
+    assert "How many records clients have is not said" in blind
+    assert "is not said" not in seen
+    promised = [
+        json.loads(answer(capfd, "certify", "wards.toml", "--view", "rounds", "--json", *looks)[1])
+        for looks in ([], ["--data"])
+    ]
+    epsilons = [one["guarantees"][0]["epsilon"] for one in promised]
+    assert epsilons[1] < 0.2 * epsilons[0]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sordino.protocol import NoisySgd, Protocol, UserError
+from sordino.protocol import Mean, NoisySgd, Protocol, UserError
 from sordino.ui.arguments import File, Json, Sets, Unit
 from sordino.ui.console import facts_table, messages, print_json, results
 from sordino.ui.sources import protocol_from
@@ -20,7 +20,34 @@ if TYPE_CHECKING:
 
 
 HIDDEN_DRAW = "The promise counts on who took part being hidden. What is realised, given who did, tells it: do not publish it."
-SIZES_HELP = "A run knows, and may promise less; where clients are of one size, data.records says it beforehand."
+UNSAID_SIZES = (
+    "How many records clients have is not said, so the worst case counts. A run knows, and may promise less; --data looks "
+    "at the data beforehand, and where clients are of one size, data.records says it."
+)
+LooksAtData = Annotated[
+    bool,
+    typer.Option("--data", help="Look at the data for the number of records of every client."),
+]
+
+
+def sizes_of(protocol: Protocol, look: bool) -> tuple[int, ...] | None:
+    """Returns the number of records of every client, if they are to be looked at."""
+    if not look:
+        return None
+    from sordino.federation.setup import prepare
+
+    with messages.status("looking at the data"):
+        return tuple(prepare(protocol).sizes.tolist())
+
+
+def sizes_matter(protocol: Protocol, unit: str) -> bool:
+    """Returns whether a promise could be smaller if the clients' sizes, which are not said, were known."""
+    from sordino.privacy.caps import depends_on_records
+
+    if protocol.data is not None and protocol.data.records is not None:
+        return False
+    weighed = isinstance(protocol.aggregation, Mean) and protocol.aggregation.weights == "records"
+    return weighed or depends_on_records(protocol, unit)
 
 
 def certify(
@@ -43,6 +70,7 @@ def certify(
     explain: Annotated[
         bool, typer.Option("--explain", help="Print how every bound comes about.")
     ] = False,
+    data: LooksAtData = False,
     json: Json = False,
 ) -> None:
     """Say what each adversary learns, at most."""
@@ -65,8 +93,10 @@ def certify(
             f"{source} diverged: when it stopped depends on the data, so no bound for its last model alone holds. Ask for rounds."
         )
     if run is None:
-        guarantees = [certify(protocol, one, unit, delta=delta) for one in views]
+        sizes = sizes_of(protocol, data)
+        guarantees = [certify(protocol, one, unit, delta=delta, sizes=sizes) for one in views]
     else:
+        sizes = run.sizes
         guarantees = [
             promised(protocol, run.ledger, one, unit, delta=delta, sizes=run.sizes) for one in views
         ]
@@ -86,9 +116,7 @@ def certify(
             ]
         print_json(document)
         return
-    show_guarantees(
-        protocol, guarantees, realised, delta, explain, sizes=run.sizes if run is not None else None
-    )
+    show_guarantees(protocol, guarantees, realised, delta, explain, sizes=sizes)
     if plot is not None:
         messages.print(f"Plot: {plot}")
 
@@ -137,7 +165,6 @@ def show_guarantees(
     sizes: tuple[int, ...] | None,
 ) -> None:
     """The table, the notes, and for a run what was realised."""
-    from sordino.privacy.certify import UNKNOWN_SIZES
     from sordino.privacy.published import find_withheld
     from sordino.ui.prices import guarantees_table, notes, realised_table
 
@@ -146,8 +173,8 @@ def show_guarantees(
     results.print(guarantees_table(guarantees, delta, title))
     for note in notes(protocol, guarantees, delta, sizes):
         results.print(note, soft_wrap=True)
-    if any(UNKNOWN_SIZES in guarantee.derivation for guarantee in guarantees):
-        results.print(f"{UNKNOWN_SIZES} {SIZES_HELP}", soft_wrap=True)
+    if sizes is None and sizes_matter(protocol, guarantees[0].unit):
+        results.print(UNSAID_SIZES, soft_wrap=True)
     if realised and find_withheld(protocol).draw:
         results.print(HIDDEN_DRAW, soft_wrap=True)
     for guarantee in guarantees:
@@ -180,11 +207,11 @@ def calibrate(
             "--mechanisms", help="Compare the noise that each mechanism needs, for --epsilon."
         ),
     ] = False,
+    data: LooksAtData = False,
     json: Json = False,
 ) -> None:
     """Find the smallest noise that meets a target; it is never past the target."""
     from sordino.privacy.calibrate import calibrate
-    from sordino.privacy.certify import UNKNOWN_SIZES
 
     plan = protocol_from(protocol, sets)
     if mechanisms:
@@ -194,6 +221,7 @@ def calibrate(
             )
         compare_mechanisms(plan, unit, epsilon, delta, json)
         return
+    sizes = sizes_of(plan, data)
     with messages.status("searching for the noise"):
         found = calibrate(
             plan,
@@ -204,6 +232,7 @@ def calibrate(
             beta=beta,
             at_alpha=at_alpha,
             advantage=advantage,
+            sizes=sizes,
         )
     if json:
         print_json(found.as_document())
@@ -219,8 +248,8 @@ def calibrate(
             ("Vouched for", f"without it: {found.guarantee.unconditional.sentence(delta)}")
         )
     results.print(facts_table(facts))
-    if UNKNOWN_SIZES in found.guarantee.derivation:
-        results.print(f"{UNKNOWN_SIZES} {SIZES_HELP}", soft_wrap=True)
+    if sizes is None and sizes_matter(plan, unit):
+        results.print(UNSAID_SIZES, soft_wrap=True)
 
 
 def compare_mechanisms(
