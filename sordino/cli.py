@@ -16,6 +16,7 @@ from sordino.protocol import SordinoError, UserError
 from sordino.ui.attack import attack
 from sordino.ui.audit import audit
 from sordino.ui.certify import calibrate, certify
+from sordino.ui.check_claim import check_claim
 from sordino.ui.console import INTERRUPTED, forgive, given_up, messages
 from sordino.ui.files import check, new
 from sordino.ui.flower import app as flower
@@ -43,6 +44,7 @@ COMMANDS = (
     evaluate,
     report,
     verify,
+    check_claim,
     new,
     check,
     ui,

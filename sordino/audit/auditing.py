@@ -149,6 +149,8 @@ def audit(
             {
                 "name": claim.name,
                 "mu": claim.mu,
+                "epsilon": claim.epsilon,
+                "delta": claim.delta,
                 "view": claim.view,
                 "unit": claim.unit,
                 "ours": claim.ours,

@@ -180,6 +180,24 @@ def expected_bound(mu: float, trainings: int, confidence: float = CONFIDENCE) ->
     )
 
 
+def expected_epsilon(mu: float, delta: float, trainings: int, confidence: float) -> float:
+    """The lower bound on epsilon to be expected where the truth is mu-GDP, by the best of some tests.
+
+    Example:
+        >>> 2.5 < expected_epsilon(1.0, 1e-5, 100_000, 0.95) < 4.38
+        True
+    """
+    miss = (1 - confidence) / 2
+    alarms = np.geomspace(1 / trainings, 0.5, 40)
+    missed = norm.cdf(norm.isf(alarms) - mu) if math.isfinite(mu) else np.zeros_like(alarms)
+    wrong = upper_limit(alarms * trainings, trainings, miss)
+    left = upper_limit(missed * trainings, trainings, miss)
+    return max(
+        Limits(false_positive=float(one), false_negative=float(other)).epsilon(delta)
+        for one, other in zip(wrong, left, strict=True)
+    )
+
+
 def trainings_needed(mu: float, share: float = 0.0, confidence: float = CONFIDENCE) -> int:
     """The fewest trainings a side that can be expected to show more than this share of mu.
 

@@ -13,6 +13,7 @@ from sordino.audit.bounds import (
     Limits,
     Scores,
     expected_bound,
+    expected_epsilon,
     gaussian_like,
     measured,
     most_shown,
@@ -22,19 +23,42 @@ from sordino.audit.engine_check import EngineCheck
 from sordino.audit.residuals import ResidualReport
 from sordino.privacy.curves import GaussianCurve
 from sordino.privacy.guarantee import Guarantee
+from sordino.protocol import InvalidValue
 
 Judgement = Literal["holds", "refuted", "not tested"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
-    """Somebody's promise that the audit is held against: mu-GDP for who sees a view."""
+    """Somebody's promise that the audit is held against: mu-GDP, or epsilon at a delta, for who sees a view.
+
+    Example:
+        >>> Claim(name="theirs", epsilon=2.0, delta=1e-5).mu is None
+        True
+    """
 
     name: str
-    mu: float
+    mu: float | None = None
+    epsilon: float | None = None
+    delta: float | None = None
     view: str = "final"
     unit: str = "record"
     ours: bool = False  # whether a contradiction is reported by the exit code: so for what the user asks about
+
+    def __post_init__(self) -> None:
+        if (self.mu is None) == (self.epsilon is None):
+            raise InvalidValue("claim", self.name, "either mu, or epsilon with delta")
+        if (self.epsilon is None) != (self.delta is None):
+            raise InvalidValue("claim", self.name, "epsilon together with delta")
+
+    def as_document(self) -> dict[str, Any]:
+        """The claim as JSON says it."""
+        return {
+            "claim": self.name,
+            "mu": self.mu,
+            "epsilon": self.epsilon,
+            "delta": self.delta,
+        }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,9 +157,7 @@ class Finding:
             "trainings": self.trainings,
             "certified": self.certified.as_document(self.delta),
             "verdict": self.verdict,
-            "claims": [
-                {"claim": j.claim.name, "mu": j.claim.mu, "verdict": j.verdict} for j in self.claims
-            ],
+            "claims": [{**j.claim.as_document(), "verdict": j.verdict} for j in self.claims],
             "tightness": self.tightness,
             "attained": self.attained,
             "most": self.most,
@@ -215,10 +237,22 @@ def verdict_on(claim: Claim, firm: list[Limits], certified: Guarantee, trainings
     """
     if (claim.view, claim.unit) != (str(certified.view), certified.unit):
         return "not tested"
-    if any(limits.contradicts(GaussianCurve(mu=claim.mu)) for limits in firm):
+    if claim.epsilon is not None and claim.delta is not None:
+        return verdict_on_epsilon(claim.epsilon, claim.delta, firm, certified, trainings)
+    mu = math.inf if claim.mu is None else claim.mu
+    if any(limits.contradicts(GaussianCurve(mu=mu)) for limits in firm):
         return "refuted"
     attained = gaussian_like(certified.curve)
-    implied = certified.mu is not None and claim.mu >= certified.mu
-    return (
-        "holds" if implied or expected_bound(attained, trainings, FIRM) > claim.mu else "not tested"
-    )
+    implied = certified.mu is not None and mu >= certified.mu
+    return "holds" if implied or expected_bound(attained, trainings, FIRM) > mu else "not tested"
+
+
+def verdict_on_epsilon(
+    epsilon: float, delta: float, firm: list[Limits], certified: Guarantee, trainings: int
+) -> Judgement:
+    """Returns the verdict on a claim about epsilon at a delta, which any test may contradict, free of assumptions."""
+    if any(limits.epsilon(delta) > epsilon for limits in firm):
+        return "refuted"
+    implied = certified.epsilon(delta) <= epsilon
+    shown = expected_epsilon(gaussian_like(certified.curve), delta, trainings, FIRM)
+    return "holds" if implied or shown > epsilon else "not tested"

@@ -10,6 +10,7 @@ partition.json      how many records of each label every client has; from privat
 model.safetensors   the final model
 uploads/            with --keep-uploads: what the server received, a file a round (uploads.py)
 clients/            where clients keep models: ID.safetensors is client ID's own, which nobody else is given
+signatures/         who vouches for the run (signatures.py)
 audits/, attacks/   what audits and attacks of the run have found
 report.html         all of it that may be published, for people
 """

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from sordino.protocol import UserError
+from sordino.report.formats import at_most
 
 MOST_POINTS = 10_000  # in one line of a plot
 
@@ -96,7 +97,7 @@ class Audit:
     trainings: int
     game: str
     tests: tuple[tuple[float, float], ...]
-    claims: tuple[tuple[str, float, str], ...]
+    claims: tuple[tuple[str, str, str], ...]
     given: str
     engine: str
     engine_differs: bool
@@ -130,7 +131,7 @@ class Audit:
                 for limits in tests
             ),
             claims=tuple(
-                (text(row, "claim"), number(row, "mu"), text(row, "verdict"))
+                (text(row, "claim"), claimed_text(row), text(row, "verdict"))
                 for row in listed(document.get("claims", []))
             ),
             given=text(document, "given", ""),
@@ -138,6 +139,13 @@ class Audit:
             engine_differs=engine.get("verdict") == "differs",
             document=document,
         )
+
+
+def claimed_text(row: dict[str, Any]) -> str:
+    """Returns what was claimed, for people: mu, or epsilon at a delta."""
+    if row.get("epsilon") is None:
+        return f"μ = {at_most(number(row, 'mu'))}"
+    return f"ε = {at_most(number(row, 'epsilon'))} at δ = {number(row, 'delta'):g}"
 
 
 def plot_of(document: dict[str, Any]) -> Plot:

@@ -91,9 +91,9 @@ def run_page(story: Story) -> str:
         clients_text=clients_text(story),
         audits=[audit_row(audit) for audit in story.audits],
         judged=[
-            (name, at_most(mu), f"{audit.view}, {audit.unit}", verdict)
+            (name, claimed, f"{audit.view}, {audit.unit}", verdict)
             for audit in story.audits
-            for name, mu, verdict in audit.claims
+            for name, claimed, verdict in audit.claims
         ],
         audit_command=typed("audit", story.run.folder, "--view", view),
         attack_plots=attack_plots(story),

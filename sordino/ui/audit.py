@@ -126,8 +126,16 @@ def finding_table(finding: Finding) -> Table:
         "certified: at most", mu, at_most(certified.epsilon(delta)), judged(finding.verdict)
     )
     for one in finding.claims:
-        table.add_row(one.claim.name, at_most(one.claim.mu), "", judged(one.verdict))
+        table.add_row(one.claim.name, *claimed_numbers(one.claim, delta), judged(one.verdict))
     return table
+
+
+def claimed_numbers(claim: Claim, delta: float) -> tuple[str, str]:
+    """Returns what stands under mu and epsilon in the row of a claim; an epsilon at another delta says at which."""
+    if claim.epsilon is None or claim.delta is None:
+        return at_most(claim.mu or 0.0), ""
+    place = "" if claim.delta == delta else f" at delta = {claim.delta:g}"
+    return "", at_most(claim.epsilon) + place
 
 
 def remarks(finding: Finding) -> list[str]:
@@ -231,22 +239,45 @@ def judged(verdict: str) -> Text:
 
 
 def given_claims(texts: list[str], view: View, unit: str) -> tuple[Claim, ...]:
-    """Claims from `NAME=MU` texts, about the view that is audited."""
+    """Claims from `NAME=MU` and `NAME: epsilon=E, delta=D` texts, about the view that is audited."""
+    return tuple(given_claim(text, view, unit) for text in texts)
+
+
+def given_claim(text: str, view: View, unit: str) -> Claim:
+    """Returns the claim that a text makes.
+
+    Raises:
+        UserError: it makes none; the message shows both forms.
+    """
     from sordino.audit.verdict import Claim
 
-    found = []
-    for text in texts:
-        name, equals, value = text.partition("=")
-        try:
-            mu = float(value)
-        except ValueError:
-            mu = math.nan
-        if equals == "" or not name.strip() or not 0 <= mu < math.inf:
-            raise UserError(
-                f"--claim {text!r}: expected NAME=MU with a finite number of at least 0, such as theirs=0.29."
-            )
-        found.append(Claim(name=name.strip(), mu=mu, view=str(view), unit=unit, ours=True))
-    return tuple(found)
+    name, colon, promise = text.partition(":")
+    if not colon:
+        name, _, value = text.partition("=")
+        promise = f"mu={value}"
+    numbers = {key: claimed_number(value) for key, value in pairs_in(promise)}
+    forms = ({"mu"}, {"epsilon", "delta"})
+    whole = set(numbers) in forms and all(0 <= number < math.inf for number in numbers.values())
+    if not name.strip() or not whole or numbers.get("delta", 0.0) >= 1:
+        raise UserError(
+            f"--claim {text!r}: expected NAME=MU with a finite number of at least 0, such as theirs=0.29, or "
+            "'NAME: epsilon=E, delta=D' with a delta below 1, such as 'theirs: epsilon=2, delta=1e-5'."
+        )
+    return Claim(name=name.strip(), **numbers, view=str(view), unit=unit, ours=True)
+
+
+def pairs_in(text: str) -> list[tuple[str, str]]:
+    """Returns the keys and values of a text such as "epsilon=2, delta=1e-5"; a part without one has no value."""
+    parts = [part.partition("=") for part in text.split(",")]
+    return [(key.strip(), value.strip()) for key, _, value in parts]
+
+
+def claimed_number(text: str) -> float:
+    """Returns a number, or one that no claim may have."""
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
 
 
 def audited(source: Any, view: str, unit: str, **options: Any) -> tuple[Finding, Path]:
@@ -298,7 +329,10 @@ def audit(
     ] = None,
     claim: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME=MU", help="Somebody's promise to hold it against."),
+        typer.Option(
+            metavar="NAME=MU",
+            help="Somebody's promise to hold it against; or 'NAME: epsilon=2, delta=1e-5'.",
+        ),
     ] = None,
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Audit folder; by default audits/<name>-<n>.")

@@ -1,0 +1,189 @@
+"""What noise, sampling and a number of steps amount to, where they are all that is known of a training: is an epsilon that was stated true?
+
+The training is the usual one of papers and libraries: every step releases a sum of contributions of bounded norm under Gaussian noise,
+whose standard deviation is `noise multiplier` times that norm; a step uses a sample of all units, which nobody sees.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from sordino.privacy import checks, subsampled
+from sordino.privacy.curves import Curve, GaussianCurve
+from sordino.protocol import InvalidValue
+
+SAMPLINGS = ("poisson", "fixed", "full")
+GRID = 0.01  # the share of epsilon by which the grid of a loss distribution may be too careful
+ADJACENCIES = ("add-or-remove", "replace-one")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stated:
+    """What is said of a training.
+
+    Attributes:
+        noise_multiplier: standard deviation of the noise on a step's sum, over the largest norm of one contribution.
+        steps: the number of steps, or rounds.
+        sampling: "poisson": each unit is in a step with probability `rate`; "fixed": a step has a fixed number of distinct units, a
+            share `rate` of all; "full": every step has all of them.
+        rate: see sampling; 1 for "full".
+        adjacency: "add-or-remove" or "replace-one": what tells two neighbouring data sets apart.
+
+    Example:
+        >>> Stated(noise_multiplier=1.0, steps=1000, rate=0.01).sampling
+        'poisson'
+    """
+
+    noise_multiplier: float
+    steps: int
+    sampling: str = "poisson"
+    rate: float = 1.0
+    adjacency: str = "add-or-remove"
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.noise_multiplier) and self.noise_multiplier > 0):
+            raise InvalidValue("noise-multiplier", self.noise_multiplier, "a number above 0")
+        checks.whole(at_least=1, steps=self.steps)
+        if self.sampling not in SAMPLINGS:
+            raise InvalidValue("sampling", self.sampling, "poisson, fixed or full")
+        if self.adjacency not in ADJACENCIES:
+            raise InvalidValue("adjacency", self.adjacency, "add-or-remove or replace-one")
+        if not 0 < self.rate <= 1:
+            raise InvalidValue("rate", self.rate, "a number above 0, and at most 1")
+        if self.sampling == "full" and self.rate != 1:
+            raise InvalidValue("rate", self.rate, "1, or left out, with sampling = full")
+        if self.sampling == "fixed" and self.adjacency == "add-or-remove" and self.rate < 1:
+            raise InvalidValue(
+                "adjacency",
+                self.adjacency,
+                "replace-one with sampling = fixed",
+                "A fixed number of units out of one unit less is another rate, and no bound here covers that.",
+            )
+
+    @property
+    def mu(self) -> float:
+        """Gaussian parameter of a step that the unit is in: replaced, a contribution moves the sum by twice its norm."""
+        return (2.0 if self.adjacency == "replace-one" else 1.0) / self.noise_multiplier
+
+
+def stated_curve(stated: Stated) -> Curve:
+    """Returns a curve that the training is sure to keep.
+
+    Replace-one under Poisson sampling is priced like fixed batches: with and without the other record, any two of "absent", "with x" and
+    "with x'" lie within mu (THEORY A10), so one bound, C_q(G_mu), holds for both.
+
+    Example:
+        >>> round(stated_curve(Stated(noise_multiplier=1.0, rate=0.01, steps=1000)).epsilon(1e-5), 2)
+        1.83
+    """
+    if stated.sampling == "full" or stated.rate == 1:
+        return GaussianCurve(mu=stated.mu).repeat(stated.steps)
+    if stated.adjacency == "replace-one":
+        return subsampled.fixed_size(mu=stated.mu, rate=stated.rate, steps=stated.steps)
+    return subsampled.poisson(
+        multiplier=stated.noise_multiplier, rate=stated.rate, steps=stated.steps
+    )
+
+
+def accountant_epsilon(stated: Stated, delta: float) -> tuple[float | None, str]:
+    """Returns what dp_accounting gives by itself, and by which accountant; None where it has no accountant for the case."""
+    import dp_accounting
+    from dp_accounting import NeighboringRelation
+    from dp_accounting.pld import PLDAccountant
+    from dp_accounting.rdp import RdpAccountant
+
+    replaced = stated.adjacency == "replace-one"
+    plain = stated.sampling == "full" or stated.rate == 1
+    # Its multiplier is in units of the change between neighbours, which is twice the norm where a contribution is replaced.
+    gaussian = dp_accounting.GaussianDpEvent(1 / stated.mu)
+    event: Any = gaussian
+    accountant: Any = PLDAccountant(NeighboringRelation.ADD_OR_REMOVE_ONE)
+    name = "dp_accounting, privacy loss distributions"
+    if not plain and replaced:
+        if stated.sampling == "poisson":
+            return None, "dp_accounting has no accountant for replace-one under Poisson sampling"
+        size = 10**6
+        event = dp_accounting.SampledWithoutReplacementDpEvent(
+            size, max(1, math.ceil(stated.rate * size)), gaussian
+        )
+        accountant = RdpAccountant(neighboring_relation=NeighboringRelation.REPLACE_ONE)
+        name = "dp_accounting, Rényi accountant"
+    elif not plain:
+        event = dp_accounting.PoissonSampledDpEvent(stated.rate, gaussian)
+    accountant.compose(dp_accounting.SelfComposedDpEvent(event, stated.steps))
+    return float(accountant.get_epsilon(delta)), name
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """Whether a stated epsilon is true.
+
+    Attributes:
+        stated: the training.
+        epsilon, delta: what was claimed of it.
+        bound: the epsilon at `delta` that the training is sure to keep.
+        accountant: what dp_accounting gives; None where it has no accountant for the case.
+        accountant_name: which accountant, or why there is none.
+    """
+
+    stated: Stated
+    epsilon: float
+    delta: float
+    bound: float
+    accountant: float | None
+    accountant_name: str
+
+    @property
+    def true(self) -> bool:
+        """Whether the claim follows from what is proved."""
+        return self.bound <= self.epsilon
+
+    @property
+    def verdict(self) -> str:
+        """Returns "true", "false", or "not proved" where the bound may be larger than what is attained."""
+        if self.true:
+            return "true"
+        sampled = self.stated.sampling != "full" and self.stated.rate < 1
+        tight = not (sampled and self.stated.adjacency == "replace-one")
+        return "false" if tight and self.bound * (1 - GRID) > self.epsilon else "not proved"
+
+    def as_document(self) -> dict[str, Any]:
+        """The answer as JSON says it."""
+        return {
+            "true": self.true,
+            "verdict": self.verdict,
+            "epsilon": self.bound,
+            "claimed": self.epsilon,
+            "delta": self.delta,
+            "dp_accounting": self.accountant,
+            "accountant": self.accountant_name,
+            "noise_multiplier": self.stated.noise_multiplier,
+            "steps": self.stated.steps,
+            "sampling": self.stated.sampling,
+            "rate": self.stated.rate,
+            "adjacency": self.stated.adjacency,
+        }
+
+
+def check_stated(stated: Stated, *, epsilon: float, delta: float) -> Answer:
+    """Answers whether a training keeps an epsilon at a delta.
+
+    Example:
+        >>> check_stated(Stated(noise_multiplier=1.0, rate=0.01, steps=1000), epsilon=2.0, delta=1e-5).true
+        True
+    """
+    if not 0 <= epsilon < math.inf:
+        raise InvalidValue("epsilon", epsilon, "a finite number of at least 0")
+    if not 0 < delta < 1:
+        raise InvalidValue("delta", delta, "a number between 0 and 1")
+    accountant, name = accountant_epsilon(stated, delta)
+    return Answer(
+        stated=stated,
+        epsilon=epsilon,
+        delta=delta,
+        bound=stated_curve(stated).epsilon(delta),
+        accountant=accountant,
+        accountant_name=name,
+    )
