@@ -34,8 +34,14 @@ docs: .venv/ready-docs
 	$(BIN)/python -m mkdocs build --quiet --strict
 	@echo "build/site/index.html"
 
-bench: .venv/ready-bench
+# Peers want other versions of what Sordino needs: each has an environment to itself.
+bench: .venv/ready .bench/pfl/ready .bench/flower/ready .bench/opacus/ready
 	$(BIN)/python -m benchmarks
+
+.bench/%/ready: benchmarks/peers/%.txt
+	@test -x .bench/$*/bin/python || $(PYTHON) -m venv .bench/$*
+	.bench/$*/bin/python -m pip install --quiet --no-compile $(PIP_OPTIONS) --requirement $<
+	@touch $@
 
 # The native kernel alone, after a change to its sources; installing the package builds it too.
 native: .venv/ready-test
@@ -64,4 +70,4 @@ endef
 	$(call install,[$*])
 
 clean:
-	rm -rf .venv build *.egg-info
+	rm -rf .venv .bench build *.egg-info

@@ -11,7 +11,6 @@ import statistics
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -59,11 +58,9 @@ def torch_rows(options: argparse.Namespace, tell: Tell) -> Iterator[Row]:
 
 def is_installed(peer: Contender, tell: Tell) -> bool:
     """Whether a peer's package is there; says so if not."""
-    there = peer.needs is None or find_spec(peer.needs) is not None
+    there = peer.python.exists()
     if not there:
-        tell(
-            f"{peer.name} is left out: the package {peer.needs!r} is not installed. `pip install '.[bench]'` brings it."
-        )
+        tell(f"{peer.name} is left out: {peer.python} is not there. `make bench` installs it.")
     return there
 
 

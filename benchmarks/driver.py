@@ -23,6 +23,7 @@ from benchmarks.processes import end, family, machine_seconds, processor_seconds
 from benchmarks.serving import MARK
 
 ROOT = Path(__file__).parents[1]
+ENVIRONMENTS = ROOT / ".bench"
 CALM = 0.08  # a sample is calm if processes other than the contender used less than this share of the machine
 SETTLING = (
     0.5  # seconds between waking a contender and measuring it, for what it has missed meanwhile
@@ -35,12 +36,33 @@ class Failed(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Contender:
-    """A module of this package that is run as a process with some options, and the package that it needs besides Sordino."""
+    """A module of this package that is run as a process with some options, and the environment that it needs, if not ours.
+
+    Peers want other versions of what Sordino needs. Each has an environment to itself in .bench, pinned by the file
+    of its name in benchmarks/peers, which `make bench` installs. With `processes` torchrun starts as many.
+    """
 
     name: str
     module: str
-    needs: str | None = None
+    environment: str | None = None
+    processes: int = 1
     options: tuple[str, ...] = ()
+
+    @property
+    def python(self) -> Path:
+        """The interpreter that runs it."""
+        if self.environment is None:
+            return Path(sys.executable)
+        return ENVIRONMENTS / self.environment / "bin" / "python"
+
+    @property
+    def command(self) -> list[str]:
+        """The command that starts it."""
+        if self.processes == 1:
+            return [str(self.python), "-m", self.module, *self.options]
+        torchrun = ["-m", "torch.distributed.run", "--standalone"]
+        count = ["--nproc-per-node", str(self.processes)]
+        return [str(self.python), *torchrun, *count, "-m", self.module, *self.options]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,7 +142,7 @@ def running(contender: Contender, *arguments: str) -> Iterator[Server]:
     """A contender's process, ended together with all that it started."""
     with tempfile.TemporaryDirectory(prefix="sordino-bench-") as folder:
         errors = Path(folder) / "stderr"
-        command = [sys.executable, "-m", contender.module, *contender.options, *arguments]
+        command = [*contender.command, *arguments]
         with errors.open("w") as log:
             process = subprocess.Popen(
                 command,

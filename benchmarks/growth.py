@@ -8,7 +8,7 @@ import numpy as np
 from torch import nn
 
 from benchmarks.serving import say
-from benchmarks.workload import BATCH, CLASSES, CLIP, RATE
+from benchmarks.task import BATCH, CLASSES, CLIP, RATE
 from sordino.engines.native.kernel import Kernel, PackedRule, Records, StepRule, new_jobs
 from sordino.engines.native.library import chosen
 from sordino.engines.native.program import Loss

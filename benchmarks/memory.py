@@ -8,7 +8,8 @@ import numpy as np
 
 from benchmarks.processes import memory
 from benchmarks.serving import say
-from benchmarks.workload import CLASSES, SHAPE, Federation, dataset, protocol
+from benchmarks.task import CLASSES, SHAPE
+from benchmarks.workload import Federation, dataset, protocol
 from sordino import Dataset, UserError
 from sordino.federation.data import load_dataset
 

@@ -10,10 +10,11 @@ from benchmarks.driver import Contender, compare, take_turns
 from benchmarks.results import Row
 
 PLAIN = Contender(name="plain torch loop", module="benchmarks.peers.plain")
-PFL = Contender(name="pfl-research", module="benchmarks.peers.pfl_research", needs="pfl")
-FLOWER = Contender(name="Flower on Ray", module="benchmarks.peers.flower", needs="flwr")
+PFL = Contender(name="pfl-research", module="benchmarks.peers.pfl_research", environment="pfl")
+PFL_TWO = replace(PFL, name="pfl-research, 2 processes", processes=2)
+FLOWER = Contender(name="Flower on Ray", module="benchmarks.peers.flower", environment="flower")
 OPACUS = Contender(
-    name="Opacus in a plain loop", module="benchmarks.peers.opacus_loop", needs="opacus"
+    name="Opacus in a plain loop", module="benchmarks.peers.opacus_loop", environment="opacus"
 )
 TORCH = Contender(
     name="torch engine, 2 workers", module="benchmarks.ours", options=("--engine", "torch")
@@ -61,6 +62,7 @@ COMPARISONS = (
         wanted={
             (NATIVE, PFL): 12,
             (NATIVE_ALONE, PFL): 7,
+            (NATIVE, PFL_TWO): 5,
             (NATIVE, FLOWER): 17,
             (NATIVE, TORCH): 6,
             (NATIVE, MATMUL): 0.6,

@@ -5,18 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from benchmarks.serving import asked, serve
-from benchmarks.workload import (
-    BATCH,
-    CLIENTS,
-    CLIP,
-    MULTIPLIER,
-    RATE,
-    RECORDS,
-    Federation,
-    dataset,
-    protocol,
-    records,
-)
+from benchmarks.task import BATCH, CLIENTS, CLIP, MULTIPLIER, RATE, RECORDS, records
+from benchmarks.workload import Federation, dataset, protocol
 from sordino import Constant, Gaussian, NoisySgd
 
 

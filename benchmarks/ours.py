@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from benchmarks.serving import asked, serve
-from benchmarks.workload import CLIENTS, RECORDS, Federation, dataset, protocol, records
+from benchmarks.task import CLIENTS, RECORDS, records
+from benchmarks.workload import Federation, dataset, protocol
 
 
 def main() -> None:

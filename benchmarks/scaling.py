@@ -7,7 +7,8 @@ from contextlib import ExitStack
 import numpy as np
 
 from benchmarks.serving import say
-from benchmarks.workload import CLASSES, SHAPE, Federation, dataset, protocol
+from benchmarks.task import CLASSES, SHAPE
+from benchmarks.workload import Federation, dataset, protocol
 
 STEPS = 5
 PARTICIPANTS = 20

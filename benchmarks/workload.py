@@ -6,39 +6,13 @@ import time
 from types import TracebackType
 
 import numpy as np
-from torch import nn
 
+from benchmarks.task import BATCH, CLASSES, CLIENTS, CLIP, RATE, SIGMA, WORKERS
 from sordino import Constant, Data, Dataset, Everyone, FedAvg, FixedSize, Gaussian, Model, Protocol
 from sordino.engines.choice import choose
 from sordino.federation.aggregation import aggregate, upload_weights
-from sordino.federation.models import build_model
 from sordino.federation.participation import participants
 from sordino.federation.setup import prepare
-
-CLIENTS, RECORDS, BATCH = 20, 256, 32
-RATE, CLIP, SIGMA = 0.1, 1.0, 0.01
-MULTIPLIER = 1.0  # of noisy-sgd
-SHAPE, CLASSES = (1, 28, 28), 10
-WORKERS = 2
-# The records that every model is trained on.
-SHAPES: dict[str, tuple[int, ...]] = {
-    "lenet5": SHAPE,
-    "prifedsync-mnist": SHAPE,
-    "mlp": (64,),
-    "logistic": (784,),
-}
-
-
-def records(model: str = "lenet5", clients: int = CLIENTS) -> tuple[np.ndarray, np.ndarray]:
-    """Random records and labels for every client: (clients, records, ...) in float32 and (clients, records)."""
-    generator = np.random.default_rng(0)
-    values = generator.standard_normal((clients, RECORDS, *SHAPES[model]), dtype=np.float32)
-    return values, generator.integers(0, CLASSES, (clients, RECORDS))
-
-
-def network(model: str) -> nn.Module:
-    """The model of all contenders."""
-    return build_model(model, SHAPES[model], CLASSES, seed=0)
 
 
 def dataset(images: np.ndarray, labels: np.ndarray) -> Dataset:

@@ -27,7 +27,7 @@ from torch import nn
 from torch.nn import functional
 
 from benchmarks.serving import asked, rounds_at_once, serve
-from benchmarks.workload import (
+from benchmarks.task import (
     BATCH,
     CLIENTS,
     CLIP,

@@ -10,7 +10,7 @@ from opacus.optimizers import DPOptimizer
 from torch.nn import functional
 
 from benchmarks.serving import asked, serve
-from benchmarks.workload import BATCH, CLIENTS, CLIP, MULTIPLIER, RATE, RECORDS, network, records
+from benchmarks.task import BATCH, CLIENTS, CLIP, MULTIPLIER, RATE, RECORDS, network, records
 
 
 def main() -> None:

@@ -1,9 +1,13 @@
-"""pfl-research's simulated backend in one process, one thread: steps clipped at the client, the Gaussian mechanism at the server."""
+"""pfl-research's simulated backend: steps clipped at the client, the Gaussian mechanism at the server.
+
+One process with one thread, or as many as torchrun starts.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+import os
+from collections.abc import Callable, Iterator
 
 import torch
 from pfl.aggregate.simulate import SimulatedBackend
@@ -17,11 +21,11 @@ from pfl.internal.ops import pytorch_ops
 from pfl.internal.ops.selector import set_framework_module
 from pfl.model.pytorch import PyTorchModel
 from pfl.privacy import CentrallyAppliedPrivacyMechanism, GaussianMechanism
-from torch import Tensor, nn
+from torch import Tensor, distributed, nn
 from torch.nn import functional
 
 from benchmarks.serving import asked, rounds_at_once, serve
-from benchmarks.workload import BATCH, CLIENTS, CLIP, RATE, RECORDS, SIGMA, network, records
+from benchmarks.task import BATCH, CLIENTS, CLIP, RATE, RECORDS, SIGMA, network, records
 
 
 class Net(nn.Module):
@@ -90,7 +94,28 @@ def main() -> None:
         )
         algorithm.run(plan, backend, model, training, send_metrics_to_platform=False)
 
-    serve(some_rounds, client_steps=CLIENTS * steps * rounds)
+    take_part(some_rounds, client_steps=CLIENTS * steps * rounds)
+
+
+def take_part(some_rounds: Callable[[], None], *, client_steps: int) -> None:
+    """Does what the driver asks for. It talks to the first process, which calls the others, if any, to every turn."""
+    if "TORCHELASTIC_RUN_ID" not in os.environ:
+        serve(some_rounds, client_steps=client_steps)
+        return
+    more = torch.ones(1)
+    if distributed.get_rank() > 0:
+        distributed.broadcast(more, 0)
+        while more.item() > 0:
+            some_rounds()
+            distributed.broadcast(more, 0)
+        return
+
+    def together() -> None:
+        distributed.broadcast(more, 0)
+        some_rounds()
+
+    serve(together, client_steps=client_steps)
+    distributed.broadcast(torch.zeros(1), 0)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from torch import nn
 from torch.nn import functional
 
 from benchmarks.serving import asked, serve
-from benchmarks.workload import BATCH, CLIENTS, CLIP, RATE, RECORDS, SIGMA, network, records
+from benchmarks.task import BATCH, CLIENTS, CLIP, RATE, RECORDS, SIGMA, network, records
 
 
 def main() -> None:
