@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -10,10 +11,11 @@ import typer
 
 from sordino.protocol.errors import typed
 from sordino.ui.arguments import Certificate, Insecure, Json, Unit
-from sordino.ui.console import facts_table, print_json, results
+from sordino.ui.console import facts_table, messages, print_json, results
 from sordino.ui.sources import example_text
 
 if TYPE_CHECKING:
+    from sordino.engines.flower.consortium import Client
     from sordino.engines.flower.custody import Custodian
     from sordino.protocol import Protocol
 
@@ -277,3 +279,72 @@ def node(
     from sordino.engines.flower.nodes import run_node
 
     run_node(folder, port, insecure=insecure)
+
+
+Where = Annotated[
+    Path,
+    typer.Argument(metavar="DIR", help="Folder with a consortium.toml, or the file itself."),
+]
+
+
+@app.command()
+def up(place: Where = Path(".")) -> None:
+    """Start what a party runs, keep it alive, and say how it is: one file, one command."""
+    from sordino.engines.flower.consortium import Coordinator, read_consortium
+    from sordino.engines.flower.party import ClientParty, CoordinatorParty
+
+    folder, party = read_consortium(place)
+    if type(party) is Coordinator:
+        CoordinatorParty(folder, party, say).run()
+        return
+    ClientParty(folder, party, say, lambda: agree_as_written(folder, party)).run()
+
+
+def say(words: str) -> None:
+    """Print a line with the time of day."""
+    messages.print(f"{time.strftime('%H:%M:%S')} {words}", soft_wrap=True)
+
+
+def agree_as_written(folder: Path, party: Client) -> None:
+    """Agree to what a client's consortium.toml says, with a new key if it has none."""
+    from sordino.engines.flower.certificates import write_key
+
+    private = folder / party.key
+    if not private.exists():
+        say(f"Wrote {write_key(private)}. Give it to the coordinator, as keys/{party.client}.pub.")
+    agree(
+        protocol=folder / party.protocol,
+        folder=folder / party.folder,
+        client=party.client,
+        data=None if party.data is None else folder / party.data,
+        epsilon=party.epsilon,
+        delta=party.delta,
+        unit=party.unit,
+        superlink=party.superlink,
+        certificate=folder / party.certificate,
+        key=private,
+        seeded=party.seeded,
+    )
+
+
+@app.command()
+def doctor(place: Where = Path("."), json: Json = False) -> None:
+    """Look at clock, certificate, key, port, versions and disk of a party; name the remedy."""
+    from sordino.engines.flower.consortium import read_consortium
+    from sordino.engines.flower.doctor import examine
+    from sordino.engines.flower.processes import require_flower
+
+    require_flower()
+    findings = examine(*read_consortium(place))
+    if json:
+        print_json({"findings": [vars(finding) for finding in findings]})
+    else:
+        rows = []
+        for one in findings:
+            remedy = "" if one.trouble is None else f": {one.trouble}"
+            rows.append(
+                (one.what, f"{'ok' if one.trouble is None else 'TROUBLE'}, {one.seen}{remedy}")
+            )
+        results.print(facts_table(rows))
+    if any(finding.trouble is not None for finding in findings):
+        raise typer.Exit(1)

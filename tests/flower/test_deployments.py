@@ -23,13 +23,11 @@ from sordino import (
     NoisySgd,
     Protocol,
     Run,
-    resume,
     train,
 )
 from sordino.cli import run as sordino
 from sordino.engines.choice import SuperLink
 from sordino.engines.flower.custody import Custodian
-from sordino.engines.flower.driver import LostRun
 from sordino.privacy.ledger import Missed
 from sordino.protocol import save
 from tests.flower.lab import SLOW, Lab
@@ -204,12 +202,11 @@ def test_a_killed_superlink_is_restarted_and_the_run_ends_with_the_same_model(
     )
     wait_for_round(folder, 2)
     secured.kill("link")
-    thread.join()
-    assert isinstance(outcome[0], LostRun), outcome
-    assert "sordino resume" in str(outcome[0])
+    time.sleep(5)
     secured.start_link()
-    secured.wait_for_link()
-    run = resume(folder)
+    thread.join()  # it waits for the SuperLink, and goes on by itself
+    run = outcome[0]
+    assert isinstance(run, Run), run
     assert run.status == "finished"
     assert weights(run) == weights(alone)
     assert run.ledger == alone.ledger

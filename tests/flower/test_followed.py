@@ -1,9 +1,11 @@
 """What a consortium is told to type, followed word for word: the README of a new one, and docs/flower.md. `make test-flower` runs it."""
 
+import json
 import os
 import re
 import shlex
 import shutil
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,7 +17,7 @@ from sordino import Run
 from sordino.cli import run as sordino
 from sordino.engines.flower.custody import Custodian
 from sordino.report.writing import at_the_end
-from tests.flower.lab import Lab, free_port
+from tests.flower.lab import SLOW, Lab, free_port
 from tests.support import REPOSITORY
 
 pytestmark = pytest.mark.slow
@@ -29,9 +31,15 @@ def _reports_are_written(monkeypatch) -> None:
     monkeypatch.setattr("sordino.report.writing.at_the_end", at_the_end)
 
 
-def lines_of(text: str) -> Iterator[tuple[str, list[str]]]:
+def blocks(text: str, kind: str) -> list[str]:
+    """The blocks of code of one kind."""
+    return re.findall(rf"^```{kind}\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+
+
+def lines_of(text: str, ports: dict[str, str] | None = None) -> Iterator[tuple[str, list[str]]]:
     """Who types, which is before the dollar, and what; on ports that nobody else uses."""
-    ports = {old: str(free_port()) for old in ("8000", "9094", "9095", "9096")}
+    if ports is None:
+        ports = {old: str(free_port()) for old in ("8000", "9094", "9095", "9096")}
     for block in re.findall(r"^```console\n(.*?)^```", text, re.DOTALL | re.MULTILINE):
         for line in block.splitlines():
             who, typed = line.split("$ ", 1)
@@ -47,6 +55,7 @@ def followed(lab: Lab, lines: Iterator[tuple[str, list[str]]], place: Path) -> N
         if name == "cp":
             *files, target = arguments
             for file in files:
+                wait_for(Path(file))
                 shutil.copy(file, target)
             continue
         assert name == "sordino", command
@@ -59,8 +68,19 @@ def followed(lab: Lab, lines: Iterator[tuple[str, list[str]]], place: Path) -> N
             lab.wait_for_link()
         elif arguments[:2] == ["flower", "node"]:
             lab.spawn(f"node-{len(lab.processes)}", arguments)
+        elif arguments[:2] == ["flower", "up"]:
+            lab.spawn("up", arguments)
+            lab.processes[f"up-{who}"] = lab.processes.pop("up")
         else:
             assert sordino(arguments) == 0, command
+
+
+def wait_for(path: Path) -> None:
+    """Wait for a file that something makes which was just started."""
+    end = time.monotonic() + SLOW
+    while not path.exists():
+        assert time.monotonic() < end, path
+        time.sleep(0.1)
 
 
 def test_the_readme_of_a_new_consortium_followed_word_for_word(
@@ -82,7 +102,7 @@ def test_the_readme_of_a_new_consortium_followed_word_for_word(
 
 
 def test_three_empty_machines_come_to_a_report_by_what_the_documentation_says(
-    tmp_path, monkeypatch, capfd
+    tmp_path, monkeypatch
 ) -> None:
     """Three folders stand for the machines. The page's records are made first, and its protocol is put where it says."""
     page = (
@@ -95,17 +115,24 @@ def test_three_empty_machines_come_to_a_report_by_what_the_documentation_says(
     for folder in machines.values():
         folder.mkdir()
     monkeypatch.chdir(tmp_path)
-    records, protocol = (
-        re.search(rf"^```{kind}\n(.*?)^```", page, re.DOTALL | re.MULTILINE)[1]
-        for kind in ("python", "toml")
-    )
+    [records] = blocks(page, "python")
+    protocol, mine = blocks(page, "toml")
     exec(compile(records, "docs/flower.md", "exec"), {})
-    lines = lines_of(page)
+    assert len(re.findall(r"^\w+\$ ", page, re.MULTILINE)) <= 10
+    ports = {old: str(free_port()) for old in ("8000", "9094", "9095")}
+    lines = lines_of(page, ports)
+    theirs = mine.replace("client = 0", "client = 1").replace("north.npz", "south.npz")
+    files = {"north": mine, "south": theirs.replace("9094", "9095")}
+    for name, text in files.items():
+        ported = re.sub(PORTS, lambda found: ports[found[0]], text)
+        (machines[name] / "consortium.toml").write_text(ported)
     with Lab(machines["coordinator"]) as lab:
         who, first = next(lines)
         assert first == ["sordino", "flower", "new", "ours"]
         followed(lab, iter([(who, first)]), tmp_path)
         (machines["coordinator"] / "ours" / "protocol.toml").write_text(protocol)
+        own = machines["coordinator"] / "ours" / "consortium.toml"
+        own.write_text(own.read_text().replace("8000", ports["8000"]))
         followed(lab, lines, tmp_path)
     run = Run.load(machines["coordinator"] / "first")
     assert run.status == "finished"
@@ -119,7 +146,16 @@ def test_three_empty_machines_come_to_a_report_by_what_the_documentation_says(
             "ca.crt",
             "protocol.toml",
             f"{name}.npz",
-            f"{name}.key",
+            "node.key",
         }
     assert not list(machines["coordinator"].rglob("north.npz"))  # records stayed where they were
-    assert capfd.readouterr().out.count("Labels") == 2
+    said = {name: (folder / "up.log").read_text() for name, folder in machines.items()}
+    assert "2 of 2 connected" in said["coordinator"]
+    for name in ("north", "south"):
+        assert said[name].count("Labels") == 1
+        assert re.search(r"connected; 5 rounds answered, epsilon 4 of 4 spent, 0 req", said[name])
+        log = (machines[name] / "mine" / "logs" / "node.jsonl").read_text().splitlines()
+        assert {"at", "from", "level", "said"} == set(json.loads(log[0]))
+    assert '"healthy": true' in (machines["coordinator"] / "ours" / "health.json").read_text()
+    metrics = (machines["coordinator"] / "ours" / "metrics.prom").read_text()
+    assert "sordino_nodes_connected 2" in metrics

@@ -20,6 +20,7 @@ import numpy as np
 
 from sordino.engines.choice import SuperLink
 from sordino.engines.flower.agreement import refuse_across_machines, with_whole_path
+from sordino.engines.flower.probing import probe_superlink
 from sordino.engines.flower.processes import (
     APP,
     CONNECTION,
@@ -42,7 +43,9 @@ if TYPE_CHECKING:
     from sordino.federation.setup import Begun
 
 OUTCOME = "outcome.json"
+BOUND = "the agreement is for one training, and this is another"  # as custody.py refuses it
 LOOK = 0.3  # seconds between two looks into the run folder
+RETURNS = 5  # how often a run goes on by itself after its SuperLink was lost
 ASK = 20.0  # seconds without news after which Flower is asked whether the run still runs
 
 
@@ -109,7 +112,48 @@ def resume_across(place: RunFolder, superlink: SuperLink | None, watch: Watch) -
 
 
 def submitted(superlink: SuperLink, settings: Mapping[str, Any], folder: Path, watch: Watch) -> Run:
-    """Hand a run to the SuperLink and follow it."""
+    """Hands a run to the SuperLink and follows it to its end.
+
+    A SuperLink that was lost is waited for as long as clients are, and the run goes on where it
+    was: what is on disk decides, so nothing is charged or computed twice.
+    """
+    known = False
+    for left in reversed(range(RETURNS + 1)):
+        try:
+            return submit_once(superlink, settings, folder, watch, known=known)
+        except LostRun as lost:
+            known = (folder / "protocol.toml").exists()
+            if left == 0 or not known:
+                raise
+            watch.on_message(f"{lost}\nWaiting up to {superlink.patience:g} s to go on by itself.")
+            if not wait_for_superlink(superlink):
+                raise
+            settings = {"folder": str(folder.absolute()), "resume": True}
+    raise LostRun(f"the run was lost {RETURNS} times: {typed('resume', folder)}")
+
+
+def wait_for_superlink(superlink: SuperLink) -> bool:
+    """Waits until a SuperLink answers; False if it does not within its patience."""
+    end = time.monotonic() + superlink.patience
+    while probe_superlink(superlink.address, superlink.certificate).trouble is not None:
+        if time.monotonic() > end:
+            return False
+        time.sleep(1.0)
+    return True
+
+
+def submit_once(
+    superlink: SuperLink, settings: Mapping[str, Any], folder: Path, watch: Watch, *, known: bool
+) -> Run:
+    """Hands a run to the SuperLink and follows it until it ends or is lost.
+
+    Args:
+        superlink: Where machines meet.
+        settings: What the run is told.
+        folder: The run's folder.
+        watch: Who is told what happens.
+        known: Whether it was told already that this run began.
+    """
     noted = {
         **asdict(superlink),
         "certificate": str(Path(superlink.certificate).absolute()) if superlink.certificate else "",
@@ -130,14 +174,16 @@ def submitted(superlink: SuperLink, settings: Mapping[str, Any], folder: Path, w
                 flwr(home, ["run", str(app), CONNECTION, "--run-config", str(config)])["run-id"]
             )
         except CommandFailed as error:
-            raise UserError(
-                f"the SuperLink at {superlink.address} took no run. Is it running, and is its certificate the right one? {error}"
-            ) from None
+            words = (
+                f"the SuperLink at {superlink.address} took no run. Is it running, and is its "
+                f"certificate the right one? {error}"
+            )
+            raise LostRun(words) if known else UserError(words) from None
         watch.on_message(
             f"It is run {flower_run} on Flower; waiting up to {superlink.patience:g} s for its clients."
         )
         try:
-            return Following(home, flower_run, folder, watch).to_the_end()
+            return Following(home, flower_run, folder, watch, known=known).to_the_end()
         except KeyboardInterrupt:
             with suppress(CommandFailed):
                 flwr(home, ["stop", flower_run, CONNECTION])
@@ -147,8 +193,11 @@ def submitted(superlink: SuperLink, settings: Mapping[str, Any], folder: Path, w
 class Following:
     """Watches the folder of a run that another process writes. It holds what was seen."""
 
-    def __init__(self, home: Path, flower_run: str, folder: Path, watch: Watch) -> None:
+    def __init__(
+        self, home: Path, flower_run: str, folder: Path, watch: Watch, *, known: bool = False
+    ) -> None:
         self._home, self._flower_run, self._folder, self._watch = home, flower_run, folder, watch
+        self._known = known
         self._seen = self._missed = self._rejected = 0
         self._started, self._news = False, time.monotonic()
 
@@ -177,9 +226,9 @@ class Following:
         if not self._started:
             self._started, self._seen, self._news = True, len(place.metrics()), time.monotonic()
             self._missed = len(self._silences())
-            self._watch.on_start(
-                Followed(protocol=place.protocol(), sizes=np.array(facts["sizes"])), self._folder
-            )
+            if not self._known:
+                begun = Followed(protocol=place.protocol(), sizes=np.array(facts["sizes"]))
+                self._watch.on_start(begun, self._folder)
         for row in place.metrics()[self._seen :]:
             self._watch.on_round(RoundMetrics(**row))
             self._seen, self._news = self._seen + 1, time.monotonic()
@@ -192,6 +241,11 @@ class Following:
                 f"Round {event.round + 1} goes on without {len(event.clients)} of its clients. {who}."
             )
             self._missed += 1
+            if any(BOUND in reason for reason in event.reasons):
+                self._watch.on_message(
+                    "They are bound to a training that began before. If it is that one that you "
+                    "mean, stop this run and go on with it: sordino resume RUN."
+                )
         for reason in facts.get("rejected", [])[self._rejected :]:
             self._watch.on_message(reason)
             self._rejected += 1

@@ -1,0 +1,328 @@
+"""A node that looks alive and is not is noticed, started again, and the reason is said."""
+
+import http.server
+import json
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from email.utils import formatdate
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("flwr", reason="Flower is not installed: pip install 'sordino[flower]'")
+
+from sordino import UserError
+from sordino.cli import run as sordino
+from sordino.engines.flower import doctor, logs, probing, supernode, supervision
+from sordino.engines.flower.certificates import write_certificates, write_key
+from sordino.engines.flower.consortium import Client, Coordinator, read_consortium
+from sordino.engines.flower.logs import Log
+from sordino.engines.flower.party import Service
+from sordino.engines.flower.probing import probe_superlink
+from sordino.engines.flower.superexec import fork
+from sordino.engines.flower.supernode import Beats, Pauses
+from sordino.engines.flower.supervision import HEARTBEAT, SILENCE, Keeper
+from tests.flower.lab import free_port
+from tests.flower.local import agreed, plan
+
+
+@pytest.fixture
+def superlink():
+    """A server that is as healthy as a SuperLink, with a clock that can be set."""
+
+    class Health(http.server.BaseHTTPRequestHandler):
+        offset = 0.0
+
+        def do_GET(self) -> None:
+            self.send_response_only(200)
+            self.send_header("Date", formatdate(time.time() + Health.offset, usegmt=True))
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", free_port()), Health)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield Health, f"127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.mark.parametrize(("offset", "words"), [(-10.0, "10 s ahead of"), (400.0, "400 s behind")])
+def test_a_clock_that_is_off_is_named_with_its_remedy(superlink, offset, words) -> None:
+    """Flower takes what was signed 5 s in the future or 305 s in the past, and says nothing."""
+    health, address = superlink
+    assert probe_superlink(address, None).trouble is None
+    health.offset = offset
+    trouble = probe_superlink(address, None).trouble
+    assert words in trouble
+    assert "timedatectl" in trouble
+
+
+def test_what_is_wrong_with_the_way_to_a_superlink_is_told_apart(superlink, tmp_path) -> None:
+    _, address = superlink
+    write_certificates(tmp_path, ["127.0.0.1"])
+    assert "cannot be reached" in probe_superlink(f"127.0.0.1:{free_port()}", None).trouble
+    assert "TLS" in probe_superlink(address, str(tmp_path / "ca.crt")).trouble
+    assert "is not known" in probe_superlink("nowhere.invalid:8000", None).trouble
+
+
+def test_another_authoritys_certificate_is_told(tmp_path) -> None:
+    import ssl
+
+    write_certificates(tmp_path / "ours", ["127.0.0.1"])
+    write_certificates(tmp_path / "theirs", ["127.0.0.1"])
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(tmp_path / "ours" / "server.pem", tmp_path / "ours" / "server.key")
+    handler = http.server.BaseHTTPRequestHandler
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", free_port()), handler)
+    server.socket = context.wrap_socket(server.socket, server_side=True)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    address = f"127.0.0.1:{server.server_port}"
+    trouble = probe_superlink(address, str(tmp_path / "theirs" / "ca.crt")).trouble
+    server.shutdown()
+    server.server_close()
+    assert "not to be trusted" in trouble
+
+
+def test_beats_of_another_process_are_seen() -> None:
+    beats = Beats()
+    before = beats.loop
+
+    def live() -> int:
+        time.sleep(0.02)
+        beats.let_in(2**63 + 5)
+        beats.beat()
+        return 0
+
+    os.waitpid(fork(live), 0)
+    assert beats.loop > before
+    assert beats.link > before
+    assert beats.node == 2**63 + 5
+
+
+def test_pauses_grow_while_nothing_comes_and_are_short_again_after_a_message(monkeypatch) -> None:
+    slept: list[float] = []
+    monkeypatch.setattr(supernode.time, "sleep", slept.append)
+    pauses = Pauses(Beats())
+    for _ in range(30):
+        pauses.sleep(3)
+    assert slept[0] == supernode.FIRST_PAUSE
+    assert slept == sorted(slept)
+    assert slept[-1] == supernode.LAST_PAUSE
+    pauses.hurry()
+    pauses.sleep(3)
+    pauses.sleep(0.5)
+    assert slept[-2:] == [supernode.FIRST_PAUSE, supernode.WAIT]
+
+
+@pytest.fixture
+def keeper(tmp_path, superlink) -> Keeper:
+    _, address = superlink
+    custodian = agreed(tmp_path / "mine", 0, plan(), superlink=address)
+    (tmp_path / "mine" / "flower").mkdir()
+    return Keeper(custodian, 9094, insecure=True)
+
+
+def age(beats: Beats, *, loop: float, link: float) -> None:
+    now = time.monotonic()
+    beats._write(now - loop, now - link, 7)
+
+
+@pytest.mark.parametrize(
+    ("loop", "link", "deaf"),
+    [
+        (1.0, 20.0, False),
+        (SILENCE + 1, 20.0, True),  # its main thread hangs or is gone; its heart goes on
+        (1.0, HEARTBEAT + 1, True),  # it looks for messages, but counts as gone at the SuperLink
+    ],
+)
+def test_a_node_is_deaf_when_it_is_silent_although_the_superlink_answers(
+    keeper, loop, link, deaf
+) -> None:
+    age(keeper._beats, loop=loop, link=link)
+    assert keeper._is_deaf() is deaf
+
+
+def test_a_silent_node_is_left_alone_while_the_superlink_cannot_be_reached(
+    keeper, monkeypatch
+) -> None:
+    age(keeper._beats, loop=SILENCE + 1, link=20.0)
+    gone = probing.Probe(trouble="the cable is out")
+    monkeypatch.setattr(supervision, "probe_superlink", lambda *_: gone)
+    assert not keeper._is_deaf()
+    status = json.loads((keeper._home / "status.json").read_bytes())
+    assert (status["state"], status["reason"]) == ("disconnected", "the cable is out")
+
+
+def test_a_node_that_ends_is_started_again_and_the_clock_is_said_to_be_why(
+    keeper, superlink, monkeypatch, caplog
+) -> None:
+    """With a clock that is off, Flower's SuperNode ends with exit code 0 and no reason."""
+    health, _ = superlink
+    health.offset = -10.0
+    monkeypatch.setattr(supervision, "PROBE", 0.01)
+    monkeypatch.setattr(supervision.LOG, "propagate", True)
+    keeper._answering = supervision.Answering(None)
+    keeper._node = fork(lambda: 0)
+    while not keeper._has_ended():
+        time.sleep(0.01)
+    assert "clock is 10 s ahead" in caplog.text
+    assert keeper._node == 0
+    assert "clock" in json.loads((keeper._home / "status.json").read_bytes())["reason"]
+
+
+def test_a_frozen_node_is_killed(keeper) -> None:
+    keeper._answering = supervision.Answering(None)
+    keeper._node = node = fork(lambda: time.sleep(60) or 0)
+    os.kill(node, signal.SIGSTOP)
+    keeper._end_node(signal.SIGKILL)
+    with pytest.raises(ProcessLookupError):
+        os.kill(node, 0)
+
+
+def test_one_folder_has_one_node(tmp_path) -> None:
+    agreed(tmp_path / "mine", 0, plan(), superlink="127.0.0.1:1")
+    home = tmp_path / "mine" / "flower"
+    home.mkdir()
+
+    def second() -> int:
+        return supervision.main([str(tmp_path / "mine"), "9094", "--insecure"])
+
+    with supervision.held(home):
+        status = os.waitpid(fork(second), 0)[1]
+    assert os.waitstatus_to_exitcode(status) == 2
+
+
+def test_a_program_that_ends_is_started_again_and_what_it_says_is_kept(tmp_path) -> None:
+    said: list[str] = []
+    code = "print('\\x1b[92mINFO \\x1b[0m:      here I am'); raise SystemExit(7)"
+    log = Log(tmp_path / "logs" / "it.jsonl")
+    service = Service("program", [sys.executable, "-c", code], os.environ, log, said.append)
+    end = time.monotonic() + 60
+    while service.starts < 2:
+        assert time.monotonic() < end
+        service.look()
+        time.sleep(0.02)
+    service.stop()
+    assert "ended (7)" in said[0]
+    line = json.loads((tmp_path / "logs" / "it.jsonl").read_text().splitlines()[0])
+    assert (line["from"], line["level"], line["said"]) == ("program", "info", "here I am")
+
+
+def test_a_program_that_was_given_something_wrong_is_not_started_again(tmp_path) -> None:
+    code = "raise SystemExit(2)"
+    log = Log(tmp_path / "it.jsonl")
+    service = Service("program", [sys.executable, "-c", code], os.environ, log, print)
+    service.look()
+    service._process.wait()
+    with pytest.raises(UserError, match="its log says why"):
+        service.look()
+    assert service.starts == 1
+
+
+def test_a_log_is_put_aside_when_it_is_large_and_few_are_kept(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(logs, "LARGEST", 2000)
+    monkeypatch.setattr(logs, "KEPT", 2)
+    log = Log(tmp_path / "it.jsonl")
+    for number in range(200):
+        log.write("program", f"line {number}: 100 % of %s {{}}")
+    files = sorted(tmp_path.iterdir())
+    assert len(files) == 3
+    assert all(file.stat().st_size <= 2000 for file in files)
+    last = json.loads((tmp_path / "it.jsonl").read_text().splitlines()[-1])
+    assert last["said"] == "line 199: 100 % of %s {}"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "one table"),
+        ("[coordinator]\n[client]\n", "one table"),
+        ("[hospital]\n", "one table"),
+        ("[client]\nclient = 0\n", "superlink"),
+        ("[coordinator]\nport = 70000\n", "port"),
+        ("[coordinator]\nprot = 8000\n", "prot"),
+        ("[client\n", "cannot be read"),
+    ],
+)
+def test_a_file_of_a_party_that_says_something_wrong_is_refused(tmp_path, text, words) -> None:
+    (tmp_path / "consortium.toml").write_text(text)
+    with pytest.raises(UserError, match=words):
+        read_consortium(tmp_path)
+
+
+def test_a_folder_without_a_file_of_a_party_is_told_what_to_write(tmp_path, capfd) -> None:
+    assert sordino(["flower", "up", str(tmp_path)]) == 2
+    assert "[coordinator] or [client]" in capfd.readouterr().err
+
+
+def test_a_coordinator_listens_to_others_only_under_a_name_that_others_can_reach(tmp_path) -> None:
+    assert sordino(["flower", "new", str(tmp_path / "ours")]) == 0
+    _, party = read_consortium(tmp_path / "ours")
+    assert party == Coordinator()
+    assert party.listen == "127.0.0.1"
+    assert Coordinator(host="fl.example.org").listen == "0.0.0.0"
+
+
+def hospital(folder: Path, address: str) -> Client:
+    write_certificates(folder, ["127.0.0.1"], days=365)
+    write_key(folder / "node.key")
+    agreed(folder / "mine", 0, plan(), superlink=address)
+    return Client(client=0, superlink=address, port=free_port())
+
+
+def troubles(folder: Path, party: Client | Coordinator) -> dict[str, str]:
+    found = doctor.examine(folder, party)
+    assert {"Flower", "Disk", "Certificate", "Key", "Health"} <= {one.what for one in found}
+    return {one.what: one.trouble for one in found if one.trouble is not None}
+
+
+def test_the_doctor_finds_what_is_wrong_and_nothing_else(tmp_path, superlink, monkeypatch) -> None:
+    health, address = superlink
+    party = hospital(tmp_path, address)
+    well = {"healthy": True, "said": "connected", "at": time.time()}
+    (tmp_path / "mine" / "health.json").write_text(json.dumps(well))
+    plain = doctor.probe_superlink
+    monkeypatch.setattr(doctor, "probe_superlink", lambda where, _: plain(where, None))
+    assert troubles(tmp_path, party) == {}
+
+    (tmp_path / "node.key").chmod(0o644)
+    assert "chmod 600" in troubles(tmp_path, party)["Key"]
+    (tmp_path / "node.key").chmod(0o600)
+
+    health.offset = -60.0
+    assert "clock is 60 s ahead" in troubles(tmp_path, party)["SuperLink"]
+    health.offset = 0.0
+
+    monkeypatch.setattr(doctor, "SPACE", 10**18)
+    assert "make space" in troubles(tmp_path, party)["Disk"]
+    monkeypatch.setattr(doctor, "SPACE", 1)
+
+    monkeypatch.setattr(doctor.metadata, "version", lambda _: "1.2.0")
+    assert "pip install" in troubles(tmp_path, party)["Flower"]
+    monkeypatch.undo()
+
+    (tmp_path / "mine" / "health.json").write_text(json.dumps({**well, "at": time.time() - 100}))
+    with socket.create_server(("127.0.0.1", party.port)):
+        found = troubles(tmp_path, party)
+    assert "sordino flower up" in found["Health"]
+    assert "another port" in found["Port"]
+
+
+def test_the_doctor_says_in_time_that_a_certificate_ends(tmp_path) -> None:
+    write_certificates(tmp_path / "certificates", ["127.0.0.1"], days=20)
+    found = troubles(tmp_path, Coordinator(port=free_port()))
+    assert "renew" in found["Certificate"]
+    assert set(found) == {"Certificate", "Health"}
+
+
+def test_the_doctors_exit_code_says_whether_all_is_well(tmp_path, capfd) -> None:
+    (tmp_path / "consortium.toml").write_text("[coordinator]\n")
+    assert sordino(["flower", "doctor", str(tmp_path), "--json"]) == 1
+    findings = json.loads(capfd.readouterr().out)["findings"]
+    assert any(one["what"] == "Certificate" and one["trouble"] for one in findings)
