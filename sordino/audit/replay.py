@@ -75,7 +75,7 @@ class SeenSums:
         found = self._clean.clipped_sum(inputs, targets, clip=clip, norm=norm)
         seen = torch.from_numpy(self._means[:, len(self.noise)]) * self._batch
         self.noise.append((seen.double() - found.total.double()).numpy().reshape(seen.shape))
-        return ClippedSum(seen.reshape(found.total.shape), 0, 0)
+        return ClippedSum(seen.reshape(found.total.shape).double(), 0, 0)
 
 
 class Replay:

@@ -269,7 +269,7 @@ def torch_gradient(setup: Setup, inputs: torch.Tensor, targets: torch.Tensor) ->
             .clipped_sum(inputs, targets, clip=BINDING, norm=rule.clip_norm)
             .total
         )
-        return (total / len(targets)).numpy()
+        return (total / len(targets)).float().numpy()
     model.loss_gradient(inputs, targets, loss)
     return model.gradients.numpy()
 

@@ -84,9 +84,10 @@ class ClientWork:
         rates = rule.schedule.rates(round=round, steps=rule.steps)
         if isinstance(rule, ClippedGlm):
             return finished(self._setup, task, *self._train_linear(task, rule, rates))
+        # Masks of dropout say what a step left alone: under `secure` they come from the secret key.
         self._seed_layers(
             stream_of(
-                self._setup, self._setup.key, Purpose.LOCAL_MODEL, client=client, round=round
+                self._setup, self._setup.draw_key, Purpose.LOCAL_MODEL, client=client, round=round
             ).seed()
         )
         if isinstance(rule, NoisySgd):

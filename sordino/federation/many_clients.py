@@ -249,8 +249,7 @@ class KindSums:
             torch.where(finite[..., None], gradients, 0.0),
             torch.where(finite, norms, 0.0),
         )
-        scale = shrinking(norms, clip).to(gradients.dtype)
-        total = torch.einsum("nk,nkd->nd", targets * scale, gradients)
+        total = torch.einsum("nk,nkd->nd", targets * shrinking(norms, clip), gradients.double())
         return ClippedSum(
             total, int((targets * (norms > clip)).sum()), int((targets * ~finite).sum())
         )

@@ -96,7 +96,7 @@ def noisy_mean(total: Tensor, sigma: float, batch: int, stream: Stream) -> Tenso
     A table with one training a row gets the noise of as many trainings, from the stream's own on.
     """
     if sigma == 0:
-        return total / batch
+        return (total / batch).float()
     width = total.shape[-1]
     noisy = total.detach().cpu().numpy() + sigma * stream.normals_of(
         total.numel() // width, width

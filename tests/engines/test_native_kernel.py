@@ -20,7 +20,7 @@ from sordino.engines.native.kernel import (
     vectors_for,
 )
 from sordino.engines.native.library import runnable
-from sordino.engines.native.program import Loss
+from sordino.engines.native.program import Kind, Layer, Loss, arrange
 from sordino.engines.native.translate import Refused, translate
 from sordino.federation.local import INSIDE
 from sordino.federation.models import build_model
@@ -577,3 +577,29 @@ def test_calls_with_arguments_that_are_not_known_are_refused_not_raised(forward)
     module(torch.zeros(2, 1, 4, 4))
     with suppress(Refused):
         assert translate(module, (1, 4, 4)).outputs == 2
+
+
+@pytest.mark.parametrize("simd", runnable())
+def test_sums_of_clipped_examples_do_not_lose_what_one_of_them_adds(simd) -> None:
+    batch = 400_000
+    layer = Layer(kind=Kind.LINEAR, inputs=(0,), output=1, weight=0)
+    program = arrange([layer], [(3, 1, 1), (1, 1, 1)], parameters=3)
+    kernel = Kernel(program, Loss.SQUARED_ERROR, batch=batch, simd=simd)
+    x = np.random.default_rng(4).random((batch, 3), dtype=np.float32) + np.float32(0.2)
+    y = np.full((batch, 1), -1.0, dtype=np.float32)
+    turned = y.copy()
+    turned[batch // 2] = 1.0
+    # One step of rate 1 without noise: float64 comes out of the kernel as `exact`, the sum divided by nothing.
+    sums = []
+    for targets in (y, turned):
+        rule = PackedRule(
+            StepRule(rates=(1.0,), batch=batch, clip=0.1, per_example=True, divisor=1.0)
+        )
+        parts, keys = [np.arange(batch)], [bytes(32)] * 3
+        start, exact = np.zeros(3, np.float32), np.zeros((1, 3))
+        jobs, _ = new_jobs(kernel, rule, start, parts, keys)
+        jobs["exact"] = exact.ctypes.data
+        kernel.train(Records(x, targets), jobs, threads=1)
+        sums.append(exact[0])
+    assert np.linalg.norm(sums[0] - sums[1]) <= 2 * 0.1
+    assert np.linalg.norm(sums[0] - sums[1]) >= 2 * 0.1 * (1 - 1e-4)

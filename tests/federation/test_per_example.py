@@ -207,3 +207,19 @@ def test_no_gradient_is_so_long_that_more_than_the_clip_gets_through() -> None:
     assert max(lengths) <= 1.0
     assert lengths[0] > 0.99
     assert lengths[-1] == 0.0
+
+
+def test_a_replaced_record_moves_the_sum_of_a_million_by_no_more_than_is_counted() -> None:
+    batch = 1_000_000
+    net = nn.Linear(3, 1, bias=False)
+    with torch.no_grad():
+        net.weight.zero_()
+    x = torch.rand((batch, 3), generator=torch.Generator().manual_seed(4)) + 0.2
+    y = torch.full((batch, 1), -1.0)
+    neighbour = y.clone()
+    neighbour[batch // 2] = 1.0
+    gradients = ExampleGradients(FlatModel(net), mean_squared_error)
+    sums = [
+        gradients.clipped_sum(x, targets, clip=0.1).total.double() for targets in (y, neighbour)
+    ]
+    assert float((sums[0] - sums[1]).norm()) <= 2 * 0.1

@@ -40,7 +40,7 @@ PASSIVE = (
 
 
 class ClippedSum(NamedTuple):
-    """The sum as a vector, how many examples were clipped, and how many had a gradient that was not finite and counted as zero."""
+    """The sum as a float64 vector, how many examples were clipped, and how many gradients were not finite and counted as zero."""
 
     total: Tensor
     clipped: int
@@ -65,7 +65,8 @@ class ExampleGradients:
     ) -> ClippedSum:
         """The sum over a batch, possibly empty, of every example's gradient, scaled down to norm `clip` where it is longer."""
         order = ORDERS[norm]
-        total = torch.zeros_like(self._model.weights)
+        # In float32 a sum of a million gradients moves by more than one of them is long when one is replaced.
+        total = torch.zeros_like(self._model.weights, dtype=torch.float64)
         clipped = nonfinite = 0
         if len(targets) == 0:
             return ClippedSum(total, 0, 0)
@@ -79,7 +80,7 @@ class ExampleGradients:
                     nonfinite += len(norms) - int(sound.sum())
                     piece, norms = piece.only(sound), norms[sound]
                 clipped += int((norms > clip).sum())
-                piece.add_to(total, self._model, shrinking(norms, clip).to(total.dtype))
+                piece.add_to(total, self._model, shrinking(norms, clip))
         return ClippedSum(total, clipped, nonfinite)
 
     def _pieces(self, inputs: Tensor, targets: Tensor) -> Iterator[Piece]:
@@ -145,7 +146,7 @@ class Table:
         return Table(self.rows[kept])
 
     def add_to(self, total: Tensor, model: FlatModel, scale: Tensor) -> None:
-        total += scale @ self.rows
+        total += scale @ self.rows.double()
 
 
 @dataclass(frozen=True)
@@ -172,9 +173,9 @@ class Outer:
 
     def add_to(self, blocks: dict[int, Tensor], scale: Tensor) -> None:
         if trains(self.layer.weight):
-            blocks[id(self.layer.weight)].addmm_((self.back * scale[:, None]).T, self.into)
+            blocks[id(self.layer.weight)].addmm_((self.back * scale[:, None]).T, self.into.double())
         if trains(self.layer.bias):
-            blocks[id(self.layer.bias)].add_(scale @ self.back)
+            blocks[id(self.layer.bias)].add_(scale @ self.back.double())
 
 
 @dataclass(frozen=True)
@@ -196,7 +197,7 @@ class Written:
 
     def add_to(self, blocks: dict[int, Tensor], scale: Tensor) -> None:
         for parameter, table in zip(self.parameters, self.tables, strict=True):
-            blocks[id(parameter)].add_((scale @ table).view(parameter.shape))
+            blocks[id(parameter)].add_((scale @ table.double()).view(parameter.shape))
 
 
 @dataclass(frozen=True)

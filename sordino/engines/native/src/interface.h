@@ -63,7 +63,7 @@ EXPORT int64_t sordino_parameters(const Handle* handle) { return handle->plan.pa
 // Bytes that one thread holds for its work.
 EXPORT int64_t sordino_memory(const Handle* handle) {
   const Plan& p = handle->plan;
-  return ((p.pixels + p.lane_sums + p.saved) * LANES + p.turned) * p.vectors * 4 + p.packed * 4 + p.padded_parameters * 16;
+  return ((p.pixels + p.lane_sums + p.saved) * LANES + p.turned) * p.vectors * 4 + p.packed * 4 + p.padded_parameters * 24;
 }
 
 // Trains every job; 0, or 1 if there was no memory.

@@ -145,7 +145,10 @@ class Trainer {
     Tally tally;
     const double scale = clipped_gradient(rule, records, rows, count, tally);
     for (const Run& run : plan_.runs) {
-      for (Index i = 0; i < run.length; i++) out[run.flat + i] = scale == 0.0 ? 0.0f : (float)(scale * work_.gradient[run.start + i]);
+      for (Index i = 0; i < run.length; i++) {
+        const double g = rule.per_example && count > 0 ? sum_.data()[run.start + i] : (double)work_.gradient[run.start + i];
+        out[run.flat + i] = scale == 0.0 ? 0.0f : (float)(scale * g);
+      }
     }
     return loss_ / (double)count;
   }
@@ -200,26 +203,43 @@ class Trainer {
   // Leaves a gradient in work_.gradient and returns what it has still to be multiplied by; 0 says that it counts as zero.
   double clipped_gradient(const Rule& rule, const Records& records, const int64_t* rows, Index count, Tally& tally) {
     work_.per_example = rule.per_example != 0;
+    if (work_.per_example) sum_.ensure(plan_.padded_parameters);
     loss_ = 0;
     int64_t bad = 0;
     tally.clips += work_.per_example ? count : 1;
     for (Index first = 0; first < count; first += block()) {
-      work_.fresh = first == 0;
+      work_.fresh = work_.per_example || first == 0;
       load(records, rows + first, std::min(block(), count - first));
       pass(records, rows + first, work_.per_example ? 1.0f : 1.0f / (float)count);
       if (work_.per_example) bad += clip_examples(rule, rule.divisor > 0 ? rule.divisor : (double)count, tally);
+      if (work_.per_example) add_block(first == 0);
     }
     if (count == 0) return 0.0;
     for (const auto& layer : plan_.layers) layer->finish(work_);
     tally.nonfinite += bad;
     if (work_.per_example && bad == 0) return 1.0;
+    if (work_.per_example) return sum_is_finite() ? 1.0 : 0.0;
     const double norm = norm_of(work_.gradient, plan_.padded_parameters, rule.norm == 1);
-    if (work_.per_example) return std::isfinite(norm) ? 1.0 : 0.0;
     // A gradient that is not finite counts as zero: the step then depends on the data no more than a clipped one.
     tally.nonfinite += !std::isfinite(norm);
     if (!std::isfinite(norm)) return 0.0;
     tally.clipped += norm > rule.clip;
     return norm > 0 ? std::min(1.0, rule.clip * INSIDE / norm) : 1.0;
+  }
+
+  // Blocks of clipped examples add up in float64: in float32 the sum of a large batch moves by more than the clip when one is replaced.
+  void add_block(bool fresh) {
+    const Floats* g = (const Floats*)work_.gradient;
+    Doubles* sum = (Doubles*)sum_.data();
+    for (Index i = 0; i < plan_.padded_parameters / LANES; i++) {
+      const Wide more = widened(g[i]);
+      sum[2 * i] = fresh ? more.low : sum[2 * i] + more.low;
+      sum[2 * i + 1] = fresh ? more.high : sum[2 * i + 1] + more.high;
+    }
+  }
+
+  bool sum_is_finite() const {
+    return std::all_of(sum_.data(), sum_.data() + plan_.padded_parameters, [](double value) { return std::isfinite(value); });
   }
 
   void pass(const Records& records, const int64_t* rows, float scale) {
@@ -322,7 +342,7 @@ class Trainer {
 
   // Steps add up in float64: in float32 a step would be rounded against the weights by more than a small rate times the clip.
   void update(const Rule& rule, const Job& job, double rate, int64_t step, double scale, Normals& noise) {
-    const bool plain = rule.optimiser == SGD && rule.step_noise == 0 && rule.proximal == 0 && rule.weight_decay == 0 && !job.correction;
+    const bool plain = !rule.per_example && rule.optimiser == SGD && rule.step_noise == 0 && rule.proximal == 0 && rule.weight_decay == 0 && !job.correction;
     if (plain) return plain_update(rate * scale);
     for (const Run& run : plan_.runs) {
       for (Index at = 0, count; at < run.length; at += count) {
@@ -330,7 +350,8 @@ class Trainer {
         double move[PIECE];
         const double* z = rule.step_noise > 0 ? noise.some(count, count) : nullptr;
         const float* g = work_.gradient + run.start + at;
-        for (Index i = 0; i < count; i++) move[i] = scale != 0.0 ? scale * (double)g[i] : 0.0;
+        const double* sum = rule.per_example ? sum_.data() + run.start + at : nullptr;
+        for (Index i = 0; i < count; i++) move[i] = scale != 0.0 ? scale * (sum ? sum[i] : (double)g[i]) : 0.0;
         for (Index i = 0; z && i < count; i++) move[i] += rule.step_noise * z[i];
         for (Index i = 0; job.correction && i < count; i++) move[i] += job.correction[run.flat + at + i];
         double* w = exact_.data() + run.start + at;
@@ -407,7 +428,7 @@ class Trainer {
   const Plan& plan_;
   Work work_;
   Memory<float> pixels_, weights_, gradient_, sums_, saved_, packed_, turned_, staged_;
-  Memory<double> exact_, moments_;
+  Memory<double> exact_, moments_, sum_;
   std::vector<int64_t> batch_;
   Shuffle shuffle_;
   double loss_ = 0;
