@@ -14,7 +14,7 @@ from sordino.audit.engine_check import checked_engines
 from sordino.audit.folder import AuditFolder
 from sordino.audit.game import Game, WorstCaseGame, play_all
 from sordino.audit.noisy_steps import COMPANY
-from sordino.audit.observation import more_than_seen
+from sordino.audit.observation import Given, given_to, more_than_seen
 from sordino.audit.real_game import CanaryGame
 from sordino.audit.replay import noise_report
 from sordino.audit.verdict import Claim, Finding, judged
@@ -322,6 +322,15 @@ def engines_of(subject: Subject, game: Game) -> tuple[str, ...]:
     return ("native", "torch") if native else ("torch",)
 
 
+def refuse_joined(protocol: Protocol, view: View) -> None:
+    """Refuses a canary whose adversary would be given steps where the promise is for who sees means, and is smaller."""
+    if isinstance(protocol.local, NoisySgd) and given_to(protocol, view) == Given.MODELS:
+        raise UserError(
+            f"--canary with noisy-sgd reads the client's every step, and the promise in the view {view} is for who sees "
+            "means alone: ask for --view server, or leave the canary out."
+        )
+
+
 def game_of(
     subject: Subject,
     facts: Mapping[str, Any],
@@ -344,6 +353,7 @@ def game_of(
         "caps": caps,
     }
     if facts["canary"] is not None:
+        refuse_joined(protocol, shared["view"])
         return CanaryGame(**shared, canary=facts["canary"], data=data, model=model)
     return WorstCaseGame(**shared, sizes=sizes)
 

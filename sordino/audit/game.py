@@ -18,7 +18,7 @@ import torch
 
 from sordino.audit.adversary import Adversary
 from sordino.audit.noisy_steps import StepAdversary, StepPair, noisy_pair
-from sordino.audit.observation import Given, given_to
+from sordino.audit.observation import Given, colluders_of, given_to
 from sordino.audit.replay import Replay, shows_noise
 from sordino.audit.worst_case import Pair, held_sizes, without_noise, worst_pair
 from sordino.engines.torch_engine import single_threaded
@@ -141,7 +141,12 @@ class WorstCaseGame:
         key = Key.from_seed(self.seed)
         if isinstance(self.protocol.local, NoisySgd):
             return noisy_pair(
-                self.protocol, self.unit, held_sizes(self.protocol, self.sizes), key, self.caps
+                self.protocol,
+                self.unit,
+                held_sizes(self.protocol, self.sizes),
+                key,
+                self.caps,
+                joined=given_to(self.protocol, self.view) == Given.MODELS,
             )
         return worst_pair(
             self.protocol,
@@ -230,7 +235,7 @@ class WorstCaseGame:
 
     def _adversary(self, chunk: Chunk) -> Scorer:
         if isinstance(self.pair, StepPair):
-            return StepAdversary(self.pair, chunk.trainings)
+            return StepAdversary(self.pair, chunk.trainings, colluders_of(self.protocol, self.view))
         both = ManyClients(self.pair.zero), ManyClients(self.pair.one)
         view = View.SERVER if given_to(self.protocol, self.view) == Given.UPLOADS else self.view
         return Adversary(

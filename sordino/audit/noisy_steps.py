@@ -35,7 +35,7 @@ class SumLaw:
     places: np.ndarray
     masses: np.ndarray
 
-    def log_density(self, values: np.ndarray, deviation: float) -> np.ndarray:
+    def log_density(self, values: np.ndarray, deviation: float | np.ndarray) -> np.ndarray:
         """Of sums under noise, up to a constant.
 
         Example:
@@ -54,12 +54,15 @@ class StepPair(Pair):
 
     direction: np.ndarray
     laws: tuple[SumLaw, SumLaw]
+    joined: bool = (
+        False  # whether the adversary sees the sum over all clients, and not one client's steps
+    )
 
 
 class StepAdversary:
-    """Scores trainings by every noisy step of the attacked client. It holds the scores so far."""
+    """Scores trainings by every noisy step of the attacked client, or by the sum over all clients. It holds the scores so far."""
 
-    def __init__(self, pair: StepPair, trainings: range) -> None:
+    def __init__(self, pair: StepPair, trainings: range, colluders: int = 0) -> None:
         rule, multiplier = (
             pair.zero.protocol.local,
             getattr(pair.zero.protocol.noise, "multiplier", None),
@@ -68,21 +71,54 @@ class StepAdversary:
             raise TypeError(f"{rule.tag} has no noisy steps")
         self._pair, self._batch = pair, rule.batch
         self._deviation = multiplier * rule.noise_unit if multiplier > 0 else 1.0
+        self._colluders = colluders
         self.scores = np.zeros(len(trainings))
 
     def see(self, seen: ManyRound) -> None:
         """Take in one round."""
-        sums = (
-            seen.means[self._pair.attacked].astype(np.float64) @ self._pair.direction
-        ) * self._batch
+        sums = self._sums(seen, self._pair.attacked)
+        if self._pair.joined:
+            self._see_mean(seen, sums[:, 0])
+            return
         zero, one = self._pair.laws
         for step in sums.T:
             ratio = one.log_density(step, self._deviation) - zero.log_density(step, self._deviation)
             self.scores += seen.present[:, self._pair.attacked] * ratio
 
+    def _sums(self, seen: ManyRound, client: int) -> np.ndarray:
+        """Returns a client's noisy sums along the line, (trainings, steps)."""
+        return np.asarray(
+            (seen.means[client].astype(np.float64) @ self._pair.direction) * self._batch
+        )
+
+    def _see_mean(self, seen: ManyRound, own: np.ndarray) -> None:
+        """Takes in the sum over all honest clients who took part; the records of all but the attacked one pull nowhere."""
+        present = seen.present.astype(bool)
+        total, honest = own.copy(), np.ones(len(own))
+        spared = np.full(len(own), self._colluders)
+        for client in range(present.shape[1]):
+            if client == self._pair.attacked:
+                continue
+            colludes = present[:, client] & (spared > 0)
+            spared -= colludes
+            hides = present[:, client] & ~colludes
+            if hides.any():
+                total += np.where(hides, self._sums(seen, client)[:, 0], 0.0)
+                honest += hides
+        zero, one = self._pair.laws
+        scaled = self._deviation * np.sqrt(honest)
+        ratio = one.log_density(total, scaled[:, None]) - zero.log_density(total, scaled[:, None])
+        self.scores += present[:, self._pair.attacked] * ratio
+
 
 def noisy_pair(
-    protocol: Protocol, unit: str, sizes: Sequence[int], key: Key, caps: Mapping[int, int]
+    protocol: Protocol,
+    unit: str,
+    sizes: Sequence[int],
+    key: Key,
+    caps: Mapping[int, int],
+    *,
+    joined: bool = False,
 ) -> StepPair:
     """The pair that comes closest to the bound of noisy-sgd, in every view.
 
@@ -99,7 +135,7 @@ def noisy_pair(
         raise TypeError(f"{rule.tag} has no noisy steps")
     attacked = most_exposed(protocol, sizes, caps, unit)
     chosen = [attacked, *(client for client in range(protocol.clients) if client != attacked)][
-        :COMPANY
+        : protocol.clients if joined else COMPANY
     ]
     company, held = in_company(protocol, len(chosen)), tuple(sizes[client] for client in chosen)
     width = 1 if rule.clip_norm == "l1" else 2  # an l1 norm is worth the most in one coordinate
@@ -129,6 +165,7 @@ def noisy_pair(
         caps={place: caps[client] for place, client in enumerate(chosen) if client in caps},
         description=in_words(protocol, unit, held[0], company),
         direction=direction,
+        joined=joined,
         laws=(
             sum_law(rule, held[0], len(flipped), before, others),
             sum_law(rule, held[0], len(flipped), after, others),

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from enum import Enum
 
 from sordino.privacy.certify import harmonized
+from sordino.privacy.joined_steps import adds_up
 from sordino.protocol import Attention, FedAvg, Mean, Median, NoisySgd, Protocol, Scaffold, View
 
 
@@ -33,7 +34,8 @@ def given_to(protocol: Protocol, view: View) -> Given:
         ['UPLOADS', 'MODELS', 'LAST']
     """
     if isinstance(protocol.local, NoisySgd):
-        return Given.STEPS
+        # Where the others' noise adds up in the mean, who sees means alone is promised more than who sees steps.
+        return Given.MODELS if adds_up(protocol) and view.kind != "server" else Given.STEPS
     if view == View.SERVER or priced_as_server(protocol):
         return Given.UPLOADS
     return Given.LAST if view == View.FINAL else Given.MODELS

@@ -176,7 +176,7 @@ class CanaryGame:
         )
 
     def _adversary(self, setup: Setup, both: tuple[Silent, Silent], training: int) -> Scorer:
-        if given_to(self.protocol, self.view) == Given.STEPS:
+        if isinstance(self.protocol.local, NoisySgd):
             return CanarySteps(self.pair, replace(setup, training=training), both[0], self.unit)
         return Adversary(
             setup,

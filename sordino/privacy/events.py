@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -84,6 +85,7 @@ def noisy_step_event(question: Question, rule: NoisySgd) -> Any:
     """
     import dp_accounting
 
+    from sordino.privacy.joined_steps import adds_up, honest_participants
     from sordino.privacy.noisy_steps import step_price
 
     protocol, price = question.protocol, step_price(question, rule)
@@ -97,7 +99,10 @@ def noisy_step_event(question: Question, rule: NoisySgd) -> Any:
         )
     # dp_accounting's REPLACE_ONE counts Poisson batches in units of the radius, of which a replaced record moves by two.
     twofold = rule.sampling == "poisson" and protocol.adjacency == "replace-one"
-    noise = dp_accounting.GaussianDpEvent(noise_multiplier=(2 if twofold else 1) / price.mu)
+    alone = not adds_up(protocol) or effective_view(question)[0].kind == "server"
+    honest = 1.0 if alone else honest_participants(question).counts[0]
+    multiplier = (2 if twofold else 1) * math.sqrt(honest) / price.mu
+    noise = dp_accounting.GaussianDpEvent(noise_multiplier=multiplier)
     if rule.sampling == "fixed":
         step = dp_accounting.SampledWithoutReplacementDpEvent(question.records, rule.batch, noise)
     else:

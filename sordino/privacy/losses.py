@@ -128,11 +128,16 @@ class LossCurve(Curve):
             >>> round(GaussianCurve(mu=1.0).losses(1e-3).mixed_with_nothing(0.3).delta(1.0), 5)
             0.03808
         """
+        return self.mixed_with(LossCurve(distribution=_identity(self.interval)), probability)
+
+    def mixed_with(self, other: LossCurve, probability: float) -> LossCurve:
+        """Returns the curve when this release happens with `probability` and the other one otherwise, visibly; on the same grid."""
         checks.probability(probability=probability)
-        nothing = _identity(self.interval)
         # dp_accounting can only mix distributions stored the same way.
         return LossCurve(
-            distribution=_dense(self.distribution).compute_mixture(_dense(nothing), probability)
+            distribution=_dense(self.distribution).compute_mixture(
+                _dense(other.distribution), probability
+            )
         )
 
     def charged(self, mass: float) -> LossCurve:

@@ -2,7 +2,8 @@
 
 Given all that was released before, a step releases a sum of clipped gradients under noise. Whatever is made of such sums is
 post-processing: optimizers, models, what the server and other clients do with them. So one bound holds against the server and
-everyone behind it: server, rounds, coalition, final, weak and strong alike.
+everyone behind it: server, rounds, coalition, final, weak and strong alike. With one plain step a round, who sees means alone
+learns less (`joined_steps`).
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from sordino.privacy import subsampled
 from sordino.privacy.certify import Bound, Question
 from sordino.privacy.curves import Curve, GaussianCurve
 from sordino.privacy.guarantee import rounded_up
+from sordino.privacy.joined_steps import joined_step_bounds
 from sordino.privacy.mixtures import mixture
 from sordino.privacy.two_sided import two_sided
 from sordino.protocol import Everyone, FixedSize, NoisySgd, Protocol
@@ -62,6 +64,8 @@ def noisy_step_bounds(question: Question) -> Iterator[Bound]:
         law = LAWS[draw]
         how = f"A batch holds the record with probability q = {price.rate:.6g}, unseen: {law}, composed over {often} (THEORY C1, C4)."
         yield Bound(curve=curve, method="subsampled steps", lines=(seen, price.reason, how))
+    if probability > 0:
+        yield from joined_step_bounds(question, price.mu, price.rate, draw, strongest)
 
 
 def draw_of(protocol: Protocol, rule: NoisySgd) -> str:

@@ -22,6 +22,7 @@ from sordino.privacy.certify import (
 from sordino.privacy.curves import GaussianCurve
 from sordino.privacy.guarantee import Guarantee, rounded_up
 from sordino.privacy.harmonizer import own_protocol
+from sordino.privacy.joined_steps import adds_up
 from sordino.privacy.ledger import Event, Missed, Opened, RoundCharged
 from sordino.privacy.uploads import upload_prices
 from sordino.protocol import (
@@ -251,7 +252,7 @@ def promised(
         not missed_in(events)
         or alone
         or harmonized(protocol)
-        or isinstance(protocol.local, NoisySgd)
+        or (isinstance(protocol.local, NoisySgd) and not adds_up(protocol))
     ):
         return certify(protocol, view, unit, delta=delta, rounds=paid, sizes=sizes)
     bounds = realised(protocol, events, view, unit, delta=delta, sizes=sizes).values()
@@ -287,6 +288,8 @@ def priced_alike(protocol: Protocol, history: History) -> History:
     """Histories that cost the same have the same key."""
     from sordino.protocol import Constant, Cyclic
 
+    if adds_up(protocol):
+        return tuple(sorted((0, present) for _, present in history))
     if isinstance(protocol.local, NoisySgd):
         return ((0, 0),) * len(history)
     if isinstance(protocol.local.schedule, (Constant, Cyclic)) and not carries(protocol):
@@ -315,10 +318,7 @@ def realised_bound(
             protocol, view, unit, delta=delta, rounds=[t for t, _ in history], sizes=sizes
         )  # nothing was drawn, nobody missing
     if isinstance(protocol.local, NoisySgd):
-        certain = replace(protocol, participation=Everyone())
-        return certify(
-            certain, view, unit, delta=delta, rounds=[t for t, _ in history], sizes=sizes
-        )
+        return realised_steps(question, protocol.local, history, delta)
     if protocol.noise.where != "client":
         from sordino.privacy.central import central, realised_central
 
@@ -371,6 +371,28 @@ def realised_bound(
         guaranteed(question, min(bounds, key=lambda bound: bound.curve.epsilon(delta))),
         delta,
     )
+
+
+def realised_steps(question: Question, rule: NoisySgd, history: History, delta: float) -> Guarantee:
+    """Returns the bound of a client with noisy steps: by its own noise, or by that of all who took part where it adds up in the mean."""
+    from sordino.privacy.joined_steps import realised_joined
+    from sordino.privacy.noisy_steps import draw_of, step_price
+
+    certain = replace(question.protocol, participation=Everyone())
+    rounds = [t for t, _ in history]
+    alone = certify(
+        certain, View.SERVER, question.unit, delta=delta, rounds=rounds, sizes=question.sizes
+    )
+    found = [replace(alone, view=question.view)]
+    shares, price = question.shares, step_price(question, rule)
+    equal = shares is not None and bool(shares.max() == shares.min())
+    if adds_up(question.protocol) and question.view != View.SERVER and equal and price.mu <= 5:
+        draw = draw_of(question.protocol, rule)
+        present = [number for _, number in history]
+        curve = realised_joined(question, price.mu, price.rate, draw, present)
+        lines = (price.reason, "The noise of all who took part adds up in the mean (A14).")
+        found.append(guaranteed(question, Bound(curve=curve, method="joined noise", lines=lines)))
+    return min(found, key=lambda guarantee: guarantee.epsilon(delta))
 
 
 def better_shuffled(

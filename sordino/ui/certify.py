@@ -142,9 +142,11 @@ def realised_in(
     run: Run, views: tuple[View, ...], unit: str, delta: float
 ) -> dict[View, dict[int, Guarantee]]:
     """Per view and client, the bound given who took part."""
+    from sordino.privacy.joined_steps import adds_up
     from sordino.privacy.spending import realised
 
-    if isinstance(run.protocol.local, NoisySgd):  # one bound for all views: found once
+    if isinstance(run.protocol.local, NoisySgd) and not adds_up(run.protocol):
+        # One bound for all views: found once.
         found = realised(run.protocol, run.ledger, views[0], unit, delta=delta, sizes=run.sizes)
         return {
             view: {client: replace(guarantee, view=view) for client, guarantee in found.items()}
