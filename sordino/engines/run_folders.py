@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import platform
 import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +26,7 @@ from sordino.privacy.ledger import Event, Ledger, Opened, refuse_unpaid
 from sordino.privacy.ledger import read as read_ledger
 from sordino.privacy.spending import missed_in
 from sordino.protocol import Protocol, UserError
+from sordino.protocol.version import own_version
 
 
 def made_folder(folder: str | Path | None, protocol: Protocol) -> Path:
@@ -62,12 +61,6 @@ def opened_for(setup: Setup, facts: Mapping[str, Any]) -> Opened:
         noise=noise,
         **vars(beginning_of(facts, setup.shares)),
     )
-
-
-@functools.cache
-def own_version() -> str:
-    """The version of the package that is installed."""
-    return version("sordino")
 
 
 def run_facts(

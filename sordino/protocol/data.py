@@ -11,6 +11,7 @@ from sordino.protocol.entries import (
     Labels,
     Maybe,
     Named,
+    Names,
     Number,
     Text,
     Value,
@@ -97,6 +98,11 @@ class Data(Value):
     classes: int | tuple[str, ...] | None = entry(
         Maybe(Labels()),
         "classes of your own data: how many, numbered from 0, or their names in order. Public, so never taken from private records",
+        None,
+    )
+    columns: tuple[str, ...] | None = entry(
+        Maybe(Names()),
+        "input columns of a .csv file in order; a file with others is refused. Across machines all parties' files must have them",
         None,
     )
     test: str | None = entry(

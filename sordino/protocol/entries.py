@@ -231,6 +231,32 @@ class Labels(Check):
 
 
 @dataclass(frozen=True)
+class Names(Check):
+    """Names in order, each once, such as those of columns."""
+
+    def accept(self, key: str, value: Any) -> tuple[str, ...]:
+        if not isinstance(value, (list, tuple)) or len(value) == 0:
+            raise InvalidValue(key, value, self.allowed)
+        for name in value:
+            Text().accept(key, name)
+        repeated = [name for place, name in enumerate(value) if name in value[:place]]
+        if repeated:
+            raise InvalidValue(key, repeated[0], "every name once")
+        return tuple(value)
+
+    def encode(self, value: Any) -> Any:
+        return list(value)
+
+    @property
+    def allowed(self) -> str:
+        return 'one or more names in order, as ["age", "weight"]'
+
+    def schema(self) -> dict[str, Any]:
+        name = {"type": "string", "minLength": 1}
+        return {"type": "array", "items": name, "minItems": 1, "uniqueItems": True}
+
+
+@dataclass(frozen=True)
 class Maybe(Check):
     """Another check, or nothing at all: the key may be left out of the file."""
 

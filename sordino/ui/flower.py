@@ -153,13 +153,14 @@ def agree(
     from sordino.engines.flower.processes import require_flower
     from sordino.engines.flower.work import own_parameters, own_records
     from sordino.protocol import read
+    from sordino.protocol.version import own_version
 
     require_flower()
     plan = with_whole_path(read(protocol))
     agreement = Agreement(
         client=client, records=own_records(plan, client, data), data=absolute(data), epsilon=epsilon, delta=delta, unit=unit,
         seeded=seeded, app=app_digest(app), superlink=superlink, certificate=absolute(certificate), key=absolute(key),
-        counter=str((counter or default_counter()).absolute()),
+        counter=str((counter or default_counter()).absolute()), version=own_version(),
     )  # fmt: skip
     agreement = replace(agreement, parameters=own_parameters(plan, agreement))
     results.print(facts_table(agreement_rows(Custodian.create(folder, agreement, plan))))
@@ -200,13 +201,18 @@ def agreement_rows(custodian: Custodian) -> list[tuple[str, str]]:
 
 
 def label_rows(protocol: Protocol, data: str | None) -> list[tuple[str, str]]:
-    """Returns the labels that a client's own file may have, in the order of the protocol."""
+    """Returns the labels and the input columns of a client's own file, as the protocol has them."""
     from sordino.engines.flower.work import own_dataset
 
-    classes = None if data is None else own_dataset(protocol, data).classes
-    if classes is None:
+    if data is None:
         return []
-    return [("Labels", f"{', '.join(classes)}; agreed to in the protocol, in this order")]
+    dataset = own_dataset(protocol, data)
+    agreed = {"Labels": dataset.classes, "Columns": dataset.inputs}
+    return [
+        (name, f"{', '.join(names)}; agreed to in the protocol, in this order")
+        for name, names in agreed.items()
+        if names is not None
+    ]
 
 
 def shown(epsilon: float) -> str:

@@ -38,6 +38,7 @@ from sordino.engines.flower.requests import HELPER, MODEL, Request
 from sordino.engines.flower.server_app import strategy_of
 from sordino.federation.setup import prepare
 from sordino.protocol import dumps, overridden
+from sordino.protocol.version import own_version
 from tests.flower.local import LocalGrid, agreed, plan, settings_of
 
 SECURE = Gaussian(sigma=0.05, secure=True)
@@ -188,7 +189,7 @@ def test_other_kinds_of_messages_are_refused(server) -> None:
 def test_a_query_says_who_it_is_and_nothing_else(server) -> None:
     reply = server.send(Message(RecordDict(), 1000, "query"))
     assert {name: dict(record) for name, record in reply.content.items()} == {
-        "self": {"client": 0, "records": 40}
+        "self": {"client": 0, "records": 40, "version": own_version()}
     }
 
 

@@ -15,9 +15,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from flwr.app import Error, Message
 from flwr.common.constant import ErrorCode
 
-from sordino import Gaussian, Poisson, Protocol, SordinoError, UserError
+from sordino import Data, Gaussian, Model, Poisson, Protocol, SordinoError, UserError
 from sordino.engines.flower import inquiry, work
-from sordino.engines.flower.agreement import Agreement, read_agreement, write_agreement
+from sordino.engines.flower.agreement import Agreement, read_agreement, weaker, write_agreement
 from sordino.engines.flower.certificates import write_certificates, write_key
 from sordino.engines.flower.custody import Custodian
 from sordino.engines.flower.messages import SIGNED, question_message, request_message
@@ -377,3 +377,53 @@ def test_an_agreement_says_how_large_its_model_is(tmp_path) -> None:
     protocol = plan(participation=Poisson(rate=0.5))
     mine = Agreement(client=0, records=work.own_records(protocol, 0, None))
     assert work.own_parameters(protocol, mine) == prepare(protocol).initial_weights().size
+
+
+def test_a_client_with_another_sordino_is_not_used_and_says_so(tmp_path, monkeypatch) -> None:
+    from sordino.engines.flower import messages
+
+    consortium(tmp_path, plan(clients=1))
+    monkeypatch.setattr(messages, "own_version", lambda: "9.9.9")
+    with pytest.raises(UserError, match=r"it runs Sordino 9\.9\.9, and this machine"):
+        across(tmp_path / "run", plan(clients=1), LocalGrid(tmp_path))
+
+
+def test_a_client_whose_sordino_was_exchanged_answers_nothing(tmp_path) -> None:
+    client = Attacked(tmp_path, plan(noise=SECURE), version="0.0.1")
+    assert "the agreement was made with 0.0.1" in client.refusal(client.ask(0))
+
+
+@pytest.mark.parametrize(
+    ("header", "problem"),
+    [
+        ("weight,age,label", "column 'age' is input 2, and must be 1"),
+        ("age,height,label", "it has no column 'weight' of numbers"),
+        ("age,weight,extra,label", "its column 'extra' is none of them"),
+        ("age,label", "it has no column 'weight' of numbers"),
+    ],
+)
+def test_a_file_with_other_columns_is_told_which_before_anything_is_computed(
+    tmp_path, header, problem
+) -> None:
+    """Swapped columns and a wrong number of them passed without a word."""
+    rows = [header, *(",".join(["1"] * header.count(",") + [name]) for name in "ab" * 20)]
+    (tmp_path / "mine.csv").write_text("\n".join(rows) + "\n")
+    data = Data(name="public.csv", classes=["a", "b"], columns=["age", "weight"], records=20)
+    protocol = plan(data=data, model=Model(name="logistic"))
+    with pytest.raises(UserError, match=problem):
+        work.own_records(protocol, 0, tmp_path / "mine.csv")
+
+
+def test_a_table_needs_columns_that_all_parties_agreed_to(tmp_path) -> None:
+    (tmp_path / "mine.csv").write_text("age,label\n" + "1,a\n2,b\n" * 20)
+    protocol = plan(data=Data(name="public.csv", classes=["a", "b"], records=20))
+    with pytest.raises(UserError, match=r"Have data\.columns = \[\.\.\.\] added to the protocol"):
+        work.own_records(protocol, 0, tmp_path / "mine.csv")
+
+
+def test_swapped_labels_are_refused(tmp_path) -> None:
+    """Another order of the classes is another protocol."""
+    own = {"data": Data(name="public.csv", classes=["a", "b"], columns=["x"], records=40)}
+    swapped = {"data": replace(own["data"], classes=("b", "a"))}
+    mine = Agreement(client=0, records=40, data="mine.csv")
+    assert "other classes" in str(weaker(plan(**own), plan(**swapped), mine))

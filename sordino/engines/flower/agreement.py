@@ -78,6 +78,11 @@ class Agreement(Value):
         "number of weights of the model; left out: any, and a model that does not fit is noticed late",
         None,
     )
+    version: str | None = entry(
+        Maybe(Text()),
+        "version of Sordino that the agreement was made with; another one answers nothing; left out: any",
+        None,
+    )
     counter: str | None = entry(
         Maybe(Text()),
         "file outside of this folder that remembers how far the ledger had come; left out: none, "

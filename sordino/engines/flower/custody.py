@@ -40,6 +40,7 @@ from sordino.federation.storage import arrays_digest, held, pack, unpack, write_
 from sordino.privacy.ledger import Answered, Event, Ledger, Opened, Refused, RoundCharged
 from sordino.privacy.ledger import read as read_ledger
 from sordino.protocol import Protocol, UserError, dumps, loads, read
+from sordino.protocol.version import own_version
 
 if TYPE_CHECKING:
     from sordino.privacy.guarantee import Guarantee
@@ -322,6 +323,13 @@ class Custodian:
             raise self.refused(
                 asked,
                 f"client {request.client} was asked for, and this is client {self.agreement.client}",
+            )
+        version = self.agreement.version
+        if version is not None and version != own_version():
+            raise self.refused(
+                asked,
+                f"this machine runs Sordino {own_version()}, and the agreement was made with "
+                f"{version}: its operator must look at the protocol again",
             )
         known = self.judge(request.training, request.protocol, asked)
         if request.training != known.training:

@@ -13,7 +13,7 @@ from flwr.app import Message
 from flwr.serverapp import Grid
 
 from sordino.engines.flower.inquiry import Inquiry
-from sordino.engines.flower.messages import Malformed, read_upload, request_message
+from sordino.engines.flower.messages import Malformed, in_one_line, read_upload, request_message
 from sordino.engines.flower.requests import HELPER, MODEL, Request
 from sordino.engines.flower.roster import Roster
 from sordino.engines.flower.signing import Signer
@@ -175,8 +175,3 @@ class FlowerEngine:
             Upload(client=client, vector=vector, steps=NOTHING, kept=kept)
             for client, vector in found
         ]
-
-
-def in_one_line(text: str | None, limit: int = 200) -> str:
-    """What another machine says, made harmless."""
-    return "".join(c for c in " ".join((text or "").split()) if c.isprintable())[:limit]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from sordino.engines.flower.signing import (
     request_statement,
 )
 from sordino.protocol import SordinoError, UserError
+from sordino.protocol.version import own_version
 
 LOG = logging.getLogger("flwr")  # Flower shows what its own logger says
 REQUEST, ARRAYS, UPLOAD, KEPT, SELF = "request", "arrays", "upload", "kept", "self"
@@ -188,21 +190,46 @@ def introduction(request: Message, agreement: Agreement) -> Message:
         )
     return Message(
         RecordDict(
-            {SELF: ConfigRecord({"client": agreement.client, "records": agreement.records})}
+            {
+                SELF: ConfigRecord(
+                    {
+                        "client": agreement.client,
+                        "records": agreement.records,
+                        "version": own_version(),
+                    }
+                )
+            }
         ),
         reply_to=request,
     )
 
 
-def read_introduction(message: Message) -> tuple[int, int]:
-    """The client's number and how many records it has."""
+@dataclass(frozen=True, kw_only=True)
+class Introduction:
+    """What a node says of itself: which client it is, how many records that has, its Sordino."""
+
+    client: int
+    records: int
+    version: str
+
+
+def read_introduction(message: Message) -> Introduction:
+    """Returns what a node says of itself.
+
+    Raises:
+        Malformed: it does not say it as it should.
+    """
     found = only(message, {SELF})[SELF]
-    if not isinstance(found, ConfigRecord) or set(found) != {"client", "records"}:
+    if not isinstance(found, ConfigRecord) or set(found) != {"client", "records", "version"}:
         raise Malformed("it does not say who it is")
-    client, records = found["client"], found["records"]
-    if type(client) is not int or type(records) is not int or client < 0 or records < 1:
+    client = found["client"]
+    records = found["records"]
+    version = found["version"]
+    if type(client) is not int or type(records) is not int or type(version) is not str:
         raise Malformed("it does not say who it is")
-    return client, records
+    if client < 0 or records < 1:
+        raise Malformed("it does not say who it is")
+    return Introduction(client=client, records=records, version=version)
 
 
 def records_of(arrays: Mapping[str, np.ndarray]) -> ArrayRecord:
@@ -223,3 +250,8 @@ def as_numpy(array: Array) -> np.ndarray:
         return np.asarray(array.numpy())
     except (ValueError, TypeError, EOFError, OSError, MemoryError) as error:
         raise Malformed(f"an array cannot be unpacked ({type(error).__name__})") from None
+
+
+def in_one_line(text: str | None, limit: int = 200) -> str:
+    """What another machine says, made harmless."""
+    return "".join(c for c in " ".join((text or "").split()) if c.isprintable())[:limit]

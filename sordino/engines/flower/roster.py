@@ -9,10 +9,18 @@ from dataclasses import dataclass, field
 from flwr.app import Message
 from flwr.serverapp import Grid
 
-from sordino.engines.flower.messages import LOG, Malformed, question_message, read_introduction
+from sordino.engines.flower.messages import (
+    LOG,
+    Introduction,
+    Malformed,
+    in_one_line,
+    question_message,
+    read_introduction,
+)
 from sordino.engines.flower.registry import fingerprint_of_node
 from sordino.engines.flower.signing import Signer
 from sordino.protocol import UserError
+from sordino.protocol.version import own_version
 
 POLL = 0.2  # seconds between two looks for replies
 
@@ -82,14 +90,16 @@ class Roster:
         if not reply.has_content():
             return
         try:
-            client, records = read_introduction(reply)
+            said = read_introduction(reply)
         except Malformed:
             return
-        reason = self._objection(node, client)
+        reason = self._objection(node, said)
         if reason is None:
-            self._known[node] = (client, records)
+            self._known[node] = (said.client, said.records)
             return
-        self._rejected[node] = f"A node said that it is client {client}, and is not used: {reason}."
+        self._rejected[node] = (
+            f"A node said that it is client {said.client}, and is not used: {reason}."
+        )
         self._tell(self._rejected[node])
 
     def tell_rejections(self, tell: Callable[[str], None]) -> None:
@@ -98,11 +108,14 @@ class Roster:
         for reason in self._rejected.values():
             tell(reason)
 
-    def _objection(self, node: int, client: int) -> str | None:
+    def _objection(self, node: int, said: Introduction) -> str | None:
         """Says why a node is not the client that it says it is; None if it is."""
         keys = self._identities.keys
-        if keys and self._keys.get(node) != keys.get(client):
+        if keys and self._keys.get(node) != keys.get(said.client):
             return "its key is not the one that was registered for that client"
+        if said.version != own_version():
+            theirs = in_one_line(said.version, limit=40)
+            return f"it runs Sordino {theirs}, and this machine {own_version()}"
         return None
 
     @property
@@ -139,5 +152,6 @@ class Roster:
             raise UserError(
                 f"{len(missing)} of {self._clients} clients are not connected after {patience:g} s: {', '.join(map(str, missing[:10]))}. "
                 "Start their nodes, or wait longer with --patience."
+                + "".join(f" {reason}" for reason in self._rejected.values())
             )
         return [self.sizes[client] for client in range(self._clients)]

@@ -15,7 +15,12 @@ from sordino.engines.torch_engine import single_threaded
 from sordino.federation import personal
 from sordino.federation.assignment import Upload
 from sordino.federation.client import ClientWork
-from sordino.federation.data import Dataset, agreed_classes, load_dataset
+from sordino.federation.data import (
+    Dataset,
+    agreed_classes,
+    load_dataset,
+    refuse_other_columns,
+)
 from sordino.federation.local import INSIDE
 from sordino.federation.personal import Kept, keeps_state
 from sordino.federation.setup import Setup, prepare
@@ -131,6 +136,13 @@ def own_dataset(protocol: Protocol, path: str) -> Dataset:
         raise UserError(
             f"{path} has the classes {', '.join(dataset.classes[:20])}, and the protocol lists none: parties whose classes differ "
             "would train different models. Have data.classes = [...] added to the protocol that all agree to."
+        )
+    columns = spec.columns if spec is not None else None
+    refuse_other_columns(path, dataset.inputs, columns)
+    if dataset.inputs is not None and columns is None:
+        raise UserError(
+            f"{path} has the input columns {', '.join(dataset.inputs[:20])}, and the protocol lists none: parties whose columns differ "
+            "would take one for another. Have data.columns = [...] added to the protocol that all agree to."
         )
     return dataset
 

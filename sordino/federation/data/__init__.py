@@ -1,6 +1,12 @@
 """Which records there are, and which client has which: data sets by name or path, and partitions of them."""
 
-from sordino.federation.data.catalogue import KNOWN, agreed_classes, load_data, load_dataset
+from sordino.federation.data.catalogue import (
+    KNOWN,
+    agreed_classes,
+    load_data,
+    load_dataset,
+    refuse_other_columns,
+)
 from sordino.federation.data.dataset import TEST_PARTS, Dataset, digest, without_test
 from sordino.federation.data.partition import Shares, client_tests, label_counts, partition
 from sordino.federation.data.picture import draw_partition
@@ -18,5 +24,6 @@ __all__ = [
     "load_data",
     "load_dataset",
     "partition",
+    "refuse_other_columns",
     "without_test",
 ]

@@ -106,10 +106,52 @@ def load_data(data: Data, name: str | None = None) -> Dataset:
         >>> load_data(Data(name="digits", test="none")).y_test.size
         0
     """
-    if name is None or name == data.name:
-        return load_dataset(data.name, classes=data.classes, test=data.test)
-    classes = None if name in KNOWN else agreed_classes(data)
-    return load_dataset(name, classes=classes, test=data.test)
+    source = data.name if name is None else name
+    classes = data.classes
+    if source != data.name:
+        classes = None if source in KNOWN else agreed_classes(data)
+    found = load_dataset(source, classes=classes, test=data.test)
+    refuse_other_columns(source, found.inputs, data.columns)
+    return found
+
+
+def refuse_other_columns(
+    source: str, found: tuple[str, ...] | None, said: tuple[str, ...] | None
+) -> None:
+    """Refuses a table whose input columns are not those that a protocol lists.
+
+    A model that was trained on weight and age would take age for weight without a word.
+
+    Args:
+        source: the file, for the message.
+        found: its input columns in order; None where records are no rows of a table.
+        said: what the protocol lists; None where it leaves them open.
+
+    Raises:
+        UserError: a column is missing, unknown or in another place; the first such is named.
+
+    Example:
+        >>> refuse_other_columns("wards.csv", ("age", "weight"), ("age", "weight"))
+    """
+    if said is None or found == said:
+        return
+    if found is None:
+        raise UserError(
+            f"data.columns = {list(said)}: {source} is no table with named columns. Use a .csv "
+            "file, or leave the key out."
+        )
+    problem = f"its columns are {', '.join(found)}"
+    for place, name in enumerate(said):
+        if name not in found:
+            problem = f"it has no column {name!r} of numbers"
+            break
+        if place >= len(found) or found[place] != name:
+            problem = f"column {name!r} is input {found.index(name) + 1}, and must be {place + 1}"
+            break
+    extra = [name for name in found if name not in said]
+    if extra and set(said) <= set(found):
+        problem = f"its column {extra[0]!r} is none of them"
+    raise UserError(f"data.columns = {list(said)}: {source} does not fit: {problem}.")
 
 
 def agreed_classes(data: Data) -> Classes | None:

@@ -44,6 +44,7 @@ class Dataset:
         scale: float32, broadcast against one record.
         shift: float32, broadcast against one record.
         columns: per training record, what a partition may go by, such as a hospital.
+        inputs: name of every input in order, where records are rows of a table.
         test: whose records the test part holds: "public" (published beside the training records), "brought" (by the owner of the
             data, who knows whether they are public), "held-out" (a fifth of the records themselves), "none" (it is empty).
 
@@ -66,6 +67,7 @@ class Dataset:
     scale: np.ndarray = field(default_factory=lambda: np.ones((), dtype=np.float32))
     shift: np.ndarray = field(default_factory=lambda: np.zeros((), dtype=np.float32))
     columns: Mapping[str, np.ndarray] = field(default_factory=dict)
+    inputs: tuple[str, ...] | None = None
     test: str = "brought"
 
     def __post_init__(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -206,7 +207,8 @@ def load_csv(path: Path, classes: Classes | None = None, *, hold_out: bool = Tru
         test = x[held_out], y[held_out]
         columns = {name: values[~held_out] for name, values in columns.items()}
         x, y = x[~held_out], y[~held_out]
-    return _assembled(path, x, y, test, names, columns, AS_IS, hold_out=hold_out)
+    found = _assembled(path, x, y, test, names, columns, AS_IS, hold_out=hold_out)
+    return replace(found, inputs=tuple(name for name in numbers if name not in columns))
 
 
 def _answered(
