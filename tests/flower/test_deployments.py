@@ -169,7 +169,7 @@ def wait_for_round(folder: Path, round: int) -> None:
 
 def test_a_machine_that_dies_in_a_round_is_left_out_and_comes_back(secured, tmp_path) -> None:
     """Its node is killed when the second round is paid for; the round goes on without it; it is started again and takes part again."""
-    protocol = plan(rounds=6, noise=Gaussian(sigma=0.05, secure=True))
+    protocol = plan(rounds=12, noise=Gaussian(sigma=0.05, secure=True))
     secured.start_nodes(protocol)
     folder = tmp_path / "across"
     thread, outcome = in_background(
@@ -177,7 +177,8 @@ def test_a_machine_that_dies_in_a_round_is_left_out_and_comes_back(secured, tmp_
     )
     wait_for_round(folder, 1)
     secured.kill("node-1")
-    secured.start_node(1)  # the SuperLink still takes the dead one for alive
+    wait_for_round(folder, 2)
+    secured.start_node(1)
     thread.join()
     run = outcome[0]
     assert isinstance(run, Run), run
@@ -187,7 +188,25 @@ def test_a_machine_that_dies_in_a_round_is_left_out_and_comes_back(secured, tmp_
     assert {event.clients for event in missed} == {(1,)}
     assert run.metrics["participants"][0] == run.metrics["participants"][-1] == 3
     assert set(run.metrics["participants"]) == {2, 3}
-    assert len(Custodian(secured.client(1)).rounds_paid) >= 6 - len(missed)
+    assert len(Custodian(secured.client(1)).rounds_paid) >= 12 - len(missed)
+
+
+def test_a_machine_that_dies_and_is_started_again_at_once_misses_nothing(secured, tmp_path) -> None:
+    """Its keeper takes leave of the SuperLink for the node that was killed, and it is asked again."""
+    protocol = plan(rounds=4, noise=Gaussian(sigma=0.05, secure=True))
+    secured.start_nodes(protocol)
+    folder = tmp_path / "across"
+    thread, outcome = in_background(
+        protocol=protocol, folder=folder, engine="flower", superlink=secured.superlink
+    )
+    wait_for_round(folder, 1)
+    secured.kill("node-1")
+    secured.start_node(1)
+    thread.join()
+    run = outcome[0]
+    assert isinstance(run, Run), run
+    assert run.metrics["participants"].tolist() == [3, 3, 3, 3]
+    assert Custodian(secured.client(1)).rounds_paid == [0, 1, 2, 3]
 
 
 def test_a_killed_superlink_is_restarted_and_the_run_ends_with_the_same_model(

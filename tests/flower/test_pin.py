@@ -14,7 +14,11 @@ pytest.importorskip("flwr", reason="Flower is not installed: pip install 'sordin
 import uvicorn
 from flwr.app import Context, Message, RecordDict
 from flwr.cli.build import build_fab_from_disk
+from flwr.supercore.constant import TaskType
+from flwr.supercore.fab import Fab
 from flwr.supercore.object_store import ObjectStoreFactory
+from flwr.supercore.run import Run
+from flwr.supernode import start_client_internal
 from flwr.supernode.main import create_app
 from flwr.supernode.nodestate import NodeStateFactory
 
@@ -122,7 +126,7 @@ def test_a_task_and_its_token_go_to_nobody_who_does_not_know_the_nodes_secret(
     """What another account on a hospital's machine tried: to ask the node's local port."""
     state, address = supernode
     state.set_node_id(7)
-    state.create_task(task_type=superexec_kind(), run_id=1, fab_hash="x")
+    state.create_task(task_type=TaskType.CLIENT_APP, run_id=1, fab_hash="x")
     keeper = Post(folder=tmp_path, address=address, secret=b"only its keeper knows", own="")
     thief = Post(folder=tmp_path, address=address, secret=b"a guess", own="")
     with pytest.raises(httpx.HTTPStatusError, match="401"):
@@ -136,12 +140,6 @@ def test_a_task_and_its_token_go_to_nobody_who_does_not_know_the_nodes_secret(
     assert task is not None
     assert task.kind == CLIENT_APP
     assert len(task.token) > 100
-
-
-def superexec_kind():
-    from flwr.supercore.constant import TaskType
-
-    return TaskType.CLIENT_APP
 
 
 def test_the_secret_is_written_for_its_owner_alone(custodian) -> None:
@@ -228,3 +226,49 @@ def test_a_forked_process_ends_with_its_parent(tmp_path) -> None:
     while started_at(child) is not None:
         assert time.monotonic() < end
         time.sleep(0.02)
+
+
+def give_message(state, store, kind, bundle: bytes, folder) -> None:
+    """Puts a message of a run into a SuperNode, as if it had come from a SuperLink."""
+    digest = hashlib.sha256(bundle).hexdigest()
+    run = Run.create_empty(1)
+    run.fab_hash = digest
+    state.set_node_id(7)
+    state.store_run(run)
+    state.store_fab(Fab(hash_str=digest, content=bundle, verifications={}))
+    settings = {"sordino-folder": str(folder)}
+    context = Context(1, 7, settings, RecordDict(), {}, run.series_id)
+    state.set_run_series_context(run.series_id, context)
+    message = Message(RecordDict(), 7, "query")
+    message.metadata.__dict__["_src_node_id"] = 1
+    start_client_internal._insert_message(message, state, store)
+    state.create_task(task_type=kind, run_id=1, fab_hash=digest)
+
+
+@pytest.mark.parametrize(
+    ("kind", "foreign", "words"),
+    [
+        ("flwr-agentapp", False, "flwr-agentapp was to be started"),
+        ("flwr-clientapp", True, "an app was sent that was not agreed to"),
+    ],
+)
+def test_a_task_that_nobody_agreed_to_gets_an_error_and_leaves_the_node_free_for_others(
+    supernode, custodian, tmp_path, kind, foreign, words
+) -> None:
+    """One run of an agent once left nodes waiting for an answer that never came."""
+    LocalGrid(tmp_path)
+    state, address = supernode
+    with as_file(APP) as own:
+        bundle = bundle_of_foreign_app(tmp_path) if foreign else build_fab_from_disk(own)
+    store = state.object_store
+    give_message(state, store, TaskType(kind), bundle, custodian.folder)
+    secret = b"only its keeper knows"
+    post = Post(folder=custodian.folder, address=address, secret=secret, own=app_digest())
+    task = acquire_task(post)
+    assert task.kind == kind
+    superexec.answer_task(post, task)
+    [reply] = state.get_messages_legacy(is_reply=True)
+    assert words in reply.error.reason
+    assert words in custodian.refusals[0].reason
+    assert not (tmp_path / "it-ran").exists()
+    assert acquire_task(post) is None

@@ -1,0 +1,100 @@
+"""Measures what nodes cost: `python -m benchmarks.nodes --nodes 20 --rounds 3`.
+
+Nodes with TLS and keys on this machine: memory of each while idle (the proportional share of what
+processes have in common, as the system counts it), and seconds of a round of a tiny model.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+
+from sordino import Constant, Data, FedAvg, Gaussian, Model, Protocol, train
+from sordino.engines.choice import SuperLink
+from tests.flower.lab import Lab, children_of
+
+PATIENCE = 900.0
+
+
+def proportional(pids: list[int], entry: str = "Pss") -> float:
+    """Returns the megabytes that processes have, each with its share of what they share."""
+    total = 0
+    for pid in pids:
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+        total += sum(int(line.split()[1]) for line in lines if line.startswith(f"{entry}:"))
+    return total / 1024
+
+
+def federation(nodes: int, rounds: int, records: Path) -> Protocol:
+    """Returns a tiny federation with fresh noise."""
+    generator = np.random.default_rng(0)
+    np.savez(
+        records,
+        x=generator.normal(size=(60 * nodes, 20)),
+        y=generator.integers(0, 3, size=60 * nodes),
+    )
+    return Protocol(
+        seed=1,
+        clients=nodes,
+        rounds=rounds,
+        local=FedAvg(steps=3, batch=6, clip=1.0, schedule=Constant(rate=0.3)),
+        noise=Gaussian(sigma=0.05, secure=True),
+        data=Data(name=str(records), records=40, classes=("0", "1", "2")),
+        model=Model(name="mlp"),
+    )
+
+
+def wait_until_connected(lab: Lab, nodes: int) -> None:
+    """Waits until all nodes are connected."""
+    end = time.monotonic() + PATIENCE
+    for client in range(nodes):
+        path = lab.client(client) / "flower" / "status.json"
+        while not path.exists() or json.loads(path.read_bytes())["state"] != "connected":
+            if time.monotonic() > end:
+                raise TimeoutError(lab.log(f"node-{client}")[-2000:])
+            time.sleep(0.2)
+
+
+def main() -> None:
+    """Measures, and prints what was measured."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--nodes", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=5)
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory() as temporary, Lab(Path(temporary) / "lab") as lab:
+        protocol = federation(given.nodes, given.rounds, Path(temporary) / "records.npz")
+        lab.secure(given.nodes)
+        lab.start_link()
+        lab.register(given.nodes)
+        lab.start_nodes(protocol)
+        wait_until_connected(lab, given.nodes)
+        time.sleep(5)
+        idle = []
+        for client in range(given.nodes):
+            keeper = lab.processes[f"node-{client}"].pid
+            idle.append(proportional([keeper, *children_of([keeper])]))
+        link = SuperLink(
+            address=lab.superlink.address,
+            certificate=lab.superlink.certificate,
+            patience=PATIENCE,
+            deadline=PATIENCE,
+        )
+        run = train(
+            protocol, folder=Path(temporary) / "run", engine="flower", superlink=link, report=False
+        )
+        seconds = run.metrics["seconds"]
+        took = run.metrics["participants"].tolist()
+    print(f"{given.nodes} nodes, load {os.getloadavg()[0]:.1f}")
+    print(f"idle: {statistics.mean(idle):.0f} MB each, at most {max(idle):.0f}")
+    print(f"rounds: {[round(float(one), 1) for one in seconds]} s, contributions {took}")
+
+
+if __name__ == "__main__":
+    main()
