@@ -20,6 +20,7 @@ from sordino.engines.flower.custody import Custodian
 from sordino.engines.flower.guard import FOLDER
 from sordino.engines.flower.server_app import strategy_of
 from sordino.engines.flower.work import own_records
+from sordino.privacy.ledger import Event, Missed, RoundCharged
 from sordino.protocol import dumps
 
 Trouble = Callable[
@@ -167,3 +168,8 @@ def weights(run: Run) -> dict[str, bytes]:
     if run.state is None:
         raise AssertionError("there is no model")
     return {name: tensor.numpy().tobytes() for name, tensor in run.state.items()}
+
+
+def charges(run: Run) -> list[Event]:
+    """The rounds in a run's ledger; how it opens and is sealed also tells whose data it was."""
+    return [event for event in run.ledger if isinstance(event, RoundCharged | Missed)]

@@ -8,7 +8,7 @@ pytest.importorskip("flwr", reason="Flower is not installed: pip install 'sordin
 from sordino import Data, train
 from sordino.engines.flower.custody import Custodian
 from tests.flower.lab import Lab
-from tests.flower.local import plan, weights
+from tests.flower.local import charges, plan, weights
 
 
 @pytest.mark.slow
@@ -41,7 +41,7 @@ def test_two_machines_end_with_the_model_of_the_embedded_engine(tmp_path) -> Non
         paid = [Custodian(lab.client(client)).rounds_paid for client in range(2)]
     assert run.status == "finished"
     assert weights(run) == weights(alone)
-    assert run.ledger == alone.ledger
+    assert charges(run) == charges(alone) != []
     assert [metrics.round for metrics in seen] == [0, 1]
     assert [metrics.loss for metrics in seen] == alone.metrics["loss"].tolist()
     assert paid == [[0, 1], [0, 1]]

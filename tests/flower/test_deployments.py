@@ -31,7 +31,7 @@ from sordino.engines.flower.custody import Custodian
 from sordino.privacy.ledger import Missed
 from sordino.protocol import save
 from tests.flower.lab import SLOW, Lab
-from tests.flower.local import plan, weights
+from tests.flower.local import charges, plan, weights
 
 pytestmark = pytest.mark.slow
 
@@ -73,7 +73,7 @@ def test_three_machines_with_keys_end_with_the_embedded_model(secured, kind, tmp
     run = train(protocol, folder=tmp_path / "across", engine="flower", superlink=secured.superlink)
     assert run.status == "finished"
     assert weights(run) == weights(alone)
-    assert run.ledger == alone.ledger
+    assert charges(run) == charges(alone) != []
 
 
 STRANGERS = {
@@ -228,7 +228,7 @@ def test_a_killed_superlink_is_restarted_and_the_run_ends_with_the_same_model(
     assert isinstance(run, Run), run
     assert run.status == "finished"
     assert weights(run) == weights(alone)
-    assert run.ledger == alone.ledger
+    assert charges(run) == charges(alone) != []
 
 
 def test_a_slow_machine_misses_the_deadline_and_the_run_goes_on(lab, tmp_path) -> None:

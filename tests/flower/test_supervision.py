@@ -17,7 +17,7 @@ pytest.importorskip("flwr", reason="Flower is not installed: pip install 'sordin
 
 from sordino import UserError
 from sordino.cli import run as sordino
-from sordino.engines.flower import doctor, logs, probing, supernode, supervision
+from sordino.engines.flower import doctor, logs, probing, superexec, supernode, supervision
 from sordino.engines.flower.certificates import write_certificates, write_key
 from sordino.engines.flower.consortium import Client, Coordinator, read_consortium
 from sordino.engines.flower.logs import Log
@@ -183,6 +183,27 @@ def test_a_frozen_node_is_killed(keeper) -> None:
     keeper._end_node(signal.SIGKILL)
     with pytest.raises(ProcessLookupError):
         os.kill(node, 0)
+
+
+def test_a_node_whose_answering_process_fails_is_started_again_and_not_called_connected(
+    keeper, monkeypatch, caplog
+) -> None:
+    """As when the installation changes under a running node: it would wait for ever."""
+    monkeypatch.setattr(superexec, "answer_tasks", lambda *_: 5)
+    monkeypatch.setattr(supervision.LOG, "propagate", True)
+    keeper._answering = supervision.Answering(None)
+    keeper._node = fork(lambda: time.sleep(60) or 0)
+    keeper._answering.hand_over(superexec.Task(kind="flwr-clientapp", token="t"))
+    age(keeper._beats, loop=0.0, link=1.0)
+    keeper._bell, _ = os.pipe()
+    end = time.monotonic() + 60
+    while keeper._node:
+        assert time.monotonic() < end
+        keeper._look()
+    assert "failed (5)" in caplog.text
+    assert json.loads((keeper._home / "status.json").read_bytes())["state"] == "failing"
+    keeper._note_state()
+    assert json.loads((keeper._home / "status.json").read_bytes())["state"] == "failing"
 
 
 def test_one_folder_has_one_node(tmp_path) -> None:

@@ -138,13 +138,25 @@ class Answering:
         self._post = post
         self._process = 0
         self._pipe = -1
+        self._code = 0
 
     @property
     def process(self) -> int:
         """The id of the loaded process; 0 if there is none."""
-        if self._process and os.waitpid(self._process, os.WNOHANG)[0]:
-            self._forget()
+        if self._process:
+            ended, status = os.waitpid(self._process, os.WNOHANG)
+            if ended:
+                self._code = os.waitstatus_to_exitcode(status)
+                self._forget()
         return self._process
+
+    def take_failure(self) -> int:
+        """Returns the exit code of a loaded process that failed, once; 0 if none did."""
+        if self.process:
+            return 0
+        code = self._code
+        self._code = 0
+        return code
 
     def hand_over(self, task: Task) -> None:
         """Gives a task to the loaded process."""

@@ -38,6 +38,7 @@ HEARTBEAT = 75.0  # seconds without a heartbeat that the SuperLink took; Flower 
 PROBE = 3.0  # seconds between two looks at the SuperLink, while a node is silent or gone
 SAY = 60.0  # seconds after which the same trouble is said again
 FETCH = 10.0  # seconds in which a task is asked for after a message has come
+FAILING = 60.0  # seconds that a node whose answers failed is not called connected
 ENDING = 8.0  # seconds that a node is given to say goodbye
 
 
@@ -54,6 +55,7 @@ class Keeper:
         self._starts = 0
         self._ended = False
         self._fetching = 0.0
+        self._failing = 0.0
         self._said = ("", 0.0)
         self._probed = 0.0
         self._written = ""
@@ -96,6 +98,15 @@ class Keeper:
         if not self._node:
             self._start_node()
         if self._has_ended():
+            return
+        failure = self._answering.take_failure()
+        if failure:
+            # What it worked on would never be answered, and the node would wait for it.
+            words = f"the process that answers failed ({failure}): the lines above say why"
+            self._say(f"The node is started again: {words}.")
+            self._failing = time.monotonic() + FAILING
+            self._say_state("failing", words)
+            self._end_node(signal.SIGKILL)
             return
         if self._is_deaf():
             self._say("The node no longer looks for messages; it is started again.")
@@ -184,7 +195,7 @@ class Keeper:
         return probe_superlink(str(agreement.superlink), certificate).trouble
 
     def _note_state(self) -> None:
-        if seconds_since(self._beats.loop) >= SILENCE:
+        if seconds_since(self._beats.loop) >= SILENCE or self._failing > time.monotonic():
             return
         if seconds_since(self._beats.link) >= HEARTBEAT:
             self._say_state("connecting", "it has not been let in yet")
