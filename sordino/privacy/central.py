@@ -13,6 +13,7 @@ from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
+from scipy.stats import binom
 
 from sordino.privacy import subsampled
 from sordino.privacy.certify import Bound, Question
@@ -35,6 +36,7 @@ from sordino.protocol import Everyone, FixedSize, Gaussian, Mean, Poisson, Proto
 STRONGEST = 10.0  # mu of a round above which a hidden draw is not counted: it hides next to nothing, and grids grow
 LEVELS = 0.97  # shifts of rounds that differ are rounded up to powers of it, so that few kinds of rounds are composed
 INTEGER_ORDERS = (*range(2, 33), 40, 48, 64, 96, 128, 192, 256)
+SPREADS = 64  # amounts of noise in a round that are told apart
 TRUSTED = (
     "The server receives uploads without noise and adds it itself: view server is not private at all. "
     "This protocol is for a server that everybody trusts with their uploads."
@@ -55,10 +57,15 @@ def central_bounds(question: Question, prices: UploadPrices, counts: np.ndarray)
         )
         return
     seen = f"The adversary sees {view.sees}."
-    lines = (
+    lines: tuple[str, ...] = (
         prices.reason + f"; the largest here is {rounded_up(float(prices.shifts.max()))}.",
         seen,
     )
+    if removes_client(question):
+        lines = (
+            *lines,
+            "A client is added or removed: an absent update is 0, and a present one half as far from it.",
+        )
     if not isinstance(protocol.noise, Gaussian):
         yield from central_renyi(question, prices, counts, lines)
         return
@@ -76,6 +83,16 @@ def central_bounds(question: Question, prices: UploadPrices, counts: np.ndarray)
             method="hidden Poisson sampling",
             lines=(*lines, how),
         )
+
+
+def removes_client(question: Question) -> bool:
+    """Returns whether a whole client is added or removed: the mean then moves by one update, of norm s_t / 2, and not by two."""
+    return question.protocol.adjacency == "add-or-remove" and question.unit == "client"
+
+
+def mean_shifts(question: Question, shifts: np.ndarray) -> np.ndarray:
+    """Returns by how much the sum of updates moves, for uploads that move by `shifts` when they are replaced."""
+    return shifts / 2 if removes_client(question) else shifts
 
 
 def server_noise(protocol: Protocol) -> float:
@@ -145,6 +162,8 @@ def cohort_of(question: Question, numbers: Sequence[int] | None = None) -> Cohor
         drawn = Cohort(probability=1.0, counts=tuple(numbers), masses=(1.0,) * len(numbers))
     shares = question.shares
     equal = shares is not None and bool(shares.max() == shares.min())
+    if equal and numbers is None and colluding > 0 and client_noise(protocol) > 0:
+        return mixed_with_colluders(question)
 
     def spread(n: float) -> float:
         by = denominator(protocol) if fixed_denominator(protocol) else float(n)
@@ -161,22 +180,75 @@ def cohort_of(question: Question, numbers: Sequence[int] | None = None) -> Cohor
     return replace(drawn, counts=tuple(spread(n) for n in drawn.counts))
 
 
+def mixed_with_colluders(question: Question) -> Cohort:
+    """Returns the same where some participants collude: a mixture over how many of them are in the round, and how many honest ones.
+
+    Who takes part is seen, so the law of both numbers is public; the colluders' noise hides nothing, and their places still divide
+    the sum (THEORY A14).
+    """
+    protocol, colluding = question.protocol, question.colluders
+    rule, clients = protocol.participation, protocol.clients
+    if isinstance(rule, Poisson):
+        honest = Cohort.poisson(clients=clients - colluding, rate=rule.rate)
+        present = np.arange(colluding + 1)
+        chances = binom.pmf(present, colluding, rule.rate)
+        pairs = [
+            (count, count + extra, mass * chance)
+            for count, mass in zip(honest.counts, honest.masses, strict=True)
+            for extra, chance in zip(present.tolist(), chances.tolist(), strict=True)
+        ]
+    elif isinstance(rule, FixedSize):
+        honest = Cohort.fixed(clients=clients, size=rule.size, colluding=colluding)
+        pairs = [
+            (count, rule.size, mass)
+            for count, mass in zip(honest.counts, honest.masses, strict=True)
+        ]
+    else:
+        honest = Cohort.everyone(clients=clients, colluding=colluding)
+        pairs = [(clients - colluding, clients, 1.0)]
+    spreads = []
+    for count, number, _ in pairs:
+        by = denominator(protocol) if fixed_denominator(protocol) else float(number)
+        spreads.append(server_noise(protocol) ** 2 * by**2 + client_noise(protocol) ** 2 * count)
+    return few_spreads(honest.probability, np.array(spreads), np.array([one[2] for one in pairs]))
+
+
+def few_spreads(probability: float, spreads: np.ndarray, masses: np.ndarray) -> Cohort:
+    """Returns a cohort with at most `SPREADS` of them, each rounded down; what is too improbable to count joins the smallest.
+
+    Example:
+        >>> few_spreads(0.5, np.array([4.0, 1.0]), np.array([0.75, 0.25]))
+        Cohort(probability=0.5, counts=(1.0, 4.0), masses=(0.25, 0.75))
+    """
+    order = np.argsort(spreads)
+    values, chances = spreads[order], masses[order] / masses.sum()
+    if len(values) > SPREADS:
+        edges = np.geomspace(values[0], values[-1], SPREADS + 1)[:-1]
+        place = np.searchsorted(edges, values, side="right") - 1
+    else:
+        place = np.arange(len(values))
+    kept = np.unique(place)
+    counts = [float(values[place == one].min()) for one in kept]
+    joined = [float(chances[place == one].sum()) for one in kept]
+    return Cohort(probability=probability, counts=tuple(counts), masses=tuple(joined))
+
+
 def visible_bounds(
     question: Question, prices: UploadPrices, counts: np.ndarray, lines: tuple[str, ...]
 ) -> Iterator[Bound]:
     """Who takes part may be seen: a mixture over how many do, and over the first use of the record."""
-    cohort = cohort_of(question)
+    cohort, shifts = cohort_of(question), mean_shifts(question, prices.shifts)
     what = (
         "the server's noise and the honest clients'"
         if client_noise(question.protocol) > 0
         else "the server's noise"
     )
     if cohort.probability == 1 and len(cohort.counts) == 1:
-        mu = math.sqrt(float(np.dot(counts, prices.shifts**2)) / cohort.counts[0])
+        mu = math.sqrt(float(np.dot(counts, shifts**2)) / cohort.counts[0])
         how = f"Gaussian composition over {counts.sum()} rounds under {what}: mu = sqrt(sum s_t^2) / {math.sqrt(cohort.counts[0]):.4g}."
         yield Bound(curve=GaussianCurve(mu=mu), method="composition", lines=(*lines, how))
     else:
-        curve = rounds_curve(prices.shifts[:, None], counts, sigma=1.0, cohort=cohort)
+        curve = rounds_curve(shifts[:, None], counts, sigma=1.0, cohort=cohort)
         how = f"Each round is a public mixture over how many take part, under {what} (A10)."
         yield Bound(curve=curve, method="participation mixture", lines=(*lines, how))
     if prices.first_used is not None and question.records is not None:
@@ -191,7 +263,7 @@ def hidden_curve(question: Question, prices: UploadPrices, counts: np.ndarray) -
     """The composition of rounds with a hidden Poisson draw."""
     protocol = question.protocol
     noise, rate = server_noise(protocol) * denominator(protocol), taking_part(protocol)
-    removal = protocol.adjacency == "add-or-remove" and question.unit == "client"
+    removal = removes_client(question)
     curves = []
     for shift, count in levels(prices.shifts, counts):
         if removal:  # an update has norm s_t / 2, and an absent one is 0
@@ -237,11 +309,12 @@ def central_renyi(
     price = price_of(protocol.noise, norm, dimension)
     cohort = central_numbers(question)
     masses = cohort.probability * np.array(cohort.masses)
-    shifts = np.divide.outer(prices.shifts, np.array(cohort.counts, dtype=float))
+    moved = mean_shifts(question, prices.shifts)
+    shifts = np.divide.outer(moved, np.array(cohort.counts, dtype=float))
     lines = (*lines, f"One release: {price.reason}.")
     curve = releases_curve(protocol.noise, norm, dimension, shifts, masses, counts)
     yield Bound(curve=curve, method="Rényi composition", lines=lines, vouched=price.vouched)
-    if hidden(protocol) and protocol.adjacency == "add-or-remove" and question.unit == "client":
+    if hidden(protocol) and removes_client(question):
         rate, by = taking_part(protocol), denominator(protocol)
         totals = np.zeros(len(INTEGER_ORDERS))
         for shift, count in levels(prices.shifts, counts):
@@ -274,7 +347,8 @@ def realised_central(question: Question, history: tuple[tuple[int, int], ...]) -
     rounds = np.array([t for t, _ in history], dtype=np.int64)
     if question.view == View.SERVER:
         return Bound(curve=NOTHING, method="trusted server", lines=(TRUSTED,))
-    shifts = upload_prices(protocol, rounds, question.unit, question.records).shifts
+    prices = upload_prices(protocol, rounds, question.unit, question.records)
+    shifts = mean_shifts(question, prices.shifts)
     numbers = [n for _, n in history]
     if isinstance(protocol.noise, Gaussian):
         spreads = np.array([cohort_of(question, [n]).counts[0] for n in numbers])

@@ -29,7 +29,8 @@ from sordino import (
     UserError,
 )
 from sordino.privacy.calibrate import calibrate
-from sordino.privacy.certify import certify
+from sordino.privacy.central import realised_central
+from sordino.privacy.certify import asked, certify
 from sordino.privacy.curves import GaussianCurve
 from sordino.privacy.ledger import Opened, RoundCharged
 from sordino.privacy.spending import realised
@@ -275,3 +276,49 @@ def test_one_other_client_and_all_others_take_their_noise_away(
             protocol, events, same
         )[0].epsilon(1e-5)
     assert certify(protocol, "strong").epsilon(1e-5) > certify(protocol, "rounds").epsilon(1e-5)
+
+
+@pytest.mark.parametrize("denominator", ["participants", "fixed"])
+def test_colluders_hide_nobody_only_in_rounds_that_they_are_in(denominator: str) -> None:
+    protocol = Protocol(
+        clients=6,
+        rounds=1,
+        participation=Poisson(rate=0.4),
+        aggregation=Mean(denominator=denominator),
+        local=FedAvg(steps=1, batch=1, clip=0.5, schedule=Constant(rate=1.0)),  # moves by 1
+        noise=Gaussian(sigma=0.7, where="both", server_sigma=0.3),
+    )
+    for epsilon in (0.1, 1.0, 3.0):
+        exact = 0.0
+        for honest in range(4):  # of three others; two collude
+            for colluding in range(3):
+                mass = stats.binom.pmf(honest, 3, 0.4) * stats.binom.pmf(colluding, 2, 0.4)
+                by = 2.4 if denominator == "fixed" else 1 + honest + colluding
+                noise = math.hypot(0.3 * by, 0.7 * math.sqrt(1 + honest))
+                exact += 0.4 * mass * GaussianCurve(mu=1 / noise).delta(epsilon)
+        found = certify(protocol, "coalition:2", "client").delta(epsilon)
+        assert found == pytest.approx(exact, rel=1e-6)
+    size = replace(protocol, participation=FixedSize(size=3))
+    for plan in (protocol, size):
+        epsilons = [
+            certify(replace(plan, rounds=20), view, "client").epsilon(1e-5)
+            for view in ("rounds", "coalition:1", "coalition:2", "coalition:5")
+        ]
+        assert epsilons == sorted(epsilons)
+
+
+def test_an_absent_update_is_half_as_far_as_an_opposite_one() -> None:
+    protocol = Protocol(
+        clients=10,
+        rounds=9,
+        aggregation=Mean(denominator="fixed"),
+        local=FedAvg(steps=1, batch=1, clip=0.5, schedule=Constant(rate=1.0)),  # moves by 1
+        noise=Gaussian(sigma=0.1, where="server"),
+        privacy=Privacy(adjacency="add-or-remove"),
+    )
+    replaced = replace(protocol, privacy=Privacy(adjacency="replace-one"))
+    assert certify(protocol, "rounds", "client").mu == pytest.approx(3 * 0.5 / (0.1 * 10))
+    assert certify(replaced, "rounds", "client").mu == pytest.approx(3 * 1.0 / (0.1 * 10))
+    assert certify(protocol, "rounds", "record").mu == certify(replaced, "rounds", "record").mu
+    visible = realised_central(asked(protocol, "rounds", "client", None, None), ((0, 10), (1, 10)))
+    assert visible.curve.mu == pytest.approx(math.sqrt(2) * 0.5 / (0.1 * 10))

@@ -168,7 +168,7 @@ def test_the_audit_of_means_does_not_pass_the_bound_and_comes_close(tmp_path) ->
         audit(
             protocol,
             view="rounds",
-            trainings=10,
+            trainings=100,
             folder=tmp_path / "real",
             canary="random",
             data="digits",
