@@ -38,7 +38,7 @@ from sordino.protocol import NoisySgd
 SAMPLE = 16  # trainings on each data set
 TOGETHER = 8  # of which are compared in one go
 FEWEST_ROUNDS = 2  # what clients and server carry over shows in the second
-# Local steps that the sample may take: they bound its rounds, so that it costs less than half of what the game does.
+# Local steps that the sample may take: they bound its rounds, so that it usually costs less than half of the game.
 STEPS = {"torch": 4_000, "native": 60_000}
 WORKERS = 2  # of the engine that repeats one training in worker processes or threads
 # Difference that rounding may make, relative to the largest value: a few hundred units in the last place of float32.
