@@ -1,8 +1,8 @@
 """What a round across machines costs: `python -m benchmarks.across [--rounds N]`. Three SuperNodes with keys, LeNet-5 on MNIST.
 
-A round's seconds are split into the local work (loading torch and the records, training), the guard (agreement, ledger, custody of the
-upload), what a client's program takes longer to start than Flower's own (the pinned app, the guard), and the rest, which is Flower's:
-polling, starting a process for every message, the network. Everything runs on this machine, so that the clients share its cores.
+A round's seconds are split into the local work (loading the records, training), the guard (agreement, ledger, custody of the upload),
+and the rest: polling, forking a process for every message, the network. Everything runs on this machine: the
+clients share its cores.
 """
 
 from __future__ import annotations
@@ -10,10 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-import subprocess
-import sys
 import tempfile
-import time
 from pathlib import Path
 
 import numpy as np
@@ -25,8 +22,6 @@ from sordino.federation.data import load_dataset
 from tests.flower.lab import Lab
 
 CLIENTS, RECORDS = 3, 20_000
-STARTED = "flwr.supernode.cli.flwr_clientapp"  # what Flower starts for every message
-GUARDED = "sordino.engines.flower.pinned, sordino.engines.flower.client_app"  # what a client's program has besides
 
 
 def federation(rounds: int, public: Path) -> Protocol:
@@ -87,31 +82,14 @@ def measured(folder: Path, rounds: int) -> dict[str, list[float]]:
         [max(each[t][part] for each in clients) for t in range(rounds)]
         for part in ("work", "guard")
     )
-    whole, start = run.metrics["seconds"].tolist(), [longer_start()] * rounds
-    rest = [
-        all_of_it - sum(ours) for all_of_it, *ours in zip(whole, work, guard, start, strict=True)
-    ]
+    whole = run.metrics["seconds"].tolist()
+    rest = [all_of_it - sum(ours) for all_of_it, *ours in zip(whole, work, guard, strict=True)]
     return {
         "round": whole,
         "local work": work,
         "guard": guard,
-        "longer start": start,
         "Flower": rest,
     }
-
-
-def longer_start(pairs: int = 7) -> float:
-    """Seconds that a client's program takes longer to start than Flower's own, each started in turn."""
-    flower, ours = (f"import {names}" for names in (STARTED, f"{STARTED}, {GUARDED}"))
-    differences = []
-    for _ in range(pairs):
-        seconds = []
-        for code in (flower, ours):
-            began = time.perf_counter()
-            subprocess.run([sys.executable, "-c", code], check=True)
-            seconds.append(time.perf_counter() - began)
-        differences.append(seconds[1] - seconds[0])
-    return max(0.0, statistics.median(differences))
 
 
 def main() -> None:

@@ -1,5 +1,6 @@
 """Attacks on whole deployments that once got in, played again: minutes, so `make test-flower`."""
 
+import json
 import os
 import shutil
 import stat
@@ -17,6 +18,7 @@ if not os.environ.get("SORDINO_FLOWER"):
 
 from sordino.cli import run as sordino
 from sordino.engines.flower.custody import Custodian
+from sordino.engines.flower.processes import CONNECTION
 from sordino.protocol import save
 from tests.flower.lab import SLOW, Lab, free_port
 from tests.flower.local import plan
@@ -81,3 +83,46 @@ def test_a_foreign_app_does_not_run_where_no_program_of_the_clients_can_be_start
         files = [path for path in lab.client(0).rglob("*") if path.is_file()]
         assert files
         assert not [path for path in files if path.stat().st_mode & stat.S_IXUSR]
+
+
+OUTSIDER = """
+import json, ssl, sys, urllib.request, urllib.error
+trusted = ssl.create_default_context(cafile=sys.argv[2])
+got = {}
+for path in sys.argv[3:]:
+    head = {"content-type": "application/protobuf", "accept": "application/protobuf"}
+    request = urllib.request.Request(sys.argv[1] + path, data=b"", headers=head)
+    try:
+        got[path] = urllib.request.urlopen(request, timeout=20, context=trusted).status
+    except urllib.error.HTTPError as error:
+        got[path] = error.code
+print(json.dumps(got))
+"""
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can play another account")
+@pytest.mark.skipif(not os.path.exists("/usr/bin/python3"), reason="no Python for everybody")
+def test_an_outsider_starts_lists_and_registers_nothing_at_a_real_superlink(tmp_path) -> None:
+    """Another account stands for another machine: to the gate they are the same."""
+    taken = ["start-run", "list-runs", "register-node", "list-nodes", "stream-logs"]
+    closed = [f"/v1/control/{name}" for name in taken]
+    closed += ["/v1/runtime/acquire-task", "/v1/fleet/register-node", "/docs"]
+    authority = Path("/tmp") / f"outsider-{os.getpid()}.crt"
+    with Lab(tmp_path / "lab") as lab:
+        lab.secure(1)
+        lab.start_link()
+        lab.wait_for_link()
+        shutil.copy(lab.certificates / "ca.crt", authority)
+        authority.chmod(0o644)
+        url = f"https://127.0.0.1:{lab.port}"
+        keyless = "/v1/fleet/pull-messages"
+        command = ["/usr/bin/python3", "-c", OUTSIDER, url, str(authority), *closed, keyless]
+        done = subprocess.run(
+            command, capture_output=True, text=True, check=True, user=65534, cwd="/"
+        )
+        got = json.loads(done.stdout)
+        authority.unlink()
+        assert {got[path] for path in closed} == {403}
+        assert got[keyless] == 401
+        assert lab.flower("list", CONNECTION)["runs"] == []  # the coordinator itself still can
+        assert lab.online == []
