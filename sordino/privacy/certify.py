@@ -17,6 +17,7 @@ from sordino.privacy.uploads import Dynamics, UploadPrices, distinct_rounds, upl
 from sordino.protocol import (
     UNITS,
     Attention,
+    Bezier,
     Everyone,
     FedAvg,
     FixedSize,
@@ -332,6 +333,30 @@ def composition_bounds(
         )
         curve = mixture_curve(question, view, prices.first_used, use, counts)
         yield Bound(curve=curve, method="first-hit mixture", lines=(*lines, how))
+    if isinstance(protocol.local, Bezier):
+        yield from bezier_bounds(question, view, prices, counts, lines)
+
+
+def bezier_bounds(
+    question: Question,
+    view: View,
+    prices: UploadPrices,
+    counts: np.ndarray,
+    lines: tuple[str, ...],
+) -> Iterator[Bound]:
+    """The rule bezier: a mixture over the public point of its curve, and over the first use of the record where batches hide it."""
+    from sordino.privacy.bezier import spread_over_curve
+
+    rule = question.protocol.local
+    rows, use = spread_over_curve(prices.shifts[:, None])
+    if prices.first_used is not None and question.records is not None:
+        from sordino.privacy.participation import first_use
+
+        first = first_use(batch=rule.batch or 1, records=question.records, steps=rule.steps)
+        rows, use = spread_over_curve(prices.first_used, first)
+    how = "The point r of the curve is public and drawn afresh: a mixture over c(r) = (1 - r)(1 + 1.2 r) (A14, B9)."
+    curve = mixture_curve(question, view, rows, use, counts)
+    yield Bound(curve=curve, method="Bezier mixture", lines=(*lines, how))
 
 
 def effective_view(question: Question) -> tuple[View, str]:

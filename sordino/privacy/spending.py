@@ -26,6 +26,7 @@ from sordino.privacy.joined_steps import adds_up
 from sordino.privacy.ledger import Event, Missed, Opened, RoundCharged
 from sordino.privacy.uploads import upload_prices
 from sordino.protocol import (
+    Bezier,
     Budget,
     ClientBudget,
     Everyone,
@@ -365,6 +366,13 @@ def realised_bound(
                 lines=(prices.reason, "A mixture over the first use (A11)."),
             )
         )
+    if isinstance(protocol.local, Bezier):
+        from sordino.privacy.bezier import spread_over_curve
+
+        rows, use = spread_over_curve((prices.shifts * scale)[:, None])
+        curve = rounds_curve(rows, counts, sigma=sigma, cohort=Cohort.everyone(clients=1), use=use)
+        lines = (prices.reason, "A mixture over the point of the Bezier curve (A14).")
+        bounds.append(Bound(curve=curve, method="Bezier mixture", lines=lines))
     return better_shuffled(
         question,
         history,
