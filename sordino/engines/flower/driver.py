@@ -7,6 +7,7 @@ on the SuperLink's machine.
 from __future__ import annotations
 
 import json
+import os
 import tempfile
 import time
 from collections.abc import Callable, Mapping
@@ -32,6 +33,7 @@ from sordino.engines.flower.processes import (
 from sordino.federation.folder import RunFolder
 from sordino.federation.loop import RoundMetrics
 from sordino.federation.run import Run
+from sordino.federation.storage import locked
 from sordino.privacy.ledger import Missed
 from sordino.privacy.ledger import read as read_ledger
 from sordino.protocol import Protocol, SordinoError, UserError, dumps
@@ -46,6 +48,7 @@ OUTCOME = "outcome.json"
 BOUND = "the agreement is for one training, and this is another"  # as custody.py refuses it
 LOOK = 0.3  # seconds between two looks into the run folder
 RETURNS = 5  # how often a run goes on by itself after its SuperLink was lost
+GONE = 5.0  # seconds without a process that holds the run folder after which it is gone
 ASK = 20.0  # seconds without news after which Flower is asked whether the run still runs
 
 
@@ -200,6 +203,7 @@ class Following:
         self._known = known
         self._seen = self._missed = self._rejected = 0
         self._started, self._news = False, time.monotonic()
+        self._held = time.monotonic()
 
     def to_the_end(self) -> Run:
         """Report rounds as they come; the run when it has ended.
@@ -211,6 +215,12 @@ class Following:
             self._raise_what_was_told()
             if self._look():
                 return Run.load(self._folder)
+            if self._writer_is_gone():
+                self._raise_what_was_told()
+                raise LostRun(
+                    "the process that trains is gone, as when its SuperLink is killed. "
+                    f"Go on with: {typed('resume', self._folder)}"
+                )
             if time.monotonic() - self._news > ASK:
                 self._ask()
             time.sleep(LOOK)
@@ -225,6 +235,7 @@ class Following:
             return False  # as an interrupted run left it: the process that goes on with it has not begun
         if not self._started:
             self._started, self._seen, self._news = True, len(place.metrics()), time.monotonic()
+            self._held = self._news
             self._missed = len(self._silences())
             if not self._known:
                 begun = Followed(protocol=place.protocol(), sizes=np.array(facts["sizes"]))
@@ -250,6 +261,25 @@ class Following:
             self._watch.on_message(reason)
             self._rejected += 1
         return bool(facts["status"] != "unfinished")
+
+    def _writer_is_gone(self) -> bool:
+        """Whether nobody has held the folder of an unfinished run for a while.
+
+        Flower takes a run whose process was killed for running for over a minute; the system
+        lets go of the process's lock at once.
+        """
+        path = self._folder / "lock"
+        if not self._started or not path.exists():
+            return False
+        handle = os.open(path, os.O_RDWR)
+        try:
+            free = locked(handle)
+        finally:
+            os.close(handle)
+        now = time.monotonic()
+        if not free:
+            self._held = now
+        return now - self._held > GONE
 
     def _silences(self) -> list[Missed]:
         return [

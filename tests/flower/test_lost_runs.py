@@ -1,0 +1,101 @@
+"""A run whose process was killed is noticed by the lock that the system let go of."""
+
+import os
+import time
+
+import pytest
+
+pytest.importorskip("flwr", reason="Flower is not installed: pip install 'sordino[flower]'")
+
+from sordino.engines.choice import SuperLink
+from sordino.engines.flower import driver
+from sordino.engines.flower.driver import Following, LostRun, Watch
+from sordino.engines.flower.superexec import fork
+from sordino.federation.storage import held
+
+LINK = SuperLink(address="127.0.0.1:1", certificate=None, patience=1.0, deadline=1.0)
+
+
+def silent_watch(said: list[str]) -> Watch:
+    return Watch(on_start=lambda *_: None, on_round=lambda _: None, on_message=said.append)
+
+
+@pytest.fixture
+def following(tmp_path, monkeypatch) -> Following:
+    """A run that has begun and does not go on."""
+    monkeypatch.setattr(driver, "GONE", 0.3)
+    monkeypatch.setattr(driver, "LOOK", 0.05)
+    monkeypatch.setattr(Following, "_look", lambda self: False)
+    made = Following(tmp_path, "1", tmp_path, silent_watch([]))
+    made._started = True
+    return made
+
+
+def test_a_run_whose_process_holds_its_folder_is_not_given_up(following, tmp_path) -> None:
+    def train() -> int:
+        with held(tmp_path):
+            time.sleep(1.5)
+        return 0
+
+    trainer = fork(train)
+    while not (tmp_path / "lock").exists():
+        time.sleep(0.01)
+    time.sleep(0.1)
+    began = time.monotonic()
+    with pytest.raises(LostRun, match="sordino resume"):
+        following.to_the_end()
+    assert time.monotonic() - began > 1.2
+    os.waitpid(trainer, 0)
+
+
+def test_a_run_whose_process_was_killed_is_lost_within_seconds(following, tmp_path) -> None:
+    def train() -> int:
+        with held(tmp_path):
+            os.kill(os.getpid(), 9)
+        return 0
+
+    os.waitpid(fork(train), 0)
+    began = time.monotonic()
+    with pytest.raises(LostRun):
+        following.to_the_end()
+    assert time.monotonic() - began < 30
+
+
+def test_a_run_that_is_lost_goes_on_by_itself_when_its_superlink_is_back(
+    tmp_path, monkeypatch
+) -> None:
+    said: list[str] = []
+    asked: list[dict[str, object]] = []
+
+    def submit(superlink, settings, folder, watch, *, known):
+        asked.append({**settings, "known": known})
+        if len(asked) < 3:
+            (folder / "protocol.toml").touch()
+            raise LostRun("it is gone")
+        return "the run"
+
+    monkeypatch.setattr(driver, "submit_once", submit)
+    monkeypatch.setattr(driver, "wait_for_superlink", lambda _: True)
+    settings = {"protocol": "p", "folder": str(tmp_path)}
+    assert driver.submitted(LINK, settings, tmp_path, silent_watch(said)) == "the run"
+    again = {"folder": str(tmp_path), "resume": True, "known": True}
+    assert asked == [{**settings, "known": False}, again, again]
+    assert len(said) == 2
+
+
+def test_a_run_is_lost_when_its_superlink_stays_away_or_it_never_began(
+    tmp_path, monkeypatch
+) -> None:
+    asked = []
+
+    def submit(*_: object, **__: object) -> None:
+        asked.append(1)
+        raise LostRun("it is gone")
+
+    monkeypatch.setattr(driver, "submit_once", submit)
+    with pytest.raises(LostRun):
+        driver.submitted(LINK, {}, tmp_path, silent_watch([]))
+    (tmp_path / "protocol.toml").touch()
+    with pytest.raises(LostRun):  # nothing listens at the address, for longer than its patience
+        driver.submitted(LINK, {}, tmp_path, silent_watch([]))
+    assert len(asked) == 2
