@@ -126,14 +126,14 @@ def test_calibrate_meets_its_target_from_the_safe_side(capfd) -> None:
 
 def test_a_budget_ends_training_with_exit_code_3_and_says_what_is_left(capfd, tmp_path) -> None:
     code, out, err = answer(
-        capfd, "train", *QUICK, "--set", "privacy.budget.epsilon=3", "--out", "a", "--json"
+        capfd, "train", *QUICK, "--set", "privacy.budget.epsilon=1", "--out", "a", "--json"
     )
     assert code == 3
     assert json.loads(out)["status"] == "budget"
-    assert json.loads(out)["guarantee"]["epsilon"] <= 3
+    assert json.loads(out)["guarantee"]["epsilon"] <= 1
     assert "Left:" in err
     code, _, err = answer(
-        capfd, "train", *QUICK, "--set", "privacy.budget.epsilon=0.1", "--out", "b"
+        capfd, "train", *QUICK, "--set", "privacy.budget.epsilon=0.02", "--out", "b"
     )
     assert code == 3
     assert "after round 1 it would be" in err
@@ -211,7 +211,11 @@ def test_views_have_spellings_and_words() -> None:
 
 
 def test_the_table_of_mechanisms_counts_the_parameters_and_marks_the_least(capfd) -> None:
-    code, out, _ = answer(capfd, "calibrate", "--mechanisms", "--epsilon", "8")
+    known = (
+        "--set",
+        "local.minibatches=public",
+    )  # only for Gaussian noise is a secret draw counted
+    code, out, _ = answer(capfd, "calibrate", "--mechanisms", "--epsilon", "8", *known)
     assert code == 0
     lines = [line for line in out.splitlines() if re.search("gaussian|laplace|staircase", line)]
     assert "650 parameters" in out

@@ -2,15 +2,19 @@
 
 The adversary knows the protocol, both data sets and every draw but the noise. So it can repeat each client's steps from a model that it
 has seen, and knows what an upload would be without noise on either data set; only the noise keeps it from the answer. Draws that a bound
-counts as hidden are hidden from it: who takes part where the server alone knows it, the batches of noisy-sgd (see `noisy_steps`).
+counts as hidden are hidden from it: who takes part where the server alone knows it, the batches of noisy-sgd (see `noisy_steps`), and
+minibatches where they are secret. Then an upload is certain on the data set, and on its neighbour a share of a known move away from
+that, by how many of the steps drew the record: the likelihood ratio is a mean over these shares.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import Protocol as Interface
 
 import numpy as np
+from scipy.stats import binom
 from torch import Tensor
 
 from sordino.audit.observation import Given, colluders_of, given_to
@@ -21,7 +25,10 @@ from sordino.federation.personal import Kept
 from sordino.federation.setup import Setup
 from sordino.privacy.central import denominator, fixed_denominator, hidden, server_noise
 from sordino.privacy.mechanisms import deviation, silent, taking_part
-from sordino.protocol import Gaussian, Mean, Noise, View
+from sordino.privacy.sensitivity import later_products
+from sordino.protocol import Gaussian, Mean, Noise, Protocol, View
+
+MANY_STEPS = 6  # above which the patterns of steps that draw a record are not told apart
 
 
 class LocalModels(Interface):
@@ -48,6 +55,7 @@ class Adversary:
         view: what is seen.
         trainings: the numbers of the trainings that are scored.
         direction: along which the last model is read, for who sees nothing else.
+        unseen: whether minibatches are not known; the second of `clients` then has the neighbour's record in every batch.
     """
 
     def __init__(
@@ -58,6 +66,8 @@ class Adversary:
         view: View,
         trainings: range,
         direction: np.ndarray | None = None,
+        *,
+        unseen: bool = False,
     ) -> None:
         self._protocol, self._attacked, self._clients = setup.protocol, attacked, clients
         self._given, self._conspiring = (
@@ -65,7 +75,8 @@ class Adversary:
             colluders_of(setup.protocol, view),
         )
         self._first, self._direction = trainings.start, direction
-        self._shares, self._noise = (
+        self._records = len(setup.parts[attacked]) if unseen else None
+        self._weights, self._noise = (
             upload_weights(setup.protocol.aggregation, setup.sizes),
             setup.noises[attacked],
         )
@@ -88,6 +99,8 @@ class Adversary:
         low, high = (self._trained(side, seen) for side in (0, 1))
         if secret:
             self._see_hidden(seen, low, high)
+        elif self._records is not None and self._given == Given.UPLOADS:
+            self._see_mixed_uploads(seen, low, high)
         elif self._given == Given.UPLOADS:
             self._see_uploads(seen, low, high)
         else:
@@ -153,6 +166,21 @@ class Adversary:
             weighed = np.logaddexp.reduce(np.where(seen.present, ratios, -np.inf), axis=1)
             self.scores += sign * np.where(here, weighed, 0.0)
 
+    def _uses(self, round: int) -> Uses:
+        """How far the attacked client's upload may have moved, batches being unknown."""
+        return use_shares(self._protocol, self._records or 0, round)
+
+    def _see_mixed_uploads(self, seen: ManyRound, low: np.ndarray, high: np.ndarray) -> None:
+        """The attacked client's upload, by who does not know its batches."""
+        left = seen.uploads[self._attacked] - low
+        usual = log_law(self._noise, left)
+        ratios = [
+            log_mass + log_law(self._noise, left - share * (high - low)) - usual
+            for share, log_mass in self._uses(seen.round)
+        ]
+        here = seen.present[:, self._attacked]
+        self.scores += np.where(here, np.logaddexp.reduce(ratios, axis=0), 0.0)
+
     def _see_hidden(self, seen: ManyRound, low: np.ndarray, high: np.ndarray) -> None:
         """The global model's move, by a server that alone knows whether the attacked client took part; the others are known."""
         protocol = self._protocol
@@ -173,7 +201,7 @@ class Adversary:
     def _see_model(self, seen: ManyRound, difference: np.ndarray, middle: np.ndarray) -> None:
         """Every global model, minus what the colluders know of it: the noise that they added themselves."""
         protocol, attacked, mixing = self._protocol, self._attacked, self._mixing
-        weights = seen.present * self._shares
+        weights = seen.present * self._weights
         total = np.maximum(weights.sum(axis=1, keepdims=True), 1e-300)
         shares = weights / (denominator(protocol) if fixed_denominator(protocol) else total)
         colluders = self._colluders()
@@ -191,16 +219,38 @@ class Adversary:
             rest -= mixing * (1 - shares.sum(axis=1, keepdims=True)) * seen.before
         apart = mixing * shares[:, [attacked]] * difference
         if protocol.noise.where == "server":
-            self.scores += log_law(protocol.noise, (rest - apart / 2) / mixing) - log_law(
-                protocol.noise, (rest + apart / 2) / mixing
-            )
+            self._see_server_noise(seen, (rest + apart / 2) / mixing, apart / mixing)
             return
         honest = [c for c in range(shares.shape[1]) if c not in colluders]
         clients = deviation(protocol.noise) ** 2
         variance = mixing**2 * (
             np.square(shares[:, honest]).sum(axis=1) * clients + server_noise(protocol) ** 2
         )
-        self.scores += np.einsum("nd,nd->n", rest, apart) / np.where(variance > 0, variance, 1.0)
+        variance = np.where(variance > 0, variance, 1.0)
+        ratios = np.einsum("nd,nd->n", rest, apart) / variance
+        if self._records is None:
+            self.scores += ratios
+            return
+        # Held against where the model would be on the data set itself, and not against the middle of both.
+        apart_by = np.square(apart).sum(axis=1) / variance
+        mixed = [
+            log_mass + share * (ratios + apart_by / 2) - share**2 * apart_by / 2
+            for share, log_mass in self._uses(seen.round)
+        ]
+        self.scores += np.logaddexp.reduce(mixed, axis=0)
+
+    def _see_server_noise(self, seen: ManyRound, left: np.ndarray, apart: np.ndarray) -> None:
+        """What is left of a mean without what it would be on the data set, under the server's noise; on the neighbour it is `apart`."""
+        noise = self._protocol.noise
+        usual = log_law(noise, left)
+        if self._records is None:
+            self.scores += log_law(noise, left - apart) - usual
+            return
+        ratios = [
+            log_mass + log_law(noise, left - share * apart) - usual
+            for share, log_mass in self._uses(seen.round)
+        ]
+        self.scores += np.logaddexp.reduce(ratios, axis=0)
 
     @property
     def _mixing(self) -> float:
@@ -221,9 +271,48 @@ class Adversary:
     def _colluders(self) -> set[int]:
         """The attacked client's worst enemies: those with the largest shares."""
         others = [
-            c for c in np.argsort(-self._shares, kind="stable").tolist() if c != self._attacked
+            c for c in np.argsort(-self._weights, kind="stable").tolist() if c != self._attacked
         ]
         return set(others[: self._conspiring])
+
+
+Uses = list[tuple[float, float]]  # shares of a move, each with the logarithm of its probability
+
+
+def use_shares(protocol: Protocol, records: int, round: int) -> Uses:
+    """How much of the whole move an upload makes, by which of its steps draw the record.
+
+    Steps add up, each with its rate and what later steps leave of it; a clipped update turns as soon as one step draws the record. Where
+    steps are many and differ, all count as equal: the ratio is then a little off, which costs power and nothing else.
+
+    Args:
+        protocol: What runs.
+        records: Of the attacked client.
+        round: The round.
+
+    Example:
+        >>> from sordino.protocol import Constant, FedAvg
+        >>> rule = FedAvg(steps=2, batch=1, clip=1.0, schedule=Constant(rate=0.1))
+        >>> plan = Protocol(clients=2, rounds=3, local=rule, noise=Gaussian(sigma=0.1))
+        >>> [(share, round(math.exp(log), 3)) for share, log in use_shares(plan, 4, 0)]
+        [(0.0, 0.562), (0.5, 0.375), (1.0, 0.062)]
+    """
+    rule = protocol.local
+    rate = (rule.batch or records) / records
+    if rate >= 1:
+        return [(1.0, 0.0)]
+    if getattr(rule, "clip_target", "step") == "update":
+        never = rule.steps * math.log1p(-rate)
+        return [(0.0, never), (1.0, math.log(-math.expm1(never)))]
+    rates = np.array(rule.schedule.rates(round=round, steps=rule.steps))
+    weights = rates * later_products(1 - rates * getattr(rule, "proximal", 0.0))
+    if rule.steps > MANY_STEPS or np.ptp(weights) <= 1e-12 * np.abs(weights).max():
+        law = binom(rule.steps, rate)
+        return [(hits / rule.steps, float(law.logpmf(hits))) for hits in range(rule.steps + 1)]
+    patterns = np.array(list(itertools.product((0, 1), repeat=rule.steps)))
+    logs = patterns.sum(axis=1) * math.log(rate)
+    logs += (rule.steps - patterns.sum(axis=1)) * math.log1p(-rate)
+    return list(zip((patterns @ weights / weights.sum()).tolist(), logs.tolist(), strict=True))
 
 
 def log_law(noise: Noise, values: np.ndarray) -> np.ndarray:

@@ -14,7 +14,14 @@ from sordino.audit.engine_check import checked_engines
 from sordino.audit.folder import AuditFolder
 from sordino.audit.game import Game, WorstCaseGame, play_all
 from sordino.audit.noisy_steps import COMPANY
-from sordino.audit.observation import Given, given_to, more_than_seen
+from sordino.audit.observation import (
+    BATCHES,
+    Given,
+    draws_batches,
+    given_batches,
+    given_to,
+    more_than_seen,
+)
 from sordino.audit.real_game import CanaryGame
 from sordino.audit.replay import noise_report
 from sordino.audit.verdict import Claim, Finding, judged
@@ -31,7 +38,16 @@ from sordino.privacy.certify import certify
 from sordino.privacy.checks import proper_delta
 from sordino.privacy.guarantee import Guarantee, rounded_up
 from sordino.privacy.spending import BudgetExceeded, afforded
-from sordino.protocol import ClippedGlm, InvalidValue, NoisySgd, Protocol, UserError, View, dumps
+from sordino.protocol import (
+    ClippedGlm,
+    FedAvg,
+    InvalidValue,
+    NoisySgd,
+    Protocol,
+    UserError,
+    View,
+    dumps,
+)
 from sordino.protocol.errors import typed
 
 TRAININGS, FEWER = (
@@ -130,7 +146,7 @@ def audit(
     subject = subject_of(source)
     if canary is not None:
         subject = with_data(subject, canary, data, model)
-    certified = promised(subject, view, unit, delta)
+    certified = promised(subject, view, unit, delta, canary=canary)
     worker_count(workers, "cpu")
     trainings = trainings if trainings is not None else default_trainings(subject, canary)
     refuse_too_few(trainings, certified)
@@ -249,7 +265,9 @@ def resume_audit(
             raise UserError(
                 f"{place.path} was started with another protocol, data, canary or generator: its scores cannot be continued. Start anew."
             )
-        certified = promised(subject, facts["view"], facts["unit"], facts["delta"])
+        certified = promised(
+            subject, facts["view"], facts["unit"], facts["delta"], canary=facts["canary"]
+        )
         return carry_on(
             place,
             game_of(subject, facts, data, model),
@@ -301,6 +319,9 @@ def carry_on(
     report = noise_report(subject.protocol, game.noises, noise, strays)
     sizes = subject.sizes if subject.sizes is not None else protocol_sizes(subject.protocol)
     given = more_than_seen(subject.protocol, certified.view, certified.unit, sizes)
+    told = batches_told(subject, certified.view, certified.unit, facts["canary"])
+    if told and BATCHES not in given:
+        given = f"{given} and {BATCHES}" if given else BATCHES
     finding = replace(
         judged(scores, certified, claims, facts["delta"], game.description, report, given),
         engine=engine,
@@ -378,12 +399,23 @@ def protocol_sizes(protocol: Protocol) -> tuple[int, ...] | None:
     return (records,) * protocol.clients if records is not None else None
 
 
-def promised(subject: Subject, view: str | View, unit: str, delta: float) -> Guarantee:
-    """The certified bound that the audit is held against."""
+def promised(
+    subject: Subject, view: str | View, unit: str, delta: float, *, canary: str | None = None
+) -> Guarantee:
+    """The certified bound that the audit is held against: where the adversary is told the batches, the one for who knows them."""
     proper_delta(delta)
-    return certify(
-        subject.protocol, view, unit, delta=delta, rounds=subject.rounds, sizes=subject.sizes
-    )
+    protocol = subject.protocol
+    if batches_told(subject, View.parse(view), unit, canary) and isinstance(protocol.local, FedAvg):
+        protocol = replace(protocol, local=replace(protocol.local, minibatches="public"))
+    return certify(protocol, view, unit, delta=delta, rounds=subject.rounds, sizes=subject.sizes)
+
+
+def batches_told(subject: Subject, view: View, unit: str, canary: str | None) -> bool:
+    """Whether the adversary knows the records of every batch; among real data it always does, to repeat a client's steps."""
+    sizes = subject.sizes if subject.sizes is not None else protocol_sizes(subject.protocol)
+    if canary is not None:
+        return draws_batches(subject.protocol, unit, sizes)
+    return given_batches(subject.protocol, view, unit, sizes)
 
 
 def refuse_too_few(trainings: int, certified: Guarantee) -> None:

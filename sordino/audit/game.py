@@ -236,7 +236,8 @@ class WorstCaseGame:
     def _adversary(self, chunk: Chunk) -> Scorer:
         if isinstance(self.pair, StepPair):
             return StepAdversary(self.pair, chunk.trainings, colluders_of(self.protocol, self.view))
-        both = ManyClients(self.pair.zero), ManyClients(self.pair.one)
+        other = self.pair.turned if self.pair.turned is not None else self.pair.one
+        both = ManyClients(self.pair.zero), ManyClients(other)
         view = View.SERVER if given_to(self.protocol, self.view) == Given.UPLOADS else self.view
         return Adversary(
             self.pair.side(chunk.side),
@@ -245,6 +246,7 @@ class WorstCaseGame:
             view,
             chunk.trainings,
             self.direction,
+            unseen=self.pair.turned is not None,
         )
 
     def _kept(self, parameters: int) -> int:

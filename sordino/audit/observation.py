@@ -9,9 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import Enum
 
+from sordino.privacy.carried import carries
+from sordino.privacy.central import hidden
 from sordino.privacy.certify import harmonized
 from sordino.privacy.joined_steps import adds_up
 from sordino.protocol import Attention, FedAvg, Mean, Median, NoisySgd, Protocol, Scaffold, View
+
+BATCHES = "the records of every batch"
 
 
 class Given(Enum):
@@ -63,24 +67,53 @@ def more_than_seen(
         >>> rule = NoisySgd(steps=2, batch=1, clip=1.0, schedule=Constant(rate=0.1))
         >>> more_than_seen(Protocol(clients=2, rounds=3, local=rule, noise=Gaussian(multiplier=1.0)), View.FINAL)
         'every noisy step of the attacked client'
-        >>> rule = FedAvg(steps=2, batch=1, clip=1.0, schedule=Constant(rate=0.1))
+        >>> rule = FedAvg(steps=2, batch=1, clip=1.0, schedule=Constant(rate=0.1), minibatches="public")
         >>> more_than_seen(Protocol(clients=2, rounds=3, local=rule, noise=Gaussian(sigma=1.0)), View.SERVER, sizes=(9, 9))
         'the records of every batch'
     """
-    given, rule = given_to(protocol, view), protocol.local
+    given = given_to(protocol, view)
     own = (
         Given.UPLOADS if view == View.SERVER else Given.LAST if view == View.FINAL else Given.MODELS
     )
     beyond = [] if given == own else [given.value]
-    # The bounds of these rules hold for who knows the batches, and the likelihood ratio is computed with them.
-    if (
+    if given_batches(protocol, view, unit, sizes):
+        beyond.append(BATCHES)
+    return " and ".join(beyond)
+
+
+def draws_batches(protocol: Protocol, unit: str, sizes: Sequence[int] | None) -> bool:
+    """Whether minibatches of fedavg and its kin may miss the record in which the data sets differ."""
+    rule = protocol.local
+    return (
         unit == "record"
         and isinstance(rule, FedAvg)
         and sizes is not None
         and rule.batch < max(sizes)
-    ):
-        beyond.append("the records of every batch")
-    return " and ".join(beyond)
+    )
+
+
+def given_batches(protocol: Protocol, view: View, unit: str, sizes: Sequence[int] | None) -> bool:
+    """Whether the adversary of a worst case is told the records of every batch, which is more than the view shows where they are secret.
+
+    Then it is held against the bound for who knows them.
+    """
+    return draws_batches(protocol, unit, sizes) and not withheld_batches(
+        protocol, view, unit, sizes
+    )
+
+
+def withheld_batches(
+    protocol: Protocol, view: View, unit: str, sizes: Sequence[int] | None
+) -> bool:
+    """Whether the game is played without telling the batches: they are secret, and the likelihood ratio is known without them.
+
+    It is not where clients carry models over, behind a shuffler, and where the draw of clients is hidden too.
+    """
+    rule = protocol.local
+    if not draws_batches(protocol, unit, sizes) or getattr(rule, "minibatches", "") != "secret":
+        return False
+    entangled = protocol.channel == "shuffler" or carries(protocol) or protocol.keeps_models
+    return not entangled and not hidden(protocol) and protocol.adjacency == "replace-one"
 
 
 def colluders_of(protocol: Protocol, view: View) -> int:

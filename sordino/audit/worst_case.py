@@ -14,7 +14,7 @@ from scipy.stats import norm
 from torch import nn
 
 from sordino.audit.given_losses import GivenLosses
-from sordino.audit.observation import Given, given_to
+from sordino.audit.observation import Given, given_to, withheld_batches
 from sordino.federation.aggregation import upload_weights
 from sordino.federation.many_clients import ManyClients
 from sordino.federation.models.bounded import BoundedLogistic
@@ -44,13 +44,24 @@ FAR = 1e4  # features of the canary of clipped-glm before they are scaled into t
 
 @dataclass(frozen=True, kw_only=True)
 class Pair:
-    """Two federations that differ in the unit of one client, and what is known of them; `caps` say how often clients may take part."""
+    """Two federations that differ in the unit of one client, and what is known of them.
+
+    Attributes:
+        zero: the data set.
+        one: its neighbour.
+        attacked: the client whose unit differs.
+        description: both, in words.
+        caps: how often clients may take part.
+        turned: where the adversary does not know the batches, the federation in which every batch of the client does what one does that
+            holds the record of the neighbour.
+    """
 
     zero: Setup
     one: Setup
     attacked: int
     description: str
     caps: Mapping[int, int] = field(default_factory=dict)
+    turned: Setup | None = None
 
     def side(self, number: int) -> Setup:
         """The data set (0) or its neighbour (1)."""
@@ -98,7 +109,8 @@ def worst_pair(
     ):
         curvature = best_curvature(protocol, unit, held, key, rounds, attacked)
     crowd = protocol.channel == "shuffler" and given_to(protocol, view) == Given.UPLOADS
-    pair = linear_pair(protocol, unit, held, key, curvature, attacked, crowd=crowd)
+    secret = withheld_batches(protocol, view, unit, sizes) and curvature == 0
+    pair = linear_pair(protocol, unit, held, key, curvature, attacked, crowd=crowd, secret=secret)
     return replace(pair, caps=caps, description=pair.description + words)
 
 
@@ -204,13 +216,15 @@ def linear_pair(
     attacked: int,
     *,
     crowd: bool = False,
+    secret: bool = False,
 ) -> Pair:
     """Linear losses, flipped in the attacked client (THEORY A2, A3); the others' losses are flat, or curved.
 
     With curvature below zero the other clients drive models apart, which keeps early rounds visible in the last model (A7, tight).
     The record acts on all parameters alike: a clip that looks at one at a time must not pass for a clip of the norm, and noise that is
     drawn for each reveals the most along the diagonal. In a `crowd` all others do what the attacked client does on the first data set: who
-    does something else among them stands out the most.
+    does something else among them stands out the most. Where batches are `secret`, the client's other records pull the way that the record
+    pulls in the first data set, and give way to it: the upload is certain there, and in the neighbour a batch with the record turns it.
     """
     noise = noise_of(protocol, attacked, sizes[attacked])
     batch, width = protocol.local.batch or 1, parameters_of(protocol, noise)
@@ -227,20 +241,33 @@ def linear_pair(
         ] = slope
     # One record among the batch has all of the gradient; a whole client of such records shares it.
     records[flipped, :width] = slope * (1 if unit == "client" else batch)
+    if secret:
+        records[parts[attacked], :width] = slope
+        records[flipped, :width] = 2 * slope * batch * protocol.local.steps
     neighbour = records.copy()
     neighbour[flipped, :width] *= 0 if removed else -1
     targets = np.zeros(len(records), dtype=np.float32)
+    every = records.copy()
+    every[parts[attacked], :width] *= -1
     setups = [
-        setup_of(protocol, x, targets, parts, GivenLosses(width), key) for x in (records, neighbour)
+        setup_of(protocol, x, targets, parts, GivenLosses(width), key)
+        for x in (records, neighbour, every)
     ]
     how = "absent or present" if removed else "flipped"
     words = f"linear losses with {'a record' if unit == 'record' else 'a client'} {how} at {STEEP:g} times the clip"
     drawn = unit == "record" and batch < sizes[attacked]
     words += f", drawn into a step with probability {batch}/{sizes[attacked]}" if drawn else ""
+    words += ", unseen" if secret else ""
     words += f", in {width} parameters" if not isinstance(noise, Gaussian) else ""
     words += "; the other clients do what it does on the first data set" if crowd else ""
     words += f"; the other clients' losses have curvature {curvature:.3g}" if curvature != 0 else ""
-    return Pair(zero=setups[0], one=setups[1], attacked=attacked, description=words)
+    return Pair(
+        zero=setups[0],
+        one=setups[1],
+        attacked=attacked,
+        description=words,
+        turned=setups[2] if secret else None,
+    )
 
 
 def clipped_glm_pair(

@@ -27,7 +27,8 @@ from sordino.privacy.mechanisms import (
     silent,
     taking_part,
 )
-from sordino.privacy.participation import Cohort, first_use, rounds_curve
+from sordino.privacy.minibatches import minibatch_bounds
+from sordino.privacy.participation import Cohort, rounds_curve
 from sordino.privacy.renyi import RenyiCurve, poisson_subsampled
 from sordino.privacy.two_sided import two_sided
 from sordino.privacy.uploads import UploadPrices, upload_prices
@@ -37,6 +38,7 @@ STRONGEST = 10.0  # mu of a round above which a hidden draw is not counted: it h
 LEVELS = 0.97  # shifts of rounds that differ are rounded up to powers of it, so that few kinds of rounds are composed
 INTEGER_ORDERS = (*range(2, 33), 40, 48, 64, 96, 128, 192, 256)
 SPREADS = 64  # amounts of noise in a round that are told apart
+TAKEN_PART = "Composed over the rounds that were taken part in."
 TRUSTED = (
     "The server receives uploads without noise and adds it itself: view server is not private at all. "
     "This protocol is for a server that everybody trusts with their uploads."
@@ -251,12 +253,9 @@ def visible_bounds(
         curve = rounds_curve(shifts[:, None], counts, sigma=1.0, cohort=cohort)
         how = f"Each round is a public mixture over how many take part, under {what} (A10)."
         yield Bound(curve=curve, method="participation mixture", lines=(*lines, how))
-    if prices.first_used is not None and question.records is not None:
-        batch = question.protocol.local.batch or 1
-        use = first_use(batch=batch, records=question.records, steps=question.protocol.local.steps)
-        curve = rounds_curve(prices.first_used, counts, sigma=1.0, cohort=cohort, use=use)
-        how = f"A step draws {batch} of {question.records} records: a mixture over the first use, under {what} (A11)."
-        yield Bound(curve=curve, method="first-hit mixture", lines=(*lines, how))
+    yield from minibatch_bounds(
+        question, prices, counts, sigma=1.0, cohort=cohort, lines=(*lines, f"Hidden by {what}.")
+    )
 
 
 def hidden_curve(question: Question, prices: UploadPrices, counts: np.ndarray) -> Curve:
@@ -341,7 +340,9 @@ def central_numbers(question: Question, numbers: Sequence[int] | None = None) ->
     return replace(cohort, counts=tuple(math.sqrt(count) for count in cohort.counts))
 
 
-def realised_central(question: Question, history: tuple[tuple[int, int], ...]) -> Bound:
+def realised_central(
+    question: Question, history: tuple[tuple[int, int], ...], delta: float = 1e-5
+) -> Bound:
     """The bound of a client that took part in these rounds, each with so many participants: the draw is known and amplifies nothing."""
     protocol = question.protocol
     rounds = np.array([t for t, _ in history], dtype=np.int64)
@@ -356,19 +357,33 @@ def realised_central(question: Question, history: tuple[tuple[int, int], ...]) -
             return Bound(
                 curve=NOTHING, method="no noise", lines=("Without noise nothing is hidden.",)
             )
-        curve: Curve = GaussianCurve(mu=math.sqrt(float(np.sum(np.square(shifts) / spreads))))
-    else:
-        norm, dimension = clip_norm(protocol), dimension_of(protocol)
-        moves = [
-            float(shift) / central_numbers(question, [n]).counts[0]
-            for shift, n in zip(shifts, numbers, strict=True)
-        ]
-        once = np.ones(len(moves), dtype=np.int64)
-        curve = releases_curve(
-            protocol.noise, norm, dimension, np.array(moves)[:, None], np.ones(1), once
-        )
-    return Bound(
-        curve=curve,
-        method="composition",
-        lines=("Composed over the rounds that were taken part in.",),
+        return realised_gaussian(question, prices, spreads, delta)
+    norm, dimension = clip_norm(protocol), dimension_of(protocol)
+    moves = [
+        float(shift) / central_numbers(question, [n]).counts[0]
+        for shift, n in zip(shifts, numbers, strict=True)
+    ]
+    once = np.ones(len(moves), dtype=np.int64)
+    curve = releases_curve(
+        protocol.noise, norm, dimension, np.array(moves)[:, None], np.ones(1), once
     )
+    return Bound(curve=curve, method="composition", lines=(TAKEN_PART,))
+
+
+def realised_gaussian(
+    question: Question, prices: UploadPrices, spreads: np.ndarray, delta: float
+) -> Bound:
+    """The smaller of composition and what the draw of minibatches adds; `spreads` are the squared noises of the rounds."""
+    shifts = mean_shifts(question, prices.shifts)
+    mu = math.sqrt(float(np.sum(np.square(shifts) / spreads)))
+    bounds = [Bound(curve=GaussianCurve(mu=mu), method="composition", lines=(TAKEN_PART,))]
+    bounds += minibatch_bounds(
+        question,
+        prices,
+        np.ones(len(spreads), dtype=np.int64),
+        sigma=1.0,
+        cohort=Cohort.everyone(clients=1),
+        scale=1 / np.sqrt(spreads),
+        lines=(TAKEN_PART,),
+    )
+    return min(bounds, key=lambda bound: bound.curve.epsilon(delta))

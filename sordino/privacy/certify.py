@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -32,6 +33,9 @@ from sordino.protocol import (
     View,
 )  # fmt: skip
 from sordino.protocol.entries import MOST
+
+if TYPE_CHECKING:
+    from sordino.privacy.participation import Cohort
 
 UNKNOWN_SIZES = "How many records clients have is not said, so every step counts as if its batch held the record."
 
@@ -300,7 +304,9 @@ def uncapped_bounds(question: Question) -> Iterator[Bound]:
 def composition_bounds(
     question: Question, prices: UploadPrices, counts: np.ndarray
 ) -> Iterator[Bound]:
-    """Rounds composed: with everyone in every round Gaussian, else a mixture over who takes part and when the record is first used."""
+    """Rounds composed: with everyone in every round Gaussian, else a mixture over who takes part; and what minibatches add to that."""
+    from sordino.privacy.participation import rounds_curve
+
     protocol, sigma = question.protocol, size_of(question.protocol.noise)
     view, note = effective_view(question)
     lines: tuple[str, ...] = (
@@ -320,19 +326,15 @@ def composition_bounds(
         yield Bound(curve=GaussianCurve(mu=mu), method="composition", lines=(*lines, how))
     else:
         how = "Each round is a public mixture: no part with probability 1 - q, else Gaussian with the random number of participants (A10)."
-        curve = mixture_curve(question, view, prices.shifts[:, None], None, counts)
+        cohort, scale = visible_cohort(question, view)
+        curve = rounds_curve(prices.shifts[:, None] * scale, counts, sigma=sigma, cohort=cohort)
         yield Bound(curve=curve, method="participation mixture", lines=(*lines, how))
-    if prices.first_used is not None and question.records is not None:
-        from sordino.privacy.participation import first_use
+    from sordino.privacy.minibatches import minibatch_bounds
 
-        batch = protocol.local.batch or 1
-        use = first_use(batch=batch, records=question.records, steps=protocol.local.steps)
-        how = (
-            f"A step draws {batch} of {question.records} records; until the record is drawn the client's steps agree, so the shift is that "
-            "of the steps from then on: a mixture over the first use, composed over rounds (A11)."
-        )
-        curve = mixture_curve(question, view, prices.first_used, use, counts)
-        yield Bound(curve=curve, method="first-hit mixture", lines=(*lines, how))
+    cohort, scale = visible_cohort(question, view)
+    yield from minibatch_bounds(
+        question, prices, counts, sigma=sigma, cohort=cohort, scale=scale, lines=lines
+    )
     if isinstance(protocol.local, Bezier):
         yield from bezier_bounds(question, view, prices, counts, lines)
 
@@ -346,16 +348,17 @@ def bezier_bounds(
 ) -> Iterator[Bound]:
     """The rule bezier: a mixture over the public point of its curve, and over the first use of the record where batches hide it."""
     from sordino.privacy.bezier import spread_over_curve
+    from sordino.privacy.participation import first_use, rounds_curve
 
     rule = question.protocol.local
     rows, use = spread_over_curve(prices.shifts[:, None])
     if prices.first_used is not None and question.records is not None:
-        from sordino.privacy.participation import first_use
-
         first = first_use(batch=rule.batch or 1, records=question.records, steps=rule.steps)
         rows, use = spread_over_curve(prices.first_used, first)
     how = "The point r of the curve is public and drawn afresh: a mixture over c(r) = (1 - r)(1 + 1.2 r) (A14, B9)."
-    curve = mixture_curve(question, view, rows, use, counts)
+    cohort, scale = visible_cohort(question, view)
+    sigma = size_of(question.protocol.noise)
+    curve = rounds_curve(rows * scale, counts, sigma=sigma, cohort=cohort, use=use)
     yield Bound(curve=curve, method="Bezier mixture", lines=(*lines, how))
 
 
@@ -425,27 +428,20 @@ def visible_share(question: Question, view: View) -> float:
     return float(ordered[0] / math.sqrt(float(np.square(honest).sum())))
 
 
-def mixture_curve(
-    question: Question, view: View, shifts: np.ndarray, use: np.ndarray | None, counts: np.ndarray
-) -> Curve:
-    """The composition of all rounds, each a mixture."""
-    from sordino.privacy.participation import Cohort, rounds_curve
+def visible_cohort(question: Question, view: View) -> tuple[Cohort, float]:
+    """Who hides the attacked client in a round, and the share of its upload that the view sees, as if all hid it alike."""
+    from sordino.privacy.participation import Cohort
 
-    protocol, clients = question.protocol, question.protocol.clients
-    rule, colluding = protocol.participation, view.colluders
+    clients, rule = question.protocol.clients, question.protocol.participation
     if isinstance(rule, Poisson):
-        cohort = Cohort.poisson(clients=clients, rate=rule.rate, colluding=colluding)
+        cohort = Cohort.poisson(clients=clients, rate=rule.rate, colluding=view.colluders)
     elif isinstance(rule, FixedSize):
-        cohort = Cohort.fixed(clients=clients, size=rule.size, colluding=colluding)
+        cohort = Cohort.fixed(clients=clients, size=rule.size, colluding=view.colluders)
     else:
-        cohort = Cohort.everyone(clients=clients, colluding=colluding)
-    if view.kind == "server":
-        cohort = cohort.alone()
-    elif isinstance(rule, Everyone):
         # Unequal shares: as if that many equal clients were honest. The number need not be whole, so it goes into the shift.
-        cohort = cohort.alone()
-        shifts = shifts * visible_share(question, view)
-    return rounds_curve(shifts, counts, sigma=size_of(protocol.noise), cohort=cohort, use=use)
+        alone = Cohort.everyone(clients=clients, colluding=view.colluders).alone()
+        return alone, visible_share(question, view)
+    return (cohort.alone() if view.kind == "server" else cohort), 1.0
 
 
 def shuffled_bounds(question: Question) -> Iterator[Bound]:

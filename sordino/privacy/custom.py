@@ -202,7 +202,7 @@ def measured_density(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _from_losses(losses: Callable[[float], Any]) -> Callable[[float, np.ndarray], np.ndarray]:
-    curve = lru_cache(maxsize=64)(lambda shift: LossCurve(distribution=losses(shift)))
+    curve = lru_cache(maxsize=64)(lambda shift: LossCurve.from_distribution(losses(shift)))
 
     def divergences(order: float, shifts: np.ndarray) -> np.ndarray:
         return np.array(

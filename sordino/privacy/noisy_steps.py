@@ -13,6 +13,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
+import numpy as np
+from scipy.special import gammaln
+
 from sordino.privacy import subsampled
 from sordino.privacy.certify import Bound, Question
 from sordino.privacy.curves import Curve, GaussianCurve
@@ -57,7 +60,13 @@ def noisy_step_bounds(question: Question) -> Iterator[Bound]:
     yield Bound(curve=plain, method="composition", lines=(seen, price.reason, how))
     draw = draw_of(protocol, rule)
     strongest = 2 * _STRONGEST if draw == "poisson-replaced" else _STRONGEST  # in either direction
-    if price.rate < 1 and price.mu <= strongest:
+    if price.rate < 1 and rule.minibatches == "public":
+        known = unamplified(
+            mu=price.mu, steps=rule.steps, rounds=rounds, probability=probability, rate=price.rate
+        )
+        how = f"A batch holds the record with probability q = {price.rate:.6g}, which may be seen: a mixture over how many do (A11)."
+        yield Bound(curve=known, method="known batches", lines=(seen, price.reason, how))
+    elif price.rate < 1 and price.mu <= strongest:
         curve = amplified(
             price.mu, price.rate, rule.steps, rounds, probability, protocol.rounds, draw
         )
@@ -116,13 +125,22 @@ def step_price(question: Question, rule: NoisySgd) -> StepPrice:
     return StepPrice(mu=mu, rate=rate, reason=f"{reason}: mu = {rounded_up(mu)} on its batch.")
 
 
-def unamplified(*, mu: float, steps: int, rounds: int, probability: float) -> Curve:
-    """Every batch counted as holding the unit.
+def unamplified(
+    *, mu: float, steps: int, rounds: int, probability: float, rate: float = 1.0
+) -> Curve:
+    """Every batch counted as holding the unit with probability `rate`, which may be seen.
 
     Example:
         >>> unamplified(mu=0.5, steps=4, rounds=9, probability=1.0).mu
         3.0
     """
+    if rate < 1:
+        held = np.arange(1, steps + 1)
+        ways = gammaln(steps + 1) - gammaln(held + 1) - gammaln(steps - held + 1)
+        logs = ways + held * math.log(rate) + (steps - held) * math.log1p(-rate)
+        masses = probability * np.exp(logs)
+        mus = [0.0, *(mu * np.sqrt(held)).tolist()]
+        return mixture(mus, [1 - masses.sum(), *masses.tolist()]).repeat(rounds)
     whole = mu * math.sqrt(steps)
     if probability == 1:
         return GaussianCurve(mu=whole).repeat(rounds)

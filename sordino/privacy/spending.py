@@ -10,6 +10,7 @@ import numpy as np
 
 from sordino.privacy.caps import largest
 from sordino.privacy.carried import carries
+from sordino.privacy.central import TAKEN_PART
 from sordino.privacy.certify import (
     Bound,
     Question,
@@ -24,6 +25,8 @@ from sordino.privacy.guarantee import Guarantee, rounded_up
 from sordino.privacy.harmonizer import own_protocol
 from sordino.privacy.joined_steps import adds_up
 from sordino.privacy.ledger import Event, Missed, Opened, RoundCharged
+from sordino.privacy.minibatches import minibatch_bounds
+from sordino.privacy.participation import Cohort
 from sordino.privacy.uploads import upload_prices
 from sordino.protocol import (
     Bezier,
@@ -307,8 +310,6 @@ def realised_bound(
     sizes: Sequence[int] | None,
 ) -> Guarantee:
     """The bound of one client that took part in these rounds, each with so many participants in all."""
-    from sordino.privacy.participation import Cohort, first_use, rounds_curve
-
     question = asked(protocol, view, unit, [t for t, _ in history], sizes)
     if not history:
         return certify(protocol, view, unit, delta=delta, rounds=())
@@ -324,7 +325,7 @@ def realised_bound(
         from sordino.privacy.central import central, realised_central
 
         if central(question):
-            return guaranteed(question, realised_central(question, history))
+            return guaranteed(question, realised_central(question, history, delta))
     if not isinstance(protocol.noise, Gaussian):
         taken = replace(protocol, participation=Everyone(), channel="direct")
         direct = certify(
@@ -346,31 +347,18 @@ def realised_bound(
     if sigma == 0:
         return certify(protocol, view, unit, delta=delta)
     mu = float(np.sqrt(np.dot(counts, (prices.shifts * scale) ** 2))) / sigma
-    lines = (prices.reason, "Composed over the rounds that were taken part in.")
+    lines = (prices.reason, TAKEN_PART)
     bounds = [Bound(curve=GaussianCurve(mu=mu), method="composition", lines=lines)]
-    if prices.first_used is not None and question.records is not None:
-        use = first_use(
-            batch=protocol.local.batch or 1, records=question.records, steps=protocol.local.steps
-        )
-        curve = rounds_curve(
-            prices.first_used * scale[:, None],
-            counts,
-            sigma=sigma,
-            cohort=Cohort.everyone(clients=1),
-            use=use,
-        )
-        bounds.append(
-            Bound(
-                curve=curve,
-                method="first-hit mixture",
-                lines=(prices.reason, "A mixture over the first use (A11)."),
-            )
-        )
+    alone = Cohort.everyone(clients=1)
+    bounds += minibatch_bounds(
+        question, prices, counts, sigma=sigma, cohort=alone, scale=scale, lines=lines
+    )
     if isinstance(protocol.local, Bezier):
         from sordino.privacy.bezier import spread_over_curve
+        from sordino.privacy.participation import rounds_curve
 
         rows, use = spread_over_curve((prices.shifts * scale)[:, None])
-        curve = rounds_curve(rows, counts, sigma=sigma, cohort=Cohort.everyone(clients=1), use=use)
+        curve = rounds_curve(rows, counts, sigma=sigma, cohort=alone, use=use)
         lines = (prices.reason, "A mixture over the point of the Bezier curve (A14).")
         bounds.append(Bound(curve=curve, method="Bezier mixture", lines=lines))
     return better_shuffled(

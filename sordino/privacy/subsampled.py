@@ -100,7 +100,7 @@ def poisson(*, multiplier: float, rate: float, steps: int = 1, interval: float =
         sampling_prob=rate,
         use_connect_dots=True,
     )
-    return LossCurve(distribution=one).repeat(steps)
+    return LossCurve.from_distribution(one).repeat(steps)
 
 
 def poisson_participating(
@@ -138,9 +138,31 @@ def deltas(epsilons: np.ndarray, *, mu: float, rate: float) -> np.ndarray:
         >>> deltas(np.array([0.0, 1.0]), mu=1.0, rate=1.0).round(6).tolist()
         [0.382925, 0.126937]
     """
-    # epsilon' = log(1 + (e^epsilon - 1)/q) = epsilon - log q + log(q e^-epsilon + 1 - e^-epsilon), with no overflow
-    amplified = epsilons - math.log(rate) + np.log1p((rate - 1) * np.exp(-epsilons))
-    return rate * np.exp(gaussian.log_deltas(mu, np.maximum(amplified * (1 - 2.0**-50), 0.0)))
+    return rate * np.exp(gaussian.log_deltas(mu, amplified_epsilons(epsilons, rate)))
+
+
+def deltas_of_many(epsilons: np.ndarray, *, mus: np.ndarray, rate: float) -> np.ndarray:
+    """The same for many values of mu, one a row.
+
+    Example:
+        >>> deltas_of_many(np.array([1.0]), mus=np.array([0.0, 1.0]), rate=1.0).round(6).tolist()
+        [[0.0], [0.126937]]
+    """
+    return rate * np.exp(gaussian.log_deltas(mus[:, None], amplified_epsilons(epsilons, rate)))
+
+
+def amplified_epsilons(epsilons: np.ndarray, rate: float) -> np.ndarray:
+    """epsilon' with e^epsilon' = 1 + (e^epsilon - 1)/q, rounded down: where a release must be looked at that happens with probability q.
+
+    Example:
+        >>> amplified_epsilons(np.array([0.0, math.log(2)]), 0.5).round(6).tolist()
+        [0.0, 1.098612]
+    """
+    # For small epsilon log(1 + x), for large epsilon without overflow: epsilon - log q + log(q e^-epsilon + 1 - e^-epsilon)
+    small = np.log1p(np.expm1(np.minimum(epsilons, 1.0)) / rate)
+    large = epsilons - math.log(rate) + np.log1p((rate - 1) * np.exp(-epsilons))
+    found = np.where(epsilons < 1, small, large)
+    return np.maximum(found * (1 - 2.0**-50), 0.0)
 
 
 def _one_step(mu: float, rate: float, interval: float) -> LossCurve:

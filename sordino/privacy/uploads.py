@@ -65,10 +65,12 @@ def distinct_rounds(protocol: Protocol, rounds: np.ndarray) -> tuple[np.ndarray,
     return found, counts
 
 
-def nearly_equal(shifts: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def nearly_equal(
+    shifts: np.ndarray, counts: np.ndarray, *, slack: float = 1e-7
+) -> tuple[np.ndarray, np.ndarray]:
     """Thousands of rounds as hundreds: rounds of nearly the same size are all priced as the largest of them, entry by entry.
 
-    Every group raises the sum of the squared shifts by at most 1e-7 of it, so that only rounds that hardly matter are joined.
+    Every group raises the sum of the squared shifts by at most `slack` of it, so that only rounds that hardly matter are joined.
 
     Example:
         >>> rows, counts = nearly_equal(1 / np.arange(1, 10001)[:, None], np.ones(10000, dtype=int))
@@ -79,14 +81,14 @@ def nearly_equal(shifts: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np
     rows, often = shifts[order], counts[order]
     largest = rows.max(axis=1) ** 2
     upto, summed = np.append(0, np.cumsum(often)), np.append(0.0, np.cumsum(often * largest))
-    slack, starts = 1e-7 * float(summed[-1]), [0]
+    allowed, starts = slack * float(summed[-1]), [0]
     while starts[-1] < len(rows):
         start = starts[-1]
 
         def raised(end: int, start: int = start) -> float:
             return largest[start] * (upto[end] - upto[start]) - (summed[end] - summed[start])
 
-        starts.append(bisect_right(range(len(rows) + 1), slack, lo=start + 1, key=raised) - 1)
+        starts.append(bisect_right(range(len(rows) + 1), allowed, lo=start + 1, key=raised) - 1)
     return np.maximum.reduceat(rows, starts[:-1], axis=0), np.add.reduceat(often, starts[:-1])
 
 

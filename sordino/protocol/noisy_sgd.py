@@ -10,6 +10,8 @@ from sordino.protocol.schedules import SCHEDULES, Schedule
 
 SAMPLINGS = ("fixed", "poisson")
 OPTIMIZERS = ("sgd", "momentum", "adam", "adagrad")
+DRAWS = ("secret", "public")
+DRAWS_DOC = "whether adversaries know which records a step draws: secret as the noise is, or public"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +50,7 @@ class NoisySgd(Value):
     weight_decay: float = entry(
         Number(at_least=0), "lambda: lambda x weights joins every noisy gradient", 0.0
     )
+    minibatches: str = entry(Choice(DRAWS), DRAWS_DOC, "secret")
 
     @property
     def noise_unit(self) -> float:

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from sordino.protocol.entries import Choice, Integer, Maybe, Number, Tagged, Value, entry
 from sordino.protocol.errors import InvalidValue
-from sordino.protocol.noisy_sgd import NoisySgd
+from sordino.protocol.noisy_sgd import DRAWS, DRAWS_DOC, NoisySgd
 from sordino.protocol.schedules import SCHEDULES, Schedule
 
 
@@ -37,6 +37,7 @@ class FedAvg(Value):
         "what is clipped: every step's gradient, or the round's whole update",
         "step",
     )
+    minibatches: str = entry(Choice(DRAWS), DRAWS_DOC, "secret")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,7 @@ from scipy import stats
 
 from sordino.audit.adversary import Adversary
 from sordino.audit.auditing import audit
-from sordino.audit.bounds import Scores, measured
+from sordino.audit.bounds import Limits, Scores, measured
 from sordino.audit.game import CHUNK, WorstCaseGame, chunks_of, play_all
 from sordino.audit.verdict import Claim
 from sordino.audit.worst_case import linear_pair, worst_pair
@@ -167,7 +167,8 @@ def test_random_participants_reveal_no_more_than_the_mixture_and_a_good_part_of_
 
 
 def test_minibatches_hide_the_record_until_it_is_drawn() -> None:
-    hidden = replace(federation(data=Data(name="digits", records=16)), noise=Gaussian(sigma=0.4))
+    secret = replace(federation(data=Data(name="digits", records=16)), noise=Gaussian(sigma=0.4))
+    hidden = replace(secret, local=replace(secret.local, minibatches="public"))
     certified = certify(hidden, View.SERVER)
     assert certified.method == "first-hit mixture"
     scores = played(hidden, View.SERVER, 3000)
@@ -180,6 +181,37 @@ def test_minibatches_hide_the_record_until_it_is_drawn() -> None:
     # For the whole client draws hide nothing.
     tuned = with_mu(hidden, View.SERVER, 3.0, "client")
     assert measured(played(tuned, View.SERVER, 2000, "client"), "mu").mu > 0.85 * 3.0
+
+
+@pytest.mark.parametrize("view", [View.SERVER, View.ROUNDS, View.FINAL])
+@pytest.mark.parametrize("changes", [{}, {"clip_target": "update", "clip": 0.1}, {"steps": 3}])
+def test_who_does_not_know_the_batches_comes_near_the_bound_and_does_not_pass_it(
+    view, changes
+) -> None:
+    """Where a step is all of a round the worst case is known: a record that turns an upload that is otherwise certain."""
+    protocol = federation(data=Data(name="digits", records=16), clients=2, rounds=1)
+    rule = replace(protocol.local, **{"steps": 1, "batch": 8, **changes})
+    protocol = replace(protocol, local=rule, noise=Gaussian(sigma=0.06))
+    certified = certify(protocol, view)
+    assert certified.method == "secret batches"
+    scores = played(protocol, view, 4000)
+    shown = [measured(scores, goal, 0.9999, 0.01) for goal in ("mu", "epsilon")]
+    assert not any(limits.contradicts(certified.curve) for limits in shown)
+    found = measured(scores, "mu")
+    allowed = Limits(
+        false_positive=found.false_positive, false_negative=certified.beta(found.false_positive)
+    )
+    whole = changes.get("steps", 1) == 1 or "clip_target" in changes
+    assert found.mu > (0.9 if whole and view != View.FINAL else 0.4) * allowed.mu
+
+
+def test_who_knows_secret_batches_is_held_against_the_bound_for_that(tmp_path) -> None:
+    """Behind a shuffler the game is played with the batches given: more than the view shows, and judged as such."""
+    protocol = federation(data=Data(name="digits", records=16), channel="shuffler")
+    protocol = replace(protocol, noise=Gaussian(sigma=0.4))
+    finding = audit(protocol, "server", trainings=300, folder=tmp_path / "a", workers=1)
+    assert "batch" in finding.given
+    assert finding.certified.method != "secret batches"
 
 
 def test_median_and_diameter_are_not_passed() -> None:

@@ -200,10 +200,18 @@ def test_records_and_shares() -> None:
     )
     assert unknown.delta(1.0) == pytest.approx(0.5 * GaussianCurve(mu=10.0).delta(1.0), rel=1e-3)
     data = Data(name="digits", records=40)
-    first = certify(plan(Gaussian(sigma=0.1, where="server"), data=data), "rounds")
+    secret = plan(Gaussian(sigma=0.1, where="server"), data=data)
+    known = replace(secret, local=replace(secret.local, minibatches="public"))
     drawn = 1 - 0.9**3
+    first = certify(known, "rounds")
     assert first.method == "first-hit mixture"
     assert first.delta(0.5) == pytest.approx(drawn * GaussianCurve(mu=0.5).delta(0.5), rel=1e-3)
+    hidden_draw = certify(secret, "rounds")
+    assert hidden_draw.method == "secret batches"
+    apart = math.log1p(math.expm1(0.5) / drawn)
+    expected = drawn * GaussianCurve(mu=0.5).delta(apart)
+    assert hidden_draw.delta(0.5) == pytest.approx(expected, rel=1e-2)
+    assert hidden_draw.delta(0.5) >= expected
 
 
 def test_what_was_realised_counts_who_took_part() -> None:

@@ -39,6 +39,7 @@ from sordino.protocol import (
 LOCAL = FedAvg(steps=5, batch=32, clip=1.0, schedule=Constant(rate=0.1))
 BASE = Protocol(clients=50, rounds=600, local=LOCAL, noise=Gaussian(sigma=1.0))
 MNIST = replace(BASE, data=Data(name="mnist", records=600))
+KNOWN = replace(MNIST, local=replace(LOCAL, minibatches="public"))  # adversaries know the batches
 
 
 def linear_mu(protocol: Protocol, view: str) -> float:
@@ -110,9 +111,12 @@ def test_the_published_theorem_3a_is_never_promised() -> None:
 
 
 def test_first_hit_reference_value() -> None:
-    guarantee = certify(MNIST, "rounds")
+    guarantee = certify(KNOWN, "rounds")
     assert guarantee.method == "first-hit mixture"
     assert guarantee.epsilon(1e-5) == pytest.approx(5.317, abs=0.012)
+    secret = certify(MNIST, "rounds")
+    assert secret.method == "secret batches"
+    assert secret.epsilon(1e-5) == pytest.approx(2.396, rel=5e-3)
     assert certify(BASE, "rounds").epsilon(1e-5) == pytest.approx(20.13, abs=0.01)
     assert certify(MNIST, "rounds", "client").epsilon(1e-5) == pytest.approx(20.13, abs=0.01)
 
@@ -128,7 +132,7 @@ def test_participation_and_first_use_against_simulated_draws(participation, view
         MNIST,
         rounds=30,
         participation=participation,
-        local=replace(LOCAL, schedule=StageWise(rate=0.5)),
+        local=replace(KNOWN.local, schedule=StageWise(rate=0.5)),
     )
     generator = np.random.default_rng(1)
     squares = np.zeros(40_000)
@@ -463,10 +467,12 @@ def test_every_guarantee_is_labelled_and_explained() -> None:
         "delta",
         "method",
         "assumptions",
+        "notes",
     }
     assert document["view"] == "coalition:3"
     assert document["mu"] is None
-    assert "A11" in guarantee.explain()
+    assert "A14" in guarantee.explain()
+    assert "A11" in certify(KNOWN, "coalition:3").explain()
     assert "A8" in guarantee.explain()
 
 

@@ -90,7 +90,7 @@ def priced(setting: Setting, view: View) -> Priced:
     Example:
         >>> found = priced(Setting(), View.ROUNDS)
         >>> in_words(found.epsilon), found.epsilon < found.plain
-        ('7.94', True)
+        ('3.92', True)
     """
     guarantee = certify(setting.protocol, view, setting.unit, delta=setting.delta)
     plain = plain_curve(setting.protocol, view, setting.unit).epsilon(setting.delta)
@@ -215,8 +215,8 @@ def with_noise_for(setting: Setting) -> tuple[Setting, float]:
         UserError: no noise meets it.
 
     Example:
-        >>> found, reached = with_noise_for(Setting(adversary="rounds", target=4.0))
-        >>> found.noise > Setting().noise, reached <= 4.0
+        >>> found, reached = with_noise_for(Setting(adversary="rounds", target=2.0))
+        >>> found.noise > Setting().noise, reached <= 2.0
         (True, True)
     """
     found = calibrate(
