@@ -113,7 +113,8 @@ def test_no_upload_moves_farther_than_priced_and_some_nearly_as_far(target: str)
     )  # the mean of (1 - r)(1 + 1.2 r)
 
 
-def test_every_view_costs_what_slightly_longer_steps_cost() -> None:
+def test_every_view_costs_less_than_slightly_longer_steps_cost() -> None:
+    """Gaussian noise is priced as a mixture over the curve (tests/privacy/test_bezier_mixture.py), other noise by its farthest point."""
     longer = replace(STEPS["schedule"], rate=0.25 * 121 / 120)
     changes: dict[str, object]
     for changes in (
@@ -127,14 +128,19 @@ def test_every_view_costs_what_slightly_longer_steps_cost() -> None:
             found, wanted = (
                 certify(protocol_of(r, **changes), view).epsilon(1e-5) for r in (rule, plain)
             )
-            assert found == pytest.approx(wanted, rel=1e-9)
+            if "noise" in changes:
+                assert found == pytest.approx(wanted, rel=1e-9)
+            else:
+                assert 0.5 * wanted < found < wanted
 
 
 def test_an_audit_finds_most_of_what_is_promised_and_no_more() -> None:
     protocol = protocol_of(noise=Gaussian(sigma=1.5), rounds=8)
     found = audit(protocol, "server", "record", trainings=3000, workers=1)
-    assert found.certified.mu is not None
-    assert 0.6 * found.certified.mu < found.mu_lower <= found.certified.mu
+    assert found.epsilon_lower <= found.certified.epsilon(found.delta)
+    # A mixture has no mu; the Gaussian with the same advantage has this one.
+    alike = 2 * stats.norm.ppf((1 + found.certified.delta(0.0)) / 2)
+    assert found.mu_lower > 0.8 * alike
 
 
 @pytest.mark.parametrize("target", ["step", "update"])
