@@ -74,7 +74,8 @@ class Desk:
             calls: Functions with their arguments.
 
         Example:
-            >>> [answer.result() for answer in Desk().ask_instead(Asker(), [(pow, 2, 10), (pow, 2, 3)])]
+            >>> page = Asker()  # what a page that is gone asked for is given up
+            >>> [answer.result() for answer in Desk().ask_instead(page, [(pow, 2, 10), (pow, 2, 3)])]
             [1024, 8]
         """
         with self._lock:
