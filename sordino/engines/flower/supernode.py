@@ -7,6 +7,7 @@ import mmap
 import os
 import struct
 import sys
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -138,6 +139,14 @@ def watch_loop(beats: Beats, bell: int) -> None:
     pull = loop._pull_and_store_message
     connect = loop._init_connection
     send_heartbeat = FleetHttpClient.SendNodeHeartbeat
+    call = FleetHttpClient._unary_unary
+
+    def call_and_beat(self: Any, **named: Any) -> Any:
+        answer = call(self, **named)
+        # Heartbeats come from another thread, and say nothing about the one that works.
+        if threading.current_thread() is threading.main_thread():
+            beats.beat()
+        return answer
 
     def pull_and_ring(*given: Any, **named: Any) -> Any:
         found = pull(*given, **named)
@@ -164,6 +173,7 @@ def watch_loop(beats: Beats, bell: int) -> None:
     names["_init_connection"] = connect_and_note
     names["time"] = pauses
     FleetHttpClient.SendNodeHeartbeat = send_and_note  # type: ignore[method-assign]
+    FleetHttpClient._unary_unary = call_and_beat  # type: ignore[method-assign]
 
 
 def seconds_since(moment: float) -> float:

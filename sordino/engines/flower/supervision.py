@@ -33,7 +33,7 @@ from sordino.protocol import SordinoError, UserError
 LOG = logging.getLogger("flwr")
 STATUS = "status.json"
 TICK = 0.5  # seconds between two looks at the node
-SILENCE = 20.0  # seconds without a look for messages after which the node counts as silent
+SILENCE = 40.0  # seconds without a call that succeeds; Flower gives up a single one after 30
 HEARTBEAT = 75.0  # seconds without a heartbeat that the SuperLink took; Flower sends one in 30
 PROBE = 3.0  # seconds between two looks at the SuperLink, while a node is silent or gone
 SAY = 60.0  # seconds after which the same trouble is said again
