@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from sordino.cli import run
-from sordino.protocol import View
+from sordino.protocol import View, load
 
+DIGITS = Path(__file__).parents[1] / "sordino" / "examples" / "digits.toml"
 GAUSSIAN = [
     "--set",
     "local.batch=14",
@@ -320,3 +321,38 @@ def test_noise_for_unequal_clients_is_found_by_a_look_at_the_data(capfd) -> None
     ]
     epsilons = [one["guarantees"][0]["epsilon"] for one in promised]
     assert epsilons[1] < 0.2 * epsilons[0]
+
+
+def test_certify_prints_points_of_the_curve_on_request(capfd) -> None:
+    asked = ("--json", "--view", "server", "--tradeoff", "0.05,0.5", "--orders", "2,8")
+    code, out, _ = answer(capfd, "certify", *GAUSSIAN, *asked)
+    assert code == 0
+    found = json.loads(out)["guarantees"][0]
+    assert found["rho"] == pytest.approx(found["mu"] ** 2 / 2)
+    assert [point["divergence"] for point in found["renyi"]] == pytest.approx(
+        [2 * found["rho"], 8 * found["rho"]]
+    )
+    assert [point["alpha"] for point in found["tradeoff"]] == [0.05, 0.5]
+    assert found["tradeoff"][0]["beta"] > found["tradeoff"][1]["beta"]
+    assert answer(capfd, "certify", "--tradeoff", "0.1")[0] == 2
+    assert answer(capfd, "certify", "--json", "--orders", "two")[0] == 2
+
+
+def test_calibrate_needs_few_prices(monkeypatch) -> None:
+    """A search in the logarithm of the noise, by the values themselves and not by halves."""
+    from sordino.privacy import calibrate as module
+
+    asked, bounds = [], module.uncapped_bounds
+
+    def counted(question):
+        asked.append(question)
+        return bounds(question)
+
+    monkeypatch.setattr(module, "uncapped_bounds", counted)
+    for target in ({"epsilon": 1.0}, {"advantage": 0.01}, {"beta": 0.5, "at_alpha": 0.05}):
+        asked.clear()
+        found = module.calibrate(load(DIGITS), "rounds", **target)
+        assert len(asked) <= 12
+        value, aim = found.achieved, next(iter(target.values()))
+        assert value == pytest.approx(aim, rel=1e-3)
+        assert value >= aim if "beta" in target else value <= aim

@@ -16,6 +16,10 @@ from sordino.protocol import Protocol, UserError, View
 
 CLOSE = 1 + 1e-4  # ratio of the two ends of the bracket at which the search stops
 LARGEST = 1e50
+NEARLY = (
+    1e-12  # distance of a curve whose value meets a target that it does not hold to the last digit
+)
+LONGEST_SEARCH = 200
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,12 +69,22 @@ class Calibration:
 
 @dataclass(frozen=True, kw_only=True)
 class Target:
-    """What is asked of a curve: whether it `holds` is cheap to ask, the `value` reached is for the end."""
+    """What is asked of a curve: whether it `holds`, and the `value` reached.
+
+    `excess` says how far a value is from the target, as a logarithm: at most 0 where it is met, and about as many times too large as the
+    noise is too small.
+    """
 
     named: dict[str, float]
     holds: Callable[[Curve], bool]
     value: Callable[[Curve], float]
+    excess: Callable[[float], float]
     worse: Callable[[float], float] = float  # turns the value so that less is better
+
+    def distance(self, curve: Curve) -> float:
+        """How far a curve is from the target; above 0 where it does not hold."""
+        found = self.excess(self.value(curve))
+        return found if found > 0 or self.holds(curve) else NEARLY
 
 
 def calibrate(
@@ -116,12 +130,12 @@ def calibrate(
             "clients of this protocol have noise of their own, found from their budgets in [[client]]: change those."
         )
 
-    def meets(size: float) -> bool:
+    def distance(size: float) -> float:
         # Caps are left out: less noise lowers them, so that next to none would meet any target, with nobody taking part.
         question = asked(noisy(protocol, size), view, unit, None, sizes)
-        return any(target.holds(bound.curve) for bound in uncapped_bounds(question))
+        return min(target.distance(bound.curve) for bound in uncapped_bounds(question))
 
-    size = smallest(meets)
+    size = smallest(distance)
     found = noisy(protocol, size)
     question = asked(found, view, unit, None, sizes)
     offered = list(valid_bounds(question))
@@ -170,6 +184,7 @@ def the_target(
             named={"epsilon": most, "delta": delta},
             holds=lambda curve: curve.delta(most) <= delta and curve.epsilon(delta) <= most,
             value=lambda curve: curve.epsilon(delta),
+            excess=lambda value: log_ratio(value, most),
         )
     if advantage is not None:
         limit = advantage
@@ -178,6 +193,7 @@ def the_target(
             named={"advantage": limit},
             holds=lambda curve: curve.delta(0.0) <= limit,
             value=lambda curve: curve.delta(0.0),
+            excess=lambda value: log_ratio(value, limit),
         )
     least, level = float(beta or 0.0), float(alpha or 0.0)
     checks.probability(beta=least, at_alpha=level)
@@ -189,25 +205,65 @@ def the_target(
         named={"beta": least, "at_alpha": level},
         holds=lambda curve: curve.beta(level) >= least,
         value=lambda curve: curve.beta(level),
+        excess=lambda value: log_ratio(1 - level - value, 1 - level - least),
         worse=lambda value: -value,
     )
 
 
-def smallest(meets: Callable[[float], bool]) -> float:
-    """The smallest noise that meets a target that more noise meets better; the end that meets it is returned."""
-    high = 1.0
-    while not meets(high):
-        high *= 4.0
-        if high > LARGEST:
+def log_ratio(value: float, limit: float) -> float:
+    """log(value / limit), for any two numbers of at least 0; at most 0 exactly where the value is at most the limit.
+
+    Example:
+        >>> log_ratio(2.0, 2.0), log_ratio(1.0, 0.0), log_ratio(0.0, 1.0)
+        (0.0, inf, -50.0)
+    """
+    if value <= limit:
+        return max(-50.0, math.log(value / limit)) if value > 0 else -50.0
+    return max(math.log(value / limit), NEARLY) if limit > 0 and math.isfinite(value) else math.inf
+
+
+def smallest(distance: Callable[[float], float]) -> float:
+    """Returns the smallest noise whose `distance` from a target is at most 0, where more noise comes nearer.
+
+    Regula falsi in the logarithm of the noise, since a bound falls about as the noise grows. Guesses are moved a little towards the farther
+    end of the bracket, so that both ends close in on the target; the end that meets it is returned.
+    """
+    low, high, below, above = enclosed(distance)
+    if low == -math.inf:
+        return math.exp(high)
+    close = math.log(CLOSE)
+    for step in range(LONGEST_SEARCH):
+        width = high - low
+        if width <= close:
+            break
+        middle = low + width / 2
+        if step % 4 != 3 and math.isfinite(below):
+            guess = high + above * width / (below - above)
+            aside = 0.45 * close if high - guess > guess - low else -0.45 * close
+            middle = min(max(guess + aside, low + close / 4), high - close / 4)
+        found = distance(math.exp(middle))
+        if found <= 0:
+            high, above = middle, found
+        else:
+            low, below = middle, found
+    return math.exp(high)
+
+
+def enclosed(distance: Callable[[float], float]) -> tuple[float, float, float, float]:
+    """Returns logarithms of noise that misses the target and of noise that meets it, and their distances; -inf where any noise meets it."""
+    at, limit = 0.0, math.log(LARGEST)
+    found = distance(1.0)
+    while True:
+        upwards = found > 0
+        step = min(max(1.1 * abs(found), 0.05), math.log(64)) if found != math.inf else math.log(4)
+        further = at + step if upwards else at - step
+        if further > limit:
             raise UserError(
                 "no noise is enough for this target in this view: ask for less, or change the protocol."
             )
-    low = high / 4.0
-    while meets(low):
-        low, high = low / 4.0, low
-        if low < 1 / LARGEST:
-            return high
-    while high / low > CLOSE:
-        middle = math.sqrt(low * high)
-        low, high = (low, middle) if meets(middle) else (middle, high)
-    return high
+        if further < -limit:
+            return -math.inf, at, math.inf, found
+        beyond = distance(math.exp(further))
+        if (beyond > 0) != upwards:
+            return (at, further, found, beyond) if upwards else (further, at, beyond, found)
+        at, found = further, beyond

@@ -38,7 +38,7 @@ class Guarantee:
         >>> from sordino.privacy.curves import GaussianCurve
         >>> print(Guarantee(view=View.SERVER, unit="record", method="composition", curve=GaussianCurve(mu=1.0)))
         Who sees every client's upload, every round, learns at most epsilon = 4.38 at delta = 1e-05 about one record of one client \
-(replace-one, bound, composition; mu = 1).
+(replace-one, bound, composition; mu = 1, rho = 0.5).
     """
 
     view: View
@@ -70,6 +70,11 @@ class Guarantee:
         """
         return f"if, as vouched, {' and '.join(self.assumptions)}" if self.assumptions else ""
 
+    @property
+    def rho(self) -> float | None:
+        """The parameter of zero-concentrated privacy, mu^2/2, where the curve is Gaussian: its Rényi divergence of order a is rho a."""
+        return None if self.curve.mu is None else self.curve.mu**2 / 2
+
     def epsilon(self, delta: float) -> float:
         """The smallest epsilon known to hold at `delta`, rounded up."""
         return self.curve.epsilon(delta)
@@ -96,7 +101,9 @@ class Guarantee:
         else:
             claim = f"learns at most epsilon = {epsilon_in_words(epsilon)}"
         details = [self.adjacency, self.kind, self.method]
-        mu = f"; mu = {rounded_up(self.mu)}" if self.mu is not None else ""
+        mu = ""
+        if self.mu is not None and self.rho is not None:
+            mu = f"; mu = {rounded_up(self.mu)}, rho = {rounded_up(self.rho)}"
         vouched = (
             f" This holds if it is true, as vouched, that {' and '.join(self.assumptions)}."
             if self.assumptions
@@ -120,6 +127,7 @@ class Guarantee:
             "adjacency": self.adjacency,
             "kind": self.kind,
             "mu": self.mu,
+            "rho": self.rho,
             "epsilon": self.epsilon(delta),
             "delta": delta,
             "method": self.method,

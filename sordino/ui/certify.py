@@ -71,6 +71,17 @@ def certify(
         bool, typer.Option("--explain", help="Print how every bound comes about.")
     ] = False,
     data: LooksAtData = False,
+    tradeoff: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ALPHA,...",
+            help="With --json: the least false negative rates at these false positive rates.",
+        ),
+    ] = None,
+    orders: Annotated[
+        str | None,
+        typer.Option(metavar="ORDER,...", help="With --json: Rényi divergences of these orders."),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Say what each adversary learns, at most."""
@@ -83,6 +94,8 @@ def certify(
         from sordino.ui.plots import checked_target, draw_certificate
 
         checked_target(plot)
+    alphas = listed("--tradeoff", tradeoff, json)
+    wanted = listed("--orders", orders, json)
     run = loaded_run(source, sets) if source is not None and source.is_dir() else None
     protocol = run.protocol if run is not None else protocol_from(source, sets)
     delta = headline(protocol)[2] if delta is None else delta
@@ -101,7 +114,10 @@ def certify(
             promised(protocol, run.ledger, one, unit, delta=delta, sizes=run.sizes) for one in views
         ]
     document: dict[str, object] = {
-        "guarantees": [guarantee.as_document(delta) for guarantee in guarantees]
+        "guarantees": [
+            {**guarantee.as_document(delta), **curve_document(guarantee, alphas, wanted)}
+            for guarantee in guarantees
+        ]
     }
     realised = {} if run is None else realised_in(run, views, unit, delta)
     if plot is not None:
@@ -119,6 +135,34 @@ def certify(
     show_guarantees(protocol, guarantees, realised, delta, explain, sizes=sizes)
     if plot is not None:
         messages.print(f"Plot: {plot}")
+
+
+def listed(option: str, text: str | None, json: bool) -> list[float] | None:
+    """Returns the numbers of an option that goes with --json.
+
+    Raises:
+        UserError: there is no --json, or something is not a number.
+    """
+    if text is None:
+        return None
+    if not json:
+        raise UserError(f"{option}: expected together with --json, which prints what it asks for.")
+    try:
+        return [float(word) for word in text.split(",")]
+    except ValueError:
+        raise UserError(f"{option} {text!r}: expected numbers with commas between them.") from None
+
+
+def curve_document(
+    guarantee: Guarantee, alphas: list[float] | None, orders: list[float] | None
+) -> dict[str, object]:
+    """Returns points of the trade-off function and Rényi divergences, where they were asked for."""
+    found: dict[str, object] = {}
+    if alphas is not None:
+        found["tradeoff"] = [{"alpha": one, "beta": guarantee.beta(one)} for one in alphas]
+    if orders is not None:
+        found["renyi"] = [{"order": one, "divergence": guarantee.rdp(one)} for one in orders]
+    return found
 
 
 def loaded_run(folder: Path, sets: list[str] | None) -> Run:

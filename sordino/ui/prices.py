@@ -29,17 +29,20 @@ def guarantees_table(guarantees: Sequence[Guarantee], delta: float, title: str) 
         ("view", "left"),
         ("sees", "left"),
         ("mu", "right"),
+        ("rho", "right"),
         ("epsilon", "right"),
         ("method", "left"),
     ):
         table.add_column(column, justify=justify)  # type: ignore[arg-type]
     for guarantee in guarantees:
         mu = rounded_up(guarantee.mu) if guarantee.mu is not None else "-"
+        rho = rounded_up(guarantee.rho) if guarantee.rho is not None else "-"
         vouched = " (vouched)" if guarantee.assumptions else ""
         table.add_row(
             str(guarantee.view),
             guarantee.view.sees,
             mu,
+            rho,
             at_most(guarantee.epsilon(delta)),
             guarantee.method + vouched,
         )

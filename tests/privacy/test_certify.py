@@ -463,6 +463,7 @@ def test_every_guarantee_is_labelled_and_explained() -> None:
         "adjacency",
         "kind",
         "mu",
+        "rho",
         "epsilon",
         "delta",
         "method",
@@ -471,6 +472,8 @@ def test_every_guarantee_is_labelled_and_explained() -> None:
     }
     assert document["view"] == "coalition:3"
     assert document["mu"] is None
+    assert document["rho"] is None
+    assert certify(BASE).rho == pytest.approx(certify(BASE).rdp(5.0) / 5)
     assert "A14" in guarantee.explain()
     assert "A11" in certify(KNOWN, "coalition:3").explain()
     assert "A8" in guarantee.explain()
