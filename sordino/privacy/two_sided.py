@@ -42,7 +42,7 @@ def two_sided(
 
     Example:
         >>> round(two_sided(reach=0.5, rate=0.1, steps=100).epsilon(1e-5), 2)
-        4.38
+        4.37
     """
     checks.not_negative(reach=reach)
     checks.probability(rate=rate, probability=probability)
