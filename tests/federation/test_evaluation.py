@@ -1,5 +1,7 @@
 """Scores of a finished run against counts made by hand."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -50,13 +52,20 @@ def test_data_of_another_shape_are_refused(finished) -> None:
         evaluate_run(finished, toy_dataset(features=5))
 
 
-def test_the_model_of_another_run_is_refused(finished, tmp_path) -> None:
+def test_a_model_file_of_another_run_does_not_fit_the_seal(finished, tmp_path) -> None:
     other = train(toy_protocol(clients=3), data=toy_dataset(), model="mlp", folder=tmp_path / "b")
     (other.folder / "model.safetensors").write_bytes(
         (finished.folder / "model.safetensors").read_bytes()
     )
+    with pytest.raises(UserError, match="the seal in the ledger does not fit the model"):
+        Run.load(other.folder)
+
+
+def test_the_model_of_another_run_is_refused(finished) -> None:
+    """Without a seal, as in runs of earlier versions, the tensors themselves do not fit."""
+    weights = {f"0.{name}": tensor for name, tensor in finished.state.items()}
     with pytest.raises(UserError, match="tensors of another model"):
-        evaluate_run(Run.load(other.folder), toy_dataset())
+        evaluate_run(replace(finished, state=weights), toy_dataset())
 
 
 def test_a_regression_is_held_against_the_mean_of_its_test_records(tmp_path) -> None:
