@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from sordino.cli import run
-from sordino.protocol import View, load
+from sordino.protocol import View
+from sordino.protocol.file import read
 
 DIGITS = Path(__file__).parents[1] / "sordino" / "examples" / "digits.toml"
 GAUSSIAN = [
@@ -351,7 +352,7 @@ def test_calibrate_needs_few_prices(monkeypatch) -> None:
     monkeypatch.setattr(module, "uncapped_bounds", counted)
     for target in ({"epsilon": 1.0}, {"advantage": 0.01}, {"beta": 0.5, "at_alpha": 0.05}):
         asked.clear()
-        found = module.calibrate(load(DIGITS), "rounds", **target)
+        found = module.calibrate(read(DIGITS), "rounds", **target)
         assert len(asked) <= 12
         value, aim = found.achieved, next(iter(target.values()))
         assert value == pytest.approx(aim, rel=1e-3)
