@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from sordino.privacy.central import hidden
 from sordino.protocol import Protocol, View
 
 SCORES = ("loss", "accuracy")
@@ -72,6 +71,10 @@ def find_withheld(protocol: Protocol, view: View | None = None) -> Withheld:
         >>> find_withheld(protocol)
         Withheld(scores=True, draw=False)
     """
+    from sordino.privacy.central import (
+        hidden,  # brings scipy.stats, which an idle node does without
+    )
+
     budget = protocol.privacy.budget
     last_only = budget is not None and View.parse(budget.view) == View.FINAL
     return Withheld(scores=last_only or view == View.FINAL, draw=hidden(protocol))

@@ -5,6 +5,7 @@ import json
 import os
 import signal
 import socket
+import subprocess
 import sys
 import threading
 import time
@@ -347,3 +348,13 @@ def test_the_doctors_exit_code_says_whether_all_is_well(tmp_path, capfd) -> None
     assert sordino(["flower", "doctor", str(tmp_path), "--json"]) == 1
     findings = json.loads(capfd.readouterr().out)["findings"]
     assert any(one["what"] == "Certificate" and one["trouble"] for one in findings)
+
+
+def test_an_idle_node_loads_neither_torch_nor_what_prices_need() -> None:
+    """Many nodes may share a machine: what is not needed before the first task is not loaded."""
+    code = (
+        "import sordino.engines.flower.supervision, sys\n"
+        "print({'torch', 'scipy.stats', 'dp_accounting'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "set()\n"
