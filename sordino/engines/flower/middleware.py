@@ -20,6 +20,7 @@ Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 FLEET = "/v1/fleet/"
 CALLS = (
@@ -34,6 +35,7 @@ BURST = 400.0  # calls at once, of one address
 TOGETHER = 32  # calls that are answered at the same time, of one address
 BODY = 60.0  # seconds in which a call must have arrived
 ADDRESSES = 10_000  # that are remembered
+FORWARDED = (b"x-forwarded-for", b"forwarded", b"x-real-ip")  # headers of proxies
 TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
 
 
@@ -165,10 +167,14 @@ def replay(body: bytes, receive: Receive) -> Receive:
 
 
 def is_own(scope: Scope, account: int) -> bool:
-    """Whether a call comes from this machine, from a process of this account or of root."""
+    """Whether a call comes from this machine, from a process of this account or of root.
+
+    A call that says for whom it was forwarded may have been given the address that it claims.
+    """
     client = scope.get("client")
     server = scope.get("server")
-    if not client or not server:
+    forwarded = any(name in FORWARDED for name, _ in scope["headers"])
+    if not client or not server or forwarded:
         return False
     try:
         address = ipaddress.ip_address(client[0])
@@ -184,9 +190,13 @@ def find_owner(client: tuple[str, int], server: tuple[str, int]) -> int | None:
     """Returns the account whose process holds the other end of a connection on this machine.
 
     The system keeps a table of all connections with the account of each. None where there is no
-    such table or no such connection: then nobody is taken for the coordinator.
+    such table or no such connection: then nobody is taken for the coordinator. Addresses count as
+    well as ports: another account can have the same ports between other loopback addresses.
     """
-    ends = (client[1], server[1])
+    try:
+        ends = [(as_plain(ipaddress.ip_address(host)), port) for host, port in (client, server)]
+    except ValueError:
+        return None
     for table in TABLES:
         try:
             lines = table.read_text().splitlines()[1:]
@@ -194,17 +204,20 @@ def find_owner(client: tuple[str, int], server: tuple[str, int]) -> int | None:
             continue
         for line in lines:
             fields = line.split()
-            ports = tuple(int(end.rpartition(":")[2], 16) for end in fields[1:3])
             state = fields[3]
-            if ports == ends and state == "01" and is_local(fields[1]):
+            if state == "01" and [read_end(end) for end in fields[1:3]] == ends:
                 return int(fields[7])
     return None
 
 
-def is_local(end: str) -> bool:
-    """Whether an end of a connection, as the system's table writes it, is a loopback address."""
-    raw = bytes.fromhex(end.rpartition(":")[0])
+def read_end(end: str) -> tuple[Address, int]:
+    """Returns the address and the port of an end of a connection in the system's table."""
+    host, _, port = end.rpartition(":")
+    raw = bytes.fromhex(host)
     words = [raw[at : at + 4][::-1] for at in range(0, len(raw), 4)]
-    address = ipaddress.ip_address(b"".join(words))
-    mapped = getattr(address, "ipv4_mapped", None)
-    return (mapped or address).is_loopback
+    return as_plain(ipaddress.ip_address(b"".join(words))), int(port, 16)
+
+
+def as_plain(address: Address) -> Address:
+    """Returns an address of IPv4 as such where it is written as one of IPv6."""
+    return getattr(address, "ipv4_mapped", None) or address
