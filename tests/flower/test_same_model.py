@@ -23,8 +23,10 @@ from sordino import (
     NoisySgd,
     Poisson,
     Scaffold,
+    UserError,
     train,
 )
+from sordino.engines.flower.work import own_setup
 from sordino.federation.folder import RunFolder
 from sordino.federation.loop import Incomplete
 from tests.flower.local import LocalGrid, across, agreed, consortium, gone_on_with, plan, weights
@@ -239,7 +241,10 @@ def test_clients_with_files_of_their_own_train_what_one_file_by_column_would(tmp
 
 
 def test_a_client_whose_records_are_not_as_many_as_it_said_does_not_train(tmp_path) -> None:
+    """The coordinator does not use it, and it would not answer either."""
     protocol = plan(rounds=1, clients=1)
-    agreed(tmp_path / "client-0", 0, protocol, records=39)
-    with pytest.raises(Incomplete, match="client 0: it failed"):
+    client = agreed(tmp_path / "client-0", 0, protocol, records=39)
+    with pytest.raises(UserError, match="it says it has 39 records, and the protocol 40"):
         across(tmp_path / "across", protocol, LocalGrid(tmp_path))
+    with pytest.raises(UserError, match="there are 40 records; 39 were agreed to"):
+        own_setup(protocol, client.agreement)

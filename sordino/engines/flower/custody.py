@@ -33,13 +33,13 @@ from sordino.engines.flower.agreement import (
     write_agreement,
 )
 from sordino.engines.flower.counter import check_counter, write_counter
-from sordino.engines.flower.requests import MODEL_TYPE, Request, RequestRefused
+from sordino.engines.flower.requests import HELPER, MODEL_TYPE, Request, RequestRefused
 from sordino.federation.folder import as_json, protocol_digest
 from sordino.federation.randomness import GENERATOR
 from sordino.federation.storage import arrays_digest, held, pack, unpack, write_whole, writing
 from sordino.privacy.ledger import Answered, Event, Ledger, Opened, Refused, RoundCharged
 from sordino.privacy.ledger import read as read_ledger
-from sordino.protocol import Protocol, UserError, dumps, loads, read
+from sordino.protocol import Attention, Protocol, Scaffold, UserError, dumps, loads, read
 from sordino.protocol.version import own_version
 
 if TYPE_CHECKING:
@@ -184,19 +184,19 @@ class Custodian:
     def _refuse_unfit(self, request: Request, protocol: Protocol) -> None:
         """Refuses models that cannot be trained on, before anything is bound or charged."""
         size = self.agreement.parameters
-        for array in request.arrays.values():
-            fits = size is None or array.shape[-1:] == (size,)
-            shaped = array.dtype == MODEL_TYPE and 1 <= array.ndim <= 2 and fits
-            if not shaped or not np.isfinite(array).all():
+        for name, array in request.arrays.items():
+            fits = array.ndim > 0 and array.size > 0 and size in (None, array.shape[-1])
+            shaped = array.dtype == MODEL_TYPE and array.shape[:-1] in rows_allowed(protocol, name)
+            if not (fits and shaped) or not np.isfinite(array).all():
                 wanted = "" if size is None else f"{size} "
                 raise self.refused(
                     request.round,
-                    f"a model of {array.dtype} numbers of shape {array.shape} was sent; expected "
+                    f"a {name} of {array.dtype} numbers of shape {array.shape} was sent; expected "
                     f"are {wanted}finite {MODEL_TYPE} numbers",
                 )
         from sordino.engines.flower.work import refuse_coarse  # brings torch, as the work will
 
-        received = [*request.arrays.values(), *self.state().values()]
+        received = list(request.arrays.values())
         try:
             refuse_coarse(protocol, request.round, self.agreement.records or 1, received)
         except UserError as error:
@@ -454,3 +454,19 @@ class Custodian:
             raise UserError(
                 f"{path} is damaged. Put it back; without it this client answers nothing."
             ) from None
+
+
+def rows_allowed(protocol: Protocol, name: str) -> tuple[tuple[int, ...], ...]:
+    """Returns the shapes, but for the number of weights, of what a server of a protocol sends.
+
+    A vector has none; beside a model, a second row has the client's correction or the leader's model.
+
+    Args:
+        protocol: what is run.
+        name: of the array.
+    """
+    if name == HELPER:
+        return ((),) if isinstance(protocol.personalization, Attention) else ()
+    if isinstance(protocol.local, Scaffold):
+        return ((2,),)
+    return ((), (2,)) if protocol.penalty else ((),)

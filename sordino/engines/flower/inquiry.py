@@ -98,7 +98,7 @@ class Inquiry:
         waiting = [name for asked in self._asked.values() for name in asked.open]
         if not waiting:
             return
-        for reply in self._grid.pull_messages(waiting):
+        for reply in self._roster.mailbox.pull(waiting):
             name = reply.metadata.reply_to_message_id
             client = self._sent[name]
             self._asked[client].open.discard(name)

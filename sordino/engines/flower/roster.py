@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+import httpx
 from flwr.app import Message
 from flwr.serverapp import Grid
 
@@ -39,12 +40,52 @@ class Identities:
 NOT_SECURED = Identities()
 
 
+class Mailbox:
+    """Takes replies from a grid. It holds whether one that cannot be read has come.
+
+    Flower makes a reply of what its sender wrote, down to the question that it answers. One that
+    cannot be made, or that answers no question here, is left out: its sender stays silent. Those
+    that came with it are lost, and are asked for again; from then on each is taken alone.
+    """
+
+    def __init__(self, grid: Grid) -> None:
+        self._grid = grid
+        self._singly = False
+
+    def pull(self, questions: Sequence[str]) -> list[Message]:
+        """Returns the replies that have come to the messages of these names.
+
+        Raises:
+            httpx.HTTPError: the SuperLink is lost.
+        """
+        if not self._singly:
+            return self._pull(questions)
+        return [reply for name in questions for reply in self._pull([name])]
+
+    def _pull(self, questions: Sequence[str]) -> list[Message]:
+        try:
+            found = list(self._grid.pull_messages(questions))
+        except (httpx.HTTPError, OSError):
+            raise
+        except Exception as error:
+            LOG.warning("A reply cannot be read (%s).", type(error).__name__)
+            self._singly = True
+            return []
+        return [reply for reply in found if answered_question(reply) in questions]
+
+
+def answered_question(reply: object) -> str:
+    """Returns the name of the message that a reply answers; empty for what is no reply."""
+    return reply.metadata.reply_to_message_id if isinstance(reply, Message) else ""
+
+
 class Roster:
     """Asks every node that is new who it is. It holds what they said.
 
     Where clients' keys are registered, a node is the client whose key it connected with. One that
     says it is another client is told of once, and is never asked again. Without keys, in a test, a
-    node is whoever it says it is.
+    node is whoever it says it is. Where the protocol says how many records every client has, one
+    that says another number is not used either.
     """
 
     def __init__(
@@ -52,10 +93,13 @@ class Roster:
         grid: Grid,
         clients: int,
         identities: Identities = NOT_SECURED,
+        records: int | None = None,
     ) -> None:
+        self.mailbox = Mailbox(grid)
         self._grid = grid
         self._clients = clients
         self._identities = identities
+        self._records = records
         self._asked: dict[str, int] = {}  # message to node
         self._known: dict[int, tuple[int, int]] = {}  # node to client and number of records
         self._rejected: dict[int, str] = {}
@@ -74,7 +118,7 @@ class Roster:
             questions = [question_message(node=node, signer=signer, run=run) for node in new]
             self._asked.update(zip(self._grid.push_messages(questions), new, strict=True))
         if self._asked:
-            for reply in self._grid.pull_messages(list(self._asked)):
+            for reply in self.mailbox.pull(list(self._asked)):
                 self._introduce(self._asked.pop(reply.metadata.reply_to_message_id), reply)
 
     def _look(self) -> Iterable[int]:
@@ -111,11 +155,14 @@ class Roster:
     def _objection(self, node: int, said: Introduction) -> str | None:
         """Says why a node is not the client that it says it is; None if it is."""
         keys = self._identities.keys
-        if keys and self._keys.get(node) != keys.get(said.client):
+        own = self._keys.get(node)
+        if keys and (own is None or own != keys.get(said.client)):
             return "its key is not the one that was registered for that client"
         if said.version != own_version():
             theirs = in_one_line(said.version, limit=40)
             return f"it runs Sordino {theirs}, and this machine {own_version()}"
+        if self._records not in (None, said.records):
+            return f"it says it has {said.records} records, and the protocol {self._records}"
         return None
 
     @property

@@ -133,7 +133,8 @@ class SordinoStrategy(Strategy):
             raise TypeError("there is no protocol")
         refuse_across_machines(protocol)
         identities = self._identities()
-        roster = Roster(grid, protocol.clients, identities)
+        records = agreed_records(protocol)
+        roster = Roster(grid, protocol.clients, identities, records)
         training = secrets.token_hex(16)
         setup = server_setup(protocol, roster.all_sizes(self._superlink.patience))
         choice = OnFlower(
@@ -161,7 +162,8 @@ class SordinoStrategy(Strategy):
             raise UserError("a run that goes on needs its folder.")
         place = RunFolder.existing(self._folder)
         identities = self._identities()
-        roster = Roster(grid, place.protocol().clients, identities)
+        begun = place.protocol()
+        roster = Roster(grid, begun.clients, identities, agreed_records(begun))
 
         def prepared(protocol: Protocol) -> tuple[Setup, OnFlower]:
             facts = place.facts()
@@ -225,6 +227,11 @@ class SordinoStrategy(Strategy):
             roster.tell_rejections(reject)
 
         return note
+
+
+def agreed_records(protocol: Protocol) -> int | None:
+    """Returns how many records every client has; None where the protocol does not say."""
+    return None if protocol.data is None else protocol.data.records
 
 
 def server_setup(protocol: Protocol, sizes: list[int]) -> Setup:

@@ -36,7 +36,9 @@ def main(arguments: list[str]) -> None:
     """Runs a SuperLink with the arguments of Flower's own command."""
     from flwr.superlink.cli.flower_superlink import flower_superlink
 
-    os.environ["FORWARDED_ALLOW_IPS"] = ""  # nobody says for whom it calls; uvicorn believes 127.0.0.1
+    os.environ["FORWARDED_ALLOW_IPS"] = (
+        ""  # nobody says for whom it calls; uvicorn believes 127.0.0.1
+    )
     put_gate_in_front(secured="--enable-supernode-auth" in arguments)
     check_gate()
     sys.argv = ["flower-superlink", *arguments]

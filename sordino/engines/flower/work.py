@@ -52,16 +52,13 @@ def local_upload(request: Request, agreement: Agreement, kept: Mapping[str, np.n
             raise UserError(
                 f"a model of shape {given.shape} was received; expected are {expected.size} finite {expected.dtype} numbers."
             )
+    records = int(setup.sizes[agreement.client])
+    refuse_coarse(setup.protocol, request.round, records, list(request.arrays.values()))
     own: Kept | None = None
     if keeps_state(setup.protocol):
+        limit = largest_weight(setup.protocol, request.round, records, expected.size)
         helper = {personal.HELPER: request.arrays[HELPER]} if HELPER in request.arrays else {}
-        own = {**kept, **helper}
-    refuse_coarse(
-        setup.protocol,
-        request.round,
-        int(setup.sizes[agreement.client]),
-        [*request.arrays.values(), *(own or {}).values()],
-    )
+        own = {**bounded(kept, limit), **helper}
     with single_threaded():
         return ClientWork(setup).upload(
             client=agreement.client, round=request.round, weights=weights, kept=own
@@ -71,25 +68,51 @@ def local_upload(request: Request, agreement: Agreement, kept: Mapping[str, np.n
 def refuse_coarse(
     protocol: Protocol, round: int, records: int, arrays: Sequence[np.ndarray]
 ) -> None:
-    """Refuse models so large that a step is rounded against them by more than clipping leaves room for.
+    """Refuses models so large that a step is rounded against them by more than clipping leaves room for.
+
+    What the client has kept is not looked at: it comes from its records, and a refusal is seen.
+
+    Args:
+        protocol: what is run.
+        round: the round.
+        records: how many records the client has.
+        arrays: all that was received.
+
+    Raises:
+        UserError: they are too large.
+    """
+    largest = sum(float(np.abs(array).max()) for array in arrays)
+    if not largest <= largest_weight(protocol, round, records, arrays[0].shape[-1]):
+        raise UserError(
+            f"a model with weights of up to {largest:.3g} was received: steps of norm {protocol.local.clip:g} would be rounded against it."
+        )
+
+
+def largest_weight(protocol: Protocol, round: int, records: int, size: int) -> float:
+    """Returns how large weights may be for steps not to be rounded against them by too much.
 
     Clipped steps are added, in float64, to what the server sends, and noise only then. To a server that sends weights of 1e15 a step
-    would show as the next multiple of 1/8, which may be further than was priced.
+    would show as the next multiple of 1/8, which may be further than was priced. Where clients keep
+    models, half of the room is for what was received and half for what was kept.
     """
     rule = protocol.local
     if isinstance(rule, NoisySgd):  # its noise is in every step before the step meets the weights
-        return
+        return math.inf
     rates = rule.schedule.rates(round=round, steps=rule.steps)
-    largest = max(1.0, sum(rates)) * sum(float(np.abs(array).max()) for array in arrays)
-    size, by_coordinate = arrays[0].shape[-1], isinstance(rule, FedAvg) and rule.clip_norm == "l1"
-    rounding = ROUNDINGS * 2.0**-53 * largest * (size if by_coordinate else math.sqrt(size))
+    by_coordinate = isinstance(rule, FedAvg) and rule.clip_norm == "l1"
     whole_update = isinstance(rule, FedAvg) and rule.clip_target == "update"
     shared_by = (rule.batch or records) if isinstance(rule, ClippedGlm) else 1
     room = (1.0 - INSIDE) * rule.clip * (1.0 if whole_update else min(rates)) / shared_by
-    if not rounding <= room:
-        raise UserError(
-            f"a model with weights of up to {largest:.3g} was received: steps of norm {rule.clip:g} would be rounded against it."
-        )
+    roundings = ROUNDINGS * 2.0**-53 * max(1.0, sum(rates))
+    parts = 2 if protocol.keeps_models else 1
+    return room / (roundings * (size if by_coordinate else math.sqrt(size))) / parts
+
+
+def bounded(kept: Mapping[str, np.ndarray], limit: float) -> dict[str, np.ndarray]:
+    """Returns what a client has kept, within a limit; a little inside, as it is rounded to float32."""
+    if math.isinf(limit):
+        return dict(kept)
+    return {name: np.clip(array, -limit * INSIDE, limit * INSIDE) for name, array in kept.items()}
 
 
 def own_setup(protocol: Protocol, agreement: Agreement) -> Setup:
