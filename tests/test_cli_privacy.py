@@ -37,7 +37,19 @@ def test_the_demo_promises_an_epsilon_of_at_most_10_in_a_named_view(capfd) -> No
     found = {guarantee["view"]: guarantee for guarantee in json.loads(out)["guarantees"]}
     assert list(found) == ["server", "rounds", "coalition:1", "coalition:99", "final"]
     assert found["rounds"]["epsilon"] <= 10
-    keys = {"view", "unit", "adjacency", "kind", "mu", "epsilon", "delta", "method", "assumptions"}
+    keys = {
+        "view",
+        "unit",
+        "adjacency",
+        "kind",
+        "mu",
+        "rho",
+        "epsilon",
+        "delta",
+        "method",
+        "assumptions",
+    }
+    keys |= {"notes"}
     keys |= {"notes"}
     assert all(set(guarantee) == keys for guarantee in found.values())
     assert found["server"]["mu"] is None

@@ -13,7 +13,6 @@ from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
-from scipy.stats import binom
 
 from sordino.privacy import subsampled
 from sordino.privacy.certify import Bound, Question
@@ -192,12 +191,12 @@ def mixed_with_colluders(question: Question) -> Cohort:
     rule, clients = protocol.participation, protocol.clients
     if isinstance(rule, Poisson):
         honest = Cohort.poisson(clients=clients - colluding, rate=rule.rate)
-        present = np.arange(colluding + 1)
-        chances = binom.pmf(present, colluding, rule.rate)
+        # Of k colluders a binomial number is there, as of the others of k + 1 clients.
+        beside = Cohort.poisson(clients=colluding + 1, rate=rule.rate)
         pairs = [
-            (count, count + extra, mass * chance)
+            (count, count + extra - 1, mass * chance)
             for count, mass in zip(honest.counts, honest.masses, strict=True)
-            for extra, chance in zip(present.tolist(), chances.tolist(), strict=True)
+            for extra, chance in zip(beside.counts, beside.masses, strict=True)
         ]
     elif isinstance(rule, FixedSize):
         honest = Cohort.fixed(clients=clients, size=rule.size, colluding=colluding)
