@@ -180,6 +180,22 @@ def accounting_rows(options: argparse.Namespace, tell: Tell) -> Iterator[Row]:
         at_most=1.0,
     )
     yield replace(priced, engine="sordino.privacy")
+    yield from pricing_rows(tell)
+
+
+def pricing_rows(tell: Tell) -> Iterator[Row]:
+    """Seconds of processor of certify and calibrate on every example, held against what they may take."""
+    tell("accounting: certify and calibrate of every example")
+    for name, spent in answer("benchmarks.pricing")["examples"].items():
+        theirs = spent["theirs"]
+        note = "dp_accounting has no such event" if theirs is None else f"its event: {theirs:.2f} s"
+        for command, limit in (("certify", 1.0), ("calibrate", 1.5)):
+            if spent[command] is None:
+                continue
+            timed = row(
+                f"{command} {name}", f"{limit} s", [spent[command]], [limit], "s", at_most=1.0
+            )
+            yield replace(timed, engine="sordino, seconds of processor", note=note)
 
 
 def row(
