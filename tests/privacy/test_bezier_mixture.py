@@ -56,7 +56,8 @@ def test_it_is_never_above_what_was_promised_before(records: int | None) -> None
                 bound.method: bound.curve.epsilon(1e-5)
                 for bound in valid_bounds(asked(drawn, view, "record", None, None))
             }
-            rest = [epsilon for method, epsilon in bounds.items() if method != "Bezier mixture"]
+            newer = ("Bezier mixture", "secret batches")  # the latter uses that batches are secret
+            rest = [epsilon for method, epsilon in bounds.items() if method not in newer]
             assert bounds["Bezier mixture"] < 0.95 * min(rest)
 
 
