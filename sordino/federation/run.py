@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +12,11 @@ import torch
 from safetensors.torch import load as load_tensors
 from torch import nn
 
+from sordino.federation.data import IN_PYTHON, division_notes
 from sordino.federation.folder import RunFolder
 from sordino.federation.loop import RoundMetrics
 from sordino.federation.seals import is_sealed, refuse_changed_files
-from sordino.federation.setup import IN_PYTHON, ModelSource, protocol_model
+from sordino.federation.setup import ModelSource, protocol_model
 from sordino.privacy.guarantee import Guarantee
 from sordino.privacy.ledger import Event, RoundCharged, refuse_unpaid
 from sordino.privacy.ledger import read as read_ledger
@@ -113,7 +114,18 @@ class Trained:
             raise UserError(
                 f"{self._name} diverged, and when it stopped depends on the data: ask for the view 'rounds', not 'final'."
             )
-        return promised(self.protocol, self.ledger, view, unit, delta=delta, sizes=self.sizes)
+        return self.noted(
+            promised(self.protocol, self.ledger, view, unit, delta=delta, sizes=self.sizes)
+        )
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What must be said with every promise about this training, besides what its protocol makes necessary."""
+        return division_notes(self.protocol, self.facts)
+
+    def noted(self, guarantee: Guarantee) -> Guarantee:
+        """Returns a promise about this training with what must be said with it."""
+        return replace(guarantee, notes=(*guarantee.notes, *self.notes))
 
     def _client_state(self, client: int) -> dict[str, torch.Tensor] | None:
         return self.clients.get(client)

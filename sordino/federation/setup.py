@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from sordino.federation.data import (
+    IN_PYTHON,
     KNOWN,
     Dataset,
     Shares,
@@ -31,8 +32,6 @@ from sordino.federation.randomness import Key, Purpose
 from sordino.privacy.harmonizer import own_protocol, with_found_noise
 from sordino.privacy.mechanisms import refuse_unpriced
 from sordino.protocol import ClippedGlm, Data, ModeConnectivity, Model, Noise, Protocol, UserError
-
-IN_PYTHON = "python:"  # begins the name of data or of a model that was handed over as an object and cannot be found again by name
 
 DataSource = str | Dataset
 ModelSource = str | nn.Module | Callable[..., nn.Module]

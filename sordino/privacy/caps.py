@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import lru_cache
 
 from sordino.privacy.certify import certify
-from sordino.privacy.guarantee import Guarantee
+from sordino.privacy.guarantee import Guarantee, notes_on
 from sordino.protocol import ClientBudget, Everyone, NoisySgd, Protocol, View
 
 
@@ -101,9 +101,10 @@ def own_guarantee(
 
     certain = replace(own_protocol(protocol, budget, records), participation=Everyone())
     sizes = None if records is None else (records,) * protocol.clients
-    return certify(
+    found = certify(
         certain, View.SERVER, budget.unit, delta=budget.delta, rounds=rounds, sizes=sizes
     )
+    return replace(found, notes=notes_on(protocol))
 
 
 def all_caps(protocol: Protocol, sizes: Sequence[int] | None = None) -> dict[int, int]:

@@ -92,7 +92,7 @@ class Guarantee:
         return self.curve.rdp(order)
 
     def sentence(self, delta: float = 1e-5) -> str:
-        """The guarantee in words, at one delta."""
+        """Returns the guarantee in words, at one delta, with what must be said with it."""
         epsilon = self.epsilon(delta)
         if math.isinf(epsilon):
             claim = "may learn everything: no finite epsilon holds"
@@ -110,7 +110,11 @@ class Guarantee:
             else ""
         )
         about = UNIT_IN_WORDS[self.unit]
-        return f"Who sees {self.view.sees}, {claim} at delta = {delta:g} about {about} ({', '.join(details)}{mu}).{vouched}"
+        noted = "".join(f" {note}" for note in self.notes)
+        return (
+            f"Who sees {self.view.sees}, {claim} at delta = {delta:g} about {about} "
+            f"({', '.join(details)}{mu}).{vouched}{noted}"
+        )
 
     def __str__(self) -> str:
         return self.sentence()

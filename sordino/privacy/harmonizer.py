@@ -20,7 +20,7 @@ from sordino.privacy.calibrate import calibrate
 from sordino.privacy.caps import depends_on_records, foreseen_cap
 from sordino.privacy.certify import Bound, Question, certify, harmonized
 from sordino.privacy.curves import Curve
-from sordino.privacy.guarantee import Guarantee, rounded_up
+from sordino.privacy.guarantee import Guarantee, notes_on, rounded_up
 from sordino.privacy.losses import LossCurve
 from sordino.privacy.mechanisms import amplitude, deviation, dimension_of, taking_part
 from sordino.privacy.sizes import parameter
@@ -116,7 +116,7 @@ def own_protocol(protocol: Protocol, budget: ClientBudget, records: int | None =
         near = rule.proximal if isinstance(rule, FedProx) else 0.0
         alone = replace(alone, local=FedProx(
             steps=rule.steps, batch=rule.batch, clip=rule.clip, schedule=rule.schedule, clip_norm=rule.clip_norm,
-            clip_target=rule.clip_target, proximal=near + pull,
+            clip_target=rule.clip_target, minibatches=rule.minibatches, proximal=near + pull,
         ))  # fmt: skip
     if budget.mechanism is None:
         return alone
@@ -222,7 +222,9 @@ def own_guarantees(question: Question) -> dict[int, Guarantee]:
                 if cap < len(question.rounds)
                 else drawn
             )
-            found[alone, cap] = min(drawn, capped, key=lambda guarantee: guarantee.epsilon(1e-5))
+            least = min(drawn, capped, key=lambda guarantee: guarantee.epsilon(1e-5))
+            # A client alone has no partition; what the federation's says of every promise stays.
+            found[alone, cap] = replace(least, notes=notes_on(question.protocol))
         promised[budget.id] = found[alone, cap]
     return promised
 

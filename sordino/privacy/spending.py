@@ -21,7 +21,7 @@ from sordino.privacy.certify import (
     harmonized,
 )
 from sordino.privacy.curves import GaussianCurve
-from sordino.privacy.guarantee import Guarantee, rounded_up
+from sordino.privacy.guarantee import Guarantee, notes_on, rounded_up
 from sordino.privacy.harmonizer import own_protocol
 from sordino.privacy.joined_steps import adds_up
 from sordino.privacy.ledger import Event, Missed, Opened, RoundCharged
@@ -285,7 +285,8 @@ def realised_apart(
         own_protocol(protocol, budget, records),
         None if records is None else [records] * protocol.clients,
     )
-    return replace(realised_bound(alone, history, View.SERVER, unit, delta, known), view=view)
+    found = realised_bound(alone, history, View.SERVER, unit, delta, known)
+    return replace(found, view=view, notes=notes_on(protocol))
 
 
 def priced_alike(protocol: Protocol, history: History) -> History:

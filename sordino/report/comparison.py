@@ -40,7 +40,7 @@ from sordino.report.story import (
     story_document,
     told,
 )
-from sordino.report.words import who
+from sordino.report.words import scored_on, who
 
 MOST_RUNS = 24
 MARKERS = "osD^vPX*"
@@ -87,6 +87,7 @@ def comparison_page(stories: Sequence[Story]) -> str:
                                  tradeoff_figure(stories, names)) if one is not None],
         together=together(stories)[1],
         conditions=conditions(stories, names),
+        remarks=remarks(stories, names),
         differences=differences(stories),
         names=names,
         folders=[str(story.run.folder) for story in stories],
@@ -100,7 +101,12 @@ def comparison_document(stories: Sequence[Story]) -> dict[str, Any]:
     return {
         "report": 1,
         "runs": [story_document(story) for story in stories],
-        "together": {"epsilon": epsilon, "text": text, "assumptions": list(vouched_for(stories))},
+        "together": {
+            "epsilon": epsilon,
+            "text": text,
+            "assumptions": list(vouched_for(stories)),
+            "notes": list(noted_of(stories)),
+        },
     }
 
 
@@ -134,6 +140,22 @@ def lead(stories: Sequence[Story], names: Sequence[str]) -> str:
 def vouched_for(stories: Sequence[Story]) -> tuple[str, ...]:
     """Returns what the users vouched for and the bounds of these runs rest on, each once."""
     return tuple(dict.fromkeys(text for story in stories for text in story.main.assumptions))
+
+
+def noted_of(stories: Sequence[Story]) -> tuple[str, ...]:
+    """Returns what must be said with the promises of these runs, each once."""
+    return tuple(dict.fromkeys(note for story in stories for note in story.main.notes))
+
+
+def remarks(stories: Sequence[Story], names: Sequence[str]) -> list[str]:
+    """Returns every note that must be read with the bounds, with the names of the runs that it is about."""
+    found = []
+    for note in noted_of(stories):
+        about = [
+            name for story, name in zip(stories, names, strict=True) if note in story.main.notes
+        ]
+        found.append(f"{', '.join(about)}: {note}")
+    return found
 
 
 def conditions(stories: Sequence[Story], names: Sequence[str]) -> list[str]:
@@ -272,8 +294,13 @@ def learning_figure(stories: Sequence[Story], names: Sequence[str]) -> Picture |
         lines,
         "round",
         axis,
-        f"{axis} on test records, at the end: {listed(ends)}.",
+        f"{axis} at the end: {listed(ends)}. Scored on {scored_on_of(stories)}.",
     )
+
+
+def scored_on_of(stories: Sequence[Story]) -> str:
+    """Returns the records that these runs were scored on, in words."""
+    return " or ".join(dict.fromkeys(scored_on(story.run) for story in stories))
 
 
 def spent_figure(stories: Sequence[Story], names: Sequence[str]) -> Picture | None:

@@ -110,6 +110,8 @@ def of_this_run(story: Story) -> Iterator[Limit]:
         yield Limit(title="Who took part", text=text, grave=True)
     for note in notes_on(protocol):
         yield Limit(title="Records that were dealt by label", text=note)
+    for note in story.run.notes:
+        yield Limit(title="Records that were divided by label", text=note, grave=True)
     yield from of_the_scores(story)
     if story.shares is not None:
         text = "How many records of each label a client has is drawn here from private records. Leave the picture out of what is published."

@@ -74,7 +74,7 @@ def promised(run: Run, asked: Asked) -> Guarantee:
         7.93
     """
     view, unit, delta = asked
-    return _priced(run.protocol, view, unit, delta, tuple(run.ledger), run.sizes)
+    return run.noted(_priced(run.protocol, view, unit, delta, tuple(run.ledger), run.sizes))
 
 
 @lru_cache(maxsize=64)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sordino.federation.data import KNOWN
+from sordino.federation.data import tested_on as noted_tested_on
 from sordino.privacy.guarantee import MEANINGFUL, Guarantee, rounded_up
 from sordino.privacy.sizes import size_of
 from sordino.protocol import Custom, NoisySgd, Protocol, View
@@ -222,11 +222,7 @@ TESTED = {
 
 def tested_on(run: Run) -> str:
     """Returns whose records a run was scored on; earlier versions did not note it, and held out of own data what they lacked."""
-    noted = run.facts.get("tested_on")
-    if noted in TESTED:
-        return str(noted)
-    name = run.protocol.data.name if run.protocol.data is not None else ""
-    return "public" if name in KNOWN else "held-out"
+    return noted_tested_on(run.protocol, run.facts)
 
 
 def scored_on(run: Run) -> str:

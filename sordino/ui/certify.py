@@ -86,7 +86,6 @@ def certify(
 ) -> None:
     """Say what each adversary learns, at most."""
     from sordino.privacy.certify import certify
-    from sordino.privacy.spending import promised
     from sordino.protocol import View, all_views
     from sordino.report.promises import headline, views_of
 
@@ -110,9 +109,7 @@ def certify(
         guarantees = [certify(protocol, one, unit, delta=delta, sizes=sizes) for one in views]
     else:
         sizes = run.sizes
-        guarantees = [
-            promised(protocol, run.ledger, one, unit, delta=delta, sizes=run.sizes) for one in views
-        ]
+        guarantees = [run.guarantee(one, unit, delta=delta) for one in views]
     document: dict[str, object] = {
         "guarantees": [
             {**guarantee.as_document(delta), **curve_document(guarantee, alphas, wanted)}
@@ -193,11 +190,19 @@ def realised_in(
         # One bound for all views: found once.
         found = realised(run.protocol, run.ledger, views[0], unit, delta=delta, sizes=run.sizes)
         return {
-            view: {client: replace(guarantee, view=view) for client, guarantee in found.items()}
+            view: {
+                client: run.noted(replace(guarantee, view=view))
+                for client, guarantee in found.items()
+            }
             for view in views
         }
     return {
-        view: realised(run.protocol, run.ledger, view, unit, delta=delta, sizes=run.sizes)
+        view: {
+            client: run.noted(guarantee)
+            for client, guarantee in realised(
+                run.protocol, run.ledger, view, unit, delta=delta, sizes=run.sizes
+            ).items()
+        }
         for view in views
     }
 

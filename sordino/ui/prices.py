@@ -11,7 +11,7 @@ from rich.table import Table
 
 from sordino.privacy.caps import capped_rounds
 from sordino.privacy.certify import harmonized
-from sordino.privacy.guarantee import MEANINGFUL, Guarantee, notes_on, rounded_down, rounded_up
+from sordino.privacy.guarantee import MEANINGFUL, Guarantee, rounded_down, rounded_up
 from sordino.privacy.harmonizer import Needed, client_lines
 from sordino.protocol import Protocol
 from sordino.report.formats import at_most
@@ -56,7 +56,7 @@ def notes(
     sizes: Sequence[int] | None = None,
 ) -> list[str]:
     """What must be read with the numbers: vouched assumptions, a delta that is too large, no noise. A run knows its clients' sizes."""
-    said = list(notes_on(protocol))
+    said = list(dict.fromkeys(note for guarantee in guarantees for note in guarantee.notes))
     for guarantee in guarantees:
         if guarantee.unconditional is not None:
             free = at_most(guarantee.unconditional.epsilon(delta))

@@ -111,6 +111,15 @@ def test_the_penalty_is_a_pull_to_a_public_model_and_is_priced_so() -> None:
     assert own_protocol(near, BUDGETS[2]).local.proximal == 0.75  # type: ignore[union-attr]
 
 
+def test_the_pull_does_not_make_public_minibatches_secret() -> None:
+    """With batches that the adversary knows, a record that is in one step of two costs as if nothing hid it."""
+    local = FedAvg(steps=2, batch=4, clip=0.5, schedule=Constant(rate=0.5), minibatches="public")
+    data = Data(name="digits", records=64)
+    alone = own_protocol(plan(penalty=True, local=local, data=data), BUDGETS[3])
+    assert alone.local.minibatches == "public"  # type: ignore[union-attr]
+    assert "secret" not in certify(alone).method
+
+
 def test_what_was_realised_is_priced_client_by_client() -> None:
     protocol = plan()
     events = [

@@ -6,14 +6,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from sordino.cli import run as command_line
 from sordino.engines import train
 from sordino.federation.run import Run
 from sordino.privacy.certify import certify
 from sordino.protocol import Constant, Data, Dirichlet, FedAvg, Gaussian, Model, Protocol, Shards
+from sordino.report.comparison import comparison_page, told_alike
 from sordino.report.limits import not_protected
 from sordino.report.story import as_document, told
 from sordino.report.words import score_tile
+from sordino.report.words import tested_on as whose
+from sordino.ui.explorer.watching import Watch, scored_title, spent
 from sordino.ui.summary import result_line
+from tests.support import toy_dataset, toy_protocol
 
 
 def trained(folder: Path, **data: object) -> Run:
@@ -65,3 +70,56 @@ def test_a_promise_about_records_dealt_by_label_says_so(tmp_path: Path, kind: ob
     assert "dealt to clients by label" in json.dumps(as_document(run)["guarantee"])
     iid = trained(tmp_path / "iid", name="digits")
     assert certify(iid.protocol, "server", sizes=list(iid.sizes)).notes == ()
+
+
+def as_earlier_versions_wrote(run: Run) -> Run:
+    """The same run, without what run.json did not say before records were held out by their places."""
+    path = run.folder / "run.json"
+    facts = json.loads(path.read_text())
+    del facts["tested_on"]
+    del facts["test_records"]
+    path.write_text(json.dumps(facts))
+    return Run.load(run.folder)
+
+
+def test_an_earlier_run_on_own_data_is_said_to_be_divided_by_label(tmp_path: Path, capfd) -> None:
+    run = as_earlier_versions_wrote(trained(tmp_path, **own(tmp_path)))
+    folder, said = str(run.folder), "promise does not cover that division. Train anew"
+    assert said in run.guarantee("final").sentence(1e-5)
+    assert said in json.dumps(as_document(run))
+    grave = [limit.title for limit in not_protected(told(run)) if limit.grave]
+    assert "Records that were divided by label" in grave
+    assert said in comparison_page(told_alike([folder, folder]))
+    assert said in spent(run.folder, 1).notes[0]
+    for command in (["certify", folder], ["certify", folder, "--json"], ["verify", folder]):
+        command_line(command)
+        # verify prints a table, which breaks lines within a cell.
+        assert said in " ".join(capfd.readouterr().out.replace("│", " ").split())
+    assert command_line(["report", folder]) == 0
+    assert said in " ".join((run.folder / "report.html").read_text().split())
+
+
+@pytest.mark.parametrize("kind", ["this version", "published", "in python"])
+def test_other_runs_are_not_said_to_be_divided_by_label(tmp_path: Path, kind: str) -> None:
+    if kind == "this version":
+        run = trained(tmp_path, **own(tmp_path))
+    if kind == "published":
+        run = as_earlier_versions_wrote(trained(tmp_path, name="digits"))
+    if kind == "in python":
+        handed = train(
+            toy_protocol(), data=toy_dataset(), model="logistic", folder=tmp_path / "run", workers=1
+        )
+        run = as_earlier_versions_wrote(handed)
+    assert run.guarantee("server").notes == ()
+    assert whose(run) == {"this version": "held-out", "published": "public"}.get(kind, "brought")
+
+
+def test_a_comparison_says_whose_records_were_scored(tmp_path: Path) -> None:
+    mine = trained(tmp_path, **own(tmp_path))
+    public = trained(tmp_path / "public", name="digits")
+    page = comparison_page(told_alike([mine.folder, public.folder]))
+    assert "Scored on held-out private records, not covered or public test records." in page
+    assert "on test records" not in page
+    seen = [Watch(tmp_path).look("run"), Watch(tmp_path / "public").look("run")]
+    assert scored_title(seen[:1], "loss") == "Loss on held-out private records, not covered"
+    assert scored_title(seen[1:], "accuracy") == "Accuracy on public test records"

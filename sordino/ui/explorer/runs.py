@@ -65,14 +65,15 @@ def live(chosen: tuple[str, ...]) -> None:
     for run in seen:
         if run.left_out:
             st.caption(plain_markdown(f"{run.name}: {run.left_out}"))
+    for note in noted(seen, paid):
+        st.caption(plain_markdown(note))
     reports(seen)
-    for column, (metric, title) in zip(
-        st.columns(2, gap="large"), watching.WATCHED.items(), strict=True
-    ):
+    for column, metric in zip(st.columns(2, gap="large"), watching.WATCHED, strict=True):
         chart = watching.compared(seen, metric)
         if chart is not None:
             with column:
-                charts.draw(chart, title=title.capitalize(), key=metric, up=metric)
+                title = watching.scored_title(seen, metric)
+                charts.draw(chart, title=title, key=metric, up=metric)
     budgets(seen)
 
 
@@ -119,6 +120,16 @@ def answer(seen: Sequence[Seen], paid: dict[str, Spent | None]) -> None:
         f'<p class="answer" role="status">{escaped(run.name)}: round {done:,} of {run.protocol.rounds:,}{scored}{cost}.</p>'
         f'<p class="under">{escaped(run.what)}; {escaped(run.state)}.</p>'
     )
+
+
+def noted(seen: Sequence[Seen], paid: dict[str, Spent | None]) -> list[str]:
+    """Returns what must be read with the epsilons, each note once, with the runs that it is about."""
+    about: dict[str, list[str]] = {}
+    for run in seen:
+        known = paid[run.name]
+        for note in known.notes if known is not None else ():
+            about.setdefault(note, []).append(run.name)
+    return [f"{', '.join(names)}: {note}" for note, names in about.items()]
 
 
 def runs_table(seen: Sequence[Seen], paid: dict[str, Spent | None]) -> str:

@@ -16,13 +16,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from sordino.federation.data import division_notes, tested_on
 from sordino.privacy.certify import certify
 from sordino.privacy.ledger import RoundCharged
 from sordino.privacy.ledger import read as read_ledger
 from sordino.privacy.published import find_withheld
 from sordino.privacy.spending import promised
 from sordino.protocol import Protocol, SordinoError, loads
-from sordino.report.words import described
+from sordino.report.words import TESTED, described
 from sordino.ui.explorer.answers import Chart, Line
 from sordino.ui.explorer.figures import thinned
 from sordino.ui.prices import headline
@@ -31,7 +32,7 @@ MOST_RUNS = 10  # in one picture
 MOST_POINTS = 400  # of a curve in a picture
 FRESH = 60.0  # seconds since the last round after which a run is no longer called under way
 KEPT = 200  # runs whose metrics are remembered
-WATCHED = {"accuracy": "accuracy on test records", "loss": "loss on test records"}
+WATCHED = ("accuracy", "loss")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +47,7 @@ class Seen:
         scores: per metric one value for each of these rounds, NaN where it was not scored.
         age: seconds since the last round.
         report: whether there is a report.
+        tested_on: whose records it is scored on.
     """
 
     name: str
@@ -57,6 +59,7 @@ class Seen:
     sizes: tuple[int, ...] | None = None
     age: float = math.inf
     report: bool = False
+    tested_on: str = "none"
 
     @property
     def under_way(self) -> bool:
@@ -171,6 +174,7 @@ class Watch:
                 sizes=tuple(int(size) for size in facts["sizes"]),
                 age=time.time() - modified(place / "metrics.jsonl"),
                 report=(place / "report.html").is_file(),
+                tested_on=tested_on(protocol, facts),
             )
         except (OSError, ValueError, KeyError, TypeError, SordinoError) as error:
             self._forget(name)
@@ -230,6 +234,7 @@ class Spent:
     delta: float
     problem: str = ""
     condition: str = ""  # what the epsilon rests on, where something was vouched for
+    notes: tuple[str, ...] = ()  # what must be read with the epsilon
 
 
 def spent(folder: Path, size: int) -> Spent:
@@ -241,7 +246,8 @@ def spent(folder: Path, size: int) -> Spent:
     """
     try:
         protocol = loads((folder / "protocol.toml").read_text(encoding="utf-8"))
-        sizes = [int(one) for one in json.loads((folder / "run.json").read_bytes())["sizes"]]
+        facts = json.loads((folder / "run.json").read_bytes())
+        sizes = [int(one) for one in facts["sizes"]]
         events = read_ledger(folder / "ledger.jsonl").events
         view, unit, delta = headline(protocol)
         guarantee = promised(protocol, events, view, unit, delta=delta, sizes=sizes)
@@ -252,6 +258,7 @@ def spent(folder: Path, size: int) -> Spent:
             view=str(view),
             delta=delta,
             condition=guarantee.condition,
+            notes=(*guarantee.notes, *division_notes(protocol, facts)),
         )
     except (OSError, ValueError, KeyError, TypeError, SordinoError) as error:
         return Spent(charges=0, epsilon=math.nan, view="", delta=math.nan, problem=in_short(error))
@@ -269,6 +276,17 @@ def plan(protocol: Protocol, sizes: tuple[int, ...]) -> Chart:
     if protocol.privacy.budget is not None:
         lines.append(Line(name="budget", values=(protocol.privacy.budget.epsilon,) * len(counts)))
     return Chart(across="round", points=tuple(counts), lines=tuple(lines))
+
+
+def scored_title(runs: Iterable[Seen], metric: str) -> str:
+    """Returns the title of a metric's picture: whose records these runs are scored on.
+
+    Example:
+        >>> scored_title([Seen(name="a", tested_on="held-out")], "loss")
+        'Loss on held-out private records, not covered'
+    """
+    kinds = {run.tested_on for run in runs if not run.problem}
+    return f"{metric.capitalize()} on {' or '.join(TESTED[kind] for kind in sorted(kinds))}"
 
 
 def compared(runs: Iterable[Seen], metric: str) -> Chart | None:
