@@ -29,7 +29,7 @@ from sordino.audit.worst_case import held_sizes
 from sordino.engines.native.library import chosen
 from sordino.engines.torch_engine import worker_count
 from sordino.federation.folder import as_json, claimed_path, now
-from sordino.federation.randomness import GENERATOR, Key
+from sordino.federation.randomness import AUDIT_GENERATOR, Key
 from sordino.federation.run import Run
 from sordino.federation.setup import DataSource, ModelSource, prepare
 from sordino.federation.storage import held, write_whole, writing
@@ -174,7 +174,7 @@ def audit(
             for claim in claims
         ],
         "digest": inputs_digest(subject, canary),
-        "generator": GENERATOR,
+        "generator": AUDIT_GENERATOR,
         "started": now(),
     }
     path = made_folder(folder, subject)
@@ -259,7 +259,7 @@ def resume_audit(
         if facts["canary"] is not None:
             subject = with_data(subject, facts["canary"], data, model)
         if (facts["generator"], facts["digest"]) != (
-            GENERATOR,
+            AUDIT_GENERATOR,
             inputs_digest(subject, facts["canary"]),
         ):
             raise UserError(

@@ -5,7 +5,9 @@ whichever process makes it, in whichever order, and after any interruption. The 
 the seed can subtract the noise) or from the operating system; both run through the code below.
 
 An audit trains thousands of times. So that their draws can be made in one go, `LANES` trainings share a keystream and read it side
-by side, one row each: training 3 reads what follows training 2's draw of the same length.
+by side, one row each: training 3 reads what follows training 2's draw of the same length. Draws of another length have a keystream
+of another key, so that rows of different widths never lie across one another. Training 0, which is every run that is no audit, reads
+a keystream that it shares with no other.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from __future__ import annotations
 import hashlib
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 
@@ -23,10 +25,13 @@ from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
 
 from sordino.protocol import UserError
 
-GENERATOR = "chacha20-sha256-boxmuller/1"  # stored with every run; a new number if one bit of any draw changes
-
+# Stored with every run; a new number if one bit of any draw of a run changes.
+GENERATOR = "chacha20-sha256-boxmuller/1"
+# Stored with every audit, likewise; with 1 rows of different widths shared a keystream.
+AUDIT_GENERATOR = "chacha20-sha256-boxmuller/2"
 
 LANES = 4096  # trainings that share a keystream
+KEYSTREAM = 64 << 32  # bytes under one key and nonce: blocks of 64 are counted in 32 bits
 
 
 class Purpose(Enum):
@@ -73,40 +78,66 @@ class Key:
 
         RFC 8439 has 96 bits of nonce: client, round and step fill them. Purpose and group of trainings choose the key instead.
         """
-        group, lane = divmod(training, LANES)
-        label = f"sordino stream {purpose.value} {group}".encode()
+        label = f"sordino stream {purpose.value} {training // LANES}".encode()
         subkey = hashlib.sha256(self.secret + label).digest()
         nonce = b"".join(place.to_bytes(4, "little") for place in (client, round, step))
-        return Stream(subkey=subkey, nonce=nonce, lane=lane)
+        return Stream(subkey=subkey, nonce=nonce, training=training)
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Stream:
     """One keystream, always read from its beginning: equal calls give equal draws.
 
-    What is read is a table with one row per training; `lane` is the row of this one. Methods that take `trainings` also return the
-    rows that follow, with a leading axis.
+    What is read is a table with one row per training. Methods that take `trainings` also return the rows that follow, with a leading
+    axis.
+
+    Attributes:
+        subkey: of the purpose and the group of trainings.
+        nonce: client, round and step.
+        training: the number of the training, whose place in its group is its row.
     """
 
     subkey: bytes
     nonce: bytes
-    lane: int = 0
+    training: int = 0
+
+    @property
+    def lane(self) -> int:
+        """The row of this training in the tables of its group."""
+        return self.training % LANES
+
+    def key_of(self, width: int) -> bytes:
+        """Returns the key under which this training reads a row of `width` bytes, from byte `lane` times `width` on.
+
+        Rows of one key are all of one width, so no two trainings read the same bytes, whatever the lengths of their draws are.
+
+        Example:
+            >>> first, second = (Key.from_seed(7).stream(Purpose.MINIBATCH, training=n) for n in (1, 2))
+            >>> first.key_of(8) == second.key_of(8), first.key_of(16) == second.key_of(8)
+            (True, False)
+        """
+        return self.subkey if self.training == 0 else self._table_key(width)
+
+    def _table_key(self, width: int) -> bytes:
+        return hashlib.sha256(self.subkey + b"sordino rows of %d bytes" % width).digest()
 
     def bytes(self, count: int, trainings: int = 1) -> bytes:
         """`count` bytes for each training, block counter from 0."""
-        encryptor, skip = self._encryptor(self.lane * count)
-        return encryptor.update(bytes(skip + count * trainings))[skip:]
+        return self._rows(count, trainings).read(count * trainings)
 
-    def _encryptor(self, start: int) -> tuple[CipherContext, int]:
-        """The keystream from the block that holds byte `start`, and how many bytes of that block come before it."""
-        block, skip = divmod(start, 64)
-        if block >= 2**32:
+    def _rows(self, width: int, trainings: int) -> Rows:
+        """The rows of so many trainings, from this one on; that of training 0 has a key of its own."""
+        start = self.lane * width
+        if start + trainings * width > KEYSTREAM:
             raise UserError(
                 "a model this large cannot be trained so many times side by side: train it one by one"
             )
-        return Cipher(
-            ChaCha20(self.subkey, block.to_bytes(4, "little") + self.nonce), mode=None
-        ).encryptor(), skip
+        alone = 1 if self.training == 0 else 0
+        pieces = [(self.subkey, start, width)] * alone
+        if trainings > alone:
+            table = self._table_key(width)
+            pieces.append((table, start + alone * width, (trainings - alone) * width))
+        return Rows(self.nonce, pieces)
 
     def words(self, count: int, trainings: int = 1) -> np.ndarray:
         """`count` 64-bit words for each training, little-endian."""
@@ -124,11 +155,10 @@ class Stream:
         """
         width = count + count % 2
         out = np.empty(trainings * width)
-        encryptor, skip = self._encryptor(8 * self.lane * width)
-        encryptor.update(bytes(skip))
+        rows = self._rows(8 * width, trainings)
         for start in range(0, len(out), BLOCK):
             block = out[start : start + BLOCK].reshape(-1, 2)
-            words = np.frombuffer(encryptor.update(bytes(block.nbytes)), dtype="<u8").reshape(-1, 2)
+            words = np.frombuffer(rows.read(block.nbytes), dtype="<u8").reshape(-1, 2)
             fill_normal_pairs(words, block)
         return out.reshape(trainings, width)[:, :count]
 
@@ -183,14 +213,12 @@ class Stream:
 
     def _word_rows(self, count: int, width: int, trainings: int) -> Iterator[np.ndarray]:
         """`count` rows of words for each training, all below one another, in blocks that fit the memory."""
-        encryptor, skip = self._encryptor(8 * self.lane * count * width)
-        encryptor.update(bytes(skip))
-        rows, most = count * trainings, max(1, WORDS // width)
+        keystream = self._rows(8 * count * width, trainings)
+        rows = count * trainings
+        most = max(1, WORDS // width)
         for start in range(0, rows, most):
             held = min(most, rows - start)
-            yield np.frombuffer(encryptor.update(bytes(8 * held * width)), dtype="<u8").reshape(
-                held, width
-            )
+            yield np.frombuffer(keystream.read(8 * held * width), dtype="<u8").reshape(held, width)
 
     def seed(self) -> int:
         """A 63-bit seed for a library that keeps a generator of its own."""
@@ -199,6 +227,41 @@ class Stream:
     def numpy(self) -> np.random.Generator:
         """A numpy generator for what has no need to be the same in every engine, such as the partition of data."""
         return np.random.Generator(np.random.Philox(key=self.words(2)))
+
+
+class Rows:
+    """Reads pieces of keystreams one after another. It holds how far it has read.
+
+    Args:
+        nonce: of all of them.
+        pieces: the key of each, its first byte and its length.
+    """
+
+    def __init__(self, nonce: bytes, pieces: Iterable[tuple[bytes, int, int]]) -> None:
+        self._nonce = nonce
+        self._waiting = iter(pieces)
+        self._left = 0
+        self._encryptor: CipherContext | None = None
+
+    def read(self, count: int) -> bytes:
+        """The next `count` bytes."""
+        found = []
+        while count > 0:
+            if self._encryptor is None or self._left == 0:
+                self._encryptor = self._begin(*next(self._waiting))
+            length = min(count, self._left)
+            found.append(self._encryptor.update(bytes(length)))
+            self._left -= length
+            count -= length
+        return found[0] if len(found) == 1 else b"".join(found)
+
+    def _begin(self, key: bytes, start: int, length: int) -> CipherContext:
+        block, skip = divmod(start, 64)
+        place = block.to_bytes(4, "little") + self._nonce
+        encryptor = Cipher(ChaCha20(key, place), mode=None).encryptor()
+        encryptor.update(bytes(skip))
+        self._left = length
+        return encryptor
 
 
 SPARSE = 256  # rows above which whole columns are shuffled at once

@@ -1,5 +1,6 @@
 """The generator: known answers of RFC 8439, laws of the draws, independence of streams."""
 
+import hashlib
 import itertools
 import math
 from collections import Counter
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from sordino.federation.randomness import (
+    LANES,
     Key,
     Purpose,
     Stream,
@@ -71,6 +73,49 @@ def test_no_two_places_share_keystream() -> None:
     ]
     assert len(set(seen)) == len(seen)
     assert Key.from_seed(2).stream(Purpose.MINIBATCH).bytes(16) not in seen
+
+
+def test_trainings_whose_draws_differ_in_length_share_no_keystream() -> None:
+    key = Key.from_seed(1)
+    for numbers in (range(7), range(5 * LANES, 5 * LANES + 7)):
+        streams = [key.stream(Purpose.MINIBATCH, training=number) for number in numbers]
+        drawn = [stream.words(length) for stream, length in zip(streams, range(1, 8), strict=True)]
+        drawn += [
+            stream.words(length) for stream, length in zip(streams, range(60, 0, -9), strict=True)
+        ]
+        seen = np.concatenate([np.unique(row) for row in drawn[7:]])
+        assert len(np.unique(seen)) == len(seen)
+        assert not any(
+            np.isin(drawn[n], drawn[7 + m]).any() for n in range(7) for m in range(7) if n != m
+        )
+
+
+def test_the_key_of_a_row_is_hashed_from_its_width() -> None:
+    streams = [Key.from_seed(7).stream(Purpose.CURVE, training=n) for n in (0, 3, LANES)]
+    first, later, other = (
+        hashlib.sha256(hashlib.sha256(b"sordino seed 7").digest() + label).digest()
+        for label in (
+            b"sordino stream curve 0",
+            b"sordino stream curve 0",
+            b"sordino stream curve 1",
+        )
+    )
+    rows = b"sordino rows of 24 bytes"
+    assert [stream.key_of(24) for stream in streams] == [
+        first,
+        hashlib.sha256(later + rows).digest(),
+        hashlib.sha256(other + rows).digest(),
+    ]
+    alone = plain_chacha_block(streams[1].key_of(24), 1, bytes(12))
+    assert streams[1].bytes(24) == alone[8:32]  # bytes 72 to 96
+
+
+def test_a_run_that_is_no_audit_keeps_its_draws() -> None:
+    words = Key.from_seed(7).stream(Purpose.MINIBATCH, client=3).words(2)
+    assert words.tolist() == [7691331543683223888, 10268466718324839093]
+    stream = Key.from_seed(7).stream(Purpose.UPLOAD_NOISE)
+    assert np.array_equal(stream.words(5), stream.words(9)[:5])
+    assert stream.bytes(64) == plain_chacha_block(stream.subkey, 0, bytes(12))
 
 
 def test_seeds_repeat_and_the_system_key_never_does() -> None:

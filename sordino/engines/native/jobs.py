@@ -17,7 +17,7 @@ from sordino.engines.torch_engine import single_threaded
 from sordino.federation.assignment import Assignment, Upload, finished, minibatches
 from sordino.federation.local import NORMS, LocalSteps, Pull, clipped_update, joint_pull
 from sordino.federation.optimizers import BETAS, MOMENTUM, TINY, VECTORS
-from sordino.federation.randomness import Purpose
+from sordino.federation.randomness import LANES, Purpose
 from sordino.federation.setup import Setup
 from sordino.privacy.sizes import size_of
 from sordino.protocol import Bezier, FedAvg, FedProx, Gaussian, NoisySgd, Protocol
@@ -64,16 +64,12 @@ class Jobs:
     def __init__(self, setup: Setup) -> None:
         self._setup = setup
         self._parts = [np.ascontiguousarray(part, dtype=np.int64) for part in setup.parts]
-        draws = setup.draw_key.stream(Purpose.MINIBATCH, training=setup.training)
-        noises = [
-            setup.noise_key.stream(purpose, training=setup.training)
-            for purpose in (Purpose.STEP_NOISE, Purpose.UPLOAD_NOISE)
-        ]
-        self._keys = draws.subkey, *(noise.subkey for noise in noises)
+        self._keys = keys_of(setup)
         self._table = np.zeros(len(self._parts), JOB)
         self._table["records"] = [part.ctypes.data for part in self._parts]
         self._table["population"] = [len(part) for part in self._parts]
-        self._table["client"], self._table["lane"] = np.arange(len(self._parts)), draws.lane
+        self._table["client"] = np.arange(len(self._parts))
+        self._table["lane"] = setup.training % LANES
         for name, key in zip(("batch_key", "step_key", "upload_key"), self._keys, strict=True):
             self._table[name] = address_of(key)
         self._exact = not kernel_finishes(setup)
@@ -96,6 +92,22 @@ class Jobs:
             [0.0 if self._sizes is None else self._sizes[task.client] for task in tasks]
         )
         return call
+
+
+def keys_of(setup: Setup) -> tuple[bytes, bytes, bytes]:
+    """Returns the keys of a training's draws: of batches, and of the noise in steps and on uploads.
+
+    The key depends on how much a draw reads: a client's batches of a round are one row of words, and normals come in pairs.
+    """
+    rule = setup.protocol.local
+    if not isinstance(rule, (FedAvg, NoisySgd)):
+        raise TypeError(f"the kernel does not have the rule {rule.tag}")
+    normals = setup.initial_weights().size
+    noise = 8 * (normals + normals % 2)
+    draws = setup.draw_key.stream(Purpose.MINIBATCH, training=setup.training)
+    steps = setup.noise_key.stream(Purpose.STEP_NOISE, training=setup.training)
+    uploads = setup.noise_key.stream(Purpose.UPLOAD_NOISE, training=setup.training)
+    return draws.key_of(8 * rule.steps * rule.batch), steps.key_of(noise), uploads.key_of(noise)
 
 
 def kernel_finishes(setup: Setup) -> bool:

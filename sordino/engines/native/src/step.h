@@ -55,7 +55,7 @@ struct Job {
   const float* correction;       // control variates: added to every clipped gradient; or null
   const uint8_t *batch_key, *step_key, *upload_key;
   int64_t client, round;
-  int64_t lane;  // which of the trainings that share the keys this is: draws of one are followed by those of the next
+  int64_t lane;  // which of the trainings that share the keys this is: draws of one are followed by those of the next, of the same width
   int64_t clipped, clips, nonfinite;  // what happened
 };
 
