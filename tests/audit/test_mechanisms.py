@@ -73,7 +73,7 @@ def test_an_audit_shows_no_more_than_was_promised(
     assert tightness < finding.tightness <= 1.02
 
 
-@pytest.mark.parametrize(("adjacency", "attained"), [("add-or-remove", 0.88), ("replace-one", 0.7)])
+@pytest.mark.parametrize(("adjacency", "attained"), [("add-or-remove", 0.82), ("replace-one", 0.7)])
 def test_hidden_participation_is_weighed_by_its_mixture(
     adjacency: str, attained: float, tmp_path: Path
 ) -> None:

@@ -100,15 +100,16 @@ def played(
 
 
 # What is attained. The bound of Poisson batches is that of the very pair that is played. C_q of fixed batches is taken in both directions
-# at once, which no pair of data sets has; with few steps, or mu of a step well below 1, little is lost by that.
+# at once, which no pair of data sets has; with few steps, or mu of a step well below 1, little is lost by that. From seed to seed
+# what 4,000 trainings show of Poisson batches varied between 0.80 and 1.01 of the bound, 0.91 in the mean of 24.
 
 
 @pytest.mark.parametrize(
     ("sampling", "changes", "least"),
     [
-        ("poisson", {"multiplier": 0.6}, 0.92),
-        ("poisson", {"participation": Poisson(rate=0.5), "multiplier": 0.5, "rounds": 4}, 0.92),
-        ("poisson", {"participation": FixedSize(size=3), "multiplier": 0.5, "rounds": 4}, 0.92),
+        ("poisson", {"multiplier": 0.6}, 0.85),
+        ("poisson", {"participation": Poisson(rate=0.5), "multiplier": 0.5, "rounds": 4}, 0.85),
+        ("poisson", {"participation": FixedSize(size=3), "multiplier": 0.5, "rounds": 4}, 0.85),
         (
             "fixed",
             {"local": rule("fixed", steps=1), "rounds": 1, "records": 8, "multiplier": 0.4},
@@ -123,7 +124,8 @@ def played(
     ],
 )
 def test_noisy_steps_come_close_to_their_bound(sampling, changes, least, tmp_path) -> None:
-    found = played(noisy(sampling, **changes), tmp_path, trainings=4000)
+    trainings = 8000 if sampling == "poisson" else 4000
+    found = played(noisy(sampling, **changes), tmp_path, trainings=trainings)
     assert least < found.attained < 1.04
     assert not found.contradicted
     assert found.residuals is not None
@@ -377,7 +379,7 @@ def test_canaries_among_real_records_are_looked_for_in_every_noisy_step(
         tmp_path,
         "strong",
         unit,
-        trainings=16,
+        trainings=32,
         canary="random",
         data=toy_dataset(),
         model="logistic",
