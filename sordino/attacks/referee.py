@@ -121,6 +121,8 @@ class Referee:
             self.unheld(len(self._setup.train.y)),
             np.arange(0, len(self._setup.test.y), 2),
         )
+        if len(train) + len(test) == 0:
+            raise self._without_test("the attacker has no records")
         chosen = even(np.arange(len(train) + len(test)), records)
         parts = (
             some(self._setup.train, train[chosen[chosen < len(train)]]),
@@ -130,7 +132,13 @@ class Referee:
         return ObservedRecords(inputs=inputs, labels=labels)
 
     def scoring(self, weights: np.ndarray, records: int) -> TruthModel:
-        """What a model answers about at most so many test records that no attacker has."""
+        """Returns what a model answers about at most so many test records that no attacker has.
+
+        Raises:
+            UserError: there are none.
+        """
+        if len(self._setup.test.y) < 2:
+            raise self._without_test("what an attack got is held against answers about records")
         inputs, labels = some(
             self._setup.test, even(np.arange(1, len(self._setup.test.y), 2), records)
         )
@@ -295,6 +303,8 @@ class Referee:
 
     def _with_more_others(self, records: int) -> str:
         """In words, a run with so few records at the clients that there are enough others."""
+        if self.run.facts.get("tested_on") == "none":
+            return 'with a test part: without data.test = "none"'
         few = f"data.records of at most {2 * records // 3 // self.protocol.clients}"
         if self.protocol.data is None or not isinstance(self.protocol.data.partition, ByColumn):
             return f"with {few}"
@@ -302,8 +312,24 @@ class Referee:
         halves = "more than half are test records (split in a .csv, x_test in an .npz)"
         return f"on data of which {halves}, or one with another partition and {few}"
 
+    def _without_test(self, needed: str) -> UserError:
+        """Returns the error for an attack that needs test records where there are none, or one at most."""
+        found = len(self._setup.test.y)
+        why = f"{self.run.folder} has {found} test records"
+        advice = "Attack a run on data with more of them."
+        if self.run.facts.get("tested_on") == "none":
+            why = f'{self.run.folder} was trained with data.test = "none", and has no test records'
+            advice = 'Attack a run of the same protocol without data.test = "none".'
+        return UserError(f"{why}: {needed} that no client holds. {advice}")
+
     def population(self, count: int) -> ObservedRecords:
-        """At most so many test records of the attackers' own, on which nobody trained."""
+        """Returns at most so many test records of the attackers' own, on which nobody trained.
+
+        Raises:
+            UserError: there are none.
+        """
+        if len(self._setup.test.y) == 0:
+            raise self._without_test("the attacker measures by records on which nobody trained")
         inputs, labels = some(
             self._setup.test, even(np.arange(0, len(self._setup.test.y), 2), count)
         )

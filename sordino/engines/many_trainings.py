@@ -243,7 +243,7 @@ def begun(asked: Asked, shared: Shared, number: int) -> UnderWay | Trained:
             home.close()
             return over
         choice = choose(setup, home.engine(setup, asked.engine), asked.device, shared.kernel_for)
-        every = scored_every(asked.evaluate_every, plan)
+        every = scored_every(asked.evaluate_every, setup.protocol)
         facts = run_facts(
             setup, choice, worker_count(asked.workers, asked.device), asked.device, every, keep=0
         )

@@ -105,6 +105,7 @@ def train(
         )
     else:
         setup = prepare(protocol, data=data, model=model)
+        every = scored_every(evaluate_every, setup.protocol)
         choice = choose(setup, engine, device)
         place_for = lambda: made_folder(folder, setup.protocol)  # noqa: E731
         finished = begin(

@@ -291,12 +291,10 @@ def resolved(protocol: Protocol, data: DataSource | None, model: ModelSource | N
     """The complete protocol of a run: with its seed, and with the names of the data and the model that were given."""
     if data is not None:
         name = data if isinstance(data, str) else IN_PYTHON + data.name
-        protocol = replace(
-            protocol,
-            data=replace(protocol.data, name=name)
-            if protocol.data is not None
-            else Data(name=name),
-        )
+        spec = replace(protocol.data, name=name) if protocol.data is not None else Data(name=name)
+        if isinstance(data, Dataset) and data.test == "none":
+            spec = replace(spec, test="none")  # there is nothing to score on
+        protocol = replace(protocol, data=spec)
     if model is not None:
         name = (
             model

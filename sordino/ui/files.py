@@ -75,6 +75,11 @@ def check(
             else "Its data and model were not looked at."
         )
         messages.print(f"This protocol is valid. {looked}")
+        if protocol.data is not None:
+            from sordino.federation.data.outline import data_hints
+
+            for hint in data_hints(protocol.data):
+                messages.print(hint, soft_wrap=True)
 
 
 def draw(protocol: Protocol, picture: Path) -> None:

@@ -25,7 +25,8 @@ from sordino import (
 from sordino.attacks import observed, truth
 from sordino.attacks.observed import ObservedUpload
 from sordino.attacks.referee import Referee
-from sordino.attacks.suite import ATTACKS
+from sordino.attacks.suite import ATTACKS, attack
+from sordino.federation.data import without_test
 from sordino.federation.models.flat import FlatModel
 from sordino.federation.models.losses import cross_entropy
 from sordino.federation.uploads import read_round
@@ -260,3 +261,31 @@ def test_other_data_than_the_runs_are_refused(tmp_path) -> None:
         Referee(run, data=toy_dataset(seed=1, records=200), model="mlp")
     with pytest.raises(UserError, match="handed over in Python"):
         Referee(run)
+
+
+def test_attacks_on_a_run_without_test_records_say_what_they_need(tmp_path) -> None:
+    """Every attack either does with what uploads show, or names the setting that took its test records away."""
+    unscored = without_test(DATA)
+    run = train(
+        toy_protocol(clients=5, data=Data(name="toy", partition=Iid())),
+        data=unscored,
+        model="mlp",
+        folder=tmp_path / "run",
+        keep_uploads=1,
+        workers=1,
+        report=False,
+    )
+    assert (run.protocol.data.test, run.facts["tested_on"]) == ("none", "none")
+    referee = Referee(run, data=unscored, model="mlp")
+    needs = {
+        "population": lambda: referee.population(10),
+        "scoring": lambda: referee.scoring(referee.last_model(), 10),
+        "own records": lambda: referee.federation(10),
+        "others": referee.candidates,
+    }
+    for need in needs.values():
+        with pytest.raises(UserError, match=r'without data\.test = "none"'):
+            need()
+    for name in ("membership", "extraction", "labels"):
+        with pytest.raises(UserError, match=r'without data\.test = "none"'):
+            attack(run, name, data=unscored, model="mlp")
