@@ -1,11 +1,18 @@
 """Attacks by somebody who did not write the deployment: those that once got something, and some that never did."""
 
+import asyncio
+import contextlib
+import errno
+import http.client
 import importlib
 import io
+import itertools
+import json
 import math
 import os
 import socket
 import subprocess
+import sys
 import threading
 import time
 import zipfile
@@ -17,18 +24,31 @@ import pytest
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'sordino[flower]'")
 
 import uvicorn
+from cryptography.hazmat.primitives.asymmetric.utils import (
+    decode_dss_signature,
+    encode_dss_signature,
+)
 from flwr.app import Array, ConfigRecord, Message
 
-from sordino import Attention, Constant, Gaussian, Scaffold, UserError
-from sordino.engines.flower import inquiry, superlink, work
-from sordino.engines.flower.messages import Malformed, as_numpy
-from sordino.engines.flower.middleware import Gate
+from sordino import Attention, Constant, Data, Gaussian, Model, Scaffold, UserError
+from sordino.engines.flower import custody, door, inquiry, superlink, work
+from sordino.engines.flower.messages import (
+    SIGNED,
+    Malformed,
+    as_numpy,
+    question_message,
+    request_message,
+)
+from sordino.engines.flower.middleware import BURST, Gate
+from sordino.engines.flower.requests import MODEL, Request
 from sordino.engines.flower.roster import Identities, Roster
 from sordino.federation.setup import prepare
+from sordino.protocol import dumps, overridden
 from tests.flower.lab import free_port
 from tests.flower.local import LocalGrid, across, agreed, consortium, plan
 from tests.flower.test_enforcement import Server
-from tests.flower.test_gate import Behind
+from tests.flower.test_gate import Behind, call
+from tests.flower.test_signed import Attacked
 
 SECURE = Gaussian(sigma=0.05, secure=True)
 OWN_MODELS = Attention(own=0.4, pull=0.5)
@@ -308,3 +328,188 @@ def test_a_node_without_a_key_is_not_a_client_that_was_never_registered(tmp_path
     roster = Roster(grid, 1, Identities(keys={7: "the key of client 7"}))
     roster.refresh()
     assert roster.nodes == {}
+
+
+# A stranger who holds connections open and says nothing
+
+
+@pytest.fixture
+def behind_door(monkeypatch):
+    """A server behind a door that lets an address of this machine hold 20 connections."""
+    monkeypatch.setattr(uvicorn.Server, "run", uvicorn.Server.run)
+    monkeypatch.setattr(door, "LOCAL", 20)
+    door.put_door_in_front()
+    port = free_port()
+    config = uvicorn.Config(Behind(), host="127.0.0.1", port=port, log_level="error")
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    while not server.started:
+        time.sleep(0.02)
+    yield port
+    server.should_exit = True
+    thread.join()
+
+
+def status_from(address: str, port: int) -> int:
+    caller = http.client.HTTPConnection("127.0.0.1", port, timeout=10, source_address=(address, 0))
+    try:
+        caller.request("GET", "/health")
+        return caller.getresponse().status
+    except OSError:
+        return 0
+    finally:
+        caller.close()
+
+
+def test_connections_that_say_nothing_keep_nobody_else_out(behind_door) -> None:
+    """240 of them held all files of a SuperLink that may open 256, for as long as they liked."""
+    with contextlib.ExitStack() as held:
+        for _ in range(60):
+            held.enter_context(socket.create_connection(("127.0.0.1", behind_door)))
+        assert status_from("127.0.0.2", behind_door) == 200
+        assert status_from("127.0.0.1", behind_door) == 0
+    end = time.monotonic() + 10
+    while status_from("127.0.0.1", behind_door) != 200:
+        assert time.monotonic() < end, "connections that were closed are still counted"
+
+
+def test_a_subscriber_of_ipv6_is_one_caller_whatever_address_it_takes() -> None:
+    assert door.place_of("2001:db8:1:2::1") == door.place_of("2001:db8:1:2:ffff::9")
+    assert door.place_of("2001:db8:1:3::1") != door.place_of("2001:db8:1:2::1")
+    gate = Gate(Behind(), secured=True)
+    got = [
+        asyncio.run(call(gate, "/health", client=(f"2001:db8:1:2::{last:x}", 1)))
+        for last in range(int(BURST) + 100)
+    ]
+    assert 503 in got
+
+
+# A disk that is full, at whichever write
+
+
+def attempt_all(client: Attacked) -> list[bytes]:
+    """What leaves when a round is asked for again and again."""
+    replies = [client.ask(0, attempt=attempt) for attempt in range(3)]
+    return [reply.content["upload"]["vector"].data for reply in replies if reply.has_content()]
+
+
+@pytest.mark.parametrize("failing", range(9))
+def test_a_disk_that_is_full_at_any_write_gives_no_second_noise_and_nothing_unpaid(
+    tmp_path, monkeypatch, failing
+) -> None:
+    counter = tmp_path / "elsewhere" / "counter.json"
+    client = Attacked(tmp_path / "a", plan(noise=SECURE, rounds=10), counter=str(counter))
+    writes = itertools.count()
+    sync = os.fsync
+
+    def full(handle: int) -> None:
+        if next(writes) == failing:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        sync(handle)
+
+    monkeypatch.setattr(os, "fsync", full)
+    sent = attempt_all(client)
+    assert len(set(sent)) == 1
+    assert client.custodian.rounds_paid == [0]
+    assert json.loads(counter.read_bytes())["lines"] == len(client.custodian.events)
+
+
+def test_nothing_leaves_before_the_second_place_knows_of_it(tmp_path, monkeypatch) -> None:
+    """Asked for the third time, a client sent what it had kept, though the counter had never been written.
+
+    A folder restored from a backup would then have gone unnoticed.
+    """
+    client = Attacked(
+        tmp_path / "a", plan(noise=SECURE, rounds=10), counter=str(tmp_path / "counter.json")
+    )
+
+    def full(*_: object) -> None:
+        raise UserError("No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(custody, "write_counter", full)
+        assert attempt_all(client) == []
+        assert attempt_all(client) == []
+    assert len(attempt_all(client)) > 0
+    assert client.custodian.rounds_paid == [0]
+
+
+# What was tried and got nothing
+
+
+def test_the_authoritys_own_certificate_signs_no_requests(tmp_path) -> None:
+    """It is issued by the authority, as any certificate that signs itself."""
+    client = Attacked(tmp_path, plan(noise=SECURE))
+    message = client.message(0)
+    authority = (client.certificates / "ca.crt").read_bytes()
+    message.content[SIGNED] = ConfigRecord({"certificate": authority, "signature": b"x"})
+    assert "not the coordinator" in client.refusal(client.send(message))
+
+
+@pytest.mark.parametrize("signature", [b"", b"\x30\x06\x02\x01\x00\x02\x01\x00", b"0" * 10**5])
+def test_a_signature_of_zeros_or_of_nothing_is_none(tmp_path, signature) -> None:
+    client = Attacked(tmp_path, plan(noise=SECURE))
+    message = client.message(0)
+    signed = {**dict(message.content[SIGNED]), "signature": signature}
+    message.content[SIGNED] = ConfigRecord(signed)
+    assert "signature is of something else" in client.refusal(client.send(message))
+
+
+def test_a_signature_of_a_question_is_none_of_a_request(tmp_path) -> None:
+    client = Attacked(tmp_path, plan(noise=SECURE))
+    question = question_message(node=1000, signer=client.signer, run="1")
+    message = client.message(0)
+    message.content[SIGNED], question.content[SIGNED] = (
+        question.content[SIGNED],
+        message.content[SIGNED],
+    )
+    assert "something else" in client.refusal(client.send(message))
+    assert "something else" in client.refusal(client.send(question))
+
+
+def test_a_second_form_of_one_signature_is_no_second_request(tmp_path) -> None:
+    """Of a signature (r, s), (r, -s) is valid too: who has no key can make it."""
+    order = int(
+        "ffffffffffffffffffffffffffffffffffffffffffffffff"
+        "c7634d81f4372ddf581a0db248b0a77aecec196accc52973",
+        16,
+    )
+    client = Attacked(tmp_path, plan(noise=SECURE))
+    client.upload(0)
+    message = client.message(0)
+    first, second = decode_dss_signature(message.content[SIGNED]["signature"])
+    twin = encode_dss_signature(first, order - second)
+    message.content[SIGNED] = ConfigRecord({**dict(message.content[SIGNED]), "signature": twin})
+    assert "answered already" in client.send(message).error.reason
+
+
+@pytest.mark.parametrize(
+    "change",
+    ["model.name='antigravity:x'", "noise={mechanism='antigravity:x', scale=1.0, secure=true}"],
+)
+def test_a_name_in_a_protocol_that_was_not_agreed_to_imports_nothing(tmp_path, change) -> None:
+    server = Server(tmp_path, plan(noise=SECURE))
+    server.refusal(0, protocol=overridden(server.protocol, [change]))
+    assert "antigravity" not in sys.modules
+
+
+def test_a_path_in_a_protocol_is_not_opened_on_a_client_with_records_of_its_own(tmp_path) -> None:
+    """The name of the data is the server's affair there: a pipe that nobody writes to would hold the client up."""
+    x = np.random.default_rng(0).normal(size=(60, 64)).astype(np.float32)
+    np.savez(tmp_path / "mine.npz", x=x, y=np.arange(60) % 10)
+    os.mkfifo(tmp_path / "pipe.npz")
+    protocol = plan(
+        noise=SECURE,
+        data=Data(name="public.npz", records=40, classes=10),
+        model=Model(name="logistic"),
+    )
+    agreed(tmp_path / "client-0", 0, protocol, data=str(tmp_path / "mine.npz"), records=40)
+    asked = overridden(protocol, [f"data.name={str(tmp_path / 'pipe.npz')!r}"])
+    arrays = {MODEL: np.zeros(650, np.float32)}
+    request = Request(
+        training="one", client=0, round=0, attempt=0, protocol=dumps(asked), arrays=arrays
+    )
+    message = request_message(request, node=1000, ttl=60)
+    message.metadata.__dict__["_message_id"] = "question"
+    assert LocalGrid(tmp_path).answer(0, message).has_content()

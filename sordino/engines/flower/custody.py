@@ -223,8 +223,12 @@ class Custodian:
         self.check_counter()
         with writing(path), Ledger.resume(path) as ledger:
             yield ledger
+        self._note_head()
+
+    def _note_head(self) -> None:
+        """Notes in the second place how far the ledger has come."""
         if self.agreement.counter is not None:
-            write_counter(Path(self.agreement.counter), path)
+            write_counter(Path(self.agreement.counter), self.folder / "ledger.jsonl")
 
     def check_counter(self) -> None:
         """Checks that the folder is not an older copy of itself.
@@ -400,6 +404,9 @@ class Custodian:
         return None
 
     def _sent_again(self, answer: Answer, run: str, attempt: int) -> Answer:
+        # The second place may have been full when the digest was noted: nothing leaves before it knows.
+        self.check_counter()
+        self._note_head()
         renewed = Answer(**{**vars(answer), "run": run, "attempt": attempt})
         self._write(renewed)
         return renewed

@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from sordino.engines.flower.door import place_of
+
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
@@ -115,7 +117,7 @@ class Gate:
             visitor.open -= 1
 
     def _visitor(self, scope: Scope) -> Visitor:
-        address = scope["client"][0] if scope.get("client") else ""
+        address = place_of(scope["client"][0]) if scope.get("client") else ""
         if address not in self._visitors and len(self._visitors) >= ADDRESSES:
             idle = [name for name, one in self._visitors.items() if not one.open]
             for name in idle[: ADDRESSES // 2]:

@@ -6,6 +6,7 @@ import os
 import sys
 from typing import Any
 
+from sordino.engines.flower.door import allow_many_files, put_door_in_front
 from sordino.engines.flower.middleware import Gate
 from sordino.protocol import UserError
 
@@ -41,6 +42,8 @@ def main(arguments: list[str]) -> None:
     )
     put_gate_in_front(secured="--enable-supernode-auth" in arguments)
     check_gate()
+    allow_many_files()
+    put_door_in_front()
     sys.argv = ["flower-superlink", *arguments]
     flower_superlink()
 
