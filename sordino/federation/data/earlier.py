@@ -29,13 +29,19 @@ def tested_on(protocol: Protocol, facts: Mapping[str, Any]) -> str:
         >>> tested_on(read("sordino/examples/digits.toml"), {})  # doctest: +SKIP
         'public'
     """
-    noted = facts.get("tested_on")
-    if noted in TEST_PARTS:
-        return str(noted)
+    noted = noted_part(facts)
+    if noted is not None:
+        return noted
     name = protocol.data.name if protocol.data is not None else ""
     if name in KNOWN:
         return "public"
     return "brought" if name.startswith(IN_PYTHON) else "held-out"
+
+
+def noted_part(facts: Mapping[str, Any]) -> str | None:
+    """Returns whose records run.json says were scored; None where it says nothing that is known."""
+    noted = facts.get("tested_on")
+    return noted if isinstance(noted, str) and noted in TEST_PARTS else None
 
 
 def division_notes(protocol: Protocol, facts: Mapping[str, Any]) -> tuple[str, ...]:
@@ -48,6 +54,6 @@ def division_notes(protocol: Protocol, facts: Mapping[str, Any]) -> tuple[str, .
         protocol: the protocol of the run.
         facts: what its run.json says.
     """
-    if facts.get("tested_on") in TEST_PARTS or tested_on(protocol, facts) != "held-out":
+    if noted_part(facts) is not None or tested_on(protocol, facts) != "held-out":
         return ()
     return (DIVIDED_BY_LABEL,)
