@@ -91,10 +91,12 @@ def test_the_json_is_the_contract(protocol, capfd) -> None:
         "adjacency",
         "kind",
         "mu",
+        "rho",
         "epsilon",
         "delta",
         "method",
         "assumptions",
+        "notes",
     }
     assert 0.8 * found["certified"]["mu"] < found["mu_lower"] < 1.1 * found["certified"]["mu"]
     assert found["tightness"] == pytest.approx(found["mu_lower"] / found["certified"]["mu"])

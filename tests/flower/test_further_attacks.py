@@ -192,7 +192,6 @@ def rows(count: int):
         ("scaffold", "model", lambda model: model),
         ("scaffold", "model", rows(4)),
     ],
-    ids=str,
 )
 def test_arrays_that_the_protocol_does_not_send_bind_and_charge_nothing(
     tmp_path, kind, part, change
