@@ -102,7 +102,7 @@ def measured(
 ) -> Sensitivity:
     """The distance of twins over several seeds: the protocol's own and those after it. Each costs two trainings.
 
-    With `score`, the models in the end are scored on the public test records, which takes its time for large models.
+    With `score`, the models in the end are scored on the test records, public or not, which takes its time for large models.
 
     Raises:
         UserError: fewer than one seed, or a protocol that cannot be trained.

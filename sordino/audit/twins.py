@@ -175,7 +175,7 @@ def train_twins(
 
     The two take turns with as many worker processes as there are cores, so every core is busy and one twin's wait while the other works.
     From the round on in which a model is no longer finite, the distance is infinite. With `score`, the accuracy of the first twin's last
-    model on the public test records is taken as well.
+    model on the test records (`Setup.tested_on`) is taken as well.
 
     Example:
         >>> train_twins(twins(setup)).distances  # doctest: +SKIP

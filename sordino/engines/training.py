@@ -64,7 +64,7 @@ def train(
         engine: "native", "torch", "flower" across machines, or "auto": the native engine where it can run the training, else torch.
         workers: processes (torch) or threads (native) that train clients; by default one per core. The result does not depend on it.
         device: "cpu", "cuda" or "mps".
-        evaluate_every: rounds between two scorings on the public test records; 0 for none; by default about 50 in a run.
+        evaluate_every: rounds between two scorings on the test records, public or not; 0 for none; by default about 50 in a run.
         keep_uploads: keep what the server receives in every so many rounds, and in the last, for attacks; 0 for never.
         superlink: where the clients' machines meet, for the engine "flower".
         sign: file of an Ed25519 key that signs the run when it has ended (`sordino verify --new-key` makes one).

@@ -58,7 +58,7 @@ class Engine(Interface):
         """The participants of the last round that was asked for whose uploads do not come, each with the reason."""
 
     def score(self, weights: np.ndarray) -> Score:
-        """Score a model on the public test records."""
+        """Scores a model on the test records; `Setup.tested_on` says whose they are."""
 
 
 class Incomplete(SordinoError):
@@ -110,7 +110,7 @@ class Charges(Interface):
 
 @dataclass(frozen=True, kw_only=True)
 class RoundMetrics:
-    """What is recorded of a round. `loss` and `accuracy` are of the public test records, None where they were not asked for.
+    """What is recorded of a round. `loss` and `accuracy` are of the test records (`Setup.tested_on`), None where not asked for.
 
     `participants` counts who contributed. `clip_fraction` and `nonfinite_steps` come from clients' private data and are not covered by
     any guarantee.
@@ -327,7 +327,7 @@ def joined_round(
     protocol = setup.protocol
     after, tally = received(setup, state, present, opened.companion, trained, witness)
     weights = after.weights
-    # The new model is scored on public records.
+    # Scores are exact: only on public records (setup.tested_on) do they tell nothing about anybody.
     diverged = not bool(np.isfinite(weights).all())
     scored = score(weights) if score is not None and not diverged else None
     return after, RoundMetrics(

@@ -115,7 +115,7 @@ class FlowerEngine:
         return iter(self._named([(client, found[client]) for client in clients if client in found]))
 
     def score(self, weights: np.ndarray) -> Score:
-        """Score a model on the test records, which are public and lie with the server."""
+        """Scores a model on the test records that the server holds (`Setup.tested_on`)."""
         return self._scorer.score(weights)
 
     def _models(

@@ -72,7 +72,7 @@ class SordinoStrategy(Strategy):
             protocol: what is run; None: the run in `folder` goes on.
             superlink: noted in the run, so that it can be resumed; its patience and its deadline hold here.
             folder: where the run is kept; by default `runs/<data>-<n>`.
-            evaluate_every: rounds between two scorings on the public test records; 0 for none; by default about 50 in a run.
+            evaluate_every: rounds between two scorings on the test records, public or not; 0 for none; by default about 50 in a run.
             keep_uploads: keep what the server receives in every so many rounds, and in the last, for attacks; 0 for never.
             report: whether report.html is written at the end.
         """
