@@ -127,7 +127,8 @@ def of_the_scores(story: Story) -> Iterator[Limit]:
         text += 'Bring public test records, or score nothing: data.test = "none".'
         yield Limit(title="Scores on private records", text=text, grave=True)
     if kind == "brought":
-        text = f"The test records came with the data. {exact}: whether these records are public, their owner knows."
+        text = f"The test records came with the data. {exact}: whether these records are public, their owner knows. "
+        text += 'If they are not, score nothing: data.test = "none".'
         yield Limit(title="Scores on test records that were brought", text=text)
 
 
