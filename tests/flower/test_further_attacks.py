@@ -16,6 +16,7 @@ import sys
 import threading
 import time
 import zipfile
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -40,8 +41,10 @@ from sordino.engines.flower.messages import (
     request_message,
 )
 from sordino.engines.flower.middleware import BURST, Gate
+from sordino.engines.flower.registry import assign_clients
 from sordino.engines.flower.requests import MODEL, Request
 from sordino.engines.flower.roster import Identities, Roster
+from sordino.engines.flower.superexec import fork
 from sordino.federation.setup import prepare
 from sordino.protocol import dumps, overridden
 from tests.flower.lab import free_port
@@ -373,6 +376,20 @@ def test_connections_that_say_nothing_keep_nobody_else_out(behind_door) -> None:
         assert time.monotonic() < end, "connections that were closed are still counted"
 
 
+@pytest.mark.parametrize("part", [b"X-A: b\r\n", b"a"])
+def test_a_call_whose_head_does_not_end_is_cut(behind_door, part) -> None:
+    """60 MB of headers took 750 MB of the SuperLink's memory, and there was no end to it."""
+    with socket.create_connection(("127.0.0.1", behind_door), timeout=10) as caller:
+        caller.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\nX-B: ")
+        with contextlib.suppress(OSError):
+            caller.sendall(part * (2**20 // len(part)))
+        try:
+            got = caller.recv(100)
+        except ConnectionResetError:
+            got = b""
+    assert got == b"" or got.startswith(b"HTTP/1.1 400")
+
+
 def test_a_subscriber_of_ipv6_is_one_caller_whatever_address_it_takes() -> None:
     assert door.place_of("2001:db8:1:2::1") == door.place_of("2001:db8:1:2:ffff::9")
     assert door.place_of("2001:db8:1:3::1") != door.place_of("2001:db8:1:2::1")
@@ -512,3 +529,39 @@ def test_a_path_in_a_protocol_is_not_opened_on_a_client_with_records_of_its_own(
     message = request_message(request, node=1000, ttl=60)
     message.metadata.__dict__["_message_id"] = "question"
     assert LocalGrid(tmp_path).answer(0, message).has_content()
+
+
+def test_a_number_of_a_client_that_is_no_number_is_the_name_of_a_file() -> None:
+    """A "²" counts as a digit, and ended the coordinator's command with a traceback."""
+    assert assign_clients({}, ["²=north.pub"]) == {0: Path("²=north.pub")}
+
+
+def test_one_recorded_request_sent_by_many_at_once_is_one_charge_and_one_upload(tmp_path) -> None:
+    """The very same signed message, to eight processes that answer for one client."""
+    client = Attacked(tmp_path, plan(noise=SECURE))
+    message = client.message(0)
+
+    def replay(number: int) -> int:
+        reply = client.send(message)
+        if reply.has_content():
+            upload = reply.content["upload"]["vector"].data
+            (tmp_path / f"{number}.upload").write_bytes(upload)
+        return 0
+
+    for process in [fork(lambda number=number: replay(number)) for number in range(8)]:
+        os.waitpid(process, 0)
+    assert len(list(tmp_path.glob("*.upload"))) == 1
+    assert client.custodian.rounds_paid == [0]
+
+
+def test_a_recorded_request_is_of_no_use_for_another_client_of_the_authority(tmp_path) -> None:
+    """Requests do not name the node that they are for; they name the client, its round and its training."""
+    client = Attacked(tmp_path, plan(noise=SECURE))
+    message = client.message(0)
+    authority = str(client.certificates / "ca.crt")
+    other = agreed(
+        tmp_path / "client-1", 1, client.protocol, certificate=authority, parameters=2410
+    )
+    message.metadata.__dict__["_message_id"] = "question"
+    assert "client 0 was asked for" in client.grid.answer(1, message).error.reason
+    assert other.rounds_paid == []

@@ -1,4 +1,4 @@
-"""Limits how many connections one address holds to a SuperLink, before anything is read from them.
+"""Limits how many connections one address holds to a SuperLink, and what is kept of a call's head.
 
 The gate counts calls. A connection on which nothing is ever called costs a stranger nothing and the
 SuperLink an open file: a thousand of them, and no node got in any more.
@@ -110,6 +110,7 @@ def put_door_in_front() -> None:
 
     def run_behind_door(self: uvicorn.Server, sockets: list[socket.socket] | None = None) -> None:
         self.config.loop = "asyncio"  # another loop would not ask the door
+        self.config.http = "h11"  # its heads end at 64 KiB; the other's grow until memory is full
         bound = sockets or [self.config.bind_socket()]
         run(self, sockets=[Door.replace(one) for one in bound])
 

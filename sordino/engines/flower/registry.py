@@ -96,7 +96,7 @@ def assign_clients(known: Mapping[int, str], given: Sequence[str]) -> dict[int, 
     found: dict[int, Path] = {}
     for text in given:
         number, equals, name = text.partition("=")
-        if not (equals and number.isdigit()):
+        if not (equals and number.isdecimal()):
             taken = {*known, *found}
             found[min(set(range(len(taken) + 1)) - taken)] = Path(text)
             continue
