@@ -123,9 +123,8 @@ class Adversary:
             .numpy()
         )
         if self._protocol.keeps_models:
-            self._own[side] = np.where(
-                seen.present[:, [self._attacked]], models, self._own[side]
-            ).astype(np.float32)
+            present = seen.present[:, [self._attacked]]
+            self._own[side] = np.where(present, models, self._own[side])
         return models.astype(np.float64)
 
     def _models_of(self, client: int, seen: ManyRound) -> np.ndarray:

@@ -56,7 +56,7 @@ class ManyGivenLosses:
 
     def load(self, vector: Tensor) -> None:
         """Take over the rows."""
-        self.weights = vector.clone()
+        self.weights = vector.to(torch.float32, copy=True)
 
     def loss_gradient(self, inputs: Tensor, targets: Tensor, loss: Loss) -> float:
         """Gradients of one batch that all rows share, (records, entries), or of one for each row, (rows, records, entries)."""

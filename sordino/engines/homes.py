@@ -88,7 +88,7 @@ class InMemory:
             if may_be_released(setup, self.ledger.events, state.round)
             else None,
             source=model,
-            clients={client: setup.state(vector) for client, vector in own.items()},
+            clients={client: setup.client_state(vector) for client, vector in own.items()},
         )
 
     def close(self) -> None:

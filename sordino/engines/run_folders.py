@@ -183,9 +183,8 @@ def write_clients(setup: Setup, place: RunFolder, state: State) -> None:
         target.mkdir(exist_ok=True)
         for client, kept in state.clients.items():
             if "model" in kept:  # across machines it is kept where the client is
-                write_whole(
-                    target / f"{client}.safetensors", save_tensors(setup.state(kept["model"]))
-                )
+                own = save_tensors(setup.client_state(kept["model"]))
+                write_whole(target / f"{client}.safetensors", own)
 
 
 def may_be_released(setup: Setup, events: Sequence[Event], rounds: int) -> bool:

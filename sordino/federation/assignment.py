@@ -151,8 +151,9 @@ def finished(setup: Setup, task: Assignment, steps: LocalSteps, trained: torch.T
     stream = stream_of(
         setup, setup.noise_key, Purpose.UPLOAD_NOISE, client=task.client, round=task.round
     )
+    # Rounded to float32 it would move by more than is priced: no noise is between it and the next upload.
     own = (
-        {"model": trained.cpu().numpy().astype(np.float32)} if setup.protocol.keeps_models else None
+        {"model": trained.cpu().numpy().astype(np.float64)} if setup.protocol.keeps_models else None
     )
     start = torch.from_numpy(task.start).to(trained.device)
     sent = sent_model(setup, start, trained, training=setup.training, round=task.round)

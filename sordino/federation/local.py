@@ -70,7 +70,8 @@ def train_locally(
     `pull` to another model; `correction` joins every step.
     """
     model.load(start)
-    exact, origin = start.double(), start.double()
+    origin = start.double()
+    exact = origin.clone()  # a start in float64 is what the client has kept, and stays as it is
     joint = joint_pull(rule, origin, pull)
     clipped = nonfinite = 0
     limit = rule.clip if rule.clip_target == "step" else math.inf

@@ -125,7 +125,7 @@ class ManyClients:
         models = train_locally(
             self._rows(), start, rule, rates, batches, self._loss, task.pull, correction
         )[1]
-        kept = {"model": models.numpy().astype(np.float32)} if protocol.keeps_models else NOTHING
+        kept = {"model": models.numpy().astype(np.float64)} if protocol.keeps_models else NOTHING
         return Worked(
             models=sent_model(self._setup, start, models, training=first, round=round), kept=kept
         )

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from sordino.privacy.carried import carries
 from sordino.protocol import Attention, Interpolate, NoisySgd, Protocol
 
 Kept = Mapping[str, np.ndarray]
@@ -59,9 +60,9 @@ def beginning(
     own = kept.get("model", initial)
     helper = kept.get(HELPER, weights)
     if isinstance(rule, Interpolate):
-        helper = ((1 - rule.alpha) * own.astype(np.float64) + rule.alpha * weights).astype(
-            weights.dtype
-        )
+        mixed = (1 - rule.alpha) * own.astype(np.float64) + rule.alpha * weights
+        # What no noise has touched is not rounded: a distance of two own models would grow by that.
+        helper = mixed if carries(protocol) else mixed.astype(weights.dtype)
     strength = getattr(rule, "pull", None)
     if strength is None:
         return Beginning(start=helper)

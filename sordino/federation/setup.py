@@ -116,6 +116,10 @@ class Setup:
         """The tensors of the model with these weights, as a file stores them."""
         return self._flat.to_state(torch.from_numpy(weights))
 
+    def client_state(self, own: np.ndarray) -> dict[str, torch.Tensor]:
+        """Returns the tensors of a client's own model as a file stores them: in the model's precision, not in that of its rounds."""
+        return self.state(own.astype(self.initial_weights().dtype))
+
 
 class Begun(Interface):
     """What is known of a run that begins; a `Setup` says it, and so does who follows a run from elsewhere."""

@@ -5,7 +5,8 @@ neighbouring clients hold models at a distance D, and a round moves that to a D 
 the round's own steps and a is the share of the own model in what comes out of a round. A round that is not taken part in
 changes nothing. So with E_0 = 0, E_(t+1) = max(E_t, a E_t + s_t) no history is further apart than E_t, and no upload than
 U_t = a E_t + s_t. Distances after a number of rounds taken part in are the largest when these are the first ones, as rates never
-grow and a is the largest over all rounds.
+grow and a is the largest over all rounds. Own models are kept in float64: rounded to float32 after every round they would be further
+apart than that.
 """
 
 from __future__ import annotations

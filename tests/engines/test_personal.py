@@ -2,11 +2,13 @@
 
 import multiprocessing
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch.nn import functional
 
 from sordino import (
@@ -27,6 +29,7 @@ from sordino import (
     train,
 )
 from sordino.engines.native.library import runnable
+from sordino.engines.native_engine import NativeEngine
 from sordino.engines.torch_engine import TorchEngine
 from sordino.federation.evaluation import evaluate_clients
 from sordino.federation.folder import RunFolder, State
@@ -226,6 +229,78 @@ def test_rounds_are_those_of_algorithm_1(tmp_path, own) -> None:
             [p.detach().reshape(-1) for p in run.client_model(client).parameters()]
         ).numpy()
         assert np.abs(found - expected).max() < 1e-5
+
+
+CARRIED = [Interpolate(alpha=0.3), Identity(pull=0.5), Interpolate(alpha=0.3, pull=0.5)]
+HANDS = {"torch": TorchEngine, "native": NativeEngine}
+
+
+def own_models(protocol, data, engine, rounds) -> list[np.ndarray]:
+    """Client 0's own model after every round, while the server goes on sending one and the same large model."""
+    setup = prepare(protocol, data=data, model="mlp")
+    generator = np.random.default_rng(1)
+    world = (1000 * generator.normal(size=setup.initial_weights().size)).astype(np.float32)
+    kept, found = {"model": world}, []
+    with HANDS[engine](setup, workers=1) as hands:
+        for t in range(rounds):
+            sent = hands.uploads(
+                round=t, weights=world, participants=np.array([0]), kept={0: dict(kept)}
+            )
+            before = kept["model"].copy()
+            kept_after = dict(next(iter(sent)).kept or {})
+            assert np.array_equal(kept["model"], before)
+            kept = kept_after
+            found.append(kept["model"].astype(np.float64))
+    return found
+
+
+@pytest.mark.parametrize("own", CARRIED, ids=str)
+@pytest.mark.parametrize("engine", ENGINES)
+def test_own_models_come_no_further_apart_than_is_priced(own, engine) -> None:
+    """Steps of 3e-6 beside weights whose float32 neighbours are 6e-5 away: rounded once a round, they would be."""
+    rounds, rate, clip = 6, 0.003, 0.001
+    local = fedavg(steps=1, clip=clip, schedule=Constant(rate=rate))
+    protocol = plan(own, local, rounds=rounds, participation=Poisson(rate=1.0))
+    one = toy_dataset()
+    other = replace(one, x_train=-one.x_train)
+    pairs = zip(*(own_models(protocol, data, engine, rounds) for data in (one, other)), strict=True)
+    apart = [float(np.linalg.norm(left - right)) for left, right in pairs]
+    # A round leaves a share of the distance and adds two steps of the length of the clip.
+    share = 1 - own.alpha if isinstance(own, Interpolate) else 0.0
+    if own.pull is not None:
+        share = 1 - rate * own.pull * (1 - share)
+    limit = 0.0
+    for distance in apart:
+        limit = share * limit + 2 * rate * clip
+        assert 0 < distance <= limit
+
+
+@pytest.mark.parametrize("own", CARRIED, ids=str)
+@pytest.mark.parametrize("engine", ENGINES)
+def test_own_models_without_noise_stay_in_float64_on_disk_and_are_published_in_float32(
+    tmp_path, own, engine
+) -> None:
+    def stop(metrics) -> None:
+        if metrics.round == 3:
+            raise KeyboardInterrupt
+
+    asked = {"data": toy_dataset(), "model": "mlp", "workers": 1, "engine": engine}
+    protocol = plan(own, fedavg(batch=6))
+    run = train(protocol, folder=tmp_path / "whole", **asked)
+    with pytest.raises(KeyboardInterrupt):
+        train(protocol, folder=tmp_path / "cut", on_round=stop, **asked)
+    state, _ = RunFolder(tmp_path / "cut").load_checkpoint()
+    assert state is not None
+    models = [kept["model"] for kept in state.clients.values()]
+    assert {model.dtype.name for model in models} == {"float64"}
+    assert any((model != model.astype(np.float32)).any() for model in models)
+    resume(tmp_path / "cut", data=toy_dataset(), workers=1)
+    assert files(tmp_path / "cut") == files(tmp_path / "whole")
+    published = [
+        load_file(tmp_path / "whole" / "clients" / f"{client}.safetensors")
+        for client in run.personal
+    ]
+    assert {tensor.dtype for one in published for tensor in one.values()} == {torch.float32}
 
 
 def test_attention_weighs_those_that_are_alike() -> None:

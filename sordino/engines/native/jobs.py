@@ -19,6 +19,7 @@ from sordino.federation.local import NORMS, LocalSteps, Pull, clipped_update, jo
 from sordino.federation.optimizers import BETAS, MOMENTUM, TINY, VECTORS
 from sordino.federation.randomness import LANES, Purpose
 from sordino.federation.setup import Setup
+from sordino.privacy.carried import carries
 from sordino.privacy.sizes import size_of
 from sordino.protocol import Bezier, FedAvg, FedProx, Gaussian, NoisySgd, Protocol
 
@@ -138,7 +139,10 @@ class Call:
         self._models = np.empty(shape, np.float64 if exact else np.float32)
         table["exact" if exact else "result"] = rows_of(self._models)
         table["round"] = tasks[0].round
+        self._carries = carries(setup.protocol)
         self._point("start", [task.start for task in tasks])
+        if self._carries:
+            self._point("exact_start", [task.start for task in tasks], np.float64)
         self._point("correction", [task.correction for task in tasks])
         rule = setup.protocol.local
         self._moments = (
@@ -161,7 +165,11 @@ class Call:
     def give_rules(self, upload_noises: Sequence[float]) -> None:
         """Say how every client steps; clients that step alike share a rule."""
         pulls = [self._pull(task) for task in self._tasks]
-        self._point("centre", [None if pull is None else pull.model.numpy() for pull in pulls])
+        centres = [None if pull is None else pull.model.numpy() for pull in pulls]
+        if self._carries:
+            self._point("exact_centre", centres, np.float64)
+        else:
+            self._point("centre", centres)
         rule = self._setup.protocol.local
         near = rule.proximal if isinstance(rule, FedProx) else 0.0
         ways = [

@@ -20,6 +20,8 @@ JOB = np.dtype(
         ("rule", np.uintp),
         ("start", np.uintp),
         ("centre", np.uintp),
+        ("exact_start", np.uintp),
+        ("exact_centre", np.uintp),
         ("result", np.uintp),
         ("exact", np.uintp),
         ("first", np.uintp),

@@ -16,7 +16,7 @@ INSTRUCTION_SETS = {"avx512": 2, "avx2": 1, "portable": 0}
 CHOICE = "SORDINO_SIMD"  # environment variable: one of the names above, for measurements and tests
 FOLDER = "SORDINO_NATIVE_LIBRARIES"  # environment variable: where to look for libraries instead, such as instrumented ones
 
-VERSION = 4  # of the interface, as in src/interface.h
+VERSION = 5  # of the interface, as in src/interface.h
 ABSENT = (
     "the native engine is absent: no compiled kernel came with this installation (it needs a C++17 compiler, GCC 12 or Clang 15, when "
     "Sordino is installed), or an older one did, and `make native` builds it anew"

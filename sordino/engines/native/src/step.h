@@ -45,6 +45,7 @@ struct Job {
   const Rule* rule;
   const float* start;
   const float* centre;     // what every step is pulled to; null: the start
+  const double *exact_start, *exact_centre;  // the same, not rounded; null: they are what float32 says
   float* result;           // the model with its noise; or null
   double* exact;           // the model without it, not rounded; or null
   float *first, *second;   // moments, as they were and as they become; null: zero at first, and forgotten
@@ -170,7 +171,8 @@ class Trainer {
   void start(const Job& job) {
     for (const Run& run : plan_.runs) {
       std::memcpy(work_.weights + run.start, job.start + run.flat, sizeof(float) * run.length);
-      for (Index i = 0; i < run.length; i++) exact_.data()[run.start + i] = job.start[run.flat + i];
+      double* exact = exact_.data() + run.start;
+      for (Index i = 0; i < run.length; i++) exact[i] = job.exact_start ? job.exact_start[run.flat + i] : (double)job.start[run.flat + i];
     }
     if (job.rule->optimiser == SGD) return;
     moments_.ensure(2 * plan_.padded_parameters);
@@ -356,13 +358,25 @@ class Trainer {
         for (Index i = 0; job.correction && i < count; i++) move[i] += job.correction[run.flat + at + i];
         double* w = exact_.data() + run.start + at;
         const float* centre = (job.centre ? job.centre : job.start) + run.flat + at;
+        const double* exact_centre = exact_centre_of(job);
         const double pull = rule.proximal, decay = rule.weight_decay;
-        for (Index i = 0; i < count; i++) move[i] += pull * (w[i] - (double)centre[i]) + decay * w[i];
+        if (exact_centre) {
+          exact_centre += run.flat + at;
+          for (Index i = 0; i < count; i++) move[i] += pull * (w[i] - exact_centre[i]) + decay * w[i];
+        } else {
+          for (Index i = 0; i < count; i++) move[i] += pull * (w[i] - (double)centre[i]) + decay * w[i];
+        }
         if (rule.optimiser != SGD) through_moments(rule, job.taken + step + 1, run.start + at, count, move);
         for (Index i = 0; i < count; i++) w[i] -= rate * move[i];
         for (Index i = 0; i < count; i++) work_.weights[run.start + at + i] = (float)w[i];
       }
     }
+  }
+
+  // What every step is pulled to, where it is known in float64.
+  static const double* exact_centre_of(const Job& job) {
+    if (job.exact_centre || job.centre) return job.exact_centre;
+    return job.exact_start;
   }
 
   void plain_update(double rate) {
