@@ -69,6 +69,7 @@ class Subject:
     run: Path | None = None
     engine: str | None = None  # who trained the run; None for a plan, which either engine can train
     data_digest: str = ""  # of real data, where a canary is put among them
+    notes: tuple[str, ...] = ()  # what must be said with every promise about the run
 
 
 def subject_of(source: Protocol | str | Path) -> Subject:
@@ -90,6 +91,7 @@ def subject_of(source: Protocol | str | Path) -> Subject:
             sizes=run.sizes,
             run=run.folder,
             engine=run.engine,
+            notes=run.notes,
         )
     rounds, budget = source.rounds, source.privacy.budget
     if budget is not None:
@@ -407,7 +409,8 @@ def promised(
     protocol = subject.protocol
     if batches_told(subject, View.parse(view), unit, canary) and isinstance(protocol.local, FedAvg):
         protocol = replace(protocol, local=replace(protocol.local, minibatches="public"))
-    return certify(protocol, view, unit, delta=delta, rounds=subject.rounds, sizes=subject.sizes)
+    found = certify(protocol, view, unit, delta=delta, rounds=subject.rounds, sizes=subject.sizes)
+    return replace(found, notes=(*found.notes, *subject.notes))
 
 
 def batches_told(subject: Subject, view: View, unit: str, canary: str | None) -> bool:

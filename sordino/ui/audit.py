@@ -95,7 +95,7 @@ def show(finding: Finding, *, json: bool, folder: str | None = None) -> None:
         head = f"View {finding.certified.view}, about {unit} ({finding.certified.adjacency}), epsilon at delta = {finding.delta:g}"
         results.print(head, style="italic", soft_wrap=True)
         results.print(finding_table(finding))
-        for line in remarks(finding):
+        for line in (*remarks(finding), *finding.certified.notes):
             results.print(line, soft_wrap=True)
     if finding.contradicted:
         raise Contradicted("the audit contradicts what is promised: " + contradiction(finding))

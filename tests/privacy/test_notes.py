@@ -120,11 +120,19 @@ def test_noise_that_was_found_for_a_promise_comes_with_the_note() -> None:
     assert "dealt to clients by label" in json.dumps(found.as_document())
 
 
-@pytest.mark.parametrize("command", [["certify"], ["calibrate", "--epsilon", "5"]])
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["certify"],
+        ["calibrate", "--epsilon", "5"],
+        ["audit", "--set", "noise.sigma=0.05", "--trainings", "200", "--workers", "1"],
+    ],
+)
 @pytest.mark.parametrize("more", [[], ["--json"]])
-def test_the_command_line_says_it(tmp_path, capfd, command, more) -> None:
+def test_the_command_line_says_it(tmp_path, monkeypatch, capfd, command, more) -> None:
     from sordino.protocol import dumps
 
+    monkeypatch.chdir(tmp_path)
     path = tmp_path / "dealt.toml"
     path.write_text(dumps(federation("fedavg")))
     assert run([command[0], str(path), *command[1:], *more]) == 0

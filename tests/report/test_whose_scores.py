@@ -6,6 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from sordino.audit.auditing import promised as promised_by_audit
+from sordino.audit.auditing import subject_of
 from sordino.cli import run as command_line
 from sordino.engines import train
 from sordino.federation.run import Run
@@ -91,6 +93,7 @@ def test_an_earlier_run_on_own_data_is_said_to_be_divided_by_label(tmp_path: Pat
     assert "Records that were divided by label" in grave
     assert said in comparison_page(told_alike([folder, folder]))
     assert said in spent(run.folder, 1).notes[0]
+    assert said in promised_by_audit(subject_of(run.folder), "server", "record", 1e-5).notes[0]
     for command in (["certify", folder], ["certify", folder, "--json"], ["verify", folder]):
         command_line(command)
         # verify prints a table, which breaks lines within a cell.
