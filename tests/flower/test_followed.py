@@ -46,6 +46,13 @@ def lines_of(text: str, ports: dict[str, str] | None = None) -> Iterator[tuple[s
             yield who, shlex.split(re.sub(PORTS, lambda found: ports[found[0]], typed))
 
 
+def wait_for_words(path: Path, words: str) -> None:
+    end = time.monotonic() + SLOW
+    while not path.exists() or words not in path.read_text():
+        assert time.monotonic() < end, f"{path} does not say {words}"
+        time.sleep(0.2)
+
+
 def followed(lab: Lab, lines: Iterator[tuple[str, list[str]]], place: Path) -> None:
     """Type every line in the folder of who types it. What keeps running is waited for as a person would: until it says that it runs."""
     for who, command in lines:
@@ -71,6 +78,8 @@ def followed(lab: Lab, lines: Iterator[tuple[str, list[str]]], place: Path) -> N
         elif arguments[:2] == ["flower", "up"]:
             lab.spawn("up", arguments)
             lab.processes[f"up-{who}"] = lab.processes.pop("up")
+            if who == "coordinator":  # it says when the SuperLink answers
+                wait_for_words(Path("up.log"), "connected")
         else:
             assert sordino(arguments) == 0, command
 
