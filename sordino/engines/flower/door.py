@@ -114,4 +114,4 @@ def put_door_in_front() -> None:
         bound = sockets or [self.config.bind_socket()]
         run(self, sockets=[Door.replace(one) for one in bound])
 
-    uvicorn.Server.run = run_behind_door  # type: ignore[method-assign]
+    uvicorn.Server.run = run_behind_door  # type: ignore[method-assign, unused-ignore]

@@ -172,8 +172,8 @@ def watch_loop(beats: Beats, bell: int) -> None:
     names["_pull_and_store_message"] = pull_and_ring
     names["_init_connection"] = connect_and_note
     names["time"] = pauses
-    FleetHttpClient.SendNodeHeartbeat = send_and_note  # type: ignore[method-assign]
-    FleetHttpClient._unary_unary = call_and_beat  # type: ignore[method-assign]
+    FleetHttpClient.SendNodeHeartbeat = send_and_note  # type: ignore[method-assign, unused-ignore]
+    FleetHttpClient._unary_unary = call_and_beat  # type: ignore[method-assign, unused-ignore]
 
 
 def seconds_since(moment: float) -> float:
