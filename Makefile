@@ -4,8 +4,8 @@
 PYTHON ?= python3
 PIP_OPTIONS ?=
 BIN := .venv/bin
-# Two processes, a file of tests at a time: much of the time is spent waiting for browsers and servers.
-PYTEST := $(BIN)/python -m pytest --numprocesses 2 --dist loadfile
+# Two processes, a file of tests at a time, in order: by size, the deployments would come last and wait for each other alone.
+PYTEST := $(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
 .PHONY: demo test test-all test-flower lint docs bench native native-sanitize clean
 
