@@ -1,6 +1,8 @@
-"""Sordino: differentially private federated learning whose promises are checked.
+"""Sordino: differentially private federated learning whose guarantees are checked.
 
-Names are loaded when they are first used, so that `import sordino` is instant and torch is imported only by what trains.
+Names are loaded when they are first used, so that `import sordino` is instant and torch is imported
+only by what trains. Each public name therefore stands twice below: for type checkers, which read
+the imports, and in the table of the modules that define them, which is used when a name is loaded.
 """
 
 from importlib import import_module
@@ -10,14 +12,15 @@ if TYPE_CHECKING:
     from sordino import audit as audit
     from sordino.attacks.suite import attack as attack
     from sordino.audit.verdict import Finding as Finding
+    from sordino.data import Dataset as Dataset
     from sordino.engines.many_trainings import train_many as train_many
-    from sordino.engines.training import resume as resume
-    from sordino.engines.training import train as train
-    from sordino.federation.data import Dataset as Dataset
-    from sordino.federation.run import Run as Run
-    from sordino.federation.run import Trained as Trained
+    from sordino.engines.train_one import resume as resume
+    from sordino.engines.train_one import train as train
+    from sordino.federation.store.run import Run as Run
+    from sordino.federation.store.run import Trained as Trained
     from sordino.privacy.calibrate import calibrate as calibrate
     from sordino.privacy.certify import certify as certify
+    from sordino.privacy.dp_events import dp_event as dp_event
     from sordino.privacy.guarantee import Guarantee as Guarantee
     from sordino.privacy.spending import BudgetExceeded as BudgetExceeded
     from sordino.privacy.spending import realised as realised
@@ -35,6 +38,7 @@ if TYPE_CHECKING:
     from sordino.protocol import Data as Data
     from sordino.protocol import Decay as Decay
     from sordino.protocol import Dirichlet as Dirichlet
+    from sordino.protocol import DpSgd as DpSgd
     from sordino.protocol import Everyone as Everyone
     from sordino.protocol import FedAvg as FedAvg
     from sordino.protocol import FedProx as FedProx
@@ -53,41 +57,85 @@ if TYPE_CHECKING:
     from sordino.protocol import Privacy as Privacy
     from sordino.protocol import Protocol as Protocol
     from sordino.protocol import Scaffold as Scaffold
+    from sordino.protocol import SecureAggregation as SecureAggregation
+    from sordino.protocol import ServerAdaGrad as ServerAdaGrad
+    from sordino.protocol import ServerAdam as ServerAdam
+    from sordino.protocol import ServerMomentum as ServerMomentum
+    from sordino.protocol import ServerYogi as ServerYogi
     from sordino.protocol import Shards as Shards
     from sordino.protocol import SordinoError as SordinoError
     from sordino.protocol import StageWise as StageWise
     from sordino.protocol import Staircase as Staircase
     from sordino.protocol import UserError as UserError
     from sordino.protocol import View as View
+    from sordino.protocol import read_protocol as read_protocol
+    from sordino.sweeps.sweep_results import Sweep as Sweep
+    from sordino.sweeps.sweeping import sweep as sweep
 
-_HOME = {
-    "sordino.protocol": (
-        "Assumptions Attention Bezier Budget ByColumn ClientBudget ClippedGlm Constant Continuous Custom Cyclic Data Decay Dirichlet "
-        "Everyone FedAvg FedProx FixedSize Gaussian Identity Iid Interpolate Laplace Mean Median ModeConnectivity Model NoisySgd Poisson "
-        "Privacy Protocol Scaffold Shards SordinoError StageWise Staircase UserError View"
-    ),
+    __version__: str
+
+# The module that defines each public name.
+_NAMES_BY_MODULE = {
+    "sordino.protocol": """
+        Assumptions Attention Bezier Budget ByColumn ClientBudget ClippedGlm Constant Continuous
+        Custom Cyclic Data Decay Dirichlet DpSgd Everyone FedAvg FedProx FixedSize Gaussian
+        Identity Iid Interpolate Laplace Mean Median ModeConnectivity Model NoisySgd Poisson
+        Privacy Protocol
+        Scaffold SecureAggregation ServerAdaGrad ServerAdam ServerMomentum ServerYogi Shards
+        SordinoError StageWise Staircase UserError View read_protocol
+    """,
     "sordino.privacy.calibrate": "calibrate",
     "sordino.privacy.certify": "certify",
+    "sordino.privacy.dp_events": "dp_event",
     "sordino.privacy.guarantee": "Guarantee",
     "sordino.privacy.spending": "BudgetExceeded realised",
-    "sordino.federation.data": "Dataset",
-    "sordino.federation.run": "Run Trained",
+    "sordino.data": "Dataset",
+    "sordino.federation.store.run": "Run Trained",
     "sordino.engines.many_trainings": "train_many",
-    "sordino.engines.training": "resume train",
+    "sordino.engines.train_one": "resume train",
+    "sordino.sweeps.sweep_results": "Sweep",
+    "sordino.sweeps.sweeping": "sweep",
     "sordino.audit.verdict": "Finding",
     "sordino.attacks.suite": "attack",
 }
-_MODULE_OF = {name: module for module, names in _HOME.items() for name in names.split()}
+_MODULE_OF = {name: module for module, names in _NAMES_BY_MODULE.items() for name in names.split()}
 
 __all__ = sorted([*_MODULE_OF, "audit"])  # noqa: PLE0605
 
 
 def __getattr__(name: str) -> Any:
-    if name == "audit":  # a room that can be called
+    if name == "__version__":
+        from sordino.protocol.version import own_version
+
+        return own_version()
+    if name == "audit":
+        # A package that can be called; see its docstring for why.
         return import_module("sordino.audit")
     if name not in _MODULE_OF:
         raise AttributeError(f"module 'sordino' has no attribute {name!r}")
     return getattr(import_module(_MODULE_OF[name]), name)
+
+
+def audit_with_published_claims(
+    source: Any, view: Any = "server", unit: str = "record", **options: Any
+) -> "Finding":
+    """Audits a protocol or a run, and tests published bounds too.
+
+    This is what `sordino.audit(...)` calls: the package joins the audit and the published claims,
+    so that the room of audits need not know about papers.
+
+    Args:
+        source: a protocol, or the folder of a finished run.
+        view: what the adversary sees.
+        unit: "record" or "client".
+        **options: those of `sordino.audit.auditing.audit`.
+
+    Returns:
+        What was found.
+    """
+    from sordino.papers.applied import audit_with_claims
+
+    return audit_with_claims(source, view, unit, **options)
 
 
 def __dir__() -> list[str]:

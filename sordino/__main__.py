@@ -1,5 +1,5 @@
 """`python -m sordino`."""
 
-from sordino.cli import main
+from sordino.cli.main import main
 
 main()

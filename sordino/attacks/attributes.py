@@ -1,10 +1,12 @@
-"""A hidden attribute of a record from what a model makes of it (convergent-dp, Table 15; udp-fl, Table 8).
+"""Infers a hidden attribute of a record from what a model makes of it.
 
-The attacker overhears the penultimate embeddings of clients' records, or only the answers. On records of its own, whose attribute it
-knows, it trains a classifier with two layers from embeddings to the attribute.
+The papers' tables are convergent-dp, Table 15, and udp-fl, Table 8. The attacker overhears the
+penultimate embeddings of clients' records, or only the answers. On its own records, whose attribute
+it knows, it trains a classifier with two layers from embeddings to the attribute.
 
-An untrained model's embeddings carry the attribute too, since they are made of the record: what training adds is the difference to
-round 0. Where the attribute is among the inputs, as on Adult, no noise in training keeps embeddings from showing it.
+An untrained model's embeddings carry the attribute too, since they are made of the record: training
+adds only the difference to round 0. Where the attribute is among the inputs, as on Adult, no noise
+in training keeps embeddings from showing it.
 """
 
 from __future__ import annotations
@@ -17,37 +19,45 @@ from functools import partial
 import numpy as np
 from torch import Tensor
 
-from sordino.attacks.game import Case, Measure, Scored, Tick
+from sordino.attacks.attack import Case, CaseResult, Measure, Tick
 from sordino.attacks.observed import ObservedModel
-from sordino.attacks.reading import Reader
+from sordino.attacks.reading import ModelReader
 from sordino.attacks.referee import Referee
 from sordino.attacks.truth import TruthAttribute
-from sordino.federation.data import Dataset
+from sordino.data import Dataset
 from sordino.protocol import UserError, View
 
 # Attributes that follow from the class: which classes have them.
-BY_CLASS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
+CLASS_ATTRIBUTES: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "cifar10": {"animal": ("bird", "cat", "deer", "dog", "frog", "horse")},
     "mnist": {"even": tuple("02468")},
     "digits": {"even": tuple("02468")},
 }
-# What papers infer with these data; of UTKFace not the attribute that the model is trained for.
-USUAL = {"adult": "sex", "utkface": "race", "utkface-race": "gender", "utkface-age": "gender"}
-LEAST = 50  # records that the attacker needs
-MOST_VALUES = 20  # of an attribute
+# The attributes that papers infer with these data. Of UTKFace it is not the one that the model is
+# trained for.
+USUAL_ATTRIBUTES = {
+    "adult": "sex",
+    "utkface": "race",
+    "utkface-race": "gender",
+    "utkface-age": "gender",
+}
+# How many records the attacker needs.
+LEAST_RECORDS = 50
+# How many values an attribute may have.
+MOST_VALUES = 20
 
 
 @dataclass(frozen=True, kw_only=True)
 class AttributeAttack:
-    """An attribute from embeddings.
+    """Infers an attribute from embeddings.
 
     Attributes:
         rounds: how many models are attacked, from the initial to the last.
         targets: how many of the clients' records.
         records: how many the attacker has.
-        width: of the classifier's hidden layer.
-        passes: of its training over the attacker's records.
-        attribute: which; None for the usual one of the data.
+        width: the width of the classifier's hidden layer.
+        passes: passes of its training over the attacker's records.
+        attribute: which attribute; None for the usual one of the data.
     """
 
     rounds: int
@@ -62,123 +72,184 @@ class AttributeAttack:
     headline: str = "accuracy"
 
     def cases(self, referee: Referee) -> list[Case[ObservedModel, TruthAttribute]]:
-        """Some models, each with its embeddings of the same clients' records."""
-        name, values = attribute_of(referee.dataset, self.attribute)
-        own = referee.unheld(self.records)
-        if len(own) < LEAST or len(np.unique(values[own])) < 2:
+        """Returns some models, each with its embeddings of the same clients' records.
+
+        Args:
+            referee: knows the run.
+
+        Raises:
+            UserError: the data have no such attribute, or the attacker too few records.
+        """
+        name, values = read_attribute(referee.dataset, self.attribute)
+        own = referee.unassigned_rows(self.records)
+        # Fewer records, or only one value among them, train no classifier, and the result would say
+        # nothing about the run.
+        if len(own) < LEAST_RECORDS or len(np.unique(values[own])) < 2:
             raise UserError(
-                f"the attacker needs at least {LEAST} records with both values of {name!r} that no client holds, and there are {len(own)} "
-                "training records that were dealt to nobody. Attack a run with a smaller data.records."
+                f"the attacker needs at least {LEAST_RECORDS} records with both values of {name!r} "
+                f"that no client holds, and {len(own)} training records were assigned to no "
+                "client. Attack a run with a smaller data.records."
             )
-        federation, rows = (
-            referee.federation(referee.known(own, {name: values})),
-            referee.private_rows(self.targets),
-        )
+        federation = referee.public_federation(referee.attribute_records(own, name, values))
+        # The same records at every round, so that rounds differ by the model alone.
+        rows = referee.client_rows(self.targets)
         truth = TruthAttribute(values=values[rows])
-        return [
-            Case(
-                key=f"{name}-{t:06d}",
-                round=t,
-                observe=partial(referee.model, federation, t, weights, rows),
+        cases = []
+        for round_index, weights in referee.global_models(self.rounds):
+            case = Case(
+                key=f"{name}-{round_index:06d}",
+                round=round_index,
+                observe=partial(referee.observe_model, federation, round_index, weights, rows),
                 reveal=lambda: truth,
             )
-            for t, weights in referee.models(self.rounds)
-        ]
+            cases.append(case)
+        return cases
 
     def attempt(self, seen: ObservedModel, tick: Tick) -> dict[str, np.ndarray]:
-        """For every method the value that each record probably has; "majority" is what the attacker's own records have most often."""
-        own = seen.federation.auxiliary
-        [values] = own.attributes.values()
-        embeddings, answers = Reader(seen.federation.module, seen.model, own.inputs).read(
-            own.inputs
-        )
-        found = {"embeddings": self._inferred(embeddings, values, seen.embeddings)}
-        tick(0.5)
-        found["answers"] = self._inferred(answers, values, seen.answers)
-        names, counts = np.unique(values, return_counts=True)
-        return {**found, "majority": np.full(len(seen.answers), names[counts.argmax()])}
+        """Returns the value that each record probably has, by every method.
 
-    def _inferred(self, features: Tensor, values: np.ndarray, overheard: Tensor) -> np.ndarray:
+        The method "majority" names the commonest value among the attacker's own records.
+
+        Args:
+            seen: what the attacker is given.
+            tick: called with the share of the work that is done.
+        """
+        own = seen.federation.auxiliary
+        # The referee gives the attacker's records exactly one attribute: the one that is inferred.
+        [values] = own.attributes.values()
+        reader = ModelReader(seen.federation.module, seen.model, own.inputs)
+        embeddings, answers = reader.read(own.inputs)
+        by_embeddings = self._infer_values(embeddings, values, seen.embeddings)
+        tick(0.5)
+        by_answers = self._infer_values(answers, values, seen.answers)
+        # Without a run, the best guess is the value that is commonest among the attacker's own
+        # records.
+        names, counts = np.unique(values, return_counts=True)
+        majority = np.full(len(seen.answers), names[counts.argmax()])
+        return {"embeddings": by_embeddings, "answers": by_answers, "majority": majority}
+
+    def score(self, guess: dict[str, np.ndarray], truth: TruthAttribute) -> CaseResult:
+        """Returns accuracy and mean F1 of every method beside those of the majority.
+
+        Args:
+            guess: what `attempt` returned.
+            truth: the true values.
+        """
+        baselines = score_values(guess["majority"], truth.values)
+        measures = []
+        # The majority is the baseline of the others and no result of an attack.
+        for method, values in guess.items():
+            if method == "majority":
+                continue
+            for metric, value in score_values(values, truth.values).items():
+                measure = Measure(
+                    metric=metric,
+                    method=method,
+                    value=value,
+                    baseline=baselines[metric],
+                    better="higher",
+                    samples=len(truth.values),
+                )
+                measures.append(measure)
+        return CaseResult(measures=tuple(measures))
+
+    def _infer_values(self, features: Tensor, values: np.ndarray, overheard: Tensor) -> np.ndarray:
+        """Returns the values that a classifier, trained on the attacker's records, infers."""
         from sklearn.exceptions import ConvergenceWarning
         from sklearn.neural_network import MLPClassifier
         from sklearn.pipeline import make_pipeline
         from sklearn.preprocessing import StandardScaler
 
-        classifier = make_pipeline(
-            StandardScaler(), MLPClassifier((self.width,), max_iter=self.passes, random_state=0)
-        )
+        # A fixed seed: the same run and setting give the same accuracy.
+        network = MLPClassifier((self.width,), max_iter=self.passes, random_state=0)
+        classifier = make_pipeline(StandardScaler(), network)
         with warnings.catch_warnings():
+            # The number of passes is fixed: whether they were enough does not matter.
             warnings.simplefilter("ignore", ConvergenceWarning)
             classifier.fit(features.double().numpy(), values)
         return np.asarray(classifier.predict(overheard.double().numpy()))
 
-    def score(self, guess: dict[str, np.ndarray], truth: TruthAttribute) -> Scored:
-        """Accuracy and F1, the mean over the values, of every method beside those of the majority."""
-        trivial = scores(guess["majority"], truth.values)
-        measures = [
-            Measure(
-                metric=metric,
-                method=method,
-                value=value,
-                baseline=trivial[metric],
-                better="higher",
-                samples=len(truth.values),
-            )
-            for method in guess
-            if method != "majority"
-            for metric, value in scores(guess[method], truth.values).items()
-        ]
-        return Scored(measures=tuple(measures))
 
+def score_values(guessed: np.ndarray, true: np.ndarray) -> dict[str, float]:
+    """Returns accuracy, and F1 averaged over the values.
 
-def scores(guessed: np.ndarray, true: np.ndarray) -> dict[str, float]:
-    """Accuracy, and F1 averaged over the values that there are."""
+    Args:
+        guessed: the inferred values.
+        true: the true values.
+    """
     from sklearn.metrics import accuracy_score, f1_score
 
     return {
         "accuracy": float(accuracy_score(true, guessed)),
+        # The values of an attribute may be rare. A mean over values, unlike accuracy, does not
+        # reward an attack that always names the commonest one.
         "F1": float(f1_score(true, guessed, average="macro", zero_division=0)),
     }
 
 
-def attribute_of(dataset: Dataset, wanted: str | None) -> tuple[str, np.ndarray]:
-    """The name of an attribute, and its value for every training record.
+def read_attribute(dataset: Dataset, wanted: str | None) -> tuple[str, np.ndarray]:
+    """Returns the name of an attribute, and its value for every training record.
+
+    Args:
+        dataset: the data.
+        wanted: the name; None for the attribute that papers infer with these data.
 
     Raises:
         UserError: the data have no such attribute.
 
     Example:
-        >>> from sordino.federation.data import load_dataset
-        >>> name, values = attribute_of(load_dataset("digits"), None)
+        >>> from sordino.data import load_dataset
+        >>> name, values = read_attribute(load_dataset("digits"), None)
         >>> name, values[:3].tolist()
         ('even', ['even', 'not even', 'even'])
     """
-    by_class = BY_CLASS.get(dataset.name, {})
-    known = [
-        *by_class,
-        *(
-            column
-            for column in dataset.columns
-            if 2 <= len(np.unique(dataset.columns[column])) <= MOST_VALUES
-        ),
-    ]
-    name = wanted if wanted is not None else USUAL.get(dataset.name, next(iter(by_class), None))
+    class_attributes = CLASS_ATTRIBUTES.get(dataset.name, {})
+    known = list(class_attributes)
+    for column, column_values in dataset.columns.items():
+        # One value can be guessed without any attack; with very many, such as an identifier, each
+        # has too few records to learn from.
+        if 2 <= len(np.unique(column_values)) <= MOST_VALUES:
+            known.append(column)
+    name = wanted
+    if name is None:
+        name = USUAL_ATTRIBUTES.get(dataset.name, next(iter(class_attributes), None))
     if name is None or name not in known:
-        has = f"Its attributes are: {', '.join(known)}." if known else "It has none."
-        asked = (
-            f"no attribute {name!r}" if name is not None else "no attribute that is usual to infer"
-        )
-        raise UserError(
-            f"{dataset.name} has {asked}. {has} Name one with --attribute, or attack a run on adult, utkface-race or cifar10."
-        )
-    if name in by_class and dataset.classes is not None:
-        having = np.isin(np.array(dataset.classes)[dataset.y_train], by_class[name])
-        return name, np.where(having, name, f"not {name}")
+        raise _unknown_attribute(dataset.name, name, known)
+    if name in class_attributes and dataset.classes is not None:
+        record_classes = np.array(dataset.classes)[dataset.y_train]
+        has_attribute = np.isin(record_classes, class_attributes[name])
+        return name, np.where(has_attribute, name, f"not {name}")
     return name, dataset.columns[name].astype(str)
 
 
+def _unknown_attribute(dataset_name: str, name: str | None, known: list[str]) -> UserError:
+    """Returns the error for an attribute that the data do not have."""
+    missing = "no attribute that is usual to infer"
+    if name is not None:
+        missing = f"no attribute {name!r}"
+    available = "It has none."
+    if known:
+        available = f"Its attributes are: {', '.join(known)}."
+    return UserError(
+        f"{dataset_name} has {missing}. {available} Name one with --attribute, "
+        "or attack a run on adult, utkface-race or cifar10."
+    )
+
+
 SETTINGS = {
-    "quick": AttributeAttack(rounds=3, targets=500, records=1500, width=64, passes=60),
+    "quick": AttributeAttack(
+        rounds=3,
+        targets=500,
+        records=1500,
+        width=64,
+        passes=60,
+    ),
     # Table 15 has 1,000 samples.
-    "paper": AttributeAttack(rounds=6, targets=1000, records=10000, width=256, passes=300),
+    "paper": AttributeAttack(
+        rounds=6,
+        targets=1000,
+        records=10000,
+        width=256,
+        passes=300,
+    ),
 }

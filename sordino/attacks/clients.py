@@ -1,9 +1,11 @@
-"""Which of the uploads of a round are those of certain clients (convergent-dp, Table 11).
+"""Finds the uploads of certain clients among all uploads of a round (convergent-dp, Table 11).
 
-The attacker intercepts all uploads of a round and does not know who sent which. The paper names its attacker's tool, gradient matching, and
-not what it knows; here there are two. One knows records of the clients in question; one knows only what share of each class they hold, and
-has records of its own of each class. The update that such records would make is computed from the global model, and uploads are assigned to
-clients so that they explain it best. Over rounds nothing adds up, since uploads of two rounds have no common name.
+The attacker intercepts all uploads of a round and does not know who sent which. The paper names its
+attacker's tool, gradient matching, but not its knowledge; here there are two attackers. One knows
+records of the clients in question. The other knows only what share of each class they hold, and has
+records of each class. The update that such records would make is computed from the global model,
+and uploads are assigned to clients so that they explain it best. Rounds do not add up, since
+uploads of two rounds have no common name.
 """
 
 from __future__ import annotations
@@ -17,26 +19,28 @@ from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 from torch.nn import functional
 
-from sordino.attacks.game import Case, Measure, Scored, Tick
+from sordino.attacks.attack import Case, CaseResult, Measure, Tick
 from sordino.attacks.observed import ObservedRecords, ObservedRound
-from sordino.attacks.referee import Referee, spread
+from sordino.attacks.referee import Referee, spread_rounds
 from sordino.attacks.truth import TruthSenders
-from sordino.federation.models.flat import FlatModel
+from sordino.models.flat import FlatModel
 from sordino.protocol import UserError, View
 
+# Keeps quotients finite.
 SMALLEST = 1e-12
-RIDGE = 0.1  # directions have length 1
+# The weight of the ridge regression, in which directions have length 1.
+RIDGE = 0.1
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClientAttack:
-    """Senders of uploads.
+    """Finds the senders of uploads.
 
     Attributes:
         rounds: how many of the kept rounds are attacked, from first to last.
         targets: how many clients are in question in each.
         records: how many of each client's records the attacker knows at most.
-        own: how many records of its own it has.
+        own: how many records the attacker has.
     """
 
     rounds: int
@@ -49,109 +53,178 @@ class ClientAttack:
     headline: str = "success rate"
 
     def cases(self, referee: Referee) -> list[Case[ObservedRound, TruthSenders]]:
-        """Some kept rounds in which at least two clients took part."""
-        referee.gradient_rule()  # refuses what sends no gradients, before any work
-        federation = referee.federation(self.own)
-        rounds = [t for t in spread(referee.kept, self.rounds) if len(referee.round(t).uploads) > 1]
-        if not rounds:
+        """Returns some kept rounds in which at least two clients took part.
+
+        Args:
+            referee: knows the run.
+
+        Raises:
+            UserError: uploads hold no gradients, or no round has two of them.
+        """
+        # Refuses what sends no gradients, before any work.
+        referee.gradient_rule()
+        federation = referee.public_federation(self.own)
+        cases = []
+        for round_index in spread_rounds(referee.kept, self.rounds):
+            if len(referee.read_round(round_index).uploads) < 2:
+                continue
+            case = Case(
+                key=f"{round_index:06d}",
+                round=round_index,
+                observe=partial(
+                    referee.observe_round, federation, round_index, self.targets, self.records
+                ),
+                reveal=partial(referee.reveal_senders, round_index, self.targets),
+            )
+            cases.append(case)
+        if not cases:
             raise UserError(
-                f"in no kept round of {referee.run.folder} two clients took part: there is nobody to be taken for another."
+                f"in no kept round of {referee.run.folder} two clients took part: "
+                "there is nobody to be taken for another."
             )
-        return [
-            Case(
-                key=f"{t:06d}",
-                round=t,
-                observe=partial(referee.intercepted, federation, t, self.targets, self.records),
-                reveal=partial(referee.senders, t, self.targets),
-            )
-            for t in rounds
-        ]
+        return cases
 
     def attempt(self, seen: ObservedRound, tick: Tick) -> dict[str, np.ndarray]:
-        """For each attacker the place of the upload that it takes for each client's."""
-        updates = np.nan_to_num(
-            seen.uploads.astype(np.float64) - seen.model.astype(np.float64), posinf=0.0, neginf=0.0
-        )
-        own, classes = seen.federation.auxiliary, len(seen.federation.classes)
-        by_records, by_classes = [], []
+        """Returns, for each attacker, the place of the upload that it takes for each client's.
+
+        Args:
+            seen: what the attacker is given.
+            tick: called with the share of the work that is done.
+        """
+        # Doubles: an update is the small difference of two large vectors.
+        updates = seen.uploads.astype(np.float64) - seen.model.astype(np.float64)
+        updates = np.nan_to_num(updates, posinf=0.0, neginf=0.0)
+        own = seen.federation.auxiliary
+        classes = len(seen.federation.classes)
+        by_records = []
+        by_classes = []
         for number, target in enumerate(seen.targets):
-            by_records.append(
-                expected_update(seen, target, torch.full((len(target),), 1 / len(target)))
-            )
-            by_classes.append(
-                expected_update(seen, own, as_shared(own.labels, target.labels, classes))
-            )
+            equal_weights = torch.full((len(target),), 1 / len(target))
+            by_records.append(simulate_update(seen, target, equal_weights))
+            class_weights = weigh_by_class(own.labels, target.labels, classes)
+            by_classes.append(simulate_update(seen, own, class_weights))
             tick((number + 1) / len(seen.targets))
         return {
-            "knows their records": matched(updates, np.stack(by_records)),
-            "knows their shares of classes": matched(updates, np.stack(by_classes)),
+            "knows their records": match_updates(updates, np.stack(by_records)),
+            "knows their shares of classes": match_updates(updates, np.stack(by_classes)),
         }
 
-    def score(self, guess: dict[str, np.ndarray], truth: TruthSenders) -> Scored:
-        """The share of the clients whose upload was named, beside who guesses."""
-        return Scored(
-            measures=tuple(
-                Measure(
-                    metric="success rate", method=method, value=float((places == truth.places).mean()), baseline=1 / truth.uploads,
-                    better="higher", samples=len(places),
-                )
-                for method, places in guess.items()
+    def score(self, guess: dict[str, np.ndarray], truth: TruthSenders) -> CaseResult:
+        """Returns the share of the clients whose upload was found, beside guessing.
+
+        Args:
+            guess: what `attempt` returned.
+            truth: who sent which upload.
+        """
+        measures = []
+        for method, places in guess.items():
+            measure = Measure(
+                metric="success rate",
+                method=method,
+                value=float((places == truth.places).mean()),
+                baseline=1 / truth.uploads,
+                better="higher",
+                samples=len(places),
             )
-        )  # fmt: skip
+            measures.append(measure)
+        return CaseResult(measures=tuple(measures))
 
 
-def matched(updates: np.ndarray, expected: np.ndarray) -> np.ndarray:
-    """For each expected update the place of the one that it is assigned to, no two the same.
+def match_updates(updates: np.ndarray, expected: np.ndarray) -> np.ndarray:
+    """Returns the place of the update that each expected one is assigned to, all different.
 
-    Each expected direction is written as a sum of all directions that were seen (ridge regression): what many clients have in common then
-    speaks for none of them. Clients are assigned so that the coefficients add up to most.
+    Each expected direction is written as a sum of all observed directions (ridge regression), so
+    that what many clients have in common speaks for none of them. Clients are assigned so that the
+    sum of their coefficients is largest.
+
+    Args:
+        updates: the observed updates, one a row.
+        expected: the expected updates, one a row.
 
     Example:
-        >>> matched(np.eye(3), np.eye(3)[[2, 0]]).tolist()
+        >>> match_updates(np.eye(3), np.eye(3)[[2, 0]]).tolist()
         [2, 0]
     """
-    seen = unit(updates)
-    coefficients = np.linalg.solve(
-        seen @ seen.T + RIDGE * np.eye(len(seen)), seen @ unit(expected).T
-    ).T
+    directions = normalise_rows(updates)
+    gram = directions @ directions.T + RIDGE * np.eye(len(directions))
+    coefficients = np.linalg.solve(gram, directions @ normalise_rows(expected).T).T
     return np.asarray(linear_sum_assignment(coefficients, maximize=True)[1])
 
 
-def unit(vectors: np.ndarray) -> np.ndarray:
-    """Vectors at length 1; zero stays zero."""
-    return vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), SMALLEST)
+def normalise_rows(vectors: np.ndarray) -> np.ndarray:
+    """Returns vectors of length 1; zero stays zero.
+
+    Args:
+        vectors: one a row.
+    """
+    directions: np.ndarray = vectors / np.maximum(
+        np.linalg.norm(vectors, axis=-1, keepdims=True), SMALLEST
+    )
+    return directions
 
 
-def expected_update(seen: ObservedRound, records: ObservedRecords, weights: Tensor) -> np.ndarray:
-    """How a client would move the global model if all of its records, weighed so, were in each of its steps."""
-    flat, clip = FlatModel(seen.federation.module), seen.federation.protocol.local.clip
+def simulate_update(seen: ObservedRound, records: ObservedRecords, weights: Tensor) -> np.ndarray:
+    """Returns how a client would move the global model if every step used all its records.
+
+    Args:
+        seen: what the attacker is given.
+        records: the client's records.
+        weights: of the records in the loss.
+    """
+    flat = FlatModel(seen.federation.module)
+    clip = seen.federation.protocol.release.clip
     start = torch.from_numpy(seen.model.astype(np.float32))
     flat.load(start)
 
-    def loss(answers: Tensor, labels: Tensor) -> Tensor:
+    # Classes are weighed as at the client, since the attacker's records may hold them in other
+    # shares.
+    def weighted_loss(answers: Tensor, labels: Tensor) -> Tensor:
+        """Returns the sum of the records' losses, each times its weight.
+
+        Args:
+            answers: what the model says of the records.
+            labels: their labels.
+        """
         return weights @ functional.cross_entropy(answers, labels, reduction="none")
 
-    for rate in seen.federation.rates(seen.round):
-        flat.loss_gradient(records.inputs, records.labels, loss)
-        flat.weights.sub_(
-            flat.gradients.nan_to_num(0.0),
-            alpha=rate * min(1.0, clip / max(float(flat.gradients.norm()), SMALLEST)),
-        )
-    return np.nan_to_num((flat.weights - start).double().numpy(), posinf=0.0, neginf=0.0)
+    for rate in seen.federation.learning_rates(seen.round):
+        flat.loss_gradient(records.inputs, records.labels, weighted_loss)
+        kept = min(1.0, clip / max(float(flat.gradients.norm()), SMALLEST))
+        flat.weights.sub_(flat.gradients.nan_to_num(0.0), alpha=rate * kept)
+    moved: np.ndarray = np.nan_to_num(
+        (flat.weights - start).double().numpy(), posinf=0.0, neginf=0.0
+    )
+    return moved
 
 
-def as_shared(labels: Tensor, theirs: Tensor, classes: int) -> Tensor:
-    """Weights of records with these labels so that each class weighs what it does among others.
+def weigh_by_class(labels: Tensor, client_labels: Tensor, classes: int) -> Tensor:
+    """Returns weights of records such that each class weighs as much as at a client.
+
+    Args:
+        labels: the labels of the records.
+        client_labels: the labels of the client's records.
+        classes: how many classes there are.
 
     Example:
-        >>> as_shared(torch.tensor([0, 0, 1]), torch.tensor([0, 1, 1, 1]), 2).tolist()
+        >>> weigh_by_class(torch.tensor([0, 0, 1]), torch.tensor([0, 1, 1, 1]), 2).tolist()
         [0.125, 0.125, 0.75]
     """
-    share, count = (side.bincount(minlength=classes).float() for side in (theirs, labels))
-    return (share / len(theirs) / count.clamp(min=1))[labels]
+    counts = labels.bincount(minlength=classes).float()
+    client_counts = client_labels.bincount(minlength=classes).float()
+    return (client_counts / len(client_labels) / counts.clamp(min=1))[labels]
 
 
 SETTINGS = {
-    "quick": ClientAttack(rounds=5, targets=10, records=500, own=200),
-    "paper": ClientAttack(rounds=20, targets=10, records=10000, own=10000),
+    "quick": ClientAttack(
+        rounds=5,
+        targets=10,
+        records=500,
+        own=200,
+    ),
+    "paper": ClientAttack(
+        rounds=20,
+        targets=10,
+        records=10000,
+        own=10000,
+    ),
 }

@@ -1,7 +1,8 @@
-"""A substitute for a model, trained on its answers alone (knowledge extraction; convergent-dp, Table 16).
+"""Trains a substitute for a model on its answers alone (knowledge extraction).
 
-The attacker asks the model about records of its own and trains a network of the same structure, from a start of its own, to answer alike.
-Answers may have noise on them, so that they are less worth stealing: its size is in standard deviations of the answers.
+The paper's table is convergent-dp, Table 16. The attacker asks the model about its own records, and
+trains a network of the same structure, from another start, to give the same answers. Noise on the
+answers makes them less worth stealing; its size is in standard deviations of the answers.
 """
 
 from __future__ import annotations
@@ -14,19 +15,24 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from sordino.attacks.game import Case, Measure, Scored, Tick
+from sordino.attacks.attack import Case, CaseResult, Measure, Tick
 from sordino.attacks.observed import ObservedAnswers, ObservedFederation
 from sordino.attacks.referee import Referee
 from sordino.attacks.truth import TruthModel
-from sordino.federation.models.flat import FlatModel
+from sordino.models.flat import FlatModel
 from sordino.protocol import View
 
-BATCH = 64
+BATCH_SIZE = 64
 
 
 @dataclass(frozen=True, kw_only=True)
 class Substitute:
-    """A model that answers as the attacked one, and how much noise was on what it learnt from."""
+    """A model that answers as the attacked one does.
+
+    Attributes:
+        module: the model.
+        noise: how much noise was on the answers that it learnt from.
+    """
 
     module: nn.Module
     noise: float
@@ -34,14 +40,14 @@ class Substitute:
 
 @dataclass(frozen=True, kw_only=True)
 class ExtractionAttack:
-    """A substitute from answers.
+    """Trains a substitute from answers.
 
     Attributes:
         rounds: how many models are attacked, from the initial to the last.
         queries: how many records the attacker asks about.
         scoring: on how many test records the substitute is scored.
         noises: sizes of the noise on the answers.
-        iterations: of the substitute's training.
+        iterations: training steps of the substitute.
         rate: its learning rate.
     """
 
@@ -57,87 +63,162 @@ class ExtractionAttack:
     headline: str = "agreement"
 
     def cases(self, referee: Referee) -> list[Case[ObservedAnswers, TruthModel]]:
-        """Some models, each with several sizes of noise on its answers."""
-        federation = referee.federation(self.queries)
-        return [
-            Case(
-                key=f"{t:06d}-{noise:g}",
-                round=t,
-                observe=partial(stolen, referee, federation, t, weights, noise),
-                reveal=partial(referee.scoring, weights, self.scoring),
-            )
-            for t, weights in referee.models(self.rounds)
-            if t > 0
-            for noise in self.noises
-        ]
+        """Returns some models, each with several sizes of noise on its answers.
+
+        Args:
+            referee: knows the run.
+        """
+        federation = referee.public_federation(self.queries)
+        cases = []
+        for round_index, weights in referee.global_models(self.rounds):
+            # The initial model is public, so there is nothing to steal.
+            if round_index == 0:
+                continue
+            for noise in self.noises:
+                case = Case(
+                    key=f"{round_index:06d}-{noise:g}",
+                    round=round_index,
+                    observe=partial(query_model, referee, federation, round_index, weights, noise),
+                    reveal=partial(referee.reveal_answers, weights, self.scoring),
+                )
+                cases.append(case)
+        return cases
 
     def attempt(self, seen: ObservedAnswers, tick: Tick) -> Substitute:
-        """Train a network on the answers: cross-entropy to the probabilities that they say."""
-        inputs, wanted = seen.federation.auxiliary.inputs, seen.answers.softmax(dim=1)
-        module = restarted(seen.federation.module)
+        """Trains a network by cross-entropy to the probabilities of the answers.
+
+        Args:
+            seen: what the attacker is given.
+            tick: called with the share of the work that is done.
+        """
+        inputs = seen.federation.auxiliary.inputs
+        probabilities = seen.answers.softmax(dim=1)
+        # Another start than the federation's: from the same start, a substitute would resemble the
+        # model without any answer.
+        module = copy_untrained(seen.federation.module)
         optimizer = torch.optim.Adam(module.parameters(), lr=self.rate)
+        # The draw of batches has its own generator, so that nothing else that uses torch shifts it.
         generator = torch.Generator().manual_seed(0)
         for iteration in range(self.iterations):
-            rows = torch.randint(0, len(inputs), (BATCH,), generator=generator)
+            rows = torch.randint(0, len(inputs), (BATCH_SIZE,), generator=generator)
             optimizer.zero_grad()
-            functional.cross_entropy(module(inputs[rows]), wanted[rows]).backward()
+            functional.cross_entropy(module(inputs[rows]), probabilities[rows]).backward()
             optimizer.step()
             tick((iteration + 1) / self.iterations)
         return Substitute(module=module.eval(), noise=seen.noise)
 
-    def score(self, guess: Substitute, truth: TruthModel) -> Scored:
-        """Accuracy and agreement, beside who always names one class, and the accuracy of the attacked model itself."""
+    def score(self, guess: Substitute, truth: TruthModel) -> CaseResult:
+        """Returns accuracy and agreement of the substitute, and the attacked model's accuracy.
+
+        The baseline is an attacker who always names the commonest class.
+
+        Args:
+            guess: the substitute.
+            truth: what the attacked model answers.
+        """
         with torch.no_grad():
-            mine = guess.module(truth.inputs).argmax(dim=1)
-        theirs = truth.answers.argmax(dim=1)
-        method = "substitute" if guess.noise == 0 else f"substitute, logits + {guess.noise:g} std"
-        found = [("accuracy", method, mine, truth.labels), ("agreement", method, mine, theirs)]
+            guessed = guess.module(truth.inputs).argmax(dim=1)
+        attacked = truth.answers.argmax(dim=1)
+        # The attacked model's accuracy does not depend on the noise on its answers, so it is
+        # measured once, where there is none.
         if guess.noise == 0:
-            found.append(("accuracy", "attacked model", theirs, truth.labels))
-        return Scored(
-            measures=tuple(
-                Measure(
-                    metric=metric, method=who, value=float((said == right).double().mean()), baseline=commonest(right), better="higher",
-                    samples=len(right),
-                )
-                for metric, who, said, right in found
-            )
-        )  # fmt: skip
+            measures = [
+                _measure_share("accuracy", "substitute", guessed, truth.labels),
+                _measure_share("agreement", "substitute", guessed, attacked),
+                _measure_share("accuracy", "attacked model", attacked, truth.labels),
+            ]
+        else:
+            method = f"substitute, logits + {guess.noise:g} std"
+            measures = [
+                _measure_share("accuracy", method, guessed, truth.labels),
+                _measure_share("agreement", method, guessed, attacked),
+            ]
+        return CaseResult(measures=tuple(measures))
 
 
-def stolen(
-    referee: Referee, federation: ObservedFederation, round: int, weights: np.ndarray, noise: float
+def _measure_share(
+    metric: str,
+    method: str,
+    guessed: Tensor,
+    right: Tensor,
+) -> Measure:
+    """Returns the share of right classes, beside that of the commonest class."""
+    return Measure(
+        metric=metric,
+        method=method,
+        value=float((guessed == right).double().mean()),
+        # An attacker that asks nothing can always answer with the commonest class.
+        baseline=commonest_share(right),
+        better="higher",
+        samples=len(right),
+    )
+
+
+def query_model(
+    referee: Referee,
+    federation: ObservedFederation,
+    round_index: int,
+    weights: np.ndarray,
+    noise: float,
 ) -> ObservedAnswers:
-    """What a model answers about the attacker's own records, with noise of this size on it."""
-    _, answers = referee.reader(weights).read(federation.auxiliary.inputs)
-    drawn = torch.randn(answers.shape, generator=torch.Generator().manual_seed(round))
+    """Returns what a model answers about the attacker's own records, with noise on it.
+
+    Args:
+        referee: knows the run.
+        federation: what everybody knows, and the records.
+        round_index: how many rounds the model was trained for.
+        weights: its parameters.
+        noise: the size of the noise, in standard deviations of the answers.
+    """
+    _, answers = referee.open_model(weights).read(federation.auxiliary.inputs)
+    # The noise belongs to the answers of a round: every attempt sees the same, however often it
+    # asks.
+    generator = torch.Generator().manual_seed(round_index)
+    normals = torch.randn(answers.shape, generator=generator)
     return ObservedAnswers(
         federation=federation,
-        round=round,
-        answers=answers + noise * answers.std() * drawn,
+        round=round_index,
+        # Logits have no fixed scale, so noise is measured in their own standard deviation, as in
+        # Table 16.
+        answers=answers + noise * answers.std() * normals,
         noise=noise,
     )
 
 
-def restarted(module: nn.Module) -> nn.Module:
-    """A copy of a module whose layers begin anew, always alike."""
+def copy_untrained(module: nn.Module) -> nn.Module:
+    """Returns a copy of a module whose layers are initialised anew, the same in every call.
+
+    Args:
+        module: the structure.
+    """
     copy = FlatModel(module).module().train()
+    # Initialising layers draws from torch's global generator, whose state belongs to the caller.
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(1)
         for layer in copy.modules():
-            if callable(reset := getattr(layer, "reset_parameters", None)):
+            reset = getattr(layer, "reset_parameters", None)
+            if callable(reset):
                 reset()
     return copy.requires_grad_()
 
 
-def commonest(labels: Tensor) -> float:
-    """The share of the label that there is most often."""
+def commonest_share(labels: Tensor) -> float:
+    """Returns the share of the commonest label.
+
+    Args:
+        labels: the labels.
+    """
     return float(labels.bincount().max() / len(labels))
 
 
 SETTINGS = {
     "quick": ExtractionAttack(
-        rounds=3, queries=1500, scoring=1000, noises=(0.0, 100.0), iterations=400, rate=1e-3
+        rounds=3,
+        queries=1500,
+        scoring=1000,
+        noises=(0.0, 100.0),
+        iterations=400,
+        rate=1e-3,
     ),
     "paper": ExtractionAttack(
         rounds=6,

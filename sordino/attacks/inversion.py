@@ -1,8 +1,10 @@
-"""Images from an upload: inverting gradients (Geiping et al. 2020; convergent-dp, Table 14; udp-fl, Table 7).
+"""Reconstructs images from an upload by inverting gradients (Geiping et al. 2020).
 
-Images are invented at random and changed until the steps that the protocol prescribes, taken on them, move the model in the direction of
-the upload: 1 - cosine similarity, plus a total variation that keeps them smooth, by the signs of gradients. The direction only: a clip
-may have shortened the update. Labels are inferred first, as by the attack on labels.
+The papers' tables are convergent-dp, Table 14, and udp-fl, Table 7. Images are invented at random
+and changed until the steps that the protocol prescribes, taken on them, move the model in the
+direction of the upload. The loss is 1 - cosine similarity, plus a total variation that keeps images
+smooth, and is minimised by the signs of its gradients. Only the direction counts, since a clip may
+have shortened the update. Labels are inferred first, as by the attack on labels.
 """
 
 from __future__ import annotations
@@ -16,40 +18,41 @@ from torch import Tensor
 from torch.func import functional_call
 from torch.nn import functional
 
-from sordino.attacks.game import Case, Scored, Tick, part_of, upload_cases
-from sordino.attacks.images import (
+from sordino.attacks.attack import Case, CaseResult, Tick, list_upload_cases, part_progress
+from sordino.attacks.gradient_rules import gradient_steps_of
+from sordino.attacks.image_similarity import (
     Reconstruction,
     pixel_range,
     refuse_other_than_images,
     score_images,
 )
-from sordino.attacks.labels import by_mixture, by_optimisation, evidence
+from sordino.attacks.labels import count_by_mixture, count_by_optimisation, read_last_layer
 from sordino.attacks.observed import ObservedUpload
 from sordino.attacks.referee import Referee
 from sordino.attacks.truth import TruthBatch
-from sordino.federation.models.flat import FlatModel
-from sordino.protocol import FedProx, NoisySgd, UserError, View
+from sordino.models.flat import FlatModel
+from sordino.protocol import UserError, View
 
-MOST = 100  # images in an update
-DECAYS = (
-    3 / 8,
-    5 / 8,
-    7 / 8,
-)  # after these shares of the iterations, steps become a tenth as long (Geiping et al., appendix)
-PACE = 0.1
+# How many images an update may mix.
+# Memory grows with every image, since the graph of every simulated step is kept.
+MOST_IMAGES = 100
+# After these shares of the iterations, steps become a tenth as long (Geiping et al., appendix).
+RATE_DROPS = (3 / 8, 5 / 8, 7 / 8)
+RATE = 0.1
+# Keeps quotients finite.
 SMALLEST = 1e-12
 
 
 @dataclass(frozen=True, kw_only=True)
 class InversionAttack:
-    """Images from uploads.
+    """Reconstructs images from uploads.
 
     Attributes:
         rounds: how many rounds are attacked, from first to last.
         uploads: how many uploads of each.
         records: how many records the attacker has.
-        iterations: of the search for images.
-        restarts: searches; the one that comes closest to the upload counts.
+        iterations: steps of the search for images.
+        restarts: how many searches; the one that comes closest to the upload counts.
         variation: weight of the total variation.
     """
 
@@ -65,148 +68,212 @@ class InversionAttack:
     headline: str = "SSIM"
 
     def cases(self, referee: Referee) -> list[Case[ObservedUpload, TruthBatch]]:
-        """Some uploads of some rounds."""
+        """Returns some uploads of some rounds.
+
+        Args:
+            referee: knows the run.
+
+        Raises:
+            UserError: the records are no images, or an upload mixes too many.
+        """
         refuse_other_than_images(referee)
         rule = referee.gradient_rule()
-        if rule.steps * rule.batch > MOST:
+        if rule.steps * (rule.batch or 1) > MOST_IMAGES:
             raise UserError(
-                f"an upload of {referee.run.folder} mixes {rule.steps} x {rule.batch} images; this attack takes up to {MOST} apart. "
+                f"an upload of {referee.run.folder} mixes {rule.steps} x {rule.batch} images; "
+                f"this attack takes up to {MOST_IMAGES} apart. "
                 "Attack a run with fewer local.steps or a smaller local.batch."
             )
-        return upload_cases(referee, rounds=self.rounds, uploads=self.uploads, records=self.records)
+        return list_upload_cases(
+            referee, rounds=self.rounds, uploads=self.uploads, records=self.records
+        )
 
     def attempt(self, seen: ObservedUpload, tick: Tick) -> Reconstruction:
-        """The images that best explain an upload."""
-        known = evidence(seen)
-        counts = by_optimisation(
-            known, by_mixture(known), iterations=100, starts=4, tick=lambda share: None
+        """Returns the images that best explain an upload.
+
+        Args:
+            seen: what the attacker is given.
+            tick: called with the share of the work that is done.
+        """
+        known = read_last_layer(seen)
+        mixture = count_by_mixture(known)
+        # Few iterations suffice: wrong labels cost a little of the image, and images take most of
+        # the time.
+        counts = count_by_optimisation(
+            known, mixture, iterations=100, starts=4, tick=lambda share: None
         )
         labels = torch.from_numpy(np.repeat(np.arange(len(counts)), counts))
-        found = []
+        searches = []
         for restart in range(self.restarts):
-            found.append(
-                self._searched(seen, labels, restart, part_of(tick, restart, self.restarts))
-            )
-        return Reconstruction.of(min(found, key=lambda one: one[1])[0], seen.federation.auxiliary)
+            progress = part_progress(tick, restart, self.restarts)
+            searches.append(self._search_images(seen, labels, restart, progress))
+        # The attacker cannot see which images are right, so it takes those that explain the upload
+        # best.
+        images, _ = min(searches, key=lambda search: search[1])
+        return Reconstruction.of(images, seen.federation.auxiliary)
 
-    def _searched(
-        self, seen: ObservedUpload, labels: Tensor, restart: int, tick: Tick
+    def score(self, guess: Reconstruction, truth: TruthBatch) -> CaseResult:
+        """Returns how near reconstructions come to the originals that they are matched to.
+
+        Args:
+            guess: what `attempt` returned.
+            truth: the records that were drawn.
+        """
+        return score_images(guess, truth.inputs, ordered=False)
+
+    def _search_images(
+        self,
+        seen: ObservedUpload,
+        labels: Tensor,
+        restart: int,
+        tick: Tick,
     ) -> tuple[Tensor, float]:
-        """One search: the images, and how far the update that they give is from the upload's direction."""
-        replay, (low, high) = Replay(seen, labels), pixel_range(seen.federation.auxiliary.inputs)
-        images = torch.randn(
-            len(labels),
-            *low.shape[1:2],
-            *seen.federation.auxiliary.inputs.shape[2:],
-            generator=seeded(restart),
-        )
+        """Returns images, and how far their update is from the upload's direction."""
+        simulator = UpdateSimulator(seen, labels)
+        own = seen.federation.auxiliary.inputs
+        low, high = pixel_range(own)
+        generator = torch.Generator().manual_seed(restart)
+        images = torch.randn(len(labels), *own.shape[1:], generator=generator)
+        # Images start inside the range of pixels, since they are held there after every step.
         images = images.clamp(min=low, max=high).requires_grad_()
-        optimizer = torch.optim.Adam([images], lr=PACE * float((high - low).mean()) / 4)
-        pace = torch.optim.lr_scheduler.MultiStepLR(
-            optimizer, [int(share * self.iterations) for share in DECAYS], gamma=0.1
-        )
+        contrast = float((high - low).mean())
+        optimizer = torch.optim.Adam([images], lr=RATE * contrast / 4)
+        drops = [int(share * self.iterations) for share in RATE_DROPS]
+        schedule = torch.optim.lr_scheduler.MultiStepLR(optimizer, drops, gamma=0.1)
         distance = torch.zeros(())
         for iteration in range(self.iterations):
             optimizer.zero_grad()
-            distance = replay.distance(images)
-            (distance + self.variation * total_variation(images)).backward()
+            distance = simulator.measure_distance(images)
+            (distance + self.variation * image_variation(images)).backward()
+            # Geiping et al. minimise by the signs of the gradients: a gradient through ReLU is
+            # often tiny and far from its true size.
             if images.grad is not None:
                 images.grad.sign_()
             optimizer.step()
-            pace.step()
+            schedule.step()
             with torch.no_grad():
                 images.copy_(images.clamp(min=low, max=high))
             tick((iteration + 1) / self.iterations)
         return images.detach(), distance.item()
 
-    def score(self, guess: Reconstruction, truth: TruthBatch) -> Scored:
-        """Reconstructions, matched to the originals, beside the mean of the attacker's own images."""
-        return score_images(guess, truth.inputs, ordered=False)
 
+class UpdateSimulator:
+    """Takes the protocol's steps on invented images, so that gradients flow back to them.
 
-class Replay:
-    """The protocol's steps, taken on invented images so that gradients flow back to them. It holds the model and the upload."""
+    It holds the model and the upload.
+    """
 
     def __init__(self, seen: ObservedUpload, labels: Tensor) -> None:
+        """Prepares the steps.
+
+        Args:
+            seen: what the attacker is given.
+            labels: the label of each image.
+
+        Raises:
+            UserError: uploads of the protocol hold no gradients.
+        """
+        steps = gradient_steps_of(seen.federation.protocol)
+        if steps is None:
+            raise UserError(f"uploads of {seen.federation.protocol.local.tag} hold no gradients.")
         flat = FlatModel(seen.federation.module)
-        self._module, self._names = flat.module().train(), [name for name, _ in flat.layout]
-        self._start = [
-            block.clone().requires_grad_()
-            for block in flat.blocks(torch.from_numpy(seen.model.astype(np.float32)))
-        ]
+        self._module = flat.module().train()
+        self._names = [name for name, _ in flat.layout]
+        model = torch.from_numpy(seen.model.astype(np.float32))
+        self._start = [block.clone().requires_grad_() for block in flat.blocks(model)]
         self._observed = flat.blocks(seen.gradient.float())
-        self._length = norm(self._observed)
-        self._labels, self._rates = labels, seen.federation.rates(seen.round)
-        self._rule = seen.federation.protocol.local
+        self._observed_norm = joint_norm(self._observed)
+        self._labels = labels
+        self._rates = seen.federation.learning_rates(seen.round)
+        self._steps = steps
 
-    def distance(self, images: Tensor) -> Tensor:
-        """1 - the cosine of the angle between the update that the images give and the one that was observed."""
-        update = self._update(images)
-        product = torch.stack(
-            [(mine * theirs).sum() for mine, theirs in zip(update, self._observed, strict=True)]
-        ).sum()
-        return 1 - product / (norm(update) * self._length + SMALLEST)
+    def measure_distance(self, images: Tensor) -> Tensor:
+        """Returns 1 - the cosine of the angle between the images' update and the observed one.
 
-    def _update(self, images: Tensor) -> list[Tensor]:
-        weights, steps = self._start, len(self._rates)
-        for rate, inputs, labels in zip(
-            self._rates, images.chunk(steps), self._labels.chunk(steps), strict=True
-        ):
-            answers = functional_call(
-                self._module, dict(zip(self._names, weights, strict=True)), (inputs,)
-            )
-            gradients = torch.autograd.grad(
-                functional.cross_entropy(answers, labels), weights, create_graph=True
-            )
-            weights = self._stepped(weights, gradients, rate)
+        Args:
+            images: the invented images.
+        """
+        update = self._simulate_update(images)
+        products = [
+            (ours * theirs).sum() for ours, theirs in zip(update, self._observed, strict=True)
+        ]
+        product = torch.stack(products).sum()
+        return 1 - product / (joint_norm(update) * self._observed_norm + SMALLEST)
+
+    def _simulate_update(self, images: Tensor) -> list[Tensor]:
+        """Returns how the images move the model, block by block."""
+        weights = self._start
+        count = len(self._rates)
+        # Each step of the protocol drew its own batch; images and labels are split in the same
+        # order.
+        batches = zip(self._rates, images.chunk(count), self._labels.chunk(count), strict=True)
+        for rate, inputs, labels in batches:
+            parameters = dict(zip(self._names, weights, strict=True))
+            answers = functional_call(self._module, parameters, (inputs,))
+            loss = functional.cross_entropy(answers, labels)
+            # The graph is needed: the loss differentiates these gradients once more, with respect
+            # to images.
+            gradients = torch.autograd.grad(loss, weights, create_graph=True)
+            weights = self._take_step(weights, gradients, rate)
         return [start - end for start, end in zip(self._start, weights, strict=True)]
 
-    def _stepped(
+    def _take_step(
         self, weights: list[Tensor], gradients: Sequence[Tensor], rate: float
     ) -> list[Tensor]:
-        """A step of FedAvg or FedProx. Clips of single examples (noisy-sgd) are left out: they change lengths more than directions."""
-        kept = (
-            1.0
-            if isinstance(self._rule, NoisySgd)
-            else (self._rule.clip / (norm(gradients) + SMALLEST)).clamp(max=1.0)
-        )
-        near = self._rule.proximal if isinstance(self._rule, FedProx) else 0.0
-        return [
-            weight - rate * (kept * gradient + near * (weight - start))
-            for weight, gradient, start in zip(weights, gradients, self._start, strict=True)
-        ]
+        """Returns the weights after one step."""
+        # Clips of single examples are left out: they change lengths more than directions.
+        kept: Tensor | float = 1.0
+        if self._steps.clip is not None:
+            kept = (self._steps.clip / (joint_norm(gradients) + SMALLEST)).clamp(max=1.0)
+        stepped = []
+        for weight, gradient, start in zip(weights, gradients, self._start, strict=True):
+            pull = self._steps.proximal * (weight - start)
+            stepped.append(weight - rate * (kept * gradient + pull))
+        return stepped
 
 
-def norm(blocks: Sequence[Tensor]) -> Tensor:
-    """The Euclidean norm of all blocks together."""
-    return (
-        torch.stack([block.square().sum() for block in blocks]).sum().clamp(min=SMALLEST**2).sqrt()
-    )
+def joint_norm(blocks: Sequence[Tensor]) -> Tensor:
+    """Returns the Euclidean norm of all blocks together.
+
+    Args:
+        blocks: parts of one vector.
+    """
+    squares = torch.stack([block.square().sum() for block in blocks])
+    # The root has no derivative at zero, so the sum is kept above it.
+    return squares.sum().clamp(min=SMALLEST**2).sqrt()
 
 
-def total_variation(images: Tensor) -> Tensor:
-    """Mean absolute difference of neighbouring pixels, down and across.
+def image_variation(images: Tensor) -> Tensor:
+    """Returns the mean absolute difference of neighbouring pixels, down and across.
+
+    Args:
+        images: of shape (..., height, width).
 
     Example:
-        >>> total_variation(torch.tensor([[[[0.0, 1.0], [0.0, 1.0]]]])).item()
+        >>> image_variation(torch.tensor([[[[0.0, 1.0], [0.0, 1.0]]]])).item()
         1.0
     """
-    return (images[..., 1:, :] - images[..., :-1, :]).abs().mean() + (
-        images[..., 1:] - images[..., :-1]
-    ).abs().mean()
-
-
-def seeded(number: int) -> torch.Generator:
-    """A generator that always begins alike."""
-    return torch.Generator().manual_seed(number)
+    down = (images[..., 1:, :] - images[..., :-1, :]).abs().mean()
+    across = (images[..., 1:] - images[..., :-1]).abs().mean()
+    return down + across
 
 
 SETTINGS = {
     "quick": InversionAttack(
-        rounds=2, uploads=3, records=500, iterations=250, restarts=1, variation=0.01
+        rounds=2,
+        uploads=3,
+        records=500,
+        iterations=250,
+        restarts=1,
+        variation=0.01,
     ),
-    # Geiping et al.: 4,800 iterations. Table 14 has 500 samples.
+    # Geiping et al. take 4,800 iterations. Table 14 has 500 samples.
     "paper": InversionAttack(
-        rounds=6, uploads=20, records=4000, iterations=4800, restarts=2, variation=0.01
+        rounds=6,
+        uploads=20,
+        records=4000,
+        iterations=4800,
+        restarts=2,
+        variation=0.01,
     ),
 }

@@ -1,12 +1,16 @@
-"""Which labels a client trained on, from its upload (convergent-dp, Table 13).
+"""Finds the labels that a client trained on, from its upload (convergent-dp, Table 13).
 
-The gradient of the last layer names them. With p the predicted probabilities, y a label and h the embedding of a record, the bias has the
-gradient p - e_y and the weights (p - e_y) h^T: negative only in the row of the label (iDLG, Zhao et al. 2020). In a batch the rows add up,
-so that their magnitudes count labels (LLG, Wainakh et al. 2022; iLRG, Ma et al. 2023). Three attackers:
+The gradient of the last layer shows them. With p the predicted probabilities, y a label and h the
+embedding of a record, the bias has the gradient p - e_y and the weights (p - e_y) h^T: negative
+only in the row of the label (iDLG, Zhao et al. 2020). In a batch the rows add up, so that their
+magnitudes count labels (LLG, Wainakh et al. 2022; iLRG, Ma et al. 2023). Three attackers:
 
-magnitudes  no records of its own: probabilities are those for random inputs, and counts B (p - gradient of the bias)
-mixture     with records of its own: the gradient is a mixture of the mean gradients of the classes, and its shares are the counts
-optimised   embeddings and soft labels are invented so that they give the gradient (DLG, Zhu et al. 2019, from the last layer on)
+magnitudes  has no records: probabilities are those for random inputs, and counts are
+            B (p - gradient of the bias)
+mixture     has records: the gradient is a mixture of the mean gradients of the classes, and its
+            shares are the counts
+optimised   invents embeddings and soft labels that give the gradient (DLG, Zhu et al. 2019, from
+            the last layer on)
 """
 
 from __future__ import annotations
@@ -19,29 +23,35 @@ from scipy.optimize import nnls
 from torch import Tensor
 from torch.nn import functional
 
-from sordino.attacks.game import Case, Measure, Scored, Tick, upload_cases
+from sordino.attacks.attack import Case, CaseResult, Measure, Tick, list_upload_cases
 from sordino.attacks.observed import ObservedUpload
-from sordino.attacks.reading import LastLayer, Reader
+from sordino.attacks.reading import LastLayer, ModelReader
 from sordino.attacks.referee import Referee
 from sordino.attacks.truth import TruthBatch
 from sordino.protocol import View
 
+# Keeps quotients finite.
 SMALLEST = 1e-12
-SURENESS = 3.0  # of an invented label at the start, in logits
-EXACT = 0.01  # relative error of a gradient without noise that the optimised attacker does not care about
-SWAPPED = 0.25  # share of the labels that another start has different
+# The logit of an invented label at the start.
+INITIAL_LOGIT = 3.0
+# The relative error of a gradient without noise that the optimised attacker tolerates.
+TOLERATED_ERROR = 0.01
+# The share of the labels in which another start differs.
+SWAPPED_SHARE = 0.25
+# How many random inputs stand in for records.
+RANDOM_INPUTS = 64
 
 
 @dataclass(frozen=True, kw_only=True)
 class LabelAttack:
-    """Labels from uploads.
+    """Finds labels from uploads.
 
     Attributes:
         rounds: how many rounds are attacked, from first to last.
         uploads: how many uploads of each.
         records: how many records the attacker has.
-        iterations: of the optimised attacker.
-        starts: of the optimised attacker, tried side by side; the best fit counts.
+        iterations: steps of the optimised attacker.
+        starts: starts of the optimised attacker, tried side by side; the best fit counts.
     """
 
     rounds: int
@@ -55,44 +65,72 @@ class LabelAttack:
     headline: str = "accuracy"
 
     def cases(self, referee: Referee) -> list[Case[ObservedUpload, TruthBatch]]:
-        """Some uploads of some rounds."""
-        return upload_cases(referee, rounds=self.rounds, uploads=self.uploads, records=self.records)
+        """Returns some uploads of some rounds.
+
+        Args:
+            referee: knows the run.
+        """
+        return list_upload_cases(
+            referee, rounds=self.rounds, uploads=self.uploads, records=self.records
+        )
 
     def attempt(self, seen: ObservedUpload, tick: Tick) -> dict[str, np.ndarray]:
-        """For every method, how often each label was drawn."""
-        known = evidence(seen)
-        mixture = by_mixture(known)
-        optimised = by_optimisation(known, mixture, self.iterations, self.starts, tick)
-        return {"magnitudes": by_magnitudes(seen), "mixture": mixture, "optimised": optimised}
+        """Returns how often each label was drawn, by every method.
 
-    def score(self, guess: dict[str, np.ndarray], truth: TruthBatch) -> Scored:
-        """The share of the drawn labels that were named, beside who guesses every class equally often."""
+        Args:
+            seen: what the attacker is given.
+            tick: called with the share of the work that is done.
+        """
+        known = read_last_layer(seen)
+        mixture = count_by_mixture(known)
+        optimised = count_by_optimisation(known, mixture, self.iterations, self.starts, tick)
+        return {
+            "magnitudes": count_by_magnitudes(seen),
+            "mixture": mixture,
+            "optimised": optimised,
+        }
+
+    def score(self, guess: dict[str, np.ndarray], truth: TruthBatch) -> CaseResult:
+        """Returns the share of the drawn labels that each method named.
+
+        The baseline is an attacker who names every class equally often.
+
+        Args:
+            guess: counts of labels by every method.
+            truth: the records that were drawn.
+        """
         classes = len(next(iter(guess.values())))
-        true = np.bincount(truth.labels.numpy(), minlength=classes)
-        total, trivial = int(true.sum()), uninformed_overlap(true)
-        return Scored(
-            measures=tuple(
-                Measure(
-                    metric="accuracy", method=method, value=float(np.minimum(counts, true).sum() / total), baseline=trivial,
-                    better="higher", samples=total,
-                )
-                for method, counts in guess.items()
+        true_counts = np.bincount(truth.labels.numpy(), minlength=classes)
+        total = int(true_counts.sum())
+        # Counts are compared, and not single labels: naming every class equally often is right for
+        # more than one label in the number of classes.
+        baseline = uninformed_overlap(true_counts)
+        measures = []
+        for method, counts in guess.items():
+            measure = Measure(
+                metric="accuracy",
+                method=method,
+                value=float(np.minimum(counts, true_counts).sum() / total),
+                baseline=baseline,
+                better="higher",
+                samples=total,
             )
-        )  # fmt: skip
+            measures.append(measure)
+        return CaseResult(measures=tuple(measures))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Evidence:
+class LastLayerEvidence:
     """What an upload and the attacker's own records say about the last layer.
 
     Attributes:
-        last: where it stands among the parameters.
+        last: where the layer stands among the parameters.
         model: all parameters of the global model.
-        gradient: the upload's gradient of it, class by class.
-        deviation: standard deviation of the noise on a coordinate of that.
-        drawn: records that the upload's steps drew, counted with repetition; the protocol says it.
-        embeddings: what goes into it, for the attacker's own records.
-        answers: what comes out, for the same.
+        gradient: the upload's gradient of the layer, class by class.
+        deviation: standard deviation of the noise on a coordinate of the gradient.
+        drawn: how many records the upload's steps drew, with repetition; the protocol says it.
+        embeddings: what goes into the layer, for the attacker's own records.
+        answers: what comes out, for the same records.
         labels: their classes.
     """
 
@@ -106,204 +144,324 @@ class Evidence:
     labels: Tensor
 
 
-def evidence(seen: ObservedUpload) -> Evidence:
-    """Read an upload's last layer."""
+def read_last_layer(seen: ObservedUpload) -> LastLayerEvidence:
+    """Returns what an upload says about the last layer.
+
+    Args:
+        seen: what the attacker is given.
+    """
     own = seen.federation.auxiliary
-    reader = Reader(seen.federation.module, seen.model, own.inputs)
+    reader = ModelReader(seen.federation.module, seen.model, own.inputs)
     embeddings, answers = reader.read(own.inputs)
-    return Evidence(
-        last=reader.last, model=torch.from_numpy(seen.model), gradient=flattened(reader.last, seen.gradient), deviation=seen.deviation,
-        drawn=seen.drawn, embeddings=embeddings, answers=answers, labels=own.labels,
-    )  # fmt: skip
-
-
-def by_magnitudes(seen: ObservedUpload) -> np.ndarray:
-    """Counts of labels from the magnitudes of the last layer's gradient, without any records."""
-    inputs = torch.randn(
-        64, *seen.federation.auxiliary.inputs.shape[1:], generator=torch.Generator().manual_seed(0)
+    return LastLayerEvidence(
+        last=reader.last,
+        model=torch.from_numpy(seen.model),
+        gradient=flatten_by_class(reader.last, seen.gradient),
+        deviation=seen.deviation,
+        drawn=seen.drawn,
+        embeddings=embeddings,
+        answers=answers,
+        labels=own.labels,
     )
-    reader = Reader(seen.federation.module, seen.model, inputs)
+
+
+def count_by_magnitudes(seen: ObservedUpload) -> np.ndarray:
+    """Returns counts of labels from the magnitudes of the last layer's gradient.
+
+    It uses no records.
+
+    Args:
+        seen: what the attacker is given.
+    """
+    shape = seen.federation.auxiliary.inputs.shape[1:]
+    generator = torch.Generator().manual_seed(0)
+    inputs = torch.randn(RANDOM_INPUTS, *shape, generator=generator)
+    reader = ModelReader(seen.federation.module, seen.model, inputs)
     embeddings, answers = reader.read(inputs)
-    weight, bias = reader.last.parts(seen.gradient)
-    if bias is None:  # the sum of a row is the same, times the sum of an embedding
+    weight, bias = reader.last.split_vector(seen.gradient)
+    if bias is None:
+        # The sum of a row is the bias's gradient times the sum of an embedding.
         bias = weight.sum(dim=1) / max(SMALLEST, float(embeddings.sum(dim=1).mean()))
     if seen.drawn == 1:
-        return only_negative(bias)
+        return find_most_negative(bias)
     shares = answers.softmax(dim=1).mean(dim=0).double() - bias
-    return rounded_shares(shares.numpy(), seen.drawn)
+    return round_shares(shares.numpy(), seen.drawn)
 
 
-def only_negative(rows: Tensor) -> np.ndarray:
-    """The label of a single record: the only row that its gradient makes negative, or under noise the most negative one (iDLG).
+def find_most_negative(rows: Tensor) -> np.ndarray:
+    """Returns the count of each label for a single record (iDLG).
+
+    Its gradient makes only one row negative; under noise, the most negative one counts.
+
+    Args:
+        rows: one number for each class.
 
     Example:
-        >>> only_negative(torch.tensor([0.1, -0.7, 0.6])).tolist()
+        >>> find_most_negative(torch.tensor([0.1, -0.7, 0.6])).tolist()
         [0, 1, 0]
     """
-    return (np.arange(len(rows)) == int(rows.argmin())).astype(np.int64)
+    named: np.ndarray = (np.arange(len(rows)) == int(rows.argmin())).astype(np.int64)
+    return named
 
 
-def by_mixture(known: Evidence) -> np.ndarray:
-    """Counts of labels as the shares of the classes' mean gradients, each coordinate weighed by how far it can be trusted.
+def count_by_mixture(known: LastLayerEvidence) -> np.ndarray:
+    """Returns counts of labels as shares of the classes' mean gradients.
 
-    A coordinate errs by the noise, whose size the protocol says, and by the spread of records of one class, as the attacker's own
-    have it. The sum of the shares is left free: a gradient that was clipped is shorter, by nobody knows how much.
+    Args:
+        known: the evidence about the last layer.
     """
     if known.drawn == 1:
-        return only_negative(
-            known.gradient.reshape(known.last.classes, -1)
-            @ extended(known.embeddings.double(), known.last).mean(dim=0)
-        )
-    means, variances = class_gradients(known)
-    trust = 1 / np.sqrt(np.maximum(variances / known.drawn + known.deviation**2, SMALLEST))
+        by_class = known.gradient.reshape(known.last.classes, -1)
+        embedding = append_one(known.embeddings.double(), known.last).mean(dim=0)
+        return find_most_negative(by_class @ embedding)
+    means, variances = estimate_class_gradients(known)
+    # A coordinate errs by the noise, whose size the protocol says, and by the spread of records
+    # within a class, estimated from the attacker's own.
+    error_variances = variances / known.drawn + known.deviation**2
+    precision = 1 / np.sqrt(np.maximum(error_variances, SMALLEST))
+    # The sum of the shares is left free: a clip may have shortened the gradient.
     shares, _ = nnls(
-        means.T * trust[:, None], known.gradient.numpy() * trust, maxiter=100 * len(means)
+        means.T * precision[:, None], known.gradient.numpy() * precision, maxiter=100 * len(means)
     )
-    return rounded_shares(shares, known.drawn)
+    return round_shares(shares, known.drawn)
 
 
-def class_gradients(known: Evidence) -> tuple[np.ndarray, np.ndarray]:
-    """Mean gradient of the last layer for a record of each class, one a row, and the mean variance within a class per coordinate."""
-    errors = known.answers.softmax(dim=1).double() - functional.one_hot(
-        known.labels, known.last.classes
-    )
-    inner = extended(known.embeddings.double(), known.last)
-    means, variances = [], []
+def estimate_class_gradients(known: LastLayerEvidence) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the last layer's gradients for a record of each class.
+
+    Args:
+        known: the evidence about the last layer.
+
+    Returns:
+        The mean gradient of each class, one a row, and the mean variance within a class for each
+        coordinate.
+    """
+    one_hot = functional.one_hot(known.labels, known.last.classes)
+    errors = known.answers.softmax(dim=1).double() - one_hot
+    inner = append_one(known.embeddings.double(), known.last)
+    means = []
+    variances = []
     for label in range(known.last.classes):
         of_class = known.labels == label
         count = max(1, int(of_class.sum()))
-        mean = errors[of_class].T @ inner[of_class] / count  # E[(p - e) h^T | y]
+        # E[(p - e) h^T | y], and the same of the squares.
+        mean = errors[of_class].T @ inner[of_class] / count
         square = (errors[of_class] ** 2).T @ inner[of_class] ** 2 / count
         means.append(mean.flatten())
         variances.append((square - mean**2).clamp(min=0).flatten())
     return torch.stack(means).numpy(), torch.stack(variances).mean(dim=0).numpy()
 
 
-def by_optimisation(
-    known: Evidence, start: np.ndarray, iterations: int, starts: int, tick: Tick
+def count_by_optimisation(
+    known: LastLayerEvidence,
+    start: np.ndarray,
+    iterations: int,
+    starts: int,
+    tick: Tick,
 ) -> np.ndarray:
-    """Counts of the labels that, with some embeddings, best explain the last layer's gradient; the best of several starts counts."""
-    explanation = Explanation(known)
+    """Returns counts of the labels that, with some embeddings, best explain the gradient.
+
+    Args:
+        known: the evidence about the last layer.
+        start: counts of labels to begin with.
+        iterations: steps of the optimiser.
+        starts: how many starts are tried; the best fit counts.
+        tick: called with the share of the work that is done.
+    """
+    explanation = GradientExplanation(known)
     generator = torch.Generator().manual_seed(0)
-    labels = varied_starts(
-        torch.from_numpy(np.repeat(np.arange(len(start)), start)),
-        starts,
-        known.last.classes,
-        generator,
+    first_labels = torch.from_numpy(np.repeat(np.arange(len(start)), start))
+    labels = vary_labels(first_labels, starts, known.last.classes, generator)
+    inner = explanation.draw_embeddings(labels, generator).requires_grad_()
+    one_hot = functional.one_hot(labels, known.last.classes).float()
+    logits = (INITIAL_LOGIT * one_hot).requires_grad_()
+    rate = 0.1 * float(explanation.spreads.sqrt().mean())
+    optimizer = torch.optim.Adam(
+        [
+            {"params": [inner], "lr": rate},
+            {"params": [logits], "lr": 0.1},
+        ]
     )
-    inner = explanation.drawn_embeddings(labels, generator).requires_grad_()
-    soft = (SURENESS * functional.one_hot(labels, known.last.classes).float()).requires_grad_()
-    pace = 0.1 * float(explanation.spreads.sqrt().mean())
-    optimizer = torch.optim.Adam([{"params": [inner], "lr": pace}, {"params": [soft], "lr": 0.1}])
     for iteration in range(iterations):
         optimizer.zero_grad()
-        explanation.misfit(inner, soft.softmax(dim=2)).sum().backward()
+        explanation.measure_misfit(inner, logits.softmax(dim=2)).sum().backward()
         optimizer.step()
         tick((iteration + 1) / iterations)
     with torch.no_grad():
-        best = int(explanation.misfit(inner, soft.softmax(dim=2)).argmin())
-        return rounded_shares(soft[best].softmax(dim=1).sum(dim=0).double().numpy(), known.drawn)
+        best = int(explanation.measure_misfit(inner, logits.softmax(dim=2)).argmin())
+        shares = logits[best].softmax(dim=1).sum(dim=0).double()
+        return round_shares(shares.numpy(), known.drawn)
 
 
-class Explanation:
-    """How badly invented embeddings and labels explain a gradient: minus the logarithm of their likelihood. It holds what is known.
+class GradientExplanation:
+    """Measures how badly invented embeddings and labels explain a gradient.
 
-    Noise on the gradient is normal and of the protocol's size; embeddings are normal around the mean of their class, as the attacker's
-    own records have it. A clip may have shortened the gradient.
+    The measure is minus the logarithm of their likelihood. Noise on the gradient is normal and has
+    the protocol's size. Embeddings are normal around the mean of their class, as estimated from the
+    attacker's own records. It holds the evidence.
     """
 
-    def __init__(self, known: Evidence) -> None:
+    def __init__(self, known: LastLayerEvidence) -> None:
+        """Estimates where the embeddings of each class lie.
+
+        Args:
+            known: the evidence about the last layer.
+        """
+        self._known = known
+        self._gradient = known.gradient.float()
         one_hot = functional.one_hot(known.labels, known.last.classes).float()
-        self._known, self._gradient = known, known.gradient.float()
         self.centres = (one_hot / one_hot.sum(dim=0).clamp(min=1)).T @ known.embeddings
         within = (known.embeddings - self.centres[known.labels]).square().mean(dim=0)
         self.spreads = within + 1e-3 * known.embeddings.var() + SMALLEST
-        self._variance = max(
-            known.deviation**2, EXACT**2 * float(self._gradient.square().mean()), SMALLEST
-        )
+        rounding = TOLERATED_ERROR**2 * float(self._gradient.square().mean())
+        self._variance = max(known.deviation**2, rounding, SMALLEST)
 
-    def drawn_embeddings(self, labels: Tensor, generator: torch.Generator) -> Tensor:
-        """Embeddings of these labels as likely as any."""
+    def draw_embeddings(self, labels: Tensor, generator: torch.Generator) -> Tensor:
+        """Returns likely embeddings of some labels.
+
+        Args:
+            labels: the labels.
+            generator: where random numbers come from.
+        """
         normals = torch.randn(*labels.shape, self.centres.shape[1], generator=generator)
         return self.centres[labels] + self.spreads.sqrt() * normals
 
-    def misfit(self, inner: Tensor, labels: Tensor) -> Tensor:
-        """For every start (starts, records, ...), how badly its embeddings and soft labels fit."""
-        last, (weight, bias) = self._known.last, self._known.last.parts(self._known.model)
-        answers = inner @ weight.T + (0.0 if bias is None else bias)
-        given = (
-            torch.einsum(
-                "snc,snh->sch", answers.softmax(dim=2) - labels, extended(inner, last)
-            ).flatten(1)
-            / self._known.drawn
-        )
-        kept = ((given @ self._gradient) / given.square().sum(dim=1).clamp(min=SMALLEST)).clamp(
-            0, 1
-        )  # what a clip left of it
-        noise = (kept[:, None] * given - self._gradient).square().sum(dim=1) / (2 * self._variance)
-        return noise + ((inner - labels @ self.centres).square() / (2 * self.spreads)).sum(
-            dim=(1, 2)
-        )
+    def measure_misfit(self, inner: Tensor, labels: Tensor) -> Tensor:
+        """Returns how badly each start explains the gradient.
+
+        Args:
+            inner: embeddings, of shape (starts, records, width).
+            labels: soft labels, of shape (starts, records, classes).
+
+        Returns:
+            One number for each start.
+        """
+        last = self._known.last
+        weight, bias = last.split_vector(self._known.model)
+        answers = inner @ weight.T
+        if bias is not None:
+            answers = answers + bias
+        errors = answers.softmax(dim=2) - labels
+        sums = torch.einsum("snc,snh->sch", errors, append_one(inner, last)).flatten(1)
+        given = sums / self._known.drawn
+        # How much a clip may have left of the gradient, as fits best.
+        lengths = given.square().sum(dim=1).clamp(min=SMALLEST)
+        kept = ((given @ self._gradient) / lengths).clamp(0, 1)
+        residuals = (kept[:, None] * given - self._gradient).square().sum(dim=1)
+        offsets = (inner - labels @ self.centres).square() / (2 * self.spreads)
+        return residuals / (2 * self._variance) + offsets.sum(dim=(1, 2))
 
 
-def varied_starts(labels: Tensor, starts: int, classes: int, generator: torch.Generator) -> Tensor:
-    """The labels as they are, and again with some of them drawn anew, one start a row."""
+def vary_labels(
+    labels: Tensor,
+    starts: int,
+    classes: int,
+    generator: torch.Generator,
+) -> Tensor:
+    """Returns starts: the labels as they are, and copies with some of them drawn anew.
+
+    Args:
+        labels: the labels of the first start.
+        starts: how many starts.
+        classes: how many classes there are.
+        generator: where random numbers come from.
+
+    Returns:
+        One start a row.
+    """
     table = labels.repeat(starts, 1)
-    swapped = torch.rand(table.shape, generator=generator) < SWAPPED
+    swapped = torch.rand(table.shape, generator=generator) < SWAPPED_SHARE
     swapped[0] = False
     return torch.where(swapped, torch.randint(0, classes, table.shape, generator=generator), table)
 
 
-def extended(embeddings: Tensor, last: LastLayer) -> Tensor:
-    """Embeddings with a 1 at the end where the last layer has a bias: its gradient is then that of one more weight."""
-    return (
-        embeddings
-        if last.bias is None
-        else torch.cat([embeddings, torch.ones_like(embeddings[..., :1])], dim=-1)
-    )
+def append_one(embeddings: Tensor, last: LastLayer) -> Tensor:
+    """Returns embeddings with a 1 at the end where the last layer has a bias.
+
+    The gradient of the bias is then that of one more weight.
+
+    Args:
+        embeddings: what goes into the layer.
+        last: the layer.
+    """
+    if last.bias is None:
+        return embeddings
+    return torch.cat([embeddings, torch.ones_like(embeddings[..., :1])], dim=-1)
 
 
-def flattened(last: LastLayer, gradient: Tensor) -> Tensor:
-    """The gradient of the last layer, class by class: the weights of a class, then its bias."""
-    weight, bias = last.parts(gradient)
-    return (weight if bias is None else torch.cat([weight, bias[:, None]], dim=1)).flatten()
+def flatten_by_class(last: LastLayer, gradient: Tensor) -> Tensor:
+    """Returns the last layer's gradient class by class: the weights of a class, then its bias.
+
+    Args:
+        last: the layer.
+        gradient: the gradient of all parameters.
+    """
+    weight, bias = last.split_vector(gradient)
+    if bias is not None:
+        weight = torch.cat([weight, bias[:, None]], dim=1)
+    return weight.flatten()
 
 
-def rounded_shares(shares: np.ndarray, total: int) -> np.ndarray:
-    """Whole numbers in proportion to the shares, negative ones being none, that add up to the total; the largest remainders round up.
+def round_shares(shares: np.ndarray, total: int) -> np.ndarray:
+    """Returns whole numbers in proportion to the shares that add up to a total.
+
+    The largest remainders round up. Negative shares count as zero.
+
+    Args:
+        shares: one for each class.
+        total: the sum of the whole numbers.
 
     Example:
-        >>> rounded_shares(np.array([0.5, -0.1, 0.26, 0.24]), 4).tolist()
+        >>> round_shares(np.array([0.5, -0.1, 0.26, 0.24]), 4).tolist()
         [2, 0, 1, 1]
     """
     positive = np.maximum(np.nan_to_num(shares, posinf=0.0), 0.0)
-    wanted = (
-        positive / positive.sum() * total
-        if positive.sum() > 0
-        else np.full(len(shares), total / len(shares))
-    )
-    counts = np.floor(wanted).astype(np.int64)
-    counts[np.argsort(counts - wanted, kind="stable")[: total - counts.sum()]] += 1
+    if positive.sum() > 0:
+        exact = positive / positive.sum() * total
+    else:
+        exact = np.full(len(shares), total / len(shares))
+    counts: np.ndarray = np.floor(exact).astype(np.int64)
+    by_remainder = np.argsort(counts - exact, kind="stable")
+    counts[by_remainder[: total - counts.sum()]] += 1
     return counts
 
 
-def uninformed_overlap(true: np.ndarray) -> float:
-    """The share of labels that are right on average if every class is named equally often, which one gets one more drawn at random.
+def uninformed_overlap(true_counts: np.ndarray) -> float:
+    """Returns the mean share of labels that are right if every class is named equally often.
+
+    Where the labels cannot be shared out equally, the classes that get one more are drawn at
+    random.
+
+    Args:
+        true_counts: how often each label was drawn.
 
     Example:
-        >>> uninformed_overlap(np.array([4, 0, 0, 0, 0, 0, 0, 0, 0, 0])), uninformed_overlap(np.array([1, 3]))
-        (0.1, 0.75)
+        >>> uninformed_overlap(np.array([4, 0, 0, 0, 0, 0, 0, 0, 0, 0]))
+        0.1
+        >>> uninformed_overlap(np.array([1, 3]))
+        0.75
     """
-    each, left = divmod(int(true.sum()), len(true))
-    share = left / len(true)
-    return float(
-        ((1 - share) * np.minimum(each, true) + share * np.minimum(each + 1, true)).sum()
-        / true.sum()
-    )
+    each, left = divmod(int(true_counts.sum()), len(true_counts))
+    share_with_more = left / len(true_counts)
+    without = (1 - share_with_more) * np.minimum(each, true_counts)
+    with_more = share_with_more * np.minimum(each + 1, true_counts)
+    return float((without + with_more).sum() / true_counts.sum())
 
 
 SETTINGS = {
-    "quick": LabelAttack(rounds=3, uploads=8, records=1000, iterations=150, starts=4),
-    # Table 13: 1,000 samples; here uploads of so many rounds that the samples come to at least as many.
-    "paper": LabelAttack(rounds=6, uploads=100, records=4000, iterations=600, starts=16),
+    "quick": LabelAttack(
+        rounds=3,
+        uploads=8,
+        records=1000,
+        iterations=150,
+        starts=4,
+    ),
+    # Table 13 has 1,000 samples; these rounds and uploads give at least as many.
+    "paper": LabelAttack(
+        rounds=6,
+        uploads=100,
+        records=4000,
+        iterations=600,
+        starts=16,
+    ),
 }

@@ -1,10 +1,12 @@
-"""LiRA: how much likelier a model's confidence is if the record was trained on (Carlini et al. 2022, "Membership inference attacks from
-first principles", algorithm 1).
+"""LiRA, a membership attack by the likelihood ratio of a model's confidence (Carlini et al. 2022).
 
-A confidence p is looked at as log(p / (1 - p)), which is nearly normal over trainings. Online, its law is fitted to shadows that were
-trained on the record and to shadows that were not, and the score is the log of the ratio of the two densities. Offline, only shadows
-that were not are known, and the score is how surprisingly high the confidence is for them. Means are the record's own. With few shadows
-one variance for all records is steadier than one for each (their section VI).
+The paper is "Membership inference attacks from first principles", algorithm 1. A confidence p is
+read as log(p / (1 - p)), which is nearly normal over trainings. Online, its law is fitted to
+shadows that were trained on the record and to shadows that were not, and the score is the log of
+the ratio of the two densities. Offline, only shadows that were not trained on the record are known,
+and the score is how surprisingly high the confidence is for them. Means are fitted to each record.
+With few shadows, one variance for all records is steadier than one for each (section VI of the
+paper).
 """
 
 from __future__ import annotations
@@ -14,65 +16,110 @@ import torch
 from scipy.stats import norm
 from torch import Tensor
 
-from sordino.attacks.shadows import Evidence
+from sordino.attacks.shadows import MembershipEvidence
 
-OWN_VARIANCE = 64  # shadows from which on every record has a variance of its own
-LEAST_DEVIATION = 1e-6  # of confidences that never change, as those of models without noise that know a record by heart
+# From this number of shadows on, every record has a variance by itself.
+SHADOWS_FOR_RECORD_VARIANCE = 64
+# Of confidences that never change, as those of models without noise that know a record by heart.
+SMALLEST_DEVIATION = 1e-6
 
 
-def online(known: Evidence) -> np.ndarray:
-    """The log of the likelihood ratio of each record: above 0 speaks for a member.
+def score_online(known: MembershipEvidence) -> np.ndarray:
+    """Returns the log of each record's likelihood ratio.
+
+    Args:
+        known: answers about the records in question.
+
+    Returns:
+        One score for each record; above 0 speaks for a member.
 
     Example:
-        >>> known = Evidence(labels=torch.tensor([0]), target=torch.tensor([[2.0, 0.0]]), inside=np.array([[True], [False]] * 2),
-        ...     shadows=torch.tensor([[[2.0, 0.0]], [[0.0, 0.0]], [[3.0, 0.0]], [[1.0, 0.0]]]))
-        >>> online(known).round(2).tolist()
+        >>> known = MembershipEvidence(
+        ...     labels=torch.tensor([0]),
+        ...     target=torch.tensor([[2.0, 0.0]]),
+        ...     inside=np.array([[True], [False]] * 2),
+        ...     shadows=torch.tensor([[[2.0, 0.0]], [[0.0, 0.0]], [[3.0, 0.0]], [[1.0, 0.0]]]),
+        ... )
+        >>> score_online(known).round(2).tolist()
         [2.0]
     """
-    own = logit_confidences(known.target, known.labels)
+    observed = logit_confidences(known.target, known.labels)
     shadows = logit_confidences(known.shadows, known.labels)
-    return np.asarray(
-        norm.logpdf(own, *fitted(shadows, known.inside))
-        - norm.logpdf(own, *fitted(shadows, ~known.inside))
-    )
+    as_member = norm.logpdf(observed, *fit_normals(shadows, known.inside))
+    as_other = norm.logpdf(observed, *fit_normals(shadows, ~known.inside))
+    return np.asarray(as_member - as_other)
 
 
-def offline(known: Evidence) -> np.ndarray:
-    """Minus the log of the probability that a model that was not trained on the record is at least so confident."""
-    law = fitted(logit_confidences(known.shadows, known.labels), ~known.inside)
-    return np.asarray(-norm.logsf(logit_confidences(known.target, known.labels), *law))
+def score_offline(known: MembershipEvidence) -> np.ndarray:
+    """Returns how surprising the confidence in each record is for a model not trained on it.
+
+    Args:
+        known: answers about the records in question.
+
+    Returns:
+        Minus the log of the probability of a confidence at least as high; higher speaks for a
+        member.
+    """
+    shadows = logit_confidences(known.shadows, known.labels)
+    observed = logit_confidences(known.target, known.labels)
+    return np.asarray(-norm.logsf(observed, *fit_normals(shadows, ~known.inside)))
 
 
 def logit_confidences(answers: Tensor, labels: Tensor) -> np.ndarray:
-    """log(p / (1 - p)) of the right class for logits (..., n, classes), without loss of digits where p is nearly 1.
+    """Returns log(p / (1 - p)) of each record's class, precise also where p is nearly 1.
+
+    Args:
+        answers: logits of shape (..., records, classes).
+        labels: the classes of the records.
+
+    Returns:
+        An array of shape (..., records).
 
     Example:
-        >>> logit_confidences(torch.tensor([[0.0, 0.0], [100.0, 0.0]]), torch.tensor([0, 0])).tolist()
+        >>> answers = torch.tensor([[0.0, 0.0], [100.0, 0.0]])
+        >>> logit_confidences(answers, torch.tensor([0, 0])).tolist()
         [0.0, 100.0]
     """
-    return margins(answers.double(), labels).numpy()
+    return class_margins(answers.double(), labels).numpy()
 
 
-def margins(answers: Tensor, labels: Tensor) -> Tensor:
-    """The logit of the right class less that of all others together: log(p / (1 - p)), through which gradients pass."""
-    right = labels.expand(answers.shape[:-1]).unsqueeze(-1)
-    return answers.gather(-1, right).squeeze(-1) - answers.scatter(-1, right, -torch.inf).logsumexp(
-        dim=-1
-    )
+def class_margins(answers: Tensor, labels: Tensor) -> Tensor:
+    """Returns the logit of each record's class less that of all other classes together.
+
+    This is log(p / (1 - p)), in a form through which gradients pass.
+
+    Args:
+        answers: logits of shape (..., records, classes).
+        labels: the classes of the records.
+
+    Returns:
+        A tensor of shape (..., records).
+    """
+    classes = labels.expand(answers.shape[:-1]).unsqueeze(-1)
+    true_logits = answers.gather(-1, classes).squeeze(-1)
+    other_logits = answers.scatter(-1, classes, -torch.inf).logsumexp(dim=-1)
+    return true_logits - other_logits
 
 
-def fitted(values: np.ndarray, chosen: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and standard deviation per record over the chosen shadows; a record without any has the mean of all."""
+def fit_normals(values: np.ndarray, chosen: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the mean and standard deviation of each record's values over some shadows.
+
+    Args:
+        values: one row for each shadow, one column for each record.
+        chosen: which shadows count for each record, in the same shape.
+
+    Returns:
+        Means and standard deviations. A record without any chosen shadow has the mean of all.
+    """
     counts = chosen.sum(axis=0)
     overall = values[chosen].mean()
-    means = np.where(
-        counts > 0, np.where(chosen, values, 0.0).sum(axis=0) / np.maximum(counts, 1), overall
-    )
+    totals = np.where(chosen, values, 0.0).sum(axis=0)
+    means = np.where(counts > 0, totals / np.maximum(counts, 1), overall)
     squares = np.where(chosen, (values - means) ** 2, 0.0).sum(axis=0)
-    if len(values) >= OWN_VARIANCE:
+    if len(values) >= SHADOWS_FOR_RECORD_VARIANCE:
         variances = squares / np.maximum(counts - 1, 1)
     else:
-        variances = np.full_like(
-            means, squares.sum() / max(1, (counts[counts > 0] - 1).sum())
-        )  # each mean costs a degree of freedom
-    return means, np.maximum(np.sqrt(variances), LEAST_DEVIATION)
+        # Each mean costs a degree of freedom.
+        freedom = max(1, (counts[counts > 0] - 1).sum())
+        variances = np.full_like(means, squares.sum() / freedom)
+    return means, np.maximum(np.sqrt(variances), SMALLEST_DEVIATION)

@@ -1,7 +1,8 @@
-"""Which records a model was trained on (udp-fl, Table 6): four published attackers over one set of shadow models.
+"""Finds the records that a model was trained on (udp-fl, Table 6), by four published attacks.
 
-All of them see the global model after some round, all records that may have been trained on, and the public protocol, and train
-shadow federations (shadows.py). What they make of the answers is a module each: shokri.py, lira.py, rmia.py, canary.py.
+All of them see the global model after some round, all records that may have been trained on, and
+the public protocol, and train one set of shadow federations (`shadows`). How each judges the
+answers is a module: `shokri`, `lira`, `rmia`, `canary_queries`.
 """
 
 from __future__ import annotations
@@ -11,129 +12,159 @@ from functools import partial
 
 import numpy as np
 
-from sordino.attacks import canary, lira, rmia, shokri
-from sordino.attacks.game import Case, Measure, Scored, Tick
+from sordino.attacks.attack import Case, CaseResult, Measure, Tick
+from sordino.attacks.canary_queries import QueryOptimiser, score_by_queries
+from sordino.attacks.lira import score_offline, score_online
 from sordino.attacks.observed import ObservedMembership, ObservedRecords
 from sordino.attacks.referee import Referee
-from sordino.attacks.shadows import Shadows, evidence_on, refuse_few, trained_shadows
+from sordino.attacks.rmia import score_pairwise
+from sordino.attacks.shadows import Shadows, collect_evidence, refuse_few_shadows, train_shadows
+from sordino.attacks.shokri import score_by_classifier
 from sordino.attacks.truth import TruthMembers
 from sordino.protocol import View
 
-LEAST_SHADOWS = 4  # two of either kind for every record
-FALSE_POSITIVES = {"TPR at 1 % FPR": 0.01, "TPR at 0.1 % FPR": 0.001}
-TRAINING, READING = (
-    0.8,
-    0.85,
-)  # shares of the time at which shadows are trained, and all answers read
+# Two of either kind for every record.
+LEAST_SHADOWS = 4
+# Carlini et al. 2022 ask for few false positives: an attack that is right on average may name no
+# member with certainty.
+FALSE_POSITIVE_RATES = {"TPR at 1 % FPR": 0.01, "TPR at 0.1 % FPR": 0.001}
+# The share of the work that is done when shadows are trained, and when all answers are read.
+SHARE_TRAINED = 0.8
+SHARE_READ = 0.85
 
 
 @dataclass(frozen=True, kw_only=True)
 class MembershipAttack:
-    """Members from a model.
+    """Finds members from a model.
 
     Attributes:
-        rounds: how many models are attacked, each from shadows of its own; the last always, earlier ones where uploads were kept.
+        rounds: how many models are attacked, each with shadows trained for it; the last one
+            always, earlier ones where uploads were kept.
         shadows: how many models the attacker trains for each.
-        asked: about how many records it is asked, half of them members.
-        population: how many records it has that nobody trained on.
-        queries: how canary makes its queries.
+        asked: how many records are in question, half of them members.
+        population: how many records the attacker has on which no model was trained.
+        queries: how canary queries are made.
     """
 
     rounds: int
     shadows: int
     asked: int
     population: int
-    queries: canary.Optimiser = field(default_factory=canary.Optimiser)
+    queries: QueryOptimiser = field(default_factory=QueryOptimiser)
     name: str = "membership"
     view: View = View.FINAL
     paper: str = "udp-fl, Table 6"
     headline: str = "AUC"
 
     def cases(self, referee: Referee) -> list[Case[ObservedMembership, TruthMembers]]:
-        """Some models, each with the same records in question."""
-        refuse_few(self.shadows, LEAST_SHADOWS)
-        candidates, members = referee.candidates()
-        asked = balanced(members, self.asked)
-        federation = referee.federation(referee.population(self.population))
+        """Returns some models, each with the same records in question.
+
+        Args:
+            referee: knows the run.
+
+        Raises:
+            UserError: too few shadows or records.
+        """
+        refuse_few_shadows(self.shadows, LEAST_SHADOWS)
+        candidates, members = referee.mix_candidates()
+        # Balanced, so that guessing has accuracy 1/2.
+        asked = choose_balanced(members, self.asked)
+        federation = referee.public_federation(referee.population_records(self.population))
         truth = TruthMembers(members=members[asked])
-        models = (
-            referee.models(self.rounds + 1)
-            if self.rounds > 1 and not referee.protocol.client
-            else referee.models(1)
-        )
-        return [
-            Case(
-                key=f"{t:06d}",
-                round=t,
-                observe=partial(
-                    ObservedMembership,
-                    federation=federation,
-                    round=t,
-                    model=weights,
-                    candidates=candidates,
-                    asked=asked,
-                    held=int(members.sum()),
-                    workshop=referee.run.folder / "attacks" / "shadows",
-                ),
+        count = 1
+        # Where clients have budgets, their noise depends on the number of rounds, and shadows of an
+        # earlier round would have another.
+        if self.rounds > 1 and not referee.protocol.client:
+            count = self.rounds + 1
+        cases = []
+        for round_index, weights in referee.global_models(count):
+            # Before the first round there is nothing to infer.
+            if round_index == 0:
+                continue
+            observe = partial(
+                ObservedMembership,
+                federation=federation,
+                round=round_index,
+                model=weights,
+                candidates=candidates,
+                asked=asked,
+                held=int(members.sum()),
+                workshop=referee.run.folder / "attacks" / "shadows",
+            )
+            case = Case(
+                key=f"{round_index:06d}",
+                round=round_index,
+                observe=observe,
                 reveal=lambda: truth,
             )
-            for t, weights in models
-            if t > 0
-        ]
+            cases.append(case)
+        return cases
 
     def attempt(self, seen: ObservedMembership, tick: Tick) -> dict[str, np.ndarray]:
-        """For every method a score of each record in question; higher speaks for a member."""
-        shadows = trained_shadows(seen, self.shadows, lambda share: tick(TRAINING * share))
+        """Returns each method's scores of the records in question; higher speaks for a member.
+
+        Args:
+            seen: what the attacker is given.
+            tick: called with the share of the work that is done.
+        """
+        shadows = train_shadows(seen, self.shadows, lambda share: tick(SHARE_TRAINED * share))
         asked = ObservedRecords(
             inputs=seen.candidates.inputs[seen.asked], labels=seen.candidates.labels[seen.asked]
         )
-        about, others = shadows.about(seen.asked), seen.federation.auxiliary
-        known = evidence_on(seen, about, asked)
-        population = evidence_on(
+        shadows_of_asked = shadows.select_records(seen.asked)
+        known = collect_evidence(seen, shadows_of_asked, asked)
+        others = seen.federation.auxiliary
+        # No shadow was trained on the population.
+        outside = np.zeros((len(shadows), len(others)), dtype=bool)
+        shadows_of_others = Shadows(models=shadows.models, inside=outside)
+        population = collect_evidence(seen, shadows_of_others, others)
+        tick(SHARE_READ)
+        by_queries = score_by_queries(
             seen,
-            Shadows(
-                models=shadows.models, inside=np.zeros((len(shadows), len(others)), dtype=bool)
-            ),
-            others,
+            shadows_of_asked,
+            known,
+            asked.inputs,
+            self.queries,
+            lambda share: tick(SHARE_READ + (1 - SHARE_READ) * share),
         )
-        tick(READING)
         return {
-            "Shokri": shokri.classified(known),
-            "LiRA": lira.online(known),
-            "LiRA offline": lira.offline(known),
-            "RMIA": rmia.pairwise(known, population),
-            "Canary": canary.by_queries(
-                seen,
-                about,
-                known,
-                asked.inputs,
-                self.queries,
-                lambda share: tick(READING + (1 - READING) * share),
-            ),
+            "Shokri": score_by_classifier(known),
+            "LiRA": score_online(known),
+            "LiRA offline": score_offline(known),
+            "RMIA": score_pairwise(known, population),
+            "Canary": by_queries,
         }
 
-    def score(self, guess: dict[str, np.ndarray], truth: TruthMembers) -> Scored:
-        """AUC, accuracy at the best threshold, and true positives at few false ones, beside who guesses; and the whole curve."""
-        curves = {
-            method: detection_curve(truth.members, scores) for method, scores in guess.items()
-        }
-        measures = [
-            Measure(
-                metric=metric,
-                method=method,
-                value=value,
-                baseline=trivial,
-                better="higher",
-                samples=len(truth.members),
-            )
-            for method, curve in curves.items()
-            for metric, (value, trivial) in measured(*curve).items()
-        ]
-        return Scored(measures=tuple(measures), curves=curves)
+    def score(self, guess: dict[str, np.ndarray], truth: TruthMembers) -> CaseResult:
+        """Returns how well each method detects members, beside guessing, and its whole curve.
+
+        Args:
+            guess: each method's scores.
+            truth: which records are members.
+        """
+        curves = {}
+        measures = []
+        for method, scores in guess.items():
+            curves[method] = detection_curve(truth.members, scores)
+            for metric, (value, baseline) in measure_detection(*curves[method]).items():
+                measure = Measure(
+                    metric=metric,
+                    method=method,
+                    value=value,
+                    baseline=baseline,
+                    better="higher",
+                    samples=len(truth.members),
+                )
+                measures.append(measure)
+        return CaseResult(measures=tuple(measures), curves=curves)
 
 
 def detection_curve(members: np.ndarray, scores: np.ndarray) -> np.ndarray:
-    """False and true positive rates at every threshold, (2, thresholds).
+    """Returns false and true positive rates at every threshold, of shape (2, thresholds).
+
+    Args:
+        members: which records are members.
+        scores: higher speaks for a member.
 
     Example:
         >>> detection_curve(np.array([True, False, True]), np.array([3.0, 2.0, 1.0])).tolist()
@@ -144,45 +175,63 @@ def detection_curve(members: np.ndarray, scores: np.ndarray) -> np.ndarray:
     return np.stack(roc_curve(members, scores, drop_intermediate=False)[:2])
 
 
-def measured(false: np.ndarray, true: np.ndarray) -> dict[str, tuple[float, float]]:
-    """What is said of a curve of true against false positive rates, each beside what guessing gets.
+def measure_detection(
+    false_rates: np.ndarray, true_rates: np.ndarray
+) -> dict[str, tuple[float, float]]:
+    """Returns AUC, best accuracy, and true positive rates at few false positives.
+
+    Args:
+        false_rates: false positive rates at every threshold.
+        true_rates: true positive rates at the same thresholds.
+
+    Returns:
+        For each metric its value, and what guessing reaches.
 
     Example:
-        >>> measured(np.array([0.0, 0.0, 1.0]), np.array([0.0, 0.5, 1.0]))["AUC"]
+        >>> measure_detection(np.array([0.0, 0.0, 1.0]), np.array([0.0, 0.5, 1.0]))["AUC"]
         (0.75, 0.5)
     """
     from sklearn.metrics import auc
 
-    found = {
-        "AUC": (float(auc(false, true)), 0.5),
-        "accuracy": (float(np.max(1 + true - false)) / 2, 0.5),
+    measures = {
+        "AUC": (float(auc(false_rates, true_rates)), 0.5),
+        "accuracy": (float(np.max(1 + true_rates - false_rates)) / 2, 0.5),
     }
-    rates = {
-        metric: (float(true[false <= rate].max()), rate) for metric, rate in FALSE_POSITIVES.items()
-    }
-    return {**found, **rates}
+    for metric, rate in FALSE_POSITIVE_RATES.items():
+        measures[metric] = (float(true_rates[false_rates <= rate].max()), rate)
+    return measures
 
 
-def balanced(members: np.ndarray, count: int) -> np.ndarray:
-    """At most so many rows, in order, as many members as others.
+def choose_balanced(members: np.ndarray, count: int) -> np.ndarray:
+    """Returns rows in ascending order, as many of members as of others.
+
+    Args:
+        members: which records are members.
+        count: how many rows at most.
 
     Example:
-        >>> balanced(np.array([True, True, False, True]), 3).tolist()
+        >>> choose_balanced(np.array([True, True, False, True]), 3).tolist()
         [0, 2]
     """
-    sides = [np.flatnonzero(members == side) for side in (True, False)]
-    each = min(count // 2, *(len(side) for side in sides))
-    return np.sort(np.concatenate([side[:each] for side in sides]))
+    inside = np.flatnonzero(members)
+    outside = np.flatnonzero(~members)
+    each = min(count // 2, len(inside), len(outside))
+    return np.sort(np.concatenate([inside[:each], outside[:each]]))
 
 
 SETTINGS = {
-    "quick": MembershipAttack(rounds=2, shadows=16, asked=2000, population=1000),
+    "quick": MembershipAttack(
+        rounds=2,
+        shadows=16,
+        asked=2000,
+        population=1000,
+    ),
     # Carlini et al. and Wen et al. train 64 shadows and more.
     "paper": MembershipAttack(
         rounds=3,
         shadows=64,
         asked=10000,
         population=5000,
-        queries=canary.Optimiser(iterations=60, models=16),
+        queries=QueryOptimiser(iterations=60, models=16),
     ),
 }

@@ -1,6 +1,8 @@
-"""What an attacker is given, and nothing else. No type of this module holds anything of `truth`, and attackers get these types alone.
+"""What an attacker is given, and nothing else.
 
-Everything here is public, or is what the view shows. The protocol comes without its seed, which would give the noise away.
+No type of this module holds anything of `truth`, and attackers get these types alone. Everything
+here is public, or is what the view shows. The protocol comes without its seed, which would give the
+noise away.
 """
 
 from __future__ import annotations
@@ -14,19 +16,20 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from sordino.privacy.mechanisms import deviation
-from sordino.privacy.sizes import size_of
-from sordino.protocol import NoisySgd, Protocol
+from sordino.attacks.gradient_rules import gradient_steps_of
+from sordino.mechanisms import mechanism_of
+from sordino.protocol import Protocol
+from sordino.protocol.release import NoisySteps, release_of
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ObservedRecords:
-    """Records that an attacker has, as a model sees them: its own, which no client holds, or such as it asks about.
+    """Records that an attacker has, or asks about, as a model sees them.
 
     Attributes:
         inputs: one record a row.
         labels: their classes.
-        attributes: per name, a value for each record, where the attacker knows it.
+        attributes: for each name, a value for each record, where the attacker knows it.
     """
 
     inputs: Tensor
@@ -39,32 +42,57 @@ class ObservedRecords:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ObservedFederation:
-    """What everybody knows: the protocol without its seed, the model's structure and initial weights, the classes; and own records."""
+    """What everybody knows about a federation, and the attacker's own records.
+
+    Attributes:
+        protocol: the protocol without its seed.
+        module: the model's structure and initial weights.
+        classes: the names of the classes.
+        auxiliary: the attacker's own records, which no client holds.
+    """
 
     protocol: Protocol
     module: nn.Module
     classes: tuple[str, ...]
     auxiliary: ObservedRecords
 
-    def rates(self, round: int) -> tuple[float, ...]:
-        """The learning rate of every step of a round."""
-        return self.protocol.local.schedule.rates(round=round, steps=self.protocol.local.steps)
+    def learning_rates(self, round_index: int) -> tuple[float, ...]:
+        """Returns the learning rate of every step of a round.
 
-    def update_deviation(self, round: int) -> float:
-        """Standard deviation of the noise on a coordinate of an update of this round, as the protocol states it."""
-        rule, noise = self.protocol.local, self.protocol.noise
-        if isinstance(
-            rule, NoisySgd
-        ):  # independent noise in every step, on a sum that is divided by the batch
-            return size_of(noise) * rule.noise_unit / rule.batch * math.hypot(*self.rates(round))
-        return deviation(noise) if noise.where != "server" else 0.0
+        Args:
+            round_index: the round, counted from 0.
+        """
+        rule = self.protocol.local
+        return rule.schedule.rates(round=round_index, steps=rule.steps)
+
+    def update_deviation(self, round_index: int) -> float:
+        """Returns the standard deviation of the noise on a coordinate of an update.
+
+        Args:
+            round_index: the round, counted from 0.
+        """
+        release = release_of(self.protocol)
+        if type(release) is NoisySteps:
+            # Every step adds independent noise, multiplied by its learning rate.
+            deviation = mechanism_of(release.sum_noise).deviation / release.batch
+            return deviation * math.hypot(*self.learning_rates(round_index))
+        if not release.at_client:
+            return 0.0
+        return mechanism_of(self.protocol.release.noise).deviation
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ObservedUpload:
-    """One upload as the server receives it, with the global model that its sender began from.
+    """One upload as the server receives it.
 
-    The client's number is not told: no attack on an upload needs it, and behind a shuffler nobody knows it.
+    The client's number is left out: no attack on an upload needs it, and behind a shuffler the
+    server does not know it.
+
+    Attributes:
+        federation: what everybody knows.
+        round: the round, counted from 0.
+        model: the global model that the sender began from.
+        upload: the model that was sent.
     """
 
     federation: ObservedFederation
@@ -74,34 +102,44 @@ class ObservedUpload:
 
     @property
     def gradient(self) -> Tensor:
-        """The update per unit of learning rate: the mean of the steps' clipped gradients, and noise. Not finite counts as zero."""
-        rule, model = self.federation.protocol.local, self.model.astype(np.float64)
-        slope = (model - self.upload.astype(np.float64)) / sum(self.federation.rates(self.round))
-        if isinstance(rule, NoisySgd):
-            slope -= rule.weight_decay * model  # of the first step; later ones begin nearby
+        """The update per unit of learning rate: the mean of the clipped gradients, and noise.
+
+        Values that are not finite count as zero.
+        """
+        model = self.model.astype(np.float64)
+        # The sum of the rates scales every case to one gradient, however many steps there were.
+        total_rate = sum(self.federation.learning_rates(self.round))
+        slope = (model - self.upload.astype(np.float64)) / total_rate
+        steps = gradient_steps_of(self.federation.protocol)
+        if steps is not None:
+            # The decay is that of the first step; later steps begin nearby.
+            slope -= steps.weight_decay * model
+        # Training may have diverged. Zeros keep the attacker's arithmetic finite, and claim
+        # nothing.
         return torch.from_numpy(np.nan_to_num(slope, posinf=0.0, neginf=0.0))
 
     @property
     def drawn(self) -> int:
-        """Records that the steps drew, counted with repetition."""
+        """How many records the steps drew, counted with repetition."""
         rule = self.federation.protocol.local
         return rule.steps * (rule.batch or 1)
 
     @property
     def deviation(self) -> float:
-        """Standard deviation of the noise on a coordinate of `gradient`."""
-        return self.federation.update_deviation(self.round) / sum(self.federation.rates(self.round))
+        """The standard deviation of the noise on a coordinate of `gradient`."""
+        total_rate = sum(self.federation.learning_rates(self.round))
+        return self.federation.update_deviation(self.round) / total_rate
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ObservedModel:
-    """A global model, and what it made of some clients' records, where the attacker overheard that.
+    """A global model, and what the attacker overheard of its work on clients' records.
 
     Attributes:
         federation: what everybody knows.
-        round: rounds that the model has behind it.
+        round: how many rounds the model was trained for.
         model: its parameters.
-        answers: its answers (logits) about clients' records, one a row.
+        answers: its logits for clients' records, one record a row.
         embeddings: what went into its last layer for the same records.
     """
 
@@ -114,11 +152,11 @@ class ObservedModel:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ObservedAnswers:
-    """Answers of a model that is not shown about the attacker's own records.
+    """Answers of a hidden model about the attacker's own records.
 
     Attributes:
         federation: what everybody knows, and the records.
-        round: rounds that the model has behind it.
+        round: how many rounds the model was trained for.
         answers: its logits, in the order of the records.
         noise: how much noise was put on them, in their standard deviations.
     """
@@ -134,13 +172,13 @@ class ObservedMembership:
     """A global model, and records of which some were trained on: which ones is the question.
 
     Attributes:
-        federation: what everybody knows; no client holds the attacker's own records, which are none of the candidates.
-        round: rounds that the model has behind it.
+        federation: what everybody knows; none of the attacker's own records is a candidate.
+        round: how many rounds the model was trained for.
         model: its parameters.
         candidates: every record that may have been trained on.
-        asked: about which of them the attacker is asked, as rows.
+        asked: the rows of the candidates that the attacker is asked about.
         held: how many records the clients hold together.
-        workshop: a folder for the attacker's own models.
+        workshop: a folder for the attacker's models.
     """
 
     federation: ObservedFederation
@@ -154,14 +192,16 @@ class ObservedMembership:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ObservedRound:
-    """All uploads of a round in an order that says nothing, and records of some clients that took part: who sent what is the question.
+    """All uploads of a round in a random order, and records of some clients that took part.
+
+    Who sent which upload is the question.
 
     Attributes:
         federation: what everybody knows.
-        round: rounds before this one.
-        model: the global model that everybody began from.
-        uploads: what was intercepted, one a row.
-        targets: records that each of the clients in question holds, as far as the attacker knows them.
+        round: the round, counted from 0.
+        model: the global model that every client began from.
+        uploads: the intercepted models, one a row.
+        targets: records of each of the clients in question, as far as the attacker knows them.
     """
 
     federation: ObservedFederation

@@ -1,126 +1,203 @@
-"""What an attacker reads out of a model: its last layer, the embeddings that go into it, its answers."""
+"""Reads a model as an attacker does: its last layer, its embeddings, and its answers."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from sordino.federation.models.flat import FlatModel
+from sordino.models.flat import FlatModel
 from sordino.protocol import UserError
 
-CHUNK = 500  # records at once
-LARGEST = 1e15  # its square is still a float32
+# Large models on all candidates at once would need more memory than the run itself did.
+RECORDS_PER_CALL = 500
+# The square of this value is still a float32.
+LARGEST_VALUE = 1e15
 
 
 @dataclass(frozen=True, kw_only=True)
 class LastLayer:
-    """Where the last layer's weight and bias stand in the vector of all parameters, and its shape."""
+    """Where the last layer's parameters stand in the vector of all parameters.
+
+    Attributes:
+        weight: the place of the weight.
+        bias: the place of the bias, where there is one.
+        classes: how many outputs the layer has.
+        width: how many inputs it has.
+    """
 
     weight: slice
     bias: slice | None
     classes: int
     width: int
 
-    def parts(self, vector: Tensor) -> tuple[Tensor, Tensor | None]:
-        """The weight (classes, width) and the bias (classes,) within a vector such as a gradient."""
+    def split_vector(self, vector: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Returns the layer's part of a vector such as a gradient.
+
+        Args:
+            vector: one value for each parameter of the model.
+
+        Returns:
+            The weight, of shape (classes, width), and the bias, of shape (classes,), if any.
+        """
         weight = vector[self.weight].reshape(self.classes, self.width)
-        return weight, None if self.bias is None else vector[self.bias]
+        if self.bias is None:
+            return weight, None
+        return weight, vector[self.bias]
 
 
-class Reader:
-    """A model at given weights. It holds a copy; the module given is not changed.
+class ModelReader:
+    """Reads a model at given weights. It holds a copy, so the module is not changed.
 
     Example:
         >>> module = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 2))
-        >>> reader = Reader(module, np.zeros(17, dtype=np.float32), torch.zeros(1, 2))
-        >>> reader.last.weight, reader.last.bias, reader.read(torch.zeros(4, 2))[0].shape
-        (slice(9, 15, None), slice(15, 17, None), torch.Size([4, 3]))
+        >>> reader = ModelReader(module, np.zeros(17, dtype=np.float32), torch.zeros(1, 2))
+        >>> reader.last.weight, reader.last.bias
+        (slice(9, 15, None), slice(15, 17, None))
+        >>> reader.read(torch.zeros(4, 2))[0].shape
+        torch.Size([4, 3])
     """
 
     def __init__(self, module: nn.Module, weights: np.ndarray, example: Tensor) -> None:
+        """Loads the weights and finds the last layer.
+
+        Args:
+            module: the structure of the model.
+            weights: its parameters.
+            example: at least one input, to find the last layer by.
+
+        Raises:
+            UserError: the model does not end in a linear layer that is trained.
+        """
         self._flat = FlatModel(module)
         self._flat.load(torch.from_numpy(weights.astype(np.float32)))
-        layer = last_linear(self._flat, example)
-        self.last = located(self._flat, layer)
-        self._seen: list[Tensor] = []
-        layer.register_forward_pre_hook(
-            lambda module, inputs: self._seen.append(inputs[0].detach())
-        )
+        layer = find_last_linear(self._flat, example)
+        self.last = locate_layer(self._flat, layer)
+        self._layer_inputs: list[Tensor] = []
+
+        # torch passes the module to every hook; only the inputs of the last layer are wanted.
+        def note_inputs(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+            """Remembers what a layer was given.
+
+            Args:
+                module: the layer.
+                inputs: what it was given.
+            """
+            self._layer_inputs.append(inputs[0].detach())
+
+        layer.register_forward_pre_hook(note_inputs)
 
     def read(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
-        """Embeddings (what goes into the last layer) and answers (logits); of a model that diverged, large numbers and no infinite ones."""
-        embeddings, answers = [], []
-        for start in range(0, len(inputs), CHUNK):
-            self._seen.clear()
-            answers.append(self._flat.predict(inputs[start : start + CHUNK]))
-            embeddings.append(self._seen[-1].flatten(1))
-        return finite(torch.cat(embeddings)), finite(torch.cat(answers))
+        """Returns what the model makes of some records.
+
+        Args:
+            inputs: the records.
+
+        Returns:
+            Embeddings, which go into the last layer, and logits. Those of a model that diverged are
+            large, but finite.
+        """
+        embeddings = []
+        answers = []
+        for start in range(0, len(inputs), RECORDS_PER_CALL):
+            # The hook appends at every call, and only the inputs of this batch belong to it.
+            self._layer_inputs.clear()
+            answers.append(self._flat.predict(inputs[start : start + RECORDS_PER_CALL]))
+            embeddings.append(self._layer_inputs[-1].flatten(1))
+        return make_finite(torch.cat(embeddings)), make_finite(torch.cat(answers))
 
 
-def answers_of(flat: FlatModel, inputs: Tensor) -> Tensor:
-    """What a model answers at its present weights, whatever its last layer is."""
-    return finite(
-        torch.cat(
-            [flat.predict(inputs[start : start + CHUNK]) for start in range(0, len(inputs), CHUNK)]
-        )
-    )
+def predict_answers(flat: FlatModel, inputs: Tensor) -> Tensor:
+    """Returns the logits of a model at its present weights, whatever its last layer is.
+
+    Args:
+        flat: the model.
+        inputs: the records.
+    """
+    answers = []
+    for start in range(0, len(inputs), RECORDS_PER_CALL):
+        answers.append(flat.predict(inputs[start : start + RECORDS_PER_CALL]))
+    return make_finite(torch.cat(answers))
 
 
-def finite(values: Tensor) -> Tensor:
-    """The values with what is not finite made so."""
-    return torch.nan_to_num(values, nan=0.0).clamp(-LARGEST, LARGEST)
+def make_finite(values: Tensor) -> Tensor:
+    """Returns the values with 0 for nan, and large numbers for infinities.
+
+    Args:
+        values: any numbers.
+    """
+    # Models without clipping may diverge, and attackers square what they read.
+    return torch.nan_to_num(values, nan=0.0).clamp(-LARGEST_VALUE, LARGEST_VALUE)
 
 
-def last_linear(flat: FlatModel, example: Tensor) -> nn.Linear:
-    """The linear layer whose outputs are the model's.
+def find_last_linear(flat: FlatModel, example: Tensor) -> nn.Linear:
+    """Returns the linear layer whose outputs are the model's.
+
+    Args:
+        flat: the model.
+        example: at least one input.
 
     Raises:
         UserError: the model does not end in one.
     """
-    called: list[tuple[nn.Linear, Tensor]] = []
+    calls: list[tuple[nn.Linear, Tensor]] = []
 
-    def note(module: nn.Module, inputs: Any, output: Tensor) -> None:
+    # The order of calls says which layer is last: the order of definition in a module need not.
+    def note_call(module: nn.Linear, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        """Remembers what a layer answered.
+
+        Args:
+            module: the layer.
+            inputs: what it was given.
+            output: its answer.
+        """
+        calls.append((module, output))
+
+    hooks = []
+    for module in flat.net.modules():
         if isinstance(module, nn.Linear):
-            called.append((module, output))
-
-    hooks = [
-        module.register_forward_hook(note)
-        for module in flat.net.modules()
-        if isinstance(module, nn.Linear)
-    ]
+            hooks.append(module.register_forward_hook(note_call))
     answer = flat.predict(example[:1])
+    # The attacker keeps the model for long, and forgotten hooks would keep every output alive.
     for hook in hooks:
         hook.remove()
-    if (
-        not called
-        or called[-1][1].shape != answer.shape
-        or called[-1][1].data_ptr() != answer.data_ptr()
-    ):
-        raise UserError(
-            f"{type(flat.net).__name__} does not end in a linear layer, which this attack reads. Attack a run of another model."
-        )
-    return called[-1][0]
+    if calls:
+        layer, output = calls[-1]
+        # The same memory: nothing was computed after the layer.
+        if output.shape == answer.shape and output.data_ptr() == answer.data_ptr():
+            return layer
+    raise UserError(
+        f"{type(flat.net).__name__} does not end in a linear layer, which this attack reads. "
+        "Attack a run of another model."
+    )
 
 
-def located(flat: FlatModel, layer: nn.Linear) -> LastLayer:
-    """Where the parameters of a layer stand in the vector."""
-    starts = np.cumsum([0, *(shape.numel() for _, shape in flat.layout)]).tolist()
-    places = {
-        id(parameter): slice(start, end)
-        for parameter, start, end in zip(flat.trained, starts, starts[1:], strict=False)
-    }
+def locate_layer(flat: FlatModel, layer: nn.Linear) -> LastLayer:
+    """Returns where the parameters of a layer stand in the vector of all parameters.
+
+    Args:
+        flat: the model.
+        layer: one of its layers.
+
+    Raises:
+        UserError: the layer is frozen.
+    """
+    places = {}
+    start = 0
+    for parameter, (_, shape) in zip(flat.trained, flat.layout, strict=True):
+        end = start + shape.numel()
+        # Parameters compare by value, so they are looked up by identity.
+        places[id(parameter)] = slice(start, end)
+        start = end
     if id(layer.weight) not in places:
         raise UserError(
             "the last layer is frozen: uploads say nothing about it. Attack another run."
         )
-    bias = None if layer.bias is None else places.get(id(layer.bias))
     return LastLayer(
         weight=places[id(layer.weight)],
-        bias=bias,
+        bias=places.get(id(layer.bias)),
         classes=layer.out_features,
         width=layer.in_features,
     )

@@ -1,14 +1,21 @@
-"""A run from both sides: the referee hands attackers what a view shows, and scorers what is true."""
+"""The referee knows both sides of a run.
+
+It hands attackers what a view shows, and scorers the truth.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property
+from typing import cast
 
 import numpy as np
 import torch
+from torch import Tensor
 
+from sordino.attacks.gradient_rules import gradient_steps_of
 from sordino.attacks.observed import (
     ObservedFederation,
     ObservedModel,
@@ -16,68 +23,90 @@ from sordino.attacks.observed import (
     ObservedRound,
     ObservedUpload,
 )
-from sordino.attacks.reading import Reader
+from sordino.attacks.reading import ModelReader
 from sordino.attacks.truth import TruthBatch, TruthModel, TruthRecords, TruthSenders
+from sordino.data import Dataset, load_data
 from sordino.federation.assignment import minibatches
-from sordino.federation.channel import shuffled_order
-from sordino.federation.data import Dataset, load_data
-from sordino.federation.models.flat import FlatModel
-from sordino.federation.randomness import Purpose
-from sordino.federation.run import Run
+from sordino.federation.channels.shuffler import shuffled_order
+from sordino.federation.integer_uploads import open_residues
 from sordino.federation.setup import DataSource, ModelSource, Tensors, prepare
-from sordino.federation.uploads import KeptRound, kept_rounds, read_round
+from sordino.federation.store.run import Run
+from sordino.federation.store.upload_archive import ArchivedRound, kept_rounds, read_round
+from sordino.mechanisms import mechanism_of
+from sordino.models.flat import FlatModel
 from sordino.privacy.ledger import RoundCharged
-from sordino.privacy.sizes import size_of
-from sordino.protocol import ByColumn, Data, FedAvg, NoisySgd, Protocol, Scaffold, UserError
-from sordino.protocol.errors import typed
+from sordino.protocol import (
+    ByColumn,
+    Data,
+    Direct,
+    FedAvg,
+    Gaussian,
+    NoisySgd,
+    Protocol,
+    UserError,
+)
+from sordino.protocol.errors import format_command
+from sordino.randomness import Purpose
 
 
 class Referee:
-    """Knows a run, the records of its clients and every draw. It holds the data; nothing of the run is changed.
+    """Knows a run, the records of its clients and every draw.
 
-    Records that no client holds are the attackers' own: the training records that were dealt to nobody and half of the test records.
-    The other half of the test records is for scoring.
+    Records that no client holds are the attackers' own: the training records that were assigned to
+    no client, and every second test record. The other test records are for scoring. The referee
+    holds the data; nothing of the run is changed.
 
-    Raises:
-        UserError: the run is not finished, its clients' records are elsewhere, or its data or its model are not those it was trained with.
+    Attributes:
+        run: the run.
+        protocol: its protocol.
+        dataset: its data.
     """
 
     def __init__(
         self, run: Run, *, data: DataSource | None = None, model: ModelSource | None = None
     ) -> None:
+        """Loads the data of a run, and checks that they are those it was trained on.
+
+        Args:
+            run: a finished run.
+            data: its data, where they were handed over in Python.
+            model: its model, likewise.
+
+        Raises:
+            UserError: the run is not finished, its clients' records are elsewhere, or its data or
+                its model are not those it was trained with.
+        """
+        # An unfinished run may still change under the attack.
         if run.status == "unfinished":
             raise UserError(
-                f"{run.folder} is not finished: go on with `{typed('resume', run.folder)}`, then attack it."
+                f"{run.folder} is not finished: go on with "
+                f"`{format_command('resume', run.folder)}`, "
+                "then attack it."
             )
         if run.facts["engine"] == "flower":
             raise UserError(
-                f"{run.folder} was trained across machines: its clients' records are with them, and nobody here can say what an attack got "
-                "right. Train the same protocol on one machine, on records like theirs, and attack that run."
+                f"{run.folder} was trained across machines: its clients' records are with them, "
+                "and nobody here can say what an attack got right. Train the same protocol on one "
+                "machine, on records like theirs, and attack that run."
             )
-        self.run, self.protocol = run, run.protocol
-        self.dataset = self._found(data)
-        self._setup = prepare(
-            run.protocol, data=self.dataset, model=model if model is not None else run.source
-        )
+        self.run = run
+        self.protocol = run.protocol
+        self.dataset = self._load_data(data)
+        if model is None:
+            model = run.source
+        # The same preparation as in training: it repeats the split of the records and the initial
+        # model.
+        self._setup = prepare(run.protocol, data=self.dataset, model=model)
         if self._setup.data_digest != run.facts["data_digest"]:
             raise UserError(
-                f"the data of {run.folder} are not those it was trained on. Put them back, or train again."
+                f"the data of {run.folder} are not those it was trained on. "
+                "Put them back, or train again."
             )
-
-    def _found(self, data: DataSource | None) -> Dataset:
-        if isinstance(data, Dataset):
-            return data
-        spec = self.protocol.data
-        if data is None and (spec is None or spec.name.startswith("python:")):
-            raise UserError(
-                f"the data of {self.run.folder} were handed over in Python: hand them over again, as data=..."
-            )
-        return load_data(spec if spec is not None else Data(name=str(data)), data)
 
     @property
     def noise(self) -> float:
-        """How much noise there is: its parameter, as the protocol has it."""
-        return size_of(self.protocol.noise)
+        """The size of the noise: its parameter in the protocol."""
+        return mechanism_of(self.protocol.noise).size
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -88,7 +117,8 @@ class Referee:
         """
         if self.dataset.classes is None:
             raise UserError(
-                f"{self.dataset.name} has no classes, which this attack is about. Attack a run on data with classes."
+                f"{self.dataset.name} has no classes, which this attack is about. "
+                "Attack a run on data with classes."
             )
         return self.dataset.classes
 
@@ -102,307 +132,498 @@ class Referee:
         rounds = kept_rounds(self.run.folder)
         if not rounds:
             raise UserError(
-                f"{self.run.folder} has no uploads, and this attack needs what the server received. "
-                "Train again with `sordino train --keep-uploads`."
+                f"{self.run.folder} has no uploads, and this attack needs what the server "
+                "received. Train again with `sordino train --keep-uploads`."
             )
         return rounds
 
-    def federation(self, records: int | ObservedRecords) -> ObservedFederation:
-        """What everybody knows, and the attacker's own records, given or at most so many."""
-        own = records if isinstance(records, ObservedRecords) else self.auxiliary(records)
-        public = replace(self.protocol, seed=None)
+    # What attackers are given.
+
+    def public_federation(self, records: int | ObservedRecords) -> ObservedFederation:
+        """Returns what everybody knows, and the attacker's own records.
+
+        Args:
+            records: the attacker's records, or how many it has at most.
+        """
+        if isinstance(records, int):
+            records = self.attacker_records(records)
         return ObservedFederation(
-            protocol=public, module=self._setup.module, classes=self.classes, auxiliary=own
+            # The seed would give away the noise and every draw.
+            protocol=replace(self._describe_federation(), seed=None),
+            module=self._setup.module,
+            classes=self.classes,
+            auxiliary=records,
         )
 
-    def auxiliary(self, records: int) -> ObservedRecords:
-        """At most so many records that no client holds, evenly spread over all such."""
-        train, test = (
-            self.unheld(len(self._setup.train.y)),
-            np.arange(0, len(self._setup.test.y), 2),
-        )
-        if len(train) + len(test) == 0:
-            raise self._without_test("the attacker has no records")
-        chosen = even(np.arange(len(train) + len(test)), records)
-        parts = (
-            some(self._setup.train, train[chosen[chosen < len(train)]]),
-            some(self._setup.test, test[chosen[chosen >= len(train)] - len(train)]),
-        )
-        inputs, labels = (torch.cat(pieces) for pieces in zip(*parts, strict=True))
-        return ObservedRecords(inputs=inputs, labels=labels)
+    def _describe_federation(self) -> Protocol:
+        """Returns the protocol, as an attacker describes what it sees.
 
-    def scoring(self, weights: np.ndarray, records: int) -> TruthModel:
-        """Returns what a model answers about at most so many test records that no attacker has.
+        A sum of uploads is to it one upload, of a client with everybody's batches and noise.
+        """
+        protocol = self.protocol
+        batch = protocol.local.batch
+        if protocol.release.secure_sum is None or batch is None:
+            return protocol
+        clients = protocol.clients
+        data = protocol.data
+        if data is not None:
+            data = replace(data, records=None, sizes=None)
+        return replace(
+            protocol,
+            clients=1,
+            channel=Direct(),
+            local=replace(protocol.local, batch=batch * clients),
+            noise=Gaussian(sigma=self.noise / math.sqrt(clients)),
+            privacy=replace(protocol.privacy, budget=None),
+            data=data,
+        )
+
+    def attacker_records(self, count: int) -> ObservedRecords:
+        """Returns records that no client holds, evenly spread over all such records.
+
+        Args:
+            count: how many at most.
 
         Raises:
             UserError: there are none.
         """
-        if len(self._setup.test.y) < 2:
-            raise self._without_test("what an attack got is held against answers about records")
-        inputs, labels = some(
-            self._setup.test, even(np.arange(1, len(self._setup.test.y), 2), records)
-        )
-        return TruthModel(
-            inputs=inputs, labels=labels, answers=self.reader(weights).read(inputs)[1]
+        train_rows = self.unassigned_rows(len(self._setup.train.y))
+        # Test records are divided: even rows are the attacker's, odd rows are the scorer's. A
+        # record of both would be judged by what the attacker learnt from it.
+        test_rows = np.arange(0, len(self._setup.test.y), 2)
+        total = len(train_rows) + len(test_rows)
+        if total == 0:
+            raise self._missing_test_records("the attacker has no records")
+        # Evenly over both sources, since data sets may be sorted by class.
+        chosen = spread_rows(np.arange(total), count)
+        from_train = train_rows[chosen[chosen < len(train_rows)]]
+        from_test = test_rows[chosen[chosen >= len(train_rows)] - len(train_rows)]
+        return join_records(
+            [(self._setup.train, from_train), (self._setup.test, from_test)],
         )
 
-    def models(self, count: int) -> list[tuple[int, np.ndarray]]:
-        """At most so many global models after so many rounds each, evenly spread: the initial one, those before kept rounds, the last."""
-        done = len(self.run.metrics["round"])
-        ends = {0: self.initial_model, done: self.last_model}
-        rounds = spread(
-            sorted({*ends, *(t for t in kept_rounds(self.run.folder) if t < done)}), count
-        )
-        return [(t, ends[t]() if t in ends else self.round(t).model) for t in rounds]
+    def population_records(self, count: int) -> ObservedRecords:
+        """Returns test records of the attacker, on which no model was trained.
 
-    def model(
-        self, federation: ObservedFederation, round: int, weights: np.ndarray, rows: np.ndarray
+        Args:
+            count: how many at most.
+
+        Raises:
+            UserError: there are none.
+        """
+        if len(self._setup.test.y) == 0:
+            raise self._missing_test_records(
+                "the attacker measures by records on which no model was trained"
+            )
+        rows = spread_rows(np.arange(0, len(self._setup.test.y), 2), count)
+        return join_records([(self._setup.test, rows)])
+
+    def attribute_records(
+        self, rows: np.ndarray, attribute: str, values: np.ndarray
+    ) -> ObservedRecords:
+        """Returns training records of the attacker, whose attribute it knows.
+
+        Args:
+            rows: rows of the training records that no client holds.
+            attribute: the name of the attribute.
+            values: its value for every training record.
+        """
+        records = join_records([(self._setup.train, rows)])
+        return replace(records, attributes={attribute: values[rows]})
+
+    def mix_candidates(self) -> tuple[ObservedRecords, np.ndarray]:
+        """Returns the clients' records among as many others, in a random order.
+
+        The others are training records that were assigned to no client. If these are too few, test
+        records are added that no attacker has.
+
+        Returns:
+            The records, and which of them are the clients'.
+
+        Raises:
+            UserError: there are not even half as many others.
+        """
+        client_rows = np.concatenate(self._setup.parts)
+        held = len(client_rows)
+        # Training records that no client holds come first: test records may be distributed
+        # otherwise, and an attack that only tells the two apart would pass for membership
+        # inference.
+        spare_rows = self.unassigned_rows(held)
+        scoring_rows = np.arange(1, len(self._setup.test.y), 2)
+        test_rows = spread_rows(scoring_rows, held - len(spare_rows))
+        others = len(spare_rows) + len(test_rows)
+        # Shadows are trained on half of the candidates: with fewer others, most records would be
+        # inside all of them.
+        if 2 * others < held:
+            raise UserError(
+                f"clients hold {held} records, and there are {others} others to tell them from; "
+                "half as many are needed at least. "
+                f"Attack a run {self._describe_smaller_run(held + others)}."
+            )
+        train = self._setup.train
+        records = join_records(
+            [(train, client_rows), (train, spare_rows), (self._setup.test, test_rows)]
+        )
+        # Members come first in the joined records; in that order, a row's number would give it
+        # away.
+        order = np.random.default_rng(0).permutation(held + others)
+        shuffled = torch.from_numpy(order)
+        mixed = ObservedRecords(inputs=records.inputs[shuffled], labels=records.labels[shuffled])
+        return mixed, order < held
+
+    def global_models(self, count: int) -> list[tuple[int, np.ndarray]]:
+        """Returns global models, evenly spread: the initial one, those of kept rounds, the last.
+
+        Args:
+            count: how many at most.
+
+        Returns:
+            For each model, how many rounds it was trained for, and its parameters.
+        """
+        rounds_trained = len(self.run.metrics["round"])
+        ends: dict[int, Callable[[], np.ndarray]] = {
+            0: self.initial_model,
+            rounds_trained: self.last_model,
+        }
+        # The archive keeps the model that a round began with; the one after the last round is in
+        # the run.
+        kept = [one for one in kept_rounds(self.run.folder) if one < rounds_trained]
+        models = []
+        for round_index in spread_rounds(sorted({*ends, *kept}), count):
+            if round_index in ends:
+                models.append((round_index, ends[round_index]()))
+            else:
+                models.append((round_index, self.read_round(round_index).model))
+        return models
+
+    def observe_model(
+        self,
+        federation: ObservedFederation,
+        round_index: int,
+        weights: np.ndarray,
+        rows: np.ndarray,
     ) -> ObservedModel:
-        """A global model as an attacker sees it who overhears what it makes of some clients' records."""
-        embeddings, answers = self.reader(weights).read(self.private(rows).inputs)
+        """Returns a global model, with what an attacker overhears of its work on some records.
+
+        Args:
+            federation: what everybody knows.
+            round_index: how many rounds the model was trained for.
+            weights: its parameters.
+            rows: rows of the clients' records.
+        """
+        embeddings, answers = self.open_model(weights).read(self.reveal_records(rows).inputs)
         return ObservedModel(
             federation=federation,
-            round=round,
+            round=round_index,
             model=weights,
             answers=answers,
             embeddings=embeddings,
         )
 
-    def reader(self, weights: np.ndarray) -> Reader:
-        """The model of the run at these weights."""
-        return Reader(self._setup.module, weights, self._setup.train.inputs(slice(0, 1)))
+    def observe_upload(
+        self, federation: ObservedFederation, round_index: int, place: int
+    ) -> ObservedUpload:
+        """Returns one upload as the server sees it.
+
+        Args:
+            federation: what everybody knows.
+            round_index: the round.
+            place: which upload of the round.
+        """
+        kept = self.read_round(round_index)
+        return ObservedUpload(
+            federation=federation,
+            round=round_index,
+            model=kept.model,
+            upload=kept.uploads[place],
+        )
+
+    def observe_round(
+        self,
+        federation: ObservedFederation,
+        round_index: int,
+        targets: int,
+        records: int,
+    ) -> ObservedRound:
+        """Returns all uploads of a round without their senders, and records of some senders.
+
+        Args:
+            federation: what everybody knows.
+            round_index: the round.
+            targets: how many clients are in question at most.
+            records: how many records of each the attacker knows at most.
+        """
+        kept = self.read_round(round_index)
+        target_records = []
+        for place in self._choose_places(round_index, targets):
+            rows = self._setup.parts[self.find_sender(round_index, place)]
+            target_records.append(join_records([(self._setup.train, spread_rows(rows, records))]))
+        return ObservedRound(
+            federation=federation,
+            round=round_index,
+            model=kept.model,
+            # Senders are hidden, as by a shuffler; `reveal_senders` repeats the same permutation.
+            uploads=kept.uploads[self._shuffle_places(round_index)],
+            targets=tuple(target_records),
+        )
+
+    # What scorers are given.
+
+    def reveal_answers(self, weights: np.ndarray, count: int) -> TruthModel:
+        """Returns what a model answers about test records that no attacker has.
+
+        Args:
+            weights: the model's parameters.
+            count: how many records at most.
+
+        Raises:
+            UserError: there are none.
+        """
+        if len(self._setup.test.y) < 2:
+            raise self._missing_test_records(
+                "the result of an attack is held against answers about records"
+            )
+        rows = spread_rows(np.arange(1, len(self._setup.test.y), 2), count)
+        records = join_records([(self._setup.test, rows)])
+        _, answers = self.open_model(weights).read(records.inputs)
+        return TruthModel(inputs=records.inputs, labels=records.labels, answers=answers)
+
+    def reveal_batch(self, round_index: int, place: int) -> TruthBatch:
+        """Returns the records that the sender of an upload drew; of a sum, those of all senders.
+
+        Args:
+            round_index: the round.
+            place: which upload of the round.
+        """
+        senders = [self.find_sender(round_index, place)]
+        if self.protocol.release.secure_sum is not None:
+            senders = self._find_contributors(round_index)
+        # Draws are repeated from the seed, so nothing about batches is ever stored in the run's
+        # folder.
+        drawn = [
+            minibatches(self._setup, client=sender, round_index=round_index) for sender in senders
+        ]
+        # Step by step, as the attacker takes them for the batches of one client.
+        steps = [np.concatenate(batches) for batches in zip(*drawn, strict=True)]
+        records = join_records([(self._setup.train, np.concatenate(steps))])
+        return TruthBatch(inputs=records.inputs, labels=records.labels)
+
+    def reveal_records(self, rows: np.ndarray) -> TruthRecords:
+        """Returns clients' records.
+
+        Args:
+            rows: rows of the training records.
+        """
+        return TruthRecords(inputs=join_records([(self._setup.train, rows)]).inputs)
+
+    def reveal_senders(self, round_index: int, targets: int) -> TruthSenders:
+        """Returns at which places of `observe_round` the uploads of the clients in question stand.
+
+        Args:
+            round_index: the round.
+            targets: how many clients are in question at most.
+        """
+        order = self._shuffle_places(round_index)
+        # The inverse permutation leads from a place in the archive to the place that the attacker
+        # saw.
+        places = np.argsort(order)[self._choose_places(round_index, targets)]
+        return TruthSenders(places=places, uploads=len(order))
+
+    def find_sender(self, round_index: int, place: int) -> int:
+        """Returns the client that sent the upload at a place of a round.
+
+        Args:
+            round_index: the round.
+            place: which upload of the round.
+        """
+        charged = [
+            event.clients
+            for event in self.run.ledger
+            if isinstance(event, RoundCharged) and event.round == round_index
+        ]
+        # A round that was interrupted is charged again: its last charge names who sent.
+        clients = np.array(charged[-1], dtype=np.int64)
+        # The protocol's own shuffler came first: the archive is in its order and not in the
+        # ledger's.
+        if self.protocol.release.shuffled:
+            stream = self._setup.draw_key.stream(Purpose.SHUFFLER, round_index=round_index)
+            clients = clients[shuffled_order(len(clients), stream)]
+        return int(clients[place])
+
+    # The run itself.
+
+    def client_rows(self, count: int) -> np.ndarray:
+        """Returns rows of the clients' records, evenly spread over the clients.
+
+        Args:
+            count: how many at most.
+        """
+        return spread_rows(np.concatenate(self._setup.parts), count)
+
+    def unassigned_rows(self, count: int) -> np.ndarray:
+        """Returns rows of the training records that were assigned to no client.
+
+        Args:
+            count: how many at most.
+        """
+        rows = np.arange(len(self._setup.train.y))
+        return spread_rows(np.setdiff1d(rows, np.concatenate(self._setup.parts)), count)
+
+    def open_model(self, weights: np.ndarray) -> ModelReader:
+        """Returns a reader of the run's model at given weights.
+
+        Args:
+            weights: the parameters.
+        """
+        return ModelReader(self._setup.module, weights, self._setup.train.inputs(slice(0, 1)))
+
+    def initial_model(self) -> np.ndarray:
+        """Returns the model before the first round, which has seen no records."""
+        return self._setup.initial_weights()
 
     def last_model(self) -> np.ndarray:
-        """The model that the run ended with."""
+        """Returns the model after the last round.
+
+        Raises:
+            UserError: the run released none.
+        """
         if self.run.state is None:
             raise UserError(
                 f"{self.run.folder} has no model: its budget did not allow one to be released."
             )
         return FlatModel(self._setup.module).from_state(self.run.state).numpy().copy()
 
-    def initial_model(self) -> np.ndarray:
-        """The model before the first round, which has seen no records."""
-        return self._setup.initial_weights()
+    def read_round(self, round_index: int) -> ArchivedRound:
+        """Returns what the server received in a kept round.
 
-    def round(self, round: int) -> KeptRound:
-        """What the server saw of a round."""
-        return read_round(self.run.folder, round)
-
-    def upload(self, federation: ObservedFederation, round: int, place: int) -> ObservedUpload:
-        """The upload at a place of a round, as the server sees it."""
-        kept = self.round(round)
-        return ObservedUpload(
-            federation=federation, round=round, model=kept.model, upload=kept.uploads[place]
-        )
-
-    def sender(self, round: int, place: int) -> int:
-        """Who sent the upload at a place of a round."""
-        charged = [
-            event.clients
-            for event in self.run.ledger
-            if isinstance(event, RoundCharged) and event.round == round
-        ]
-        clients = np.array(charged[-1], dtype=np.int64)
-        if self.protocol.channel == "direct":
-            return int(clients[place])
-        return int(
-            clients[
-                shuffled_order(
-                    len(clients), self._setup.draw_key.stream(Purpose.SHUFFLER, round=round)
-                )[place]
-            ]
-        )
-
-    def intercepted(
-        self, federation: ObservedFederation, round: int, targets: int, records: int
-    ) -> ObservedRound:
-        """All uploads of a round without their senders, and records of some clients that sent one."""
-        kept, order, asked = (
-            self.round(round),
-            self._mixed(round),
-            self._in_question(round, targets),
-        )
-        theirs = (
-            some(self._setup.train, even(self._setup.parts[self.sender(round, place)], records))
-            for place in asked
-        )
-        return ObservedRound(
-            federation=federation,
-            round=round,
-            model=kept.model,
-            uploads=kept.uploads[order],
-            targets=tuple(
-                ObservedRecords(inputs=inputs, labels=labels) for inputs, labels in theirs
-            ),
-        )
-
-    def senders(self, round: int, targets: int) -> TruthSenders:
-        """At which places of `intercepted` the clients in question stand."""
-        order = self._mixed(round)
-        return TruthSenders(
-            places=np.argsort(order)[self._in_question(round, targets)], uploads=len(order)
-        )
-
-    def _in_question(self, round: int, targets: int) -> np.ndarray:
-        """At most so many uploads of a round, whose senders are to be found."""
-        return even(np.arange(len(self.round(round).uploads)), targets)
-
-    def _mixed(self, round: int) -> np.ndarray:
-        """An order of the uploads of a round that says nothing."""
-        return np.random.default_rng((0, round)).permutation(len(self.round(round).uploads))
-
-    def batch(self, round: int, place: int) -> TruthBatch:
-        """The records that the sender of an upload drew."""
-        rows = np.concatenate(
-            minibatches(
-                self._setup, self.gradient_rule(), client=self.sender(round, place), round=round
-            )
-        )
-        inputs, labels = some(self._setup.train, rows)
-        return TruthBatch(inputs=inputs, labels=labels)
-
-    def private_rows(self, count: int) -> np.ndarray:
-        """At most so many records that clients hold, evenly spread over the clients, as rows of the training records."""
-        return even(np.concatenate(self._setup.parts), count)
-
-    def private(self, rows: np.ndarray) -> TruthRecords:
-        """Clients' records."""
-        return TruthRecords(inputs=some(self._setup.train, rows)[0])
-
-    def unheld(self, count: int) -> np.ndarray:
-        """At most so many training records that were dealt to nobody, as rows."""
-        return even(
-            np.setdiff1d(np.arange(len(self._setup.train.y)), np.concatenate(self._setup.parts)),
-            count,
-        )
-
-    def candidates(self) -> tuple[ObservedRecords, np.ndarray]:
-        """The clients' records among as many others, in an order that says nothing; and which of them are the clients'.
-
-        The others are training records that were dealt to nobody, and if these are too few, test records that no attacker has.
-
-        Raises:
-            UserError: there are not even half as many others.
+        Args:
+            round_index: the round.
         """
-        train, test = self._setup.train, self._setup.test
-        held = np.concatenate(self._setup.parts)
-        spare = self.unheld(len(held))
-        more = even(np.arange(1, len(test.y), 2), len(held) - len(spare))
-        others = len(spare) + len(more)
-        if 2 * others < len(held):
-            raise UserError(
-                f"clients hold {len(held)} records, and there are {others} others to tell them from; half as many are needed at least. "
-                f"Attack a run {self._with_more_others(len(held) + others)}."
-            )
-        parts = some(train, held), some(train, spare), some(test, more)
-        order = np.random.default_rng(0).permutation(len(held) + others)
-        inputs, labels = (
-            torch.cat(pieces)[torch.from_numpy(order)] for pieces in zip(*parts, strict=True)
-        )
-        return ObservedRecords(inputs=inputs, labels=labels), order < len(held)
+        kept = read_round(self.run.folder, round_index)
+        if kept.total is None or kept.clients is None:
+            return kept
+        # All that the server has of the round: the mean of what was sent.
+        weights = self._setup.sum_weights[kept.clients]
+        moved = open_residues(kept.total, self._setup.grid) / weights.sum()
+        return replace(kept, uploads=(kept.model + moved)[None])
 
-    def _with_more_others(self, records: int) -> str:
-        """In words, a run with so few records at the clients that there are enough others."""
-        if self.run.facts.get("tested_on") == "none":
-            return 'with a test part: without data.test = "none"'
-        few = f"data.records of at most {2 * records // 3 // self.protocol.clients}"
-        if self.protocol.data is None or not isinstance(self.protocol.data.partition, ByColumn):
-            return f"with {few}"
-        # Who goes by a column holds all training records: data.records cannot be set.
-        halves = "more than half are test records (split in a .csv, x_test in an .npz)"
-        return f"on data of which {halves}, or one with another partition and {few}"
-
-    def _without_test(self, needed: str) -> UserError:
-        """Returns the error for an attack that needs test records where there are none, or one at most."""
-        found = len(self._setup.test.y)
-        why = f"{self.run.folder} has {found} test records"
-        advice = "Attack a run on data with more of them."
-        if self.run.facts.get("tested_on") == "none":
-            why = f'{self.run.folder} was trained with data.test = "none", and has no test records'
-            advice = 'Attack a run of the same protocol without data.test = "none".'
-        return UserError(f"{why}: {needed} that no client holds. {advice}")
-
-    def population(self, count: int) -> ObservedRecords:
-        """Returns at most so many test records of the attackers' own, on which nobody trained.
-
-        Raises:
-            UserError: there are none.
-        """
-        if len(self._setup.test.y) == 0:
-            raise self._without_test("the attacker measures by records on which nobody trained")
-        inputs, labels = some(
-            self._setup.test, even(np.arange(0, len(self._setup.test.y), 2), count)
-        )
-        return ObservedRecords(inputs=inputs, labels=labels)
-
-    def known(self, rows: np.ndarray, attributes: Mapping[str, np.ndarray]) -> ObservedRecords:
-        """Training records that nobody holds, as the attacker's own, whose attributes it knows."""
-        inputs, labels = some(self._setup.train, rows)
-        return ObservedRecords(
-            inputs=inputs,
-            labels=labels,
-            attributes={name: values[rows] for name, values in attributes.items()},
-        )
+    def _find_contributors(self, round_index: int) -> list[int]:
+        """Returns whose uploads are in the sum of a kept round."""
+        clients = read_round(self.run.folder, round_index).clients
+        return [] if clients is None else [int(client) for client in clients]
 
     def gradient_rule(self) -> FedAvg | NoisySgd:
-        """The local rule, where an upload is the global model moved along gradients.
+        """Returns the local rule, where an upload is the global model moved along gradients.
 
         Raises:
-            UserError: it is something else, or the draws that decided the batches were never written down.
+            UserError: uploads are made of anything else, or the draws of the batches were never
+                stored.
         """
-        rule = self.protocol.local
+        # Without the batches there is no truth to hold a guess against.
         if self.protocol.noise.secure:
             raise UserError(
-                f"{self.run.folder} drew its batches from the operating system, so nobody can say which records were in an upload. "
-                "Attack a run with noise.secure = false."
+                f"{self.run.folder} drew its batches from the operating system, so nobody can say "
+                "which records were in an upload. Attack a run with noise.secure = false."
             )
-        if isinstance(rule, FedAvg | NoisySgd) and sends_gradients(self.protocol):
-            return rule
-        raise UserError(
-            f"local.rule = {rule.tag!r}: this attack reads gradients out of uploads that begin at the global model, which fedavg, "
-            "fedprox and noisy-sgd (sgd, fixed batches) without personalization or penalty send. Attack such a run."
+        if gradient_steps_of(self.protocol) is None:
+            raise UserError(
+                f"local.rule = {self.protocol.local.tag!r}: this attack reads gradients out of "
+                "uploads that begin at the global model, which fedavg, fedprox and noisy-sgd (sgd, "
+                "fixed batches) without personalization or penalty send. Attack such a run."
+            )
+        # No other rule has steps along gradients.
+        return cast("FedAvg | NoisySgd", self.protocol.local)
+
+    def _load_data(self, data: DataSource | None) -> Dataset:
+        """Returns the data of the run."""
+        if isinstance(data, Dataset):
+            return data
+        spec = self.protocol.data
+        if data is None and (spec is None or spec.name.startswith("python:")):
+            raise UserError(
+                f"the data of {self.run.folder} were handed over in Python: "
+                "hand them over again, as data=..."
+            )
+        if spec is None:
+            spec = Data(name=str(data))
+        return load_data(spec, data)
+
+    def _choose_places(self, round_index: int, targets: int) -> np.ndarray:
+        """Returns the uploads of a round whose senders are in question."""
+        return spread_rows(np.arange(len(self.read_round(round_index).uploads)), targets)
+
+    def _shuffle_places(self, round_index: int) -> np.ndarray:
+        """Returns a random order of the uploads of a round, the same in every call."""
+        generator = np.random.default_rng((0, round_index))
+        return generator.permutation(len(self.read_round(round_index).uploads))
+
+    def _describe_smaller_run(self, records: int) -> str:
+        """Returns words for a run whose clients hold so few records that enough others are left."""
+        if self.run.facts.get("tested_on") == "none":
+            return 'with a test part: without data.test = "none"'
+        fewer = f"data.records of at most {2 * records // 3 // self.protocol.clients}"
+        data = self.protocol.data
+        if data is None or type(data.partition) is not ByColumn:
+            return f"with {fewer}"
+        # A partition by a column uses all training records: data.records cannot be set.
+        halves = "more than half are test records (split in a .csv, x_test in an .npz)"
+        return f"on data of which {halves}, or one with another partition and {fewer}"
+
+    def _missing_test_records(self, needed: str) -> UserError:
+        """Returns the error for an attack that needs more test records than there are."""
+        if self.run.facts.get("tested_on") == "none":
+            return UserError(
+                f'{self.run.folder} was trained with data.test = "none", and has no test records: '
+                f"{needed} that no client holds. "
+                'Attack a run of the same protocol without data.test = "none".'
+            )
+        return UserError(
+            f"{self.run.folder} has {len(self._setup.test.y)} test records: "
+            f"{needed} that no client holds. Attack a run on data with more of them."
         )
 
 
-def sends_gradients(protocol: Protocol) -> bool:
-    """Whether an upload is the global model moved along gradients of batches whose size is public, and nothing else."""
-    rule = protocol.local
-    plain = isinstance(rule, FedAvg) or (
-        isinstance(rule, NoisySgd) and (rule.optimizer, rule.sampling) == ("sgd", "fixed")
-    )
-    return (
-        plain
-        and not isinstance(rule, Scaffold)
-        and not protocol.keeps_models
-        and not protocol.penalty
-    )
+def join_records(parts: list[tuple[Tensors, np.ndarray]]) -> ObservedRecords:
+    """Returns some records of one or more tables, one after another.
+
+    Args:
+        parts: tables of records, and the rows that are taken from each.
+    """
+    inputs: list[Tensor] = []
+    labels: list[Tensor] = []
+    for table, rows in parts:
+        chosen = torch.from_numpy(rows)
+        inputs.append(table.inputs(chosen))
+        labels.append(table.y.index_select(0, chosen))
+    return ObservedRecords(inputs=torch.cat(inputs), labels=torch.cat(labels))
 
 
-def some(records: Tensors, rows: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
-    """Inputs and answers of some records."""
-    chosen = torch.from_numpy(rows)
-    return records.inputs(chosen), records.y.index_select(0, chosen)
+def spread_rows(rows: np.ndarray, count: int) -> np.ndarray:
+    """Returns some of the rows at even distances, the first and the last among them.
 
-
-def even(rows: np.ndarray, count: int) -> np.ndarray:
-    """At most so many of the rows, at even distances.
+    Args:
+        rows: the rows to choose from.
+        count: how many at most.
 
     Example:
-        >>> even(np.arange(9), 3).tolist(), even(np.arange(2), 3).tolist()
+        >>> spread_rows(np.arange(9), 3).tolist(), spread_rows(np.arange(2), 3).tolist()
         ([0, 4, 8], [0, 1])
     """
-    return np.asarray(
-        rows[np.linspace(0, len(rows) - 1, min(count, len(rows))).round().astype(int)]
-    )
+    places = np.linspace(0, len(rows) - 1, min(count, len(rows))).round().astype(int)
+    return np.asarray(rows[places])
 
 
-def spread(values: list[int], count: int) -> list[int]:
-    """At most so many of the values, from first to last at even distances; one alone is the last.
+def spread_rounds(rounds: list[int], count: int) -> list[int]:
+    """Returns some of the rounds, from first to last at even distances; one alone is the last.
+
+    Args:
+        rounds: the rounds to choose from, in ascending order.
+        count: how many at most.
 
     Example:
-        >>> spread([0, 1, 2, 3, 4], 3), spread([0, 1, 2], 1), spread([5], 3)
+        >>> spread_rounds([0, 1, 2, 3, 4], 3), spread_rounds([0, 1, 2], 1), spread_rounds([5], 3)
         ([0, 2, 4], [2], [5])
     """
     if count == 1:
-        return values[-1:]
-    return [values[place] for place in even(np.arange(len(values)), count)]
+        return rounds[-1:]
+    return [rounds[place] for place in spread_rows(np.arange(len(rounds)), count)]

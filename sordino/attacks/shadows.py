@@ -1,7 +1,9 @@
-"""Shadow models: federations like the attacked one, trained by the attacker on halves of the candidates, to learn how members look.
+"""Trains shadow models: federations like the attacked one, on half of the candidates.
 
-Shadows 2k and 2k + 1 take opposite ends of the same shuffled candidates. Where half of the candidates were trained on, that is each half
-once, and every candidate is inside as many shadows as outside (Carlini et al. 2022; Zarifzadeh et al. 2024).
+They show how a model answers about records that it was trained on. Shadows 2k and 2k + 1 take
+opposite ends of the same shuffled candidates. Where half of the candidates were trained on, that is
+each half once, so every candidate is inside as many shadows as outside (Carlini et al. 2022;
+Zarifzadeh et al. 2024).
 """
 
 from __future__ import annotations
@@ -13,36 +15,53 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from sordino.attacks.game import Tick
+from sordino.attacks.attack import Tick
 from sordino.attacks.observed import ObservedMembership, ObservedRecords
-from sordino.attacks.reading import answers_of
+from sordino.attacks.reading import predict_answers
+from sordino.data import Dataset
 from sordino.engines.many_trainings import train_many
-from sordino.federation.data import Dataset
-from sordino.federation.loop import RoundMetrics
-from sordino.federation.models.flat import FlatModel
-from sordino.federation.storage import arrays_digest, pack, unpack, write_whole, writing
+from sordino.federation.store.files import arrays_digest, pack, unpack, write_whole, writing
+from sordino.federation.store.run import Trained
+from sordino.federation.training import RoundMetrics
+from sordino.models.flat import FlatModel
 from sordino.protocol import ByColumn, ClippedGlm, Data, Iid, Privacy, Protocol, UserError, dumps
 
-FIRST_SEED = 0x5AD0_0000_0000  # seeds that no user chooses, so that no shadow has the noise of the attacked run
-TOGETHER = 4  # shadows of one call: what a kill costs at most
-TESTED = 2  # a data set needs test records; shadows are never scored
+# Seeds that no user chooses, so that no shadow has the noise of the attacked run.
+FIRST_SEED = 0x5AD0_0000_0000
+# How many shadows one call trains: what an interruption costs at most.
+SHADOWS_PER_CALL = 4
+# A data set needs test records, although shadows are never scored.
+TEST_RECORDS = 2
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Shadows:
-    """The attacker's own models, (shadows, parameters), and which of some records each was trained on, (shadows, records)."""
+    """The attacker's models, and the records that each was trained on.
+
+    Attributes:
+        models: their parameters, of shape (shadows, parameters).
+        inside: whether each shadow was trained on each record, of shape (shadows, records).
+    """
 
     models: np.ndarray
     inside: np.ndarray
 
-    def about(self, rows: np.ndarray) -> Shadows:
-        """The same models, and some of the records."""
+    def select_records(self, rows: np.ndarray) -> Shadows:
+        """Returns the same models, and some of the records.
+
+        Args:
+            rows: which records.
+        """
         return Shadows(models=self.models, inside=self.inside[:, rows])
 
-    def some(self, chosen: np.ndarray) -> Shadows:
-        """Some of the models, and the same records."""
+    def select_models(self, chosen: np.ndarray) -> Shadows:
+        """Returns some of the models, and the same records.
+
+        Args:
+            chosen: which models.
+        """
         return Shadows(models=self.models[chosen], inside=self.inside[chosen])
 
     def __len__(self) -> int:
@@ -50,14 +69,14 @@ class Shadows:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Evidence:
+class MembershipEvidence:
     """What the attacked model and every shadow answer about some records, as logits.
 
     Attributes:
-        labels: the classes of the records, (n,).
-        target: answers of the attacked model, (n, classes).
-        shadows: answers of the shadows, (shadows, n, classes).
-        inside: whether each shadow was trained on each record, (shadows, n).
+        labels: the classes of the records, of shape (records,).
+        target: answers of the attacked model, of shape (records, classes).
+        shadows: answers of the shadows, of shape (shadows, records, classes).
+        inside: whether each shadow was trained on each record, of shape (shadows, records).
     """
 
     labels: Tensor
@@ -66,76 +85,147 @@ class Evidence:
     inside: np.ndarray
 
 
-def trained_shadows(seen: ObservedMembership, count: int, tick: Tick) -> Shadows:
-    """So many shadows, trained side by side, each kept in the attacker's folder when it is done; those that are there are read.
+def train_shadows(seen: ObservedMembership, count: int, tick: Tick) -> Shadows:
+    """Returns shadow models, trained side by side, or read where they were trained before.
 
-    They begin at the run's initial model, which is public, and have as many records, clients and rounds.
+    They begin at the run's initial model, which is public, and have as many records, clients and
+    rounds. Each is stored in the attacker's folder as soon as it is trained.
+
+    Args:
+        seen: what the attacker is given.
+        count: how many shadows.
+        tick: called with the share of the work that is done.
+
+    Returns:
+        The shadows, and which candidates each was trained on.
     """
-    plan, candidates = shadow_protocol(seen), len(seen.candidates)
-    shelf = Shelf(seen.workshop / f"{seen.round:06d}", identity(plan, seen))
-    missing = [number for number in range(count) if shelf.read(number) is None]
-    done = (count - len(missing)) * seen.round
+    plan = make_shadow_protocol(seen)
+    candidates = len(seen.candidates)
+    store = ShadowStore(seen.workshop / f"{seen.round:06d}", digest_plan(plan, seen))
+    missing = [number for number in range(count) if store.read(number) is None]
+    # Shadows of an earlier call count as done, so that progress does not restart at zero.
+    rounds_done = (count - len(missing)) * seen.round
 
-    def note(place: int, metrics: RoundMetrics) -> None:
-        nonlocal done
-        done += 1
-        tick(done / (count * seen.round))
+    def report_round(place: int, metrics: RoundMetrics) -> None:
+        """Reports the share of all rounds that are done.
 
-    for start in range(0, len(missing), TOGETHER):
-        train_some(seen, plan, missing[start : start + TOGETHER], shelf, note)
+        Args:
+            place: the number of the training among the shadows.
+            metrics: of its round.
+        """
+        nonlocal rounds_done
+        rounds_done += 1
+        tick(rounds_done / (count * seen.round))
+
+    for start in range(0, len(missing), SHADOWS_PER_CALL):
+        numbers = missing[start : start + SHADOWS_PER_CALL]
+        train_some_shadows(seen, plan, numbers, store, report_round)
+    # Membership is computed again from the seed, for stored shadows too: the file holds the model
+    # alone.
     inside = np.zeros((count, candidates), dtype=bool)
     for number in range(count):
-        inside[number, shadow_rows(candidates, seen.held, number)] = True
-    return Shadows(models=np.stack([shelf.model(number) for number in range(count)]), inside=inside)
+        inside[number, choose_shadow_records(candidates, seen.held, number)] = True
+    models = np.stack([store.read_trained(number) for number in range(count)])
+    return Shadows(models=models, inside=inside)
 
 
-def train_some(
+def train_some_shadows(
     seen: ObservedMembership,
     plan: Protocol,
     numbers: list[int],
-    shelf: Shelf,
+    store: ShadowStore,
     on_round: Callable[[int, RoundMetrics], None],
 ) -> None:
-    """Train some shadows in one call and keep them."""
-    rows = [shadow_rows(len(seen.candidates), seen.held, number) for number in numbers]
+    """Trains some shadows in one call, and stores each.
+
+    Args:
+        seen: what the attacker is given.
+        plan: the protocol of the shadows.
+        numbers: which shadows.
+        store: where they are stored.
+        on_round: called with the place of the shadow in `numbers` after each of its rounds.
+    """
+    datasets = []
+    for number in numbers:
+        rows = choose_shadow_records(len(seen.candidates), seen.held, number)
+        datasets.append(make_shadow_dataset(seen.candidates, rows, seen.federation.classes))
     flat = FlatModel(seen.federation.module)
+
+    def store_shadow(place: int, trained: Trained) -> None:
+        """Writes the model of a training that has ended.
+
+        Args:
+            place: the number of the training among the shadows.
+            trained: what became of it.
+        """
+        # later.
+        store.write(numbers[place], flat.from_state(trained.state or {}).numpy())
+
+    # A clipped linear model is built by its rule, and takes no module.
+    module: nn.Module | None = seen.federation.module
+    if type(plan.local) is ClippedGlm:
+        module = None
     train_many(
         [replace(plan, seed=FIRST_SEED + number) for number in numbers],
-        data=[shadow_data(seen.candidates, chosen, seen.federation.classes) for chosen in rows],
-        model=None if isinstance(plan.local, ClippedGlm) else seen.federation.module,
+        data=datasets,
+        model=module,
         evaluate_every=0,
         on_round=on_round,
-        on_end=lambda place, trained: shelf.keep(
-            numbers[place], flat.from_state(trained.state or {}).numpy()
-        ),
+        on_end=store_shadow,
     )
 
 
-class Shelf:
-    """Where shadows are kept, a file each, whole or absent. Files are its only state; those of another plan do not count."""
+class ShadowStore:
+    """Stores shadows, a file each, whole or absent.
+
+    Files are its only state. Those of another plan do not count.
+    """
 
     def __init__(self, folder: Path, plan: str) -> None:
-        self._folder, self._plan = folder, plan
+        """Opens a folder, which need not exist yet.
 
-    def _place(self, number: int) -> Path:
-        return self._folder / f"{number:05d}.safetensors"
+        Args:
+            folder: where the files are.
+            plan: the digest of all that the shadows depend on.
+        """
+        self._folder = folder
+        self._plan = plan
 
-    def keep(self, number: int, model: np.ndarray) -> None:
-        """Write a model."""
-        with writing(self._place(number)):
+    def write(self, number: int, model: np.ndarray) -> None:
+        """Writes a model.
+
+        Args:
+            number: which shadow.
+            model: its parameters.
+        """
+        path = self._path(number)
+        # A shadow costs minutes. It is written whole or not at all, so that an interruption costs
+        # only those under way.
+        with writing(path):
             self._folder.mkdir(parents=True, exist_ok=True)
-            write_whole(self._place(number), pack({"model": model}, {"plan": self._plan}))
+            write_whole(path, pack({"model": model}, {"plan": self._plan}))
 
     def read(self, number: int) -> np.ndarray | None:
-        """A model, or None where it is not there, or is damaged, or another's."""
+        """Returns a model, or None where it is absent, damaged, or of another plan.
+
+        Args:
+            number: which shadow.
+        """
         try:
-            arrays, facts = unpack(self._place(number).read_bytes())
-            return arrays["model"] if facts["plan"] == self._plan else None
+            arrays, facts = unpack(self._path(number).read_bytes())
+            # Shadows of another plan would be evidence about another federation.
+            if facts["plan"] != self._plan:
+                return None
+            return arrays["model"]
+        # Anything unreadable counts as absent: the shadow is trained again.
         except (OSError, ValueError, KeyError):
             return None
 
-    def model(self, number: int) -> np.ndarray:
-        """A model that must be there.
+    def read_trained(self, number: int) -> np.ndarray:
+        """Returns a model that must be there.
+
+        Args:
+            number: which shadow.
 
         Raises:
             UserError: it is not.
@@ -143,73 +233,134 @@ class Shelf:
         model = self.read(number)
         if model is None:
             raise UserError(
-                f"{self._place(number)} is missing or damaged. Attack again: what is missing is trained."
+                f"{self._path(number)} is missing or damaged. "
+                "Attack again: missing models are trained."
             )
         return model
 
+    def _path(self, number: int) -> Path:
+        return self._folder / f"{number:05d}.safetensors"
 
-def identity(plan: Protocol, seen: ObservedMembership) -> str:
-    """A digest of all that shadows depend on."""
+
+def digest_plan(plan: Protocol, seen: ObservedMembership) -> str:
+    """Returns a digest of all that shadows depend on.
+
+    Args:
+        plan: their protocol.
+        seen: what the attacker is given.
+    """
     arrays = {
         "inputs": seen.candidates.inputs.numpy(),
         "labels": seen.candidates.labels.numpy(),
         "held": np.array(seen.held),
+        "initial": FlatModel(seen.federation.module).weights.numpy(),
     }
-    weights = FlatModel(seen.federation.module).weights.numpy()
-    return hashlib.sha256(
-        dumps(plan).encode() + arrays_digest({**arrays, "initial": weights}).encode()
-    ).hexdigest()
+    return hashlib.sha256(dumps(plan).encode() + arrays_digest(arrays).encode()).hexdigest()
 
 
-def shadow_protocol(seen: ObservedMembership) -> Protocol:
-    """What shadows run: the attacked protocol up to the attacked round, with records dealt as there, and with no budget."""
+def make_shadow_protocol(seen: ObservedMembership) -> Protocol:
+    """Returns the protocol of the shadows.
+
+    It is the attacked protocol up to the attacked round, with as many records partitioned alike,
+    and with no budget.
+
+    Args:
+        seen: what the attacker is given.
+    """
     protocol = seen.federation.protocol
-    data = protocol.data if protocol.data is not None else Data(name="candidates")
-    dealt = (
-        Iid() if isinstance(data.partition, ByColumn) else data.partition
-    )  # columns of the candidates are not known
+    data = protocol.data
+    if data is None:
+        data = Data(name="candidates")
+    partition = data.partition
+    # The attacker does not know the columns of the candidates.
+    if type(partition) is ByColumn:
+        partition = Iid()
+    records = seen.held // protocol.clients
     return replace(
+        # The shadow stands for the attacked model at this round, so it is trained exactly as long.
         protocol,
         rounds=seen.round,
         data=replace(
-            data, name="candidates", partition=dealt, records=seen.held // protocol.clients
+            data,
+            name="candidates",
+            partition=partition,
+            records=records,
+            sizes=None,
         ),
+        # A repeatable noise: nobody's privacy depends on a shadow, and an interrupted attack must
+        # repeat.
         noise=replace(protocol.noise, secure=False),
+        # Budgets would end a shadow before the attacked round.
         privacy=Privacy(adjacency=protocol.privacy.adjacency),
     )
 
 
-def shadow_rows(candidates: int, held: int, number: int) -> np.ndarray:
-    """The candidates that a shadow is trained on: one end or the other of a shuffled list that two shadows share.
+def choose_shadow_records(candidates: int, held: int, number: int) -> np.ndarray:
+    """Returns the candidates that a shadow is trained on.
+
+    They are one end or the other of a shuffled list that two shadows share.
+
+    Args:
+        candidates: how many candidates there are.
+        held: how many of them a federation holds.
+        number: which shadow.
+
+    Returns:
+        Rows of the candidates, in ascending order.
 
     Example:
-        >>> np.union1d(shadow_rows(6, 3, 0), shadow_rows(6, 3, 1)).tolist()
+        >>> first = choose_shadow_records(6, 3, 0)
+        >>> np.union1d(first, choose_shadow_records(6, 3, 1)).tolist()
         [0, 1, 2, 3, 4, 5]
     """
     shuffled = np.random.default_rng((FIRST_SEED, number // 2)).permutation(candidates)
-    return np.sort(shuffled[:held] if number % 2 == 0 else shuffled[-held:])
+    # Both of a pair share the shuffle: what one takes from the front, the other takes from the
+    # back.
+    if number % 2 == 0:
+        return np.sort(shuffled[:held])
+    return np.sort(shuffled[-held:])
 
 
-def shadow_data(candidates: ObservedRecords, rows: np.ndarray, classes: tuple[str, ...]) -> Dataset:
-    """Some of the candidates as a data set."""
-    x, y = candidates.inputs.numpy()[rows], candidates.labels.numpy()[rows]
+def make_shadow_dataset(
+    candidates: ObservedRecords, rows: np.ndarray, classes: tuple[str, ...]
+) -> Dataset:
+    """Returns some of the candidates as a data set.
+
+    Args:
+        candidates: every record that may have been trained on.
+        rows: which of them.
+        classes: the names of the classes.
+    """
+    inputs = candidates.inputs.numpy()[rows]
+    labels = candidates.labels.numpy()[rows]
     return Dataset(
         name="candidates",
-        x_train=x,
-        y_train=y,
-        x_test=x[:TESTED],
-        y_test=y[:TESTED],
+        x_train=inputs,
+        y_train=labels,
+        # Two of its own records do: what is measured on them is never read.
+        x_test=inputs[:TEST_RECORDS],
+        y_test=labels[:TEST_RECORDS],
         classes=classes,
     )
 
 
-def evidence_on(seen: ObservedMembership, shadows: Shadows, records: ObservedRecords) -> Evidence:
-    """What all models answer about some records, to which the shadows' `inside` refers."""
-    flat, answers = FlatModel(seen.federation.module), []
+def collect_evidence(
+    seen: ObservedMembership, shadows: Shadows, records: ObservedRecords
+) -> MembershipEvidence:
+    """Returns what all models answer about some records.
+
+    Args:
+        seen: what the attacker is given.
+        shadows: the attacker's models, with their `inside` about the same records.
+        records: the records.
+    """
+    # One model is loaded with every set of weights in turn: hundreds of shadows fit no memory.
+    flat = FlatModel(seen.federation.module)
+    answers = []
     for weights in (seen.model, *shadows.models):
         flat.load(torch.from_numpy(weights.astype(np.float32)))
-        answers.append(answers_of(flat, records.inputs))
-    return Evidence(
+        answers.append(predict_answers(flat, records.inputs))
+    return MembershipEvidence(
         labels=records.labels,
         target=answers[0],
         shadows=torch.stack(answers[1:]),
@@ -217,15 +368,21 @@ def evidence_on(seen: ObservedMembership, shadows: Shadows, records: ObservedRec
     )
 
 
-def refuse_few(shadows: int, least: int) -> None:
-    """Refuse so few shadows that nothing can be learnt from them."""
-    if (
-        isinstance(shadows, bool)
-        or not isinstance(shadows, int)
-        or shadows < least
-        or shadows % 2 != 0
-    ):
+def refuse_few_shadows(shadows: int, least: int) -> None:
+    """Refuses a number of shadows from which nothing can be learnt.
+
+    Args:
+        shadows: the number that was given.
+        least: the least number that is allowed.
+
+    Raises:
+        UserError: too few, an odd number, or no whole number.
+    """
+    # Python's True is an int, and would pass as one shadow.
+    is_whole = isinstance(shadows, int) and not isinstance(shadows, bool)
+    if not is_whole or shadows < least or shadows % 2 != 0:
         raise UserError(
-            f"--shadows {shadows}: too few, or odd. Shadow models come in pairs, and how members look is learnt from at least {least}; "
-            f"16 do well, 64 better. Attack with --shadows 16."
+            f"--shadows {shadows}: too few, or odd. Shadow models come in pairs, and how models "
+            f"answer about members is learnt from at least {least}; 16 do well, 64 better. "
+            "Attack with --shadows 16."
         )

@@ -1,10 +1,14 @@
-"""`attack`: a run is put through published attacks; what they got is kept beside the run, with plots.
+"""Puts runs through published attacks, and stores what they found beside the run, with plots.
 
-attacks/NAME.json        the rows of one attack, as `--json` prints them; docs/attacks.md says what a row has
-attacks/NAME.png         the same against rounds and noise; NAME-pictures.png: originals and reconstructions; NAME-roc.png: detection
-attacks/parts/           what came of every case, whole or absent: an attack that was interrupted goes on after it
-attacks/shadows/         models that the attacker trained, a folder of runs for every attacked round (shadows.py)
-attacks/without-noise/   the run's twin without noise, a run of its own (twin.py)
+attacks/NAME.json        the rows of one attack, as `--json` prints them; docs/attacks.md explains
+                         a row
+attacks/NAME.png         the same against rounds and noise
+attacks/NAME-pictures.png    originals and reconstructions
+attacks/NAME-roc.png     detection curves
+attacks/parts/           the result of every case, whole or absent: an interrupted attack continues
+                         after it
+attacks/shadows/         models that the attacker trained, a folder for every attacked round
+attacks/without-noise/   the run's twin without noise, itself a run (`twin`)
 """
 
 from __future__ import annotations
@@ -26,14 +30,22 @@ from sordino.attacks import (
     membership,
     reconstruction,
 )
-from sordino.attacks.game import Attack, Measure, Row, Scored, Tick, part_of, rows_of
-from sordino.attacks.pictures import LEAST_RATE, draw_curves, draw_pictures, draw_rows
+from sordino.attacks.attack import (
+    Attack,
+    CaseResult,
+    Measure,
+    Row,
+    Tick,
+    average_rows,
+    part_progress,
+)
+from sordino.attacks.pictures import SMALLEST_RATE, draw_curves, draw_pictures, draw_rows
 from sordino.attacks.referee import Referee
 from sordino.engines.torch_engine import single_threaded
-from sordino.federation.folder import as_json
-from sordino.federation.run import Run
 from sordino.federation.setup import DataSource, ModelSource
-from sordino.federation.storage import held, pack, unpack, write_whole, writing
+from sordino.federation.store.files import held, pack, unpack, write_whole, writing
+from sordino.federation.store.run import Run
+from sordino.federation.store.run_folder import as_json
 from sordino.protocol import InvalidValue, Protocol, UserError
 
 ATTACKS: Mapping[str, Mapping[str, Attack[Any, Any, Any]]] = {
@@ -45,27 +57,35 @@ ATTACKS: Mapping[str, Mapping[str, Attack[Any, Any, Any]]] = {
     "membership": membership.SETTINGS,
     "clients": clients.SETTINGS,
 }
-OPTIONS = {"attribute": "attributes", "shadows": "membership"}  # which attack takes which
+# Which attack takes which option.
+OPTIONS = {"attribute": "attributes", "shadows": "membership"}
 SETTINGS = ("quick", "paper")
-ARRAYS = ("pictures", "curves")  # of a result, as its file names them
+# The arrays of a result, as its file names them.
+ARRAYS = ("pictures", "curves")
+# How many points a detection curve has in a report.
+CURVE_POINTS = 61
 
-Subject = Run | Referee  # a referee is a run whose data are loaded already
+# A referee is a run whose data are loaded already.
+Subject = Run | Referee
 
-# What a paper prints for a row, where it does.
+# Returns what a paper prints for a row, where it does.
 Printed = Callable[[Row, Protocol], float | None]
+
+# The size of a run's noise, and the round and the result of every case.
+RunResults = tuple[float, Sequence[tuple[int, CaseResult]]]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Finding:
-    """What one attack got out of one or several runs.
+class AttackFinding:
+    """What one attack found in one or several runs.
 
     Attributes:
-        name: of the attack.
-        setting: "quick", "paper", or "own" for an attack in settings of the caller's.
-        subject: what was attacked, in words.
-        headline: the metric that tells most.
+        name: the name of the attack.
+        setting: "quick", "paper", or "own" for an attack in the caller's settings.
+        subject: a description of the run.
+        headline: the metric that says most.
         rows: what was measured.
-        cases: per run its noise, and the round and the result of every case, with pictures.
+        cases: for each run its noise, and the round and the result of every case, with pictures.
     """
 
     name: str
@@ -73,67 +93,78 @@ class Finding:
     subject: str
     headline: str
     rows: tuple[Row, ...]
-    cases: tuple[tuple[float, Sequence[tuple[int, Scored]]], ...]
+    cases: tuple[RunResults, ...]
 
     def as_document(self) -> dict[str, Any]:
-        """The finding as JSON has it: in short, for reports, and in full."""
-        named = {"attack": self.name, "setting": self.setting, "subject": self.subject}
+        """Returns the finding as JSON has it: in short, for reports, and in full."""
         return {
-            **named,
-            "headlines": self.headlines(),
+            "attack": self.name,
+            "setting": self.setting,
+            "subject": self.subject,
+            "headlines": self.summarize_headlines(),
             "rows": [row.as_document() for row in self.rows],
         }
 
-    def headlines(self) -> list[dict[str, Any]]:
-        """Per noise what the best method reached at the last round, in the metric that tells most; the first with a plot over rounds."""
-        found = []
-        lines: dict[str, tuple[list[float], list[float]]] = {}
+    def summarize_headlines(self) -> list[dict[str, Any]]:
+        """Returns what the best method reached at the last round, for each noise.
+
+        Only the metric that says most is taken. The first headline carries the plots.
+        """
+        headlines: list[dict[str, Any]] = []
+        lines: dict[str, tuple[list[int], list[float]]] = {}
         for noise in sorted({row.noise for row in self.rows}):
-            best = best_by_round(
-                [row for row in self.rows if row.noise == noise and row.metric == self.headline]
-            )
+            best = self._best_rows(noise)
             last = best[-1]
-            found.append(
-                {
-                    "name": f"{self.name}, noise {noise:g}",
-                    "metric": last.metric,
-                    "value": last.value,
-                    "baseline": last.baseline,
-                    "paper": last.paper,
-                }
-            )
-            lines[f"noise {noise:g}"] = [row.round for row in best], [row.value for row in best]
-            lines["sees nothing"] = [row.round for row in best], [row.baseline for row in best]
-        plot = {
+            headline = {
+                "name": f"{self.name}, noise {noise:g}",
+                "metric": last.metric,
+                "value": last.value,
+                "baseline": last.baseline,
+                "paper": last.paper,
+            }
+            headlines.append(headline)
+            rounds = [row.round for row in best]
+            lines[f"noise {noise:g}"] = (rounds, [row.value for row in best])
+            lines["sees nothing"] = (rounds, [row.baseline for row in best])
+        over_rounds = {
             "title": self.subject,
             "x_label": "rounds",
             "y_label": self.headline,
             "lines": lines,
         }
-        return [{**found[0], "plots": [plot, *self.detection()]}, *found[1:]]
+        headlines[0]["plots"] = [over_rounds, *self.detection_plots()]
+        return headlines
 
-    def detection(self) -> list[dict[str, Any]]:
-        """Where something is detected, a plot of the best method's true against false positive rates after the last round, per noise."""
-        rates, lines = np.geomspace(LEAST_RATE, 1, 61), {}
+    def detection_plots(self) -> list[dict[str, Any]]:
+        """Returns a plot of the best method's detection curve after the last round, if any."""
+        rates = np.geomspace(SMALLEST_RATE, 1, CURVE_POINTS)
+        lines = {}
         for noise, results in self.cases:
-            best = best_by_round(
-                [row for row in self.rows if row.noise == noise and row.metric == self.headline]
-            )[-1]
-            curves = [
-                result.curves[best.method]
-                for round, result in results
-                if round == best.round and best.method in result.curves
-            ]
-            for false, true in curves:
-                reached = true[np.searchsorted(false, rates, side="right") - 1]
+            best = self._best_rows(noise)[-1]
+            for round_index, result in results:
+                if round_index != best.round or best.method not in result.curves:
+                    continue
+                false_rates, true_rates = result.curves[best.method]
+                reached = true_rates[np.searchsorted(false_rates, rates, side="right") - 1]
                 lines[f"{best.method}, noise {noise:g}"] = (
                     rates.tolist(),
-                    np.maximum(reached, LEAST_RATE).tolist(),
+                    np.maximum(reached, SMALLEST_RATE).tolist(),
                 )
         if not lines:
             return []
-        labels = {"x_label": "false positive rate", "y_label": "true positive rate"}
-        return [{"title": "what is detected", **labels, "lines": lines, "logarithmic": True}]
+        plot = {
+            "title": "what is detected",
+            "x_label": "false positive rate",
+            "y_label": "true positive rate",
+            "lines": lines,
+            "logarithmic": True,
+        }
+        return [plot]
+
+    def _best_rows(self, noise: float) -> list[Row]:
+        """Returns the best method's row of every round, in the metric that says most."""
+        rows = [row for row in self.rows if row.noise == noise and row.metric == self.headline]
+        return best_by_round(rows)
 
 
 def attack(
@@ -148,22 +179,26 @@ def attack(
     folder: Path | None = None,
     printed: Printed = lambda row, protocol: None,
     on_progress: Tick = lambda share: None,
-) -> Finding:
-    """Put a run, or several that differ in their noise, through one attack, and keep what it got with the first of them.
+) -> AttackFinding:
+    """Puts a run, or several that differ in their noise, through one attack.
 
-    Killed at any moment and called again, it goes on after the last case that was finished.
+    The result is stored with the first run. Killed at any moment and called again, the attack
+    continues after the last case that was finished.
 
     Args:
-        runs: finished runs; what the server received must have been kept with them for attacks on uploads.
-        name: one of `ATTACKS`, or an attack in settings of your own.
+        runs: finished runs; for attacks on uploads, their uploads must have been kept.
+        name: one of `ATTACKS`, or an attack in the caller's settings.
         setting: "quick" (a minute or so) or "paper" (as near to the papers' as two cores get).
         attribute: for "attributes", which one; by default the one that papers use with these data.
         shadows: for "membership", how many models the attacker trains.
         data: the data of the runs, where they were handed over in Python.
         model: the same for the model.
         folder: where results go; by default `attacks` in the first run's folder.
-        printed: what papers print beside a row.
+        printed: returns what papers print beside a row.
         on_progress: called with the share of the work that is done.
+
+    Returns:
+        What the attack found.
 
     Raises:
         UserError: the attack cannot be tried on these runs; the message says why and what to do.
@@ -172,155 +207,230 @@ def attack(
         >>> attack(Run.load("runs/digits-1"), "labels").rows[0].value  # doctest: +SKIP
         0.97
     """
-    options = {"attribute": attribute, "shadows": shadows}
-    plan, setting = (
-        (named_attack(name, setting, options), setting) if isinstance(name, str) else (name, "own")
-    )
-    given = [runs] if isinstance(runs, Run | Referee) else list(runs)
-    referees = [
-        one if isinstance(one, Referee) else Referee(one, data=data, model=model) for one in given
-    ]
-    place = folder if folder is not None else referees[0].run.folder / "attacks"
+    if isinstance(name, str):
+        plan = find_attack(name, setting, {"attribute": attribute, "shadows": shadows})
+    else:
+        plan = name
+        # Results of attacks that a caller built are stored apart from those of the named settings.
+        setting = "own"
+    subjects = [runs] if isinstance(runs, Run | Referee) else list(runs)
+    referees = []
+    for subject in subjects:
+        # Loading data is slow, so a caller with many attacks passes one referee for all of them.
+        if isinstance(subject, Run):
+            subject = Referee(subject, data=data, model=model)
+        referees.append(subject)
+    # Attacks sum floats: with several threads the order, and so the last bits, would vary. Folders
+    # are held so that no two attacks write the same parts.
     with ExitStack() as stack, single_threaded():
         for referee in referees:
             stack.enter_context(held(referee.run.folder))
-        cases: list[tuple[float, list[tuple[int, Scored]]]] = []
+        cases: list[RunResults] = []
         rows: list[Row] = []
         for number, referee in enumerate(referees):
             parts = referee.run.folder / "attacks" / "parts" / f"{plan.name}-{setting}"
-            results = tried(plan, referee, parts, part_of(on_progress, number, len(referees)))
+            progress = part_progress(on_progress, number, len(referees))
+            results = run_cases(plan, referee, parts, progress)
             cases.append((referee.noise, results))
-            rows += [
-                with_printed(row, referee.protocol, printed)
-                for row in rows_of(plan, results, referee.noise)
-            ]
-        finding = Finding(
+            # The paper's value depends on the protocol, which a row does not hold.
+            for row in average_rows(plan, results, referee.noise):
+                rows.append(replace(row, printed=printed(row, referee.protocol)))
+        finding = AttackFinding(
             name=plan.name,
             setting=setting,
-            subject=subject_of(referees[0].run),
+            subject=describe_run(referees[0].run),
             headline=plan.headline,
             rows=tuple(rows),
             cases=tuple(cases),
         )
-        with writing(place):
-            place.mkdir(parents=True, exist_ok=True)
-            write_whole(place / f"{plan.name}.json", as_json(finding.as_document()))
-            draw_rows(
-                finding.rows, place / f"{plan.name}.png", title=f"{plan.name}: {finding.subject}"
-            )
-            draw_pictures(finding.cases, place / f"{plan.name}-pictures.png")
-            draw_curves(
-                finding.cases,
-                place / f"{plan.name}-roc.png",
-                title=f"{plan.name}: {finding.subject}",
-            )
+        write_finding(finding, folder or referees[0].run.folder / "attacks")
     return finding
 
 
-def refusals(
-    referee: Referee, names: Sequence[str], setting: str, options: Mapping[str, Any]
+def write_finding(finding: AttackFinding, folder: Path) -> None:
+    """Writes a finding and its plots.
+
+    Args:
+        finding: what an attack found.
+        folder: where the files go; made if it is not there.
+    """
+    title = f"{finding.name}: {finding.subject}"
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        write_whole(folder / f"{finding.name}.json", as_json(finding.as_document()))
+        draw_rows(finding.rows, folder / f"{finding.name}.png", title=title)
+        draw_pictures(finding.cases, folder / f"{finding.name}-pictures.png")
+        draw_curves(finding.cases, folder / f"{finding.name}-roc.png", title=title)
+
+
+def find_refusals(
+    referee: Referee,
+    names: Sequence[str],
+    setting: str,
+    options: Mapping[str, Any],
 ) -> dict[str, UserError]:
-    """Of these attacks those that cannot be tried on a run, and why, found out before any work is done."""
+    """Returns the attacks that cannot be tried on a run, and why, before any work is done.
+
+    Args:
+        referee: knows the run.
+        names: the attacks.
+        setting: "quick" or "paper".
+        options: options of all attacks.
+
+    Returns:
+        The refusal of each attack that has one.
+    """
     refused = {}
     for name in names:
         try:
-            named_attack(name, setting, options_of(name, options)).cases(referee)
+            # Listing cases makes every check that an attack has, and none of its work.
+            find_attack(name, setting, select_options(name, options)).cases(referee)
         except UserError as error:
             refused[name] = error
     return refused
 
 
-def options_of(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Of some options those that an attack takes."""
+def select_options(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the options that an attack takes.
+
+    Args:
+        name: the attack.
+        options: options of all attacks.
+    """
     return {option: value for option, value in options.items() if OPTIONS[option] == name}
 
 
-def named_attack(name: str, setting: str, options: Mapping[str, Any]) -> Attack[Any, Any, Any]:
-    """The attack of a name in a setting, with the options that were given."""
+def find_attack(name: str, setting: str, options: Mapping[str, Any]) -> Attack[Any, Any, Any]:
+    """Returns the attack of a name in a setting.
+
+    Args:
+        name: one of `ATTACKS`.
+        setting: "quick" or "paper".
+        options: options of the attack; those that are None are left at the setting's value.
+
+    Raises:
+        UserError: an unknown attack or setting, or an option that the attack does not take.
+    """
     if name not in ATTACKS:
         raise UserError(f"attack {name!r} is not known. There are: {', '.join(ATTACKS)}, and all.")
     if setting not in SETTINGS:
         raise InvalidValue("--setting", setting, " or ".join(SETTINGS))
+    # None means that the option was not given; the setting's own value stands.
     given = {option: value for option, value in options.items() if value is not None}
     for option, value in given.items():
         if OPTIONS[option] != name:
             raise UserError(
-                f"--{option} {value}: only the attack {OPTIONS[option]} takes it, and {name} was asked for."
+                f"--{option} {value}: only the attack {OPTIONS[option]} takes it, "
+                f"and {name} was asked for."
             )
     return replace(ATTACKS[name][setting], **given)  # type: ignore[type-var]
 
 
-def tried(
-    plan: Attack[Any, Any, Any], referee: Referee, parts: Path, progress: Tick
-) -> list[tuple[int, Scored]]:
-    """The result of every case of an attack on one run; those that were finished earlier are read."""
-    cases, results = plan.cases(referee), []
+def run_cases(
+    plan: Attack[Any, Any, Any],
+    referee: Referee,
+    parts: Path,
+    progress: Tick,
+) -> list[tuple[int, CaseResult]]:
+    """Returns the round and the result of every case of an attack on one run.
+
+    Args:
+        plan: the attack.
+        referee: knows the run.
+        parts: the folder of results; those that were finished earlier are read.
+        progress: called with the share of the work that is done.
+    """
+    cases = plan.cases(referee)
+    results = []
     for number, case in enumerate(cases):
-        tick = part_of(progress, number, len(cases))
-        place = parts / f"{case.key}.safetensors"
-        result = read_part(place, plan)
+        tick = part_progress(progress, number, len(cases))
+        path = parts / f"{case.key}.safetensors"
+        result = read_part(path, plan)
         if result is None:
+            # The attempt comes first: nothing of the truth exists in this process before the guess
+            # is final.
             result = plan.score(plan.attempt(case.observe(), tick), case.reveal())
-            write_part(place, plan, result)
+            # Stored case by case: an attack of hours that is interrupted goes on after its last
+            # case.
+            write_part(path, plan, result)
         results.append((case.round, result))
         tick(1.0)
     return results
 
 
-def write_part(path: Path, plan: Attack[Any, Any, Any], result: Scored) -> None:
-    """Keep what came of a case, and which attack it was."""
+def write_part(path: Path, plan: Attack[Any, Any, Any], result: CaseResult) -> None:
+    """Stores the result of a case, and the attack that it is of.
+
+    Args:
+        path: the file.
+        plan: the attack.
+        result: what came of the case.
+    """
+    arrays = {}
+    for kind in ARRAYS:
+        for name, array in getattr(result, kind).items():
+            arrays[f"{kind}/{name}"] = array
+    measures = [asdict(measure) for measure in result.measures]
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        arrays = {
-            f"{kind}/{name}": array
-            for kind in ARRAYS
-            for name, array in getattr(result, kind).items()
-        }
-        write_whole(
-            path,
-            pack(
-                arrays, {"attack": repr(plan), "measures": [asdict(one) for one in result.measures]}
-            ),
-        )
+        write_whole(path, pack(arrays, {"attack": repr(plan), "measures": measures}))
 
 
-def read_part(path: Path, plan: Attack[Any, Any, Any]) -> Scored | None:
-    """What came of a case earlier; None where there is nothing, or it is damaged or of an attack in other settings."""
+def read_part(path: Path, plan: Attack[Any, Any, Any]) -> CaseResult | None:
+    """Returns the stored result of a case.
+
+    Args:
+        path: the file.
+        plan: the attack.
+
+    Returns:
+        The result; None where it is absent, damaged, or of an attack in other settings.
+    """
     try:
         arrays, facts = unpack(path.read_bytes())
+        # The text of the attack holds all its settings. A result of other settings would be
+        # reported under these.
         if facts["attack"] != repr(plan):
             return None
-        kinds = {
-            kind: {
-                name.removeprefix(f"{kind}/"): array
-                for name, array in arrays.items()
-                if name.startswith(f"{kind}/")
-            }
-            for kind in ARRAYS
-        }
-        return Scored(measures=tuple(Measure(**one) for one in facts["measures"]), **kinds)
+        kinds: dict[str, dict[str, np.ndarray]] = {kind: {} for kind in ARRAYS}
+        for name, array in arrays.items():
+            kind, _, rest = name.partition("/")
+            kinds[kind][rest] = array
+        measures = tuple(Measure(**measure) for measure in facts["measures"])
+        return CaseResult(measures=measures, **kinds)
+    # Anything unreadable counts as absent, and the case is attacked again.
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
 
-def with_printed(row: Row, protocol: Protocol, printed: Printed) -> Row:
-    """The row with what a paper prints, where it prints something."""
-    return replace(row, printed=printed(row, protocol))
-
-
 def best_by_round(rows: Sequence[Row]) -> list[Row]:
-    """Of every round the row that leaks most, in order."""
+    """Returns the row of every round that leaks most, in ascending order of the rounds.
+
+    Args:
+        rows: rows of one metric.
+    """
     sign = 1 if rows[0].better == "higher" else -1
-    return [
-        max((row for row in rows if row.round == t), key=lambda row: sign * row.value)
-        for t in sorted({row.round for row in rows})
-    ]
+    best: dict[int, Row] = {}
+    for row in rows:
+        known = best.get(row.round)
+        if known is None or sign * row.value > sign * known.value:
+            best[row.round] = row
+    return [best[round_index] for round_index in sorted(best)]
 
 
-def subject_of(run: Run) -> str:
-    """What was attacked, in words."""
+def describe_run(run: Run) -> str:
+    """Returns a description of a run for titles.
+
+    Args:
+        run: the run.
+    """
     plan = run.protocol
-    model, data = (part.name if part is not None else "?" for part in (plan.model, plan.data))
-    steps = f"{plan.local.steps} local step{'s' if plan.local.steps > 1 else ''}"
-    batch = f", batches of {plan.local.batch}" if plan.local.batch is not None else ""
+    model = plan.model.name if plan.model is not None else "?"
+    data = plan.data.name if plan.data is not None else "?"
+    steps = f"{plan.local.steps} local steps"
+    if plan.local.steps == 1:
+        steps = "1 local step"
+    batch = ""
+    if plan.local.batch is not None:
+        batch = f", batches of {plan.local.batch}"
     return f"{model} on {data}, {plan.clients} clients, {plan.rounds} rounds of {steps}{batch}"

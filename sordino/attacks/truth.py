@@ -1,4 +1,7 @@
-"""What is true, and hidden from attackers: only the referee makes these types, and only scorers are given them."""
+"""The truth that is hidden from attackers.
+
+Only the referee makes these types, and only scorers are given them.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +11,15 @@ import numpy as np
 from torch import Tensor
 
 
+# Arrays have no single truth value, so none of these types compares by value (`eq=False`).
 @dataclass(frozen=True, kw_only=True, eq=False)
 class TruthBatch:
-    """The records that a client's steps drew in one round, as its model saw them, one after another."""
+    """The records that a client's steps drew in one round, one after another.
+
+    Attributes:
+        inputs: the records, as the client's model saw them.
+        labels: their classes.
+    """
 
     inputs: Tensor
     labels: Tensor
@@ -18,21 +27,35 @@ class TruthBatch:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class TruthRecords:
-    """Clients' records, as their models saw them."""
+    """Clients' records.
+
+    Attributes:
+        inputs: the records, as the clients' models saw them.
+    """
 
     inputs: Tensor
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class TruthAttribute:
-    """The hidden attribute of some clients' records."""
+    """The hidden attribute of some clients' records.
+
+    Attributes:
+        values: one for each record.
+    """
 
     values: np.ndarray
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class TruthModel:
-    """What a model really answers about test records that the attacker never saw, and what is right."""
+    """What a model answers about test records that the attacker never saw.
+
+    Attributes:
+        inputs: the records.
+        labels: their classes.
+        answers: the model's logits.
+    """
 
     inputs: Tensor
     labels: Tensor
@@ -41,14 +64,23 @@ class TruthModel:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class TruthMembers:
-    """Whether each of the records that were asked about was a client's."""
+    """Which of the records in question were a client's.
+
+    Attributes:
+        members: one truth value for each record.
+    """
 
     members: np.ndarray
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class TruthSenders:
-    """At which place of a round each client in question sent its upload, and how many uploads there were."""
+    """Who sent which upload of a round.
+
+    Attributes:
+        places: where the upload of each client in question stands in the round.
+        uploads: how many uploads the round had.
+    """
 
     places: np.ndarray
     uploads: int

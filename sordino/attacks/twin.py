@@ -1,4 +1,7 @@
-"""A run's twin without noise: the same seed, clients, batches and initial model, so that attacks on both can be compared."""
+"""Trains a run's twin without noise, so that attacks on both can be compared.
+
+The twin has the same seed, clients, batches and initial model.
+"""
 
 from __future__ import annotations
 
@@ -8,33 +11,56 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from sordino.engines.training import resume, train
-from sordino.federation.loop import RoundMetrics
-from sordino.federation.run import Run
+from sordino.engines.train_one import resume, train
 from sordino.federation.setup import DataSource, ModelSource, Setup
-from sordino.privacy.mechanisms import silent
-from sordino.protocol import Gaussian, NoisySgd, Privacy, Protocol
+from sordino.federation.store.run import Run
+from sordino.federation.training import RoundMetrics
+from sordino.mechanisms import mechanism_of
+from sordino.protocol import Gaussian, Privacy, Protocol
+from sordino.protocol.channel_kinds import Direct
+from sordino.protocol.release import release_of
 
 
-def without_noise(protocol: Protocol) -> Protocol:
-    """The same federation with no noise, and so without budgets.
+def remove_protocol_noise(protocol: Protocol) -> Protocol:
+    """Returns the same federation with no noise, and so without budgets.
+
+    Args:
+        protocol: the federation.
 
     Example:
         >>> from sordino.protocol import Constant, FedAvg, Laplace
         >>> local = FedAvg(steps=1, batch=4, clip=1.0, schedule=Constant(rate=0.1))
-        >>> without_noise(Protocol(clients=5, rounds=3, local=local, noise=Laplace(scale=1.0))).noise
-        Gaussian(where='client', sigma=0.0, server_sigma=None, multiplier=None, secure=False)
+        >>> protocol = Protocol(clients=5, rounds=3, local=local, noise=Laplace(scale=1.0))
+        >>> remove_protocol_noise(protocol).noise.sigma
+        0.0
     """
-    noise = (
-        Gaussian(multiplier=0.0) if isinstance(protocol.local, NoisySgd) else Gaussian(sigma=0.0)
-    )
-    adjacency = protocol.privacy.adjacency if protocol.noise.where == "client" else None
+    release = release_of(protocol)
+    channel = protocol.channel
+    # Sums are secured together with their noise; without it they are sent as they are.
+    if release.secure_sum is not None:
+        channel = Direct()
+    # A protocol states one size of its noise, and no other.
+    noise = Gaussian(sigma=0.0)
+    if mechanism_of(protocol.noise).size_entry == "multiplier":
+        noise = Gaussian(multiplier=0.0)
+    # The twin's noise is at the clients, so an adjacency that goes with noise at the server is left
+    # to its default.
+    adjacency = protocol.privacy.adjacency
+    if release.at_server:
+        adjacency = None
     return replace(
-        protocol, noise=noise, privacy=Privacy(adjacency=adjacency), client=(), penalty=False
+        # Budgets of clients and penalties go with noise. Without noise no budget would ever
+        # suffice.
+        protocol,
+        channel=channel,
+        noise=noise,
+        privacy=Privacy(adjacency=adjacency),
+        client=(),
+        penalty=False,
     )
 
 
-def silent_twin(
+def train_silent_twin(
     run: Run,
     *,
     data: DataSource | None = None,
@@ -43,17 +69,29 @@ def silent_twin(
     on_start: Callable[[Setup, Path], None] = lambda setup, folder: None,
     on_round: Callable[[RoundMetrics], None] = lambda metrics: None,
 ) -> Run | None:
-    """The twin of a run, trained when it is first asked for and kept in the run's folder; None where the run itself has no noise.
+    """Returns the twin of a run, trained at the first call and kept in the run's folder.
 
-    Interrupted, it goes on when it is asked for again.
+    After an interruption, the next call continues the training.
+
+    Args:
+        run: a finished run.
+        data: its data, where they were handed over in Python.
+        model: its model, likewise.
+        workers: how many processes train.
+        on_start: called when a training begins, with its set-up and folder.
+        on_round: called after every round.
+
+    Returns:
+        The twin; None where the run itself has no noise.
 
     Example:
-        >>> silent_twin(Run.load("runs/digits-1")).protocol.noise.sigma  # doctest: +SKIP
+        >>> train_silent_twin(Run.load("runs/digits-1")).protocol.noise.sigma  # doctest: +SKIP
         0.0
     """
-    if silent(run.protocol.noise) and not run.protocol.client:
+    # A silent run is its own twin.
+    if mechanism_of(run.protocol.noise).silent and not run.protocol.client:
         return None
-    place = run.folder / "attacks" / "without-noise"
+    folder = run.folder / "attacks" / "without-noise"
     options: dict[str, Any] = {
         "data": data,
         "model": model,
@@ -62,12 +100,17 @@ def silent_twin(
         "on_round": on_round,
         "report": False,
     }
-    if not (place / "protocol.toml").exists():
-        shutil.rmtree(place, ignore_errors=True)  # what a kill in its first moments left
-        every = {
-            "evaluate_every": run.facts["evaluate_every"],
-            "keep_uploads": run.facts.get("keep_uploads", 0),
-        }
-        return train(without_noise(run.protocol), folder=place, **every, **options)
-    twin = Run.load(place, model=model)
-    return twin if twin.status != "unfinished" else resume(place, **options)
+    if not (folder / "protocol.toml").exists():
+        # A training that was killed in its first moments may have left files.
+        shutil.rmtree(folder, ignore_errors=True)
+        return train(
+            remove_protocol_noise(run.protocol),
+            folder=folder,
+            evaluate_every=run.facts["evaluate_every"],
+            keep_uploads=run.facts.get("keep_uploads", 0),
+            **options,
+        )
+    twin = Run.load(folder, model=model)
+    if twin.status == "unfinished":
+        return resume(folder, **options)
+    return twin

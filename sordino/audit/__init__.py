@@ -1,6 +1,6 @@
 """What an adversary really gets: measured lower bounds.
 
-The room is also the function: `from sordino import audit; audit(protocol, view="final")` plays the game.
+The package is also the function: `from sordino import audit; audit(protocol, view="final")`.
 
 Example:
     >>> from sordino import audit
@@ -17,20 +17,33 @@ if TYPE_CHECKING:
     from sordino.audit.verdict import Finding
 
 
-class _Room(ModuleType):
-    """A module that can be called, since the room and the function that users want of it have one name."""
+class _CallablePackage(ModuleType):
+    """Makes `sordino.audit(...)` a call.
+
+    An ordinary function of that name would not last: importing any module of this package binds
+    `sordino.audit` to the package.
+    """
 
     def __call__(
         self, source: Any, view: Any = "server", unit: str = "record", **options: Any
     ) -> Finding:
-        """Audit a protocol or a run, published claims included; see `sordino.audit.auditing.audit`.
+        """Audits a protocol or a run, published claims included.
+
+        Args:
+            source: a protocol, or the folder of a finished run.
+            view: what the adversary sees.
+            unit: "record" or "client".
+            **options: those of `sordino.audit.auditing.audit`.
+
+        Returns:
+            What was found.
 
         Example:
             >>> audit(protocol, view="final", trainings=1000)  # doctest: +SKIP
         """
-        from sordino.papers.applied import audit_with_claims
+        from sordino import audit_with_published_claims
 
-        return audit_with_claims(source, view, unit, **options)
+        return audit_with_published_claims(source, view, unit, **options)
 
 
-sys.modules[__name__].__class__ = _Room
+sys.modules[__name__].__class__ = _CallablePackage

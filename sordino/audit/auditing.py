@@ -1,108 +1,73 @@
-"""`audit` and `resume_audit`: from a protocol or a run to a finding on disk."""
+"""Runs audits: from a protocol or a run to a finding on disk."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from sordino.audit.bounds import expected_bound, gaussian_like, trainings_needed
-from sordino.audit.canary import refuse_unknown
-from sordino.audit.engine_check import checked_engines
-from sordino.audit.folder import AuditFolder
-from sordino.audit.game import Game, WorstCaseGame, play_all
-from sordino.audit.noisy_steps import COMPANY
-from sordino.audit.observation import (
-    BATCHES,
-    Given,
-    draws_batches,
-    given_batches,
-    given_to,
-    more_than_seen,
+from sordino.audit.audit_folder import AuditFolder
+from sordino.audit.audit_subject import (
+    Subject,
+    add_real_data,
+    certify_subject,
+    choose_seed,
+    knows_batches,
+    load_subject,
+    refuse_empty_release,
 )
+from sordino.audit.engine_check import checked_engines
+from sordino.audit.fewest_contributions import leave_fewest, with_known_grid
+from sordino.audit.game import Game, WorstCaseGame, play_all
+from sordino.audit.kept_uploads import replay_kept_uploads
+from sordino.audit.lower_bounds import count_needed_trainings, find_equivalent_mu, predict_mu_bound
+from sordino.audit.observation import BATCHES, find_given_observation, more_than_seen
 from sordino.audit.real_game import CanaryGame
 from sordino.audit.replay import noise_report
-from sordino.audit.verdict import Claim, Finding, judged
-from sordino.audit.worst_case import held_sizes
-from sordino.engines.native.library import chosen
-from sordino.engines.torch_engine import worker_count
-from sordino.federation.folder import as_json, claimed_path, now
-from sordino.federation.randomness import AUDIT_GENERATOR, Key
-from sordino.federation.run import Run
-from sordino.federation.setup import DataSource, ModelSource, prepare
-from sordino.federation.storage import held, write_whole, writing
-from sordino.privacy.caps import all_caps
-from sordino.privacy.certify import certify
-from sordino.privacy.checks import proper_delta
-from sordino.privacy.guarantee import Guarantee, rounded_up
-from sordino.privacy.spending import BudgetExceeded, afforded
-from sordino.protocol import (
-    ClippedGlm,
-    FedAvg,
-    InvalidValue,
-    NoisySgd,
-    Protocol,
-    UserError,
-    View,
-    dumps,
-)
-from sordino.protocol.errors import typed
+from sordino.audit.verdict import Claim, Finding, judge_scores
+from sordino.audit.worst_cases.noisy_step_pair import COMPANY
+from sordino.audit.worst_cases.synthetic_losses import SyntheticLosses
+from sordino.engines.torch_engine import single_threaded, worker_count
+from sordino.federation.setup import DataSource, ModelSource
+from sordino.federation.store.files import held, write_whole, writing
+from sordino.federation.store.run_folder import as_json, claimed_path, now
+from sordino.native.library import choose_instruction_set
+from sordino.native.step_rules import RULE_REFUSALS
+from sordino.privacy.bounds.question import Observation
+from sordino.privacy.guarantee import Guarantee, round_up
+from sordino.protocol import ClippedGlm, InvalidValue, Protocol, UserError, View, dumps
+from sordino.randomness import AUDIT_GENERATOR
 
-TRAININGS, FEWER = (
-    5000,
-    500,
-)  # on each side, by default: of the worst case, and of real models or of large federations
-MOST = 10_000_000  # far more than tell anything new
-EFFORT = 500_000_000  # numbers that an audit draws without being asked for more
-Progress = Callable[[int, int], None]  # trainings done, of how many
+# Trainings per side by default: of a worst case, and of real models or large federations.
+TRAININGS = 5000
+FEW_TRAININGS = 500
+# Far more than tell anything new.
+MOST_TRAININGS = 10_000_000
+# Numbers that an audit draws unless it is asked for more.
+EFFORT = 500_000_000
+
+OnStart = Callable[[Game, Guarantee, Path], None]
+OnProgress = Callable[[int, int], None]  # trainings done, of how many
 
 
 @dataclass(frozen=True, kw_only=True)
-class Subject:
-    """What is audited: a plan, or a run as it went; which rounds, with how many records each client has."""
+class AuditWatch:
+    """Says who hears about the progress of an audit, and how many processes it has.
 
-    protocol: Protocol
-    rounds: tuple[int, ...]
-    sizes: tuple[int, ...] | None = None
-    run: Path | None = None
-    engine: str | None = None  # who trained the run; None for a plan, which either engine can train
-    data_digest: str = ""  # of real data, where a canary is put among them
-    notes: tuple[str, ...] = ()  # what must be said with every promise about the run
-
-
-def subject_of(source: Protocol | str | Path) -> Subject:
-    """A protocol as far as its budget lets it go, or a finished run.
-
-    Raises:
-        UserError: the run is not finished.
-        BudgetExceeded: the budget affords no round.
+    Attributes:
+        workers: Processes; None for one per core.
+        on_start: Called once, before the first training.
+        on_progress: Called whenever trainings have ended.
     """
-    if not isinstance(source, Protocol):
-        run = Run.load(source)
-        if run.status == "unfinished":
-            raise UserError(
-                f"{run.folder} is not finished: finish it with `{typed('resume', run.folder)}`, or audit its protocol.toml."
-            )
-        return Subject(
-            protocol=run.protocol,
-            rounds=tuple(run.rounds_paid),
-            sizes=run.sizes,
-            run=run.folder,
-            engine=run.engine,
-            notes=run.notes,
-        )
-    rounds, budget = source.rounds, source.privacy.budget
-    if budget is not None:
-        reach = afforded(source, budget)
-        if reach.rounds == 0:
-            raise BudgetExceeded(reach.message)
-        rounds = reach.rounds
-    return Subject(protocol=source, rounds=tuple(range(rounds)))
+
+    workers: int | None
+    on_start: OnStart
+    on_progress: OnProgress
 
 
-def audit(
+def audit(  # noqa: PLR0913  (the public call: every option has a name and a default)
     source: Protocol | str | Path,
     view: str | View = View.SERVER,
     unit: str = "record",
@@ -115,42 +80,49 @@ def audit(
     model: ModelSource | None = None,
     folder: str | Path | None = None,
     workers: int | None = None,
-    on_start: Callable[[Game, Guarantee, Path], None] = lambda game, certified, path: None,
-    on_progress: Progress = lambda done, of: None,
+    on_start: OnStart = lambda game, certified, path: None,
+    on_progress: OnProgress = lambda done, of: None,
 ) -> Finding:
-    """Play the distinguishing game and hold the result against what is promised.
+    """Plays the distinguishing game and compares the outcome with the promise.
 
-    Without a canary it is played on the worst case of the protocol; with one, on its own data and model.
+    Without a canary the game is played on the worst case of the protocol; with one, on its own data
+    and model.
 
     Args:
-        source: a protocol, or the folder of a finished run.
-        view: who the adversary is.
-        unit: what differs between the two data sets: "record" or "client".
-        trainings: on each side, by which the test is judged; as many again choose it. By default 5,000, or as many as take about a
-            minute; 500 with a canary.
-        delta: where epsilon is measured.
-        claims: further promises to hold it against.
-        canary: "random", "mislabelled", "crafted", or the path of a .npz file with the arrays x and y of one record.
-        data: with a canary: in place of the protocol's.
-        model: with a canary: in place of the protocol's.
-        folder: where the audit is kept; by default `audits/<name>-<n>`.
-        workers: processes; by default one per core. The result does not depend on it.
-        on_start: called once, before the first training.
-        on_progress: called whenever trainings have ended.
+        source: A protocol, or the folder of a finished run.
+        view: The adversary.
+        unit: What differs between the two data sets, "record" or "client".
+        trainings: Trainings per side by which the test is judged; as many again choose it. By
+            default 5,000, or as many as take about a minute; 500 with a canary.
+        delta: Where epsilon is measured.
+        claims: Further promises to compare with.
+        canary: "random", "mislabelled", "crafted", or the path of a .npz file with the arrays x and
+            y of one record.
+        data: With a canary, data in place of the protocol's.
+        model: With a canary, a model in place of the protocol's.
+        folder: Where the audit is kept; by default `audits/<name>-<n>`.
+        workers: Processes; by default one per core. The result does not depend on it.
+        on_start: Called once, before the first training.
+        on_progress: Called whenever trainings have ended.
+
+    Returns:
+        The finding, which is also written to the folder.
 
     Raises:
-        UserError: a view that the protocol does not have, a run that is not finished, too few trainings to conclude anything.
+        UserError: A view that the protocol does not have, a run that is not finished, or too few
+            trainings to conclude anything.
 
     Example:
         >>> audit(protocol, "final").mu_lower  # doctest: +SKIP
         2.87
     """
-    subject = subject_of(source)
+    subject = load_subject(source)
     if canary is not None:
-        subject = with_data(subject, canary, data, model)
-    certified = promised(subject, view, unit, delta, canary=canary)
+        subject = add_real_data(subject, canary, data, model)
+    certified = certify_subject(subject, view, unit, delta, canary=canary)
     worker_count(workers, "cpu")
-    trainings = trainings if trainings is not None else default_trainings(subject, canary)
+    if trainings is None:
+        trainings = choose_trainings(subject, canary)
     refuse_too_few(trainings, certified)
     facts = {
         "canary": canary,
@@ -158,87 +130,21 @@ def audit(
         "unit": unit,
         "trainings": trainings,
         "delta": delta,
-        "seed": game_seed(subject.protocol),
+        "seed": choose_seed(subject.protocol),
         "rounds": list(subject.rounds),
-        "sizes": list(subject.sizes) if subject.sizes is not None else None,
-        "run": str(subject.run.resolve()) if subject.run is not None else None,
+        "sizes": None if subject.sizes is None else list(subject.sizes),
+        "run": None if subject.run is None else str(subject.run.resolve()),
         "engine": subject.engine,
-        "claims": [
-            {
-                "name": claim.name,
-                "mu": claim.mu,
-                "epsilon": claim.epsilon,
-                "delta": claim.delta,
-                "view": claim.view,
-                "unit": claim.unit,
-                "ours": claim.ours,
-            }
-            for claim in claims
-        ],
-        "digest": inputs_digest(subject, canary),
+        "claims": [asdict(claim) for claim in claims],
+        "digest": digest_inputs(subject, canary),
         "generator": AUDIT_GENERATOR,
         "started": now(),
     }
-    path = made_folder(folder, subject)
+    watch = AuditWatch(workers=workers, on_start=on_start, on_progress=on_progress)
+    path = make_audit_folder(folder, subject)
     with held(path):
         place = AuditFolder.create(path, subject.protocol, facts)
-        return carry_on(
-            place,
-            game_of(subject, facts, data, model),
-            subject,
-            certified,
-            workers,
-            on_start,
-            on_progress,
-        )
-
-
-def default_trainings(subject: Subject, canary: str | None) -> int:
-    """How many trainings on each side are run unless it is said."""
-    if canary is not None:
-        return FEWER
-    return max(
-        FEWER,
-        min(TRAININGS, EFFORT // (4 * round_effort(subject.protocol) * len(set(subject.rounds)))),
-    )
-
-
-def round_effort(protocol: Protocol) -> int:
-    """Numbers that a round draws, more or less: noisy vectors, and the records of the attacked client's batches where they are drawn."""
-    rule, records = protocol.local, protocol_sizes(protocol)
-    noisy = isinstance(rule, NoisySgd)
-    drawn = (
-        rule.batch is not None
-        and records is not None
-        and rule.batch < records[0]
-        and not isinstance(rule, ClippedGlm)
-    )
-    each = (
-        records[0]
-        if records is not None and noisy and getattr(rule, "sampling", "") == "poisson"
-        else rule.batch or 0
-    )
-    return (COMPANY * rule.steps if noisy else protocol.clients) + (
-        rule.steps * each if drawn else 0
-    )
-
-
-def with_data(
-    subject: Subject, canary: str, data: DataSource | None, model: ModelSource | None
-) -> Subject:
-    """The subject with its data and model looked at: the protocol complete, the sizes known, the canary found."""
-    refuse_unknown(canary)
-    setup = prepare(subject.protocol, data=data, model=model)
-    sizes = tuple(int(size) for size in setup.sizes)
-    return replace(subject, protocol=setup.protocol, sizes=sizes, data_digest=setup.data_digest)
-
-
-def inputs_digest(subject: Subject, canary: str | None) -> str:
-    """Of all that scores depend on and that could change on disk: scores of two different games must not be joined."""
-    joined = hashlib.sha256(dumps(subject.protocol).encode() + subject.data_digest.encode())
-    if canary is not None and Path(canary).is_file():
-        joined.update(Path(canary).read_bytes())
-    return joined.hexdigest()
+        return finish_game(place, make_game(subject, facts, data, model), subject, certified, watch)
 
 
 def resume_audit(
@@ -247,231 +153,323 @@ def resume_audit(
     data: DataSource | None = None,
     model: ModelSource | None = None,
     workers: int | None = None,
-    on_start: Callable[[Game, Guarantee, Path], None] = lambda game, certified, path: None,
-    on_progress: Progress = lambda done, of: None,
+    on_start: OnStart = lambda game, certified, path: None,
+    on_progress: OnProgress = lambda done, of: None,
 ) -> Finding:
-    """Go on with an audit that was interrupted; it ends as if it had never been.
+    """Continues an audit that was interrupted; it ends as if it had never been.
+
+    Args:
+        folder: The folder of the audit.
+        data: The data that were handed over at the start, if any.
+        model: The model that was handed over at the start, if any.
+        workers: Processes; by default one per core.
+        on_start: Called once, before the first training.
+        on_progress: Called whenever trainings have ended.
+
+    Returns:
+        The finding.
+
+    Raises:
+        UserError: The inputs are no longer those of the start.
 
     Example:
         >>> resume_audit("audits/digits-1")  # doctest: +SKIP
     """
     place = AuditFolder(Path(folder))
+    watch = AuditWatch(workers=workers, on_start=on_start, on_progress=on_progress)
     with held(place.path):
-        facts, subject = place.facts(), recorded(place)
-        if facts["canary"] is not None:
-            subject = with_data(subject, facts["canary"], data, model)
-        if (facts["generator"], facts["digest"]) != (
-            AUDIT_GENERATOR,
-            inputs_digest(subject, facts["canary"]),
-        ):
+        facts = place.facts()
+        canary = facts["canary"]
+        subject = read_subject(place)
+        if canary is not None:
+            subject = add_real_data(subject, canary, data, model)
+        same_inputs = facts["digest"] == digest_inputs(subject, canary)
+        if not same_inputs or facts["generator"] != AUDIT_GENERATOR:
             raise UserError(
-                f"{place.path} was started with another protocol, data, canary or generator: its scores cannot be continued. Start anew."
+                f"{place.path} was started with another protocol, data, canary or generator: "
+                "its scores cannot be continued. Start anew."
             )
-        certified = promised(
-            subject, facts["view"], facts["unit"], facts["delta"], canary=facts["canary"]
+        certified = certify_subject(
+            subject, facts["view"], facts["unit"], facts["delta"], canary=canary
         )
-        return carry_on(
-            place,
-            game_of(subject, facts, data, model),
-            subject,
-            certified,
-            workers,
-            on_start,
-            on_progress,
-        )
+        return finish_game(place, make_game(subject, facts, data, model), subject, certified, watch)
 
 
-def recorded(place: AuditFolder) -> Subject:
-    """What the folder of an audit says is audited."""
+def read_subject(place: AuditFolder) -> Subject:
+    """Returns what the folder of an audit says is audited.
+
+    Args:
+        place: The folder.
+    """
     facts = place.facts()
     return Subject(
         protocol=place.protocol(),
         rounds=tuple(facts["rounds"]),
-        sizes=tuple(facts["sizes"]) if facts["sizes"] is not None else None,
-        run=Path(facts["run"]) if facts["run"] is not None else None,
+        sizes=None if facts["sizes"] is None else tuple(facts["sizes"]),
+        run=None if facts["run"] is None else Path(facts["run"]),
         engine=facts.get("engine"),
     )
 
 
-def carry_on(
+def finish_game(
     place: AuditFolder,
     game: Game,
     subject: Subject,
     certified: Guarantee,
-    workers: int | None,
-    on_start: Callable[[Game, Guarantee, Path], None],
-    on_progress: Progress,
+    watch: AuditWatch,
 ) -> Finding:
-    """Play what is left of a game and judge it."""
+    """Plays the rest of a game, judges it, and writes the finding.
+
+    Args:
+        place: The folder of the audit.
+        game: The game.
+        subject: The plan or the run.
+        certified: The bound.
+        watch: Progress and processes.
+
+    Returns:
+        The finding.
+    """
     facts = place.facts()
     game.prepare()
+    watch.on_start(game, certified, place.path)
+    # The engine is compared first: if it trains something else, no game says anything about it.
+    engine = checked_engines(game, choose_engines(subject, game), watch.workers)
+    if subject.run is not None and subject.run.is_dir():
+        with single_threaded():
+            kept = replay_kept_uploads(subject.run)
+        engine = replace(engine, kept=kept.report, kept_reason=kept.reason)
     chunks = game.chunks()
-    on_start(game, certified, place.path)
-    engine = checked_engines(game, engines_of(subject, game), workers)
     left = place.missing(chunks)
     total = sum(len(chunk.trainings) for chunk in chunks)
     done = total - sum(len(chunk.trainings) for chunk in left)
-    on_progress(done, total)
-    for played in play_all(game, left, workers):
+    watch.on_progress(done, total)
+    for played in play_all(game, left, watch.workers):
         place.keep(played)
         done += len(played.chunk.trainings)
-        on_progress(done, total)
+        watch.on_progress(done, total)
     scores, noise, strays = place.scores(chunks)
-    claims = tuple(Claim(**claim) for claim in facts["claims"])
-    report = noise_report(subject.protocol, game.noises, noise, strays)
-    sizes = subject.sizes if subject.sizes is not None else protocol_sizes(subject.protocol)
-    given = more_than_seen(subject.protocol, certified.view, certified.unit, sizes)
-    told = batches_told(subject, certified.view, certified.unit, facts["canary"])
-    if told and BATCHES not in given:
-        given = f"{given} and {BATCHES}" if given else BATCHES
-    finding = replace(
-        judged(scores, certified, claims, facts["delta"], game.description, report, given),
-        engine=engine,
+    finding = judge_scores(
+        scores,
+        certified,
+        tuple(Claim(**claim) for claim in facts["claims"]),
+        facts["delta"],
+        game.description,
+        noise_report(game.pair.zero.protocol, game.noises, noise, strays),
+        describe_extra_knowledge(subject, certified, facts["canary"]),
     )
-    finish(place, finding.as_document(), subject.run)
+    finding = replace(finding, engine=engine)
+    keep_finding(place, finding.as_document(), subject.run)
     return finding
 
 
-def engines_of(subject: Subject, game: Game) -> tuple[str, ...]:
-    """Returns the engines that the game is held against: the run's, or those that can train a plan.
+def describe_extra_knowledge(subject: Subject, certified: Guarantee, canary: str | None) -> str:
+    """Returns in words what the adversary was given beyond its view; empty if nothing.
 
-    Across machines every client trains by torch.
+    Args:
+        subject: The plan or the run.
+        certified: The bound.
+        canary: The kind of canary; None for the worst case.
     """
+    given = more_than_seen(subject.protocol, certified.view, certified.unit, subject.known_sizes)
+    if not knows_batches(subject, certified.view, certified.unit, canary) or BATCHES in given:
+        return given
+    if given:
+        return f"{given} and {BATCHES}"
+    return BATCHES
+
+
+def choose_engines(subject: Subject, game: Game) -> tuple[str, ...]:
+    """Returns the engines that the game is compared with.
+
+    Args:
+        subject: The plan or the run.
+        game: The game, with its pair made.
+
+    Returns:
+        The engine of the run, or those that can train a plan.
+    """
+    if subject.engine == "flower":
+        # Across machines every client trains by torch.
+        return ("torch",)
     if subject.engine is not None:
-        return ({"flower": "torch"}.get(subject.engine, subject.engine),)
+        return (subject.engine,)
     if isinstance(game, CanaryGame):
         return ("torch" if game.kernel is None else "native",)
-    native = chosen() is not None and not isinstance(subject.protocol.local, ClippedGlm)
-    return ("native", "torch") if native else ("torch",)
+    in_kernel = RULE_REFUSALS.of(subject.protocol.local) is None
+    linear = type(game.pair.zero.module) is SyntheticLosses
+    if choose_instruction_set() is not None and in_kernel and linear:
+        return ("native", "torch")
+    return ("torch",)
 
 
-def refuse_joined(protocol: Protocol, view: View) -> None:
-    """Refuses a canary whose adversary would be given steps where the promise is for who sees means, and is smaller."""
-    if isinstance(protocol.local, NoisySgd) and given_to(protocol, view) == Given.MODELS:
-        raise UserError(
-            f"--canary with noisy-sgd reads the client's every step, and the promise in the view {view} is for who sees "
-            "means alone: ask for --view server, or leave the canary out."
-        )
-
-
-def game_of(
+def make_game(
     subject: Subject,
     facts: Mapping[str, Any],
     data: DataSource | None = None,
     model: ModelSource | None = None,
 ) -> Game:
-    """The game that the facts of an audit describe."""
-    protocol = subject.protocol
-    sizes, caps = (
-        subject.sizes if subject.sizes is not None else protocol_sizes(protocol),
-        caps_of(subject),
-    )
+    """Returns the game that the facts of an audit describe.
+
+    Args:
+        subject: The plan or the run.
+        facts: What audit.json says.
+        data: With a canary, data in place of the protocol's.
+        model: With a canary, a model in place of the protocol's.
+    """
+    view = View.parse(facts["view"])
+    protocol = with_known_grid(subject.protocol)
     shared: dict[str, Any] = {
         "protocol": protocol,
-        "view": View.parse(facts["view"]),
+        "view": view,
         "unit": facts["unit"],
         "trainings": facts["trainings"],
         "seed": facts["seed"],
         "rounds": len(set(subject.rounds)),
-        "caps": caps,
+        "caps": subject.caps,
     }
-    if facts["canary"] is not None:
-        refuse_joined(protocol, shared["view"])
-        return CanaryGame(**shared, canary=facts["canary"], data=data, model=model)
-    return WorstCaseGame(**shared, sizes=sizes)
-
-
-def game_seed(protocol: Protocol) -> int:
-    """The seed of all draws of an audit: the protocol's, or a fresh one."""
-    return (
-        protocol.seed
-        if protocol.seed is not None
-        else int.from_bytes(Key.from_system().secret[:6], "little")
+    if facts["canary"] is None:
+        played, sizes = leave_fewest(protocol, view, subject.known_sizes)
+        return WorstCaseGame(**{**shared, "protocol": played}, sizes=sizes)
+    refuse_seen_means(subject.protocol, view)
+    return CanaryGame(
+        **shared,
+        canary=facts["canary"],
+        data=data,
+        model=model,
     )
 
 
-def caps_of(subject: Subject) -> dict[int, int]:
-    """How often clients with budgets of their own may take part."""
-    return all_caps(subject.protocol, held_sizes(subject.protocol, subject.sizes))
+def choose_trainings(subject: Subject, canary: str | None) -> int:
+    """Returns the number of trainings per side that are run by default.
 
-
-def protocol_sizes(protocol: Protocol) -> tuple[int, ...] | None:
-    """Records of every client, where the protocol says it."""
-    records = protocol.data.records if protocol.data is not None else None
-    return (records,) * protocol.clients if records is not None else None
-
-
-def promised(
-    subject: Subject, view: str | View, unit: str, delta: float, *, canary: str | None = None
-) -> Guarantee:
-    """The certified bound that the audit is held against: where the adversary is told the batches, the one for who knows them."""
-    proper_delta(delta)
-    protocol = subject.protocol
-    if batches_told(subject, View.parse(view), unit, canary) and isinstance(protocol.local, FedAvg):
-        protocol = replace(protocol, local=replace(protocol.local, minibatches="public"))
-    found = certify(protocol, view, unit, delta=delta, rounds=subject.rounds, sizes=subject.sizes)
-    return replace(found, notes=(*found.notes, *subject.notes))
-
-
-def batches_told(subject: Subject, view: View, unit: str, canary: str | None) -> bool:
-    """Whether the adversary knows the records of every batch; among real data it always does, to repeat a client's steps."""
-    sizes = subject.sizes if subject.sizes is not None else protocol_sizes(subject.protocol)
+    Args:
+        subject: The plan or the run.
+        canary: The kind of canary; None for the worst case.
+    """
     if canary is not None:
-        return draws_batches(subject.protocol, unit, sizes)
-    return given_batches(subject.protocol, view, unit, sizes)
+        return FEW_TRAININGS
+    effort = 4 * count_round_draws(subject.protocol) * len(set(subject.rounds))
+    return max(FEW_TRAININGS, min(TRAININGS, EFFORT // effort))
+
+
+def count_round_draws(protocol: Protocol) -> int:
+    """Returns about how many numbers a round of the worst case draws.
+
+    They are the vectors of noise, and the records of the attacked client's minibatches if those
+    are drawn.
+
+    Args:
+        protocol: The protocol that is audited.
+    """
+    rule = protocol.local
+    release = protocol.release
+    sizes = protocol.stated_sizes
+    draws = protocol.clients
+    if release.in_steps:
+        draws = COMPANY * release.noise_draws
+    if sizes is None or rule.batch is None or rule.batch >= sizes[0]:
+        return draws
+    if type(rule) is ClippedGlm:
+        # It goes through its records in cycles, without a draw.
+        return draws
+    per_step = sizes[0] if release.varying_batches else rule.batch
+    return draws + rule.steps * per_step
+
+
+def digest_inputs(subject: Subject, canary: str | None) -> str:
+    """Returns a digest of all that scores depend on and that could change on disk.
+
+    Scores of two different games must not be joined.
+
+    Args:
+        subject: The plan or the run.
+        canary: The kind of canary, or a path.
+    """
+    digest = hashlib.sha256(dumps(subject.protocol).encode() + subject.data_digest.encode())
+    if canary is not None and Path(canary).is_file():
+        digest.update(Path(canary).read_bytes())
+    return digest.hexdigest()
+
+
+def refuse_seen_means(protocol: Protocol, view: View) -> None:
+    """Refuses a canary whose adversary would see more than the promise is about.
+
+    Args:
+        protocol: The protocol that is audited.
+        view: The adversary.
+
+    Raises:
+        UserError: The promise is against an adversary that sees means alone, and is smaller.
+    """
+    if protocol.release.in_steps and find_given_observation(protocol, view) == Observation.MODELS:
+        raise UserError(
+            "--canary with noisy-sgd reads the client's every step, and the promise in the view "
+            f"{view} is against an adversary that sees means alone: ask for --view server, or "
+            "leave the canary out."
+        )
 
 
 def refuse_too_few(trainings: int, certified: Guarantee) -> None:
-    """Trainings that could show nothing even if the bound were attained are not worth their time."""
-    if isinstance(trainings, bool) or not isinstance(trainings, int) or not 1 <= trainings <= MOST:
-        raise InvalidValue(
-            "trainings", trainings, f"a whole number of at least 1 and at most {MOST:,}"
-        )
-    refuse_nothing(certified)
-    mu = gaussian_like(certified.curve)
-    if expected_bound(mu, trainings) <= 0:
-        needed, good = trainings_needed(mu), trainings_needed(mu, 0.9)
+    """Refuses trainings that could show nothing even if the bound were attained.
+
+    Args:
+        trainings: Trainings per side.
+        certified: The bound.
+
+    Raises:
+        InvalidValue: No number of trainings.
+        UserError: Too few, or nothing is released.
+    """
+    whole = type(trainings) is int
+    if not whole or not 1 <= trainings <= MOST_TRAININGS:
+        allowed = f"a whole number of at least 1 and at most {MOST_TRAININGS:,}"
+        raise InvalidValue("trainings", trainings, allowed)
+    refuse_empty_release(certified)
+    mu = find_equivalent_mu(certified.curve)
+    if predict_mu_bound(mu, trainings) <= 0:
+        needed = count_needed_trainings(mu)
+        good = count_needed_trainings(mu, 0.9)
         raise UserError(
-            f"trainings = {trainings}: too few to conclude anything. Even if the certified mu = {rounded_up(mu)} were attained, they would "
-            f"be expected to show nothing. At least {needed:,} on each side are needed, {good:,} to show 90 % of it."
+            f"trainings = {trainings}: too few to conclude anything. Even if the certified "
+            f"mu = {round_up(mu)} were attained, they would be expected to show nothing. "
+            f"At least {needed:,} on each side are needed, {good:,} to show 90 % of it."
         )
 
 
-def refuse_nothing(certified: Guarantee) -> None:
-    """Where nothing is released there is nothing to attack."""
-    if certified.mu == 0:
-        raise UserError(
-            f"view {certified.view}: nothing is released that depends on the data, so there is nothing to audit."
-        )
+def make_audit_folder(folder: str | Path | None, subject: Subject) -> Path:
+    """Returns the folder of a new audit, made if necessary.
 
+    Args:
+        folder: The folder that was asked for; None for a new one under audits/.
+        subject: The plan or the run.
 
-def made_folder(folder: str | Path | None, subject: Subject) -> Path:
-    """The folder of a new audit."""
+    Raises:
+        UserError: The folder is in use.
+    """
     if folder is None:
-        name = (
-            subject.run.name
-            if subject.run is not None
-            else subject.protocol.data.name
-            if subject.protocol.data is not None
-            else "audit"
-        )
-        return claimed_path(Path(name).stem, Path("audits"))
-    with writing(Path(folder)):
-        Path(folder).mkdir(parents=True, exist_ok=True)
-    AuditFolder.refuse_used(Path(folder))
-    return Path(folder)
+        return claimed_path(subject.name, Path("audits"))
+    path = Path(folder)
+    with writing(path):
+        path.mkdir(parents=True, exist_ok=True)
+    AuditFolder.refuse_used(path)
+    return path
 
 
-def finish(place: AuditFolder, finding: Mapping[str, Any], run: Path | None) -> None:
-    """Keep a finding, or an estimate, as JSON says it: in the audit's folder and, for a run, in the run's."""
+def keep_finding(place: AuditFolder, finding: Mapping[str, Any], run: Path | None) -> None:
+    """Writes a finding or an estimate to the audit's folder and, for a run, to the run's.
+
+    Args:
+        place: The folder of the audit.
+        finding: The finding, for JSON.
+        run: The folder of the run.
+    """
     document = {**finding, "folder": str(place.path), "ended": now()}
     place.close(document)
-    if run is not None and run.is_dir():
-        target = (
-            run
-            / "audits"
-            / f"{document['view'].replace(':', '-')}-{document['unit']}-{place.path.name}.json"
-        )
-        with writing(target):
-            target.parent.mkdir(exist_ok=True)
-            write_whole(target, as_json(document))
+    if run is None or not run.is_dir():
+        return
+    view = document["view"].replace(":", "-")
+    target = run / "audits" / f"{view}-{document['unit']}-{place.path.name}.json"
+    with writing(target):
+        target.parent.mkdir(exist_ok=True)
+        write_whole(target, as_json(document))

@@ -1,4 +1,7 @@
-"""The distinguishing game: trainings on either data set, scored by what a view shows, in chunks that several processes share."""
+"""The distinguishing game: trainings on either data set, scored by what a view shows.
+
+They are played in chunks that several processes share.
+"""
 
 from __future__ import annotations
 
@@ -16,25 +19,38 @@ from typing import Protocol as Interface
 import numpy as np
 import torch
 
-from sordino.audit.adversary import Adversary
-from sordino.audit.noisy_steps import StepAdversary, StepPair, noisy_pair
-from sordino.audit.observation import Given, colluders_of, given_to
+from sordino.audit.adversaries.likelihood_ratio import Adversary
+from sordino.audit.adversaries.step_ratio import LotAdversary, StepAdversary
+from sordino.audit.observation import colluders_of, find_given_observation
+from sordino.audit.repeated_work import TableWork
 from sordino.audit.replay import Replay, shows_noise
-from sordino.audit.worst_case import Pair, held_sizes, without_noise, worst_pair
+from sordino.audit.round_table import RoundTable, observe_trainings
+from sordino.audit.worst_cases.neighbours import Pair, remove_noise
+from sordino.audit.worst_cases.noisy_step_pair import StepPair
+from sordino.audit.worst_cases.worst_pair import make_worst_pair
 from sordino.engines.torch_engine import single_threaded
-from sordino.federation.many import ManyRound, rounds_of_many
-from sordino.federation.many_clients import ManyClients
-from sordino.federation.randomness import LANES, Key
-from sordino.protocol import Noise, NoisySgd, Protocol, View
+from sordino.privacy.bounds.question import Observation
+from sordino.protocol import Noise, Protocol, View
+from sordino.randomness import LANES, Key
 
-CHUNK = 2048  # trainings that run side by side; divides LANES
-REHEARSED = 256  # silent trainings that say where the last model ends
-RESIDUALS = 500_000  # noise values that are kept for the residual test
+# Trainings that run side by side; it divides LANES, so that chunks draw from whole blocks.
+CHUNK = 2048
+# Trainings without noise that say where the last model ends.
+REHEARSED = 256
+# Noise values that are kept for the residual test.
+RESIDUALS = 500_000
 
 
 @dataclass(frozen=True, kw_only=True)
 class Chunk:
-    """Trainings that are played together: of which half and side, their place among them, and their numbers."""
+    """Describes trainings that are played together.
+
+    Attributes:
+        half: 0 for the trainings that choose the test, 1 for those that judge it.
+        side: 0 for the data set, 1 for its neighbour.
+        start: the place of the first among the trainings of this half and side.
+        trainings: their numbers, by which they draw.
+    """
 
     half: int
     side: int
@@ -43,13 +59,20 @@ class Chunk:
 
     @property
     def name(self) -> str:
-        """For a file."""
+        """A name for the file that keeps the chunk's scores."""
         return f"{('choosing', 'judging')[self.half]}-{self.side}-{self.start:08d}"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Played:
-    """The scores of a chunk; the first chunks also keep what noise they saw, and what strayed from it (see `replay`)."""
+    """Holds the scores of a chunk.
+
+    Attributes:
+        chunk: the trainings.
+        scores: one per training.
+        residuals: the noise that the first chunks saw (see `replay`); None elsewhere.
+        strays: how far released values are from what noisy ones make; None elsewhere.
+    """
 
     chunk: Chunk
     scores: np.ndarray
@@ -69,7 +92,7 @@ class Game(Interface):
         """The noise of every client that is trained."""
 
     def chunks(self) -> list[Chunk]:
-        """All its trainings."""
+        """Returns all its trainings."""
 
     @property
     def pair(self) -> Pair:
@@ -79,51 +102,61 @@ class Game(Interface):
     def rounds(self) -> int:
         """How many rounds are run."""
 
-    def rows(self, side: int, trainings: range, rounds: int) -> Iterator[ManyRound]:
-        """The first rounds of some trainings on one of the data sets, as the game plays them."""
+    def rows(self, side: int, trainings: range, rounds: int) -> Iterator[RoundTable]:
+        """Yields the first rounds of some trainings on one of the data sets.
+
+        Args:
+            side: 0 for the data set, 1 for its neighbour.
+            trainings: their numbers.
+            rounds: how many rounds.
+        """
 
     def prepare(self) -> None:
-        """Make what all chunks share, before processes are started."""
+        """Makes what all chunks share, before processes are started."""
 
     def play(self, chunk: Chunk) -> Played:
-        """Run the trainings of a chunk and score them."""
+        """Runs the trainings of a chunk and scores them.
+
+        Args:
+            chunk: the trainings.
+        """
 
 
 def chunks_of(trainings: int, size: int) -> list[Chunk]:
-    """Both halves and both sides in chunks.
+    """Returns both halves and both sides in chunks.
 
-    Their numbers lie far apart, and far from 0, which is the number of a training that is no audit: no draw is ever shared.
+    Args:
+        trainings: how many there are on each side of each half.
+        size: how many a chunk holds at most.
     """
     found = []
     for half in (0, 1):
         for side in (0, 1):
+            # Their numbers lie far apart, and far from 0, which is the number of a training that is
+            # no audit: no draw is ever shared.
             base = ((1 + half * 2 + side) << 32) * LANES
             for start in range(0, trainings, size):
                 stop = min(start + size, trainings)
-                found.append(
-                    Chunk(
-                        half=half,
-                        side=side,
-                        start=start,
-                        trainings=range(base + start, base + stop),
-                    )
-                )
+                numbers = range(base + start, base + stop)
+                found.append(Chunk(half=half, side=side, start=start, trainings=numbers))
     return found
 
 
 @dataclass(frozen=True, kw_only=True)
 class WorstCaseGame:
-    """Trainings on the worst case of a protocol. Everything follows from these values, so a game can be taken up again.
+    """Plays trainings on the worst case of a protocol.
+
+    Everything follows from these values, so a game can be taken up again.
 
     Attributes:
-        protocol: what is trained.
-        view: what the adversary sees.
+        protocol: the protocol that is trained.
+        view: the adversary's view.
         unit: what differs between the two data sets.
         trainings: on each side, by which the test is judged; as many again choose it.
         seed: of all draws.
         rounds: how many rounds are run.
         sizes: records of every client, where they are known.
-        caps: how often clients with budgets of their own may take part.
+        caps: how often clients with a personal budget may take part.
     """
 
     protocol: Protocol
@@ -138,21 +171,11 @@ class WorstCaseGame:
     @cached_property
     def pair(self) -> Pair:
         """The two neighbouring data sets."""
-        key = Key.from_seed(self.seed)
-        if isinstance(self.protocol.local, NoisySgd):
-            return noisy_pair(
-                self.protocol,
-                self.unit,
-                held_sizes(self.protocol, self.sizes),
-                key,
-                self.caps,
-                joined=given_to(self.protocol, self.view) == Given.MODELS,
-            )
-        return worst_pair(
+        return make_worst_pair(
             self.protocol,
             self.view,
             self.unit,
-            key=key,
+            key=Key.from_seed(self.seed),
             rounds=self.rounds,
             sizes=self.sizes,
             caps=self.caps,
@@ -169,59 +192,74 @@ class WorstCaseGame:
         return self.pair.zero.noises
 
     def chunks(self) -> list[Chunk]:
-        """All trainings, many side by side."""
+        """Returns all trainings, many side by side."""
         return chunks_of(self.trainings, CHUNK)
 
     @cached_property
     def direction(self) -> np.ndarray | None:
-        """Along which the last model is read: from where it ends on the data set to where it ends on the neighbour, without noise."""
-        if given_to(self.protocol, self.view) != Given.LAST:
+        """The direction along which the last model is read; None where the view shows more than it.
+
+        It leads from where the model ends on the data set to where it ends on the neighbour,
+        without noise.
+        """
+        if find_given_observation(self.protocol, self.view) != Observation.LAST:
             return None
         ends = []
         for setup in (self.pair.zero, self.pair.one):
-            last = deque(
-                rounds_of_many(
-                    without_noise(setup), range(REHEARSED), rounds=self.rounds, caps=self.pair.caps
-                ),
-                maxlen=1,
-            )
+            silent = remove_noise(setup)
+            rounds = observe_trainings(silent, range(REHEARSED), self.rounds, self.pair.caps)
+            # Of all rounds only the last is held.
+            last = deque(rounds, maxlen=1)
             ends.append(last[0].after.astype(np.float64).mean(axis=0))
         moved = ends[1] - ends[0]
         return unit_vector(moved if np.any(moved != 0) else self._pull())
 
     def _pull(self) -> np.ndarray:
-        """How the attacked client's first upload differs: for servers that, without noise, would not be moved by one client at all."""
-        start = np.broadcast_to(
-            self.pair.zero.initial_weights(), (REHEARSED, self.pair.zero.initial_weights().size)
-        ).copy()
-        both = (ManyClients(setup) for setup in (self.pair.zero, self.pair.one))
+        """Returns how the attacked client's first upload differs between the two data sets.
+
+        It serves servers whose model, without noise, one client alone would not move.
+        """
+        initial = self.pair.zero.initial_weights()
+        start = np.broadcast_to(initial, (REHEARSED, initial.size)).copy()
+        both = (TableWork(setup) for setup in (self.pair.zero, self.pair.one))
         low, high = (
-            clients.trained(client=self.pair.attacked, round=0, weights=start, first=0).numpy()
+            clients.work(client=self.pair.attacked, round_index=0, weights=start, first=0).models
             for clients in both
         )
-        return np.asarray((high - low).mean(axis=0))
+        return np.asarray((high - low).numpy().mean(axis=0))
 
     def prepare(self) -> None:
-        """Make the pair."""
-        _ = self.pair, self.direction
+        """Makes the pair and the direction."""
+        # Both are cached: made before the fork, they are in the memory of every worker.
+        _ = self.pair
+        _ = self.direction
 
-    def rows(self, side: int, trainings: range, rounds: int) -> Iterator[ManyRound]:
-        """The first rounds of some trainings on one of the data sets, side by side."""
-        return rounds_of_many(self.pair.side(side), trainings, rounds=rounds, caps=self.pair.caps)
+    def rows(self, side: int, trainings: range, rounds: int) -> Iterator[RoundTable]:
+        """Yields the first rounds of some trainings on one of the data sets, side by side.
+
+        Args:
+            side: 0 for the data set, 1 for its neighbour.
+            trainings: their numbers.
+            rounds: how many rounds.
+        """
+        return observe_trainings(self.pair.side(side), trainings, rounds, self.pair.caps)
 
     def play(self, chunk: Chunk) -> Played:
-        """Run the trainings of a chunk and score them."""
-        setup, adversary = self.pair.side(chunk.side), self._adversary(chunk)
-        looked_at = chunk.half == 0 and chunk.start == 0
-        keep = (
-            min(len(chunk.trainings), self._kept(setup.initial_weights().size)) if looked_at else 0
-        )
-        replay, noise, fine = (
-            Replay(setup, ManyClients(setup), chunk.trainings.start, keep),
-            [],
-            True,
-        )
-        for seen in rounds_of_many(setup, chunk.trainings, rounds=self.rounds, caps=self.pair.caps):
+        """Runs the trainings of a chunk and scores them.
+
+        Args:
+            chunk: the trainings.
+        """
+        setup = self.pair.side(chunk.side)
+        adversary = self._adversary(chunk)
+        # The noise is looked at in the half that chooses the test: the other one judges alone.
+        keep = 0
+        if chunk.half == 0 and chunk.start == 0:
+            keep = min(len(chunk.trainings), self._kept(setup.initial_weights().size))
+        replay = Replay(setup, TableWork(setup), chunk.trainings.start, keep)
+        noise = []
+        fine = True
+        for seen in observe_trainings(setup, chunk.trainings, self.rounds, self.pair.caps):
             adversary.see(seen)
             if keep > 0:
                 noise.append(replay.see(seen))
@@ -235,10 +273,18 @@ class WorstCaseGame:
 
     def _adversary(self, chunk: Chunk) -> Scorer:
         if isinstance(self.pair, StepPair):
-            return StepAdversary(self.pair, chunk.trainings, colluders_of(self.protocol, self.view))
-        other = self.pair.turned if self.pair.turned is not None else self.pair.one
-        both = ManyClients(self.pair.zero), ManyClients(other)
-        view = View.SERVER if given_to(self.protocol, self.view) == Given.UPLOADS else self.view
+            colluders = colluders_of(self.protocol, self.view)
+            if self.protocol.release.lot is not None:
+                return LotAdversary(self.pair, chunk.trainings, colluders)
+            return StepAdversary(self.pair, chunk.trainings, colluders)
+        other = self.pair.one
+        if self.pair.turned is not None:
+            other = self.pair.turned
+        both = (TableWork(self.pair.zero), TableWork(other))
+        # A view that is given all uploads is scored as the server's, which is given them too.
+        view = self.view
+        if find_given_observation(self.protocol, self.view) == Observation.UPLOADS:
+            view = View.SERVER
         return Adversary(
             self.pair.side(chunk.side),
             self.pair.attacked,
@@ -250,9 +296,9 @@ class WorstCaseGame:
         )
 
     def _kept(self, parameters: int) -> int:
-        """Of how many trainings the noise is kept."""
-        steps = self.protocol.local.steps if isinstance(self.protocol.local, NoisySgd) else 1
-        values = self.rounds * steps * self.pair.zero.protocol.clients * parameters
+        """Returns of how many trainings the noise is kept."""
+        draws = self.protocol.release.noise_draws
+        values = self.rounds * draws * self.pair.zero.protocol.clients * parameters
         return max(2, min(self.trainings, CHUNK, RESIDUALS // values))
 
 
@@ -261,14 +307,24 @@ class Scorer(Interface):
 
     scores: np.ndarray
 
-    def see(self, seen: ManyRound) -> None:
-        """Take in one round."""
+    def see(self, seen: RoundTable) -> None:
+        """Takes in one round.
+
+        Args:
+            seen: the round.
+        """
 
 
 def unit_vector(vector: np.ndarray) -> np.ndarray:
-    """The direction of a vector; zero has none and stays zero."""
+    """Returns the direction of a vector; zero has none and stays zero.
+
+    Args:
+        vector: any vector.
+    """
     length = float(np.linalg.norm(vector))
-    return vector / length if length > 0 else vector
+    if length == 0:
+        return vector
+    return vector / length
 
 
 Task = TypeVar("Task", contravariant=True)
@@ -279,17 +335,28 @@ class Player(Interface[Task, Outcome]):
     """Something whose tasks can be done in any order and in any process."""
 
     def prepare(self) -> None:
-        """Make what all tasks share, before processes are started."""
+        """Makes what all tasks share, before processes are started."""
 
     def play(self, task: Task, /) -> Outcome:
-        """Do one task."""
+        """Does one task."""
 
 
 def play_all(
     game: Player[Task, Outcome], tasks: Sequence[Task], workers: int | None = None
 ) -> Iterator[Outcome]:
-    """Play tasks in worker processes, in the order in which they end; few are under way at a time."""
-    count = workers if workers is not None else len(os.sched_getaffinity(0))
+    """Plays tasks in worker processes and yields outcomes in the order in which they end.
+
+    Args:
+        game: the game.
+        tasks: all that is to be done.
+        workers: how many processes; None for one per core.
+
+    Yields:
+        The outcome of a task.
+    """
+    count = workers
+    if count is None:
+        count = len(os.sched_getaffinity(0))
     with single_threaded():
         game.prepare()
     if count == 1 or len(tasks) == 1:
@@ -302,9 +369,12 @@ def play_all(
     with ProcessPoolExecutor(
         count, mp_context=context, initializer=_enter, initargs=(game,)
     ) as pool:
-        left, running = list(reversed(tasks)), set[Future[Outcome]]()
+        left = list(reversed(tasks))
+        running = set[Future[Outcome]]()
         try:
             while left or running:
+                # One more than there are processes: none waits, and after Ctrl-C little is left to
+                # be thrown away.
                 while left and len(running) < count + 1:
                     running.add(pool.submit(_play_here, left.pop()))
                 done, running = wait(running, return_when=FIRST_COMPLETED)
@@ -314,14 +384,14 @@ def play_all(
             pool.shutdown(wait=False, cancel_futures=True)
 
 
-_here: list[
-    Player[Any, Any]
-] = []  # in a worker process: the game, which it was forked with, so that data are never copied
+# In a worker process: the game, which it was forked with, so that data are never copied.
+_here: list[Player[Any, Any]] = []
 
 
 def _enter(game: Player[Any, Any]) -> None:
     torch.set_num_threads(1)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to all processes; the parent decides
+    # Ctrl-C goes to all processes; the parent decides.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     _here.append(game)
 

@@ -1,60 +1,65 @@
-"""What the adversary of a game is given: what its view shows, or more than that where the bound is one for more.
+"""What the adversary of a game is given: what its view shows, or more where the bound is for more.
 
-Some bounds are proved for who sees a client's uploads, or its every noisy step, and hold for all others because they see something made of
-that. Such a bound is tested where it is proved. What is measured there is no lower bound for the view itself, and is not called one.
+Some bounds are proved for an adversary that sees a client's uploads, or its every noisy step, and
+hold for all others because they see something made of that. Such a bound is tested where it is
+proved. A value measured there is no lower bound for the view itself, and is not called one. Which
+bound it is the list of providers says, as it does to `certify`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from enum import Enum
 
-from sordino.privacy.carried import carries
-from sordino.privacy.central import hidden
-from sordino.privacy.certify import harmonized
-from sordino.privacy.joined_steps import adds_up
-from sordino.protocol import Attention, FedAvg, Mean, Median, NoisySgd, Protocol, Scaffold, View
+import numpy as np
+
+from sordino.privacy.amplification.personal_state import carries_noiseless_state
+from sordino.privacy.bounds.priced_view import find_shown
+from sordino.privacy.bounds.providers import find_observation
+from sordino.privacy.bounds.question import Observation, Question
+from sordino.protocol import Protocol, View
+
+__all__ = [
+    "BATCHES",
+    "colluders_of",
+    "draws_batches",
+    "find_given_observation",
+    "given_batches",
+    "more_than_seen",
+    "withheld_batches",
+]
 
 BATCHES = "the records of every batch"
+UPDATES = "the joined update of every round"
 
 
-class Given(Enum):
-    """What the likelihood ratio reads."""
+def find_given_observation(protocol: Protocol, view: View) -> Observation:
+    """Returns what the adversary of a view is given.
 
-    STEPS = "every noisy step of the attacked client"
-    UPLOADS = "every upload of the attacked client"
-    MODELS = "every global model"
-    LAST = "the last global model"
-
-
-def given_to(protocol: Protocol, view: View) -> Given:
-    """What the adversary of a view is given.
+    Args:
+        protocol: what runs.
+        view: the adversary's.
 
     Example:
         >>> from sordino.protocol import Constant, FedAvg, Gaussian
         >>> rule = FedAvg(steps=1, batch=1, clip=1.0, schedule=Constant(rate=0.1))
         >>> plan = Protocol(clients=2, rounds=3, local=rule, noise=Gaussian(sigma=0.1))
-        >>> [given_to(plan, View.parse(view)).name for view in ("server", "strong", "final")]
+        >>> views = [View.parse(name) for name in ("server", "strong", "final")]
+        >>> [find_given_observation(plan, view).name for view in views]
         ['UPLOADS', 'MODELS', 'LAST']
     """
-    if isinstance(protocol.local, NoisySgd):
-        # Where the others' noise adds up in the mean, who sees means alone is promised more than who sees steps.
-        return Given.MODELS if adds_up(protocol) and view.kind != "server" else Given.STEPS
-    if view == View.SERVER or priced_as_server(protocol):
-        return Given.UPLOADS
-    return Given.LAST if view == View.FINAL else Given.MODELS
+    return find_observation(_ask_about(protocol, view))
 
 
-def priced_as_server(protocol: Protocol) -> bool:
-    """Whether every view has the server's bound since clients, or the server's rule, see single uploads (`certify.effective_view`)."""
-    single = isinstance(protocol.local, Scaffold) or isinstance(protocol.personalization, Attention)
-    return single or harmonized(protocol) or not isinstance(protocol.aggregation, (Mean, Median))
+def _ask_about(protocol: Protocol, view: View) -> Question:
+    return Question(
+        protocol=protocol, view=view, unit="record", rounds=np.arange(protocol.rounds), sizes=None
+    )
 
 
 def more_than_seen(
     protocol: Protocol, view: View, unit: str = "record", sizes: Sequence[int] | None = None
 ) -> str:
-    """In words, what the adversary is given beyond its view; empty where it is given the view itself.
+    """Returns in words what the adversary is given beyond its view.
 
     Args:
         protocol: what runs.
@@ -62,60 +67,97 @@ def more_than_seen(
         unit: what the data sets differ in.
         sizes: records of every client; where they are not said, every batch holds all of them.
 
+    Returns:
+        The words; empty where the adversary is given the view itself.
+
     Example:
-        >>> from sordino.protocol import Constant, FedAvg, Gaussian
-        >>> rule = NoisySgd(steps=2, batch=1, clip=1.0, schedule=Constant(rate=0.1))
-        >>> more_than_seen(Protocol(clients=2, rounds=3, local=rule, noise=Gaussian(multiplier=1.0)), View.FINAL)
+        >>> from sordino.protocol import Constant, FedAvg, Gaussian, NoisySgd
+        >>> schedule = Constant(rate=0.1)
+        >>> rule = NoisySgd(steps=2, batch=1, clip=1.0, schedule=schedule)
+        >>> plan = Protocol(clients=2, rounds=3, local=rule, noise=Gaussian(multiplier=1.0))
+        >>> more_than_seen(plan, View.FINAL)
         'every noisy step of the attacked client'
-        >>> rule = FedAvg(steps=2, batch=1, clip=1.0, schedule=Constant(rate=0.1), minibatches="public")
-        >>> more_than_seen(Protocol(clients=2, rounds=3, local=rule, noise=Gaussian(sigma=1.0)), View.SERVER, sizes=(9, 9))
+        >>> rule = FedAvg(steps=2, batch=1, clip=1.0, schedule=schedule, minibatches="public")
+        >>> plan = Protocol(clients=2, rounds=3, local=rule, noise=Gaussian(sigma=1.0))
+        >>> more_than_seen(plan, View.SERVER, sizes=(9, 9))
         'the records of every batch'
     """
-    given = given_to(protocol, view)
-    own = (
-        Given.UPLOADS if view == View.SERVER else Given.LAST if view == View.FINAL else Given.MODELS
-    )
-    beyond = [] if given == own else [given.value]
+    shown = find_shown(protocol, view)
+    given = find_given_observation(protocol, view)
+    beyond = []
+    if given != shown:
+        beyond.append(given.value)
+    # Of two models in a row some server optimizers do not show the update between them.
+    sees_sums = protocol.channel.sums_only and view.kind == "server"
+    if given is Observation.MODELS and not protocol.server.invertible and not sees_sums:
+        beyond.append(UPDATES)
     if given_batches(protocol, view, unit, sizes):
         beyond.append(BATCHES)
     return " and ".join(beyond)
 
 
 def draws_batches(protocol: Protocol, unit: str, sizes: Sequence[int] | None) -> bool:
-    """Whether minibatches of fedavg and its kin may miss the record in which the data sets differ."""
-    rule = protocol.local
-    return (
-        unit == "record"
-        and isinstance(rule, FedAvg)
-        and sizes is not None
-        and rule.batch < max(sizes)
-    )
+    """Returns whether minibatches may miss the record in which the data sets differ.
+
+    Batches of noisy steps and lots count in another way: what they hide is never given.
+
+    Args:
+        protocol: the protocol.
+        unit: what the data sets differ in.
+        sizes: records of every client; None where they are not said.
+    """
+    release = protocol.release
+    if unit != "record" or sizes is None or release.in_steps or release.lot is not None:
+        return False
+    batch = protocol.local.batch
+    return protocol.local.draws_batches and batch is not None and batch < max(sizes)
 
 
 def given_batches(protocol: Protocol, view: View, unit: str, sizes: Sequence[int] | None) -> bool:
-    """Whether the adversary of a worst case is told the records of every batch, which is more than the view shows where they are secret.
+    """Returns whether the adversary of a worst case is given the records of every batch.
 
-    Then it is held against the bound for who knows them.
+    That is more than the view shows where batches are secret; then the adversary is held against
+    the bound for one that knows them.
+
+    Args:
+        protocol: the protocol.
+        view: the adversary's.
+        unit: what the data sets differ in.
+        sizes: records of every client; None where they are not said.
     """
-    return draws_batches(protocol, unit, sizes) and not withheld_batches(
-        protocol, view, unit, sizes
-    )
+    if not draws_batches(protocol, unit, sizes):
+        return False
+    return not withheld_batches(protocol, view, unit, sizes)
 
 
 def withheld_batches(
     protocol: Protocol, view: View, unit: str, sizes: Sequence[int] | None
 ) -> bool:
-    """Whether the game is played without telling the batches: they are secret, and the likelihood ratio is known without them.
+    """Returns whether the game is played without showing the batches.
 
-    It is not where clients carry models over, behind a shuffler, and where the draw of clients is hidden too.
+    They must be secret, and the likelihood ratio known without them. It is not where clients carry
+    models over, behind a shuffler, and where the draw of clients is hidden too.
+
+    Args:
+        protocol: the protocol.
+        view: the adversary's.
+        unit: what the data sets differ in.
+        sizes: records of every client; None where they are not said.
     """
-    rule = protocol.local
-    if not draws_batches(protocol, unit, sizes) or getattr(rule, "minibatches", "") != "secret":
+    release = protocol.release
+    if not draws_batches(protocol, unit, sizes) or not release.secret_batches:
         return False
-    entangled = protocol.channel == "shuffler" or carries(protocol) or protocol.keeps_models
-    return not entangled and not hidden(protocol) and protocol.adjacency == "replace-one"
+    entangled = release.shuffled or carries_noiseless_state(protocol) or protocol.keeps_models
+    if entangled or protocol.hides_participants:
+        return False
+    return protocol.adjacency == "replace-one"
 
 
 def colluders_of(protocol: Protocol, view: View) -> int:
-    """How many clients are on the adversary's side and know their own noise: one other client is weak, all others are strong."""
-    return {View.WEAK: 1, View.STRONG: protocol.clients - 1}.get(view, view.colluders)
+    """Returns how many clients are on the adversary's side and know their own noise.
+
+    Args:
+        protocol: the protocol.
+        view: the adversary's.
+    """
+    return _ask_about(protocol, view).colluders

@@ -1,154 +1,314 @@
-"""A training repeated from what was released: what cannot be repeated must be the noise that was promised, and nothing else.
+"""Repeats a training from what was released: all that cannot be repeated must be noise.
 
-The auditor knows all data and every draw but the noise. From what clients were sent and what they uploaded it repeats their work:
-what is left of an upload, or of a noisy step, is noise. And what is made of noisy values alone must come out the same: models that clients
-are sent beside the global one, and with noisy-sgd the uploads themselves. A value that strays from that was made of something else.
+The auditor knows all data and every draw but the noise. From what clients were sent and what they
+uploaded it repeats their work: the rest of an upload, or of a noisy step, is noise, and must follow
+the law that was promised. All values made of noisy ones alone
+must come out the same: models that clients are sent beside the global one, and with noisy-sgd the
+uploads themselves. A value that strays from that was made of something else.
 """
 
 from __future__ import annotations
 
-from collections import deque
+import math
 from dataclasses import replace
 from functools import partial
-from typing import Protocol as Interface
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from sordino.audit.laws import GAUSSIAN, gaussian, law_of
-from sordino.audit.noise_sample import ROUNDING, ResidualTest
-from sordino.audit.residuals import FEWEST, ResidualReport, residual_tests
-from sordino.federation.assignment import Upload
-from sordino.federation.companions import companion_of
-from sordino.federation.folder import State
-from sordino.federation.many import UNCOUNTED, ManyRound
-from sordino.federation.many_clients import Worked
-from sordino.federation.many_kept import ManyKept
-from sordino.federation.models.per_example import ClippedSum
-from sordino.federation.noisy_sgd import ClippedSums, Substitute
-from sordino.federation.personal import HELPER, Kept
+from sordino.audit.noise.low_bit_tests import examine_low_bits
+from sordino.audit.noise.normal_scores import ROUNDING, ResidualTest
+from sordino.audit.noise.residual_tests import FEWEST, ResidualReport, residual_tests
+from sordino.audit.repeated_work import RepeatedWork, WorkRepeater
+from sordino.audit.round_table import RoundTable
+from sordino.federation.broadcast_state import find_step_rate, restore_broadcast_state
+from sordino.federation.integer_uploads import round_update
+from sordino.federation.personal import HELPER, find_kept, merge_kept
+from sordino.federation.rules.local_training import UNCOUNTED, ClientState, ClippedSums
+from sordino.federation.server_optimizers import move_model
 from sordino.federation.setup import Setup
-from sordino.privacy.mechanisms import deviation, silent
-from sordino.privacy.sizes import size_of
-from sordino.protocol import Attention, Noise, NoisySgd, Protocol, Scaffold
+from sordino.federation.state import State
+from sordino.federation.upload import Upload
+from sordino.mechanisms import mechanism_of
+from sordino.mechanisms.noise_law import STANDARD_NORMAL, normal_law
+from sordino.models.per_example import ClippedSum
+from sordino.protocol import Grid, Noise, NoisySgd, Protocol
+from sordino.protocol.release import noisy_steps_of, put_noise_on_sum
 
-STRAYED = 1e-5  # of the largest value: more than rounding moves what is computed twice in float32
-
-
-class LocalWork(Interface):
-    """Who can repeat a client's work, in one training or in many at once."""
-
-    like: np.ndarray  # for each client, the first one whose work is the same
-
-    def work(
-        self,
-        *,
-        client: int,
-        round: int,
-        weights: np.ndarray,
-        first: int,
-        kept: Kept,
-        sums: Substitute | None = None,
-    ) -> Worked:
-        """See `ManyClients.work`."""
+# Of the largest value: more than rounding moves what is computed twice in float32.
+STRAYED = 1e-5
+# Seed of what is added to integers before they are tested as a continuous law.
+DITHER = 12
 
 
 class SeenSums:
-    """Noisy sums that were seen, in the place of a client's own. It holds what is left of them without the sums themselves: the noise."""
+    """Puts noisy sums that were seen in the place of a client's sums.
+
+    It holds the difference of the two, which is the noise.
+    """
 
     _clean: ClippedSums
 
     def __init__(self, means: np.ndarray, batch: int) -> None:
-        self._means, self._batch = means, batch
+        """Takes what was seen.
+
+        Args:
+            means: the noisy mean of every step: (trainings, steps, parameters).
+            batch: what the sums were divided by.
+        """
+        self._means = means
+        self._batch = batch
         self.noise: list[np.ndarray] = []
 
     def instead(self, clean: ClippedSums) -> ClippedSums:
-        """These in the place of a client's own."""
+        """Returns itself in the place of a client's sums.
+
+        Args:
+            clean: the client's sums, which are subtracted.
+        """
         self._clean = clean
         return self
 
     def clipped_sum(
         self, inputs: Tensor, targets: Tensor, /, *, clip: float, norm: str = "l2"
     ) -> ClippedSum:
-        """The sum of the step that is next."""
+        """Returns the sum of the step that is next, as it was seen.
+
+        Args:
+            inputs: the records of the step.
+            targets: their labels.
+            clip: the largest norm of an example's gradient.
+            norm: which norm that is.
+        """
         found = self._clean.clipped_sum(inputs, targets, clip=clip, norm=norm)
         seen = torch.from_numpy(self._means[:, len(self.noise)]) * self._batch
         self.noise.append((seen.double() - found.total.double()).numpy().reshape(seen.shape))
+        # The step goes on from the noisy sum: the next one begins where the client's did.
         return ClippedSum(seen.reshape(found.total.shape).double(), 0, 0)
 
 
 class Replay:
-    """Repeats the first trainings of a table. It holds what clients keep and the server remembers, as it follows from what was released.
+    """Repeats the first trainings of a table from what was released.
 
-    `strays` says for every round and client how far what it sent, or was sent, is from what it should be; relative to the largest value.
+    It holds what clients keep and the server remembers, as it follows from what was released.
+
+    Attributes:
+        strays: for every round and client, how far what it sent, or was sent, is from what it
+            should be, and in a last column how far the server's model is; relative to the
+            largest value.
     """
 
-    def __init__(self, setup: Setup, clients: LocalWork, first: int, trainings: int) -> None:
-        self._setup, self._clients, self._first, self._count = setup, clients, first, trainings
-        self._kept, self._beside = ManyKept(setup, trainings), dict[str, np.ndarray]()
+    def __init__(
+        self,
+        setup: Setup,
+        clients: WorkRepeater,
+        first: int,
+        trainings: int,
+        start: State | None = None,
+    ) -> None:
+        """Begins before the first round, or with a state that is known to be right.
+
+        Args:
+            setup: the federation.
+            clients: repeats local work.
+            first: the number of the training in the first row.
+            trainings: how many rows are repeated.
+            start: the state to go on from, with as many rows.
+        """
+        self._setup = setup
+        self._clients = clients
+        self._first = first
+        self._count = trainings
+        self._initial = setup.initial_weights()
+        self._kept: dict[int, ClientState] = {} if start is None else dict(start.clients)
+        self._beside: dict[str, np.ndarray] = {} if start is None else dict(start.kept)
+        # What the server keeps of joined updates is followed beside what it keeps of uploads.
+        self._moments = dict(self._beside)
+        self._rate: float | np.ndarray = 1.0
         self.strays: list[np.ndarray] = []
 
-    def see(self, seen: ManyRound) -> np.ndarray:
-        """Take in one round; what is left of it is noise: (trainings, steps or 1, clients, parameters), NaN where nothing was sent."""
-        protocol, count = self._setup.protocol, self._count
-        before, present = seen.before[:count], seen.present[:count]
-        companion = companion_of(
-            protocol, State(weights=before, round=seen.round, kept=self._beside)
-        )
-        broadcast, found = companion.broadcast(before), self._kept.found(before)
-        uploads, done = seen.uploads[:, :count], dict[int, Worked]()
-        strays = np.full(protocol.clients, strayed(seen.broadcast[..., :count, :], broadcast))
-        steps = protocol.local.steps if isinstance(protocol.local, NoisySgd) else 1
-        noise = np.full((count, steps, *uploads.shape[::2]), np.nan)
+    def see(self, seen: RoundTable) -> np.ndarray:
+        """Takes in one round.
+
+        Args:
+            seen: the round.
+
+        Returns:
+            The remainder, which is noise: (trainings, steps or 1, clients, parameters), NaN
+            where nothing was sent.
+        """
+        protocol = self._setup.protocol
+        before = seen.before[: self._count]
+        present = seen.present[: self._count]
+        uploads = seen.uploads[:, : self._count]
+        state = State(weights=before, round=seen.round, kept=self._beside)
+        beside = restore_broadcast_state(protocol, state)
+        broadcast = beside.broadcast(before)
+        found = find_kept(protocol, before, range(protocol.clients), self._kept) or {}
+        astray = strayed(seen.broadcast[..., : self._count, :], broadcast)
+        strays = np.full(protocol.clients, astray)
+        noise = np.full((self._count, self._setup.release.noise_draws, *uploads.shape[::2]), np.nan)
+        done: dict[int, RepeatedWork] = {}
         for client in np.flatnonzero(present.any(axis=0)).tolist():
-            here, like = present[:, client], int(self._clients.like[client])
+            here = present[:, client]
+            like = int(self._clients.like[client])
             work = partial(
                 self._clients.work,
                 client=like,
-                round=seen.round,
+                round_index=seen.round,
                 weights=broadcast,
                 first=self._first,
-                kept=found[like],
+                kept=found.get(like, {}),
             )
-            if isinstance(protocol.local, NoisySgd):
-                sums = SeenSums(seen.means[client][:count], protocol.local.batch)
+            if self._setup.release.in_steps:
+                sums = SeenSums(seen.means[client][: self._count], protocol.local.batch or 1)
                 worked = work(sums=sums.instead)
                 left = np.stack(sums.noise, axis=1)
             else:
-                worked = done.get(like) or done.setdefault(like, work())
-                left = (uploads[client] - worked.models.numpy())[:, None]
+                # Clients that compute the same are repeated once.
+                if like not in done:
+                    done[like] = work()
+                worked = done[like]
+                left = self._find_noise(client, uploads[client], worked, before)[:, None]
             noise[here, :, client] = left[here]
-            strays[client] = max(
-                strays[client], self._strayed(seen, client, found[client], worked, here)
+            apart = self._strayed(seen, client, found.get(client, {}), worked, here)
+            strays[client] = max(strays[client], apart)
+            self._keep(client, worked, uploads[client], here)
+        for client in range(protocol.clients):
+            rows = present[:, [client]]
+            count = seen.counts.get(client)
+            upload = Upload(
+                client=client,
+                vector=uploads[client],
+                steps=UNCOUNTED,
+                rows=rows,
+                count=None if count is None else count[: self._count],
             )
-            self._kept.keep(client, worked.kept, uploads[client], here)
-        noted = (
-            Upload(client=c, vector=uploads[c], steps=UNCOUNTED, rows=present[:, [c]])
-            for c in range(protocol.clients)
-        )
-        deque(companion.noted(noted), maxlen=0)
-        self._beside = dict(companion.kept)
-        self.strays.append(strays)
+            beside.note(upload)
+        self._rate = find_step_rate(protocol, state)
+        self._beside = dict(beside.kept)
+        self.strays.append(np.append(strays, self._strayed_mean(seen)))
         return noise
 
+    def _find_noise(
+        self,
+        client: int,
+        uploads: np.ndarray,
+        worked: RepeatedWork,
+        before: np.ndarray,
+    ) -> np.ndarray:
+        """Returns the remainder of uploads without the client's work."""
+        models = worked.models.numpy()
+        if not self._setup.release.integers:
+            left: np.ndarray = uploads - models
+            return left
+        grid = self._setup.grid
+        # What was rounded at the client is rounded here, so that the integers of the noise are
+        # left; beside an exact recomputation, exactly.
+        weight = self._setup.sum_weights[client]
+        sent = np.rint((uploads - before.astype(np.float64)) * (grid.scale * weight))
+        noise: np.ndarray = (sent - round_update((models - before) * weight, grid)) / grid.scale
+        return noise
+
+    def _strayed_mean(self, seen: RoundTable) -> float:
+        """Returns how far the next models are from what the uploads make."""
+        expected = join_by_formula(self._setup, seen, self._count)
+        if expected is None:
+            return 0.0
+        apart = strayed(seen.joined[: self._count], expected.astype(np.float32))
+        return max(apart, self._strayed_step(seen))
+
+    def _strayed_step(self, seen: RoundTable) -> float:
+        """Returns how far the next models are from what the server makes of the joined ones."""
+        protocol = self._setup.protocol
+        after, self._moments = move_model(
+            protocol.server,
+            seen.before[: self._count],
+            seen.joined[: self._count],
+            self._moments,
+            rate=self._rate,
+        )
+        return strayed(seen.after[: self._count], after)
+
+    def _keep(
+        self, client: int, worked: RepeatedWork, vector: np.ndarray, here: np.ndarray
+    ) -> None:
+        """Takes over what a client keeps, in the trainings in which it took part."""
+        upload = Upload(
+            client=client,
+            vector=vector,
+            steps=UNCOUNTED,
+            kept=worked.kept,
+            rows=here[:, None],
+        )
+        before = self._kept.get(client, {})
+        self._kept[client] = merge_kept(self._setup.protocol, self._initial, before, upload)
+
     def _strayed(
-        self, seen: ManyRound, client: int, found: Kept, worked: Worked, here: np.ndarray
+        self,
+        seen: RoundTable,
+        client: int,
+        found: ClientState,
+        worked: RepeatedWork,
+        here: np.ndarray,
     ) -> float:
-        """How far the helper that a client was given, or with noisy-sgd its upload, is from what it should be."""
+        """Returns how far a client's helper, or noisy-sgd upload, is from what it should be."""
         pairs = []
         if HELPER in found:
-            given = seen.kept[client].get(
-                HELPER, seen.before
-            )  # who has sent nothing yet is given the global model
+            # A client that has sent nothing yet is given the global model.
+            given = seen.kept.get(client, {}).get(HELPER, seen.before)
             pairs.append((given[: self._count], found[HELPER]))
-        if isinstance(self._setup.protocol.local, NoisySgd):
+        if self._setup.release.in_steps:
             pairs.append((seen.uploads[client, : self._count], worked.models.numpy()))
         return max((strayed(one[here], other[here]) for one, other in pairs), default=0.0)
 
 
+def join_by_formula(setup: Setup, seen: RoundTable, count: int) -> np.ndarray | None:
+    """Returns the models that a mean makes of the uploads of a round, written as one formula.
+
+    The server adds uploads up one by one; nothing of its code is used here.
+
+    Args:
+        setup: the federation.
+        seen: the round.
+        count: how many of its trainings are looked at.
+
+    Returns:
+        One model a row; None where the server does more than take a mean.
+    """
+    protocol = setup.protocol
+    rule = protocol.aggregation
+    if not rule.averages or protocol.release.at_server or protocol.assumptions.diameter is not None:
+        return None
+    before = seen.before[:count].astype(np.float64)
+    present = seen.present[:count]
+    weights = present * (setup.sizes if rule.weighs_records else np.ones(len(setup.sizes)))
+    if protocol.release.secure_sum is not None:
+        # Of fewer than the threshold no sum was opened.
+        opened = present.sum(axis=1, keepdims=True) >= protocol.release.secure_sum.threshold
+        weights = weights * opened
+    sent = np.where(present.T[:, :, None], seen.uploads[:, :count], 0.0)
+    total = np.einsum("nc,cnd->nd", weights, sent)
+    shares = weights.sum(axis=1, keepdims=True)
+    if rule.fixed_denominator:
+        expected = protocol.participation.count_expected(clients=protocol.clients)
+        mean = before + (total - shares * before) / expected
+    else:
+        mean = np.where(shares > 0, total / np.maximum(shares, 1e-300), before)
+    mixed: np.ndarray = (1 - rule.mixing) * before + rule.mixing * mean
+    return mixed
+
+
 def strayed(found: np.ndarray, expected: np.ndarray) -> float:
-    """The largest difference, relative to the largest value; infinite where one is not finite and the other is.
+    """Returns the largest difference, relative to the largest value.
+
+    Args:
+        found: what was released.
+        expected: what it should be.
+
+    Returns:
+        The difference; infinite where only one of the two is finite.
 
     Example:
         >>> strayed(np.array([2.0, 1.5]), np.array([2.0, 1.0])), strayed(np.zeros(2), np.zeros(2))
@@ -158,19 +318,31 @@ def strayed(found: np.ndarray, expected: np.ndarray) -> float:
     if not np.array_equal(np.isfinite(found), np.isfinite(expected)):
         return float("inf")
     apart = float(np.abs(found[both].astype(np.float64) - expected[both]).max(initial=0.0))
-    return apart / float(np.abs(expected[both]).max(initial=0.0) or 1.0) if apart > 0 else 0.0
+    if apart == 0:
+        return 0.0
+    return apart / float(np.abs(expected[both]).max(initial=0.0) or 1.0)
 
 
-def shows_noise(seen: ManyRound, setup: Setup, count: int) -> bool:
-    """Whether float32 is fine enough at the size of what was released for the law of its noise to be seen, and nothing diverged."""
-    rule, protocol = setup.protocol.local, setup.protocol
-    if isinstance(rule, NoisySgd):
-        values, noise = (
-            [means[:count] for means in seen.means.values()],
-            size_of(protocol.noise) * rule.noise_unit / rule.batch,
+def shows_noise(seen: RoundTable, setup: Setup, count: int) -> bool:
+    """Returns whether the law of the noise can be seen in what was released.
+
+    Float32 must be fine enough at the size of the values, and nothing may have diverged.
+
+    Args:
+        seen: the round.
+        setup: the federation.
+        count: how many of its trainings are looked at.
+    """
+    if setup.release.in_steps:
+        values = [means[:count] for means in seen.means.values()]
+        on_sums = min(
+            mechanism_of(own).deviation
+            for own in list_released_noises(setup.protocol, setup.noises)
         )
+        noise = on_sums / noisy_steps_of(setup.protocol).batch
     else:
-        values, noise = [seen.uploads[:, :count]], min(deviation(own) for own in setup.noises)
+        values = [seen.uploads[:, :count]]
+        noise = min(mechanism_of(own).deviation for own in setup.noises)
     largest = max((float(np.abs(value).max(initial=0.0)) for value in values), default=0.0)
     return bool(np.isfinite(largest)) and float(np.spacing(np.float32(largest))) < ROUNDING * noise
 
@@ -181,59 +353,132 @@ def noise_report(
     noise: np.ndarray | None,
     strays: np.ndarray | None,
 ) -> ResidualReport | None:
-    """The tests of the noise that the first trainings drew, and of what was made of it; None where there is nothing to test.
+    """Returns the tests of the noise that the first trainings drew, and of what was made of it.
 
     Args:
         protocol: what was trained.
         noises: the noise of every client that was trained.
-        noise: what is left of the first trainings: (trainings, rounds or steps, clients, parameters).
+        noise: the noise of the first trainings: (trainings, rounds or steps, clients, parameters).
         strays: how far released values are from what noisy ones make: (rounds, clients).
+
+    Returns:
+        The tests; None where there is nothing to test.
     """
-    report = None if noise is None else tested_noise(protocol, noises, noise)
+    report = None
+    if noise is not None:
+        report = examine_noise(protocol, noises, noise)
     sent_on = (
         protocol.penalty
-        or isinstance(protocol.local, (Scaffold, NoisySgd))
-        or isinstance(protocol.personalization, Attention)
+        or protocol.local.corrected
+        or protocol.release.in_steps
+        or protocol.personalization.of_uploads
     )
-    if strays is None or not sent_on:
+    if strays is None:
         return report
     extra = stray_test(strays)
+    # Where nothing but the mean is made of noisy values, the test is mentioned if it fails.
+    if not sent_on and extra.p != 0:
+        return report
+    if report is None and extra.p != 0:
+        return None
     if report is None:
-        return (
-            ResidualReport(law="not looked at", values=0, tests=(extra,)) if extra.p == 0 else None
-        )
+        return ResidualReport(law="not looked at", values=0, tests=(extra,))
     return replace(report, tests=(*report.tests, extra))
 
 
-def tested_noise(
+def examine_noise(
     protocol: Protocol, noises: tuple[Noise, ...], noise: np.ndarray
 ) -> ResidualReport | None:
-    """The residual tests, in which noisy-sgd has steps in the place of rounds; None without noise, or with too little of it."""
+    """Returns the residual tests, in which noisy-sgd has steps in the place of rounds.
+
+    Args:
+        protocol: what was trained.
+        noises: the noise of every client that was trained.
+        noise: the noise of the first trainings: (trainings, rounds or steps, clients, parameters).
+
+    Returns:
+        The tests; None without noise, or with too little of it.
+    """
     taken = ~np.isnan(noise).all(axis=-1)
-    if protocol.noise.where == "server" or int(taken.sum()) * noise.shape[-1] < FEWEST:
+    if not protocol.release.at_client or int(taken.sum()) * noise.shape[-1] < FEWEST:
         return None
-    if isinstance(protocol.local, NoisySgd):
-        deviation = size_of(protocol.noise) * protocol.local.noise_unit
-        return (
-            in_steps(residual_tests(noise, law=gaussian(deviation), taken=taken))
-            if deviation > 0
-            else None
-        )
-    laws = [
-        law for law in (None if silent(own) else law_of(own) for own in noises) if law is not None
-    ]
-    if len(laws) < len(noises):
-        return None
-    if len(set(noises)) == 1:
-        return residual_tests(noise, law=laws[0], taken=taken)
+    if protocol.grid is not None:
+        return examine_integers(protocol.grid, noise, taken)
+    released = list_released_noises(protocol, noises)
+    laws = []
+    for own in released:
+        mechanism = mechanism_of(own)
+        # One client without noise, or with a law that nobody has written down, ends the test.
+        if mechanism.silent:
+            return None
+        law = mechanism.law
+        if law is None:
+            return None
+        laws.append(law)
+    if len(set(released)) == 1:
+        report = residual_tests(noise, law=laws[0], taken=taken)
+        return name_steps(report) if protocol.release.in_steps else report
+    # Clients with different noise are compared on one scale: each value becomes the normal score
+    # that it has under its law.
     scores = np.stack([law.scores(noise[:, :, client]) for client, law in enumerate(laws)], axis=2)
+    report = replace(
+        residual_tests(scores, law=STANDARD_NORMAL, taken=taken),
+        law="each client's own, as normal scores",
+    )
+    return name_steps(report) if protocol.release.in_steps else report
+
+
+def list_released_noises(protocol: Protocol, noises: tuple[Noise, ...]) -> tuple[Noise, ...]:
+    """Returns every client's noise on what it releases: uploads, or sums of noisy steps.
+
+    Args:
+        protocol: what was trained.
+        noises: the noise of every client.
+    """
+    rule = protocol.local
+    if type(rule) is not NoisySgd:
+        return noises
+    return tuple(put_noise_on_sum(rule, own) for own in noises)
+
+
+def examine_integers(grid: Grid, noise: np.ndarray, taken: np.ndarray) -> ResidualReport | None:
+    """Returns the residual tests of discrete noise, and that of its lowest bits.
+
+    With a uniform number between -1/2 and 1/2 added to each, integers of parameter s have the law
+    of a normal of variance s^2 + 1/12, to a relative 1/(24 s^2), which the tests do not see.
+
+    Args:
+        grid: the grid.
+        noise: the noise of the first trainings: (trainings, rounds, clients, parameters).
+        taken: which uploads there are.
+
+    Returns:
+        The tests; None without noise.
+    """
+    if grid.digits == 0:
+        return None
+    steps = np.rint(noise * grid.scale)
+    # Integers coincide, and a test of a continuous law would take that for a fault.
+    spread = np.random.default_rng(DITHER).uniform(-0.5, 0.5, size=steps.shape)
+    law = normal_law(math.hypot(grid.parameter, math.sqrt(1 / 12)))
+    report = residual_tests(steps + spread, law=law, taken=taken)
+    finite = steps[taken & np.isfinite(steps).all(axis=-1)]
+    lowest = examine_low_bits(finite.astype(np.int64), grid.parameter)
     return replace(
-        residual_tests(scores, law=GAUSSIAN, taken=taken), law="each client's own, as normal scores"
+        report,
+        law=f"discrete gaussian, parameter {grid.parameter:.6g} grid steps",
+        tests=(*report.tests, lowest),
     )
 
 
-def in_steps(report: ResidualReport) -> ResidualReport:
-    """The same report in the words of noisy steps, which are numbered from the first step of the first round on."""
+def name_steps(report: ResidualReport) -> ResidualReport:
+    """Returns the same report in the words of noisy steps.
+
+    They are numbered from the first step of the first round on.
+
+    Args:
+        report: the report, in the words of rounds.
+    """
     words = [
         {name: getattr(test, name).replace("round", "step") for name in ("name", "tested", "place")}
         for test in report.tests
@@ -245,13 +490,21 @@ def in_steps(report: ResidualReport) -> ResidualReport:
 
 
 def stray_test(strays: np.ndarray) -> ResidualTest:
-    """Whether all that was sent is what noisy values make."""
-    round, client = np.unravel_index(int(np.argmax(strays)), strays.shape)
-    largest = float(strays[round, client])
+    """Returns the test of whether all that was sent is what noisy values make.
+
+    Args:
+        strays: how far values are from that: (rounds, clients and the server).
+    """
+    where, client = np.unravel_index(int(np.argmax(strays)), strays.shape)
+    # Not "larger than": a NaN is not what noisy values make, and fails as well.
+    largest = float(strays[where, client])
+    place = f"round {where}, client {client}"
+    if client == strays.shape[1] - 1:
+        place = f"round {where}, the server's model"
     return ResidualTest(
         name="post-processing",
         tested="whether what is made of noisy values is made of them alone",
-        p=0.0 if not largest <= STRAYED else 1.0,
-        place=f"round {round}, client {client}",
+        p=float(largest <= STRAYED),
+        place=place,
         found=f"{largest:.3g} of the largest value away from what they make",
     )

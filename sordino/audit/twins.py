@@ -1,7 +1,9 @@
-"""Twins: two trainings that differ in one record and share every draw, and how far apart their models can come at most.
+"""Trains twins: two federations that differ in one record and share every draw.
 
-Twins are a federation and its neighbour: one record of one client is replaced, or all of that client's records. Minibatches, noise
-and who takes part are the same, so in the difference of the two models the noise cancels, and what is left is the data's.
+Twins are a federation and its neighbour: one record of one client is replaced, or all of that
+client's records. Minibatches, noise and cohorts are the same, so in the difference of the two
+models the noise cancels, and the rest is due to the data. The distance is held against the largest
+one that the sensitivity of uploads allows.
 """
 
 from __future__ import annotations
@@ -9,36 +11,39 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
 
-from sordino.engines.torch_engine import TorchEngine
-from sordino.federation.aggregation import upload_weights
-from sordino.federation.exchange import next_model
-from sordino.federation.participation import Attendance, participants
+from sordino.engines.choice import choose
+from sordino.federation.aggregation.joining import upload_weights
+from sordino.federation.attendance import Attendance, attendances
+from sordino.federation.round import Engine, play_training
 from sordino.federation.setup import Setup, Tensors
-from sordino.privacy.caps import all_caps
-from sordino.privacy.uploads import Dynamics, upload_prices
+from sordino.privacy.participation_caps import all_caps
+from sordino.privacy.upload_sensitivity import Dynamics, price_uploads
 from sordino.protocol import (
     UNITS,
     Aggregation,
-    FedAvg,
     InvalidValue,
     Mean,
     Median,
-    ModeConnectivity,
-    NoisySgd,
     Protocol,
-    Scaffold,
     UserError,
 )
 from sordino.protocol.entries import one_of
+from sordino.protocol.registry import Registry
 
 
 @dataclass(frozen=True, kw_only=True)
 class Replaced:
-    """What differs between twins: one record of a client, or all of them.
+    """Describes what differs between twins: one record of a client, or all of them.
+
+    Attributes:
+        client: the attacked client.
+        record: the record's place among the client's; of no meaning where all are replaced.
+        unit: "record" or "client".
 
     Example:
         >>> Replaced(client=3).unit
@@ -46,13 +51,19 @@ class Replaced:
     """
 
     client: int = 0
-    record: int = 0  # its place among the client's records; of no meaning where all are replaced
+    record: int = 0
     unit: str = "record"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Twins:
-    """Two federations that differ in what was replaced and in nothing else: the keys of all draws are the same."""
+    """Holds two federations that differ in what was replaced; the keys of all draws are the same.
+
+    Attributes:
+        one: the federation as it is.
+        other: its neighbour.
+        replaced: what differs.
+    """
 
     one: Setup
     other: Setup
@@ -61,16 +72,29 @@ class Twins:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class TwinRun:
-    """What became of twins: the distance of their models after every round, and the first one's accuracy if it was scored."""
+    """Holds what became of twins.
+
+    Attributes:
+        distances: the distance of the two models after every round.
+        accuracy: the first twin's, if it was scored.
+    """
 
     distances: np.ndarray
     accuracy: float | None
 
 
 def twins(setup: Setup, replaced: Replaced | None = None) -> Twins:
-    """A federation and its neighbour.
+    """Returns a federation and its neighbour.
 
-    A replaced record is the negative image under the next label; in a regression its target is moved to the far end of the range.
+    A replaced record is the negative image under the next label; in a regression its target is
+    moved to the far end of the range.
+
+    Args:
+        setup: the federation.
+        replaced: what differs; by default the first record of the first client.
+
+    Returns:
+        Both federations.
 
     Raises:
         UserError: there is no such client, record or unit.
@@ -79,13 +103,15 @@ def twins(setup: Setup, replaced: Replaced | None = None) -> Twins:
         >>> from sordino import Constant, FedAvg, Gaussian, Protocol
         >>> from sordino.federation.setup import prepare
         >>> local = FedAvg(steps=2, batch=8, clip=1.0, schedule=Constant(rate=0.1))
-        >>> protocol = Protocol(seed=1, clients=5, rounds=3, local=local, noise=Gaussian(sigma=0.01))
+        >>> noise = Gaussian(sigma=0.01)
+        >>> protocol = Protocol(seed=1, clients=5, rounds=3, local=local, noise=noise)
         >>> pair = twins(prepare(protocol, data="digits", model="logistic"))
         >>> int((pair.one.train.y != pair.other.train.y).sum())
         1
     """
-    refuse_unmeasured(setup.protocol)
-    replaced = replaced if replaced is not None else Replaced()
+    refuse_unbounded(setup.protocol)
+    if replaced is None:
+        replaced = Replaced()
     if replaced.unit not in UNITS:
         raise InvalidValue("unit", replaced.unit, one_of(UNITS))
     if not 0 <= replaced.client < len(setup.parts):
@@ -97,210 +123,367 @@ def twins(setup: Setup, replaced: Replaced | None = None) -> Twins:
             replaced.record,
             f"a number from 0 to {len(rows) - 1}, the records of client {replaced.client}",
         )
-    chosen = torch.from_numpy(
-        rows if replaced.unit == "client" else rows[replaced.record : replaced.record + 1]
-    )
-    train = (
-        negated(setup.train, chosen, setup.outputs)
-        if setup.classification
-        else moved(setup.train, chosen)
-    )
+    if replaced.unit == "record":
+        rows = rows[replaced.record : replaced.record + 1]
+    chosen = torch.from_numpy(rows)
+    if setup.classification:
+        train = negate_images(setup.train, chosen, setup.outputs)
+    else:
+        train = move_targets(setup.train, chosen)
+    # The keys are copied with the rest: equal draws are what makes the noise cancel.
     return Twins(one=setup, other=replace(setup, train=train), replaced=replaced)
 
 
-def refuse_unmeasured(protocol: Protocol) -> None:
-    """Twins are held against bounds on the distance of models, which are known for clipped steps and a mean or a median of uploads."""
-    local, rule = protocol.local, protocol.aggregation
-    whole = isinstance(local, FedAvg) and local.clip_target == "update"
-    fixed = isinstance(rule, Mean) and rule.denominator == "fixed"
-    carried = (
-        protocol.penalty
-        or isinstance(local, (Scaffold, NoisySgd))
-        or isinstance(rule, ModeConnectivity)
-        or protocol.keeps_models
-    )
-    if whole or fixed or carried or protocol.noise.where != "client":
+def refuse_unbounded(protocol: Protocol) -> None:
+    """Refuses protocols for which no bound on the distance of twins is known.
+
+    It is known for clipped steps and a mean or a median of uploads.
+
+    Args:
+        protocol: the protocol.
+
+    Raises:
+        UserError: it says what can be measured.
+    """
+    release = protocol.release
+    rule = protocol.aggregation
+    # Control variates, personal models and penalties carry a difference of the twins from round to
+    # round beside the model, and a bend is trained by steps that nobody clips.
+    carried = protocol.penalty or protocol.local.corrected or protocol.keeps_models
+    bent = rule.public is not None
+    # The recursion below counts clipped steps: a whole clipped update and noise within the steps
+    # move two uploads apart by other amounts.
+    other_steps = release.clips_update or release.in_steps
+    other_noise = release.at_server
+    if other_steps or rule.fixed_denominator or carried or bent or other_noise:
         raise UserError(
-            "--sensitivity measures clipped steps under noise at the client, joined by a mean of who took part or a median."
+            "--sensitivity measures clipped steps under noise at the client, joined by a mean of "
+            "who took part or a median."
         )
 
 
-def negated(train: Tensors, rows: torch.Tensor, classes: int) -> Tensors:
-    """The records with some rows as negative images, light for dark, under the next label."""
-    x, y = train.x.clone(), train.y.clone()
-    x[rows] = (x.max() - x[rows]) + x.min()  # in this order bytes stay bytes
+def negate_images(train: Tensors, rows: torch.Tensor, classes: int) -> Tensors:
+    """Returns the records with some rows as negative images, light for dark, under the next label.
+
+    Args:
+        train: the records.
+        rows: the numbers of the rows.
+        classes: how many labels there are.
+
+    Returns:
+        New records; the given ones stay as they are.
+    """
+    x = train.x.clone()
+    y = train.y.clone()
+    # In this order bytes stay bytes: no intermediate value leaves their range.
+    x[rows] = (x.max() - x[rows]) + x.min()
     y[rows] = (y[rows] + 1) % classes
     return replace(train, x=x, y=y)
 
 
-def moved(train: Tensors, rows: torch.Tensor) -> Tensors:
-    """The records with the targets of some rows at the far end of all targets; by one where all targets are equal."""
+def move_targets(train: Tensors, rows: torch.Tensor) -> Tensors:
+    """Returns the records with the targets of some rows at the far end of all targets.
+
+    Where all targets are equal, they are moved by one.
+
+    Args:
+        train: the records.
+        rows: the numbers of the rows.
+
+    Returns:
+        New records; the given ones stay as they are.
+    """
     y = train.y.clone()
-    low, high, present = y.amin(dim=0), y.amax(dim=0), y[rows]
+    low = y.amin(dim=0)
+    high = y.amax(dim=0)
+    present = y[rows]
     far = torch.where(present - low > high - present, low, high)
     y[rows] = torch.where(low == high, present + 1, far)
     return replace(train, y=y)
 
 
-def attending(setup: Setup) -> Iterator[np.ndarray]:
-    """Who takes part, round by round, as in training. A budget of the run as a whole does not end it: nothing is released here."""
+def draw_cohorts(setup: Setup) -> Iterator[np.ndarray]:
+    """Yields the participants of every round, as in training.
+
+    A budget of the run as a whole does not end it: nothing is released here.
+
+    Args:
+        setup: the federation.
+
+    Yields:
+        The clients of a round, in ascending order.
+    """
     protocol = setup.protocol
     attendance = Attendance(all_caps(protocol, setup.sizes.tolist()), (), next_round=0)
+    one = range(setup.training, setup.training + 1)
     for t in range(protocol.rounds):
-        yield attendance.admit(
-            participants(protocol, round=t, key=setup.draw_key, training=setup.training), round=t
-        )
+        drawn = attendances(protocol, round_index=t, key=setup.draw_key, trainings=one)
+        yield np.flatnonzero(attendance.admit(drawn, round_index=t))
 
 
-def models(setup: Setup, engine: TorchEngine) -> Iterator[np.ndarray]:
-    """The global model after every round, as `loop.Training` makes it."""
-    weights = setup.initial_weights()
-    for t, chosen in enumerate(attending(setup)):
-        uploads = (
-            upload.vector
-            for upload in engine.uploads(round=t, weights=weights, participants=chosen)
-        )
-        weights = next_model(setup, weights, uploads, chosen, round=t)
-        yield weights
+def play_models(setup: Setup, engine: Engine) -> Iterator[np.ndarray]:
+    """Yields the global model after every round.
+
+    Args:
+        setup: the federation.
+        engine: what trains its clients.
+
+    Yields:
+        The weights after a round.
+    """
+    caps = all_caps(setup.protocol, setup.sizes.tolist())
+    for record in play_training(setup, engine, setup.protocol.rounds, caps=caps):
+        yield record.after.weights
 
 
 def train_twins(
     pair: Twins,
     *,
+    engine: str = "auto",
     workers: int | None = None,
     score: bool = False,
     on_round: Callable[[], None] = lambda: None,
 ) -> TwinRun:
-    """Train both in lock step, so that no more than two models are held, and take their distance after every round.
+    """Trains both twins in lock step and measures their distance after every round.
 
-    The two take turns with as many worker processes as there are cores, so every core is busy and one twin's wait while the other works.
-    From the round on in which a model is no longer finite, the distance is infinite. With `score`, the accuracy of the first twin's last
-    model on the test records (`Setup.tested_on`) is taken as well.
+    No more than two models are held. The two take turns with as many workers as there are cores, so
+    every core is busy, and one twin's wait while the other works. Both have the same engine. From
+    the round on in which a model is no longer finite, the distance is infinite.
+
+    Args:
+        pair: the twins.
+        engine: "auto", "native" or "torch".
+        workers: how many processes or threads each has; None for one per core.
+        score: whether the accuracy of the first twin's last model is taken, on the test records
+            (`Setup.tested_on`).
+        on_round: called after every round.
+
+    Returns:
+        The distances, and the accuracy if it was wanted.
 
     Example:
         >>> train_twins(twins(setup)).distances  # doctest: +SKIP
         array([0.00125, 0.00246, ...])
     """
     distances = np.full(pair.one.protocol.rounds, math.inf)
+    chosen = choose(pair.one, engine)
     with (
-        TorchEngine(pair.one, workers=workers) as first,
-        TorchEngine(pair.other, workers=workers) as second,
+        chosen.start(pair.one, workers=workers, device="cpu") as first,
+        chosen.start(pair.other, workers=workers, device="cpu") as second,
     ):
         one = None
         for t, (one, other) in enumerate(
-            zip(models(pair.one, first), models(pair.other, second), strict=True)
+            zip(play_models(pair.one, first), play_models(pair.other, second), strict=True)
         ):
             distance = float(np.linalg.norm(one.astype(np.float64) - other.astype(np.float64)))
+            # A diverged model stays diverged; the distances to come are infinite already.
             if not math.isfinite(distance):
                 break
             distances[t] = distance
             on_round()
-        scored = (
-            score and pair.one.classification and one is not None and bool(np.isfinite(one).all())
-        )
-        final = first.score(one) if scored and one is not None else None
-    return TwinRun(
-        distances=distances, accuracy=final.correct / final.count if final is not None else None
-    )
+        accuracy = None
+        if score and pair.one.classification and one is not None and np.isfinite(one).all():
+            final = first.score(one)
+            accuracy = final.correct / final.count
+    return TwinRun(distances=distances, accuracy=accuracy)
 
 
 def distance_bounds(pair: Twins) -> np.ndarray:
-    """How far apart the twins' models can be after every round, at most: for every loss, every pair of records and every minibatch.
+    """Returns how far apart the twins' models can be at most, after every round.
 
-    Two local trainings from models at distance d end no further apart than (`uploads.Dynamics`)
+    The bound holds for every loss, every pair of records and every minibatch. Two local trainings
+    from models at distance d end no further apart than (`upload_sensitivity.Dynamics`)
 
         attacked client:    stretch d + shift, for the smallest stretch that is known
-        any other client:   0 if d = 0, since equal models trained alike on equal records stay equal;
-                            stretch d if the loss is vouched to be smooth, or the rule is clipped-glm;
-                            d + shift without that: clipped steps of two models differ by up to 2V, whatever the loss.
+        any other client:   0 if d = 0, since equal models trained alike on equal records stay
+                            equal;
+                            stretch d if the loss is vouched to be smooth, or the rule is
+                            clipped-glm;
+                            d + shift without that: clipped steps of two models differ by up to 2V,
+                            whatever the loss.
 
-    The mean over those who take part weighs the attacked client by its share p, the other clients by 1 - p, and a mixing b moves by
-    (1 - b) d + b mean. Twins start equal, so the first round in which the attacked client takes part costs b p shift. Without a
-    vouched smoothness every client may then cost a shift in every later round: a loss as steep as the sign of a weight attains that. A
-    median moves by no more than the root of the sum of squares of the uploads' moves, after what all uploads move by alike.
-    Projection onto a ball brings two models no further apart, and never beyond its diameter. This is exact arithmetic: models are kept
-    in float32, whose rounding moves them by about 1e-7 of their norm in every round.
+    The mean over those who take part weighs the attacked client by its share p, the other clients
+    by 1 - p, and a mixing b moves by (1 - b) d + b mean. Twins start equal, so the first round in
+    which the attacked client takes part costs b p shift. Without a vouched smoothness every client
+    may then cost a shift in every later round: a loss as steep as the sign of a weight attains
+    that. A median moves by no more than the root of the sum of squares of the uploads' moves, after
+    the move that all uploads have in common. Projection onto a ball brings two models no further
+    apart, and never beyond its diameter. This is exact arithmetic: models are kept in float32,
+    whose rounding moves them by about 1e-7 of their norm in every round.
+
+    Args:
+        pair: the twins.
+
+    Returns:
+        One bound per round.
 
     Example:
         >>> from sordino import Constant, FedAvg, Gaussian, Protocol
         >>> from sordino.federation.setup import prepare
         >>> local = FedAvg(steps=5, batch=8, clip=1.0, schedule=Constant(rate=0.1))
-        >>> protocol = Protocol(seed=1, clients=10, rounds=3, local=local, noise=Gaussian(sigma=0.01))
-        >>> distance_bounds(twins(prepare(protocol, data="digits", model="logistic"))).round(9).tolist()
+        >>> noise = Gaussian(sigma=0.01)
+        >>> protocol = Protocol(seed=1, clients=10, rounds=3, local=local, noise=noise)
+        >>> pair = twins(prepare(protocol, data="digits", model="logistic"))
+        >>> distance_bounds(pair).round(9).tolist()
         [0.1, 1.1, 2.1]
     """
-    setup, replaced, protocol = pair.one, pair.replaced, pair.one.protocol
-    prices = upload_prices(
+    setup = pair.one
+    replaced = pair.replaced
+    protocol = setup.protocol
+    if not protocol.plain_server:
+        raise UserError(
+            "no bound on the distance of twins is known where the server steps by itself: "
+            f'federation.server = "{protocol.server.tag}", local.rule = "{protocol.local.tag}". '
+            'Expected "none", and a rule other than dp-sgd.'
+        )
+    prices = price_uploads(
         protocol, np.arange(protocol.rounds), replaced.unit, len(setup.parts[replaced.client])
     )
-    diameter = (
-        protocol.assumptions.diameter if protocol.assumptions.diameter is not None else math.inf
-    )
-    bounds, distance = np.zeros(protocol.rounds), 0.0
-    for t, chosen in enumerate(attending(setup)):
+    diameter = protocol.assumptions.diameter
+    if diameter is None:
+        diameter = math.inf
+    bounds = np.zeros(protocol.rounds)
+    distance = 0.0
+    for t, chosen in enumerate(draw_cohorts(setup)):
         if len(chosen) > 0:
             weights = upload_weights(protocol.aggregation, setup.sizes[chosen])
             share = float(weights[chosen == replaced.client].sum() / weights.sum())
             moves = [Move.of(dynamics, t) for dynamics in prices.dynamics]
-            distance = min(
-                next_distance(protocol.aggregation, distance, moves, share, len(chosen)), diameter
-            )
+            after = next_distance(protocol.aggregation, distance, moves, share, len(chosen))
+            distance = min(after, diameter)
+        # A round in which nobody takes part leaves both models, and their distance, as they were.
         bounds[t] = distance
     return bounds
 
 
 @dataclass(frozen=True, kw_only=True)
 class Move:
-    """One way to bound how a round moves two uploads apart: stretch d + shift, the shift for the attacked client alone if `shared`."""
+    """Describes one way to bound how a round moves two uploads apart: by stretch d + shift.
+
+    Attributes:
+        stretch: what the distance of the models is multiplied by.
+        shift: the distance added to it.
+        shared: whether the shift is the attacked client's alone.
+    """
 
     stretch: float
     shift: float
     shared: bool
 
     @classmethod
-    def of(cls, dynamics: Dynamics, round: int) -> Move:
-        """The round's entry of the dynamics."""
+    def of(cls, dynamics: Dynamics, round_index: int) -> Move:
+        """Returns the round's entry of the dynamics.
+
+        Args:
+            dynamics: the bounds of all rounds.
+            round_index: the round.
+        """
         return cls(
-            stretch=float(dynamics.stretch[round]),
-            shift=float(dynamics.shift[round]),
+            stretch=float(dynamics.stretch[round_index]),
+            shift=float(dynamics.shift[round_index]),
             shared=dynamics.shared,
         )
 
-    def stretched(self, distance: float) -> float:
-        """What is left of the distance of the models; nothing of none, even if the stretch overflowed."""
-        return self.stretch * distance if distance > 0 else 0.0
+    def stretch_distance(self, distance: float) -> float:
+        """Returns what a round leaves of the distance of the models.
 
-    def others(self, distance: float) -> float:
-        """How far apart the uploads of a client with equal records come."""
-        return self.stretched(distance) + (0.0 if self.shared or distance == 0 else self.shift)
+        Args:
+            distance: the distance before.
+        """
+        # Nothing of none, even if the stretch overflowed: infinity times zero is not a number.
+        if distance > 0:
+            return self.stretch * distance
+        return 0.0
+
+    def move_others(self, distance: float) -> float:
+        """Returns how far apart the uploads of a client with equal records come.
+
+        Args:
+            distance: the distance of the models before.
+        """
+        stretched = self.stretch_distance(distance)
+        # Equal models trained alike on equal records stay equal.
+        if self.shared or distance == 0:
+            return stretched
+        return stretched + self.shift
+
+
+# The bound after one round: (rule, bound before, moves, attacked share, participants) to it.
+NEXT_DISTANCES: Registry[Callable[[Any, float, Sequence[Move], float, int], float]] = Registry(
+    "distance of twins", "aggregation", Aggregation
+)
 
 
 def next_distance(
     rule: Aggregation, distance: float, moves: Sequence[Move], share: float, participants: int
 ) -> float:
-    """The bound after one round, from the bound before; `share` is the attacked client's, 0 if it does not take part.
+    """Returns the bound after one round, from the bound before.
+
+    Args:
+        rule: how uploads are joined.
+        distance: the bound before.
+        moves: all ways to bound the round that are known; each holds, so the smallest does.
+        share: the attacked client's weight, 0 if it does not take part.
+        participants: how many clients take part.
+
+    Returns:
+        The bound after the round.
+
+    Raises:
+        UserError: nothing is known about the rule.
 
     Example:
         >>> from sordino.protocol import Mean
         >>> steep = Move(stretch=1.0, shift=0.5, shared=False)
-        >>> next_distance(Mean(), 0.0, [steep], 0.1, 10), next_distance(Mean(), 1.0, [steep], 0.1, 10)
-        (0.05, 1.5)
+        >>> next_distance(Mean(), 0.0, [steep], 0.1, 10)
+        0.05
+        >>> next_distance(Mean(), 1.0, [steep], 0.1, 10)
+        1.5
     """
-    attacked = min(move.stretched(distance) + move.shift for move in moves)
-    if isinstance(rule, Median):
-        return min(_median_distance(distance, move, share > 0, participants) for move in moves)
-    others = min(move.others(distance) for move in moves)
-    mean = sum(
-        weight * apart for weight, apart in ((share, attacked), (1 - share, others)) if weight > 0
-    )
-    mixing = rule.mixing if isinstance(rule, Mean) else 1.0
-    return (1 - mixing) * distance + mixing * mean if mixing < 1 else mean
+    return NEXT_DISTANCES.of(rule)(rule, distance, moves, share, participants)
 
 
-def _median_distance(distance: float, move: Move, attacked: bool, participants: int) -> float:
-    # Uploads of clipped steps are the model plus something bounded: the model's move is common to all, and a median follows it.
-    common = 0.0 if move.shared else move.stretched(distance)
-    attacked_rest = move.stretched(distance) - common + move.shift
-    other_rest = move.others(distance) - common
+@NEXT_DISTANCES.register(Mean)
+def _mean_distance(
+    rule: Mean, distance: float, moves: Sequence[Move], share: float, participants: int
+) -> float:
+    attacked = min(move.stretch_distance(distance) + move.shift for move in moves)
+    others = min(move.move_others(distance) for move in moves)
+    # A weight of 0 is left out: a bound that overflowed would make it NaN.
+    mean = 0.0
+    if share > 0:
+        mean += share * attacked
+    if share < 1:
+        mean += (1 - share) * others
+    if rule.mixing < 1:
+        return (1 - rule.mixing) * distance + rule.mixing * mean
+    return mean
+
+
+@NEXT_DISTANCES.register(Median)
+def _median_distance(
+    rule: Median, distance: float, moves: Sequence[Move], share: float, participants: int
+) -> float:
+    return min(_follow_median(distance, move, share > 0, participants) for move in moves)
+
+
+@NEXT_DISTANCES.register_others
+def _refuse_distance(
+    rule: Aggregation, distance: float, moves: Sequence[Move], share: float, participants: int
+) -> float:
+    raise UserError(f"no bound on the distance of twins is known under {rule.tag}.")
+
+
+def _follow_median(distance: float, move: Move, attacked: bool, participants: int) -> float:
+    # Uploads of clipped steps are the model plus something bounded: the model's move is common to
+    # all, and a median follows it.
+    common = 0.0
+    if not move.shared:
+        common = move.stretch_distance(distance)
+    attacked_rest = 0.0
+    if attacked:
+        attacked_rest = move.stretch_distance(distance) - common + move.shift
+    other_rest = move.move_others(distance) - common
+    # The medians of two tables differ by no more than the tables do, as one vector in the l2 norm.
     others = participants - attacked
-    return common + math.hypot(attacked_rest if attacked else 0.0, math.sqrt(others) * other_rest)
+    return common + math.hypot(attacked_rest, math.sqrt(others) * other_rest)

@@ -1,4 +1,4 @@
-"""What an audit found: a measured lower bound beside what was promised, and a verdict on each promise."""
+"""Judges promises by what an audit measured."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any, Literal
 
-from sordino.audit.bounds import (
+from sordino.audit.engine_check import EngineCheck
+from sordino.audit.lower_bounds import (
     CONFIDENCE,
     FIRM,
-    Limits,
+    ErrorLimits,
     Scores,
-    expected_bound,
-    expected_epsilon,
-    gaussian_like,
-    measured,
-    most_shown,
-    upper_limit,
+    find_equivalent_mu,
+    find_largest_mu,
+    limit_faultless_test,
+    measure_error_rates,
+    predict_epsilon_bound,
+    predict_mu_bound,
 )
-from sordino.audit.engine_check import EngineCheck
-from sordino.audit.residuals import ResidualReport
-from sordino.privacy.curves import GaussianCurve
+from sordino.audit.noise.residual_tests import ResidualReport
+from sordino.privacy.curves.gaussian_curve import GaussianCurve
 from sordino.privacy.guarantee import Guarantee
 from sordino.protocol import InvalidValue
 
@@ -30,7 +30,17 @@ Judgement = Literal["holds", "refuted", "not tested"]
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
-    """Somebody's promise that the audit is held against: mu-GDP, or epsilon at a delta, for who sees a view.
+    """Holds somebody's promise, mu-GDP or epsilon at a delta, that an audit is compared with.
+
+    Attributes:
+        name: What the claim is called in the findings.
+        mu: The claimed Gaussian parameter; None for a claim about epsilon.
+        epsilon: The claimed epsilon; None for a claim about mu.
+        delta: The delta that goes with epsilon.
+        view: The adversary that the claim is about.
+        unit: "record" or "client".
+        ours: Whether a contradiction changes the exit code. It does for claims the user asks about,
+            and not for published ones.
 
     Example:
         >>> Claim(name="theirs", epsilon=2.0, delta=1e-5).mu is None
@@ -43,7 +53,7 @@ class Claim:
     delta: float | None = None
     view: str = "final"
     unit: str = "record"
-    ours: bool = False  # whether a contradiction is reported by the exit code: so for what the user asks about
+    ours: bool = False
 
     def __post_init__(self) -> None:
         if (self.mu is None) == (self.epsilon is None):
@@ -52,7 +62,7 @@ class Claim:
             raise InvalidValue("claim", self.name, "epsilon together with delta")
 
     def as_document(self) -> dict[str, Any]:
-        """The claim as JSON says it."""
+        """Returns the claim for JSON."""
         return {
             "claim": self.name,
             "mu": self.mu,
@@ -63,37 +73,44 @@ class Claim:
 
 @dataclass(frozen=True, kw_only=True)
 class JudgedClaim:
-    """A claim and what became of it."""
+    """Holds a claim and the verdict on it."""
 
     claim: Claim
     verdict: Judgement
 
+    def as_document(self) -> dict[str, Any]:
+        """Returns the claim and its verdict for JSON."""
+        return {**self.claim.as_document(), "verdict": self.verdict}
+
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """The result of an audit.
+    """Holds the result of an audit.
 
     Attributes:
-        certified: the bound that is promised.
-        mu_lower: measured lower bound on mu, through the Gaussian curve; 0 where nothing was shown.
-        epsilon_lower: measured lower bound on epsilon at `delta`, free of assumptions.
-        delta: where epsilon is measured.
-        confidence: of each of the two numbers.
-        trainings: on each side, by which the test was judged.
-        most: the largest mu that so many trainings could have shown.
-        verdict: on the certified bound.
-        claims: verdicts on published or given claims.
-        tests: the upper limits of the two error rates of the tests that gave mu and epsilon, where error rates were counted.
-        residuals: what the noise was found to be, where it was looked at.
-        description: the two data sets, in words.
-        given: what the adversary was given beyond the view, as the bound is proved for that; empty where it is the view itself. What is
-            measured is then a lower bound for who is given so much, and for nobody else.
-        engine: whether the engine that trains does what the game plays, where that was compared.
+        certified: The bound that is promised.
+        mu_lower: Measured lower bound on mu, through the Gaussian curve; 0 if nothing was shown.
+        epsilon_lower: Measured lower bound on epsilon at `delta`, for any mechanism.
+        delta: Where epsilon is measured.
+        confidence: Of each of the two numbers.
+        trainings: Trainings per side by which the test was judged.
+        most: The largest mu that this number of trainings could have shown.
+        verdict: On the certified bound.
+        claims: Verdicts on published or stated claims.
+        tests: Upper limits of the error rates of the tests that gave mu and epsilon, if error rates
+            were counted.
+        residuals: The outcome of the noise tests, if there were any.
+        description: The two data sets, in words.
+        given: What the adversary was given beyond the view, because the bound is proved for that;
+            empty if it was given the view itself. The measured bounds then hold for an adversary
+            that is given as much.
+        engine: Whether the engine that trains does what the game plays, if that was compared.
 
     Example:
         >>> from sordino import FedAvg, Constant, Gaussian, Protocol, audit
         >>> rule = FedAvg(steps=1, batch=1, clip=1.0, schedule=Constant(rate=0.1))
-        >>> found = audit(Protocol(seed=1, clients=2, rounds=3, local=rule, noise=Gaussian(sigma=0.1)), "server", trainings=500)
+        >>> plan = Protocol(seed=1, clients=2, rounds=3, local=rule, noise=Gaussian(sigma=0.1))
+        >>> found = audit(plan, "server", trainings=500)
         >>> found.verdict, found.mu_lower < found.certified.mu
         ('holds', True)
     """
@@ -108,45 +125,54 @@ class Finding:
     description: str
     confidence: float = CONFIDENCE
     claims: tuple[JudgedClaim, ...] = ()
-    tests: tuple[Limits, ...] = ()
+    tests: tuple[ErrorLimits, ...] = ()
     residuals: ResidualReport | None = field(default=None, repr=False)
     given: str = ""
     engine: EngineCheck | None = None
 
     @property
     def tightness(self) -> float | None:
-        """Measured over certified: of mu where the certificate is Gaussian, else of epsilon; None without a finite certificate."""
-        measured, promised = self.mu_lower, self.certified.mu
-        if promised is None:
-            measured, promised = self.epsilon_lower, self.certified.epsilon(self.delta)
-        return measured / promised if math.isfinite(promised) and promised > 0 else None
+        """Measured over certified: of mu if the certificate is Gaussian, else of epsilon.
+
+        None without a finite certificate.
+        """
+        # Where one number is the whole curve, it is compared: epsilon at one delta says less.
+        if self.certified.mu is not None:
+            return divide_by_promise(self.mu_lower, self.certified.mu)
+        return divide_by_promise(self.epsilon_lower, self.certified.epsilon(self.delta))
 
     @cached_property
     def attained(self) -> float | None:
-        """Measured mu over what the certified curve allows where one of the test's two error rates is the same, whichever is nearer.
+        """Measured mu over the mu that the certified curve allows at one of the test's error rates.
 
-        That is the tightness where the certificate is Gaussian. Where it is not, epsilon at a small delta is a matter of rare events
-        that no number of trainings shows, and this says how near the curve the test came.
+        The nearer of the two rates counts. This is the tightness if the certificate is Gaussian.
+        If it is not, epsilon at a small delta is a matter of rare events that no number of
+        trainings shows, and this says how near the curve the test came.
         """
         if not self.tests:
             return None
+        # A curve need not be symmetric, so it is asked at both error rates of the test.
         rates = (self.tests[0].false_positive, self.tests[0].false_negative)
         allowed = min(
-            Limits(false_positive=rate, false_negative=self.certified.beta(rate)).mu
+            ErrorLimits(false_positive=rate, false_negative=self.certified.beta(rate)).mu
             for rate in rates
         )
-        return self.mu_lower / allowed if math.isfinite(allowed) and allowed > 0 else None
+        return divide_by_promise(self.mu_lower, allowed)
 
     @property
     def contradicted(self) -> bool:
-        """Whether something that was promised to the user is not so: the certified bound, a claim in question, the noise, the engine."""
+        """Whether something promised to the user is false.
+
+        That is the certified bound, a claim the user asked about, the noise or the engine.
+        """
+        # A published claim that is false contradicts its paper, not what the user was promised.
         asked = any(judged.claim.ours and judged.verdict == "refuted" for judged in self.claims)
         noise = self.residuals is not None and len(self.residuals.failed) > 0
         engine = self.engine is not None and self.engine.verdict == "differs"
         return self.verdict == "refuted" or asked or noise or engine
 
     def as_document(self) -> dict[str, Any]:
-        """The audit as JSON says it."""
+        """Returns the finding for JSON."""
         return {
             "view": str(self.certified.view),
             "unit": self.certified.unit,
@@ -157,7 +183,7 @@ class Finding:
             "trainings": self.trainings,
             "certified": self.certified.as_document(self.delta),
             "verdict": self.verdict,
-            "claims": [{**j.claim.as_document(), "verdict": j.verdict} for j in self.claims],
+            "claims": [judged.as_document() for judged in self.claims],
             "tightness": self.tightness,
             "attained": self.attained,
             "most": self.most,
@@ -169,8 +195,25 @@ class Finding:
         }
 
 
+def divide_by_promise(measured: float, promised: float) -> float | None:
+    """Returns a measured number over the promised one; None if that is 0 or infinite.
+
+    Args:
+        measured: A lower bound.
+        promised: The upper bound it is compared with.
+    """
+    # A promise without a limit is neither tight nor loose, and one of 0 leaves nothing to measure.
+    if not math.isfinite(promised) or promised <= 0:
+        return None
+    return measured / promised
+
+
 def residuals_document(report: ResidualReport) -> dict[str, Any]:
-    """The residual test as JSON says it."""
+    """Returns the outcome of the noise tests for JSON.
+
+    Args:
+        report: All tests of the noise.
+    """
     failed = [
         {"test": test.name, "place": test.place, "found": test.found, "p": test.p}
         for test in report.failed
@@ -183,7 +226,7 @@ def residuals_document(report: ResidualReport) -> dict[str, Any]:
     }
 
 
-def judged(
+def judge_scores(
     scores: Scores,
     certified: Guarantee,
     claims: tuple[Claim, ...],
@@ -192,29 +235,42 @@ def judged(
     residuals: ResidualReport | None = None,
     given: str = "",
 ) -> Finding:
-    """Turn scores into bounds and verdicts; "refuted" is said at 99.99 % only, by the test best for mu or the one best for epsilon.
+    """Turns scores into bounds and verdicts.
 
-    Claims are about the view: an adversary that was given more says nothing about them.
+    "Refuted" needs 99.99 % confidence, by the test that is best for mu or the one best for epsilon.
+
+    Args:
+        scores: Scores of all trainings.
+        certified: The bound that is promised.
+        claims: Further claims.
+        delta: Where epsilon is measured.
+        description: The two data sets, in words.
+        residuals: The outcome of the noise tests.
+        given: What the adversary was given beyond its view.
+
+    Returns:
+        The finding, without the comparison with the engine.
     """
-    firm = [measured(scores, goal, FIRM, delta) for goal in ("mu", "epsilon")]
-    for_mu, for_epsilon = measured(scores, "mu"), measured(scores, "epsilon", delta=delta)
+    # Bounds are stated at 95 %; a verdict that ends with exit code 4 needs far more.
+    firm = [measure_error_rates(scores, goal, FIRM, delta) for goal in ("mu", "epsilon")]
+    for_mu = measure_error_rates(scores, "mu")
+    for_epsilon = measure_error_rates(scores, "epsilon", delta=delta)
+    judged = []
+    for claim in claims:
+        verdict: Judgement = "not tested"
+        # Claims are about the view: an adversary that was given more says nothing about them.
+        if not given:
+            verdict = judge_claim(claim, firm, certified, scores.trainings)
+        judged.append(JudgedClaim(claim=claim, verdict=verdict))
     return Finding(
         certified=certified,
         mu_lower=for_mu.mu,
         epsilon_lower=for_epsilon.epsilon(delta),
         delta=delta,
         trainings=scores.trainings,
-        most=most_shown(scores.trainings),
-        verdict=verdict_on_bound(firm, certified, scores.trainings),
-        claims=tuple(
-            JudgedClaim(
-                claim=claim,
-                verdict="not tested"
-                if given
-                else verdict_on(claim, firm, certified, scores.trainings),
-            )
-            for claim in claims
-        ),
+        most=find_largest_mu(scores.trainings),
+        verdict=judge_bound(firm, certified, scores.trainings),
+        claims=tuple(judged),
         tests=(for_mu, for_epsilon),
         residuals=residuals,
         description=description,
@@ -222,37 +278,78 @@ def judged(
     )
 
 
-def verdict_on_bound(firm: list[Limits], certified: Guarantee, trainings: int) -> Judgement:
-    """On what is certified; not tested if not even a test that never errs would have contradicted it with so few trainings."""
+def judge_bound(firm: list[ErrorLimits], certified: Guarantee, trainings: int) -> Judgement:
+    """Returns the verdict on the certified bound.
+
+    Args:
+        firm: Error limits at the confidence that a refutation needs.
+        certified: The bound.
+        trainings: Trainings per side.
+
+    Returns:
+        "not tested" if not even a test that never errs would have contradicted the bound.
+    """
     if any(limits.contradicts(certified.curve) for limits in firm):
         return "refuted"
-    faultless = float(upper_limit(0, trainings, (1 - FIRM) / 2))
-    best = Limits(false_positive=faultless, false_negative=faultless)
-    return "holds" if best.contradicts(certified.curve) else "not tested"
+    # Too few trainings contradict nothing, whatever they show: to say "holds" would mislead.
+    if limit_faultless_test(trainings, FIRM).contradicts(certified.curve):
+        return "holds"
+    return "not tested"
 
 
-def verdict_on(claim: Claim, firm: list[Limits], certified: Guarantee, trainings: int) -> Judgement:
-    """A claim that the certified bound implies holds, proved. Else it was tested if, the certified bound being attained, so many
-    trainings can be expected to contradict it; a claim about another view or unit was not.
+def judge_claim(
+    claim: Claim,
+    firm: list[ErrorLimits],
+    certified: Guarantee,
+    trainings: int,
+) -> Judgement:
+    """Returns the verdict on a claim.
+
+    Args:
+        claim: The claim. One about another view or unit is not tested.
+        firm: Error limits at the confidence that a refutation needs.
+        certified: The bound.
+        trainings: Trainings per side.
+
+    Returns:
+        "holds" if the certified bound implies the claim, or if this number of trainings could be
+        expected to contradict it, should the certified bound be attained.
     """
+    # Another adversary sees other things, and what was measured says nothing about it.
     if (claim.view, claim.unit) != (str(certified.view), certified.unit):
         return "not tested"
     if claim.epsilon is not None and claim.delta is not None:
-        return verdict_on_epsilon(claim.epsilon, claim.delta, firm, certified, trainings)
+        return judge_epsilon(claim.epsilon, claim.delta, firm, certified, trainings)
     mu = math.inf if claim.mu is None else claim.mu
     if any(limits.contradicts(GaussianCurve(mu=mu)) for limits in firm):
         return "refuted"
-    attained = gaussian_like(certified.curve)
     implied = certified.mu is not None and mu >= certified.mu
-    return "holds" if implied or expected_bound(attained, trainings, FIRM) > mu else "not tested"
+    attained = find_equivalent_mu(certified.curve)
+    if implied or predict_mu_bound(attained, trainings, FIRM) > mu:
+        return "holds"
+    return "not tested"
 
 
-def verdict_on_epsilon(
-    epsilon: float, delta: float, firm: list[Limits], certified: Guarantee, trainings: int
+def judge_epsilon(
+    epsilon: float,
+    delta: float,
+    firm: list[ErrorLimits],
+    certified: Guarantee,
+    trainings: int,
 ) -> Judgement:
-    """Returns the verdict on a claim about epsilon at a delta, which any test may contradict, free of assumptions."""
+    """Returns the verdict on a claim about epsilon, which any test may contradict.
+
+    Args:
+        epsilon: The claimed epsilon.
+        delta: The delta that goes with it.
+        firm: Error limits at the confidence that a refutation needs.
+        certified: The bound.
+        trainings: Trainings per side.
+    """
     if any(limits.epsilon(delta) > epsilon for limits in firm):
         return "refuted"
     implied = certified.epsilon(delta) <= epsilon
-    shown = expected_epsilon(gaussian_like(certified.curve), delta, trainings, FIRM)
-    return "holds" if implied or shown > epsilon else "not tested"
+    attained = find_equivalent_mu(certified.curve)
+    if implied or predict_epsilon_bound(attained, delta, trainings, FIRM) > epsilon:
+        return "holds"
+    return "not tested"

@@ -1,12 +1,15 @@
-"""Who executes the local work of a federation. Names are loaded when they are first used: a client across machines has no use for all."""
+"""The engines that execute the local work of a federation.
+
+Names are loaded when they are first used: a client across machines has no use for all.
+"""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from sordino.engines.many_trainings import train_many as train_many
-    from sordino.engines.training import resume as resume
-    from sordino.engines.training import train as train
+    from sordino.engines.train_one import resume as resume
+    from sordino.engines.train_one import train as train
 
 __all__ = ["resume", "train", "train_many"]
 
@@ -16,7 +19,9 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'sordino.engines' has no attribute {name!r}")
     return getattr(
         import_module(
-            "sordino.engines.many_trainings" if name == "train_many" else "sordino.engines.training"
+            "sordino.engines.many_trainings"
+            if name == "train_many"
+            else "sordino.engines.train_one"
         ),
         name,
     )

@@ -1,4 +1,7 @@
-"""Which engine runs a training, and why: the native one where it can, torch for everything else; across machines, Flower."""
+"""Which engine runs a training, and why.
+
+The native one where it can, torch for everything else; across machines, Flower.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +12,13 @@ from dataclasses import dataclass
 from typing import Any
 from typing import Protocol as Interface
 
-from sordino.engines.native.kernel import Kernel
-from sordino.engines.native.library import fingerprint
-from sordino.engines.native.translate import Refused
-from sordino.engines.native_engine import NativeEngine, kernel_for
 from sordino.engines.torch_engine import TorchEngine
-from sordino.federation.loop import Engine
 from sordino.federation.setup import Setup
+from sordino.federation.training import ScoringEngine
+from sordino.native.kernel import Kernel
+from sordino.native.library import fingerprint_library
+from sordino.native.native_engine import NativeEngine, kernel_for
+from sordino.native.network_builder import KernelRefusal
 from sordino.protocol import InvalidValue, UserError
 
 ENGINES = ("auto", "torch", "native", "flower")
@@ -27,8 +30,10 @@ class SuperLink:
 
     Attributes:
         address: host and port.
-        certificate: file of the authority that signed the SuperLink's certificate; None: no TLS, for tests on one machine.
-        patience: seconds that clients are given to connect, before the first round and after they were lost.
+        certificate: file of the authority that signed the SuperLink's certificate; None: no TLS,
+            for tests on one machine.
+        patience: seconds that clients are given to connect, before the first round and after they
+            were lost.
         deadline: seconds that clients are given to answer in a round.
 
     Example:
@@ -71,13 +76,25 @@ class Chosen(Interface):
 
     def start(
         self, setup: Setup, *, workers: int | None, device: str
-    ) -> AbstractContextManager[Engine]:
-        """The engine itself."""
+    ) -> AbstractContextManager[ScoringEngine]:
+        """Returns the engine itself.
+
+        Args:
+            setup: the federation.
+            workers: how many processes or threads; None for one per core.
+            device: where they work.
+        """
 
 
 @dataclass(frozen=True, kw_only=True)
-class Choice:
-    """An engine that was chosen, with the reason that a run notes."""
+class EngineChoice:
+    """Describes an engine that was chosen, with the reason that a run notes.
+
+    Attributes:
+        name: "native" or "torch".
+        reason: why this one.
+        kernel: the compiled model, for the native engine.
+    """
 
     name: str
     reason: str
@@ -86,7 +103,7 @@ class Choice:
     @property
     def fingerprint(self) -> str | None:
         """The compiled kernel, as far as results depend on it; None for torch."""
-        return fingerprint(self.kernel.simd) if self.kernel is not None else None
+        return fingerprint_library(self.kernel.simd) if self.kernel is not None else None
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -96,7 +113,13 @@ class Choice:
     def start(
         self, setup: Setup, *, workers: int | None, device: str
     ) -> TorchEngine | NativeEngine:
-        """The engine itself; use it as a context."""
+        """Returns the engine itself; use it as a context.
+
+        Args:
+            setup: the federation.
+            workers: how many processes or threads; None for one per core.
+            device: where they work.
+        """
         if self.kernel is None:
             return TorchEngine(setup, workers=workers, device=device)
         return NativeEngine(setup, workers=workers, kernel=self.kernel)
@@ -107,8 +130,17 @@ def choose(
     wanted: str,
     device: str = "cpu",
     kernel_for: Callable[[Setup], Kernel] = kernel_for,
-) -> Choice:
-    """The engine for a setup; `kernel_for` may know kernels that were made for others.
+) -> EngineChoice:
+    """Returns the engine for a setup.
+
+    Args:
+        setup: the federation.
+        wanted: "auto", "native" or "torch".
+        device: where it is to work.
+        kernel_for: how a kernel is made; it may know kernels that were made for others.
+
+    Returns:
+        The engine and the reason for it.
 
     Raises:
         UserError: "native" was asked for, and cannot run this.
@@ -117,31 +149,41 @@ def choose(
         >>> choose(setup, "auto").name  # doctest: +SKIP
         'native'
     """
-    if checked_engine(wanted) == "torch":
-        return Choice(name="torch", reason="it was asked for")
+    if check_engine(wanted) == "torch":
+        return EngineChoice(name="torch", reason="it was asked for")
     try:
         if device != "cpu":
-            raise Refused(f"the device is {device}")
+            raise KernelRefusal(f"the device is {device}")
         kernel = kernel_for(setup)
-    except Refused as refusal:
+    except KernelRefusal as refusal:
         if wanted == "native":
             raise UserError(
                 f"engine = 'native': {refusal}. Use engine = 'auto' or 'torch'."
             ) from None
-        return Choice(name="torch", reason=str(refusal))
-    return Choice(
+        return EngineChoice(name="torch", reason=str(refusal))
+    return EngineChoice(
         name="native",
         reason="it was asked for" if wanted == "native" else "it has every layer of the model",
         kernel=kernel,
     )
 
 
-def checked_engine(wanted: str, superlink: SuperLink | None = None) -> str:
-    """The name of an engine, if there is such an engine; the one across machines needs a place where they meet, and no other does."""
+def check_engine(wanted: str, superlink: SuperLink | None = None) -> str:
+    """Returns the name of an engine, if there is such an engine.
+
+    Args:
+        wanted: the name.
+        superlink: where the machines of a federation meet.
+
+    Raises:
+        InvalidValue: there is no such engine.
+        UserError: the engine across machines without a place to meet, or a place for another one.
+    """
     if wanted not in ENGINES:
         raise InvalidValue("engine", wanted, "auto, torch, native or flower")
     if (wanted == "flower") != (superlink is not None):
         raise UserError(
-            'engine = "flower" and --superlink HOST:PORT go together: the machines of the federation meet there.'
+            'engine = "flower" and --superlink HOST:PORT go together: the machines of the '
+            "federation meet there."
         )
     return wanted

@@ -6,26 +6,29 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import groupby, islice
+from itertools import groupby
 from pathlib import Path
 
-from sordino.engines.choice import checked_engine, choose
-from sordino.engines.homes import Home, InMemory, OnDisk
-from sordino.engines.native_engine import NativeEngine, pooled_uploads
+from sordino.data import Dataset
+from sordino.engines.choice import check_engine, choose
 from sordino.engines.run_folders import run_facts
-from sordino.engines.shared import Shared
-from sordino.engines.torch_engine import TorchEngine, checked_device, worker_count
-from sordino.engines.training import scored_every
-from sordino.federation.data import Dataset
-from sordino.federation.loop import RoundMetrics, Training
-from sordino.federation.run import Trained
+from sordino.engines.storage_backends import FolderBackend, MemoryBackend, StorageBackend
+from sordino.engines.torch_engine import TorchEngine, check_device, worker_count
+from sordino.engines.train_one import scored_every
+from sordino.engines.training_cache import TrainingCache
+from sordino.federation.round import RoundTask, play_rounds, refuse_unplayable
 from sordino.federation.setup import DataSource, ModelSource, Setup, prepare
+from sordino.federation.store.run import Trained
+from sordino.federation.training import RoundMetrics, Training, TrainingOptions
+from sordino.federation.upload import Upload
+from sordino.native.native_engine import NativeEngine, pooled_uploads
 from sordino.privacy.spending import BudgetExceeded
 from sordino.protocol import InvalidValue, Protocol, UserError
 
 ManyData = DataSource | Sequence[DataSource] | Callable[[int], DataSource]
 
-MOST = 64  # trainings under way at a time, however small: each may hold files open
+# Trainings under way at a time, however small: each may hold files open.
+MOST = 64
 
 
 def train_many(
@@ -41,18 +44,22 @@ def train_many(
     on_round: Callable[[int, RoundMetrics], None] = lambda number, metrics: None,
     on_end: Callable[[int, Trained], None] = lambda number, trained: None,
 ) -> list[Trained]:
-    """Train many federations that have nothing to do with each other: seeds, settings, neighbouring data sets.
+    """Trains many federations that have nothing to do with each other.
 
-    Each ends with the model that `train` gives, bit for bit. Data and kernels are shared, and clients of many trainings are trained
-    together, so that small federations keep all cores busy. What the native engine cannot run, torch runs, one after another.
+    They may differ in seeds, in settings, or as neighbouring data sets do. Each ends with the model
+    that `train` gives, bit for bit. Data and kernels are shared, and clients of many trainings are
+    trained together, so that small federations keep all cores busy. What the native engine cannot
+    run, torch runs, one after another.
 
     Args:
-        protocols: what is run, one for each training.
-        data: for all of them a name, a path or a `Dataset`; or one for each, as a sequence, or as a function of the training's number
-            that is called when the training begins, so that few of the data sets need to exist at a time.
+        protocols: the protocols, one for each training.
+        data: for all of them a name, a path or a `Dataset`; or one for each, as a sequence, or as a
+            function of the training's number that is called when the training begins, so that few
+            of the data sets need to exist at a time.
         model: a name, a module or a factory, in place of `protocol.model.name`.
-        folder: where every training gets a run folder, named by its number. Called again with the same arguments, finished
-            trainings are read and unfinished ones go on. By default nothing is written.
+        folder: where every training gets a run folder, named by its number. Called again with the
+            same arguments, finished trainings are read and unfinished ones go on. By default
+            nothing is written.
         engine: "native", "torch" or "auto", as in `train`.
         workers: as in `train`; the clients of all trainings share them.
         device: as in `train`.
@@ -64,38 +71,48 @@ def train_many(
         What became of each, in the order of the protocols; with a folder they are runs.
 
     Raises:
-        UserError: something does not fit, in which training. What is the matter with a protocol, and not with data that a function has
-            still to make, is refused before anything is written.
+        UserError: something does not fit, in which training. A fault of a protocol, though not
+            one of data that a function has still to make, is refused before anything is written.
 
     Example:
         >>> from sordino import Constant, FedAvg, Gaussian, Protocol
         >>> local = FedAvg(steps=2, batch=8, clip=1.0, schedule=Constant(rate=0.5))
-        >>> seeds = [Protocol(seed=seed, clients=4, rounds=3, local=local, noise=Gaussian(sigma=0.01)) for seed in range(3)]
+        >>> noise = Gaussian(sigma=0.01)
+        >>> plan = Protocol(clients=4, rounds=3, local=local, noise=noise)
+        >>> seeds = [replace(plan, seed=seed) for seed in range(3)]
         >>> [trained.status for trained in train_many(seeds, data="digits", model="logistic")]
         ['finished', 'finished', 'finished']
     """
     if engine == "flower":
         raise UserError(
-            'engine = "flower": machines run one training at a time. Use `train`, or engine = "auto", "native" or "torch".'
+            'engine = "flower": machines run one training at a time. Use `train`, or engine = '
+            '"auto", "native" or "torch".'
         )
     asked = Asked(
-        plans=checked_plans(protocols),
+        plans=check_plans(protocols),
         data=data,
         model=model,
         folder=Path(folder) if folder is not None else None,
-        engine=checked_engine(engine),
+        engine=check_engine(engine),
         workers=workers,
-        device=checked_device(device),
+        device=check_device(device),
         evaluate_every=evaluate_every,
         on_round=on_round,
     )
     results: dict[int, Trained] = {}
 
     def note(number: int, trained: Trained) -> None:
+        """Keeps the result of a training, and tells the caller.
+
+        Args:
+            number: of the training.
+            trained: what became of it.
+        """
         results[number] = trained
         on_end(number, trained)
 
-    shared = Shared(model)
+    shared = TrainingCache(model)
+    # All refusals come first: nobody wants the last of a hundred trainings to fail by a typo.
     refuse_early(asked, shared)
     Trainings(asked, shared, note).run()
     return [results[number] for number in range(len(asked.plans))]
@@ -103,7 +120,7 @@ def train_many(
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Asked:
-    """What the caller of `train_many` wants."""
+    """Describes what the caller of `train_many` wants; see there for the entries."""
 
     plans: tuple[Protocol, ...]
     data: ManyData | None
@@ -125,73 +142,120 @@ class Asked:
             and len(self.data) != len(self.plans)
         ):
             raise UserError(
-                f"there are {len(self.plans)} protocols and {len(self.data)} data sets; there must be as many, or one for all."
+                f"there are {len(self.plans)} protocols and {len(self.data)} data sets; there must "
+                "be as many, or one for all."
             )
 
     def data_of(self, number: int) -> DataSource | None:
-        """The data of a training; a function makes them now."""
+        """Returns the data of a training; a function makes them now.
+
+        Args:
+            number: the training.
+        """
         if self.data is None or isinstance(self.data, (str, Dataset)):
             return self.data
-        return self.data(number) if callable(self.data) else self.data[number]
+        if callable(self.data):
+            return self.data(number)
+        return self.data[number]
 
-    def setup(self, plan: Protocol, number: int, shared: Shared) -> Setup:
-        """A training made concrete, with what it shares with others."""
+    def setup(self, plan: Protocol, number: int, shared: TrainingCache) -> Setup:
+        """Returns a training made concrete, with what it shares with others.
+
+        Args:
+            plan: its protocol.
+            number: its number.
+            shared: what the trainings of the call share.
+        """
         return prepare(plan, data=self.data_of(number), model=self.model, load=shared.load)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class UnderWay:
-    """A training that has begun. It holds its home and its engine until it is closed."""
+    """Holds a training that has begun, with its storage and its engine, until it is closed.
+
+    Attributes:
+        number: its place among the protocols.
+        storage: where it lives.
+        engine: what trains its clients.
+        training: the training itself.
+    """
 
     number: int
-    home: Home
+    storage: StorageBackend
     engine: NativeEngine | TorchEngine
     training: Training
 
     def end(self, model: ModelSource | None) -> Trained:
-        """What became of it."""
+        """Returns what became of it, and lets go of it.
+
+        Args:
+            model: the model, where it was handed over in Python.
+        """
         try:
-            return self.home.end(
+            return self.storage.end(
                 self.training.setup, self.training.state, self.training.status, model
             )
         finally:
             self.close()
 
     def close(self) -> None:
-        """Let go of files and processes."""
+        """Lets go of files and processes."""
         self.engine.close()
-        self.home.close()
+        self.storage.close()
 
 
 class Trainings:
-    """Runs all trainings of a call. It holds those that are under way: as many as fill the kernel, so that memory is bounded by them."""
+    """Runs all trainings of a call.
+
+    It holds those that are under way: as many as fill the kernel, so that they bound the memory.
+    """
 
     def __init__(
-        self, asked: Asked, shared: Shared, on_end: Callable[[int, Trained], None]
+        self, asked: Asked, shared: TrainingCache, on_end: Callable[[int, Trained], None]
     ) -> None:
-        self._asked, self._shared, self._on_end = asked, shared, on_end
+        """Takes what was asked for; nothing begins yet.
+
+        Args:
+            asked: the trainings.
+            shared: what they share.
+            on_end: called when a training has ended, with its number.
+        """
+        self._asked = asked
+        self._shared = shared
+        self._on_end = on_end
         self._threads = worker_count(asked.workers, asked.device)
         self._under_way: list[UnderWay] = []
 
     def run(self) -> None:
-        """Begin, run and end all of them."""
+        """Begins, runs and ends all of them."""
         waiting = iter(range(len(self._asked.plans)))
         try:
             while self._begin_some(waiting) or self._under_way:
                 self._run_round()
-                for one in [one for one in self._under_way if one.training.status != "unfinished"]:
+                # The list has no name here: it would keep ended trainings in memory.
+                for one in self._list_ended():
                     self._under_way.remove(one)
                     self._on_end(one.number, one.end(self._asked.model))
         except KeyboardInterrupt:
+            # An interrupted call goes on from here when it is called again.
             for one in self._under_way:
-                one.training.keep()
+                one.training.save()
             raise
         finally:
             for one in self._under_way:
                 one.close()
 
+    def _list_ended(self) -> list[UnderWay]:
+        return [one for one in self._under_way if one.training.status != "unfinished"]
+
     def _begin_some(self, waiting: Iterator[int]) -> bool:
-        """Begin trainings until the kernel has enough to do; whether there may be more. Those that only torch can run are run whole."""
+        """Begins trainings until the kernel has enough to do.
+
+        Those that only torch can run are run whole.
+
+        Returns:
+            Whether there may be more.
+        """
         while (
             len(self._under_way) < MOST
             and sum(share_of_a_call(one, self._threads) for one in self._under_way) < 1
@@ -199,74 +263,102 @@ class Trainings:
             number = next(waiting, None)
             if number is None:
                 return False
-            with numbered(number):
-                one = begun(self._asked, self._shared, number)
-            if (
-                isinstance(one, UnderWay)
-                and one.training.status == "unfinished"
-                and isinstance(one.engine, NativeEngine)
-            ):
+            with name_training(number):
+                one = begin_training(self._asked, self._shared, number)
+            if not isinstance(one, UnderWay):
+                self._on_end(number, one)
+            elif one.training.status == "unfinished" and isinstance(one.engine, NativeEngine):
                 self._under_way.append(one)
             else:
-                self._on_end(
-                    number, run_whole(one, self._asked.model) if isinstance(one, UnderWay) else one
-                )
+                self._on_end(number, run_whole(one, self._asked.model))
         return True
 
     def _run_round(self) -> None:
-        """A round of every training under way; those that have the same kernel share its threads."""
-        opened = [
-            (one, one.training.open(), one.engine) for one in sorted(self._under_way, key=kernel_of)
-        ]
-        for _, group in groupby(opened, key=lambda entry: kernel_of(entry[0])):
-            members = list(group)
-            work = [
-                (engine, opening)
-                for _, opening, engine in members
-                if isinstance(engine, NativeEngine)
-            ]
-            uploads = pooled_uploads(work, threads=self._threads)
-            for one, opening, engine in members:
-                one.training.close(
-                    opening, islice(uploads, len(opening.participants)), engine.score
-                )
+        """Plays a round of every training under way; those of one kernel share its threads."""
+        waiting = sorted(self._under_way, key=kernel_of)
+        for _, group in groupby(waiting, key=kernel_of):
+            self._run_group(list(group))
+
+    def _run_group(self, group: list[UnderWay]) -> None:
+        """Plays a round of trainings that have the same kernel."""
+        engines = [one.engine for one in group if isinstance(one.engine, NativeEngine)]
+
+        def train(tasks: Sequence[RoundTask]) -> Iterator[Upload]:
+            """Trains the clients of all trainings together.
+
+            Args:
+                tasks: a round of each training.
+            """
+            work = list(zip(engines, tasks, strict=True))
+            return pooled_uploads(work, threads=self._threads)
+
+        rounds = [one.training.next_round() for one in group]
+        for one, record in zip(group, play_rounds(rounds, train), strict=True):
+            one.training.finish_round(record, one.engine.score)
 
 
-def begun(asked: Asked, shared: Shared, number: int) -> UnderWay | Trained:
-    """Begin a training, or take it up where it was left; one that has ended already is read."""
-    home: Home = OnDisk(asked.folder / f"{number:05d}") if asked.folder is not None else InMemory()
+def begin_training(asked: Asked, shared: TrainingCache, number: int) -> UnderWay | Trained:
+    """Begins a training, or takes it up where it was left; one that has ended already is read.
+
+    Args:
+        asked: what the caller wants.
+        shared: what the trainings of the call share.
+        number: the training.
+
+    Returns:
+        The training under way, or what became of it before.
+    """
+    storage: StorageBackend
+    if asked.folder is None:
+        storage = MemoryBackend()
+    else:
+        storage = FolderBackend(asked.folder / f"{number:05d}")
     try:
-        plan = home.planned(asked.plans[number])
+        plan = storage.complete_plan(asked.plans[number])
         setup = asked.setup(plan, number, shared)
-        over = home.ended_before(setup, asked.model)
+        over = storage.find_ended(setup, asked.model)
         if over is not None:
-            home.close()
+            storage.close()
             return over
-        choice = choose(setup, home.engine(setup, asked.engine), asked.device, shared.kernel_for)
+        wanted = storage.engine(setup, asked.engine)
+        choice = choose(setup, wanted, asked.device, shared.kernel_for)
         every = scored_every(asked.evaluate_every, setup.protocol)
         facts = run_facts(
             setup, choice, worker_count(asked.workers, asked.device), asked.device, every, keep=0
         )
-        state, limits = home.enter(setup, choice, facts, shared)
+        state, limits = storage.enter(setup, choice, facts, shared)
         note = partial(asked.on_round, number)
         training = Training(
             setup,
-            home.keeping,
-            home.ledger,
+            storage.store,
+            storage.ledger,
             state,
             limits=limits,
-            evaluate_every=every,
-            on_round=note,
+            options=TrainingOptions(evaluate_every=every, on_round=note),
         )
         engine = choice.start(setup, workers=asked.workers, device=asked.device)
-        return UnderWay(number=number, home=home, engine=engine, training=training)
+        return UnderWay(
+            number=number,
+            storage=storage,
+            engine=engine,
+            training=training,
+        )
     except BaseException:
-        home.close()
+        # Whatever happened, Ctrl-C included, the folder must not stay locked.
+        storage.close()
         raise
 
 
 def run_whole(one: UnderWay, model: ModelSource | None) -> Trained:
-    """Run a training by itself, from where it is to its end."""
+    """Runs a training by itself, from where it is to its end.
+
+    Args:
+        one: the training.
+        model: the model, where it was handed over in Python.
+
+    Returns:
+        What became of it.
+    """
     try:
         one.training.run(one.engine)
         return one.end(model)
@@ -275,49 +367,90 @@ def run_whole(one: UnderWay, model: ModelSource | None) -> Trained:
 
 
 def share_of_a_call(one: UnderWay, threads: int) -> float:
-    """How much of one call of its kernel the clients of a training fill."""
-    protocol, engine = one.training.setup.protocol, one.engine
-    most = engine.at_once(threads) if isinstance(engine, NativeEngine) else 1
-    return max(1.0, protocol.participation.expected(clients=protocol.clients)) / most
+    """Returns how much of one call of its kernel the clients of a training fill.
+
+    Args:
+        one: the training.
+        threads: how many threads the kernel has.
+    """
+    protocol = one.training.setup.protocol
+    most = 1
+    if isinstance(one.engine, NativeEngine):
+        most = one.engine.count_at_once(threads)
+    return max(1.0, protocol.participation.count_expected(clients=protocol.clients)) / most
 
 
 def kernel_of(one: UnderWay) -> int:
-    """Which kernel runs a training."""
-    return id(one.engine.kernel) if isinstance(one.engine, NativeEngine) else 0
+    """Returns a number that trainings of the same kernel share.
+
+    Args:
+        one: the training.
+    """
+    if isinstance(one.engine, NativeEngine):
+        return id(one.engine.kernel)
+    return 0
 
 
-def checked_plans(protocols: Iterable[Protocol]) -> tuple[Protocol, ...]:
-    """The protocols, if that is what they are."""
+def check_plans(protocols: Iterable[Protocol]) -> tuple[Protocol, ...]:
+    """Returns the protocols, if they are protocols.
+
+    Args:
+        protocols: one for each training.
+
+    Raises:
+        UserError: a single protocol, something else among them, or one that no round can play.
+    """
     if isinstance(protocols, Protocol):
         raise UserError(
-            "protocols is a single Protocol: expected one for each training, as a list. For one training use `train`."
+            "protocols is a single Protocol: expected one for each training, as a list. For one "
+            "training use `train`."
         )
     plans = tuple(protocols)
     for number, plan in enumerate(plans):
         if not isinstance(plan, Protocol):
             raise InvalidValue(f"protocols[{number}]", plan, "a Protocol")
+        refuse_unplayable(plan)
     return plans
 
 
-def refuse_early(asked: Asked, shared: Shared) -> None:
-    """Refuse what does not fit before anything is trained. Of trainings that differ in their seed alone, the first speaks for all."""
+def refuse_early(asked: Asked, shared: TrainingCache) -> None:
+    """Refuses what does not fit before anything is trained.
+
+    Args:
+        asked: what the caller wants.
+        shared: what the trainings of the call share.
+
+    Raises:
+        BudgetExceeded: a budget does not pay for one round.
+        UserError: it names the first training that does not fit.
+    """
+    # Data that a function makes exist only while their training runs.
     if callable(asked.data):
         return
     seen = set()
     for number, plan in enumerate(asked.plans):
+        # Of trainings that differ in their seed alone, the first speaks for all.
         alike = replace(plan, seed=0)
         if alike in seen:
             continue
         seen.add(alike)
-        with numbered(number):
+        with name_training(number):
             setup = asked.setup(plan, number, shared)
             shared.limits(setup)
             choose(setup, asked.engine, asked.device, shared.kernel_for)
 
 
 @contextmanager
-def numbered(number: int) -> Iterator[None]:
-    """Say in which training something does not fit."""
+def name_training(number: int) -> Iterator[None]:
+    """Says in which training something does not fit.
+
+    Args:
+        number: the training.
+
+    Raises:
+        BudgetExceeded: as it was raised, with the number before it.
+        UserError: as it was raised, with the number before it.
+    """
     try:
         yield
     except UserError as error:

@@ -1,4 +1,4 @@
-"""The folder of a run: how it is made, what it notes, when it may be taken up again, and how it ends."""
+"""The folder of a run: how it is made, what it notes, when it may be resumed, and how it ends."""
 
 from __future__ import annotations
 
@@ -14,23 +14,31 @@ import torch
 from safetensors.torch import save as save_tensors
 
 from sordino.engines.choice import Chosen
-from sordino.federation.folder import RunFolder, State, claimed_path, now, protocol_digest
-from sordino.federation.models.losses import mean_predictor_loss
-from sordino.federation.randomness import GENERATOR
-from sordino.federation.run import Run
-from sordino.federation.seals import beginning_of, refuse_changed_files, sealed
 from sordino.federation.setup import ModelSource, Setup
-from sordino.federation.storage import write_whole, writing
+from sordino.federation.state import State
+from sordino.federation.store.files import write_whole, writing
+from sordino.federation.store.run import Run
+from sordino.federation.store.run_folder import RunFolder, claimed_path, now, protocol_digest
+from sordino.federation.store.seals import beginning_of, refuse_changed_files, seal_folder
+from sordino.models.task_losses import mean_predictor_loss
 from sordino.privacy.certify import certify
-from sordino.privacy.ledger import Event, Ledger, Opened, refuse_unpaid
-from sordino.privacy.ledger import read as read_ledger
-from sordino.privacy.spending import missed_in
+from sordino.privacy.ledger import Event, Ledger, Opened, read_ledger, refuse_unpaid
+from sordino.privacy.spending import find_missing_clients, find_repeated_rounds
 from sordino.protocol import Protocol, UserError
 from sordino.protocol.version import own_version
+from sordino.randomness import GENERATOR
 
 
-def made_folder(folder: str | Path | None, protocol: Protocol) -> Path:
-    """The folder of a new run."""
+def make_folder(folder: str | Path | None, protocol: Protocol) -> Path:
+    """Makes the folder of a new run.
+
+    Args:
+        folder: where; None for the first free number under runs/.
+        protocol: the run's, whose data name the folder.
+
+    Returns:
+        The folder, which may hold something already.
+    """
     if folder is None:
         name = Path(protocol.data.name).stem if protocol.data is not None else "run"
         return claimed_path(name, Path("runs"))
@@ -39,18 +47,24 @@ def made_folder(folder: str | Path | None, protocol: Protocol) -> Path:
     return Path(folder)
 
 
-def first_state(setup: Setup) -> State:
-    """Before the first round."""
-    return State(weights=setup.initial_weights(), round=0)
+def create_folder(path: Path, setup: Setup, facts: Mapping[str, Any]) -> RunFolder:
+    """Returns the folder of a new run, filled.
 
-
-def created(path: Path, setup: Setup, facts: Mapping[str, Any]) -> RunFolder:
-    """The folder of a new run, filled."""
+    Args:
+        path: the empty folder.
+        setup: the federation.
+        facts: what run.json says at the start.
+    """
     return RunFolder.create(path, setup.protocol, facts, opened_for(setup, facts), setup.shares)
 
 
 def opened_for(setup: Setup, facts: Mapping[str, Any]) -> Opened:
-    """The first line of a run's ledger."""
+    """Returns the first line of a run's ledger.
+
+    Args:
+        setup: the federation.
+        facts: what run.json says at the start.
+    """
     noise = "seeded"
     if setup.protocol.noise.secure:
         # Across machines clients never noise a round twice, so a repeated round costs nothing.
@@ -64,9 +78,23 @@ def opened_for(setup: Setup, facts: Mapping[str, Any]) -> Opened:
 
 
 def run_facts(
-    setup: Setup, choice: Chosen, workers: int, device: str, every: int, keep: int
+    setup: Setup,
+    choice: Chosen,
+    workers: int,
+    device: str,
+    every: int,
+    keep: int,
 ) -> dict[str, Any]:
-    """What run.json says at the start."""
+    """Returns what run.json says at the start.
+
+    Args:
+        setup: the federation.
+        choice: the engine and the reason for it.
+        workers: how many processes or threads work.
+        device: "cpu", "cuda" or "mps".
+        every: rounds between two scorings, 0 for never.
+        keep: rounds between two that keep their uploads, 0 for never.
+    """
     research = "seeded: for research, private only while the seed is secret"
     return {
         "status": "unfinished",
@@ -97,109 +125,184 @@ def run_facts(
 
 
 def model_digest(setup: Setup) -> str:
-    """SHA-256 of the model's structure and initial weights."""
+    """Returns the SHA-256 of the model's structure and initial weights.
+
+    Args:
+        setup: the federation.
+    """
     return hashlib.sha256(
         str(setup.module).encode() + setup.initial_weights().tobytes()
     ).hexdigest()
 
 
 def discard_unstarted(path: Path) -> None:
-    """Remove a run that was interrupted before it released anything, so that nothing is left half made."""
+    """Removes a run that was interrupted before it released anything.
+
+    Args:
+        path: the run folder; one whose ledger has a round in it is left alone.
+    """
+    # A charged round may have been released: its record of what was spent must never be lost.
     ledger = path / "ledger.jsonl"
     if ledger.exists() and b'"event":"round"' in ledger.read_bytes():
         return
     for entry in path.iterdir():
-        shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+        if entry.is_dir():
+            shutil.rmtree(entry)
+        else:
+            entry.unlink()
     with suppress(OSError):
         path.rmdir()
 
 
 def refuse_changed(
-    place: RunFolder, setup: Setup, state: State, choice: Chosen, device: str
+    place: RunFolder,
+    setup: Setup,
+    state: State,
+    choice: Chosen,
+    device: str,
 ) -> None:
-    """A run is resumed only with the data, the model and the means it was started with, and with a ledger that pays for its rounds.
+    """Refuses to resume a run with other data, another model or other means than at its start.
 
-    Seeded noise that is drawn again over another upload would cancel in their difference.
+    Its ledger must pay for its rounds, and its files must be those that were sealed.
+
+    Args:
+        place: the run folder.
+        setup: the federation as it would go on.
+        state: where it would go on.
+        choice: the engine that would train it.
+        device: where.
+
+    Raises:
+        Changed: a sealed file was changed.
+        UserError: it says what has changed.
     """
     refuse_changed_files(place)
-    facts, events = place.facts(), read_ledger(place.ledger_path).events
+    facts = place.facts()
+    events = read_ledger(place.ledger_path).events
     if setup.data_digest != facts["data_digest"]:
         raise UserError(
-            f"the data of {place.path} are not those it was started with. Put them back; the run is as it was."
+            f"the data of {place.path} are not those it was started with. Put them back; the run "
+            "is as it was."
         )
     refuse_unpaid(place.ledger_path, events, state.round)
+    # Fresh noise is independent of all noise before, whatever it is drawn over.
     if setup.protocol.noise.secure:
         return
+    # Seeded noise that is drawn again over another upload would cancel in their difference, so
+    # everything that an upload depends on must be as it was.
     means = {
         "generator": GENERATOR,
         "torch": torch.__version__,
         "device": device,
         "kernel": choice.fingerprint,
+        "model_digest": model_digest(setup),
     }
-    means["model_digest"] = model_digest(setup)
     for name, present in means.items():
         if facts.get(name) != present:
             what = name.replace("_digest", "")
-            reason = (
-                "Its noise is seeded, and drawn again over other uploads it would hide nothing."
-            )
             raise UserError(
-                f"{place.path} was started with another {what} ({facts.get(name)}; here {present}). {reason} Use the same, or start anew."
+                f"{place.path} was started with another {what} ({facts.get(name)}; here "
+                f"{present}). Its noise is seeded, and drawn again over other uploads it would "
+                "hide nothing. Use the same, or start anew."
             )
 
 
-def recover_cut_line(setup: Setup, place: RunFolder, state: State) -> None:
-    """Count a ledger line that a crash cut short as spent. Noise that repeats needs no such care: the same line will be written."""
+def recover_cut_line(
+    setup: Setup,
+    place: RunFolder,
+    state: State,
+    rounds: int,
+) -> None:
+    """Counts a ledger line that a crash cut short as spent.
+
+    Args:
+        setup: the federation.
+        place: the run folder.
+        state: where the run goes on.
+        rounds: how many rounds the plan and its budget allow.
+    """
     with writing(place.ledger_path), Ledger.resume(place.ledger_path) as ledger:
-        over = state.round == setup.protocol.rounds  # then the line was the seal
+        # Noise that repeats needs no such care: the same line will be written again. After the
+        # last round the line was the seal, which costs nothing.
+        over = state.round == rounds
         if ledger.cut_short and not ledger.opened.repeatable and not over:
-            ledger.charge(
-                round=state.round, clients=range(setup.protocol.clients)
-            )  # who had been drawn is not known
+            # The cohort is not known any more, so every client is charged.
+            ledger.charge(round=state.round, clients=range(setup.protocol.clients))
 
 
-def ended(
-    setup: Setup, place: RunFolder, state: State, status: str, model: ModelSource | None
+def end_run(
+    setup: Setup,
+    place: RunFolder,
+    state: State,
+    status: str,
+    model: ModelSource | None,
 ) -> Run:
-    """Write down what became of a run."""
+    """Writes down what became of a run.
+
+    Args:
+        setup: the federation.
+        place: the run folder.
+        state: the state after the last round.
+        status: how the run ended.
+        model: the model, where it was handed over in Python.
+
+    Returns:
+        The run, read back.
+    """
     if may_be_released(setup, read_ledger(place.ledger_path).events, state.round):
         with writing(place.path / "model.safetensors"):
             write_whole(place.path / "model.safetensors", save_tensors(setup.state(state.weights)))
     if setup.protocol.keeps_models:
-        write_clients(setup, place, state)
+        write_personal_models(setup, place, state)
     place.publish_last_scores()
     # Sealed, then ended: a run that says it has ended has its seal.
     place.sync_metrics()
     with writing(place.ledger_path), Ledger.resume(place.ledger_path) as ledger:
-        ledger.seal(sealed(place, status=status, rounds=state.round))
+        ledger.seal(seal_folder(place, status=status, rounds=state.round))
     place.note(status=status, ended=now())
     return Run.load(place.path, model=model)
 
 
-def write_clients(setup: Setup, place: RunFolder, state: State) -> None:
-    """The own model of every client that took part, each in a file of its own."""
+def write_personal_models(setup: Setup, place: RunFolder, state: State) -> None:
+    """Writes the personal model of every client that took part, a file each.
+
+    Args:
+        setup: the federation.
+        place: the run folder.
+        state: the state after the last round.
+    """
     target = place.path / "clients"
     with writing(target):
         target.mkdir(exist_ok=True)
         for client, kept in state.clients.items():
-            if "model" in kept:  # across machines it is kept where the client is
+            # Across machines the model stays with the client, and is not here.
+            if "model" in kept:
                 own = save_tensors(setup.client_state(kept["model"]))
                 write_whole(target / f"{client}.safetensors", own)
 
 
 def may_be_released(setup: Setup, events: Sequence[Event], rounds: int) -> bool:
-    """Whether the model after so many rounds fits the budget; one that diverged early may not, as fewer rounds can cost more in `final`."""
-    budget, sizes = setup.protocol.privacy.budget, setup.sizes.tolist()
-    if budget is None or missed_in(
-        events
-    ):  # where clients fell silent, every round was held against the budget
+    """Returns whether the model after some rounds fits the budget.
+
+    One that diverged early may not: fewer rounds can cost more in the view "final", where later
+    rounds cover what earlier ones released.
+
+    Args:
+        setup: the federation.
+        events: the ledger.
+        rounds: after how many rounds the training ended.
+    """
+    budget = setup.protocol.privacy.budget
+    # Where clients fell silent, every round was held against the budget while it ran.
+    if budget is None or find_missing_clients(events):
         return True
+    # A round that was interrupted and drawn anew is paid for twice.
     spent = certify(
         setup.protocol,
         budget.view,
         budget.unit,
         delta=budget.delta,
-        rounds=range(rounds),
-        sizes=sizes,
+        rounds=[*range(rounds), *find_repeated_rounds(events, rounds)],
+        sizes=setup.sizes.tolist(),
     )
     return spent.epsilon(budget.delta) <= budget.epsilon

@@ -3,31 +3,32 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Any
 
 import numpy as np
 import torch
 
-from sordino.engines.workers import Pool
-from sordino.federation.assignment import Upload
-from sordino.federation.client import ClientWork, Score, joined, score_chunks
-from sordino.federation.personal import Kept
+from sordino.engines.workers import Pool, WorkerTask
+from sordino.federation.client import ClientWork, Score, join_scores, score_chunks
+from sordino.federation.round import RoundTask
 from sordino.federation.setup import Setup
+from sordino.federation.upload import Upload
 from sordino.protocol import InvalidValue, UserError
 
 
 class TorchEngine:
     """Executes the local work of rounds. It holds worker processes: use it as a context.
 
-    The result does not depend on the number of workers, bit for bit: clients never share state, every operator runs on one thread,
-    and uploads are handed over in the order of the participants. In this process `on_step` sees every noisy mean of noisy-sgd.
+    The result does not depend on the number of workers, bit for bit: clients never share state,
+    every operator runs on one thread, and uploads are handed over in the order of the participants.
 
     Example:
+        >>> task = RoundTask(round_index=0, broadcast=weights, participants=np.arange(20))
+        ... # doctest: +SKIP
         >>> with TorchEngine(setup, workers=2) as engine:  # doctest: +SKIP
-        ...     uploads = list(engine.uploads(round=0, weights=weights, participants=np.arange(20)))
+        ...     uploads = list(engine.train(task))
     """
 
     name = "torch"
@@ -39,13 +40,30 @@ class TorchEngine:
         workers: int | None = None,
         device: str = "cpu",
         start_method: str | None = None,
-        on_step: Callable[[torch.Tensor], None] = lambda noisy: None,
+        record_steps: bool = False,
     ) -> None:
+        """Starts the worker processes, or none where this process works alone.
+
+        Args:
+            setup: the federation.
+            workers: how many processes; None for one per core.
+            device: "cpu", "cuda" or "mps".
+            start_method: how processes are started; None for the quickest.
+            record_steps: whether uploads of noisy-sgd come with the noisy mean of every step.
+
+        Raises:
+            UserError: a device that this machine does not have, or a number that is none.
+        """
         self.workers = worker_count(workers, device)
-        self.device = checked_device(device)
+        self.device = check_device(device)
         self._chunks = score_chunks(len(setup.test.y))
-        self._own = ClientWork(setup, device, on_step) if self.workers == 1 else None
-        self._pool = Pool(setup, self.workers, start_method) if self.workers > 1 else None
+        self._own: ClientWork | None = None
+        self._pool: Pool | None = None
+        # One worker is this process: a second one would only add the cost of sending models to it.
+        if self.workers == 1:
+            self._own = ClientWork(setup, device, record_steps=record_steps)
+        else:
+            self._pool = Pool(setup, self.workers, start_method, record_steps=record_steps)
 
     def __enter__(self) -> TorchEngine:
         return self
@@ -59,31 +77,31 @@ class TorchEngine:
         self.close()
 
     def close(self) -> None:
-        """End the worker processes."""
+        """Ends the worker processes."""
         if self._pool is not None:
             self._pool.close()
 
-    def uploads(
-        self,
-        *,
-        round: int,
-        weights: np.ndarray,
-        participants: np.ndarray,
-        kept: Mapping[int, Kept] | None = None,
-    ) -> Iterator[Upload]:
-        """The uploads of a round, in the order of the participants; `kept` is what clients have kept, where they keep anything."""
-        clients = [int(client) for client in participants]
+    def train(self, task: RoundTask) -> Iterator[Upload]:
+        """Yields the uploads of a round, in the order of the participants.
+
+        Args:
+            task: the round.
+        """
+        clients = [int(client) for client in task.participants]
         if self._pool is not None:
-            tasks = [
-                ("upload", client, round, None if kept is None else kept[client])
-                for client in clients
+            asked = [
+                ("upload", client, task.round_index, task.kept_of(client)) for client in clients
             ]
-            yield from self._pool.map(weights, tasks)
+            yield from self._pool.map(task.broadcast, asked)
         elif self._own is not None:
             for client in clients:
-                own: dict[str, Any] = {} if kept is None else {"kept": kept[client]}
                 with single_threaded():
-                    upload = self._own.upload(client=client, round=round, weights=weights, **own)
+                    upload = self._own.upload(
+                        client=client,
+                        round_index=task.round_index,
+                        weights=task.broadcast,
+                        kept=task.kept_of(client),
+                    )
                 yield upload
 
     @property
@@ -92,24 +110,40 @@ class TorchEngine:
         return {}
 
     def score(self, weights: np.ndarray) -> Score:
-        """Score a model on the test records."""
+        """Scores a model on the test records.
+
+        Args:
+            weights: the model.
+
+        Returns:
+            The sums over all test records.
+
+        Raises:
+            RuntimeError: the engine is closed.
+        """
         if self._pool is not None:
-            return joined(
-                list(
-                    self._pool.map(
-                        weights,
-                        [("score", chunk.start, chunk.stop, None) for chunk in self._chunks],
-                    )
-                )
-            )
+            asked: list[WorkerTask] = [
+                ("score", chunk.start, chunk.stop, None) for chunk in self._chunks
+            ]
+            return join_scores(list(self._pool.map(weights, asked)))
         if self._own is None:
             raise RuntimeError("the engine is closed")
         with single_threaded():
-            return joined([self._own.score(weights=weights, rows=chunk) for chunk in self._chunks])
+            parts = [self._own.score(weights=weights, rows=chunk) for chunk in self._chunks]
+        return join_scores(parts)
 
 
 def worker_count(workers: int | None, device: str) -> int:
-    """How many processes work: one per core on the cpu unless said otherwise, this one alone on an accelerator."""
+    """Returns how many processes work.
+
+    Args:
+        workers: what was asked for; None for one per core on the cpu, and one elsewhere.
+        device: where they work.
+
+    Raises:
+        InvalidValue: a number that is none, or several processes on an accelerator.
+    """
+    # A bool is an int in Python, and nobody means one worker by True.
     if workers is not None and (
         isinstance(workers, bool) or not isinstance(workers, int) or workers < 1
     ):
@@ -120,11 +154,22 @@ def worker_count(workers: int | None, device: str) -> int:
                 "workers", workers, f"1 on the device {device!r}, which one process uses alone"
             )
         return 1
-    return workers if workers is not None else len(os.sched_getaffinity(0))
+    if workers is not None:
+        return workers
+    # The cores that this process may use, which in a container are fewer than the machine has.
+    return len(os.sched_getaffinity(0))
 
 
-def checked_device(device: str) -> str:
-    """The device, if this machine has it."""
+def check_device(device: str) -> str:
+    """Returns the device, if this machine has it.
+
+    Args:
+        device: "cpu", "cuda" or "mps"; a number may follow a colon.
+
+    Raises:
+        InvalidValue: there is no such kind of device.
+        UserError: this machine has none.
+    """
     kind = device.split(":")[0]
     available = {
         "cpu": True,
@@ -142,7 +187,10 @@ def checked_device(device: str) -> str:
 
 @contextmanager
 def single_threaded() -> Iterator[None]:
-    """Run torch operators on one thread and leave the caller's setting and global generator as they were."""
+    """Runs torch operators on one thread while the context lasts.
+
+    The caller's setting and global generator are left as they were.
+    """
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

@@ -15,42 +15,77 @@ import numpy as np
 import torch
 
 from sordino.federation.client import ClientWork
-from sordino.federation.personal import Kept
+from sordino.federation.rules.local_training import ClientState
 from sordino.federation.setup import Setup, Tensors
 from sordino.protocol import SordinoError
 
-# ("upload", client, round, what the client has kept) or ("score", first row, row after the last, None)
-Task = tuple[str, int, int, Kept | None]
+# ("upload", client, round, what the client has kept), or
+# ("score", first row, row after the last, None).
+WorkerTask = tuple[str, int, int, ClientState | None]
 
-QUEUED = 2  # tasks that a worker holds: the one it works on and the next, so that it never waits for this process
-AHEAD = (
-    8  # tasks per worker that may be done before an earlier one is; bounds the answers held back
-)
+# Tasks that a worker holds: the one it works on and the next, so that it never waits for us.
+QUEUED = 2
+# Tasks per worker that may be done before an earlier one is; this bounds the answers held back.
+AHEAD = 8
 
 
 class Pool:
-    """Worker processes with one thread each. Data reach them once: by fork where the system has it, else through shared memory."""
+    """Holds worker processes with one thread each.
 
-    def __init__(self, setup: Setup, workers: int, start_method: str | None = None) -> None:
-        method = start_method or (
-            "fork" if "fork" in multiprocessing.get_all_start_methods() else "spawn"
-        )
+    Data reach them once: by fork where the system has it, else through shared memory.
+    """
+
+    def __init__(
+        self,
+        setup: Setup,
+        workers: int,
+        start_method: str | None = None,
+        *,
+        record_steps: bool = False,
+    ) -> None:
+        """Starts the processes.
+
+        Args:
+            setup: the federation.
+            workers: how many processes.
+            start_method: how they are started; None for fork where the system has it.
+            record_steps: whether uploads of noisy-sgd come with the noisy mean of every step.
+        """
+        method = start_method
+        if method is None and "fork" in multiprocessing.get_all_start_methods():
+            method = "fork"
+        elif method is None:
+            method = "spawn"
         context: Any = torch.multiprocessing.get_context(method)
         if method != "fork":
-            share(setup.train)
-            share(setup.test)
+            share_memory(setup.train)
+            share_memory(setup.test)
         self._connections: list[Connection] = []
         self._processes = []
         for _ in range(workers):
             ours, theirs = context.Pipe()
-            process = context.Process(target=serve, args=(theirs, setup, os.getpid()), daemon=True)
+            process = context.Process(
+                target=serve_tasks, args=(theirs, setup, os.getpid(), record_steps), daemon=True
+            )
             process.start()
+            # With our copy of their end open, we would never notice that a worker is gone.
             theirs.close()
             self._connections.append(ours)
             self._processes.append(process)
 
-    def map(self, weights: np.ndarray, tasks: list[Task]) -> Iterator[Any]:
-        """Do the tasks on the model `weights`; answers come in the order of the tasks."""
+    def map(self, weights: np.ndarray, tasks: list[WorkerTask]) -> Iterator[Any]:
+        """Yields the answers to tasks, in the order of the tasks.
+
+        Args:
+            weights: the model that they work on.
+            tasks: the work to be done.
+
+        Yields:
+            An answer, as soon as it and all before it are there.
+
+        Raises:
+            SordinoError: a task failed, or a worker process ended.
+        """
         for connection in self._connections:
             self._send(connection, ("weights", weights))
         todo = deque(enumerate(tasks))
@@ -66,12 +101,15 @@ class Pool:
             yield done.pop(due)
 
     def _hand_out(
-        self, todo: deque[tuple[int, Task]], load: dict[Connection, int], limit: int
+        self, todo: deque[tuple[int, WorkerTask]], load: dict[Connection, int], limit: int
     ) -> None:
         while todo and todo[0][0] < limit:
             idlest = min(load, key=lambda connection: load[connection])
-            # A task that carries arrays fills the line, and so may the answer to the one before: two full lines would wait for each other.
-            if load[idlest] >= (QUEUED if todo[0][1][3] is None else 1):
+            # A task that carries arrays fills the line, and so may the answer to the one before:
+            # two full lines would wait for each other.
+            carries_arrays = todo[0][1][3] is not None
+            most = 1 if carries_arrays else QUEUED
+            if load[idlest] >= most:
                 return
             self._send(idlest, todo.popleft())
             load[idlest] += 1
@@ -97,12 +135,13 @@ class Pool:
         process = self._processes[self._connections.index(connection)]
         process.join(timeout=2)
         return SordinoError(
-            f"a worker process (pid {process.pid}) ended unexpectedly, exit code {process.exitcode}; "
-            "if that is -9 the system may have run out of memory. The run can be resumed, with fewer workers if need be."
+            f"a worker process (pid {process.pid}) ended unexpectedly, exit code "
+            f"{process.exitcode}; if that is -9 the system may have run out of memory. The run can "
+            "be resumed, with fewer workers if need be."
         )
 
     def close(self) -> None:
-        """End the processes, by their ids."""
+        """Ends the processes, by their ids."""
         for connection in self._connections:
             connection.close()
         for process in self._processes:
@@ -111,26 +150,41 @@ class Pool:
             process.join(timeout=5)
 
 
-def share(data: Tensors) -> None:
-    """Move tensors to memory that processes share, so that a spawned worker maps them and copies nothing."""
+def share_memory(data: Tensors) -> None:
+    """Moves tensors to memory that processes share, so that a spawned worker copies nothing.
+
+    Args:
+        data: the records.
+    """
     for tensor in (data.x, data.y, data.scale, data.shift):
         tensor.share_memory_()
 
 
-def serve(connection: Connection, setup: Setup, parent: int) -> None:
-    """A worker's life: take a message, answer it, until the parent closes the line or is gone."""
-    signal.signal(
-        signal.SIGINT, signal.SIG_IGN
-    )  # Ctrl-C is the parent's affair: it stops between two rounds
+def serve_tasks(
+    connection: Connection,
+    setup: Setup,
+    parent: int,
+    record_steps: bool = False,
+) -> None:
+    """Answers messages until the parent closes the line or is gone: the life of a worker.
+
+    Args:
+        connection: the worker's end of the line.
+        setup: the federation.
+        parent: the process that started the worker.
+        record_steps: whether uploads of noisy-sgd come with the noisy mean of every step.
+    """
+    # Ctrl-C is the parent's affair: it stops between two rounds.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    # One thread: the order in which several would add up numbers would change the bits of a run.
     torch.set_num_threads(1)
-    work = ClientWork(setup)
+    work = ClientWork(setup, record_steps=record_steps)
     weights = np.empty(0, dtype=np.float32)
     while True:
         while not connection.poll(1.0):
-            if (
-                os.getppid() != parent
-            ):  # a killed parent closes nothing in a forked child that inherited the line
+            # A killed parent closes nothing in a forked child that inherited the line.
+            if os.getppid() != parent:
                 os._exit(0)
         try:
             label, content = connection.recv()
@@ -139,18 +193,29 @@ def serve(connection: Connection, setup: Setup, parent: int) -> None:
         if label == "weights":
             weights = content
             continue
-        connection.send((label, *answered(work, weights, content)))
+        connection.send((label, *run_worker_task(work, weights, content)))
 
 
-def answered(work: ClientWork, weights: np.ndarray, task: Task) -> tuple[Any, Any]:
-    """Answer and no error, or no answer and the error."""
+def run_worker_task(work: ClientWork, weights: np.ndarray, task: WorkerTask) -> tuple[Any, Any]:
+    """Returns an answer and no error, or no answer and the error.
+
+    Args:
+        work: the work of clients.
+        weights: the model.
+        task: the work to be done.
+    """
     kind, first, second, kept = task
     try:
         if kind == "upload":
-            own: dict[str, Any] = {} if kept is None else {"kept": kept}
-            return work.upload(client=first, round=second, weights=weights, **own), None
+            return work.upload(
+                client=first,
+                round_index=second,
+                weights=weights,
+                kept=kept,
+            ), None
         return work.score(weights=weights, rows=slice(first, second)), None
     except SordinoError as error:
         return None, error
+    # Sent as text: an exception of a library need not survive a pickle.
     except Exception:
         return None, traceback.format_exc()

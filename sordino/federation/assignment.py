@@ -1,44 +1,21 @@
-"""What a client is asked to do in a round, whichever engine does it: where its steps begin, what pulls them, on which records."""
+"""What a client is asked to do in a round, and which records its steps draw."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
 
-from sordino.federation.connectivity import sent_model
-from sordino.federation.local import LocalSteps, Pull, noisy_upload
-from sordino.federation.personal import Kept, beginning, keeps_state
-from sordino.federation.randomness import Key, Purpose, Stream
+from sordino.federation.broadcast_state import read_clip, read_correction, read_leader
+from sordino.federation.personal import beginning, keeps_state
+from sordino.federation.rules.local_training import Assignment, ClientState, Pull, Substitute
 from sordino.federation.setup import Setup
-from sordino.privacy.harmonizer import pull_of
-from sordino.protocol import FedAvg, NoisySgd, Scaffold, UserError
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Assignment:
-    """A client's work in a round."""
-
-    client: int
-    round: int
-    start: np.ndarray
-    pull: Pull | None = None
-    correction: np.ndarray | None = None
-    kept: Kept = field(default_factory=dict)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Upload:
-    """What a client sends to the server in a round, and what the simulation notes about how it came about."""
-
-    client: int
-    vector: np.ndarray
-    steps: LocalSteps
-    kept: Kept | None = None  # what the client keeps for its next round; it is not sent
-    rows: np.ndarray | bool = (
-        True  # where the vector is a table of trainings: in which of them the client took part, as a column
-    )
+from sordino.privacy.own_noise import pull_of
+from sordino.protocol import Bezier, FedAvg, FedProx, LocalRule, Scaffold, UserError
+from sordino.protocol.registry import Registry
+from sordino.randomness import Purpose
 
 
 def assigned(
@@ -46,116 +23,129 @@ def assigned(
     initial: np.ndarray,
     *,
     client: int,
-    round: int,
+    round_index: int,
     weights: np.ndarray,
-    kept: Kept | None,
+    kept: ClientState | None,
+    sums: Substitute | None = None,
 ) -> Assignment:
-    """The work of a client that receives the global model and finds what it has kept.
+    """Returns the work of a client that receives the global model and finds what it has kept.
 
-    What travels with the global model stands in further rows of `weights` (see `companions`): the model that clients are pulled to,
-    or every client's correction, or this client's alone. Models may be vectors, or tables with one training a row.
+    Models may be vectors, or tables with one training a row.
 
     Args:
         setup: the federation.
         initial: its model before the first round.
-        client: which one.
-        round: the round.
-        weights: what the server sends.
+        client: which client works.
+        round_index: the round.
+        weights: what the server sends. What travels with the global model stands in further rows
+            (see `broadcast_state`): the model that clients are pulled to, or every client's
+            correction, or this client's alone.
         kept: what the client has kept, None where nobody keeps anything.
+        sums: with noisy-sgd, what takes the place of the client's own sums and of their noise.
+
+    Raises:
+        UserError: clients keep something, and here nobody keeps it.
     """
-    if kept is None and keeps_state(setup.protocol):
+    if kept is None and keeps_state(setup.protocol, setup.release):
         raise UserError(
-            "clients of this protocol keep something from round to round, and here nobody keeps it: only `train` does."
+            "clients of this protocol keep something from round to round, and here nobody keeps it:"
+            " only `train` does."
         )
-    world, beside = (weights, None) if weights.ndim == initial.ndim else (weights[0], weights[1:])
-    begin = beginning(setup.protocol, world, initial, kept or {})
-    pull = (
-        None
-        if begin.helper is None
-        else Pull(model=torch.from_numpy(begin.helper), strength=begin.strength)
-    )
+    model = weights
+    beside = None
+    if weights.ndim > initial.ndim:
+        model = weights[0]
+        beside = weights[1:]
+    begin = beginning(setup.protocol, model, initial, kept or {})
+    pull = None
+    if begin.helper is not None:
+        pull = Pull(model=torch.from_numpy(begin.helper), strength=begin.strength)
     if setup.protocol.penalty:
         pull = leader_pull(setup, client, beside)
+    if pull is None:
+        pull = PUBLIC_PULLS.of(setup.protocol.local)(setup.protocol.local, initial)
     return Assignment(
         client=client,
-        round=round,
+        round_index=round_index,
         start=begin.start,
         pull=pull,
-        correction=correction_of(setup, client, beside),
+        correction=read_correction(setup.protocol, client, beside),
+        clip=read_clip(setup.protocol, beside),
         kept=kept or {},
+        sums=sums,
     )
 
 
 def leader_pull(setup: Setup, client: int, beside: np.ndarray | None) -> Pull | None:
-    """The Harmonizer's penalty: a pull to the leader's model, for clients with a budget below the leader's."""
-    strength = sum(
-        pull_of(setup.protocol, budget) for budget in setup.protocol.client if budget.id == client
-    )
-    return (
-        Pull(model=torch.from_numpy(beside[0]), strength=strength)
-        if beside is not None and strength > 0
-        else None
-    )
+    """Returns the Harmonizer's penalty: a pull to the leader's model.
 
-
-def correction_of(setup: Setup, client: int, beside: np.ndarray | None) -> np.ndarray | None:
-    """SCAFFOLD's correction of a client's steps, which has a row for every client beside the global model."""
-    if not isinstance(setup.protocol.local, Scaffold):
-        return None
-    if beside is None:
-        raise UserError('local.rule = "scaffold": control variates are kept by `train` alone.')
-    return own_row(client, beside)
-
-
-def own_row(client: int, beside: np.ndarray) -> np.ndarray:
-    """What is for one client of what travels beside the global model; a single row is for whoever has received it."""
-    return beside[client] if len(beside) > 1 else beside[0]
-
-
-def received_by(client: int, broadcast: np.ndarray) -> np.ndarray:
-    """What one client needs of a broadcast: the global model, and in a second row what is for it, where anything is.
-
-    Example:
-        >>> received_by(1, np.array([[0.0], [1.0], [2.0]])).ravel().tolist()
-        [0.0, 2.0]
+    Args:
+        setup: the federation.
+        client: the client that is pulled, if its budget is below the leader's.
+        beside: what travels with the global model.
     """
-    return (
-        broadcast
-        if broadcast.ndim == 1
-        else np.stack([broadcast[0], own_row(client, broadcast[1:])])
-    )
+    budgets = [budget for budget in setup.protocol.client if budget.id == client]
+    strength = sum(pull_of(setup.protocol, budget) for budget in budgets)
+    leader = read_leader(beside)
+    if leader is None or strength <= 0:
+        return None
+    return Pull(model=torch.from_numpy(leader), strength=strength)
 
 
-def stream_of(
-    setup: Setup, key: Key, purpose: Purpose, *, client: int, round: int, step: int = 0
-) -> Stream:
-    """The keystream of one of a client's draws."""
-    return key.stream(purpose, training=setup.training, client=client, round=round, step=step)
+# The pull of a rule to models that all know before the first round.
+PUBLIC_PULLS: Registry[Callable[[Any, np.ndarray], Pull | None]] = Registry(
+    "pull to a public model", "local rule", LocalRule
+)
 
 
-def minibatches(
-    setup: Setup, rule: FedAvg | NoisySgd, *, client: int, round: int
-) -> list[np.ndarray]:
-    """The rows of the records that every step of a client draws; a Poisson batch may be empty."""
+@PUBLIC_PULLS.register(FedAvg, FedProx, Scaffold, Bezier)
+def pull_to_anchor(rule: FedAvg, initial: np.ndarray) -> Pull | None:
+    """Returns the pull to the model before the first round, joined with weight decay.
+
+    A pull to the anchor and one to zero are a pull of their joint strength to a point between them.
+
+    Args:
+        rule: how strong both are.
+        initial: the model before the first round.
+    """
+    strength = rule.anchor_pull + rule.weight_decay
+    if strength == 0:
+        return None
+    centre = initial * (rule.anchor_pull / strength)
+    return Pull(model=torch.from_numpy(centre), strength=strength)
+
+
+# Weight decay of these is part of their own steps, and of a new rule nobody has said any.
+@PUBLIC_PULLS.register_others
+def pull_to_nothing(rule: LocalRule, initial: np.ndarray) -> None:
+    """Returns no pull beside what the steps of the rule do themselves.
+
+    Args:
+        rule: the rule.
+        initial: the model before the first round.
+    """
+    return
+
+
+def minibatches(setup: Setup, *, client: int, round_index: int) -> list[np.ndarray]:
+    """Returns the rows of the records that every step of a client draws.
+
+    Args:
+        setup: the federation.
+        client: who draws.
+        round_index: the round.
+
+    Returns:
+        One array a step; a Poisson batch may be empty.
+    """
+    rule = setup.protocol.local
     part = setup.parts[client]
-    stream = stream_of(setup, setup.draw_key, Purpose.MINIBATCH, client=client, round=round)
-    if isinstance(rule, NoisySgd) and rule.sampling == "poisson":
-        return [
-            part[heads] for heads in stream.coins(rule.steps, len(part), rule.batch / len(part))
-        ]
-    return [part[draw] for draw in stream.subsets(rule.steps, rule.batch, len(part))]
-
-
-def finished(setup: Setup, task: Assignment, steps: LocalSteps, trained: torch.Tensor) -> Upload:
-    """The upload of a client that has made its steps, its noise added, and the model that it keeps, where it keeps one."""
-    stream = stream_of(
-        setup, setup.noise_key, Purpose.UPLOAD_NOISE, client=task.client, round=task.round
+    batch = rule.batch or len(part)
+    rate = setup.find_draw_rate(client)
+    stream = setup.draw_key.stream(
+        Purpose.MINIBATCH, training=setup.training, client=client, round_index=round_index
     )
-    # Rounded to float32 it would move by more than is priced: no noise is between it and the next upload.
-    own = (
-        {"model": trained.cpu().numpy().astype(np.float64)} if setup.protocol.keeps_models else None
-    )
-    start = torch.from_numpy(task.start).to(trained.device)
-    sent = sent_model(setup, start, trained, training=setup.training, round=task.round)
-    vector = noisy_upload(sent, setup.noises[task.client], stream)
-    return Upload(client=task.client, vector=vector, steps=steps, kept=own)
+    if setup.release.varying_batches:
+        coins = stream.coins(rule.steps, len(part), rate)
+        return [part[heads] for heads in coins]
+    return [part[draw] for draw in stream.subsets(rule.steps, batch, len(part))]

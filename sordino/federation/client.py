@@ -1,43 +1,42 @@
-"""One worker's hands: it trains any client of the federation for one round, or scores the global model on some test records."""
+"""The torch worker: it trains any client of one training, or scores a model on test records."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from sordino.federation.assignment import (
+from sordino.federation.assignment import assigned, minibatches
+from sordino.federation.rules.local_training import (
     Assignment,
-    Upload,
-    assigned,
-    finished,
-    minibatches,
-    stream_of,
+    ClientState,
+    Substitute,
+    train_client,
 )
-from sordino.federation.linear import train_clipped_glm
-from sordino.federation.local import LocalSteps, train_locally
-from sordino.federation.models.bounded import bounded_features
-from sordino.federation.models.flat import FlatModel
-from sordino.federation.models.losses import evaluate_batch, module_loss
-from sordino.federation.models.per_example import ExampleGradients
-from sordino.federation.noisy_sgd import Substitute, train_noisily
-from sordino.federation.optimizers import Optimizer
-from sordino.federation.personal import Kept
-from sordino.federation.randomness import Purpose
 from sordino.federation.setup import Setup
-from sordino.privacy.sizes import size_of
-from sordino.protocol import ClippedGlm, FedAvg, NoisySgd
+from sordino.federation.upload import Upload, finish_upload
+from sordino.models.bounded import bounded_features
+from sordino.models.flat import FlatModel
+from sordino.models.per_example import ExampleGradients
+from sordino.models.task_losses import evaluate_batch, module_loss
+from sordino.randomness import Purpose, Stream
 
-TEST_CHUNK = (
-    500  # test records scored at once; fixed, so that sums are the same for any number of workers
-)
+# Test records scored at once; fixed, so that sums are the same for any number of workers.
+TEST_CHUNK = 500
 
 
 @dataclass(frozen=True, kw_only=True)
 class Score:
-    """Sums over some test records."""
+    """Sums over some test records.
+
+    Attributes:
+        loss: of all records together.
+        correct: how many were classified rightly.
+        count: how many records there are.
+    """
 
     loss: float
     correct: int
@@ -45,134 +44,163 @@ class Score:
 
 
 class ClientWork:
-    """Runs local work for one client after another. It holds a model that every call overwrites; no state passes between calls.
+    """Runs local work for one client after another, in one training.
 
-    What clients keep from round to round is handed in and handed back. `on_step` is called with every noisy mean of noisy-sgd.
+    It holds a model that every call overwrites; no state passes between calls. What clients keep
+    from round to round is handed in and handed back.
     """
 
-    def __init__(
-        self,
-        setup: Setup,
-        device: str = "cpu",
-        on_step: Callable[[torch.Tensor], None] = lambda noisy: None,
-    ) -> None:
-        self._setup, self._on_step = setup, on_step
+    def __init__(self, setup: Setup, device: str = "cpu", *, record_steps: bool = False) -> None:
+        """Loads the records and the model onto a device.
+
+        Args:
+            setup: the federation.
+            device: where the model and the records are.
+            record_steps: whether uploads of noisy-sgd come with the noisy mean of every step.
+        """
+        self.setup = setup
+        self.record_steps = record_steps
+        self.model = FlatModel(setup.module, device=device)
+        self.loss = module_loss(setup.module, setup.train.y)
+        self.clipped_sums = ExampleGradients(self.model, self.loss)
         self._device = torch.device(device)
-        self._model = FlatModel(setup.module, device=device)
-        self._train, self._test = setup.train.to(self._device), setup.test.to(self._device)
-        self._loss = module_loss(setup.module, setup.train.y)
-        self._gradients = ExampleGradients(self._model, self._loss)
+        self._train = setup.train.to(self._device)
+        self._test = setup.test.to(self._device)
         self._initial = setup.initial_weights()
 
     def upload(
         self,
         *,
         client: int,
-        round: int,
+        round_index: int,
         weights: np.ndarray,
-        kept: Kept | None = None,
+        kept: ClientState | None = None,
         sums: Substitute | None = None,
     ) -> Upload:
-        """Train a client from the global model, or from what it has kept, and add its noise.
+        """Trains a client from the global model, or from what it has kept, and adds its noise.
 
-        With noisy-sgd `sums` may take the place of the client's own noisy sums.
+        Args:
+            client: the client that is trained.
+            round_index: the round.
+            weights: what the server sends.
+            kept: what the client has kept.
+            sums: with noisy-sgd, what takes the place of the client's own noisy sums.
+
+        Returns:
+            What the client sends and keeps.
         """
-        rule = self._setup.protocol.local
         task = assigned(
-            self._setup, self._initial, client=client, round=round, weights=weights, kept=kept
+            self.setup,
+            self._initial,
+            client=client,
+            round_index=round_index,
+            weights=weights,
+            kept=kept,
+            sums=sums,
         )
-        rates = rule.schedule.rates(round=round, steps=rule.steps)
-        if isinstance(rule, ClippedGlm):
-            return finished(self._setup, task, *self._train_linear(task, rule, rates))
-        # Masks of dropout say what a step left alone: under `secure` they come from the secret key.
-        self._seed_layers(
-            stream_of(
-                self._setup, self._setup.draw_key, Purpose.LOCAL_MODEL, client=client, round=round
-            ).seed()
-        )
-        if isinstance(rule, NoisySgd):
-            return self._noisy_steps(task, rule, rates, sums)
-        start, batches = self._tensor(task.start), self._batches(client, round, rule)
-        correction = None if task.correction is None else self._tensor(task.correction)
-        steps, trained = train_locally(
-            self._model, start, rule, rates, batches, self._loss, task.pull, correction
-        )
-        return finished(self._setup, task, steps, trained)
+        self._seed_layers(task)
+        result = train_client(self, task)
+        return finish_upload(self.setup, task, result, training=self.setup.training, client=client)
 
-    def _noisy_steps(
-        self, task: Assignment, rule: NoisySgd, rates: tuple[float, ...], sums: Substitute | None
-    ) -> Upload:
-        """The rule noisy-sgd: the noise is in the steps, so the model is sent as it is, and is the client's own."""
-        setup, where = self._setup, {"client": task.client, "round": task.round}
-        optimizer = Optimizer(rule.optimizer, self._model.weights, dict(task.kept))
-        steps = train_noisily(
-            self._model,
-            self._gradients if sums is None else sums(self._gradients),
-            self._tensor(task.start),
-            rule,
-            rates,
-            self._batches(task.client, task.round, rule),
-            multiplier=size_of(setup.protocol.noise) if sums is None else 0.0,
-            noise=lambda step: stream_of(
-                setup, setup.noise_key, Purpose.STEP_NOISE, **where, step=step
-            ),
-            optimizer=optimizer,
-            pull=task.pull,
-            on_step=self._on_step,
-        )
-        vector = self._model.weights.cpu().numpy().copy()
-        own = {"model": vector} if setup.protocol.keeps_models else {}
-        return Upload(
-            client=task.client, vector=vector, steps=steps, kept={**own, **optimizer.state()}
-        )
+    def as_tensor(self, vector: np.ndarray) -> Tensor:
+        """Returns an array as a tensor on the worker's device.
 
-    def _tensor(self, vector: np.ndarray) -> torch.Tensor:
+        Args:
+            vector: one vector, or a table with one a row.
+        """
         return torch.from_numpy(vector).to(self._device)
 
-    def _seed_layers(self, seed: int) -> None:
-        # Layers that draw for themselves (dropout) use torch's own generator. `torch.manual_seed` would do, but takes a third of
-        # a millisecond to note where it was called from, which is longer than a step of a small model.
+    def draw_batches(self, task: Assignment) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yields the inputs and targets of every step.
+
+        Args:
+            task: the round's work.
+        """
+        drawn = minibatches(self.setup, client=task.client, round_index=task.round_index)
+        for batch in drawn:
+            rows = torch.from_numpy(batch).to(self._device)
+            yield self._train.inputs(rows), self._train.y.index_select(0, rows)
+
+    def draw_examples(self, task: Assignment) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yields the inputs and targets of every step: examples come as they are.
+
+        Args:
+            task: the round's work.
+        """
+        return self.draw_batches(task)
+
+    def bounded_records(self, task: Assignment, norm: float) -> tuple[Tensor, Tensor]:
+        """Returns all records of a client, scaled into a ball, and their labels.
+
+        Args:
+            task: the round's work.
+            norm: the largest norm.
+        """
+        rows = torch.from_numpy(self.setup.parts[task.client]).to(self._device)
+        features = bounded_features(self._train.inputs(rows), norm)
+        return features, self._train.y.index_select(0, rows)
+
+    def step_noise(self, task: Assignment, step: int) -> Stream:
+        """Returns the keystream of the noise of one step.
+
+        Args:
+            task: the round's work.
+            step: the number of the step.
+        """
+        return self.setup.noise_key.stream(
+            Purpose.STEP_NOISE,
+            training=self.setup.training,
+            client=task.client,
+            round_index=task.round_index,
+            step=step,
+        )
+
+    def _seed_layers(self, task: Assignment) -> None:
+        # Layers that draw for themselves (dropout) use torch's own generator. Their masks say what
+        # a step left alone: under `secure` they come from the secret key. `torch.manual_seed` takes
+        # a third of a millisecond to note where it was called from, longer than a small step.
+        seed = self.setup.draw_key.stream(
+            Purpose.LOCAL_MODEL,
+            training=self.setup.training,
+            client=task.client,
+            round_index=task.round_index,
+        ).draw_seed()
         torch.default_generator.manual_seed(seed)
         if self._device.type != "cpu":
             torch.manual_seed(seed)
 
-    def _train_linear(
-        self, task: Assignment, rule: ClippedGlm, rates: tuple[float, ...]
-    ) -> tuple[LocalSteps, torch.Tensor]:
-        rows = torch.from_numpy(self._setup.parts[task.client]).to(self._device)
-        features = bounded_features(self._train.inputs(rows), rule.feature_norm)
-        weights = self._tensor(task.start).double()
-        return train_clipped_glm(
-            weights, features, self._train.y.index_select(0, rows), rule, rates
-        ), weights
-
-    def _batches(
-        self, client: int, round: int, rule: FedAvg | NoisySgd
-    ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        for drawn in minibatches(self._setup, rule, client=client, round=round):
-            rows = torch.from_numpy(drawn).to(self._device)
-            yield self._train.inputs(rows), self._train.y.index_select(0, rows)
-
     def score(self, *, weights: np.ndarray, rows: slice) -> Score:
-        """Score the global model on a slice of the test records."""
-        self._model.load(torch.from_numpy(weights).to(self._device))
-        loss, correct, count = evaluate_batch(
-            self._model.predict(self._test.inputs(rows)), self._test.y[rows]
-        )
+        """Scores the global model on a slice of the test records.
+
+        Args:
+            weights: the model.
+            rows: which of the records.
+        """
+        self.model.load(self.as_tensor(weights))
+        predictions = self.model.predict(self._test.inputs(rows))
+        loss, correct, count = evaluate_batch(predictions, self._test.y[rows])
         return Score(loss=loss, correct=correct or 0, count=count)
 
 
 def score_chunks(records: int) -> list[slice]:
-    """The test records in chunks of fixed size."""
+    """Returns the test records in chunks of fixed size.
+
+    Args:
+        records: how many records there are.
+    """
     return [
         slice(start, min(start + TEST_CHUNK, records)) for start in range(0, records, TEST_CHUNK)
     ]
 
 
-def joined(scores: list[Score]) -> Score:
-    """The score over all chunks, summed in their order."""
+def join_scores(scores: list[Score]) -> Score:
+    """Returns the score over all chunks, summed in their order.
+
+    Args:
+        scores: the scores of all chunks.
+    """
     return Score(
-        loss=sum(s.loss for s in scores),
-        correct=sum(s.correct for s in scores),
-        count=sum(s.count for s in scores),
+        loss=sum(score.loss for score in scores),
+        correct=sum(score.correct for score in scores),
+        count=sum(score.count for score in scores),
     )

@@ -1,4 +1,8 @@
-"""From a protocol to everything that a round needs: data shared out to clients, a model that fits them, keys. All checks are here."""
+"""Makes everything that a round needs of a protocol: shared-out data, a fitting model, and keys.
+
+Whatever can be wrong with a protocol, its data or its model is refused here, before anything is
+written.
+"""
 
 from __future__ import annotations
 
@@ -7,31 +11,35 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 from typing import Protocol as Interface
 
 import numpy as np
 import torch
 from torch import nn
 
-from sordino.federation.data import (
+from sordino.data import (
     IN_PYTHON,
     KNOWN,
     Dataset,
-    Shares,
+    LabelShares,
     digest,
     load_data,
     load_dataset,
     partition,
     without_test,
 )
-from sordino.federation.data.classes import refuse_other_classes
-from sordino.federation.models import build_model, check_model
-from sordino.federation.models.bounded import BoundedLogistic
-from sordino.federation.models.flat import FlatModel
-from sordino.federation.randomness import Key, Purpose
-from sordino.privacy.harmonizer import own_protocol, with_found_noise
-from sordino.privacy.mechanisms import refuse_unpriced
-from sordino.protocol import ClippedGlm, Data, ModeConnectivity, Model, Noise, Protocol, UserError
+from sordino.data.classes import refuse_other_classes
+from sordino.data.from_python import accept_data
+from sordino.models import build_model, check_model, parameter_count
+from sordino.models.bounded import build_bounded_model
+from sordino.models.flat import FlatModel
+from sordino.models.public_features import apply_features
+from sordino.privacy.noise_releases import refuse_unpriced
+from sordino.privacy.own_noise import own_protocol, with_found_noise
+from sordino.protocol import ClippedGlm, Data, Grid, Model, Noise, Protocol, UserError
+from sordino.protocol.release import Release
+from sordino.randomness import Key, Purpose
 
 DataSource = str | Dataset
 ModelSource = str | nn.Module | Callable[..., nn.Module]
@@ -39,7 +47,14 @@ ModelSource = str | nn.Module | Callable[..., nn.Module]
 
 @dataclass(frozen=True, kw_only=True)
 class Tensors:
-    """The records as tensors, shared by all workers; `inputs` makes a model's input of some rows."""
+    """Holds the records as tensors, which all workers share.
+
+    Attributes:
+        x: the features as they are stored, bytes where the data are bytes.
+        y: the labels or targets.
+        scale: what stored features are multiplied by to become a model's input.
+        shift: the number added to them after that.
+    """
 
     x: torch.Tensor
     y: torch.Tensor
@@ -47,12 +62,26 @@ class Tensors:
     shift: torch.Tensor
 
     def inputs(self, rows: torch.Tensor | slice) -> torch.Tensor:
-        """Records in the form the model sees."""
+        """Returns some records in the form that the model reads.
+
+        Args:
+            rows: the numbers of the records, or a range of them.
+
+        Returns:
+            The inputs, in float32.
+        """
         chosen = self.x.index_select(0, rows) if isinstance(rows, torch.Tensor) else self.x[rows]
         return chosen.to(torch.float32).mul(self.scale).add_(self.shift)
 
     def to(self, device: torch.device) -> Tensors:
-        """The same on another device."""
+        """Returns the same records on another device.
+
+        Args:
+            device: where the copies go.
+
+        Returns:
+            New tensors; where they are on the device already, the same ones.
+        """
         return Tensors(
             x=self.x.to(device),
             y=self.y.to(device),
@@ -63,7 +92,26 @@ class Tensors:
 
 @dataclass(frozen=True, kw_only=True)
 class Setup:
-    """A protocol made concrete. Workers get it whole; nothing in it changes during a run."""
+    """Describes a protocol made concrete. Workers get it whole; nothing in it changes during a run.
+
+    Attributes:
+        protocol: the protocol, resolved and complete.
+        train: the training records of all clients.
+        test: the test records, of which there may be none.
+        parts: the rows of `train` that each client has.
+        classification: whether labels are classes.
+        outputs: how many outputs the model has.
+        input_shape: the shape of one record.
+        module: the model before the first round.
+        key: what seeded draws come from that are not part of a privacy mechanism.
+        noise_key: what the noise comes from.
+        draw_key: what cohorts and minibatches come from.
+        data_digest: the digest of the records and of how they were shared out.
+        tested_on: whose records the test part holds (data/dataset.py).
+        public: the server's public records, for mode connectivity.
+        shares: which client has which labels, where real data were shared out.
+        training: which of the trainings with these keys this is; audits train many times.
+    """
 
     protocol: Protocol
     train: Tensors
@@ -75,17 +123,44 @@ class Setup:
     module: nn.Module
     key: Key
     noise_key: Key
-    draw_key: Key  # who takes part and which records a step draws: fresh where the noise is, or a repeated round would not be independent
+    # Fresh where the noise is fresh: amplification by sampling counts on independent draws, which a
+    # repeated round with the same cohort and the same minibatches would not be.
+    draw_key: Key
     data_digest: str
-    tested_on: str = "brought"  # whose records the test part holds (federation/data/dataset.py)
-    public: Tensors | None = None  # records of the server's own, for mode connectivity
-    shares: Shares | None = None  # who has what, where real data were shared out
-    training: int = 0  # which of the trainings that share the keys this is; audits train many times
+    tested_on: str = "brought"
+    public: Tensors | None = None
+    shares: LabelShares | None = None
+    training: int = 0
 
     @property
     def sizes(self) -> np.ndarray:
         """Number of records of every client."""
         return np.array([len(part) for part in self.parts])
+
+    @cached_property
+    def release(self) -> Release:
+        """What leaves a client in a round, under which noise."""
+        return self.protocol.release
+
+    @cached_property
+    def grid(self) -> Grid:
+        """The grid that uploads lie on.
+
+        Raises:
+            ValueError: they are floating-point numbers.
+        """
+        if self.protocol.grid is None:
+            raise ValueError("uploads of this protocol lie on no grid")
+        return self.protocol.grid
+
+    @cached_property
+    def sum_weights(self) -> np.ndarray:
+        """What each client's update is multiplied by before it is summed: at most 1."""
+        if not self.protocol.aggregation.weighs_records:
+            return np.ones(self.protocol.clients)
+        # By sizes that the protocol says: clients have to know them without being told.
+        weights: np.ndarray = self.sizes / self.sizes.max()
+        return weights
 
     @cached_property
     def noises(self) -> tuple[Noise, ...]:
@@ -95,34 +170,61 @@ class Setup:
             budget.id: own_protocol(self.protocol, budget, sizes[budget.id]).noise
             for budget in self.protocol.client
         }
-        return tuple(
-            own.get(client, self.protocol.noise) for client in range(self.protocol.clients)
-        )
+        return tuple(own.get(client, self.release.noise) for client in range(self.protocol.clients))
+
+    def find_draw_rate(self, client: int) -> float:
+        """Returns the probability that a batch of random size holds a record of a client.
+
+        Args:
+            client: the client.
+        """
+        records = len(self.parts[client])
+        lot = self.release.lot
+        if lot is None:
+            return (self.protocol.local.batch or records) / records
+        # The file knows all clients' sizes where a machine knows its own alone.
+        sizes = self.protocol.stated_sizes or self.sizes.tolist()
+        return lot.find_rate(records, sum(sizes) / len(sizes))
 
     @cached_property
     def _flat(self) -> FlatModel:
         return FlatModel(self.module)
 
     def __getstate__(self) -> dict[str, object]:
-        return {
-            name: value for name, value in self.__dict__.items() if name != "_flat"
-        }  # each process makes its own
+        # The flat model's parameters are views into one vector, and copies of views are no views:
+        # each process makes its own.
+        return {name: value for name, value in self.__dict__.items() if name != "_flat"}
 
     def initial_weights(self) -> np.ndarray:
-        """The model before the first round, as one vector."""
+        """Returns the model before the first round, as one vector."""
+        # A copy: the flat model goes on computing with this memory.
         return self._flat.weights.numpy().copy()
 
     def state(self, weights: np.ndarray) -> dict[str, torch.Tensor]:
-        """The tensors of the model with these weights, as a file stores them."""
+        """Returns the tensors of the model with some weights, as a file stores them.
+
+        Args:
+            weights: the parameters as one vector.
+
+        Returns:
+            Each tensor under its name.
+        """
         return self._flat.to_state(torch.from_numpy(weights))
 
     def client_state(self, own: np.ndarray) -> dict[str, torch.Tensor]:
-        """Returns the tensors of a client's own model as a file stores them: in the model's precision, not in that of its rounds."""
+        """Returns the tensors of a client's personal model, as a file stores them.
+
+        Args:
+            own: its parameters as one vector, which rounds may keep in double precision.
+
+        Returns:
+            Each tensor under its name, in the precision of the model.
+        """
         return self.state(own.astype(self.initial_weights().dtype))
 
 
 class Begun(Interface):
-    """What is known of a run that begins; a `Setup` says it, and so does who follows a run from elsewhere."""
+    """Describes a run that begins; a `Setup` does, and so does a follower on another machine."""
 
     @property
     def protocol(self) -> Protocol:
@@ -135,7 +237,14 @@ class Begun(Interface):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Loaded:
-    """A data set in the form that trainings share, whatever they do with it."""
+    """Holds a data set in the form that trainings share, whatever they do with it.
+
+    Attributes:
+        dataset: the data set.
+        train: its training records.
+        test: its test records.
+        digest: the digest of all records.
+    """
 
     dataset: Dataset
     train: Tensors
@@ -144,11 +253,15 @@ class Loaded:
 
 
 def loaded(source: Data | Dataset, settings: Data | None = None) -> Loaded:
-    """Loads a data set once; a training of many asks for it with `prepare(load=...)`.
+    """Loads a data set once; many trainings ask for it with `prepare(load=...)`.
 
     Args:
-        source: what is loaded: by name, with the classes and the test part that a protocol wants, or as it is.
-        settings: for data that were handed over, the classes and the test part that a protocol wants.
+        source: a data set, or the name of one with the classes and the test part of a protocol.
+        settings: for a data set that was handed over, the classes, test part and features of a
+            protocol.
+
+    Returns:
+        The data set with its features, its tensors and its digest.
 
     Raises:
         UserError: data that cannot be had, or whose classes are not the protocol's.
@@ -158,74 +271,102 @@ def loaded(source: Data | Dataset, settings: Data | None = None) -> Loaded:
         10
     """
     dataset = load_data(source) if isinstance(source, Data) else source
+    features = source.features if isinstance(source, Data) else None
     if settings is not None:
         refuse_other_classes(dataset.name, dataset.classes, settings.classes)
         if settings.test is not None:
             dataset = without_test(dataset)
+        features = settings.features
+    # The digest is of the records: another machine may round their features otherwise.
+    records = digest(dataset)
+    if features is not None:
+        records = hashlib.sha256(f"{records} features {features}".encode()).hexdigest()
+        dataset = apply_features(dataset, features)
     return Loaded(
         dataset=dataset,
         train=tensors(dataset, "train"),
         test=tensors(dataset, "test"),
-        digest=digest(dataset),
+        digest=records,
     )
 
 
 def prepare(
     protocol: Protocol,
     *,
-    data: DataSource | None = None,
+    data: Any = None,
     model: ModelSource | None = None,
     parts: Sequence[np.ndarray] | None = None,
     load: Callable[[Data | Dataset, Data | None], Loaded] = loaded,
 ) -> Setup:
-    """Load, share out, build and check. Everything that a person can have got wrong is refused here, before anything is written.
+    """Loads the data, shares them out, builds the model and checks everything.
+
+    Everything that a person can have got wrong is refused here, before anything is written.
 
     Args:
-        protocol: what is run.
-        data: a name, a path or a `Dataset`, in place of `protocol.data.name`.
+        protocol: the protocol.
+        data: a name, a path, arrays (x, y), a DataFrame or a `Dataset`, in place of
+            `protocol.data.name`.
         model: a name, a module or a factory, in place of `protocol.model.name`.
-        parts: the records of every client, where the protocol's partition does not say: across machines each client has its own.
-        load: how data are loaded; it may remember what it loaded, since nothing in it depends on the protocol.
+        parts: the records of every client, where the protocol's partition does not apply: across
+            machines each client brings its records.
+        load: how data are loaded; it may remember what it loaded, since nothing in it depends on
+            the protocol.
+
+    Returns:
+        All that a round needs.
 
     Raises:
-        UserError: no data or model named, data that cannot be found, a batch larger than a client's records, a model that does
-            not fit the data, and the like.
+        UserError: no data or model named, data that cannot be found, a batch larger than a client's
+            records, a model that does not fit the data, and the like.
 
     Example:
         >>> setup = prepare(protocol, data="digits", model="mlp")  # doctest: +SKIP
     """
+    data = accept_data(data, protocol.data)
     protocol = resolved(protocol, data, model)
-    spec, net = protocol.data, protocol.model
+    spec = protocol.data
+    net = protocol.model
     if spec is None or net is None or protocol.seed is None:
         raise UserError(
-            "data.name or model.name is missing: say what is trained on what, such as data.name='digits', model.name='mlp'."
+            "data.name or model.name is missing: say what is trained on what, such as "
+            "data.name='digits', model.name='mlp'."
         )
     key = Key.from_seed(protocol.seed)
     found = load(*_source_of(spec, data))
     dataset = found.dataset
     shared_out = parts is None
     parts = partition(dataset, spec, protocol.clients, key) if parts is None else tuple(parts)
-    refuse_small_clients(parts, protocol.local.batch or 1)
+    if protocol.draws_coins:
+        refuse_large_lot(parts, protocol.local.batch or 1)
+    else:
+        refuse_small_clients(parts, protocol.local.batch or 1)
     if (
-        isinstance(protocol.local, ClippedGlm)
+        not protocol.local.draws_batches
         and protocol.local.batch is not None
         and len({len(part) for part in parts}) > 1
     ):
         raise UserError(
-            "local.batches = 'cyclic' needs clients of one size: the fixed batches are a public part of the protocol."
+            "local.batches = 'cyclic' needs clients of one size: the fixed batches are a public "
+            "part of the protocol."
         )
+    # Sizes come first, then the dimension: the search for the noise below prices the protocol, and
+    # prices depend on both.
     protocol = with_public_size(protocol, parts)
     source = (
         model if model is not None and not isinstance(model, str) else _findable(net.name, "model")
     )
-    seed = key.stream(Purpose.INITIAL_MODEL).seed()
+    # The initial model has a stream of its own, so that it does not move when other draws change.
+    seed = key.stream(Purpose.INITIAL_MODEL).draw_seed()
     module = protocol_model(
         protocol, source, dataset.input_shape, dataset.outputs, classes=dataset.classes, seed=seed
     )
     check_model(module, invented_inputs(dataset.input_shape), dataset.outputs, net.parameters)
     protocol = with_public_dimension(protocol, module)
+    # A mechanism without a price must not train: there would be nothing to charge to the ledger.
     refuse_unpriced(protocol)
     protocol = with_found_noise(protocol, [len(part) for part in parts])
+    # Secure noise never comes from the seed, which the run folder tells: a reader of it could
+    # subtract noise that was drawn from it.
     fresh = Key.from_system() if protocol.noise.secure else key
     return Setup(
         protocol=protocol,
@@ -242,28 +383,65 @@ def prepare(
         data_digest=shares_digest(found.digest, parts),
         tested_on=dataset.test,
         public=public_records(protocol, dataset),
-        shares=Shares.of(dataset, parts) if shared_out else None,
+        shares=LabelShares.of(dataset, parts) if shared_out else None,
     )
 
 
 def _source_of(spec: Data, data: DataSource | None) -> tuple[Data | Dataset, Data | None]:
-    """Returns what is to be loaded, with nothing in it that loading does not depend on: equal questions have one answer."""
+    """Returns the data set to be loaded, with nothing in it that loading does not depend on.
+
+    Equal questions then have one answer, which a cache can give again.
+    """
+    kept = Data(
+        name=spec.name,
+        classes=spec.classes,
+        columns=spec.columns,
+        test=spec.test,
+        features=spec.features,
+    )
     if isinstance(data, Dataset):
-        return data, Data(name=data.name, classes=spec.classes, test=spec.test)
-    return Data(name=_findable(spec.name, "data"), classes=spec.classes, test=spec.test), None
+        return data, replace(kept, name=data.name)
+    return replace(kept, name=_findable(spec.name, "data")), None
 
 
 def invented_inputs(shape: tuple[int, ...]) -> torch.Tensor:
-    """Two records to try a model on. They are made up: whether a client answers must not depend on what its records are."""
+    """Returns two made-up records to try a model on.
+
+    Args:
+        shape: the shape of one record.
+
+    Returns:
+        A batch of two, always the same.
+    """
+    # Made up, and not drawn from the data: whether a client answers must not depend on its records.
     return torch.from_numpy(np.random.default_rng(0).standard_normal((2, *shape), dtype=np.float32))
 
 
 def public_records(protocol: Protocol, private: Dataset) -> Tensors | None:
-    """The server's own records, which must be of the kind that the clients have."""
-    if not isinstance(protocol.aggregation, ModeConnectivity):
+    """Returns the server's public records, which must be of the kind that the clients have.
+
+    Args:
+        protocol: the protocol; only mode connectivity has public records.
+        private: the clients' data.
+
+    Returns:
+        The public training records; None where the protocol has none.
+
+    Raises:
+        UserError: they have another shape or other classes, lack a class, or are the clients' data.
+    """
+    name = protocol.aggregation.public
+    if name is None:
         return None
-    known = None if protocol.aggregation.public in KNOWN else private.classes
-    public = load_dataset(protocol.aggregation.public, classes=known)
+    # A built-in data set says which classes it has. A file is read with the clients' classes, so
+    # that equal labels get equal numbers.
+    known = None if name in KNOWN else private.classes
+    features = None
+    columns = None
+    if protocol.data is not None:
+        features = protocol.data.features
+        columns = None if name in KNOWN else protocol.data.described_columns
+    public = apply_features(load_dataset(name, classes=known, columns=columns), features)
     alike = (
         public.input_shape == private.input_shape
         and public.outputs == private.outputs
@@ -271,8 +449,10 @@ def public_records(protocol: Protocol, private: Dataset) -> Tensors | None:
     )
     if not alike:
         raise UserError(
-            f"federation.aggregation.mode-connectivity.public = {public.name!r} has records of shape {public.input_shape} and classes "
-            f"{public.classes}; the clients' have {private.input_shape} and {private.classes}. A bend trained on other classes is no bend."
+            f"federation.aggregation.mode-connectivity.public = {public.name!r} has records of "
+            f"shape {public.input_shape} and classes {public.classes}; the clients' have "
+            f"{private.input_shape} and {private.classes}. A bend trained on other classes is no "
+            "bend."
         )
     lacking = [
         name
@@ -281,23 +461,37 @@ def public_records(protocol: Protocol, private: Dataset) -> Tensors | None:
     ]
     if lacking:
         raise UserError(
-            f"federation.aggregation.mode-connectivity.public = {public.name!r} has no training record of class {lacking[0]!r}, which the "
-            "clients have. A bend trained without it would forget it."
+            f"federation.aggregation.mode-connectivity.public = {public.name!r} has no training "
+            f"record of class {lacking[0]!r}, which the clients have. A bend trained without it "
+            "would forget it."
         )
+    # The guarantee does not cover public records: private ones in their place would be released
+    # unprotected.
     if public.name == private.name:
         raise UserError(
-            f"{public.name!r} is what the clients hold: it is not public. Name other records of the same kind, such as a file."
+            f"{public.name!r} is what the clients hold: it is not public. Name other records of "
+            "the same kind, such as a file."
         )
     return tensors(public, "train")
 
 
 def resolved(protocol: Protocol, data: DataSource | None, model: ModelSource | None) -> Protocol:
-    """The complete protocol of a run: with its seed, and with the names of the data and the model that were given."""
+    """Returns the complete protocol of a run, with its seed and the names of its data and model.
+
+    Args:
+        protocol: the protocol as it was written.
+        data: data that were given in place of the protocol's.
+        model: a model that was given in place of the protocol's.
+
+    Returns:
+        The protocol that the run folder keeps.
+    """
     if data is not None:
         name = data if isinstance(data, str) else IN_PYTHON + data.name
         spec = replace(protocol.data, name=name) if protocol.data is not None else Data(name=name)
         if isinstance(data, Dataset) and data.test == "none":
-            spec = replace(spec, test="none")  # there is nothing to score on
+            # There is nothing to score on, and a resumed run has to know that.
+            spec = replace(spec, test="none")
         protocol = replace(protocol, data=spec)
     if model is not None:
         name = (
@@ -305,29 +499,49 @@ def resolved(protocol: Protocol, data: DataSource | None, model: ModelSource | N
             if isinstance(model, str)
             else IN_PYTHON + getattr(model, "__name__", type(model).__name__)
         )
-        protocol = replace(
-            protocol,
-            model=replace(protocol.model, name=name)
-            if protocol.model is not None
-            else Model(name=name),
-        )
+        net = Model(name=name)
+        if protocol.model is not None:
+            net = replace(protocol.model, name=name)
+        protocol = replace(protocol, model=net)
     if protocol.seed is None:
+        # Six bytes: a number that every JSON reader keeps exactly, which 53 bits allow and 64 do
+        # not.
         protocol = replace(protocol, seed=int.from_bytes(Key.from_system().secret[:6], "little"))
     return protocol
 
 
 def with_public_size(protocol: Protocol, parts: tuple[np.ndarray, ...]) -> Protocol:
-    """The number of records per client spelled out, where all clients have the same: prices depend on it."""
-    data, sizes = protocol.data, {len(part) for part in parts}
-    if data is None or data.records is not None or len(sizes) > 1:
+    """Returns the protocol with the records per client spelled out, where all clients have as many.
+
+    Prices depend on this number, so a run folder has to say it.
+
+    Args:
+        protocol: the protocol.
+        parts: the records of every client.
+
+    Returns:
+        The protocol; unchanged where sizes differ, or where the protocol lists them.
+    """
+    data = protocol.data
+    sizes = {len(part) for part in parts}
+    if data is None or data.distinct_sizes or len(sizes) > 1:
         return protocol
     return replace(protocol, data=replace(data, records=sizes.pop()))
 
 
 def with_public_dimension(protocol: Protocol, module: nn.Module) -> Protocol:
-    """The number of parameters spelled out, where the price of the noise depends on it."""
+    """Returns the protocol with the number of parameters spelled out, where prices depend on it.
+
+    Args:
+        protocol: the protocol.
+        module: its model.
+
+    Returns:
+        The protocol; unchanged where all noise is normal, whose price knows no dimension.
+    """
     kinds = {protocol.noise.tag, *(budget.mechanism or "gaussian" for budget in protocol.client)}
-    if kinds == {"gaussian"} or protocol.model is None or protocol.model.parameters is not None:
+    without = kinds == {"gaussian"} and not protocol.release.integers
+    if without or protocol.model is None or protocol.model.parameters is not None:
         return protocol
     return replace(
         protocol, model=replace(protocol.model, parameters=FlatModel(module).weights.numel())
@@ -343,52 +557,140 @@ def protocol_model(
     seed: int,
     classes: tuple[str, ...] | None,
 ) -> nn.Module:
-    """The module that a protocol trains. The rule clipped-glm trains one model only, on two classes only."""
-    if not isinstance(protocol.local, ClippedGlm):
+    """Returns the module that a protocol trains.
+
+    The rule clipped-glm trains linear models of bounded records alone, since its sensitivity is
+    known for nothing else.
+
+    Args:
+        protocol: the protocol.
+        source: a name, a module or a factory.
+        shape: the shape of one record.
+        outputs: how many outputs the data need.
+        seed: what initial weights are drawn from.
+        classes: the names of the classes; None for a regression.
+
+    Returns:
+        A new module.
+
+    Raises:
+        UserError: clipped-glm with another model, or with data whose classes do not fit its loss.
+    """
+    rule = protocol.local
+    if type(rule) is not ClippedGlm:
         return build_model(source, shape, outputs, seed=seed)
-    if classes is None or outputs != 2:
+    if classes is None:
+        raise UserError("local.rule = 'clipped-glm' needs data with classes. Use fedavg.")
+    if rule.loss == "logistic" and outputs != 2:
         raise UserError(
-            f"local.rule = 'clipped-glm' needs data of two classes; these have {outputs} outputs. Use fedavg."
+            "local.rule = 'clipped-glm' with local.loss = 'logistic' needs data of two classes; "
+            f"these have {outputs} outputs. Use local.loss = 'softmax' without a clip, or "
+            "'one-against-rest'."
         )
     if source != "logistic":
         raise UserError(
             f"model.name = {source!r}: the rule clipped-glm trains 'logistic' and nothing else."
         )
-    return BoundedLogistic(math.prod(shape), protocol.local.feature_norm)
+    return build_bounded_model(rule.loss, math.prod(shape), outputs, rule.feature_norm)
 
 
 def _findable(name: str, what: str) -> str:
     if name.startswith(IN_PYTHON):
         given = name.removeprefix(IN_PYTHON)
         raise UserError(
-            f"the {what} {given!r} was handed over in Python, not by name: hand it over again, as {what}=..."
+            f"the {what} {given!r} was handed over in Python, not by name: hand it over again, as "
+            f"{what}=..."
         )
     return name
 
 
 def refuse_small_clients(parts: tuple[np.ndarray, ...], batch: int) -> None:
-    """A step draws distinct records, so the smallest client must hold a batch."""
+    """Refuses clients that hold less than a batch: a step draws distinct records.
+
+    Args:
+        parts: the records of every client.
+        batch: how many records a step draws.
+
+    Raises:
+        UserError: it names the smallest client and the largest batch that it allows.
+    """
     smallest = min(range(len(parts)), key=lambda client: len(parts[client]))
     if len(parts[smallest]) < batch:
         raise UserError(
-            f"local.batch = {batch}: client {smallest} has {len(parts[smallest])} records, and a step draws distinct records. "
-            f"Lower local.batch to {len(parts[smallest])}, or give clients more records."
+            f"local.batch = {batch}: client {smallest} has {len(parts[smallest])} records, and a "
+            f"step draws distinct records. Lower local.batch to {len(parts[smallest])}, or give "
+            "clients more records."
+        )
+
+
+def refuse_large_lot(parts: tuple[np.ndarray, ...], batch: int) -> None:
+    """Refuses a lot of more records than there are.
+
+    Args:
+        parts: the records of every client.
+        batch: how many records a client draws on average.
+
+    Raises:
+        UserError: it names the largest number that the clients' records allow.
+    """
+    mean = sum(len(part) for part in parts) / len(parts)
+    if mean < batch:
+        raise UserError(
+            f"local.batch = {batch}: clients have {mean:g} records on average, and each is drawn "
+            f"with probability local.batch / {mean:g}. Lower local.batch to {int(mean)}."
         )
 
 
 def tensors(dataset: Dataset, which: str) -> Tensors:
-    """The training or the test records of a data set as tensors."""
-    x, y = (
-        (dataset.x_train, dataset.y_train) if which == "train" else (dataset.x_test, dataset.y_test)
-    )
+    """Returns the training or the test records of a data set as tensors.
+
+    Args:
+        dataset: the data set.
+        which: "train" or "test".
+
+    Returns:
+        The records; they share memory with the data set where it may be written.
+    """
+    x = dataset.x_test
+    y = dataset.y_test
+    if which == "train":
+        x = dataset.x_train
+        y = dataset.y_train
+    # torch warns about memory that it may not write, so such arrays are copied.
     arrays = (x, y, dataset.scale, dataset.shift)
     made = [torch.from_numpy(array if array.flags.writeable else array.copy()) for array in arrays]
     return Tensors(x=made[0], y=made[1], scale=made[2], shift=made[3])
 
 
 def shares_digest(records: str, parts: tuple[np.ndarray, ...]) -> str:
-    """What a resumed run must find again: the same records (by their digest) in the same hands."""
+    """Returns the digest that a resumed run must find again: the same records in the same hands.
+
+    Args:
+        records: the digest of all records.
+        parts: the records of every client.
+
+    Returns:
+        A SHA-256 as hexadecimal digits.
+    """
     joined = hashlib.sha256(records.encode())
     for part in parts:
+        # Little-endian on every machine, and with a mark between clients: [1, 2], [3] is not [1],
+        # [2, 3].
         joined.update(part.astype("<i8").tobytes() + b"|")
     return joined.hexdigest()
+
+
+def with_parameter_count(protocol: Protocol) -> Protocol:
+    """Returns a protocol that says how many parameters its model has.
+
+    Args:
+        protocol: any; where it names a model and data but no number, the model is built to count.
+
+    Returns:
+        The protocol, with the number where it can be known.
+    """
+    model = protocol.model
+    if model is None or protocol.data is None or model.parameters is not None:
+        return protocol
+    count = parameter_count(prepare(protocol).module)
+    return replace(protocol, model=replace(model, parameters=count))

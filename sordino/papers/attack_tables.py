@@ -1,13 +1,17 @@
-"""What the papers print about attacks: convergent-dp, Tables 11 and 13 to 16, and udp-fl, Tables 6 to 9."""
+"""What the papers print about attacks.
+
+The tables are convergent-dp, Tables 11 and 13 to 16, and udp-fl, Tables 6 to 9.
+"""
 
 from __future__ import annotations
 
-from sordino.attacks.game import Row
+from sordino.attacks.attack import Row
 from sordino.protocol import Protocol
 
 ROUNDS = (100, 200, 300, 400, 500)
 
-# convergent-dp, CIFAR-10: per sigma what is printed after T rounds. Accuracies in percent, Table 14 in L2 per image.
+# convergent-dp, CIFAR-10: for each sigma what is printed after T rounds. Accuracies are in percent,
+# Table 14 is in L2 per image.
 TABLE_13 = {
     0.1: (17.7, 20.4, 22.0, 22.5, 22.8),
     0.01: (32.5, 38.3, 44.2, 46.6, 48.2),
@@ -43,7 +47,8 @@ TABLE_16_CIFAR100 = {0.1: (32.36, 15.52), 0.01: (37.41, 26.49), 0.0: (45.25, 38.
 
 EPSILONS = (2, 4, 6, 8)
 MECHANISMS = ("gaussian", "laplace", "staircase")
-# udp-fl: per mechanism and epsilon; "gaussian" is DP-SGD. Table 6: TPR at 1 % FPR, accuracy, AUC on CIFAR-10, per attacker.
+# udp-fl: for each mechanism and epsilon; "gaussian" is DP-SGD. Table 6: TPR at 1 % FPR, accuracy
+# and AUC on CIFAR-10, for each attacker.
 TABLE_6 = {
     "Shokri": {
         "none": {None: (0.053, 0.710, 0.757)},
@@ -156,8 +161,9 @@ TABLE_9 = {
     "staircase": {2: (2.44, 1.28), 4: (2.40, 1.26), 6: (2.35, 1.24), 8: (2.30, 1.22)},
 }
 
-# Which table a row of an attack belongs to, by data set, attack and metric; its unit is what one of ours is in the table.
-_BY_ROUND = {
+# Which table a row of an attack belongs to, by data set, attack and metric, and what 1 of ours is
+# in the table.
+_TABLES_BY_ROUND = {
     ("cifar10", "labels", "accuracy"): (TABLE_13, 100.0),
     ("cifar100", "labels", "accuracy"): (TABLE_13_CIFAR100, 100.0),
     ("cifar10", "inversion", "L2"): (TABLE_14, 1.0),
@@ -166,25 +172,39 @@ _BY_ROUND = {
 
 
 def printed(row: Row, protocol: Protocol) -> float | None:
-    """The value that convergent-dp prints for a row: for its data, its sigma and its number of rounds exactly.
+    """Returns the value that convergent-dp prints for a row of an attack.
+
+    Data, sigma and the number of rounds must be exactly those of the table.
+
+    Args:
+        row: the row.
+        protocol: the protocol of the attacked run.
+
+    Returns:
+        The value, in the unit of the row; None where the paper prints none.
 
     Example:
         >>> from sordino.protocol import Constant, Data, FedAvg, Gaussian
-        >>> local = FedAvg(steps=1, batch=4, clip=1.0, schedule=Constant(rate=0.1))
-        >>> plan = Protocol(clients=20, rounds=500, local=local, noise=Gaussian(sigma=0.01), data=Data(name="cifar10"))
-        >>> row = Row(name="labels", view="server", round=500, noise=0.01, metric="accuracy", method="mixture", value=1.0,
-        ...     baseline=0.1, better="higher", samples=1, paper="convergent-dp, Table 13")
+        >>> plan = Protocol(
+        ...     clients=20,
+        ...     rounds=500,
+        ...     local=FedAvg(steps=1, batch=4, clip=1.0, schedule=Constant(rate=0.1)),
+        ...     noise=Gaussian(sigma=0.01),
+        ...     data=Data(name="cifar10"),
+        ... )
+        >>> row = Row(
+        ...     name="labels", view="server", round=500, noise=0.01, metric="accuracy", value=1.0,
+        ...     method="mixture", baseline=0.1, better="higher", samples=1, paper="Table 13",
+        ... )
         >>> printed(row, plan)
         0.482
     """
-    data = protocol.data.name if protocol.data is not None else ""
-    found = _BY_ROUND.get((data, row.name, row.metric))
-    if (
-        found is None
-        or row.round not in ROUNDS
-        or row.noise not in found[0]
-        or protocol.noise.tag != "gaussian"
-    ):
+    if protocol.data is None or protocol.noise.tag != "gaussian":
+        return None
+    found = _TABLES_BY_ROUND.get((protocol.data.name, row.name, row.metric))
+    if found is None:
         return None
     table, unit = found
+    if row.round not in ROUNDS or row.noise not in table:
+        return None
     return round(table[row.noise][ROUNDS.index(row.round)] / unit, 6)

@@ -2,32 +2,42 @@
 
 from __future__ import annotations
 
-from functools import cache
-
-from sordino.papers import convergent_claims, prifedsync_claims, udp_fl_claims
+from sordino.papers import (
+    convergent_claims,
+    convergent_remark_claims,
+    prifedsync_claims,
+    udp_fl_claims,
+)
 from sordino.papers.claims import Claim
-from sordino.papers.parameters import nearest
+from sordino.papers.parameters import suggest_names
 from sordino.protocol.errors import UserError
 
+# The order of the papers in docs/papers.md, which `as_markdown` must repeat.
 CLAIMS: tuple[Claim, ...] = (
     *convergent_claims.CLAIMS,
+    *convergent_remark_claims.CLAIMS,
     *udp_fl_claims.CLAIMS,
     *prifedsync_claims.CLAIMS,
 )
 
+_CLAIMS_BY_NAME = {claim.name: claim for claim in CLAIMS}
+
 
 def all_claims() -> tuple[Claim, ...]:
-    """Every claim, paper by paper, in the order of the paper.
+    """Returns every claim, paper by paper, in the order of the paper.
 
     Example:
         >>> len(all_claims())
-        40
+        54
     """
     return CLAIMS
 
 
 def find(name: str) -> Claim:
-    """The claim of this name.
+    """Returns the claim of a name.
+
+    Args:
+        name: paper and theorem, such as "convergent/theorem-3a".
 
     Raises:
         UserError: there is none; the message offers the nearest names.
@@ -38,33 +48,33 @@ def find(name: str) -> Claim:
         >>> find("prifedsync/theorem-3")  # doctest: +ELLIPSIS
         Traceback (most recent call last):
         ...
-        sordino.protocol.errors.UserError: no claim 'prifedsync/theorem-3'; did you mean prifedsync/theorem-2 or ...
+        sordino.protocol.errors.UserError: no claim 'prifedsync/theorem-3'; did you mean ...
     """
-    found = _by_name().get(name)
-    if found is None:
+    claim = _CLAIMS_BY_NAME.get(name)
+    if claim is None:
         raise UserError(
-            f"no claim {name!r};{nearest(name, _by_name())} `sordino papers list` shows all."
+            f"no claim {name!r};{suggest_names(name, _CLAIMS_BY_NAME)} "
+            "`sordino papers list` shows all."
         )
-    return found
+    return claim
 
 
 def as_documents() -> dict[str, list[dict[str, str]]]:
-    """The list as a JSON object.
+    """Returns the list as a JSON object.
 
     Example:
-        >>> as_documents()["claims"][2]
-        {'claim': 'convergent/theorem-3a', 'where': 'convergent-dp, Theorem 3(a), Eq. (15)', 'verdict': 'unsound'}
+        >>> as_documents()["claims"][2]["where"]
+        'convergent-dp, Theorem 3(a), Eq. (15)'
     """
-    return {
-        "claims": [
-            {"claim": claim.name, "where": claim.where, "verdict": claim.verdict}
-            for claim in all_claims()
-        ]
-    }
+    documents = []
+    for claim in all_claims():
+        document = {"claim": claim.name, "where": claim.where, "verdict": str(claim.verdict)}
+        documents.append(document)
+    return {"claims": documents}
 
 
 def as_markdown() -> str:
-    """The list as the table of the documentation.
+    """Returns the list as the table of the documentation.
 
     Example:
         >>> print(as_markdown().splitlines()[0])
@@ -72,15 +82,9 @@ def as_markdown() -> str:
     """
     rows = ["| claim | where | verdict | condition or replacement |", "|---|---|---|---|"]
     for claim in all_claims():
-        remark = (
-            claim.condition
-            if claim.verdict in ("sound", "conditional")
-            else claim.sound_replacement
-        )
+        remark = claim.sound_replacement
+        # A true claim needs no replacement: what a reader has to know is when it is true.
+        if claim.verdict in ("sound", "conditional"):
+            remark = claim.condition
         rows.append(f"| `{claim.name}` | {claim.where} | {claim.verdict} | {remark} |")
     return "\n".join(rows)
-
-
-@cache
-def _by_name() -> dict[str, Claim]:
-    return {claim.name: claim for claim in all_claims()}

@@ -1,10 +1,16 @@
-"""What holds in place of a published bound: exact or certified values of `sordino.privacy`, in the words of the claims."""
+"""Values that hold in place of a published bound, by `sordino.privacy`.
+
+They are exact or certified, and take the parameters of the claims.
+"""
 
 from __future__ import annotations
 
 import math
 
 from sordino.protocol.errors import UserError
+
+# Beyond this number of steps a check would take too long.
+MOST_STEPS = 10_000_000
 
 
 def stage_wise(
@@ -17,18 +23,34 @@ def stage_wise(
     clients: int,
     sigma: float,
 ) -> float:
-    """Largest Gaussian parameter of the last model at the rates mu/(t + 1), over all L-smooth losses (THEORY A7, tight).
+    """Returns the largest mu of the last model at the rates mu/(t + 1), over all L-smooth losses.
+
+    It is tight (A7).
+
+    Args:
+        rounds: T, the number of rounds.
+        steps: K, the local steps of a round.
+        rate: the learning rate, mu in convergent-dp.
+        clip: V, the largest norm of a gradient.
+        smoothness: L, the Lipschitz constant of the gradients.
+        clients: m, the number of clients.
+        sigma: the standard deviation of the noise.
 
     Example:
-        >>> round(stage_wise(rounds=2, steps=5, rate=0.1, clip=1.0, smoothness=1.0, clients=50, sigma=1.0), 8)
+        >>> mu = stage_wise(
+        ...     rounds=2, steps=5, rate=0.1, clip=1.0, smoothness=1.0, clients=50, sigma=1.0
+        ... )
+        >>> round(mu, 8)
         0.15493168
     """
-    from sordino.privacy.last_iterate import last_iterate
+    from sordino.privacy.amplification.last_iterate import last_iterate
 
     rates = [rate / (t + 1) for t in range(rounds)]
-    gammas = [2 * clip * step * steps / clients for step in rates]
-    energy = last_iterate([(1 + step * smoothness) ** steps for step in rates], gammas)
-    return math.sqrt(clients * energy) / sigma
+    factors = [(1 + step_rate * smoothness) ** steps for step_rate in rates]
+    # An exchanged record turns one clipped gradient by 2V, in one client of m.
+    shifts = [2 * clip * step_rate * steps / clients for step_rate in rates]
+    # The noise on the mean has the variance sigma^2/m.
+    return math.sqrt(clients * last_iterate(factors, shifts)) / sigma
 
 
 def continuous(
@@ -41,56 +63,287 @@ def continuous(
     clients: int,
     sigma: float,
 ) -> float:
-    """The same at the rates mu/(tK + k + 1).
+    """Returns the largest mu of the last model at the rates mu/(tK + k + 1), likewise (A7).
+
+    Args:
+        rounds: T, the number of rounds.
+        steps: K, the local steps of a round.
+        rate: the learning rate, mu in convergent-dp.
+        clip: V, the largest norm of a gradient.
+        smoothness: L, the Lipschitz constant of the gradients.
+        clients: m, the number of clients.
+        sigma: the standard deviation of the noise.
+
+    Raises:
+        UserError: too many steps for a check.
 
     Example:
-        >>> round(continuous(rounds=1, steps=50, rate=1.0, clip=1.0, smoothness=1.0, clients=1, sigma=1.0), 8)
+        >>> mu = continuous(
+        ...     rounds=1, steps=50, rate=1.0, clip=1.0, smoothness=1.0, clients=1, sigma=1.0
+        ... )
+        >>> round(mu, 8)
         8.99841068
     """
     import numpy as np
 
-    from sordino.privacy.last_iterate import last_iterate
+    from sordino.privacy.amplification.last_iterate import last_iterate
 
-    if rounds * steps > 10_000_000:
+    if rounds * steps > MOST_STEPS:
         raise UserError(
-            f"rounds = {rounds}, steps = {steps}: expected at most 10,000,000 steps together."
+            f"rounds = {rounds}, steps = {steps}: expected at most {MOST_STEPS:,} steps together."
         )
     rates = rate / np.arange(1, rounds * steps + 1).reshape(rounds, steps)
-    energy = last_iterate(
-        np.exp(np.log1p(rates * smoothness).sum(axis=1)), 2 * clip / clients * rates.sum(axis=1)
-    )
-    return math.sqrt(clients * energy) / sigma
+    # The product in logarithms: with ten million steps the plain one would lose its digits.
+    factors = np.exp(np.log1p(rates * smoothness).sum(axis=1))
+    shifts = 2 * clip / clients * rates.sum(axis=1)
+    return math.sqrt(clients * last_iterate(factors, shifts)) / sigma
 
 
-def sampled_round(*, mu: float, clients: int, participants: int, delta: float) -> float:
-    """Exact epsilon of one round in which n of m clients take part and nobody sees who (THEORY A10, one round, add or remove).
+def sampled_round(
+    *,
+    mu: float,
+    clients: int,
+    participants: int,
+    delta: float,
+) -> float:
+    """Returns the exact epsilon of one round with hidden participation of n of m clients (A10).
 
-    ((1 - q) N(0, 1) + q N(mu, 1), N(0, 1)) has delta(epsilon) = q delta_mu(epsilon'), e^epsilon' = 1 + (e^epsilon - 1)/q.
+    It is for adding or removing a record in one round:
+    ((1 - q) N(0, 1) + q N(mu, 1), N(0, 1)) has delta(epsilon) = q delta_mu(epsilon'), where
+    e^epsilon' = 1 + (e^epsilon - 1)/q.
+
+    Args:
+        mu: the parameter of Gaussian differential privacy.
+        clients: m, the number of clients.
+        participants: n, the number of clients that take part in a round.
+        delta: the delta of differential privacy.
 
     Example:
         >>> round(sampled_round(mu=1.0, clients=100, participants=1, delta=1e-5), 4)
         0.1995
     """
-    from sordino.privacy import gaussian
+    from sordino.privacy.curves import gaussian
 
-    share = participants / clients
-    return (
-        0.0
-        if delta >= share
-        else math.log1p(share * math.expm1(gaussian.epsilon(mu, delta / share)))
-    )
+    # Sampling mixes the two laws: delta becomes a share of it, and epsilon follows by joint
+    # convexity.
+    share = participating_share(clients, participants)
+    # A delta above the probability of being sampled covers every event.
+    if delta >= share:
+        return 0.0
+    return math.log1p(share * math.expm1(gaussian.epsilon(mu, delta / share)))
 
 
-def best_start(*, rho: float, gamma: float, rounds: int, diameter: float) -> float:
-    """H_*: the smallest H over all t_0, models being no further apart than the diameter; exact, in O(T log T) (THEORY A7).
+def best_start(
+    *,
+    rho: float,
+    gamma: float,
+    rounds: int,
+    diameter: float,
+) -> float:
+    """Returns H_*, the smallest H over all t_0, for models no further apart than the diameter (A7).
+
+    It is exact.
+
+    Args:
+        rho: the factor by which a round moves two models apart.
+        gamma: the distance that a round adds.
+        rounds: T, the number of rounds.
+        diameter: the largest distance of two models.
 
     Example:
         >>> round(best_start(rho=1.1, gamma=0.2, rounds=1000, diameter=2.0), 8)
         2.52078969
     """
-    from sordino.privacy.bounded_domain import last_iterate_bounded
+    from sordino.privacy.amplification.bounded_domain import last_iterate_bounded
 
     return last_iterate_bounded([rho] * rounds, [gamma] * rounds, diameter)[0]
+
+
+def participating_share(clients: int, participants: int) -> float:
+    """Returns n/m, the share of the clients that take part in a round.
+
+    Args:
+        clients: m, the number of clients.
+        participants: n, the number of clients that take part in a round.
+
+    Raises:
+        UserError: more clients take part than there are.
+
+    Example:
+        >>> participating_share(100, 25)
+        0.25
+    """
+    if participants > clients:
+        raise UserError(f"participants = {participants!r}: there are only {clients!r} clients.")
+    return participants / clients
+
+
+def visible_rounds_delta(
+    *,
+    mu: float,
+    epsilon: float,
+    clients: int,
+    participants: int,
+    rounds: int,
+) -> float:
+    """Returns the exact delta of rounds of which it is seen who took part (A10).
+
+    The client takes part in N of the rounds, and its N releases are worth mu sqrt(N).
+
+    Args:
+        mu: the Gaussian parameter of a round in which the client takes part.
+        epsilon: the epsilon of differential privacy.
+        clients: m, the number of clients.
+        participants: n, the number of clients that take part in a round.
+        rounds: T, the number of rounds.
+
+    Example:
+        >>> delta = visible_rounds_delta(
+        ...     mu=1.0, epsilon=1.0, clients=10, participants=1, rounds=1
+        ... )
+        >>> round(delta, 10)
+        0.0126936738
+    """
+    from scipy.stats import binom
+
+    from sordino.papers.quadrature import gaussian_delta
+
+    share = participating_share(clients, participants)
+    terms = []
+    for taken in range(1, rounds + 1):
+        weight = float(binom.pmf(taken, rounds, share))
+        terms.append(weight * gaussian_delta(mu=mu * math.sqrt(taken), epsilon=epsilon))
+    return math.fsum(terms)
+
+
+def needed_sigma(
+    *,
+    rounds: int,
+    steps: int,
+    rate: float,
+    clip: float,
+    clients: int,
+    epsilon: float,
+    delta: float,
+) -> float:
+    """Returns the sigma that rates of mu/(t + 1) need if every round's model is public.
+
+    It is composition, which linear losses attain (A4).
+
+    Args:
+        rounds: T, the number of rounds.
+        steps: K, the local steps of a round.
+        rate: the learning rate, mu in convergent-dp.
+        clip: V, the largest norm of a gradient.
+        clients: m, the number of clients.
+        epsilon: the epsilon of differential privacy.
+        delta: the delta of differential privacy.
+
+    Example:
+        >>> sigma = needed_sigma(
+        ...     rounds=1, steps=5, rate=0.1, clip=1.0, clients=50, epsilon=1.0, delta=1e-5
+        ... )
+        >>> round(sigma, 4)
+        0.5276
+    """
+    from sordino.privacy.curves import gaussian
+
+    squares = math.fsum(1 / (t * t) for t in range(1, rounds + 1))
+    sensitivity = 2 * rate * clip * steps * math.sqrt(squares / clients)
+    return sensitivity / gaussian.mu_from(epsilon, delta)
+
+
+def best_interpolation(*, rho: float, gamma: float, rounds: int) -> float:
+    """Returns the smallest H over all lambda in [0, 1], for constant rho and gamma (A7).
+
+    Args:
+        rho: the factor by which a round moves two models apart.
+        gamma: the distance that a round adds.
+        rounds: T, the number of rounds.
+
+    Example:
+        >>> round(best_interpolation(rho=1.1, gamma=0.2, rounds=100), 10)
+        4.0
+    """
+    from sordino.privacy.amplification.last_iterate import last_iterate
+
+    return last_iterate([rho] * rounds, [gamma] * rounds)
+
+
+def relaxation_factor(
+    *,
+    rho: float,
+    gamma: float,
+    rounds: int,
+    diameter: float,
+) -> float:
+    """Returns H_0/H_*: what fixing t_0 = 0 costs, with the best lambda on both sides (A7).
+
+    Args:
+        rho: the factor by which a round moves two models apart.
+        gamma: the distance that a round adds.
+        rounds: T, the number of rounds.
+        diameter: the largest distance of two models.
+
+    Example:
+        >>> relaxation_factor(rho=1.0, gamma=0.2, rounds=1000, diameter=2.0)
+        25.0
+    """
+    relaxed = best_interpolation(rho=rho, gamma=gamma, rounds=rounds)
+    optimum = best_start(
+        rho=rho,
+        gamma=gamma,
+        rounds=rounds,
+        diameter=diameter,
+    )
+    # The last digits are rounding of the two sums.
+    return round(relaxed / optimum, 9)
+
+
+def pooling_work(*, rounds: int) -> float:
+    """Returns how many blocks are made and merged when every start t_0 is solved alone (A7).
+
+    From a start, each of the T - t_0 later rounds is made a block once and merged at most once.
+
+    Args:
+        rounds: T, the number of rounds.
+
+    Example:
+        >>> pooling_work(rounds=100)
+        10100.0
+    """
+    return float(sum(2 * (rounds - start) for start in range(rounds)))
+
+
+def summed_stretch(
+    *,
+    steps: int,
+    rate: float,
+    smoothness: float,
+    round_number: int = 0,
+) -> float:
+    """Returns eta(K, t) of Lemma 8 at the rates mu/(tK + k + 1), step by step.
+
+    In round 0 these are the rates mu/(k + 1) of a cyclic schedule.
+
+    Args:
+        steps: K, the local steps of a round.
+        rate: the learning rate, mu in convergent-dp.
+        smoothness: L, the Lipschitz constant of the gradients.
+        round_number: t, the number of the round, from 0.
+
+    Example:
+        >>> summed = summed_stretch(steps=2, rate=1.0, smoothness=1.0)
+        >>> summed
+        2.0
+    """
+    stretch = 1.0
+    total = 0.0
+    for step in range(steps):
+        step_rate = rate / (round_number * steps + step + 1)
+        total += step_rate * stretch
+        stretch *= 1 + step_rate * smoothness
+    return total
 
 
 def subsampled_epsilon(
@@ -103,19 +356,40 @@ def subsampled_epsilon(
     delta: float,
     interval: float | None = None,
 ) -> float:
-    """Certified epsilon of C_{B/n}(G_{1/sigma}), KR times: the finite statement of prifedsync's Theorem 2 (THEORY C1).
+    """Returns the certified epsilon of C_{B/n}(G_{1/sigma}), composed KR times (C1).
 
-    `interval` is the grid of privacy losses: a wider one is faster and errs further upwards.
+    This is the finite statement of prifedsync's Theorem 2.
+
+    Args:
+        batch: the number of records that a step draws.
+        records: the number of records of a client.
+        steps: K, the local steps of a round.
+        rounds: T, the number of rounds.
+        sigma: the standard deviation of the noise.
+        delta: the delta of differential privacy.
+        interval: the spacing of the grid of privacy losses: a wider one is faster and errs further
+            upwards.
+
+    Raises:
+        UserError: the batch is larger than the data.
 
     Example:
-        >>> round(subsampled_epsilon(batch=16, records=600, steps=38, rounds=1, sigma=0.75, delta=1e-5), 3)
+        >>> epsilon = subsampled_epsilon(
+        ...     batch=16, records=600, steps=38, rounds=1, sigma=0.75, delta=1e-5
+        ... )
+        >>> round(epsilon, 3)
         3.115
     """
-    from sordino.privacy.subsampled import fixed_size
+    from sordino.privacy.amplification.subsampling import compose_fixed_batches
 
-    return fixed_size(
-        mu=1 / sigma, rate=_share(batch, records), steps=steps * rounds, interval=interval
-    ).epsilon(delta)
+    rate = _sampling_rate(batch, records)
+    curve = compose_fixed_batches(
+        mu=1 / sigma,
+        rate=rate,
+        steps=steps * rounds,
+        interval=interval,
+    )
+    return curve.epsilon(delta)
 
 
 def participating_epsilon(
@@ -129,18 +403,34 @@ def participating_epsilon(
     probability: float,
     interval: float | None = None,
 ) -> float:
-    """The same when a client takes part in a round with `probability`; for the weak and the strong view alike (THEORY C4).
+    """Returns the same when a client takes part in a round with a probability (C4).
+
+    It holds for the weak and the strong view alike.
+
+    Args:
+        batch: the number of records that a step draws.
+        records: the number of records of a client.
+        steps: K, the local steps of a round.
+        rounds: T, the number of rounds.
+        sigma: the standard deviation of the noise.
+        delta: the delta of differential privacy.
+        probability: the probability with which a client takes part in a round.
+        interval: the spacing of the grid of privacy losses: a wider one is faster and errs further
+            upwards.
+
+    Raises:
+        UserError: the batch is larger than the data.
 
     Example:
-        >>> round(participating_epsilon(batch=16, records=600, steps=38, rounds=10, sigma=1.0, delta=1e-5, probability=0.5), 3)
+        >>> setting = {"batch": 16, "records": 600, "steps": 38, "rounds": 10, "sigma": 1.0}
+        >>> round(participating_epsilon(**setting, delta=1e-5, probability=0.5), 3)
         3.005
     """
-    from sordino.privacy.subsampled import participating
+    from sordino.privacy.amplification.subsampling import compose_fixed_rounds
 
-    rate = _share(batch, records)
-    curve = participating(
+    curve = compose_fixed_rounds(
         mu=1 / sigma,
-        rate=rate,
+        rate=_sampling_rate(batch, records),
         steps=steps,
         rounds=rounds,
         probability=probability,
@@ -149,7 +439,8 @@ def participating_epsilon(
     return curve.epsilon(delta)
 
 
-def _share(batch: int, records: int) -> float:
+def _sampling_rate(batch: int, records: int) -> float:
+    """Returns the share of the records that a step draws."""
     if batch > records:
         raise UserError(f"batch = {batch!r}: there are only {records!r} records.")
     return batch / records

@@ -1,4 +1,4 @@
-"""A published claim as a value, and its check: the printed formula beside the exact value, at parameters of one's choice."""
+"""A published claim as a value, and its check: the printed formula beside the exact value."""
 
 from __future__ import annotations
 
@@ -8,36 +8,40 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from sordino.papers.parameters import Number, resolved
+from sordino.papers.parameters import Number, resolve_parameters
 from sordino.protocol.errors import UserError
 
 Formula = Callable[..., float]
 Relation = Literal["at most", "equal to", "at least"]
 Judgement = Literal["sound", "conditional", "unsound", "asymptotic"]
 
-# Below this a difference of two numbers is rounding, not a contradiction.
-_RELATIVE, _ABSOLUTE = 1e-9, 1e-12
+# Below this a difference of two numbers is rounding, and no contradiction.
+_RELATIVE_ROUNDING = 1e-9
+_ABSOLUTE_ROUNDING = 1e-12
 
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
-    """What a paper states about one number, and what is known of it.
+    """A paper's statement about one number, and the verdict on it.
 
     Attributes:
-        name: Paper and theorem, such as "convergent/theorem-3a".
-        where: The place in the paper, with equation numbers.
-        statement: The claim in one sentence.
-        quantity: What the number is: "mu", "epsilon", "rdp", "delta", ...
-        relation: How the paper relates the true value to the printed one.
-        verdict: "sound"; "conditional", true under a condition that the paper does not state; "unsound"; "asymptotic", true in a limit.
-        condition: What must hold for it.
-        published: The printed formula; takes some of the parameters by keyword.
-        exact: The exact value of the example, or a value certified by a theorem that holds; likewise.
-        evidence: What the exact value is the value of.
-        defaults: The parameters of the check.
-        outside: Changes to the defaults that break the condition and refute the claim; for conditional claims.
-        reason: Why the verdict, with the letter of THEORY where it is treated there.
-        sound_replacement: What to use instead.
+        name: paper and theorem, such as "convergent/theorem-3a".
+        where: the place in the paper, with equation numbers.
+        statement: the claim in one sentence.
+        quantity: what the number is: "mu", "epsilon", "rdp", "delta", ...
+        relation: how the paper relates the true value to the printed one.
+        verdict: "sound"; "conditional", true under a condition that the paper does not state;
+            "unsound"; "asymptotic", true in a limit.
+        condition: what must hold for the claim to be true.
+        published: the printed formula; takes some of the parameters by keyword.
+        exact: the exact value of the example, or a value certified by a theorem that holds;
+            likewise.
+        evidence: what the exact value is the value of.
+        defaults: the parameters of the check.
+        outside: changes to the defaults that break the condition and refute the claim; for
+            conditional claims.
+        reason: why the verdict, with the statement of docs/theory.md that treats it, if any.
+        sound_replacement: what to use instead.
     """
 
     name: str
@@ -53,12 +57,20 @@ class Claim:
     condition: str = "none"
     sound_replacement: str = "none needed"
     defaults: Mapping[str, Number] = field(default_factory=dict)
+    # `outside` is where a conditional claim fails: a condition that nothing breaks would be no
+    # condition.
     outside: Mapping[str, Number] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """One check: what the paper says and what is so, at these parameters.
+    """One check: the paper's number and the true one, at some parameters.
+
+    Attributes:
+        claim: the claim.
+        parameters: the parameters of the check.
+        published: the value of the printed formula.
+        exact: the true value.
 
     Example:
         >>> from sordino.papers.catalogue import find
@@ -84,27 +96,39 @@ class Verdict:
 
     @property
     def holds(self) -> bool:
-        """Whether the claim is true of these numbers; a claim that fails somewhere may hold here."""
-        below = self.exact <= self.published * (1 + _RELATIVE) + _ABSOLUTE
-        above = self.exact >= self.published * (1 - _RELATIVE) - _ABSOLUTE
-        return {"at most": below, "at least": above, "equal to": below and above}[
-            self.claim.relation
-        ]
+        """Whether the claim is true of these numbers; one that fails elsewhere may hold here."""
+        # Both margins are needed: the relative one vanishes where a claim is zero.
+        highest = self.published * (1 + _RELATIVE_ROUNDING) + _ABSOLUTE_ROUNDING
+        lowest = self.published * (1 - _RELATIVE_ROUNDING) - _ABSOLUTE_ROUNDING
+        holds_by_relation = {
+            "at most": self.exact <= highest,
+            "at least": self.exact >= lowest,
+            "equal to": lowest <= self.exact <= highest,
+        }
+        return holds_by_relation[self.claim.relation]
 
     @property
     def explanation(self) -> str:
         """What the numbers say about the claim, in two sentences or three."""
         claim = self.claim
-        found = "which agrees" if self.holds else "which contradicts it"
-        numbers = f"Claimed: {claim.quantity} {claim.relation} {self.published:.6g}. {claim.evidence}: {self.exact:.6g}, {found}."
+        outcome = "which contradicts it"
+        if self.holds:
+            outcome = "which agrees"
+        numbers = (
+            f"Claimed: {claim.quantity} {claim.relation} {self.published:.6g}. "
+            f"{claim.evidence}: {self.exact:.6g}, {outcome}."
+        )
+        # A claim that fails at the asked parameters needs no second counterexample.
         if claim.outside is None or not self.holds:
             return numbers
         beyond = check(claim, **claim.outside)
-        changed = ", ".join(f"{name} = {value:g}" for name, value in claim.outside.items())
-        return f"{numbers} Outside its condition, with {changed}, it fails: claimed {beyond.published:.6g}, true {beyond.exact:.6g}."
+        return (
+            f"{numbers} Outside its condition, with {_list_parameters(claim.outside)}, it fails: "
+            f"claimed {beyond.published:.6g}, true {beyond.exact:.6g}."
+        )
 
     def as_document(self) -> dict[str, object]:
-        """The check as a JSON object; infinity is still a float here.
+        """Returns the check as a JSON object; infinity is still a float here.
 
         Example:
             >>> from sordino.papers.catalogue import find
@@ -121,7 +145,7 @@ class Verdict:
         }
 
     def facts(self) -> list[tuple[str, str]]:
-        """The check as lines of a word and a text, ready to be printed.
+        """Returns the check as lines of a word and a text, ready to be printed.
 
         Example:
             >>> from sordino.papers.catalogue import find
@@ -132,10 +156,7 @@ class Verdict:
         return [
             ("claim", f"{claim.name} ({claim.where})"),
             ("says", claim.statement),
-            (
-                "parameters",
-                ", ".join(f"{name} = {value:g}" for name, value in self.parameters.items()),
-            ),
+            ("parameters", _list_parameters(self.parameters)),
             ("published", f"{claim.quantity} {claim.relation} {self.published:.8g}"),
             ("exact", f"{self.exact:.8g}"),
             ("that is", self.explanation),
@@ -147,35 +168,54 @@ class Verdict:
 
 
 def check(claim: Claim, **overrides: Number) -> Verdict:
-    """Evaluate the printed formula and the exact value, at the defaults of the claim or with some of them changed.
+    """Evaluates the printed formula and the exact value.
+
+    Args:
+        claim: the claim.
+        **overrides: parameters that replace the defaults of the claim.
+
+    Returns:
+        The two numbers, and whether the claim is true of them.
 
     Raises:
-        UserError: an unknown parameter, one out of its range, or parameters that the theorem itself excludes.
+        UserError: an unknown parameter, one out of its range, or parameters that the theorem itself
+            excludes.
 
     Example:
         >>> from sordino.papers.catalogue import find
         >>> check(find("convergent/theorem-3c"), rounds=10).holds
         True
-        >>> check(find("convergent/theorem-3c"), rounds=0)
+        >>> check(find("convergent/theorem-3c"), rounds=0)  # doctest: +ELLIPSIS
         Traceback (most recent call last):
         ...
-        sordino.protocol.errors.UserError: rounds = 0: expected a whole number of at least 1 and at most 1e+06.
+        sordino.protocol.errors.InvalidValue: rounds = 0: expected a whole number from 1 to ...
     """
-    parameters = resolved(claim.name, claim.defaults, overrides)
+    parameters = resolve_parameters(claim.name, claim.defaults, overrides)
     try:
-        published, exact = _value(claim.published, parameters), _value(claim.exact, parameters)
-    except (OverflowError, ZeroDivisionError) as error:
-        raise UserError(
-            f"{claim.name}: its formula is not a number at {parameters}; choose less extreme parameters."
-        ) from error
+        published = _evaluate(claim.published, parameters)
+        exact = _evaluate(claim.exact, parameters)
+    except (OverflowError, ZeroDivisionError):
+        published = math.nan
+        exact = math.nan
     if math.isnan(published) or math.isnan(exact):
         raise UserError(
-            f"{claim.name}: its formula is not a number at {parameters}; choose less extreme parameters."
+            f"{claim.name}: its formula is not a number at {parameters}; "
+            "choose less extreme parameters."
         )
-    return Verdict(claim=claim, parameters=parameters, published=published, exact=exact)
+    return Verdict(
+        claim=claim,
+        parameters=parameters,
+        published=published,
+        exact=exact,
+    )
 
 
-def _value(formula: Formula, parameters: Mapping[str, Number]) -> float:
-    """The formula at those parameters that it takes."""
-    taken = inspect.signature(formula).parameters
-    return float(formula(**{name: value for name, value in parameters.items() if name in taken}))
+def _evaluate(formula: Formula, parameters: Mapping[str, Number]) -> float:
+    """Returns the formula at those parameters that it takes."""
+    accepted = inspect.signature(formula).parameters
+    return float(formula(**{name: value for name, value in parameters.items() if name in accepted}))
+
+
+def _list_parameters(parameters: Mapping[str, Number]) -> str:
+    """Returns parameters as words."""
+    return ", ".join(f"{name} = {value:g}" for name, value in parameters.items())

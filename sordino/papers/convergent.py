@@ -1,13 +1,13 @@
-"""Published bounds of convergent-dp (Noisy-FedAvg, Noisy-FedProx), as printed; see `convergent_claims` for the verdicts.
+"""Published bounds of convergent-dp (Noisy-FedAvg, Noisy-FedProx), as printed.
 
-`rate` is the paper's mu, a learning rate; the theorems give Gaussian parameters of the last model, the lemmas what leads to them.
-None of this is used for a promise: see `sordino.privacy.last_iterate` for what is.
+The theorems give Gaussian parameters of the last model; the lemmas lead to them. `rate` is the
+paper's mu, a learning rate. The verdicts stand in `convergent_claims`. No promise rests on these
+formulas: see `sordino.privacy.amplification.last_iterate` for the bounds that promises use.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 
 from sordino.protocol.errors import UserError
 
@@ -22,19 +22,36 @@ def theorem_1(
     sigma: float,
     interpolation: float,
 ) -> float:
-    """Theorem 1, Eq. (10), for linear losses, where all norms in it are constants; lambda = `interpolation` but 1 in the last round.
+    """Returns the mu of Theorem 1, Eq. (10), for linear losses, whose norms are all constants.
 
-    sqrt(m)/sigma sqrt(sum lambda^2 |phi(w_t) - phi'(w~_t)|^2), with |phi(w) - phi'(w~)| = d + gamma and d <- (1 - lambda)(d + gamma).
+    The theorem states sqrt(m)/sigma sqrt(sum lambda^2 |phi(w_t) - phi'(w~_t)|^2). For linear losses
+    |phi(w) - phi'(w~)| = d + gamma, and d becomes (1 - lambda)(d + gamma). Here lambda is
+    `interpolation` in all rounds but the last, where it is 1.
+
+    Args:
+        rounds: T, the number of rounds.
+        steps: K, the local steps of a round.
+        rate: the learning rate, mu in convergent-dp.
+        clip: V, the largest norm of a gradient.
+        clients: m, the number of clients.
+        sigma: the standard deviation of the noise.
+        interpolation: lambda, the weight of a round's shift that is paid for in that round.
 
     Example:
-        >>> round(theorem_1(rounds=2, steps=5, rate=0.1, clip=1.0, clients=50, sigma=1.0, interpolation=1.0), 8)
+        >>> mu = theorem_1(
+        ...     rounds=2, steps=5, rate=0.1, clip=1.0, clients=50, sigma=1.0, interpolation=1.0
+        ... )
+        >>> round(mu, 8)
         0.2
     """
-    shift, distance, energy = 2 * rate * clip * steps / clients, 0.0, 0.0
+    shift = 2 * rate * clip * steps / clients
+    distance = 0.0
+    energy = 0.0
     for _ in range(rounds - 1):
         gap = distance + shift
         energy += (interpolation * gap) ** 2
         distance = (1 - interpolation) * gap
+    # In the last round lambda is 1: the interpolated path has to end at the neighbour's model.
     energy += (distance + shift) ** 2
     return math.sqrt(clients * energy) / sigma
 
@@ -49,16 +66,31 @@ def theorem_2(
     proximal: float,
     distance: float,
 ) -> float:
-    """Theorem 2, Eq. (11), with Table 2's entries: rho |w - w~| + gamma; FedAvg at a constant rate, or FedProx where `proximal` > 0.
+    """Returns the distance of Theorem 2, Eq. (11), with Table 2's entries: rho |w - w~| + gamma.
+
+    It is FedAvg's at a constant rate, and FedProx's where `proximal` is above 0.
+
+    Args:
+        steps: K, the local steps of a round.
+        rate: the learning rate, mu in convergent-dp.
+        clip: V, the largest norm of a gradient.
+        smoothness: L, the Lipschitz constant of the gradients.
+        clients: m, the number of clients.
+        proximal: alpha, the strength of the proximal term.
+        distance: the distance of the two models.
 
     Example:
-        >>> round(theorem_2(steps=5, rate=0.1, clip=1.0, smoothness=1.0, clients=50, proximal=0.0, distance=0.1), 8)
+        >>> rho_distance_plus_gamma = theorem_2(
+        ...     steps=5, rate=0.1, clip=1.0, smoothness=1.0, clients=50, proximal=0.0, distance=0.1
+        ... )
+        >>> round(rho_distance_plus_gamma, 8)
         0.181051
     """
+    # The paper has one row for FedProx and drops the number of steps and the rate there, as
+    # printed.
     if proximal > 0:
-        return lemma_10(smoothness=smoothness, proximal=proximal) * distance + lemma_9(
-            clip=clip, clients=clients, proximal=proximal
-        )
+        rho = lemma_10(smoothness=smoothness, proximal=proximal)
+        return rho * distance + lemma_9(clip=clip, clients=clients, proximal=proximal)
     return (1 + rate * smoothness) ** steps * distance + 2 * rate * clip * steps / clients
 
 
@@ -72,14 +104,29 @@ def theorem_3a(
     clients: int,
     sigma: float,
 ) -> float:
-    """Theorem 3(a), Eq. (15), constant rate. Verdict A2: UNSOUND for every rounds >= 2; `linear_fedavg` exceeds it.
+    """Returns the mu of Theorem 3(a), Eq. (15), for a constant rate.
+
+    Verdict A2: unsound for two rounds or more. `counterexamples.constant_fedavg` exceeds it.
+
+    Args:
+        rounds: T, the number of rounds.
+        steps: K, the local steps of a round.
+        rate: the learning rate, mu in convergent-dp.
+        clip: V, the largest norm of a gradient.
+        smoothness: L, the Lipschitz constant of the gradients.
+        clients: m, the number of clients.
+        sigma: the standard deviation of the noise.
 
     Example:
-        >>> round(theorem_3a(rounds=2, steps=5, rate=0.1, clip=1.0, smoothness=1.0, clients=50, sigma=1.0), 8)
+        >>> mu = theorem_3a(
+        ...     rounds=2, steps=5, rate=0.1, clip=1.0, smoothness=1.0, clients=50, sigma=1.0
+        ... )
+        >>> round(mu, 8)
         0.19474525
     """
     one_round = 2 * rate * clip * steps / (math.sqrt(clients) * sigma)
-    return one_round * _saturating(math.log1p(rate * smoothness) * steps, rounds)
+    # The factor rho of a round in logarithms: (1 + mu L)^K overflows for many local steps.
+    return one_round * _saturating_factor(math.log1p(rate * smoothness) * steps, rounds)
 
 
 def theorem_3b(
@@ -93,77 +140,152 @@ def theorem_3b(
     sigma: float,
     c: float,
 ) -> float:
-    """Theorem 3(b), Eq. (16), cyclic rate; the printed shift lacks the rate. Verdict A2: UNSOUND.
+    """Returns the mu of Theorem 3(b), Eq. (16), for a cyclic rate.
+
+    The printed shift lacks the rate. Verdict A2: unsound. `counterexamples.cyclic_fedavg` exceeds
+    it.
+
+    Args:
+        rounds: T, the number of rounds.
+        steps: K, the local steps of a round.
+        rate: the learning rate, mu in convergent-dp.
+        clip: V, the largest norm of a gradient.
+        smoothness: L, the Lipschitz constant of the gradients.
+        clients: m, the number of clients.
+        sigma: the standard deviation of the noise.
+        c: the constant in H_K <= c ln(K + 1), which the paper leaves open.
 
     Example:
-        >>> round(theorem_3b(rounds=10, steps=5, rate=0.1, clip=1.0, smoothness=1.0, clients=50, sigma=1.0, c=1.2), 8)
+        >>> mu = theorem_3b(
+        ...     rounds=10, steps=5, rate=0.1, clip=1.0, smoothness=1.0, clients=50, sigma=1.0, c=1.2
+        ... )
+        >>> round(mu, 8)
         1.65314662
     """
+    # The learning rate is missing in Eq. (16); it is left out here, since this is the printed
+    # formula.
     one_round = 2 * c * clip * math.log(steps + 1) / (math.sqrt(clients) * sigma)
-    return one_round * _saturating(c * rate * smoothness * math.log(steps + 1), rounds)
+    return one_round * _saturating_factor(c * rate * smoothness * math.log(steps + 1), rounds)
 
 
 def theorem_3c(
-    *, rounds: int, steps: int, rate: float, clip: float, clients: int, sigma: float
+    *,
+    rounds: int,
+    steps: int,
+    rate: float,
+    clip: float,
+    clients: int,
+    sigma: float,
 ) -> float:
-    """Theorem 3(c), Eq. (17), stage-wise rate. Verdict A4: sound; it is plain composition, with 2 - 1/T for sum 1/t^2.
+    """Returns the mu of Theorem 3(c), Eq. (17), for a stage-wise rate.
+
+    Verdict A4: sound. It is plain composition, with 2 - 1/T in place of 1 + 1/4 + ... + 1/T^2.
+
+    Args:
+        rounds: T, the number of rounds.
+        steps: K, the local steps of a round.
+        rate: the learning rate, mu in convergent-dp.
+        clip: V, the largest norm of a gradient.
+        clients: m, the number of clients.
+        sigma: the standard deviation of the noise.
 
     Example:
         >>> round(theorem_3c(rounds=2, steps=5, rate=0.1, clip=1.0, clients=50, sigma=1.0), 8)
         0.17320508
     """
-    return 2 * rate * clip * steps / (math.sqrt(clients) * sigma) * math.sqrt(2 - 1 / rounds)
+    one_round = 2 * rate * clip * steps / (math.sqrt(clients) * sigma)
+    return one_round * math.sqrt(2 - 1 / rounds)
 
 
-def theorem_3d(*, rounds: int, z: float, clip: float, clients: int, sigma: float) -> float:
-    """Theorem 3(d), Eq. (18), continuous rate. Verdict A5: sound only with z >= `theorem_3d_least_z`, which grows with the steps.
+def theorem_3d(
+    *,
+    rounds: int,
+    z: float,
+    clip: float,
+    clients: int,
+    sigma: float,
+) -> float:
+    """Returns the mu of Theorem 3(d), Eq. (18), for a continuously decaying rate.
+
+    Verdict A5: sound only with z of at least `theorem_3d_least_z`, which grows with the steps.
+
+    Args:
+        rounds: T, the number of rounds.
+        z: the constant that the paper leaves open.
+        clip: V, the largest norm of a gradient.
+        clients: m, the number of clients.
+        sigma: the standard deviation of the noise.
 
     Example:
-        >>> round(theorem_3d(rounds=10, z=3.3, clip=1.0, clients=50, sigma=1.0), 8)
-        1.28657685
+        >>> round(theorem_3d(rounds=10, z=2.3, clip=1.0, clients=50, sigma=1.0), 8)
+        0.89670508
     """
     return 2 * z * clip / (math.sqrt(clients) * sigma) * math.sqrt(2 - 1 / rounds)
 
 
 def theorem_3d_least_z(*, steps: int, rate: float) -> float:
-    """The condition that Theorem 3(d) omits: z >= rate H_K / ln 2, H_K the harmonic number (THEORY A5).
+    """Returns the least z for which Theorem 3(d) is true: mu H_K, H_K the harmonic number (A5).
+
+    One round attains it. It is enough for every number of rounds: the learning rates of round t sum
+    to at most mu H_K/(t + 1), since tK + j >= (t + 1) j for every step j of at most K, and
+    1 + 1/4 + ... + 1/T^2 <= 2 - 1/T.
+
+    Args:
+        steps: K, the local steps of a round.
+        rate: the learning rate, mu in convergent-dp.
 
     Example:
-        >>> round(theorem_3d_least_z(steps=5, rate=1.0), 3)
-        3.294
+        >>> round(theorem_3d_least_z(steps=5, rate=1.0), 4)
+        2.2833
     """
-    return rate * _harmonic(steps) / math.log(2)
-
-
-def theorem_3d_exact(*, rounds: int, steps: int, rate: float, clip: float, clients: int) -> float:
-    """The sum that Theorem 3(d) bounds: H = sum_t (2V/m rate sum_k 1/(tK + k + 1))^2 (THEORY A5). Sound.
-
-    Example:
-        >>> round(theorem_3d_exact(rounds=1000, steps=5, rate=1.0, clip=0.5, clients=1), 8)
-        6.10257969
-    """
-    import numpy as np
-
-    rates = rate / np.arange(1, rounds * steps + 1).reshape(rounds, steps)
-    return float(np.square(2 * clip / clients * rates.sum(axis=1)).sum())
+    return rate * math.fsum(1 / k for k in range(1, steps + 1))
 
 
 def theorem_4(
-    *, rounds: int, clip: float, smoothness: float, proximal: float, clients: int, sigma: float
+    *,
+    rounds: int,
+    clip: float,
+    smoothness: float,
+    proximal: float,
+    clients: int,
+    sigma: float,
 ) -> float:
-    """Theorem 4, Eq. (19), FedProx. Verdict A3: UNSOUND; `linear_fedprox` exceeds it, and eta <= 1/alpha is needed besides.
+    """Returns the mu of Theorem 4, Eq. (19), for FedProx.
+
+    Verdict A3: unsound. `counterexamples.constant_fedprox` exceeds it, and a learning rate of at
+    most 1/alpha is needed besides.
+
+    Args:
+        rounds: T, the number of rounds.
+        clip: V, the largest norm of a gradient.
+        smoothness: L, the Lipschitz constant of the gradients.
+        proximal: alpha, the strength of the proximal term.
+        clients: m, the number of clients.
+        sigma: the standard deviation of the noise.
+
+    Raises:
+        UserError: alpha is not above the smoothness.
 
     Example:
-        >>> round(theorem_4(rounds=2, clip=1.0, smoothness=0.5, proximal=1.0, clients=50, sigma=1.0), 8)
+        >>> mu = theorem_4(
+        ...     rounds=2, clip=1.0, smoothness=0.5, proximal=1.0, clients=50, sigma=1.0
+        ... )
+        >>> round(mu, 8)
         0.37947332
     """
     _check_proximal(smoothness, proximal)
     one_round = 2 * clip / (math.sqrt(clients) * proximal * sigma)
-    return one_round * _saturating(math.log(proximal / (proximal - smoothness)), rounds)
+    return one_round * _saturating_factor(math.log(proximal / (proximal - smoothness)), rounds)
 
 
 def lemma_3(*, mu: float, epsilon: float) -> float:
-    """Lemma 3, Eq. (20): delta = Phi(-epsilon/mu + mu/2) - e^epsilon Phi(-epsilon/mu - mu/2).
+    """Returns the delta of Lemma 3, Eq. (20), for a mu-GDP release.
+
+    The lemma states delta = Phi(-epsilon/mu + mu/2) - e^epsilon Phi(-epsilon/mu - mu/2).
+
+    Args:
+        mu: the parameter of Gaussian differential privacy.
+        epsilon: the epsilon of differential privacy.
 
     Example:
         >>> round(lemma_3(mu=1.0, epsilon=1.0), 10)
@@ -171,11 +293,17 @@ def lemma_3(*, mu: float, epsilon: float) -> float:
     """
     from scipy.special import ndtr
 
-    return float(ndtr(-epsilon / mu + mu / 2) - math.exp(epsilon) * ndtr(-epsilon / mu - mu / 2))
+    alternative = ndtr(-epsilon / mu + mu / 2)
+    null = ndtr(-epsilon / mu - mu / 2)
+    return float(alternative - math.exp(epsilon) * null)
 
 
 def lemma_4(*, mu: float, order: float) -> float:
-    """Lemma 4: a mu-GDP release has a Rényi divergence of at most mu^2 order / 2.
+    """Returns the Rényi divergence of Lemma 4 for a mu-GDP release: mu^2 order / 2.
+
+    Args:
+        mu: the parameter of Gaussian differential privacy.
+        order: the order of the Rényi divergence, alpha.
 
     Example:
         >>> lemma_4(mu=0.5, order=4)
@@ -185,7 +313,11 @@ def lemma_4(*, mu: float, order: float) -> float:
 
 
 def lemma_5(*, first: float, second: float) -> float:
-    """Lemma 5: releases of parameters mu_1 and mu_2 compose to sqrt(mu_1^2 + mu_2^2).
+    """Returns the mu of Lemma 5 for two releases together: sqrt(mu_1^2 + mu_2^2).
+
+    Args:
+        first: the Gaussian parameter of the first release.
+        second: the Gaussian parameter of the second release.
 
     Example:
         >>> lemma_5(first=3.0, second=4.0)
@@ -194,21 +326,49 @@ def lemma_5(*, first: float, second: float) -> float:
     return math.sqrt(first * first + second * second)
 
 
-def lemma_6(*, shift: float, touched: float, clients: int, sigma: float) -> float:
-    """Lemma 6, Eq. (23), one round, lambda = 1: sqrt(m)/sigma |phi(w) - phi'(w~)|, a norm that may be random.
+def lemma_6(
+    *,
+    shift: float,
+    touched: float,
+    clients: int,
+    sigma: float,
+) -> float:
+    """Returns the mu of Lemma 6, Eq. (23), for one round and lambda = 1.
 
-    Here it is `shift` with probability `touched` and 0 otherwise. Where it is random the root of its mean square is taken, which is what
-    the sum of squares in Eq. (10) suggests; where `touched` is 1 there is nothing to interpret.
+    The lemma states sqrt(m)/sigma |phi(w) - phi'(w~)|, a norm that may be random. Here it is
+    `shift` with probability `touched`, and 0 otherwise. Where it is random, the root of its mean
+    square is taken, as the sum of squares in Eq. (10) suggests; where `touched` is 1 there is
+    nothing to interpret.
+
+    Args:
+        shift: the distance between the two uploads without noise.
+        touched: the probability that the norm is `shift` and not 0.
+        clients: m, the number of clients.
+        sigma: the standard deviation of the noise.
 
     Example:
-        >>> lemma_6(shift=2.0, touched=1.0, clients=1, sigma=1.0), round(lemma_6(shift=2.0, touched=0.01, clients=1, sigma=1.0), 9)
-        (2.0, 0.2)
+        >>> lemma_6(shift=2.0, touched=1.0, clients=1, sigma=1.0)
+        2.0
+        >>> round(lemma_6(shift=2.0, touched=0.01, clients=1, sigma=1.0), 9)
+        0.2
     """
     return math.sqrt(clients) / sigma * math.sqrt(touched) * shift
 
 
-def lemma_7(*, steps: int, rate: float, clip: float, clients: int) -> float:
-    """Lemma 7, Eq. (25), constant rate: |phi(w) - phi'(w)| <= 2V/m sum eta_k.
+def lemma_7(
+    *,
+    steps: int,
+    rate: float,
+    clip: float,
+    clients: int,
+) -> float:
+    """Returns the distance of Lemma 7, Eq. (25), at a constant rate: 2V/m sum eta_k.
+
+    Args:
+        steps: K, the local steps of a round.
+        rate: the learning rate, mu in convergent-dp.
+        clip: V, the largest norm of a gradient.
+        clients: m, the number of clients.
 
     Example:
         >>> lemma_7(steps=5, rate=0.5, clip=1.0, clients=50)
@@ -218,13 +378,23 @@ def lemma_7(*, steps: int, rate: float, clip: float, clients: int) -> float:
 
 
 def lemma_8(*, steps: int, rate: float, smoothness: float) -> float:
-    """Lemma 8, Eq. (26), constant rate: 1 + L (eta_0 + sum_k eta_k prod_{j<k} (1 + eta_j L)).
+    """Returns the factor of Lemma 8, Eq. (26), at a constant rate.
+
+    The lemma states 1 + L (eta_0 + sum_k eta_k prod_{j<k} (1 + eta_j L)).
+
+    Args:
+        steps: K, the local steps of a round.
+        rate: the learning rate, mu in convergent-dp.
+        smoothness: L, the Lipschitz constant of the gradients.
 
     Example:
         >>> round(lemma_8(steps=5, rate=0.1, smoothness=1.0), 10)
         1.61051
     """
-    product, total = 1.0, 0.0
+    # Summed as printed, and not as the closed product, so that the claim's check compares two
+    # forms.
+    product = 1.0
+    total = 0.0
     for _ in range(steps):
         total += rate * product
         product *= 1 + rate * smoothness
@@ -232,7 +402,12 @@ def lemma_8(*, steps: int, rate: float, smoothness: float) -> float:
 
 
 def lemma_9(*, clip: float, clients: int, proximal: float) -> float:
-    """Lemma 9, Eq. (32): |phi(w) - phi'(w)| <= 2V/(m alpha), printed without a condition on the rate.
+    """Returns the distance of Lemma 9, Eq. (32): 2V/(m alpha), with no condition on the rate.
+
+    Args:
+        clip: V, the largest norm of a gradient.
+        clients: m, the number of clients.
+        proximal: alpha, the strength of the proximal term.
 
     Example:
         >>> lemma_9(clip=1.0, clients=50, proximal=2.0)
@@ -242,7 +417,14 @@ def lemma_9(*, clip: float, clients: int, proximal: float) -> float:
 
 
 def lemma_10(*, smoothness: float, proximal: float) -> float:
-    """Lemma 10, Eq. (33): |phi'(w) - phi'(w~)| <= alpha/(alpha - L) |w - w~|.
+    """Returns the factor of Lemma 10, Eq. (33): alpha/(alpha - L).
+
+    Args:
+        smoothness: L, the Lipschitz constant of the gradients.
+        proximal: alpha, the strength of the proximal term.
+
+    Raises:
+        UserError: alpha is not above the smoothness.
 
     Example:
         >>> round(lemma_10(smoothness=0.9, proximal=1.0), 9)
@@ -252,8 +434,20 @@ def lemma_10(*, smoothness: float, proximal: float) -> float:
     return proximal / (proximal - smoothness)
 
 
-def table_2(*, steps: int, clip: float, clients: int, c: float) -> float:
-    """Table 2, second row (rate mu/(k+1)): gamma = 2cV/m ln(K + 1), in which the learning rate is missing.
+def table_2(
+    *,
+    steps: int,
+    clip: float,
+    clients: int,
+    c: float,
+) -> float:
+    """Returns gamma of Table 2, second row (rate mu/(k + 1)): 2cV/m ln(K + 1), without the rate.
+
+    Args:
+        steps: K, the local steps of a round.
+        clip: V, the largest norm of a gradient.
+        clients: m, the number of clients.
+        c: the constant in H_K <= c ln(K + 1), which the paper leaves open.
 
     Example:
         >>> round(table_2(steps=5, clip=1.0, clients=50, c=1.5), 8)
@@ -262,94 +456,72 @@ def table_2(*, steps: int, clip: float, clients: int, c: float) -> float:
     return 2 * c * clip / clients * math.log(steps + 1)
 
 
-def remark_3_2(*, mu: float, clients: int, participants: int, delta: float) -> float:
-    """Remark 3.2: a round in which n of m clients take part is m/n times as private, so mu n/m; its epsilon at `delta`.
+def remark_3_2(
+    *,
+    mu: float,
+    clients: int,
+    participants: int,
+    delta: float,
+) -> float:
+    """Returns the epsilon of Remark 3.2 for a round in which n of m clients take part.
+
+    The remark states that such a round is m/n times as private. Read of mu, its mu is mu n/m; read
+    of delta, see `convergent_remarks.remark_3_2_delta`.
+
+    Args:
+        mu: the parameter of Gaussian differential privacy.
+        clients: m, the number of clients.
+        participants: n, the number of clients that take part in a round.
+        delta: the delta of differential privacy.
+
+    Raises:
+        UserError: more clients take part than there are.
 
     Example:
         >>> round(remark_3_2(mu=1.0, clients=100, participants=1, delta=1e-5), 4)
         0.0272
     """
-    from sordino.privacy import gaussian
+    from sordino.papers.certified import participating_share
+    from sordino.privacy.curves import gaussian
 
-    _check_participants(clients, participants)
-    return gaussian.epsilon(mu * participants / clients, delta)
+    share = participating_share(clients, participants)
+    # As the remark has it, a sampled round would be Gaussian with mu n/m. It is not (A10).
+    return gaussian.epsilon(mu * share, delta)
 
 
 def appendix_f(*, rho: float, gamma: float, rounds: int) -> float:
-    """Appendix F and G.3: the relaxation H_0 (t_0 = 0) for constant rho and gamma, which is said to be above the optimum H_*.
+    """Returns H_0, the relaxation at t_0 = 0 of Appendices F and G.3, for constant rho and gamma.
+
+    The paper states that it is above the optimum H_*.
+
+    Args:
+        rho: the factor by which a round moves two models apart.
+        gamma: the distance that a round adds.
+        rounds: T, the number of rounds.
 
     Example:
         >>> round(appendix_f(rho=1.1, gamma=0.2, rounds=50), 8)
         0.82580971
     """
-    return gamma * gamma * _saturating(math.log(rho), rounds) ** 2
+    return gamma * gamma * _saturating_factor(math.log(rho), rounds) ** 2
 
 
-def appendix_g3(rho: Iterable[float], gamma: Iterable[float]) -> float:
-    """H_0 of G.3 (Cauchy-Schwarz): (sum P gamma)^2 / sum P^2. Verdict A1: UNSOUND for rho > 1, where its path has d < 0.
+def _saturating_factor(log_rho: float, rounds: int) -> float:
+    """Returns sqrt((rho + 1)/(rho - 1) (rho^T - 1)/(rho^T + 1)), which stays bounded in T.
 
-    Example:
-        >>> round(appendix_g3([1.5] * 5, [1.0] * 5), 8)
-        3.83636364
+    It is the factor of Eq. (15), (16) and (19).
     """
-    left, shifted, squares = 1.0, 0.0, 0.0
-    for factor, shift in zip(reversed(list(rho)), reversed(list(gamma)), strict=True):
-        shifted += left * shift
-        squares += left * left
-        left *= factor
-    return shifted**2 / squares
-
-
-def linear_fedavg(
-    *, rounds: int, steps: int, rate: float, clip: float, clients: int, sigma: float
-) -> float:
-    """Exact Gaussian parameter of the last model for linear losses, constant rate: sqrt(T) 2 rate V K / (sqrt(m) sigma) (THEORY A2).
-
-    Example:
-        >>> round(linear_fedavg(rounds=2, steps=5, rate=0.1, clip=1.0, clients=50, sigma=1.0), 8)
-        0.2
-    """
-    return math.sqrt(rounds) * 2 * rate * clip * steps / (math.sqrt(clients) * sigma)
-
-
-def linear_fedprox(
-    *,
-    rounds: int,
-    steps: int,
-    rate: float,
-    clip: float,
-    proximal: float,
-    clients: int,
-    sigma: float,
-) -> float:
-    """The same for FedProx: sqrt(T) 2 V (1 - (1 - eta alpha)^K) / (sqrt(m) alpha sigma) (THEORY A3).
-
-    Example:
-        >>> round(linear_fedprox(rounds=2, steps=20, rate=0.5, clip=1.0, proximal=1.0, clients=50, sigma=1.0), 8)
-        0.39999962
-    """
-    shift = 2 * clip * abs(1 - (1 - rate * proximal) ** steps) / proximal
-    return math.sqrt(rounds) * shift / (math.sqrt(clients) * sigma)
-
-
-def _saturating(log_rho: float, rounds: int) -> float:
-    """sqrt((rho + 1)/(rho - 1) (rho^T - 1)/(rho^T + 1)): the factor of (15), (16) and (19), which stays bounded in T."""
+    # The limit of the quotient as rho tends to 1.
     if log_rho == 0:
         return math.sqrt(rounds)
+    # The hyperbolic tangents are the same quotient, and rho^T does not overflow in them.
     return math.sqrt(math.tanh(rounds * log_rho / 2) / math.tanh(log_rho / 2))
 
 
-def _harmonic(terms: int) -> float:
-    return math.fsum(1 / k for k in range(1, terms + 1))
-
-
 def _check_proximal(smoothness: float, proximal: float) -> None:
+    """Refuses a proximal term that Theorem 4 and Lemma 10 exclude."""
     if proximal <= smoothness:
         raise UserError(
-            f"proximal = {proximal!r}: Theorem 4 and Lemma 10 need it above the smoothness, which is {smoothness!r}."
+            f"proximal = {proximal!r}: Theorem 4 and Lemma 10 need it above the smoothness, "
+            f"which is {smoothness!r}."
         )
-
-
-def _check_participants(clients: int, participants: int) -> None:
-    if participants > clients:
-        raise UserError(f"participants = {participants!r}: there are only {clients!r} clients.")

@@ -1,7 +1,9 @@
-"""Counterexamples that run: small federations on losses simple enough for their privacy to be known exactly.
+"""Counterexamples that run: small federations whose privacy is known exactly.
 
-Models are numbers. One client, the attacked one, has one of two data sets; the others agree. On linear losses the record that is exchanged
-turns a gradient from -V to V, on quadratic ones all gradients are curvature w; both are L-smooth, and are clipped like any other.
+Models are numbers. One client, the attacked one, has one of two data sets; the others agree. On
+linear losses the exchanged record turns a gradient from -V to V, on quadratic ones all gradients
+are curvature w, and on wavy ones a cosine is added to a slope. All are L-smooth, and their
+gradients are clipped like any other.
 """
 
 from __future__ import annotations
@@ -9,46 +11,84 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 
+from sordino.protocol.errors import UserError
+
 Gradient = Callable[[float], float]
 
 
-def linear(slope: float) -> Gradient:
-    """The gradient of slope w.
+def linear_gradient(slope: float) -> Gradient:
+    """Returns the gradient of slope w.
+
+    Args:
+        slope: of the loss.
 
     Example:
-        >>> linear(-1.0)(5.0)
+        >>> linear_gradient(-1.0)(5.0)
         -1.0
     """
     return lambda _: slope
 
 
-def quadratic(curvature: float) -> Gradient:
-    """The gradient of curvature/2 w^2; a negative curvature drives models apart.
+def quadratic_gradient(curvature: float) -> Gradient:
+    """Returns the gradient of curvature/2 w^2; a negative curvature drives models apart.
+
+    Args:
+        curvature: of the loss.
 
     Example:
-        >>> quadratic(-1.0)(5.0)
+        >>> quadratic_gradient(-1.0)(5.0)
         -5.0
     """
     return lambda model: curvature * model
 
 
-def local_training(
-    start: float, gradient: Gradient, rates: Iterable[float], *, clip: float, proximal: float = 0.0
-) -> float:
-    """Clipped gradient steps from `start`, Eq. (2) of convergent-dp, or Eq. (4) with a proximal pull to the start.
+def wavy_gradient(slope: float, *, height: float, smoothness: float) -> Gradient:
+    """Returns the gradient slope + A cos(w L/A): of a loss that is L-smooth and not convex.
+
+    Args:
+        slope: the mean slope of the loss.
+        height: A, the height of the wave.
+        smoothness: L, the largest curvature, which is taken with either sign.
 
     Example:
-        >>> local_training(0.0, lambda w: 5.0, [0.5, 0.5], clip=1.0)
+        >>> wavy_gradient(0.9, height=0.1, smoothness=1.0)(0.0)
+        1.0
+    """
+    return lambda model: slope + height * math.cos(model * smoothness / height)
+
+
+def take_steps(
+    start: float,
+    gradient: Gradient,
+    rates: Iterable[float],
+    *,
+    clip: float,
+    proximal: float = 0.0,
+) -> float:
+    """Returns the model after clipped gradient steps.
+
+    They are Eq. (2) of convergent-dp, or Eq. (4) with a proximal pull to the start.
+
+    Args:
+        start: the model before the first step.
+        gradient: of the client's loss.
+        rates: the learning rate of every step.
+        clip: V, the largest norm of a gradient.
+        proximal: alpha, the strength of the pull.
+
+    Example:
+        >>> take_steps(0.0, lambda w: 5.0, [0.5, 0.5], clip=1.0)
         -1.0
     """
     model = start
     for rate in rates:
         clipped = min(max(gradient(model), -clip), clip)
+        # The pull towards the start is not clipped: it depends on no record.
         model -= rate * (clipped + proximal * (model - start))
     return model
 
 
-def one_round(
+def average_models(
     start: float,
     attacked: Gradient,
     others: Gradient,
@@ -58,63 +98,122 @@ def one_round(
     clip: float,
     proximal: float = 0.0,
 ) -> float:
-    """The mean of the clients' models after local training: phi of Eq. (8), before the noise.
+    """Returns the mean of the clients' models after one round: phi of Eq. (8), before the noise.
+
+    Args:
+        start: the global model before the round.
+        attacked: the gradient of the attacked client's loss.
+        others: the gradient of the other clients' loss.
+        rates: the learning rate of every step.
+        clients: m, the number of clients.
+        clip: V, the largest norm of a gradient.
+        proximal: alpha, the strength of the proximal term.
 
     Example:
-        >>> one_round(0.0, lambda w: 1.0, lambda w: 0.0, [0.5], clients=5, clip=1.0)
+        >>> average_models(0.0, lambda w: 1.0, lambda w: 0.0, [0.5], clients=5, clip=1.0)
         -0.1
     """
-    own = local_training(start, attacked, rates, clip=clip, proximal=proximal)
-    other = local_training(start, others, rates, clip=clip, proximal=proximal)
+    # All other clients hold the same data, so one of them is trained for all.
+    own = take_steps(start, attacked, rates, clip=clip, proximal=proximal)
+    other = take_steps(start, others, rates, clip=clip, proximal=proximal)
     return (own + (clients - 1) * other) / clients
 
 
 def linear_gap(
-    rates: Sequence[float], *, clients: int, clip: float, proximal: float = 0.0
+    rates: Sequence[float],
+    *,
+    clients: int,
+    clip: float,
+    proximal: float = 0.0,
 ) -> float:
-    """How far apart one round takes two equal models when the attacked client's linear loss has slope -V or V.
+    """Returns how far apart one round takes two equal models.
+
+    The attacked client's linear loss has slope -V in one federation and V in the other.
+
+    Args:
+        rates: the learning rate of every step.
+        clients: m, the number of clients.
+        clip: V, the largest norm of a gradient.
+        proximal: alpha, the strength of the proximal term.
 
     Example:
         >>> round(linear_gap([0.1] * 5, clients=50, clip=1.0), 12)
         0.02
     """
-    up, down = (
-        one_round(
-            0.0, linear(slope), linear(0.0), rates, clients=clients, clip=clip, proximal=proximal
+    ends = []
+    # The exchanged record turns the gradient from -V to V: no pair of clipped gradients is further
+    # apart.
+    for slope in (-clip, clip):
+        own = linear_gradient(slope)
+        others = linear_gradient(0.0)
+        ends.append(
+            average_models(0.0, own, others, rates, clients=clients, clip=clip, proximal=proximal)
         )
-        for slope in (-clip, clip)
-    )
-    return abs(up - down)
+    return abs(ends[0] - ends[1])
 
 
 def last_linear_model(gaps: Iterable[float], *, clients: int, sigma: float) -> float:
-    """Exact Gaussian parameter of the last model on linear losses, from the gap of each round.
+    """Returns the exact mu of the last model on linear losses, from the gap of each round.
 
-    A round then moves every model by the same amount: gaps add up, and so do the variances sigma^2/m of the noises.
+    A round then moves every model by the same amount: gaps add up, and so do the variances
+    sigma^2/m of the noises.
+
+    Args:
+        gaps: how far each round takes two equal models apart.
+        clients: m, the number of clients.
+        sigma: the standard deviation of the noise.
 
     Example:
         >>> last_linear_model([0.5] * 4, clients=1, sigma=1.0)
         1.0
     """
     distances = list(gaps)
+    # Distances add up along the rounds, and so do the variances sigma^2/m of the rounds' noise.
     return math.fsum(distances) / math.sqrt(len(distances) * sigma * sigma / clients)
 
 
 def constant_fedavg(
-    *, rounds: int, steps: int, rate: float, clip: float, clients: int, sigma: float
+    *,
+    rounds: int,
+    steps: int,
+    rate: float,
+    clip: float,
+    clients: int,
+    sigma: float,
 ) -> float:
-    """The last model of Noisy-FedAvg on linear losses at a constant rate (THEORY A2).
+    """Returns the exact mu of Noisy-FedAvg's last model on linear losses at a constant rate (A2).
+
+    Args:
+        rounds: T, the number of rounds.
+        steps: K, the local steps of a round.
+        rate: the learning rate, mu in convergent-dp.
+        clip: V, the largest norm of a gradient.
+        clients: m, the number of clients.
+        sigma: the standard deviation of the noise.
 
     Example:
-        >>> round(constant_fedavg(rounds=1000, steps=5, rate=0.1, clip=1.0, clients=50, sigma=1.0), 8)
+        >>> mu = constant_fedavg(rounds=1000, steps=5, rate=0.1, clip=1.0, clients=50, sigma=1.0)
+        >>> round(mu, 8)
         4.47213595
     """
     gap = linear_gap([rate] * steps, clients=clients, clip=clip)
     return last_linear_model([gap] * rounds, clients=clients, sigma=sigma)
 
 
-def cyclic_gap(*, steps: int, rate: float, clip: float, clients: int) -> float:
-    """One round's gap on linear losses at the rates mu/(k + 1).
+def cyclic_gap(
+    *,
+    steps: int,
+    rate: float,
+    clip: float,
+    clients: int,
+) -> float:
+    """Returns one round's gap on linear losses at the rates mu/(k + 1).
+
+    Args:
+        steps: K, the local steps of a round.
+        rate: the learning rate, mu in convergent-dp.
+        clip: V, the largest norm of a gradient.
+        clients: m, the number of clients.
 
     Example:
         >>> round(cyclic_gap(steps=5, rate=2.0, clip=1.0, clients=50), 8)
@@ -124,15 +223,37 @@ def cyclic_gap(*, steps: int, rate: float, clip: float, clients: int) -> float:
 
 
 def cyclic_fedavg(
-    *, rounds: int, steps: int, rate: float, clip: float, clients: int, sigma: float
+    *,
+    rounds: int,
+    steps: int,
+    rate: float,
+    clip: float,
+    clients: int,
+    sigma: float,
 ) -> float:
-    """The last model of Noisy-FedAvg on linear losses at the rates mu/(k + 1), restored in every round (THEORY A2).
+    """Returns the exact mu of Noisy-FedAvg's last model on linear losses at cyclic rates (A2).
+
+    The rates are mu/(k + 1), restored in every round.
+
+    Args:
+        rounds: T, the number of rounds.
+        steps: K, the local steps of a round.
+        rate: the learning rate, mu in convergent-dp.
+        clip: V, the largest norm of a gradient.
+        clients: m, the number of clients.
+        sigma: the standard deviation of the noise.
 
     Example:
-        >>> round(cyclic_fedavg(rounds=1000, steps=20, rate=0.5, clip=2.0, clients=10, sigma=1.0), 6)
+        >>> mu = cyclic_fedavg(rounds=1000, steps=20, rate=0.5, clip=2.0, clients=10, sigma=1.0)
+        >>> round(mu, 6)
         71.954793
     """
-    gap = cyclic_gap(steps=steps, rate=rate, clip=clip, clients=clients)
+    gap = cyclic_gap(
+        steps=steps,
+        rate=rate,
+        clip=clip,
+        clients=clients,
+    )
     return last_linear_model([gap] * rounds, clients=clients, sigma=sigma)
 
 
@@ -146,18 +267,42 @@ def constant_fedprox(
     clients: int,
     sigma: float,
 ) -> float:
-    """The last model of Noisy-FedProx on linear losses at a constant rate (THEORY A3).
+    """Returns the exact mu of Noisy-FedProx's last model on linear losses at a constant rate (A3).
+
+    Args:
+        rounds: T, the number of rounds.
+        steps: K, the local steps of a round.
+        rate: the learning rate, mu in convergent-dp.
+        clip: V, the largest norm of a gradient.
+        proximal: alpha, the strength of the proximal term.
+        clients: m, the number of clients.
+        sigma: the standard deviation of the noise.
 
     Example:
-        >>> round(constant_fedprox(rounds=1000, steps=20, rate=0.5, clip=1.0, proximal=1.0, clients=50, sigma=1.0), 8)
+        >>> mu = constant_fedprox(
+        ...     rounds=1000, steps=20, rate=0.5, clip=1.0, proximal=1.0, clients=50, sigma=1.0
+        ... )
+        >>> round(mu, 8)
         8.94426338
     """
     gap = linear_gap([rate] * steps, clients=clients, clip=clip, proximal=proximal)
     return last_linear_model([gap] * rounds, clients=clients, sigma=sigma)
 
 
-def fedavg_gap(*, steps: int, rate: float, clip: float, clients: int) -> float:
-    """Lemma 7's example: one round's gap on linear losses at a constant rate.
+def fedavg_gap(
+    *,
+    steps: int,
+    rate: float,
+    clip: float,
+    clients: int,
+) -> float:
+    """Returns one round's gap on linear losses at a constant rate: Lemma 7's example.
+
+    Args:
+        steps: K, the local steps of a round.
+        rate: the learning rate, mu in convergent-dp.
+        clip: V, the largest norm of a gradient.
+        clients: m, the number of clients.
 
     Example:
         >>> round(fedavg_gap(steps=5, rate=0.5, clip=1.0, clients=50), 12)
@@ -166,8 +311,22 @@ def fedavg_gap(*, steps: int, rate: float, clip: float, clients: int) -> float:
     return linear_gap([rate] * steps, clients=clients, clip=clip)
 
 
-def fedprox_gap(*, steps: int, rate: float, clip: float, clients: int, proximal: float) -> float:
-    """Lemma 9's example: the same with a proximal pull.
+def fedprox_gap(
+    *,
+    steps: int,
+    rate: float,
+    clip: float,
+    clients: int,
+    proximal: float,
+) -> float:
+    """Returns one round's gap with a proximal pull: Lemma 9's example.
+
+    Args:
+        steps: K, the local steps of a round.
+        rate: the learning rate, mu in convergent-dp.
+        clip: V, the largest norm of a gradient.
+        clients: m, the number of clients.
+        proximal: alpha, the strength of the proximal term.
 
     Example:
         >>> round(fedprox_gap(steps=3, rate=5.0, clip=1.0, clients=1, proximal=1.0), 9)
@@ -176,21 +335,37 @@ def fedprox_gap(*, steps: int, rate: float, clip: float, clients: int, proximal:
     return linear_gap([rate] * steps, clients=clients, clip=clip, proximal=proximal)
 
 
-def stretch(*, steps: int, rate: float, smoothness: float, proximal: float = 0.0) -> float:
-    """By how much local training stretches the distance of two models on one data set, on a quadratic loss of curvature -L or L.
+def stretch_factor(
+    *,
+    steps: int,
+    rate: float,
+    smoothness: float,
+    proximal: float = 0.0,
+) -> float:
+    """Returns by how much local training stretches the distance of two models on one data set.
+
+    The loss is quadratic, of curvature -L or L, whichever stretches more.
+
+    Args:
+        steps: K, the local steps of a round.
+        rate: the learning rate, mu in convergent-dp.
+        smoothness: L, the Lipschitz constant of the gradients.
+        proximal: alpha, the strength of the proximal term.
 
     Example:
-        >>> round(stretch(steps=5, rate=0.1, smoothness=1.0), 8)
+        >>> round(stretch_factor(steps=5, rate=0.1, smoothness=1.0), 8)
         1.61051
-        >>> round(stretch(steps=3, rate=5.0, smoothness=0.9, proximal=1.0), 3)
+        >>> round(stretch_factor(steps=3, rate=5.0, smoothness=0.9, proximal=1.0), 3)
         290.375
     """
-    rates, far = [rate] * steps, math.inf  # a clip that is never reached
-    ends = (
-        local_training(0.5, quadratic(curvature), rates, clip=far, proximal=proximal)
-        for curvature in (-smoothness, smoothness)
-    )
-    return max(2 * abs(end) for end in ends)  # by symmetry, of models that started at -0.5 and 0.5
+    # The two models start at -0.5 and 0.5, and stay symmetric. No gradient reaches the clip.
+    factors = []
+    # Either sign of the curvature may stretch more: a high rate makes a convex loss overshoot.
+    for curvature in (-smoothness, smoothness):
+        gradient = quadratic_gradient(curvature)
+        end = take_steps(0.5, gradient, [rate] * steps, clip=math.inf, proximal=proximal)
+        factors.append(2 * abs(end))
+    return max(factors)
 
 
 def apart_after_round(
@@ -203,23 +378,167 @@ def apart_after_round(
     proximal: float,
     distance: float,
 ) -> float:
-    """Theorem 2's example: two models, `distance` apart, after one round on neighbouring data sets.
+    """Returns the distance of two models after one round on neighbouring data: Theorem 2's example.
 
-    The attacked client's loss is linear and turns with the data set, the other losses are quadratic, of curvature -L or L.
+    The attacked client's loss is linear and turns with the data set; the other losses are
+    quadratic, of curvature -L or L, whichever takes them further apart.
+
+    Args:
+        steps: K, the local steps of a round.
+        rate: the learning rate, mu in convergent-dp.
+        clip: V, the largest norm of a gradient.
+        smoothness: L, the Lipschitz constant of the gradients.
+        clients: m, the number of clients.
+        proximal: alpha, the strength of the proximal term.
+        distance: the distance of the two models.
 
     Example:
-        >>> found = apart_after_round(steps=5, rate=0.1, clip=1.0, smoothness=1.0, clients=50, proximal=0.0, distance=0.1)
-        >>> round(found, 8)
+        >>> apart = apart_after_round(
+        ...     steps=5, rate=0.1, clip=1.0, smoothness=1.0, clients=50, proximal=0.0, distance=0.1
+        ... )
+        >>> round(apart, 8)
         0.17982998
     """
+    rates = [rate] * steps
+    distances = []
+    for curvature in (-smoothness, smoothness):
+        others = quadratic_gradient(curvature)
+        ends = []
+        for side in (1.0, -1.0):
+            # The attacked client pushes each of the two models away from the other.
+            own = linear_gradient(-side * clip)
+            start = side * distance / 2
+            ends.append(
+                average_models(
+                    start, own, others, rates, clients=clients, clip=clip, proximal=proximal
+                )
+            )
+        distances.append(abs(ends[0] - ends[1]))
+    return max(distances)
 
-    def ended(side: float, curvature: float) -> float:
-        own, others, rates = linear(-side * clip), quadratic(curvature), [rate] * steps
-        return one_round(
-            side * distance / 2, own, others, rates, clients=clients, clip=clip, proximal=proximal
-        )
 
-    return max(
-        abs(ended(1.0, curvature) - ended(-1.0, curvature))
-        for curvature in (-smoothness, smoothness)
+def wavy_constant_fedavg(
+    *,
+    rounds: int,
+    steps: int,
+    rate: float,
+    clip: float,
+    clients: int,
+    sigma: float,
+    wave: float,
+) -> float:
+    """Returns a mu that Noisy-FedAvg's last model exceeds on a loss that is really not convex (A2).
+
+    The attacked client has the gradient +-(V - A) + A cos(w L/A), A = `wave` V, for any L.
+    Whatever the noise, the wave moves a step by at most A, so the sign of the last model tells the
+    data sets apart as well as linear losses of slope +-(V - 2A) do.
+
+    Args:
+        rounds: T, the number of rounds.
+        steps: K, the local steps of a round.
+        rate: the learning rate, mu in convergent-dp.
+        clip: V, the largest norm of a gradient.
+        clients: m, the number of clients.
+        sigma: the standard deviation of the noise.
+        wave: the height of the wave, as a share of the clip; below 1/2.
+
+    Example:
+        >>> mu = wavy_constant_fedavg(
+        ...     rounds=100, steps=5, rate=0.1, clip=1.0, clients=50, sigma=1.0, wave=0.1
+        ... )
+        >>> round(mu, 8)
+        1.13137085
+    """
+    return constant_fedavg(
+        rounds=rounds,
+        steps=steps,
+        rate=rate,
+        clip=clip * (1 - 2 * wave),
+        clients=clients,
+        sigma=sigma,
+    )
+
+
+def wavy_cyclic_fedavg(
+    *,
+    rounds: int,
+    steps: int,
+    rate: float,
+    clip: float,
+    clients: int,
+    sigma: float,
+    wave: float,
+) -> float:
+    """Returns the same at the cyclic rates mu/(k + 1) (A2).
+
+    Args:
+        rounds: T, the number of rounds.
+        steps: K, the local steps of a round.
+        rate: the learning rate, mu in convergent-dp.
+        clip: V, the largest norm of a gradient.
+        clients: m, the number of clients.
+        sigma: the standard deviation of the noise.
+        wave: the height of the wave, as a share of the clip; below 1/2.
+
+    Example:
+        >>> mu = wavy_cyclic_fedavg(
+        ...     rounds=1000, steps=20, rate=0.5, clip=2.0, clients=10, sigma=1.0, wave=0.1
+        ... )
+        >>> round(mu, 6)
+        57.563835
+    """
+    return cyclic_fedavg(
+        rounds=rounds,
+        steps=steps,
+        rate=rate,
+        clip=clip * (1 - 2 * wave),
+        clients=clients,
+        sigma=sigma,
+    )
+
+
+def wavy_constant_fedprox(
+    *,
+    rounds: int,
+    steps: int,
+    rate: float,
+    clip: float,
+    proximal: float,
+    clients: int,
+    sigma: float,
+    wave: float,
+) -> float:
+    """Returns the same for Noisy-FedProx (A3), at a rate of at most 1/alpha.
+
+    The weight (1 - eta alpha)^j of an earlier step is then not negative, so the argument for every
+    step carries over to their weighted sum.
+
+    Args:
+        rounds: T, the number of rounds.
+        steps: K, the local steps of a round.
+        rate: the learning rate, mu in convergent-dp.
+        clip: V, the largest norm of a gradient.
+        proximal: alpha, the strength of the proximal term.
+        clients: m, the number of clients.
+        sigma: the standard deviation of the noise.
+        wave: the height of the wave, as a share of the clip; below 1/2.
+
+    Raises:
+        UserError: the rate is above 1/alpha.
+
+    Example:
+        >>> setting = {"rate": 0.5, "clip": 1.0, "proximal": 1.0, "clients": 50, "sigma": 1.0}
+        >>> round(wavy_constant_fedprox(rounds=1000, steps=20, wave=0.1, **setting), 8)
+        7.1554107
+    """
+    if rate * proximal > 1:
+        raise UserError(f"rate = {rate!r}: expected at most 1/proximal = {1 / proximal:g}.")
+    return constant_fedprox(
+        rounds=rounds,
+        steps=steps,
+        rate=rate,
+        clip=clip * (1 - 2 * wave),
+        proximal=proximal,
+        clients=clients,
+        sigma=sigma,
     )

@@ -1,7 +1,8 @@
-"""Table 3 of convergent-dp as a picture: how the noise that a fixed budget needs grows with the rounds T and the local steps K.
+"""Draws Table 3 of convergent-dp: how the noise for a fixed budget grows with rounds and steps.
 
-The table compares rates whose constants are unknown, so each is drawn relative to its value at T = 1, or at K = 1. A rate of a Rényi
-budget is drawn as its square root, the noise that keeps the budget. What Sordino certifies is drawn the same way, as mu.
+The table compares rates whose constants are unknown, so each is drawn relative to its value at
+T = 1, or at K = 1. A rate of a Rényi budget is drawn as its square root, the noise that keeps the
+budget. What Sordino certifies is drawn the same way, as mu.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from sordino.protocol.errors import UserError
 
@@ -19,19 +20,39 @@ if TYPE_CHECKING:
 
 SUFFIXES = (".png", ".svg", ".pdf")
 Kind = Literal["earlier", "paper", "certified"]
-GREY, ORANGE, BLUE, DARK, PALE = "#9aa5ad", "#d1603d", "#2a6f97", "#264653", "#eef1f4"
+GREY = "#9aa5ad"
+ORANGE = "#d1603d"
+BLUE = "#2a6f97"
+DARK = "#264653"
+PALE = "#eef1f4"
+# Grey recedes: the picture compares two kinds, and earlier work is their background.
 _COLOURS: dict[Kind, str] = {"earlier": GREY, "paper": ORANGE, "certified": BLUE}
-# What the table leaves open, chosen once: clients, delta, strong convexity; steps and rounds where the other one varies.
-_CLIENTS, _DELTA, _CONVEXITY, _STEPS, _ROUNDS = 50, 1e-5, 0.1, 5, 100
+_LABEL_COLOURS: dict[Kind, str] = {"earlier": DARK, "paper": ORANGE, "certified": BLUE}
+_LINE_WIDTHS: dict[Kind, float] = {"earlier": 1.6, "paper": 2.4, "certified": 2.4}
+_DASHES: dict[bool, Any] = {False: "-", True: (0, (4, 2))}
+# What the table leaves open, chosen once.
+_CLIENTS = 50
+_DELTA = 1e-5
+_CONVEXITY = 0.1
+# The steps where the rounds vary, and the rounds where the steps vary.
+_STEPS = 5
+_ROUNDS = 100
+# Where both axes end.
 _MOST = 1000
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rate:
-    """One curve: who states it, the rate in words, and its value at each count, in any unit.
+    """One curve.
+
+    Attributes:
+        label: who states it, and the rate in words.
+        kind: published earlier, by the paper, or certified.
+        value: the rate at a count, in any unit.
+        dashed: whether the curve is dashed.
 
     Example:
-        >>> by_rounds()[0].growth([1, 10])
+        >>> rates_by_rounds()[0].growth([1, 10])
         [1.0, 10.0]
     """
 
@@ -41,21 +62,32 @@ class Rate:
     dashed: bool = False
 
     def growth(self, counts: Sequence[int]) -> list[float]:
-        """The rate at each count, relative to the count 1."""
+        """Returns the rate at each count, relative to the count 1.
+
+        Args:
+            counts: of rounds, or of steps.
+        """
+        # Constants are unknown, so only quotients can be compared.
         first = self.value(1)
         return [self.value(count) / first for count in counts]
 
 
-def by_rounds() -> list[Rate]:
-    """Growth in T, at K = 5.
+def rates_by_rounds() -> list[Rate]:
+    """Returns curves of the growth in T, at K = 5.
 
     Example:
-        >>> {rate.label: round(rate.growth([1000])[0], 3) for rate in by_rounds() if rate.kind == "paper"}
+        >>> printed = [rate for rate in rates_by_rounds() if rate.kind == "paper"]
+        >>> {rate.label: round(rate.growth([1000])[0], 3) for rate in printed}
         {'convergent-dp, Table 3: √(2 − 1/T)': 1.414, 'convergent-dp, Thm 3(a), refuted': 2.068}
     """
     from sordino.papers import convergent
 
     def refuted(rounds: int) -> float:
+        """Returns what the refuted theorem claims after some rounds.
+
+        Args:
+            rounds: how many rounds.
+        """
         return convergent.theorem_3a(
             rounds=rounds,
             steps=_STEPS,
@@ -89,7 +121,12 @@ def by_rounds() -> list[Rate]:
             kind="paper",
             value=lambda t: math.sqrt(2 - 1 / t),
         ),
-        Rate(label="convergent-dp, Thm 3(a), refuted", kind="paper", value=refuted, dashed=True),
+        Rate(
+            label="convergent-dp, Thm 3(a), refuted",
+            kind="paper",
+            value=refuted,
+            dashed=True,
+        ),
         Rate(label="certified, constant rate, every view: √T", kind="certified", value=math.sqrt),
         Rate(label="certified, stage-wise rate, every view", kind="certified", value=_composed),
         Rate(
@@ -107,14 +144,16 @@ def by_rounds() -> list[Rate]:
     ]
 
 
-def by_steps() -> list[Rate]:
-    """Growth in K, at T = 100.
+def rates_by_steps() -> list[Rate]:
+    """Returns curves of the growth in K, at T = 100.
 
     Example:
-        >>> {rate.label: round(rate.growth([1000])[0], 1) for rate in by_steps() if rate.kind == "paper"}
+        >>> printed = [rate for rate in rates_by_steps() if rate.kind == "paper"]
+        >>> {rate.label: round(rate.growth([1000])[0], 1) for rate in printed}
         {'convergent-dp, Table 3: K left out': 1.0, 'convergent-dp, Thm 3(c): K': 1000.0}
     """
-    pull = 0.1  # rate times alpha
+    # The rate times alpha.
+    pull = 0.1
     return [
         Rate(label="Shi 2021, Noble, Zhang & Tang 2022: √K", kind="earlier", value=math.sqrt),
         Rate(
@@ -126,7 +165,12 @@ def by_steps() -> list[Rate]:
             label="Wei, Cheng, Hu, Fukami, Bastianello: no K", kind="earlier", value=lambda _: 1.0
         ),
         Rate(label="convergent-dp, Table 3: K left out", kind="paper", value=lambda _: 1.0),
-        Rate(label="convergent-dp, Thm 3(c): K", kind="paper", value=float, dashed=True),
+        Rate(
+            label="convergent-dp, Thm 3(c): K",
+            kind="paper",
+            value=float,
+            dashed=True,
+        ),
         Rate(label="certified, FedAvg, constant rate: K", kind="certified", value=float),
         Rate(
             label="certified, FedProx, pull 0.1 a step",
@@ -142,7 +186,10 @@ def by_steps() -> list[Rate]:
 
 
 def draw_growth(path: Path) -> None:
-    """Draw both panels; the suffix of the path decides the format.
+    """Draws both panels.
+
+    Args:
+        path: the file; its suffix decides the format.
 
     Raises:
         UserError: a path that does not end in .png, .svg or .pdf, or that cannot be written.
@@ -158,11 +205,23 @@ def draw_growth(path: Path) -> None:
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(15.5, 6.4))
+    # An explicit canvas draws without pyplot, whose global state belongs to the caller.
     FigureCanvasAgg(figure)
     left, right = figure.subplots(1, 2)
-    figure.subplots_adjust(left=0.045, right=0.80, wspace=0.95, top=0.83, bottom=0.10)
-    _draw(left, by_rounds(), "rounds T", f"in rounds, relative to T = 1 (K = {_STEPS})")
-    _draw(right, by_steps(), "local steps K", f"in local steps, relative to K = 1 (T = {_ROUNDS})")
+    figure.subplots_adjust(
+        left=0.045,
+        right=0.80,
+        wspace=0.95,
+        top=0.83,
+        bottom=0.10,
+    )
+    _draw_panel(left, rates_by_rounds(), "rounds T", f"in rounds, relative to T = 1 (K = {_STEPS})")
+    _draw_panel(
+        right,
+        rates_by_steps(),
+        "local steps K",
+        f"in local steps, relative to K = 1 (T = {_ROUNDS})",
+    )
     figure.text(
         0.045,
         0.945,
@@ -184,7 +243,14 @@ def draw_growth(path: Path) -> None:
         raise UserError(f"picture {str(path)!r} cannot be written: {error.strerror}.") from error
 
 
-def _draw(axes: Axes, rates: list[Rate], word: str, title: str) -> None:
+def _draw_panel(
+    axes: Axes,
+    rates: list[Rate],
+    word: str,
+    title: str,
+) -> None:
+    """Draws the curves of one panel, on log axes."""
+    # Twenty counts per decade, rounded: the small ones would otherwise appear twice.
     counts = sorted({round(10 ** (exponent / 20)) for exponent in range(61)})
     ends = []
     for rate in rates:
@@ -193,9 +259,10 @@ def _draw(axes: Axes, rates: list[Rate], word: str, title: str) -> None:
             counts,
             values,
             color=_COLOURS[rate.kind],
-            linewidth=1.6 if rate.kind == "earlier" else 2.4,
-            linestyle=(0, (4, 2)) if rate.dashed else "-",
-            zorder=3 if rate.dashed else 2,  # equal curves are both seen
+            linewidth=_LINE_WIDTHS[rate.kind],
+            # Dashes lie above, so that both of two equal curves are seen.
+            linestyle=_DASHES[rate.dashed],
+            zorder=2 + rate.dashed,
             clip_on=False,
         )
         ends.append(values[-1])
@@ -216,17 +283,20 @@ def _draw(axes: Axes, rates: list[Rate], word: str, title: str) -> None:
 
 
 def _name_ends(axes: Axes, rates: list[Rate], ends: list[float]) -> None:
-    """Write each label beside the end of its curve, moved apart where ends are close, with a thin line to the curve."""
+    """Writes each label beside the end of its curve, moved apart where ends are close.
+
+    A thin line joins the label to the curve.
+    """
+    # Labels are placed in the picture's own units, since the axis is logarithmic.
     low, high = (math.log(limit) for limit in axes.get_ylim())
     heights = [(math.log(end) - low) / (high - low) for end in ends]
-    places = spread(heights, gap=0.048)
+    places = spread_labels(heights, gap=0.048)
     for rate, height, place in zip(rates, heights, places, strict=True):
-        colour = _COLOURS[rate.kind]
         axes.plot(
             [1.0, 1.04],
             [height, place],
             transform=axes.transAxes,
-            color=colour,
+            color=_COLOURS[rate.kind],
             linewidth=0.8,
             clip_on=False,
         )
@@ -237,23 +307,30 @@ def _name_ends(axes: Axes, rates: list[Rate], ends: list[float]) -> None:
             transform=axes.transAxes,
             va="center",
             fontsize=9,
-            color=DARK if rate.kind == "earlier" else colour,
+            color=_LABEL_COLOURS[rate.kind],
         )
 
 
-def spread(heights: Sequence[float], *, gap: float) -> list[float]:
-    """Places as close to the heights as can be, in the same order and at least `gap` apart (isotonic regression).
+def spread_labels(heights: Sequence[float], *, gap: float) -> list[float]:
+    """Returns places near the heights, in the same order and at least `gap` apart.
+
+    The sum of squared moves is least, by isotonic regression.
+
+    Args:
+        heights: where the labels would stand.
+        gap: the least distance of two labels.
 
     Example:
-        >>> [round(place, 3) for place in spread([0.5, 0.5, 0.9], gap=0.1)]
+        >>> [round(place, 3) for place in spread_labels([0.5, 0.5, 0.9], gap=0.1)]
         [0.45, 0.55, 0.9]
     """
     from scipy.optimize import isotonic_regression
 
     order = sorted(range(len(heights)), key=lambda index: heights[index])
-    fitted = isotonic_regression(
-        [heights[index] - gap * rank for rank, index in enumerate(order)]
-    ).x
+    # Lowered by the gaps, labels that only keep their order are at least a gap apart once raised
+    # again.
+    lowered = [heights[index] - gap * rank for rank, index in enumerate(order)]
+    fitted = isotonic_regression(lowered).x
     places = [0.0] * len(heights)
     for rank, index in enumerate(order):
         places[index] = float(fitted[rank]) + gap * rank
@@ -261,22 +338,28 @@ def spread(heights: Sequence[float], *, gap: float) -> list[float]:
 
 
 def _composed(rounds: int) -> float:
-    """Composition at the rates 1/t."""
+    """Returns the growth by composition, at the rates 1/t."""
     return math.sqrt(math.fsum(1 / (t * t) for t in range(1, rounds + 1)))
 
 
 def _last_stage_wise(rounds: int) -> float:
-    """The last model at the rates 1/t, with a vouched smoothness for which one round stretches by 1 + 1/2 at first."""
-    from sordino.privacy.last_iterate import last_iterate
+    """Returns the growth of the last model's mu, at the rates 1/t.
+
+    The vouched smoothness lets the first round stretch distances by about 1 + 1/2.
+    """
+    from sordino.privacy.amplification.last_iterate import last_iterate
 
     times = range(1, rounds + 1)
-    return math.sqrt(
-        last_iterate([(1 + 0.5 / (_STEPS * t)) ** _STEPS for t in times], [1 / t for t in times])
-    )
+    factors = [(1 + 0.5 / (_STEPS * t)) ** _STEPS for t in times]
+    shifts = [1 / t for t in times]
+    return math.sqrt(last_iterate(factors, shifts))
 
 
 def _contracting(rounds: int) -> float:
-    """The last model of the clipped linear model of THEORY A9's example, where a round contracts by 0.774."""
-    from sordino.privacy.last_iterate import constant
+    """Returns the growth of the last clipped linear model's mu, where a round contracts by 0.774.
 
-    return math.sqrt(constant(0.95**_STEPS, 1.0, rounds))
+    It is the example of A9.
+    """
+    from sordino.privacy.amplification.last_iterate import price_constant_rounds
+
+    return math.sqrt(price_constant_rounds(0.95**_STEPS, 1.0, rounds))

@@ -1,4 +1,7 @@
-"""Published bounds held against trainings: the federation that a claim speaks about is trained many times, and attacked."""
+"""Holds published bounds against trainings.
+
+The federation that a claim speaks about is trained many times, and attacked.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from sordino.audit.auditing import audit, game_seed
-from sordino.audit.bounds import FIRM, Scores, most_shown, trainings_needed
+from sordino.audit.audit_subject import choose_seed
+from sordino.audit.auditing import audit
 from sordino.audit.game import CHUNK, WorstCaseGame, chunks_of
-from sordino.audit.verdict import Claim as Question
-from sordino.audit.verdict import Finding, judged
+from sordino.audit.lower_bounds import FIRM, Scores, count_needed_trainings, find_largest_mu
+from sordino.audit.verdict import Claim, Finding, judge_scores
 from sordino.engines.torch_engine import single_threaded
 from sordino.papers.claims import Verdict
 from sordino.privacy.certify import certify
@@ -38,11 +41,17 @@ SCHEDULES: dict[str, type[Constant] | type[Cyclic] | type[StageWise]] = {
     "convergent/theorem-3c": StageWise,
     "convergent/theorem-4": Constant,
 }
-LEAST = 1000  # trainings on each side
+# The least number of trainings on each side.
+LEAST_TRAININGS = 1000
+# The greatest, even where more would be needed to refute a claim.
+MOST_TRAININGS = 10**7
 
 
 def federation_of(verdict: Verdict) -> Protocol:
-    """The federation that a claim about the last model speaks about, at the parameters of its check.
+    """Returns the federation that a claim about the last model speaks about.
+
+    Args:
+        verdict: a check of the claim, whose parameters are taken.
 
     Raises:
         UserError: the claim is not about a federation that can be trained.
@@ -53,7 +62,8 @@ def federation_of(verdict: Verdict) -> Protocol:
         >>> federation_of(check(find("convergent/theorem-4"))).local.proximal
         1.0
     """
-    name, given = verdict.claim.name, verdict.parameters
+    name = verdict.claim.name
+    given = verdict.parameters
     if name not in SCHEDULES:
         raise UserError(
             f"{name} cannot be measured by training: these can: {', '.join(SCHEDULES)}."
@@ -61,16 +71,17 @@ def federation_of(verdict: Verdict) -> Protocol:
     schedule: Schedule = SCHEDULES[name](rate=float(given["rate"]))
     steps: dict[str, Any] = {
         "steps": int(given["steps"]),
+        # One record for each client and step: the exchanged record is then in every gradient, which
+        # is the worst case that the theorems speak about.
         "batch": 1,
         "clip": float(given["clip"]),
         "schedule": schedule,
     }
-    local = (
-        FedProx(**steps, proximal=float(given["proximal"]))
-        if "proximal" in given
-        else FedAvg(**steps)
-    )
+    local = FedAvg(**steps)
+    if "proximal" in given:
+        local = FedProx(**steps, proximal=float(given["proximal"]))
     return Protocol(
+        # A fixed seed: a refutation that is published must be repeatable.
         seed=1,
         clients=int(given["clients"]),
         rounds=int(given["rounds"]),
@@ -80,46 +91,79 @@ def federation_of(verdict: Verdict) -> Protocol:
     )
 
 
-def trainings_for(published: float, certified: float) -> int:
-    """The fewest trainings on each side that could refute a claim of this mu, and show a quarter of what is certified.
+def choose_refuting_trainings(published: float, certified: float) -> int:
+    """Returns how many trainings on each side could refute a claim.
+
+    They are also enough to show a quarter of the certified mu.
+
+    Args:
+        published: the mu that is claimed.
+        certified: the mu that is certified.
 
     Example:
-        >>> trainings_for(0.3, 4.5), trainings_for(6.0, 70.0)
+        >>> choose_refuting_trainings(0.3, 4.5), choose_refuting_trainings(6.0, 70.0)
         (1000, 16000)
     """
-    trainings = max(LEAST, trainings_needed(min(certified, 3.0), 0.25))
-    while most_shown(trainings, FIRM) < 1.02 * published and trainings < 10**7:
+    # Capped, since the trainings needed grow fast with mu; the loop adds what the claim needs.
+    trainings = max(LEAST_TRAININGS, count_needed_trainings(min(certified, 3.0), 0.25))
+    # A margin of 2 %, since a bound exactly at the claim would not refute it.
+    while find_largest_mu(trainings, FIRM) < 1.02 * published and trainings < MOST_TRAININGS:
         trainings *= 2
     return trainings
 
 
 def measure(
-    verdict: Verdict, folder: str | Path, *, trainings: int | None = None, **options: Any
+    verdict: Verdict,
+    folder: str | Path,
+    *,
+    trainings: int | None = None,
+    **options: Any,
 ) -> Finding:
-    """Audit the last model of the federation that a claim speaks about, and hold the claim against what is found.
+    """Audits the last model of the federation that a claim speaks about.
+
+    Args:
+        verdict: a check of the claim.
+        folder: where the audit is kept.
+        trainings: how many on each side; by default enough to refute the claim.
+        **options: those of `sordino.audit.auditing.audit`.
+
+    Returns:
+        The finding, with a verdict on the claim.
+
+    Raises:
+        UserError: the claim is not about a federation that can be trained.
 
     Example:
-        >>> measure(check(find("convergent/theorem-3a")), "audits/3a").claims[0].verdict  # doctest: +SKIP
+        >>> finding = measure(check(find("convergent/theorem-3a")), "audits/3a")  # doctest: +SKIP
+        >>> finding.claims[0].verdict  # doctest: +SKIP
         'refuted'
     """
     protocol = federation_of(verdict)
-    count = (
-        trainings
-        if trainings is not None
-        else trainings_for(verdict.published, certify(protocol, "final").mu or 0.0)
-    )
+    if trainings is None:
+        trainings = choose_refuting_trainings(
+            verdict.published, certify(protocol, "final").mu or 0.0
+        )
+    claim = Claim(name=verdict.claim.name, mu=verdict.published)
     return audit(
-        protocol, "final", trainings=count, claims=(_question(verdict),), folder=folder, **options
+        protocol,
+        "final",
+        trainings=trainings,
+        claims=(claim,),
+        folder=folder,
+        **options,
     )
-
-
-def _question(verdict: Verdict) -> Question:
-    return Question(name=verdict.claim.name, mu=verdict.published)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Look:
-    """What has been shown after so many of the planned trainings on each side; the last look has the finding."""
+class InterimBound:
+    """What some of the planned trainings have shown.
+
+    Attributes:
+        trainings: how many on each side are done.
+        planned: how many are planned.
+        mu_lower: the lower bound on mu that they show.
+        finding: the finding, once all trainings are done.
+    """
 
     trainings: int
     planned: int
@@ -127,53 +171,69 @@ class Look:
     finding: Finding | None = None
 
 
-def watched(verdict: Verdict, *, trainings: int | None = None, looks: int = 10) -> Iterator[Look]:
-    """As `measure`, with no folder, looked at about so many times while it goes on.
+def measure_in_steps(
+    verdict: Verdict, *, trainings: int | None = None, steps: int = 10
+) -> Iterator[InterimBound]:
+    """Measures as `measure` does, with no folder, and reports while it goes on.
 
-    Only the last look has a verdict: the number of trainings is fixed before the first, and a bound that is stopped when it looks good
-    would be wrong more often than it says.
+    Only the last step has a verdict. The number of trainings is fixed before the first: a bound
+    that is stopped when it looks good would be wrong more often than it says.
+
+    Args:
+        verdict: a check of the claim.
+        trainings: how many on each side; by default enough to refute the claim.
+        steps: about how many reports.
+
+    Yields:
+        What has been shown.
+
+    Raises:
+        UserError: the claim is not about a federation that can be trained.
 
     Example:
         >>> from sordino.papers.catalogue import find
         >>> from sordino.papers.claims import check
-        >>> *_, last = watched(check(find("convergent/theorem-3a"), rounds=60, clients=2), trainings=1000, looks=2)
+        >>> verdict = check(find("convergent/theorem-3a"), rounds=60, clients=2)
+        >>> *_, last = measure_in_steps(verdict, trainings=1000, steps=2)
         >>> last.mu_lower > 0, last.finding.claims[0].verdict
         (True, 'refuted')
     """
     protocol = federation_of(verdict)
     certified = certify(protocol, "final")
-    count = (
-        trainings
-        if trainings is not None
-        else trainings_for(verdict.published, certified.mu or 0.0)
-    )
+    if trainings is None:
+        trainings = choose_refuting_trainings(verdict.published, certified.mu or 0.0)
     game = WorstCaseGame(
         protocol=protocol,
         view=View.FINAL,
         unit="record",
-        trainings=count,
-        seed=game_seed(protocol),
+        trainings=trainings,
+        seed=choose_seed(protocol),
         rounds=protocol.rounds,
     )
-    size = min(
-        CHUNK, 1 << max(4, (count // looks).bit_length() - 1)
-    )  # a power of two: chunks must not straddle keystreams
+    claim = Claim(name=verdict.claim.name, mu=verdict.published)
+    # A power of two, since the trainings of a chunk must share a keystream.
+    size = min(CHUNK, 1 << max(4, (trainings // steps).bit_length() - 1))
+    chunks = sorted(chunks_of(trainings, size), key=lambda chunk: chunk.start)
     sides: dict[tuple[int, int], list[np.ndarray]] = {
         (half, side): [] for half in (0, 1) for side in (0, 1)
     }
-    for start, chunks in groupby(
-        sorted(chunks_of(count, size), key=lambda chunk: chunk.start), key=lambda chunk: chunk.start
-    ):
-        for chunk in chunks:
+    for start, same_start in groupby(chunks, key=lambda chunk: chunk.start):
+        for chunk in same_start:
+            # Several threads would change the order of sums, and with it the last bits of scores.
             with single_threaded():
                 sides[chunk.half, chunk.side].append(game.play(chunk).scores)
         joined = {place: np.concatenate(parts) for place, parts in sides.items()}
-        scores = Scores(choosing=(joined[0, 0], joined[0, 1]), judging=(joined[1, 0], joined[1, 1]))
-        finding = judged(scores, certified, (_question(verdict),), 1e-5, game.description)
-        last = start + size >= count
-        yield Look(
+        # One half of the trainings chooses the threshold and the other judges it: judging where one
+        # has chosen would make the bound too good.
+        scores = Scores(
+            choosing=(joined[0, 0], joined[0, 1]),
+            judging=(joined[1, 0], joined[1, 1]),
+        )
+        finding = judge_scores(scores, certified, (claim,), 1e-5, game.description)
+        is_last = start + size >= trainings
+        yield InterimBound(
             trainings=scores.trainings,
-            planned=count,
+            planned=trainings,
             mu_lower=finding.mu_lower,
-            finding=finding if last else None,
+            finding=finding if is_last else None,
         )

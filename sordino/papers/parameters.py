@@ -1,4 +1,4 @@
-"""What the parameters of a check may be: one rule per word, the same in every claim."""
+"""Checks the parameters of a claim: one rule for each word, the same in every claim."""
 
 from __future__ import annotations
 
@@ -7,60 +7,70 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from sordino.protocol.errors import UserError
+from sordino.protocol.entries import Integer
+from sordino.protocol.errors import InvalidValue, UserError
 
 Number = int | float
 
 
-@dataclass(frozen=True, kw_only=True)
-class Rule:
-    """The numbers that a parameter may have: from `low` (left out itself if `above`) to `high`, whole or not.
+@dataclass(frozen=True)
+class Interval:
+    """The finite numbers of an interval.
 
-    Example:
-        >>> print(Rule(low=0, above=True, high=1))
-        a number above 0 and at most 1
-        >>> print(Rule(low=1, whole=True))
-        a whole number of at least 1
+    Unlike numbers of a protocol they may be as small as floats get: no training has to compute
+    with them.
+
+    Attributes:
+        low: the lower end.
+        high: the upper end, which is included.
+        above: whether the lower end is left out.
     """
 
     low: float
     high: float = math.inf
     above: bool = False
-    whole: bool = False
 
-    def __str__(self) -> str:
-        kind = "a whole number" if self.whole else "a number"
-        bottom = f"above {self.low:g}" if self.above else f"of at least {self.low:g}"
-        return f"{kind} {bottom}" + (
-            f" and at most {self.high:g}" if math.isfinite(self.high) else ""
-        )
+    def accept_value(self, key: str, value: Number) -> Number:
+        """Returns the number.
 
-    def allows(self, value: object) -> bool:
-        """Whether the value is such a number; a truth value, NaN and infinity are not.
+        Args:
+            key: the parameter, for the message.
+            value: the number.
+
+        Raises:
+            InvalidValue: it is not in the interval, or no number at all.
 
         Example:
-            >>> Rule(low=0).allows(0.5), Rule(low=0).allows(True), Rule(low=0).allows("0.5"), Rule(low=1, whole=True).allows(1.5)
-            (True, False, False, False)
+            >>> Interval(0).accept_value("proximal", 0.5)
+            0.5
         """
-        if (
-            isinstance(value, bool)
-            or not isinstance(value, (int, float))
-            or not math.isfinite(value)
-        ):
-            return False
-        if self.whole and value != int(value):
-            return False
-        return (value > self.low if self.above else value >= self.low) and value <= self.high
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not is_number or not math.isfinite(value):
+            raise InvalidValue(key, value, str(self))
+        if value < self.low or value > self.high or (self.above and value == self.low):
+            raise InvalidValue(key, value, str(self))
+        return value
+
+    def __str__(self) -> str:
+        words = f"a number of at least {self.low:g}"
+        if self.above:
+            words = f"a number above {self.low:g}"
+        if math.isfinite(self.high):
+            words += f" and at most {self.high:g}"
+        return words
 
 
-_COUNT = Rule(low=1, high=1_000_000, whole=True)
-_POSITIVE = Rule(low=0, above=True)
-_PROBABILITY = Rule(low=0, high=1)
+_COUNT = Integer(at_least=1, at_most=1_000_000)
+_POSITIVE = Interval(0, above=True)
+_PROBABILITY = Interval(0, 1)
+_POSITIVE_SHARE = Interval(0, 1, above=True)
+# Where a printed formula has e^epsilon in it, the limits keep it a number.
+_GAUSSIAN_PARAMETER = Interval(0, 30, above=True)
 
-RULES: Mapping[str, Rule] = {
+RULES: Mapping[str, Interval | Integer] = {
     # A federation and its rounds.
     "rounds": _COUNT,
-    "steps": Rule(low=1, high=100_000, whole=True),
+    "steps": Integer(at_least=1, at_most=100_000),
     "clients": _COUNT,
     "participants": _COUNT,
     "batch": _COUNT,
@@ -70,75 +80,118 @@ RULES: Mapping[str, Rule] = {
     "clip": _POSITIVE,
     "sigma": _POSITIVE,
     "smoothness": _POSITIVE,
-    "proximal": Rule(low=0),
-    "mixing": Rule(low=0, high=1, above=True),
+    "proximal": Interval(0),
+    "mixing": _POSITIVE_SHARE,
+    "round_number": Integer(at_least=0, at_most=1_000_000),
     # Constants that the papers leave open.
     "c": _POSITIVE,
     "z": _POSITIVE,
     "interpolation": _PROBABILITY,
     # The geometry of two neighbouring runs.
     "shift": _POSITIVE,
-    "touched": Rule(low=0, high=1, above=True),
+    "touched": _POSITIVE_SHARE,
     "distance": _POSITIVE,
     "rho": _POSITIVE,
     "gamma": _POSITIVE,
     "diameter": _POSITIVE,
-    # Notions of privacy. Where a printed formula has e^epsilon in it, the limits keep it a number.
-    "mu": Rule(low=0, high=30, above=True),
-    "first": Rule(low=0, high=30, above=True),
-    "second": Rule(low=0, high=30, above=True),
-    "epsilon": Rule(low=0, high=700),
-    "delta": Rule(low=1e-300, high=0.999),
-    "order": Rule(low=1, high=10_000, above=True),
+    "wave": Interval(0, 0.49, above=True),
+    # Notions of privacy.
+    "mu": _GAUSSIAN_PARAMETER,
+    "first": _GAUSSIAN_PARAMETER,
+    "second": _GAUSSIAN_PARAMETER,
+    "epsilon": Interval(0, 700),
+    "delta": Interval(1e-300, 0.999),
+    "order": Interval(1, 10_000, above=True),
     # Noise.
     "sensitivity": _POSITIVE,
     "scale": _POSITIVE,
-    "step": Rule(low=0, high=100, above=True),
+    "step": Interval(0, 100, above=True),
     "width": _POSITIVE,
     "nu": _PROBABILITY,
-    "dimension": Rule(low=1, high=1e12, whole=True),
+    "dimension": Integer(at_least=1, at_most=10**12),
     # Noisy descent and curves between models.
     "start": _POSITIVE,
     "tolerance": _POSITIVE,
     "curvature": _POSITIVE,
-    "optimum": Rule(low=-1e6, high=1e6),
+    "optimum": Interval(-1e6, 1e6),
 }
 
 
-def resolved(
+def resolve_parameters(
     claim: str, defaults: Mapping[str, Number], overrides: Mapping[str, Number]
 ) -> dict[str, Number]:
-    """The defaults with the overrides in their place, each checked.
+    """Returns the defaults of a claim with the overrides in their place, each checked.
+
+    Args:
+        claim: the name of the claim.
+        defaults: the parameters of its check.
+        overrides: parameters that replace some of them.
 
     Raises:
-        UserError: a parameter that the claim does not have, or a number that the parameter may not have.
+        UserError: a parameter that the claim does not have, or a number that the parameter may not
+            have.
 
     Example:
-        >>> resolved("convergent/theorem-3c", {"rounds": 10, "sigma": 1.0}, {"rounds": 20})
+        >>> defaults = {"rounds": 10, "sigma": 1.0}
+        >>> resolve_parameters("convergent/theorem-3c", defaults, {"rounds": 20})
         {'rounds': 20, 'sigma': 1.0}
-        >>> resolved("convergent/theorem-3c", {"rounds": 10}, {"round": 20})
+        >>> resolve_parameters("convergent/theorem-3c", {"rounds": 10}, {"round": 20})
         Traceback (most recent call last):
         ...
-        sordino.protocol.errors.UserError: convergent/theorem-3c has no parameter 'round'; did you mean rounds? It has: rounds.
+        sordino.protocol.errors.UserError: convergent/theorem-3c has no parameter 'round'; \
+did you mean rounds? It has: rounds.
     """
-    for name, value in overrides.items():
+    for name in overrides:
         if name not in defaults:
             raise UserError(
-                f"{claim} has no parameter {name!r};{nearest(name, defaults)} It has: {', '.join(defaults)}."
+                f"{claim} has no parameter {name!r};{suggest_names(name, defaults)} "
+                f"It has: {', '.join(defaults)}."
             )
-        if not RULES[name].allows(value):
-            raise UserError(f"{name} = {value!r}: expected {RULES[name]}.")
-    chosen = {**defaults, **overrides}
-    return {name: int(value) if RULES[name].whole else value for name, value in chosen.items()}
+    return {name: check_parameter(name, value) for name, value in {**defaults, **overrides}.items()}
 
 
-def nearest(name: str, known: Mapping[str, object]) -> str:
-    """A question that offers the known names that contain a mistyped one, or else those closest to it; empty if there are none.
+def check_parameter(name: str, value: Number) -> Number:
+    """Returns a parameter as given; a whole number as an integer where one is needed.
+
+    Args:
+        name: the parameter.
+        value: the number.
+
+    Raises:
+        InvalidValue: a number that the parameter may not have.
 
     Example:
-        >>> nearest("sigm", {"sigma": 1, "rounds": 2}), nearest("runds", {"sigma": 1, "rounds": 2}), nearest("x", {"sigma": 1})
-        (' did you mean sigma?', ' did you mean rounds?', '')
+        >>> check_parameter("rounds", 20.0), check_parameter("sigma", 1)
+        (20, 1)
     """
-    containing = [one for one in known if len(name) > 1 and name in one]
-    close = containing[:4] or difflib.get_close_matches(name, known, n=3, cutoff=0.5)
-    return f" did you mean {' or '.join(close)}?" if close else ""
+    rule = RULES[name]
+    if type(rule) is Integer and isinstance(value, float) and value.is_integer():
+        value = int(value)
+    rule.accept_value(name, value)
+    return value
+
+
+def suggest_names(name: str, known: Mapping[str, object]) -> str:
+    """Returns a question that offers the known names nearest to a mistyped one.
+
+    Args:
+        name: the mistyped name.
+        known: all names.
+
+    Returns:
+        The names that contain it, or else those closest to it; empty if there are none.
+
+    Example:
+        >>> suggest_names("sigm", {"sigma": 1, "rounds": 2})
+        ' did you mean sigma?'
+        >>> suggest_names("runds", {"sigma": 1, "rounds": 2}), suggest_names("x", {"sigma": 1})
+        (' did you mean rounds?', '')
+    """
+    suggested = []
+    if len(name) > 1:
+        suggested = [one for one in known if name in one][:4]
+    if not suggested:
+        suggested = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
+    if not suggested:
+        return ""
+    return f" did you mean {' or '.join(suggested)}?"

@@ -1,4 +1,7 @@
-"""The claims of prifedsync (federated f-differential privacy), each with its verdict and the numbers that support it."""
+"""The claims of prifedsync (federated f-differential privacy).
+
+Each has its verdict and the numbers that support it.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +9,18 @@ from sordino.papers import certified, prifedsync
 from sordino.papers.claims import Claim
 
 _MIXTURE = (
-    "((1 - p) Id + p f)^R for weak and strong alike, sordino.privacy.subsampled.participating"
+    "((1 - p) Id + p f)^R for weak and strong alike, "
+    "sordino.privacy.amplification.subsampling.compose_fixed_rounds"
 )
 
 CLAIMS: tuple[Claim, ...] = (
     Claim(
         name="prifedsync/lemma-3.7",
         where="prifedsync, Lemma 3.7",
-        statement="In a round with all clients, what client i receives is no less private than client j's upload.",
+        statement=(
+            "In a round with all clients, what client i receives is no less private than client "
+            "j's upload."
+        ),
         quantity="mu",
         relation="at most",
         verdict="sound",
@@ -21,13 +28,19 @@ CLAIMS: tuple[Claim, ...] = (
         published=prifedsync.lemma_3_7,
         exact=prifedsync.helper_model,
         evidence="The mean of Gaussian uploads, as client i sees it, has exactly",
-        reason="Post-processing of j's upload; the equality of the proof holds only if i knows all other uploads.",
+        reason=(
+            "Post-processing of j's upload; the equality of the proof holds only if i knows all "
+            "other uploads."
+        ),
         defaults={"shift": 1.0, "sigma": 1.0, "clients": 5, "mixing": 0.5},
     ),
     Claim(
         name="prifedsync/lemma-3.8",
         where="prifedsync, Lemma 3.8",
-        statement="One round with clients sampled with probability p has a trade-off function of at least max(f, 1 - alpha - p^2).",
+        statement=(
+            "One round with clients sampled with probability p has a trade-off function of at "
+            "least max(f, 1 - alpha - p^2)."
+        ),
         quantity="total variation",
         relation="at most",
         verdict="sound",
@@ -37,12 +50,16 @@ CLAIMS: tuple[Claim, ...] = (
         evidence="When i sees whether both were sampled, f being Gaussian, it is exactly",
         reason="C3: joint convexity gives even p^2 delta_f(epsilon) at every epsilon.",
         sound_replacement="none needed; the mixture (1 - p^2) Id + p^2 f is smaller",
+        # The total variation of f is 0.383, above p^2 = 0.25, so that the sampling term decides.
         defaults={"mu": 1.0, "probability": 0.5},
     ),
     Claim(
         name="prifedsync/theorem-1",
         where="prifedsync, Theorem 1, weak",
-        statement="R rounds are at least as private as R copies of max(f, 1 - alpha - p^2); here f = 0, uploads without noise.",
+        statement=(
+            "R rounds are at least as private as R copies of max(f, 1 - alpha - p^2); here f = 0, "
+            "uploads without noise."
+        ),
         quantity="total variation",
         relation="at most",
         verdict="unsound",
@@ -53,15 +70,25 @@ CLAIMS: tuple[Claim, ...] = (
         exact=lambda probability, rounds: prifedsync.reach_probability(
             rate=probability, rounds=rounds
         ),
-        evidence="Of two clients, some upload of one reaches the other with exactly this probability",
-        reason="C4: the global model keeps j's upload; i need not be sampled in the same round, only later.",
+        evidence=(
+            "Of two clients, some upload of one reaches the other with exactly this probability"
+        ),
+        reason=(
+            "C4: the global model keeps j's upload; i need not be sampled in the same round, only "
+            "later."
+        ),
         sound_replacement=_MIXTURE,
+        # Two rounds are enough: client j uploads in the first, and client i receives it in the
+        # second.
         defaults={"probability": 0.5, "rounds": 2},
     ),
     Claim(
         name="prifedsync/theorem-1-strong",
         where="prifedsync, Theorem 1, strong",
-        statement="Against all others together, R rounds are as private as (m - 1) R copies of max(f, 1 - alpha - p^2); here f = 0.",
+        statement=(
+            "Against all others together, R rounds are as private as (m - 1) R copies of max(f, 1 "
+            "- alpha - p^2); here f = 0."
+        ),
         quantity="total variation",
         relation="at most",
         verdict="unsound",
@@ -73,15 +100,23 @@ CLAIMS: tuple[Claim, ...] = (
             rate=probability, rounds=rounds, clients=clients
         ),
         evidence="Some upload of j reaches some other client with exactly this probability",
-        reason="C4, C6: as the weak notion; besides, the others' models share noise, so their trade-off functions do not multiply, and the"
-        " factor m - 1 is not needed, as all of them are a function of j's uploads.",
+        reason=(
+            "C4, C6: as the weak notion; besides, the others' models share noise, so their "
+            "trade-off functions do not multiply, and the factor m - 1 is not needed, as all of "
+            "them are a function of j's uploads."
+        ),
         sound_replacement=_MIXTURE,
+        # A small p, at which p^2 is far below p; with many rounds both probabilities would tend to
+        # 1.
         defaults={"probability": 0.05, "rounds": 5, "clients": 10},
     ),
     Claim(
         name="prifedsync/theorem-2",
         where="prifedsync, Theorem 2, finite statement, Eq. (D.3)",
-        statement="With noisy SGD, R rounds of K steps are at least as private as KR copies of C_{B/n}(G_{1/sigma}).",
+        statement=(
+            "With noisy SGD, R rounds of K steps are at least as private as KR copies of "
+            "C_{B/n}(G_{1/sigma})."
+        ),
         quantity="epsilon",
         relation="at most",
         verdict="sound",
@@ -89,8 +124,12 @@ CLAIMS: tuple[Claim, ...] = (
         published=certified.subsampled_epsilon,
         exact=certified.participating_epsilon,
         evidence="With the participation of client j taken into account, the certified value is",
-        reason="C5: the proof drops the unsound p^2 term; what is left is composition. The factor p improves it, for weak and strong.",
+        reason=(
+            "C5: the proof drops the unsound p^2 term; what is left is composition. The factor p "
+            "improves it, for weak and strong."
+        ),
         sound_replacement=f"none needed; {_MIXTURE}, is smaller",
+        # A row of Table 1, so that the check speaks about a federation of the paper.
         defaults={
             "batch": 16,
             "records": 600,
@@ -104,7 +143,10 @@ CLAIMS: tuple[Claim, ...] = (
     Claim(
         name="prifedsync/theorem-2-limit",
         where="prifedsync, Theorem 2, limit; Tables 1 to 3",
-        statement="As KR grows with B/n sqrt(KR) fixed, the KR copies tend to a Gaussian of the printed mu.",
+        statement=(
+            "As KR grows with B/n sqrt(KR) fixed, the KR copies tend to a Gaussian of the printed "
+            "mu."
+        ),
         quantity="epsilon",
         relation="at most",
         verdict="asymptotic",
@@ -112,9 +154,16 @@ CLAIMS: tuple[Claim, ...] = (
         published=prifedsync.theorem_2_limit_epsilon,
         exact=certified.subsampled_epsilon,
         evidence="The certified value of that many copies is",
-        reason="C2, C5: it over-reports 3 to 66 % in the rows of Tables 1 to 3 and under-reports with few steps, as here. The factor"
-        " sqrt(m - 1) of the strong notion is not needed.",
-        sound_replacement=f"the privacy-loss distribution, sordino.privacy.subsampled.fixed_size; {_MIXTURE}",
+        reason=(
+            "C2, C5: it over-reports 3 to 66 % in the rows of Tables 1 to 3 and under-reports "
+            "with few steps, as here. The factor sqrt(m - 1) of the strong notion is not needed."
+        ),
+        sound_replacement=(
+            "the privacy-loss distribution, "
+            "sordino.privacy.amplification.subsampling.compose_fixed_batches;"
+            f" {_MIXTURE}"
+        ),
+        # One round only: with few steps the limit is below the certified value.
         defaults={
             "batch": 16,
             "records": 600,

@@ -1,4 +1,7 @@
-"""Divergences and moments by numerical integration: an evaluation of the definitions that shares nothing with the formulas it checks."""
+"""Integrates divergences and moments numerically.
+
+These evaluations of the definitions share nothing with the formulas that they check.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +12,21 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import numpy as np
 
-_NODES = 20_001  # the trapezoidal rule is exponentially accurate for a Gaussian that vanishes at both ends
-_REACH = 12.0  # standard deviations
+# The trapezoidal rule is exponentially accurate for a Gaussian that vanishes at both ends.
+_NODES = 20_001
+# How far a grid reaches, in standard deviations.
+_REACH = 12.0
 
 
 def gaussian_divergence(*, order: float, sensitivity: float, sigma: float) -> float:
-    """Rényi divergence of N(sensitivity, sigma^2) from N(0, sigma^2), integrated: log E_Q (P/Q)^order / (order - 1).
+    """Returns the Rényi divergence of N(sensitivity, sigma^2) from N(0, sigma^2), integrated.
+
+    The definition is log E_Q (P/Q)^order / (order - 1).
+
+    Args:
+        order: the order of the Rényi divergence, alpha.
+        sensitivity: how far one record moves a release, Delta.
+        sigma: the standard deviation of the noise.
 
     Example:
         >>> round(gaussian_divergence(order=2.0, sensitivity=2.0, sigma=1.0), 10)
@@ -23,14 +35,22 @@ def gaussian_divergence(*, order: float, sensitivity: float, sigma: float) -> fl
     from scipy.special import logsumexp
 
     shift = sensitivity / sigma
-    centre = order * shift  # where P^order Q^(1 - order) peaks
-    x, step = _grid(centre - _REACH, centre + _REACH)
+    # P^order Q^(1 - order) peaks here.
+    centre = order * shift
+    x, step = _make_grid(centre - _REACH, centre + _REACH)
     logs = -x * x / 2 + order * (shift * x - shift * shift / 2)
-    return (float(logsumexp(logs)) + math.log(step) - math.log(2 * math.pi) / 2) / (order - 1)
+    log_moment = float(logsumexp(logs)) + math.log(step) - math.log(2 * math.pi) / 2
+    return log_moment / (order - 1)
 
 
 def gaussian_delta(*, mu: float, epsilon: float) -> float:
-    """Hockey-stick divergence of N(mu, 1) from N(0, 1), integrated: E_P (1 - e^epsilon Q/P) where that is positive.
+    """Returns the hockey-stick divergence of N(mu, 1) from N(0, 1), integrated.
+
+    The definition is E_P (1 - e^epsilon Q/P) where that is positive.
+
+    Args:
+        mu: the parameter of Gaussian differential privacy.
+        epsilon: the epsilon of differential privacy.
 
     Example:
         >>> round(gaussian_delta(mu=1.0, epsilon=1.0), 10)
@@ -42,23 +62,32 @@ def gaussian_delta(*, mu: float, epsilon: float) -> float:
     # Q/P = e^(mu^2/2 - mu x) equals e^-epsilon at this x; beyond it the integrand is smooth.
     threshold = epsilon / mu + mu / 2
     peak = max(threshold, mu)
-    pieces = [threshold, peak, peak + 1, peak + _REACH]
 
     def excess(x: float) -> float:
-        return -float(np.expm1(mu * (threshold - x))) * math.exp(-((x - mu) ** 2) / 2)
+        """Returns the integrand: the density, less e^epsilon times the other one.
 
-    total = sum(
-        float(quad(excess, low, high, epsabs=0, epsrel=1e-11)[0])
-        for low, high in itertools.pairwise(pieces)
-        if high > low
-    )
+        Args:
+            x: where it is evaluated.
+        """
+        gain = -float(np.expm1(mu * (threshold - x)))
+        return gain * math.exp(-((x - mu) ** 2) / 2)
+
+    total = 0.0
+    for low, high in itertools.pairwise([threshold, peak, peak + 1, peak + _REACH]):
+        if high > low:
+            total += float(quad(excess, low, high, epsabs=0, epsrel=1e-11)[0])
     return total / math.sqrt(2 * math.pi)
 
 
 def composed_mu(*, first: float, second: float) -> float:
-    """The mu of two Gaussian releases seen together, from the overlap 2 Phi(-mu/2) of the two joint laws.
+    """Returns the mu of two Gaussian releases seen together.
 
-    Given the first output x the second is tested at the threshold that x leaves: E_Q min(L1 L2, 1) with L1 = e^(mu1 x - mu1^2/2).
+    It follows from the overlap 2 Phi(-mu/2) of the two joint laws. Given the first output x, the
+    second is tested at the threshold that x leaves: E_Q min(L1 L2, 1), L1 = e^(mu1 x - mu1^2/2).
+
+    Args:
+        first: the Gaussian parameter of the first release.
+        second: the Gaussian parameter of the second release.
 
     Example:
         >>> round(composed_mu(first=3.0, second=4.0), 10)
@@ -67,20 +96,74 @@ def composed_mu(*, first: float, second: float) -> float:
     import numpy as np
     from scipy.special import log_ndtr, logsumexp, ndtri
 
-    x, step = _grid(-_REACH, first + _REACH)
+    x, step = _make_grid(-_REACH, first + _REACH)
     threshold = (first * first / 2 - first * x) / second
     alternative = log_ndtr(threshold - second / 2) - (x - first) ** 2 / 2
     null = log_ndtr(-threshold - second / 2) - x * x / 2
-    log_overlap = (
-        float(logsumexp(np.concatenate([alternative, null])))
-        + math.log(step)
-        - math.log(2 * math.pi) / 2
-    )
+    log_sum = float(logsumexp(np.concatenate([alternative, null])))
+    log_overlap = log_sum + math.log(step) - math.log(2 * math.pi) / 2
     return -2 * float(ndtri(math.exp(log_overlap) / 2))
 
 
+def rounded_delta(*, mu: float, epsilon: float) -> float:
+    """Returns the delta of N(mu, 1) against N(0, 1) when only the rounded number is seen.
+
+    It is summed over the whole numbers: E (P - e^epsilon Q) where that is positive.
+
+    Args:
+        mu: the parameter of Gaussian differential privacy.
+        epsilon: the epsilon of differential privacy.
+
+    Example:
+        >>> round(rounded_delta(mu=1.0, epsilon=0.5), 6)
+        0.198391
+    """
+    import numpy as np
+    from scipy.special import ndtr
+
+    reach = math.ceil(mu + 40)
+    edges = np.arange(-reach, reach + 1) + 0.5
+    # Upper tails: differences of values near 1 would lose the digits of small probabilities.
+    alternative = -np.diff(ndtr(mu - edges))
+    null = -np.diff(ndtr(-edges))
+    excess = alternative - math.exp(epsilon) * null
+    return float(np.maximum(excess, 0).sum())
+
+
+def adaptive_delta(*, first: float, second: float, epsilon: float) -> float:
+    """Returns the delta of two Gaussian releases, the second of which looks at the first.
+
+    Where the first output points to the neighbour, the second has the parameter `second`, and
+    half of it elsewhere. Given the first output, the second leaves a hockey-stick divergence at
+    the remainder of epsilon.
+
+    Args:
+        first: the Gaussian parameter of the first release.
+        second: the largest Gaussian parameter of the second release.
+        epsilon: the epsilon of differential privacy.
+
+    Example:
+        >>> round(adaptive_delta(first=0.6, second=0.8, epsilon=1.0), 6)
+        0.115736
+    """
+    import numpy as np
+    from scipy.special import log_ndtr
+
+    x, step = _make_grid(-_REACH, first + _REACH)
+    loss = first * x - first * first / 2
+    parameter = np.where(loss > 0, second, second / 2)
+    left = epsilon - loss
+    # Both terms in logarithms: e^left is as large as the first output is surprising.
+    alternative = np.exp(loss + log_ndtr(-left / parameter + parameter / 2) - x * x / 2)
+    null = np.exp(epsilon + log_ndtr(-left / parameter - parameter / 2) - x * x / 2)
+    return float((alternative - null).sum()) * step / math.sqrt(2 * math.pi)
+
+
 def gaussian_amplitude(*, sigma: float) -> float:
-    """E|X| of N(0, sigma^2), integrated.
+    """Returns E|X| of N(0, sigma^2), integrated.
+
+    Args:
+        sigma: the standard deviation of the noise.
 
     Example:
         >>> round(gaussian_amplitude(sigma=1.0), 10)
@@ -88,19 +171,27 @@ def gaussian_amplitude(*, sigma: float) -> float:
     """
     from scipy.integrate import quad
 
-    return (
-        sigma
-        * 2
-        * float(quad(lambda x: x * math.exp(-x * x / 2), 0, math.inf)[0])
-        / math.sqrt(2 * math.pi)
-    )
+    half = float(quad(lambda x: x * math.exp(-x * x / 2), 0, math.inf)[0])
+    return sigma * 2 * half / math.sqrt(2 * math.pi)
 
 
-def bezier_control(*, start: float, optimum: float, rate: float, curvature: float) -> float:
-    """The control point of the quadratic Bezier curve from v to w that minimises the mean loss along it (udp-fl, Eq. (2) and (6)).
+def bezier_control(
+    *,
+    start: float,
+    optimum: float,
+    rate: float,
+    curvature: float,
+) -> float:
+    """Returns the control point of the curve from v to w with the least mean loss along it.
 
-    The loss is curvature/2 (w - optimum)^2 and v = w - rate curvature (w - optimum) one gradient step. The mean loss is quadratic in the
-    control point; Gauss-Legendre integrates its coefficients exactly.
+    The curve is a quadratic Bezier curve (udp-fl, Eq. (2) and (6)), the loss is
+    curvature/2 (w - optimum)^2, and v = w - rate curvature (w - optimum) is one gradient step.
+
+    Args:
+        start: the model before the step, w.
+        optimum: the minimum of the loss.
+        rate: the learning rate, mu in convergent-dp.
+        curvature: the second derivative of the loss.
 
     Example:
         >>> round(bezier_control(start=1.0, optimum=0.0, rate=0.1, curvature=1.0), 10)
@@ -108,14 +199,19 @@ def bezier_control(*, start: float, optimum: float, rate: float, curvature: floa
     """
     import numpy as np
 
-    nodes, weights = np.polynomial.legendre.leggauss(4)
-    r, weights = (nodes + 1) / 2, weights / 2
+    # The mean loss is quadratic in the control point, so Gauss-Legendre integrates its
+    # coefficients exactly.
+    nodes, node_weights = np.polynomial.legendre.leggauss(4)
+    r = (nodes + 1) / 2
+    weights = node_weights / 2
     stepped = start - rate * curvature * (start - optimum)
-    fixed, free = (1 - r) ** 2 * stepped + r**2 * start, 2 * (r - r**2)
+    fixed = (1 - r) ** 2 * stepped + r**2 * start
+    free = 2 * (r - r**2)
     return float(np.dot(weights, free * (optimum - fixed)) / np.dot(weights, free * free))
 
 
-def _grid(low: float, high: float) -> tuple[np.ndarray, float]:
+def _make_grid(low: float, high: float) -> tuple[np.ndarray, float]:
+    """Returns evenly spaced points, and their distance."""
     import numpy as np
 
     return np.linspace(low, high, _NODES), (high - low) / (_NODES - 1)

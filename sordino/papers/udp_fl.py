@@ -1,21 +1,28 @@
-"""Published privacy formulas of udp-fl (noises, shuffling) as printed, and results recalled from the literature it rests on.
+"""Published privacy formulas of udp-fl (noises, shuffling), as printed, and the values that hold.
 
-See `udp_fl_claims` for the verdicts. None of this is used for a promise: see `sordino.privacy.staircase`, `renyi` and `shuffling`.
+The verdicts stand in `udp_fl_claims`. No promise rests on these formulas: see
+`sordino.mechanisms.staircase_density`, `sordino.privacy.curves.renyi` and
+`sordino.privacy.amplification.shuffling` for the bounds that promises use.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    import numpy as np
+# The delta at which the paper reads epsilons.
+DELTA = 1e-5
 
 
 def table_3_gaussian(*, order: float, sensitivity: float, sigma: float) -> float:
-    """Table 3, first row: alpha Delta/(2 sigma^2), in which the square of Delta is missing. Verdict B4: UNSOUND for Delta > 1.
+    """Returns the divergence of Table 3, first row: alpha Delta/(2 sigma^2).
+
+    Verdict B4: unsound for Delta > 1, since the square of Delta is missing.
+
+    Args:
+        order: the order of the Rényi divergence, alpha.
+        sensitivity: how far one record moves a release, Delta.
+        sigma: the standard deviation of the noise.
 
     Example:
         >>> table_3_gaussian(order=2.0, sensitivity=2.0, sigma=1.0)
@@ -25,70 +32,118 @@ def table_3_gaussian(*, order: float, sensitivity: float, sigma: float) -> float
 
 
 def theorem_2(*, order: float, step: float, nu: float) -> float:
-    """Theorems 1 and 2, Table 3: the staircase's "gamma", with the printed 1 - e^-1, (1 - nu) and sgn of Eq. (12).
+    """Returns the "gamma" of Theorems 1 and 2 and Table 3 for the staircase, as printed.
 
-    Verdict B1: not a Rényi divergence; it is close to the moment I whose log/(order - 1) would be one.
+    It has the printed 1 - e^-1, (1 - nu) and sgn of Eq. (12). Verdict B1: it is not a Rényi
+    divergence, but close to the moment I whose log/(order - 1) would be one.
+
+    Args:
+        order: the order of the Rényi divergence, alpha.
+        step: the staircase's step, lambda.
+        nu: the share of a step at its upper height.
 
     Example:
         >>> round(theorem_2(order=2.0, step=1.0, nu=0.7), 8)
         1.81809371
     """
-    sign = 0.0 if nu < 0.5 else 1.0  # as Eq. (12) defines it
-    grown, shrunk = math.exp((order - 1) * step), math.exp(-order * step)
-    middle = (grown + shrunk) * (1 - nu) + abs(2 * nu - 1) * math.exp(-sign * step)
-    return (
-        grown / 2
-        + shrunk / 2
-        + middle * (1 - math.exp(-1)) / (2 * (nu + math.exp(-step) * (1 - nu)))
-    )
+    # As Eq. (12) defines it.
+    sign = 0.0 if nu < 0.5 else 1.0
+    grown = math.exp((order - 1) * step)
+    shrunk = math.exp(-order * step)
+    upper = (grown + shrunk) * (1 - nu)
+    lower = abs(2 * nu - 1) * math.exp(-sign * step)
+    middle = upper + lower
+    height = 2 * (nu + math.exp(-step) * (1 - nu))
+    return grown / 2 + shrunk / 2 + middle * (1 - math.exp(-1)) / height
 
 
-def staircase_divergence(*, order: float, step: float, nu: float, dimension: int = 1) -> float:
-    """Exact divergence of staircase noise on every coordinate, for a shift whose l2 norm is one width (THEORY B1, B2).
+def staircase_divergence(
+    *,
+    order: float,
+    step: float,
+    nu: float,
+    dimension: int = 1,
+) -> float:
+    """Returns the exact divergence of staircase noise on every coordinate (B1, B2).
+
+    The shift has an l2 norm of one width.
+
+    Args:
+        order: the order of the Rényi divergence, alpha.
+        step: the staircase's step, lambda.
+        nu: the share of a step at its upper height.
+        dimension: the number of parameters, m.
 
     Example:
         >>> round(staircase_divergence(order=1.1, step=5.0, nu=0.5), 8)
         4.95760337
     """
-    from sordino.privacy.staircase import Staircase
+    from sordino.mechanisms.staircase_density import StaircaseDensity
 
-    return Staircase(step=step, width=1.0, nu=nu).divergence_l2(order, 1.0, dimension)
+    return StaircaseDensity(step=step, width=1.0, nu=nu).divergence_l2(order, 1.0, dimension)
 
 
 @lru_cache(maxsize=64)
 def algorithm_3_step(*, epsilon: float, rounds: int) -> float:
-    """Algorithm 3, with the divergence of one coordinate that is right (THEORY B1): the staircase's largest step for an epsilon at 1e-5.
+    """Returns the step of Algorithm 3: the staircase's largest for an epsilon at delta 1e-5.
+
+    The divergence of one coordinate is the right one (B1), so that only the claim about many
+    coordinates is left to check.
+
+    Args:
+        epsilon: the epsilon of differential privacy.
+        rounds: T, the number of rounds.
 
     Example:
         >>> round(algorithm_3_step(epsilon=1.0, rounds=1), 3)
         1.0
     """
-    from sordino.privacy.roots import bracket
-    from sordino.privacy.staircase import Staircase
+    from sordino.mechanisms.staircase_density import StaircaseDensity
+    from sordino.privacy.curves.renyi import RenyiCurve
+    from sordino.privacy.curves.roots import bracket_root
 
-    def missing(step: float) -> float:
-        return epsilon - Staircase.usual(step=step, width=1.0).curve_l2(
-            clip=1.0, dimension=1
-        ).repeat(rounds).epsilon(1e-5)
+    def slack(step: float) -> float:
+        """Returns how far the epsilon of a step stays below the one that is asked for.
 
-    return bracket(missing, 1e-9, max(1.0, 2 * epsilon))[0]
+        Args:
+            step: the staircase's step, lambda.
+        """
+        density = StaircaseDensity.usual(step=step, width=1.0)
+        one_round = RenyiCurve.from_divergence(lambda order: density.divergence(order, 1.0))
+        return epsilon - one_round.repeat(rounds).epsilon(DELTA)
+
+    return bracket_root(slack, 1e-9, max(1.0, 2 * epsilon))[0]
 
 
 def harmonized_epsilon(*, epsilon: float, rounds: int, dimension: int) -> float:
-    """Epsilon at 1e-5 that such noise really has, at least, when it falls on every coordinate of a vector with that l2 norm (THEORY B2).
+    """Returns the least epsilon at delta 1e-5 that Algorithm 3's noise really has (B2).
+
+    The noise falls on every coordinate of a vector whose l2 norm is bounded.
+
+    Args:
+        epsilon: the epsilon of differential privacy.
+        rounds: T, the number of rounds.
+        dimension: the number of parameters, m.
 
     Example:
         >>> round(harmonized_epsilon(epsilon=1.0, rounds=1, dimension=1000), 1)
         42.6
     """
-    from sordino.privacy.staircase import Staircase
+    from sordino.mechanisms.staircase_density import StaircaseDensity
 
-    noise = Staircase.usual(step=algorithm_3_step(epsilon=epsilon, rounds=rounds), width=1.0)
-    return noise.epsilon_at_least(1e-5, clip=1.0, dimension=dimension, rounds=rounds)
+    noise = StaircaseDensity.usual(step=algorithm_3_step(epsilon=epsilon, rounds=rounds), width=1.0)
+    return noise.epsilon_at_least(DELTA, clip=1.0, dimension=dimension, rounds=rounds)
 
 
 def theorem_6(*, order: float, sensitivity: float, sigma: float) -> float:
-    """Theorem 6: the least epsilon with sigma^2 >= alpha Delta^2/(2 epsilon), for which the Gaussian is (alpha, epsilon)-RDP.
+    """Returns the least epsilon of Theorem 6 with sigma^2 >= alpha Delta^2/(2 epsilon).
+
+    For that epsilon the Gaussian mechanism is (alpha, epsilon)-RDP.
+
+    Args:
+        order: the order of the Rényi divergence, alpha.
+        sensitivity: how far one record moves a release, Delta.
+        sigma: the standard deviation of the noise.
 
     Example:
         >>> theorem_6(order=2.0, sensitivity=2.0, sigma=1.0)
@@ -98,55 +153,87 @@ def theorem_6(*, order: float, sensitivity: float, sigma: float) -> float:
 
 
 def theorem_7_scale(*, order: float, gamma: float) -> float:
-    """Theorem 7 at Delta = 1: the least scale, (alpha - 1)/log(((2 alpha - 1) e^(gamma (alpha - 1)) + alpha - 1)/alpha).
+    """Returns the least Laplace scale of Theorem 7 at Delta = 1.
 
-    Solving the divergence for the scale gives -(alpha - 1) where the paper prints + alpha - 1: this scale is too small.
+    The theorem states (alpha - 1)/log(((2 alpha - 1) e^(gamma (alpha - 1)) + alpha - 1)/alpha).
+    Solving the divergence for the scale gives -(alpha - 1) where the paper prints + alpha - 1, so
+    this scale is too small.
+
+    Args:
+        order: the order of the Rényi divergence, alpha.
+        gamma: the divergence that is aimed at.
 
     Example:
         >>> round(theorem_7_scale(order=2.0, gamma=1.0), 8)
         0.65740336
     """
-    return (order - 1) / math.log(
-        ((2 * order - 1) * math.exp(gamma * (order - 1)) + order - 1) / order
-    )
+    moment = (2 * order - 1) * math.exp(gamma * (order - 1))
+    return (order - 1) / math.log((moment + order - 1) / order)
 
 
-def laplace_divergence(*, order: float, gamma: float) -> float:
-    """Exact divergence of Laplace noise of Theorem 7's scale.
+def theorem_7_divergence(*, order: float, gamma: float) -> float:
+    """Returns the exact divergence of Laplace noise of Theorem 7's scale.
+
+    Args:
+        order: the order of the Rényi divergence, alpha.
+        gamma: the divergence that is aimed at.
 
     Example:
-        >>> round(laplace_divergence(order=2.0, gamma=1.0), 8)
+        >>> round(theorem_7_divergence(order=2.0, gamma=1.0), 8)
         1.1208707
     """
-    from sordino.privacy import laplace
+    from sordino.mechanisms.laplace_noise import laplace_divergence
 
-    return laplace.divergence(order, 1.0, theorem_7_scale(order=order, gamma=gamma))
+    return laplace_divergence(order, 1.0, theorem_7_scale(order=order, gamma=gamma))
 
 
 def lemma_2(*, order: int, gamma: float, clients: int) -> float:
-    """Lemma 2, upper bound after shuffling. Verdict B7: UNSOUND; tends to 0 as the order grows, and gamma is not a pure eps0.
+    """Returns the upper bound of Lemma 2 on the divergence after shuffling.
+
+    Verdict B7: unsound. It tends to 0 as the order grows, and gamma is not a pure epsilon.
+
+    Args:
+        order: the order of the Rényi divergence, alpha.
+        gamma: the divergence of each client's randomiser.
+        clients: m, the number of clients.
 
     Example:
         >>> round(lemma_2(order=64, gamma=2.0, clients=1000), 8)
         0.0920574
     """
-    return math.log1p(order * (order - 1) / 2 * 4 * math.expm1(gamma) ** 2 / clients) / (order - 1)
+    pairs = order * (order - 1) / 2
+    growth = pairs * 4 * math.expm1(gamma) ** 2 / clients
+    return math.log1p(growth) / (order - 1)
 
 
 def lemma_3(*, order: int, gamma: float, clients: int) -> float:
-    """Lemma 3, lower bound after shuffling. Verdict B8: fine as a lower bound for pure eps0; irrelevant for promises.
+    """Returns the lower bound of Lemma 3 on the divergence after shuffling.
+
+    Verdict B8: true as a lower bound for a pure epsilon; a promise needs an upper one.
+
+    Args:
+        order: the order of the Rényi divergence, alpha.
+        gamma: the divergence of each client's randomiser.
+        clients: m, the number of clients.
 
     Example:
         >>> round(lemma_3(order=2, gamma=1.0, clients=100), 8)
         0.01080305
     """
-    return math.log1p(
-        order * (order - 1) / 2 * math.expm1(gamma) ** 2 / (clients * math.exp(gamma))
-    ) / (order - 1)
+    pairs = order * (order - 1) / 2
+    growth = pairs * math.expm1(gamma) ** 2 / (clients * math.exp(gamma))
+    return math.log1p(growth) / (order - 1)
 
 
 def shuffled_randomized_response(*, order: float, local: float, clients: int) -> float:
-    """Exact divergence of the shuffled counts of binary randomised response when one of n equal bits is flipped (THEORY B7).
+    """Returns the exact divergence of the shuffled counts of binary randomised response (B7).
+
+    One of n equal bits is flipped.
+
+    Args:
+        order: the order of the Rényi divergence, alpha.
+        local: the epsilon of each client's randomiser, eps_0.
+        clients: m, the number of clients.
 
     Example:
         >>> round(shuffled_randomized_response(order=2, local=1.0, clients=100), 8)
@@ -155,117 +242,15 @@ def shuffled_randomized_response(*, order: float, local: float, clients: int) ->
     import numpy as np
     from scipy.special import gammaln, logsumexp
 
-    lie = 1 / (1 + math.exp(local))
+    log_lie = -math.log1p(math.exp(local))
+    log_truth = math.log1p(-math.exp(log_lie))
+    # How many of the n - 1 other clients report a one: a binomial law.
     ones = np.arange(clients)
-    log_others = (
-        gammaln(clients)
-        - gammaln(ones + 1)
-        - gammaln(clients - ones)
-        + ones * math.log(lie)
-        + (clients - 1 - ones) * math.log1p(-lie)
-    )
-    stays, moves = np.append(log_others, -np.inf), np.append(-np.inf, log_others)
-    with_zero = np.logaddexp(stays + math.log1p(-lie), moves + math.log(lie))
-    with_one = np.logaddexp(stays + math.log(lie), moves + math.log1p(-lie))
-    return float(logsumexp(order * with_one + (1 - order) * with_zero)) / (order - 1)
-
-
-def girgis(*, order: int, local: float, clients: int) -> float:
-    """Girgis, Data, Diggavi, Suresh and Kairouz (CCS 2021), general upper bound; [recalled] in THEORY B7, for comparison only.
-
-    Example:
-        >>> round(girgis(order=2, local=1.0, clients=100), 8)
-        0.12667887
-    """
-    import numpy as np
-    from scipy.special import gammaln, logsumexp
-
-    blanket = math.floor((clients - 1) / (2 * math.exp(local))) + 1
-    terms = np.arange(3, order + 1)
-    log_ratio = 2 * math.log(math.expm1(2 * local)) - 2 * local - math.log(2 * blanket)
-    logs = [
-        0.0,
-        math.log(order * (order - 1) / 2)
-        + 2 * math.log(math.expm1(local))
-        - local
-        - math.log(blanket),
-        *(
-            _log_choose(order, terms) + np.log(terms) + gammaln(terms / 2) + terms / 2 * log_ratio
-        ).tolist(),
-        local * order - (clients - 1) / (8 * math.exp(local)),
-    ]
-    return float(logsumexp(logs)) / (order - 1)
-
-
-def clones_closed_form(*, delta: float, local: float, clients: int) -> float:
-    """Feldman, McMillan and Talwar 2021, Thm 3.1, closed form; [recalled] in THEORY. `sordino.privacy.shuffling` sums exactly.
-
-    Example:
-        >>> round(clones_closed_form(delta=1e-6, local=1.0, clients=1000), 8)
-        0.56620149
-    """
-    if local > math.log(clients / (16 * math.log(2 / delta))):
-        return local
-    spread = (
-        8 * math.sqrt(math.exp(local) * math.log(4 / delta) / clients)
-        + 8 * math.exp(local) / clients
-    )
-    return math.log1p(math.tanh(local / 2) * spread)
-
-
-def zhu_wang(order: int, rate: float, divergence: Callable[[int], float]) -> float:
-    """Zhu and Wang 2019, Poisson subsampling of any mechanism, factor 3 from the third term on; [recalled] in THEORY B6.
-
-    Example:
-        >>> round(zhu_wang(8, 0.2, lambda order: order / 2), 8)
-        2.32184482
-    """
-    import numpy as np
-    from scipy.special import logsumexp
-
-    terms = np.arange(2, order + 1)
-    logs = _log_choose(order, terms) + (order - terms) * math.log1p(-rate) + terms * math.log(rate)
-    logs = (
-        logs
-        + np.array([(term - 1) * divergence(int(term)) for term in terms])
-        + np.where(terms > 2, math.log(3), 0.0)
-    )
-    first = (order - 1) * math.log1p(-rate) + math.log1p((order - 1) * rate)
-    return float(logsumexp(np.append(logs, first))) / (order - 1)
-
-
-def wang_balle_kasiviswanathan(
-    order: int, rate: float, divergence: Callable[[int], float], *, largest_loss: float = math.inf
-) -> float:
-    """Wang, Balle and Kasiviswanathan 2019, Thm 9, sampling without replacement, replace-one; [recalled] in THEORY B6.
-
-    Example:
-        >>> round(wang_balle_kasiviswanathan(2, 0.01, lambda order: order / 2), 10)
-        0.0005435086
-    """
-    import numpy as np
-    from scipy.special import logsumexp
-
-    worst = math.expm1(largest_loss) if largest_loss < 700 else math.inf
-    second = divergence(2)
-    log_terms = [
-        0.0,
-        2 * math.log(rate)
-        + math.log(order * (order - 1) / 2)
-        + math.log(min(4 * math.expm1(second), math.exp(second) * min(2.0, worst**2))),
-    ]
-    for term in range(3, order + 1):
-        capped = math.log(2) if worst > 2 else min(math.log(2), term * math.log(worst))
-        log_terms.append(
-            term * math.log(rate)
-            + float(_log_choose(order, np.array(term)))
-            + (term - 1) * divergence(term)
-            + capped
-        )
-    return float(logsumexp(log_terms)) / (order - 1)
-
-
-def _log_choose(whole: int, part: np.ndarray) -> np.ndarray:
-    from scipy.special import gammaln
-
-    return gammaln(whole + 1) - gammaln(part + 1) - gammaln(whole - part + 1)
+    log_choose = gammaln(clients) - gammaln(ones + 1) - gammaln(clients - ones)
+    log_others = log_choose + ones * log_lie + (clients - 1 - ones) * log_truth
+    # The client in question adds a zero, which keeps the count, or a one, which moves it by one.
+    zero_added = np.append(log_others, -np.inf)
+    one_added = np.append(-np.inf, log_others)
+    bit_is_zero = np.logaddexp(zero_added + log_truth, one_added + log_lie)
+    bit_is_one = np.logaddexp(zero_added + log_lie, one_added + log_truth)
+    return float(logsumexp(order * bit_is_one + (1 - order) * bit_is_zero)) / (order - 1)

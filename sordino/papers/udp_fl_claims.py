@@ -1,4 +1,7 @@
-"""The claims of udp-fl (staircase, Laplace and Gaussian noise, shuffling, mode connectivity), each with its verdict and numbers."""
+"""The claims of udp-fl (staircase, Laplace and Gaussian noise, shuffling, mode connectivity).
+
+Each has its verdict and the numbers that support it.
+"""
 
 from __future__ import annotations
 
@@ -6,61 +9,102 @@ from sordino.papers import quadrature, udp_fl, udp_fl_utility
 from sordino.papers.claims import Claim
 
 _PRINTED = (
-    "it has neither the logarithm nor the 1/(alpha - 1) of a Rényi divergence, 1 - e^-1 for 1 - e^-lambda, 1 - nu for min(nu, 1 - nu),"
-    " and the branches of sgn exchanged"
+    "it has neither the logarithm nor the 1/(alpha - 1) of a Rényi divergence, "
+    "1 - e^-1 for 1 - e^-lambda, 1 - nu for min(nu, 1 - nu), and the branches of sgn exchanged"
 )
 
 CLAIMS: tuple[Claim, ...] = (
     Claim(
         name="udp-fl/table-3",
         where="udp-fl, Table 3, Gaussian row",
-        statement="The Gaussian mechanism of sensitivity Delta has the Rényi divergence alpha Delta/(2 sigma^2).",
+        statement=(
+            "The Gaussian mechanism of sensitivity Delta has the Rényi divergence alpha Delta/(2 "
+            "sigma^2)."
+        ),
         quantity="rdp",
         relation="equal to",
         verdict="unsound",
-        condition="Delta = 1 for the Gaussian row; the Laplace row's divergence is right; the rest of the table is wrong",
+        condition=(
+            "Delta = 1 for the Gaussian row; the Laplace row's divergence is right; the rest of "
+            "the table is wrong"
+        ),
         published=udp_fl.table_3_gaussian,
         exact=quadrature.gaussian_divergence,
         evidence="The divergence of N(Delta, sigma^2) from N(0, sigma^2), integrated, is",
-        reason="B4: Delta must be squared. The parameter column does not calibrate: Laplace lambda = Delta (alpha - 1)/epsilon has"
-        " D_1.2 = 4.23 for a claimed 1, and the staircase's nu has a negative radicand.",
-        sound_replacement="alpha Delta^2/(2 sigma^2), sordino.privacy.gaussian.rdp; sordino.privacy.laplace and staircase",
+        reason=(
+            "B4: Delta must be squared. The parameter column does not calibrate: Laplace lambda ="
+            " Delta (alpha - 1)/epsilon has D_1.2 = 4.23 for a claimed 1, and the staircase's nu "
+            "has a negative radicand."
+        ),
+        sound_replacement=(
+            "alpha Delta^2/(2 sigma^2), sordino.privacy.curves.gaussian.rdp; sordino.mechanisms"
+        ),
+        # Delta = 2, since with Delta = 1 the missing square cannot be seen.
         defaults={"order": 2.0, "sensitivity": 2.0, "sigma": 1.0},
     ),
     Claim(
         name="udp-fl/theorem-1",
         where="udp-fl, Theorem 1 (used by the Harmonizer for model updates)",
-        statement="Staircase noise makes an update of clipped l2 norm (alpha, epsilon_alpha)-RDP, by one formula for the whole vector.",
+        statement=(
+            "Staircase noise makes an update of clipped l2 norm (alpha, epsilon_alpha)-RDP, by one"
+            " formula for the whole vector."
+        ),
         quantity="rdp",
         relation="at most",
         verdict="unsound",
         condition="one coordinate, and even there only orders of 2 and above",
         published=lambda order, step, nu: udp_fl.theorem_2(order=order, step=step, nu=nu),
         exact=udp_fl.staircase_divergence,
-        evidence="An update spread evenly over its coordinates, its l2 norm at the clip, has exactly",
-        reason=f"B1, B2: noise falls on every coordinate, and the divergence grows like sqrt(d). Nor is the formula one: {_PRINTED}.",
-        sound_replacement="sordino.privacy.staircase.Staircase.divergence_l2; Gaussian noise for anything but scalars (B3)",
+        evidence=(
+            "An update spread evenly over its coordinates, its l2 norm at the clip, has exactly"
+        ),
+        reason=(
+            "B1, B2: noise falls on every coordinate, and the divergence grows like sqrt(d). Nor "
+            f"is the formula one: {_PRINTED}."
+        ),
+        sound_replacement=(
+            "sordino.mechanisms.staircase_density.StaircaseDensity.divergence_l2; "
+            "Gaussian noise for anything but scalars (B3)"
+        ),
+        # The size of a small network: the divergence grows like the root of the dimension.
         defaults={"order": 2.0, "step": 1.0, "nu": 0.3, "dimension": 100_000},
     ),
     Claim(
         name="udp-fl/theorem-2",
         where="udp-fl, Theorem 2, Eq. (4), proof in A.1",
-        statement="The staircase mechanism satisfies (alpha, gamma)-RDP with the printed gamma, on one coordinate.",
+        statement=(
+            "The staircase mechanism satisfies (alpha, gamma)-RDP with the printed gamma, on one "
+            "coordinate."
+        ),
         quantity="rdp",
         relation="at most",
         verdict="unsound",
-        condition="orders of 2 and above, where it exceeds e^lambda/2 and so lambda, the largest privacy loss",
+        condition=(
+            "orders of 2 and above, where it exceeds e^lambda/2 and so lambda, the largest privacy"
+            " loss"
+        ),
         published=udp_fl.theorem_2,
         exact=lambda order, step, nu: udp_fl.staircase_divergence(order=order, step=step, nu=nu),
         evidence="The divergence of a shift by Delta, exactly, is",
-        reason=f"B1: {_PRINTED}. At orders near 1 it stays near 1 while the divergence tends to lambda.",
-        sound_replacement="sordino.privacy.staircase.Staircase.divergence, the exact three-valued loss",
+        reason=(
+            f"B1: {_PRINTED}. At orders near 1 it stays near 1 while the divergence tends to "
+            "lambda."
+        ),
+        sound_replacement=(
+            "sordino.mechanisms.staircase_density.StaircaseDensity.divergence, the exact "
+            "three-valued loss"
+        ),
+        # An order near 1, where the printed formula stays near 1 and the true value tends to
+        # lambda.
         defaults={"order": 1.1, "step": 5.0, "nu": 0.5},
     ),
     Claim(
         name="udp-fl/theorem-3",
         where="udp-fl, Theorem 3, proof in A.5",
-        statement="The expected l1 distance of m parameters under staircase noise is the printed sum; here for one round.",
+        statement=(
+            "The expected l1 distance of m parameters under staircase noise is the printed sum; "
+            "here for one round."
+        ),
         quantity="expected l1 distance",
         relation="equal to",
         verdict="unsound",
@@ -69,23 +113,37 @@ CLAIMS: tuple[Claim, ...] = (
         exact=udp_fl_utility.staircase_distance,
         evidence="The staircase's first absolute moment, times m, is",
         reason="B4: the height y of the density is missing in front of the Delta^2 terms.",
-        sound_replacement="sordino.privacy.staircase.Staircase.moments",
+        sound_replacement="sordino.mechanisms.staircase_density.StaircaseDensity.moments",
+        # Delta = 10, since the terms Delta^2 and Delta agree at 1.
         defaults={"step": 1.0, "width": 10.0, "nu": 0.3, "dimension": 1},
     ),
     Claim(
         name="udp-fl/theorem-4",
         where="udp-fl, Theorem 4, proof in A.6",
-        statement="Staircase noise delays reaching the minimum by less than O(Delta^2 e^epsilon/(e^epsilon - 1)^2) rounds.",
+        statement=(
+            "Staircase noise delays reaching the minimum by less than O(Delta^2 "
+            "e^epsilon/(e^epsilon - 1)^2) rounds."
+        ),
         quantity="additional rounds",
         relation="at most",
         verdict="unsound",
-        condition="a tolerance well above the noise floor of the learning rate, and then with a constant that depends on both",
+        condition=(
+            "a tolerance well above the noise floor of the learning rate, and then with a constant"
+            " that depends on both"
+        ),
         published=udp_fl_utility.theorem_4,
         exact=udp_fl_utility.additional_rounds,
-        evidence="Noisy descent on a quadratic loss, at a constant rate, needs this many more rounds to come within the tolerance",
-        reason="Noise of constant size keeps descent at a distance: no number of rounds is enough, whatever the constant in O. Besides,"
-        " Delta e^(epsilon/2)/(e^epsilon - 1) is the mean amplitude, not the standard deviation.",
+        evidence=(
+            "Noisy descent on a quadratic loss, at a constant rate, needs this many more rounds to"
+            " come within the tolerance"
+        ),
+        reason=(
+            "Noise of constant size keeps descent at a distance: no number of rounds is enough, "
+            "whatever the constant in O. Besides, Delta e^(epsilon/2)/(e^epsilon - 1) is the mean"
+            " amplitude, not the standard deviation."
+        ),
         sound_replacement="the noise floor rate^2 Var/(1 - (1 - rate mu)^2), or decaying rates",
+        # A tolerance below the noise floor, which no number of rounds reaches.
         defaults={
             "width": 1.0,
             "epsilon": 1.0,
@@ -98,7 +156,10 @@ CLAIMS: tuple[Claim, ...] = (
     Claim(
         name="udp-fl/theorem-5",
         where="udp-fl, Theorem 5, Eq. (5)",
-        statement="The control point that minimises the mean loss on a quadratic Bezier curve is 1.2/L + 1.1 w - 0.1 v.",
+        statement=(
+            "The control point that minimises the mean loss on a quadratic Bezier curve is 1.2/L +"
+            " 1.1 w - 0.1 v."
+        ),
         quantity="control point",
         relation="equal to",
         verdict="unsound",
@@ -106,15 +167,21 @@ CLAIMS: tuple[Claim, ...] = (
         published=udp_fl_utility.theorem_5,
         exact=quadrature.bezier_control,
         evidence="On the loss L/2 (w - w*)^2 the minimising control point is",
-        reason="The proof takes E r^2 for 1/12, the variance of r, where it is 1/3, and minimises the length of a step, a scalar 1/L"
-        " added to weights.",
+        reason=(
+            "The proof takes E r^2 for 1/12, the variance of r, where it is 1/3, and minimises "
+            "the length of a step, a scalar 1/L added to weights."
+        ),
         sound_replacement="minimise the loss along the curve, as Algorithm 2 of the paper does",
+        # The minimum is at 0, so that the added 1/L can be seen.
         defaults={"start": 1.0, "optimum": 0.0, "rate": 0.1, "curvature": 1.0},
     ),
     Claim(
         name="udp-fl/theorem-6",
         where="udp-fl, Theorem 6",
-        statement="For sigma^2 >= alpha Delta^2/(2 epsilon) the Gaussian mechanism satisfies (alpha, gamma)-RDP.",
+        statement=(
+            "For sigma^2 >= alpha Delta^2/(2 epsilon) the Gaussian mechanism satisfies (alpha, "
+            "gamma)-RDP."
+        ),
         quantity="rdp",
         relation="at most",
         verdict="conditional",
@@ -122,30 +189,44 @@ CLAIMS: tuple[Claim, ...] = (
         published=udp_fl.theorem_6,
         exact=quadrature.gaussian_divergence,
         evidence="The divergence of N(Delta, sigma^2) from N(0, sigma^2), integrated, is",
-        reason="With gamma = epsilon it is the Gaussian's divergence (Mironov 2017, Prop. 7); as printed gamma is free and delta unused.",
-        sound_replacement="sordino.privacy.gaussian.rdp",
+        reason=(
+            "With gamma = epsilon it is the Gaussian's divergence (Mironov 2017, Prop. 7); as "
+            "printed gamma is free and delta unused."
+        ),
+        sound_replacement="sordino.privacy.curves.gaussian.rdp",
         defaults={"order": 2.0, "sensitivity": 2.0, "sigma": 1.0},
     ),
     Claim(
         name="udp-fl/theorem-7",
         where="udp-fl, Theorem 7, at Delta = 1",
-        statement="Laplace noise of scale (alpha - 1)/log(((2 alpha - 1) e^(gamma (alpha - 1)) + alpha - 1)/alpha) is (alpha, gamma)-RDP.",
+        statement=(
+            "Laplace noise of scale (alpha - 1)/log(((2 alpha - 1) e^(gamma (alpha - 1)) + alpha -"
+            " 1)/alpha) is (alpha, gamma)-RDP."
+        ),
         quantity="rdp",
         relation="at most",
         verdict="unsound",
         condition="none; with - (alpha - 1) for + alpha - 1 it is true",
         published=lambda gamma: gamma,
-        exact=udp_fl.laplace_divergence,
+        exact=udp_fl.theorem_7_divergence,
         evidence="At that scale the divergence of Laplace noise is exactly",
-        reason="Solving the divergence of Eq. (13), which is right, for the scale gives - (alpha - 1): the sign is wrong, and the noise is"
-        " too small for every alpha and gamma.",
-        sound_replacement="sordino.privacy.laplace.divergence, solved for the scale",
+        reason=(
+            "Solving the divergence of Eq. (13), which is right, for the scale gives - (alpha - "
+            "1): the sign is wrong, and the noise is too small for every alpha and gamma."
+        ),
+        sound_replacement=(
+            "sordino.mechanisms.laplace_noise.laplace_divergence, solved for the scale"
+        ),
+        # The sign is wrong at every order; 2 is the usual one.
         defaults={"order": 2.0, "gamma": 1.0},
     ),
     Claim(
         name="udp-fl/theorem-8",
         where="udp-fl, Theorem 8, proof in A.2",
-        statement="The expected l1 distance of m parameters after T rounds of Gaussian noise is sqrt(2 m^2 sigma^2/pi).",
+        statement=(
+            "The expected l1 distance of m parameters after T rounds of Gaussian noise is sqrt(2 "
+            "m^2 sigma^2/pi)."
+        ),
         quantity="expected l1 distance",
         relation="equal to",
         verdict="unsound",
@@ -153,47 +234,72 @@ CLAIMS: tuple[Claim, ...] = (
         published=udp_fl_utility.theorem_8,
         exact=udp_fl_utility.gaussian_distance,
         evidence="When the noises of T rounds add up, it is exactly",
-        reason="B4: T is missing; noises that add up give sqrt(T), and the T of the proof is the sum of the distances of single rounds.",
+        reason=(
+            "B4: T is missing; noises that add up give sqrt(T), and the T of the proof is the sum "
+            "of the distances of single rounds."
+        ),
         sound_replacement="m sigma sqrt(2 T/pi) where noises add up",
+        # T = 100, since with one round the missing T cannot be seen.
         defaults={"dimension": 1, "sigma": 1.0, "rounds": 100},
     ),
     Claim(
         name="udp-fl/theorem-9",
         where="udp-fl, Theorem 9, proof in A.3",
-        statement="The expected l1 distance of m parameters after T rounds of Laplace noise is T m b.",
+        statement=(
+            "The expected l1 distance of m parameters after T rounds of Laplace noise is T m b."
+        ),
         quantity="expected l1 distance",
         relation="equal to",
         verdict="conditional",
-        condition="one round, or T rounds whose single distances are summed; for noises that add up it is only an upper bound",
+        condition=(
+            "one round, or T rounds whose single distances are summed; for noises that add up it "
+            "is only an upper bound"
+        ),
         published=udp_fl_utility.theorem_9,
         exact=udp_fl_utility.laplace_distance,
         evidence="When the noises of T rounds add up, it is exactly",
-        reason="E|X| = b in each round, but |X_1 + ... + X_T| grows like sqrt(T): 2 m b Gamma(T + 1/2)/(sqrt(pi) Gamma(T)).",
+        reason=(
+            "E|X| = b in each round, but |X_1 + ... + X_T| grows like sqrt(T): 2 m b Gamma(T + "
+            "1/2)/(sqrt(pi) Gamma(T))."
+        ),
         sound_replacement="2 m b Gamma(T + 1/2)/(sqrt(pi) Gamma(T)) where noises add up",
+        # One round, where the sum of distances and the distance of the sum are the same.
         defaults={"dimension": 1, "scale": 1.0, "rounds": 1},
         outside={"rounds": 100},
     ),
     Claim(
         name="udp-fl/lemma-1",
         where="udp-fl, Lemma 1",
-        statement="The staircase's least expected amplitude, at nu = 1/(1 + e^(lambda/2)), is Delta e^(lambda/2)/(e^lambda - 1).",
+        statement=(
+            "The staircase's least expected amplitude, at nu = 1/(1 + e^(lambda/2)), is Delta "
+            "e^(lambda/2)/(e^lambda - 1)."
+        ),
         quantity="expected amplitude",
         relation="equal to",
         verdict="sound",
         published=udp_fl_utility.lemma_1,
         exact=udp_fl_utility.usual_amplitude,
         evidence="The staircase's first absolute moment there is",
-        reason="Geng and Viswanath 2015, on one coordinate; it says nothing of vectors, where the staircase loses (B3).",
+        reason=(
+            "Geng and Viswanath 2015, on one coordinate; it says nothing of vectors, where the "
+            "staircase loses (B3)."
+        ),
         defaults={"step": 1.0, "width": 1.0},
     ),
     Claim(
         name="udp-fl/lemma-2",
         where="udp-fl, Lemma 2",
-        statement="After shuffling N clients the divergence is at most log(1 + C(alpha, 2) 4 (e^gamma - 1)^2/N)/(alpha - 1).",
+        statement=(
+            "After shuffling N clients the divergence is at most log(1 + C(alpha, 2) 4 (e^gamma - "
+            "1)^2/N)/(alpha - 1)."
+        ),
         quantity="rdp",
         relation="at most",
         verdict="unsound",
-        condition="small orders and a pure epsilon for gamma, as in Girgis et al. 2021, which it quotes without either",
+        condition=(
+            "small orders and a pure epsilon for gamma, as in Girgis et al. 2021, which it quotes "
+            "without either"
+        ),
         published=lambda order, gamma, clients: udp_fl.lemma_2(
             order=order, gamma=gamma, clients=clients
         ),
@@ -201,18 +307,31 @@ CLAIMS: tuple[Claim, ...] = (
             order=order, local=gamma, clients=clients
         ),
         evidence="Randomised response, gamma-LDP, has after shuffling exactly",
-        reason="B7: it tends to 0 as alpha grows, while a Rényi divergence does not decrease; and udp-fl feeds it a Rényi value for gamma.",
-        sound_replacement="amplification by clones, sordino.privacy.shuffling; secure aggregation is better",
+        reason=(
+            "B7: it tends to 0 as alpha grows, while a Rényi divergence does not decrease; and "
+            "udp-fl feeds it a Rényi value for gamma."
+        ),
+        sound_replacement=(
+            "amplification by clones, sordino.privacy.amplification.shuffling; secure aggregation "
+            "is better"
+        ),
+        # A large order: the printed bound falls with the order, which no Rényi divergence does.
         defaults={"order": 64, "gamma": 2.0, "clients": 1000},
     ),
     Claim(
         name="udp-fl/lemma-3",
         where="udp-fl, Lemma 3",
-        statement="After shuffling N clients the divergence is at least log(1 + C(alpha, 2) (e^gamma - 1)^2/(N e^gamma))/(alpha - 1).",
+        statement=(
+            "After shuffling N clients the divergence is at least log(1 + C(alpha, 2) (e^gamma - "
+            "1)^2/(N e^gamma))/(alpha - 1)."
+        ),
         quantity="rdp",
         relation="at least",
         verdict="conditional",
-        condition="gamma is the pure epsilon of the randomiser, and the bound is for the worst such randomiser",
+        condition=(
+            "gamma is the pure epsilon of the randomiser, and the bound is for the worst such "
+            "randomiser"
+        ),
         published=lambda order, gamma, clients: udp_fl.lemma_3(
             order=order, gamma=gamma, clients=clients
         ),
@@ -220,14 +339,21 @@ CLAIMS: tuple[Claim, ...] = (
             order=order, local=gamma, clients=clients
         ),
         evidence="Randomised response, gamma-LDP, has after shuffling exactly",
-        reason="B8: with equality for randomised response at alpha = 2; a lower bound promises nothing.",
-        sound_replacement="amplification by clones, sordino.privacy.shuffling",
+        reason=(
+            "B8: with equality for randomised response at alpha = 2; a lower bound promises "
+            "nothing."
+        ),
+        sound_replacement="amplification by clones, sordino.privacy.amplification.shuffling",
+        # At order 2, randomised response attains the bound.
         defaults={"order": 2, "gamma": 1.0, "clients": 100},
     ),
     Claim(
         name="udp-fl/lemma-4",
         where="udp-fl, Lemma 4",
-        statement="The expected amplitude of the Gaussian noise is 2 sigma/sqrt(2 pi), sigma = sqrt(alpha Delta^2/(2 epsilon)).",
+        statement=(
+            "The expected amplitude of the Gaussian noise is 2 sigma/sqrt(2 pi), sigma = "
+            "sqrt(alpha Delta^2/(2 epsilon))."
+        ),
         quantity="expected amplitude",
         relation="equal to",
         verdict="sound",
@@ -248,27 +374,42 @@ CLAIMS: tuple[Claim, ...] = (
         quantity="expected amplitude",
         relation="equal to",
         verdict="unsound",
-        condition="true only if b is not the scale but the epsilon of Lap(Delta/b), against Theorem 9 and the density of A.3",
+        condition=(
+            "true only if b is not the scale but the epsilon of Lap(Delta/b), against Theorem 9 "
+            "and the density of A.3"
+        ),
         published=udp_fl_utility.lemma_5,
         exact=udp_fl_utility.laplace_amplitude,
         evidence="The density e^(-|x|/b)/(2b) of the proofs has exactly",
         reason="B4: E|X| is the scale b, as Theorem 9 of the same paper has it.",
         sound_replacement="b",
+        # A scale other than 1, at which Delta/b and b agree.
         defaults={"sensitivity": 1.0, "scale": 2.0},
     ),
     Claim(
         name="udp-fl/algorithm-3",
         where="udp-fl, Algorithm 3 (the Harmonizer), for the staircase",
-        statement="Noise for which the divergences of all rounds, one formula for the whole vector, stay in epsilon keeps that epsilon.",
+        statement=(
+            "Noise for which the divergences of all rounds, one formula for the whole vector, stay"
+            " in epsilon keeps that epsilon."
+        ),
         quantity="epsilon",
         relation="at most",
         verdict="unsound",
         condition="a model of one parameter",
         published=lambda epsilon: epsilon,
         exact=udp_fl.harmonized_epsilon,
-        evidence="An update spread evenly over the model's parameters, its l2 norm at the clip, costs at least",
-        reason="B2: even with the divergence that is right for one coordinate, the noise is on every coordinate, and so is the loss.",
-        sound_replacement="the worst spread of the shift, as `sordino certify` and `sordino calibrate` have it",
+        evidence=(
+            "An update spread evenly over the model's parameters, its l2 norm at the clip, costs "
+            "at least"
+        ),
+        reason=(
+            "B2: even with the divergence that is right for one coordinate, the noise is on every "
+            "coordinate, and so is the loss."
+        ),
+        sound_replacement=(
+            "the worst spread of the shift, as `sordino certify` and `sordino calibrate` have it"
+        ),
         defaults={"epsilon": 1.0, "rounds": 1, "dimension": 100_000},
     ),
 )

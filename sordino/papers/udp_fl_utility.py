@@ -1,7 +1,8 @@
-"""Published statements of udp-fl about its noise and its convergence, as printed, and the values that are so; not about privacy.
+"""Published statements of udp-fl about noise and convergence, as printed, and the true values.
 
-`step`, `width` and `nu` are the staircase's lambda, Delta and nu, as in `sordino.privacy.staircase`; `dimension` is the number m of
-parameters. What T rounds of noise do to a model is taken in the simplest case, where the noises add up.
+None of them is about privacy. `step`, `width` and `nu` are the staircase's lambda, Delta and nu, as
+in `sordino.mechanisms.staircase_density`; `dimension` is the number m of parameters. The effect of
+T rounds of noise on a model is taken in the simplest case, where the noises add up.
 """
 
 from __future__ import annotations
@@ -12,7 +13,13 @@ from sordino.protocol.errors import UserError
 
 
 def lemma_1(*, step: float, width: float) -> float:
-    """Lemma 1: the staircase's least expected amplitude, at nu = 1/(1 + e^(lambda/2)), is Delta e^(lambda/2)/(e^lambda - 1).
+    """Returns the staircase's least expected amplitude by Lemma 1.
+
+    At nu = 1/(1 + e^(lambda/2)) it is Delta e^(lambda/2)/(e^lambda - 1).
+
+    Args:
+        step: the staircase's step, lambda.
+        width: the staircase's width, Delta.
 
     Example:
         >>> round(lemma_1(step=1.0, width=1.0), 8)
@@ -22,43 +29,84 @@ def lemma_1(*, step: float, width: float) -> float:
 
 
 def usual_amplitude(*, step: float, width: float) -> float:
-    """Exact E|X| of the staircase at that nu.
+    """Returns the exact E|X| of the staircase at Lemma 1's nu.
+
+    Args:
+        step: the staircase's step, lambda.
+        width: the staircase's width, Delta.
 
     Example:
         >>> round(usual_amplitude(step=1.0, width=1.0), 8)
         0.95951738
     """
-    from sordino.privacy.staircase import Staircase
+    from sordino.mechanisms.staircase_density import StaircaseDensity
 
-    return Staircase.usual(step=step, width=width).moments()[0]
+    return StaircaseDensity.usual(step=step, width=width).moments()[0]
 
 
-def theorem_3(*, step: float, width: float, nu: float, dimension: int) -> float:
-    """Theorem 3 at T = 1: m/(1 - e^-lambda) (nu^2 Delta^2 + e^-lambda Delta^2 - e^-lambda nu^2 Delta^2 + Delta e^-lambda).
+def theorem_3(
+    *,
+    step: float,
+    width: float,
+    nu: float,
+    dimension: int,
+) -> float:
+    """Returns the expected l1 distance of Theorem 3 at T = 1.
+
+    The theorem states m/(1 - e^-lambda) (nu^2 Delta^2 + e^-lambda Delta^2 - e^-lambda nu^2 Delta^2
+    + Delta e^-lambda).
+
+    Args:
+        step: the staircase's step, lambda.
+        width: the staircase's width, Delta.
+        nu: the share of a step at its upper height.
+        dimension: the number of parameters, m.
 
     Example:
         >>> round(theorem_3(step=1.0, width=10.0, nu=0.3, dimension=1), 1)
         73.0
     """
+    # Transcribed as printed: the units do not agree, since one term is Delta and the others are
+    # Delta^2.
     fallen = math.exp(-step)
     inner = nu**2 * width**2 + fallen * width**2 - fallen * nu**2 * width**2 + width * fallen
     return dimension / (1 - fallen) * inner
 
 
-def staircase_distance(*, step: float, width: float, nu: float, dimension: int) -> float:
-    """Exact expected l1 distance after one release: m E|X|; the printed one lacks the height y of the density (THEORY B4).
+def staircase_distance(
+    *,
+    step: float,
+    width: float,
+    nu: float,
+    dimension: int,
+) -> float:
+    """Returns the exact expected l1 distance after one release: m E|X| (B4).
+
+    The printed one lacks the height of the density.
+
+    Args:
+        step: the staircase's step, lambda.
+        width: the staircase's width, Delta.
+        nu: the share of a step at its upper height.
+        dimension: the number of parameters, m.
 
     Example:
         >>> round(staircase_distance(step=1.0, width=10.0, nu=0.3, dimension=1), 3)
         9.629
     """
-    from sordino.privacy.staircase import Staircase
+    from sordino.mechanisms.staircase_density import StaircaseDensity
 
-    return dimension * Staircase(step=step, width=width, nu=nu).moments()[0]
+    return dimension * StaircaseDensity(step=step, width=width, nu=nu).moments()[0]
 
 
 def theorem_4(*, width: float, epsilon: float) -> float:
-    """Theorem 4: additional rounds O(Delta^2 e^epsilon/(e^epsilon - 1)^2), here with the constant 1.
+    """Returns the additional rounds of Theorem 4: O(Delta^2 e^epsilon/(e^epsilon - 1)^2).
+
+    The constant is taken as 1.
+
+    Args:
+        width: the staircase's width, Delta.
+        epsilon: the epsilon of differential privacy.
 
     Example:
         >>> round(theorem_4(width=1.0, epsilon=1.0), 6)
@@ -68,69 +116,122 @@ def theorem_4(*, width: float, epsilon: float) -> float:
 
 
 def additional_rounds(
-    *, width: float, epsilon: float, rate: float, curvature: float, start: float, tolerance: float
+    *,
+    width: float,
+    epsilon: float,
+    rate: float,
+    curvature: float,
+    start: float,
+    tolerance: float,
 ) -> float:
-    """Additional rounds until noisy descent on curvature/2 w^2 is within `tolerance` of the minimum in root mean square; may be infinite.
+    """Returns how many more rounds noisy descent on curvature/2 w^2 needs; may be infinite.
 
-    theta <- (1 - rate curvature) theta - rate noise: the square of the distance shrinks by the square of the factor and gains
-    rate^2 Var(noise) in every round, so that it never falls below their fixed point.
+    It needs to come within `tolerance` of the minimum, in root mean square. With
+    theta <- (1 - rate curvature) theta - rate noise, the square of the distance shrinks by the
+    square of the factor and gains rate^2 Var(noise) in every round, so that it never falls below
+    their fixed point.
+
+    Args:
+        width: the staircase's width, Delta.
+        epsilon: the epsilon of differential privacy.
+        rate: the learning rate, mu in convergent-dp.
+        curvature: the second derivative of the loss.
+        start: the distance from the minimum before the first round.
+        tolerance: the root mean square distance from the minimum that is aimed at.
+
+    Raises:
+        UserError: descent without noise would not converge, or epsilon is 0.
 
     Example:
-        >>> additional_rounds(width=1.0, epsilon=1.0, rate=0.1, curvature=1.0, start=1.0, tolerance=0.1)
+        >>> setting = {"width": 1.0, "epsilon": 1.0, "rate": 0.1, "curvature": 1.0, "start": 1.0}
+        >>> additional_rounds(**setting, tolerance=0.1)
         inf
-        >>> additional_rounds(width=1.0, epsilon=1.0, rate=0.1, curvature=1.0, start=1.0, tolerance=0.5)
+        >>> additional_rounds(**setting, tolerance=0.5)
         2
     """
-    from sordino.privacy.staircase import Staircase
+    from sordino.mechanisms.staircase_density import StaircaseDensity
 
     factor = 1 - rate * curvature
     if not 0 < factor < 1:
         raise UserError(
-            f"rate = {rate!r}: without noise, descent needs a rate below 1/curvature = {1 / curvature:g} here."
+            f"rate = {rate!r}: without noise, descent needs a rate below "
+            f"1/curvature = {1 / curvature:g} here."
         )
     if epsilon == 0:
         raise UserError("epsilon = 0: expected a number above 0 for the staircase.")
-    variance = Staircase.usual(step=epsilon, width=width).moments()[1]
+    variance = StaircaseDensity.usual(step=epsilon, width=width).moments()[1]
+    # The stationary variance of descent whose noise never shrinks.
     floor = rate**2 * variance / (1 - factor**2)
+    # No rounds are needed with or without noise.
     if start <= tolerance:
         return 0
     if floor >= tolerance**2:
         return math.inf
 
-    def rounds(target: float) -> int:
-        """Smallest t with factor^(2t) at most the target."""
+    def rounds_until(target: float) -> int:
+        """Returns the smallest t with factor^(2t) at most the target.
+
+        Args:
+            target: what the contraction has to reach.
+        """
         return math.ceil(math.log(target) / (2 * math.log(factor)))
 
-    return rounds((tolerance**2 - floor) / (start**2 - floor)) - rounds(tolerance**2 / start**2)
+    with_noise = rounds_until((tolerance**2 - floor) / (start**2 - floor))
+    without_noise = rounds_until(tolerance**2 / start**2)
+    return with_noise - without_noise
 
 
-def theorem_5(*, start: float, optimum: float, rate: float, curvature: float) -> float:
-    """Theorem 5, Eq. (5): the best control point is 1.2/L + 1.1 w - 0.1 v, v being one gradient step from w on L/2 (w - optimum)^2.
+def theorem_5(
+    *,
+    start: float,
+    optimum: float,
+    rate: float,
+    curvature: float,
+) -> float:
+    """Returns the control point of Theorem 5, Eq. (5): 1.2/L + 1.1 w - 0.1 v.
+
+    Here v is one gradient step from w on L/2 (w - optimum)^2.
+
+    Args:
+        start: the model before the step, w.
+        optimum: the minimum of the loss.
+        rate: the learning rate, mu in convergent-dp.
+        curvature: the second derivative of the loss.
 
     Example:
         >>> round(theorem_5(start=1.0, optimum=0.0, rate=0.1, curvature=1.0), 6)
         2.21
     """
+    # One step of descent: v is the locally trained model.
     stepped = start - rate * curvature * (start - optimum)
     return 1.2 / curvature + 1.1 * start - 0.1 * stepped
 
 
 def lemma_4(*, order: float, sensitivity: float, epsilon: float) -> float:
-    """Lemma 4: the expected amplitude of the Gaussian is 2 sigma/sqrt(2 pi), sigma = sqrt(alpha Delta^2/(2 epsilon)).
+    """Returns the expected amplitude of the Gaussian by Lemma 4: 2 sigma/sqrt(2 pi).
+
+    Sigma is that of Theorem 6.
+
+    Args:
+        order: the order of the Rényi divergence, alpha.
+        sensitivity: how far one record moves a release, Delta.
+        epsilon: the epsilon of differential privacy.
 
     Example:
         >>> round(lemma_4(order=2.0, sensitivity=1.0, epsilon=1.0), 8)
         0.79788456
     """
-    return (
-        2
-        * calibrated_sigma(order=order, sensitivity=sensitivity, epsilon=epsilon)
-        / math.sqrt(2 * math.pi)
-    )
+    sigma = calibrated_sigma(order=order, sensitivity=sensitivity, epsilon=epsilon)
+    return 2 * sigma / math.sqrt(2 * math.pi)
 
 
 def calibrated_sigma(*, order: float, sensitivity: float, epsilon: float) -> float:
-    """Theorem 6's noise: sigma^2 = alpha Delta^2/(2 epsilon).
+    """Returns the sigma of Theorem 6: sigma^2 = alpha Delta^2/(2 epsilon).
+
+    Args:
+        order: the order of the Rényi divergence, alpha.
+        sensitivity: how far one record moves a release, Delta.
+        epsilon: the epsilon of differential privacy.
 
     Example:
         >>> calibrated_sigma(order=2.0, sensitivity=1.0, epsilon=1.0)
@@ -140,7 +241,11 @@ def calibrated_sigma(*, order: float, sensitivity: float, epsilon: float) -> flo
 
 
 def lemma_5(*, sensitivity: float, scale: float) -> float:
-    """Lemma 5: the expected amplitude of the Laplace mechanism f(Delta, b) is Delta/b.
+    """Returns the expected amplitude of the Laplace mechanism f(Delta, b) by Lemma 5: Delta/b.
+
+    Args:
+        sensitivity: how far one record moves a release, Delta.
+        scale: the scale of the Laplace noise, b.
 
     Example:
         >>> lemma_5(sensitivity=1.0, scale=2.0)
@@ -150,7 +255,10 @@ def lemma_5(*, sensitivity: float, scale: float) -> float:
 
 
 def laplace_amplitude(*, scale: float) -> float:
-    """Exact E|X| of the density e^(-|x|/b)/(2b) of the paper's Appendices A.3 and D: b.
+    """Returns the exact E|X| of the density e^(-|x|/b)/(2b) of Appendices A.3 and D: b.
+
+    Args:
+        scale: the scale of the Laplace noise, b.
 
     Example:
         >>> laplace_amplitude(scale=2.0)
@@ -160,7 +268,13 @@ def laplace_amplitude(*, scale: float) -> float:
 
 
 def theorem_8(*, dimension: int, sigma: float) -> float:
-    """Theorem 8: the expected l1 distance after T rounds is sqrt(2 m^2 sigma^2/pi), whatever T.
+    """Returns the expected l1 distance after T rounds by Theorem 8, the same for every T.
+
+    The theorem states sqrt(2 m^2 sigma^2/pi).
+
+    Args:
+        dimension: the number of parameters, m.
+        sigma: the standard deviation of the noise.
 
     Example:
         >>> round(theorem_8(dimension=1, sigma=1.0), 8)
@@ -170,7 +284,12 @@ def theorem_8(*, dimension: int, sigma: float) -> float:
 
 
 def gaussian_distance(*, dimension: int, sigma: float, rounds: int) -> float:
-    """Exact m E|X_1 + ... + X_T| of Gaussian noises: m sigma sqrt(2 T/pi).
+    """Returns the exact m E|X_1 + ... + X_T| of Gaussian noises: m sigma sqrt(2 T/pi).
+
+    Args:
+        dimension: the number of parameters, m.
+        sigma: the standard deviation of the noise.
+        rounds: T, the number of rounds.
 
     Example:
         >>> round(gaussian_distance(dimension=1, sigma=1.0, rounds=100), 8)
@@ -180,7 +299,12 @@ def gaussian_distance(*, dimension: int, sigma: float, rounds: int) -> float:
 
 
 def theorem_9(*, dimension: int, scale: float, rounds: int) -> float:
-    """Theorem 9: the expected l1 distance after T rounds is T m b.
+    """Returns the expected l1 distance after T rounds by Theorem 9: T m b.
+
+    Args:
+        dimension: the number of parameters, m.
+        scale: the scale of the Laplace noise, b.
+        rounds: T, the number of rounds.
 
     Example:
         >>> theorem_9(dimension=1, scale=2.0, rounds=3)
@@ -190,18 +314,22 @@ def theorem_9(*, dimension: int, scale: float, rounds: int) -> float:
 
 
 def laplace_distance(*, dimension: int, scale: float, rounds: int) -> float:
-    """Exact m E|X_1 + ... + X_T| of Laplace noises: 2 m b Gamma(T + 1/2)/(sqrt(pi) Gamma(T)).
+    """Returns the exact m E|X_1 + ... + X_T| of Laplace noises.
 
-    The sum of T Laplace variables is the difference of two Gamma(T) variables, of which this is Gini's mean difference.
+    It is 2 m b Gamma(T + 1/2)/(sqrt(pi) Gamma(T)): the sum of T Laplace variables is the difference
+    of two Gamma(T) variables, of which this is Gini's mean difference.
+
+    Args:
+        dimension: the number of parameters, m.
+        scale: the scale of the Laplace noise, b.
+        rounds: T, the number of rounds.
 
     Example:
-        >>> round(laplace_distance(dimension=1, scale=1.0, rounds=1), 8), round(laplace_distance(dimension=1, scale=1.0, rounds=100), 6)
-        (1.0, 11.269696)
+        >>> round(laplace_distance(dimension=1, scale=1.0, rounds=1), 8)
+        1.0
+        >>> round(laplace_distance(dimension=1, scale=1.0, rounds=100), 6)
+        11.269696
     """
-    return (
-        2
-        * dimension
-        * scale
-        * math.exp(math.lgamma(rounds + 0.5) - math.lgamma(rounds))
-        / math.sqrt(math.pi)
-    )
+    # The logarithm of the gamma function, since the function itself overflows at 171 rounds.
+    gamma_ratio = math.exp(math.lgamma(rounds + 0.5) - math.lgamma(rounds))
+    return 2 * dimension * scale * gamma_ratio / math.sqrt(math.pi)

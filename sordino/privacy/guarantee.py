@@ -1,21 +1,31 @@
-"""A guarantee: a privacy curve with everything that gives it meaning. It prints as a sentence that a review board can read."""
+"""A guarantee: a privacy curve with everything that gives it meaning; it prints as a sentence."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sordino.privacy.curves import Curve
-from sordino.protocol import Dirichlet, Protocol, Shards, View
-
-BY_LABEL: Mapping[type, str] = {Dirichlet: "dirichlet", Shards: "shards"}
-
-MEANINGFUL = (
-    100.0  # an epsilon beyond it lets odds grow by more than e^100: people are not shown its digits
+from sordino.privacy.curves.curve import Curve
+from sordino.protocol import (
+    ByColumn,
+    Dirichlet,
+    Iid,
+    Partition,
+    Protocol,
+    Registry,
+    Shards,
+    View,
 )
-UNIT_IN_WORDS = {"record": "one record of one client", "client": "all records of one client"}
+from sordino.protocol.views import ANY_UNIT_IN_WORDS
+
+# Whether a partition deals pooled records to clients by their labels.
+DEALS_BY_LABEL: Registry[bool] = Registry("use of labels", "partition", Partition)
+DEALS_BY_LABEL.register(Dirichlet, Shards)(True)
+DEALS_BY_LABEL.register(Iid, ByColumn)(False)
+
+# An epsilon beyond it lets odds grow by more than e^100: people are not shown its digits.
+MEANINGFUL = 100.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,7 +34,7 @@ class Guarantee:
 
     Attributes:
         view: who the adversary is.
-        unit: what is hidden, "record" or "client".
+        unit: the hidden unit, "record" or "client".
         adjacency: how neighbouring data sets differ.
         kind: "bound" for something proved; nothing else comes out of `certify`.
         method: which of the valid bounds this is, the smallest.
@@ -33,11 +43,15 @@ class Guarantee:
         derivation: how it comes about, line by line, with theorem numbers.
         unconditional: the smallest bound that needs nothing vouched for, where this one does.
         notes: what the promise is about, where a simulation makes it less than it seems.
+        sees: what the adversary sees, in words; left out: what the view says.
+        spill: how far the noise is from its law, in total variation, which is added to delta.
 
     Example:
-        >>> from sordino.privacy.curves import GaussianCurve
-        >>> print(Guarantee(view=View.SERVER, unit="record", method="composition", curve=GaussianCurve(mu=1.0)))
-        Who sees every client's upload, every round, learns at most epsilon = 4.38 at delta = 1e-05 about one record of one client \
+        >>> from sordino.privacy.curves.gaussian_curve import GaussianCurve
+        >>> curve = GaussianCurve(mu=1.0)
+        >>> print(Guarantee(view=View.SERVER, unit="record", method="composition", curve=curve))
+        An adversary who sees every client's upload in every round learns at most \
+epsilon = 4.38 (delta = 1e-05) about any one record of a client \
 (replace-one, bound, composition; mu = 1, rho = 0.5).
     """
 
@@ -51,6 +65,12 @@ class Guarantee:
     derivation: tuple[str, ...] = ()
     unconditional: Guarantee | None = None
     notes: tuple[str, ...] = ()
+    sees: str = ""
+    spill: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not self.sees:
+            object.__setattr__(self, "sees", self.view.sees)
 
     @property
     def mu(self) -> float | None:
@@ -59,12 +79,15 @@ class Guarantee:
 
     @property
     def condition(self) -> str:
-        """Returns what must be true for the bound to hold, in words; empty for an unconditional one.
+        """What must be true for the bound to hold, in words; empty for an unconditional one.
 
         Example:
-            >>> from sordino.privacy.curves import GaussianCurve
+            >>> from sordino.privacy.curves.gaussian_curve import GaussianCurve
             >>> vouched = ("every minibatch loss is 1-smooth",)
-            >>> one = Guarantee(view=View.FINAL, unit="record", method="", curve=GaussianCurve(mu=1.0), assumptions=vouched)
+            >>> curve = GaussianCurve(mu=1.0)
+            >>> one = Guarantee(
+            ...     view=View.FINAL, unit="record", method="", curve=curve, assumptions=vouched
+            ... )
             >>> one.condition
             'if, as vouched, every minibatch loss is 1-smooth'
         """
@@ -72,59 +95,93 @@ class Guarantee:
 
     @property
     def rho(self) -> float | None:
-        """The parameter of zero-concentrated privacy, mu^2/2, where the curve is Gaussian: its Rényi divergence of order a is rho a."""
+        """The parameter of zero-concentrated privacy, mu^2/2, where the curve is Gaussian.
+
+        Its Rényi divergence of order a is rho a.
+        """
         return None if self.curve.mu is None else self.curve.mu**2 / 2
 
     def epsilon(self, delta: float) -> float:
-        """The smallest epsilon known to hold at `delta`, rounded up."""
-        return self.curve.epsilon(delta)
+        """Returns the smallest epsilon known to hold at `delta`, rounded up.
+
+        Args:
+            delta: at which epsilon is asked for.
+        """
+        # At a delta that small, the distance of the sampler from its law is all there is.
+        if 0 < delta <= self.spill:
+            return math.inf
+        return self.curve.epsilon(delta - self.spill)
 
     def delta(self, epsilon: float) -> float:
-        """The smallest delta known to hold at `epsilon`, rounded up."""
-        return self.curve.delta(epsilon)
+        """Returns the smallest delta known to hold at `epsilon`, rounded up.
+
+        Args:
+            epsilon: at which delta is asked for.
+        """
+        return min(1.0, self.curve.delta(epsilon) + self.spill)
 
     def beta(self, alpha: float) -> float:
-        """The trade-off function: least false negative rate of a test with false positive rate `alpha`, rounded down."""
-        return self.curve.beta(alpha)
+        """Returns the trade-off function, rounded down.
+
+        That is the least false negative rate of a test with false positive rate `alpha`.
+
+        Args:
+            alpha: the false positive rate.
+        """
+        # Rounded down: the adversary may err more often than computed, never less often.
+        return max(0.0, self.curve.beta(min(1.0, alpha + self.spill)) - self.spill)
 
     def rdp(self, order: float) -> float:
-        """The Rényi divergence of this order, rounded up."""
+        """Returns the Rényi divergence of this order, rounded up.
+
+        Args:
+            order: of the divergence, above 1.
+        """
         return self.curve.rdp(order)
 
     def sentence(self, delta: float = 1e-5) -> str:
-        """Returns the guarantee in words, at one delta, with what must be said with it."""
+        """Returns the guarantee in words, at one delta, with what must be said with it.
+
+        Args:
+            delta: at which epsilon is asked for.
+        """
+        details = ", ".join([self.adjacency, self.kind, self.method])
+        if self.mu is not None and self.rho is not None:
+            details += f"; mu = {round_up(self.mu)}, rho = {round_up(self.rho)}"
+        sentences = [
+            f"An adversary who sees {self.sees} {self._limit_in_words(delta)} "
+            f"about {ANY_UNIT_IN_WORDS[self.unit]} ({details})."
+        ]
+        if self.assumptions:
+            sentences.append(
+                f"This holds if it is true, as vouched, that {' and '.join(self.assumptions)}."
+            )
+        return " ".join([*sentences, *self.notes])
+
+    def _limit_in_words(self, delta: float) -> str:
         epsilon = self.epsilon(delta)
         if math.isinf(epsilon):
-            claim = "may learn everything: no finite epsilon holds"
-        elif epsilon > MEANINGFUL:
-            claim = f"learns without a meaningful limit, epsilon being beyond {MEANINGFUL:g}"
-        else:
-            claim = f"learns at most epsilon = {epsilon_in_words(epsilon)}"
-        details = [self.adjacency, self.kind, self.method]
-        mu = ""
-        if self.mu is not None and self.rho is not None:
-            mu = f"; mu = {rounded_up(self.mu)}, rho = {rounded_up(self.rho)}"
-        vouched = (
-            f" This holds if it is true, as vouched, that {' and '.join(self.assumptions)}."
-            if self.assumptions
-            else ""
-        )
-        about = UNIT_IN_WORDS[self.unit]
-        noted = "".join(f" {note}" for note in self.notes)
-        return (
-            f"Who sees {self.view.sees}, {claim} at delta = {delta:g} about {about} "
-            f"({', '.join(details)}{mu}).{vouched}{noted}"
-        )
+            return f"may learn everything (no finite epsilon holds at delta = {delta:g})"
+        if epsilon > MEANINGFUL:
+            return (
+                "learns without a meaningful limit "
+                f"(epsilon is above {MEANINGFUL:g} at delta = {delta:g})"
+            )
+        return f"learns at most epsilon = {epsilon_in_words(epsilon)} (delta = {delta:g})"
 
     def __str__(self) -> str:
         return self.sentence()
 
     def explain(self) -> str:
-        """The derivation, line by line."""
+        """Returns the derivation, line by line."""
         return "\n".join(self.derivation)
 
     def as_document(self, delta: float) -> dict[str, Any]:
-        """The guarantee as JSON says it."""
+        """Returns the guarantee as JSON says it, at one delta.
+
+        Args:
+            delta: at which epsilon is asked for.
+        """
         return {
             "view": str(self.view),
             "unit": self.unit,
@@ -141,59 +198,82 @@ class Guarantee:
 
 
 def epsilon_in_words(epsilon: float) -> str:
-    """Returns an upper bound on epsilon as people read it, never below the true one; JSON has the digits.
+    """Returns an upper bound on epsilon as people read it, never below the true one.
+
+    JSON has the digits.
+
+    Args:
+        epsilon: the bound.
 
     Example:
-        >>> epsilon_in_words(7.9312), epsilon_in_words(100.0), epsilon_in_words(100.1), epsilon_in_words(float("inf"))
-        ('7.94', '100', 'no meaningful limit', 'no limit')
+        >>> [epsilon_in_words(value) for value in (7.9312, 100.0, 100.1, float("inf"))]
+        ['7.94', '100', 'no meaningful limit', 'no limit']
     """
     if math.isinf(epsilon):
         return "no limit"
     if epsilon > MEANINGFUL:
         return "no meaningful limit"
-    return rounded_up(epsilon)
+    return round_up(epsilon)
 
 
 def notes_on(protocol: Protocol) -> tuple[str, ...]:
-    """Returns what must be said with every promise about a protocol: whether labels decided which client has which record.
+    """Returns what must be said with every promise about a protocol.
+
+    Labels may have decided which client has which record.
+
+    Args:
+        protocol: the protocol.
 
     Example:
-        >>> from sordino.protocol import read
-        >>> notes_on(read("sordino/examples/digits.toml"))[0][:42]  # doctest: +SKIP
+        >>> from sordino.protocol import read_protocol
+        >>> notes_on(read_protocol("sordino/examples/digits-local.toml"))[0][:42]  # doctest: +SKIP
         'Pooled records were dealt to clients by la'
     """
-    dealt = None if protocol.data is None else BY_LABEL.get(type(protocol.data.partition))
-    if dealt is None:
+    # A dealing by label depends on all records at once, so a neighbour would change other clients.
+    if protocol.data is None or not DEALS_BY_LABEL.of(protocol.data.partition):
         return ()
+    dealing = protocol.data.partition.tag
     return (
-        f"Pooled records are dealt to clients by label ({dealt}), as only a simulation can: the promise is about records with this "
-        "dealing kept as it is, since another label would move the records of others.",
+        f"Pooled records are dealt to clients by label ({dealing}), as only a simulation can: the "
+        "promise is about records with this dealing kept as it is, since another label would move "
+        "the records of others.",
     )
 
 
-def rounded_up(value: float, digits: int = 3) -> str:
-    """A number for people, never below the true one.
+def round_up(value: float, digits: int = 3) -> str:
+    """Returns a number for people, never below the true one.
+
+    Args:
+        value: the number.
+        digits: how many are shown.
 
     Example:
-        >>> rounded_up(4.3711), rounded_up(0.00012341), rounded_up(123.4), rounded_up(float("inf")), rounded_up(0.0)
-        ('4.38', '0.000124', '124', 'inf', '0')
+        >>> [round_up(value) for value in (4.3711, 0.00012341, 123.4, float("inf"), 0.0)]
+        ['4.38', '0.000124', '124', 'inf', '0']
     """
     if value == 0 or not math.isfinite(value):
         return "0" if value == 0 else str(value)
     step = 10.0 ** (math.floor(math.log10(abs(value))) - digits + 1)
+    # The quotient of a number with few digits may lie a rounding error above a whole one, and would
+    # go up by a whole step.
     up = math.ceil(value / step * (1 - 1e-12)) * step
     return f"{up:.{digits}g}" if up < 10**digits else f"{up:.0f}"
 
 
-def rounded_down(value: float, digits: int = 3) -> str:
-    """A lower bound for people, never above the true one.
+def round_down(value: float, digits: int = 3) -> str:
+    """Returns a lower bound for people, never above the true one.
+
+    Args:
+        value: the bound.
+        digits: how many are shown.
 
     Example:
-        >>> rounded_down(4.3799), rounded_down(0.0), rounded_down(123.9)
+        >>> round_down(4.3799), round_down(0.0), round_down(123.9)
         ('4.37', '0', '123')
     """
     if value == 0 or not math.isfinite(value):
         return "0" if value == 0 else str(value)
     step = 10.0 ** (math.floor(math.log10(abs(value))) - digits + 1)
+    # As in `round_up`: a rounding error below a whole number must not cost a whole step.
     down = math.floor(value / step * (1 + 1e-12)) * step
     return f"{down:.{digits}g}" if down < 10**digits else f"{down:.0f}"

@@ -1,9 +1,10 @@
-"""The ledger: what was spent, one JSON line per charge, chained by hash, on disk before what it pays for is released.
+"""The ledger: what was spent, one JSON line per charge, chained by hash.
 
-The first line names the protocol (by digest) and the kind of noise; every further line says that a round was run and who took
-part, who of them contributed nothing after all, or what a client was asked for and refused. The last line of a run that has ended seals
-what it left behind. Prices are not stored: they follow from the
-protocol, so that a ledger and a protocol can never disagree about what ran.
+A line is on disk before what it pays for is released. The first line names the protocol (by digest)
+and the kind of noise; every further line says that a round was run and who took part, who of them
+contributed nothing after all, or what a client was asked for and refused. The last line of a run
+that has ended seals what it left behind. Prices are not stored: they follow from the protocol, so
+that a ledger and a protocol can never disagree about what ran.
 """
 
 from __future__ import annotations
@@ -30,8 +31,10 @@ class Opened:
         protocol: SHA-256 of the protocol file.
         generator: name of the generator of random numbers.
         noise: "seeded" or "fresh".
-        sizes, partition, data, facts: SHA-256 of what a run is priced and shown by (federation/seals.py). None in the ledgers of
-            clients, and in those of runs that were started before there were seals.
+        sizes, partition, data, facts: SHA-256 of what a run is priced and shown by
+            (federation/seals.py). None in the ledgers of clients, and in those of runs that were
+            started before there were seals.
+        scored: SHA-256 of whose records the model is scored on, and how many; None in earlier runs.
 
     Example:
         >>> Opened(protocol="9f2c", generator="chacha20", noise="seeded").noise
@@ -45,10 +48,11 @@ class Opened:
     partition: str | None = None
     data: str | None = None
     facts: str | None = None
+    scored: str | None = None
 
     @property
     def repeatable(self) -> bool:
-        """Whether a round that is run again releases the very same uploads, so that it is paid for once.
+        """Whether a round that is run again releases the same uploads, so that it is paid once.
 
         Seeded noise can be drawn again. Across machines ("once") every client answers a round
         once, and sends the same bytes again or nothing.
@@ -58,7 +62,9 @@ class Opened:
 
 @dataclass(frozen=True, kw_only=True)
 class RoundCharged:
-    """One round was paid for by these clients; `attempt` counts how often it had been paid for before.
+    """One round was paid for by these clients.
+
+    `attempt` counts how often it had been paid for before.
 
     Example:
         >>> RoundCharged(round=0, clients=(0, 1, 2)).attempt
@@ -72,7 +78,9 @@ class RoundCharged:
 
 @dataclass(frozen=True, kw_only=True)
 class Missed:
-    """Clients of a round that was paid for whose uploads did not come, or could not be used: their noise is not in the model.
+    """Clients of a round that was paid for whose uploads did not come, or could not be used.
+
+    Their noise is not in the model.
 
     They stay charged, since what a silent client sent may have been seen.
 
@@ -115,18 +123,43 @@ class Answered:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sealed:
-    """The last line of a run that has ended: digests of everything that it left behind (federation/seals.py).
+class SharesGiven:
+    """A client is about to give its shares of one secure sum, in its own ledger.
 
-    It is no charge, and so none of a ledger's events. A run that was killed between this line and its end is ended again, by the same
-    line, or with fresh noise after further charges.
+    With `threshold` such answers the sum of these survivors' uploads can be opened, and no other
+    sum of that attempt.
+
+    Attributes:
+        round: the round.
+        attempt: of the round's secure sum.
+        threshold: the fewest contributions that are ever opened.
+        survivors: the clients whose uploads are in the sum.
+
+    Example:
+        >>> SharesGiven(round=3, attempt=0, threshold=2, survivors=(0, 1, 4)).survivors
+        (0, 1, 4)
+    """
+
+    round: int
+    attempt: int
+    threshold: int
+    survivors: tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sealed:
+    """The last line of a run that has ended: digests of everything that it left behind.
+
+    It is no charge, and so none of a ledger's events. A run that was killed between this line and
+    its end is ended again, by the same line, or with fresh noise after further charges.
 
     Attributes:
         status: how the run ended.
         reason: why, where a budget ended it.
         rounds: the number of rounds that are in its model.
-        protocol, sizes, partition, data, facts: as in the first line, at the end.
-        metrics, private, model, clients, uploads: SHA-256 of what the rounds left; empty where there is none.
+        protocol, sizes, partition, data, facts, scored: as in the first line, at the end.
+        metrics, private, model, clients, uploads: SHA-256 of what the rounds left; empty where
+            there is none.
 
     Example:
         >>> Sealed(status="finished", rounds=3, protocol="9f2c", model="77aa").clients
@@ -146,9 +179,11 @@ class Sealed:
     model: str = ""
     clients: str = ""
     uploads: str = ""
+    # None in seals of earlier runs, whose lines must still be written as they were.
+    scored: str | None = None
 
 
-Event = Opened | RoundCharged | Missed | Refused | Answered
+Event = Opened | RoundCharged | Missed | Refused | Answered | SharesGiven
 Line = Event | Sealed
 
 
@@ -156,7 +191,8 @@ class Ledger:
     """An append-only file of charges. It holds an open file: close it, or use it as a context.
 
     Example:
-        >>> with Ledger.create(path, Opened(protocol="9f2c", generator="chacha20", noise="seeded")) as ledger:  # doctest: +SKIP
+        >>> opened = Opened(protocol="9f2c", generator="chacha20", noise="seeded")
+        >>> with Ledger.create(path, opened) as ledger:  # doctest: +SKIP
         ...     ledger.charge(round=0, clients=[0, 1, 2])
     """
 
@@ -173,23 +209,40 @@ class Ledger:
 
     @classmethod
     def create(cls, path: Path, opened: Opened) -> Ledger:
-        """Start the ledger of a run; a file that is there already is never written over."""
+        """Starts the ledger of a run; a file that is there already is never written over.
+
+        Args:
+            path: of the file.
+            opened: the first entry.
+
+        Raises:
+            FileExistsError: there is such a file.
+        """
         ledger = cls(
             path,
             open(path, "x+b", buffering=0),  # noqa: SIM115
             Reading(events=(), seal=None, chain="", size=0, cut_short=False),
         )
-        ledger._append(opened)
+        ledger._append_line(opened)
         return ledger
 
     @classmethod
     def resume(cls, path: Path) -> Ledger:
-        """Open a ledger to go on with. A last line that a crash cut short is dropped, and `cut_short` says so.
+        """Opens a ledger to go on with.
 
-        With repeatable noise the round is charged again by the same line; with fresh noise the caller charges what was cut short.
+        A last line that a crash cut short is dropped, and `cut_short` says so. With repeatable
+        noise the round is charged again by the same line; with fresh noise the caller charges what
+        was cut short.
+
+        Args:
+            path: of the file.
+
+        Raises:
+            Changed: the file was changed since it was written.
+            UserError: the file cannot be read, or another process writes to it.
         """
-        content = contents(path)
-        reading = verified(content, path)
+        content = read_content(path)
+        reading = verify_content(content, path)
         file = open(path, "r+b", buffering=0)  # noqa: SIM115 - held open on purpose
         try:
             refuse_grown(file, len(content), path)
@@ -207,7 +260,7 @@ class Ledger:
         self.close()
 
     def close(self) -> None:
-        """Close the file."""
+        """Closes the file."""
         self._file.close()
 
     @property
@@ -221,34 +274,72 @@ class Ledger:
         return first_entry(self._events, self.path)
 
     def charge(self, *, round: int, clients: Iterable[int]) -> None:
-        """Pay for a round: on return the line is on the disk. A repeatable round that is paid for already costs nothing more."""
+        """Pays for a round: on return the line is on the disk.
+
+        A repeatable round that is paid for already costs nothing more.
+
+        Args:
+            round: the round's number, from 0.
+            clients: those that take part.
+        """
         members = tuple(int(client) for client in clients)
         earlier = self._attempts[round]
+        # Seeded noise repeats bit for bit, so a second release of the round tells nothing new.
         if earlier > 0 and self.opened.repeatable and (round, members) in self._charged:
             return
-        self._append(RoundCharged(round=round, clients=members, attempt=earlier))
+        self._append_line(RoundCharged(round=round, clients=members, attempt=earlier))
         self._charged.add((round, members))
         self._attempts[round] += 1
 
-    def miss(self, *, round: int, reasons: Mapping[int, str]) -> None:
-        """Note who contributed nothing to a round that was paid for, and why."""
-        self._append(Missed(round=round, clients=tuple(reasons), reasons=tuple(reasons.values())))
+    def note_missing(self, *, round: int, reasons: Mapping[int, str]) -> None:
+        """Notes who contributed nothing to a round that was paid for, and why.
 
-    def refuse(self, *, round: int, reason: str) -> None:
-        """Note what was asked for and refused."""
-        self._append(Refused(round=round, reason=reason))
+        Args:
+            round: the round's number, from 0.
+            reasons: by client, why its upload did not come.
+        """
+        self._append_line(
+            Missed(round=round, clients=tuple(reasons), reasons=tuple(reasons.values()))
+        )
 
-    def answer(self, *, round: int, upload: str) -> None:
-        """Notes the digest of an upload that is about to be sent."""
-        self._append(Answered(round=round, upload=upload))
+    def note_refusal(self, *, round: int, reason: str) -> None:
+        """Notes what was asked for and refused.
+
+        Args:
+            round: the round's number, from 0.
+            reason: why it was refused.
+        """
+        self._append_line(Refused(round=round, reason=reason))
+
+    def note_answer(self, *, round: int, upload: str) -> None:
+        """Notes the digest of an upload that is about to be sent.
+
+        Args:
+            round: the round's number, from 0.
+            upload: the digest of the upload.
+        """
+        self._append_line(Answered(round=round, upload=upload))
+
+    def note_shares(self, given: SharesGiven) -> None:
+        """Notes that shares of a secure sum are about to be given.
+
+        Args:
+            given: the sum.
+        """
+        self._append_line(given)
 
     def seal(self, sealed: Sealed) -> None:
-        """End the ledger of a run; a run that is ended again in the same way is sealed already."""
-        if self._seal != sealed:
-            self._append(sealed)
+        """Ends the ledger of a run; a run that is ended again in the same way is sealed already.
 
-    def _append(self, event: Line) -> None:
-        line, chain = encode(event, self._chain)
+        Args:
+            sealed: the last entry.
+        """
+        if self._seal != sealed:
+            self._append_line(sealed)
+
+    def _append_line(self, event: Line) -> None:
+        # A crash leaves at most one line that is cut short, which `resume` drops.
+        line, chain = encode_line(event, self._chain)
         refuse_grown(self._file, self._size, self.path)
         try:
             written = self._file.write(line)
@@ -256,10 +347,12 @@ class Ledger:
                 raise OSError("the disk took only a part of the line")
             os.fsync(self._file.fileno())
         except OSError:
+            # Half a line would break the chain for whatever is written next.
             self._file.truncate(self._size)
             self._file.seek(self._size)
             raise
         self._chain, self._size = chain, self._size + len(line)
+        # A run that goes on after its seal is no longer sealed by it.
         self._seal = event if isinstance(event, Sealed) else None
         if not isinstance(event, Sealed):
             self._events.append(event)
@@ -267,7 +360,10 @@ class Ledger:
 
 @dataclass(frozen=True, kw_only=True)
 class Reading:
-    """What a ledger file says; `cut_short` tells that its last line is incomplete, `seal` is its last line if that seals it."""
+    """What a ledger file says.
+
+    `cut_short` tells that its last line is incomplete; `seal` is its last line if that seals it.
+    """
 
     events: tuple[Event, ...]
     seal: Sealed | None
@@ -276,21 +372,31 @@ class Reading:
     cut_short: bool
 
 
-def read(path: Path) -> Reading:
-    """Read and verify a ledger without changing it.
+def read_ledger(path: Path) -> Reading:
+    """Reads and verifies a ledger without changing it.
+
+    Args:
+        path: of the file.
 
     Raises:
         Changed: a line was changed, removed or put in another order since it was written.
 
     Example:
-        >>> read(Path("runs/digits-1/ledger.jsonl")).events[0]  # doctest: +SKIP
+        >>> read_ledger(Path("runs/digits-1/ledger.jsonl")).events[0]  # doctest: +SKIP
         Opened(protocol='...', generator='chacha20-...', noise='seeded')
     """
-    return verified(contents(path), path)
+    return verify_content(read_content(path), path)
 
 
-def contents(path: Path) -> bytes:
-    """The bytes of a ledger file."""
+def read_content(path: Path) -> bytes:
+    """Returns the bytes of a ledger file.
+
+    Args:
+        path: of the file.
+
+    Raises:
+        UserError: the file cannot be read.
+    """
     try:
         return path.read_bytes()
     except OSError as error:
@@ -298,31 +404,66 @@ def contents(path: Path) -> bytes:
 
 
 def refuse_unpaid(path: Path, events: Iterable[Event], rounds: int) -> None:
-    """Refuse a ledger that does not pay for the first so many rounds, which were run: lines at its end leave no gap in its chain."""
+    """Refuses a ledger that does not pay for the first rounds, which were run.
+
+    Lines that were removed from its end leave no gap in its chain.
+
+    Args:
+        path: of the file, for the message.
+        events: its entries.
+        rounds: how many rounds were run.
+
+    Raises:
+        Changed: a round that was run is not paid for.
+    """
     paid = {event.round for event in events if isinstance(event, RoundCharged)}
+    # A chain shows what was changed, not that its end was cut off; the rounds that were run show
+    # that.
     missing = next((t for t in range(rounds) if t not in paid), None)
     if missing is not None:
         raise Changed(
-            f"{path} lacks round {missing}, which was run: lines were removed from it. What was spent cannot be known from it."
+            f"{path} lacks round {missing}, which was run: lines were removed from it. "
+            "What was spent cannot be known from it."
         )
 
 
 def refuse_grown(file: BinaryIO, size: int, path: Path) -> None:
-    """Refuse to write where somebody else has written: no charge may be cut off, or written over."""
+    """Refuses to write where somebody else has written.
+
+    No charge may be cut off, or written over.
+
+    Args:
+        file: the open ledger.
+        size: as far as this process has read or written.
+        path: of the file, for the message.
+
+    Raises:
+        UserError: the file has another size.
+    """
+    # Two processes on one ledger would each believe that the budget is theirs.
     if os.fstat(file.fileno()).st_size != size:
         raise UserError(
             f"another process has written to {path}. Wait until it has ended, or stop it."
         )
 
 
-def verified(content: bytes, path: Path) -> Reading:
-    """What the bytes of a ledger say, once every line is seen to follow from the one before."""
+def verify_content(content: bytes, path: Path) -> Reading:
+    """Returns the entries of a ledger, after checking that every line follows from the one before.
+
+    Args:
+        content: the bytes of the file.
+        path: of the file, for messages.
+
+    Raises:
+        Changed: a line was changed, removed or put in another order since it was written.
+    """
+    # Every line ends with a line break, so whatever follows the last one was cut short.
     *lines, tail = content.split(b"\n")
     events: list[Event] = []
     seal = None
     chain, size = "", 0
     for number, line in enumerate(lines, start=1):
-        event, chain = verified_line(line, chain, path, number)
+        event, chain = verify_line(line, chain, path, number)
         seal = event if isinstance(event, Sealed) else None
         if not isinstance(event, Sealed):
             events.append(event)
@@ -331,21 +472,42 @@ def verified(content: bytes, path: Path) -> Reading:
     return Reading(events=tuple(events), seal=seal, chain=chain, size=size, cut_short=bool(tail))
 
 
-def verified_line(line: bytes, chain: str, path: Path, number: int) -> tuple[Line, str]:
+def verify_line(line: bytes, chain: str, path: Path, number: int) -> tuple[Line, str]:
+    """Returns the entry of a line, and the hash that the next line is chained to.
+
+    Args:
+        line: without its end.
+        chain: the hash of the line before.
+        path: of the file, for the message.
+        number: of the line, for the message.
+
+    Raises:
+        Changed: the line is not the one that was written there.
+    """
     try:
-        event = decode(json.loads(line))
-        expected, next_chain = encode(event, chain)
+        event = decode_line(json.loads(line))
+        expected, next_chain = encode_line(event, chain)
+    # A line that cannot be read was changed, too; what exactly is wrong with it does not matter.
     except (ValueError, KeyError, TypeError):
         expected, next_chain = b"", ""
     if expected != line + b"\n":
         raise Changed(
-            f"{path}, line {number}: this line was changed after it was written. What was spent cannot be known from it."
+            f"{path}, line {number}: this line was changed after it was written. "
+            "What was spent cannot be known from it."
         )
     return event, next_chain
 
 
 def first_entry(events: Sequence[Event], path: Path) -> Opened:
-    """The entry that opens a ledger."""
+    """Returns the entry that opens a ledger.
+
+    Args:
+        events: the entries.
+        path: of the file, for the message.
+
+    Raises:
+        UserError: the ledger begins with something else.
+    """
     if not events or not isinstance(events[0], Opened):
         raise UserError(f"the ledger {path} does not begin with the protocol that it pays for.")
     return events[0]
@@ -358,20 +520,36 @@ KINDS = {
     Refused: "refused",
     Sealed: "sealed",
     Answered: "answered",
+    SharesGiven: "shares",
 }
 
 
-def encode(event: Line, chain: str) -> tuple[bytes, str]:
-    """The line of an event, and the hash that the next line will be chained to."""
-    # What is None is left out, so that lines from before there were seals are still written as they were.
+def encode_line(event: Line, chain: str) -> tuple[bytes, str]:
+    """Returns the line of an event, and the hash that the next line will be chained to.
+
+    Args:
+        event: the entry.
+        chain: the hash of the line before.
+    """
+    # None is left out, so that lines from before there were seals are still written as they were.
     body = {name: value for name, value in vars(event).items() if value is not None}
     text = json.dumps({"v": VERSION, "event": KINDS[type(event)], **body}, separators=(",", ":"))
+    # Each hash covers the one before, so no line can be changed, moved or dropped alone.
     link = hashlib.sha256((chain + text).encode()).hexdigest()
     return (text[:-1] + f',"chain":"{link}"}}\n').encode(), link
 
 
-def decode(body: dict[str, Any]) -> Line:
-    """The event of a parsed line."""
+def decode_line(body: dict[str, Any]) -> Line:
+    """Returns the event of a parsed line.
+
+    Args:
+        body: the line as JSON has it.
+
+    Raises:
+        ValueError: another version, or a number below 0.
+        KeyError: an entry is missing.
+    """
+    # A later version may mean something else by the same words.
     if body["v"] != VERSION:
         raise ValueError("another version")
     if body["event"] == "open":
@@ -386,14 +564,25 @@ def decode(body: dict[str, Any]) -> Line:
         return Refused(round=body["round"], reason=body["reason"])
     if body["event"] == "answered":
         return Answered(round=body["round"], upload=body["upload"])
+    if body["event"] == "shares":
+        survivors = tuple(body["survivors"])
+        return SharesGiven(**{**said_by(SharesGiven, body), "survivors": survivors})
     charged = RoundCharged(
         round=body["round"], clients=tuple(body["clients"]), attempt=body["attempt"]
     )
+    # A round below 0 would index from the end of an array, and be priced as another.
     if min((charged.round, charged.attempt, *charged.clients)) < 0:
         raise ValueError("a number below 0")
     return charged
 
 
-def said_by(kind: type[Opened] | type[Sealed], body: dict[str, Any]) -> dict[str, Any]:
-    """Returns what a parsed line says of the attributes of its kind."""
+def said_by(
+    kind: type[Opened] | type[Sealed] | type[SharesGiven], body: dict[str, Any]
+) -> dict[str, Any]:
+    """Returns what a parsed line says of the attributes of its kind.
+
+    Args:
+        kind: of the entry.
+        body: the line as JSON has it.
+    """
     return {entry.name: body[entry.name] for entry in fields(kind) if entry.name in body}

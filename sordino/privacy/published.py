@@ -1,8 +1,9 @@
 """What of a run may be shown beside its promise, and what has to stay apart.
 
-A promise about the last model says nothing about the models before it, nor about their scores. A promise that counts on a hidden draw
-of clients is void for a reader who is told who was drawn. Both are left out of everything that is made to be passed on: the report,
-metrics.jsonl, the sinks of `--log`. The whole rows stay in the run's folder, under private/.
+A promise about the last model says nothing about the models before it, nor about their scores. A
+promise that counts on a hidden draw of clients is void for a reader who learns the draw.
+Both are left out of everything that is made to be passed on: the report, metrics.jsonl, the sinks
+of `--log`. The whole rows stay in the run's folder, under private/.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ import numpy as np
 from sordino.protocol import Protocol, View
 
 SCORES = ("loss", "accuracy")
-# Values of a round that tell who, or how many, took part in it. Time does: clients of a simulation train one after another.
+# Values of a round that tell who, or how many, took part in it. Time does: clients of a simulation
+# train one after another.
 DRAWN = ("participants", "bytes_up", "bytes_down", "seconds")
 # Made of two models, of which one is not the last; and None where nobody took part.
 BETWEEN_MODELS = ("signal_to_noise",)
@@ -26,7 +28,7 @@ UNCOVERED = ("clip_fraction", "nonfinite_steps")
 
 @dataclass(frozen=True, kw_only=True)
 class Withheld:
-    """What is left out of everything that is published about a run.
+    """The metrics left out of everything that is published about a run.
 
     Attributes:
         scores: the scores of all rounds but the last, since the promise is about the last model.
@@ -41,7 +43,7 @@ class Withheld:
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        """What is left out and why, a sentence for each."""
+        """The omitted metrics and why, a sentence for each."""
         found = []
         if self.scores:
             found.append(
@@ -60,61 +62,67 @@ def find_withheld(protocol: Protocol, view: View | None = None) -> Withheld:
     """Returns what must not be published of a run of the protocol.
 
     Args:
-        protocol: what is run.
-        view: the adversary that a page is written about, if it may be another one than the budget's.
+        protocol: the protocol.
+        view: the adversary that a page is written about, if it may not be the budget's.
 
     Example:
         >>> from sordino.protocol import Budget, Constant, FedAvg, Gaussian, Privacy
         >>> local = FedAvg(steps=1, batch=1, clip=1.0, schedule=Constant(rate=0.5))
         >>> privacy = Privacy(budget=Budget(epsilon=8.0, view="final"))
-        >>> protocol = Protocol(clients=2, rounds=9, local=local, noise=Gaussian(sigma=1.0), privacy=privacy)
-        >>> find_withheld(protocol)
+        >>> noise = Gaussian(sigma=1.0)
+        >>> plan = Protocol(clients=2, rounds=9, local=local, noise=noise, privacy=privacy)
+        >>> find_withheld(plan)
         Withheld(scores=True, draw=False)
     """
-    from sordino.privacy.central import (
-        hidden,  # brings scipy.stats, which an idle node does without
-    )
-
     budget = protocol.privacy.budget
     last_only = budget is not None and View.parse(budget.view) == View.FINAL
-    return Withheld(scores=last_only or view == View.FINAL, draw=hidden(protocol))
+    return Withheld(scores=last_only or view == View.FINAL, draw=protocol.hides_participants)
 
 
-def published_row(row: Mapping[str, Any], withheld: Withheld, *, last: bool) -> dict[str, Any]:
-    """Returns the metrics of a round as they may be passed on; None stands for what is left out.
+def publish_row(row: Mapping[str, Any], withheld: Withheld, *, last: bool) -> dict[str, Any]:
+    """Returns the metrics of a round as they may be passed on, with None for omitted values.
 
     Args:
         row: all metrics of the round.
-        withheld: what is left out.
+        withheld: the metrics to leave out.
         last: whether the run has ended with this round.
 
     Example:
-        >>> published_row({"round": 3, "loss": 0.5, "participants": 7}, Withheld(draw=True), last=False)
+        >>> row = {"round": 3, "loss": 0.5, "participants": 7}
+        >>> publish_row(row, Withheld(draw=True), last=False)
         {'round': 3, 'loss': 0.5, 'participants': None}
     """
-    left_out = left_out_of(withheld, last=last)
+    left_out = find_left_out(withheld, last=last)
     return {name: None if name in left_out else value for name, value in row.items()}
 
 
-def published_metrics(
-    metrics: Mapping[str, np.ndarray], withheld: Withheld
-) -> dict[str, np.ndarray]:
-    """Returns the metrics of a run that has ended as they may be passed on; NaN stands for what is left out.
+def publish_metrics(metrics: Mapping[str, np.ndarray], withheld: Withheld) -> dict[str, np.ndarray]:
+    """Returns the metrics of a run that has ended as they may be passed on.
 
-    The seconds of rounds become their mean, so that their sum stays.
+    NaN stands for an omitted value. The seconds of rounds become their mean, so that their sum
+    stays.
+
+    Args:
+        metrics: of all rounds.
+        withheld: the metrics to leave out.
     """
     found = dict(metrics)
     rounds = len(found["round"])
     for last, places in ((False, slice(0, rounds - 1)), (True, slice(rounds - 1, rounds))):
-        for name in left_out_of(withheld, last=last) & set(found):
+        for name in find_left_out(withheld, last=last) & set(found):
             known = found[name].astype(float)
             known[places] = metrics[name].mean() if name == "seconds" else np.nan
             found[name] = known
     return found
 
 
-def left_out_of(withheld: Withheld, *, last: bool) -> set[str]:
-    """Returns the names of the metrics that are left out of a round."""
+def find_left_out(withheld: Withheld, *, last: bool) -> set[str]:
+    """Returns the names of the metrics that are left out of a round.
+
+    Args:
+        withheld: the metrics to leave out.
+        last: whether the run has ended with this round.
+    """
     names: set[str] = set()
     if withheld:
         names.update(BETWEEN_MODELS, UNCOVERED)

@@ -1,40 +1,24 @@
-"""What a run has spent: the plan's bound after so many rounds, what a budget affords, and the bound given who really took part."""
+"""What a run has spent, what a budget affords, and the bound given who really took part."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
-
-from sordino.privacy.caps import largest
-from sordino.privacy.carried import carries
-from sordino.privacy.central import TAKEN_PART
-from sordino.privacy.certify import (
-    Bound,
-    Question,
-    asked,
-    certify,
-    effective_view,
-    guaranteed,
-    harmonized,
-)
-from sordino.privacy.curves import GaussianCurve
-from sordino.privacy.guarantee import Guarantee, notes_on, rounded_up
-from sordino.privacy.harmonizer import own_protocol
-from sordino.privacy.joined_steps import adds_up
+from sordino.privacy.amplification.personal_state import carries_noiseless_state
+from sordino.privacy.bounds.best_bound import choose_guarantee, epsilon_at
+from sordino.privacy.bounds.joined_steps import adds_up
+from sordino.privacy.bounds.priced_view import find_priced_view
+from sordino.privacy.bounds.providers import find_bounds
+from sordino.privacy.bounds.question import has_own_noise, pose_question
+from sordino.privacy.certify import certify
+from sordino.privacy.guarantee import Guarantee, notes_on, round_up
 from sordino.privacy.ledger import Event, Missed, Opened, RoundCharged
-from sordino.privacy.minibatches import minibatch_bounds
-from sordino.privacy.participation import Cohort
-from sordino.privacy.uploads import upload_prices
+from sordino.privacy.own_noise import own_protocol
+from sordino.privacy.participation_caps import find_largest
 from sordino.protocol import (
-    Bezier,
     Budget,
     ClientBudget,
-    Everyone,
-    Gaussian,
-    NoisySgd,
     Protocol,
     SordinoError,
     UserError,
@@ -55,7 +39,14 @@ class BudgetExceeded(SordinoError):
 
 @dataclass(frozen=True, kw_only=True)
 class Afforded:
-    """How far a budget goes: `rounds` of the plan fit, at the cost of `spent`; one more would cost `next`."""
+    """How far a budget goes.
+
+    Attributes:
+        budget: what may be spent.
+        rounds: how many rounds of the plan fit.
+        spent: the epsilon of these.
+        next: the epsilon with one round more; None where the whole plan fits.
+    """
 
     budget: Budget
     rounds: int
@@ -64,70 +55,98 @@ class Afforded:
 
     @property
     def message(self) -> str:
-        """What a person is told when the budget ends a run."""
-        left = self.budget.epsilon - self.spent
-        target = f"epsilon = {self.budget.epsilon:g} at delta = {self.budget.delta:g}, view {self.budget.view}, unit {self.budget.unit}"
-        cost = (
-            f"; after round {self.rounds + 1} it would be {rounded_up(self.next)}"
-            if self.next is not None
-            else ""
+        """The message to a person when the budget ends a run."""
+        budget = self.budget
+        left = max(0.0, budget.epsilon - self.spent)
+        target = (
+            f"epsilon = {budget.epsilon:g} at delta = {budget.delta:g}, "
+            f"view {budget.view}, unit {budget.unit}"
         )
+        cost = f"spent epsilon = {round_up(self.spent)}"
+        if self.next is not None:
+            cost += f"; after round {self.rounds + 1} it would be {round_up(self.next)}"
         return (
-            f"the budget ({target}) ends the run after {self.rounds} rounds: spent epsilon = {rounded_up(self.spent)}{cost}. "
-            f"Left: {max(0.0, left):.3g}. Raise the budget, the noise (`sordino calibrate`) or the number of clients."
+            f"the budget ({target}) ends the run after {self.rounds} rounds: {cost}. "
+            f"Left: {left:.3g}. Raise the budget, the noise (`sordino calibrate`) or the number of "
+            "clients."
         )
 
 
-def repeated_rounds(events: Sequence[Event], next_round: int) -> list[int]:
-    """Rounds that were paid for in vain: charged before an interruption, and with fresh noise charged again.
+def find_repeated_rounds(events: Sequence[Event], next_round: int) -> list[int]:
+    """Returns the rounds that were paid for in vain, and with fresh noise are charged again.
 
     Args:
         events: the ledger.
-        next_round: the round that the run goes on with; what was charged from there on will be run again.
+        next_round: the round that the run goes on with; what was charged from there on before an
+            interruption will be run again.
 
     Example:
         >>> opened = Opened(protocol="9f2c", generator="chacha20", noise="fresh")
-        >>> repeated_rounds([opened, RoundCharged(round=0, clients=(1,)), RoundCharged(round=1, clients=(1,))], next_round=1)
+        >>> charges = [RoundCharged(round=0, clients=(1,)), RoundCharged(round=1, clients=(1,))]
+        >>> find_repeated_rounds([opened, *charges], next_round=1)
         [1]
     """
-    again = any(isinstance(event, Opened) and not event.repeatable for event in events)
-    charges = [event for event in events if isinstance(event, RoundCharged)]
-    return [
-        event.round
-        for event in charges
-        if event.attempt > 0 or (again and event.round >= next_round)
-    ]
+    # Fresh noise on the same data is a second release, and is paid for as one.
+    charged_again = any(isinstance(event, Opened) and not event.repeatable for event in events)
+    found = []
+    for event in events:
+        if not isinstance(event, RoundCharged):
+            continue
+        if event.attempt > 0 or (charged_again and event.round >= next_round):
+            found.append(event.round)
+    return found
 
 
-def afforded(
+def find_affordable_rounds(
     protocol: Protocol,
     budget: Budget,
     *,
     repeated: Sequence[int] = (),
     sizes: Sequence[int] | None = None,
 ) -> Afforded:
-    """How many rounds of the plan fit into the budget, on top of rounds that were charged twice.
+    """Returns how many rounds of the plan fit into a budget.
+
+    Args:
+        protocol: the plan.
+        budget: what may be spent.
+        repeated: rounds that were charged twice, on top of the plan.
+        sizes: number of records of every client, where known.
 
     Example:
         >>> from sordino.protocol import Constant, FedAvg, Gaussian
         >>> local = FedAvg(steps=1, batch=1, clip=1.0, schedule=Constant(rate=0.5))
         >>> protocol = Protocol(clients=2, rounds=100, local=local, noise=Gaussian(sigma=1.0))
-        >>> afforded(protocol, Budget(epsilon=8.0)).rounds
+        >>> find_affordable_rounds(protocol, Budget(epsilon=8.0)).rounds
         2
     """
 
-    def price(rounds: int) -> float:
+    def find_epsilon(rounds: int) -> float:
+        """Returns the epsilon of the first rounds, and of those charged twice.
+
+        Args:
+            rounds: how many.
+        """
         plan = [*range(rounds), *repeated]
-        return certify(
+        guarantee = certify(
             protocol, budget.view, budget.unit, delta=budget.delta, rounds=plan, sizes=sizes
-        ).epsilon(budget.delta)
+        )
+        return guarantee.epsilon(budget.delta)
 
-    rounds = largest(lambda count: price(count) <= budget.epsilon, protocol.rounds)
-    further = price(rounds + 1) if rounds < protocol.rounds else None
-    return Afforded(budget=budget, rounds=rounds, spent=price(rounds), next=further)
+    # By halving, though in the view `final` more rounds may cost less: a number that fits is
+    # found in any case, only not always the largest.
+    rounds = find_largest(lambda count: find_epsilon(count) <= budget.epsilon, protocol.rounds)
+    further = None
+    if rounds < protocol.rounds:
+        further = find_epsilon(rounds + 1)
+    return Afforded(
+        budget=budget,
+        rounds=rounds,
+        spent=find_epsilon(rounds),
+        next=further,
+    )
 
 
-def realised(
+def certify_clients(
     protocol: Protocol,
     events: Iterable[Event],
     view: str | View = View.SERVER,
@@ -136,18 +155,35 @@ def realised(
     delta: float = 1e-5,
     sizes: Sequence[int] | None = None,
 ) -> dict[int, Guarantee]:
-    """The bound of every client given who took part in which round, as the ledger says: no longer amplified by the draw of clients.
+    """Returns the bound of every client, given who took part in which round.
 
-    Who fell silent hid nobody: a round counts with the number of those who contributed.
+    The draw of clients is known then, and amplifies nothing. A client that fell silent hid nobody:
+    a round counts with the number of those who contributed.
+
+    Args:
+        protocol: what was run.
+        events: the ledger.
+        view: the adversary.
+        unit: the hidden unit, "record" or "client".
+        delta: where bounds are compared.
+        sizes: number of records of every client, where known.
+
+    Returns:
+        A guarantee for each client, by its number.
 
     Example:
-        >>> realised(protocol, run.ledger)[0].epsilon(1e-5)  # doctest: +SKIP
+        >>> certify_clients(protocol, run.ledger)[0].epsilon(1e-5)  # doctest: +SKIP
         2.1
     """
-    return dict(sorted(realised_one_by_one(protocol, events, view, unit, delta=delta, sizes=sizes)))
+    bounds = certify_clients_in_turn(protocol, events, view, unit, delta=delta, sizes=sizes)
+    return dict(sorted(bounds))
 
 
-def realised_one_by_one(
+# The name that the package exports (`sordino.realised`), which users' code relies on.
+realised = certify_clients
+
+
+def certify_clients_in_turn(
     protocol: Protocol,
     events: Iterable[Event],
     view: str | View = View.SERVER,
@@ -156,72 +192,98 @@ def realised_one_by_one(
     delta: float = 1e-5,
     sizes: Sequence[int] | None = None,
 ) -> Iterator[tuple[int, Guarantee]]:
-    """The same, a client at a time, those first that took part most often: where many would take long, one may stop.
+    """Yields the realised bounds a client at a time, those first that took part most often.
+
+    Where many would take long, the caller may stop.
+
+    Args:
+        protocol: what was run.
+        events: the ledger.
+        view: the adversary.
+        unit: the hidden unit, "record" or "client".
+        delta: where bounds are compared.
+        sizes: number of records of every client, where known.
 
     Example:
-        >>> next(realised_one_by_one(protocol, run.ledger))[1].epsilon(1e-5)  # doctest: +SKIP
+        >>> next(certify_clients_in_turn(protocol, run.ledger))[1].epsilon(1e-5)  # doctest: +SKIP
         2.1
     """
-    past = histories(protocol, events)
+    past = collect_histories(protocol, events)
+    # The client with the largest bound is most likely among the first.
     order = sorted(past, key=lambda client: -len(past[client]))
-    if harmonized(protocol):
+    if has_own_noise(protocol):
         own = {budget.id: budget for budget in protocol.client}
-        yield from (
-            (
-                client,
-                realised_apart(
-                    protocol, own[client], past[client], View.parse(view), unit, delta, sizes
-                ),
+        for client in order:
+            guarantee = certify_own_noise(
+                protocol, own[client], past[client], View.parse(view), unit, delta, sizes
             )
-            for client in order
-        )
+            yield client, guarantee
         return
+    # Budgets have done their part: the ledger shows who took part after all.
     certain = replace(protocol, client=())
     found: dict[History, Guarantee] = {}
     for client in order:
-        key = priced_alike(protocol, past[client])
+        key = find_price_key(protocol, past[client])
+        # Thousands of clients have few different histories, and a price may take seconds.
         if key not in found:
-            found[key] = realised_bound(certain, past[client], view, unit, delta, sizes)
+            found[key] = certify_history(certain, past[client], view, unit, delta, sizes)
         yield client, found[key]
 
 
-History = tuple[
-    tuple[int, int], ...
-]  # of a client: the rounds that it took part in, each with the number of those who contributed
+# Of a client: the rounds that it took part in, each with the number of those who contributed.
+History = tuple[tuple[int, int], ...]
 
 
-def histories(protocol: Protocol, events: Iterable[Event]) -> dict[int, History]:
-    """The history of every client, as the ledger says. Who fell silent hid nobody, and is charged all the same.
+def collect_histories(protocol: Protocol, events: Iterable[Event]) -> dict[int, History]:
+    """Returns the history of every client, as the ledger says.
+
+    A client that fell silent hid nobody, and is charged all the same.
+
+    Args:
+        protocol: what was run.
+        events: the ledger.
+
+    Raises:
+        UserError: the ledger names a client that the federation does not have.
 
     Example:
         >>> from sordino.protocol import Constant, FedAvg, Gaussian
         >>> local = FedAvg(steps=1, batch=1, clip=1.0, schedule=Constant(rate=0.5))
         >>> protocol = Protocol(clients=2, rounds=9, local=local, noise=Gaussian(sigma=1.0))
-        >>> histories(protocol, [RoundCharged(round=0, clients=(1,)), RoundCharged(round=4, clients=(0, 1))])
+        >>> charges = [RoundCharged(round=0, clients=(1,)), RoundCharged(round=4, clients=(0, 1))]
+        >>> collect_histories(protocol, charges)
         {0: ((4, 2),), 1: ((0, 1), (4, 2))}
     """
     known = list(events)
     found: dict[int, list[tuple[int, int]]] = {client: [] for client in range(protocol.clients)}
-    missing = missed_in(known)
+    missing = find_missing_clients(known)
     for event in known:
-        if isinstance(event, RoundCharged):
-            if max(event.clients, default=0) >= protocol.clients:
-                raise UserError(
-                    f"the ledger names client {max(event.clients)}, and the federation has {protocol.clients}."
-                )
-            present = max(1, len(set(event.clients) - missing.get(event.round, set())))
-            for client in event.clients:
-                found[client].append((event.round, present))
+        if not isinstance(event, RoundCharged):
+            continue
+        if max(event.clients, default=0) >= protocol.clients:
+            raise UserError(
+                f"the ledger names client {max(event.clients)}, and the federation has "
+                f"{protocol.clients}."
+            )
+        # Where all fell silent, every client counts as alone: nobody else hides it.
+        present = max(1, len(set(event.clients) - missing.get(event.round, set())))
+        for client in event.clients:
+            found[client].append((event.round, present))
     return {client: tuple(history) for client, history in found.items()}
 
 
-def missed_in(events: Iterable[Event]) -> dict[int, set[int]]:
-    """The clients that contributed nothing to a round that they were charged for, by round.
+def find_missing_clients(events: Iterable[Event]) -> dict[int, set[int]]:
+    """Returns the clients that contributed nothing to a round that they were charged for, by round.
 
-    A round that was run again counts with all that were ever missing from it: the model of the first time may have been seen.
+    A round that was run again counts with all that were ever missing from it: the model of the
+    first time may have been seen.
+
+    Args:
+        events: the ledger.
 
     Example:
-        >>> missed_in([Missed(round=2, clients=(0, 4), reasons=("it is not connected",) * 2)])
+        >>> missed = Missed(round=2, clients=(0, 4), reasons=("it is not connected",) * 2)
+        >>> find_missing_clients([missed])
         {2: {0, 4}}
     """
     found: dict[int, set[int]] = {}
@@ -231,7 +293,7 @@ def missed_in(events: Iterable[Event]) -> dict[int, set[int]]:
     return found
 
 
-def promised(
+def certify_run(
     protocol: Protocol,
     events: Sequence[Event],
     view: str | View = View.SERVER,
@@ -240,37 +302,40 @@ def promised(
     delta: float = 1e-5,
     sizes: Sequence[int] | None = None,
 ) -> Guarantee:
-    """What a run promises, by what its ledger says was paid for.
+    """Returns what a run promises, by what its ledger says was paid for.
 
-    It is the plan's bound, unless clients fell silent and the adversary sees means: those hid less than planned, and the worst client's
-    realised bound counts. That a client fell silent is seen by all, and is covered by no bound.
+    It is the plan's bound, unless clients fell silent and the adversary sees means: those hid less
+    than planned, and the worst client's realised bound counts. That a client fell silent is seen by
+    all, and is covered by no bound.
+
+    Args:
+        protocol: what was run.
+        events: the ledger.
+        view: the adversary.
+        unit: the hidden unit, "record" or "client".
+        delta: where bounds are compared.
+        sizes: number of records of every client, where known.
 
     Example:
-        >>> promised(protocol, run.ledger, "rounds").epsilon(1e-5)  # doctest: +SKIP
+        >>> certify_run(protocol, run.ledger, "rounds").epsilon(1e-5)  # doctest: +SKIP
         2.1
     """
     paid = [event.round for event in events if isinstance(event, RoundCharged)]
-    question = asked(protocol, view, unit, paid, sizes)
-    alone = effective_view(question)[0].kind == "server" and protocol.channel == "direct"
-    if (
-        not missed_in(events)
-        or alone
-        or harmonized(protocol)
-        or (isinstance(protocol.local, NoisySgd) and not adds_up(protocol))
-    ):
+    question = pose_question(protocol, view, unit, paid, sizes)
+    release = protocol.release
+    # Where a client's own noise alone hides it, it does not matter who else contributed.
+    alone = find_priced_view(question).view.kind == "server" and not release.shuffled
+    alone = alone or has_own_noise(protocol) or (release.in_steps and not adds_up(protocol))
+    if alone or not find_missing_clients(events):
         return certify(protocol, view, unit, delta=delta, rounds=paid, sizes=sizes)
-    bounds = realised(protocol, events, view, unit, delta=delta, sizes=sizes).values()
+    bounds = certify_clients(protocol, events, view, unit, delta=delta, sizes=sizes).values()
+    # A promise holds for every client, so the worst one counts.
     worst = max(bounds, key=lambda guarantee: guarantee.epsilon(delta))
-    return replace(
-        worst,
-        derivation=(
-            *worst.derivation,
-            "Clients fell silent: every round counts with those who contributed to it.",
-        ),
-    )
+    line = "Clients fell silent: every round counts with those who contributed to it."
+    return replace(worst, derivation=(*worst.derivation, line))
 
 
-def realised_apart(
+def certify_own_noise(
     protocol: Protocol,
     budget: ClientBudget,
     history: History,
@@ -279,30 +344,50 @@ def realised_apart(
     delta: float,
     sizes: Sequence[int] | None,
 ) -> Guarantee:
-    """The same for a client with noise of its own: by its own, against who sees its uploads, which covers every view."""
-    records = sizes[budget.id] if sizes is not None else None
-    alone, known = (
-        own_protocol(protocol, budget, records),
-        None if records is None else [records] * protocol.clients,
-    )
-    found = realised_bound(alone, history, View.SERVER, unit, delta, known)
+    """Returns the realised bound of a client that has noise for itself.
+
+    It holds against the server, and so against everybody.
+
+    Args:
+        protocol: what was run.
+        budget: the client's.
+        history: the rounds that it took part in.
+        view: the adversary.
+        unit: the hidden unit.
+        delta: where bounds are compared.
+        sizes: number of records of every client, where known.
+    """
+    records = None
+    known = None
+    if sizes is not None:
+        # A federation of clients like this one, since bounds count the records of all.
+        records = sizes[budget.id]
+        known = [records] * protocol.clients
+    alone = own_protocol(protocol, budget, records)
+    found = certify_history(alone, history, View.SERVER, unit, delta, known)
     return replace(found, view=view, notes=notes_on(protocol))
 
 
-def priced_alike(protocol: Protocol, history: History) -> History:
-    """Histories that cost the same have the same key."""
-    from sordino.protocol import Constant, Cyclic
+def find_price_key(protocol: Protocol, history: History) -> History:
+    """Returns a key of a history; histories that cost the same have the same key.
 
+    Args:
+        protocol: what was run.
+        history: of a client.
+    """
     if adds_up(protocol):
+        # The rates of steps do not matter, the number of those whose noise adds up does
+        # (docs/theory.md#a16).
         return tuple(sorted((0, present) for _, present in history))
-    if isinstance(protocol.local, NoisySgd):
+    if protocol.release.in_steps:
+        # Every round of noisy steps costs the same, with any other participants.
         return ((0, 0),) * len(history)
-    if isinstance(protocol.local.schedule, (Constant, Cyclic)) and not carries(protocol):
+    if protocol.local.schedule.repeats and not carries_noiseless_state(protocol):
         return tuple(sorted((0, honest) for _, honest in history))
     return tuple(sorted(history))
 
 
-def realised_bound(
+def certify_history(
     protocol: Protocol,
     history: History,
     view: str | View,
@@ -310,98 +395,25 @@ def realised_bound(
     delta: float,
     sizes: Sequence[int] | None,
 ) -> Guarantee:
-    """The bound of one client that took part in these rounds, each with so many participants in all."""
-    question = asked(protocol, view, unit, [t for t, _ in history], sizes)
-    if not history:
-        return certify(protocol, view, unit, delta=delta, rounds=())
-    if isinstance(protocol.participation, Everyone) and all(
-        present == protocol.clients for _, present in history
-    ):
-        return certify(
-            protocol, view, unit, delta=delta, rounds=[t for t, _ in history], sizes=sizes
-        )  # nothing was drawn, nobody missing
-    if isinstance(protocol.local, NoisySgd):
-        return realised_steps(question, protocol.local, history, delta)
-    if protocol.noise.where != "client":
-        from sordino.privacy.central import central, realised_central
+    """Returns the bound of one client that took part in these rounds.
 
-        if central(question):
-            return guaranteed(question, realised_central(question, history, delta))
-    if not isinstance(protocol.noise, Gaussian):
-        taken = replace(protocol, participation=Everyone(), channel="direct")
-        direct = certify(
-            taken, view, unit, delta=delta, rounds=[t for t, _ in history], sizes=sizes
-        )
-        return better_shuffled(question, history, direct, delta)
-    seen, _ = effective_view(question)
-    if question.shares is not None and question.shares.max() > question.shares.min():
-        seen = View.SERVER  # a number of participants says nothing about their shares
-    kinds = Counter(history)
-    rounds = np.array([t for t, _ in kinds], dtype=np.int64)
-    counts = np.array(list(kinds.values()))
-    # Of n participants k may collude; alone against all others, only its own noise protects a client.
-    honest = np.array(
-        [1 if seen.kind == "server" else max(1, n - seen.colluders) for _, n in kinds]
-    )
-    prices = upload_prices(protocol, rounds, unit, question.records)
-    sigma, scale = protocol.noise.sigma, 1 / np.sqrt(honest)
-    if sigma == 0:
-        return certify(protocol, view, unit, delta=delta)
-    mu = float(np.sqrt(np.dot(counts, (prices.shifts * scale) ** 2))) / sigma
-    lines = (prices.reason, TAKEN_PART)
-    bounds = [Bound(curve=GaussianCurve(mu=mu), method="composition", lines=lines)]
-    alone = Cohort.everyone(clients=1)
-    bounds += minibatch_bounds(
-        question, prices, counts, sigma=sigma, cohort=alone, scale=scale, lines=lines
-    )
-    if isinstance(protocol.local, Bezier):
-        from sordino.privacy.bezier import spread_over_curve
-        from sordino.privacy.participation import rounds_curve
-
-        rows, use = spread_over_curve((prices.shifts * scale)[:, None])
-        curve = rounds_curve(rows, counts, sigma=sigma, cohort=alone, use=use)
-        lines = (prices.reason, "A mixture over the point of the Bezier curve (A14).")
-        bounds.append(Bound(curve=curve, method="Bezier mixture", lines=lines))
-    return better_shuffled(
-        question,
-        history,
-        guaranteed(question, min(bounds, key=lambda bound: bound.curve.epsilon(delta))),
-        delta,
-    )
-
-
-def realised_steps(question: Question, rule: NoisySgd, history: History, delta: float) -> Guarantee:
-    """Returns the bound of a client with noisy steps: by its own noise, or by that of all who took part where it adds up in the mean."""
-    from sordino.privacy.joined_steps import realised_joined
-    from sordino.privacy.noisy_steps import draw_of, step_price
-
-    certain = replace(question.protocol, participation=Everyone())
-    rounds = [t for t, _ in history]
-    alone = certify(
-        certain, View.SERVER, question.unit, delta=delta, rounds=rounds, sizes=question.sizes
-    )
-    found = [replace(alone, view=question.view)]
-    shares, price = question.shares, step_price(question, rule)
-    equal = shares is not None and bool(shares.max() == shares.min())
-    if adds_up(question.protocol) and question.view != View.SERVER and equal and price.mu <= 5:
-        draw = draw_of(question.protocol, rule)
-        present = [number for _, number in history]
-        curve = realised_joined(question, price.mu, price.rate, draw, present)
-        lines = (price.reason, "The noise of all who took part adds up in the mean (A14).")
-        found.append(guaranteed(question, Bound(curve=curve, method="joined noise", lines=lines)))
-    return min(found, key=lambda guarantee: guarantee.epsilon(delta))
-
-
-def better_shuffled(
-    question: Question, history: History, direct: Guarantee, delta: float
-) -> Guarantee:
-    """The bound of a client whose uploads were shuffled among at least so many, where it is the smaller one."""
-    if question.protocol.channel != "shuffler":
-        return direct
-    from sordino.privacy.shuffled import clones_bounds
-
-    shuffled = [
-        guaranteed(question, bound)
-        for bound in clones_bounds(question, batch=min(n for _, n in history))
-    ]
-    return min([direct, *shuffled], key=lambda guarantee: guarantee.epsilon(delta))
+    Args:
+        protocol: what was run.
+        history: the rounds, each with how many contributed to it.
+        view: the adversary.
+        unit: the hidden unit.
+        delta: where bounds are compared.
+        sizes: number of records of every client, where known.
+    """
+    rounds = [round_index for round_index, _ in history]
+    present: list[int] | None = [number for _, number in history]
+    everyone_came = all(number == protocol.clients for _, number in history)
+    secure_sum = protocol.release.secure_sum
+    if secure_sum is not None and secure_sum.threshold < protocol.clients:
+        # More contributed than was counted on before the run.
+        everyone_came = False
+    if not history or (not protocol.participation.draws and everyone_came):
+        # Nothing was drawn and nobody is missing: it ran as planned.
+        present = None
+    question = pose_question(protocol, view, unit, rounds, sizes, present)
+    return choose_guarantee(question, find_bounds(question), epsilon_at(delta))

@@ -1,7 +1,8 @@
-"""What noise, sampling and a number of steps amount to, where they are all that is known of a training: is an epsilon that was stated true?
+"""What noise, sampling and a number of steps amount to: is an epsilon that was stated true?
 
-The training is the usual one of papers and libraries: every step releases a sum of contributions of bounded norm under Gaussian noise,
-whose standard deviation is `noise multiplier` times that norm; a step uses a sample of all units, which nobody sees.
+Nothing else is known of the training. It is the usual one of papers and libraries: every step
+releases a sum of contributions of bounded norm under Gaussian noise, whose standard deviation is
+`noise multiplier` times that norm; a step uses a sample of all units, which nobody sees.
 """
 
 from __future__ import annotations
@@ -10,8 +11,10 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from sordino.privacy import checks, subsampled
-from sordino.privacy.curves import Curve, GaussianCurve
+from sordino.privacy.amplification import subsampling
+from sordino.privacy.curves import checks
+from sordino.privacy.curves.curve import Curve
+from sordino.privacy.curves.gaussian_curve import GaussianCurve
 from sordino.protocol import InvalidValue
 
 SAMPLINGS = ("poisson", "fixed", "full")
@@ -21,15 +24,17 @@ ADJACENCIES = ("add-or-remove", "replace-one")
 
 @dataclass(frozen=True, kw_only=True)
 class Stated:
-    """What is said of a training.
+    """A training as its authors state it.
 
     Attributes:
-        noise_multiplier: standard deviation of the noise on a step's sum, over the largest norm of one contribution.
+        noise_multiplier: standard deviation of the noise on a step's sum, over the largest norm of
+            one contribution.
         steps: the number of steps, or rounds.
-        sampling: "poisson": each unit is in a step with probability `rate`; "fixed": a step has a fixed number of distinct units, a
-            share `rate` of all; "full": every step has all of them.
+        sampling: "poisson": each unit is in a step with probability `rate`; "fixed": a step has a
+            fixed number of distinct units, a share `rate` of all; "full": every step has all of
+            them.
         rate: see sampling; 1 for "full".
-        adjacency: "add-or-remove" or "replace-one": what tells two neighbouring data sets apart.
+        adjacency: how two neighbouring data sets differ, "add-or-remove" or "replace-one".
 
     Example:
         >>> Stated(noise_multiplier=1.0, steps=1000, rate=0.01).sampling
@@ -45,13 +50,14 @@ class Stated:
     def __post_init__(self) -> None:
         if not (math.isfinite(self.noise_multiplier) and self.noise_multiplier > 0):
             raise InvalidValue("noise-multiplier", self.noise_multiplier, "a number above 0")
-        checks.whole(at_least=1, steps=self.steps)
+        checks.require_whole(at_least=1, steps=self.steps)
         if self.sampling not in SAMPLINGS:
             raise InvalidValue("sampling", self.sampling, "poisson, fixed or full")
         if self.adjacency not in ADJACENCIES:
             raise InvalidValue("adjacency", self.adjacency, "add-or-remove or replace-one")
         if not 0 < self.rate <= 1:
             raise InvalidValue("rate", self.rate, "a number above 0, and at most 1")
+        # A rate beside full batches shows that one of the two was meant otherwise.
         if self.sampling == "full" and self.rate != 1:
             raise InvalidValue("rate", self.rate, "1, or left out, with sampling = full")
         if self.sampling == "fixed" and self.adjacency == "add-or-remove" and self.rate < 1:
@@ -59,36 +65,56 @@ class Stated:
                 "adjacency",
                 self.adjacency,
                 "replace-one with sampling = fixed",
-                "A fixed number of units out of one unit less is another rate, and no bound here covers that.",
+                "A fixed number of units out of one unit less is another rate, and no bound here "
+                "covers that.",
             )
 
     @property
     def mu(self) -> float:
-        """Gaussian parameter of a step that the unit is in: replaced, a contribution moves the sum by twice its norm."""
+        """Gaussian parameter of a step that the unit is in.
+
+        A contribution that is replaced moves the sum by twice its norm.
+        """
+        # Multipliers are stated in units of one contribution; replacing takes one away and adds
+        # another.
         return (2.0 if self.adjacency == "replace-one" else 1.0) / self.noise_multiplier
 
 
-def stated_curve(stated: Stated) -> Curve:
+def find_stated_curve(stated: Stated) -> Curve:
     """Returns a curve that the training is sure to keep.
 
-    Replace-one under Poisson sampling is priced like fixed batches: with and without the other record, any two of "absent", "with x" and
-    "with x'" lie within mu (THEORY A10), so one bound, C_q(G_mu), holds for both.
+    Replace-one under Poisson sampling is priced like fixed batches: with and without the other
+    record, any two of "absent", "with x" and "with x'" lie within mu (THEORY A10), so one bound,
+    C_q(G_mu), holds for both.
+
+    Args:
+        stated: the training.
 
     Example:
-        >>> round(stated_curve(Stated(noise_multiplier=1.0, rate=0.01, steps=1000)).epsilon(1e-5), 2)
+        >>> stated = Stated(noise_multiplier=1.0, rate=0.01, steps=1000)
+        >>> round(find_stated_curve(stated).epsilon(1e-5), 2)
         1.83
     """
+    # Nothing is drawn, so nothing amplifies: plain Gaussian composition is exact.
     if stated.sampling == "full" or stated.rate == 1:
         return GaussianCurve(mu=stated.mu).repeat(stated.steps)
     if stated.adjacency == "replace-one":
-        return subsampled.fixed_size(mu=stated.mu, rate=stated.rate, steps=stated.steps)
-    return subsampled.poisson(
+        return subsampling.compose_fixed_batches(mu=stated.mu, rate=stated.rate, steps=stated.steps)
+    return subsampling.compose_poisson_batches(
         multiplier=stated.noise_multiplier, rate=stated.rate, steps=stated.steps
     )
 
 
 def accountant_epsilon(stated: Stated, delta: float) -> tuple[float | None, str]:
-    """Returns what dp_accounting gives by itself, and by which accountant; None where it has no accountant for the case."""
+    """Returns what dp_accounting gives, and by which accountant.
+
+    Args:
+        stated: the training.
+        delta: at which epsilon is asked for.
+
+    Returns:
+        Epsilon, or None where dp_accounting has no accountant for the case; and words.
+    """
     import dp_accounting
     from dp_accounting import NeighboringRelation
     from dp_accounting.pld import PLDAccountant
@@ -96,7 +122,8 @@ def accountant_epsilon(stated: Stated, delta: float) -> tuple[float | None, str]
 
     replaced = stated.adjacency == "replace-one"
     plain = stated.sampling == "full" or stated.rate == 1
-    # Its multiplier is in units of the change between neighbours, which is twice the norm where a contribution is replaced.
+    # Its multiplier is in units of the change between neighbours, which is twice the norm where a
+    # contribution is replaced.
     gaussian = dp_accounting.GaussianDpEvent(1 / stated.mu)
     event: Any = gaussian
     accountant: Any = PLDAccountant(NeighboringRelation.ADD_OR_REMOVE_ONE)
@@ -117,7 +144,7 @@ def accountant_epsilon(stated: Stated, delta: float) -> tuple[float | None, str]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Answer:
+class StatedVerdict:
     """Whether a stated epsilon is true.
 
     Attributes:
@@ -137,12 +164,13 @@ class Answer:
 
     @property
     def true(self) -> bool:
-        """Whether the claim follows from what is proved."""
+        """Whether the claim follows from the proved bound."""
+        # The bound is rounded up, so a claim that it keeps is true for certain.
         return self.bound <= self.epsilon
 
     @property
     def verdict(self) -> str:
-        """Returns "true", "false", or "not proved" where the bound may be larger than what is attained."""
+        """The verdict: "true", "false", or "not proved" where the bound may be too large."""
         if self.true:
             return "true"
         sampled = self.stated.sampling != "full" and self.stated.rate < 1
@@ -150,7 +178,7 @@ class Answer:
         return "false" if tight and self.bound * (1 - GRID) > self.epsilon else "not proved"
 
     def as_document(self) -> dict[str, Any]:
-        """The answer as JSON says it."""
+        """Returns the answer as JSON says it."""
         return {
             "true": self.true,
             "verdict": self.verdict,
@@ -167,11 +195,20 @@ class Answer:
         }
 
 
-def check_stated(stated: Stated, *, epsilon: float, delta: float) -> Answer:
-    """Answers whether a training keeps an epsilon at a delta.
+def check_stated(stated: Stated, *, epsilon: float, delta: float) -> StatedVerdict:
+    """Returns whether a training keeps an epsilon at a delta.
+
+    Args:
+        stated: the training.
+        epsilon: that was claimed.
+        delta: at which it was claimed.
+
+    Raises:
+        InvalidValue: an epsilon or a delta out of its range.
 
     Example:
-        >>> check_stated(Stated(noise_multiplier=1.0, rate=0.01, steps=1000), epsilon=2.0, delta=1e-5).true
+        >>> stated = Stated(noise_multiplier=1.0, rate=0.01, steps=1000)
+        >>> check_stated(stated, epsilon=2.0, delta=1e-5).true
         True
     """
     if not 0 <= epsilon < math.inf:
@@ -179,11 +216,11 @@ def check_stated(stated: Stated, *, epsilon: float, delta: float) -> Answer:
     if not 0 < delta < 1:
         raise InvalidValue("delta", delta, "a number between 0 and 1")
     accountant, name = accountant_epsilon(stated, delta)
-    return Answer(
+    return StatedVerdict(
         stated=stated,
         epsilon=epsilon,
         delta=delta,
-        bound=stated_curve(stated).epsilon(delta),
+        bound=find_stated_curve(stated).epsilon(delta),
         accountant=accountant,
         accountant_name=name,
     )

@@ -5,18 +5,23 @@ from __future__ import annotations
 import shlex
 
 
-def typed(*words: object) -> str:
-    """A command of ours as it is typed into a shell: a path with a space in it is one word there too.
+def format_command(*words: object) -> str:
+    """Returns a command as it is typed into a shell, where a path with a space is one word.
+
+    Args:
+        *words: of the command, without the program's name.
 
     Example:
-        >>> typed("resume", "runs/my run")
+        >>> format_command("resume", "runs/my run")
         "sordino resume 'runs/my run'"
     """
     return shlex.join(["sordino", *map(str, words)])
 
 
 class SordinoError(Exception):
-    """Base of every error that Sordino raises on purpose; `exit_code` is what the command line returns.
+    """Base of every error that Sordino raises on purpose.
+
+    The command line returns its `exit_code`.
 
     Example:
         >>> try:
@@ -30,7 +35,9 @@ class SordinoError(Exception):
 
 
 class UserError(SordinoError, ValueError):
-    """A mistake in what was given: the message says what was given, what is allowed and what to change.
+    """A mistake in what was given.
+
+    The message says the value given, the values allowed and what to change.
 
     Example:
         >>> UserError("there is no run in 'runs/x'").exit_code
@@ -41,7 +48,9 @@ class UserError(SordinoError, ValueError):
 
 
 class Changed(UserError):
-    """Something in a run's folder is not what was written there: what the run promises can no longer be read from it.
+    """Something in a run's folder was changed after it was written.
+
+    The run's promises can no longer be read from it.
 
     Example:
         >>> Changed("runs/x/run.json: sizes were changed").exit_code
@@ -59,17 +68,36 @@ class InvalidValue(UserError):
         'local.clip = -1: expected a number above 0.'
     """
 
-    def __init__(self, key: str, given: object, allowed: str, advice: str = "") -> None:
-        self.key, self.given, self.allowed, self.advice = key, given, allowed, advice
+    def __init__(
+        self,
+        key: str,
+        given: object,
+        allowed: str,
+        advice: str = "",
+    ) -> None:
+        self.key = key
+        self.given = given
+        self.allowed = allowed
+        self.advice = advice
+        # A pasted list of a thousand numbers must not bury what is expected.
         shown = repr(given)
-        shown = shown if len(shown) <= 80 else shown[:77] + "..."
-        super().__init__(f"{key} = {shown}: expected {allowed}." + (f" {advice}" if advice else ""))
+        if len(shown) > 80:
+            shown = shown[:77] + "..."
+        message = f"{key} = {shown}: expected {allowed}."
+        if advice:
+            message += f" {advice}"
+        super().__init__(message)
 
+    # An exception is pickled by its message alone; worker processes have to hand this one on with
+    # all its parts.
     def __reduce__(self) -> tuple[object, ...]:
         return type(self), (self.key, self.given, self.allowed, self.advice)
 
-    def under(self, path: str) -> InvalidValue:
-        """The same error with its key placed below `path` in the file."""
-        return InvalidValue(
-            f"{path}.{self.key}" if path else self.key, self.given, self.allowed, self.advice
-        )
+    def place_under(self, path: str) -> InvalidValue:
+        """Returns the same error with its key placed below `path` in the file.
+
+        Args:
+            path: the key of the table that holds the entry; empty at the top of the file.
+        """
+        key = f"{path}.{self.key}" if path else self.key
+        return InvalidValue(key, self.given, self.allowed, self.advice)

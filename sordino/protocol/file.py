@@ -1,47 +1,63 @@
-"""The protocol as a TOML file: reading, writing, overriding single keys, and a JSON schema for editors."""
+"""The protocol as a TOML file: reading, writing, overriding keys, and a JSON schema."""
 
 from __future__ import annotations
 
 import json
+import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any
 
-from sordino.protocol.entries import encode_table, file_key, refuse_unknown
+from sordino.protocol.entries import (
+    encode_table,
+    file_key,
+    refuse_changed_parts,
+    refuse_unknown,
+)
 from sordino.protocol.errors import InvalidValue, UserError
 from sordino.protocol.values import Protocol
 
-# Fields of `Protocol` that share the table [federation]; every other field is a table of its own, and the seed stands alone.
+# Fields of `Protocol` that share the table [federation]. Every other field has a table for itself,
+# and the seed stands alone.
 FEDERATION = (
     "clients",
     "rounds",
     "participation",
     "channel",
     "aggregation",
+    "server",
     "personalization",
     "missing",
     "penalty",
 )
+# What functions take for a protocol.
+ProtocolSource = Protocol | str | Path | Mapping[str, Any]
 TABLES = ("federation", "local", "noise", "privacy", "assumptions", "data", "model")
 
 
 def loads(text: str) -> Protocol:
-    """Read a protocol from TOML text.
+    """Returns the protocol that TOML text describes.
+
+    Args:
+        text: of a protocol file.
 
     Raises:
-        UserError: names the key, what was given and what is allowed.
+        UserError: names the key, the value given and the values allowed.
 
     Example:
         >>> loads(dumps(protocol)) == protocol  # doctest: +SKIP
         True
     """
-    return decode(parse(text))
+    return decode_protocol(parse_toml(text))
 
 
 def dumps(protocol: Protocol) -> str:
-    """Write a protocol as complete TOML text, every default spelled out.
+    """Returns a protocol as complete TOML text, with every default.
+
+    Args:
+        protocol: the protocol.
 
     Example:
         >>> print(dumps(protocol))  # doctest: +SKIP
@@ -50,9 +66,16 @@ def dumps(protocol: Protocol) -> str:
         ...
     """
     encoded = encode_table(protocol)
+    # Before the first table: after one, TOML would read the seed as an entry of that table.
     seed = [f"seed = {encoded.pop('seed')}\n"] if "seed" in encoded else []
     federation = {name: encoded.pop(name) for name in FEDERATION}
+    # At the end: there may be as many of them as the federation has clients.
     clients = [toml_table("[client]", table) for table in encoded.pop("client")]
+    # A description of many columns would be one endless line.
+    columns = encoded.get("data", {}).get("columns")
+    if isinstance(columns, Mapping):
+        del encoded["data"]["columns"]
+        encoded = _insert_after("data", encoded, "data.columns", columns)
     tables = [
         toml_table(name, table)
         for name, table in {"federation": federation, **encoded}.items()
@@ -61,14 +84,34 @@ def dumps(protocol: Protocol) -> str:
     return "\n".join(seed + tables + clients)
 
 
-def read(path: str | Path, overrides: Iterable[str] = ()) -> Protocol:
-    """Read a protocol file, with `KEY=VALUE` overrides applied before it is checked.
+def _insert_after(
+    name: str, tables: Mapping[str, Any], new_name: str, table: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Returns tables with one more behind the one of a name."""
+    found = {}
+    for key, value in tables.items():
+        found[key] = value
+        if key == name:
+            found[new_name] = table
+    return found
+
+
+def read_protocol(path: str | Path, overrides: Iterable[str] = ()) -> Protocol:
+    """Returns the protocol of a file.
+
+    Args:
+        path: of the file.
+        overrides: keys that are changed before the file is checked, each as `KEY=VALUE`.
+
+    Raises:
+        UserError: there is no such file, or a key has a value that is not allowed.
 
     Example:
-        >>> read("federation.toml", ["noise.sigma=0.5"])  # doctest: +SKIP
+        >>> read_protocol("federation.toml", ["noise.sigma=0.5"])  # doctest: +SKIP
     """
     try:
         text = Path(path).read_text(encoding="utf-8")
+    # The most frequent mistake of a first day gets the command that mends it.
     except FileNotFoundError:
         raise UserError(
             f"there is no file {str(path)!r}. `sordino new` writes one to start from."
@@ -76,38 +119,73 @@ def read(path: str | Path, overrides: Iterable[str] = ()) -> Protocol:
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{str(path)!r} cannot be read as a text file: {error}") from None
     try:
-        return decode(with_overrides(parse(text), overrides))
+        return decode_protocol(with_overrides(parse_toml(text), overrides))
     except UserError as error:
+        # A command may read several files; the message has to say which of them is wrong.
         raise UserError(f"{path}: {error}") from None
 
 
-def overridden(protocol: Protocol, overrides: Iterable[str]) -> Protocol:
-    """The protocol with single keys changed, each given as `KEY=VALUE`; a value is TOML, or else a string.
+def accept_protocol(source: ProtocolSource) -> Protocol:
+    """Returns a protocol, whichever way it was given.
+
+    Args:
+        source: a `Protocol`, the path of a file, or nested dictionaries as a file has them.
+
+    Raises:
+        UserError: it is nothing of the kind, or has a value that is not allowed.
 
     Example:
-        >>> overridden(protocol, ["local.clip=2.0", "data.name=mnist"])  # doctest: +SKIP
+        >>> accept_protocol("federation.toml")  # doctest: +SKIP
     """
-    return decode(with_overrides(parse(dumps(protocol)), overrides))
+    if isinstance(source, Protocol):
+        refuse_changed_parts(source)
+        return source
+    if isinstance(source, (str, Path)):
+        return read_protocol(source)
+    if isinstance(source, Mapping):
+        return decode_protocol(source)
+    raise UserError(
+        f"a protocol of type {type(source).__name__}: expected is a Protocol, the path of a file, "
+        "or a dictionary of its tables."
+    )
 
 
-def save(protocol: Protocol, path: str | Path) -> None:
-    """Write the protocol to a file.
+def override_keys(protocol: Protocol, overrides: Iterable[str]) -> Protocol:
+    """Returns the protocol with single keys changed.
+
+    Args:
+        protocol: to start from.
+        overrides: each as `KEY=VALUE`; a value is TOML, or else a string.
 
     Example:
-        >>> save(protocol, "federation.toml")  # doctest: +SKIP
+        >>> override_keys(protocol, ["local.clip=2.0", "data.name=mnist"])  # doctest: +SKIP
+    """
+    # Through the file format, so that an override is checked as if it stood in the file.
+    return decode_protocol(with_overrides(parse_toml(dumps(protocol)), overrides))
+
+
+def save_protocol(protocol: Protocol, path: str | Path) -> None:
+    """Writes the protocol to a file.
+
+    Args:
+        protocol: the protocol.
+        path: of the file.
+
+    Example:
+        >>> save_protocol(protocol, "federation.toml")  # doctest: +SKIP
     """
     Path(path).write_text(dumps(protocol), encoding="utf-8")
 
 
-def schema() -> dict[str, Any]:
-    """JSON schema of the protocol file, for editors that check while one types.
+def build_schema() -> dict[str, Any]:
+    """Returns the JSON schema of the protocol file, for editors that check while one types.
 
     Example:
-        >>> sorted(schema()["properties"])[-3:]
+        >>> sorted(build_schema()["properties"])[-3:]
         ['noise', 'privacy', 'seed']
     """
     described = {
-        f.name: {**f.metadata["check"].schema(), "description": f.metadata["doc"]}
+        f.name: {**f.metadata["check"].build_schema(), "description": f.metadata["doc"]}
         for f in fields(Protocol)
     }
     needed = {f.name for f in fields(Protocol) if f.default is MISSING}
@@ -127,16 +205,31 @@ def schema() -> dict[str, Any]:
     }
 
 
-def parse(text: str) -> dict[str, Any]:
-    """TOML text as nested dictionaries."""
+def parse_toml(text: str) -> dict[str, Any]:
+    """Returns TOML text as nested dictionaries.
+
+    Args:
+        text: of a protocol file.
+
+    Raises:
+        UserError: the text is no TOML.
+    """
     try:
         return tomllib.loads(text)
+    # Brackets nested a thousand times deep exhaust the parser's stack before they are wrong.
     except (ValueError, RecursionError) as error:
         raise UserError(f"this is not valid TOML: {error}") from None
 
 
-def decode(document: Mapping[str, Any]) -> Protocol:
-    """Make the protocol of a parsed file."""
+def decode_protocol(document: Mapping[str, Any]) -> Protocol:
+    """Returns the protocol of a parsed file.
+
+    Args:
+        document: nested dictionaries, as TOML has them.
+
+    Raises:
+        UserError: names the key, the value given and the values allowed.
+    """
     refuse_unknown(document, ("seed", *TABLES, "client"), "")
     for name in TABLES:
         if not isinstance(document.get(name, {}), Mapping):
@@ -153,7 +246,8 @@ def decode(document: Mapping[str, Any]) -> Protocol:
         key = file_key(f.name)
         if key in table:
             try:
-                given[f.name] = f.metadata["check"].decode(prefix + key, table[key])
+                given[f.name] = f.metadata["check"].decode_value(prefix + key, table[key])
+            # A value of the file may be nested more deeply than checks can follow.
             except RecursionError:
                 raise InvalidValue(
                     prefix + key, "...", "a value that is not nested so deeply"
@@ -164,7 +258,17 @@ def decode(document: Mapping[str, Any]) -> Protocol:
 
 
 def with_overrides(document: dict[str, Any], overrides: Iterable[str]) -> dict[str, Any]:
-    """Apply `KEY=VALUE` texts to a parsed file; a word on the way that is not a table becomes one."""
+    """Returns a parsed file with `KEY=VALUE` texts applied to it.
+
+    A word on the way that is not a table becomes one.
+
+    Args:
+        document: the parsed file, which is changed.
+        overrides: the texts.
+
+    Raises:
+        UserError: a text without a key or a value.
+    """
     for override in overrides:
         path, equals, text = override.partition("=")
         keys = [key.strip() for key in path.split(".")]
@@ -172,40 +276,75 @@ def with_overrides(document: dict[str, Any], overrides: Iterable[str]) -> dict[s
             raise UserError(f"--set {override!r}: expected KEY=VALUE, such as noise.sigma=0.5.")
         table = document
         for key in keys[:-1]:
+            # `participation="everyone"` is overridden by `participation.poisson=0.5`.
             if not isinstance(table.get(key), dict):
                 table[key] = {}
             table = table[key]
-        table[keys[-1]] = _override_value(text.strip())
+        table[keys[-1]] = read_override(text.strip())
     return document
 
 
-def _override_value(text: str) -> Any:
+def read_override(text: str) -> Any:
+    """Returns the value that a text of the command line stands for.
+
+    Args:
+        text: a value of TOML; anything else is a string.
+
+    Example:
+        >>> read_override("0.5"), read_override("everyone")
+        (0.5, 'everyone')
+    """
     try:
         parsed = tomllib.loads(f"value = {text}")
     except (ValueError, RecursionError):
         return text
+    # A text with a line break could smuggle in further keys; then it is a string.
     return parsed["value"] if set(parsed) == {"value"} else text
 
 
 def toml_table(name: str, table: Mapping[str, Any]) -> str:
-    """One table in TOML."""
-    return "".join(
-        [f"[{name}]\n", *(f"{key} = {toml_value(value)}\n" for key, value in table.items())]
-    )
+    """Returns one table in TOML.
+
+    Args:
+        name: of the table.
+        table: its entries.
+    """
+    lines = [f"[{name}]\n"]
+    for key, value in table.items():
+        lines.append(f"{toml_key(key)} = {toml_value(value)}\n")
+    return "".join(lines)
+
+
+def toml_key(key: str) -> str:
+    """Returns a key in TOML: as it is, or in quotes, as a column "blood pressure" needs them.
+
+    Args:
+        key: of a table.
+    """
+    if re.fullmatch(r"[A-Za-z0-9_-]+", key):
+        return key
+    return json.dumps(key, ensure_ascii=False)
 
 
 def toml_value(value: Any) -> str:
-    """One value in TOML: the six shapes that a protocol uses."""
+    """Returns one value in TOML, of the six shapes that a protocol uses.
+
+    Args:
+        value: a truth value, a number, a string, a table or a list.
+
+    Raises:
+        TypeError: a value of another shape, which no check encodes.
+    """
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, (int, float)):
         return repr(value)
     if isinstance(value, str):
-        return json.dumps(value, ensure_ascii=False)  # TOML's basic strings escape as JSON's do
+        # TOML's basic strings escape as JSON's do.
+        return json.dumps(value, ensure_ascii=False)
     if isinstance(value, Mapping):
-        return (
-            "{ " + ", ".join(f"{key} = {toml_value(inner)}" for key, inner in value.items()) + " }"
-        )
+        entries = [f"{toml_key(key)} = {toml_value(inner)}" for key, inner in value.items()]
+        return "{ " + ", ".join(entries) + " }"
     if isinstance(value, list):
         return "[" + ", ".join(toml_value(inner) for inner in value) + "]"
     raise TypeError(f"no TOML for {type(value).__name__}")

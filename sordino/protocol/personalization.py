@@ -1,4 +1,9 @@
-"""Whether clients keep models of their own, and which helper model each is given in a round (PriFedSync, section 2)."""
+"""Whether clients keep models, and which helper model each is given (PriFedSync, section 2).
+
+Every kind says whether clients keep models (`keeps_models`), whether the server makes helpers of
+single uploads (`of_uploads`), and which share the client's own model, as it kept it, has in the
+helper (`own_share`).
+"""
 
 from __future__ import annotations
 
@@ -7,19 +12,27 @@ from typing import ClassVar
 
 from sordino.protocol.entries import Maybe, Number, Value, entry
 
-PULL = "left out: training starts from the helper; given: it starts from the own model, every step pulled to the helper so strongly"
+# One sentence for three kinds, which the documentation prints.
+PULL = (
+    "left out: training starts from the helper; given: it starts from the own model, "
+    "every step pulled to the helper so strongly"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Nobody(Value):
-    """Nobody keeps a model: every participant starts from the global one, and the server has all there is.
+class NoPersonalization(Value):
+    """Nobody keeps a model: every participant starts from the global one.
 
     Example:
-        >>> Nobody().tag
+        >>> NoPersonalization().tag
         'none'
     """
 
     tag: ClassVar[str] = "none"
+    keeps_models: ClassVar[bool] = False
+    of_uploads: ClassVar[bool] = False
+    own_share: ClassVar[float] = 0.0
+    pull: ClassVar[None] = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,12 +45,17 @@ class Identity(Value):
     """
 
     tag: ClassVar[str] = "identity"
+    keeps_models: ClassVar[bool] = True
+    of_uploads: ClassVar[bool] = False
+    own_share: ClassVar[float] = 0.0
     pull: float | None = entry(Maybe(Number(above=0)), PULL, None)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Interpolate(Value):
-    """The helper lies between the client's own model and the global one: (1 - alpha) w_i + alpha w_global (PriFedSync Eq. 2.1).
+    """The helper lies between the client's own model and the global one (PriFedSync Eq. 2.1).
+
+    It is (1 - alpha) w_i + alpha w_global.
 
     Example:
         >>> Interpolate(alpha=0.1).pull is None
@@ -45,15 +63,26 @@ class Interpolate(Value):
     """
 
     tag: ClassVar[str] = "interpolate"
+    keeps_models: ClassVar[bool] = True
+    of_uploads: ClassVar[bool] = False
     alpha: float = entry(Number(above=0, at_most=1), "share of the global model in the helper")
     pull: float | None = entry(Maybe(Number(above=0)), PULL, None)
+
+    @property
+    def own_share(self) -> float:
+        """Share of the client's own model in the helper."""
+        # What a client kept has no noise in it: its share carries the data on (docs/theory.md#c4).
+        return 1 - self.alpha
 
 
 @dataclass(frozen=True, kw_only=True)
 class Attention(Value):
-    """The helper is a mean of what clients last uploaded, those near the client's own upload weighing more (Huang et al. 2021).
+    """The helper is a mean of the clients' last uploads (Huang et al. 2021).
 
-    The server makes it, from uploads alone: own x (own upload) + (1 - own) x (others, weighted by softmax of sharpness x cosine).
+    Uploads near the client's own weigh more.
+
+    The server makes it, from uploads alone: own x (own upload) + (1 - own) x (others, weighted by
+    softmax of sharpness x cosine).
 
     Example:
         >>> Attention(own=0.5).sharpness
@@ -61,6 +90,10 @@ class Attention(Value):
     """
 
     tag: ClassVar[str] = "attention"
+    keeps_models: ClassVar[bool] = True
+    # Helpers of noisy uploads are post-processing and cost nothing more.
+    of_uploads: ClassVar[bool] = True
+    own_share: ClassVar[float] = 0.0
     own: float = entry(
         Number(at_least=0, at_most=1), "share of the client's own upload in the helper"
     )
@@ -70,4 +103,4 @@ class Attention(Value):
     pull: float | None = entry(Maybe(Number(above=0)), PULL, None)
 
 
-Personalization = Nobody | Identity | Interpolate | Attention
+Personalization = NoPersonalization | Identity | Interpolate | Attention

@@ -1,9 +1,13 @@
-"""Learning rates of local step k in round t: the four schedules of convergent-dp (Section 4 and Appendix E), and PriFedSync's decay."""
+"""Learning rates of local step k in round t.
+
+There are the four schedules of convergent-dp (Section 4 and Appendix E), and decay by a factor, as
+in PriFedSync and in most practice.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from sordino.protocol.entries import Integer, Number, Value, entry
 
@@ -12,17 +16,30 @@ from sordino.protocol.entries import Integer, Number, Value, entry
 class Schedule(Value):
     """A learning rate that depends on the round and the local step only, never on data."""
 
+    repeats: ClassVar[bool] = False  # whether every round has the same rates
     rate: float = entry(Number(above=0), "mu: the rate of the very first step")
 
     def at(self, *, round: int, step: int, steps: int) -> float:
-        """Rate of local step `step` (0 to `steps` - 1) in round `round` (from 0)."""
-        return self.rate / self._divisor(round, step, steps)
+        """Returns the rate of a local step.
+
+        Args:
+            round: the round's number, from 0.
+            step: the step's number, from 0.
+            steps: number of local steps in a round.
+        """
+        # Rates that depended on data would have to be priced; these cost nothing.
+        return self.rate / self._find_divisor(round, step, steps)
 
     def rates(self, *, round: int, steps: int) -> tuple[float, ...]:
-        """The rates of all local steps of a round."""
+        """Returns the rates of all local steps of a round.
+
+        Args:
+            round: the round's number, from 0.
+            steps: number of local steps in a round.
+        """
         return tuple(self.at(round=round, step=step, steps=steps) for step in range(steps))
 
-    def _divisor(self, round: int, step: int, steps: int) -> int:
+    def _find_divisor(self, round: int, step: int, steps: int) -> float:
         raise TypeError("use Constant, Cyclic, StageWise or Continuous")
 
 
@@ -36,8 +53,9 @@ class Constant(Schedule):
     """
 
     tag: ClassVar[str] = "constant"
+    repeats: ClassVar[bool] = True
 
-    def _divisor(self, round: int, step: int, steps: int) -> int:
+    def _find_divisor(self, round: int, step: int, steps: int) -> float:
         return 1
 
 
@@ -51,24 +69,33 @@ class Cyclic(Schedule):
     """
 
     tag: ClassVar[str] = "cyclic"
+    repeats: ClassVar[bool] = True
 
-    def _divisor(self, round: int, step: int, steps: int) -> int:
+    def _find_divisor(self, round: int, step: int, steps: int) -> float:
         return step + 1
 
 
 @dataclass(frozen=True, kw_only=True)
 class StageWise(Schedule):
-    """mu / (t + 1): the same within a round, falling from round to round.
+    """mu / (t + 1)^p: the same within a round, falling from round to round.
+
+    With p above 1/2 the squares of all rates have a finite sum, and so has the price in every view,
+    for every model (docs/theory.md#a33).
 
     Example:
         >>> StageWise(rate=0.5).rates(round=1, steps=2)
         (0.25, 0.25)
+        >>> StageWise(rate=0.5, power=0.75).rates(round=15, steps=1)
+        (0.0625,)
     """
 
     tag: ClassVar[str] = "stage-wise"
+    power: float = entry(Number(above=0.5, at_most=1), "p: how fast the rate falls", 1.0)
 
-    def _divisor(self, round: int, step: int, steps: int) -> int:
-        return round + 1
+    def _find_divisor(self, round: int, step: int, steps: int) -> float:
+        # With p = 1 the schedule of docs/theory.md#a4.
+        divisor: float = (round + 1) ** self.power
+        return divisor
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,26 +109,67 @@ class Continuous(Schedule):
 
     tag: ClassVar[str] = "continuous"
 
-    def _divisor(self, round: int, step: int, steps: int) -> int:
+    def _find_divisor(self, round: int, step: int, steps: int) -> float:
+        # The number of the step over all rounds (docs/theory.md#a5).
         return round * steps + step + 1
+
+
+@dataclass(frozen=True)
+class StepsOrRound(Integer):
+    """A whole number of steps, or the word round."""
+
+    def accept_value(self, key: str, value: Any) -> Any:
+        """Returns the number or the word.
+
+        Args:
+            key: of the entry, for the message of an error.
+            value: what was given.
+
+        Raises:
+            InvalidValue: it is neither.
+        """
+        return value if value == "round" else super().accept_value(key, value)
+
+    @property
+    def values_allowed(self) -> str:
+        return f'{super().values_allowed}, or "round"'
+
+    def build_schema(self) -> dict[str, Any]:
+        return {"anyOf": [super().build_schema(), {"const": "round"}]}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Decay(Schedule):
-    """Falls by `factor` once every so many local steps (PriFedSync 4.2: by 0.99 every 10 epochs, an epoch being records / batch steps).
+    """Falls by `factor` once in every `every` local steps, or from round to round.
+
+    PriFedSync (4.2) has 0.99 every 10 epochs, an epoch being records / batch steps. With every =
+    "round" the rate is mu f^t: what practice calls stage-wise.
 
     Example:
         >>> Decay(rate=0.4, factor=0.5, every=3).rates(round=1, steps=2)
         (0.4, 0.2)
+        >>> Decay(rate=0.4, factor=0.5, every="round").rates(round=2, steps=2)
+        (0.1, 0.1)
     """
 
     tag: ClassVar[str] = "decay"
     factor: float = entry(Number(above=0, at_most=1), "what the rate is multiplied by")
-    every: int = entry(Integer(at_least=1), "local steps between two falls, over the rounds")
+    every: int | str = entry(
+        StepsOrRound(at_least=1), 'local steps between two falls, over the rounds; or "round"'
+    )
 
     def at(self, *, round: int, step: int, steps: int) -> float:
-        """See `Schedule.at`; a rate too small for a number is 0."""
-        return self.rate * self.factor ** ((round * steps + step) // self.every)
+        """Returns the rate of a local step; one too small for a number is 0.
+
+        Args:
+            round: the round's number, from 0.
+            step: the step's number, from 0.
+            steps: number of local steps in a round.
+        """
+        falls = round
+        if isinstance(self.every, int):
+            falls = (round * steps + step) // self.every
+        return self.rate * self.factor**falls
 
 
 SCHEDULES: tuple[type[Schedule], ...] = (Constant, Cyclic, StageWise, Continuous, Decay)

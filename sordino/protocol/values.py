@@ -1,13 +1,18 @@
-"""What a federation is: frozen values that are priced, run, attacked and printed, always as one `Protocol`."""
+"""What a federation is: frozen values, priced, run, attacked and printed as one `Protocol`."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from functools import cached_property
+from pathlib import Path
+from typing import Any, get_args
 
-from sordino.protocol.aggregation import Aggregation, Mean, Median, ModeConnectivity
-from sordino.protocol.data import Data, Model
+from sordino.protocol.aggregation_kinds import Aggregation, Mean
+from sordino.protocol.channel_kinds import CHANNEL, Channel, Direct, refuse_unreachable_threshold
+from sordino.protocol.combinations import draws_poisson, refuse_incompatible
+from sordino.protocol.data_entries import Data, Model, require_dimension
+from sordino.protocol.dp_sgd_rule import DpSgd
 from sordino.protocol.entries import (
     Choice,
     Flag,
@@ -22,18 +27,14 @@ from sordino.protocol.entries import (
     entry,
 )
 from sordino.protocol.errors import InvalidValue, UserError
-from sordino.protocol.mechanisms import Custom, Gaussian, Laplace, Mechanisms, Noise, Staircase
-from sordino.protocol.noisy_sgd import NoisySgd
-from sordino.protocol.participation import Everyone, FixedSize, Participation, Poisson
-from sordino.protocol.personalization import (
-    Attention,
-    Identity,
-    Interpolate,
-    Nobody,
-    Personalization,
-)
-from sordino.protocol.rules import Bezier, ClippedGlm, FedAvg, FedProx, LocalRule, Scaffold
+from sordino.protocol.grids import Grid, choose_grid
+from sordino.protocol.noise_kinds import Gaussian, Mechanisms, Noise, OwnMechanism
+from sordino.protocol.participation_kinds import Everyone, Participation
+from sordino.protocol.personalization import NoPersonalization, Personalization
+from sordino.protocol.release import NoisySteps, Release, release_of
+from sordino.protocol.rule_kinds import Bezier, ClippedGlm, LocalRule
 from sordino.protocol.schedules import Constant
+from sordino.protocol.server_kinds import PlainServer, ServerOptimizer
 from sordino.protocol.views import UNITS, View, ViewName
 
 
@@ -54,10 +55,8 @@ class Budget(Value):
     )
 
 
-ADJACENCIES = (
-    "replace-one",
-    "add-or-remove",
-)  # one record, or all of a client's, is replaced; or is added or removed
+# One record, or all of a client's, is replaced; or is added or removed.
+ADJACENCIES = ("replace-one", "add-or-remove")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +76,9 @@ class Privacy(Value):
 
 @dataclass(frozen=True, kw_only=True)
 class Assumptions(Value):
-    """What the user vouches for, listed in every guarantee that uses it; the diameter is enforced instead.
+    """What the user vouches for, listed in every guarantee that uses it.
+
+    The diameter is enforced instead.
 
     Example:
         >>> Assumptions(smoothness=1.0).diameter is None
@@ -96,7 +97,9 @@ class Assumptions(Value):
 
 @dataclass(frozen=True, kw_only=True)
 class ClientBudget(Value):
-    """One client's own limit on what its uploads may reveal; it is no longer asked once the next round would pass it.
+    """One client's limit on what its uploads may reveal.
+
+    The client is no longer asked once the next round would pass it.
 
     Example:
         >>> ClientBudget(id=3, epsilon=2.0).delta
@@ -110,7 +113,7 @@ class ClientBudget(Value):
         Choice(UNITS), "what is hidden: one record, or all records of the client", "record"
     )
     mechanism: str | None = entry(
-        Maybe(Choice(("gaussian", "laplace", "staircase"))),
+        Maybe(Choice(get_args(OwnMechanism))),
         "noise of its own, made for its budget; left out: the protocol's",
         None,
     )
@@ -130,7 +133,7 @@ class ClientBudget(Value):
 
 @dataclass(frozen=True, kw_only=True)
 class Protocol(Value):
-    """One federation: who takes part, what each does, which noise protects it, on which data and model.
+    """One federation: participants, local rule, noise, data and model.
 
     Example:
         >>> from sordino import Protocol, FedAvg, StageWise, Gaussian
@@ -151,20 +154,25 @@ class Protocol(Value):
     clients: int = entry(Integer(at_least=1), "m: clients in the federation")
     rounds: int = entry(Integer(at_least=1), "T: rounds of training")
     participation: Participation = entry(
-        Named((Everyone, Poisson, FixedSize)), "who takes part in a round", Everyone()
+        Named(get_args(Participation)), "who takes part in a round", Everyone()
     )
-    channel: str = entry(
-        Choice(("direct", "shuffler")),
-        "how uploads reach the server: with their senders' names, or shuffled",
-        "direct",
+    channel: Channel = entry(
+        CHANNEL,
+        "how uploads reach the server: with their senders' names, shuffled, or as a sum alone",
+        Direct(),
     )
     aggregation: Aggregation = entry(
-        Named((Mean, Median, ModeConnectivity)), "how the server joins the uploads", Mean()
+        Named(get_args(Aggregation)), "how the server joins the uploads", Mean()
+    )
+    server: ServerOptimizer = entry(
+        Named(get_args(ServerOptimizer)),
+        "what the server makes of the joined update; it costs no privacy",
+        PlainServer(),
     )
     personalization: Personalization = entry(
-        Named((Nobody, Identity, Interpolate, Attention)),
+        Named(get_args(Personalization)),
         "whether clients keep models of their own, and what helps them",
-        Nobody(),
+        NoPersonalization(),
     )
     missing: str = entry(
         Choice(("go-on", "repeat")),
@@ -175,11 +183,11 @@ class Protocol(Value):
         Flag(), "pull every client to the client with the largest epsilon (udp-fl 3.3)", False
     )
     local: LocalRule = entry(
-        Tagged((FedAvg, FedProx, Scaffold, Bezier, ClippedGlm, NoisySgd), "rule"),
+        Tagged(get_args(LocalRule), "rule"),
         "what a client does in a round",
     )
     noise: Noise = entry(
-        Mechanisms((Gaussian, Laplace, Staircase, Custom)),
+        Mechanisms(get_args(Noise)),
         "noise that hides a client's contribution",
     )
     privacy: Privacy = entry(Table(Privacy), "what may be spent", Privacy())
@@ -192,252 +200,223 @@ class Protocol(Value):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if isinstance(self.participation, FixedSize) and self.participation.size > self.clients:
-            allowed = f"at most federation.clients = {self.clients}"
-            raise InvalidValue("federation.participation.fixed", self.participation.size, allowed)
-        self._check_batch(self.data.records if self.data is not None else None)
+        self._check_numbers()
         self._check_clients()
-        self._check_channel()
-        self._check_server_noise()
-        self._check_adjacency()
-        self._check_harmonizer()
-        self._check_scaffold()
-        self._check_bezier()
-        self._check_multiplier()
-        self._check_personalization()
+        # After the single values, so that a message about a pair never hides a simpler mistake.
+        refuse_incompatible(self)
+        if type(self.local) is Bezier:
+            self._check_steps_of_bezier(self.local)
 
     @property
     def adjacency(self) -> str:
-        """What neighbouring data sets are: as given, or as suits the rule, which is to add or remove for Poisson batches alone."""
+        """What neighbouring data sets are: as given, or as suits the rule.
+
+        To add or remove a record suits Poisson batches alone.
+        """
         if self.privacy.adjacency is not None:
             return self.privacy.adjacency
-        return ADJACENCIES[1] if self._draws_poisson else ADJACENCIES[0]
+        # In batches of a fixed size a record that leaves makes room for another: it is replaced.
+        return ADJACENCIES[1] if draws_poisson(self) else ADJACENCIES[0]
+
+    @cached_property
+    def release(self) -> Release:
+        """What leaves a client in a round, under which noise."""
+        # Engines ask for it once for every client.
+        return release_of(self)
+
+    @cached_property
+    def grid(self) -> Grid | None:
+        """The grid of integers that uploads lie on; None where they are floating-point numbers.
+
+        Raises:
+            UserError: the number of the model's parameters is not said, or no grid fits.
+        """
+        release = self.release
+        if isinstance(release, NoisySteps) or not release.integers:
+            return None
+        return choose_grid(
+            sigma=release.client_sigma,
+            # Where uploads are not summed as residues, nothing can wrap around.
+            reach=math.inf if release.secure_sum is None else release.reach,
+            contributions=1 if release.secure_sum is None else self.clients,
+            coordinates=require_dimension(self.model.parameters if self.model else None),
+            bits=64 if release.secure_sum is None else release.secure_sum.bits,
+            digits=self.noise.digits if type(self.noise) is Gaussian else None,
+        )
+
+    @property
+    def hides_participants(self) -> bool:
+        """Whether who takes part in a round stays hidden, so that the draw of clients amplifies.
+
+        A Poisson draw does under noise and a denominator that do not depend on it (THEORY A10).
+        """
+        # A client's own noise, or a denominator that counts clients, changes with who takes part,
+        # and so would show it (docs/theory.md#a10).
+        mean_tells_nothing = self.aggregation.fixed_denominator and not self.release.at_client
+        return self.participation.varies and mean_tells_nothing
+
+    @property
+    def draws_coins(self) -> bool:
+        """Whether a lot holds each record of the federation with one and the same probability."""
+        return type(self.local) is DpSgd and self.local.varying_batches
+
+    @property
+    def plain_server(self) -> bool:
+        """Whether the joined model is the next global model, as it is."""
+        # With dp-sgd the server steps, by a rate of its schedule.
+        return self.server.plain and type(self.local) is not DpSgd
+
+    def find_server_rate(self, round_index: int) -> float:
+        """Returns what the server's step is multiplied by in a round.
+
+        Args:
+            round_index: the round.
+        """
+        if type(self.local) is not DpSgd:
+            return 1.0
+        return float(self.local.schedule.at(round=round_index, step=0, steps=1))
 
     @property
     def keeps_models(self) -> bool:
-        """Whether clients keep models of their own between rounds."""
-        return not isinstance(self.personalization, Nobody)
+        """Whether clients keep models between rounds."""
+        return self.personalization.keeps_models
 
-    @property
-    def _draws_poisson(self) -> bool:
-        return isinstance(self.local, NoisySgd) and self.local.sampling == "poisson"
-
-    @property
-    def _fixed_denominator(self) -> bool:
-        return isinstance(self.aggregation, Mean) and self.aggregation.denominator == "fixed"
-
-    def _check_scaffold(self) -> None:
-        """Control variates are free only if they come from noisy uploads whose senders the server knows."""
-        if not isinstance(self.local, Scaffold):
+    def _check_numbers(self) -> None:
+        """Refuses more participants than clients, and batches that records cannot fill."""
+        # Only a cohort of a fixed size can be larger than the federation.
+        expected = self.participation.count_expected(clients=self.clients)
+        if expected > self.clients:
+            allowed = f"at most federation.clients = {self.clients}"
+            raise InvalidValue("federation.participation.fixed", round(expected), allowed)
+        refuse_unreachable_threshold(self.channel, clients=self.clients, participants=expected)
+        data = self.data
+        if data is None:
             return
-        refused = {
-            "federation.channel": self.channel != "direct",
-            "noise.where": self.noise.where != "client",
-            "federation.penalty": self.penalty,
-        }
-        for key, given in refused.items():
-            if given:
-                raise UserError(
-                    f'{key}: local.rule = "scaffold" needs noisy uploads with their senders\' names, and no penalty.'
-                )
-
-    def _check_bezier(self) -> None:
-        """Equation 6 of udp-fl has steps of 1/L; the penalty is priced for plain steps."""
-        if not isinstance(self.local, Bezier):
-            return
-        smoothness, schedule = self.assumptions.smoothness, self.local.schedule
-        if smoothness is None or smoothness == 0:
-            raise UserError(
-                'local.rule = "bezier": its steps are 1/L. Expected an assumptions.smoothness = L above 0.'
-            )
-        if not isinstance(schedule, Constant) or not math.isclose(
-            schedule.rate * smoothness, 1, rel_tol=1e-3
-        ):
-            given = f'{{ kind = "{schedule.tag}", rate = {schedule.rate:g} }}'
-            allowed = f'{{ kind = "constant", rate = {1 / smoothness:g} }}, the step 1/L of the rule bezier'
-            raise UserError(
-                f"local.schedule = {given}: expected {allowed} with assumptions.smoothness = {smoothness:g}."
-            )
-        if self.penalty:
-            raise InvalidValue(
-                "federation.penalty",
-                self.penalty,
-                "false with the rule bezier: a pull along its curve is not priced",
-            )
-
-    def _check_harmonizer(self) -> None:
-        """Clients with noise of their own, or pulled to one another, all need budgets: without one there is nothing to make noise for."""
-        named = [budget.id for budget in self.client if budget.mechanism is not None]
-        if not named and not self.penalty:
-            return
-        missing = sorted(set(range(self.clients)) - {budget.id for budget in self.client})
-        why = (
-            "federation.penalty = true" if self.penalty else f"client {named[0]} names a mechanism"
-        )
-        if missing:
-            raise UserError(
-                f"client {missing[0]} has no budget, and {why}: every client needs a [[client]] with an epsilon."
-            )
-        if self.noise.where != "client":
-            raise InvalidValue("noise.where", self.noise.where, f'"client", since {why}')
-        if self.penalty and isinstance(self.local, ClippedGlm):
-            raise InvalidValue(
-                "federation.penalty",
-                self.penalty,
-                "false with clipped-glm, whose dynamics it would change",
-            )
-
-    def _check_server_noise(self) -> None:
-        """What noise at the server needs, and what needs noise at the server."""
-        where = self.noise.where
-        if where != "client" and not isinstance(self.aggregation, Mean):
-            raise InvalidValue(
-                "noise.where",
-                where,
-                '"client" unless the aggregation is a mean, whose move is known',
-            )
-        if where == "server" and self.client:
-            raise InvalidValue(
-                "noise.where",
-                where,
-                '"client" or "both" with [[client]]: their budgets hold against the server',
-            )
-        if self._fixed_denominator and isinstance(self.local, ClippedGlm):
-            allowed = (
-                '"participants" with clipped-glm, whose weight decay moves models without limit'
-            )
-            raise InvalidValue("federation.aggregation.mean.denominator", "fixed", allowed)
-
-    def _check_adjacency(self) -> None:
-        """Adding or removing is for who may come or go without changing anything public, least of all how much noise there is."""
-        hidden = self.noise.where == "server" and self._fixed_denominator
-        if self.privacy.adjacency == "add-or-remove" and not (hidden or self._draws_poisson):
-            allowed = (
-                '"replace-one", unless noise.where = "server" and the mean has a fixed denominator (else noise leaves with the client), '
-                "or the rule is noisy-sgd with poisson sampling (else a record changes a public size)"
-            )
-            raise InvalidValue("privacy.adjacency", self.privacy.adjacency, allowed)
-
-    def _check_channel(self) -> None:
-        """A shuffler hides who sent what only among uploads of one kind, and a server that cannot tell them apart cannot weigh them."""
-        if self.channel != "shuffler":
-            return
-        weighed = isinstance(self.aggregation, Mean) and self.aggregation.weights == "records"
-        refused = {
-            "no [[client]]: clients whose budgets or mechanisms differ are no cover for one another": bool(
-                self.client
-            ),
-            'aggregation weights = "equal": behind it the server cannot tell whose upload has how many records': weighed,
-            "noise at the client: noise at the server hides nothing from who receives the uploads": self.noise.where
-            == "server",
-            '"direct" with personalization: clients that go on from models of their own are no cover for one another': self.keeps_models,
-            '"direct" with noisy-sgd, whose uploads have no noise of their own to be priced among others': isinstance(
-                self.local, NoisySgd
-            ),
-        }
-        for allowed, given in refused.items():
-            if given:
-                raise InvalidValue("federation.channel", self.channel, allowed)
-
-    def _check_multiplier(self) -> None:
-        """The rule noisy-sgd has its noise in every step, normal and at the client; nothing else has such noise."""
-        multiplier, rule = getattr(self.noise, "multiplier", None), self.local.tag
-        if not isinstance(self.local, NoisySgd):
-            if multiplier is not None:
-                raise InvalidValue(
-                    "noise.multiplier", multiplier, f"a noise.sigma for the rule {rule}"
-                )
-            return
-        if multiplier is None or self.noise.where != "client":
-            raise UserError(
-                'local.rule = "noisy-sgd": expected noise.mechanism = "gaussian" with a noise.multiplier, at the client.'
-            )
-        if self.penalty:
-            raise InvalidValue(
-                "federation.penalty",
-                self.penalty,
-                f"false with the rule {rule}; use personalization with a pull",
-            )
-        self._refuse_own_mechanisms(
-            f"no such key with the rule {rule}, whose noise is in its steps"
-        )
-
-    def _refuse_own_mechanisms(self, allowed: str) -> None:
-        for budget in self.client:
-            if budget.mechanism is not None:
-                raise InvalidValue("client.mechanism", budget.mechanism, allowed)
-
-    def _check_personalization(self) -> None:
-        """What own models carry from round to round is known for clipped steps under the clients' normal noise alone."""
-        tag, rule = self.personalization.tag, self.local
-        if not self.keeps_models:
-            return
-        if type(rule) not in (FedAvg, NoisySgd):
-            raise InvalidValue(
-                "federation.personalization",
-                tag,
-                f'"none" for the rule {rule.tag}; use fedavg or noisy-sgd',
-            )
-        known = (
-            isinstance(self.noise, Gaussian)
-            and self.noise.where == "client"
-            and getattr(rule, "clip_target", "step") == "step"
-        )
-        if not known:
-            raise InvalidValue(
-                "federation.personalization",
-                tag,
-                '"none", or gaussian noise at the client and clipped steps',
-            )
-        if self._fixed_denominator:
-            allowed = '"none" with a fixed denominator, for updates from the global model: own models are further from it than the clip'
-            raise InvalidValue("federation.personalization", tag, allowed)
-        if self.penalty:
-            raise InvalidValue(
-                "federation.personalization",
-                tag,
-                '"none" with federation.penalty = true: one pull at a time is priced',
-            )
-        self._refuse_own_mechanisms(
-            f"no such key with personalization = {tag!r}: one noise for all is priced"
-        )
-
-    def _check_batch(self, records: int | None) -> None:
+        if data.sizes is not None and len(data.sizes) != self.clients:
+            allowed = f"one number for each of the {self.clients} clients of federation.clients"
+            raise InvalidValue("data.sizes", list(data.sizes), allowed)
         batch = self.local.batch
-        if batch is None or records is None:
+        # Sizes that the file does not say are checked when the data are read.
+        if batch is None or not data.distinct_sizes:
             return
-        if batch > records:
+        # A batch has to fit the smallest client: all clients share one rule. A lot of coins does
+        # not: clients with few records draw few.
+        smallest = data.distinct_sizes[0]
+        if self.draws_coins:
+            smallest = data.distinct_sizes[-1]
+        if batch > smallest:
             raise InvalidValue(
                 "local.batch",
                 batch,
-                f"at most data.records = {records}, since a step draws distinct records",
+                f"at most {self._named_records(smallest)}, since a step draws distinct records",
             )
-        if isinstance(self.local, ClippedGlm) and (
-            records % batch != 0 or self.local.steps % (records // batch) != 0
-        ):
-            allowed = f"a divisor of data.records = {records} whose number of batches divides local.steps = {self.local.steps}"
+        if type(self.local) is ClippedGlm:
+            for records in data.distinct_sizes:
+                self._check_passes(batch, records)
+
+    @property
+    def stated_sizes(self) -> tuple[int, ...] | None:
+        """Records of every client, where data.records or data.sizes says it."""
+        if self.data is None:
+            return None
+        # One number stands for all clients, as most federations have it.
+        if self.data.records is not None:
+            return (self.data.records,) * self.clients
+        return self.data.sizes
+
+    def _named_records(self, records: int) -> str:
+        """Names the entry that says how many records a client has."""
+        stated = self.data is not None and self.data.records is not None
+        return f"data.records = {records}" if stated else f"the {records} of data.sizes"
+
+    def _check_passes(self, batch: int, records: int) -> None:
+        """Refuses cyclic batches that do not go through all records equally often."""
+        # A round ends with a whole pass, so that every record moves the model equally often.
+        uneven = records % batch != 0 or self.local.steps % (records // batch) != 0
+        if uneven:
+            allowed = (
+                f"a divisor of {self._named_records(records)} whose number of batches "
+                f"divides local.steps = {self.local.steps}"
+            )
             raise InvalidValue("local.batch", batch, allowed)
 
     def _check_clients(self) -> None:
+        """Refuses budgets of clients that do not exist, and own noise without a budget for it."""
         seen: set[int] = set()
         for budget in self.client:
+            # Two limits for one client would leave open which of them is kept.
             if budget.id >= self.clients or budget.id in seen:
                 raise InvalidValue(
                     "client.id", budget.id, f"each of 0 to {self.clients - 1} at most once"
                 )
             seen.add(budget.id)
-        view = (
-            View.parse(self.privacy.budget.view) if self.privacy.budget is not None else View.SERVER
-        )
-        if view.colluders >= self.clients:
-            raise InvalidValue(
-                "privacy.budget.view",
-                str(view),
-                f"at most coalition:{self.clients - 1}, all clients but one",
+        if self.privacy.budget is not None:
+            view = View.parse(self.privacy.budget.view)
+            # A coalition of everybody knows all records; there is nobody left to hide.
+            if view.colluders >= self.clients:
+                raise InvalidValue(
+                    "privacy.budget.view",
+                    str(view),
+                    f"at most coalition:{self.clients - 1}, all clients but one",
+                )
+        named = [budget.id for budget in self.client if budget.mechanism is not None]
+        # Noise is made for a budget, and the penalty compares epsilons: both need one of every
+        # client.
+        if (named or self.penalty) and len(seen) < self.clients:
+            first = next(client for client in range(self.clients) if client not in seen)
+            why = "federation.penalty = true"
+            if not self.penalty:
+                why = f"client {named[0]} names a mechanism"
+            raise UserError(
+                f"client {first} has no budget, and {why}: "
+                "every client needs a [[client]] with an epsilon."
             )
 
+    def _check_steps_of_bezier(self, rule: Bezier) -> None:
+        """Refuses steps of the rule bezier that are not 1/L, as equation 6 of udp-fl has them."""
+        smoothness = self.assumptions.smoothness
+        # The rule's steps are 1/L (docs/theory.md#b9), so it cannot do without an L.
+        if smoothness is None or smoothness == 0:
+            raise UserError(
+                'local.rule = "bezier": its steps are 1/L. '
+                "Expected an assumptions.smoothness = L above 0."
+            )
+        schedule = rule.schedule
+        constant = type(schedule) is Constant
+        # People write 1/L with a few digits; the price does not depend on it.
+        if not constant or not math.isclose(schedule.rate * smoothness, 1, rel_tol=1e-3):
+            given = f'{{ kind = "{schedule.tag}", rate = {schedule.rate:g} }}'
+            step = f'{{ kind = "constant", rate = {1 / smoothness:g} }}'
+            allowed = f"{step}, the step 1/L of the rule bezier"
+            raise UserError(
+                f"local.schedule = {given}: expected {allowed} "
+                f"with assumptions.smoothness = {smoothness:g}."
+            )
+
+    @staticmethod
+    def load(path: str | Path) -> Protocol:
+        """Returns the protocol of a file.
+
+        Args:
+            path: of the file.
+
+        Raises:
+            UserError: there is no such file, or a key has a value that is not allowed.
+
+        Example:
+            >>> Protocol.load("federation.toml")  # doctest: +SKIP
+        """
+        # The package finds the reader when it is needed, which itself needs this class.
+        import sordino
+
+        return sordino.read_protocol(path)
+
     def to_dp_event(self, view: str | View = View.SERVER, unit: str = "record") -> Any:
-        """The protocol as an event of dp_accounting, for its accountants.
+        """Returns the protocol as an event of dp_accounting, for its accountants.
+
+        Args:
+            view: the adversary.
+            unit: the hidden unit, "record" or "client".
 
         Raises:
             UserError: dp_accounting has no event for it.
@@ -446,8 +425,7 @@ class Protocol(Value):
             >>> type(protocol.to_dp_event()).__name__  # doctest: +SKIP
             'ComposedDpEvent'
         """
-        from sordino.privacy.events import (
-            dp_event,
-        )  # upwards, at the user's request only: prices live there
+        # The package finds the room of prices when it is needed; this room knows nothing of it.
+        import sordino
 
-        return dp_event(self, View.parse(view), unit)
+        return sordino.dp_event(self, View.parse(view), unit)

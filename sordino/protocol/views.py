@@ -1,33 +1,69 @@
-"""Who the adversary is, and what is hidden from it: a guarantee without both means nothing."""
+"""Names the adversaries, and the units that are hidden from them.
+
+A guarantee means nothing without both.
+
+This module is the one place that puts views and units into words. Guarantees, tables, the report,
+the explorer and messages take their words from here.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
-from sordino.protocol.entries import Check, nearest, one_of
+from sordino.protocol.entries import Check, one_of, suggest_spelling
 from sordino.protocol.errors import InvalidValue
+from sordino.protocol.registry import Registry
 
+ViewKind = Literal["server", "rounds", "coalition", "final", "weak", "strong"]
+# Each completes the sentence "an adversary who sees ... learns at most".
 SEES = {
-    "server": "every client's upload, every round",
-    "rounds": "every round's global model, having contributed no noise to it",
-    "coalition": "every round's global model, and the noise of {colluders}",
+    "server": "every client's upload in every round",
+    "rounds": "every round's global model",
+    "coalition": "every round's global model and the noise of {coalition}",
     "final": "the last model only",
-    "weak": "what one other client is given and holds, every round",
-    "strong": "what all other clients are given and hold, every round",
+    "weak": "what one other client receives and holds in every round",
+    "strong": "what all other clients receive and hold in every round",
 }
+# What the server sees where it learns nothing but sums of uploads.
+SEES_SUMS = "the sum of every round's uploads with the names of those who contributed"
+# Views whose adversary may have participants on its side.
+WITH_COLLUDERS = ("server", "coalition")
+# How each is written in a file or on the command line.
+SPELLINGS = ("server", "server:k", "rounds", "coalition:k", "final", "weak", "strong")
+# Each is the subject of a sentence in the singular: "the server ... learns at most".
+ADVERSARIES: Registry[str] = Registry("name of the adversary", "view", ViewKind)
+ADVERSARIES.register("server")("anyone who sees what reaches the server")
+ADVERSARIES.register("rounds")("anyone who sees the model after every round")
+ADVERSARIES.register("coalition")("{coalition}")
+ADVERSARIES.register("final")("anyone who sees only the finished model")
+ADVERSARIES.register("weak")("one other client")
+ADVERSARIES.register("strong")("a coalition of all other clients")
 UNITS = ("record", "client")
+UNIT_IN_WORDS = {"record": "one record", "client": "all records of one client"}
+# The object of a promise, which holds for every record and every client.
+ANY_UNIT_IN_WORDS = {
+    "record": "any one record of a client",
+    "client": "all records of any one client",
+}
 
 
 @dataclass(frozen=True)
 class View:
-    """An adversary, by what it sees.
+    """Describes an adversary by what it sees.
+
+    Attributes:
+        kind: one of the keys of `SEES`.
+        colluders: how many participants pool what they know: in a coalition, or with the server;
+            0 for every other kind.
 
     Example:
         >>> View.parse("coalition:3").sees
-        "every round's global model, and the noise of 3 participants who pool what they know"
-        >>> str(View.SERVER)
-        'server'
+        "every round's global model and the noise of a coalition of 3 participants"
+        >>> View.parse("coalition:1").adversary
+        'one curious participant'
+        >>> str(View.SERVER), str(View.parse("server:2"))
+        ('server', 'server:2')
     """
 
     kind: str
@@ -41,28 +77,46 @@ class View:
 
     def __post_init__(self) -> None:
         if self.kind not in SEES:
-            raise InvalidValue("view", self.kind, one_of(SEES), nearest(self.kind, SEES))
+            raise InvalidValue(
+                "view", self.kind, one_of(SPELLINGS), suggest_spelling(self.kind, SEES)
+            )
         whole = isinstance(self.colluders, int) and not isinstance(self.colluders, bool)
-        if not whole or (self.colluders >= 1) != (self.kind == "coalition"):
+        missing = self.kind == "coalition" and self.colluders == 0
+        useless = self.kind not in WITH_COLLUDERS and self.colluders != 0
+        if not whole or self.colluders < 0 or missing or useless:
             raise InvalidValue(
                 "view",
                 f"{self.kind}:{self.colluders}",
-                "coalition:k with k of at least 1, or a view without a number",
+                "coalition:k or server:k with k of at least 1, or a view without a number",
             )
 
     @classmethod
     def coalition(cls, colluders: int) -> View:
-        """`colluders` participants who pool what they know; one curious participant is 1."""
+        """Returns the view of participants who pool what they know.
+
+        Args:
+            colluders: how many they are; 1 for one curious participant.
+        """
         return cls("coalition", colluders)
 
     @classmethod
     def parse(cls, text: str | View) -> View:
-        """A view from its spelling: server, rounds, coalition:3, final, weak, strong."""
+        """Returns a view from its spelling.
+
+        Args:
+            text: server, server:2, rounds, coalition:3, final, weak or strong; or a view, which is
+                returned.
+
+        Raises:
+            InvalidValue: there is no such view.
+        """
         if isinstance(text, View):
             return text
         kind, _, number = text.partition(":") if isinstance(text, str) else (str(text), "", "")
         if number == "":
+            # A coalition without a number is one curious participant.
             return cls(kind, 0) if kind != "coalition" else cls(kind, 1)
+        # `int` would also read "+3", "1_000" and digits without end.
         if not number.isdecimal() or len(number) > 9:
             raise InvalidValue(
                 "view", text, "a whole number of colluding participants, as in coalition:3"
@@ -71,16 +125,41 @@ class View:
 
     @property
     def sees(self) -> str:
-        """What this adversary sees, in words."""
-        colluders = (
-            "one participant, who knows its own"
-            if self.colluders == 1
-            else f"{self.colluders} participants who pool what they know"
-        )
-        return SEES[self.kind].format(colluders=colluders)
+        """What this adversary sees, in words, where uploads reach the server."""
+        return self.describe_seen(sums_only=False)
+
+    def describe_seen(self, *, sums_only: bool) -> str:
+        """Returns what this adversary sees, in words.
+
+        Args:
+            sums_only: whether the server learns nothing but sums of uploads.
+
+        Example:
+            >>> View.SERVER.describe_seen(sums_only=True)
+            "the sum of every round's uploads with the names of those who contributed"
+        """
+        seen = SEES[self.kind]
+        if self.kind == "server" and sums_only:
+            seen = SEES_SUMS
+        if self.kind == "server" and self.colluders > 0:
+            seen += ", and the noise of {coalition}"
+        return seen.format(coalition=self._coalition_in_words)
+
+    @property
+    def adversary(self) -> str:
+        """The adversary in words, as the subject of a sentence in the singular."""
+        if self.kind == "server" and self.colluders > 0:
+            return f"the server together with {self._coalition_in_words}"
+        return ADVERSARIES.of(self.kind).format(coalition=self._coalition_in_words)
+
+    @property
+    def _coalition_in_words(self) -> str:
+        if self.colluders == 1:
+            return "one curious participant"
+        return f"a coalition of {self.colluders} participants"
 
     def __str__(self) -> str:
-        return f"coalition:{self.colluders}" if self.kind == "coalition" else self.kind
+        return f"{self.kind}:{self.colluders}" if self.colluders > 0 else self.kind
 
 
 View.SERVER, View.ROUNDS, View.FINAL = View("server"), View("rounds"), View("final")
@@ -91,33 +170,56 @@ View.WEAK, View.STRONG = View("weak"), View("strong")
 class ViewName(Check):
     """The spelling of a view in the file."""
 
-    def accept(self, key: str, value: Any) -> str:
+    def accept_value(self, key: str, value: Any) -> str:
+        """Returns the view's one spelling.
+
+        Args:
+            key: of the entry, for the message of an error.
+            value: a spelling, or a view.
+
+        Raises:
+            InvalidValue: there is no such view.
+        """
         try:
             return str(View.parse(value))
         except InvalidValue as error:
+            # A view does not know under which key it stands.
             raise InvalidValue(key, value, error.allowed, error.advice) from None
 
     @property
-    def allowed(self) -> str:
-        return one_of(kind if kind != "coalition" else "coalition:k" for kind in SEES)
+    def values_allowed(self) -> str:
+        return one_of(SPELLINGS)
 
-    def schema(self) -> dict[str, Any]:
+    def build_schema(self) -> dict[str, Any]:
+        plain = [kind for kind in SEES if kind not in WITH_COLLUDERS]
+        counted = "|".join(WITH_COLLUDERS)
         return {
             "type": "string",
-            "pattern": r"^(server|rounds|final|weak|strong|coalition(:[1-9][0-9]*)?)$",
+            "pattern": f"^({'|'.join(plain)}|({counted})(:[1-9][0-9]*)?)$",
         }
 
 
-def all_views(clients: int) -> tuple[View, ...]:
-    """The views that are shown side by side: server, rounds, one curious participant, all but one colluding, final.
+def all_views(clients: int, colluders: int = 0) -> tuple[View, ...]:
+    """Returns the views that are shown side by side.
+
+    Args:
+        clients: the number of clients of the federation.
+        colluders: how many clients may help the server, where it learns sums alone.
+
+    Returns:
+        server, with colluders where there are some, rounds, one curious participant, all clients
+        but one, and final.
 
     Example:
         >>> [str(view) for view in all_views(50)]
         ['server', 'rounds', 'coalition:1', 'coalition:49', 'final']
     """
+    # The smallest and the largest coalition: with two clients they are the same one.
     sizes = sorted({1, clients - 1} - {0})
+    helped = (View("server", colluders),) if colluders > 0 else ()
     return (
         View.SERVER,
+        *helped,
         View.ROUNDS,
         *(View.coalition(k) for k in sizes if k <= clients - 1),
         View.FINAL,

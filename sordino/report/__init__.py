@@ -1,1 +1,14 @@
-"""How a run is shown to people: the report, and the sinks that metrics flow into while a run is under way."""
+"""Shows runs to people: reports, terminal tables, and the sinks that metrics flow into.
+
+    writing              `write_report`, at the end of every training, which it never fails
+    run_summary          all that is said about a run, with `run_prices` and `evidence`
+    page                 the page of a run: `tiles`, `phrasing`, `caveats`, `figures`, templates/
+    comparison           the page of several runs
+    drawing              figures as SVG, each with a description and a table; `pdf` prints a page
+    verification, page_verification    all checks of `sordino verify`
+    price_tables, finding_tables, attack_findings, closing_panel    the same in a terminal
+    certificate_plots, sensitivity_plots    plots of `certify` and `audit --sensitivity`
+    sinks                TensorBoard and MLflow, fed round by round
+
+A page is one file without script. Templates escape whatever they are given.
+"""

@@ -1,7 +1,8 @@
-"""How figures look: one palette, one size of type, SVG that stands in the page, follows its light or dark colours, and can be read aloud.
+"""Draws figures in one style: a palette, a size of type, and SVG that stands in the page.
 
-Figures are drawn in the colours of the light page. In the SVG each colour becomes the variable of that name, so that the page decides.
-Text stays text: it can be selected, found, and is set in the page's own type.
+Figures are drawn in the colours of the light page. In the SVG each colour becomes the variable of
+that name, so that the page decides, light or dark. Text stays text: it can be selected, found and
+read aloud, and is set in the page's own type.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# Each name is a variable in templates/style.css, with a light and a dark value. Hues after Okabe and Ito, apart for every kind of eye.
+# Each name is a variable in templates/style.css, with a light and a dark value. Hues after Okabe
+# and Ito, distinct for every kind of colour vision.
 COLOURS = {
     "ink": "#1d2733",
     "muted": "#56616e",
@@ -36,17 +38,27 @@ COLOURS = {
 }
 SERIES = ("blue", "orange", "green", "purple", "amber", "teal")
 DASHES = ("-", "--", ":", "-.")
-WIDTH, HEIGHT = (
-    4.5,
-    3.1,
-)  # inches: type of 9 points is 10 pixels high on a phone, and two figures stand side by side on a desk
-MOST_POINTS = 200  # of a line
-MOST_ROWS = 24  # of a table
+# Inches: type of 9 points is 10 pixels high on a phone, and two figures fit side by side on a desk.
+WIDTH = 4.5
+HEIGHT = 3.1
+# Points of a line.
+MOST_POINTS = 200
+# Rows of a table.
+MOST_ROWS = 24
 
 
 @dataclass(frozen=True, kw_only=True)
 class Picture:
-    """A figure as a page has it: its drawing, what it shows in words, and its numbers as a table."""
+    """Holds a figure as a page shows it.
+
+    Attributes:
+        name: unique in its page; ids in the SVG begin with it.
+        title: a few words.
+        description: what the figure shows, in words.
+        svg: the drawing.
+        columns: the heads of the table of its numbers.
+        rows: its numbers as a table.
+    """
 
     name: str
     title: str
@@ -56,45 +68,73 @@ class Picture:
     rows: Sequence[tuple[str, ...]]
 
 
-def figure(height: float = HEIGHT, *, rows: int = 1, width: float = WIDTH) -> tuple[Figure, Any]:
-    """An empty figure of the page's size, and its axes."""
+def new_figure(
+    height: float = HEIGHT, *, rows: int = 1, width: float = WIDTH
+) -> tuple[Figure, Any]:
+    """Returns an empty figure of the page's size.
+
+    Args:
+        height: in inches.
+        rows: how many axes stand one above the other.
+        width: in inches.
+
+    Returns:
+        The figure and its axes.
+    """
     from matplotlib.figure import Figure
 
-    drawn = Figure(figsize=(width, height), layout="constrained")
-    drawn.patch.set_alpha(0)
-    axes = drawn.subplots(rows, 1, sharex=rows > 1)
+    figure = Figure(figsize=(width, height), layout="constrained")
+    figure.patch.set_alpha(0)
+    axes = figure.subplots(rows, 1, sharex=rows > 1)
     for one in np.atleast_1d(axes):
-        calm(one)
-    return drawn, axes
+        quieten_axes(one)
+    return figure, axes
 
 
-def calm(axes: Axes) -> None:
-    """Axes that stay in the background."""
+def quieten_axes(axes: Axes) -> None:
+    """Makes axes stay in the background.
+
+    Args:
+        axes: of any figure.
+    """
     axes.patch.set_alpha(0)
     axes.spines[["top", "right"]].set_visible(False)
     axes.spines[["left", "bottom"]].set_color(COLOURS["line"])
-    axes.tick_params(which="both", colors=COLOURS["muted"], labelsize=9, length=3)
+    axes.tick_params(
+        which="both",
+        colors=COLOURS["muted"],
+        labelsize=9,
+        length=3,
+    )
     axes.grid(color=COLOURS["line"], linewidth=0.6)
     axes.set_axisbelow(True)
     for label in (axes.xaxis.label, axes.yaxis.label):
         label.set(color=COLOURS["muted"], fontsize=9.5)
 
 
-def within_meaning(epsilons: Sequence[float]) -> np.ndarray:
-    """Returns epsilons as they are drawn: those that limit nothing stand at the largest that means something.
+def cap_epsilons(epsilons: Sequence[float]) -> np.ndarray:
+    """Returns epsilons as they are drawn: larger ones stand at the largest that means something.
+
+    Args:
+        epsilons: any, infinity among them.
 
     Example:
-        >>> within_meaning([7.9, 234.0, float("inf")]).tolist()
+        >>> cap_epsilons([7.9, 234.0, float("inf")]).tolist()
         [7.9, 100.0, 100.0]
     """
-    return np.minimum(np.asarray(epsilons, dtype=float), MEANINGFUL)
+    capped: np.ndarray = np.minimum(np.asarray(epsilons, dtype=float), MEANINGFUL)
+    return capped
 
 
-def epsilon_label(text: str, epsilons: Sequence[float]) -> str:
+def label_epsilons(text: str, epsilons: Sequence[float]) -> str:
     """Returns the label of an axis of epsilons, which says if some of them limit nothing.
 
+    Args:
+        text: the label.
+        epsilons: what the axis shows.
+
     Example:
-        >>> epsilon_label("ε", [1.0, 234.0]), epsilon_label("ε", [1.0])
+        >>> label_epsilons("ε", [1.0, 234.0]), label_epsilons("ε", [1.0])
         ('ε (from 100 on: no meaningful limit)', 'ε')
     """
     if max(epsilons, default=0.0) <= MEANINGFUL:
@@ -102,47 +142,72 @@ def epsilon_label(text: str, epsilons: Sequence[float]) -> str:
     return f"{text} (from {MEANINGFUL:g} on: no meaningful limit)"
 
 
-def whole_numbers(axes: Axes) -> None:
-    """Whole numbers along the bottom, such as rounds."""
+def use_whole_numbers(axes: Axes) -> None:
+    """Labels the horizontal axis with whole numbers, such as rounds.
+
+    Args:
+        axes: of any figure.
+    """
     from matplotlib.ticker import MaxNLocator
 
     axes.xaxis.set_major_locator(MaxNLocator(nbins=8, integer=True))
 
 
-def legend(axes: Axes, **options: Any) -> None:
-    """A legend without a box."""
-    axes.legend(frameon=False, fontsize=9, labelcolor=COLOURS["ink"], **options)
+def add_legend(axes: Axes, **options: Any) -> None:
+    """Adds a legend without a box.
 
-
-def style(place: int) -> dict[str, str]:
-    """Colour and dashes of one of several lines."""
-    return {
-        "color": COLOURS[SERIES[place % len(SERIES)]],
-        "linestyle": DASHES[place // len(SERIES) % len(DASHES)],
-    }
-
-
-def thinned(length: int, most: int) -> np.ndarray:
-    """Some of the places of a long sequence, the first and the last among them, at even distances.
-
-    Example:
-        >>> thinned(5, 10).tolist(), thinned(1000, 3).tolist()
-        ([0, 1, 2, 3, 4], [0, 500, 999])
+    Args:
+        axes: of any figure.
+        **options: of matplotlib's legend.
     """
-    return (
-        np.unique(np.linspace(0, length - 1, min(length, most)).round().astype(int))
-        if length > 0
-        else np.arange(0)
+    axes.legend(
+        frameon=False,
+        fontsize=9,
+        labelcolor=COLOURS["ink"],
+        **options,
     )
 
 
-def some(rows: Sequence[tuple[str, ...]], most: int = MOST_ROWS) -> list[tuple[str, ...]]:
-    """Rows for a table that people read."""
-    return [rows[place] for place in thinned(len(rows), most).tolist()]
+def line_style(index: int) -> dict[str, str]:
+    """Returns colour and dashes of one of several lines.
+
+    Args:
+        index: its number, from 0.
+    """
+    return {
+        "color": COLOURS[SERIES[index % len(SERIES)]],
+        "linestyle": DASHES[index // len(SERIES) % len(DASHES)],
+    }
 
 
-def picture(
-    drawn: Figure,
+def spread_indices(length: int, most: int) -> np.ndarray:
+    """Returns evenly spaced indices of a long sequence, the first and the last among them.
+
+    Args:
+        length: of the sequence.
+        most: how many indices at most.
+
+    Example:
+        >>> spread_indices(5, 10).tolist(), spread_indices(1000, 3).tolist()
+        ([0, 1, 2, 3, 4], [0, 500, 999])
+    """
+    if length == 0:
+        return np.arange(0)
+    return np.unique(np.linspace(0, length - 1, min(length, most)).round().astype(int))
+
+
+def select_rows(rows: Sequence[tuple[str, ...]], most: int = MOST_ROWS) -> list[tuple[str, ...]]:
+    """Selects rows for a table that people read.
+
+    Args:
+        rows: all of them.
+        most: how many are kept at most.
+    """
+    return [rows[index] for index in spread_indices(len(rows), most).tolist()]
+
+
+def finish_picture(
+    figure: Figure,
     *,
     name: str,
     title: str,
@@ -150,37 +215,84 @@ def picture(
     columns: tuple[str, ...],
     rows: Sequence[tuple[str, ...]],
 ) -> Picture:
-    """A figure made ready for the page."""
-    svg = inline(drawn, name=name, title=title, description=description)
+    """Renders a figure for the page.
+
+    Args:
+        figure: the drawing.
+        name: unique in its page.
+        title: a few words.
+        description: what the figure shows, in words.
+        columns: the heads of the table of its numbers.
+        rows: its numbers as a table.
+
+    Returns:
+        The picture.
+    """
+    svg = render_svg(figure, name=name, title=title, description=description)
     return Picture(
-        name=name, title=title, description=description, svg=svg, columns=columns, rows=rows
+        name=name,
+        title=title,
+        description=description,
+        svg=svg,
+        columns=columns,
+        rows=rows,
     )
 
 
-def inline(drawn: Figure, *, name: str, title: str, description: str) -> str:
-    """The SVG of a figure: its ids begin with its name, its colours are the page's, a title and a description come first."""
+def render_svg(
+    figure: Figure,
+    *,
+    name: str,
+    title: str,
+    description: str,
+) -> str:
+    """Renders a figure as SVG in the page's colours.
+
+    Args:
+        figure: the drawing.
+        name: what its ids begin with, so that they are unique in the page.
+        title: read aloud first.
+        description: read aloud after the title.
+
+    Returns:
+        An svg element.
+    """
     from matplotlib import rc_context
     from matplotlib.text import Text
 
-    for text in drawn.findobj(Text):
-        text.set_parse_math(False)  # a dollar in a name is a dollar
-    written = io.StringIO()
+    for text in figure.findobj(Text):
+        # A dollar in a user's name is a dollar, not mathematics.
+        text.set_parse_math(False)
+    buffer = io.StringIO()
+    # Without dates and with a fixed salt, the same figure is the same text every time.
     with rc_context({"svg.fonttype": "none", "svg.hashsalt": name}):
-        drawn.savefig(
-            written,
+        figure.savefig(
+            buffer,
             format="svg",
             metadata={"Date": None, "Creator": None, "Format": None, "Type": None},
         )
-    svg = written.getvalue()
-    box, body = re.search(r'viewBox="([^"]+)"', svg), svg[svg.index("<g ") :]
-    body = re.sub(r"<[^>]+>", lambda tag: slim(tag[0], name), body)
-    label = f'role="img" aria-labelledby="{name}-title {name}-desc"'
-    head = f'<svg xmlns:xlink="http://www.w3.org/1999/xlink" viewBox="{box[1] if box else ""}" {label}>'
-    return f'{head}<title id="{name}-title">{escape(title)}</title><desc id="{name}-desc">{escape(description)}</desc>{body}'
+    svg = buffer.getvalue()
+    box = re.search(r'viewBox="([^"]+)"', svg)
+    bounds = box[1] if box else ""
+    body = svg[svg.index("<g ") :]
+    body = re.sub(r"<[^>]+>", lambda tag: simplify_tag(tag[0], name), body)
+    return (
+        f'<svg xmlns:xlink="http://www.w3.org/1999/xlink" viewBox="{bounds}" '
+        f'role="img" aria-labelledby="{name}-title {name}-desc">'
+        f'<title id="{name}-title">{escape(title)}</title>'
+        f'<desc id="{name}-desc">{escape(description)}</desc>{body}'
+    )
 
 
-def slim(tag: str, name: str) -> str:
-    """A tag of an SVG in the page's colours, without what the page has no use for: ids of groups, names of typefaces, a third digit."""
+def simplify_tag(tag: str, name: str) -> str:
+    """Returns a tag of an SVG in the page's colours.
+
+    What the page has no use for is removed: ids of groups, names of typefaces, third decimals.
+
+    Args:
+        tag: as matplotlib writes it.
+        name: what ids begin with.
+    """
     if tag.startswith("<g "):
         tag = re.sub(r'\sid="[^"]*"', "", tag)
     tag = re.sub(r'(\sid="|href="#|url\(#)', lambda found: found[1] + name + "-", tag)
@@ -191,7 +303,16 @@ def slim(tag: str, name: str) -> str:
     return re.sub(r"\s+", " ", tag)
 
 
-def label(text: str, most: int = 40) -> str:
-    """A name of the user's as a label in a figure: not too long, and shown even if it begins with an underscore."""
-    short = text if len(text) <= most else text[: most - 1] + "…"
-    return "\u200b" + short if short.startswith("_") else short
+def shorten_label(text: str, most: int = 40) -> str:
+    """Returns a user's name for something as a label in a figure.
+
+    Args:
+        text: the name.
+        most: how many letters are shown.
+    """
+    if len(text) > most:
+        text = text[: most - 1] + "…"
+    if text.startswith("_"):
+        # Matplotlib hides labels that begin with an underscore; a space of no width shows them.
+        return "\u200b" + text
+    return text

@@ -1,14 +1,15 @@
-"""What audits and attacks of a run have found, as they left it in the run's folder.
+"""Reads what audits and attacks of a run have found, from the run's folder.
 
-`audits/*.json` are findings as `sordino audit --json` prints them. `attacks/*.json` hold one attack each, or a list of them, or, as
-`sordino attack` writes them, such a list as `headlines`:
+`audits/*.json` are findings as `sordino audit --json` prints them. `attacks/*.json` hold one attack
+each, or a list of them, or, as `sordino attack` writes them, such a list as `headlines`:
 
     name       what was tried, such as "membership inference"
-    metric     what is measured, such as "AUC"
+    metric     the quantity measured, such as "AUC"
     value      how well it went
-    baseline   how well it goes without seeing anything of the run: guessing, or the mean of all records
+    baseline   how well it goes without seeing anything of the run: guessing, or the mean of records
     paper      where the attack is from; may be left out
-    plots      may be left out: a list of {title, x_label, y_label, lines: {name: [[x, ...], [y, ...]]}, logarithmic}
+    plots      may be left out: a list of {title, x_label, y_label, logarithmic,
+               lines: {name: [[x, ...], [y, ...]]}}
 """
 
 from __future__ import annotations
@@ -20,14 +21,23 @@ from pathlib import Path
 from typing import Any
 
 from sordino.protocol import UserError
-from sordino.report.formats import at_most
+from sordino.report.number_formats import format_upper_bound
 
-MOST_POINTS = 10_000  # in one line of a plot
+# Points in one line of a plot.
+MOST_POINTS = 10_000
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plot:
-    """A plot of an attack: lines with names, each as its x and its y; logarithmic on both axes or on neither."""
+    """Holds a plot of an attack.
+
+    Attributes:
+        title: above it.
+        x_label: of the horizontal axis.
+        y_label: of the vertical axis.
+        lines: by name, the x and the y of each.
+        logarithmic: whether both axes are; otherwise neither is.
+    """
 
     title: str
     x_label: str
@@ -37,11 +47,20 @@ class Plot:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Attack:
-    """What one attack reached, beside what is reached without seeing anything of the run.
+class AttackResult:
+    """Holds what one attack reached, beside what guessing without the run reaches.
+
+    Attributes:
+        name: what was tried.
+        metric: the quantity measured.
+        value: how well it went.
+        baseline: how well it goes without seeing anything of the run.
+        paper: where the attack is from.
+        plots: of the attack.
 
     Example:
-        >>> Attack.of({"name": "membership inference", "metric": "AUC", "value": 0.52, "baseline": 0.5}).paper
+        >>> row = {"name": "membership inference", "metric": "AUC", "value": 0.52, "baseline": 0.5}
+        >>> AttackResult.of(row).paper
         ''
     """
 
@@ -53,37 +72,52 @@ class Attack:
     plots: tuple[Plot, ...] = ()
 
     @classmethod
-    def of(cls, row: dict[str, Any]) -> Attack:
-        """An attack from its row.
+    def of(cls, row: dict[str, Any]) -> AttackResult:
+        """Reads an attack from its row.
+
+        Args:
+            row: of a JSON document.
 
         Raises:
             ValueError: something is missing, or is not what it should be.
         """
+        # Files of attacks may come from anywhere, so every field is read with its type.
         return cls(
-            name=text(row, "name"),
-            metric=text(row, "metric"),
-            value=number(row, "value"),
-            baseline=number(row, "baseline"),
-            paper=text(row, "paper", ""),
-            plots=tuple(plot_of(plot) for plot in listed(row.get("plots", []))),
+            name=read_text(row, "name"),
+            metric=read_text(row, "metric"),
+            value=read_number(row, "value"),
+            baseline=read_number(row, "baseline"),
+            paper=read_text(row, "paper", ""),
+            plots=tuple(read_plot(plot) for plot in read_list(row.get("plots", []))),
         )
 
     def as_document(self) -> dict[str, Any]:
-        """The attack as JSON says it, without its plots."""
+        # Plots would repeat most of the file.
+        """Returns the attack as JSON, without its plots."""
         return {key: value for key, value in asdict(self).items() if key != "plots"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Audit:
-    """What one audit measured, beside what is promised.
+    """Holds what one audit measured, beside the guarantee.
 
     Attributes:
-        mu_lower, epsilon_lower: measured lower bounds; None for an estimate, which bounds nothing.
+        view: the adversary.
+        unit: "record" or "client".
+        delta: where epsilon was measured.
+        mu_lower: measured lower bound; None for an estimate, which bounds nothing.
+        epsilon_lower: measured lower bound; None for an estimate.
+        certified: the epsilon that is guaranteed.
+        verdict: on the guarantee.
+        trainings: on each side.
+        game: that was played, in words.
         tests: error rates that were reached, as upper limits: false positives, false negatives.
-        claims: published or given promises, and what became of each.
-        given: what the adversary was given beyond the view; empty where it saw the view, which alone bounds what the view reveals.
-        engine: which engine was attacked and whether it does what the game plays; empty in audits that did not compare.
-        engine_differs: whether the engine does something else than the game plays, which contradicts the promise.
+        claims: published or given bounds: name, bound, verdict.
+        given: what the adversary was given beyond the view. Where it is empty the adversary saw the
+            view, and only then the audit bounds what the view reveals.
+        engine: which engine was attacked, and whether it computes what the game plays; empty in
+            audits that did not compare.
+        engine_differs: whether the engine computes something else, which contradicts the guarantee.
         document: all of it, as it was found.
     """
 
@@ -105,121 +139,190 @@ class Audit:
 
     @classmethod
     def of(cls, document: dict[str, Any]) -> Audit:
-        """An audit from what `sordino audit --json` prints.
+        """Reads an audit from what `sordino audit --json` prints.
+
+        Args:
+            document: the JSON document.
 
         Raises:
             ValueError: something is missing, or is not what it should be.
         """
-        lower = {
-            key: None if document[key] is None else number(document, key)
-            for key in ("mu_lower", "epsilon_lower")
-        }
-        tests = listed(document.get("tests", []))
+        # Earlier audits have no engine, and comparing it is optional.
         engine = document.get("engine") or {}
+        engine_words = ""
+        if engine:
+            engine_words = f"{read_text(engine, 'name')}: {read_text(engine, 'verdict')}"
         return cls(
-            view=text(document, "view"),
-            unit=text(document, "unit"),
-            delta=number(document, "delta"),
-            mu_lower=lower["mu_lower"],
-            epsilon_lower=lower["epsilon_lower"],
-            certified=number(document["certified"], "epsilon"),
-            verdict=text(document, "verdict", "an estimate, not a bound"),
-            trainings=int(number(document, "trainings")),
-            game=text(document, "pair", ""),
+            view=read_text(document, "view"),
+            unit=read_text(document, "unit"),
+            delta=read_number(document, "delta"),
+            mu_lower=read_lower_bound(document, "mu_lower"),
+            epsilon_lower=read_lower_bound(document, "epsilon_lower"),
+            certified=read_number(document["certified"], "epsilon"),
+            verdict=read_text(document, "verdict", "an estimate, not a bound"),
+            trainings=int(read_number(document, "trainings")),
+            game=read_text(document, "pair", ""),
             tests=tuple(
-                (number(limits, "false_positive"), number(limits, "false_negative"))
-                for limits in tests
+                (read_number(limits, "false_positive"), read_number(limits, "false_negative"))
+                for limits in read_list(document.get("tests", []))
             ),
             claims=tuple(
-                (text(row, "claim"), claimed_text(row), text(row, "verdict"))
-                for row in listed(document.get("claims", []))
+                (read_text(row, "claim"), describe_claim(row), read_text(row, "verdict"))
+                for row in read_list(document.get("claims", []))
             ),
-            given=text(document, "given", ""),
-            engine=f"{text(engine, 'name')}: {text(engine, 'verdict')}" if engine else "",
+            given=read_text(document, "given", ""),
+            engine=engine_words,
+            # A difference makes every number of the page unreliable, so it has its own field.
             engine_differs=engine.get("verdict") == "differs",
             document=document,
         )
 
 
-def claimed_text(row: dict[str, Any]) -> str:
-    """Returns what was claimed, for people: mu, or epsilon at a delta."""
+def read_lower_bound(document: dict[str, Any], key: str) -> float | None:
+    """Reads a measured lower bound.
+
+    Args:
+        document: as `sordino audit --json` prints it.
+        key: its name.
+
+    Returns:
+        None for an estimate, which bounds nothing.
+
+    Raises:
+        ValueError: it is neither a number nor null.
+    """
+    if document[key] is None:
+        return None
+    return read_number(document, key)
+
+
+def describe_claim(row: dict[str, Any]) -> str:
+    """Returns what was claimed, for people: mu, or epsilon at a delta.
+
+    Args:
+        row: of a claim.
+    """
     if row.get("epsilon") is None:
-        return f"μ = {at_most(number(row, 'mu'))}"
-    return f"ε = {at_most(number(row, 'epsilon'))} at δ = {number(row, 'delta'):g}"
+        return f"μ = {format_upper_bound(read_number(row, 'mu'))}"
+    epsilon = format_upper_bound(read_number(row, "epsilon"))
+    return f"ε = {epsilon} at δ = {read_number(row, 'delta'):g}"
 
 
-def plot_of(document: dict[str, Any]) -> Plot:
-    """A plot from its description."""
+def read_plot(document: dict[str, Any]) -> Plot:
+    """Reads a plot from its description.
+
+    Args:
+        document: of a JSON document.
+
+    Raises:
+        ValueError: something is missing, or is not what it should be.
+    """
     lines = document.get("lines")
+    # Anything may stand in such a file, and the page must not fail half drawn.
     if not isinstance(lines, dict):
         raise ValueError("a plot has no lines")
     found = {}
     for name, line in lines.items():
         xs, ys = (
-            tuple(float(value) for value in listed(side)[:MOST_POINTS]) for side in listed(line)
+            # Cut here, since drawing millions of points would take minutes.
+            tuple(float(value) for value in read_list(side)[:MOST_POINTS])
+            for side in read_list(line)
         )
         if len(xs) != len(ys):
             raise ValueError(f"the line {name!r} has {len(xs)} x and {len(ys)} y")
         found[str(name)] = (xs, ys)
     return Plot(
-        title=text(document, "title"),
-        x_label=text(document, "x_label", ""),
-        y_label=text(document, "y_label", ""),
+        title=read_text(document, "title"),
+        x_label=read_text(document, "x_label", ""),
+        y_label=read_text(document, "y_label", ""),
         lines=found,
         logarithmic=document.get("logarithmic", False) is True,
     )
 
 
-def text(row: dict[str, Any], key: str, default: str | None = None) -> str:
-    """A text of a row."""
+def read_text(row: dict[str, Any], key: str, default: str | None = None) -> str:
+    """Reads a text of a row.
+
+    Args:
+        row: of a JSON document.
+        key: its name.
+        default: what stands for a missing one; None if it must not be missing.
+
+    Raises:
+        ValueError: it is not a text.
+    """
     value = row.get(key, default)
     if not isinstance(value, str):
         raise ValueError(f"{key} is not a text")
     return value
 
 
-def number(row: dict[str, Any], key: str) -> float:
-    """A number of a row; infinity is the string "inf"."""
+def read_number(row: dict[str, Any], key: str) -> float:
+    """Reads a number of a row; infinity is the string "inf".
+
+    Args:
+        row: of a JSON document.
+        key: its name.
+
+    Raises:
+        ValueError: it is not a number.
+    """
     value = row.get(key)
-    value = (
-        {"inf": math.inf, "-inf": -math.inf}.get(value, value) if isinstance(value, str) else value
-    )
+    if isinstance(value, str):
+        value = {"inf": math.inf, "-inf": -math.inf}.get(value, value)
+    # Python's True is an int, and would pass as 1.
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise ValueError(f"{key} is not a number")
     return float(value)
 
 
-def listed(value: Any) -> list[Any]:
-    """A list, or a refusal."""
+def read_list(value: Any) -> list[Any]:
+    """Returns a list, or refuses.
+
+    Args:
+        value: of a JSON document.
+
+    Raises:
+        ValueError: it is not a list.
+    """
     if not isinstance(value, list):
         raise ValueError("a list is missing")
     return value
 
 
-def attacks_on(run: Path) -> tuple[Attack, ...]:
-    """All attacks on a run, in the order of their files.
+def read_attacks(run: Path) -> tuple[AttackResult, ...]:
+    """Reads all attacks on a run, in the order of their files.
+
+    Args:
+        run: the run's folder.
 
     Raises:
         UserError: a file is not what it should be.
     """
-    found: list[Attack] = []
-    for path, document in documents(run / "attacks"):
+    found: list[AttackResult] = []
+    for path, document in read_documents(run / "attacks"):
         try:
-            rows = document.get("headlines", [document]) if isinstance(document, dict) else document
-            found += [Attack.of(row) for row in listed(rows)]
+            rows = document
+            if isinstance(document, dict):
+                # `sordino attack` writes all its rows; the headlines are the ones for a report.
+                rows = document.get("headlines", [document])
+            found += [AttackResult.of(row) for row in read_list(rows)]
         except (ValueError, TypeError, AttributeError) as error:
             raise UserError(f"{path} is not an attack's result: {error}.") from None
     return tuple(found)
 
 
-def audits_of(run: Path) -> tuple[Audit, ...]:
-    """All audits of a run, in the order of their files.
+def read_audits(run: Path) -> tuple[Audit, ...]:
+    """Reads all audits of a run, in the order of their files.
+
+    Args:
+        run: the run's folder.
 
     Raises:
         UserError: a file is not what it should be.
     """
     found = []
-    for path, document in documents(run / "audits"):
+    for path, document in read_documents(run / "audits"):
         try:
             found.append(Audit.of(document))
         except (ValueError, TypeError, KeyError, AttributeError) as error:
@@ -227,9 +330,17 @@ def audits_of(run: Path) -> tuple[Audit, ...]:
     return tuple(found)
 
 
-def documents(folder: Path) -> list[tuple[Path, Any]]:
-    """The JSON files of a folder; none where there is no folder."""
+def read_documents(folder: Path) -> list[tuple[Path, Any]]:
+    """Reads the JSON files of a folder; none where there is no folder.
+
+    Args:
+        folder: that holds them.
+
+    Raises:
+        UserError: a file is not JSON.
+    """
     found = []
+    # Sorted, so that a page does not depend on the order of the disk.
     for path in sorted(folder.glob("*.json")):
         try:
             found.append((path, json.loads(path.read_bytes())))

@@ -1,4 +1,4 @@
-"""The page of one run."""
+"""Renders the page of one run."""
 
 from __future__ import annotations
 
@@ -9,166 +9,250 @@ from functools import cache
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
-from sordino.privacy.guarantee import UNIT_IN_WORDS
 from sordino.protocol import dumps
-from sordino.protocol.documents import plain
-from sordino.protocol.errors import typed
-from sordino.report.figures import attack_plots, epsilons_of, figures, measured_text
-from sordino.report.formats import (
-    at_least,
-    at_most,
-    duration,
-    measure,
-    of_a_hundred,
-    percent,
-    size,
+from sordino.protocol.documents import to_json_value
+from sordino.protocol.errors import format_command
+from sordino.protocol.views import UNIT_IN_WORDS
+from sordino.report.attack_figures import draw_attack_plots
+from sordino.report.caveats import list_caveats, list_warnings
+from sordino.report.evidence import Audit
+from sordino.report.figures import draw_figures, format_epsilons, format_measured
+from sordino.report.number_formats import (
+    format_bytes,
+    format_cases_of_100,
+    format_duration,
+    format_lower_bound,
+    format_measurement,
+    format_percent,
+    format_upper_bound,
 )
-from sordino.report.limits import not_protected, warnings
-from sordino.report.promises import client_view
-from sordino.report.story import Story, last_scores, story_document
-from sordino.report.words import claim, described, ended, meaning, noise_line, scored_on, tiles, who
+from sordino.report.phrasing import (
+    describe_ending,
+    describe_noise,
+    describe_protocol,
+    describe_test_records,
+    name_adversary,
+    state_headline,
+)
+from sordino.report.run_prices import choose_client_view
+from sordino.report.run_summary import (
+    RunSummary,
+    find_last_scores,
+    has_own_files,
+    summary_document,
+)
+from sordino.report.tiles import explain_headline, list_tiles
 
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-ADJACENCY = {
-    "replace-one": "Two data sets are neighbours if what is hidden is replaced by something else in one of them.",
-    "add-or-remove": "Two data sets are neighbours if what is hidden is in one of them and not in the other.",
+    from sordino.report.noise_cost import NoiseCost
+
+ADJACENCY_WORDS = {
+    "replace-one": "Two data sets are neighbours if the unit that is hidden is replaced by another "
+    "in one of them.",
+    "add-or-remove": "Two data sets are neighbours if the unit that is hidden is in one of them "
+    "and not in the other.",
 }
-LONGEST = 20_000  # characters of a protocol that are shown
+# Characters of a protocol that are shown.
+LONGEST_PROTOCOL = 20_000
+# Versions of software that a run notes.
+NOTED_VERSIONS = ("sordino", "python", "torch")
 
 
+# Templates are read once; a comparison renders dozens of parts.
 @cache
 def environment() -> Environment:
-    """The templates; whatever is put into them is escaped."""
+    """Returns the templates; whatever is put into them is escaped."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     return Environment(
         loader=PackageLoader("sordino.report"),
         autoescape=True,
+        # A misspelt name in a template must fail, and not print an empty text.
         undefined=StrictUndefined,
         trim_blocks=True,
     )
 
 
-def rendered(template: str, document: dict[str, Any], **values: Any) -> str:
-    """A page from its template, with its machine-readable block."""
+def render_page(template: str, document: dict[str, Any], **values: Any) -> str:
+    """Renders a page from its template, with its machine-readable block.
+
+    Args:
+        template: the file's name.
+        document: what the block holds.
+        **values: what the template shows.
+    """
     made = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
-    return (
-        environment()
-        .get_template(template)
-        .render(version=version("sordino"), made=made, block=embedded(document), **values)
-    )
+    page = environment().get_template(template)
+    return page.render(version=version("sordino"), made=made, block=embed_json(document), **values)
 
 
-def embedded(document: dict[str, Any]) -> str:
-    """JSON that cannot end the element it stands in."""
-    text = json.dumps(plain(document), allow_nan=False, separators=(",", ":"))
+def embed_json(document: dict[str, Any]) -> str:
+    """Returns JSON that cannot end the element it stands in.
+
+    Args:
+        document: the document to embed.
+    """
+    # NaN is no JSON, and browsers would refuse the whole block.
+    text = json.dumps(to_json_value(document), allow_nan=False, separators=(",", ":"))
+    # In a script element `</script>` would end it, and the rest would run as part of the page.
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
-def run_page(story: Story) -> str:
-    """The report of a run, as one HTML file."""
-    view, unit, delta = story.headline
-    limits = not_protected(story)
-    return rendered(
+def run_page(summary: RunSummary, cost: NoiseCost | None = None) -> str:
+    """Renders the report of a run as one HTML file.
+
+    Args:
+        summary: of the run.
+        cost: how the same training fares without noise, for a page that is not published.
+    """
+    document = summary_document(summary)
+    if cost is not None:
+        document["without_noise"] = cost.as_document()
+    view, unit, delta = summary.headline
+    judged = [
+        (name, claimed, f"{audit.view}, {audit.unit}", verdict)
+        for audit in summary.audits
+        for name, claimed, verdict in audit.claims
+    ]
+    return render_page(
         "run.html",
-        story_document(story),
-        story=story,
-        described=described(story.run.protocol),
-        ended=ended(story.run.status),
-        claim=claim(story.main, delta),
-        meaning=meaning(story),
-        warnings=warnings(story),
-        tiles=tiles(story),
-        adjacency=ADJACENCY[story.main.adjacency],
-        views=view_rows(story),
+        document,
+        summary=summary,
+        cost=cost,
+        described=describe_protocol(summary.run.protocol),
+        ended=describe_ending(summary.run.status),
+        claim=state_headline(summary.main, delta),
+        meaning=explain_headline(summary),
+        warnings=list_warnings(summary),
+        tiles=list_tiles(summary),
+        adjacency=ADJACENCY_WORDS[summary.main.adjacency],
+        views=view_rows(summary),
         delta=f"{delta:g}",
-        unit=unit,
-        figures=figures(story),
-        spent_text=spent_text(story),
-        learning_text=learning_text(story),
-        clients_text=clients_text(story),
-        audits=[audit_row(audit) for audit in story.audits],
-        judged=[
-            (name, claimed, f"{audit.view}, {audit.unit}", verdict)
-            for audit in story.audits
-            for name, claimed, verdict in audit.claims
-        ],
-        audit_command=typed("audit", story.run.folder, "--view", view),
-        attack_plots=attack_plots(story),
-        without_noise=any(attack.name.endswith(", noise 0") for attack in story.attacks),
-        limits=limits,
-        provenance=provenance(story),
-        protocol=shortened(dumps(story.run.protocol)),
-        derivations=derivations(story),
+        unit=UNIT_IN_WORDS[unit],
+        figures=draw_figures(summary),
+        spent_text=describe_spending(summary),
+        learning_text=describe_scores(summary),
+        clients_text=describe_clients(summary),
+        partition_text=describe_missing_partition(summary),
+        audits=[audit_row(audit) for audit in summary.audits],
+        judged=judged,
+        audit_command=format_command("audit", summary.run.folder, "--view", view),
+        attack_plots=draw_attack_plots(summary),
+        without_noise=any(attack.name.endswith(", noise 0") for attack in summary.attacks),
+        limits=list_caveats(summary),
+        provenance=list_provenance(summary),
+        protocol=shorten_protocol(dumps(summary.run.protocol)),
+        derivations=list_derivations(summary),
     )
 
 
-def view_rows(story: Story) -> list[dict[str, Any]]:
-    """The adversaries, one row each."""
-    main, unit, _ = story.headline
+def view_rows(summary: RunSummary) -> list[dict[str, Any]]:
+    """Returns the rows of the table of adversaries.
+
+    Args:
+        summary: of the run.
+    """
     rows = []
-    for guarantee in story.guarantees[unit]:
+    for guarantee in summary.guarantees[summary.headline.unit]:
         view = guarantee.view
-        record, client = epsilons_of(story, view)
+        record, client = format_epsilons(summary, view)
         rows.append(
             {
-                "main": view == main,
-                "who": who(view),
+                "main": view == summary.headline.view,
+                "who": name_adversary(view),
                 "view": str(view),
-                "sees": view.sees,
+                "sees": guarantee.sees,
                 "record": record,
                 "client": client,
-                "right": of_a_hundred(story.odds[view]),
-                "measured": measured_text(story, view),
+                "right": format_cases_of_100(summary.odds[view]),
+                "measured": format_measured(summary, view),
             }
         )
     return rows
 
 
-def spent_text(story: Story) -> str:
-    """Returns what is said of the privacy spent where no figure shows it."""
-    epsilon = story.main.epsilon(story.headline[2])
+def describe_spending(summary: RunSummary) -> str:
+    """Says what was spent where no figure shows it.
+
+    Args:
+        summary: of the run.
+    """
+    epsilon = summary.main.epsilon(summary.headline.delta)
     if epsilon == 0:
         return "Nothing was spent."
-    return f"There is {at_most(epsilon)} to what was spent."
+    return f"There is {format_upper_bound(epsilon)} to what was spent."
 
 
-def learning_text(story: Story) -> str:
-    """Returns what is said of the scores where no figure shows them."""
-    scores = last_scores(story.run)
+def describe_scores(summary: RunSummary) -> str:
+    """Says how the last model scored where no figure shows it.
+
+    Args:
+        summary: of the run.
+    """
+    scores = find_last_scores(summary.run)
     if math.isnan(scores["loss"]):
         return "The model was not scored."
-    right = scores["accuracy"]
-    accuracy = "" if math.isnan(right) else f"accuracy {percent(right)}, "
-    return f"The last model on {scored_on(story.run)}: {accuracy}loss {measure(scores['loss'])}."
+    text = f"loss {format_measurement(scores['loss'])}"
+    if not math.isnan(scores["accuracy"]):
+        text = f"accuracy {format_percent(scores['accuracy'])}, {text}"
+    return f"The last model on {describe_test_records(summary.run)}: {text}."
 
 
-def clients_text(story: Story) -> str:
-    """What is to be said of the clients where no figure says it."""
-    if story.withheld.draw:
-        return "Who took part, and how often, is left out: the promise counts on nobody knowing."
-    rows, total = story.clients, story.run.protocol.clients
-    often = {row.rounds for row in rows}
-    epsilons = {row.epsilon for row in rows if row.epsilon is not None}
-    part = (
-        f"All {total:,} clients took part in {often.pop():,} rounds"
-        if len(often) == 1
-        else f"{total:,} clients took part in {min(often):,} to {max(often):,} rounds"
-    )
-    if len(epsilons) == 1 and not story.run.protocol.client:
-        return f"{part}. Given that, each has spent ε = {at_most(epsilons.pop())} in the view {client_view(story.run, story.headline)}."
-    return f"{part}."
+def describe_clients(summary: RunSummary) -> str:
+    """Says how often clients took part, and what each has spent where all are alike.
+
+    Args:
+        summary: of the run.
+    """
+    # How often a client took part tells who took part.
+    if summary.withheld.draw:
+        return (
+            "Who took part, and how often, is left out: "
+            "the guarantee relies on the adversary not knowing it."
+        )
+    total = summary.run.protocol.clients
+    counts = {row.rounds for row in summary.clients}
+    text = f"{total:,} clients took part in {min(counts):,} to {max(counts):,} rounds."
+    if len(counts) == 1:
+        text = f"All {total:,} clients took part in {min(counts):,} rounds."
+    epsilons = {row.epsilon for row in summary.clients if row.epsilon is not None}
+    # Where clients have personal budgets, one number for all would be wrong.
+    if len(epsilons) == 1 and not summary.run.protocol.client:
+        bound = format_upper_bound(epsilons.pop())
+        view = choose_client_view(summary.run, summary.headline)
+        text += f" Given that, each has spent ε = {bound} in the view {view}."
+    return text
 
 
-def audit_row(audit: Any) -> tuple[str, ...]:
-    """An audit as a row."""
-    name = f"{audit.view}, one {audit.unit}" + (f", given {audit.given}" if audit.given else "")
+def describe_missing_partition(summary: RunSummary) -> str:
+    """Says why no figure shows which client has which labels.
+
+    Args:
+        summary: of the run.
+    """
+    if has_own_files(summary.run.protocol):
+        return (
+            "Which client has which labels is private, and left out: one record would change it. "
+            "The run's folder has it (partition.json), for its owner."
+        )
+    return "Which client has which labels was not recorded."
+
+
+def audit_row(audit: Audit) -> tuple[str, ...]:
+    """Returns an audit as a row of the table.
+
+    Args:
+        audit: what was found.
+    """
+    name = f"{audit.view}, one {audit.unit}"
+    if audit.given:
+        name += f", given {audit.given}"
     return (
         name,
-        at_least(audit.epsilon_lower),
-        at_most(audit.certified),
+        format_lower_bound(audit.epsilon_lower),
+        format_upper_bound(audit.certified),
         f"{audit.delta:g}",
         f"{audit.trainings:,}",
         audit.verdict,
@@ -176,101 +260,138 @@ def audit_row(audit: Any) -> tuple[str, ...]:
     )
 
 
-def provenance(story: Story) -> list[tuple[str, str]]:
-    """Where the run comes from and what it was made with."""
-    run, protocol, known = story.run, story.run.protocol, story.run.facts
-    vouched = sorted(
-        {text for found in story.guarantees.values() for one in found for text in one.assumptions}
-    )
-    enforced = (
-        f"enforced: models stay in a ball of diameter {protocol.assumptions.diameter:g}"
-        if protocol.assumptions.diameter is not None
-        else ""
-    )
-    versions = ", ".join(
-        f"{name} {known[name]}" for name in ("sordino", "python", "torch") if name in known
-    )
+def list_provenance(summary: RunSummary) -> list[tuple[str, str]]:
+    """Lists where the run comes from, and what it was made with.
+
+    Args:
+        summary: of the run.
+
+    Returns:
+        Pairs of a word and a text.
+    """
+    run = summary.run
+    facts = run.facts
+    records = f"{sum(run.sizes):,} training records"
+    unit = UNIT_IN_WORDS[summary.headline.unit]
+    seed = str(run.protocol.seed)
+    if run.protocol.noise.secure:
+        seed = "from the operating system for noise and draws"
+    # A secure run does not draw noise from its seed, and showing it would mislead.
+    device = facts.get("device", "cpu")
+    versions = ", ".join(f"{name} {facts[name]}" for name in NOTED_VERSIONS if name in facts)
+    seconds = format_duration(float(run.metrics["seconds"].sum()))
+    span = f"{facts.get('started', '?')} to {facts.get('ended', 'now')}"
     return [
-        ("Federation", described(protocol)),
-        (
-            "Records",
-            f"{sum(run.sizes):,} training records; unit of the headline: {UNIT_IN_WORDS[story.headline[1]]}",
-        ),
-        ("Noise", f"{noise_line(protocol)}; {known['noise']}"),
-        (
-            "Seed",
-            "from the operating system for noise and draws"
-            if protocol.noise.secure
-            else str(protocol.seed),
-        ),
-        ("Assumptions", "; ".join([*vouched, *([enforced] if enforced else [])]) or "none"),
-        (
-            "Engine",
-            f"{known['engine']}; workers: {known['workers']}; device: {known.get('device', 'cpu')}",
-        ),
+        ("Federation", describe_protocol(run.protocol)),
+        ("Records", f"{records}; unit of the headline: {unit}"),
+        ("Noise", f"{describe_noise(run.protocol)}; {facts['noise']}"),
+        ("Seed", seed),
+        ("Assumptions", describe_assumptions(summary)),
+        ("Engine", f"{facts['engine']}; workers: {facts['workers']}; device: {device}"),
         ("Versions", versions or "unknown"),
-        ("Generator", str(known.get("generator", "unknown"))),
-        (
-            "Time",
-            f"{known.get('started', '?')} to {known.get('ended', 'now')}; {duration(float(run.metrics['seconds'].sum()))} of training",
-        ),
-        ("Traffic", traffic_line(story)),
-        ("Parameters", f"{known['parameters']:,}"),
-        ("Ledger", ledger_line(story)),
-        ("Seal", seal_line(story)),
-        ("Data digest", str(known.get("data_digest", "unknown"))),
-        ("Model digest", str(known.get("model_digest", "unknown"))),
+        ("Generator", str(facts.get("generator", "unknown"))),
+        ("Time", f"{span}; {seconds} of training"),
+        ("Traffic", describe_traffic(summary)),
+        ("Parameters", f"{facts['parameters']:,}"),
+        ("Ledger", describe_ledger(summary)),
+        ("Seal", describe_seal(summary)),
+        ("Data digest", str(facts.get("data_digest", "unknown"))),
+        ("Model digest", str(facts.get("model_digest", "unknown"))),
         ("Folder", str(run.folder)),
     ]
 
 
-def traffic_line(story: Story) -> str:
-    """Returns how much was sent."""
-    if story.withheld.draw:
-        return "left out: it tells how many took part"
-    metrics = story.run.metrics
-    up = size(float(metrics["bytes_up"].sum()))
-    down = size(float(metrics["bytes_down"].sum()))
+def describe_assumptions(summary: RunSummary) -> str:
+    """Says which assumptions were vouched for, and which are enforced.
+
+    Args:
+        summary: of the run.
+    """
+    texts = sorted(
+        {
+            text
+            for guarantees in summary.guarantees.values()
+            for guarantee in guarantees
+            for text in guarantee.assumptions
+        }
+    )
+    diameter = summary.run.protocol.assumptions.diameter
+    if diameter is not None:
+        texts.append(f"enforced: models stay in a ball of diameter {diameter:g}")
+    return "; ".join(texts) or "none"
+
+
+def describe_traffic(summary: RunSummary) -> str:
+    """Says how much was sent.
+
+    Args:
+        summary: of the run.
+    """
+    # The bytes divided by the size of a model are the number of participants.
+    if summary.withheld.draw:
+        return "left out: it reveals how many took part"
+    metrics = summary.run.metrics
+    up = format_bytes(float(metrics["bytes_up"].sum()))
+    down = format_bytes(float(metrics["bytes_down"].sum()))
     return f"{up} up, {down} down"
 
 
-def ledger_line(story: Story) -> str:
-    """Returns what is said of the ledger."""
-    digest = f"digest {story.ledger_digest}"
-    if story.withheld:
+def describe_ledger(summary: RunSummary) -> str:
+    """Says how many rounds the ledger charged, and its digest.
+
+    Args:
+        summary: of the run.
+    """
+    digest = f"digest {summary.ledger_digest}"
+    if summary.withheld:
         digest = (
-            "its digest is left out, since a guess of what is withheld could be held against it"
+            "its digest is left out, since a guess of what is withheld could be checked against it"
         )
-    return f"{len(story.run.rounds_paid):,} rounds paid for; {digest}"
+    return f"{len(summary.run.rounds_paid):,} rounds charged; {digest}"
 
 
-def seal_line(story: Story) -> str:
-    """Whether changes of the run's folder would be noticed, and which key has signed it."""
-    if not story.sealed:
-        return "none: the run was written before there were seals, and a change of its files leaves no trace"
-    if not story.signers:
-        return "sealed, not signed: somebody who writes the whole folder anew leaves no trace"
-    keys = ", ".join(story.signers)
+def describe_seal(summary: RunSummary) -> str:
+    """Says whether changes of the run's folder would be noticed, and which keys have signed it.
+
+    Args:
+        summary: of the run.
+    """
+    if not summary.sealed:
+        return (
+            "none: the run was written before there were seals, "
+            "and a change of its files leaves no trace"
+        )
+    if not summary.signers:
+        return "sealed, not signed: somebody who rewrites the whole folder leaves no trace"
+    keys = ", ".join(summary.signers)
     return f"sealed and signed by {keys}; sordino verify checks it against a key that you know"
 
 
-def shortened(text: str) -> str:
-    """The beginning of a text that is very long."""
-    return (
-        text
-        if len(text) <= LONGEST
-        else f"{text[:LONGEST]}\n# ... and {len(text) - LONGEST:,} characters more, in protocol.toml"
-    )
+def shorten_protocol(text: str) -> str:
+    """Returns the beginning of a protocol that is very long.
+
+    Args:
+        text: the protocol file.
+    """
+    if len(text) <= LONGEST_PROTOCOL:
+        return text
+    rest = len(text) - LONGEST_PROTOCOL
+    return f"{text[:LONGEST_PROTOCOL]}\n# ... and {rest:,} more characters, in protocol.toml"
 
 
-def derivations(story: Story) -> list[dict[str, Any]]:
-    """How each bound comes about."""
-    delta = story.headline[2]
-    return [
-        {
-            "title": f"{one.view}, one {one.unit}: {one.method}, ε = {at_most(one.epsilon(delta))}",
-            "lines": one.derivation,
-        }
-        for found in story.guarantees.values()
-        for one in found
-    ]
+def list_derivations(summary: RunSummary) -> list[dict[str, Any]]:
+    """Lists how each bound comes about.
+
+    Args:
+        summary: of the run.
+
+    Returns:
+        Per bound, a title and the lines of its derivation.
+    """
+    rows = []
+    for guarantees in summary.guarantees.values():
+        for one in guarantees:
+            epsilon = format_upper_bound(one.epsilon(summary.headline.delta))
+            title = f"{one.view}, one {one.unit}: {one.method}, ε = {epsilon}"
+            rows.append({"title": title, "lines": one.derivation})
+    return rows

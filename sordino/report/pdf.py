@@ -1,4 +1,4 @@
-"""A page on paper: a browser of this machine prints it to PDF."""
+"""Prints a page to PDF, with a browser of this machine."""
 
 from __future__ import annotations
 
@@ -20,25 +20,34 @@ BROWSERS = (
     "msedge",
     "brave-browser",
 )
-PATIENCE = 120  # seconds
+# Seconds that a browser is given.
+PATIENCE = 120
 
 
-def browser() -> str:
-    """A browser that can print.
+def find_browser() -> str:
+    """Returns a browser that can print.
 
     Raises:
         UserError: none is installed.
     """
-    found = next((path for path in map(shutil.which, BROWSERS) if path is not None), None)
-    if found is None:
-        raise UserError(
-            "--pdf: no browser was found that prints (chromium, chrome, edge). Install one, or open the page and print it there."
-        )
-    return found
+    for name in BROWSERS:
+        path = shutil.which(name)
+        if path is not None:
+            return path
+    raise UserError(
+        "--pdf: no browser that can print was found (chromium, chrome, edge). "
+        "Install one, or open the page and print it there."
+    )
 
 
 def print_page(page: Path) -> Path:
-    """Print a page to a PDF file beside it.
+    """Prints a page to a PDF file beside it.
+
+    Args:
+        page: an HTML file.
+
+    Returns:
+        The PDF file.
 
     Raises:
         UserError: there is no browser, or it did not print.
@@ -47,8 +56,11 @@ def print_page(page: Path) -> Path:
         >>> print_page(Path("runs/digits-1/report.html"))  # doctest: +SKIP
         PosixPath('runs/digits-1/report.pdf')
     """
-    program, target = browser(), page.with_suffix(".pdf")
+    program = find_browser()
+    target = page.with_suffix(".pdf")
+    # A profile for this call alone: the user's own browser may be running.
     with tempfile.TemporaryDirectory(prefix="sordino-") as profile:
+        # Printed there first, so that a failure leaves no half page beside the report.
         printed = Path(profile) / "page.pdf"
         options = [
             "--headless",
@@ -58,20 +70,25 @@ def print_page(page: Path) -> Path:
             f"--user-data-dir={profile}",
         ]
         if os.geteuid() == 0:
-            options.append(
-                "--no-sandbox"
-            )  # browsers refuse to sandbox themselves for root; the page is ours and runs no script
+            # Browsers refuse to sandbox themselves for root; the page is ours and runs no script.
+            options.append("--no-sandbox")
         command = [program, *options, f"--print-to-pdf={printed}", page.resolve().as_uri()]
         try:
             answer = subprocess.run(
-                command, capture_output=True, text=True, timeout=PATIENCE, check=False
+                command,
+                capture_output=True,
+                text=True,
+                timeout=PATIENCE,
+                check=False,
             )
-            said = answer.stderr.strip().splitlines()[-1:] or [f"exit code {answer.returncode}"]
+            lines = answer.stderr.strip().splitlines() or [f"exit code {answer.returncode}"]
         except (OSError, subprocess.TimeoutExpired) as error:
-            said = [str(error)]
+            lines = [str(error)]
+        # Browsers report failures with exit code 0 as well; only the file says that it worked.
         if not printed.exists():
             raise UserError(
-                f"--pdf: {program} did not print {page}: {said[0]}. Open the page and print it there."
+                f"--pdf: {program} did not print {page}: {lines[-1]}. "
+                "Open the page and print it there."
             )
         try:
             shutil.move(printed, target)

@@ -1,56 +1,43 @@
-"""Whether the folder of a run holds what the run wrote: everything that can be checked, and what cannot.
+"""Verifies that the folder of a run holds what the run wrote.
 
-Digests are held against the seals in the ledger (federation/seals.py), signatures against keys (federation/signatures.py). What follows
-from the protocol and the ledger is worked out anew: who was drawn, the prices, the numbers of the report.
+Digests are compared with the seals in the ledger (federation/seals.py), signatures with keys
+(federation/signatures.py). What follows from the protocol and the ledger is computed again: the
+participants, the prices, the numbers of the report (report/page_verification.py).
 """
 
 from __future__ import annotations
 
-import html
-import json
-import math
-import re
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from sordino.federation.folder import RunFolder
-from sordino.federation.participation import Attendance, participants
-from sordino.federation.randomness import Key
-from sordino.federation.run import Run
-from sordino.federation.seals import Check, seal_checks
+from sordino.federation.attendance import Attendance, attendances
 from sordino.federation.setup import prepare
-from sordino.federation.signatures import (
+from sordino.federation.store.run import Run
+from sordino.federation.store.run_folder import RunFolder
+from sordino.federation.store.seals import SealCheck, seal_checks
+from sordino.federation.store.signatures import (
     evidence_of,
     signature_checks,
     signed_evidence,
     signers_of,
 )
-from sordino.federation.uploads import kept_rounds, read_round
-from sordino.privacy.caps import capped_rounds
-from sordino.privacy.ledger import Missed, RoundCharged, refuse_unpaid
-from sordino.privacy.ledger import read as read_ledger
+from sordino.federation.store.upload_archive import kept_rounds, read_round
+from sordino.privacy.ledger import Missed, RoundCharged, read_ledger, refuse_unpaid
+from sordino.privacy.participation_caps import find_capped_rounds
 from sordino.protocol import SordinoError, UserError, View
-from sordino.protocol.documents import plain
-from sordino.protocol.errors import Changed
-from sordino.report.evidence import audits_of
-from sordino.report.promises import headline_of, promised
-from sordino.report.words import claim
-from sordino.report.writing import PAGE
-
-CLOSE = 1e-9  # relative: what is worked out anew on another machine may differ in its last bits
-BLOCK = re.compile(r'id="sordino-report">(.*?)</script>', re.DOTALL)
-HEADLINE = re.compile(r"<h1>(.*?)</h1>", re.DOTALL)
-GENERATOR = re.compile(r'name="generator" content="Sordino ([^"]*)"')
+from sordino.randomness import Key
+from sordino.report.evidence import read_audits
+from sordino.report.page_verification import are_close, check_prices
+from sordino.report.run_prices import Headline, price_run
 
 
 @dataclass(frozen=True, kw_only=True)
 class Verification:
-    """Everything that was checked in the folder of a run.
+    """Holds everything that was checked in the folder of a run.
 
     Attributes:
         folder: the run's folder.
@@ -64,12 +51,12 @@ class Verification:
     """
 
     folder: str
-    checks: tuple[Check, ...]
+    checks: tuple[SealCheck, ...]
     sealed: bool
     signers: tuple[str, ...]
 
     @property
-    def changed(self) -> tuple[Check, ...]:
+    def changed(self) -> tuple[SealCheck, ...]:
         """What was found to be changed."""
         return tuple(check for check in self.checks if check.result == "changed")
 
@@ -79,7 +66,7 @@ class Verification:
         return not self.changed
 
     def as_document(self) -> dict[str, Any]:
-        """The verification as JSON says it."""
+        """Returns the verification as JSON."""
         return {
             "folder": self.folder,
             "whole": self.whole,
@@ -90,331 +77,340 @@ class Verification:
 
 
 def verify(folder: str | Path, *, key: str | None = None) -> Verification:
-    """Checks everything in the folder of a run that can be checked.
+    """Checks everything in the folder of a run that can be checked, and writes nothing.
 
     Args:
         folder: the run's folder.
-        key: the fingerprint of the key that must have signed the run; None if no key is asked for.
+        key: the fingerprint of the key that must have signed the run; None if no key is required.
 
     Returns:
-        What was checked; nothing is written.
+        What was checked.
 
     Raises:
         UserError: there is no run.
     """
     place = RunFolder.existing(Path(folder))
-    checks = list(file_checks(place))
+    checks = list(check_files(place))
     signers: tuple[str, ...] = ()
     sealed = False
-    if not changed_in(checks):
-        sealed = Run.load(place.path).sealed
+    # Contents are computed from files, so they say nothing where files were changed.
+    if not any_changed(checks):
+        run = Run.load(place.path)
+        sealed = run.sealed
         signers = signers_of(place.path)
         checks += signature_checks(place.path, key)
-        checks += work_checks(Run.load(place.path))
+        checks += check_contents(run)
+    # Signatures do not depend on the contents, so a key is checked in any case.
     elif key is not None:
-        checks += guarded("signature", lambda: signature_checks(place.path, key))
+        checks += run_checks("signature", lambda: signature_checks(place.path, key))
     return Verification(
-        folder=str(place.path), checks=tuple(checks), sealed=sealed, signers=signers
+        folder=str(place.path),
+        checks=tuple(checks),
+        sealed=sealed,
+        signers=signers,
     )
 
 
-def changed_in(checks: list[Check]) -> bool:
-    """Returns whether one of the checks failed."""
+def any_changed(checks: list[SealCheck]) -> bool:
+    """Returns whether one of the checks failed.
+
+    Args:
+        checks: what was looked at.
+    """
     return any(check.result == "changed" for check in checks)
 
 
-def guarded(subject: str, checked: Callable[[], list[Check]]) -> list[Check]:
-    """Returns checks, or the refusal that stood in their way as one that failed."""
+def run_checks(subject: str, check: Callable[[], list[SealCheck]]) -> list[SealCheck]:
+    """Runs checks; a refusal that prevents them counts as a check that failed.
+
+    Args:
+        subject: the part under examination.
+        check: makes the checks.
+    """
     try:
-        return checked()
+        return check()
+    # A refusal to read is what a changed file looks like to the reader.
     except UserError as error:
-        return [Check(subject=subject, result="changed", said=str(error))]
+        return [SealCheck(subject=subject, result="changed", said=str(error))]
 
 
-def file_checks(place: RunFolder) -> Iterator[Check]:
-    """Yields what became of the files: chain, protocol, seals, and that they can be read."""
-    ledger = guarded("ledger", lambda: [ledger_check(place)])
-    yield from ledger
-    if changed_in(ledger):
-        return
-    protocol = guarded("protocol", lambda: [protocol_check(place)])
-    yield from protocol
-    if changed_in(protocol):
-        return
-    seals = guarded("run folder", lambda: seal_checks(place))
-    yield from seals
-    if not changed_in(seals):
-        yield from guarded("run folder", lambda: [readable(place)])
+def check_files(place: RunFolder) -> Iterator[SealCheck]:
+    """Yields checks of the files: the chain, the protocol, the seals, and that they can be read.
+
+    Args:
+        place: the run's folder.
+
+    Yields:
+        Checks, until one of them fails: later ones rely on earlier ones.
+    """
+    # Each stage relies on the one before: seals stand in the ledger, and digests in the seals.
+    stages: tuple[tuple[str, Callable[[], list[SealCheck]]], ...] = (
+        ("ledger", lambda: [check_ledger(place)]),
+        ("protocol", lambda: [check_protocol(place)]),
+        ("run folder", lambda: seal_checks(place)),
+        ("run folder", lambda: [check_readable(place)]),
+    )
+    for subject, check in stages:
+        checks = run_checks(subject, check)
+        yield from checks
+        if any_changed(checks):
+            return
 
 
-def ledger_check(place: RunFolder) -> Check:
-    """Returns whether every line of the ledger follows from the one before, and pays for every round that was run."""
+def check_ledger(place: RunFolder) -> SealCheck:
+    """Checks that every line of the ledger follows from the one before and charges every round.
+
+    Args:
+        place: the run's folder.
+
+    Raises:
+        UserError: a line was changed, or a round was run that was not charged.
+    """
     reading = read_ledger(place.ledger_path)
+    # A round that was published and not charged would be privacy that nobody counted.
     refuse_unpaid(place.ledger_path, reading.events, len(place.metrics()))
+    # The checkpoint may be ahead of the metrics by one round.
     state, _ = place.load_checkpoint()
     if state is not None:
         refuse_unpaid(place.ledger_path, reading.events, state.round)
-    paid = sum(isinstance(event, RoundCharged) for event in reading.events)
-    said = f"every line follows from the one before; {paid:,} rounds paid for; sha256 {reading.chain[:12]}"
-    return Check(subject="ledger", result="whole", said=said)
+    charges = sum(isinstance(event, RoundCharged) for event in reading.events)
+    said = (
+        f"every line follows from the one before; {charges:,} rounds charged; "
+        f"sha256 {reading.chain[:12]}"
+    )
+    return SealCheck(subject="ledger", result="whole", said=said)
 
 
-def protocol_check(place: RunFolder) -> Check:
-    """Returns whether the protocol is the one that the ledger was opened with."""
+def check_protocol(place: RunFolder) -> SealCheck:
+    """Checks that the protocol is the one that the ledger was opened with.
+
+    Args:
+        place: the run's folder.
+
+    Raises:
+        UserError: it is another one.
+    """
+    # Reading compares the protocol's digest with the one in the ledger.
     place.protocol()
-    return Check(subject="protocol", result="whole", said="the one that the ledger was opened with")
+    return SealCheck(
+        subject="protocol", result="whole", said="the one that the ledger was opened with"
+    )
 
 
-def readable(place: RunFolder) -> Check:
-    """Returns that all files can be read; a refusal says which cannot."""
+def check_readable(place: RunFolder) -> SealCheck:
+    """Checks that all files can be read.
+
+    Args:
+        place: the run's folder.
+
+    Raises:
+        UserError: one cannot; the message says which.
+    """
     Run.load(place.path)
-    return Check(subject="run folder", result="whole", said="every file can be read")
+    return SealCheck(subject="run folder", result="whole", said="every file can be read")
 
 
-def work_checks(run: Run) -> list[Check]:
-    """Returns what became of everything that is worked out anew."""
-    checks = guarded("partition and sizes", lambda: partition_checks(run))
-    checks += guarded("participants", lambda: [*metric_checks(run), *draw_checks(run)])
-    checks += guarded("kept uploads", lambda: upload_checks(run))
-    checks += guarded("prices", lambda: price_checks(run))
-    checks += guarded("audits", lambda: audit_checks(run))
-    checks.append(data_check(run))
-    checks.append(training_check())
+def check_contents(run: Run) -> list[SealCheck]:
+    """Checks everything that can be computed again.
+
+    Args:
+        run: what was trained.
+    """
+    # Each group is caught by itself, so that one damaged file hides no other.
+    checks = run_checks("partition and sizes", lambda: check_partition(run))
+    checks += run_checks("participants", lambda: [*check_metrics(run), *check_draws(run)])
+    checks += run_checks("kept uploads", lambda: check_uploads(run))
+    checks += run_checks("prices", lambda: check_prices(run))
+    checks += run_checks("audits", lambda: check_audits(run))
+    checks.append(check_data(run))
+    checks.append(mention_training())
     return checks
 
 
-def partition_checks(run: Run) -> list[Check]:
-    """Returns whether clients have as many labels as records."""
+def check_partition(run: Run) -> list[SealCheck]:
+    """Checks that clients have as many labels as records.
+
+    Args:
+        run: what was trained.
+    """
+    subject = "partition and sizes"
     shares = RunFolder(run.folder).shares()
     if shares is None:
         return []
+    # Labels add up to records, or prices used other numbers of records than were trained on.
     counted = tuple(int(count) for count in shares.counts.sum(axis=1))
     if counted != run.sizes:
-        said = f"{run.folder / 'partition.json'} was changed: its labels do not add up to the clients' records."
-        return [Check(subject="partition and sizes", result="changed", said=said)]
-    said = "every client has as many labels as records"
-    return [Check(subject="partition and sizes", result="whole", said=said)]
+        path = run.folder / "partition.json"
+        said = f"{path} was changed: its labels do not add up to the clients' records."
+        return [SealCheck(subject=subject, result="changed", said=said)]
+    return [
+        SealCheck(
+            subject=subject, result="whole", said="every client has as many labels as records"
+        )
+    ]
 
 
-def metric_checks(run: Run) -> list[Check]:
-    """Returns whether as many clients contributed to each round as the ledger charged."""
-    contributed = contributions(run)
-    for round, count in zip(run.metrics["round"], run.metrics["participants"], strict=True):
-        if np.isnan(count):  # kept apart, and not here
+def check_metrics(run: Run) -> list[SealCheck]:
+    """Checks that as many clients contributed to each round as the ledger charged.
+
+    Args:
+        run: what was trained.
+
+    Returns:
+        A check that failed, or nothing.
+    """
+    contributed = count_contributions(run)
+    for number, count in zip(run.metrics["round"], run.metrics["participants"], strict=True):
+        # Kept in a private folder, and not here.
+        if np.isnan(count):
             continue
-        if int(count) != contributed.get(int(round), 0):
+        expected = contributed.get(int(number), 0)
+        if int(count) != expected:
             said = (
-                f"{run.folder / 'metrics.jsonl'} was changed: it says that {int(count)} clients contributed to round {int(round)}, "
-                f"and the ledger says {contributed.get(int(round), 0)}."
+                f"{run.folder / 'metrics.jsonl'} was changed: it says that {int(count)} clients "
+                f"contributed to round {int(number)}, and the ledger says {expected}."
             )
-            return [Check(subject="participants", result="changed", said=said)]
+            return [SealCheck(subject="participants", result="changed", said=said)]
     return []
 
 
-def contributions(run: Run) -> dict[int, int]:
-    """Returns how many clients contributed to each round, by its last charge in the ledger."""
-    found: dict[int, int] = {}
+def count_contributions(run: Run) -> dict[int, int]:
+    """Counts the clients that contributed to each round, by its last charge in the ledger.
+
+    Args:
+        run: what was trained.
+
+    Returns:
+        The number of clients by round.
+    """
+    counts: dict[int, int] = {}
     for event in run.ledger:
         if isinstance(event, RoundCharged):
-            found[event.round] = len(event.clients)
+            # A round that was interrupted is charged again, and its last charge counts.
+            counts[event.round] = len(event.clients)
         elif isinstance(event, Missed):
-            found[event.round] -= len(event.clients)
-    return found
+            counts[event.round] -= len(event.clients)
+    return counts
 
 
-def draw_checks(run: Run) -> list[Check]:
-    """Returns whether the clients of every round are those that the seed draws."""
+def check_draws(run: Run) -> list[SealCheck]:
+    """Checks that the clients of every round are those that the seed draws.
+
+    Args:
+        run: what was trained.
+    """
+    subject = "participants"
     protocol = run.protocol
     if protocol.noise.secure or protocol.seed is None:
-        said = "who takes part was drawn with the operating system's entropy, which is kept nowhere"
-        return [Check(subject="participants", result="not checked", said=said)]
-    caps = {own.id: capped_rounds(protocol, own, run.sizes[own.id]) for own in protocol.client}
+        said = (
+            "participants were drawn with the operating system's entropy, which is stored nowhere"
+        )
+        return [SealCheck(subject=subject, result="not checked", said=said)]
+    caps = {own.id: find_capped_rounds(protocol, own, run.sizes[own.id]) for own in protocol.client}
     attendance = Attendance(caps, (), next_round=0)
     key = Key.from_seed(protocol.seed)
     charged = {event.round: event for event in run.ledger if isinstance(event, RoundCharged)}
-    for round in sorted(charged):
-        drawn = attendance.admit(participants(protocol, round=round, key=key), round=round)
-        if tuple(drawn.tolist()) != charged[round].clients:
-            said = f"{run.folder / 'ledger.jsonl'} was changed: the seed draws other clients for round {round} than it charges."
-            return [Check(subject="participants", result="changed", said=said)]
-    said = f"drawn anew for {len(charged):,} rounds: those that the ledger charges"
-    return [Check(subject="participants", result="whole", said=said)]
+    # In the order of the rounds, since a budget that is spent excludes a client from later ones.
+    for number in sorted(charged):
+        drawn = attendance.admit(
+            attendances(protocol, round_index=number, key=key, trainings=range(1)),
+            round_index=number,
+        )
+        if tuple(np.flatnonzero(drawn).tolist()) != charged[number].clients:
+            said = (
+                f"{run.folder / 'ledger.jsonl'} was changed: the seed draws other clients for "
+                f"round {number} than the ledger charges."
+            )
+            return [SealCheck(subject=subject, result="changed", said=said)]
+    said = f"drawn again for {len(charged):,} rounds: those that the ledger charges"
+    return [SealCheck(subject=subject, result="whole", said=said)]
 
 
-def upload_checks(run: Run) -> list[Check]:
-    """Returns whether the arrays of kept uploads are those that their files, which are sealed, note."""
-    rounds = kept_rounds(run.folder)
-    for round in rounds:
-        read_round(run.folder, round)
-    if not rounds:
-        return []
-    said = f"the arrays of {len(rounds):,} rounds are those that their files note"
-    return [Check(subject="kept uploads", result="whole", said=said)]
+def check_uploads(run: Run) -> list[SealCheck]:
+    """Checks that the arrays of kept uploads have the digests that their sealed files note.
 
-
-@dataclass(frozen=True, kw_only=True)
-class Page:
-    """What a report says: its headline, its numbers for machines, and the version that wrote it."""
-
-    path: Path
-    headline: str
-    document: dict[str, Any]
-    version: str
-
-
-def read_page(path: Path) -> Page:
-    """Reads a report.
+    Args:
+        run: what was trained.
 
     Raises:
-        Changed: it is not a report of ours any more.
+        UserError: an array was changed.
     """
-    try:
-        text = path.read_text(encoding="utf-8")
-        headline, block, written = (
-            found.group(1) if (found := pattern.search(text)) else None
-            for pattern in (HEADLINE, BLOCK, GENERATOR)
-        )
-        document = json.loads(block or "")
-        if not isinstance(document, dict) or headline is None or written is None:
-            raise ValueError("a part is missing")
-    except (OSError, ValueError) as error:
-        raise Changed(f"{path} was changed: it is no report of a run ({error}).") from None
-    return Page(path=path, headline=html.unescape(headline), document=document, version=written)
+    rounds = kept_rounds(run.folder)
+    if not rounds:
+        return []
+    for number in rounds:
+        # Reading compares the digests.
+        read_round(run.folder, number)
+    said = f"the arrays of {len(rounds):,} rounds have the digests that their files note"
+    return [SealCheck(subject="kept uploads", result="whole", said=said)]
 
 
-def price_checks(run: Run) -> list[Check]:
-    """Returns whether the report says what is worked out anew from what is sealed."""
-    asked = headline_of(run)
-    anew = promised(run, asked)
-    priced = f"worked out anew: {anew.sentence(asked[2])}"
-    checks = [Check(subject="price", result="whole", said=priced)]
-    path = run.folder / PAGE
-    if not path.exists():
-        said = "there is no report.html"
-        return [*checks, Check(subject="report", result="not checked", said=said)]
-    page = read_page(path)
-    if page.document.get("run", {}).get("status") == "unfinished" != run.status:
-        said = (
-            "report.html was written before the run had ended; write it anew with `sordino report`"
-        )
-        return [*checks, Check(subject="report", result="not checked", said=said)]
-    return [*checks, page_check(run, page)]
+def check_audits(run: Run) -> list[SealCheck]:
+    """Checks that audits compared the run with its true price, and which findings are signed.
 
-
-def page_check(run: Run, page: Page) -> Check:
-    """Returns whether the numbers of a report are those of the run."""
-    subject = "report"
-    try:
-        difference = first_difference(run, page)
-    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
-        difference = f"its numbers for machines are not those of a report ({error!r})", True
-    if difference is None:
-        said = "headline, prices, metrics and records are those of the run; its other words are not compared"
-        return Check(subject=subject, result="whole", said=said)
-    said, unsafe = difference
-    if not unsafe and page.version != version("sordino"):
-        said = f"report.html was written by Sordino {page.version}, which said more: {said}"
-        return Check(subject=subject, result="not checked", said=said)
-    return Check(
-        subject=subject, result="changed", said=f"{page.path} does not fit the run: {said}."
-    )
-
-
-def first_difference(run: Run, page: Page) -> tuple[str, bool] | None:
-    """Returns what a report says that the run does not, and whether it promises too much; None where it says the same."""
-    document, asked = page.document, headline_of(run)
-    rows = [
-        document["run"]["guarantee"],
-        *(row for rows in document["guarantees"].values() for row in rows),
-    ]
-    for row in rows:
-        anew = promised(run, (View.parse(row["view"]), row["unit"], row["delta"]))
-        found, true = as_number(row["epsilon"]), anew.epsilon(row["delta"])
-        if not close(found, true):
-            said = f"epsilon = {found:.6g} in the view {row['view']}, unit {row['unit']}, where certify gives {true:.6g}"
-            return said, found < true
-    expected = claim(promised(run, asked), asked[2])
-    if page.headline != expected:
-        return f"its headline reads {page.headline!r}, and should read {expected!r}", True
-    return other_difference(run, document)
-
-
-def other_difference(run: Run, document: dict[str, Any]) -> tuple[str, bool] | None:
-    """Returns what a report says otherwise about how the run ended, its clients and its rounds."""
-    if document["run"]["status"] != run.status:
-        return f"it says that the run is {document['run']['status']}", True
-    for row in document["clients"]:
-        if row["records"] != run.sizes[row["client"]]:
-            return f"client {row['client']} has {row['records']} records there", True
-    places = {int(round): place for place, round in enumerate(run.metrics["round"])}
-    shown = document["metrics"]
-    for name, values in shown.items():
-        for round, value in zip(shown["round"], values, strict=True):
-            true = plain(run.metrics[name][places[round]])
-            # What was left out of a page is no difference.
-            if value is not None and value != true:
-                return f"{name} of round {round} is {value} there", True
-    for name in ("loss", "accuracy"):
-        value = document["run"].get(name)
-        if value is not None and len(run.metrics[name]) and value != plain(run.metrics[name][-1]):
-            return f"the last {name} is {value} there", True
-    return None
-
-
-def as_number(value: Any) -> float:
-    """Returns a number of a JSON document, in which infinity is a text."""
-    return math.inf if value == "inf" else float(value)
-
-
-def close(one: float, other: float) -> bool:
-    """Returns whether two numbers are equal up to their last bits."""
-    return one == other or math.isclose(one, other, rel_tol=CLOSE)
-
-
-def audit_checks(run: Run) -> list[Check]:
-    """Returns whether audits of the run were held against what it promises, and that nothing else in them is sealed."""
+    Args:
+        run: what was trained.
+    """
     checks = []
-    found = audits_of(run.folder)
-    for audit in found:
-        anew = promised(run, (View.parse(audit.view), audit.unit, audit.delta)).epsilon(audit.delta)
-        if audit.certified < anew and not close(audit.certified, anew):
+    for audit in read_audits(run.folder):
+        headline = Headline(View.parse(audit.view), audit.unit, audit.delta)
+        epsilon = price_run(run, headline).epsilon(audit.delta)
+        # An audit of an earlier state of the run may state a larger epsilon; only a smaller one
+        # misleads.
+        if audit.certified < epsilon and not are_close(audit.certified, epsilon):
             said = (
-                f"an audit in {run.folder / 'audits'} says that epsilon = {audit.certified:.6g} is certified in the view {audit.view}; "
-                f"certify gives {anew:.6g}."
+                f"an audit in {run.folder / 'audits'} says that epsilon = {audit.certified:.6g} is "
+                f"certified in the view {audit.view}; certify gives {epsilon:.6g}."
             )
-            checks.append(Check(subject="audits", result="changed", said=said))
+            checks.append(SealCheck(subject="audits", result="changed", said=said))
+    # Findings are added after the seal, so only a signature can cover them.
     evidence = evidence_of(run.folder)
     signed = signed_evidence(run.folder)
-    loose = [name for name, digest in evidence.items() if signed.get(name) != digest]
-    if loose:
-        said = f"no seal covers {', '.join(loose)}: findings are added after the end; a signature covers what is there when it is made"
-        checks.append(Check(subject="audits and attacks", result="not checked", said=said))
+    unsigned = [name for name, digest in evidence.items() if signed.get(name) != digest]
+    subject = "audits and attacks"
+    if unsigned:
+        said = (
+            f"no seal covers {', '.join(unsigned)}: findings are added after the end of a run; "
+            "a signature covers those that exist when it is made"
+        )
+        checks.append(SealCheck(subject=subject, result="not checked", said=said))
     elif evidence:
         said = f"{len(evidence)} findings, as they were signed"
-        checks.append(Check(subject="audits and attacks", result="whole", said=said))
+        checks.append(SealCheck(subject=subject, result="whole", said=said))
     return checks
 
 
-def data_check(run: Run) -> Check:
-    """Returns whether the data on this machine are those that the run was trained on."""
+def check_data(run: Run) -> SealCheck:
+    """Checks that the data on this machine are those that the run was trained on.
+
+    Args:
+        run: what was trained.
+    """
     subject = "data"
     if run.engine == "flower":
-        said = "the records are with the clients; the server knows how many there are"
-        return Check(subject=subject, result="not checked", said=said)
+        said = "the records are with the clients; the server knows only how many there are"
+        return SealCheck(subject=subject, result="not checked", said=said)
     try:
-        found = prepare(run.protocol).data_digest
+        # Loading and splitting anew gives the digest that the run noted.
+        digest = prepare(run.protocol).data_digest
     except SordinoError as error:
         said = f"the data cannot be read here: {error}"
-        return Check(subject=subject, result="not checked", said=said)
-    if found != run.facts["data_digest"]:
-        said = "the data here are not those that the run was trained on, or another version shared them out"
-        return Check(subject=subject, result="not checked", said=said)
-    return Check(
-        subject=subject, result="whole", said="read anew: those that the run was trained on"
+        return SealCheck(subject=subject, result="not checked", said=said)
+    if digest != run.facts["data_digest"]:
+        said = (
+            "the data here are not those that the run was trained on, "
+            "or another version divided them among the clients"
+        )
+        # Not a change of the folder: the data are outside of it.
+        return SealCheck(subject=subject, result="not checked", said=said)
+    said = "read again: those that the run was trained on"
+    return SealCheck(subject=subject, result="whole", said=said)
+
+
+def mention_training() -> SealCheck:
+    """Returns a reminder of what no digest can show."""
+    said = (
+        "that the model came from these rounds: only training again shows it "
+        "(seeded noise: bit for bit)"
     )
-
-
-def training_check() -> Check:
-    """Returns what no digest can show."""
-    said = "that the model came of these rounds: only training again shows it (seeded noise: bit for bit)"
-    return Check(subject="training", result="not checked", said=said)
+    return SealCheck(subject="training", result="not checked", said=said)

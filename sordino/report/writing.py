@@ -1,4 +1,4 @@
-"""Reports on disk: of a run, of several side by side, and at the end of a training, which they never fail."""
+"""Writes reports: of one run, of several, and at the end of a training, which they never fail."""
 
 from __future__ import annotations
 
@@ -6,16 +6,23 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sordino.protocol.errors import typed
+from sordino.protocol.errors import format_command
 
 if TYPE_CHECKING:
-    from sordino.federation.run import Run
+    from sordino.federation.store.run import Run
 
 PAGE = "report.html"
 
 
 def write_report(source: str | Path | Run, target: Path | None = None) -> Path:
-    """Write the report of a run, by default into its folder as report.html.
+    """Writes the report of a run.
+
+    Args:
+        source: the run, or its folder.
+        target: the file; by default report.html in the run's folder.
+
+    Returns:
+        The file.
 
     Raises:
         UserError: there is no run, its files are damaged, or the page cannot be written.
@@ -25,14 +32,23 @@ def write_report(source: str | Path | Run, target: Path | None = None) -> Path:
         PosixPath('runs/digits-1/report.html')
     """
     from sordino.report.page import run_page
-    from sordino.report.story import told
+    from sordino.report.run_summary import summarize_run
 
-    story = told(source)
-    return written(run_page(story), target if target is not None else story.run.folder / PAGE)
+    summary = summarize_run(source)
+    return write_page(
+        run_page(summary), target if target is not None else summary.run.folder / PAGE
+    )
 
 
 def write_comparison(sources: Sequence[str | Path], target: Path = Path("comparison.html")) -> Path:
-    """Write a page that shows several runs side by side.
+    """Writes a page that shows several runs side by side.
+
+    Args:
+        sources: the folders of the runs.
+        target: the file.
+
+    Returns:
+        The file.
 
     Raises:
         UserError: fewer than two runs, one of them is damaged, or the page cannot be written.
@@ -41,38 +57,59 @@ def write_comparison(sources: Sequence[str | Path], target: Path = Path("compari
         >>> write_comparison(["runs/digits-1", "runs/digits-2"])  # doctest: +SKIP
         PosixPath('comparison.html')
     """
-    from sordino.report.comparison import comparison_page, told_alike
+    from sordino.report.comparison import comparison_page, summarize_runs
 
-    return written(comparison_page(told_alike(sources)), target)
+    return write_page(comparison_page(summarize_runs(sources)), target)
 
 
-def written(page: str, target: Path) -> Path:
-    """Write a page, whole or not at all."""
-    from sordino.federation.storage import write_whole, writing
+def write_page(page: str, target: Path) -> Path:
+    """Writes a page, whole or not at all.
+
+    Args:
+        page: the HTML.
+        target: the file.
+
+    Returns:
+        The file.
+
+    Raises:
+        UserError: it cannot be written.
+    """
+    from sordino.federation.store.files import write_whole, writing
 
     with writing(target):
         write_whole(target, page.encode())
     return target
 
 
-def at_the_end(run: Run, say: Callable[[str], None]) -> None:
-    """Write the report of a training that has ended. It is no part of the training: whatever goes wrong with it is only said."""
+def write_final_report(run: Run, say: Callable[[str], None]) -> None:
+    """Writes the report of a training that has ended, and never fails.
+
+    The report is no part of the training: whatever goes wrong with it is only said.
+
+    Args:
+        run: what was trained.
+        say: prints a message.
+    """
+    command = format_command("report", run.folder)
     try:
         write_report(run)
     except KeyboardInterrupt:
-        say(
-            f"The report was not written. The run is complete; `{typed('report', run.folder)}` writes it."
-        )
-    except Exception as error:  # a fault in a page must not look like a fault in a run
+        say(f"The report was not written. The run is complete; `{command}` writes it.")
+    except Exception as error:
+        # A fault in a page must not look like a fault in a run.
         reason = str(error).rstrip(".") or type(error).__name__
-        say(
-            f"The report could not be written ({reason}). The run is complete. Try `{typed('report', run.folder)}`."
-        )
+        say(f"The report could not be written ({reason}). The run is complete. Try `{command}`.")
 
 
-def refresh(folder: Path, say: Callable[[str], None]) -> None:
-    """Write the report of a run anew if it has one, since something was found out about it."""
-    from sordino.federation.run import Run
+def rewrite_report(folder: Path, say: Callable[[str], None]) -> None:
+    """Rewrites the report of a run, if it has one, since something was found out about it.
+
+    Args:
+        folder: the run's folder.
+        say: prints a message.
+    """
+    from sordino.federation.store.run import Run
 
     if (folder / PAGE).exists():
-        at_the_end(Run.load(folder), say)
+        write_final_report(Run.load(folder), say)

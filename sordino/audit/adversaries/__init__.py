@@ -1,0 +1,1 @@
+"""Adversaries that weigh what they see by its likelihood ratio."""

@@ -1,0 +1,208 @@
+"""Reads and writes the folder of an audit.
+
+audit.json                  the subject: everything that the game follows from
+protocol.toml               the protocol
+scores/choosing-0-....      scores of a chunk of trainings, whole or absent: half, side and start
+result.json                 the finding, as `--json` prints it
+
+An audit that is interrupted at any moment can be continued, and no training counts twice.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sordino.audit.game import Chunk, Played
+from sordino.audit.lower_bounds import Scores
+from sordino.federation.store.files import pack, unpack, write_whole, writing
+from sordino.federation.store.run_folder import as_json
+from sordino.protocol import Protocol, UserError, dumps, loads
+from sordino.protocol.errors import format_command
+
+FACTS = {
+    "canary",
+    "view",
+    "unit",
+    "trainings",
+    "delta",
+    "seed",
+    "rounds",
+    "sizes",
+    "run",
+    "claims",
+    "digest",
+    "generator",
+}
+
+
+class AuditFolder:
+    """Reads and writes the files of one audit. Files are its only state.
+
+    Args:
+        path: The folder.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @classmethod
+    def create(cls, path: Path, protocol: Protocol, facts: dict[str, Any]) -> AuditFolder:
+        """Fills the empty folder of a new audit.
+
+        Args:
+            path: The folder.
+            protocol: The protocol that is audited.
+            facts: What audit.json will say.
+
+        Raises:
+            UserError: The folder is not empty.
+        """
+        cls.refuse_used(path)
+        with writing(path):
+            (path / "scores").mkdir()
+            write_whole(path / "protocol.toml", dumps(protocol).encode())
+            # Written last: a folder that has it is complete.
+            write_whole(path / "audit.json", as_json(facts))
+        return cls(path)
+
+    @classmethod
+    def refuse_used(cls, path: Path) -> None:
+        """Refuses a folder that holds anything already.
+
+        Args:
+            path: The folder.
+
+        Raises:
+            UserError: It is not empty.
+        """
+        # The lock is taken before the folder is looked at.
+        if all(entry.name == "lock" for entry in path.iterdir()):
+            return
+        advice = "or empty it"
+        if cls.is_one(path):
+            advice = f"go on with `{format_command('resume', path)}`"
+        raise UserError(f"{path} is not empty. Choose another folder with --out, {advice}.")
+
+    @classmethod
+    def is_one(cls, path: Path) -> bool:
+        """Returns whether there is an audit in a folder.
+
+        Args:
+            path: The folder.
+        """
+        return (path / "audit.json").exists()
+
+    def protocol(self) -> Protocol:
+        """Returns the protocol that is audited.
+
+        Raises:
+            UserError: The file cannot be read.
+        """
+        try:
+            return loads((self.path / "protocol.toml").read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError) as error:
+            raise UserError(f"{self.path / 'protocol.toml'} cannot be read: {error}.") from None
+
+    def facts(self) -> dict[str, Any]:
+        """Returns what audit.json says.
+
+        Raises:
+            UserError: The file is missing or damaged.
+        """
+        try:
+            facts = dict(json.loads((self.path / "audit.json").read_bytes()))
+        except (OSError, ValueError, TypeError):
+            facts = {}
+        # Later versions may say more, never less.
+        if not facts.keys() >= FACTS:
+            raise UserError(f"{self.path / 'audit.json'} cannot be read: the audit is damaged.")
+        return facts
+
+    def keep(self, played: Played) -> None:
+        """Writes the scores of a chunk.
+
+        Args:
+            played: The chunk and what came of it.
+        """
+        arrays = {"scores": played.scores}
+        if played.residuals is not None:
+            arrays["residuals"] = played.residuals
+        if played.strays is not None:
+            arrays["strays"] = played.strays
+        # A file a chunk: what a killed audit has played is there, and is not counted twice.
+        target = self.path / "scores" / played.chunk.name
+        with writing(target):
+            target.parent.mkdir(exist_ok=True)
+            write_whole(target, pack(arrays, {}))
+
+    def missing(self, chunks: Sequence[Chunk]) -> list[Chunk]:
+        """Returns the chunks that are still to be played.
+
+        Args:
+            chunks: All chunks of the game. One whose file is damaged is played again.
+        """
+        return [chunk for chunk in chunks if self._read(chunk) is None]
+
+    def _read(self, chunk: Chunk) -> dict[str, np.ndarray] | None:
+        try:
+            arrays, _ = unpack((self.path / "scores" / chunk.name).read_bytes())
+        except (OSError, ValueError):
+            return None
+        # A file of another number of trainings is that of another audit.
+        if len(arrays.get("scores", ())) != len(chunk.trainings):
+            return None
+        return arrays
+
+    def scores(
+        self, chunks: Sequence[Chunk]
+    ) -> tuple[Scores, np.ndarray | None, np.ndarray | None]:
+        """Returns all scores, and what was kept of the noise.
+
+        Args:
+            chunks: All chunks of the game.
+
+        Returns:
+            The scores by half and side, the noise, and how far values strayed from what the noise
+            explains.
+
+        Raises:
+            UserError: A file is missing or damaged.
+        """
+        sides: dict[tuple[int, int], list[np.ndarray]] = {}
+        noise = []
+        strays = []
+        for chunk in chunks:
+            arrays = self._read(chunk)
+            if arrays is None:
+                raise UserError(
+                    f"{self.path / 'scores' / chunk.name} is missing or damaged. "
+                    f"Go on with `{format_command('resume', self.path)}`."
+                )
+            sides.setdefault((chunk.half, chunk.side), []).append(arrays["scores"])
+            if "residuals" in arrays:
+                noise.append(arrays["residuals"])
+            if "strays" in arrays:
+                strays.append(arrays["strays"])
+        joined = {place: np.concatenate(parts) for place, parts in sides.items()}
+        # One half chooses the test and the other judges it, so that the choice costs no confidence.
+        scores = Scores(
+            choosing=(joined[0, 0], joined[0, 1]),
+            judging=(joined[1, 0], joined[1, 1]),
+        )
+        all_noise = np.concatenate(noise) if noise else None
+        all_strays = np.max(strays, axis=0) if strays else None
+        return scores, all_noise, all_strays
+
+    def close(self, result: dict[str, Any]) -> None:
+        """Writes the finding, which ends the audit.
+
+        Args:
+            result: The finding, for JSON.
+        """
+        with writing(self.path / "result.json"):
+            write_whole(self.path / "result.json", as_json(result))

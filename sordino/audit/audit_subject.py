@@ -1,0 +1,223 @@
+"""Describes the subject of an audit, a plan or a finished run, and the promise about it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from sordino.audit.canaries.canary_records import refuse_unknown_canary
+from sordino.audit.observation import draws_batches, given_batches
+from sordino.audit.worst_cases.neighbours import find_client_sizes
+from sordino.federation.setup import DataSource, ModelSource, prepare
+from sordino.federation.store.run import Run
+from sordino.privacy.certify import certify
+from sordino.privacy.curves.checks import require_delta
+from sordino.privacy.guarantee import Guarantee
+from sordino.privacy.participation_caps import all_caps
+from sordino.privacy.spending import BudgetExceeded, find_affordable_rounds
+from sordino.protocol import (
+    ClippedGlm,
+    DpSgd,
+    NoisySgd,
+    Protocol,
+    UserError,
+    View,
+)
+from sordino.protocol.errors import format_command
+from sordino.protocol.registry import Registry
+from sordino.protocol.rule_kinds import LocalRule
+from sordino.randomness import Key
+
+PUBLIC_BATCHES: Registry[Callable[[Any], LocalRule]] = Registry(
+    "rule with public minibatches", "local rule", LocalRule
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Subject:
+    """Describes the subject of an audit.
+
+    Attributes:
+        protocol: The protocol, or the one that a run was trained by.
+        rounds: The numbers of the rounds that are priced and played.
+        sizes: Records of every client, if they are known.
+        run: The folder of the run; None for a plan.
+        engine: The engine that trained the run; None for a plan, which either engine can train.
+        data_digest: Digest of real data, if a canary is put among them.
+        notes: What must be said with every promise about the run.
+    """
+
+    protocol: Protocol
+    rounds: tuple[int, ...]
+    sizes: tuple[int, ...] | None = None
+    run: Path | None = None
+    engine: str | None = None
+    data_digest: str = ""
+    notes: tuple[str, ...] = ()
+
+    @property
+    def known_sizes(self) -> tuple[int, ...] | None:
+        """Records of every client, as measured or as the protocol states them."""
+        if self.sizes is not None:
+            return self.sizes
+        return self.protocol.stated_sizes
+
+    @property
+    def caps(self) -> dict[int, int]:
+        """How often clients with budgets may take part."""
+        return all_caps(self.protocol, find_client_sizes(self.protocol, self.sizes))
+
+    @property
+    def name(self) -> str:
+        """What an audit of it is called by default."""
+        if self.run is not None:
+            return self.run.stem
+        if self.protocol.data is not None:
+            return Path(self.protocol.data.name).stem
+        return "audit"
+
+
+def choose_seed(protocol: Protocol) -> int:
+    """Returns the seed of all draws of an audit: the protocol's, or a fresh one.
+
+    Args:
+        protocol: The protocol that is audited.
+    """
+    # With the protocol's seed an audit can be repeated, bit for bit.
+    if protocol.seed is not None:
+        return protocol.seed
+    # Six bytes are exact as a number in JSON, where a seed is kept.
+    return int.from_bytes(Key.from_system().secret[:6], "little")
+
+
+def load_subject(source: Protocol | str | Path) -> Subject:
+    """Returns a protocol as far as its budget lets it go, or a finished run.
+
+    Args:
+        source: A protocol, or the folder of a run.
+
+    Raises:
+        UserError: The run is not finished.
+        BudgetExceeded: The budget affords no round.
+    """
+    if isinstance(source, Protocol):
+        return _plan_subject(source)
+    run = Run.load(source)
+    # The rounds that were paid for are only known at the end.
+    if run.status == "unfinished":
+        raise UserError(
+            f"{run.folder} is not finished: finish it with "
+            f"`{format_command('resume', run.folder)}`, or audit its protocol.toml."
+        )
+    return Subject(
+        protocol=run.protocol,
+        rounds=tuple(run.rounds_paid),
+        sizes=run.sizes,
+        run=run.folder,
+        engine=run.engine,
+        notes=run.notes,
+    )
+
+
+def _plan_subject(protocol: Protocol) -> Subject:
+    rounds = protocol.rounds
+    budget = protocol.privacy.budget
+    # A training stops where its budget does, and later rounds are never played.
+    if budget is not None:
+        reach = find_affordable_rounds(protocol, budget)
+        if reach.rounds == 0:
+            raise BudgetExceeded(reach.message)
+        rounds = reach.rounds
+    return Subject(protocol=protocol, rounds=tuple(range(rounds)))
+
+
+def add_real_data(
+    subject: Subject, canary: str, data: DataSource | None, model: ModelSource | None
+) -> Subject:
+    """Returns the subject with its data and model read: the protocol complete, the sizes known.
+
+    Args:
+        subject: The plan or the run.
+        canary: The kind of canary, or a path.
+        data: Data in place of the protocol's.
+        model: A model in place of the protocol's.
+
+    Raises:
+        UserError: An unknown canary, or data and model that cannot be trained.
+    """
+    refuse_unknown_canary(canary)
+    setup = prepare(subject.protocol, data=data, model=model)
+    sizes = tuple(int(size) for size in setup.sizes)
+    return replace(subject, protocol=setup.protocol, sizes=sizes, data_digest=setup.data_digest)
+
+
+def certify_subject(
+    subject: Subject, view: str | View, unit: str, delta: float, *, canary: str | None = None
+) -> Guarantee:
+    """Returns the certified bound that an audit is compared with.
+
+    If the adversary of the game knows the minibatches, it is the bound against such an adversary.
+
+    Args:
+        subject: The plan or the run.
+        view: The adversary.
+        unit: "record" or "client".
+        delta: Where epsilon is measured.
+        canary: The kind of canary; None for the worst case.
+    """
+    require_delta(delta)
+    protocol = subject.protocol
+    # A bound that counts on secret batches would be refuted by an adversary that is told them.
+    if knows_batches(subject, View.parse(view), unit, canary):
+        protocol = replace(protocol, local=PUBLIC_BATCHES.of(protocol.local)(protocol.local))
+    guarantee = certify(
+        protocol, view, unit, delta=delta, rounds=subject.rounds, sizes=subject.sizes
+    )
+    return replace(guarantee, notes=(*guarantee.notes, *subject.notes))
+
+
+@PUBLIC_BATCHES.register_others
+def _publish_batches(rule: Any) -> LocalRule:
+    published: LocalRule = replace(rule, minibatches="public")
+    return published
+
+
+@PUBLIC_BATCHES.register(ClippedGlm, DpSgd, NoisySgd)
+def _keep_batches(rule: LocalRule) -> LocalRule:
+    # Their bounds do not count on minibatches that the adversary of a game is told.
+    return rule
+
+
+def knows_batches(subject: Subject, view: View, unit: str, canary: str | None) -> bool:
+    """Returns whether the adversary of the game knows the records of every minibatch.
+
+    Among real data it always does, to repeat a client's steps.
+
+    Args:
+        subject: The plan or the run.
+        view: The adversary.
+        unit: "record" or "client".
+        canary: The kind of canary; None for the worst case.
+    """
+    if canary is not None:
+        return draws_batches(subject.protocol, unit, subject.known_sizes)
+    return given_batches(subject.protocol, view, unit, subject.known_sizes)
+
+
+def refuse_empty_release(certified: Guarantee) -> None:
+    """Refuses to attack a view in which nothing is released.
+
+    Args:
+        certified: The bound.
+
+    Raises:
+        UserError: Nothing that depends on the data is released.
+    """
+    # Two equal laws cannot be told apart by any number of trainings.
+    if certified.mu == 0:
+        raise UserError(
+            f"view {certified.view}: nothing is released that depends on the data, "
+            "so there is nothing to audit."
+        )

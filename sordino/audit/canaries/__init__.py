@@ -1,0 +1,1 @@
+"""Audits by one training, with many canary records or some canary clients."""

@@ -1,0 +1,217 @@
+"""Audits a protocol or a run by one training with canaries, and writes an audit folder."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from sordino.audit.audit_folder import AuditFolder
+from sordino.audit.audit_subject import (
+    Subject,
+    add_real_data,
+    certify_subject,
+    choose_seed,
+    load_subject,
+    refuse_empty_release,
+)
+from sordino.audit.auditing import keep_finding, make_audit_folder
+from sordino.audit.canaries.canary_clients import CanaryEstimate
+from sordino.audit.canaries.canary_training import (
+    CanaryOptions,
+    OnRound,
+    audit_with_records,
+    estimate_with_clients,
+)
+from sordino.audit.verdict import Finding
+from sordino.federation.setup import Setup, prepare
+from sordino.privacy.guarantee import Guarantee
+from sordino.protocol import Protocol, UserError
+from sordino.randomness import LANES, Key
+
+DEFAULT_CANARIES = {"records": 1000, "clients": 20}  # or as many as there is room for
+DEFAULT_CANARY = "mislabelled"
+UNIT_OF = {"records": "record", "clients": "client"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class CanaryQuestion:
+    """Describes an audit by one training.
+
+    Attributes:
+        kind: "records" or "clients", what the canaries are.
+        view: what the adversary sees.
+        unit: "record" or "client".
+        delta: where epsilon is measured.
+        canary: how canary records are made; None for the default.
+        canaries: how many; None for the default.
+    """
+
+    kind: str
+    view: str
+    unit: str
+    delta: float
+    canary: str | None = None
+    canaries: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class CanaryAnswer:
+    """Holds what one training showed: a lower bound from records, or an estimate from clients.
+
+    Attributes:
+        certified: the promise.
+        result: the finding or the estimate.
+        folder: where it is kept.
+        run: the run that was audited, if it was one.
+    """
+
+    certified: Guarantee
+    result: Finding | CanaryEstimate
+    folder: Path
+    run: Path | None
+
+
+def audit_by_one_training(
+    source: Protocol | str | Path,
+    question: CanaryQuestion,
+    *,
+    folder: Path | None = None,
+    on_round: OnRound = lambda done, of: None,
+) -> CanaryAnswer:
+    """Trains once with canaries, judges the outcome, and writes an audit folder.
+
+    Args:
+        source: a protocol, or the folder of a finished run.
+        question: the audit that is asked for.
+        folder: the audit folder; by default a new one under audits/.
+        on_round: called after every round.
+
+    Returns:
+        What was found.
+
+    Raises:
+        UserError: the question cannot be answered by one training.
+        BudgetExceeded: the budget affords no round.
+    """
+    refuse_impossible(question)
+    canary = question.canary or DEFAULT_CANARY
+    subject = add_real_data(load_subject(source), canary, None, None)
+    unit = find_unit(question)
+    certified = certify_subject(subject, question.view, unit, question.delta)
+    refuse_empty_release(certified)
+    setup = prepare(subject.protocol)
+    seed = choose_seed(subject.protocol)
+    # Keys and a number of its own: no draw is shared with a run of the same seed, and coins that
+    # came up badly once do not stay.
+    key = Key.from_seed(seed)
+    setup = replace(
+        setup,
+        key=key,
+        noise_key=key,
+        draw_key=key,
+        training=LANES << 34,
+    )
+    options = CanaryOptions(
+        canaries=count_canaries(question, setup, subject),
+        rounds=len(set(subject.rounds)),
+        delta=question.delta,
+        seed=seed,
+        caps=subject.caps,
+        on_round=on_round,
+    )
+    result: Finding | CanaryEstimate
+    if question.kind == "records":
+        result = audit_with_records(setup, certified, options, kind=canary)
+        document = result.as_document()
+    else:
+        result = estimate_with_clients(setup, certified.view, options)
+        document = estimate_document(result, certified)
+    path = make_audit_folder(folder, subject)
+    keep_finding(AuditFolder(path), document, subject.run)
+    return CanaryAnswer(
+        certified=certified,
+        result=result,
+        folder=path,
+        run=subject.run,
+    )
+
+
+def refuse_impossible(question: CanaryQuestion) -> None:
+    """Refuses canaries that one training cannot have.
+
+    Args:
+        question: the audit that is asked for.
+
+    Raises:
+        UserError: an unknown kind, or canaries that take too long to make.
+    """
+    if question.kind not in DEFAULT_CANARIES:
+        raise UserError(f"--one-run {question.kind!r}: expected records or clients.")
+    if question.canary == "crafted":
+        raise UserError(
+            "--canary crafted with --one-run: one such search for every canary takes too long. "
+            "Use mislabelled or random."
+        )
+
+
+def find_unit(question: CanaryQuestion) -> str:
+    """Returns the unit that canaries of a kind speak about.
+
+    Args:
+        question: the audit that is asked for.
+
+    Raises:
+        UserError: another unit was asked for.
+    """
+    unit = UNIT_OF[question.kind]
+    # "record" is the default of the option, so canary clients take it as not said.
+    if question.unit not in (unit, "record"):
+        raise UserError(
+            f"--unit {question.unit} with --one-run {question.kind}: "
+            f"canary {question.kind} speak about one {unit}."
+        )
+    return unit
+
+
+def count_canaries(question: CanaryQuestion, setup: Setup, subject: Subject) -> int:
+    """Returns how many canaries are trained with: as many as asked, or as there is room for.
+
+    Args:
+        question: the audit that is asked for.
+        setup: the federation with its data.
+        subject: the plan or the run.
+    """
+    if question.canaries is not None:
+        return question.canaries
+    if question.kind == "records":
+        room = int(setup.sizes.sum())
+    else:
+        room = subject.protocol.clients
+    return min(DEFAULT_CANARIES[question.kind], room)
+
+
+def estimate_document(estimate: CanaryEstimate, certified: Guarantee) -> dict[str, Any]:
+    """Returns what canary clients suggest, for JSON; an estimate has no lower bound.
+
+    Args:
+        estimate: from one training with canary clients.
+        certified: the guarantee about one client.
+    """
+    return {
+        "view": str(certified.view),
+        "unit": "client",
+        "mu_lower": None,
+        "epsilon_lower": None,
+        "delta": estimate.delta,
+        "trainings": 1,
+        "canaries": estimate.canaries,
+        "estimate": {
+            "kind": estimate.kind,
+            "adjacency": estimate.adjacency,
+            "mu": estimate.mu,
+            "epsilon": estimate.epsilon_of_mu,
+            "two_bells": estimate.epsilon,
+        },
+        "certified": certified.as_document(estimate.delta),
+    }

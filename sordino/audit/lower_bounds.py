@@ -1,0 +1,377 @@
+"""Turns two samples of scores into lower bounds: what can be told apart was revealed.
+
+A test answers "neighbour" when a score reaches a threshold. The threshold is chosen on one half of
+the trainings, and its two error rates are counted on the other half, each with a one-sided upper
+limit of Clopper and Pearson. Whatever the mechanism is, it satisfies no (epsilon, delta) below
+log((1 - delta - FNR) / FPR), and no mu-GDP below the mu whose trade-off curve passes through the
+point of the two rates.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.special import betaincinv, expit, ndtri
+from scipy.stats import norm
+
+from sordino.privacy.curves.curve import Curve
+from sordino.protocol import InvalidValue, UserError
+
+Sides = tuple[np.ndarray, np.ndarray]  # scores on the data set, scores on its neighbour
+
+# Confidence of the numbers that are shown.
+CONFIDENCE = 0.95
+# Confidence that the verdict "refuted" needs.
+REFUTING = 0.9999
+# Two tests may refute a bound, one chosen for mu and one for epsilon; each gets half of the error.
+FIRM = 1 - (1 - REFUTING) / 2
+# Thresholds that are tried at most.
+CANDIDATES = 20_000
+# Errors of either kind below which their number in the other half is mostly luck.
+STEADY = 10
+# How much better than the balanced threshold another must look.
+CLEARLY = 1.15
+# Above this no number of trainings is tried.
+MOST_TRAININGS = 1 << 60
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Scores:
+    """Holds the scores of an audit's trainings; a high score speaks for the neighbour.
+
+    Attributes:
+        choosing: Scores of the half on which the threshold is chosen.
+        judging: Scores of the half on which its errors are counted.
+    """
+
+    choosing: Sides
+    judging: Sides
+
+    @property
+    def trainings(self) -> int:
+        """Trainings per side by which the test is judged."""
+        return min(len(side) for side in self.judging)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ErrorLimits:
+    """Holds upper limits of the two error rates of one test, which hold jointly.
+
+    Attributes:
+        false_positive: Limit of the probability to say "neighbour" on the data set.
+        false_negative: Limit of the probability to say "data set" on the neighbour.
+    """
+
+    false_positive: float
+    false_negative: float
+
+    @property
+    def mu(self) -> float:
+        """The smallest Gaussian parameter that these rates allow; 0 if they show nothing."""
+        return max(0.0, float(-ndtri(self.false_positive) - ndtri(self.false_negative)))
+
+    def epsilon(self, delta: float) -> float:
+        """Returns the smallest epsilon that these rates allow, whatever the mechanism.
+
+        Args:
+            delta: The delta that goes with it.
+
+        Returns:
+            A lower bound on epsilon; 0 if the rates show nothing.
+        """
+        best = 0.0
+        # The definition holds in both directions, so each rate may play either part.
+        for wrong, missed in (
+            (self.false_positive, self.false_negative),
+            (self.false_negative, self.false_positive),
+        ):
+            if 1 - delta > missed:
+                best = max(best, math.log((1 - delta - missed) / wrong))
+        return best
+
+    def contradicts(self, curve: Curve) -> bool:
+        """Returns whether no mechanism with this trade-off curve could have such error rates.
+
+        Args:
+            curve: A trade-off curve, which holds in both directions.
+        """
+        one_way = self.false_negative < curve.beta(self.false_positive)
+        other_way = self.false_positive < curve.beta(self.false_negative)
+        return bool(one_way or other_way)
+
+
+def limit_error_rate(errors: np.ndarray | float, trials: int, miss: float) -> np.ndarray:
+    """Returns the one-sided upper limit of Clopper and Pearson on an error rate.
+
+    Args:
+        errors: How many errors were counted.
+        trials: In how many trials.
+        miss: The probability with which the limit may be too low.
+
+    Example:
+        >>> float(limit_error_rate(0, 100, 0.025).round(6))
+        0.036217
+        >>> float(limit_error_rate(100, 100, 0.025))
+        1.0
+    """
+    counted = np.asarray(errors, dtype=float)
+    inside = betaincinv(np.minimum(counted + 1, trials), np.maximum(trials - counted, 1), 1 - miss)
+    return np.where(counted >= trials, 1.0, inside)
+
+
+def count_errors(sides: Sides, thresholds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Returns how many false alarms and misses each threshold has.
+
+    Args:
+        sides: Scores on the data set and on its neighbour.
+        thresholds: Scores from which on a test says "neighbour".
+    """
+    zero = np.sort(sides[0])
+    one = np.sort(sides[1])
+    alarms = len(zero) - np.searchsorted(zero, thresholds, side="left")
+    missed = np.searchsorted(one, thresholds, side="left")
+    return alarms, missed
+
+
+def limit_both_rates(
+    sides: Sides, thresholds: np.ndarray, confidence: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """Returns upper limits of the false positive and false negative rates at some thresholds.
+
+    Args:
+        sides: Scores on the data set and on its neighbour.
+        thresholds: Scores from which on a test says "neighbour".
+        confidence: That both limits of a threshold hold together.
+    """
+    alarms, missed = count_errors(sides, thresholds)
+    miss = (1 - confidence) / 2
+    return (
+        limit_error_rate(alarms, len(sides[0]), miss),
+        limit_error_rate(missed, len(sides[1]), miss),
+    )
+
+
+def measure_error_rates(
+    scores: Scores,
+    goal: str,
+    confidence: float = CONFIDENCE,
+    delta: float = 1e-5,
+) -> ErrorLimits:
+    """Returns the error rates of the best test: chosen on one half, counted on the other.
+
+    Args:
+        scores: Scores of all trainings.
+        goal: "mu" or "epsilon", what the test is to show much of.
+        confidence: Of the two limits together.
+        delta: For the goal "epsilon".
+
+    Raises:
+        InvalidValue: Another goal.
+        UserError: There are no scores on a side.
+
+    Example:
+        >>> draws = np.random.default_rng(1).standard_normal((4, 5000))
+        >>> scores = Scores(choosing=(draws[0], draws[1] + 3), judging=(draws[2], draws[3] + 3))
+        >>> 2.8 < measure_error_rates(scores, "mu").mu < 3.0
+        True
+    """
+    chosen = replace_missing_scores(scores.choosing)
+    judged = replace_missing_scores(scores.judging)
+    thresholds = np.unique(np.concatenate(chosen))
+    if len(thresholds) > CANDIDATES:
+        thresholds = thresholds[np.linspace(0, len(thresholds) - 1, CANDIDATES).astype(int)]
+    alarms, missed = limit_both_rates(chosen, thresholds, confidence)
+    if goal == "mu":
+        worth = exclude_lucky_thresholds(chosen, thresholds, -ndtri(alarms) - ndtri(missed))
+    elif goal == "epsilon":
+        with np.errstate(divide="ignore", invalid="ignore"):
+            one_way = np.log(np.maximum(1 - delta - missed, 0) / alarms)
+            other_way = np.log(np.maximum(1 - delta - alarms, 0) / missed)
+        worth = np.maximum(one_way, other_way)
+    else:
+        raise InvalidValue("goal", goal, '"mu" or "epsilon"')
+    best = thresholds[[int(np.argmax(worth))]]
+    alarm, miss = limit_both_rates(judged, best, confidence)
+    return ErrorLimits(false_positive=float(alarm[0]), false_negative=float(miss[0]))
+
+
+def exclude_lucky_thresholds(sides: Sides, thresholds: np.ndarray, worth: np.ndarray) -> np.ndarray:
+    """Returns the worth of thresholds, -inf for those whose worth would not recur.
+
+    The threshold that errs equally often on both sides is the best one for a Gaussian and the
+    steadiest for all. Another must be clearly better and have enough errors of both kinds.
+
+    Args:
+        sides: Scores on the data set and on its neighbour.
+        thresholds: The candidates.
+        worth: What each seems to show on these scores.
+    """
+    alarms, missed = count_errors(sides, thresholds)
+    balanced = int(np.argmin(np.maximum(alarms, missed)))
+    clearly_better = worth > CLEARLY * max(worth[balanced], 0.0)
+    accepted = clearly_better & (np.minimum(alarms, missed) >= STEADY)
+    accepted[balanced] = True
+    return np.where(accepted, worth, -np.inf)
+
+
+def replace_missing_scores(sides: Sides) -> Sides:
+    """Returns scores without NaN: a training that failed counts as the lowest score.
+
+    Args:
+        sides: Scores on the data set and on its neighbour.
+
+    Raises:
+        UserError: There are no scores on a side.
+    """
+    if len(sides[0]) == 0 or len(sides[1]) == 0:
+        raise UserError("there are no scores: train at least once on either side.")
+    zero = np.where(np.isnan(sides[0]), -np.inf, sides[0])
+    one = np.where(np.isnan(sides[1]), -np.inf, sides[1])
+    return zero, one
+
+
+def limit_faultless_test(trainings: int, confidence: float) -> ErrorLimits:
+    """Returns the error limits of a test that never errs.
+
+    Args:
+        trainings: Trainings per side.
+        confidence: Of the two limits together.
+    """
+    limit = float(limit_error_rate(0, trainings, (1 - confidence) / 2))
+    return ErrorLimits(false_positive=limit, false_negative=limit)
+
+
+def find_largest_mu(trainings: int, confidence: float = CONFIDENCE) -> float:
+    """Returns the largest lower bound on mu that a number of trainings can give.
+
+    Args:
+        trainings: Trainings per side.
+        confidence: Of the bound.
+
+    Example:
+        >>> round(find_largest_mu(5000), 2), round(find_largest_mu(5000, REFUTING), 2)
+        (6.36, 5.76)
+    """
+    return limit_faultless_test(trainings, confidence).mu
+
+
+def predict_mu_bound(mu: float, trainings: int, confidence: float = CONFIDENCE) -> float:
+    """Returns the lower bound to be expected if the truth is mu-GDP and the test is the best one.
+
+    Args:
+        mu: The true Gaussian parameter.
+        trainings: Trainings per side.
+        confidence: Of the bound.
+
+    Example:
+        >>> 2.85 < predict_mu_bound(3.0, 5000) < 2.95
+        True
+    """
+    largest = find_largest_mu(trainings, confidence)
+    if math.isinf(mu):
+        return largest
+    errors = trainings * norm.cdf(-mu / 2)
+    limit = float(limit_error_rate(errors, trainings, (1 - confidence) / 2))
+    return min(ErrorLimits(false_positive=limit, false_negative=limit).mu, largest)
+
+
+def predict_epsilon_bound(
+    mu: float,
+    delta: float,
+    trainings: int,
+    confidence: float,
+) -> float:
+    """Returns the lower bound on epsilon to be expected if the truth is mu-GDP.
+
+    Args:
+        mu: The true Gaussian parameter.
+        delta: Where epsilon is measure_error_rates.
+        trainings: Trainings per side.
+        confidence: Of the bound.
+
+    Returns:
+        What the best of some tests can be expected to show.
+
+    Example:
+        >>> 2.5 < predict_epsilon_bound(1.0, 1e-5, 100_000, 0.95) < 4.38
+        True
+    """
+    miss = (1 - confidence) / 2
+    alarms = np.geomspace(1 / trainings, 0.5, 40)
+    missed = np.zeros_like(alarms)
+    if math.isfinite(mu):
+        missed = norm.cdf(norm.isf(alarms) - mu)
+    wrong = limit_error_rate(alarms * trainings, trainings, miss)
+    left = limit_error_rate(missed * trainings, trainings, miss)
+    best = 0.0
+    for one, other in zip(wrong, left, strict=True):
+        limits = ErrorLimits(false_positive=float(one), false_negative=float(other))
+        best = max(best, limits.epsilon(delta))
+    return best
+
+
+def count_needed_trainings(mu: float, share: float = 0.0, confidence: float = CONFIDENCE) -> int:
+    """Returns the fewest trainings per side that can be expected to show a share of mu.
+
+    Args:
+        mu: The Gaussian parameter that is promised.
+        share: The share of it that is to be exceeded.
+        confidence: Of the bound.
+
+    Raises:
+        InvalidValue: `mu` is not above 0.
+        UserError: No number of trainings shows so much.
+
+    Example:
+        >>> count_needed_trainings(3.0), count_needed_trainings(0.1) > 2000
+        (7, True)
+    """
+    if not mu > 0:
+        raise InvalidValue("mu", mu, "a number above 0: nothing can be shown of what is not there")
+    target = share * min(mu, 1e9)
+    low = 0
+    high = 1
+    while predict_mu_bound(mu, high, confidence) <= target:
+        low = high
+        high *= 2
+        if high > MOST_TRAININGS:
+            raise UserError(f"no number of trainings shows {share:g} of mu = {mu:g}.")
+    while high - low > 1:
+        middle = (low + high) // 2
+        if predict_mu_bound(mu, middle, confidence) > target:
+            high = middle
+        else:
+            low = middle
+    return high
+
+
+def find_equivalent_mu(curve: Curve) -> float:
+    """Returns the Gaussian parameter that reveals as much to the best balanced test as a curve.
+
+    A test that errs with probability a on either side has a >= (1 - delta) / (1 + e^epsilon) for
+    every epsilon, and the best one attains the largest of these. As a function of e^epsilon there
+    is one peak, so a grid that narrows around the largest value finds it.
+
+    Args:
+        curve: A trade-off curve of any kind.
+
+    Example:
+        >>> from sordino.privacy.curves.gaussian_curve import GaussianCurve
+        >>> round(find_equivalent_mu(GaussianCurve(mu=2.0)), 6)
+        2.0
+    """
+    if curve.mu is not None:
+        return curve.mu
+    low = 0.0
+    high = 300.0
+    error = 0.0
+    for _ in range(6):
+        epsilons = np.linspace(low, high, 33)
+        errors = (1 - curve.deltas(epsilons)) * expit(-epsilons)
+        peak = int(np.argmax(errors))
+        error = max(error, float(errors.max()))
+        low = epsilons[max(peak - 1, 0)]
+        high = epsilons[min(peak + 1, 32)]
+    return float(-2 * ndtri(max(error, 1e-300)))

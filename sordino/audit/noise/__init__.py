@@ -1,0 +1,1 @@
+"""Tests of the noise itself: its law, its scale and its independence."""

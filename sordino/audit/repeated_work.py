@@ -1,0 +1,188 @@
+"""Repeats a client's work without noise on the upload, as the adversary and the replay do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Protocol as Interface
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sordino.audit.worst_cases.neighbours import remove_noise
+from sordino.engines.row_clients import RowClients
+from sordino.federation.client import ClientWork
+from sordino.federation.rules.local_training import ClientState, Substitute
+from sordino.federation.setup import Setup
+from sordino.federation.upload import find_own_state, find_sent_model
+from sordino.native.kernel import Kernel
+from sordino.native.native_engine import NativeEngine
+
+NO_STATE: ClientState = {}
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class RepeatedWork:
+    """What came of a client's work.
+
+    Attributes:
+        models: what it would send without noise on the upload, one training a row.
+        kept: what it keeps for its next round.
+    """
+
+    models: Tensor
+    kept: Mapping[str, np.ndarray] = field(default_factory=dict)
+
+
+class WorkRepeater(Interface):
+    """Repeats a client's work, in one training or in many at once.
+
+    Attributes:
+        like: for each client, the first one whose work is the same.
+    """
+
+    like: np.ndarray
+
+    def work(
+        self,
+        *,
+        client: int,
+        round_index: int,
+        weights: np.ndarray,
+        first: int,
+        kept: ClientState = NO_STATE,
+        sums: Substitute | None = None,
+    ) -> RepeatedWork:
+        """Runs the client's steps; with noisy-sgd `sums` may replace its sums.
+
+        Args:
+            client: which client works.
+            round_index: the round.
+            weights: what the server sent, tables with one training a row.
+            first: the number of the training in the first row.
+            kept: what the client has kept, arrays with one training a row.
+            sums: with noisy-sgd, values that replace its sums and their noise.
+        """
+
+
+class TableWork:
+    """Repeats clients' work in all rows of a table. It holds models that every call overwrites."""
+
+    def __init__(self, setup: Setup) -> None:
+        """Prepares the rows' models.
+
+        Args:
+            setup: the federation, with either data set.
+        """
+        self._setup = setup
+        self._clients = RowClients(setup)
+        self.like = self._clients.like
+
+    def work(
+        self,
+        *,
+        client: int,
+        round_index: int,
+        weights: np.ndarray,
+        first: int,
+        kept: ClientState = NO_STATE,
+        sums: Substitute | None = None,
+    ) -> RepeatedWork:
+        """Runs the client's steps in all rows.
+
+        Args:
+            client: which client works.
+            round_index: the round.
+            weights: what the server sent, tables with one training a row.
+            first: the number of the training in the first row.
+            kept: what the client has kept, arrays with one training a row.
+            sums: with noisy-sgd, values that replace its sums and their noise.
+        """
+        task, result = self._clients.train(
+            client=client,
+            round_index=round_index,
+            weights=weights,
+            first=first,
+            kept=kept,
+            sums=sums,
+        )
+        models = find_sent_model(self._setup, task, result, training=first)
+        return RepeatedWork(models=models, kept=find_own_state(self._setup, result) or {})
+
+
+class SingleWork:
+    """Repeats clients' work in one training at a time, of a real model.
+
+    It holds a model that every call overwrites.
+    """
+
+    def __init__(self, setup: Setup, kernel: Kernel | None = None) -> None:
+        """Prepares the work.
+
+        Args:
+            setup: the federation, with either data set.
+            kernel: the compiled kernel that does the work; None for torch.
+        """
+        # Uploads are repeated as they were before their noise, which is then what is left of them.
+        self._setup = remove_noise(setup)
+        self._kernel = kernel
+        self._works: dict[int, ClientWork | NativeEngine] = {}
+        # Clients with real records do not work alike.
+        self.like = np.arange(setup.protocol.clients)
+
+    def work(
+        self,
+        *,
+        client: int,
+        round_index: int,
+        weights: np.ndarray,
+        first: int,
+        kept: ClientState = NO_STATE,
+        sums: Substitute | None = None,
+    ) -> RepeatedWork:
+        """Does what `TableWork.work` does, for a table of one row.
+
+        Args:
+            client: which client works.
+            round_index: the round.
+            weights: what the server sent, tables with one training a row.
+            first: the number of the training in the first row.
+            kept: what the client has kept, arrays with one training a row.
+            sums: with noisy-sgd, values that replace its sums and their noise.
+        """
+        work = self._work(first)
+        own = {name: array[0] for name, array in kept.items()}
+        sent = weights[..., 0, :]
+        if isinstance(work, NativeEngine):
+            # Where sums are given in place of the gradients there is no kernel.
+            made = work.upload(
+                client=client,
+                round_index=round_index,
+                weights=sent,
+                kept=own,
+            )
+        else:
+            made = work.upload(
+                client=client,
+                round_index=round_index,
+                weights=sent,
+                kept=own,
+                sums=sums,
+            )
+        return RepeatedWork(
+            models=torch.from_numpy(made.vector[None]),
+            kept={name: array[None] for name, array in (made.kept or {}).items()},
+        )
+
+    def _work(self, training: int) -> ClientWork | NativeEngine:
+        if training not in self._works:
+            setup = replace(self._setup, training=training)
+            work: ClientWork | NativeEngine
+            if self._kernel is None:
+                work = ClientWork(setup)
+            else:
+                work = NativeEngine(setup, workers=1, kernel=self._kernel)
+            # One at a time: each holds a model, and trainings come one after the other.
+            self._works = {training: work}
+        return self._works[training]

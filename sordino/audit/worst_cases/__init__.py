@@ -1,0 +1,1 @@
+"""The neighbouring data sets on which a protocol reveals as much as its bound allows."""

@@ -1,0 +1,54 @@
+"""The commands `sordino data ...`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sordino.cli.arguments import Json
+from sordino.cli.console import print_json, print_message
+from sordino.protocol import UserError
+
+app = typer.Typer(help="Describe your own tables.", no_args_is_help=True)
+
+
+@app.callback()
+def keep_group() -> None:
+    """Describe your own tables."""
+
+
+@app.command()
+def describe(
+    file: Annotated[Path, typer.Argument(help="A table, or a folder with a table per client.")],
+    label: Annotated[str | None, typer.Option(help="Column with the class.")] = None,
+    target: Annotated[str | None, typer.Option(help="Column with a number to predict.")] = None,
+    group: Annotated[
+        str | None, typer.Option(help="Column that says whose a record is, as a hospital.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Propose [data.columns] for a table, from a public sample of it."""
+    from sordino.data.table_files import TABLE_SUFFIXES, is_table, read_text_table
+    from sordino.data.table_proposal import propose_description, write_proposal
+    from sordino.protocol.file import parse_toml
+
+    if label is not None and target is not None:
+        raise UserError("--label and --target: give one of them, the column to be learnt.")
+    if not is_table(file):
+        raise UserError(
+            f"{file} is no table: expected is a file ({', '.join(TABLE_SUFFIXES)}) or a folder "
+            "of such files."
+        )
+    proposal = propose_description(read_text_table(file), label=label, target=target, group=group)
+    text = write_proposal(proposal)
+    if json:
+        print_json(parse_toml(text))
+    else:
+        print(text, end="")
+    print_message(
+        "This looked at the records. Limits, categories and classes are public once they stand in "
+        "a protocol: state what is known beforehand, or describe a public sample or invented "
+        "records."
+    )

@@ -1,0 +1,89 @@
+"""Finds the protocol of a command: in a file, or among the examples that ship with the package."""
+
+from __future__ import annotations
+
+import re
+from importlib.resources import files
+from pathlib import Path
+
+from sordino.protocol import Protocol, UserError, loads, override_keys, read_protocol
+
+EXAMPLE = "digits-local"
+# Through importlib, since an installed package may be in an archive.
+EXAMPLES = files("sordino") / "examples"
+
+
+def protocol_from(file: Path | None, sets: list[str] | None) -> Protocol:
+    """Returns the protocol of a file, or of the built-in example, with overrides.
+
+    Args:
+        file: the protocol file; None for the built-in example.
+        sets: overrides, such as "noise.sigma=0.5".
+
+    Raises:
+        UserError: the file or an override is not valid.
+    """
+    if file is not None:
+        return read_protocol(file, sets or [])
+    # Read as a file is, so that an override is checked in the same way.
+    return override_keys(loads(example_text(EXAMPLE)), sets or [])
+
+
+def count_priced_parameters(protocol: Protocol) -> Protocol:
+    """Returns a protocol that says how many parameters its model has, where the price needs it.
+
+    Args:
+        protocol: the protocol.
+
+    Raises:
+        UserError: its model cannot be built.
+    """
+    stated = protocol.model is not None and protocol.model.parameters is not None
+    if protocol.release.secure_sum is None or stated:
+        return protocol
+    # Imported here: only a model that has to be built needs torch, which takes seconds to load.
+    from sordino.federation.setup import with_parameter_count
+
+    return with_parameter_count(protocol)
+
+
+def example_text(name: str) -> str:
+    """Returns a protocol file that ships with the package.
+
+    Args:
+        name: of the example.
+
+    Raises:
+        UserError: there is no such example.
+    """
+    known = list_examples()
+    if name not in known:
+        raise UserError(
+            f"--from {name!r}: there is no such example. There are: {', '.join(known)}."
+        )
+    return (EXAMPLES / f"{name}.toml").read_text(encoding="utf-8")
+
+
+def list_examples() -> list[str]:
+    """Returns the names of the protocol files that ship with the package."""
+    return sorted(
+        entry.name.removesuffix(".toml")
+        for entry in EXAMPLES.iterdir()
+        if entry.name.endswith(".toml")
+    )
+
+
+def describe_example(name: str) -> str:
+    """Returns the first sentence of an example's comment.
+
+    Args:
+        name: of the example.
+    """
+    comment = []
+    for line in example_text(name).splitlines():
+        if not line.startswith("#"):
+            break
+        comment.append(line.removeprefix("#").strip())
+    # "et al. 2018" ends no sentence.
+    first = re.split(r"\.\s+(?=[A-Z`])", " ".join(comment))[0]
+    return first.removesuffix(".") + "."

@@ -1,0 +1,205 @@
+"""The command `sordino report`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from sordino.cli.arguments import Json, WithoutNoise
+from sordino.cli.console import messages, print_json, results
+from sordino.cli.twin_training import train_compared_twin
+from sordino.protocol import UserError
+
+if TYPE_CHECKING:
+    from sordino.report.noise_cost import NoiseCost
+
+
+def report(
+    runs: Annotated[
+        list[Path],
+        typer.Argument(metavar="RUN...", help="Folder of a run; of several runs, to compare them."),
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="By default RUN/report.html, or comparison.html here for several runs.",
+        ),
+    ] = None,
+    pdf: Annotated[
+        bool,
+        typer.Option(
+            "--pdf", help="Print the page to a PDF file beside it, with a browser of this machine."
+        ),
+    ] = False,
+    without_noise: WithoutNoise = False,
+    registry: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Write a draft for the DP Deployments Registry (.yaml) instead."
+        ),
+    ] = None,
+    model_card: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write a Hugging Face model card (.md) instead."),
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Write a page that says in plain words what was protected, from whom, and how well."""
+    from sordino.report.pdf import find_browser, print_page
+    from sordino.report.writing import PAGE, write_page
+
+    if without_noise:
+        refuse_other_options(runs, out, pdf)
+        show_noise_cost(runs[0], None, json)
+        return
+    if registry is not None or model_card is not None:
+        write_filings(runs, registry, model_card, json=json)
+        return
+    if pdf:
+        # A missing browser shows before anything is computed.
+        find_browser()
+    if len(runs) == 1:
+        page, document = render_run(runs[0])
+        # Beside the run's other files, where `sordino verify` looks for it.
+        target = runs[0] / PAGE
+    else:
+        page, document = render_comparison(runs)
+        # In the working folder: it belongs to none of the runs.
+        target = Path("comparison.html")
+    if out is not None:
+        target = out
+    write_page(page, target)
+    files = {"page": str(target)}
+    if pdf:
+        with messages.status("printing"):
+            files["pdf"] = str(print_page(target))
+    if json:
+        print_json({**files, **document})
+    else:
+        results.print("Wrote " + " and ".join(files.values()), soft_wrap=True)
+
+
+def write_filings(
+    runs: list[Path], registry: Path | None, model_card: Path | None, *, json: bool
+) -> None:
+    """Writes what others file about a run.
+
+    Args:
+        runs: the folder of one run.
+        registry: where an entry of the registry is written, if anywhere.
+        model_card: where a model card is written, if anywhere.
+        json: print one JSON document and nothing else.
+
+    Raises:
+        UserError: several runs, a run without a promise, or a file that cannot be written.
+    """
+    from datetime import date
+
+    from sordino.report.filings import build_registry_entry, write_model_card, write_yaml
+    from sordino.report.run_summary import summarize_run
+    from sordino.report.writing import write_page
+
+    if len(runs) != 1:
+        raise UserError("--registry and --model-card are about one run: give one folder.")
+    with messages.status("pricing the run"):
+        # Once for both files, so that they cannot state different numbers.
+        summary = summarize_run(runs[0])
+        files = {}
+        if registry is not None:
+            entry = build_registry_entry(summary, date.today().isoformat())
+            files["registry"] = str(write_page(write_yaml(entry), registry))
+        if model_card is not None:
+            files["model_card"] = str(write_page(write_model_card(summary), model_card))
+    if json:
+        print_json(files)
+        return
+    results.print("Wrote " + " and ".join(files.values()), soft_wrap=True)
+    results.print("What only you know is marked TO BE FILLED IN.", soft_wrap=True)
+
+
+def refuse_other_options(runs: list[Path], out: Path | None, pdf: bool) -> None:
+    """Refuses what does not go together with --without-noise.
+
+    Args:
+        runs: the folders that were given.
+        out: the file that was asked for, if one was.
+        pdf: whether a PDF file was asked for.
+
+    Raises:
+        UserError: several runs, a file elsewhere, or a PDF file.
+    """
+    if len(runs) > 1:
+        raise UserError("--without-noise compares one run with its twin: give one folder.")
+    if out is not None or pdf:
+        raise UserError(
+            "--without-noise: the page is not private and stays in the run's folder, below "
+            "private/. Leave out --out and --pdf."
+        )
+
+
+def show_noise_cost(folder: Path, workers: int | None, json: bool) -> None:
+    """Trains a run's twin without noise, writes the comparison and says what noise cost.
+
+    Args:
+        folder: of the run.
+        workers: worker processes; None for one per core.
+        json: print one JSON document and nothing else.
+    """
+    page, cost = write_comparison_with_twin(folder, workers)
+    if json:
+        print_json({"page": str(page), "without_noise": cost.as_document()})
+        return
+    results.print(cost.sentence, soft_wrap=True)
+    results.print(f"Wrote {page}", soft_wrap=True)
+
+
+def write_comparison_with_twin(folder: Path, workers: int | None) -> tuple[Path, NoiseCost]:
+    """Trains a run's twin without noise, and writes the comparison below private/.
+
+    Args:
+        folder: of the run.
+        workers: worker processes; None for one per core.
+
+    Returns:
+        The page and the comparison.
+    """
+    from sordino.report.noise_cost import compare_with_twin, write_noise_cost
+    from sordino.report.page import run_page
+    from sordino.report.run_summary import summarize_run
+
+    twin = train_compared_twin(folder, workers)
+    with messages.status("writing the report"):
+        summary = summarize_run(folder)
+        cost = compare_with_twin(summary.run, twin)
+        page = write_noise_cost(summary.run, cost, run_page(summary, cost))
+    return page, cost
+
+
+def render_run(run: Path) -> tuple[str, dict[str, Any]]:
+    """Returns the page of a run, and its numbers.
+
+    Args:
+        run: the run's folder.
+    """
+    from sordino.report.page import run_page
+    from sordino.report.run_summary import summarize_run, summary_document
+
+    with messages.status("writing the report"):
+        summary = summarize_run(run)
+        return run_page(summary), summary_document(summary)
+
+
+def render_comparison(runs: list[Path]) -> tuple[str, dict[str, Any]]:
+    """Returns the page of several runs, and its numbers.
+
+    Args:
+        runs: their folders.
+    """
+    from sordino.report.comparison import comparison_document, comparison_page, summarize_runs
+
+    with messages.status("reading the runs") as status:
+        summaries = summarize_runs(runs, lambda done, of: status.update(f"run {done + 1} of {of}"))
+        return comparison_page(summaries), comparison_document(summaries)

@@ -1,0 +1,123 @@
+"""Measures sensitivity for `sordino audit --sensitivity`: a table, a plot and JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sordino.cli.console import messages, print_json, results
+from sordino.cli.work_progress import WorkProgress
+from sordino.protocol import Protocol
+
+if TYPE_CHECKING:
+    from sordino.audit.twin_sweeps import Sensitivity
+
+
+def run_sensitivity(
+    protocol: Protocol,
+    *,
+    sweep: str | None,
+    values: list[Any] | None,
+    seeds: int,
+    out: Path,
+    json: bool,
+) -> None:
+    """Measures the distance of twins, draws it, and prints it.
+
+    Args:
+        protocol: the protocol to train, twice for every seed and value.
+        sweep: the key that is varied, any of the file; None for the protocol as it is.
+        values: what it is set to, spelled as in the file; by default the paper's values.
+        seeds: how many seeds, from the protocol's own seed on.
+        out: the plot, a .png, .svg or .pdf file; or a folder for it, made if necessary.
+        json: print one JSON document and nothing else.
+
+    Raises:
+        UserError: a key that cannot vary, no values, fewer than one seed, a protocol that cannot be
+            trained, or a plot that cannot be written.
+    """
+    from sordino.audit.twin_sweeps import make_variants, refuse_bad_seeds
+    from sordino.report.sensitivity_plots import draw_sensitivity, plot_path
+
+    refuse_bad_seeds(seeds)
+    # A mistake shows before a folder is made.
+    make_variants(protocol, sweep, values)
+    target = plot_path(out, sweep)
+    rows = list(measure_rows(protocol, sweep, values, seeds))
+    draw_sensitivity(rows, sweep, target)
+    show_sensitivity(rows, sweep, json=json)
+    messages.print(f"Plot: {target}", soft_wrap=True)
+
+
+def measure_rows(
+    protocol: Protocol,
+    key: str | None,
+    values: Sequence[Any] | None,
+    seeds: int,
+    *,
+    score: bool = False,
+) -> Iterator[Sensitivity]:
+    """Yields the rows of a sweep as they are found, with a live display.
+
+    Args:
+        protocol: the protocol to train.
+        key: the key that is varied; None for the protocol as it is.
+        values: what it is set to.
+        seeds: twins for each value.
+        score: whether the models are scored too.
+    """
+    from sordino.audit.twin_sweeps import make_variants, sweep_key
+
+    # Values of a sweep may differ in cost, so that progress counts local steps and not values.
+    work = seeds * sum(
+        variant.protocol.rounds * estimate_effort(variant.protocol)
+        for variant in make_variants(protocol, key, values)
+    )
+    with WorkProgress("twins", work) as progress:
+        yield from sweep_key(
+            protocol,
+            key,
+            values,
+            seeds=seeds,
+            score=score,
+            on_round=lambda plan: progress.advance(estimate_effort(plan)),
+        )
+
+
+def estimate_effort(protocol: Protocol) -> float:
+    """Returns what a round costs, in local steps, which the time left is estimated by.
+
+    Args:
+        protocol: the protocol to train.
+    """
+    return max(
+        1.0, protocol.participation.count_expected(clients=protocol.clients) * protocol.local.steps
+    )
+
+
+def show_sensitivity(rows: Sequence[Sensitivity], key: str | None, *, json: bool = False) -> None:
+    """Prints the rows of a sweep, as a table or as JSON.
+
+    Args:
+        rows: what was measured.
+        key: the key that was varied.
+        json: print one JSON document and nothing else.
+    """
+    if json:
+        print_json({"sweep": key, "rows": [row.as_document() for row in rows]})
+        return
+    from sordino.report.sensitivity_plots import sensitivity_table
+
+    results.print(sensitivity_table(rows, key))
+    if any(row.largest[-1] == 0 for row in rows):
+        results.print(
+            "A distance of 0: the record was not drawn into any minibatch, or its client into any "
+            "round. More rounds, steps or seeds, or larger batches, show it.",
+            soft_wrap=True,
+        )
+    results.print(
+        "Measured on one pair of data sets per seed, one record replaced; "
+        "the bound holds for every pair.",
+        soft_wrap=True,
+    )

@@ -1,0 +1,33 @@
+"""Data sets by name or path, and their partition among clients."""
+
+from sordino.data.dataset import TEST_PARTS, Dataset, digest, without_test
+from sordino.data.earlier import IN_PYTHON, division_notes, tested_on
+from sordino.data.named_sets import (
+    KNOWN,
+    agreed_classes,
+    load_data,
+    load_dataset,
+    refuse_other_columns,
+)
+from sordino.data.partition import LabelShares, client_tests, label_counts, partition
+from sordino.data.picture import draw_partition
+
+__all__ = [
+    "IN_PYTHON",
+    "KNOWN",
+    "TEST_PARTS",
+    "Dataset",
+    "LabelShares",
+    "agreed_classes",
+    "client_tests",
+    "digest",
+    "division_notes",
+    "draw_partition",
+    "label_counts",
+    "load_data",
+    "load_dataset",
+    "partition",
+    "refuse_other_columns",
+    "tested_on",
+    "without_test",
+]

@@ -1,0 +1,298 @@
+"""Makes inputs of the columns of a table, record by record, from public descriptions alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from sordino.data.table_files import FILE_COLUMN, TextTable
+from sordino.protocol import UserError
+from sordino.protocol.column_kinds import (
+    COLUMN_KINDS,
+    CategoryColumn,
+    Column,
+    GroupColumn,
+    IgnoredColumn,
+    LabelColumn,
+    NumberColumn,
+    SplitColumn,
+    TargetColumn,
+)
+from sordino.protocol.registry import Registry
+
+# What spreadsheets, data frames and statistics programs write for a missing value.
+MISSING_WORDS = frozenset({"", "na", "n/a", "nan", "null", "none", "<na>", "#n/a", "?", "."})
+# The inputs that a column becomes, by name.
+Inputs = Mapping[str, np.ndarray]
+Encoder = Callable[[Any, TextTable], Inputs]
+# Columns of these names are understood without a description.
+KNOWN_NAMES: Mapping[str, type[Column]] = {
+    "label": LabelColumn,
+    "target": TargetColumn,
+    "split": SplitColumn,
+}
+
+ENCODERS: Registry[Encoder] = Registry("encoding", "column", Column)
+
+
+def encode_columns(table: TextTable, columns: Sequence[Column]) -> dict[str, np.ndarray]:
+    """Returns the inputs of a table by name, each a float32 number for every record.
+
+    Args:
+        table: the table.
+        columns: the description of every column.
+
+    Raises:
+        UserError: a value that is missing, no number, or no known category, with its place.
+    """
+    inputs: dict[str, np.ndarray] = {}
+    for column in columns:
+        inputs.update(ENCODERS.of(column)(column, table))
+    return inputs
+
+
+def refuse_undescribed(table: TextTable, columns: Sequence[Column]) -> None:
+    """Refuses a table whose columns are not those that are described: nothing is left out silently.
+
+    Args:
+        table: the table.
+        columns: the description of every column.
+
+    Raises:
+        UserError: a column is missing, or not described.
+    """
+    described = [column.name for column in columns]
+    for name in described:
+        table.take_column(name)
+    # Which file a record is from is no column of the file.
+    extra = [name for name in table.columns if name not in (*described, FILE_COLUMN)]
+    if extra:
+        raise UserError(
+            f"{table.source} has a column {extra[0]!r} that [data.columns] does not describe. "
+            f'Add it, if need be as {extra[0]} = "ignored".'
+        )
+
+
+def infer_columns(table: TextTable) -> list[Column]:
+    """Returns what the columns are where the protocol does not describe them.
+
+    `label`, `target` and `split` are known by their names. Of the others, numbers are inputs as
+    they are, and a partition may go by words.
+
+    Args:
+        table: the table.
+
+    Raises:
+        UserError: a column mixes numbers and words, or a number is missing.
+    """
+    found: list[Column] = []
+    for name, values in table.columns.items():
+        kind = KNOWN_NAMES.get(name)
+        if kind is None:
+            kind = NumberColumn if _holds_numbers(table, name, values) else GroupColumn
+        found.append(kind(name=name))
+    return found
+
+
+@ENCODERS.register(NumberColumn)
+def _encode_number(column: NumberColumn, table: TextTable) -> Inputs:
+    """Returns a number clipped and scaled by public limits, and whether it was missing."""
+    texts = table.take_column(column.name)
+    missing = np.array([_is_missing(text) for text in texts], dtype=bool)
+    if missing.any() and column.fill is None:
+        raise missing_value(table, column.name, int(np.flatnonzero(missing)[0]))
+    # Without a fill there are no gaps left by now, and all zeros are overwritten.
+    numbers = np.full(len(texts), column.fill or 0.0)
+    numbers[~missing] = _read_present(column.name, table, ~missing)
+    if column.limits is not None:
+        low, high = column.limits
+        # A value beyond a public limit must not be larger than any other record's may be.
+        numbers = 2 * (np.clip(numbers, low, high) - low) / (high - low) - 1
+    # Too large a number becomes infinite, which the data set refuses, saying where.
+    with np.errstate(over="ignore"):
+        inputs = {column.name: numbers.astype(np.float32)}
+    # The second input is there whether or not a record has a gap, which would tell about it.
+    if column.fill is not None:
+        inputs[f"{column.name} missing"] = missing.astype(np.float32)
+    return inputs
+
+
+@ENCODERS.register(CategoryColumn)
+def _encode_category(column: CategoryColumn, table: TextTable) -> Inputs:
+    """Returns a 1 for the category of the record, and a 0 for all others."""
+    places = {name: place for place, name in enumerate(column.categories)}
+    chosen = np.empty(len(table.places), dtype=np.int64)
+    for record, text in enumerate(table.take_column(column.name)):
+        name = text
+        # A category may be called "?" or "none": only a word that is no category is a gap.
+        if text not in places and _is_missing(text):
+            if column.fill is None:
+                raise missing_value(table, column.name, record)
+            name = column.fill
+        if name not in places:
+            raise table.problem(
+                column.name,
+                record,
+                f"is {text!r} in {{place}}, which is not in the public list "
+                f"data.columns.{column.name}.categories. Correct the record, or add the category.",
+            )
+        chosen[record] = places[name]
+    # An input for every category of the list, also for one that no record has: which ones occur
+    # must not show in the shape of the model.
+    return {
+        f"{column.name}={name}": (chosen == place).astype(np.float32)
+        for name, place in places.items()
+    }
+
+
+@ENCODERS.register(LabelColumn, TargetColumn, SplitColumn, GroupColumn, IgnoredColumn)
+def _encode_nothing(column: Column, table: TextTable) -> Inputs:
+    """Returns no input."""
+    return {}
+
+
+def missing_value(table: TextTable, name: str, record: int) -> UserError:
+    """Returns the error for a missing value.
+
+    Args:
+        table: the table.
+        name: of the column.
+        record: place of the record, from 0.
+    """
+    return table.problem(
+        name,
+        record,
+        "is missing in {place}. Fill it in, remove the record, or give the column a public "
+        "value for gaps: fill = ... in [data.columns].",
+    )
+
+
+def describe_column(column: Column) -> str:
+    """Returns a sentence about what happens to a column.
+
+    Args:
+        column: its description.
+
+    Example:
+        >>> describe_column(NumberColumn(name="age", limits=(0, 120)))
+        'age: a number, clipped to 0 ... 120 and scaled to -1 ... 1; a gap is refused'
+    """
+    return f"{column.name}: {_DESCRIPTIONS.of(column)(column)}"
+
+
+_DESCRIPTIONS: Registry[Callable[[Any], str]] = Registry("description", "column", Column)
+
+
+@_DESCRIPTIONS.register(NumberColumn)
+def _describe_number(column: NumberColumn) -> str:
+    words = "a number"
+    if column.limits is not None:
+        low, high = column.limits
+        words += f", clipped to {low:g} ... {high:g} and scaled to -1 ... 1"
+    if column.fill is not None:
+        return f"{words}; gaps become {column.fill:g}, and 1 in a second input"
+    return f"{words}; a gap is refused"
+
+
+@_DESCRIPTIONS.register(CategoryColumn)
+def _describe_category(column: CategoryColumn) -> str:
+    words = f"one of {len(column.categories)} categories, an input for each"
+    if column.fill is not None:
+        return f"{words}; gaps become {column.fill!r}"
+    return f"{words}; a gap is refused"
+
+
+@_DESCRIPTIONS.register(LabelColumn)
+def _describe_label(column: LabelColumn) -> str:
+    return "the class, one of data.classes"
+
+
+@_DESCRIPTIONS.register(TargetColumn)
+def _describe_target(column: TargetColumn) -> str:
+    return "the answer of a regression"
+
+
+@_DESCRIPTIONS.register(SplitColumn)
+def _describe_split(column: SplitColumn) -> str:
+    return "says train or test"
+
+
+@_DESCRIPTIONS.register(GroupColumn)
+def _describe_group(column: GroupColumn) -> str:
+    return "no input; a partition may go by it"
+
+
+@_DESCRIPTIONS.register(IgnoredColumn)
+def _describe_ignored(column: IgnoredColumn) -> str:
+    return "left out"
+
+
+def parse_number(text: str, *, decimal_comma: bool) -> float:
+    """Returns the number that a text holds.
+
+    Args:
+        text: as written.
+        decimal_comma: whether 1,5 is a number.
+
+    Raises:
+        ValueError: it is no number.
+    """
+    if decimal_comma and "." not in text:
+        # Once only: 1,234,567 stays no number instead of becoming another one.
+        text = text.replace(",", ".", 1)
+    # float() takes digits grouped by underscores, which no table means.
+    if "_" in text:
+        raise ValueError(text)
+    return float(text)
+
+
+def _is_missing(text: str) -> bool:
+    """Returns whether a text stands for a missing value."""
+    return text.lower() in MISSING_WORDS
+
+
+def _is_number(text: str, table: TextTable) -> bool:
+    """Returns whether a text of a table is a number."""
+    try:
+        parse_number(text, decimal_comma=table.decimal_comma)
+    except ValueError:
+        return False
+    return True
+
+
+def _read_present(name: str, table: TextTable, present: np.ndarray) -> np.ndarray:
+    """Returns the numbers of the records that have one."""
+    texts = table.take_column(name)
+    numbers = []
+    for record in np.flatnonzero(present).tolist():
+        try:
+            numbers.append(parse_number(texts[record], decimal_comma=table.decimal_comma))
+        except ValueError:
+            raise table.problem(
+                name,
+                record,
+                f"is {texts[record]!r} in {{place}}, which is no number. Correct it, or describe "
+                f"the column as another kind: {', '.join(COLUMN_KINDS)}.",
+            ) from None
+    return np.array(numbers, dtype=np.float64)
+
+
+def _holds_numbers(table: TextTable, name: str, values: Sequence[str]) -> bool:
+    """Returns whether a column holds numbers in all records and not in none."""
+    wrong = [record for record, text in enumerate(values) if not _is_number(text, table)]
+    if not wrong:
+        return True
+    first = wrong[0]
+    # Blanks alone are missing values; other words beside numbers are errors of another kind.
+    if all(values[record] == "" for record in wrong):
+        raise missing_value(table, name, first)
+    if len(wrong) == len(values):
+        return False
+    raise table.problem(
+        name,
+        first,
+        f"is a number in some records, but {values[first]!r} in {{place}}. Write a number in each "
+        "record, or in none, or describe the column in [data.columns].",
+    )

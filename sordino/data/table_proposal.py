@@ -1,0 +1,183 @@
+"""Proposes a description of a table's columns, by looking at its records.
+
+A proposal is for a public sample or a dry run: limits and categories that are taken from private
+records tell about them. Writing it into a protocol states it as public knowledge.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sordino.data.classes import propose_words
+from sordino.data.table_columns import KNOWN_NAMES, MISSING_WORDS, parse_number
+from sordino.data.table_files import FILE_COLUMN, TextTable
+from sordino.protocol import UserError
+from sordino.protocol.column_kinds import (
+    CategoryColumn,
+    Column,
+    GroupColumn,
+    IgnoredColumn,
+    LabelColumn,
+    NumberColumn,
+    TargetColumn,
+)
+from sordino.protocol.entries import encode_table
+from sordino.protocol.file import toml_key, toml_value
+
+# More different words than this are names or notes, and no categories.
+MOST_CATEGORIES = 60
+# What a proposed list calls gaps in a column of words.
+UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Proposal:
+    """A description that fits a table.
+
+    Attributes:
+        name: path of the table, for `data.name`.
+        columns: the description of every column.
+        classes: the labels that occur; None for a regression.
+        groups: columns that could say whose a record is.
+    """
+
+    name: str
+    columns: tuple[Column, ...]
+    classes: tuple[str, ...] | None
+    groups: tuple[str, ...]
+
+
+def propose_description(
+    table: TextTable,
+    *,
+    label: str | None = None,
+    target: str | None = None,
+    group: str | None = None,
+) -> Proposal:
+    """Returns a description of a table that its records fit.
+
+    Args:
+        table: the table.
+        label: the column that holds the class; None: `label`, or else the last column of words.
+        target: the column that holds the answer of a regression.
+        group: a column that says whose a record is.
+
+    Raises:
+        UserError: there is no such column, or none that could be learnt.
+    """
+    for name in (label, target, group):
+        if name is not None:
+            table.take_column(name)
+    if label is None and target is None:
+        label, target = _find_answer(table)
+    columns: list[Column] = []
+    for name, texts in table.columns.items():
+        # It is added when the files are read, and is no column of theirs.
+        if name == FILE_COLUMN:
+            continue
+        if name == label:
+            columns.append(LabelColumn(name=name))
+        elif name == target:
+            columns.append(TargetColumn(name=name))
+        elif name == group:
+            columns.append(GroupColumn(name=name))
+        else:
+            columns.append(_propose_column(table, name, texts))
+    classes = None
+    if label is not None:
+        classes = tuple(propose_words(table.take_column(label)))
+    groups = [column.name for column in columns if type(column) is GroupColumn]
+    if FILE_COLUMN in table.columns:
+        groups.append(FILE_COLUMN)
+    return Proposal(
+        name=table.source, columns=tuple(columns), classes=classes, groups=tuple(groups)
+    )
+
+
+def write_proposal(proposal: Proposal) -> str:
+    """Returns the tables of a protocol file that state a proposal.
+
+    Args:
+        proposal: the description.
+    """
+    lines = ["[data]", f"name = {toml_value(proposal.name)}"]
+    if proposal.groups:
+        lines.append(f"partition = {{ by = {toml_value(proposal.groups[0])} }}")
+    if proposal.classes is not None:
+        lines.append(f"classes = {toml_value(list(proposal.classes))}")
+    lines += ["", "[data.columns]"]
+    for column in proposal.columns:
+        inner = encode_table(column)
+        del inner["name"]
+        value = toml_value({"kind": column.tag, **inner}) if inner else toml_value(column.tag)
+        lines.append(f"{toml_key(column.name)} = {value}")
+    return "\n".join(lines) + "\n"
+
+
+def _find_answer(table: TextTable) -> tuple[str | None, str | None]:
+    """Returns the column of labels, or the column of targets."""
+    if "label" in table.columns:
+        return "label", None
+    if "target" in table.columns:
+        return None, "target"
+    # Tables usually end with what is to be learnt.
+    name = [column for column in table.columns if column != FILE_COLUMN][-1]
+    different = set(table.columns[name])
+    if 2 <= len(different) <= MOST_CATEGORIES:
+        return name, None
+    raise UserError(
+        f"{table.source}: which column is to be learnt cannot be told. Name it: --label COLUMN "
+        f"for classes, --target COLUMN for numbers; the columns are {', '.join(table.columns)}."
+    )
+
+
+def _propose_column(table: TextTable, name: str, texts: Sequence[str]) -> Column:
+    """Returns a description of one column."""
+    if name in KNOWN_NAMES:
+        return KNOWN_NAMES[name](name=name)
+    present = [text for text in texts if text.lower() not in MISSING_WORDS]
+    has_gaps = len(present) < len(texts)
+    numbers = _parse_all(present, decimal_comma=table.decimal_comma)
+    if numbers:
+        limits = (_round_outwards(min(numbers), down=True), _round_outwards(max(numbers)))
+        # A constant column tells a model nothing, and equal limits are none.
+        if limits[0] == limits[1]:
+            return IgnoredColumn(name=name)
+        # The middle is 0 once it is scaled, so that a gap by itself moves no model.
+        fill = (limits[0] + limits[1]) / 2 if has_gaps else None
+        return NumberColumn(name=name, limits=limits, fill=fill)
+    categories = sorted(set(present))
+    if not 1 < len(categories) <= MOST_CATEGORIES:
+        return IgnoredColumn(name=name)
+    if not has_gaps:
+        return CategoryColumn(name=name, categories=tuple(categories))
+    if UNKNOWN not in categories:
+        categories.append(UNKNOWN)
+    return CategoryColumn(name=name, categories=tuple(categories), fill=UNKNOWN)
+
+
+def _parse_all(texts: Sequence[str], *, decimal_comma: bool) -> list[float]:
+    """Returns the numbers that all texts hold; none where one of them is no finite number."""
+    numbers = []
+    for text in texts:
+        try:
+            number = parse_number(text, decimal_comma=decimal_comma)
+        except ValueError:
+            return []
+        if not math.isfinite(number):
+            return []
+        numbers.append(number)
+    return numbers
+
+
+def _round_outwards(value: float, *, down: bool = False) -> float:
+    """Returns a round number beyond a value, so that no record's exact value is proposed."""
+    if value == 0:
+        return 0.0
+    # One digit and a half: 1, 1.5, 2, 2.5 ... times a power of ten.
+    unit = 10.0 ** math.floor(math.log10(abs(value))) / 2
+    steps = value / unit
+    rounded = math.floor(steps) if down else math.ceil(steps)
+    return float(f"{rounded * unit:.12g}")

@@ -1,0 +1,63 @@
+"""How a run is trained and watched: options that travel together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from sordino.federation.setup import Begun
+from sordino.federation.training import RoundMetrics, ignore_metrics
+
+Listener = Callable[[RoundMetrics], None]
+
+
+def ignore_start(begun: Begun, folder: Path) -> None:
+    """Does nothing when a run begins.
+
+    Args:
+        begun: the run that begins.
+        folder: where it is kept.
+    """
+
+
+def ignore_message(text: str) -> None:
+    """Does nothing with a message.
+
+    Args:
+        text: the message.
+    """
+
+
+@dataclass(frozen=True, kw_only=True)
+class Watch:
+    """Functions that are called while a run is under way.
+
+    Attributes:
+        on_start: called once, before the first round.
+        on_round: called after every round.
+        on_message: called with further news, such as that a client fell silent.
+    """
+
+    on_start: Callable[[Begun, Path], None] = ignore_start
+    on_round: Listener = ignore_metrics
+    on_message: Callable[[str], None] = ignore_message
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptions:
+    """How a run is trained, whatever it trains.
+
+    Attributes:
+        evaluate_every: rounds between two scorings on the test records; 0 for none.
+        keep_uploads: rounds between two whose uploads are kept; 0 for none.
+        workers: processes or threads that train clients; None for one per core.
+        device: "cpu", "cuda" or "mps".
+        signer: fingerprint of the key that signs the run when it has ended; empty if none does.
+    """
+
+    evaluate_every: int = 0
+    keep_uploads: int = 0
+    workers: int | None = None
+    device: str = "cpu"
+    signer: str = ""

@@ -1,0 +1,510 @@
+"""`train` and `resume`: from a protocol to a run on disk."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from sordino.engines.choice import Chosen, SuperLink, check_engine, choose
+from sordino.engines.run_folders import (
+    create_folder,
+    discard_unstarted,
+    end_run,
+    make_folder,
+    recover_cut_line,
+    refuse_changed,
+    run_facts,
+)
+from sordino.engines.run_options import (
+    Listener,
+    RunOptions,
+    Watch,
+    ignore_message,
+    ignore_start,
+)
+from sordino.engines.torch_engine import check_device, worker_count
+from sordino.federation.round import first_state, refuse_unplayable
+from sordino.federation.setup import Begun, DataSource, ModelSource, Setup, prepare, resolved
+from sordino.federation.state import State
+from sordino.federation.store.files import held
+from sordino.federation.store.run import Run
+from sordino.federation.store.run_folder import RunFolder, refuse_filled
+from sordino.federation.store.signatures import (
+    name_signer,
+    read_private_key,
+    refuse_unsigned,
+    sign_run,
+)
+from sordino.federation.store.upload_archive import open_archive
+from sordino.federation.training import Limits, Training, TrainingOptions, ignore_metrics
+from sordino.privacy.ledger import Event, Ledger, RoundCharged, read_ledger
+from sordino.privacy.participation_caps import find_capped_rounds
+from sordino.privacy.spending import BudgetExceeded, find_affordable_rounds, find_repeated_rounds
+from sordino.protocol import InvalidValue, Protocol, ProtocolSource, UserError, accept_protocol
+
+# A run is scored about this many times unless said otherwise.
+SCORINGS = 50
+
+
+def train(
+    protocol: ProtocolSource,
+    *,
+    data: Any = None,
+    model: ModelSource | None = None,
+    folder: str | Path | None = None,
+    engine: str = "auto",
+    workers: int | None = None,
+    device: str = "cpu",
+    evaluate_every: int | None = None,
+    keep_uploads: int = 0,
+    superlink: SuperLink | None = None,
+    sign: str | Path | None = None,
+    report: bool = True,
+    on_start: Callable[[Begun, Path], None] = ignore_start,
+    on_round: Listener = ignore_metrics,
+    on_message: Callable[[str], None] = ignore_message,
+) -> Run:
+    """Trains a federation and keeps the run on disk.
+
+    Args:
+        protocol: the protocol, the path of its file, or a dictionary of its tables.
+        data: a name, a path, arrays (x, y) or (x_train, y_train, x_test, y_test), a pandas or
+            polars DataFrame, or a `Dataset`, in place of `protocol.data.name`.
+        model: a name, a module or a factory, in place of `protocol.model.name`. A module is copied,
+            never changed.
+        folder: where the run is kept; by default `runs/<data>-<n>`.
+        engine: "native", "torch", "flower" across machines, or "auto": the native engine where it
+            can run the training, else torch.
+        workers: processes (torch) or threads (native) that train clients; by default one per core.
+            The result does not depend on it.
+        device: "cpu", "cuda" or "mps".
+        evaluate_every: rounds between two scorings on the test records, public or not; 0 for none;
+            by default about 50 in a run.
+        keep_uploads: rounds between two of which all that the server receives is kept, for audits
+            and attacks, as is that of the last; 0 for none.
+        superlink: where the clients' machines meet, for the engine "flower".
+        sign: file of an Ed25519 key that signs the run when it has ended
+            (`sordino verify --new-key` makes one).
+        report: whether report.html is written at the end, which takes a few seconds.
+        on_start: called once, before the first round.
+        on_round: called after every round.
+        on_message: called with further news, such as that a client fell silent.
+
+    Returns:
+        The run.
+
+    Raises:
+        UserError: something does not fit; nothing was written.
+
+    Example:
+        >>> from sordino import Protocol, FedAvg, StageWise, Gaussian, train
+        >>> protocol = Protocol(
+        ...     clients=10,
+        ...     rounds=2,
+        ...     local=FedAvg(steps=2, batch=8, clip=1.0, schedule=StageWise(rate=0.5)),
+        ...     noise=Gaussian(sigma=0.01),
+        ... )
+        >>> run = train(protocol, data="digits", model="logistic")  # doctest: +SKIP
+        >>> run.status  # doctest: +SKIP
+        'finished'
+    """
+    protocol = accept_protocol(protocol)
+    key = None if sign is None else read_private_key(Path(sign))
+    every = scored_every(evaluate_every, protocol)
+    checked_every("keep-uploads", keep_uploads)
+    check_device(device)
+    watch = Watch(on_start=on_start, on_round=on_round, on_message=on_message)
+    if check_engine(engine, superlink) == "flower" and superlink is not None:
+        from sordino.flower.driver import train_across
+
+        named = resolved_names(protocol, data, model)
+        finished = train_across(
+            named,
+            superlink,
+            folder=make_folder(folder, named),
+            evaluate_every=every,
+            keep_uploads=keep_uploads,
+            signer=name_signer(key),
+            watch=watch,
+        )
+    else:
+        setup = prepare(protocol, data=data, model=model)
+        options = RunOptions(
+            evaluate_every=scored_every(evaluate_every, setup.protocol),
+            keep_uploads=keep_uploads,
+            workers=workers,
+            device=device,
+            signer=name_signer(key),
+        )
+        finished = start_run(
+            setup, choose(setup, engine, device), folder, options, watch, model=model
+        )
+    return close_run(finished, key, report)
+
+
+def start_run(
+    setup: Setup,
+    choice: Chosen,
+    folder: str | Path | None,
+    options: RunOptions,
+    watch: Watch,
+    *,
+    model: ModelSource | None = None,
+) -> Run:
+    """Makes the folder of a new run and trains it.
+
+    Args:
+        setup: the federation.
+        choice: the engine.
+        folder: where the run is kept; None for a new folder.
+        options: how it is trained.
+        watch: functions that are called meanwhile.
+        model: what the run's model is loaded into, where it was handed over in Python.
+
+    Returns:
+        The run that has ended.
+
+    Raises:
+        BudgetExceeded: the budget affords not one round; nothing was written.
+    """
+    # A budget that affords nothing is refused before anything is written, and so is a kind that
+    # no round can be played with.
+    refuse_unplayable(setup.protocol)
+    limits = limits_of(setup, ())
+    workers = worker_count(options.workers, options.device)
+    facts = run_facts(
+        setup, choice, workers, options.device, options.evaluate_every, options.keep_uploads
+    )
+    if options.signer:
+        facts["signer"] = options.signer
+    path = make_folder(folder, setup.protocol)
+    with held(path):
+        # Before the rest: what is discarded on an interruption must be the run's own.
+        refuse_filled(path)
+        try:
+            run_folder = create_folder(path, setup, facts)
+            state = first_state(setup)
+            return train_to_end(
+                setup, run_folder, state, limits, choice, options, watch, model=model
+            )
+        except KeyboardInterrupt:
+            discard_unstarted(path)
+            raise
+
+
+def resume(
+    folder: str | Path,
+    *,
+    data: DataSource | None = None,
+    model: ModelSource | None = None,
+    workers: int | None = None,
+    device: str = "cpu",
+    superlink: SuperLink | None = None,
+    sign: str | Path | None = None,
+    report: bool = True,
+    on_start: Callable[[Begun, Path], None] = ignore_start,
+    on_round: Listener = ignore_metrics,
+    on_message: Callable[[str], None] = ignore_message,
+) -> Run:
+    """Goes on with a run that was interrupted. With seeded noise it ends as if it had never been.
+
+    Args:
+        folder: of the run.
+        data: as in `train`, where they were handed over in Python.
+        model: as in `train`.
+        workers: as in `train`; it need not be the number that the run was started with.
+        device: as in `train`.
+        superlink: as in `train`, for a run across machines.
+        sign: as in `train`.
+        report: as in `train`.
+        on_start: as in `train`.
+        on_round: as in `train`.
+        on_message: as in `train`.
+
+    Returns:
+        The run.
+
+    Raises:
+        UserError: there is no such run, it has ended, something in it was changed, or it is to be
+            signed and no key was given.
+
+    Example:
+        >>> resume("runs/digits-1")  # doctest: +SKIP
+    """
+    key = None if sign is None else read_private_key(Path(sign))
+    run_folder = RunFolder.existing(Path(folder))
+    refuse_unsigned(run_folder, key)
+    watch = Watch(on_start=on_start, on_round=on_round, on_message=on_message)
+    if run_folder.facts()["engine"] == "flower":
+        from sordino.flower.driver import resume_across
+
+        finished = resume_across(run_folder, superlink, name_signer(key), watch)
+    else:
+
+        def prepare_engine(protocol: Protocol) -> tuple[Setup, Chosen]:
+            """Prepares the federation and chooses the engine that goes on.
+
+            Args:
+                protocol: as the run's folder has it.
+            """
+            setup = prepare(protocol, data=data, model=model)
+            # Seeded noise must not be drawn again over other uploads.
+            wanted = "auto" if protocol.noise.secure else run_folder.facts()["engine"]
+            return setup, choose(setup, wanted, device)
+
+        options = RunOptions(workers=workers, device=device, signer=name_signer(key))
+        finished = resume_run(run_folder, prepare_engine, options, watch, model=model)
+    return close_run(finished, key, report)
+
+
+def resume_run(
+    run_folder: RunFolder,
+    prepare_engine: Callable[[Protocol], tuple[Setup, Chosen]],
+    options: RunOptions,
+    watch: Watch,
+    *,
+    model: ModelSource | None = None,
+    patience: float = 0.0,
+) -> Run:
+    """Takes up a run where its checkpoint left it.
+
+    Args:
+        run_folder: of the run, which knows how often it is scored and what it keeps.
+        prepare_engine: makes the protocol concrete and chooses an engine.
+        options: its workers, its device, and who signs it.
+        watch: functions that are called meanwhile.
+        model: what the run's model is loaded into, where it was handed over in Python.
+        patience: seconds for which another process may still hold the run.
+
+    Returns:
+        The run that has ended.
+
+    Raises:
+        UserError: the run has ended, or something in it was changed.
+    """
+    with held(run_folder.path, patience=patience):
+        protocol = run_folder.protocol()
+        status = run_folder.facts()["status"]
+        if status != "unfinished":
+            raise UserError(f"{run_folder.path} is {status}: there is nothing left to run.")
+        refuse_unplayable(protocol)
+        setup, choice = prepare_engine(protocol)
+        state, limits = take_up_run(setup, run_folder, choice, options.device, watch.on_message)
+        if options.signer:
+            run_folder.note(signer=options.signer)
+        return train_to_end(setup, run_folder, state, limits, choice, options, watch, model=model)
+
+
+def close_run(run: Run, key: Ed25519PrivateKey | None, report: bool) -> Run:
+    """Signs a run that has ended, and writes its report.
+
+    Args:
+        run: that has ended.
+        key: signs it; None where it is not signed.
+        report: whether a report is written.
+
+    Returns:
+        The same run.
+    """
+    if key is not None:
+        sign_run(run.folder, key)
+    if report:
+        report_run(run)
+    return run
+
+
+def report_run(run: Run) -> None:
+    """Writes the report of a run; what goes wrong with it is a warning.
+
+    Args:
+        run: the run.
+    """
+    # Imported here: a run without a report need not wait for the libraries that draw one.
+    from sordino.report.writing import write_final_report
+
+    write_final_report(run, lambda text: warnings.warn(text, stacklevel=5))
+
+
+def take_up_run(
+    setup: Setup,
+    run_folder: RunFolder,
+    choice: Chosen,
+    device: str,
+    on_message: Callable[[str], None] = ignore_message,
+) -> tuple[State, Limits]:
+    """Returns where an unfinished run goes on, and how far it may go.
+
+    Args:
+        setup: the federation.
+        run_folder: of the run.
+        choice: the engine.
+        device: of the engine.
+        on_message: called if the newest checkpoint was damaged.
+
+    Raises:
+        UserError: something is not as it was.
+        BudgetExceeded: there is no model yet, and not one round fits.
+    """
+    state, message = run_folder.load_checkpoint()
+    if message:
+        on_message(message)
+    if state is None:
+        state = first_state(setup)
+    refuse_changed(run_folder, setup, state, choice, device)
+    limits = limits_of(setup, read_ledger(run_folder.ledger_path).events, state.round)
+    recover_cut_line(setup, run_folder, state, limits.rounds)
+    # A line that was cut short may have been a charge, which leaves less.
+    return state, limits_of(setup, read_ledger(run_folder.ledger_path).events, state.round)
+
+
+def train_to_end(
+    setup: Setup,
+    run_folder: RunFolder,
+    state: State,
+    limits: Limits,
+    choice: Chosen,
+    options: RunOptions,
+    watch: Watch,
+    *,
+    model: ModelSource | None,
+) -> Run:
+    """Plays the rounds that are left and writes down how the run ended.
+
+    Args:
+        setup: the federation.
+        run_folder: of the run, which says how often it is scored and what it keeps.
+        state: where it goes on.
+        limits: how far it may go.
+        choice: the engine.
+        options: its workers and its device.
+        watch: functions that are called meanwhile.
+        model: what the run's model is loaded into, where it was handed over in Python.
+
+    Returns:
+        The run that has ended.
+    """
+    run_folder.cut_metrics(state.round)
+    with (
+        choice.start(setup, workers=options.workers, device=options.device) as engine,
+        Ledger.resume(run_folder.ledger_path) as ledger,
+    ):
+        watch.on_start(setup, run_folder.path)
+        facts = run_folder.facts()
+        archive = open_archive(
+            run_folder.path,
+            rounds=limits.rounds,
+            # Runs of earlier versions kept none.
+            every=facts.get("keep_uploads", 0),
+            channel=setup.protocol.channel,
+        )
+        training = Training(
+            setup,
+            run_folder,
+            ledger,
+            state,
+            limits=limits,
+            options=TrainingOptions(
+                evaluate_every=facts["evaluate_every"], on_round=watch.on_round, archive=archive
+            ),
+        )
+        training.run(engine)
+    return end_run(setup, run_folder, training.state, training.status, model)
+
+
+def limits_of(setup: Setup, events: Sequence[Event], done: int = 0) -> Limits:
+    """Returns how far the budgets of the protocol let the run go, given what was charged twice.
+
+    Args:
+        setup: the federation.
+        events: the ledger so far.
+        done: how many rounds are over.
+
+    Returns:
+        How many rounds there are, at least those that are over, and how many rounds each client
+        may take part in.
+
+    Raises:
+        BudgetExceeded: there is no model yet, and not one round fits.
+    """
+    protocol = setup.protocol
+    sizes = setup.sizes.tolist()
+    caps = {}
+    for own in protocol.client:
+        # A client pays for the rounds that it took part in, and for no other.
+        charged = [
+            event
+            for event in events
+            if not isinstance(event, RoundCharged) or own.id in event.clients
+        ]
+        caps[own.id] = find_capped_rounds(
+            protocol, own, sizes[own.id], tuple(find_repeated_rounds(charged, done))
+        )
+    budget = protocol.privacy.budget
+    if budget is None:
+        return Limits(rounds=protocol.rounds, caps=caps)
+    reach = find_affordable_rounds(
+        protocol, budget, repeated=find_repeated_rounds(events, done), sizes=sizes
+    )
+    if reach.rounds == 0 and done == 0:
+        raise BudgetExceeded(reach.message)
+    # A run that was killed after the last round that it could afford has its model and ends with
+    # it.
+    return Limits(rounds=max(reach.rounds, done), caps=caps)
+
+
+def resolved_names(
+    protocol: Protocol, data: DataSource | None, model: ModelSource | None
+) -> Protocol:
+    """Returns the protocol with the names of data and model that were given.
+
+    Args:
+        protocol: the protocol.
+        data: a name or a path, in place of the protocol's.
+        model: a name, in place of the protocol's.
+
+    Raises:
+        UserError: an object of this process, which cannot be sent to other machines.
+    """
+    for key, given in (("data", data), ("model", model)):
+        if given is not None and not isinstance(given, str):
+            raise UserError(
+                f"{key} was handed over in Python; across machines it must have a name, or a path, "
+                "that every machine knows."
+            )
+    return resolved(protocol, data, model)
+
+
+def scored_every(every: int | None, protocol: Protocol) -> int:
+    """Returns the rounds between two scorings, 0 for never; without test records there are none.
+
+    Args:
+        every: what was asked for; None for about `SCORINGS` times in a run.
+        protocol: the protocol, which may leave nothing to score on.
+
+    Raises:
+        InvalidValue: a number that is none.
+    """
+    asked = max(1, protocol.rounds // SCORINGS)
+    if every is not None:
+        asked = checked_every("evaluate-every", every)
+    untested = protocol.data is not None and protocol.data.test == "none"
+    return 0 if untested else asked
+
+
+def checked_every(key: str, every: int) -> int:
+    """Returns the rounds between two scorings, or between two rounds that are kept.
+
+    Args:
+        key: the option, for the message.
+        every: what was asked for.
+
+    Raises:
+        InvalidValue: a number that is none.
+    """
+    if isinstance(every, bool) or not isinstance(every, int) or every < 0:
+        raise InvalidValue(key, every, "a whole number, 0 for never")
+    return every

@@ -1,0 +1,239 @@
+"""Draws the controls of the page Explore: a slider or a field for a number, a choice for a word."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import fields, replace
+from functools import cache
+from typing import Any
+
+import streamlit as st
+
+from sordino.explorer.setting import ADVERSARIES, Setting
+from sordino.protocol.entries import Check, Choice, Flag, Integer, Number, checks_of
+from sordino.protocol.views import UNIT_IN_WORDS
+
+CHECKS = checks_of(Setting)
+WORDS = {f.name: f.metadata["doc"] for f in fields(Setting)}
+NICE = (1.0, 1.2, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0)
+NAMES = {
+    "everyone": "everyone",
+    "poisson": "each with a probability",
+    "fixed": "a fixed number",
+    "fedavg": "Noisy-FedAvg",
+    "fedprox": "Noisy-FedProx",
+    "noisy-sgd": "noisy SGD (PriFedSync)",
+    "dp-sgd": "DP-SGD: one lot of all clients",
+    "constant": "constant",
+    "cyclic": "cyclic: falls within a round",
+    "stage-wise": "stage-wise: falls from round to round",
+    "continuous": "continuous: falls with every step",
+    "gaussian": "Gaussian",
+    "laplace": "Laplace",
+    "staircase": "staircase",
+    "client": "every client, to its upload",
+    "server": "the server, to the mean",
+    "record": "one record",
+}
+# The entries that each kind of participation adds.
+PARTICIPATION_ENTRIES = {"everyone": (), "poisson": ("share",), "fixed": ("size",)}
+NOISE_WORDS = {
+    "sigma": "Noise: standard deviation on each coordinate, sigma",
+    "multiplier": "Noise: multiplier on each step's sum of gradients",
+    "scale": "Noise: mean magnitude on each coordinate",
+    "step": "Noise: privacy loss of one stair; less is more noise",
+}
+
+
+@cache
+def list_stops(check: Check, value: float) -> list[float]:
+    """Lists the stops of a slider: ten to a decade, the ends, and the value that it stands at.
+
+    Args:
+        check: of the entry.
+        value: that it stands at.
+
+    Example:
+        >>> list_stops(Integer(1, 50), 7)[:9]
+        [1, 2, 3, 4, 5, 6, 7, 8, 10]
+    """
+    low, high, whole = find_limits(check)
+    # A logarithmic slider cannot begin at zero.
+    smallest = max(low, high * 1e-12)
+    decades = range(math.floor(math.log10(smallest)), math.ceil(math.log10(high)) + 1)
+    stops = {float(f"{nice * 10.0**decade:.3g}") for decade in decades for nice in NICE}
+    inside = {stop for stop in stops if low <= stop <= high} | {low, high, value}
+    # Fractions of clients or rounds are no stops.
+    if whole:
+        return sorted({int(stop) for stop in inside if float(stop).is_integer()})
+    return sorted(float(stop) for stop in inside)
+
+
+def find_limits(check: Check) -> tuple[float, float, bool]:
+    """Returns the smallest and the largest value, and whether it is a whole number.
+
+    Args:
+        check: of the entry.
+
+    Raises:
+        TypeError: the entry is not a number with limits.
+    """
+    if isinstance(check, Integer):
+        return check.at_least, check.at_most, True
+    if not isinstance(check, Number) or check.at_most is None:
+        raise TypeError("a control of a number needs limits")
+    # A check without a lower limit still needs an end of the slider: three decades below the upper
+    # one.
+    low = check.at_most / 1000
+    if check.at_least is not None:
+        low = check.at_least
+    return low, check.at_most, False
+
+
+def draw_control(
+    setting: Setting,
+    name: str,
+    generation: int,
+    *,
+    typed: bool,
+    label: str | None = None,
+) -> Any:
+    """Draws the control of one entry.
+
+    Args:
+        setting: the present position.
+        name: of the entry.
+        generation: a new one makes the control forget what it said.
+        typed: whether a number is typed instead of slid.
+        label: above the control; None for the entry's own words.
+
+    Returns:
+        What the control says.
+    """
+    check = CHECKS[name]
+    value = getattr(setting, name)
+    words = label or WORDS[name]
+    # A slider and a field of the same entry are two controls.
+    # The generation makes new controls after the noise was found: Streamlit forgets no old values.
+    kind = "typed" if typed else "slid"
+    key = f"{name}.{generation}.{kind}"
+    if isinstance(check, Choice):
+        names = name_options(setting, name)
+        return st.selectbox(
+            words,
+            check.options,
+            index=check.options.index(value),
+            format_func=lambda word: names.get(word, word),
+            key=key,
+        )
+    if isinstance(check, Flag):
+        return st.checkbox(words, value=value, key=key)
+    low, high, whole = find_limits(check)
+    # A target is typed in any case: people know the number.
+    if typed or name == "target":
+        step, form = (1, None) if whole else (None, "%g")
+        return st.number_input(
+            words,
+            min_value=low,
+            max_value=high,
+            value=value,
+            step=step,
+            format=form,
+            key=key,
+        )
+    return st.select_slider(
+        words,
+        # Stops that moved with the slider would move it under the user's hand.
+        options=list_stops(check, remember_value(key, value)),
+        value=value,
+        format_func=format_stop,
+        key=key,
+    )
+
+
+def name_options(setting: Setting, name: str) -> dict[str, str]:
+    """Returns the options of a choice in words.
+
+    Args:
+        setting: the present position.
+        name: of the entry.
+    """
+    if name == "adversary":
+        return {word: replace(setting, adversary=word).view.adversary for word in ADVERSARIES}
+    if name == "unit":
+        return UNIT_IN_WORDS
+    return NAMES
+
+
+def remember_value(key: str, value: float) -> float:
+    """Returns the value that a slider was made at, so that its stops stay while it moves.
+
+    Args:
+        key: of the slider.
+        value: that it stands at.
+    """
+    first = st.session_state.setdefault(f"made.{key}", value)
+    if isinstance(value, int):
+        return int(first)
+    return float(first)
+
+
+def format_stop(value: float) -> str:
+    """Returns a stop of a slider in few letters.
+
+    Args:
+        value: the stop.
+
+    Example:
+        >>> format_stop(100_000), format_stop(0.16), format_stop(1e-06)
+        ('100,000', '0.16', '1e-06')
+    """
+    if isinstance(value, int):
+        return f"{value:,}"
+    return f"{value:g}"
+
+
+def draw_controls(setting: Setting, generation: int) -> dict[str, Any]:
+    """Draws every control that matters for this setting.
+
+    Args:
+        setting: the present position.
+        generation: a new one makes the controls forget what they said.
+
+    Returns:
+        What the controls say, by name.
+    """
+    said: dict[str, Any] = {}
+    # Sliders are quick, and fields exact.
+    typed = st.toggle("Type numbers instead of sliding", key="typed")
+
+    def put(*names: str, **labels: str | None) -> None:
+        for name in names:
+            said[name] = draw_control(
+                setting, name, generation, typed=typed, label=labels.get(name)
+            )
+
+    st.header("Federation", anchor=False)
+    put("clients", "rounds", "participation")
+    put(*PARTICIPATION_ENTRIES[said["participation"]])
+    st.header("Noise", anchor=False)
+    mechanism = setting.mechanism
+    # The noise of noisy SGD is Gaussian, in the clients' steps: there is nothing to choose. That of
+    # DP-SGD is Gaussian too, and may be the server's.
+    if setting.rule == "dp-sgd":
+        put("where")
+    elif setting.rule != "noisy-sgd":
+        put("mechanism")
+        mechanism = said["mechanism"]
+        put("width" if mechanism == "staircase" else "where")
+    put("noise", noise=NOISE_WORDS[replace(setting, mechanism=mechanism).noise_name])
+    st.header("Local work", anchor=False)
+    put("rule")
+    if said["rule"] != "dp-sgd":
+        put("steps")
+    put("batch", "records", "clip", "schedule", "rate")
+    if said["rule"] == "fedprox":
+        put("proximal")
+    with st.expander("Dimension, assumptions, delta"):
+        put("dimension", "smoothness", "delta")
+    return said

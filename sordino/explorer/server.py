@@ -1,0 +1,129 @@
+"""Serves the explorer: Streamlit on this machine alone, without statistics or calls to anywhere."""
+
+from __future__ import annotations
+
+import socket
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sordino.explorer import watched_folder
+from sordino.explorer.watching import list_runs
+from sordino.protocol import UserError
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+    from starlette.responses import Response
+
+# Where a free port is looked for.
+PORTS = range(8501, 8521)
+CONFIG: dict[str, Any] = {
+    "browser.gatherUsageStats": False,
+    "client.showErrorDetails": "none",
+    "client.toolbarMode": "minimal",
+    "global.developmentMode": False,
+    "logger.hideWelcomeMessage": True,
+    "logger.level": "error",
+    "server.fileWatcherType": "none",
+    "server.headless": True,
+    "server.runOnSave": False,
+    "theme.primaryColor": "#0072B2",
+    "theme.dark.primaryColor": "#56B4E9",
+}
+# A report may come from anywhere: it is shown as it is, runs nothing, and loads nothing.
+REPORT_POLICY = (
+    "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:; font-src data:"
+)
+
+
+def serve(runs: Path, *, address: str, port: int) -> None:
+    """Serves the explorer until Ctrl-C.
+
+    Args:
+        runs: the folder whose runs are shown.
+        address: where to listen.
+        port: where to listen.
+    """
+    import streamlit as st
+    from starlette.routing import Route
+
+    watched_folder.watch_folder(runs)
+    script = Path(__file__).with_name("app.py")
+    app = st.App(
+        script, routes=[Route("/report/{name:path}", serve_report)], on_script_error=show_error
+    )
+    app.run(config={**CONFIG, "server.address": address, "server.port": port})
+
+
+async def serve_report(request: Request) -> Response:
+    """Serves the report of a listed run, and no other file.
+
+    Args:
+        request: names the run.
+    """
+    from starlette.responses import FileResponse, PlainTextResponse
+
+    name = request.path_params["name"]
+    path = watched_folder.watcher.root / name / "report.html"
+    # Only listed names: a path with .. must not reach a file outside of the runs.
+    if name not in list_runs(watched_folder.watcher.root) or not path.is_file():
+        return PlainTextResponse("There is no such report.", status_code=404)
+    # A report of another machine could contain anything.
+    return FileResponse(
+        path, media_type="text/html", headers={"Content-Security-Policy": REPORT_POLICY}
+    )
+
+
+def show_error(error: Exception) -> bool:
+    """Shows a sentence on the page after an error of the explorer, and the details in the terminal.
+
+    Args:
+        error: what went wrong.
+
+    Returns:
+        True: Streamlit need not show it too.
+    """
+    import streamlit as st
+
+    # Details may quote private data, and visitors may be others.
+    traceback.print_exception(error)
+    st.error(
+        "Something went wrong in the explorer. The terminal in which it runs has the details; "
+        "reload the page to continue."
+    )
+    return True
+
+
+def find_free_port(address: str, wanted: int | None) -> int:
+    """Returns the port that is wanted, or else the first free one.
+
+    Args:
+        address: where to listen.
+        wanted: a port; None for any.
+
+    Raises:
+        UserError: it is taken, or the address is not one of this machine's.
+
+    Example:
+        >>> find_free_port("127.0.0.1", None) in PORTS
+        True
+    """
+    ports: Sequence[int] = PORTS
+    subject = f"every port from {PORTS.start} to {PORTS.stop - 1} of {address}"
+    if wanted is not None:
+        ports = (wanted,)
+        subject = f"port {wanted} of {address}"
+    family = socket.AF_INET
+    if ":" in address:
+        family = socket.AF_INET6
+    for port in ports:
+        # Bound and freed again: the only sure test that it is free.
+        try:
+            with socket.create_server((address, port), family=family):
+                return port
+        except (OSError, OverflowError) as error:
+            reason = getattr(error, "strerror", None) or str(error)
+    raise UserError(
+        f"{subject} cannot be used ({reason}). Choose another with --port, or another --address."
+    )

@@ -1,0 +1,11 @@
+"""How the server joins uploads: one file per aggregation.
+
+Each is an accumulator that takes uploads one by one.
+"""
+
+from importlib import import_module
+from pkgutil import iter_modules
+
+# Every file of this folder registers its own kind, so that a new kind is a new file and no more.
+for _module in iter_modules(__path__):
+    import_module(f"{__name__}.{_module.name}")

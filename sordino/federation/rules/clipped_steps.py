@@ -1,0 +1,195 @@
+"""Clipped steps, which fedavg, fedprox, scaffold and bezier have in common."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+
+from sordino.federation.rules.local_training import (
+    Assignment,
+    LocalResult,
+    LocalSteps,
+    Pull,
+    Trainable,
+    Worker,
+    rates_of,
+)
+from sordino.models.clipping import CLIP_FRACTION, NORM_ORDERS
+from sordino.models.task_losses import Loss
+from sordino.protocol import Bezier, ClippedGlm, DpSgd, FedAvg, LocalRule, NoisySgd, Scaffold
+from sordino.protocol.registry import Registry
+
+# How strongly the steps of a rule are pulled back to where they began.
+PROXIMAL_PULLS: Registry[Callable[[Any], float]] = Registry(
+    "pull to the start", "local rule", LocalRule
+)
+
+
+@PROXIMAL_PULLS.register(FedAvg, Scaffold, Bezier, NoisySgd, ClippedGlm, DpSgd)
+def pull_nowhere(rule: LocalRule) -> float:
+    """Returns 0: steps of the rule are not pulled to their start.
+
+    Args:
+        rule: the rule, with its settings.
+    """
+    return 0.0
+
+
+def take_clipped_steps(rule: FedAvg, worker: Worker, task: Assignment) -> LocalResult:
+    """Runs the clipped steps of an assignment.
+
+    Args:
+        rule: how many steps, of which length.
+        worker: who runs them.
+        task: where they begin, what pulls and corrects them.
+
+    Returns:
+        The model after the steps, in float64.
+    """
+    correction = None
+    if task.correction is not None:
+        correction = worker.as_tensor(task.correction)
+    steps, trained = train_locally(
+        worker.model,
+        worker.as_tensor(task.start),
+        rule,
+        rates_of(worker, task),
+        worker.draw_batches(task),
+        worker.loss,
+        task.pull,
+        correction,
+    )
+    return LocalResult(model=trained, steps=steps)
+
+
+def train_locally(
+    model: Trainable,
+    start: torch.Tensor,
+    rule: FedAvg,
+    rates: Iterable[float],
+    batches: Iterable[tuple[torch.Tensor, torch.Tensor]],
+    loss: Loss,
+    pull: Pull | None = None,
+    correction: torch.Tensor | None = None,
+) -> tuple[LocalSteps, torch.Tensor]:
+    """Runs the local steps of convergent-dp Eq. 2 (FedAvg) or Eq. 4 (FedProx).
+
+    Every step's gradient is clipped, or else the whole update once at the end.
+
+    Args:
+        model: overwritten by every step.
+        start: one model, or a table with one model a row; the parameters are the last axis.
+        rule: the clip, and how strongly steps are pulled to the start.
+        rates: the learning rate of every step.
+        batches: inputs and targets of every step.
+        loss: the loss that is minimised.
+        pull: another model that steps are pulled to.
+        correction: added to every gradient, outside the clip.
+
+    Returns:
+        What happened in the steps, and the model in float64.
+    """
+    model.load(start)
+    origin = start.double()
+    # Steps add up in float64: in float32 a step is rounded against the weights by more than a
+    # small rate times the clip allows. A start in float64 is the client's own, and is not changed.
+    exact = origin.clone()
+    joint = join_pulls(rule, origin, pull)
+    clipped = 0
+    nonfinite = 0
+    # Where the whole update is clipped at the end, its steps may be of any length.
+    limit = math.inf if rule.clips_update else rule.clip
+    order = NORM_ORDERS[rule.clip_norm]
+    for rate, (inputs, targets) in zip(rates, batches, strict=True):
+        model.loss_gradient(inputs, targets, loss)
+        if joint.strength > 0:
+            # w - eta alpha (w - w_t)
+            exact.lerp_(joint.model, rate * joint.strength)
+        over, broken = clipped_step(exact, model.gradients, rate, limit, order)
+        if correction is not None:
+            # Outside the clip, since it is public.
+            exact.sub_(correction.double(), alpha=rate)
+        model.weights.copy_(exact)
+        clipped += over
+        nonfinite += broken
+    if rule.clips_update:
+        return clip_update(rule, origin, exact, nonfinite)
+    clips = rule.steps * math.prod(start.shape[:-1])
+    return LocalSteps(clipped=clipped, clips=clips, nonfinite=nonfinite), exact
+
+
+def join_pulls(rule: FedAvg, origin: torch.Tensor, pull: Pull | None) -> Pull:
+    """Returns one pull for all that pulls a step.
+
+    A pull to the start and one to another model are a pull of their joint strength to a point
+    between the two.
+
+    Args:
+        rule: says how strongly steps are pulled to the start.
+        origin: the start.
+        pull: to another model, if there is one.
+    """
+    near = PROXIMAL_PULLS.of(rule)(rule)
+    if pull is None:
+        return Pull(model=origin, strength=near)
+    strength = near + pull.strength
+    between = torch.lerp(origin, pull.model.to(origin), pull.strength / strength)
+    return Pull(model=between, strength=strength)
+
+
+def clip_update(
+    rule: FedAvg, origin: torch.Tensor, exact: torch.Tensor, nonfinite: int
+) -> tuple[LocalSteps, torch.Tensor]:
+    """Clips the whole move of steps of any length.
+
+    Args:
+        rule: the clip.
+        origin: where the steps began.
+        exact: where they led.
+        nonfinite: how many gradients counted as zero.
+
+    Returns:
+        What happened, and the model that the clipped move leads to.
+    """
+    update = torch.zeros_like(origin)
+    order = NORM_ORDERS[rule.clip_norm]
+    # The move back as a gradient, with rate 1: steps and updates are clipped by the same code.
+    over, broken = clipped_step(update, origin - exact, 1.0, rule.clip, order)
+    clips = math.prod(origin.shape[:-1])
+    steps = LocalSteps(clipped=over, clips=clips, nonfinite=nonfinite + broken)
+    return steps, origin + update
+
+
+def clipped_step(
+    weights: torch.Tensor, gradients: torch.Tensor, rate: float, clip: float, order: int = 2
+) -> tuple[int, int]:
+    """Moves every row of `weights` against its gradient, clipped to norm `clip`.
+
+    Args:
+        weights: in float64, changed in place.
+        gradients: one for every row.
+        rate: the learning rate.
+        clip: the largest norm of a gradient.
+        order: of the norm.
+
+    Returns:
+        How many rows were clipped, and how many were not finite.
+    """
+    norms = torch.linalg.vector_norm(
+        gradients, ord=order, dim=-1, keepdim=True, dtype=torch.float64
+    )
+    broken = 0
+    # A gradient that is not finite counts as zero: the step then depends on the data no more than
+    # a clipped one, and failing is no side channel.
+    if not math.isfinite(float(norms.sum())):
+        finite = torch.isfinite(norms)
+        gradients = torch.where(finite, gradients, 0.0)
+        norms = torch.where(finite, norms, 0.0)
+        broken = norms.numel() - int(finite.sum())
+    # A norm of zero gives infinity, and so a factor of 1.
+    scale = (clip * CLIP_FRACTION / norms).clamp_(max=1.0)
+    weights.addcmul_(gradients.double(), scale, value=-rate)
+    return int((norms > clip).sum()), broken

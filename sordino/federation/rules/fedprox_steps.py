@@ -1,0 +1,29 @@
+"""The local rule fedprox: clipped steps pulled back to where they began (convergent-dp Eq. 4)."""
+
+from __future__ import annotations
+
+from sordino.federation.rules.clipped_steps import PROXIMAL_PULLS, take_clipped_steps
+from sordino.federation.rules.local_training import LOCAL_RULES, Assignment, LocalResult, Worker
+from sordino.protocol import FedProx
+
+
+@PROXIMAL_PULLS.register(FedProx)
+def pull_to_start(rule: FedProx) -> float:
+    """Returns the strength of the pull to the start.
+
+    Args:
+        rule: the rule, with its settings.
+    """
+    return rule.proximal_pull
+
+
+@LOCAL_RULES.register(FedProx)
+def train_fedprox(rule: FedProx, worker: Worker, task: Assignment) -> LocalResult:
+    """Runs the clipped and pulled steps of one client.
+
+    Args:
+        rule: the rule, with its settings.
+        worker: what computes for the client.
+        task: the round's work.
+    """
+    return take_clipped_steps(rule, worker, task)

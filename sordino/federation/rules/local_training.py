@@ -1,0 +1,247 @@
+"""What a client is asked to do in a round and what comes of it, in terms all local rules share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from typing import Protocol as Interface
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sordino.federation.setup import Setup
+from sordino.models.per_example import ClippedSum
+from sordino.models.task_losses import Loss
+from sordino.protocol import LocalRule
+from sordino.protocol.registry import Registry
+from sordino.randomness import Stream
+
+# What a client keeps from round to round: its own model, the moments of its optimizer.
+ClientState = Mapping[str, np.ndarray]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalSteps:
+    """Counts what happened in a client's steps, for the metrics.
+
+    The counts come from private data and are covered by no guarantee.
+
+    Attributes:
+        clipped: gradients that were longer than the clip.
+        clips: gradients that the clip looked at: one a step, or one an example.
+        nonfinite: gradients that were not finite and counted as zero.
+    """
+
+    clipped: int
+    clips: int
+    nonfinite: int
+
+
+UNCOUNTED = LocalSteps(clipped=0, clips=0, nonfinite=0)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Pull:
+    """A model that every step is pulled to: a leader's (udp-fl 3.3), or a helper (PriFedSync 2).
+
+    Attributes:
+        model: where steps are pulled to.
+        strength: how much of the way a step of rate 1 goes.
+    """
+
+    model: Tensor
+    strength: float
+
+
+class ClippedSums(Interface):
+    """Adds up clipped gradients at a model's present weights."""
+
+    def clipped_sum(
+        self,
+        inputs: Tensor,
+        targets: Tensor,
+        /,
+        *,
+        clip: Any,
+        norm: str = "l2",
+    ) -> ClippedSum:
+        """Returns the sum over a batch, possibly empty.
+
+        Args:
+            inputs: the records' features.
+            targets: their labels.
+            clip: the largest norm of an example's gradient; in a table it may be a column.
+            norm: which norm that is.
+        """
+
+
+# Takes the place of a client's own clipped sums, and is made of them: for repeating a training.
+Substitute = Callable[[ClippedSums], ClippedSums]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Assignment:
+    """A client's work in a round. Arrays are vectors, or tables with one training a row.
+
+    Attributes:
+        client: which client works.
+        round_index: the round.
+        start: the weights that its steps begin with.
+        pull: the model that steps are pulled to, if there is one.
+        correction: the vector added to every gradient (SCAFFOLD).
+        kept: what the client has kept from earlier rounds.
+        sums: with noisy-sgd, what takes the place of the client's own sums and of their noise.
+        clip: the present clip, where it follows the gradients; in a table, one a row as a column.
+    """
+
+    client: int
+    round_index: int
+    start: np.ndarray
+    pull: Pull | None = None
+    correction: np.ndarray | None = None
+    clip: np.ndarray | None = None
+    kept: ClientState = field(default_factory=dict)
+    sums: Substitute | None = None
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class LocalResult:
+    """What a client's steps led to, before anything is sent.
+
+    Attributes:
+        model: the weights after the last step, in float64 where noise is still to be added.
+        steps: what happened in the steps.
+        kept: moments of an optimizer, for the client's next round.
+        means: with noisy-sgd the noisy mean of every step, where they are recorded:
+            (steps, parameters), or (trainings, steps, parameters).
+        within: where the clip follows the gradients, half the examples within it less half of the
+            others; in a table, one a row as a column.
+    """
+
+    model: Tensor
+    steps: LocalSteps
+    within: np.ndarray | None = None
+    kept: ClientState = field(default_factory=dict)
+    means: np.ndarray | None = None
+
+
+class Trainable(Interface):
+    """A model as a vector, or many models as rows of a table, whose loss can be differentiated."""
+
+    weights: Tensor
+    gradients: Tensor
+
+    def load(self, vector: Tensor) -> None:
+        """Takes over these weights.
+
+        Args:
+            vector: all parameters as one vector.
+        """
+
+    def loss_gradient(self, inputs: Tensor, targets: Tensor, loss: Loss) -> float:
+        """Leaves the gradient of the loss of one batch in `gradients`.
+
+        Args:
+            inputs: the records' features.
+            targets: their labels.
+            loss: the loss.
+        """
+
+
+class Worker(Interface):
+    """Who runs a client's steps: in one training, or side by side in a table of many."""
+
+    setup: Setup
+    loss: Loss
+    record_steps: bool
+
+    @property
+    def model(self) -> Trainable:
+        """The model that steps change."""
+
+    @property
+    def clipped_sums(self) -> ClippedSums:
+        """Sums of clipped gradients of the model's examples."""
+
+    def as_tensor(self, vector: np.ndarray) -> Tensor:
+        """Returns an array as a tensor where the model is.
+
+        Args:
+            vector: one vector, or a table with one a row.
+        """
+
+    def draw_batches(self, task: Assignment) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yields the inputs and targets of every step, as the loss of a batch needs them.
+
+        Args:
+            task: the round's work.
+        """
+
+    def draw_examples(self, task: Assignment) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yields the inputs and targets of every step, as `clipped_sums` needs them.
+
+        Args:
+            task: the round's work.
+        """
+
+    def bounded_records(self, task: Assignment, norm: float) -> tuple[Tensor, Tensor]:
+        """Returns all records of the client, scaled into a ball of this radius, and their labels.
+
+        Args:
+            task: the round's work.
+            norm: the largest norm.
+        """
+
+    def step_noise(self, task: Assignment, step: int) -> Stream:
+        """Returns the keystream of the noise of one step.
+
+        Args:
+            task: the round's work.
+            step: the number of the step.
+        """
+
+
+# How the steps of each rule are run: (rule, worker, assignment) to what came of them.
+LOCAL_RULES: Registry[Callable[[Any, Worker, Assignment], LocalResult]] = Registry(
+    "way to train a client", "local rule", LocalRule
+)
+
+
+def train_client(worker: Worker, task: Assignment) -> LocalResult:
+    """Runs a client's steps by the rule of its protocol.
+
+    Args:
+        worker: who runs them.
+        task: what the client is asked to do.
+
+    Returns:
+        The model after the steps, without noise on the upload.
+
+    Raises:
+        UnknownKind: nobody said how clients of this rule are trained.
+    """
+    rule = worker.setup.protocol.local
+    return LOCAL_RULES.of(rule)(rule, worker, task)
+
+
+def rates_of(worker: Worker, task: Assignment) -> tuple[float, ...]:
+    """Returns the learning rate of every step of an assignment.
+
+    Args:
+        worker: what computes for the client.
+        task: the round's work.
+    """
+    rule = worker.setup.protocol.local
+    return rule.schedule.rates(round=task.round_index, steps=rule.steps)
+
+
+def copy_step(means: list[np.ndarray], noisy: torch.Tensor) -> None:
+    """Keeps a copy of a noisy mean, which the optimizer may overwrite.
+
+    Args:
+        means: what was copied so far.
+        noisy: the noisy mean of a step.
+    """
+    means.append(noisy.cpu().numpy().copy())

@@ -1,0 +1,34 @@
+"""Says which network addresses count as one caller."""
+
+from __future__ import annotations
+
+import ipaddress
+
+# A subscriber of IPv6 has a whole network of this prefix length.
+SUBSCRIBER_PREFIX = 64
+
+
+def identify_caller(address: str) -> str:
+    """Returns the caller that an address belongs to.
+
+    Args:
+        address: An address of IPv4 or IPv6.
+
+    Returns:
+        The address; of IPv6 the network of its subscriber; other text as it is.
+
+    Example:
+        >>> identify_caller("2001:db8::77")
+        '2001:db8::/64'
+        >>> identify_caller("::ffff:192.0.2.1")
+        '192.0.2.1'
+    """
+    try:
+        found = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return address
+    if isinstance(found, ipaddress.IPv4Address):
+        return str(found)
+    if found.ipv4_mapped is not None:
+        return str(found.ipv4_mapped)
+    return str(ipaddress.IPv6Network((found, SUBSCRIBER_PREFIX), strict=False))

@@ -1,0 +1,465 @@
+"""A client's folder, on the client's own machine: its agreement, its ledger, its last uploads.
+
+agreement.toml   what was agreed to beside the protocol: budget, data, the app that may run
+protocol.toml    the protocol that was agreed to
+accepted.json    the training that uses the agreement, and how many rounds the budget allows
+ledger.jsonl     what was spent and what was refused
+answers/         the last uploads with what the client keeps, each whole or absent
+secure_sums.json keys and seeds of secure sums, and the shares that were given
+
+The order of writes is: decide, bind, charge, work, keep, note the upload's digest in the ledger,
+send. A round that is charged and has no digest was never sent, so it may be computed. One with a
+digest is sent again bit for bit while the upload is kept, and refused when it is not: no round
+ever gets noise twice. A refusal changes nothing but the list of refusals.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from sordino.federation.store.files import arrays_digest, held, pack, unpack, write_whole, writing
+from sordino.flower.agreement import (
+    Agreement,
+    make_own_budget,
+    read_agreement,
+    refuse_unsupported,
+    state_model_size,
+    write_agreement,
+)
+from sordino.flower.ledger_counter import check_counter, write_counter
+from sordino.flower.sum_parties import refuse_unknown_clients
+from sordino.flower.upload_requests import Request, RequestRefused
+from sordino.privacy.ledger import (
+    Answered,
+    Event,
+    Ledger,
+    Opened,
+    Refused,
+    RoundCharged,
+    SharesGiven,
+    read_ledger,
+)
+from sordino.protocol import Protocol, UserError, dumps, loads, read_protocol
+from sordino.randomness import GENERATOR
+
+if TYPE_CHECKING:
+    from sordino.privacy.guarantee import Guarantee
+
+# Uploads that are kept: a server may resume from its checkpoint before the last.
+KEPT_ANSWERS = 2
+# Refusals that are written down. A server that asks for nonsense must not fill the disk, or make
+# the ledger slow to read.
+LOGGED_REFUSALS = 1000
+# Characters of a refusal's reason that are written down.
+REASON_LENGTH = 300
+# Seconds that a refusal waits for another process that holds the folder.
+REFUSAL_PATIENCE = 60.0
+VECTOR = "vector"
+KEPT = "kept/"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Accepted:
+    """Describes the training that an agreement is used for.
+
+    Attributes:
+        training: Its name.
+        protocol: Its protocol, as TOML.
+        terms: Digest of the agreement, so that a changed budget is noticed.
+        cap: How many rounds the client's budget allows.
+    """
+
+    training: str
+    protocol: str
+    terms: str
+    cap: int
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Answer:
+    """Holds an upload that was computed.
+
+    Attributes:
+        round: The round.
+        request: Digest of the request that it answers.
+        run: The run on Flower in which it was requested.
+        attempt: How often it had been requested before in that run.
+        vector: The upload.
+        kept: What the client keeps after it.
+    """
+
+    round: int
+    request: str
+    run: str
+    attempt: int
+    vector: np.ndarray
+    kept: Mapping[str, np.ndarray]
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the upload."""
+        return arrays_digest({VECTOR: self.vector})
+
+
+class ClientStore:
+    """Reads and writes a client's folder. Hold the folder with `hold_folder` while writing."""
+
+    def __init__(self, folder: Path) -> None:
+        """Opens a folder.
+
+        Args:
+            folder: The client's folder.
+
+        Raises:
+            UserError: It holds no agreement that can be read.
+        """
+        self.folder = folder
+        self.agreement = read_agreement(folder)
+        self.agreed = read_protocol(folder / "protocol.toml")
+
+    @classmethod
+    def create(cls, folder: Path, agreement: Agreement, protocol: Protocol) -> ClientStore:
+        """Creates the folder of a client that agrees to a protocol.
+
+        Args:
+            folder: The folder.
+            agreement: What the client agrees to.
+            protocol: The protocol that it agrees to.
+
+        Returns:
+            The store.
+
+        Raises:
+            UserError: The folder holds an agreement already, or noise from a seed was not allowed.
+        """
+        refuse_unsupported(protocol)
+        refuse_unknown_clients(protocol, agreement)
+        if not protocol.noise.secure and not agreement.seeded:
+            raise UserError(
+                "noise.secure = false: anyone who knows the seed can subtract the noise. Set "
+                "noise.secure = true, or for a test agree to it with --seeded."
+            )
+        ledger = folder / "ledger.jsonl"
+        # A second agreement over the same ledger would forget what was spent under the first one.
+        if ledger.exists():
+            raise UserError(
+                f"{folder} holds an agreement already: choose another folder. What it spent is "
+                "in its ledger."
+            )
+        noise = "seeded"
+        if protocol.noise.secure:
+            noise = "fresh"
+        with writing(folder):
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            (folder / "answers").mkdir(exist_ok=True)
+            # The ledger comes after both files: a folder without one is no agreement yet, and can
+            # be made anew.
+            write_whole(folder / "protocol.toml", dumps(protocol).encode())
+            write_agreement(agreement, folder)
+            digest = hashlib.sha256(dumps(protocol).encode()).hexdigest()
+            opened = Opened(protocol=digest, generator=GENERATOR, noise=noise)
+            Ledger.create(ledger, opened).close()
+            if agreement.counter is not None:
+                write_counter(Path(agreement.counter), ledger)
+        return cls(folder)
+
+    @property
+    def events(self) -> tuple[Event, ...]:
+        """All entries of the client's ledger."""
+        return read_ledger(self.folder / "ledger.jsonl").events
+
+    @property
+    def rounds_paid(self) -> list[int]:
+        """The rounds that were charged, in order."""
+        return [event.round for event in self.events if isinstance(event, RoundCharged)]
+
+    @property
+    def refusals(self) -> list[Refused]:
+        """The requests that were refused."""
+        return [event for event in self.events if isinstance(event, Refused)]
+
+    @property
+    def upload_digests(self) -> dict[int, str]:
+        """The digest of every upload that was, or was about to be, sent, by its round."""
+        return {event.round: event.upload for event in self.events if isinstance(event, Answered)}
+
+    @property
+    def shares_given(self) -> list[SharesGiven]:
+        """The secure sums for which shares were, or were about to be, given."""
+        return [event for event in self.events if isinstance(event, SharesGiven)]
+
+    def has_open_charge(self, round_index: int) -> bool:
+        """Returns whether a round was charged for an upload that was never noted, nor sent.
+
+        Args:
+            round_index: The round.
+        """
+        charged = self.rounds_paid.count(round_index)
+        noted = [event.round for event in self.events if isinstance(event, Answered)]
+        return charged > noted.count(round_index)
+
+    @contextmanager
+    def hold_folder(self, *, patience: float = 0.0) -> Iterator[None]:
+        """Holds the folder, so that one process answers at a time.
+
+        Args:
+            patience: Seconds to wait for another process to let go of it.
+
+        Yields:
+            Nothing.
+
+        Raises:
+            UserError: Another process holds it.
+        """
+        # Two processes could otherwise both find a round unpaid, and add noise to it twice.
+        with held(self.folder, patience=patience):
+            yield
+
+    def charge_round(self, round_index: int) -> None:
+        """Writes the charge of a round to the ledger.
+
+        Args:
+            round_index: The round.
+        """
+        with self._open_ledger() as ledger:
+            ledger.charge(round=round_index, clients=[self.agreement.client])
+
+    def refuse(self, round_index: int, reason: str) -> RequestRefused:
+        """Writes a refusal to the ledger. The folder must be held.
+
+        Args:
+            round_index: The round that was requested.
+            reason: Why it is refused.
+
+        Returns:
+            The error to raise.
+        """
+        with self._open_ledger() as ledger:
+            # Requests beyond the limit are refused all the same; only the list stops growing.
+            if sum(isinstance(event, Refused) for event in ledger.events) < LOGGED_REFUSALS:
+                ledger.note_refusal(round=round_index, reason=reason[:REASON_LENGTH])
+        return RequestRefused(reason)
+
+    def refuse_unheld(self, reason: str) -> RequestRefused:
+        """Holds the folder and writes a refusal to the ledger.
+
+        Args:
+            reason: Why the request is refused.
+
+        Returns:
+            The error to raise, also where the folder cannot be held to write it down.
+        """
+        try:
+            with self.hold_folder(patience=REFUSAL_PATIENCE):
+                return self.refuse(0, reason)
+        # A refusal must be sent even while another process works in the folder.
+        except UserError:
+            return RequestRefused(reason)
+
+    @contextmanager
+    def _open_ledger(self) -> Iterator[Ledger]:
+        path = self.folder / "ledger.jsonl"
+        # Checked at every opening: a folder that was restored while a node runs is noticed as well.
+        self.check_counter()
+        with writing(path), Ledger.resume(path) as ledger:
+            yield ledger
+        self._update_counter()
+
+    def _update_counter(self) -> None:
+        """Notes in the second place how far the ledger has come."""
+        if self.agreement.counter is not None:
+            write_counter(Path(self.agreement.counter), self.folder / "ledger.jsonl")
+
+    def check_counter(self) -> None:
+        """Checks that the folder is not an older copy of itself.
+
+        Raises:
+            RequestRefused: It is. Nothing is written down: the ledger cannot be trusted.
+        """
+        if self.agreement.counter is None:
+            return
+        try:
+            check_counter(Path(self.agreement.counter), self.folder / "ledger.jsonl")
+        except UserError as error:
+            raise RequestRefused(str(error)) from None
+
+    def keep_answer(
+        self, request: Request, run: str, vector: np.ndarray, kept: Mapping[str, np.ndarray]
+    ) -> Answer:
+        """Keeps an upload and notes its digest, before it is sent.
+
+        Args:
+            request: The request that it answers.
+            run: The run on Flower.
+            vector: The upload.
+            kept: What the client keeps after it.
+
+        Returns:
+            The answer.
+        """
+        answer = Answer(
+            round=request.round,
+            request=request.digest,
+            run=run,
+            attempt=request.attempt,
+            vector=vector,
+            kept=kept,
+        )
+        # Kept before it is noted: a digest without an upload would lose the round for good.
+        self.write_answer(answer)
+        self.note_answer(answer)
+        for old in sorted(self.rounds_kept)[:-KEPT_ANSWERS]:
+            self._answer_path(old).unlink()
+        return answer
+
+    def note_answer(self, answer: Answer) -> None:
+        """Writes the digest of an upload to the ledger.
+
+        Args:
+            answer: The upload.
+        """
+        with self._open_ledger() as ledger:
+            ledger.note_answer(round=answer.round, upload=answer.digest)
+
+    def note_shares(self, given: SharesGiven) -> None:
+        """Writes to the ledger that shares of a secure sum are about to be given.
+
+        Args:
+            given: The sum.
+        """
+        with self._open_ledger() as ledger:
+            ledger.note_shares(given)
+
+    def renew_answer(self, answer: Answer, run: str, attempt: int) -> Answer:
+        """Returns a kept upload for another request of the same round.
+
+        Args:
+            answer: The upload.
+            run: The run on Flower that requests it again.
+            attempt: How often it had been requested before in that run.
+        """
+        # The second place may have been full when the digest was noted: nothing leaves before it
+        # is up to date.
+        self.check_counter()
+        self._update_counter()
+        renewed = replace(answer, run=run, attempt=attempt)
+        self.write_answer(renewed)
+        return renewed
+
+    def read_state(self) -> dict[str, np.ndarray]:
+        """Returns what the client has kept from its last round."""
+        rounds = self.rounds_kept
+        if not rounds:
+            return {}
+        return dict(self.read_answer(max(rounds)).kept)
+
+    @property
+    def rounds_kept(self) -> list[int]:
+        """The rounds whose uploads are kept."""
+        return [int(path.stem) for path in (self.folder / "answers").glob("*.safetensors")]
+
+    def write_answer(self, answer: Answer) -> None:
+        """Writes an upload to the folder, whole or not at all.
+
+        Args:
+            answer: The upload.
+        """
+        facts: dict[str, Any] = {
+            "round": answer.round,
+            "request": answer.request,
+            "run": answer.run,
+            "attempt": answer.attempt,
+        }
+        arrays = {VECTOR: answer.vector}
+        for name, array in answer.kept.items():
+            arrays[KEPT + name] = array
+        path = self._answer_path(answer.round)
+        with writing(path):
+            write_whole(path, pack(arrays, facts))
+
+    def read_answer(self, round_index: int) -> Answer:
+        """Returns the upload of a round that is kept.
+
+        Args:
+            round_index: The round.
+
+        Raises:
+            UserError: Its file is damaged.
+        """
+        path = self._answer_path(round_index)
+        try:
+            arrays, facts = unpack(path.read_bytes())
+            vector = arrays.pop(VECTOR)
+            kept = {name.removeprefix(KEPT): array for name, array in arrays.items()}
+            return Answer(**facts, vector=vector, kept=kept)
+        except (OSError, ValueError, KeyError, TypeError):
+            raise UserError(
+                f"{path} is damaged. Put it back; without it this client answers nothing."
+            ) from None
+
+    def _answer_path(self, round_index: int) -> Path:
+        return self.folder / "answers" / f"{round_index}.safetensors"
+
+    @property
+    def terms(self) -> str:
+        """Digest of the agreement and of the protocol that was agreed to."""
+        agreement = (self.folder / "agreement.toml").read_bytes()
+        return hashlib.sha256(agreement + dumps(self.agreed).encode()).hexdigest()
+
+    def read_accepted(self) -> Accepted | None:
+        """Returns the training that the agreement is bound to.
+
+        Returns:
+            The training; None before the first charge.
+
+        Raises:
+            UserError: Its file is damaged.
+        """
+        path = self.folder / "accepted.json"
+        if not path.exists():
+            return None
+        try:
+            return Accepted(**json.loads(path.read_bytes()))
+        except (OSError, ValueError, TypeError):
+            raise UserError(
+                f"{path} is damaged. Put it back; without it this client answers nothing."
+            ) from None
+
+    def write_accepted(self, accepted: Accepted) -> None:
+        """Binds the agreement to a training.
+
+        Args:
+            accepted: The training.
+        """
+        if accepted == self.read_accepted():
+            return
+        path = self.folder / "accepted.json"
+        with writing(path):
+            write_whole(path, (json.dumps(vars(accepted), indent=2) + "\n").encode())
+
+    def compute_guarantee(self, rounds: Sequence[int] | None = None) -> Guarantee:
+        """Returns what the server learns at most from the client's uploads.
+
+        Args:
+            rounds: The rounds; by default those that were charged.
+        """
+        # It takes a while to load, and most requests do not need it.
+        from sordino.privacy.participation_caps import own_guarantee
+
+        accepted = self.read_accepted()
+        protocol = self.agreed
+        if accepted is not None:
+            protocol = loads(accepted.protocol)
+        if rounds is None:
+            rounds = self.rounds_paid
+        protocol = state_model_size(protocol, self.agreement)
+        budget = make_own_budget(self.agreement, protocol)
+        return own_guarantee(protocol, budget, rounds, self.agreement.records)

@@ -1,0 +1,123 @@
+"""Reads consortium.toml: what one party of a consortium runs."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sordino.protocol import UNITS, UserError
+from sordino.protocol.entries import (
+    Choice,
+    Flag,
+    Integer,
+    Maybe,
+    Number,
+    Text,
+    Value,
+    decode_table,
+    entry,
+)
+
+FILE = "consortium.toml"
+# Hosts under which only this machine reaches a SuperLink.
+LOCAL_HOSTS = ("localhost", "127.0.0.1", "::1")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Coordinator(Value):
+    """Describes what the coordinator runs: the SuperLink, for clients with registered keys.
+
+    Example:
+        >>> Coordinator(host="fl.example.org").listen
+        '0.0.0.0'
+    """
+
+    host: str = entry(Text(), "name or address under which machines reach it", "127.0.0.1")
+    port: int = entry(Integer(at_least=1, at_most=65535), "where it listens", 8000)
+    keys: str = entry(Text(), "folder of clients' public keys: 0.pub, 1.pub, ...", "keys")
+    metrics: int | None = entry(
+        Maybe(Integer(at_least=1, at_most=65535)),
+        "port of 127.0.0.1 that serves /metrics and /health; left out: none",
+        None,
+    )
+
+    @property
+    def listen(self) -> str:
+        """The address to listen on."""
+        # A port for tests must not be open to other machines.
+        if self.host in LOCAL_HOSTS:
+            return "127.0.0.1"
+        return "0.0.0.0"
+
+    @property
+    def address(self) -> str:
+        """Where the coordinator itself reaches the SuperLink; its certificate has this name."""
+        return f"{self.host}:{self.port}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Client(Value):
+    """Describes what a client agrees to, and where its node connects to."""
+
+    client: int = entry(Integer(at_least=0), "number of the client in the protocol, from 0")
+    superlink: str = entry(Text(), "host and port of the SuperLink")
+    data: str | None = entry(
+        Maybe(Text()), "file of its own records; left out: its share of the protocol's", None
+    )
+    epsilon: float | None = entry(
+        Maybe(Number(above=0)), "largest epsilon of its uploads, against the server", None
+    )
+    delta: float = entry(Number(above=0, below=1), "at this delta", 1e-5)
+    unit: str = entry(Choice(UNITS), "what is hidden: one record, or all of the client's", "record")
+    protocol: str = entry(Text(), "the protocol that it agrees to", "protocol.toml")
+    certificate: str = entry(Text(), "the coordinator's authority", "ca.crt")
+    key: str = entry(Text(), "its private key; made if it is missing", "node.key")
+    clients: str | None = entry(
+        Maybe(Text()),
+        "the coordinator's clients.json, for secure aggregation; left out: none",
+        None,
+    )
+    folder: str = entry(Text(), "where agreement, ledger and logs are kept", "mine")
+    port: int = entry(Integer(at_least=1, at_most=65535), "of this machine, for its node", 9094)
+    seeded: bool = entry(Flag(), "whether seeded noise is allowed: for tests", False)
+    metrics: int | None = entry(
+        Maybe(Integer(at_least=1, at_most=65535)),
+        "port of 127.0.0.1 that serves /metrics and /health; left out: none",
+        None,
+    )
+
+
+PARTIES: dict[str, type[Value]] = {"coordinator": Coordinator, "client": Client}
+
+
+def read_consortium(place: Path) -> tuple[Path, Any]:
+    """Reads what a party runs.
+
+    Args:
+        place: A consortium.toml, or the folder in which one lies.
+
+    Returns:
+        The folder of the file, to which its paths are relative, and a Coordinator or a Client.
+
+    Raises:
+        UserError: There is no file, or an entry of it is wrong.
+    """
+    path = place
+    if place.is_dir():
+        path = place / FILE
+    try:
+        document = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UserError(
+            f"there is no {path}. It has one table, [coordinator] or [client]: see docs/flower.md."
+        ) from None
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} cannot be read: {error}.") from None
+    # A party is one of the two. Both tables in one file would be a folder that was mixed up.
+    if len(document) != 1 or not set(document) <= set(PARTIES):
+        given = ", ".join(f"[{name}]" for name in document) or "nothing"
+        raise UserError(f"{path} has {given}; it must have one table, [coordinator] or [client].")
+    [(name, table)] = document.items()
+    return path.parent.absolute(), decode_table(PARTIES[name], table, name)

@@ -1,0 +1,111 @@
+"""Publishes the state of a party: as files, and for Prometheus at an address of this machine."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Mapping
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+from sordino.federation.store.files import write_whole
+from sordino.protocol import UserError
+
+HEALTH_FILE = "health.json"
+METRICS_FILE = "metrics.prom"
+# Seconds after which a state that was not renewed counts as unhealthy.
+FRESH = 30.0
+# The format that Prometheus reads.
+METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+class PublishedState:
+    """Holds the last state of a party and writes it to files. One thread writes, others read."""
+
+    def __init__(self, folder: Path) -> None:
+        """Creates a state that is not healthy yet.
+
+        Args:
+            folder: Folder of health.json and metrics.prom.
+        """
+        self._folder = folder
+        self._metrics = ""
+        self._health: dict[str, object] = {"healthy": False, "said": "starting", "at": 0}
+
+    def publish(self, healthy: bool, numbers: Mapping[str, float], words: str) -> None:
+        """Replaces the state.
+
+        Args:
+            healthy: Whether everything that the party runs works.
+            numbers: Values by the name of the metric.
+            words: The state in words.
+        """
+        # All digits: six would round what was spent down.
+        lines = [f"# TYPE {name} gauge\n{name} {value:.17g}\n" for name, value in numbers.items()]
+        self._metrics = "".join(lines)
+        self._health = {"healthy": healthy, "said": words, "at": int(time.time())}
+        write_whole(self._folder / HEALTH_FILE, json.dumps(self._health).encode())
+        write_whole(self._folder / METRICS_FILE, self._metrics.encode())
+
+    def answer(self, path: str) -> tuple[int, str, bytes]:
+        """Returns the answer to a request for a path.
+
+        Args:
+            path: "/health" or "/metrics".
+
+        Returns:
+            Status, type and body. The status of "/health" is 503 unless the party is healthy and
+            has said so lately; that of any other path is 404.
+        """
+        if path == "/metrics":
+            return 200, METRICS_TYPE, self._metrics.encode()
+        if path != "/health":
+            return 404, "text/plain", b"there are /health and /metrics\n"
+        health = self._health
+        status = 503
+        if health["healthy"] and time.time() - float(str(health["at"])) < FRESH:
+            status = 200
+        return status, "application/json", json.dumps(health).encode()
+
+
+def serve_state(state: PublishedState, port: int) -> ThreadingHTTPServer:
+    """Serves a state at 127.0.0.1, in a thread, until the returned server is shut down.
+
+    Args:
+        state: The state.
+        port: Port of 127.0.0.1; 0 for any that is free.
+
+    Returns:
+        The server.
+
+    Raises:
+        UserError: The port is taken.
+    """
+
+    # One class for each server: http.server creates an object for every connection.
+    class Handler(BaseHTTPRequestHandler):
+        # Seconds after which a silent connection is closed.
+        timeout = 10.0
+
+        def do_GET(self) -> None:
+            status, kind, body = state.answer(self.path)
+            self.send_response(status)
+            self.send_header("Content-Type", kind)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            """Logs nothing: Prometheus asks every few seconds."""
+
+    try:
+        server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
+    except OSError as error:
+        raise UserError(
+            f"metrics = {port}: the port cannot be used ({error.strerror}). Name another one in "
+            "consortium.toml."
+        ) from None
+    server.daemon_threads = True
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    return server

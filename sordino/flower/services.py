@@ -1,0 +1,432 @@
+"""`sordino flower up`: starts what a party of a consortium runs, and keeps it alive."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sordino.federation.store.files import write_whole
+from sordino.flower.certificates import AUTHORITY, write_certificates
+from sordino.flower.client_store import ClientStore
+from sordino.flower.consortium import Client, Coordinator
+from sordino.flower.flower_commands import CommandFailed, make_environment, require_flower
+from sordino.flower.flower_processes import (
+    FAST_POLLING,
+    make_superlink_command,
+    make_supervisor_command,
+    register_clients,
+)
+from sordino.flower.logs import JsonLog
+from sordino.flower.metrics_endpoint import PublishedState, serve_state
+from sordino.flower.superlink_probe import probe_superlink
+from sordino.protocol import UserError
+
+Tell = Callable[[str], None]
+# Seconds between two looks at the process.
+LOOK = 1.0
+# Seconds between two counts of the nodes that are connected.
+COUNT = 3.0
+# Seconds without an answer after which a SuperLink is killed and started again.
+SILENCE = 30.0
+# Seconds before a process is started again: at first, and at most.
+FIRST_PAUSE = 1.0
+LONGEST_PAUSE = 30.0
+# Seconds after which a process that runs counts as stable: the pause is short again.
+STABLE = 60.0
+# Seconds that a process has to end when it is asked to.
+ENDING = 15.0
+# Exit code of a program whose input is wrong; another start does not help.
+BAD_INPUT = 2
+
+
+class SupervisedProcess:
+    """Runs one program and starts it again when it ends. It holds a process."""
+
+    def __init__(
+        self, name: str, command: list[str], env: Mapping[str, str], log: JsonLog, tell: Tell
+    ) -> None:
+        """Creates it; `look` starts the program.
+
+        Args:
+            name: Name of the program, for messages.
+            command: How it is started.
+            env: Its environment.
+            log: Receives the lines that it prints.
+            tell: Called with a sentence when it is started again.
+        """
+        self.name = name
+        self.starts = 0
+        self._command = command
+        self._env = dict(env)
+        self._log = log
+        self._tell = tell
+        self._process: subprocess.Popen[bytes] | None = None
+        self._pause = FIRST_PAUSE
+        self._began = 0.0
+        self._next = 0.0
+
+    def look(self) -> None:
+        """Starts the program if it does not run.
+
+        Raises:
+            UserError: It ended because its input is wrong, which another start does not mend.
+        """
+        # A process that has run for long has no standing fault, so its next pause is short again.
+        if self._process is not None and self._process.poll() is None:
+            if self.age > STABLE:
+                self._pause = FIRST_PAUSE
+            return
+        if self._process is not None:
+            self._note_end(self._process.returncode)
+        if time.monotonic() >= self._next:
+            self._start()
+
+    def _note_end(self, code: int) -> None:
+        self._process = None
+        # A loop of starts would hide the message that says what to correct.
+        if code == BAD_INPUT:
+            raise UserError(f"the {self.name} cannot be started: its log says why.")
+        self._next = time.monotonic() + self._pause
+        self._tell(f"The {self.name} ended ({code}); it is started again in {self._pause:g} s.")
+        # A growing pause: a program that always fails must not fill disk and log.
+        self._pause = min(self._pause * 2.0, LONGEST_PAUSE)
+
+    def _start(self) -> None:
+        self._process = subprocess.Popen(
+            self._command, env=self._env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        )
+        self._began = time.monotonic()
+        self.starts += 1
+        # Read all the time: a full pipe would stop the program.
+        if self._process.stdout is not None:
+            self._log.follow(self.name, self._process.stdout)
+
+    @property
+    def age(self) -> float:
+        """Seconds since the program was started."""
+        return time.monotonic() - self._began
+
+    def kill(self) -> None:
+        """Ends the program at once; the next look starts it again."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+    def stop(self) -> None:
+        """Ends the program with SIGTERM, and with SIGKILL if it does not end in time."""
+        if self._process is None:
+            return
+        self._process.terminate()
+        try:
+            self._process.wait(ENDING)
+        except subprocess.TimeoutExpired:
+            self.kill()
+
+
+class PartyService:
+    """Runs what a party needs until it is asked to end; coordinator and clients refine it."""
+
+    def __init__(self, place: Path, state: PublishedState, tell: Tell) -> None:
+        """Creates the service.
+
+        Args:
+            place: The party's folder.
+            state: Where its state is published.
+            tell: Called with a sentence when something changes.
+        """
+        self.place = place
+        self.state = state
+        self.tell = tell
+        self.metrics_port: int | None = None
+        self._said = ""
+        self._ended = False
+
+    def run(self) -> None:
+        """Starts everything and looks after it; returns when asked to end by a signal."""
+        # Services are ended by a signal, and children must not outlive them.
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._ask_to_end)
+        process = self.prepare()
+        server = None
+        if self.metrics_port is not None:
+            server = serve_state(self.state, self.metrics_port)
+        try:
+            while not self._ended:
+                process.look()
+                self.look(process)
+                time.sleep(LOOK)
+        finally:
+            # In any case, also after an error: an orphan would hold the port.
+            process.stop()
+            if server is not None:
+                server.shutdown()
+
+    def prepare(self) -> SupervisedProcess:
+        """Creates missing files and returns the process that is to be kept alive."""
+        raise NotImplementedError
+
+    def look(self, process: SupervisedProcess) -> None:
+        """Looks once at the state of everything, and publishes it.
+
+        Args:
+            process: The process that is kept alive.
+        """
+        raise NotImplementedError
+
+    def say_once(self, words: str) -> None:
+        """Reports words unless they were the last reported.
+
+        Args:
+            words: The sentence.
+        """
+        if words != self._said:
+            self._said = words
+            self.tell(words)
+
+    def _ask_to_end(self, *_: object) -> None:
+        self._ended = True
+
+
+class CoordinatorService(PartyService):
+    """Runs the SuperLink, and registers the clients whose public keys are in a folder."""
+
+    def __init__(self, place: Path, settings: Coordinator, tell: Tell) -> None:
+        """Creates the service.
+
+        Args:
+            place: The coordinator's folder.
+            settings: What its consortium.toml says.
+            tell: Called with a sentence when something changes.
+        """
+        super().__init__(place, PublishedState(place), tell)
+        self.metrics_port = settings.metrics
+        self._settings = settings
+        self._keys = place / settings.keys
+        self._counted = 0.0
+        self._answered = time.monotonic()
+
+    def prepare(self) -> SupervisedProcess:
+        """Creates certificates where there are none, and returns the SuperLink."""
+        require_flower()
+        settings = self._settings
+        certificates = self.place / "certificates"
+        self._keys.mkdir(parents=True, exist_ok=True)
+        if not (certificates / AUTHORITY).exists():
+            # The coordinator's own command line comes from this machine.
+            hosts = list(dict.fromkeys([settings.host, "localhost", "127.0.0.1"]))
+            write_certificates(certificates, hosts)
+            self.tell(f"Wrote {certificates}. Give {AUTHORITY} to every client.")
+        command = make_superlink_command(self.place, settings.listen, settings.port, insecure=False)
+        env = make_environment(self.place / "flower", **FAST_POLLING)
+        log = JsonLog(self.place / "logs" / "link.jsonl")
+        return SupervisedProcess("SuperLink", command, env, log, self.tell)
+
+    def look(self, process: SupervisedProcess) -> None:
+        """Checks that the SuperLink answers, registers new clients, and counts connected nodes.
+
+        Args:
+            process: The SuperLink.
+        """
+        # Each count opens connections, so it is done less often than the looks.
+        if time.monotonic() - self._counted < COUNT:
+            return
+        self._counted = time.monotonic()
+        authority = str(self.place / "certificates" / AUTHORITY)
+        trouble = probe_superlink(self._settings.address, authority).trouble
+        if trouble is not None:
+            self._note_trouble(process, trouble)
+            return
+        self._answered = time.monotonic()
+        registered = self._register_new_clients()
+        online = count_online_nodes(self._settings.address, authority)
+        words = f"{online} of {registered} connected"
+        self.say_once(words)
+        numbers = {
+            "sordino_nodes_connected": online,
+            "sordino_nodes_registered": registered,
+            "sordino_link_starts": process.starts,
+            "sordino_healthy": 1,
+        }
+        self.state.publish(True, numbers, words)
+
+    def _note_trouble(self, process: SupervisedProcess, trouble: str) -> None:
+        # A program that was just started has not been silent for longer than it runs.
+        silent = min(time.monotonic() - self._answered, process.age)
+        words = f"The SuperLink: {trouble}."
+        if process.age < SILENCE:
+            words = "The SuperLink starts."
+        self.say_once(words)
+        numbers = {"sordino_link_starts": process.starts, "sordino_healthy": 0}
+        self.state.publish(False, numbers, words)
+        if silent > SILENCE:
+            self.tell("The SuperLink does not answer; it is started again.")
+            process.kill()
+
+    def _register_new_clients(self) -> int:
+        """Registers the keys that are new, and returns how many are registered."""
+        path = self.place / "flower" / "registered.json"
+        known: dict[str, str] = {}
+        if path.exists():
+            known = json.loads(path.read_bytes())
+        for key in sorted(self._keys.glob("*.pub")):
+            # The file's name is the client's number; other files in the folder are none of ours.
+            if not key.stem.isdigit() or key.stem in known:
+                continue
+            digest = hashlib.sha256(key.read_bytes()).hexdigest()
+            try:
+                register_clients(self.place, [f"{key.stem}={key}"], self._settings.address)
+            except (CommandFailed, UserError) as error:
+                self.say_once(f"{key.name} was not registered: {error}")
+                continue
+            known[key.stem] = digest
+            # Written after each key: an interruption must not register a client twice.
+            write_whole(path, json.dumps(known).encode())
+            self.tell(f"Client {key.stem} may connect: its key is {digest[:16]}...")
+        return len(known)
+
+
+class ClientService(PartyService):
+    """Runs a client's node, under the agreement that its consortium.toml describes."""
+
+    def __init__(
+        self, place: Path, settings: Client, tell: Tell, agree: Callable[[], None]
+    ) -> None:
+        """Creates the service.
+
+        Args:
+            place: The folder of consortium.toml.
+            settings: What it says.
+            tell: Called with a sentence when something changes.
+            agree: Creates the agreement where there is none.
+        """
+        self._folder = place / settings.folder
+        super().__init__(place, PublishedState(self._folder), tell)
+        self.metrics_port = settings.metrics
+        self._settings = settings
+        self._agree = agree
+
+    def prepare(self) -> SupervisedProcess:
+        """Agrees where there is no agreement yet, and returns the node's supervisor."""
+        require_flower()
+        if not (self._folder / "agreement.toml").exists():
+            self._agree()
+        command = make_supervisor_command(self._folder, self._settings.port, insecure=False)
+        env = make_environment(self._folder / "flower")
+        log = JsonLog(self._folder / "logs" / "node.jsonl")
+        return SupervisedProcess("node", command, env, log, self.tell)
+
+    def look(self, process: SupervisedProcess) -> None:
+        """Publishes the state that the supervisor notes, and what the ledger says.
+
+        Args:
+            process: The node's supervisor.
+        """
+        path = self._folder / "flower" / "status.json"
+        facts: dict[str, Any] = {}
+        if path.exists():
+            facts = json.loads(path.read_bytes())
+        state = str(facts.get("state", "starting"))
+        # A status of a killed supervisor still says connected.
+        if facts and not is_alive(int(facts["keeper"])):
+            state = "starting"
+        reason = ""
+        if facts.get("reason"):
+            reason = f" ({facts['reason']})"
+        spending = sum_spending(self._folder)
+        words = f"{state}{reason}; {spending.words}"
+        self.say_once(words)
+        connected = state == "connected"
+        numbers = {
+            "sordino_node_connected": float(connected),
+            "sordino_node_starts": float(facts.get("starts", 0)),
+            "sordino_rounds_paid": float(spending.rounds),
+            "sordino_requests_refused": float(spending.refusals),
+            "sordino_epsilon_spent": spending.epsilon,
+            "sordino_healthy": float(connected),
+        }
+        self.state.publish(connected, numbers, words)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spending:
+    """Describes what a client has spent.
+
+    Attributes:
+        rounds: Rounds that were charged.
+        refusals: Requests that were refused.
+        epsilon: What the server learned at most, at the delta of the agreement.
+        words: All of it in words.
+    """
+
+    rounds: int
+    refusals: int
+    epsilon: float
+    words: str
+
+
+def sum_spending(folder: Path) -> Spending:
+    """Returns what a client has spent.
+
+    Args:
+        folder: The client's folder.
+    """
+    from sordino.privacy.guarantee import round_up
+
+    store = ClientStore(folder)
+    agreement = store.agreement
+    rounds = len(store.rounds_paid)
+    refusals = store.refusals
+    epsilon = 0.0
+    if rounds:
+        epsilon = store.compute_guarantee().epsilon(agreement.delta)
+    limit = ""
+    if agreement.epsilon is not None:
+        limit = f" of {agreement.epsilon:g}"
+    words = (
+        # Rounded up: a spent budget must never look smaller than it is.
+        f"{rounds} rounds answered, epsilon {round_up(epsilon)}{limit} spent, "
+        f"{len(refusals)} requests refused"
+    )
+    if refusals:
+        words += f", the last: {refusals[-1].reason}"
+    return Spending(rounds=rounds, refusals=len(refusals), epsilon=epsilon, words=words)
+
+
+def count_online_nodes(address: str, authority: str) -> int:
+    """Returns how many nodes are connected to a SuperLink on this machine.
+
+    Args:
+        address: Host and port of the SuperLink.
+        authority: File of the authority that certified it.
+    """
+    from flwr.proto.control_pb2 import ListNodesRequest
+    from flwr.supercore.control.control_http_client import ControlHttpClient
+    from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
+
+    interceptors = [RuntimeVersionHttpInterceptor(component_name="sordino")]
+    trusted = Path(authority).read_bytes()
+    with ControlHttpClient.from_server_address(address, False, trusted, interceptors) as client:
+        nodes = client.ListNodes(ListNodesRequest()).nodes_info
+    return sum(node.status == "online" for node in nodes)
+
+
+def is_alive(process: int) -> bool:
+    """Returns whether a process exists.
+
+    Args:
+        process: Its id.
+    """
+    try:
+        # Signal 0 asks for existence and does nothing.
+        os.kill(process, 0)
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,433 @@
+"""A client's part in secure sums: what it prepares, masks and unmasks, and what it refuses.
+
+What a client gives for a round cannot be taken back, so it is decided, written down and only then
+sent. Asked again it sends the same; asked for anything else it refuses. The argument why that is
+enough is in docs/theory.md, A19.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+
+from sordino.flower.client_store import Answer, ClientStore
+from sordino.flower.messages import MalformedMessage
+from sordino.flower.sum_forms import decode_body
+from sordino.flower.sum_messages import (
+    ConfirmCall,
+    ConfirmReply,
+    Label,
+    MaskCall,
+    PrepareReply,
+    UnmaskCall,
+    UnmaskReply,
+)
+from sordino.flower.sum_parties import read_identity
+from sordino.flower.sum_states import MaskedRound, SumState, read_sum_state, write_sum_state
+from sordino.flower.upload_requests import Request
+from sordino.privacy.ledger import SharesGiven
+from sordino.protocol import Protocol, UserError, loads
+from sordino.secure_sums.key_roster import Roster, SecureSumRefused
+from sordino.secure_sums.members import Masked, MaskRequest, Member
+
+# A vector without coordinates, to try whether a request can be answered before it is charged.
+NO_COORDINATES = np.zeros(0, np.int64)
+
+Result = TypeVar("Result")
+
+
+class SumMember:
+    """A client in the secure sums of a training, as its folder has it. The folder must be held."""
+
+    def __init__(self, store: ClientStore, state: SumState, protocol: Protocol) -> None:
+        """Takes up the state in the client's folder.
+
+        Args:
+            store: The client's folder.
+            state: Where the client stands.
+            protocol: The protocol of the training.
+
+        Raises:
+            UserError: The agreement names no key.
+        """
+        secure = protocol.release.secure_sum
+        if secure is None or store.agreement.key is None:
+            raise UserError("the agreement is not one for secure sums.")
+        self.store = store
+        self.state = state
+        self.secure = secure
+        roster = Roster(
+            training=state.training,
+            identities=state.identities,
+            threshold=secure.threshold,
+            colluders=secure.colluders,
+        )
+        self.member = Member(
+            roster=roster,
+            client=store.agreement.client,
+            identity=read_identity(Path(store.agreement.key)),
+            letter_key=X25519PrivateKey.from_private_bytes(state.letter_key),
+        )
+        # They were checked before they were written.
+        self.member.remember(state.keys.values())
+
+    def keep(self, state: SumState) -> None:
+        """Writes a new state to the folder.
+
+        Args:
+            state: The state.
+        """
+        write_sum_state(self.store.folder, state)
+        self.state = state
+
+    def prepare(self, label: Label) -> PrepareReply:
+        """Draws seeds for a round, or finds those that were drawn for it.
+
+        Args:
+            label: The round.
+
+        Returns:
+            What is sent of them. The seeds are on disk by then.
+
+        Raises:
+            SecureSumRefused: The round is an earlier one, or its seeds have been used.
+        """
+        if not self.state.keys:
+            raise SecureSumRefused("the other clients' keys for letters were not shown yet")
+        last = self.state.label
+        # The reply was lost: the same letters again, so that a label has one pair of seeds.
+        if label == last and self.state.preparation is not None:
+            return self.state.preparation
+        # Signatures name labels: none may stand for two requests.
+        if last is not None and label.order <= last.order:
+            raise SecureSumRefused(f"{label} does not come after {last}, which was prepared for")
+        # Everyone gets shares: who will take part in the round is not known yet.
+        kept, sent = self.member.prepare(str(label), self.state.identities)
+        reply = PrepareReply(mask_public=sent.mask_public, letters=sent.letters)
+        # Seeds are on disk before their shares leave: masks of other seeds could not be removed.
+        self.keep(replace(self.state, label=label, prepared=kept, preparation=reply))
+        return reply
+
+    def mask(
+        self, vector: np.ndarray, call: MaskCall, request: Request
+    ) -> tuple[np.ndarray, MaskedRound]:
+        """Hides a vector for a request. Nothing is written.
+
+        Args:
+            vector: Integers, or residues.
+            call: How it is to be masked.
+            request: The request.
+
+        Returns:
+            The masked residues, and what the client must keep before they leave.
+
+        Raises:
+            SecureSumRefused: The client has not prepared for this, or a letter does not open.
+        """
+        prepared = self.state.prepared
+        if prepared is None or self.state.label != call.label:
+            raise SecureSumRefused(f"this client has not prepared for {call.label}")
+        asked = MaskRequest(
+            label=str(call.label),
+            participants=call.participants,
+            # In the context of every mask: clients that were asked different things do not cancel.
+            request=request.common_digest,
+        )
+        try:
+            masked, sent = self.member.mask(
+                to_residues(vector, self.secure.bits), prepared, asked, call.letters
+            )
+        except ValueError:
+            # A key exchange with a point that all keys agree on.
+            raise SecureSumRefused("a participant's key of the round is none") from None
+        kept = MaskedRound(label=call.label, masked=masked, signature=sent.signature)
+        return sent.residues, kept
+
+    def find_masked(self, label: Label) -> MaskedRound:
+        """Returns what is kept of a round whose vector has left.
+
+        Args:
+            label: The round.
+
+        Raises:
+            SecureSumRefused: It is not the last such round.
+        """
+        masked = self.state.masked
+        if masked is None or masked.label != label or self.state.is_prepared(label):
+            raise SecureSumRefused(f"this client has no upload in {label} to be unmasked")
+        return masked
+
+    def confirm(self, call: ConfirmCall) -> ConfirmReply:
+        """Signs a list of survivors: one list in a round, on disk before it is signed.
+
+        Args:
+            call: The list.
+
+        Raises:
+            SecureSumRefused: Another list was signed, or the list cannot be.
+        """
+        masked = self.find_masked(call.label)
+        alive = tuple(sorted(call.survivors))
+        if masked.confirmed not in (None, alive):
+            raise SecureSumRefused(
+                f"another list of survivors was confirmed in {call.label}: {masked.confirmed}"
+            )
+        # Signed anew if the reply was lost: only the same list comes this far.
+        signature = self.member.confirm(masked.masked, call.survivors)
+        self.keep(replace(self.state, masked=replace(masked, confirmed=alive)))
+        return ConfirmReply(signature=signature)
+
+    def unmask(self, call: UnmaskCall) -> UnmaskReply:
+        """Gives shares for one list of survivors: noted in the ledger and kept, then given.
+
+        Args:
+            call: The list, and the round to prepare for.
+
+        Raises:
+            SecureSumRefused: Shares were given for another list, or the list cannot be.
+        """
+        masked = self.find_masked(call.label)
+        alive = tuple(sorted(call.survivors))
+        # By the ledger: an old copy of the state's file would not know of the first list.
+        self._refuse_second_list(call.label, alive)
+        # The reply was lost: the same shares again tell nothing new.
+        if masked.given is not None:
+            return masked.given
+        shares = self.member.unmask(masked.masked, call.survivors, call.confirmations)
+        # Noted before anything else changes: from here on no other list gets a share.
+        self._note_shares(call.label, alive)
+        # Preparing in the same reply saves a wave of messages in every round.
+        following = None
+        if call.following is not None:
+            following = self.prepare(call.following)
+        given = UnmaskReply(
+            own_shares=shares.survivors, key_shares=shares.absent, following=following
+        )
+        # The shares that are not given are forgotten: nobody can ever ask for them.
+        emptied = Masked(asked=masked.masked.asked, own_shares={}, key_shares={})
+        done = replace(masked, masked=emptied, survivors=alive, given=given)
+        self.keep(replace(self.state, masked=done))
+        return given
+
+    def _refuse_second_list(self, label: Label, alive: tuple[int, ...]) -> None:
+        """Refuses a list of survivors if the ledger has another one for the same round."""
+        for event in self.store.shares_given:
+            if (event.round, event.attempt) == (label.round, label.attempt) and (
+                event.survivors != alive
+            ):
+                raise SecureSumRefused(
+                    f"shares of {label} were given for other survivors: {list(event.survivors)}"
+                )
+
+    def _note_shares(self, label: Label, alive: tuple[int, ...]) -> None:
+        given = SharesGiven(
+            round=label.round,
+            attempt=label.attempt,
+            threshold=self.secure.threshold,
+            survivors=alive,
+        )
+        # After a crash between ledger and state the note is there already, and is not made twice.
+        if given not in self.store.shares_given:
+            self.store.note_shares(given)
+
+
+def to_residues(vector: np.ndarray, bits: int) -> np.ndarray:
+    """Returns integers modulo the range of the residues that are summed.
+
+    Args:
+        vector: Integers of any sign.
+        bits: The residues are modulo 2^bits.
+
+    Raises:
+        UserError: They are not integers.
+
+    Example:
+        >>> to_residues(np.array([-1, 2]), 32).tolist()
+        [4294967295, 2]
+    """
+    if vector.dtype.kind not in "iu":
+        raise UserError(f"secure sums are of integers, and the upload has {vector.dtype} numbers.")
+    # Both conversions are modulo the range of the type, as C has it.
+    return vector.astype(np.int64).astype(np.dtype(f"uint{bits}"))
+
+
+def act_as_member(
+    store: ClientStore, training: str, label: Label, act: Callable[[SumMember], Result]
+) -> Result:
+    """Does something as a member of a training's secure sums.
+
+    Args:
+        store: The client's folder, which must be held.
+        training: Name of the training that is asked about.
+        label: The round, for the ledger.
+        act: What is done.
+
+    Returns:
+        What it returns.
+
+    Raises:
+        RequestRefused: The client has no key in that training, or refuses what is asked.
+    """
+    member = find_member(store, training, label)
+    try:
+        return act(member)
+    except SecureSumRefused as refusal:
+        raise store.refuse(label.round, str(refusal)) from None
+
+
+def find_member(store: ClientStore, training: str, label: Label) -> SumMember:
+    """Returns a client in the secure sums of a training.
+
+    Args:
+        store: The client's folder, which must be held.
+        training: Name of the training that is asked about.
+        label: The round, for the ledger.
+
+    Raises:
+        RequestRefused: The client has no key in that training.
+    """
+    state = read_sum_state(store.folder)
+    if state is None or state.training != training:
+        raise store.refuse(
+            label.round, "this client has no key for letters in the training that is asked about"
+        )
+    return SumMember(store, state, loads(state.protocol))
+
+
+def read_mask_call(store: ClientStore, request: Request, protocol: Protocol) -> MaskCall | None:
+    """Returns how an upload is to be masked; None where it is agreed to be sent open.
+
+    Args:
+        store: The client's folder, which must be held.
+        request: The request.
+        protocol: The protocol of the training.
+
+    Raises:
+        RequestRefused: It is to be sent open and must not be, or the other way around.
+    """
+    secure = protocol.release.secure_sum is not None
+    # A server that leaves the masks out would see an upload under its client's noise alone, and
+    # what was agreed to is the price of a sum (docs/theory.md#a12).
+    if secure != bool(request.sums):
+        wanted = "under masks" if secure else "open"
+        raise store.refuse(
+            request.round, f"uploads are sent {wanted}, as agreed, and it was asked otherwise"
+        )
+    if not secure:
+        return None
+    try:
+        call: MaskCall = decode_body(MaskCall, request.sums)
+    except MalformedMessage as error:
+        raise store.refuse(request.round, f"a request was not understood: {error}") from None
+    # The ledger charges the round of the request, so the masks must be of that round.
+    if call.label.round != request.round:
+        raise store.refuse(
+            request.round, f"masks of {call.label} were asked for in round {request.round}"
+        )
+    return call
+
+
+def refuse_unmaskable(store: ClientStore, request: Request, call: MaskCall) -> None:
+    """Refuses a request whose upload could not be masked, before anything is charged.
+
+    Args:
+        store: The client's folder, which must be held.
+        request: The request.
+        call: How its upload is to be masked.
+
+    Raises:
+        RequestRefused: The client has not prepared, or a letter or the participants are wrong.
+    """
+
+    def try_mask(member: SumMember) -> None:
+        # The threshold is the protocol's, and the roster of the keys was made with it.
+        if request.protocol != member.state.protocol:
+            raise SecureSumRefused("the protocol is not the one that keys were exchanged for")
+        # Everything but the vector: participants, letters, keys and the request are as they will
+        # be.
+        member.mask(NO_COORDINATES, call, request)
+
+    act_as_member(store, request.training, call.label, try_mask)
+
+
+def is_fresh_attempt(store: ClientStore, request: Request, call: MaskCall) -> bool:
+    """Returns whether a request is for a round's sum in which this client has sent nothing.
+
+    Args:
+        store: The client's folder, which must be held.
+        request: The request.
+        call: How its upload is to be masked.
+    """
+    state = read_sum_state(store.folder)
+    if state is None or state.training != request.training:
+        return False
+    # Seeds mask one vector: without unused ones there is nothing new to send.
+    if not state.is_prepared(call.label):
+        return False
+    # A crash may have come after the masked vector was kept and before its seeds were forgotten.
+    masked = state.masked
+    kept = request.round in store.rounds_kept
+    return not (masked is not None and masked.label == call.label and kept)
+
+
+def keep_masked_upload(
+    store: ClientStore,
+    request: Request,
+    run: str,
+    vector: np.ndarray,
+    kept: Mapping[str, np.ndarray],
+) -> Answer:
+    """Masks an upload and keeps it, before it is sent.
+
+    Args:
+        store: The client's folder, which must be held.
+        request: The request, which was admitted.
+        run: The run on Flower.
+        vector: The upload.
+        kept: What the client keeps after it.
+
+    Returns:
+        The answer that is kept, under masks: the open upload is written nowhere.
+
+    Raises:
+        RequestRefused: The reason is in the ledger by then.
+    """
+    call: MaskCall = decode_body(MaskCall, request.sums)
+
+    def mask(member: SumMember) -> Answer:
+        residues, masked = member.mask(vector, call, request)
+        # The shares first: a vector without them could never be unmasked. Until the answer is kept
+        # as well nothing counts, and the same seeds mask the next upload that is computed.
+        member.keep(replace(member.state, masked=masked))
+        return store.keep_answer(request, run, residues, kept)
+
+    return act_as_member(store, request.training, call.label, mask)
+
+
+def find_mask_signature(store: ClientStore, request: Request) -> ConfirmReply:
+    """Returns the client's signature over a request whose masked upload is about to be sent.
+
+    From here on its seeds can mask nothing else.
+
+    Args:
+        store: The client's folder, which must be held.
+        request: The request.
+
+    Raises:
+        RequestRefused: A later round was masked since.
+    """
+    call: MaskCall = decode_body(MaskCall, request.sums)
+
+    def find_signature(member: SumMember) -> ConfirmReply:
+        if member.state.is_prepared(call.label):
+            # The masked vector is on disk by now. A second vector under the same masks would show
+            # the difference of the two.
+            member.keep(member.state.forget_seeds())
+        return ConfirmReply(signature=member.find_masked(call.label).signature)
+
+    return act_as_member(store, request.training, call.label, find_signature)

@@ -1,0 +1,418 @@
+"""The coordinator's side of secure sums: the waves of a round, and the sum that they open.
+
+In a round, clients are sent two messages: the request for their masked uploads, and the survivors,
+for whom they send shares and prepare the next round. Before the first round come two more, for
+keys and a preparation; and where a roster needs it, a round has a third, for confirmations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from flwr.app import Message
+from flwr.serverapp import Grid
+
+from sordino.flower.connected_clients import ConnectedClients
+from sordino.flower.exchange import EXTRA_LIFETIME, Exchange, expect_content
+from sordino.flower.messages import SUMS, UPLOAD, MalformedMessage, read_upload
+from sordino.flower.reply_collection import ReplyCollector
+from sordino.flower.sum_forms import encode_body
+from sordino.flower.sum_messages import (
+    ConfirmCall,
+    ConfirmReply,
+    KeyCall,
+    KeyReply,
+    Label,
+    MaskCall,
+    PrepareCall,
+    PrepareReply,
+    SumCall,
+    UnmaskCall,
+    UnmaskReply,
+    read_sum_reply,
+    sum_message,
+)
+from sordino.protocol import Protocol, SecureAggregation, dumps
+from sordino.secure_sums.key_roster import (
+    Roster,
+    SecureSumRefused,
+    SignedKey,
+    verify_keys,
+    verify_statement,
+)
+from sordino.secure_sums.members import MaskRequest, Preparation, Shares
+from sordino.secure_sums.opening import forward_letters, open_sum
+
+# Why a client cannot be summed with.
+NO_IDENTITY = "it is not connected, or shows no key for secure sums"
+# The reply to every call.
+REPLIES: Mapping[type[Any], type[Any]] = {
+    KeyCall: KeyReply,
+    PrepareCall: PrepareReply,
+    ConfirmCall: ConfirmReply,
+    UnmaskCall: UnmaskReply,
+}
+# Returns the request for a client's upload at a node, with how the upload is to be masked.
+MakeRequest = Callable[[int, int, bytes], Message]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class OpenedSum:
+    """What a round's secure sum came to.
+
+    Attributes:
+        total: The sum of the survivors' uploads, as residues; None where it was not opened.
+        absent: The participants that are not in it, with the reasons.
+    """
+
+    total: np.ndarray | None
+    absent: Mapping[int, str]
+
+
+@dataclass(kw_only=True)
+class SumRound:
+    """One round's secure sum under way. It grows from wave to wave.
+
+    Attributes:
+        label: The round.
+        prepared: What the participants have prepared for it.
+        asked: What participants are asked, which they sign.
+        vectors: The masked uploads that have come.
+        signatures: Their senders' signatures over the request.
+        absent: Participants that fell silent or refused, with the reasons.
+    """
+
+    label: Label
+    prepared: Mapping[int, Preparation]
+    asked: MaskRequest
+    vectors: dict[int, np.ndarray] = field(default_factory=dict)
+    signatures: dict[int, bytes] = field(default_factory=dict)
+    absent: dict[int, str] = field(default_factory=dict)
+
+
+class SecureRounds:
+    """Opens one sum in a round. It holds the clients' keys and what they have prepared."""
+
+    def __init__(
+        self,
+        protocol: Protocol,
+        secure: SecureAggregation,
+        grid: Grid,
+        connected: ConnectedClients,
+        exchange: Exchange,
+    ) -> None:
+        """Begins without keys; the first round exchanges them.
+
+        Args:
+            protocol: The protocol.
+            secure: Its secure aggregation.
+            grid: Flower's connection to the nodes.
+            connected: Which node is which client.
+            exchange: How rounds are requested.
+        """
+        self._protocol = protocol
+        self._secure = secure
+        self._grid = grid
+        self._connected = connected
+        self._exchange = exchange
+        self._roster: Roster | None = None
+        self._keys: dict[int, SignedKey] = {}
+        self._attempt = 0
+        # Rounds that were begun, so that a second try gets a label that no client has seen.
+        self._tried: set[int] = set()
+        # What clients have prepared, for the one round that it is for.
+        self._label: Label | None = None
+        self._prepared: dict[int, Preparation] = {}
+
+    def sum_round(
+        self,
+        clients: Collection[int],
+        round_index: int,
+        common_digest: bytes,
+        size: int,
+        make_request: MakeRequest,
+    ) -> OpenedSum:
+        """Has clients' uploads summed.
+
+        Args:
+            clients: The participants that are connected.
+            round_index: The round.
+            common_digest: Digest of what all of them are asked alike.
+            size: The number of values in an upload.
+            make_request: Makes the request for an upload.
+
+        Returns:
+            The sum; or none where too few were left, and the round is lost.
+        """
+        absent = self._exchange_keys()
+        if absent:
+            waiting = "not all clients' keys for letters have come"
+            return OpenedSum(total=None, absent=dict.fromkeys(clients, waiting) | absent)
+        label = self._choose_label(round_index)
+        absent = self._prepare(clients, label)
+        ready = tuple(sorted(set(clients) - set(absent)))
+        if len(ready) < self._secure.threshold:
+            return self._lose_round(clients, absent)
+        # From here on the participants are fixed: the list is in every mask and every signature.
+        asked = MaskRequest(label=str(label), participants=ready, request=common_digest)
+        under_way = SumRound(label=label, prepared=self._prepared, asked=asked, absent=absent)
+        self._collect_uploads(under_way, size, make_request)
+        alive = len(under_way.vectors)
+        # A round that is repeated whole must not be opened in part.
+        repeats = self._protocol.missing == "repeat" and len(under_way.absent) > 0
+        if alive < self._secure.threshold or repeats:
+            return self._lose_round(clients, under_way.absent)
+        confirmations = self._confirm(under_way)
+        if confirmations is None:
+            return self._lose_round(clients, under_way.absent)
+        answers = self._unmask(under_way, confirmations)
+        if len(answers) < self._secure.threshold:
+            return self._lose_round(clients, under_way.absent)
+        return OpenedSum(total=self._open(under_way, answers), absent=under_way.absent)
+
+    def _exchange_keys(self) -> dict[int, str]:
+        """Asks all clients for their keys for letters, once; returns who gave none."""
+        if self._roster is not None:
+            return {}
+        everyone = range(self._protocol.clients)
+        # Also those that are not drawn for this round: all clients hold shares.
+        self._connected.wait(everyone, self._exchange.patience)
+        identities = self._connected.identities
+        missing = {client: NO_IDENTITY for client in everyone if client not in identities}
+        if missing:
+            return missing
+        # Clients make theirs from what they agreed to. Where it differs, no signature verifies.
+        roster = Roster(
+            training=self._exchange.training,
+            identities=identities,
+            threshold=self._secure.threshold,
+            colluders=self._secure.colluders,
+        )
+        call = KeyCall(
+            training=self._exchange.training,
+            protocol=dumps(self._protocol),
+            identities=identities,
+        )
+        replies, missing = self._ask(dict.fromkeys(everyone, call))
+        keys = {
+            client: SignedKey(client=client, public=reply.public, signature=reply.signature)
+            for client, reply in replies.items()
+        }
+        if missing:
+            return missing
+        # Clients check this as well; here it names who is at fault.
+        verify_keys(roster, keys.values())
+        # A run that is resumed goes on after all labels that clients know.
+        self._attempt = 1 + max(reply.attempt for reply in replies.values())
+        self._keys = keys
+        self._roster = roster
+        return {}
+
+    def _choose_label(self, round_index: int) -> Label:
+        """Returns the label of a round: another one each time that the round is tried."""
+        if round_index in self._tried:
+            self._attempt += 1
+        self._tried.add(round_index)
+        return Label(round=round_index, attempt=self._attempt)
+
+    def _prepare(self, clients: Collection[int], label: Label) -> dict[int, str]:
+        """Has those prepare for a round that have not; returns who has not even so."""
+        if self._label != label:
+            self._expect(label)
+        lacking = [client for client in clients if client not in self._prepared]
+        if not lacking:
+            return {}
+        # Who lacks a preparation may lack the keys as well.
+        call = PrepareCall(training=self._exchange.training, label=label, keys=self._keys)
+        replies, absent = self._ask(dict.fromkeys(lacking, call))
+        for client, reply in replies.items():
+            self._take_preparation(client, reply)
+        for client in set(lacking) - set(self._prepared):
+            absent.setdefault(client, "its letters are not to all other clients")
+        return absent
+
+    def _expect(self, label: Label) -> None:
+        self._label = label
+        self._prepared = {}
+
+    def _take_preparation(self, client: int, reply: PrepareReply) -> None:
+        """Takes a client's preparation, if it has a letter to each other client."""
+        # A participant that gets no letter from this client refuses to mask, and the round is lost.
+        if set(reply.letters) == set(self._keys) - {client}:
+            self._prepared[client] = Preparation(
+                client=client, mask_public=reply.mask_public, letters=reply.letters
+            )
+
+    def _collect_uploads(self, under_way: SumRound, size: int, make_request: MakeRequest) -> None:
+        """Requests masked uploads, and takes those that are as they must be."""
+        participants = under_way.asked.participants
+        letters = forward_letters(under_way.prepared[client] for client in participants)
+        # Letters differ from client to client; the request that they sign is the same.
+        bodies = {}
+        for client in participants:
+            call = MaskCall(
+                label=under_way.label, participants=participants, letters=letters[client]
+            )
+            bodies[client] = encode_body(call)
+        collector = ReplyCollector(self._grid, self._connected, self._exchange.deadline)
+        replies = collector.collect(
+            participants, lambda client, node: make_request(client, node, bodies[client])
+        )
+        for client in participants:
+            try:
+                self._take_upload(under_way, client, replies.get(client), size)
+            except (MalformedMessage, SecureSumRefused) as error:
+                under_way.absent[client] = str(error)
+
+    def _take_upload(
+        self, under_way: SumRound, client: int, reply: Message | None, size: int
+    ) -> None:
+        """Takes one masked upload with its sender's signature, or raises an error with a reason."""
+        arrived = expect_content(reply, self._exchange.deadline)
+        records = frozenset({UPLOAD, SUMS})
+        # Of the agreed width alone: another type would wrap around at another modulus.
+        kind: np.dtype[Any] = np.dtype(f"uint{self._secure.bits}")
+        vector = read_upload(arrived, size=size, dtype=kind, allowed=records)
+        signed = read_sum_reply(arrived, ConfirmReply, set(records))
+        roster = self._find_roster()
+        # The other participants would refuse a list with a wrong signature on it.
+        statement = under_way.asked.state(roster)
+        verify_statement(roster, client, statement, signed.signature, "request")
+        under_way.vectors[client] = vector
+        under_way.signatures[client] = signed.signature
+
+    def _confirm(self, under_way: SumRound) -> dict[int, bytes] | None:
+        """Has survivors sign their list, where the roster needs it; None if too few did."""
+        if not self._find_roster().needs_confirmation:
+            return {}
+        call = ConfirmCall(
+            training=self._exchange.training,
+            label=under_way.label,
+            survivors=under_way.signatures,
+        )
+        survivors = frozenset(under_way.vectors)
+        replies, _ = self._ask(dict.fromkeys(survivors, call), enough_of=survivors)
+        # With fewer confirmations no client would give its shares (docs/theory.md#a19).
+        if len(replies) < self._secure.threshold:
+            return None
+        return {client: reply.signature for client, reply in replies.items()}
+
+    def _unmask(self, under_way: SumRound, confirmations: Mapping[int, bytes]) -> list[Shares]:
+        """Asks survivors for their shares; those and idle clients prepare for the next round."""
+        label = under_way.label
+        following = self._find_following(label)
+        survivors = frozenset(under_way.vectors)
+        calls: dict[int, SumCall] = {}
+        if following is not None:
+            # Those that sat this round out may be drawn for the next, and must prepare too.
+            idle = set(self._connected.nodes) - set(under_way.asked.participants)
+            prepare = PrepareCall(
+                training=self._exchange.training, label=following, keys=self._keys
+            )
+            # Who is absent is not waited for a second time.
+            calls.update(dict.fromkeys(idle - set(under_way.absent), prepare))
+            # Before the wave is sent: its replies bring the preparations.
+            self._expect(following)
+        unmask = UnmaskCall(
+            training=self._exchange.training,
+            label=label,
+            survivors=under_way.signatures,
+            confirmations=confirmations,
+            following=following,
+        )
+        calls.update(dict.fromkeys(survivors, unmask))
+        replies, _ = self._ask(calls, enough_of=survivors)
+        gone = frozenset(under_way.asked.participants) - survivors
+        answers = []
+        for client, reply in replies.items():
+            preparation = reply if client not in survivors else reply.following
+            if preparation is not None:
+                self._take_preparation(client, preparation)
+            # A reply that lacks a share does not open the sum; the threshold of others will do.
+            if client in survivors and are_shares_of(reply, survivors, gone):
+                answers.append(
+                    Shares(client=client, survivors=reply.own_shares, absent=reply.key_shares)
+                )
+        return answers
+
+    def _find_following(self, label: Label) -> Label | None:
+        """Returns the label of the next round; None after the last."""
+        if label.round + 1 >= self._protocol.rounds:
+            return None
+        return Label(round=label.round + 1, attempt=label.attempt)
+
+    def _open(self, under_way: SumRound, answers: list[Shares]) -> np.ndarray:
+        """Returns the sum, as residues."""
+        return open_sum(
+            self._find_roster(),
+            asked=under_way.asked,
+            preparations=under_way.prepared,
+            candidates=self._keys,
+            vectors=under_way.vectors,
+            answers=answers,
+        )
+
+    def _lose_round(self, clients: Collection[int], absent: Mapping[int, str]) -> OpenedSum:
+        """Returns that a round's sum is not opened: everybody counts as absent."""
+        left = len(clients) - len(absent)
+        reason = (
+            f"its upload stayed under masks: of {len(clients)} clients {left} were left, and the "
+            f"threshold is {self._secure.threshold}"
+        )
+        return OpenedSum(total=None, absent=dict.fromkeys(clients, reason) | dict(absent))
+
+    def _find_roster(self) -> Roster:
+        if self._roster is None:
+            raise RuntimeError("keys are exchanged before anything else")
+        return self._roster
+
+    def _ask(
+        self, calls: Mapping[int, SumCall], enough_of: frozenset[int] = frozenset()
+    ) -> tuple[dict[int, Any], dict[int, str]]:
+        """Sends a wave; returns the replies, and why others did not reply.
+
+        Args:
+            calls: What each client is asked.
+            enough_of: Clients of whom the threshold is enough; others are then hardly waited for.
+        """
+        run = str(self._grid.run.run_id)
+        exchange = self._exchange
+
+        def make_request(client: int, node: int) -> Message:
+            return sum_message(
+                calls[client],
+                node=node,
+                ttl=exchange.deadline + EXTRA_LIFETIME,
+                signer=exchange.signer,
+                run=run,
+            )
+
+        def is_enough(replied: Collection[int]) -> bool:
+            # As many answers open the sum: a round must not wait for its slowest client.
+            return bool(enough_of) and len(enough_of & set(replied)) >= self._secure.threshold
+
+        collector = ReplyCollector(self._grid, self._connected, exchange.deadline)
+        arrived = collector.collect(calls, make_request, is_enough)
+        replies: dict[int, Any] = {}
+        absent: dict[int, str] = {}
+        for client, call in calls.items():
+            try:
+                reply = expect_content(arrived.get(client), exchange.deadline)
+                replies[client] = read_sum_reply(reply, REPLIES[type(call)])
+            except MalformedMessage as error:
+                absent[client] = str(error)
+        return replies, absent
+
+
+def are_shares_of(reply: UnmaskReply, survivors: frozenset[int], absent: frozenset[int]) -> bool:
+    """Returns whether a reply has a share for each participant, and for nobody else.
+
+    Args:
+        reply: The reply.
+        survivors: The participants whose own masks are left in the sum.
+        absent: The participants whose pairs' masks are.
+    """
+    return set(reply.own_shares) == survivors and set(reply.key_shares) == absent

@@ -1,0 +1,201 @@
+"""Draws discrete Gaussian noise: integers from a keystream, with no floating point in between.
+
+A draw is a number in base 8 whose digits are independent discrete Gaussians of parameter 64:
+
+    digit_0 + 8 digit_1 + 64 digit_2 + ...
+
+It is a discrete Gaussian again, up to a factor that differs from 1 by less than 1e-300
+(docs/theory.md, A12, Lemma 3: where digits are joined, the widths that meet are 7.9 grid steps at
+least). Every digit is looked up in one table by 128 bits of keystream, and its law is exact to
+2^-128 a value. The first 16 bits decide about most digits at once; the others are searched for,
+so the time of a draw tells a little about it. No promise here is about timing.
+
+The parameters that can be drawn form a ladder, a step for each further digit. A grid is chosen so
+that the noise that is wanted lies on it (`sordino.protocol.grids`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from decimal import Decimal, localcontext
+from functools import cache
+
+import numpy as np
+
+from sordino.protocol.grids import DIGIT_PARAMETER, RADIX
+from sordino.randomness import Stream
+
+# How many bits of keystream a digit is looked up by, and the bits of a word.
+PROBABILITY_BITS = 128
+WORD_BITS = 64
+# By how many first bits most digits are known.
+GUIDE_BITS = 16
+# The largest digit whose probability is at least 2^-128. Larger ones are never drawn.
+LARGEST_DIGIT = 827
+# Decimal places of the table's arithmetic, and how far the normalising sum reaches: terms beyond
+# are below 10^-80 of it.
+PRECISION = 80
+SUM_REACH = 2000
+# How many digits are looked up at a time. Temporaries that stay in the cache are faster.
+DIGITS_PER_BLOCK = 1 << 16
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class DigitTable:
+    """The distribution function of a digit, as integers of 128 bits.
+
+    Entry n is 2^128 times the probability of a digit of at most n - `LARGEST_DIGIT`.
+
+    Attributes:
+        high: the upper 64 bits of the entries.
+        low: the lower 64 bits.
+        guide: by the first 16 bits of a number, how many entries it reaches; -1 where the other
+            bits matter.
+        total_variation: how far the law of the table is from a discrete Gaussian, at most.
+    """
+
+    high: np.ndarray
+    low: np.ndarray
+    guide: np.ndarray
+    total_variation: float
+
+
+def count_probabilities() -> tuple[list[int], float]:
+    """Returns 2^128 times the probability of every digit, and how far that is from the exact law.
+
+    The probabilities are rounded down, and the rest is given to 0, so that the law is
+    symmetric and sums to exactly 2^128.
+
+    Returns:
+        The counts for the digits from -`LARGEST_DIGIT` to `LARGEST_DIGIT`, and the total variation
+        between them and a discrete Gaussian.
+    """
+    with localcontext() as context:
+        context.prec = PRECISION
+        twice_variance = Decimal(2 * DIGIT_PARAMETER**2)
+        weights = [(-Decimal(digit**2) / twice_variance).exp() for digit in range(SUM_REACH)]
+        total = weights[0] + 2 * sum(weights[1:])
+        whole = Decimal(2**PROBABILITY_BITS)
+        positive = [int(weight / total * whole) for weight in weights[1 : LARGEST_DIGIT + 1]]
+        # What rounding and the tail take from digits other than 0 is what 0 has too much.
+        missing = 2 * (sum(weights[1:]) / total - Decimal(sum(positive)) / whole)
+    zero = 2**PROBABILITY_BITS - 2 * sum(positive)
+    return [*reversed(positive), zero, *positive], float(missing)
+
+
+@cache
+def make_digit_table() -> DigitTable:
+    """Returns the table that digits are looked up in. It is made once, in a tenth of a second."""
+    counts, missing = count_probabilities()
+    entries = []
+    below = 0
+    # Numbers beyond the last entry mean the largest digit, which needs no entry.
+    for count in counts[:-1]:
+        below += count
+        entries.append(below)
+    word = (1 << WORD_BITS) - 1
+    high = np.array([entry >> WORD_BITS for entry in entries], dtype=np.uint64)
+    return DigitTable(
+        high=high,
+        guide=make_guide(high),
+        low=np.array([entry & word for entry in entries], dtype=np.uint64),
+        total_variation=missing,
+    )
+
+
+def make_guide(high: np.ndarray) -> np.ndarray:
+    """Returns how many entries a number reaches by its first 16 bits; -1 where others matter.
+
+    Args:
+        high: the upper 64 bits of the entries, in order.
+    """
+    firsts = np.arange(1 << GUIDE_BITS, dtype=np.uint64)
+    reached = np.searchsorted(high >> np.uint64(WORD_BITS - GUIDE_BITS), firsts, side="left")
+    beyond = np.searchsorted(high >> np.uint64(WORD_BITS - GUIDE_BITS), firsts, side="right")
+    # Where an entry begins with these bits, numbers that do lie on both sides of it.
+    # 16 bits suffice, as there are 2 x 827 entries, and a small table stays in the cache.
+    return np.where(reached == beyond, reached, -1).astype(np.int16)
+
+
+def bound_total_variation(digits: int, draws: float) -> float:
+    """Returns how far draws are from discrete Gaussians together, which is added to delta.
+
+    Args:
+        digits: digits of a draw.
+        draws: how many draws an adversary sees, at most.
+
+    Example:
+        >>> bound_total_variation(4, 1e12) < 1e-22
+        True
+    """
+    # The union bound: distances of single digits add up.
+    return digits * draws * make_digit_table().total_variation
+
+
+def look_up_digits(low: np.ndarray, high: np.ndarray) -> np.ndarray:
+    """Returns the digits that belong to numbers of 128 bits: for each, how many entries it reaches.
+
+    Args:
+        low: the lower 64 bits of the numbers.
+        high: the upper 64 bits.
+    """
+    # Of the four quarters of a word, the last in memory has its first bits.
+    quarters = np.ascontiguousarray(high, dtype="<u8").view("<u2")
+    reached = make_digit_table().guide[quarters[3::4]]
+    undecided = np.flatnonzero(reached < 0)
+    reached[undecided] = search_entries(low[undecided], high[undecided])
+    return np.asarray(reached, dtype=np.int64) - LARGEST_DIGIT
+
+
+def search_entries(low: np.ndarray, high: np.ndarray) -> np.ndarray:
+    """Returns how many entries of the table numbers of 128 bits reach.
+
+    Args:
+        low: the lower 64 bits of the numbers.
+        high: the upper 64 bits.
+    """
+    table = make_digit_table()
+    reached = np.searchsorted(table.high, high, side="right")
+    # Where the upper halves are equal, the lower ones decide. That happens almost only where
+    # probabilities are below 2^-64.
+    before = np.maximum(reached, 1) - 1
+    for place in np.flatnonzero(table.high[before] == high):
+        first = int(np.searchsorted(table.high, high[place], side="left"))
+        equal = table.low[first : reached[place]]
+        reached[place] = first + np.searchsorted(equal, low[place], side="right")
+    return reached
+
+
+def draw_integers(
+    stream: Stream,
+    trainings: int,
+    count: int,
+    digits: int,
+) -> np.ndarray:
+    """Returns independent draws for several trainings.
+
+    Args:
+        stream: the place in the keystream.
+        trainings: the number of trainings, from the stream's on.
+        count: how many draws each training makes.
+        digits: digits of a draw; `ladder_parameter` says which parameter that is.
+
+    Returns:
+        A table of int64 of shape (trainings, count).
+
+    Example:
+        >>> from sordino.randomness import Key, Purpose
+        >>> draw_integers(Key.from_seed(7).stream(Purpose.UPLOAD_NOISE), 1, 3, 2).shape
+        (1, 3)
+    """
+    draws = np.empty(trainings * count, dtype=np.int64)
+    places = RADIX ** np.arange(digits, dtype=np.int64)
+    # A digit reads two words, the lower half first; the digits of a draw follow one another.
+    keystream = stream.words(2 * digits * count, trainings).reshape(-1, digits, 2)
+    height = max(1, DIGITS_PER_BLOCK // digits)
+    for start in range(0, len(draws), height):
+        words = keystream[start : start + height]
+        found = look_up_digits(words[..., 0].ravel(), words[..., 1].ravel())
+        # Exact: with the most digits a draw is below 827 x 8^12 / 7, and so below 2^43.
+        draws[start : start + height] = found.reshape(-1, digits) @ places
+    return draws.reshape(trainings, count)

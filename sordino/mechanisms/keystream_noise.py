@@ -1,0 +1,40 @@
+"""From words of the keystream to signed noise: what samplers share."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from sordino.randomness import Stream
+
+
+def draw_words(
+    stream: Stream,
+    trainings: int,
+    count: int,
+    each: int,
+) -> np.ndarray:
+    """Returns words of the keystream, several for each value of noise.
+
+    Args:
+        stream: the place in the keystream.
+        trainings: number of trainings side by side.
+        count: number of values for each training.
+        each: number of words for each value.
+
+    Returns:
+        An array of shape (trainings, count, each).
+    """
+    # A value has the same words whatever is drawn beside it, so that engines agree bit for bit.
+    return stream.words(count * each, trainings).reshape(trainings, count, each)
+
+
+def give_signs(words: np.ndarray, magnitudes: np.ndarray) -> np.ndarray:
+    """Returns magnitudes with the sign of each word's lowest bit.
+
+    `randomness.unit_interval` leaves that bit unread, so sign and magnitude are independent.
+
+    Args:
+        words: uniform 64-bit words.
+        magnitudes: one for each word.
+    """
+    return np.where(words & np.uint64(1), -magnitudes, magnitudes)

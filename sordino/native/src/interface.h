@@ -1,0 +1,164 @@
+// The C interface, which sordino/native/library.py loads. It is compiled once for every instruction
+// set, each time to a separate library, so that no function compiled for one processor can be
+// picked up by a library for another.
+#pragma once
+#include <mutex>
+
+#include "layout.h"
+#include "step.h"
+#include "threads.h"
+
+#define EXPORT extern "C" __attribute__((visibility("default")))
+
+using namespace sordino;
+
+namespace {
+
+// A plan and the memory of the threads that have worked on it.
+struct Handle {
+  Plan plan;
+  std::vector<std::unique_ptr<Trainer>> trainers;
+  std::mutex busy;
+
+  // Calls f(trainer, task) for every task; 0, or 1 if there was no memory.
+  template <class F>
+  int run(int64_t threads, int64_t tasks, F f) try {
+    std::lock_guard<std::mutex> lock(busy);
+    const int64_t wanted = std::max<int64_t>(1, std::min(threads, tasks));
+    while ((int64_t)trainers.size() < wanted) trainers.push_back(std::make_unique<Trainer>(plan));
+    const auto call = [&](int thread, long task) { f(*trainers[thread], task); };
+    return run_tasks((int)wanted, tasks, call) ? 0 : 1;
+  } catch (const std::bad_alloc&) {
+    return 1;
+  }
+};
+
+Address make_address(const uint8_t* key, const uint32_t* nonce) {
+  return {key, {nonce[0], nonce[1], nonce[2]}};
+}
+
+}  // namespace
+
+// As in library.py: a new number whenever a function changes, or what is promised of a sum.
+EXPORT int64_t sordino_version() { return 7; }
+
+// Where fields stand and which numbers names have, a line each (layout.h).
+EXPORT const char* sordino_layout() { return describe_layout().c_str(); }
+
+// Whether this is a test build, which can be made to misbehave (faults.h).
+EXPORT int64_t sordino_has_faults() { return HAS_FAULTS; }
+
+EXPORT int64_t sordino_lanes() { return LANES; }
+
+// Which of the libraries this processor can run: 0 the portable one, 1 AVX2, 2 AVX-512.
+EXPORT int64_t sordino_processor() {
+#if defined(__x86_64__)
+  __builtin_cpu_init();
+  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+                    __builtin_cpu_supports("bmi2");
+  const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
+                      __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl");
+  if (avx2 && avx512) return 2;
+  return avx2 ? 1 : 0;
+#else
+  return 0;
+#endif
+}
+
+EXPORT Handle* sordino_plan(const TensorRow* tensors, int64_t tensor_count, const LayerRow* layers,
+                            int64_t layer_count, int64_t vectors, int64_t loss) try {
+  Plan plan(tensors, tensor_count, layers, layer_count, (int)vectors, (Loss)loss);
+  return new Handle{std::move(plan), {}, {}};
+} catch (const std::bad_alloc&) {
+  return nullptr;
+}
+
+EXPORT void sordino_release(Handle* handle) { delete handle; }
+
+EXPORT int64_t sordino_parameters(const Handle* handle) { return handle->plan.parameters; }
+
+// Bytes that one thread holds for its work.
+EXPORT int64_t sordino_memory(const Handle* handle) {
+  const Plan& p = handle->plan;
+  const Index lane_vectors = p.pixels + p.lane_sums + p.saved + 2 * p.scaled;
+  const Index floats = (lane_vectors * LANES + p.input_rows) * p.vectors + p.packed;
+  // Weights and gradient in float32, exact weights and three vectors of a sum in float64.
+  const Index bytes_per_parameter = 2 * sizeof(float) + 4 * sizeof(double);
+  return floats * (Index)sizeof(float) + p.padded_parameters * bytes_per_parameter;
+}
+
+// Trains every job; 0, or 1 if there was no memory.
+EXPORT int64_t sordino_train(Handle* handle, Job* jobs, int64_t count, int64_t threads) {
+  return handle->run(threads, count, [&](Trainer& trainer, long job) { trainer.train(jobs[job]); });
+}
+
+EXPORT int64_t sordino_gradient(Handle* handle, const Records* records, const Rule* rule,
+                                const float* weights, const int64_t* rows, int64_t count,
+                                float* gradient, double* loss) {
+  return handle->run(1, 1, [&](Trainer& trainer, long) {
+    *loss = trainer.gradient(*rule, *records, weights, rows, count, gradient);
+  });
+}
+
+// The outputs for some records, one record a row.
+EXPORT int64_t sordino_outputs(Handle* handle, const Records* records, const float* weights,
+                               const int64_t* rows, int64_t count, float* outputs,
+                               int64_t threads) {
+  const Index block = handle->plan.vectors * LANES;
+  const Index each = handle->plan.outputs();
+  return handle->run(threads, count_parts(count, block), [&](Trainer& trainer, long task) {
+    const Index first = task * block;
+    const Index size = std::min(block, (Index)count - first);
+    trainer.outputs(*records, weights, rows + first, size, outputs + first * each);
+  });
+}
+
+// ---- draws, for comparison with sordino/randomness.py
+
+EXPORT void sordino_keystream(const uint8_t* key, const uint32_t* nonce, uint32_t* words,
+                              int64_t first, int64_t count) {
+  Keystream stream(make_address(key, nonce), (uint64_t)first);
+  for (int64_t i = 0; i < count; i++) words[i] = stream.next_word();
+}
+
+EXPORT void sordino_normals(const uint8_t* key, const uint32_t* nonce, double* normals,
+                            int64_t first, int64_t count) {
+  Normals stream(make_address(key, nonce), (uint64_t)first);
+  Index got = 0;
+  for (Index at = 0; at < count; at += got) {
+    const double* next = stream.take(count - at, got);
+    std::memcpy(normals + at, next, sizeof(double) * got);
+  }
+}
+
+EXPORT void sordino_subsets(const uint8_t* key, const uint32_t* nonce, int64_t* chosen,
+                            int64_t count, int64_t size, int64_t population) {
+  Keystream stream(make_address(key, nonce));
+  Shuffle shuffle;
+  for (int64_t i = 0; i < count; i++) shuffle.draw(stream, size, population, chosen + i * size);
+}
+
+// ---- discrete noise, as sordino/mechanisms/discrete_gaussian.py draws it
+
+// Sums of digits in base 8. A digit is the number of table entries that its 128 bits of keystream
+// reach, less `zero`. The table is padded to 2^steps - 1 entries, so that every search makes the
+// same comparisons, whatever is drawn.
+EXPORT void sordino_digits(const uint64_t* words, int64_t count, int64_t digits,
+                           const uint64_t* high, const uint64_t* low, int64_t steps, int64_t zero,
+                           int64_t* draws) {
+  for (int64_t i = 0; i < count; i++) {
+    int64_t sum = 0;
+    for (int64_t digit = 0; digit < digits; digit++) {
+      const uint64_t* word = words + 2 * (i * digits + digit);
+      const unsigned __int128 drawn = (unsigned __int128)word[1] << 64 | word[0];
+      int64_t reached = 0;
+      for (int64_t step = (int64_t)1 << (steps - 1); step > 0; step >>= 1) {
+        const int64_t at = reached + step - 1;
+        const unsigned __int128 entry = (unsigned __int128)high[at] << 64 | low[at];
+        reached += drawn >= entry ? step : 0;
+      }
+      sum += (reached - zero) << (3 * digit);
+    }
+    draws[i] = sum;
+  }
+}

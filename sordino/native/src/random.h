@@ -1,0 +1,236 @@
+// The draws of sordino/randomness.py: the ChaCha20 keystream of RFC 8439, as normals and subsets.
+//
+// Lanes are blocks: block counters n, n + 1, ... run side by side, and every quarter round is the
+// same instruction in all of them.
+#pragma once
+#include <vector>
+
+#include "vectors.h"
+
+namespace sordino {
+
+// A keystream is addressed by a key of 32 bytes and the nonce (client, round, step).
+struct Address {
+  const uint8_t* key;
+  uint32_t nonce[3];
+};
+
+INLINE Words rotate_left(Words x, int by) { return (x << by) | (x >> (32 - by)); }
+
+INLINE void quarter_round(Words& a, Words& b, Words& c, Words& d) {
+  a += b;
+  d = rotate_left(d ^ a, 16);
+  c += d;
+  b = rotate_left(b ^ c, 12);
+  a += b;
+  d = rotate_left(d ^ a, 8);
+  c += d;
+  b = rotate_left(b ^ c, 7);
+}
+
+// Word i of block `counter + l` is in lane l of x[i].
+INLINE void make_blocks(const Address& at, uint32_t counter, Words x[16]) {
+  uint32_t s[16] = {0x61707865, 0x3320646e, 0x79622d32, 0x6b206574};
+  std::memcpy(s + 4, at.key, 32);
+  std::memcpy(s + 13, at.nonce, 12);
+  Words counters;
+  UNROLL for (int l = 0; l < LANES; l++) counters[l] = counter + l;
+  UNROLL for (int i = 0; i < 16; i++) x[i] = Words{} + s[i];
+  x[12] = counters;
+  for (int double_round = 0; double_round < 10; double_round++) {
+    UNROLL for (int i = 0; i < 4; i++) {
+      quarter_round(x[i], x[4 + i], x[8 + i], x[12 + i]);
+    }
+    UNROLL for (int i = 0; i < 4; i++) {
+      quarter_round(x[i], x[4 + (i + 1) % 4], x[8 + (i + 2) % 4], x[12 + (i + 3) % 4]);
+    }
+  }
+  UNROLL for (int i = 0; i < 16; i++) x[i] += i == 12 ? counters : Words{} + s[i];
+}
+
+// The keystream in its order, some blocks at a time.
+class Keystream {
+ public:
+  explicit Keystream(const Address& at, uint64_t first_word = 0)
+      : at_(at), counter_((uint32_t)(first_word / 16)), skipped_((int)(first_word % 16)) {}
+
+  uint32_t next_word() {
+    if (next_ == 16 * LANES) refill();
+    const uint32_t word = words_[next_];
+    next_++;
+    return word;
+  }
+  uint64_t next_long() {
+    const uint64_t low = next_word();
+    const uint64_t high = next_word();
+    return low | high << 32;
+  }
+
+ private:
+  NOINLINE void refill() {
+    Words x[16];
+    make_blocks(at_, counter_, x);
+    for (int l = 0; l < LANES; l++) {
+      for (int i = 0; i < 16; i++) words_[16 * l + i] = x[i][l];
+    }
+    counter_ += LANES;
+    next_ = skipped_;
+    skipped_ = 0;
+  }
+
+  Address at_;
+  uint32_t counter_;
+  // Words of the first block that come before the first that is wanted.
+  int skipped_;
+  int next_ = 16 * LANES;
+  uint32_t words_[16 * LANES];
+};
+
+// ---- normals
+
+constexpr uint64_t ONE = 0x3ff0000000000000;
+constexpr uint64_t TWO_TO_52 = 0x4330000000000000;
+constexpr uint64_t ROOT_OF_HALF = 0x3fe6a09e667f3bcd;
+constexpr uint64_t MANTISSA = 0x000fffffffffffff;
+
+// The upper 52 bits of a word as the midpoint (k + 1/2) / 2^52.
+INLINE Doubles unit_interval(Longs words) {
+  return (Doubles)((words >> 12) | ONE) - (1.0 - 0x1p-53);
+}
+
+// log(x) of numbers in (0, 1): x = 2^e m with m in [1/sqrt(2), sqrt(2)), and log m = 2 artanh s,
+// s = (m - 1) / (m + 1), s^2 < 0.03.
+INLINE Doubles logarithm(Doubles x) {
+  // Carries into the exponent from 1/sqrt(2) on.
+  const Longs shifted = (Longs)x + (ONE - ROOT_OF_HALF);
+  const Doubles e = (Doubles)((shifted >> 52) | TWO_TO_52) - (0x1p52 + 1023);
+  const Doubles m = (Doubles)((shifted & MANTISSA) + ROOT_OF_HALF);
+  const Doubles s = (m - 1.0) / (m + 1.0);
+  const Doubles z = s * s;
+  Doubles series = splat(1.0 / 23);
+  UNROLL for (int k = 10; k >= 0; k--) series = series * z + 1.0 / (2 * k + 1);
+  return e * 0x1.62e42fefa39efp-1 + 2.0 * s * series;
+}
+
+// sin(pi y) for |y| <= 1/2, by the coefficients in randomness.py.
+INLINE Doubles sine_half_turn(Doubles y) {
+  constexpr double SINE[10] = {
+      3.141592653589793,       -5.167712780049969,      2.550164039877345,
+      -0.5992645293207919,     0.08214588661112819,     -0.007370430945714348,
+      0.00046630280576761234,  -2.1915353447830204e-05, 7.952054001475508e-07,
+      -2.2948428997269856e-08,
+  };
+  const Doubles square = y * y;
+  Doubles sum = splat(SINE[9]);
+  UNROLL for (int k = 8; k >= 0; k--) sum = sum * square + SINE[k];
+  return sum * y;
+}
+
+// Box and Muller: a pair of words to a pair of normals.
+INLINE void make_normal_pair(Longs first, Longs second, Doubles& a, Doubles& b) {
+  const Doubles radius = square_root(-2.0 * logarithm(unit_interval(first)));
+  const Doubles cosine = -sine_half_turn(unit_interval(second) - 0.5);
+  const Doubles rest = 1.0 - cosine * cosine;
+  const Doubles sine = square_root((Doubles)((Longs)rest & (Longs)(rest > Doubles{})));
+  a = radius * cosine;
+  b = radius * (Doubles)((Longs)sine ^ (second << 63));
+}
+
+template <int... L>
+INLINE void interleave(Words low, Words high, Longs out[2], std::integer_sequence<int, L...>) {
+  out[0] = (Longs)__builtin_shufflevector(low, high, (L / 2 + (L & 1) * LANES)...);
+  out[1] = (Longs)__builtin_shufflevector(low, high, (HALF + L / 2 + (L & 1) * LANES)...);
+}
+
+// Standard normals in the order of randomness.py: a block of the keystream gives eight.
+class Normals {
+ public:
+  static constexpr int BUFFER = 8 * LANES;
+  explicit Normals(const Address& at, uint64_t first = 0)
+      : at_(at), counter_((uint32_t)(first / 8)), skipped_((int)(first % 8)) {}
+
+  // At most `wanted` of the next normals, at the place that is returned; `got` says how many.
+  const double* take(Index wanted, Index& got) {
+    if (next_ == BUFFER) refill();
+    const double* here = buffer_ + next_;
+    got = wanted < BUFFER - next_ ? wanted : BUFFER - next_;
+    next_ += (int)got;
+    return here;
+  }
+
+ private:
+  NOINLINE void refill() {
+    using Lanes = std::make_integer_sequence<int, LANES>;
+    Words x[16];
+    make_blocks(at_, counter_, x);
+    Doubles z[2][8];
+    UNROLL for (int pair = 0; pair < 4; pair++) {
+      Longs first[2];
+      Longs second[2];
+      interleave(x[4 * pair], x[4 * pair + 1], first, Lanes{});
+      interleave(x[4 * pair + 2], x[4 * pair + 3], second, Lanes{});
+      UNROLL for (int h = 0; h < 2; h++) {
+        make_normal_pair(first[h], second[h], z[h][2 * pair], z[h][2 * pair + 1]);
+      }
+    }
+    // Lanes are blocks; in memory the eight normals of a block stand together.
+    for (int h = 0; h < 2; h++) {
+      for (int r = 0; r < 8; r += HALF) {
+        transpose<HALF>(z[h] + r);
+        UNROLL for (int l = 0; l < HALF; l++) {
+          *(LooseDoubles*)(buffer_ + 8 * (h * HALF + l) + r) = z[h][r + l];
+        }
+      }
+    }
+    counter_ += LANES;
+    next_ = skipped_;
+    skipped_ = 0;
+  }
+
+  Address at_;
+  uint32_t counter_;
+  // Normals of the first block that come before the first that is wanted.
+  int skipped_;
+  int next_ = BUFFER;
+  alignas(64) double buffer_[BUFFER];
+};
+
+// ---- subsets
+
+// Distinct numbers below a population, as randomness.py draws them: the first places of a
+// Fisher-Yates shuffle. The shuffled numbers are put back after every subset, so that a draw costs
+// what it draws and not the population.
+class Shuffle {
+ public:
+  void draw(Keystream& stream, Index size, Index population, int64_t* chosen) {
+    // No keystream is spent where there is no choice, as in randomness.py.
+    if (size == population) {
+      for (Index i = 0; i < size; i++) chosen[i] = i;
+      return;
+    }
+    while ((Index)order_.size() < population) order_.push_back((int64_t)order_.size());
+    swaps_.resize(size);
+    for (Index place = 0; place < size; place++) {
+      swaps_[place] = place + draw_below(stream, (uint64_t)(population - place));
+      std::swap(order_[place], order_[swaps_[place]]);
+      chosen[place] = order_[place];
+    }
+    for (Index place = size - 1; place >= 0; place--) {
+      std::swap(order_[place], order_[swaps_[place]]);
+    }
+  }
+
+ private:
+  // The upper half of the product of a word of 64 bits and the span, which is below 2^32.
+  static Index draw_below(Keystream& stream, uint64_t span) {
+    const uint64_t word = stream.next_long();
+    const uint64_t high = (word >> 32) * span;
+    const uint64_t low = ((word & 0xffffffff) * span) >> 32;
+    return (Index)((high + low) >> 32);
+  }
+
+  std::vector<int64_t> order_;
+  std::vector<Index> swaps_;
+};
+
+}  // namespace sordino

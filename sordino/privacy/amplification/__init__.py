@@ -1,0 +1,1 @@
+"""What makes a round cost less than its noise alone: draws, shuffling, contraction."""

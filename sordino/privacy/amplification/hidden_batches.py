@@ -1,0 +1,525 @@
+"""Rounds whose minibatches nobody sees: the draw hides the record (docs/theory.md, A14).
+
+Given the past, a round in which the record is first used at step k moves the release by at
+most s(k). It is used at all with probability q = 1 - (1 - B/n)^K, and otherwise moves nothing. By
+the advanced joint convexity of the hockey stick (Balle, Barthe and Gaboardi 2018, Thm 2) the round
+has delta(epsilon) <= q E[delta_mu(epsilon') | used], with e^epsilon' = 1 + (e^epsilon - 1)/q, in
+both directions; docs/theory.md has the proof. Here that profile becomes a privacy-loss distribution
+by connecting dots, round by round, and rounds are added up by one product of Fourier transforms.
+
+All rounds share q, and so the points epsilon' at which Gaussian curves are needed: one table of
+deltas, a row for every mu, serves them all. Where there are too many values of mu, each is split
+between two neighbouring rows. With F(mu) = delta_mu(epsilon), F''/F' = epsilon^2/mu^3 - mu/4 >=
+-mu/4 at every epsilon >= 0, so that F is a convex function of -e^(-bend mu) with bend = max mu / 4,
+and a split that keeps the mean of e^(-bend mu) never promises too much.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from scipy.fft import next_fast_len, rfft
+from scipy.special import log_ndtr, logsumexp
+
+from sordino.privacy.amplification import subsampling
+from sordino.privacy.amplification.cohorts import Cohort
+from sordino.privacy.curves import checks, gaussian
+from sordino.privacy.curves.curve import Curve
+from sordino.privacy.curves.gaussian_curve import PERFECT
+from sordino.privacy.curves.loss_direction import (
+    ROUND_OFF,
+    Direction,
+    connect_dots,
+    find_window,
+    invert_transform,
+)
+from sordino.privacy.curves.loss_distributions import LossCurve
+from sordino.privacy.curves.roots import bracket_root
+from sordino.privacy.upload_sensitivity import nearly_equal
+
+# Mu of a round above which a draw hides next to nothing, and grids grow.
+STRONGEST = 25.0
+# Mu of a round below which rounding would be all that a grid shows.
+WEAKEST = 1e-9
+# Share of the variance of the sum of losses that the grid may add to it.
+_ADDED = 1 / 1600
+# Dots in a factor of e of the loss.
+_DOTS = 64
+# Dots in a mu, at least.
+_TAIL_DOTS = 50
+# Values of mu up to which none is split.
+_EXACT = 96
+# Ratio of two neighbouring values of mu, where there are more.
+_RATIO = 1.015
+# Share of the sum of mu^2 that values split between 0 and the smallest row may have.
+_SMALL = 1e-5
+# By how much a group of rounds may raise the sum of mu^2.
+_SLACK = 2e-5
+# Mass of infinite loss that the rounds may have together.
+_LEFT = 1e-17
+# Multiples of the interval up to the largest loss of a round.
+_LONGEST = 1 << 15
+# Points of Fourier transforms in memory.
+_AT_ONCE = 1 << 22
+# Exponents whose exponential is a number.
+_LARGEST_EXPONENT = 600.0
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class HiddenRounds:
+    """Rounds in which a record is used unseen, and is then under mu-GDP noise with a random mu.
+
+    Attributes:
+        mus: One round a row.
+        masses: Probability of each mu of a round, given that the record is used.
+        counts: How often each round occurs.
+        rate: Probability that the record is used, given that the client takes part.
+        probability: That the client takes part, which may be seen.
+    """
+
+    mus: np.ndarray
+    masses: np.ndarray
+    counts: np.ndarray
+    rate: float
+    probability: float
+
+    @property
+    def share(self) -> float:
+        """Probability that a round uses the record."""
+        return self.rate * self.probability
+
+    def amplified_loss(self, loss: float) -> float:
+        """Returns the loss of a round whose release has this loss where the record is used.
+
+        Args:
+            loss: Of the release.
+
+        Returns:
+            log(1 + q (e^loss - 1)), which is smaller.
+        """
+        if loss >= _LARGEST_EXPONENT:
+            return loss
+        return math.log1p(self.rate * math.expm1(loss))
+
+    def profiles(self, epsilons: np.ndarray, nodes: np.ndarray, weights: np.ndarray) -> np.ndarray:
+        """Returns delta of every round at each epsilon, a round a row.
+
+        Args:
+            epsilons: Of at least 0.
+            nodes: Values of mu.
+            weights: How much of every round lies on each of them, as `split_over_nodes` says.
+
+        Returns:
+            The bound of docs/theory.md, A14.
+        """
+        table = subsampling.find_many_deltas(epsilons, mus=nodes, rate=self.rate)
+        return np.asarray(self.probability * (weights @ table))
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class HiddenCurve(LossCurve):
+    """The composition of rounds with secret minibatches.
+
+    Their Rényi divergences are finite, though the loss distribution ends with an infinite loss.
+
+    Attributes:
+        rounds: The rounds that are composed.
+    """
+
+    rounds: HiddenRounds
+
+    def rdp(self, order: float) -> float:
+        """See `Curve.rdp`: the smaller of two bounds on every round, which add up.
+
+        Args:
+            order: the order of the Rényi divergence, above 1.
+        """
+        checks.require_order(order)
+        if math.isinf(order):
+            return math.inf
+        rounds = self.rounds
+        nodes, weights = split_over_nodes(rounds.mus, rounds.masses, rounds.counts)
+        known = _divergences_of_known(rounds, nodes, weights, order)
+        hidden = _divergences_of_profiles(rounds, nodes, weights, order)
+        # Either bound holds by itself; one whose moments overflow is not a number and says nothing.
+        smaller = np.fmin(known, hidden)
+        total = float(rounds.counts @ smaller)
+        # No bound was found: accountants would take a value that is no number for a price of 0.
+        return math.inf if math.isnan(total) else total
+
+
+def _divergences_of_known(
+    rounds: HiddenRounds,
+    nodes: np.ndarray,
+    weights: np.ndarray,
+    order: float,
+) -> np.ndarray:
+    """Returns the divergence of every round as if batches were known: moments average."""
+    squares = np.square(nodes)
+    if order == 1:
+        return np.asarray(rounds.share * (weights @ squares) / 2)
+    exponents = order * (order - 1) / 2 * squares
+    with np.errstate(divide="ignore"):
+        terms = np.log(weights) + exponents
+    used = logsumexp(terms, axis=1) + math.log(rounds.share)
+    unused = -math.inf
+    if rounds.share < 1:
+        unused = math.log1p(-rounds.share)
+    log_moments = np.logaddexp(unused, used)
+    return np.asarray(log_moments / (order - 1))
+
+
+def _divergences_of_profiles(
+    rounds: HiddenRounds,
+    nodes: np.ndarray,
+    weights: np.ndarray,
+    order: float,
+) -> np.ndarray:
+    """Returns the divergence of every round from its delta curve.
+
+    e^((a-1) D) = 1 + a (a-1) integral of (e^((a-1) x) + e^(-a x)) delta(x). Chords lie above delta
+    up to a loss beyond which next to nothing is left; the rest is added in closed form.
+    """
+    top = float(nodes[-1])
+    furthest = rounds.amplified_loss(top * ((order + 0.5) * top + 10))
+    points = _spread_points(furthest, 3000)
+    profiles = rounds.profiles(points, nodes, weights)
+    heights = np.minimum.accumulate(profiles, axis=1)
+    if order == 1:
+        slopes = np.diff(points) * (1 + np.exp(-points[:-1]))
+        inside = heights[:, :-1] @ slopes
+        return np.asarray(inside + heights[:, -1] * (1 + furthest))
+    masses, left = connect_dots(heights, points)
+    losses = points[1:]
+    opposite = masses @ np.exp(-losses)
+    no_loss = np.maximum(0.0, 1 - masses.sum(axis=1) - opposite)
+    with np.errstate(divide="ignore"):
+        log_masses = np.log(masses)
+        gains = log_masses + (order - 1) * losses
+        gains_reversed = log_masses - order * losses
+        # What the last height adds if it stays.
+        last = np.log(left) + math.log(2 * order) + (order - 1) * furthest
+        stays = np.log(no_loss)
+    # What lies beyond the last point.
+    beyond = math.log(2 * rounds.share * order) + order * (order - 1) / 2 * top**2
+    beyond += float(log_ndtr(-10 - top))
+    parts = [
+        gains,
+        gains_reversed,
+        last[:, None],
+        stays[:, None],
+        np.full((len(no_loss), 1), beyond),
+    ]
+    logs = logsumexp(np.concatenate(parts, axis=1), axis=1)
+    logs = np.maximum(logs, 0.0)
+    return np.asarray(logs / (order - 1) * (1 + 1e-12))
+
+
+def _spread_points(furthest: float, count: int) -> np.ndarray:
+    """Returns 0 and points up to the furthest loss, in a geometric progression."""
+    growing = np.geomspace(1e-7, 1.0, count)
+    return np.concatenate([[0.0], furthest * growing])
+
+
+def hidden_curve(
+    shifts: np.ndarray,
+    counts: np.ndarray,
+    *,
+    sigma: float,
+    cohort: Cohort,
+    use: np.ndarray,
+) -> Curve | None:
+    """Returns the composition of rounds with secret minibatches.
+
+    Args:
+        shifts: How far the upload can move if the record is first used at step k, for every k; one
+            round a row.
+        counts: How often each round occurs.
+        sigma: Standard deviation of each participant's noise.
+        cohort: Who takes part and is honest; may be seen.
+        use: Probability of each first use, `cohorts.first_use`.
+
+    Returns:
+        The curve, or None where noise is so weak that the draw hides next to nothing, or so strong
+        that nothing needs hiding.
+
+    Example:
+        >>> from sordino.privacy.amplification.cohorts import first_use
+        >>> use = first_use(batch=32, records=600, steps=1)
+        >>> alone = Cohort.everyone(clients=1)
+        >>> curve = hidden_curve(
+        ...     np.array([[1.0]]), np.array([600]), sigma=1.0, cohort=alone, use=use
+        ... )
+        >>> round(curve.epsilon(1e-5), 2)  # C_q(G_1), 600 times
+        10.68
+    """
+    return _compose_cached(
+        shifts.astype(float).tobytes(),
+        shifts.shape,
+        counts.astype(np.int64).tobytes(),
+        sigma,
+        cohort,
+        use.tobytes(),
+    )
+
+
+# Several views ask for the same curve; arrays come as bytes because a cache needs values.
+@lru_cache(maxsize=32)
+def _compose_cached(
+    shifts: bytes,
+    shape: tuple[int, int],
+    counts: bytes,
+    sigma: float,
+    cohort: Cohort,
+    use: bytes,
+) -> Curve | None:
+    """Returns `hidden_curve` of arrays given as bytes."""
+    rows = np.frombuffer(shifts).reshape(shape)
+    often = np.frombuffer(counts, dtype=np.int64)
+    used = np.frombuffer(use)
+    rate = float(used.sum())
+    never_moves = rows.max(initial=0.0) == 0 or often.sum() == 0
+    if never_moves or rate == 0 or cohort.probability == 0:
+        return PERFECT
+    if sigma == 0 or min(cohort.counts) == 0:
+        return None
+    rows, often = nearly_equal(rows, often, slack=_SLACK)
+    # The noise of all honest participants adds up, so that its deviation grows with the root.
+    honest = np.array(cohort.counts, dtype=float)
+    scales = 1 / (sigma * np.sqrt(honest))
+    mus = np.multiply.outer(rows, scales)
+    mus = mus.reshape(len(rows), -1)
+    if not WEAKEST <= mus.max() <= STRONGEST:
+        return None
+    given_use = used / rate
+    masses = np.multiply.outer(given_use, np.array(cohort.masses)).ravel()
+    rounds = HiddenRounds(
+        mus=mus,
+        masses=masses / masses.sum(),
+        counts=often,
+        rate=min(rate, 1.0),
+        probability=cohort.probability,
+    )
+    direction = _add_losses(rounds)
+    return HiddenCurve(directions=(direction,), rounds=rounds)
+
+
+def _add_losses(rounds: HiddenRounds) -> Direction:
+    """Returns the privacy losses of all rounds together."""
+    nodes, weights = split_over_nodes(rounds.mus, rounds.masses, rounds.counts)
+    interval, dots = choose_grid(rounds, nodes, weights)
+    losses = dots * interval
+    heights = np.clip(rounds.profiles(losses, nodes, weights), 0.0, 1.0)
+    # Connecting dots needs a curve that never rises, not even by rounding.
+    heights = np.minimum.accumulate(heights * (1 + 1e-12), axis=1)
+    masses, infinite = connect_dots(heights, losses)
+    return convolve_rounds(
+        dots,
+        masses,
+        infinite,
+        rounds.counts,
+        interval,
+    )
+
+
+def split_over_nodes(
+    mus: np.ndarray,
+    masses: np.ndarray,
+    counts: np.ndarray,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Returns a few values of mu, and how much of every round lies on each.
+
+    They are never less harmful than the given ones.
+
+    Args:
+        mus: One round a row.
+        masses: Probability of each mu of a round.
+        counts: How often each round occurs.
+
+    Returns:
+        Increasing values, the first of which may be 0, and a row of masses for every round.
+
+    Example:
+        >>> nodes, weights = split_over_nodes(
+        ...     np.array([[1.0, 2.0]]), np.array([0.25, 0.75]), np.ones(1)
+        ... )
+        >>> nodes.tolist(), weights.tolist()
+        ([1.0, 2.0], [[0.25, 0.75]])
+    """
+    rows = np.arange(len(mus))[:, None]
+    found = np.unique(mus)
+    if found.size <= _EXACT:
+        weights = np.zeros((len(mus), found.size))
+        columns = np.searchsorted(found, mus)
+        np.add.at(weights, (rows, columns), masses)
+        return found, weights
+    squares = counts[:, None] * masses * np.square(mus)
+    nodes = _choose_nodes(mus, squares)
+    left = np.searchsorted(nodes, mus, side="right") - 1
+    left = np.clip(left, 0, nodes.size - 2)
+    # The split of the top of this module: the mean of e^(-bend mu) is kept.
+    bend = float(nodes[-1]) / 4
+    gaps = nodes[left + 1] - nodes[left]
+    beyond = mus - nodes[left]
+    up = np.expm1(-bend * beyond) / np.expm1(-bend * gaps)
+    up = np.clip(up * (1 + 1e-12), 0.0, 1.0)
+    weights = np.zeros((len(mus), nodes.size))
+    np.add.at(weights, (rows, left), masses * (1 - up))
+    np.add.at(weights, (rows, left + 1), masses * up)
+    return nodes, weights
+
+
+def _choose_nodes(mus: np.ndarray, squares: np.ndarray) -> np.ndarray:
+    """Returns 0 and a geometric grid of mu over all values but the least harmful."""
+    values = mus.ravel()
+    order = np.argsort(values)
+    below = np.cumsum(squares.ravel()[order]) / squares.sum()
+    first = int(np.searchsorted(below, _SMALL))
+    first = min(first, order.size - 1)
+    smallest = float(values[order[first]])
+    top = float(mus.max())
+    ratios = math.log(top / smallest) / math.log(_RATIO)
+    steps = max(1, math.ceil(ratios))
+    growing = np.geomspace(smallest, top, steps + 1)
+    nodes = np.concatenate([[0.0], growing])
+    # A progression ends at its top but for rounding, and no mu may lie above the last node.
+    nodes[-1] = top
+    return nodes
+
+
+def choose_grid(
+    rounds: HiddenRounds,
+    nodes: np.ndarray,
+    weights: np.ndarray,
+) -> tuple[float, np.ndarray]:
+    """Returns the interval of the losses, and the multiples of it on which dots lie.
+
+    A loss between two multiples of h is split between them, which adds a variance of at most h^2/4,
+    and of at most h |loss|. What that adds up to is held against the variance of the whole sum. It
+    is 2 KL for a Gaussian pair, and for others of that size, where
+    KL = integral of delta(epsilon) (1 + e^-epsilon).
+
+    Args:
+        rounds: The rounds that are composed.
+        nodes: Values of mu.
+        weights: How much of every round lies on each of them.
+
+    Returns:
+        The interval, and increasing multiples from 0 on.
+    """
+    number = float(rounds.counts.sum())
+    top = float(nodes[-1])
+    unreached = _LEFT / (rounds.share * number)
+    furthest = rounds.amplified_loss(_gaussian_reach(top, unreached))
+    points = _spread_points(furthest, 160)
+    profiles = rounds.profiles(points, nodes, weights)
+    integrands = profiles * (1 + np.exp(-points))
+    variances = 2 * np.trapezoid(integrands, points, axis=1)
+    deviations = np.sqrt(variances)
+    allowed = _ADDED * float(rounds.counts @ variances)
+
+    def find_allowance(interval: float) -> float:
+        """Returns what is allowed beyond what a grid of the interval adds.
+
+        Args:
+            interval: the distance between neighbouring losses.
+        """
+        added = np.minimum(interval**2 / 4, interval * deviations)
+        return allowed - float(rounds.counts @ added)
+
+    interval = furthest
+    if find_allowance(furthest) < 0:
+        # At h^2/4 for every round the variance would just be allowed.
+        certain = 2 * math.sqrt(allowed / number)
+        interval, _ = bracket_root(find_allowance, certain / 2, furthest)
+    interval = max(interval, furthest / _LONGEST)
+    return interval, _spread_dots(furthest / interval, top / interval)
+
+
+def _gaussian_reach(mu: float, mass: float) -> float:
+    """Returns the epsilon beyond which a mu-GDP release has a delta of at most `mass`."""
+    if mass >= 1:
+        return 0.0
+    return gaussian.epsilon(mu, mass)
+
+
+def _spread_dots(furthest: float, strongest: float) -> np.ndarray:
+    """Returns multiples of the interval up to the furthest: all near 0, fewer where losses grow.
+
+    Spacings grow with the loss, up to a fraction of the strongest mu.
+    """
+    widest = max(1.0, strongest / _TAIL_DOTS)
+    near = min(float(_DOTS), furthest)
+    even = min(max(near, widest * _DOTS), furthest)
+    dots = [np.arange(math.ceil(near) + 1, dtype=float)]
+    if even > near:
+        growing = math.ceil(_DOTS * math.log(even / near))
+        dots.append(near * np.exp(np.arange(1, growing + 1) / _DOTS))
+    if furthest > even:
+        further = math.ceil((furthest - even) / widest)
+        dots.append(even + widest * np.arange(1, further + 1))
+    dots.append(np.array([math.ceil(furthest)], dtype=float))
+    return np.unique(np.concatenate(dots).astype(np.int64))
+
+
+def convolve_rounds(
+    dots: np.ndarray,
+    masses: np.ndarray,
+    infinite: np.ndarray,
+    counts: np.ndarray,
+    interval: float,
+) -> Direction:
+    """Returns the sum of the losses of all rounds, by a product of Fourier transforms.
+
+    Args:
+        dots: Multiples of the interval from 0 on.
+        masses: Those of all dots but the first as `connect_dots` gives them, a round a row; every
+            round is the same in both directions.
+        infinite: The mass of infinite loss of every round.
+        counts: How often each round occurs.
+        interval: The grid.
+
+    Returns:
+        The law of the sum, which is the same in both directions.
+    """
+    points = dots[1:] * interval
+    # A loss of -x has e^-x times the mass of x, and what is left has no loss.
+    opposite = masses * np.exp(-points)
+    no_loss = 1 - masses.sum(axis=1) - opposite.sum(axis=1) - infinite
+    no_loss = np.maximum(0.0, no_loss)
+    signed = np.concatenate([-points[::-1], [0.0], points])
+    laws = np.concatenate([opposite[:, ::-1], no_loss[:, None], masses], axis=1)
+    low, high = find_window([(signed, laws, counts)])
+    rounds = int(counts.sum())
+    furthest = int(dots[-1])
+    extreme = rounds * furthest
+    first = max(-extreme, math.floor(low / interval))
+    last = min(extreme, math.ceil(high / interval))
+    size = next_fast_len(max(last - first + 1, 2 * furthest + 1), True)
+    # A negative multiple stands at the end of the circle.
+    negative = (-dots[:0:-1]) % size
+    positive = dots[1:] % size
+    places = np.concatenate([negative, [0], positive])
+    transform = np.ones(size // 2 + 1, dtype=complex)
+    pieces = max(1, len(counts) * size // _AT_ONCE)
+    for some in np.array_split(np.arange(len(counts)), pieces):
+        whole = np.zeros((len(some), size))
+        whole[:, places] = laws[some]
+        factors = rfft(whole, axis=1)
+        for factor, times in zip(factors, counts[some].tolist(), strict=True):
+            if times != 1:
+                factor = factor**times
+            transform *= factor
+    log_finite = float(counts @ np.log1p(-infinite))
+    outside = -math.expm1(log_finite) + rounds * ROUND_OFF
+    return invert_transform(
+        transform,
+        size,
+        0,
+        (first, last),
+        interval,
+        outside,
+    )

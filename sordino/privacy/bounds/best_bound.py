@@ -1,0 +1,66 @@
+"""From bounds to a guarantee: the smallest, and beside it the smallest that rests on no word."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from sordino.privacy.bounds.question import Bound, Question
+from sordino.privacy.guarantee import Guarantee, notes_on
+from sordino.privacy.integer_noise import bound_sampler_distance
+
+
+def make_guarantee(
+    question: Question, bound: Bound, unconditional: Guarantee | None = None
+) -> Guarantee:
+    """Returns a bound with everything that gives it meaning.
+
+    Args:
+        question: what was asked.
+        bound: the answer.
+        unconditional: the smallest bound that needs nothing vouched for, where this one does.
+    """
+    return Guarantee(
+        view=question.view,
+        unit=question.unit,
+        adjacency=question.protocol.adjacency,
+        method=bound.method,
+        curve=bound.curve,
+        assumptions=bound.vouched,
+        derivation=bound.lines,
+        unconditional=unconditional,
+        notes=notes_on(question.protocol),
+        sees=question.sees,
+        # How far drawn noise may be from its law is added to every delta (docs/theory.md#a12).
+        spill=bound_sampler_distance(question.protocol, len(question.rounds)),
+    )
+
+
+def choose_guarantee(
+    question: Question, bounds: Iterable[Bound], cost: Callable[[Bound], float]
+) -> Guarantee:
+    """Returns the guarantee of the bound of least cost.
+
+    Args:
+        question: what was asked.
+        bounds: all that hold.
+        cost: what makes one bound better than another, such as its epsilon at a delta.
+    """
+    costs = [(cost(bound), bound) for bound in bounds]
+    # The smallest of valid bounds is valid: each holds whatever the data are, and none is chosen by
+    # them.
+    best = min(costs, key=lambda pair: pair[0])[1]
+    free = [pair for pair in costs if not pair[1].vouched]
+    if not best.vouched or not free:
+        return make_guarantee(question, best)
+    # Readers who do not believe the user's word are owed a number, too.
+    plain = min(free, key=lambda pair: pair[0])[1]
+    return make_guarantee(question, best, unconditional=make_guarantee(question, plain))
+
+
+def epsilon_at(delta: float) -> Callable[[Bound], float]:
+    """Returns a cost: the epsilon of a bound at a delta.
+
+    Args:
+        delta: at which epsilon is asked for.
+    """
+    return lambda bound: bound.curve.epsilon(delta)

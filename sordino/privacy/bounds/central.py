@@ -1,0 +1,524 @@
+"""Noise that the server adds to the mean, alone or on top of the clients' (docs/theory.md#a10).
+
+Views of the models are covered; the server's is not. The server adds its noise to the
+mean of the uploads, once in a round. One upload of n moves the mean by s_t / n. A public draw of
+n gives a mixture. Where the denominator is fixed and the noise does not depend on who takes part,
+a Poisson draw stays hidden and amplifies: for replace-one by the pair of `two_sided`, for adding
+or removing a client by the sampled Gaussian.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from sordino.mechanisms import mechanism_of
+from sordino.privacy.amplification import subsampling
+from sordino.privacy.amplification.cohorts import Cohort, find_cohort_law, rounds_curve
+from sordino.privacy.amplification.two_sided import price_two_sided
+from sordino.privacy.bounds.composition import TAKEN_PART
+from sordino.privacy.bounds.minibatches import minibatch_bounds
+from sordino.privacy.bounds.priced_view import observe_models
+from sordino.privacy.bounds.question import Bound, Protection, Provider, Question
+from sordino.privacy.curves.curve import Curve
+from sordino.privacy.curves.gaussian_curve import NOTHING, GaussianCurve, compose_curves
+from sordino.privacy.curves.renyi import INTEGER_ORDERS, RenyiCurve, amplify_divergence
+from sordino.privacy.guarantee import round_up
+from sordino.privacy.noise_releases import dimension_of, price_of, releases_curve
+from sordino.privacy.upload_sensitivity import UploadPrices, price_uploads
+from sordino.protocol import (
+    Everyone,
+    FixedSize,
+    Gaussian,
+    Participation,
+    Poisson,
+    Protocol,
+    Registry,
+    noisy_upload_of,
+)
+
+# The mu of a round above which a hidden draw is not counted: it hides next to nothing, and grids
+# grow.
+STRONGEST = 10.0
+# Shifts of rounds that differ are rounded up to powers of this, so that few kinds are composed.
+LEVELS = 0.97
+SPREADS = 64  # amounts of noise in a round that are kept apart
+TRUSTED = (
+    "The server receives uploads without noise and adds it itself: view server is not private at "
+    "all. This protocol is for a server that everybody trusts with their uploads."
+)
+
+
+def applies_to(question: Question) -> bool:
+    """Returns whether the server's noise on the mean hides the client.
+
+    Args:
+        question: the question.
+    """
+    return question.protection is Protection.MEAN and len(question.rounds) > 0
+
+
+def central_bounds(question: Question) -> Iterator[Bound]:
+    """Yields every bound that holds where the server adds noise.
+
+    Args:
+        question: the question.
+    """
+    protocol = question.protocol
+    # The server adds its noise after it has seen the uploads.
+    if question.view.kind == "server":
+        yield Bound(curve=NOTHING, method="trusted server", lines=(TRUSTED,))
+    elif server_noise(protocol) == 0 and mechanism_of(protocol.noise).silent:
+        line = "Without noise nothing hides a client's contribution."
+        yield Bound(curve=NOTHING, method="no noise", lines=(line,))
+    elif question.present is not None:
+        yield from central_known_rounds(question)
+    elif protocol.noise.normal:
+        yield from central_gaussian(question)
+    else:
+        yield from central_renyi(question)
+
+
+def describe_prices(question: Question) -> tuple[str, ...]:
+    """Returns how far uploads move and what the adversary sees, line by line.
+
+    Args:
+        question: the question.
+    """
+    largest = round_up(float(question.prices.shifts.max()))
+    lines = (
+        f"{question.prices.reason}; the largest here is {largest}.",
+        f"The adversary sees {question.sees}.",
+    )
+    if not removes_client(question):
+        return lines
+    line = (
+        "A client is added or removed: an absent update is 0, and a present one half as far from "
+        "it."
+    )
+    return (*lines, line)
+
+
+def removes_client(question: Question) -> bool:
+    """Returns whether a whole client is added or removed.
+
+    The mean then moves by one update, of norm s_t / 2, and not by two.
+
+    Args:
+        question: the question.
+    """
+    # A record that comes or goes leaves its client's update in the sum (docs/theory.md#a17).
+    return question.protocol.adjacency == "add-or-remove" and question.unit == "client"
+
+
+def mean_shifts(question: Question, shifts: np.ndarray) -> np.ndarray:
+    """Returns by how much the sum of updates moves.
+
+    Args:
+        question: the question.
+        shifts: how far uploads move when they are replaced.
+    """
+    # Replacing takes one update away and adds another; removing does only the first.
+    return shifts / 2 if removes_client(question) else shifts
+
+
+def server_noise(protocol: Protocol) -> float:
+    """Returns the standard deviation of the server's Gaussian noise on the mean.
+
+    Args:
+        protocol: the protocol.
+    """
+    return noisy_upload_of(protocol).server_sigma
+
+
+def client_noise(protocol: Protocol) -> float:
+    """Returns the standard deviation of each client's Gaussian noise on its upload.
+
+    Args:
+        protocol: the protocol.
+    """
+    return noisy_upload_of(protocol).client_sigma
+
+
+def find_denominator(protocol: Protocol) -> float:
+    """Returns the constant that the sum of updates is divided by: the expected participants.
+
+    Args:
+        protocol: the protocol.
+    """
+    return protocol.participation.count_expected(clients=protocol.clients)
+
+
+def central_gaussian(question: Question) -> Iterator[Bound]:
+    """Yields bounds under Gaussian noise, with the draw of clients seen, and with it hidden.
+
+    Args:
+        question: the question.
+    """
+    protocol = question.protocol
+    lines = describe_prices(question)
+    yield from visible_bounds(question, lines)
+    weakest = STRONGEST * server_noise(protocol) * find_denominator(protocol)
+    if protocol.hides_participants and float(question.prices.shifts.max()) <= weakest:
+        how = (
+            f"Each client is drawn with probability {question.chance:.3g}, which only the server "
+            f"knows; the noise and the denominator {find_denominator(protocol):g} do not depend "
+            "on it, so the draw amplifies (THEORY A10)."
+        )
+        curve = hidden_draw_curve(question)
+        yield Bound(curve=curve, method="hidden Poisson sampling", lines=(*lines, how))
+
+
+def visible_bounds(question: Question, lines: tuple[str, ...]) -> Iterator[Bound]:
+    """Yields bounds for an adversary who may see who takes part.
+
+    They are a mixture over how many do, and over the first use of the record.
+
+    Args:
+        question: the question.
+        lines: how the prices come about.
+    """
+    counts = question.counts
+    cohort = find_cohort(question)
+    shifts = mean_shifts(question, question.prices.shifts)
+    what = "the server's noise"
+    if client_noise(question.protocol) > 0:
+        what = "the server's noise and the honest clients'"
+    # Nothing is random about the round but its noise: the composition is exactly Gaussian.
+    if cohort.probability == 1 and len(cohort.counts) == 1:
+        mu = math.sqrt(float(np.dot(counts, shifts**2)) / cohort.counts[0])
+        how = (
+            f"Gaussian composition over {counts.sum()} rounds under {what}: "
+            f"mu = sqrt(sum s_t^2) / {math.sqrt(cohort.counts[0]):.4g}."
+        )
+        yield Bound(curve=GaussianCurve(mu=mu), method="composition", lines=(*lines, how))
+    else:
+        curve = rounds_curve(shifts[:, None], counts, sigma=1.0, cohort=cohort)
+        how = f"Each round is a public mixture over how many take part, under {what} (A10)."
+        yield Bound(curve=curve, method="participation mixture", lines=(*lines, how))
+    yield from minibatch_bounds(
+        question,
+        question.prices,
+        counts,
+        sigma=1.0,
+        cohort=cohort,
+        lines=(*lines, f"Hidden by {what}."),
+    )
+
+
+def find_cohort(question: Question, numbers: Sequence[int] | None = None) -> Cohort:
+    """Returns how much noise there is in a round, in units of one upload's move.
+
+    The cohort's `counts` are squared, and the noise itself is taken as 1. Of n participants at
+    least n - k honest ones (and the attacked one) add noise.
+
+    Args:
+        question: the question.
+        numbers: how many take part, where that is known.
+    """
+    protocol = question.protocol
+    if numbers is None:
+        # Only then does it matter how many of the participants collude: their noise is known.
+        if question.equal_shares and question.colluders > 0 and client_noise(protocol) > 0:
+            return mix_with_colluders(question)
+        cohort = find_cohort_law(protocol.participation, clients=protocol.clients)
+    else:
+        masses = (1.0,) * len(numbers)
+        cohort = Cohort(probability=1.0, counts=tuple(numbers), masses=masses)
+    planned = numbers is None
+    counts = [find_spread(question, number, planned=planned) for number in cohort.counts]
+    return replace(cohort, counts=tuple(counts))
+
+
+def find_spread(question: Question, number: float, *, planned: bool) -> float:
+    """Returns the squared noise of a round in units of one upload's move.
+
+    Args:
+        question: the question.
+        number: how many take part.
+        planned: whether the round is asked about before it is run.
+    """
+    protocol = question.protocol
+    shares = question.shares
+    # The attacked client itself is honest, however many collude.
+    honest = max(1.0, number - question.colluders)
+    by = float(number)
+    if protocol.aggregation.fixed_denominator:
+        by = find_denominator(protocol)
+    if not question.equal_shares:
+        # How large the client's share of the mean is, is not known: at worst it is alone in it.
+        by = 1.0
+        honest = 1.0
+        if shares is not None and planned and not protocol.participation.draws:
+            share = float(shares.max()) if question.attacked is None else question.attacked.share
+            by = 1 / share
+    return server_noise(protocol) ** 2 * by**2 + client_noise(protocol) ** 2 * honest
+
+
+# Of a round that the attacked client is in: honest participants, participants in all, and the
+# probability of both numbers.
+Numbers = list[tuple[float, float, float]]
+JOINT_NUMBERS: Registry[Callable[[Any, int, int], Numbers]] = Registry(
+    "law of honest and colluding participants", "participation", Participation
+)
+
+
+@JOINT_NUMBERS.register(Everyone)
+def _count_everyone(rule: Everyone, clients: int, colluding: int) -> Numbers:
+    return [(clients - colluding, clients, 1.0)]
+
+
+@JOINT_NUMBERS.register(Poisson)
+def _count_poisson(rule: Poisson, clients: int, colluding: int) -> Numbers:
+    honest = Cohort.poisson(clients=clients - colluding, rate=rule.rate)
+    # Of k colluders a binomial number is there, as of the others of k + 1 clients.
+    beside = Cohort.poisson(clients=colluding + 1, rate=rule.rate)
+    found = []
+    for count, mass in zip(honest.counts, honest.masses, strict=True):
+        for extra, chance in zip(beside.counts, beside.masses, strict=True):
+            found.append((count, count + extra - 1, mass * chance))
+    return found
+
+
+@JOINT_NUMBERS.register(FixedSize)
+def _count_fixed_size(rule: FixedSize, clients: int, colluding: int) -> Numbers:
+    honest = Cohort.fixed(clients=clients, size=rule.size, colluding=colluding)
+    masses = zip(honest.counts, honest.masses, strict=True)
+    return [(count, rule.size, mass) for count, mass in masses]
+
+
+def mix_with_colluders(question: Question) -> Cohort:
+    """Returns the noise of a round where some participants collude.
+
+    It is a mixture over how many of them are in the round, and how many honest ones. Who takes part
+    is seen, so the law of both numbers is public; the colluders' noise hides nothing, and their
+    places still divide the sum (docs/theory.md#a17).
+
+    Args:
+        question: the question.
+    """
+    protocol = question.protocol
+    rule = protocol.participation
+    numbers = JOINT_NUMBERS.of(rule)(rule, protocol.clients, question.colluders)
+    spreads = []
+    masses = []
+    for honest, participants, mass in numbers:
+        by = float(participants)
+        if protocol.aggregation.fixed_denominator:
+            by = find_denominator(protocol)
+        spread = server_noise(protocol) ** 2 * by**2 + client_noise(protocol) ** 2 * honest
+        spreads.append(spread)
+        masses.append(mass)
+    probability = rule.find_chance(clients=protocol.clients)
+    return group_spreads(probability, np.array(spreads), np.array(masses))
+
+
+def group_spreads(probability: float, spreads: np.ndarray, masses: np.ndarray) -> Cohort:
+    """Returns a cohort with at most `SPREADS` amounts of noise, each rounded down.
+
+    Args:
+        probability: that the attacked client takes part.
+        spreads: squared noises.
+        masses: how probable each is; the too improbable to count join the smallest.
+
+    Example:
+        >>> group_spreads(0.5, np.array([4.0, 1.0]), np.array([0.75, 0.25]))
+        Cohort(probability=0.5, counts=(1.0, 4.0), masses=(0.25, 0.75))
+    """
+    order = np.argsort(spreads)
+    values = spreads[order]
+    chances = masses[order] / masses.sum()
+    place = np.arange(len(values))
+    if len(values) > SPREADS:
+        # Each group counts with its smallest noise, so that grouping never lowers the bound.
+        edges = np.geomspace(values[0], values[-1], SPREADS + 1)[:-1]
+        place = np.searchsorted(edges, values, side="right") - 1
+    kept = np.unique(place)
+    counts = [float(values[place == one].min()) for one in kept]
+    joined = [float(chances[place == one].sum()) for one in kept]
+    return Cohort(probability=probability, counts=tuple(counts), masses=tuple(joined))
+
+
+def hidden_draw_curve(question: Question) -> Curve:
+    """Returns the composition of rounds with a hidden Poisson draw.
+
+    Args:
+        question: the question.
+    """
+    protocol = question.protocol
+    noise = server_noise(protocol) * find_denominator(protocol)
+    rate = question.chance
+    curves = []
+    for shift, count in group_shifts(question.prices.shifts, question.counts):
+        # An update has norm s_t / 2 at most, and an absent one is 0.
+        if removes_client(question):
+            curves.append(make_sampled_step(2 * noise / shift, rate).repeat(count))
+        else:
+            curves.append(price_two_sided(reach=shift / noise / 2, rate=rate, steps=count))
+    return compose_curves(curves)
+
+
+@lru_cache(maxsize=64)
+def make_sampled_step(multiplier: float, rate: float) -> Curve:
+    """Returns one sampled Gaussian step.
+
+    It is made once, since a budget asks for many numbers of them.
+
+    Args:
+        multiplier: of the noise, in units of the move.
+        rate: probability that a client is drawn.
+    """
+    return subsampling.compose_poisson_batches(multiplier=multiplier, rate=rate)
+
+
+def group_shifts(shifts: np.ndarray, counts: np.ndarray) -> list[tuple[float, int]]:
+    """Returns shifts rounded up to a few levels, and how often each occurs.
+
+    Args:
+        shifts: of the rounds.
+        counts: how often each round occurs.
+
+    Example:
+        >>> group_shifts(np.array([1.0, 0.999, 0.5]), np.array([1, 2, 3]))  # doctest: +ELLIPSIS
+        [(1.0, 3), (0.51..., 3)]
+    """
+    top = float(shifts.max())
+    if top == 0:
+        return []
+    with np.errstate(divide="ignore"):
+        # Rounded up to the next level, so that the bound is never too small.
+        steps = np.floor(np.minimum(np.log(shifts / top) / math.log(LEVELS), 1000)).astype(int)
+    found = []
+    for step in np.unique(steps).tolist():
+        found.append((top * LEVELS**step, int(counts[steps == step].sum())))
+    return found
+
+
+def central_renyi(question: Question) -> Iterator[Bound]:
+    """Yields bounds by Rényi divergences of the mean's move, as for Laplace noise on the mean.
+
+    The draw of clients is public, or hidden (docs/theory.md#b6).
+
+    Args:
+        question: the question.
+    """
+    protocol = question.protocol
+    norm = protocol.release.clip_norm
+    dimension = dimension_of(protocol)
+    price = price_of(protocol.noise, norm, dimension)
+    cohort = find_divisors(question)
+    masses = cohort.probability * np.array(cohort.masses)
+    moved = mean_shifts(question, question.prices.shifts)
+    shifts = np.divide.outer(moved, np.array(cohort.counts, dtype=float))
+    lines = (*describe_prices(question), f"One release: {price.reason}.")
+    curve = releases_curve(protocol.noise, norm, dimension, shifts, masses, question.counts)
+    yield Bound(curve=curve, method="Rényi composition", lines=lines, vouched=price.vouched)
+    if not (protocol.hides_participants and removes_client(question)):
+        return
+    rate = question.chance
+    totals = np.zeros(len(INTEGER_ORDERS))
+    for shift, count in group_shifts(question.prices.shifts, question.counts):
+        move = shift / 2 / find_denominator(protocol)
+
+        def find_divergence(order: float, move: float = move) -> float:
+            """Returns the divergence of a release that holds the client.
+
+            Args:
+                order: of the divergence.
+                move: how far the mean moves.
+            """
+            return price.divergence(order, move)
+
+        one = [amplify_divergence(order, rate, find_divergence) for order in INTEGER_ORDERS]
+        totals += count * np.array(one)
+    how = (
+        f"Each client is drawn with probability {rate:.3g}, hidden under noise that does not "
+        "depend on it (THEORY B6, A10)."
+    )
+    orders = tuple(float(order) for order in INTEGER_ORDERS)
+    yield Bound(
+        curve=RenyiCurve(orders=orders, values=tuple(totals.tolist())),
+        method="hidden Poisson sampling",
+        lines=(*lines, how),
+        vouched=price.vouched,
+    )
+
+
+def find_divisors(question: Question, numbers: Sequence[int] | None = None) -> Cohort:
+    """Returns by what the sum of updates is divided, and how probable that is.
+
+    Args:
+        question: the question.
+        numbers: how many take part, where that is known.
+    """
+    # Under Gaussian noise of deviation 1 from the server alone, the spread is the squared divisor.
+    gaussian = replace(question.protocol, noise=Gaussian(sigma=1.0, where="server"))
+    cohort = find_cohort(replace(question, protocol=gaussian), numbers)
+    return replace(cohort, counts=tuple(math.sqrt(count) for count in cohort.counts))
+
+
+def central_known_rounds(question: Question) -> Iterator[Bound]:
+    """Yields bounds of a client that took part in rounds whose number of contributors is known.
+
+    The draw of clients is known then, and amplifies nothing.
+
+    Args:
+        question: the question.
+    """
+    protocol = question.protocol
+    numbers = question.present or ()
+    prices = price_uploads(protocol, question.rounds, question.unit, question.records)
+    shifts = mean_shifts(question, prices.shifts)
+    if protocol.noise.normal:
+        spreads = np.array([find_cohort(question, [number]).counts[0] for number in numbers])
+        # One round without noise reveals everything, however much noise the others have.
+        if (spreads == 0).any():
+            line = "Without noise nothing is hidden."
+            yield Bound(curve=NOTHING, method="no noise", lines=(line,))
+        else:
+            yield from gaussian_known_rounds(question, prices, spreads)
+        return
+    moves = []
+    for shift, number in zip(shifts, numbers, strict=True):
+        moves.append(float(shift) / find_divisors(question, [number]).counts[0])
+    curve = releases_curve(
+        protocol.noise,
+        protocol.release.clip_norm,
+        dimension_of(protocol),
+        np.array(moves)[:, None],
+        np.ones(1),
+        np.ones(len(moves), dtype=np.int64),
+    )
+    yield Bound(curve=curve, method="composition", lines=(TAKEN_PART,))
+
+
+def gaussian_known_rounds(
+    question: Question, prices: UploadPrices, spreads: np.ndarray
+) -> Iterator[Bound]:
+    """Yields composition, and what the draw of minibatches adds to it.
+
+    Args:
+        question: the question.
+        prices: of the uploads, a round a row.
+        spreads: the squared noises of the rounds, in units of one upload's move.
+    """
+    shifts = mean_shifts(question, prices.shifts)
+    mu = math.sqrt(float(np.sum(np.square(shifts) / spreads)))
+    yield Bound(curve=GaussianCurve(mu=mu), method="composition", lines=(TAKEN_PART,))
+    yield from minibatch_bounds(
+        question,
+        prices,
+        np.ones(len(spreads), dtype=np.int64),
+        sigma=1.0,
+        cohort=Cohort.everyone(clients=1),
+        scale=1 / np.sqrt(spreads),
+        lines=(TAKEN_PART,),
+    )
+
+
+CENTRAL = Provider(applies=applies_to, bounds=central_bounds, observes=observe_models)

@@ -1,0 +1,131 @@
+"""Clients with noise each for itself: the worst of them counts (udp-fl's Harmonizer).
+
+Once a client's budget is spent it is no longer asked (`participation_caps`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from sordino.privacy.bounds.priced_view import observe_uploads
+from sordino.privacy.bounds.question import (
+    Bound,
+    Observation,
+    Protection,
+    Provider,
+    Question,
+    pose_question,
+)
+from sordino.privacy.bounds.shared_noise import certify_shared
+from sordino.privacy.bounds.worst_curve import WorstCurve
+from sordino.privacy.guarantee import Guarantee, notes_on
+from sordino.privacy.own_noise import own_protocol
+from sordino.privacy.participation_caps import foreseen_cap
+from sordino.protocol import ClientBudget, Everyone, Protocol, View
+
+
+def applies_to(question: Question) -> bool:
+    """Returns whether clients have noise each for itself.
+
+    Args:
+        question: the question.
+    """
+    return question.protection is Protection.OWN_NOISE and len(question.rounds) > 0
+
+
+def bound_worst_client(question: Question) -> Iterator[Bound]:
+    """Yields the bound of the worst client, each priced by its own noise against the server.
+
+    All that other views see is made of the uploads.
+
+    Args:
+        question: the question.
+    """
+    guarantees = own_guarantees(question).values()
+    # Clients of one kind share a guarantee; curves need not be compared to see that.
+    found = list({id(guarantee): guarantee for guarantee in guarantees}.values())
+    worst = max(found, key=lambda guarantee: guarantee.epsilon(1e-5))
+    lines = (
+        f"Every client has noise of its own, found for its own budget ({len(found)} kinds of "
+        "clients); the worst one counts.",
+        f"The adversary sees {question.sees}, all of it computed from the uploads: the "
+        "server's bound holds.",
+        *worst.derivation,
+    )
+    vouched = dict.fromkeys(line for guarantee in found for line in guarantee.assumptions)
+    curve = WorstCurve(curves=tuple(guarantee.curve for guarantee in found))
+    yield Bound(curve=curve, method="harmonizer", lines=lines, vouched=tuple(vouched))
+
+
+def own_guarantees(question: Question) -> dict[int, Guarantee]:
+    """Returns every client's guarantee against the server; clients of one kind share one.
+
+    Args:
+        question: the question of a protocol whose clients have noise each for itself.
+    """
+    by_kind: dict[tuple[Protocol, int], Guarantee] = {}
+    by_client = {}
+    for budget in question.protocol.client:
+        records = question.records
+        if question.sizes is not None:
+            records = question.sizes[budget.id]
+        alone = own_protocol(question.protocol, budget, records)
+        cap = find_cap(question, budget, records)
+        if (alone, cap) not in by_kind:
+            by_kind[alone, cap] = price_client(question, alone, cap, records)
+        by_client[budget.id] = by_kind[alone, cap]
+    return by_client
+
+
+def price_client(question: Question, alone: Protocol, cap: int, records: int | None) -> Guarantee:
+    """Returns the smaller of a client's bounds as it is drawn, and as often as its budget allows.
+
+    Args:
+        question: the question.
+        alone: the federation as the client sees it.
+        cap: how often it takes part at most.
+        records: its number of records, where known.
+    """
+    sizes = None if records is None else [records] * alone.clients
+    rounds = question.rounds.tolist()
+    drawn = pose_question(alone, View.SERVER, question.unit, rounds, sizes)
+    found = [certify_shared(drawn)]
+    # A budget that ends a client's part bounds it better than a draw of all rounds may.
+    if cap < len(rounds):
+        certain = replace(alone, participation=Everyone())
+        capped = pose_question(certain, View.SERVER, question.unit, range(cap), sizes)
+        found.append(certify_shared(capped))
+    least = min(found, key=lambda guarantee: guarantee.epsilon(1e-5))
+    # A client alone has no partition; what the federation's says of every promise stays.
+    return replace(least, notes=notes_on(question.protocol))
+
+
+def find_cap(question: Question, budget: ClientBudget, records: int | None) -> int:
+    """Returns how often a client takes part at most in the rounds of a question.
+
+    Args:
+        question: the question.
+        budget: the client's.
+        records: its number of records, where known.
+    """
+    # A round that was paid for twice may cost more than those by which caps are found.
+    if len(np.unique(question.rounds)) < len(question.rounds):
+        return len(question.rounds)
+    return min(foreseen_cap(question.protocol, budget, records), len(question.rounds))
+
+
+def observe_own_releases(question: Question) -> Observation:
+    """Returns what these bounds are proved against: a client's uploads, or its noisy steps.
+
+    Args:
+        question: the question.
+    """
+    if question.protocol.release.in_steps:
+        return Observation.STEPS
+    return observe_uploads(question)
+
+
+HARMONIZER = Provider(applies=applies_to, bounds=bound_worst_client, observes=observe_own_releases)

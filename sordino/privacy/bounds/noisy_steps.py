@@ -1,0 +1,417 @@
+"""What the rule noisy-sgd promises: noisy steps on random batches (docs/theory.md#c1, #c4, #c6).
+
+Given all that was released before, a step releases a sum of clipped gradients under noise.
+Whatever is made of such sums is post-processing: optimizers, models, what the server and other
+clients do with them. So one bound holds against the server and everyone behind it: server,
+rounds, coalition, final, weak and strong alike. With one plain step a round, an adversary who
+sees means alone learns less (`joined_steps`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from scipy.special import gammaln
+
+from sordino.mechanisms import mechanism_of
+from sordino.privacy.amplification import subsampling
+from sordino.privacy.amplification.two_sided import price_two_sided
+from sordino.privacy.bounds.joined_steps import (
+    adds_up,
+    bound_joined_steps,
+    compose_known_joins,
+    honest_participants,
+)
+from sordino.privacy.bounds.priced_view import find_priced_view
+from sordino.privacy.bounds.question import Bound, Observation, Protection, Provider, Question
+from sordino.privacy.curves.curve import Curve
+from sordino.privacy.curves.gaussian_curve import GaussianCurve
+from sordino.privacy.curves.mixtures import mix_gaussians
+from sordino.privacy.guarantee import round_up
+from sordino.privacy.upload_sensitivity import step_move
+from sordino.protocol import NoisySteps, Protocol, UserError, noisy_steps_of
+
+# The law of a step whose batch holds the record with probability q.
+LAWS = {
+    "fixed": "C_q(G_mu)",
+    "poisson-added": "the Poisson-sampled Gaussian, add or remove",
+    "poisson-replaced": "(1 - q) N(0, 1) + q N(r, 1) against its mirror image, r = mu / 2",
+}
+# The mu of a step above which batches are not counted as hiding: they hide next to nothing, and
+# grids grow.
+STRONGEST = 5.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepMove:
+    """How far one step's sum of clipped gradients moves.
+
+    Attributes:
+        distance: in the norm that is clipped, on a batch that holds the unit.
+        rate: probability that the unit is in the batch; 1 where that hides nothing.
+        reason: where the distance comes from.
+    """
+
+    distance: float
+    rate: float
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepPrice:
+    """What one step costs.
+
+    Attributes:
+        mu: the step is mu-GDP on its batch.
+        rate: probability that the unit is in the batch; 1 where that hides nothing.
+        reason: where mu comes from.
+    """
+
+    mu: float
+    rate: float
+    reason: str
+
+
+def applies_to(question: Question) -> bool:
+    """Returns whether normal noise in every step hides the client.
+
+    Args:
+        question: the question.
+    """
+    in_steps = question.protection is Protection.STEPS and len(question.rounds) > 0
+    return in_steps and question.protocol.noise.normal
+
+
+def observe_steps(question: Question) -> Observation:
+    """Returns what bounds on noisy steps are proved against.
+
+    Args:
+        question: the question.
+    """
+    # Where the others' noise adds up in the mean, more is promised to those who see means alone.
+    if adds_up(question.protocol) and question.view.kind != "server":
+        return Observation.MODELS
+    return Observation.STEPS
+
+
+def noisy_step_bounds(question: Question) -> Iterator[Bound]:
+    """Yields the bounds that hold, without regard to the batches and with it.
+
+    Args:
+        question: the question.
+    """
+    protocol = question.protocol
+    price = find_step_price(question)
+    sees = (
+        f"The adversary sees {question.sees}: made of noisy sums of gradients alone, as all "
+        "that leaves a client (THEORY C4, C6)."
+    )
+    lines = (sees, price.reason)
+    if math.isinf(price.mu):
+        yield Bound(curve=GaussianCurve(mu=math.inf), method="no noise", lines=lines)
+        return
+    yield from single_client_bounds(question, price, lines)
+    draw = name_draw(protocol)
+    if question.present is None:
+        yield from bound_joined_steps(question, price.mu, price.rate, draw, find_strongest(draw))
+        return
+    means_only = question.view.kind != "server" and question.equal_shares
+    if adds_up(protocol) and means_only and price.mu <= STRONGEST:
+        curve = compose_known_joins(question, price.mu, price.rate, draw)
+        how = "The noise of all who took part adds up in the mean (A16)."
+        yield Bound(curve=curve, method="joined noise", lines=(price.reason, how))
+
+
+def single_client_bounds(
+    question: Question, price: StepPrice, lines: tuple[str, ...]
+) -> Iterator[Bound]:
+    """Yields the bounds that count the client's own noise alone.
+
+    Args:
+        question: the question.
+        price: of a step.
+        lines: how the price comes about.
+    """
+    release = noisy_steps_of(question.protocol)
+    rounds = len(question.rounds)
+    often = describe_rounds(question, release)
+    plain = compose_seen_batches(
+        mu=price.mu, steps=release.steps, rounds=rounds, probability=question.chance
+    )
+    how = f"Composition of {often}: ((1 - p) Id + p G_mu^K)^R, as if every batch held the record."
+    yield Bound(curve=plain, method="composition", lines=(*lines, how))
+    # Every batch holds the unit, so there is no draw to count.
+    if price.rate == 1:
+        return
+    held = f"A batch holds the record with probability q = {price.rate:.6g}"
+    draw = name_draw(question.protocol)
+    if not release.secret_batches:
+        curve = compose_seen_batches(
+            mu=price.mu,
+            steps=release.steps,
+            rounds=rounds,
+            probability=question.chance,
+            rate=price.rate,
+        )
+        how = f"{held}, which may be seen: a mixture over how many do (A11)."
+        yield Bound(curve=curve, method="known batches", lines=(*lines, how))
+    elif price.mu <= find_strongest(draw):
+        curve = compose_hidden_batches(
+            price.mu,
+            price.rate,
+            release.steps,
+            rounds,
+            question.chance,
+            question.protocol.rounds,
+            draw,
+        )
+        how = f"{held}, unseen: {LAWS[draw]}, composed over {often} (THEORY C1, C4)."
+        yield Bound(curve=curve, method="subsampled steps", lines=(*lines, how))
+
+
+def describe_rounds(question: Question, release: NoisySteps) -> str:
+    """Returns how many rounds of how many steps are run, in words.
+
+    Args:
+        question: the question.
+        release: the noisy steps.
+    """
+    words = f"{len(question.rounds)} rounds of {release.steps} steps"
+    if question.chance < 1:
+        words += f", each taken part in with probability {question.chance:g}"
+    return words
+
+
+def name_draw(protocol: Protocol) -> str:
+    """Returns the law of a step whose batch may hold the record, by its name in `LAWS`.
+
+    Args:
+        protocol: the protocol.
+    """
+    if not protocol.release.varying_batches:
+        return "fixed"
+    return "poisson-replaced" if protocol.adjacency == "replace-one" else "poisson-added"
+
+
+def find_strongest(draw: str) -> float:
+    """Returns the largest mu of a step for which batches are counted as hiding.
+
+    Args:
+        draw: the law of a step, by its name in `LAWS`.
+    """
+    # A replaced record moves the sum by mu / 2 in either direction.
+    return 2 * STRONGEST if draw == "poisson-replaced" else STRONGEST
+
+
+def find_step_price(question: Question) -> StepPrice:
+    """Returns how far a step's sum moves, over its normal noise, when the unit changes.
+
+    Clipping the l1 norm to C leaves the l2 norm at most C, so one price holds for both.
+
+    Args:
+        question: the question.
+    """
+    release = noisy_steps_of(question.protocol)
+    move = find_step_move(question)
+    unit = "C" if release.varying_batches else "2C"
+    reason = f"{move.reason}; its noise is multiplier x {unit}"
+    deviation = mechanism_of(release.sum_noise).deviation
+    if deviation == 0:
+        reason += " = 0: nothing hides a contribution."
+        return StepPrice(mu=math.inf, rate=move.rate, reason=reason)
+    mu = move.distance / deviation
+    return StepPrice(mu=mu, rate=move.rate, reason=f"{reason}: mu = {round_up(mu)} on its batch.")
+
+
+def find_step_move(question: Question) -> StepMove:
+    """Returns how far a step's sum moves when the unit changes.
+
+    The worst client counts: for a record the smallest, whose batches hold it most often.
+
+    Args:
+        question: the question.
+    """
+    release = noisy_steps_of(question.protocol)
+    moved = step_move(question.protocol)
+    rate = 1.0
+    what = "one example moves"
+    if question.unit == "client":
+        moved = move_of_client(question, release, moved)
+        what = f"its {'n' if release.varying_batches else 'B'} examples move"
+    elif question.records is not None:
+        rate = min(1.0, release.batch / question.records)
+    if question.protocol.adjacency != "replace-one":
+        what += (
+            ", its place being left empty or filled: how many places there are is public, and so "
+            "is the rate of a batch"
+        )
+    reason = f"A step's sum of clipped gradients moves by at most {round_up(moved)} as {what}"
+    return StepMove(distance=moved, rate=rate, reason=reason)
+
+
+def move_of_client(question: Question, release: NoisySteps, move: float) -> float:
+    """Returns how far a step's sum moves when all records of a client change.
+
+    Args:
+        question: the question.
+        release: the noisy steps.
+        move: how far one example moves it.
+    """
+    if not release.varying_batches:
+        return release.batch * move
+    # A Poisson batch may hold all records that the largest client has.
+    largest = question.records
+    if question.sizes is not None:
+        largest = max(question.sizes)
+    return math.inf if largest is None else largest * move
+
+
+def compose_seen_batches(
+    *, mu: float, steps: int, rounds: int, probability: float, rate: float = 1.0
+) -> Curve:
+    """Returns the composition of rounds whose batches may be seen.
+
+    Args:
+        mu: of a step on its batch.
+        steps: in a round.
+        rounds: that are composed.
+        probability: that the client takes part in a round.
+        rate: probability that a batch holds the unit.
+
+    Example:
+        >>> compose_seen_batches(mu=0.5, steps=4, rounds=9, probability=1.0).mu
+        3.0
+    """
+    if rate < 1:
+        held = np.arange(1, steps + 1)
+        # In logarithms: binomial coefficients of thousands of steps overflow.
+        ways = gammaln(steps + 1) - gammaln(held + 1) - gammaln(steps - held + 1)
+        logs = ways + held * math.log(rate) + (steps - held) * math.log1p(-rate)
+        masses = probability * np.exp(logs)
+        mus = [0.0, *(mu * np.sqrt(held)).tolist()]
+        return mix_gaussians(mus, [1 - masses.sum(), *masses.tolist()]).repeat(rounds)
+    whole = mu * math.sqrt(steps)
+    if probability == 1:
+        return GaussianCurve(mu=whole).repeat(rounds)
+    return mix_gaussians([0.0, whole], [1 - probability, probability]).repeat(rounds)
+
+
+@lru_cache(maxsize=4)  # curves are large
+def compose_hidden_batches(
+    mu: float,
+    rate: float,
+    steps: int,
+    rounds: int,
+    probability: float,
+    planned: int,
+    draw: str,
+) -> Curve:
+    """Returns the composition of rounds whose batches hide the record.
+
+    Args:
+        mu: of a step on its batch.
+        rate: probability that a batch holds the record.
+        steps: in a round.
+        rounds: that are composed.
+        probability: that the client takes part in a round.
+        planned: number of rounds of the plan, which share the grid of privacy losses.
+        draw: the law of a step, by its name in `LAWS`.
+
+    Example:
+        >>> curve = compose_hidden_batches(1.0, 16 / 600, 38, 194, 0.5, 194, "fixed")
+        >>> round(curve.epsilon(1e-5), 3)
+        14.524
+    """
+    one = make_round(mu, rate, steps, probability, max(planned, rounds), draw)
+    return one.repeat(rounds)
+
+
+@lru_cache(maxsize=4)
+def make_round(
+    mu: float, rate: float, steps: int, probability: float, planned: int, draw: str
+) -> Curve:
+    """Returns one round: its steps with `probability`, else nothing; see `compose_hidden_batches`.
+
+    Args:
+        mu: of a step on its batch.
+        rate: probability that a batch holds the record.
+        steps: in a round.
+        probability: that the client takes part in a round.
+        planned: number of rounds of the plan, which share the grid of privacy losses.
+        draw: the law of a step, by its name in `LAWS`.
+    """
+    # Losses of a step spread with its mu, and so may the grid: this one costs some 1e-5 of epsilon
+    # and saves most of the time.
+    finest = subsampling.choose_interval(mu=mu, rate=rate, steps=steps * planned)
+    interval = max(finest, min(1e-3, 4e-4 * mu))
+    if draw == "poisson-replaced":
+        return price_two_sided(
+            reach=mu / 2, rate=rate, steps=steps, probability=probability, interval=interval
+        )
+    if draw == "fixed":
+        return subsampling.compose_fixed_rounds(
+            mu=mu, rate=rate, steps=steps, rounds=1, probability=probability, interval=interval
+        )
+    return subsampling.compose_poisson_rounds(
+        multiplier=1 / mu,
+        rate=rate,
+        steps=steps,
+        rounds=1,
+        probability=probability,
+        interval=interval,
+    )
+
+
+def export_step_event(question: Question) -> Any:
+    """Returns the steps as an event of dp_accounting.
+
+    The noise multiplier is in the unit that dp_accounting wants, that of the adjacency.
+
+    Args:
+        question: the question.
+
+    Raises:
+        UserError: participation is random, the unit is a client, or the number of records is not
+            known.
+    """
+    import dp_accounting
+
+    protocol = question.protocol
+    price = find_step_price(question)
+    release = noisy_steps_of(protocol)
+    if protocol.participation.draws or question.unit != "record" or question.records is None:
+        raise UserError(
+            "dp_accounting has no event for these steps: everyone must take part, for one record "
+            "of a known number."
+        )
+    # dp_accounting's REPLACE_ONE counts Poisson batches in units of the radius, of which a replaced
+    # record moves by two.
+    twofold = release.varying_batches and protocol.adjacency == "replace-one"
+    alone = not adds_up(protocol) or find_priced_view(question).view.kind == "server"
+    honest = 1.0
+    if not alone:
+        honest = honest_participants(question).counts[0]
+    multiplier = math.sqrt(honest) / price.mu
+    if twofold:
+        multiplier = 2 * multiplier
+    noise = dp_accounting.GaussianDpEvent(noise_multiplier=multiplier)
+    if release.varying_batches:
+        step = dp_accounting.PoissonSampledDpEvent(price.rate, noise)
+    else:
+        step = dp_accounting.SampledWithoutReplacementDpEvent(
+            question.records, release.batch, noise
+        )
+    return dp_accounting.SelfComposedDpEvent(step, release.steps * protocol.rounds)
+
+
+NOISY_STEPS = Provider(
+    applies=applies_to,
+    bounds=noisy_step_bounds,
+    observes=observe_steps,
+    event=export_step_event,
+)

@@ -1,0 +1,191 @@
+"""noisy-sgd under noise that is not Gaussian: Laplace, staircase, or a user's (THEORY B2, B6).
+
+A step releases a sum of clipped gradients under noise on every coordinate, so it costs what a
+release of a vector costs: the largest divergence over all moves of the clipped norm. A Poisson
+batch that nobody sees amplifies: with symmetric noise its divergence of an integer order is that of
+the sampled release, into which the largest divergences of all lower orders may be put. For batches
+of a fixed size that is proved where the worst move is known for every epsilon (B10): Laplace noise
+under an l1 clip, and a single coordinate. Elsewhere every batch counts as holding the record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from sordino.mechanisms import NoisePrice, mechanism_of
+from sordino.privacy.amplification.bounded_losses import bounded_loss_curve
+from sordino.privacy.bounds.noisy_steps import StepMove, describe_rounds, find_step_move
+from sordino.privacy.bounds.question import Bound, Observation, Protection, Provider, Question
+from sordino.privacy.curves.gaussian_curve import NOTHING
+from sordino.privacy.curves.renyi import INTEGER_ORDERS, ORDERS, RenyiCurve, amplify_divergence
+from sordino.privacy.noise_releases import average_moments, dimension_of, price_of
+from sordino.protocol import noisy_steps_of
+
+_ORDERS = np.array(ORDERS)
+_INTEGERS = np.array(INTEGER_ORDERS, dtype=float)
+
+
+def applies_to(question: Question) -> bool:
+    """Returns whether noise in every step hides the client, and is not Gaussian.
+
+    Args:
+        question: the question.
+    """
+    in_steps = question.protection is Protection.STEPS and len(question.rounds) > 0
+    return in_steps and not question.protocol.noise.normal
+
+
+def observe_own_steps(question: Question) -> Observation:
+    """Returns what these bounds are proved against: every noisy step of the attacked client.
+
+    Args:
+        question: the question.
+    """
+    return Observation.STEPS
+
+
+def step_divergence_bounds(question: Question) -> Iterator[Bound]:
+    """Yields the bounds that hold, without regard to the batches and with it.
+
+    Args:
+        question: the question.
+    """
+    protocol = question.protocol
+    release = noisy_steps_of(protocol)
+    move = find_step_move(question)
+    sees = (
+        f"The adversary sees {question.view.sees}: made of noisy sums of gradients alone, as all "
+        "that leaves a client (THEORY C4, C6)."
+    )
+    if mechanism_of(release.sum_noise).silent or np.isinf(move.distance):
+        line = "Without noise, or without a limit to the move, nothing hides a contribution."
+        yield Bound(curve=NOTHING, method="no noise", lines=(sees, move.reason, line))
+        return
+    price = price_of(release.sum_noise, release.clip_norm, dimension_of(protocol))
+    lines = (sees, f"{move.reason}.", f"One step: {price.reason}.")
+    often = describe_rounds(question, release)
+    one = price.table(np.array([move.distance]), _ORDERS)[0]
+    plain = compose_steps(question, one, _ORDERS)
+    how = f"Rényi divergences add up over {often}, as if every batch held the record."
+    if move.rate < 1 and not release.varying_batches and price.deltas is None:
+        how += (
+            " What a batch of a fixed size hides under this noise is not proved; with "
+            'local.sampling = "poisson" it is.'
+        )
+    yield Bound(curve=plain, method="Rényi composition", lines=(*lines, how), vouched=price.vouched)
+    best = plain
+    if move.rate < 1:
+        drawn = count_the_draw(question, price, move)
+        if drawn is not None:
+            best = drawn
+            how = (
+                f"A batch holds the record with probability q = {move.rate:.6g}; divergences add "
+                f"up over {often} (THEORY B6, A11)."
+            )
+            method = "subsampled steps" if release.secret_batches else "known batches"
+            yield Bound(curve=drawn, method=method, lines=(*lines, how), vouched=price.vouched)
+    yield from add_losses(question, price, move, best, lines)
+    # A bound that rests on the user's word needs one beside it that does not.
+    if price.vouched:
+        line = "Without what is vouched for, nothing is known about this noise."
+        yield Bound(curve=NOTHING, method="no claim", lines=(line,))
+
+
+def count_the_draw(question: Question, price: NoisePrice, move: StepMove) -> RenyiCurve | None:
+    """Returns the composition of steps whose batch may not hold the record.
+
+    Args:
+        question: the question.
+        price: what one step costs on its batch.
+        move: how far a step's sum moves, and how probably.
+
+    Returns:
+        The curve; None where it is not proved that the draw hides anything.
+    """
+    release = noisy_steps_of(question.protocol)
+    if not release.secret_batches:
+        # Seen batches are a public mixture, whose moments average (docs/theory.md#a11).
+        one = price.table(np.array([move.distance]), _ORDERS)[None]
+        held = average_moments(one, np.array([move.rate]))[0]
+        return compose_steps(question, held, _ORDERS)
+    # B6 is about a record that comes or goes; of a replaced one it says nothing.
+    if not release.varying_batches or question.protocol.adjacency == "replace-one":
+        return None
+    # It needs symmetric noise, which a user's own need not be.
+    if price.vouched:
+        return None
+    whole = np.arange(2.0, _INTEGERS[-1] + 1)
+    table = price.table(np.array([move.distance]), whole)[0]
+    sampled = [
+        amplify_divergence(order, move.rate, lambda term: float(table[term - 2]))
+        for order in INTEGER_ORDERS
+    ]
+    return compose_steps(question, np.array(sampled), _INTEGERS)
+
+
+def compose_steps(question: Question, one: np.ndarray, orders: np.ndarray) -> RenyiCurve:
+    """Returns rounds of steps, in each of which the client takes part with some probability.
+
+    Args:
+        question: the question.
+        one: the divergences of one step.
+        orders: theirs.
+    """
+    release = noisy_steps_of(question.protocol)
+    together = (release.steps * one)[None, None]
+    # That a client takes part is seen: the moments of a public mixture average (A10).
+    per_round = average_moments(together, np.array([question.chance]), orders)[0]
+    total = len(question.rounds) * per_round
+    return RenyiCurve(orders=tuple(orders.tolist()), values=tuple(total.tolist()))
+
+
+def add_losses(
+    question: Question,
+    price: NoisePrice,
+    move: StepMove,
+    renyi: RenyiCurve,
+    lines: tuple[str, ...],
+) -> Iterator[Bound]:
+    """Yields the bound by loss distributions, where the worst move is known for every epsilon.
+
+    A draw with a common part amplifies whatever the noise: of a Poisson batch with and without the
+    record, and of batches of a fixed size (docs/theory.md, A14 with one step).
+
+    Args:
+        question: the question.
+        price: what one step costs on its batch.
+        move: how far a step's sum moves, and how probably.
+        renyi: the best bound by divergences.
+        lines: how the prices come about.
+    """
+    # Steps of a round are taken together or not at all: their losses do not add up one by one.
+    if price.deltas is None or question.chance < 1:
+        return
+    release = noisy_steps_of(question.protocol)
+    steps = release.steps * len(question.rounds)
+    curve = bounded_loss_curve(
+        price.deltas,
+        np.array([[move.distance]]),
+        np.array([steps]),
+        largest_loss=price.pure(move.distance),
+        use=np.array([move.rate]),
+        hidden=release.secret_batches,
+        probability=1.0,
+        renyi=renyi,
+    )
+    # Noise that hides next to nothing has no such curve; the Rényi bound stands.
+    if curve is None:
+        return
+    unseen = "unseen" if release.secret_batches else "which may be seen"
+    how = (
+        f"Privacy losses add up over {steps} steps (THEORY B10); a batch holds the unit with "
+        f"probability q = {move.rate:.6g}, {unseen}."
+    )
+    yield Bound(curve=curve, method="loss composition", lines=(*lines, how), vouched=price.vouched)
+
+
+STEP_DIVERGENCES = Provider(
+    applies=applies_to, bounds=step_divergence_bounds, observes=observe_own_steps
+)

@@ -1,0 +1,1 @@
+"""Trade-off curves: facts about two distributions, and how it composes."""

@@ -1,0 +1,247 @@
+"""The smallest noise that meets a target, where all clients have the same noise."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from sordino.mechanisms import mechanism_of
+from sordino.privacy.bounds.question import pose_question
+from sordino.privacy.bounds.shared_noise import find_shared_bounds
+from sordino.privacy.curves import checks
+from sordino.privacy.curves.curve import Curve
+from sordino.protocol import Protocol, UserError, View
+
+CLOSE = 1 + 1e-4  # ratio of the two ends of the bracket at which the search stops
+LARGEST = 1e50
+# Distance of a curve whose value meets a target that it does not hold to the last digit.
+NEARLY = 1e-12
+LONGEST_SEARCH = 200
+
+
+@dataclass(frozen=True, kw_only=True)
+class Target:
+    """A demand on a curve.
+
+    Attributes:
+        named: the target, such as {"epsilon": 4.0, "delta": 1e-5}.
+        holds: whether a curve meets the target.
+        value: what a curve reaches.
+        excess: how far a value is from the target, as a logarithm: at most 0 where it is met, and
+            about as many times too large as the noise is too small.
+        worse: turns a value so that less is better.
+    """
+
+    named: dict[str, float]
+    holds: Callable[[Curve], bool]
+    value: Callable[[Curve], float]
+    excess: Callable[[float], float]
+    worse: Callable[[float], float] = float
+
+    def distance(self, curve: Curve) -> float:
+        """Returns how far a curve is from the target; above 0 where it does not hold.
+
+        Args:
+            curve: of a noise that is tried.
+        """
+        found = self.excess(self.value(curve))
+        return found if found > 0 or self.holds(curve) else NEARLY
+
+
+def search_noise(
+    protocol: Protocol,
+    view: str | View,
+    unit: str,
+    target: Target,
+    sizes: Sequence[int] | None,
+) -> Protocol:
+    """Returns the protocol with the smallest noise that meets a target over all rounds.
+
+    Args:
+        protocol: the protocol; how much noise it has does not matter.
+        view: the adversary.
+        unit: the hidden unit.
+        target: the demand on the curve.
+        sizes: number of records of every client, where known.
+
+    Raises:
+        UserError: no noise meets the target.
+    """
+
+    def find_distance(size: float) -> float:
+        """Returns how far the best bound under a noise is from the target.
+
+        Args:
+            size: of the noise.
+        """
+        # Budgets in [[client]] are left out: less noise lets clients take part less often, so that
+        # next to none would meet any target, with nobody taking part.
+        question = pose_question(resize_noise(protocol, size), view, unit, sizes=sizes)
+        return min(target.distance(bound.curve) for bound in find_shared_bounds(question))
+
+    return resize_noise(protocol, find_smallest_size(find_distance))
+
+
+def resize_noise(protocol: Protocol, size: float) -> Protocol:
+    """Returns the protocol with more or less noise.
+
+    Args:
+        protocol: the protocol.
+        size: of the noise.
+    """
+    return replace(protocol, noise=mechanism_of(protocol.noise).resize(size))
+
+
+def make_target(
+    epsilon: float | None = None,
+    delta: float = 1e-5,
+    beta: float | None = None,
+    alpha: float | None = None,
+    advantage: float | None = None,
+) -> Target:
+    """Returns the one target that is given.
+
+    Args:
+        epsilon: largest epsilon, at `delta`.
+        delta: for `epsilon`.
+        beta: least false negative rate of a test whose false positive rate is `alpha`.
+        alpha: for `beta`.
+        advantage: largest advantage over guessing.
+
+    Raises:
+        UserError: not exactly one target, or one outside its range.
+    """
+    given = [value for value in (epsilon, beta, advantage) if value is not None]
+    # Two targets would leave open which of them the noise was found for.
+    if len(given) != 1 or (beta is None) != (alpha is None):
+        raise UserError(
+            "expected one target: epsilon (with delta), or beta with at_alpha, or advantage."
+        )
+    if epsilon is not None:
+        most = epsilon
+        checks.require_positive(epsilon=most)
+        checks.require_delta(delta)
+        return Target(
+            named={"epsilon": most, "delta": delta},
+            holds=lambda curve: curve.delta(most) <= delta and curve.epsilon(delta) <= most,
+            value=lambda curve: curve.epsilon(delta),
+            excess=lambda value: log_ratio(value, most),
+        )
+    if advantage is not None:
+        limit = advantage
+        checks.require_probability(advantage=limit)
+        return Target(
+            named={"advantage": limit},
+            holds=lambda curve: curve.delta(0.0) <= limit,
+            value=lambda curve: curve.delta(0.0),
+            excess=lambda value: log_ratio(value, limit),
+        )
+    least = float(beta or 0.0)
+    level = float(alpha or 0.0)
+    checks.require_probability(beta=least, at_alpha=level)
+    if level + least >= 1:
+        raise UserError(
+            f"beta = {least!r} at alpha = {level!r}: expected alpha + beta below 1, since a coin "
+            "toss reaches 1."
+        )
+    return Target(
+        named={"beta": least, "at_alpha": level},
+        holds=lambda curve: curve.beta(level) >= least,
+        value=lambda curve: curve.beta(level),
+        excess=lambda value: log_ratio(1 - level - value, 1 - level - least),
+        worse=lambda value: -value,
+    )
+
+
+def log_ratio(value: float, limit: float) -> float:
+    """Returns log(value / limit), at most 0 exactly where the value is at most the limit.
+
+    Args:
+        value: a number of at least 0.
+        limit: another.
+
+    Example:
+        >>> log_ratio(2.0, 2.0), log_ratio(1.0, 0.0), log_ratio(0.0, 1.0)
+        (0.0, inf, -50.0)
+    """
+    if value == 0 or limit == 0 or not math.isfinite(value):
+        return -50.0 if value <= limit else math.inf
+    ratio = math.log(value / limit)
+    if value <= limit:
+        return max(-50.0, ratio)
+    return max(ratio, NEARLY)
+
+
+def find_smallest_size(distance: Callable[[float], float]) -> float:
+    """Returns the smallest noise that meets a target.
+
+    This is regula falsi in the logarithm of the noise, since a bound falls about as the noise
+    grows.
+
+    Args:
+        distance: takes a size of noise; returns how far it is from the target, at most 0 where it
+            meets it. More noise comes nearer.
+    """
+    low, high, below, above = bracket_size(distance)
+    if low == -math.inf:
+        return math.exp(high)
+    close = math.log(CLOSE)
+    for step in range(LONGEST_SEARCH):
+        width = high - low
+        if width <= close:
+            break
+        middle = low + width / 2
+        # Every fourth step halves the bracket: regula falsi alone may creep up from one side.
+        if step % 4 != 3 and math.isfinite(below):
+            guess = high + above * width / (below - above)
+            # A little towards the farther end, so that both ends close in on the target.
+            aside = 0.45 * close if high - guess > guess - low else -0.45 * close
+            middle = min(max(guess + aside, low + close / 4), high - close / 4)
+        found = distance(math.exp(middle))
+        if found <= 0:
+            high = middle
+            above = found
+        else:
+            low = middle
+            below = found
+    return math.exp(high)
+
+
+def bracket_size(distance: Callable[[float], float]) -> tuple[float, float, float, float]:
+    """Returns logarithms of noise that misses a target and of noise that meets it.
+
+    Args:
+        distance: see `find_smallest_size`.
+
+    Returns:
+        The two logarithms, and the distances there; the first is -inf where any noise meets the
+        target.
+
+    Raises:
+        UserError: no noise meets the target.
+    """
+    at = 0.0
+    limit = math.log(LARGEST)
+    found = distance(1.0)
+    while True:
+        upwards = found > 0
+        step = math.log(4)
+        if found != math.inf:
+            step = min(max(1.1 * abs(found), 0.05), math.log(64))
+        further = at + step if upwards else at - step
+        if further > limit:
+            raise UserError(
+                "no noise is enough for this target in this view: ask for less, or change the "
+                "protocol."
+            )
+        # Next to no noise meets the target already, as where nothing is released.
+        if further < -limit:
+            return -math.inf, at, math.inf, found
+        beyond = distance(math.exp(further))
+        if (beyond > 0) != upwards:
+            if upwards:
+                return at, further, found, beyond
+            return further, at, beyond, found
+        at = further
+        found = beyond

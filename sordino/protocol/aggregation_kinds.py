@@ -1,0 +1,124 @@
+"""How the server joins the uploads of a round.
+
+Every kind says whether it `averages`: whether clients' noise adds up in it. Only of a mean is it
+known how far one upload moves it. It says whether the law of its result is known, so that a game
+can be played with it (`known_law`), and its name at the beginning of a sentence (`in_words`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from sordino.protocol.entries import Choice, Integer, Number, Text, Value, entry
+from sordino.protocol.errors import InvalidValue
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mean(Value):
+    """The server moves by `mixing` from its model to the mean of the uploads.
+
+    Example:
+        >>> Mean(mixing=0.5).weights
+        'equal'
+    """
+
+    tag: ClassVar[str] = "mean"
+    in_words: ClassVar[str] = "A mean"
+    known_law: ClassVar[bool] = True
+    # In a mean the clients' noise adds up, which hides a client among the others
+    # (docs/theory.md#a8).
+    averages: ClassVar[bool] = True
+    public: ClassVar[None] = None
+    # A mixing scales shift and noise alike, so the price of a round does not depend on it
+    # (docs/theory.md#a8).
+    mixing: float = entry(
+        Number(above=0, at_most=1), "b: new model = (1 - b) old model + b mean of the uploads", 1.0
+    )
+    weights: str = entry(
+        Choice(("equal", "records")),
+        "weight of an upload: equal, or the client's number of records",
+        "equal",
+    )
+    denominator: str = entry(
+        Choice(("participants", "fixed")),
+        "the sum of updates is divided by who took part, or by how many are expected",
+        "participants",
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        # A fixed denominator is a public constant, and the records of a random set of clients are
+        # none.
+        if self.denominator == "fixed" and self.weights == "records":
+            raise InvalidValue(
+                "denominator",
+                self.denominator,
+                'weights = "equal" with it: the sum of records changes with who takes part',
+            )
+
+    @property
+    def weighs_records(self) -> bool:
+        """Whether an upload weighs as many records as its client has."""
+        return self.weights == "records"
+
+    @property
+    def fixed_denominator(self) -> bool:
+        """Whether the sum of updates is divided by a public constant."""
+        return self.denominator == "fixed"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Median(Value):
+    """The coordinate-wise median of the uploads; between the two middle ones for an even number.
+
+    Example:
+        >>> Median().tag
+        'median'
+    """
+
+    tag: ClassVar[str] = "median"
+    in_words: ClassVar[str] = "A median"
+    known_law: ClassVar[bool] = True
+    averages: ClassVar[bool] = False
+    public: ClassVar[None] = None
+    mixing: ClassVar[float] = 1.0
+    weighs_records: ClassVar[bool] = False
+    fixed_denominator: ClassVar[bool] = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModeConnectivity(Value):
+    """Uploads are joined two by two by the bend of a path of low loss (udp-fl, Alg. 1, 2).
+
+    The bend is trained on public records of the server.
+
+    Example:
+        >>> ModeConnectivity(public="digits").curve
+        'chain'
+    """
+
+    tag: ClassVar[str] = "mode-connectivity"
+    in_words: ClassVar[str] = "Mode connectivity"
+    known_law: ClassVar[bool] = False
+    averages: ClassVar[bool] = False
+    mixing: ClassVar[float] = 1.0
+    weighs_records: ClassVar[bool] = False
+    fixed_denominator: ClassVar[bool] = False
+    # Public by the user's word: nothing here could tell it from the clients' records.
+    public: str = entry(
+        Text(),
+        "public data that the server trains the bend on: a known data set, or a path; "
+        "never the clients' own",
+    )
+    curve: str = entry(
+        Choice(("chain", "bezier")),
+        "the path: a polygonal chain, or a quadratic Bezier curve",
+        "chain",
+    )
+    steps: int = entry(Integer(at_least=0), "gradient steps on each bend", 20)
+    batch: int = entry(Integer(at_least=1), "public records in a step", 64)
+    rate: float = entry(Number(above=0), "learning rate of a step", 0.1)
+
+
+Aggregation = Mean | Median | ModeConnectivity

@@ -1,0 +1,163 @@
+"""How uploads reach the server.
+
+Every kind says what the server learns of who sent an upload: whether it knows every sender
+(`names_senders`), and whether it learns nothing but the sum of all uploads (`sums_only`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, get_args
+
+from sordino.protocol.entries import Check, Integer, Named, Value, entry
+from sordino.protocol.errors import InvalidValue
+
+# Fewer contributions than these are no sum.
+SMALLEST_THRESHOLD = 2
+# Residues travel as unsigned integers of these widths.
+MODULUS_BITS = (32, 64)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Direct(Value):
+    """The server receives every upload with its sender's name.
+
+    Example:
+        >>> Direct().names_senders
+        True
+    """
+
+    tag: ClassVar[str] = "direct"
+    colluders: ClassVar[int] = 0
+    names_senders: ClassVar[bool] = True
+    sums_only: ClassVar[bool] = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shuffler(Value):
+    """The server receives every upload, in a random order and without names.
+
+    Example:
+        >>> Shuffler().names_senders
+        False
+    """
+
+    # What it is worth that names are gone is priced by clones (docs/theory.md#b7).
+    tag: ClassVar[str] = "shuffler"
+    colluders: ClassVar[int] = 0
+    names_senders: ClassVar[bool] = False
+    sums_only: ClassVar[bool] = False
+
+
+@dataclass(frozen=True)
+class ModulusBits(Check):
+    """The width of a residue."""
+
+    def accept_value(self, key: str, value: Any) -> int:
+        """Returns the width.
+
+        Args:
+            key: of the entry, for the message of an error.
+            value: what was given.
+
+        Raises:
+            InvalidValue: it is none of the widths.
+        """
+        # 64.0 equals 64, and True is an int: the type is asked for first.
+        if isinstance(value, bool) or not isinstance(value, int) or value not in MODULUS_BITS:
+            raise InvalidValue(key, value, self.values_allowed)
+        return value
+
+    @property
+    def values_allowed(self) -> str:
+        return "32 or 64"
+
+    def build_schema(self) -> dict[str, Any]:
+        return {"enum": list(MODULUS_BITS)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class SecureAggregation(Value):
+    """The server learns who contributed to a round and the sum of their uploads, modulo 2^bits.
+
+    No sum of fewer than `threshold` uploads is opened, and one sum a round.
+
+    Example:
+        >>> SecureAggregation(threshold=40, colluders=5).modulus == 2**64
+        True
+    """
+
+    # A sum is priced by docs/theory.md#a12; that no other sum can be opened is #a19.
+    tag: ClassVar[str] = "secure-aggregation"
+    names_senders: ClassVar[bool] = False
+    sums_only: ClassVar[bool] = True
+    # The price rests on it: at least threshold - colluders shares of noise are in every sum.
+    threshold: int = entry(
+        Integer(at_least=SMALLEST_THRESHOLD), "fewest uploads whose sum is ever opened"
+    )
+    colluders: int = entry(
+        Integer(at_least=0), "clients that may help the server; below the threshold", 0
+    )
+    bits: int = entry(
+        ModulusBits(), "residues of this many bits are summed: fewer travel faster", 64
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        # Nobody would be left whose noise hides anything.
+        if self.colluders >= self.threshold:
+            allowed = f"from 0 to {self.threshold - 1}, below the threshold"
+            raise InvalidValue("colluders", self.colluders, allowed)
+
+    @property
+    def modulus(self) -> int:
+        """Sums are known modulo this number."""
+        return 1 << self.bits
+
+
+Channel = Direct | Shuffler | SecureAggregation
+
+
+@dataclass(frozen=True)
+class ChannelKinds(Named):
+    """A channel, or its name where nothing else has to be said about it."""
+
+    def accept_value(self, key: str, value: Any) -> Any:
+        """Returns the channel.
+
+        Args:
+            key: of the entry, for the message of an error.
+            value: a channel, or a name such as "shuffler".
+
+        Raises:
+            InvalidValue: there is no such channel.
+        """
+        if isinstance(value, str):
+            return self.decode_value(key, value)
+        return super().accept_value(key, value)
+
+
+CHANNEL = ChannelKinds(get_args(Channel))
+
+
+def refuse_unreachable_threshold(channel: Channel, *, clients: int, participants: float) -> None:
+    """Refuses a threshold that no round reaches.
+
+    Args:
+        channel: the channel.
+        clients: how many clients there are.
+        participants: how many take part in a round, or are expected to.
+
+    Raises:
+        InvalidValue: names the key, the value and what is allowed.
+    """
+    if type(channel) is not SecureAggregation:
+        return
+    key = "federation.channel.secure-aggregation.threshold"
+    if channel.threshold > clients:
+        allowed = f"from {SMALLEST_THRESHOLD} to federation.clients = {clients}"
+        raise InvalidValue(key, channel.threshold, allowed)
+    # Else the sums of most rounds would never be opened.
+    if channel.threshold > participants:
+        allowed = f"at most the {participants:g} clients that take part in a round"
+        raise InvalidValue(key, channel.threshold, allowed)

@@ -1,0 +1,590 @@
+"""Which features of a protocol do not go together, and why.
+
+It is one table, which constructors check and the documentation prints. A row names two features.
+Where a protocol has both, it is refused by the key that is to be changed. Two features are refused
+together where nobody has proved a price for them or built them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from sordino.protocol.channel_kinds import Shuffler
+from sordino.protocol.dp_sgd_rule import DpSgd
+from sordino.protocol.errors import InvalidValue
+from sordino.protocol.noise_kinds import Gaussian
+from sordino.protocol.noisy_sgd_rule import NoisySgd
+from sordino.protocol.rule_kinds import Bezier, ClippedGlm, FedAvg, Scaffold
+
+if TYPE_CHECKING:
+    from sordino.protocol.values import Protocol
+
+
+@dataclass(frozen=True)
+class Feature:
+    """Something that a protocol may have.
+
+    Attributes:
+        words: how it is called in the documentation, by the keys of the file.
+        had_by: whether a protocol has it.
+    """
+
+    words: str
+    had_by: Callable[[Protocol], bool]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Incompatible:
+    """Two features that do not go together.
+
+    Attributes:
+        pair: the features.
+        key: the key that a refusal names.
+        instead: what that key may be beside the other feature.
+        reason: why.
+    """
+
+    pair: tuple[Feature, Feature]
+    key: str
+    instead: str
+    reason: str
+
+    def refuse_pair(self, protocol: Protocol) -> None:
+        """Refuses a protocol that has both features.
+
+        Args:
+            protocol: the protocol, whose single values are checked already.
+
+        Raises:
+            InvalidValue: names the key, the value given, the values allowed and the reason.
+        """
+        if all(feature.had_by(protocol) for feature in self.pair):
+            raise InvalidValue(
+                self.key, GIVEN[self.key](protocol), f"{self.instead}: {self.reason}"
+            )
+
+
+def refuse_incompatible(protocol: Protocol) -> None:
+    """Refuses a protocol whose features do not go together.
+
+    Args:
+        protocol: the protocol, whose single values are checked already.
+
+    Raises:
+        InvalidValue: names the key, the value given, the values allowed and the reason.
+    """
+    # The first row that applies is reported: its key is the one to change first.
+    for row in INCOMPATIBLE:
+        row.refuse_pair(protocol)
+
+
+def draws_poisson(protocol: Protocol) -> bool:
+    """Returns whether batches hold each record by a separate coin.
+
+    Then a record may come or go unseen.
+
+    Args:
+        protocol: the protocol.
+    """
+    rule = protocol.local
+    if type(rule) is NoisySgd or type(rule) is DpSgd:
+        return rule.varying_batches
+    return False
+
+
+def _own_mechanism(protocol: Protocol) -> str | None:
+    named = [budget.mechanism for budget in protocol.client if budget.mechanism is not None]
+    # One example is enough for a message that names the key.
+    return named[0] if named else None
+
+
+def _find_multiplier(protocol: Protocol) -> float | None:
+    return protocol.noise.multiplier if type(protocol.noise) is Gaussian else None
+
+
+def _find_arithmetic(protocol: Protocol) -> str | None:
+    return protocol.noise.arithmetic if type(protocol.noise) is Gaussian else None
+
+
+def _lacks_multiplier(protocol: Protocol) -> bool:
+    # Other noise says its absolute size, on whatever it is added to.
+    return type(protocol.noise) is Gaussian and protocol.noise.multiplier is None
+
+
+def _hides_coming_and_going(protocol: Protocol) -> bool:
+    # Noise at the server is there whether the client comes or not, and a fixed denominator does not
+    # count it (docs/theory.md#a17).
+    central = protocol.noise.where == "server" and protocol.aggregation.fixed_denominator
+    return central or draws_poisson(protocol)
+
+
+def _has_rule(*kinds: type) -> Callable[[Protocol], bool]:
+    # By exact type: a subclass of a rule is another rule, about which no row says anything.
+    return lambda protocol: type(protocol.local) in kinds
+
+
+# What a refusal says was given, by the key that it names.
+GIVEN: dict[str, Callable[[Protocol], Any]] = {
+    "client.mechanism": _own_mechanism,
+    "federation.aggregation.mean.denominator": lambda protocol: "fixed",
+    "local.weight-decay": lambda protocol: getattr(protocol.local, "weight_decay", None),
+    "federation.channel": lambda protocol: protocol.channel.tag,
+    "federation.penalty": lambda protocol: protocol.penalty,
+    "federation.personalization": lambda protocol: protocol.personalization.tag,
+    "local.rule": lambda protocol: protocol.local.tag,
+    "noise.arithmetic": lambda protocol: _find_arithmetic(protocol),
+    "noise.multiplier": _find_multiplier,
+    "noise.where": lambda protocol: protocol.noise.where,
+    "privacy.adjacency": lambda protocol: protocol.privacy.adjacency,
+}
+
+SHUFFLER = Feature('`channel = "shuffler"`', lambda protocol: type(protocol.channel) is Shuffler)
+SECURE_SUMS = Feature(
+    "`channel = { secure-aggregation = ... }`", lambda protocol: protocol.channel.sums_only
+)
+INTEGERS = Feature(
+    '`arithmetic = "integers"`', lambda protocol: _find_arithmetic(protocol) == "integers"
+)
+FLOATS = Feature('`arithmetic = "floats"`', lambda protocol: _find_arithmetic(protocol) == "floats")
+UNKNOWN_WEIGHTS = Feature(
+    'a mean with `weights = "records"`, unless `data.records` or `data.sizes` says them',
+    lambda protocol: protocol.aggregation.weighs_records and protocol.stated_sizes is None,
+)
+BUDGETS = Feature("`[[client]]`", lambda protocol: bool(protocol.client))
+OWN_MECHANISMS = Feature(
+    "`[[client]]` with a mechanism", lambda protocol: _own_mechanism(protocol) is not None
+)
+PENALTY = Feature("`penalty = true`", lambda protocol: protocol.penalty)
+OWN_MODELS = Feature("`personalization`", lambda protocol: protocol.personalization.keeps_models)
+BY_RECORDS = Feature(
+    'a mean with `weights = "records"`', lambda protocol: protocol.aggregation.weighs_records
+)
+FIXED_DENOMINATOR = Feature(
+    'a mean with `denominator = "fixed"`', lambda protocol: protocol.aggregation.fixed_denominator
+)
+NO_MEAN = Feature(
+    "an `aggregation` other than a mean", lambda protocol: not protocol.aggregation.averages
+)
+SERVER_NOISE = Feature('`where = "server"`', lambda protocol: protocol.noise.where == "server")
+NOT_AT_CLIENT = Feature(
+    '`where = "server"` or `"both"`', lambda protocol: protocol.noise.where != "client"
+)
+OTHER_NOISE = Feature(
+    "noise other than gaussian", lambda protocol: type(protocol.noise) is not Gaussian
+)
+OTHER_UPLOAD_NOISE = Feature(
+    "noise other than gaussian on uploads",
+    lambda protocol: type(protocol.noise) is not Gaussian and not _has_rule(NoisySgd)(protocol),
+)
+MULTIPLIER = Feature("a `multiplier`", lambda protocol: _find_multiplier(protocol) is not None)
+NO_MULTIPLIER = Feature(
+    "gaussian noise without a `multiplier`, or noise not at the client",
+    lambda protocol: _lacks_multiplier(protocol) or protocol.noise.where != "client",
+)
+ADDED = Feature(
+    '`adjacency = "add-or-remove"`', lambda protocol: protocol.privacy.adjacency == "add-or-remove"
+)
+SEEN_TO_COME = Feature(
+    # What comes and goes in sight of the adversary: a client with its noise, a record with a size.
+    'anything but `where = "server"` with a fixed denominator, '
+    "or `noisy-sgd` or `dp-sgd` with poisson sampling",
+    lambda protocol: not _hides_coming_and_going(protocol),
+)
+UPDATE_CLIPPED = Feature(
+    '`clip-target = "update"`',
+    lambda protocol: getattr(protocol.local, "clips_update", False),
+)
+SCAFFOLD = Feature("`scaffold`", _has_rule(Scaffold))
+BEZIER = Feature("`bezier`", _has_rule(Bezier))
+CLIPPED_GLM = Feature("`clipped-glm`", _has_rule(ClippedGlm))
+NOISY_SGD = Feature("`noisy-sgd`", _has_rule(NoisySgd))
+DP_SGD = Feature("`dp-sgd`", _has_rule(DpSgd))
+NO_MULTIPLIED_NOISE = Feature(
+    "a rule other than `noisy-sgd` and `dp-sgd`",
+    lambda protocol: not _has_rule(NoisySgd, DpSgd)(protocol),
+)
+UNUSUAL_SIZE = Feature(
+    'noise without a `multiplier`, or `where = "both"`',
+    lambda protocol: _find_multiplier(protocol) is None or protocol.noise.where == "both",
+)
+ADAPTIVE = Feature(
+    "an `adaptive` clip",
+    lambda protocol: type(protocol.local) is DpSgd and protocol.local.adaptive is not None,
+)
+COUNTED_MEAN = Feature(
+    "poisson participation and a mean without a fixed denominator",
+    lambda protocol: protocol.participation.varies and not protocol.aggregation.fixed_denominator,
+)
+FIRMLY_PULLED = Feature(
+    '`weight-decay` or `anchor = "start"` with clipped steps',
+    lambda protocol: protocol.local.pull > getattr(protocol.local, "proximal_pull", 0.0),
+)
+NO_PRICED_OWN_MODELS = Feature(
+    "a rule other than `fedavg` and `noisy-sgd`",
+    lambda protocol: not _has_rule(FedAvg, NoisySgd)(protocol),
+)
+
+INCOMPATIBLE = (
+    # A shuffler hides senders only among uploads of one kind, and a server that cannot distinguish
+    # uploads cannot weigh them.
+    Incompatible(
+        pair=(SHUFFLER, BUDGETS),
+        key="federation.channel",
+        instead='"direct" with [[client]]',
+        reason="clients whose budgets or mechanisms differ are no cover for one another",
+    ),
+    Incompatible(
+        pair=(SHUFFLER, BY_RECORDS),
+        key="federation.channel",
+        instead='"direct", or aggregation weights = "equal"',
+        reason="behind it the server cannot tell whose upload has how many records",
+    ),
+    Incompatible(
+        pair=(SHUFFLER, SERVER_NOISE),
+        key="federation.channel",
+        instead='"direct", or noise at the client',
+        reason="noise at the server hides nothing from who receives the uploads",
+    ),
+    Incompatible(
+        pair=(SHUFFLER, OWN_MODELS),
+        key="federation.channel",
+        instead='"direct" with personalization',
+        reason="clients that go on from models of their own are no cover for one another",
+    ),
+    Incompatible(
+        pair=(SHUFFLER, NOISY_SGD),
+        key="federation.channel",
+        instead='"direct" with noisy-sgd',
+        reason="its uploads have no noise of their own to be priced among others",
+    ),
+    # Under secure aggregation the server has a sum of integers, and nothing that is made of single
+    # uploads.
+    Incompatible(
+        pair=(SECURE_SUMS, NO_MEAN),
+        key="federation.channel",
+        instead='"direct" or "shuffler", unless the aggregation is a mean',
+        reason="of the uploads the server has the sum alone",
+    ),
+    Incompatible(
+        pair=(SECURE_SUMS, SCAFFOLD),
+        key="federation.channel",
+        instead='"direct" with local.rule = "scaffold"',
+        reason="its control variates are made of single uploads",
+    ),
+    Incompatible(
+        pair=(SECURE_SUMS, OWN_MODELS),
+        key="federation.channel",
+        instead='"direct" with personalization',
+        reason="updates that start from own models have no bound that a modulus could be made for, "
+        "and attention needs single uploads",
+    ),
+    Incompatible(
+        pair=(SECURE_SUMS, BUDGETS),
+        key="federation.channel",
+        instead='"direct" with [[client]]',
+        reason="one noise on one grid is summed, and clients that leave take away from every sum",
+    ),
+    Incompatible(
+        pair=(SECURE_SUMS, OTHER_NOISE),
+        key="federation.channel",
+        instead='"direct", or gaussian noise',
+        reason="only of discrete gaussian noise is it known what sums hide",
+    ),
+    Incompatible(
+        pair=(SECURE_SUMS, NOT_AT_CLIENT),
+        key="federation.channel",
+        instead='"direct", or noise at the client',
+        reason="the server must not know the noise that hides a client from it",
+    ),
+    Incompatible(
+        pair=(SECURE_SUMS, NOISY_SGD),
+        key="federation.channel",
+        instead='"direct" with noisy-sgd',
+        reason="its uploads have no noise of their own that would add up",
+    ),
+    Incompatible(
+        pair=(SECURE_SUMS, CLIPPED_GLM),
+        key="federation.channel",
+        instead='"direct" with clipped-glm',
+        reason="its weight decay moves models without limit, and a modulus has one",
+    ),
+    Incompatible(
+        pair=(SECURE_SUMS, UNKNOWN_WEIGHTS),
+        key="federation.channel",
+        instead='"direct", aggregation weights = "equal", or data.records or data.sizes',
+        reason="clients weigh their uploads before these are summed, by sizes that are public",
+    ),
+    Incompatible(
+        pair=(SECURE_SUMS, FLOATS),
+        key="noise.arithmetic",
+        instead='"integers" under secure aggregation',
+        reason="masks hide integers only",
+    ),
+    Incompatible(
+        pair=(INTEGERS, NOT_AT_CLIENT),
+        key="noise.arithmetic",
+        instead='"floats", or noise at the client',
+        reason="what a client sends is put on a grid, and not the server's mean",
+    ),
+    Incompatible(
+        pair=(INTEGERS, OWN_MODELS),
+        key="noise.arithmetic",
+        instead='"floats" with personalization',
+        reason="the grid lies around the global model, and own models start elsewhere",
+    ),
+    Incompatible(
+        pair=(INTEGERS, BUDGETS),
+        key="noise.arithmetic",
+        instead='"floats" with [[client]]',
+        reason="one grid holds the noise of all clients",
+    ),
+    Incompatible(
+        pair=(INTEGERS, NOISY_SGD),
+        key="noise.arithmetic",
+        instead='"floats" with noisy-sgd',
+        reason="its noise goes through further steps, which are no integers",
+    ),
+    # Noise at the server, and what needs it.
+    Incompatible(
+        pair=(NOT_AT_CLIENT, NO_MEAN),
+        key="noise.where",
+        instead='"client" unless the aggregation is a mean',
+        reason="of a mean alone it is known how far one upload moves it",
+    ),
+    Incompatible(
+        pair=(SERVER_NOISE, BUDGETS),
+        key="noise.where",
+        instead='"client" or "both" with [[client]]',
+        reason="their budgets hold against the server",
+    ),
+    Incompatible(
+        pair=(FIXED_DENOMINATOR, CLIPPED_GLM),
+        key="federation.aggregation.mean.denominator",
+        instead='"participants" with clipped-glm',
+        reason="its weight decay moves models without limit",
+    ),
+    # Adding or removing is for units that may come or go without changing anything public, least of
+    # all how much noise there is.
+    Incompatible(
+        pair=(ADDED, SEEN_TO_COME),
+        key="privacy.adjacency",
+        instead=(
+            '"replace-one", unless noise.where = "server" and the mean has a fixed denominator, '
+            "or the rule is noisy-sgd or dp-sgd with poisson sampling"
+        ),
+        reason="else noise leaves with the client, or a record changes a public size",
+    ),
+    # Clients with noise of their own, or pulled to one another.
+    Incompatible(
+        pair=(PENALTY, NOT_AT_CLIENT),
+        key="noise.where",
+        instead='"client" with federation.penalty = true',
+        reason="clients are pulled by what their own noise costs against the server",
+    ),
+    Incompatible(
+        pair=(OWN_MECHANISMS, NOT_AT_CLIENT),
+        key="noise.where",
+        instead='"client" where a client names a mechanism',
+        reason="noise of a client's own is added by the client",
+    ),
+    Incompatible(
+        pair=(PENALTY, CLIPPED_GLM),
+        key="federation.penalty",
+        instead="false with clipped-glm",
+        reason="a pull would change the dynamics that its price rests on",
+    ),
+    # Control variates are free only if they come from noisy uploads whose senders the server knows.
+    Incompatible(
+        pair=(SCAFFOLD, SHUFFLER),
+        key="federation.channel",
+        instead='"direct" with local.rule = "scaffold"',
+        reason="its control variates are made of uploads with their senders' names",
+    ),
+    Incompatible(
+        pair=(SCAFFOLD, NOT_AT_CLIENT),
+        key="noise.where",
+        instead='"client" with local.rule = "scaffold"',
+        reason="its control variates are free only if they are made of noisy uploads",
+    ),
+    Incompatible(
+        pair=(SCAFFOLD, PENALTY),
+        key="federation.penalty",
+        instead='false with local.rule = "scaffold"',
+        reason="a pull beside its corrections is not priced",
+    ),
+    Incompatible(
+        pair=(BEZIER, PENALTY),
+        key="federation.penalty",
+        instead="false with the rule bezier",
+        reason="a pull along its curve is not priced",
+    ),
+    # The rule noisy-sgd has its noise in every step, at the client; no other rule has.
+    Incompatible(
+        pair=(MULTIPLIER, NO_MULTIPLIED_NOISE),
+        key="noise.multiplier",
+        instead="a noise.sigma for every rule but noisy-sgd and dp-sgd",
+        reason="a multiplier is the size of noise on sums of clipped gradients",
+    ),
+    Incompatible(
+        pair=(NOISY_SGD, NO_MULTIPLIER),
+        key="local.rule",
+        instead="a noise.multiplier, or another mechanism than gaussian, at the client",
+        reason="its noise is in its steps",
+    ),
+    Incompatible(
+        pair=(NOISY_SGD, PENALTY),
+        key="federation.penalty",
+        instead="false with the rule noisy-sgd; use personalization with a pull",
+        reason="a pull to other clients' noise is not priced for it",
+    ),
+    # The rule dp-sgd has one noise on one sum, of which every client adds a share.
+    Incompatible(
+        pair=(DP_SGD, UNUSUAL_SIZE),
+        key="local.rule",
+        instead='noise.mechanism = "gaussian" with a noise.multiplier, at the client or the server',
+        reason="its noise is a multiple of the clip, on the sum over all clients",
+    ),
+    Incompatible(
+        pair=(DP_SGD, NO_MEAN),
+        key="local.rule",
+        instead='another rule, or aggregation = "mean"',
+        reason="the clients' gradients and noise are summed",
+    ),
+    Incompatible(
+        pair=(DP_SGD, BY_RECORDS),
+        key="local.rule",
+        instead='another rule, or aggregation weights = "equal"',
+        reason="every record of a lot counts alike in its sum",
+    ),
+    Incompatible(
+        pair=(DP_SGD, COUNTED_MEAN),
+        key="local.rule",
+        instead='another rule, or aggregation = { mean = { denominator = "fixed" } }',
+        reason="its sum is divided by the expected size of a lot",
+    ),
+    Incompatible(
+        pair=(DP_SGD, SHUFFLER),
+        key="federation.channel",
+        instead='"direct" or secure-aggregation with dp-sgd',
+        reason="one client's share of the noise is priced among others by their sum alone",
+    ),
+    Incompatible(
+        pair=(DP_SGD, PENALTY),
+        key="federation.penalty",
+        instead="false with the rule dp-sgd",
+        reason="a pull beside its gradients is not priced",
+    ),
+    Incompatible(
+        pair=(DP_SGD, BUDGETS),
+        key="local.rule",
+        instead="another rule with [[client]]",
+        reason="clients that leave take their shares of the noise with them",
+    ),
+    Incompatible(
+        pair=(ADAPTIVE, SECURE_SUMS),
+        key="local.rule",
+        instead='a fixed clip, or channel = "direct"',
+        reason="counts of clipped examples are not summed as residues",
+    ),
+    Incompatible(
+        pair=(ADAPTIVE, SERVER_NOISE),
+        key="noise.where",
+        instead='"client" with an adaptive clip',
+        reason="clients add the noise to their counts of clipped examples",
+    ),
+    # What own models carry from round to round is known for clipped steps under the clients' normal
+    # noise alone.
+    Incompatible(
+        pair=(OWN_MODELS, NO_PRICED_OWN_MODELS),
+        key="federation.personalization",
+        instead='"none" for every rule but fedavg and noisy-sgd',
+        reason="what own models carry from round to round is not known for others",
+    ),
+    Incompatible(
+        pair=(OWN_MODELS, OTHER_UPLOAD_NOISE),
+        key="federation.personalization",
+        instead='"none", or gaussian noise',
+        reason="what own models carry from round to round is priced for normal noise",
+    ),
+    Incompatible(
+        pair=(OWN_MODELS, NOT_AT_CLIENT),
+        key="federation.personalization",
+        instead='"none", or noise at the client',
+        reason="own models meet the noise of their clients alone",
+    ),
+    Incompatible(
+        pair=(OWN_MODELS, UPDATE_CLIPPED),
+        key="federation.personalization",
+        instead='"none", or clipped steps',
+        reason="an update that starts from an own model is longer than its clip says",
+    ),
+    Incompatible(
+        pair=(OWN_MODELS, FIXED_DENOMINATOR),
+        key="federation.personalization",
+        instead='"none" with a fixed denominator, for updates from the global model',
+        reason="own models are further from it than the clip",
+    ),
+    Incompatible(
+        pair=(OWN_MODELS, PENALTY),
+        key="federation.personalization",
+        instead='"none" with federation.penalty = true',
+        reason="one pull at a time is priced",
+    ),
+    Incompatible(
+        pair=(OWN_MODELS, OWN_MECHANISMS),
+        key="client.mechanism",
+        instead="no such key with personalization",
+        reason="one noise for all is priced",
+    ),
+    # Pulls to a fixed model move far models far, and are priced where nothing else pulls.
+    Incompatible(
+        pair=(SECURE_SUMS, FIRMLY_PULLED),
+        key="federation.channel",
+        instead='"direct" with weight decay or an anchor at the start',
+        reason="such pulls move models without limit, and a modulus has one",
+    ),
+    Incompatible(
+        pair=(FIXED_DENOMINATOR, FIRMLY_PULLED),
+        key="federation.aggregation.mean.denominator",
+        instead='"participants" with weight decay or an anchor at the start',
+        reason="such pulls move models without limit",
+    ),
+    Incompatible(
+        pair=(PENALTY, FIRMLY_PULLED),
+        key="federation.penalty",
+        instead="false with weight decay or an anchor at the start",
+        reason="clients are pulled to one model only",
+    ),
+    Incompatible(
+        pair=(FIRMLY_PULLED, OWN_MODELS),
+        key="local.weight-decay",
+        instead='0, and local.anchor = "global", with personalization',
+        reason="clients are pulled to one model only",
+    ),
+    Incompatible(
+        pair=(FIRMLY_PULLED, SCAFFOLD),
+        key="local.weight-decay",
+        instead="0 with scaffold",
+        reason="its control variates are made of moves by gradients alone",
+    ),
+    Incompatible(
+        pair=(FIRMLY_PULLED, BEZIER),
+        key="local.weight-decay",
+        instead="0 with bezier",
+        reason="its curve is priced for moves by gradients alone",
+    ),
+)
+
+
+def incompatible_table() -> str:
+    """Returns the table in Markdown, for the documentation.
+
+    Example:
+        >>> print(incompatible_table().splitlines()[2][:46])
+        | `channel = "shuffler"` | `[[client]]` | clie
+    """
+    # Printed from the rows that constructors check, the documentation cannot differ from them.
+    rows = [f"| {row.pair[0].words} | {row.pair[1].words} | {row.reason} |" for row in INCOMPATIBLE]
+    return "\n".join(["| this | does not go with | because |", "|---|---|---|", *rows])

@@ -1,0 +1,106 @@
+"""The local rule dp-sgd: one step a round, on a lot that all clients draw together.
+
+It is DP-SGD of one data set (Abadi et al. 2016) whose records lie with the clients.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+from sordino.protocol.entries import (
+    Choice,
+    Integer,
+    Maybe,
+    Number,
+    Table,
+    Tagged,
+    Value,
+    entry,
+)
+from sordino.protocol.noisy_sgd_rule import SAMPLINGS
+from sordino.protocol.schedules import SCHEDULES, Constant, Schedule
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdaptiveClip(Value):
+    """The clip follows a quantile of the gradients' norms, measured privately (Andrew et al. 2021).
+
+    In every round clients also send how many of their drawn examples were within the clip, each
+    counted as 1/2 or -1/2, under noise of its own. The clip is multiplied by
+    exp(-rate (share within - quantile)).
+
+    Example:
+        >>> round(AdaptiveClip(quantile=0.5).price_factor, 4)
+        1.005
+    """
+
+    quantile: float = entry(
+        Number(above=0, below=1), "share of the gradients that are to be within the clip", 0.5
+    )
+    rate: float = entry(Number(above=0), "how fast the clip follows", 0.2)
+    # A tenth costs half a percent more noise (docs/theory.md#a22).
+    weight: float = entry(
+        Number(above=0, at_most=1),
+        "how exactly examples are counted: the count moves by this share of its noise's multiplier",
+        0.1,
+    )
+
+    @property
+    def price_factor(self) -> float:
+        """How much further a record moves gradients and count together than gradients alone."""
+        # Both are under independent normal noise, so their moves are two sides of a right angle.
+        return math.hypot(1.0, self.weight)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DpSgd(Value):
+    """Every client sends its sum of clipped example gradients and its share of one noise.
+
+    The server divides the sum over all clients by the expected size of the lot, a public number,
+    and steps. The noise is `Gaussian(multiplier=...)`: its standard deviation on the sum over all
+    clients is multiplier x V.
+
+    Example:
+        >>> rule = DpSgd(batch=6, clip=1)
+        >>> rule.sampling, rule.steps, rule.schedule.rate
+        ('poisson', 1, 1.0)
+    """
+
+    tag: ClassVar[str] = "dp-sgd"
+    pull: ClassVar[float] = 0.0
+    corrected: ClassVar[bool] = False
+    draws_batches: ClassVar[bool] = True
+    # With a second local step one record would move all later gradients (docs/theory.md#a8).
+    steps: ClassVar[int] = 1
+    # The norm that normal noise is priced by (docs/theory.md#a13).
+    clip_norm: ClassVar[str] = "l2"
+    batch: int = entry(
+        Integer(at_least=1),
+        "B: records that a client draws on average (poisson) or exactly (fixed); a lot has B of "
+        "every client",
+    )
+    clip: float = entry(Number(above=0), "V: largest norm of an example's gradient")
+    schedule: Schedule = entry(
+        Tagged(SCHEDULES, "kind"),
+        "learning rate of the server's step; it multiplies the server optimizer's",
+        Constant(rate=1.0),
+    )
+    sampling: str = entry(
+        Choice(SAMPLINGS),
+        "poisson: each record with probability B / (mean records of a client), unseen; "
+        "fixed: B distinct records of every client, unseen",
+        "poisson",
+    )
+    adaptive: AdaptiveClip | None = entry(
+        Maybe(Table(AdaptiveClip)),
+        "the clip follows a quantile of the gradients' norms, from local.clip on; left out: it "
+        "stays",
+        None,
+    )
+
+    @property
+    def varying_batches(self) -> bool:
+        """Whether the size of a lot is random, each record being in it by a separate coin."""
+        return self.sampling == "poisson"

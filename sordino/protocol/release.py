@@ -1,0 +1,468 @@
+"""What leaves a client in a round, under which noise.
+
+Price, engine, audit, attack and report ask the release, not the kind of the rule.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from sordino.protocol.channel_kinds import SecureAggregation, Shuffler
+from sordino.protocol.dp_sgd_rule import AdaptiveClip, DpSgd
+from sordino.protocol.errors import UserError
+from sordino.protocol.noise_kinds import Gaussian, Noise
+from sordino.protocol.noisy_sgd_rule import NoisySgd
+from sordino.protocol.registry import Registry
+from sordino.protocol.rule_kinds import Bezier, ClippedGlm, FedAvg, FedProx, LocalRule, Scaffold
+
+# The rule bezier multiplies an update by (1 - r)(1 + 1.2 r) (udp-fl Eq. 6, see
+# `sordino.federation.connectivity`), for an r that is drawn independently of all data. It is 1 at
+# r = 0, largest at r = 1/12 and never below 0, so given any r, and hence on average, two updates
+# are at most this many times further apart than their steps.
+BEZIER_REACH = 121 / 120
+
+if TYPE_CHECKING:
+    from sordino.protocol.values import Protocol
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lot:
+    """A sum of clipped example gradients over records of all clients, under one noise.
+
+    Attributes:
+        multiplier: standard deviation of the noise on the sum over all clients, in units of the
+            clip.
+        clip: the largest norm of an example's gradient.
+        batch: B, the records of the lot that one client draws on average; uploads are divided by
+            it.
+        varying: whether each record is drawn by a separate coin (Poisson).
+        holders: how many clients' shares make up the noise of the sum.
+        clients: by how many clients' B the sum is divided.
+        adaptive: how the clip follows the gradients; None where it stays. Sums are sent in units in
+            which the clip is `clip`, whatever it has become.
+    """
+
+    multiplier: float
+    clip: float
+    batch: int
+    varying: bool
+    holders: float
+    clients: float
+    adaptive: AdaptiveClip | None = None
+
+    @property
+    def count_share(self) -> float:
+        """Standard deviation of one client's noise on its count; an example counts 1/2 or -1/2."""
+        if self.adaptive is None:
+            return 0.0
+        return self.multiplier / (2 * self.adaptive.weight * math.sqrt(self.holders))
+
+    @property
+    def share(self) -> float:
+        """Standard deviation of one client's noise on its sum."""
+        return self.multiplier * self.clip / math.sqrt(self.holders)
+
+    def find_rate(self, records: int, mean_records: float) -> float:
+        """Returns the probability that a lot holds a record.
+
+        Args:
+            records: of the client that has it.
+            mean_records: of all clients.
+
+        Example:
+            >>> lot = Lot(multiplier=1, clip=1, batch=5, varying=True, holders=2, clients=2)
+            >>> lot.find_rate(50, 100.0)
+            0.05
+        """
+        # Coins fall alike for all records of the federation; a fixed number is of one client.
+        among = mean_records if self.varying else records
+        return min(1.0, self.batch / among)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoisyUpload:
+    """One upload a round, with noise on it, on the mean of all uploads, or on both.
+
+    Attributes:
+        noise: the mechanism, as the protocol says it; its size is absolute.
+        at_client: whether every client adds noise to its upload.
+        at_server: whether the server adds noise to the mean.
+        clip: the largest norm of a clipped gradient or update.
+        clip_norm: which norm that is, "l2" or "l1"; uploads move by a bounded distance in it.
+        clips_update: whether the whole update is clipped, and not each step.
+        on_curve: whether a random point of a curve back to the global model is sent; the point is
+            public.
+        secret_batches: whether nobody but the client knows which records its steps draw.
+        client_sigma: standard deviation of each client's normal noise on its upload, or 0.
+        server_sigma: standard deviation of the server's normal noise on the mean, or 0.
+        shuffled: whether the server receives uploads without their senders' names.
+        integers: whether it is an update on a grid of integers, under discrete noise; the
+            protocol's `grid` says which.
+        secure_sum: the secure aggregation that it is a share of: the server learns the sum of all
+            uploads and nothing else; None where it receives the upload.
+        reach: the largest norm of the update before noise; infinite where nothing bounds it.
+        lot: what is said of it where it is a share of one noisy sum of clipped gradients; None
+            where it is an update of its client.
+    """
+
+    in_steps: ClassVar[bool] = False
+    one_plain_step: ClassVar[bool] = False
+    noise: Noise
+    at_client: bool
+    at_server: bool
+    clip: float
+    clip_norm: str
+    clips_update: bool
+    on_curve: bool
+    secret_batches: bool
+    client_sigma: float
+    server_sigma: float
+    shuffled: bool
+    integers: bool
+    secure_sum: SecureAggregation | None
+    reach: float
+    lot: Lot | None = None
+
+    @property
+    def varying_batches(self) -> bool:
+        """Whether the size of a batch is random."""
+        return self.lot is not None and self.lot.varying
+
+    @property
+    def server_noise(self) -> Noise | None:
+        """The noise that the server adds to the mean; None where it adds none."""
+        if not self.at_server:
+            return None
+        if type(self.noise) is Gaussian:
+            # Where both add noise, the server's has another size than the clients'.
+            return Gaussian(sigma=self.server_sigma, where="server", secure=self.noise.secure)
+        return self.noise
+
+    @property
+    def noise_draws(self) -> int:
+        """How many vectors of noise a client draws in a round."""
+        return 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoisySteps:
+    """An upload made of K noisy steps.
+
+    Each adds noise to a sum of clipped gradients, and the rest is post-processing.
+
+    Attributes:
+        noise: the mechanism, as the protocol says it.
+        sum_noise: the same noise on a step's sum of clipped gradients, its size absolute.
+        steps: K, the number of noisy steps in a round.
+        batch: B, the public constant that sums are divided by.
+        clip: the largest norm of an example's gradient.
+        clip_norm: which norm that is, "l2" or "l1".
+        varying_batches: whether the size of a batch is random, each record being in it by a
+            separate coin (Poisson).
+        secret_batches: whether nobody but the client knows which records its steps draw.
+        plain: whether the upload is made of the noisy sums alone, by no optimizer with a state.
+    """
+
+    in_steps: ClassVar[bool] = True
+    at_client: ClassVar[bool] = True
+    at_server: ClassVar[bool] = False
+    clips_update: ClassVar[bool] = False
+    on_curve: ClassVar[bool] = False
+    shuffled: ClassVar[bool] = False
+    integers: ClassVar[bool] = False
+    secure_sum: ClassVar[None] = None
+    server_noise: ClassVar[None] = None
+    lot: ClassVar[None] = None
+    noise: Noise
+    sum_noise: Noise
+    steps: int
+    batch: int
+    clip: float
+    clip_norm: str
+    varying_batches: bool
+    secret_batches: bool
+    plain: bool
+
+    @property
+    def noise_draws(self) -> int:
+        """How many vectors of noise a client draws in a round."""
+        return self.steps
+
+    @property
+    def one_plain_step(self) -> bool:
+        """Whether an upload is one noisy sum, so that a mean holds all clients' noise."""
+        # After a second step, or in an optimizer's state, the noise has gone through a gradient and
+        # no longer adds up (docs/theory.md#a16); of sums of other noise than normal no price is
+        # known.
+        return self.steps == 1 and self.plain and self.noise.normal
+
+
+Release = NoisyUpload | NoisySteps
+
+
+RELEASES: Registry[Callable[[Any, Protocol], Release]] = Registry(
+    "release", "local rule", LocalRule
+)
+
+
+def release_of(protocol: Protocol) -> Release:
+    """Returns what leaves a client of the protocol in a round.
+
+    Args:
+        protocol: the protocol.
+
+    Raises:
+        UnknownKind: a local rule about whose release nothing is known.
+
+    Example:
+        >>> from sordino.protocol import Constant, FedAvg, Gaussian, Protocol
+        >>> local = FedAvg(steps=5, batch=32, clip=1.0, schedule=Constant(rate=0.1))
+        >>> noise = Gaussian(sigma=1.0)
+        >>> release = release_of(Protocol(clients=50, rounds=600, local=local, noise=noise))
+        >>> release.at_client, release.at_server, release.noise_draws
+        (True, False, 1)
+    """
+    # A registry, so that a rule without an answer is refused and never treated as another one.
+    return RELEASES.of(protocol.local)(protocol.local, protocol)
+
+
+def noisy_upload_of(protocol: Protocol) -> NoisyUpload:
+    """Returns the upload of a protocol whose noise joins uploads.
+
+    Args:
+        protocol: the protocol.
+
+    Raises:
+        TypeError: the noise is in the steps instead.
+
+    Example:
+        >>> from sordino.protocol import Constant, FedAvg, Gaussian, Protocol
+        >>> local = FedAvg(steps=5, batch=32, clip=1.0, schedule=Constant(rate=0.1))
+        >>> noise = Gaussian(sigma=1.0)
+        >>> plan = Protocol(clients=50, rounds=600, local=local, noise=noise)
+        >>> noisy_upload_of(plan).client_sigma
+        1.0
+    """
+    release = release_of(protocol)
+    if type(release) is not NoisyUpload:
+        raise TypeError(f"uploads of {protocol.local.tag} have no noise of their own")
+    return release
+
+
+def noisy_steps_of(protocol: Protocol) -> NoisySteps:
+    """Returns the noisy steps of a protocol whose noise is in its steps.
+
+    Args:
+        protocol: the protocol.
+
+    Raises:
+        TypeError: the noise is on uploads instead.
+
+    Example:
+        >>> from sordino.protocol import Constant, Gaussian, NoisySgd, Protocol
+        >>> local = NoisySgd(steps=5, batch=4, clip=1.0, schedule=Constant(rate=0.1))
+        >>> noise = Gaussian(multiplier=1.0)
+        >>> plan = Protocol(clients=5, rounds=6, local=local, noise=noise)
+        >>> noisy_steps_of(plan).sum_noise.sigma
+        2.0
+    """
+    release = release_of(protocol)
+    if type(release) is not NoisySteps:
+        raise TypeError(f"{protocol.local.tag} has no noisy steps")
+    return release
+
+
+@RELEASES.register(FedAvg, FedProx, Scaffold, Bezier)
+def _clipped_steps(rule: FedAvg, protocol: Protocol) -> Release:
+    return NoisyUpload(
+        clip=rule.clip,
+        clip_norm=rule.clip_norm,
+        clips_update=rule.clips_update,
+        on_curve=type(rule) is Bezier,
+        secret_batches=rule.minibatches == "secret",
+        reach=find_update_reach(rule),
+        **_noise_on_uploads(protocol, protocol.noise),
+    )
+
+
+@RELEASES.register(ClippedGlm)
+def _clipped_examples(rule: ClippedGlm, protocol: Protocol) -> Release:
+    return NoisyUpload(
+        clip=rule.gradient_norm,
+        clip_norm="l2",
+        clips_update=False,
+        on_curve=False,
+        # Its batches are the same in every round, in an order that all know (docs/theory.md#a9).
+        secret_batches=False,
+        # Weight decay moves a model as far as it is from 0.
+        reach=math.inf,
+        **_noise_on_uploads(protocol, protocol.noise),
+    )
+
+
+@RELEASES.register(NoisySgd)
+def _noisy_steps(rule: NoisySgd, protocol: Protocol) -> Release:
+    return NoisySteps(
+        noise=protocol.noise,
+        sum_noise=put_noise_on_sum(rule, protocol.noise),
+        steps=rule.steps,
+        batch=rule.batch,
+        clip=rule.clip,
+        clip_norm=rule.clip_norm,
+        # Under Poisson batches a record comes or goes and the sum moves by C; in fixed batches one
+        # is replaced and it moves by 2C.
+        varying_batches=rule.varying_batches,
+        secret_batches=rule.minibatches == "secret",
+        plain=rule.optimizer == "sgd",
+    )
+
+
+def put_noise_on_sum(rule: NoisySgd, noise: Noise) -> Noise:
+    """Returns the noise on a step's sum of clipped gradients, its size absolute.
+
+    Args:
+        rule: the rule.
+        noise: the mechanism; a multiplier counts in units of how far the sum moves.
+
+    Raises:
+        UserError: normal noise without a multiplier.
+
+    Example:
+        >>> from sordino.protocol import Constant, Gaussian, NoisySgd
+        >>> rule = NoisySgd(steps=5, batch=4, clip=1.0, schedule=Constant(rate=0.1))
+        >>> put_noise_on_sum(rule, Gaussian(multiplier=1.5)).sigma
+        3.0
+    """
+    if type(noise) is not Gaussian:
+        return noise
+    if noise.multiplier is None:
+        # `Protocol` refuses this, so no protocol gets here.
+        raise UserError(f'local.rule = "{rule.tag}": expected gaussian noise with a multiplier.')
+    return Gaussian(sigma=noise.multiplier * rule.noise_unit, secure=noise.secure)
+
+
+def adds_at_client(noise: Noise) -> bool:
+    """Returns whether every client adds the noise to its upload.
+
+    Args:
+        noise: the mechanism; each client may have another.
+    """
+    return noise.where in ("client", "both")
+
+
+def adds_at_server(noise: Noise) -> bool:
+    """Returns whether the server adds noise to the mean.
+
+    Args:
+        noise: the mechanism.
+    """
+    return noise.where in ("server", "both")
+
+
+@RELEASES.register(DpSgd)
+def _shared_lot(rule: DpSgd, protocol: Protocol) -> Release:
+    noise = protocol.noise
+    if type(noise) is not Gaussian or noise.multiplier is None:
+        # `Protocol` refuses this, so no protocol gets here.
+        raise UserError(f'local.rule = "{rule.tag}": expected gaussian noise with a multiplier.')
+    clients = protocol.participation.count_expected(clients=protocol.clients)
+    lot = Lot(
+        multiplier=noise.multiplier,
+        clip=rule.clip,
+        batch=rule.batch,
+        varying=rule.varying_batches,
+        holders=_count_noise_holders(protocol, clients),
+        clients=clients,
+        adaptive=rule.adaptive,
+    )
+    # The client's share on its sum divided by B, or all of it on the mean over clients.
+    sigma = lot.share / lot.batch
+    if not adds_at_client(noise):
+        sigma = lot.multiplier * lot.clip / (lot.batch * clients)
+    return NoisyUpload(
+        clip=rule.clip,
+        clip_norm=rule.clip_norm,
+        clips_update=False,
+        on_curve=False,
+        secret_batches=True,
+        reach=_find_lot_reach(rule, protocol),
+        lot=lot,
+        **_noise_on_uploads(protocol, replace(noise, multiplier=None, sigma=sigma)),
+    )
+
+
+def _count_noise_holders(protocol: Protocol, clients: float) -> float:
+    channel = protocol.channel
+    if type(channel) is SecureAggregation:
+        # A sum may be opened with no more contributions than these that hide (docs/theory.md#a13).
+        return float(channel.threshold - channel.colluders)
+    if not adds_at_client(protocol.noise):
+        return 1.0
+    return clients
+
+
+def _find_lot_reach(rule: DpSgd, protocol: Protocol) -> float:
+    if not rule.varying_batches:
+        return rule.clip
+    sizes = protocol.stated_sizes
+    # A Poisson lot may hold all records of a client.
+    return math.inf if sizes is None else max(sizes) * rule.clip / rule.batch
+
+
+def _noise_on_uploads(protocol: Protocol, noise: Noise) -> dict[str, Any]:
+    """Returns what a release of uploads says about its noise, whatever the rule."""
+    at_client = adds_at_client(noise)
+    client_sigma = 0.0
+    server_sigma = 0.0
+    if type(noise) is Gaussian and at_client:
+        client_sigma = noise.sigma
+        # Given only where both add noise.
+        server_sigma = noise.server_sigma or 0.0
+    elif type(noise) is Gaussian:
+        server_sigma = noise.sigma
+    return {
+        "noise": noise,
+        "at_client": at_client,
+        "at_server": adds_at_server(noise),
+        "client_sigma": client_sigma,
+        "server_sigma": server_sigma,
+        "shuffled": type(protocol.channel) is Shuffler,
+        "integers": sends_integers(protocol),
+        "secure_sum": _find_secure_sum(protocol),
+    }
+
+
+def sends_integers(protocol: Protocol) -> bool:
+    """Returns whether uploads are integers under discrete noise.
+
+    They always are where sums are secure, since only integers can be masked.
+
+    Args:
+        protocol: the protocol, whose noise joins uploads.
+    """
+    if protocol.channel.sums_only:
+        return True
+    return type(protocol.noise) is Gaussian and protocol.noise.arithmetic == "integers"
+
+
+def find_update_reach(rule: FedAvg) -> float:
+    """Returns how far a round of clipped steps can lead at most.
+
+    Args:
+        rule: the local rule.
+    """
+    farthest = BEZIER_REACH if type(rule) is Bezier else 1.0
+    if rule.clip_target == "update":
+        return farthest * rule.clip
+    distance = 0.0
+    # No schedule has larger rates in a later round than in the first.
+    for rate in rule.schedule.rates(round=0, steps=rule.steps):
+        distance = abs(1 - rate * rule.pull) * distance + rate * rule.clip
+    return farthest * distance
+
+
+def _find_secure_sum(protocol: Protocol) -> SecureAggregation | None:
+    return protocol.channel if type(protocol.channel) is SecureAggregation else None

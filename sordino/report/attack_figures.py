@@ -1,0 +1,158 @@
+"""Draws what attacks on a run reached."""
+
+from __future__ import annotations
+
+import math
+
+from sordino.report.drawing import (
+    COLOURS,
+    MOST_POINTS,
+    Picture,
+    add_legend,
+    finish_picture,
+    line_style,
+    new_figure,
+    shorten_label,
+    spread_indices,
+)
+from sordino.report.evidence import Plot
+from sordino.report.number_formats import MISSING, format_measurement
+from sordino.report.run_summary import RunSummary
+
+# Attacks in one picture, and plots in one page.
+MOST_ATTACKS = 20
+MOST_PLOTS = 12
+
+
+def draw_attacks(summary: RunSummary) -> Picture | None:
+    """Draws what attacks reached, beside what guessing without the run reaches.
+
+    Metrics differ, so each attack has its own scale: the larger of the two numbers is 1.
+
+    Args:
+        summary: of a run.
+
+    Returns:
+        None where there was no attack.
+    """
+    attacks = summary.attacks
+    if not attacks:
+        return None
+    shown = attacks[:MOST_ATTACKS]
+    figure, axes = new_figure(0.8 + 0.34 * len(shown))
+    for row, attack in enumerate(shown):
+        # An infinite value has no place on a common axis; the table below has it.
+        if not (math.isfinite(attack.baseline) and math.isfinite(attack.value)):
+            continue
+        # Metrics have different units, so each row is drawn as a share of its larger number.
+        scale = max(abs(attack.baseline), abs(attack.value)) or 1.0
+        baseline = attack.baseline / scale
+        value = attack.value / scale
+        axes.plot([baseline, value], [row, row], color=COLOURS["line"], linewidth=3, zorder=1)
+        axes.scatter(
+            baseline,
+            row,
+            marker="|",
+            s=90,
+            linewidths=2,
+            color=COLOURS["muted"],
+            zorder=2,
+        )
+        axes.scatter(
+            value,
+            row,
+            marker="o",
+            s=36,
+            color=COLOURS["orange"],
+            zorder=3,
+        )
+    # Marks without points, for the legend alone.
+    axes.scatter([], [], marker="|", color=COLOURS["muted"], label="without seeing anything")
+    axes.scatter([], [], marker="o", color=COLOURS["orange"], label="the attack")
+    labels = [shorten_label(f"{attack.name}, {attack.metric}", 34) for attack in shown]
+    axes.set_yticks(range(len(labels)), labels)
+    axes.set(ylim=(len(labels) - 0.5, -0.5), xlabel="share of the larger of the two")
+    # Values such as a worsening of the loss may be negative.
+    axes.set_xlim(min(0.0, axes.get_xlim()[0]), 1.05)
+    add_legend(
+        axes,
+        loc="lower center",
+        bbox_to_anchor=(0.3, 1.0),
+        ncols=2,
+        borderaxespad=0.2,
+    )
+    reached = []
+    rows = []
+    for attack in attacks:
+        value_text = format_measurement(attack.value)
+        baseline_text = format_measurement(attack.baseline)
+        reached.append(f"{attack.name}: {attack.metric} {value_text}, baseline {baseline_text}")
+        rows.append(
+            (attack.name, attack.metric, value_text, baseline_text, attack.paper or MISSING)
+        )
+    return finish_picture(
+        figure,
+        name="attacks",
+        title="What attacks reached",
+        description="; ".join(reached) + ".",
+        columns=("attack", "metric", "reached", "baseline", "from"),
+        rows=rows,
+    )
+
+
+def draw_attack_plots(summary: RunSummary) -> list[Picture]:
+    """Draws the plots that attacks left in the run's folder.
+
+    Args:
+        summary: of a run.
+    """
+    plots = []
+    for attack in summary.attacks:
+        # A plot shows all noises, so its title names none.
+        name = attack.name.partition(", noise")[0]
+        plots += [(name, plot) for plot in attack.plots]
+    # A run that was attacked many times must not make a page of hundreds of pictures.
+    return [
+        draw_plot(f"attack-plot-{number}", name, plot)
+        for number, (name, plot) in enumerate(plots[:MOST_PLOTS])
+    ]
+
+
+def draw_plot(name: str, attack: str, plot: Plot) -> Picture:
+    """Draws one plot of an attack.
+
+    Args:
+        name: unique in its page.
+        attack: the attack's name.
+        plot: its lines.
+    """
+    figure, axes = new_figure()
+    rows: list[tuple[str, ...]] = []
+    for index, (line, (xs, ys)) in enumerate(plot.lines.items()):
+        kept = spread_indices(len(xs), MOST_POINTS).tolist()
+        style = line_style(index)
+        if len(kept) == 1:
+            # A line of one point would not be seen.
+            style["marker"] = "o"
+        axes.plot(
+            [xs[at] for at in kept],
+            [ys[at] for at in kept],
+            label=shorten_label(line),
+            linewidth=1.6,
+            **style,
+        )
+        for at in spread_indices(len(xs), 12).tolist():
+            rows.append((line, format_measurement(xs[at]), format_measurement(ys[at])))
+    axes.set(xlabel=shorten_label(plot.x_label, 60), ylabel=shorten_label(plot.y_label, 40))
+    if plot.logarithmic:
+        axes.set(xscale="log", yscale="log")
+    if plot.lines:
+        add_legend(axes)
+    return finish_picture(
+        figure,
+        name=name,
+        title=f"{attack}: {plot.title}",
+        description=f"{plot.y_label} against {plot.x_label}; lines: {', '.join(plot.lines)}.",
+        columns=("line", "x", "y"),
+        rows=rows,
+    )

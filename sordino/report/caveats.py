@@ -1,0 +1,271 @@
+"""Lists what a run does not protect, as plainly as the report says what it does."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from sordino.data import KNOWN
+from sordino.privacy.guarantee import notes_on
+from sordino.protocol import View
+from sordino.report.number_formats import format_upper_bound
+from sordino.report.phrasing import find_test_source, name_adversary
+from sordino.report.run_summary import RunSummary, select_scored_rounds
+
+USE_SECURE_NOISE = "For people's data, train with noise.secure = true."
+EXACT_SCORES = "Accuracy and loss are exact, without noise, and no guarantee covers them"
+SCORE_NOTHING = 'score nothing: data.test = "none".'
+
+
+@dataclass(frozen=True, kw_only=True)
+class Caveat:
+    """Describes something that is not protected.
+
+    Attributes:
+        title: a few words.
+        text: one or more sentences.
+        grave: whether it undoes the guarantee.
+    """
+
+    title: str
+    text: str
+    grave: bool = False
+
+
+def list_caveats(summary: RunSummary) -> list[Caveat]:
+    """Lists everything that the guarantee does not cover.
+
+    Args:
+        summary: of a run.
+
+    Returns:
+        The caveats, grave ones first.
+    """
+    found = [*caveats_of_run(summary), *caveats_of_every_run(summary)]
+    # The gravest come first, and the sort keeps the order of the others.
+    return sorted(found, key=lambda caveat: not caveat.grave)
+
+
+def list_warnings(summary: RunSummary) -> list[Caveat]:
+    """Lists what must be read before anything else.
+
+    Args:
+        summary: of a run.
+
+    Returns:
+        The warnings, which a page shows above its first table.
+    """
+    found = []
+    if not summary.run.protocol.noise.secure:
+        text = (
+            "Its noise can be reproduced from a seed, and anyone who knows the seed can remove it. "
+            f"{USE_SECURE_NOISE}"
+        )
+        found.append(Caveat(title="A run for research.", text=text, grave=True))
+    # Both are failures of Sordino and not of the protocol: nothing on the page can be relied on
+    # then.
+    if any(audit.verdict == "refuted" or audit.engine_differs for audit in summary.audits):
+        text = (
+            "More was measured than the guarantee allows. "
+            "Do not rely on this page, and report it to the makers of Sordino."
+        )
+        found.append(Caveat(title="An audit contradicts the guarantee.", text=text, grave=True))
+    if summary.withheld:
+        reasons = " ".join(summary.withheld.reasons)
+        text = (
+            f"{reasons} The rest is in private/ in the run's folder, which must not be published."
+        )
+        found.append(Caveat(title="Not everything is shown.", text=text))
+    if summary.run.status == "unfinished":
+        text = "This page says what was spent so far."
+        found.append(Caveat(title="The run is not finished.", text=text, grave=True))
+    return found
+
+
+def caveats_of_run(summary: RunSummary) -> Iterator[Caveat]:
+    """Yields what follows from this protocol, these records and how the run went.
+
+    Args:
+        summary: of a run.
+    """
+    yield from _caveats_of_guarantees(summary)
+    yield from _caveats_of_folder(summary)
+    for note in notes_on(summary.run.protocol):
+        yield Caveat(title="Records that were dealt by label", text=note)
+    # The run itself noted these, when it saw records that make its guarantee weaker.
+    for note in summary.run.notes:
+        yield Caveat(title="Records that were divided by label", text=note, grave=True)
+    yield from caveats_of_scores(summary)
+    if summary.shares is not None:
+        yield Caveat(
+            title="The partition in this page",
+            text="How many records of each label a client has is drawn here from private records. "
+            "Leave the picture out of anything that is published.",
+            grave=not has_public_records(summary),
+        )
+    if summary.attacks:
+        yield Caveat(
+            title="The scores of attacks in this page",
+            text="Clients' records decide whether an attack was right, and a twin without noise "
+            "was trained on them: no guarantee covers these numbers. Publish no page with them.",
+            grave=not has_public_records(summary),
+        )
+
+
+def has_public_records(summary: RunSummary) -> bool:
+    """Returns whether a run was trained on a published data set, whose records everybody knows.
+
+    Args:
+        summary: of a run.
+    """
+    data = summary.run.protocol.data
+    return data is not None and data.name in KNOWN
+
+
+def _caveats_of_guarantees(summary: RunSummary) -> Iterator[Caveat]:
+    """Yields what the guarantees themselves leave open."""
+    protocol = summary.run.protocol
+    view, unit, delta = summary.headline
+    if not protocol.noise.secure:
+        yield Caveat(
+            title="Anyone who knows the seed",
+            text=f"The noise was drawn from the seed {protocol.seed}, so that the run can be "
+            "repeated. Anyone who knows it, as every reader of this page does, can remove the "
+            f"noise, and nothing here holds. {USE_SECURE_NOISE}",
+            grave=True,
+        )
+    for guarantee in summary.guarantees[unit]:
+        # An infinite bound stands in the table too, but a table is easily passed over.
+        if math.isinf(guarantee.epsilon(delta)):
+            # The last line of a derivation says why nothing better holds.
+            reasons = "".join(f" {line}" for line in guarantee.derivation[-1:])
+            yield Caveat(
+                title=name_adversary(guarantee.view),
+                text=f"There is no limit to what it learns.{reasons}",
+                grave=True,
+            )
+    for guarantee in summary.guarantees[unit]:
+        if guarantee.unconditional is not None:
+            # What holds without the assumption is stated beside it: vouching may be wrong.
+            free = format_upper_bound(guarantee.unconditional.epsilon(delta))
+            vouched = " and ".join(guarantee.assumptions)
+            yield Caveat(
+                title="What was vouched for and not checked",
+                text=f"In the view {guarantee.view} the bound holds if, as vouched, {vouched}. "
+                f"Without that, ε = {free}.",
+            )
+    # The unit decides what "one of them" counts.
+    units = {"record": sum(summary.run.sizes), "client": protocol.clients}[unit]
+    # A mechanism that publishes one unit's data at random satisfies delta = 1/n.
+    if delta >= 1 / units:
+        yield Caveat(
+            title="A δ that is too large",
+            text=f"δ = {delta:g} is not below 1/{units:,}, one over the number of {unit}s: "
+            "such a guarantee would allow revealing one outright.",
+            grave=True,
+        )
+    # Readers often take a guarantee about a record for one about a person with many records.
+    if unit == "record":
+        text = "One record is hidden. All records of a client together are hidden less well"
+        for guarantee in summary.guarantees["client"]:
+            if guarantee.view == view:
+                epsilon = format_upper_bound(guarantee.epsilon(delta))
+                text += f": ε = {epsilon} in the view {view}"
+        yield Caveat(title="All records of one client", text=f"{text}.")
+
+
+def _caveats_of_folder(summary: RunSummary) -> Iterator[Caveat]:
+    """Yields what other parts of the run reveal, beside its models."""
+    if summary.run.status == "diverged":
+        yield Caveat(
+            title="The divergence",
+            text="When a run stops being finite depends on the data, "
+            "so its last model alone is promised nothing.",
+        )
+    if summary.run.protocol.keeps_models:
+        yield Caveat(
+            title="Clients' own models",
+            text="They stay with their clients. "
+            "Anyone who is given one learns about that client's records without limit.",
+        )
+    if summary.run.facts.get("keep_uploads") not in (None, 0):
+        yield Caveat(
+            title="Uploads that were kept",
+            text="What the server received was kept in the run's folder, for attacks. "
+            "Anyone who obtains it sees as much as the server.",
+        )
+    # The scores are functions of every round's model, which the view final does not show.
+    if len(select_scored_rounds(summary.run)) > 1 and View.FINAL in summary.odds:
+        yield Caveat(
+            title="The scores of all rounds in this page",
+            text="They come from the models of all rounds. For their readers the bound of the "
+            "view rounds holds, not that of the view final.",
+        )
+    if summary.withheld.draw:
+        yield Caveat(
+            title="Who took part",
+            text="The ledger says who took part in which round. The bound does not hold against "
+            "its readers: the ledger and the run's folder must stay with the server.",
+            grave=True,
+        )
+
+
+def caveats_of_scores(summary: RunSummary) -> Iterator[Caveat]:
+    """Yields what accuracy and loss reveal about the records that they come from.
+
+    Args:
+        summary: of a run.
+    """
+    source = find_test_source(summary.run)
+    if source == "held-out":
+        yield Caveat(
+            title="Scores on private records",
+            text="The data have no test part, so a fifth of the clients' records was held out and "
+            f"scored. {EXACT_SCORES}. Bring public test records, or {SCORE_NOTHING}",
+            grave=True,
+        )
+    if source == "brought":
+        yield Caveat(
+            title="Scores on test records that were brought",
+            text=f"The test records came with the data. {EXACT_SCORES}: only their owner knows "
+            f"whether these records are public. If they are not, {SCORE_NOTHING}",
+        )
+
+
+def caveats_of_every_run(summary: RunSummary) -> Iterator[Caveat]:
+    """Yields what no guarantee of differential privacy covers.
+
+    Args:
+        summary: of a run.
+    """
+    yield Caveat(
+        title="Other trainings on the same records",
+        text="This page prices one run. What several runs reveal adds up: earlier runs, "
+        "runs that tuned settings, and later ones.",
+    )
+    yield Caveat(
+        title="What is true of people in general",
+        text="A model can teach that a habit makes people ill. That then applies to everybody, "
+        "whether their record was used or not.",
+    )
+    bits = ", and the lowest bits of floating-point noise"
+    if summary.run.protocol.release.integers:
+        # Noise of integers has no bits but those of its law.
+        bits = ""
+    yield Caveat(
+        title="Machines, messages and people",
+        text="Stolen devices, intercepted messages, a server or a client that does not follow the "
+        f"protocol, harmful uploads, timing{bits} are not covered.",
+    )
+    yield Caveat(
+        title="Numbers that were not released",
+        text="The share of clipped steps in metrics.jsonl comes from private records: "
+        "no guarantee covers it.",
+    )
+    if summary.audits or summary.attacks:
+        yield Caveat(
+            title="Attacks that were not tried",
+            text="An audit or an attack shows what an adversary learns at least. "
+            "One that finds little proves little.",
+        )

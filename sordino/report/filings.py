@@ -1,0 +1,274 @@
+"""Writes what others file about a run: an entry of the DP Deployments Registry, a model card.
+
+Both are drafts: what a run knows is filled in, and what only its owner knows is marked. They show
+nothing that the run's page does not show.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from sordino.privacy.guarantee import Guarantee
+from sordino.protocol import Channel, Direct, Registry, SecureAggregation, Shuffler, UserError
+from sordino.protocol.version import own_version
+from sordino.report.caveats import list_caveats
+from sordino.report.evidence import Audit
+from sordino.report.number_formats import format_lower_bound, format_upper_bound
+from sordino.report.phrasing import describe_noise, describe_protocol, describe_test_records
+from sordino.report.run_summary import RunSummary, find_last_scores
+
+# What the owner of a run has to write.
+TO_FILL = "TO BE FILLED IN"
+# The registry's words for how a deployment is laid out.
+DEPLOYMENT_MODELS: Registry[str] = Registry("deployment model", "channel", Channel)
+DEPLOYMENT_MODELS.register(Direct, SecureAggregation)("Federated")
+DEPLOYMENT_MODELS.register(Shuffler)("Shuffle")
+# Neighbouring data sets in the words of the registry.
+NEIGHBOURS = {
+    "replace-one": "Two data sets are adjacent if one {unit} of one is replaced by another.",
+    "add-or-remove": "Two data sets are adjacent if one has one {unit} more than the other.",
+}
+UNITS_IN_FULL = {"record": "record of a client", "client": "client with all its records"}
+
+
+def build_registry_entry(summary: RunSummary, date: str) -> dict[str, Any]:
+    """Returns an entry for the public registry of deployments of OpenDP and NIST.
+
+    Args:
+        summary: of a finished run.
+        date: of publication, as YYYY-MM-DD.
+
+    Returns:
+        A document that fits the registry's schema; strings that only the owner can write say so.
+
+    Raises:
+        UserError: the run promises no finite epsilon, so that there is nothing to register.
+    """
+    guarantee = summary.main
+    delta = summary.headline.delta
+    parameters = _state_parameters(guarantee, delta)
+    return {
+        "url_slug": _make_slug(summary.name),
+        # The owner completes and submits it: writing a file registers nothing.
+        "status": "Draft",
+        "tier": 3,
+        "deployment": {
+            "basic": {
+                "name": summary.name,
+                "data_curators": [TO_FILL],
+                "intended_use": TO_FILL,
+                "data_product_type": "Machine learning model",
+                "data_product_region": TO_FILL,
+                "description": describe_protocol(summary.run.protocol),
+                "publication_date": date,
+            },
+            "dp_variant": {
+                "variant_name": "Approximate DP",
+                "data_domain": TO_FILL,
+                "unprotected_quantities": _join_caveats(summary),
+            },
+            "privacy_loss": _state_loss(guarantee, delta, parameters),
+            "deployment_model": _state_model(summary),
+            "accounting": {
+                "post_processing": "Everything that is computed from uploads.",
+                "composition": " ".join(guarantee.derivation),
+            },
+            "implementation": {
+                "preprocessing_and_hyperparameter_tuning": (
+                    f"{TO_FILL}: how limits, clip and rates were chosen, and whether private "
+                    "records were looked at."
+                ),
+                "mechanisms": _state_mechanisms(summary),
+                "justification": TO_FILL,
+            },
+            "administrative": {"registry_authors": [TO_FILL]},
+        },
+    }
+
+
+def write_yaml(document: Mapping[str, Any]) -> str:
+    """Returns a document of tables, lists, strings and numbers as YAML.
+
+    Args:
+        document: the document.
+
+    Example:
+        >>> print(write_yaml({"tier": 3, "names": ["a"], "inner": {"x": "y: z"}}), end="")
+        tier: 3
+        names:
+          - "a"
+        inner:
+          x: "y: z"
+    """
+    return "".join(_write_lines(document, ""))
+
+
+def write_model_card(summary: RunSummary) -> str:
+    """Returns a Hugging Face model card with a section about privacy.
+
+    Args:
+        summary: of a finished run.
+    """
+    run = summary.run
+    _, unit, delta = summary.headline
+    scores = find_last_scores(run)
+    rows = []
+    for guarantee in summary.guarantees[unit]:
+        epsilon = format_upper_bound(guarantee.epsilon(delta))
+        rows.append(f"| `{guarantee.view}` | {guarantee.view.adversary} | {epsilon} |")
+    results = [f"- {name}: {value:.4g}" for name, value in scores.items()] or ["- not scored"]
+    audits = [_state_audit(audit) for audit in summary.audits]
+    caveats = [f"- **{caveat.title}.** {caveat.text}" for caveat in list_caveats(summary)]
+    return "\n".join(
+        [
+            "---",
+            "library_name: sordino",
+            "tags: [differential-privacy, federated-learning]",
+            f"license: {TO_FILL}",
+            "---",
+            "",
+            f"# {summary.name}",
+            "",
+            f"{describe_protocol(run.protocol)}. Trained with Sordino {own_version()}.",
+            "",
+            "## Intended use",
+            "",
+            f"{TO_FILL}: by whom, for what, and for what not.",
+            "",
+            "## Results",
+            "",
+            f"On {describe_test_records(run)}:",
+            "",
+            *results,
+            "",
+            "## Privacy",
+            "",
+            f"{summary.main.sentence(delta)}",
+            "",
+            f"Noise: {describe_noise(run.protocol)}. Neighbouring data sets: "
+            f"{summary.main.adjacency}; unit: one {UNITS_IN_FULL[unit]}; delta = {delta:g}.",
+            "",
+            "| view | the adversary | epsilon, at most |",
+            "|---|---|---|",
+            *rows,
+            "",
+            "## Measured",
+            "",
+            *(audits or ["- nothing: `sordino audit` measures what an adversary learns at least"]),
+            "",
+            "## Not protected",
+            "",
+            *caveats,
+            "",
+        ]
+    )
+
+
+def _state_audit(audit: Audit) -> str:
+    """Returns a line about one audit."""
+    given = f" The adversary was given more: {audit.given}." if audit.given else ""
+    return (
+        f"- {audit.view}, one {audit.unit}: epsilon of at least "
+        f"{format_lower_bound(audit.epsilon_lower)} measured, {format_upper_bound(audit.certified)}"
+        f" certified, {audit.trainings:,} trainings a side; verdict: {audit.verdict}.{given}"
+    )
+
+
+def _state_parameters(guarantee: Guarantee, delta: float) -> dict[str, float]:
+    """Returns epsilon, rounded up, and delta."""
+    epsilon = guarantee.epsilon(delta)
+    shown = format_upper_bound(epsilon)
+    try:
+        # As the page prints it, rounded up; where the page has words instead of a number, there is
+        # no promise.
+        rounded = float(shown)
+    except ValueError:
+        raise UserError(
+            f"epsilon is {shown} in the view {guarantee.view}: there is no promise to register. "
+            "Train with more noise."
+        ) from None
+    parameters = {"epsilon": rounded, "delta": delta}
+    if guarantee.rho is not None:
+        parameters["rho"] = float(format_upper_bound(guarantee.rho))
+    return parameters
+
+
+def _state_loss(
+    guarantee: Guarantee, delta: float, parameters: Mapping[str, float]
+) -> dict[str, Any]:
+    """Returns the unit, and how much about it can be learnt."""
+    unit = UNITS_IN_FULL[guarantee.unit]
+    return {
+        "privacy_unit": f"One {unit}",
+        "privacy_unit_details": NEIGHBOURS[guarantee.adjacency].format(unit=unit),
+        "privacy_parameters": dict(parameters),
+        "privacy_parameters_details": guarantee.sentence(delta),
+    }
+
+
+def _state_model(summary: RunSummary) -> dict[str, Any]:
+    """Returns who takes part, and whom they trust with what."""
+    _, unit, delta = summary.headline
+    actors = []
+    for guarantee in summary.guarantees[unit]:
+        epsilon = format_upper_bound(guarantee.epsilon(delta))
+        actors.append(
+            f"{guarantee.view} ({guarantee.view.adversary}): learns at most epsilon = {epsilon}."
+        )
+    protocol = summary.run.protocol
+    return {
+        "model_name": DEPLOYMENT_MODELS.of(protocol.channel),
+        "model_name_details": f"Channel: {protocol.channel.tag}.",
+        "actors": " ".join(actors),
+        "release_type": "One release",
+        "data_source_type": "Static",
+        "access_type": "Non-interactive",
+    }
+
+
+def _state_mechanisms(summary: RunSummary) -> str:
+    """Returns which noise there is, from where, and by which program."""
+    protocol = summary.run.protocol
+    source = "drawn from the operating system's entropy"
+    if not protocol.noise.secure:
+        source = "reproducible from a seed, and so private only while the seed is secret"
+    return (
+        f"{describe_noise(protocol)}; {source}. Sordino {own_version()}; ledger "
+        f"{summary.ledger_digest or 'not shown'}."
+    )
+
+
+def _join_caveats(summary: RunSummary) -> str:
+    """Returns everything that the promise does not cover."""
+    return " ".join(f"{caveat.title}: {caveat.text}" for caveat in list_caveats(summary))
+
+
+def _make_slug(name: str) -> str:
+    """Returns a name in lower case, with underscores for all that is no letter or digit."""
+    letters = [letter if letter.isalnum() else "_" for letter in name.lower()]
+    return "".join(letters).strip("_")
+
+
+def _write_lines(value: Any, indent: str) -> list[str]:
+    """Returns the lines of a table or a list."""
+    lines = []
+    if isinstance(value, list):
+        return [f"{indent}- {_write_scalar(one)}\n" for one in value]
+    for key, inner in value.items():
+        if isinstance(inner, (dict, list)):
+            lines.append(f"{indent}{key}:\n")
+            lines.extend(_write_lines(inner, f"{indent}  "))
+        else:
+            lines.append(f"{indent}{key}: {_write_scalar(inner)}\n")
+    return lines
+
+
+def _write_scalar(value: Any) -> str:
+    """Returns a string or a number; JSON's are YAML's but for 1e-05, which needs a point."""
+    # Strings are always quoted, since YAML reads a bare no or 12:30 as something else.
+    text = json.dumps(value, ensure_ascii=False)
+    if isinstance(value, float) and "." not in text:
+        return text.replace("e", ".0e")
+    return text

@@ -1,0 +1,305 @@
+"""Shows the guarantees of a protocol and of a run in words and in a terminal."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.table import Table
+
+from sordino.privacy.bounds.question import has_own_noise
+from sordino.privacy.guarantee import MEANINGFUL, Guarantee, round_down, round_up
+from sordino.privacy.mechanism_comparison import Needed
+from sordino.privacy.own_noise import client_lines, depends_on_records
+from sordino.privacy.participation_caps import find_capped_rounds
+from sordino.protocol import Protocol
+from sordino.report.number_formats import format_upper_bound
+from sordino.report.run_prices import (
+    choose_headline,
+    choose_run_headline,
+    list_views,
+    price_run,
+    price_while_running,
+)
+from sordino.report.terminal_tables import Justify, table_with_columns
+
+if TYPE_CHECKING:
+    from sordino.federation.setup import Begun
+    from sordino.federation.store.run import Run
+
+
+def guarantees_table(guarantees: Sequence[Guarantee], delta: float, title: str) -> Table:
+    """Builds a table of guarantees, one row per view.
+
+    Args:
+        guarantees: the guarantee of each view.
+        delta: where epsilon is shown.
+        title: printed above the table.
+
+    Returns:
+        The table for a terminal.
+    """
+    # Only Gaussian curves have a mu and a rho: where none is, their columns would be empty.
+    gaussian = any(guarantee.mu is not None for guarantee in guarantees)
+    columns: dict[str, Justify] = {"view": "left", "sees": "left"}
+    if gaussian:
+        columns |= {"mu": "right", "rho": "right"}
+    columns |= {"epsilon": "right", "method": "left"}
+    table = table_with_columns(columns, title)
+    for guarantee in guarantees:
+        cells = [str(guarantee.view), guarantee.sees]
+        if gaussian:
+            cells += [_round_up_or_dash(guarantee.mu), _round_up_or_dash(guarantee.rho)]
+        method = guarantee.method
+        if guarantee.assumptions:
+            method += " (vouched)"
+        table.add_row(*cells, format_upper_bound(guarantee.epsilon(delta)), method)
+    return table
+
+
+def _round_up_or_dash(value: float | None) -> str:
+    """Returns a parameter rounded up, or a dash where the curve has none."""
+    if value is None:
+        return "-"
+    return round_up(value)
+
+
+def notes(
+    protocol: Protocol,
+    guarantees: Sequence[Guarantee],
+    delta: float,
+    sizes: Sequence[int] | None = None,
+) -> list[str]:
+    """Lists what must be read with the numbers.
+
+    Args:
+        protocol: the protocol to price.
+        guarantees: its guarantees, all about the same unit.
+        delta: where epsilon is shown.
+        sizes: the number of records of every client, where it is known, as in a run.
+
+    Returns:
+        Sentences about vouched assumptions, missing noise and a delta that is too large.
+    """
+    # Views share most of their notes.
+    lines = list(dict.fromkeys(note for guarantee in guarantees for note in guarantee.notes))
+    for guarantee in guarantees:
+        if guarantee.unconditional is not None:
+            free = format_upper_bound(guarantee.unconditional.epsilon(delta))
+            vouched = " and ".join(guarantee.assumptions)
+            lines.append(
+                f"{guarantee.view}: holds if, as vouched, {vouched}; "
+                f"without that, epsilon = {free}."
+            )
+    for guarantee in guarantees:
+        if math.isinf(guarantee.epsilon(delta)) and guarantee.derivation:
+            lines.append(
+                f"{guarantee.view}: there is no limit to what is learned. "
+                f"{guarantee.derivation[-1]}"
+            )
+    unit = guarantees[0].unit
+    total = count_units(protocol, unit, sizes)
+    # A mechanism that publishes one unit's data at random satisfies delta = 1/n.
+    if total is not None and delta >= 1 / total:
+        lines.append(
+            f"Warning: delta = {delta:g} is not below 1/{total}, one over the number of {unit}s: "
+            "it would allow revealing one outright."
+        )
+    return lines
+
+
+def count_units(protocol: Protocol, unit: str, sizes: Sequence[int] | None) -> int | None:
+    """Counts the records or the clients of a federation.
+
+    Args:
+        protocol: the federation.
+        unit: "record" or "client".
+        sizes: the number of records of every client, where it is known.
+
+    Returns:
+        The number, or None where neither the sizes nor the protocol say it.
+    """
+    if unit == "client":
+        return protocol.clients
+    if sizes is not None:
+        return sum(sizes)
+    if protocol.data is None or not protocol.data.distinct_sizes:
+        return None
+    if protocol.data.sizes is not None:
+        return sum(protocol.data.sizes)
+    return protocol.data.distinct_sizes[0] * protocol.clients
+
+
+def depends_on_unstated_sizes(protocol: Protocol, unit: str) -> bool:
+    """Returns whether a promise could be smaller if the clients' sizes were known.
+
+    Args:
+        protocol: the protocol to price.
+        unit: "record" or "client".
+    """
+    # Stated sizes are in the price already.
+    if protocol.data is not None and protocol.data.distinct_sizes:
+        return False
+    return protocol.aggregation.weighs_records or depends_on_records(protocol, unit)
+
+
+def realised_table(planned: Guarantee, realised: dict[int, Guarantee], delta: float) -> Table:
+    """Builds a table of the planned bound beside those realised, given who took part.
+
+    Args:
+        planned: the bound before the draw of clients.
+        realised: the bound of every client.
+        delta: where epsilon is shown.
+
+    Returns:
+        The table, with the worst, the middle and the best client.
+    """
+    title = f"view {planned.view}, unit {planned.unit}, delta {delta:g}"
+    table = table_with_columns({"bound": "left", "epsilon": "right"}, title)
+    # Bounds given who took part reveal the draw, and stand below the one that does not.
+    table.add_row("planned: before the draw of clients", format_upper_bound(planned.epsilon(delta)))
+    ordered = sorted((guarantee.epsilon(delta), client) for client, guarantee in realised.items())
+    shown = {
+        "worst": ordered[-1],
+        "middle": ordered[len(ordered) // 2],
+        "best": ordered[0],
+    }
+    for word, (epsilon, client) in shown.items():
+        table.add_row(f"realised: {word} client, number {client}", format_upper_bound(epsilon))
+    return table
+
+
+def privacy_lines(run: Run) -> list[str]:
+    """Says what a run guarantees, by what its ledger charged.
+
+    Args:
+        run: a run, finished or not.
+
+    Returns:
+        The headline's guarantee as a sentence, and a line with the other views.
+    """
+    headline = choose_run_headline(run)
+    main = price_run(run, headline)
+    others = []
+    for view in list_views(run):
+        if view != headline.view:
+            guarantee = price_run(run, headline._replace(view=view))
+            others.append(in_brief(guarantee, headline.delta))
+    return [main.sentence(headline.delta), "Epsilon in the other views: " + ", ".join(others) + "."]
+
+
+def in_brief(guarantee: Guarantee, delta: float) -> str:
+    """Returns a view with its epsilon, and what that rests on where something was vouched for.
+
+    Args:
+        guarantee: the guarantee.
+        delta: where epsilon is shown.
+    """
+    text = f"{guarantee.view} {format_upper_bound(guarantee.epsilon(delta))}"
+    if guarantee.condition:
+        text += f" ({guarantee.condition})"
+    return text
+
+
+def cap_lines(protocol: Protocol, sizes: Sequence[int]) -> list[str]:
+    """Says how often clients with personal budgets may take part.
+
+    Args:
+        protocol: the federation.
+        sizes: the number of records of every client.
+
+    Returns:
+        A sentence for every such client; none where no client has a budget.
+    """
+    lines: list[str] = []
+    if has_own_noise(protocol):
+        lines += client_lines(protocol, sizes)
+    for budget in protocol.client:
+        cap = find_capped_rounds(protocol, budget, sizes[budget.id])
+        if cap > 0:
+            often = f"takes part in at most {cap} of {protocol.rounds} rounds"
+        else:
+            often = "never takes part: one round would exceed it"
+        lines.append(
+            f"Client {budget.id} {often}, by its own budget of epsilon = {budget.epsilon:g}."
+        )
+    return lines
+
+
+def needed_table(rows: Sequence[Needed], protocol: Protocol, epsilon: float, delta: float) -> Table:
+    """Builds a table of the noise that each mechanism needs for the same guarantee.
+
+    Args:
+        rows: the mechanisms with their noise.
+        protocol: the federation they are compared for.
+        epsilon: the guarantee against the server.
+        delta: of the same guarantee.
+
+    Returns:
+        The table; the least noise is marked, and the others are given as multiples of it.
+    """
+    title = f"Noise for epsilon = {epsilon:g}, delta = {delta:g}, server: {protocol.rounds} rounds"
+    if protocol.model is not None and protocol.model.parameters is not None:
+        title += f", {protocol.model.parameters:,} parameters"
+    table = table_with_columns(
+        {
+            "mechanism": "left",
+            "parameter": "left",
+            "E|noise|": "right",
+            "std": "right",
+            "": "right",
+        },
+        title,
+    )
+    least = min(row.deviation for row in rows)
+    for row in rows:
+        # Rounded towards more noise: a staircase with a smaller step adds more.
+        value = round_up(row.value, 4)
+        if row.parameter == "step":
+            value = round_down(row.value, 4)
+        parameter = f"{row.parameter} = {value}"
+        if row.width is not None:
+            parameter += f", width = {round_up(row.width, 4)}"
+        compared = f"{row.deviation / least:.3g} x"
+        style = ""
+        if row.best:
+            compared = "least"
+            style = "bold"
+        table.add_row(
+            row.mechanism,
+            parameter,
+            f"{row.amplitude:.4g}",
+            f"{row.deviation:.4g}",
+            compared,
+            style=style,
+        )
+    return table
+
+
+def spent_in(begun: Begun, folder: Path) -> Callable[[int], str]:
+    """Returns a function that says what a number of rounds of a run costs.
+
+    Args:
+        begun: a run that begins or goes on now.
+        folder: where it is written.
+
+    Returns:
+        A function from a number of rounds to a few words.
+    """
+    price = price_while_running(begun, folder)
+    view = choose_headline(begun.protocol)[0]
+
+    def say_price(rounds: int) -> str:
+        """Returns the price of some rounds, in words.
+
+        Args:
+            rounds: how many rounds.
+        """
+        epsilon = price(rounds)
+        if epsilon > MEANINGFUL:
+            return f"epsilon {format_upper_bound(epsilon)} ({view})"
+        return f"epsilon <= {format_upper_bound(epsilon)} ({view})"
+
+    return say_price

@@ -1,0 +1,362 @@
+"""Gathers all that a report says about a run, for the page, its figures and its JSON block."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sordino.data import IN_PYTHON, KNOWN, LabelShares
+from sordino.federation.store.run import Run
+from sordino.federation.store.run_folder import RunFolder
+from sordino.federation.store.signatures import signers_of
+from sordino.privacy.guarantee import Guarantee
+from sordino.privacy.ledger import read_ledger
+from sordino.privacy.published import Withheld, find_withheld, publish_metrics
+from sordino.protocol import UNITS, Protocol, View, dumps
+from sordino.report.drawing import MOST_POINTS, spread_indices
+from sordino.report.evidence import AttackResult, Audit, read_attacks, read_audits
+from sordino.report.phrasing import find_test_source
+from sordino.report.run_prices import (
+    ClientSpending,
+    Headline,
+    SpendingCurve,
+    choose_run_headline,
+    group_similar_views,
+    list_views_with,
+    price_clients,
+    price_run,
+    take_in_time,
+    trace_spending,
+)
+
+# False positive rates at which trade-offs are drawn: denser where tests are interesting.
+ALPHAS = np.concatenate([np.geomspace(1e-4, 0.04, 11), [0.05], np.linspace(0.07, 1, 40)])
+# The place of 5 % among them.
+FIVE_PERCENT = 11
+# Rows of clients in the machine-readable block.
+MOST_CLIENTS = 500
+# Numbers of the partition in the machine-readable block.
+MOST_CELLS = 5000
+# Metrics in the machine-readable block.
+PUBLISHED = (
+    "round",
+    "participants",
+    "loss",
+    "accuracy",
+    "signal_to_noise",
+    "bytes_up",
+    "seconds",
+)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class RunSummary:
+    """Holds a run and everything that is said about it.
+
+    Attributes:
+        run: the run, with those of its metrics that may be published; NaN stands for the others.
+        withheld: the parts left out, since the guarantee does not cover them.
+        headline: view, unit and delta that it is summed up in.
+        guarantees: per unit, the headline's first, the bounds of the views; a unit that would take
+            too long may lack some.
+        odds: per view, how often the best adversary tells two neighbouring data sets apart, as a
+            share; in the headline's unit.
+        curves: the trade-off function at `ALPHAS`, for views that look different, the headline's
+            first; in the headline's unit.
+        spent: the headline's epsilon against rounds.
+        clients: what each client has spent; empty where the participants are hidden.
+        shares: the records of every client, where they were written down and may be shown.
+        audits: what audits found.
+        attacks: what attacks found.
+        ledger_digest: the hash that the ledger's last line is chained to; it stands for all of its
+            lines. Empty where anything is withheld: the ledger seals that too, and a guess of it
+            could be compared with the digest.
+        sealed: whether the ledger seals what the run is priced by.
+        signers: fingerprints of the keys that have signed the run.
+    """
+
+    run: Run
+    withheld: Withheld
+    headline: Headline
+    guarantees: dict[str, list[Guarantee]]
+    odds: dict[View, float]
+    curves: dict[str, np.ndarray]
+    spent: SpendingCurve
+    clients: list[ClientSpending]
+    shares: LabelShares | None
+    audits: tuple[Audit, ...]
+    attacks: tuple[AttackResult, ...]
+    ledger_digest: str
+    sealed: bool
+    signers: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        """The run's name: that of its folder."""
+        return self.run.folder.resolve().name
+
+    @property
+    def main(self) -> Guarantee:
+        """The bound that the run is summed up in."""
+        view, unit, _ = self.headline
+        return next(guarantee for guarantee in self.guarantees[unit] if guarantee.view == view)
+
+    def audits_in(self, view: View, unit: str, *, given_more: bool = False) -> list[Audit]:
+        """Returns the audits of one view and unit that bound something.
+
+        Args:
+            view: the view.
+            unit: "record" or "client".
+            given_more: return those instead whose adversary was given more than the view. They test
+                the promise, but do not bound what the view reveals.
+
+        Returns:
+            The audits, the one that shows most first.
+        """
+        bounds: list[tuple[float, Audit]] = []
+        for audit in self.audits:
+            same_question = (audit.view, audit.unit) == (str(view), unit)
+            if not same_question or bool(audit.given) != given_more:
+                continue
+            if audit.epsilon_lower is not None:
+                bounds.append((audit.epsilon_lower, audit))
+        bounds.sort(key=lambda bound: bound[0], reverse=True)
+        return [audit for _, audit in bounds]
+
+
+def summarize_run(source: str | Path | Run, headline: Headline | None = None) -> RunSummary:
+    """Gathers what there is to say about a run.
+
+    Args:
+        source: the run, or its folder.
+        headline: what it is summed up in; by default as its budget says.
+
+    Returns:
+        The summary.
+
+    Raises:
+        UserError: there is no run, or something in its folder is damaged.
+
+    Example:
+        >>> summarize_run("runs/digits-1").main.epsilon(1e-5)  # doctest: +SKIP
+        7.93
+    """
+    run = source if isinstance(source, Run) else Run.load(source)
+    if headline is None:
+        headline = choose_run_headline(run)
+    view, unit, delta = headline
+    folder = RunFolder.existing(run.folder)
+    audits = read_audits(run.folder)
+    attacks = read_attacks(run.folder)
+    views = list_views_with(run, view)
+    other_unit = next(name for name in UNITS if name != unit)
+    guarantees = [price_run(run, Headline(one, unit, delta)) for one in views]
+    # The other unit is an extra: a page can do without some of its rows.
+    others = take_in_time(price_run(run, Headline(one, other_unit, delta)) for one in views)
+    withheld = find_withheld(run.protocol, view)
+    clients: list[ClientSpending] = []
+    if not withheld.draw:
+        clients = price_clients(run, headline)
+    ledger_digest = ""
+    if not withheld:
+        ledger_digest = read_ledger(folder.ledger_path).chain
+    return RunSummary(
+        run=replace(run, metrics=publish_metrics(run.metrics, withheld)),
+        withheld=withheld,
+        headline=headline,
+        guarantees={unit: guarantees, other_unit: others},
+        odds={one.view: bound_best_guess(one) for one in guarantees},
+        curves=dict(take_in_time(tabulate_tradeoffs(guarantees, view, delta))),
+        spent=trace_spending(run, headline),
+        clients=clients,
+        shares=None if has_own_files(run.protocol) else folder.shares(),
+        audits=audits,
+        attacks=attacks,
+        ledger_digest=ledger_digest,
+        sealed=run.sealed,
+        signers=signers_of(run.folder),
+    )
+
+
+def has_own_files(protocol: Protocol) -> bool:
+    """Returns whether a run was trained on files of its owner, whose labels no page may show.
+
+    One label of one record changes how many of it a client has, exactly.
+
+    Args:
+        protocol: the run's.
+    """
+    if protocol.data is None:
+        return False
+    name = protocol.data.name
+    # Of data that were handed over in Python only their owner knows whether they are public.
+    return name not in KNOWN and not name.startswith(IN_PYTHON)
+
+
+def tabulate_tradeoffs(
+    guarantees: list[Guarantee], first: View, delta: float
+) -> Iterator[tuple[str, np.ndarray]]:
+    """Yields the trade-off functions of views that look different in a picture.
+
+    Args:
+        guarantees: one for each view.
+        first: the view whose curve comes first.
+        delta: where views are compared.
+
+    Yields:
+        The joint name of the views, and the least false negative rates at `ALPHAS`.
+    """
+    groups = group_similar_views(guarantees, delta)
+    for name in sorted(groups, key=lambda joint: str(first) not in joint.split(", ")):
+        betas = groups[name].curve.betas(ALPHAS)
+        if len(groups) == 1:
+            name = "all views"
+        yield name, betas
+
+
+def bound_best_guess(guarantee: Guarantee) -> float:
+    """Bounds how often the best adversary is right about which of two data sets was used.
+
+    The two are neighbours, and equally likely.
+
+    Args:
+        guarantee: the bound on what the adversary learns.
+
+    Returns:
+        A probability from 0.5 to 1.
+    """
+    # The adversary errs with probability min (alpha + beta(alpha)) / 2. By the two supporting lines
+    # of an epsilon, beta is at least what makes that (1 - delta) / (1 + e^epsilon): every epsilon
+    # gives a valid bound, and the best of a few is taken. For a curve that is exact at 0, that one
+    # is the best.
+    epsilons = np.array([0.0, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0])
+    errors = (1 - guarantee.curve.deltas(epsilons)) / (1 + np.exp(epsilons))
+    return float(np.min(1 - errors))
+
+
+def run_document(run: Run) -> dict[str, Any]:
+    """Returns a run as `sordino train --json` prints it.
+
+    Args:
+        run: what was trained.
+    """
+    headline = choose_run_headline(run)
+    source = find_test_source(run)
+    return {
+        "folder": str(run.folder),
+        "status": run.status,
+        "rounds": len(run.metrics["round"]),
+        **find_last_scores(run),
+        "tested_on": source,
+        "scores_covered": source in ("public", "none"),
+        "seconds": float(run.metrics["seconds"].sum()),
+        "guarantee": price_run(run, headline).as_document(headline.delta),
+        "noise": run.facts["noise"],
+    }
+
+
+def find_last_scores(run: Run) -> dict[str, float]:
+    """Returns loss and accuracy of the final model.
+
+    Args:
+        run: what was trained.
+
+    Returns:
+        "loss" and "accuracy"; NaN where they are not known.
+    """
+    scores = {}
+    for name in ("loss", "accuracy"):
+        values = run.metrics[name]
+        scores[name] = float("nan")
+        if len(values) > 0:
+            scores[name] = float(values[-1])
+    return scores
+
+
+def summary_document(summary: RunSummary) -> dict[str, Any]:
+    """Returns what the machine-readable block of a page holds.
+
+    Args:
+        summary: of a run.
+    """
+    run = summary.run
+    view, unit, delta = summary.headline
+    rows = select_scored_rounds(run)
+    return {
+        "report": 1,
+        "run": run_document(run),
+        "headline": {"view": str(view), "unit": unit, "delta": delta},
+        "guarantees": {
+            unit: [one.as_document(delta) for one in found]
+            for unit, found in summary.guarantees.items()
+        },
+        "best_guess": {str(one): odds for one, odds in summary.odds.items()},
+        "trade_offs": {
+            "alpha": ALPHAS.tolist(),
+            **{names: betas.tolist() for names, betas in summary.curves.items()},
+        },
+        "spent": {"rounds": list(summary.spent.rounds), "epsilon": list(summary.spent.epsilons)},
+        "withheld": list(summary.withheld.reasons),
+        "metrics": {name: run.metrics[name][rows].tolist() for name in PUBLISHED},
+        "clients": [client_document(row) for row in summary.clients[:MOST_CLIENTS]],
+        "partition": partition_document(summary.shares),
+        "audits": [audit.document for audit in summary.audits],
+        "attacks": [attack.as_document() for attack in summary.attacks],
+        "facts": {key: value for key, value in run.facts.items() if key != "sizes"},
+        "ledger": {"digest": summary.ledger_digest or None, "charges": len(run.rounds_paid)},
+        "seal": {"sealed": summary.sealed, "signed_by": list(summary.signers)},
+        "protocol": dumps(run.protocol),
+    }
+
+
+def partition_document(shares: LabelShares | None) -> dict[str, Any] | None:
+    """Returns the partition as the machine-readable block holds it.
+
+    Args:
+        shares: the records of every client, where they are known.
+
+    Returns:
+        None where they are not known, or are too many for a page.
+    """
+    if shares is None or shares.counts.size > MOST_CELLS:
+        return None
+    return {"classes": shares.classes, "counts": shares.counts.tolist()}
+
+
+def client_document(row: ClientSpending) -> dict[str, Any]:
+    """Returns a client as the machine-readable block holds it.
+
+    Args:
+        row: what the client has spent.
+    """
+    budget = None
+    if row.budget is not None:
+        budget = row.budget.epsilon
+    return {
+        "client": row.client,
+        "records": row.records,
+        "rounds": row.rounds,
+        "unit": row.unit,
+        "delta": row.delta,
+        "epsilon": row.epsilon,
+        "budget": budget,
+    }
+
+
+def select_scored_rounds(run: Run, most: int = MOST_POINTS) -> np.ndarray:
+    """Selects rounds whose model was scored, the last among them.
+
+    Args:
+        run: what was trained.
+        most: how many at most.
+
+    Returns:
+        Their places in the metrics.
+    """
+    scored = np.flatnonzero(np.isfinite(run.metrics["loss"].astype(float)))
+    chosen: np.ndarray = scored[spread_indices(len(scored), most)]
+    return chosen

@@ -1,0 +1,219 @@
+"""How a sweep is shown: a table for a terminal, CSV, and a figure with error bars."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.table import Table
+
+from sordino.federation.store.files import write_whole, writing
+from sordino.report.certificate_plots import save_figure
+from sordino.report.drawing import COLOURS, DASHES, SERIES, new_figure
+from sordino.report.number_formats import (
+    MISSING,
+    format_measurement,
+    format_percent,
+    format_upper_bound,
+)
+from sordino.report.sensitivity_plots import value_in_words
+from sordino.report.terminal_tables import Justify, table_with_columns
+
+if TYPE_CHECKING:
+    from sordino.sweeps.sweep_results import SettingSummary, Sweep
+
+# Values that reach over this factor need a logarithmic axis.
+WIDE = 8.0
+
+
+def sweep_table(sweep: Sweep) -> Table:
+    """Builds a table with a line for every setting.
+
+    Args:
+        sweep: what was found.
+
+    Returns:
+        The table for a terminal.
+    """
+    summary = sweep.summary
+    keys = list(summary[0].settings)
+    right: Justify = "right"
+    columns = {"target epsilon" if key == "epsilon" else key: right for key in keys}
+    columns |= {f"mean {sweep.score}": right, "spread (std)": right, "runs": right}
+    columns |= {f"epsilon, {sweep.view}": right}
+    ended_early = any(one.ended_early for one in summary)
+    if ended_early:
+        columns["ended early"] = right
+    table = table_with_columns(columns, f"Epsilon of one run, at delta = {sweep.delta:g}")
+    for one in summary:
+        cells = [
+            *(value_in_words(one.settings[key]) for key in keys),
+            format_score(one.mean, sweep.score),
+            format_score(one.spread, sweep.score) if one.runs > 1 else MISSING,
+            str(one.runs),
+            MISSING if math.isnan(one.epsilon) else format_upper_bound(one.epsilon),
+        ]
+        if ended_early:
+            cells.append(str(one.ended_early))
+        table.add_row(*cells)
+    return table
+
+
+def format_score(value: float, score: str) -> str:
+    """Returns a score for people.
+
+    Args:
+        value: the score, or its spread.
+        score: its name.
+    """
+    if score == "accuracy":
+        return format_percent(value)
+    return format_measurement(value)
+
+
+def write_sweep_files(sweep: Sweep) -> list[Path]:
+    """Writes the CSV file and the figures of a sweep into its folder.
+
+    Args:
+        sweep: what was found.
+
+    Returns:
+        The files.
+
+    Raises:
+        UserError: one of them cannot be written.
+    """
+    table = sweep.folder / "sweep.csv"
+    with writing(table):
+        write_whole(table, sweep_csv(sweep).encode())
+    pictures = [sweep.folder / "sweep.png", sweep.folder / "sweep.svg"]
+    draw_sweep(sweep, pictures)
+    return [table, *pictures]
+
+
+def sweep_csv(sweep: Sweep) -> str:
+    """Returns all rows of a sweep as CSV.
+
+    Args:
+        sweep: what was found.
+    """
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    keys = list(sweep.rows[0].settings)
+    # A target has the name of what was spent; the two must not share a column.
+    heads = ["target epsilon" if key == "epsilon" else key for key in keys]
+    facts = ["seed", "accuracy", "loss", "epsilon", "view", "status", "run"]
+    writer.writerow([*heads, *facts])
+    for row in sweep.rows:
+        settings = [row.settings[key] for key in keys]
+        writer.writerow([*settings, *(getattr(row, name) for name in facts)])
+    return text.getvalue()
+
+
+def draw_sweep(sweep: Sweep, paths: Sequence[Path]) -> None:
+    """Draws the score against one key, a line for every combination of the others.
+
+    Args:
+        sweep: what was found.
+        paths: the files; their suffixes say the formats.
+
+    Raises:
+        UserError: a file cannot be written.
+    """
+    summary = sweep.summary
+    key = choose_axis(summary)
+    figure, axes = new_figure(4.0, width=6.5)
+    figure.patch.set_alpha(1)
+    lines: dict[str, list[SettingSummary]] = {}
+    for one in summary:
+        others = [
+            f"{name} = {value_in_words(v)}" for name, v in one.settings.items() if name != key
+        ]
+        lines.setdefault(", ".join(others), []).append(one)
+    positions = place_values([one.settings[key] for one in summary])
+    for index, (label, points) in enumerate(lines.items()):
+        axes.errorbar(
+            [positions[repr(one.settings[key])] for one in points],
+            [one.mean for one in points],
+            # A bar of no length for a single seed, whose spread is not known.
+            yerr=[0.0 if math.isnan(one.spread) else one.spread for one in points],
+            label=label or sweep.score,
+            color=COLOURS[SERIES[index % len(SERIES)]],
+            linestyle=DASHES[index // len(SERIES) % len(DASHES)],
+            marker="o",
+            markersize=4,
+            capsize=3,
+        )
+    name_axis(axes, key, [one.settings[key] for one in summary], sweep)
+    axes.set_ylabel(sweep.score)
+    axes.set_title("Mean over seeds; bars: one standard deviation", loc="left", fontsize=9.5)
+    if len(lines) > 1:
+        axes.legend(fontsize=8)
+    for path in paths:
+        save_figure(figure, path)
+
+
+def choose_axis(summary: Sequence[SettingSummary]) -> str:
+    """Returns the key that is drawn to the right: the target epsilon, else the key of most values.
+
+    Args:
+        summary: of every setting.
+    """
+    keys = list(summary[0].settings)
+    if "epsilon" in keys:
+        return "epsilon"
+    return max(keys, key=lambda key: len({repr(one.settings[key]) for one in summary}))
+
+
+def place_values(values: Sequence[Any]) -> dict[str, float]:
+    """Returns where values stand on an axis: numbers at themselves, words side by side.
+
+    Args:
+        values: of one key.
+
+    Example:
+        >>> place_values(["iid", "shards", "iid"])
+        {"'iid'": 0.0, "'shards'": 1.0}
+    """
+    if are_numbers(values):
+        return {repr(value): float(value) for value in values}
+    return {text: float(index) for index, text in enumerate(dict.fromkeys(map(repr, values)))}
+
+
+def are_numbers(values: Sequence[Any]) -> bool:
+    """Returns whether all values are numbers; truth values are words here.
+
+    Args:
+        values: of one key.
+    """
+    return all(isinstance(one, (int, float)) and not isinstance(one, bool) for one in values)
+
+
+def name_axis(
+    axes: Any,
+    key: str,
+    values: Sequence[Any],
+    sweep: Sweep,
+) -> None:
+    """Names the axis of a key, and its ticks.
+
+    Args:
+        axes: of the figure.
+        key: that is drawn to the right.
+        values: all that it has.
+        sweep: with view and delta, for a target.
+    """
+    label = key
+    if key == "epsilon":
+        label = f"epsilon in the view {sweep.view}, delta = {sweep.delta:g}"
+    axes.set_xlabel(label)
+    places = place_values(values)
+    words = {repr(value): value_in_words(value) for value in values}
+    if are_numbers(values) and min(values) > 0 and max(values) > WIDE * min(values):
+        axes.set_xscale("log")
+        axes.minorticks_off()
+    axes.set_xticks(list(places.values()), [words[text] for text in places])

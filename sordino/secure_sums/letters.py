@@ -1,0 +1,156 @@
+"""Carries shares of seeds between clients, through a server that cannot read or change them."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from Crypto.Protocol.SecretSharing import Shamir
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
+
+from sordino.secure_sums.key_roster import Roster, SecureSumRefused
+from sordino.secure_sums.masks import KEY_BYTES, SEED_BYTES, derive_key
+
+# The length that ChaCha20-Poly1305 has (RFC 8439).
+NONCE_BYTES = 12
+
+
+@dataclass(frozen=True, kw_only=True)
+class Letter:
+    """What one client tells another for a round.
+
+    Attributes:
+        mask_public: the sender's public key of the round, 32 bytes.
+        own_share: a share of the seed of the sender's own mask.
+        key_share: a share of the seed of the sender's key of the round.
+    """
+
+    mask_public: bytes
+    own_share: bytes
+    key_share: bytes
+
+    def pack(self) -> bytes:
+        """Returns the letter as bytes of constant length."""
+        return self.mask_public + self.own_share + self.key_share
+
+    @classmethod
+    def unpack(cls, packed: bytes) -> Letter:
+        """Returns the letter that `pack` has packed.
+
+        Args:
+            packed: its bytes.
+
+        Raises:
+            SecureSumRefused: the length is another one.
+        """
+        if len(packed) != KEY_BYTES + 2 * SEED_BYTES:
+            raise SecureSumRefused("a letter has another length than letters have")
+        shares = packed[KEY_BYTES:]
+        return cls(
+            mask_public=packed[:KEY_BYTES],
+            own_share=shares[:SEED_BYTES],
+            key_share=shares[SEED_BYTES:],
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Address:
+    """Which letter it is; an envelope opens under exactly this address.
+
+    Attributes:
+        roster: the training's roster.
+        label: the round and the attempt.
+        sender: the client that writes.
+        receiver: the client that reads.
+    """
+
+    roster: Roster
+    label: str
+    sender: int
+    receiver: int
+
+    def as_bytes(self) -> bytes:
+        """Returns the address as what an envelope authenticates."""
+        # A letter that a server moves to another client or another round does not open.
+        text = f"sordino letter {self.label!r} {self.sender} {self.receiver}"
+        return self.roster.digest + text.encode()
+
+
+def seal_letter(
+    letter: Letter, address: Address, mine: X25519PrivateKey, theirs: X25519PublicKey
+) -> bytes:
+    """Returns a letter that only its receiver can read and only its sender can have written.
+
+    Args:
+        letter: its content.
+        address: which letter it is.
+        mine: the sender's key for letters.
+        theirs: the receiver's key for letters.
+    """
+    # A client that was restarted may seal a letter twice; a fresh nonce keeps both secret.
+    nonce = os.urandom(NONCE_BYTES)
+    envelope = _envelope(address, mine, theirs)
+    return nonce + envelope.encrypt(nonce, letter.pack(), address.as_bytes())
+
+
+def open_letter(
+    sealed: bytes, address: Address, mine: X25519PrivateKey, theirs: X25519PublicKey
+) -> Letter:
+    """Returns what a sealed letter says.
+
+    Args:
+        sealed: the letter as the server hands it on.
+        address: which letter it must be.
+        mine: the receiver's key for letters.
+        theirs: the sender's key for letters.
+
+    Raises:
+        SecureSumRefused: it was changed, or belongs to another round, training or pair.
+    """
+    try:
+        nonce = sealed[:NONCE_BYTES]
+        envelope = _envelope(address, mine, theirs)
+        packed = envelope.decrypt(nonce, sealed[NONCE_BYTES:], address.as_bytes())
+    # A nonce that was cut short is a ValueError, and no better than a wrong tag.
+    except (InvalidTag, ValueError):
+        raise SecureSumRefused(
+            f"the letter of client {address.sender} was changed, or is one of another round"
+        ) from None
+    return Letter.unpack(packed)
+
+
+def split_seed(seed: bytes, threshold: int, receivers: list[int]) -> dict[int, bytes]:
+    """Returns one share of a seed for each receiver; `threshold` of them give it back.
+
+    Args:
+        seed: 16 secret bytes.
+        threshold: how many shares are needed; fewer say nothing about the seed.
+        receivers: the clients that get a share.
+    """
+    # The n-th receiver gets the share at place n, counted from 1: `join_shares` relies on it.
+    shares = Shamir.split(threshold, len(receivers), seed, ssss=False)
+    return {client: share for client, (_, share) in zip(receivers, shares, strict=True)}
+
+
+def join_shares(shares: dict[int, bytes], receivers: list[int], threshold: int) -> bytes:
+    """Returns the seed that `split_seed` has split.
+
+    Args:
+        shares: shares by the client that received each.
+        receivers: all clients that received one, in the order of the split.
+        threshold: how many shares are needed.
+    """
+    places = {client: place for place, client in enumerate(receivers, start=1)}
+    # The threshold determines the polynomial; further shares would only take time.
+    chosen = sorted(shares)[:threshold]
+    parts = [(places[client], shares[client]) for client in chosen]
+    return bytes(Shamir.combine(parts, ssss=False))
+
+
+def _envelope(
+    address: Address, mine: X25519PrivateKey, theirs: X25519PublicKey
+) -> ChaCha20Poly1305:
+    """Returns the cipher of one address."""
+    return ChaCha20Poly1305(derive_key(mine.exchange(theirs), address.as_bytes()))

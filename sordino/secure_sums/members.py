@@ -1,0 +1,418 @@
+"""What a client does in a secure sum, and what it refuses.
+
+A client's state in a round is a value, so that it can be kept on disk before anything leaves the
+client: `Prepared` before its letters, `Masked` before its vector, and the fact that it has answered
+before its confirmation or its shares. A state is used once: a client never masks two vectors with
+one key, and never answers two lists of survivors.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+
+from sordino.secure_sums.key_roster import (
+    SIGNATURE,
+    Roster,
+    SecureSumRefused,
+    SignedKey,
+    sign_key,
+    verify_keys,
+    verify_statement,
+)
+from sordino.secure_sums.letters import (
+    Address,
+    Letter,
+    open_letter,
+    seal_letter,
+    split_seed,
+)
+from sordino.secure_sums.masks import (
+    SEED_BYTES,
+    expand_own_mask,
+    expand_pair_mask,
+    mask_key,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MaskRequest:
+    """What the server asks for in the first wave of a round.
+
+    Attributes:
+        label: the round and the attempt.
+        participants: the clients whose vectors are to be summed.
+        request: a digest of everything else that the server asks, the model and protocol included.
+    """
+
+    label: str
+    participants: tuple[int, ...]
+    request: bytes
+
+    def state(self, roster: Roster) -> bytes:
+        """Returns what a participant signs about the request that it has answered.
+
+        Args:
+            roster: the training's roster.
+        """
+        # With the participants: clients that were shown different lists share no context, and
+        # cannot be made to unmask each other (docs/theory.md#a19).
+        text = f"sordino request {self.label!r} {list(self.participants)} "
+        return roster.digest + text.encode() + self.request
+
+    def bind(self, roster: Roster, pair: tuple[int, int]) -> bytes:
+        """Returns what both clients of a pair must have been shown for their masks to cancel.
+
+        Args:
+            roster: the training's roster.
+            pair: the two clients.
+        """
+        # Both clients must write the pair in the same way.
+        low, high = sorted(pair)
+        return f"sordino pair {low} {high} ".encode() + self.state(roster)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preparation:
+    """What a client sends to prepare for a round.
+
+    Attributes:
+        client: the sender.
+        mask_public: its public key of the round.
+        letters: a sealed letter for every other candidate.
+    """
+
+    client: int
+    mask_public: bytes
+    letters: Mapping[int, bytes]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prepared:
+    """What a client keeps of its preparation. It is secret.
+
+    Attributes:
+        label: the round and the attempt.
+        candidates: the clients that got a share, itself among them.
+        own_seed: the seed of its own mask.
+        key_seed: the seed of its key of the round.
+        own_share: the share of its own mask's seed that it keeps.
+        key_share: the share of its key's seed that it keeps.
+    """
+
+    label: str
+    candidates: tuple[int, ...]
+    own_seed: bytes = field(repr=False)
+    key_seed: bytes = field(repr=False)
+    own_share: bytes = field(repr=False)
+    key_share: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Masked:
+    """What a client keeps once its masked vector has left. It is secret.
+
+    Attributes:
+        asked: the request that it has answered.
+        own_shares: its shares of the participants' own masks.
+        key_shares: its shares of the participants' keys of the round.
+    """
+
+    asked: MaskRequest
+    own_shares: Mapping[int, bytes] = field(repr=False)
+    key_shares: Mapping[int, bytes] = field(repr=False)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class MaskedVector:
+    """What a client sends in the first wave.
+
+    Attributes:
+        client: the sender.
+        residues: its vector under masks.
+        signature: its identity's signature over the request that it has answered.
+    """
+
+    client: int
+    residues: np.ndarray
+    signature: bytes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shares:
+    """What a client answers in the second wave: one share for each participant, never two.
+
+    Attributes:
+        client: the sender.
+        survivors: for each survivor, a share of its own mask's seed.
+        absent: for each participant that is absent, a share of its key's seed.
+    """
+
+    client: int
+    survivors: Mapping[int, bytes]
+    absent: Mapping[int, bytes]
+
+
+class Member:
+    """One client in the secure sums of one training. It holds the client's key for letters.
+
+    The states of its rounds are handed out and handed in, for the client to keep.
+    """
+
+    def __init__(
+        self,
+        *,
+        roster: Roster,
+        client: int,
+        identity: EllipticCurvePrivateKey,
+        letter_key: X25519PrivateKey | None = None,
+    ) -> None:
+        """Begins with a fresh key for letters.
+
+        Args:
+            roster: the training's roster, from the client's agreement.
+            client: the client's number.
+            identity: its registered key.
+            letter_key: the key for letters of this training, where the client was restarted.
+        """
+        self.roster = roster
+        self.client = client
+        self._identity = identity
+        self.letter_key = letter_key or X25519PrivateKey.generate()
+        self._keys: dict[int, X25519PublicKey] = {}
+
+    @cached_property
+    def signed_key(self) -> SignedKey:
+        """The client's key for letters under the signature of its identity."""
+        return sign_key(self.roster, self.client, self.letter_key, self._identity)
+
+    def meet(self, keys: Iterable[SignedKey]) -> None:
+        """Takes the other clients' keys for letters.
+
+        Args:
+            keys: all keys, as the server hands them on.
+
+        Raises:
+            SecureSumRefused: a key is not signed by its client's registered identity, or the
+                server shows another key for this client.
+        """
+        found = verify_keys(self.roster, keys)
+        own = self.letter_key.public_key().public_bytes_raw()
+        if found[self.client].public_bytes_raw() != own:
+            raise SecureSumRefused("the server shows another key for this client than its own")
+        self._keys = found
+
+    def remember(self, keys: Iterable[SignedKey]) -> None:
+        """Takes keys for letters that this client has met before, and has kept since.
+
+        Args:
+            keys: what `meet` was given, from the client's own disk.
+        """
+        self._keys = {key.client: X25519PublicKey.from_public_bytes(key.public) for key in keys}
+
+    def prepare(self, label: str, candidates: Iterable[int]) -> tuple[Prepared, Preparation]:
+        """Draws the seeds of a round and shares them out among its candidates.
+
+        Args:
+            label: the round and the attempt.
+            candidates: the clients that may take part.
+
+        Returns:
+            What the client keeps, and what it sends.
+
+        Raises:
+            SecureSumRefused: the candidates are too few, unknown, or this client is not among them.
+        """
+        receivers = self._check_clients("candidates", candidates, self.roster.identities)
+        # From the operating system even where a protocol is seeded: masks must never repeat. There
+        # are two seeds, since of a survivor the first is opened and of an absent client the second,
+        # and the two together would show its vector (docs/theory.md#a19).
+        own_seed = os.urandom(SEED_BYTES)
+        key_seed = os.urandom(SEED_BYTES)
+        own_shares = split_seed(own_seed, self.roster.threshold, receivers)
+        key_shares = split_seed(key_seed, self.roster.threshold, receivers)
+        public = mask_key(key_seed).public_key().public_bytes_raw()
+        letters = {}
+        for other in receivers:
+            if other == self.client:
+                continue
+            letter = Letter(
+                mask_public=public, own_share=own_shares[other], key_share=key_shares[other]
+            )
+            address = self._address(label, sender=self.client, receiver=other)
+            letters[other] = seal_letter(letter, address, self.letter_key, self._keys[other])
+        kept = Prepared(
+            label=label,
+            candidates=tuple(receivers),
+            own_seed=own_seed,
+            key_seed=key_seed,
+            own_share=own_shares[self.client],
+            key_share=key_shares[self.client],
+        )
+        return kept, Preparation(client=self.client, mask_public=public, letters=letters)
+
+    def mask(
+        self,
+        vector: np.ndarray,
+        prepared: Prepared,
+        asked: MaskRequest,
+        letters: Mapping[int, bytes],
+    ) -> tuple[Masked, MaskedVector]:
+        """Hides a vector under the client's own mask and one for each other participant.
+
+        Args:
+            vector: residues, uint32 or uint64.
+            prepared: what the client kept of its preparation; it must not be used again.
+            asked: what the server asks for.
+            letters: the participants' letters to this client.
+
+        Returns:
+            What the client keeps, and what it sends.
+
+        Raises:
+            SecureSumRefused: the request does not fit the preparation, or a letter does not open.
+        """
+        if asked.label != prepared.label:
+            raise SecureSumRefused(f"prepared for {prepared.label!r}, not for {asked.label!r}")
+        participants = self._check_clients("participants", asked.participants, prepared.candidates)
+        if vector.dtype not in (np.uint32, np.uint64):
+            raise TypeError(f"residues are uint32 or uint64, not {vector.dtype}")
+        # The others' keys of the round come out of sealed letters: with keys of its choice the
+        # server would know the masks.
+        received = self._open_letters(asked.label, participants, letters)
+        mine = mask_key(prepared.key_seed)
+        total = vector + expand_own_mask(prepared.own_seed, len(vector), vector.dtype)
+        for other, letter in received.items():
+            total += expand_pair_mask(
+                mine,
+                X25519PublicKey.from_public_bytes(letter.mask_public),
+                context=asked.bind(self.roster, (self.client, other)),
+                adds=self.client < other,
+                count=len(vector),
+                kind=vector.dtype,
+            )
+        own_shares = {other: letter.own_share for other, letter in received.items()}
+        key_shares = {other: letter.key_share for other, letter in received.items()}
+        kept = Masked(
+            asked=asked,
+            own_shares={**own_shares, self.client: prepared.own_share},
+            key_shares={**key_shares, self.client: prepared.key_share},
+        )
+        # It shows the other participants that this vector was masked for the very same request.
+        signature = self._identity.sign(asked.state(self.roster), SIGNATURE)
+        return kept, MaskedVector(client=self.client, residues=total, signature=signature)
+
+    def confirm(self, masked: Masked, survivors: Mapping[int, bytes]) -> bytes:
+        """Returns the client's signature under a list of survivors. It signs one list a round.
+
+        Args:
+            masked: what the client kept when its vector left.
+            survivors: the clients whose vectors the server has received, each with its signature
+                over the request.
+
+        Raises:
+            SecureSumRefused: the list cannot be, or a survivor has answered another request.
+        """
+        alive = self._check_survivors(masked, survivors)
+        return self._identity.sign(_state_survivors(self.roster, masked.asked, alive), SIGNATURE)
+
+    def unmask(
+        self,
+        masked: Masked,
+        survivors: Mapping[int, bytes],
+        confirmations: Mapping[int, bytes] | None = None,
+    ) -> Shares:
+        """Returns the shares that open the sum of the survivors' vectors, and no other sum.
+
+        Args:
+            masked: what the client kept when its vector left; it must not be used again.
+            survivors: the clients whose vectors the server has received, each with its signature
+                over the request.
+            confirmations: survivors' signatures under this very list, where the roster needs them.
+
+        Raises:
+            SecureSumRefused: the list cannot be, a survivor has answered another request, or
+                too few survivors have confirmed the list.
+        """
+        alive = self._check_survivors(masked, survivors)
+        if self.roster.needs_confirmation:
+            self._check_confirmations(masked, alive, confirmations or {})
+        absent = [client for client in masked.asked.participants if client not in alive]
+        # For each client one kind of share or the other, never both.
+        return Shares(
+            client=self.client,
+            survivors={client: masked.own_shares[client] for client in alive},
+            absent={client: masked.key_shares[client] for client in absent},
+        )
+
+    def _check_survivors(self, masked: Masked, survivors: Mapping[int, bytes]) -> list[int]:
+        """Returns the survivors, all of which have answered the request that this client has."""
+        alive = self._check_clients("survivors", survivors, masked.asked.participants)
+        statement = masked.asked.state(self.roster)
+        # A vector that was masked for another request would leave masks in the sum.
+        for client in alive:
+            verify_statement(self.roster, client, statement, survivors[client], "request")
+        return alive
+
+    def _check_confirmations(
+        self, masked: Masked, alive: list[int], confirmations: Mapping[int, bytes]
+    ) -> None:
+        """Refuses a list of survivors that fewer than the threshold of them have signed."""
+        statement = _state_survivors(self.roster, masked.asked, alive)
+        # Signatures of clients that are not on the list do not count towards the threshold.
+        signed = sorted(set(confirmations) & set(alive))
+        if len(signed) < self.roster.threshold:
+            raise SecureSumRefused(
+                f"{len(signed)} survivors have confirmed the list of survivors, fewer than the "
+                f"threshold, {self.roster.threshold}"
+            )
+        for client in signed:
+            signature = confirmations[client]
+            verify_statement(self.roster, client, statement, signature, "list of survivors")
+
+    def _check_clients(self, what: str, clients: Iterable[int], known: Iterable[int]) -> list[int]:
+        """Returns clients in ascending order, or refuses them."""
+        named = list(clients)
+        found = sorted(set(named))
+        if len(found) < len(named):
+            raise SecureSumRefused(f"the {what} name a client twice")
+        strangers = sorted(set(found) - set(known))
+        if strangers:
+            raise SecureSumRefused(f"the {what} name clients that cannot be there: {strangers}")
+        # Otherwise a client would help to open a sum that it has no part in.
+        if self.client not in found:
+            raise SecureSumRefused(f"client {self.client} is not among the {what}")
+        # The price counts on this many contributions in every sum (docs/theory.md#a12).
+        if len(found) < self.roster.threshold:
+            raise SecureSumRefused(
+                f"{len(found)} {what} are fewer than the threshold, {self.roster.threshold}"
+            )
+        return found
+
+    def _open_letters(
+        self, label: str, participants: list[int], letters: Mapping[int, bytes]
+    ) -> dict[int, Letter]:
+        """Returns what the other participants say, or refuses where one says nothing."""
+        found = {}
+        for other in participants:
+            if other == self.client:
+                continue
+            if other not in letters:
+                raise SecureSumRefused(f"there is no letter of client {other}")
+            address = self._address(label, sender=other, receiver=self.client)
+            found[other] = open_letter(letters[other], address, self.letter_key, self._keys[other])
+        return found
+
+    def _address(self, label: str, *, sender: int, receiver: int) -> Address:
+        return Address(roster=self.roster, label=label, sender=sender, receiver=receiver)
+
+
+def _state_survivors(roster: Roster, asked: MaskRequest, survivors: list[int]) -> bytes:
+    """Returns what a client signs when it confirms a list of survivors."""
+    return f"sordino survivors {survivors} ".encode() + asked.state(roster)

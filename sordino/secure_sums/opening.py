@@ -1,0 +1,95 @@
+"""The server's side of a secure sum: it hands letters on, and opens the sum of the survivors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey
+
+from sordino.protocol.errors import SordinoError
+from sordino.secure_sums.key_roster import Roster
+from sordino.secure_sums.letters import join_shares
+from sordino.secure_sums.masks import expand_own_mask, expand_pair_mask, mask_key
+from sordino.secure_sums.members import MaskRequest, Preparation, Shares
+
+
+class TooFewContributions(SordinoError):
+    """Fewer clients than the threshold were left in a round: its sum cannot be opened."""
+
+
+def forward_letters(preparations: Iterable[Preparation]) -> dict[int, dict[int, bytes]]:
+    """Returns, for each client that has prepared, the letters of the others to it.
+
+    Args:
+        preparations: what the candidates of a round have sent.
+    """
+    prepared = {one.client: one for one in preparations}
+    return {
+        receiver: {
+            sender: one.letters[receiver]
+            for sender, one in prepared.items()
+            if receiver in one.letters
+        }
+        for receiver in prepared
+    }
+
+
+def open_sum(
+    roster: Roster,
+    *,
+    asked: MaskRequest,
+    preparations: Mapping[int, Preparation],
+    candidates: Iterable[int],
+    vectors: Mapping[int, np.ndarray],
+    answers: Iterable[Shares],
+) -> np.ndarray:
+    """Returns the sum of the survivors' vectors, modulo the range of their type.
+
+    Args:
+        roster: the training's roster.
+        asked: what the server asked for in the first wave.
+        preparations: the participants' preparations, by client.
+        candidates: the clients that got shares when the participants prepared.
+        vectors: the masked vectors that arrived, by client: those of the survivors.
+        answers: the survivors' shares.
+
+    Raises:
+        TooFewContributions: fewer than the threshold contributed, or answered.
+    """
+    received = list(answers)
+    fewest = min(len(vectors), len(received))
+    if fewest < roster.threshold:
+        raise TooFewContributions(
+            f"{len(vectors)} clients contributed and {len(received)} answered; the threshold is "
+            f"{roster.threshold}"
+        )
+    # In the order in which clients split their seeds: places of shares depend on it.
+    receivers = sorted(candidates)
+    survivors = sorted(vectors)
+    first = vectors[survivors[0]]
+    count = len(first)
+    kind = first.dtype
+    total = np.zeros(count, kind)
+    for vector in vectors.values():
+        total += vector
+    for client in survivors:
+        # Masks of pairs of survivors have cancelled; each survivor's own mask is still in the sum.
+        shares = {one.client: one.survivors[client] for one in received}
+        seed = join_shares(shares, receivers, roster.threshold)
+        total -= expand_own_mask(seed, count, kind)
+    for client in set(asked.participants) - set(survivors):
+        # Its side of the pairs' masks never came, so the survivors' sides are left over.
+        shares = {one.client: one.absent[client] for one in received}
+        key = mask_key(join_shares(shares, receivers, roster.threshold))
+        for other in survivors:
+            # What the survivor added is what its own side of the pair's mask is.
+            total += expand_pair_mask(
+                key,
+                X25519PublicKey.from_public_bytes(preparations[other].mask_public),
+                context=asked.bind(roster, (client, other)),
+                adds=client < other,
+                count=count,
+                kind=kind,
+            )
+    return total

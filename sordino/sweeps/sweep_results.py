@@ -1,0 +1,146 @@
+"""What a sweep found: a row for every training, and mean and spread of every setting."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from sordino.sweeps.tuning_price import TuningPrice
+
+# What must be said with every sweep.
+TUNING_NOTE = (
+    "Each epsilon prices one run. Choosing settings by their scores uses the records once for "
+    "every run, and what the runs reveal adds up: tune on public records, or price the tuning "
+    "with --price."
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweepRow:
+    """Holds one training of a sweep.
+
+    Attributes:
+        settings: what was set, by key, with "epsilon" for a target.
+        seed: of the training.
+        accuracy: on the test records after the last round; None where it is unknown.
+        loss: the same.
+        epsilon: what the run spent, in the sweep's view and at its delta.
+        view: the adversary.
+        run: the folder of the run.
+        status: "finished", "diverged" or "budget".
+    """
+
+    settings: dict[str, Any]
+    seed: int
+    accuracy: float | None
+    loss: float | None
+    epsilon: float | None
+    view: str
+    run: str
+    status: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class SettingSummary:
+    """Holds what the trainings of one setting have in common.
+
+    Attributes:
+        settings: what was set.
+        mean: of the score over the seeds; NaN where none is known.
+        spread: its sample standard deviation; NaN for one seed.
+        epsilon: the largest that a run spent; NaN where none is known.
+        runs: how many were scored.
+        ended_early: how many diverged or met a budget.
+    """
+
+    settings: dict[str, Any]
+    mean: float
+    spread: float
+    epsilon: float
+    runs: int
+    ended_early: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sweep:
+    """Holds a finished sweep.
+
+    Attributes:
+        folder: where it is kept.
+        rows: one for every training, in the order in which they were planned.
+        score: "accuracy", or "loss" where there are no classes.
+        view: the adversary whose epsilon is shown.
+        delta: at which epsilon is meant.
+        tuning: what choosing among the runs costs, where that was asked for.
+
+    Example:
+        >>> swept = sweep(protocol, {"local.clip": [0.5, 1.0]}, seeds=3)  # doctest: +SKIP
+        >>> [(one.settings, one.mean) for one in swept.summary]  # doctest: +SKIP
+        [({'local.clip': 0.5}, 0.87), ({'local.clip': 1.0}, 0.9)]
+    """
+
+    folder: Path
+    rows: tuple[SweepRow, ...]
+    score: str
+    view: str
+    delta: float
+    tuning: TuningPrice | None = None
+
+    @property
+    def summary(self) -> tuple[SettingSummary, ...]:
+        """Mean and spread of every setting, in the order of the rows."""
+        groups: dict[str, list[SweepRow]] = {}
+        for row in self.rows:
+            # Settings may hold lists and tables, which cannot be keys of a dict.
+            groups.setdefault(repr(row.settings), []).append(row)
+        return tuple(summarize_rows(rows, self.score) for rows in groups.values())
+
+    @property
+    def best(self) -> SweepRow | None:
+        """The training with the best score; None where none is known."""
+        scored = [row for row in self.rows if getattr(row, self.score) is not None]
+        if not scored:
+            return None
+        sign = 1 if self.score == "accuracy" else -1
+        return max(scored, key=lambda row: sign * getattr(row, self.score))
+
+    def as_document(self) -> dict[str, Any]:
+        """Returns the sweep as JSON says it."""
+        document: dict[str, Any] = {
+            "rows": [asdict(row) for row in self.rows],
+            "summary": [asdict(one) for one in self.summary],
+            "score": self.score,
+            "delta": self.delta,
+            "folder": str(self.folder),
+            "note": TUNING_NOTE,
+        }
+        if self.tuning is not None:
+            document["tuning"] = asdict(self.tuning)
+            # What is left of a private selection is its best run; the others stay secret.
+            if self.tuning.kind == "selection" and self.best is not None:
+                document["best"] = asdict(self.best)
+        return document
+
+
+def summarize_rows(rows: Sequence[SweepRow], score: str) -> SettingSummary:
+    """Returns what the trainings of one setting have in common.
+
+    Args:
+        rows: trainings of the same setting.
+        score: the name of the score.
+    """
+    scores = [value for value in (getattr(row, score) for row in rows) if value is not None]
+    spent = [row.epsilon for row in rows if row.epsilon is not None]
+    return SettingSummary(
+        settings=rows[0].settings,
+        mean=statistics.fmean(scores) if scores else math.nan,
+        spread=statistics.stdev(scores) if len(scores) > 1 else math.nan,
+        # The largest: a setting promises only what all of its runs keep.
+        epsilon=max(spent, default=math.nan),
+        runs=len(scores),
+        ended_early=sum(row.status != "finished" for row in rows),
+    )

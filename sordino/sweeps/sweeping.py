@@ -1,0 +1,440 @@
+"""`sweep`: trains a protocol with several settings and seeds, and keeps what came out."""
+
+from __future__ import annotations
+
+import math
+import secrets
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sordino.engines.many_trainings import train_many
+from sordino.engines.training_cache import TrainingCache
+from sordino.federation.setup import DataSource, ModelSource, prepare
+from sordino.federation.store.files import held, writing
+from sordino.federation.store.run import Trained
+from sordino.federation.store.run_folder import claimed_path
+from sordino.federation.training import RoundMetrics
+from sordino.privacy.calibrate import calibrate
+from sordino.privacy.certify import certify
+from sordino.protocol import Protocol, SordinoError, UserError
+from sordino.sweeps.sweep_folder import PLAN, SweepFolder, SweepPlan, Trial
+from sordino.sweeps.sweep_request import (
+    EPSILON,
+    Setting,
+    SweepRequest,
+    make_settings,
+    read_axes,
+)
+from sordino.sweeps.sweep_results import Sweep, SweepRow
+from sordino.sweeps.tuning_price import TuningPrice, price_all_runs, price_selection
+
+
+def ignore_plan(protocols: tuple[Protocol, ...], folder: Path) -> None:
+    """Does nothing when a sweep begins.
+
+    Args:
+        protocols: of all trainings.
+        folder: of the sweep.
+    """
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweepOptions:
+    """How the trainings of a sweep are run and watched; none of it changes what they find.
+
+    Attributes:
+        data: data in place of the protocol's.
+        model: a model in place of the protocol's.
+        engine: as in `train_many`.
+        workers: as in `train_many`.
+        device: as in `train_many`.
+        on_plan: called before the first training, with all protocols and the folder.
+        on_round: called after every round, with the number of its training.
+        on_row: called when a training has ended or was found ended, with its number.
+    """
+
+    data: DataSource | None = None
+    model: ModelSource | None = None
+    engine: str = "auto"
+    workers: int | None = None
+    device: str = "cpu"
+    on_plan: Callable[[tuple[Protocol, ...], Path], None] = ignore_plan
+    on_round: Callable[[int, RoundMetrics], None] = lambda number, metrics: None
+    on_row: Callable[[int, SweepRow], None] = lambda number, row: None
+
+
+def sweep(  # noqa: PLR0913  (every option has a name and a default)
+    protocol: Protocol,
+    over: Mapping[str, Iterable[Any]] | None = None,
+    *,
+    epsilons: Iterable[float] = (),
+    view: str = "server",
+    delta: float = 1e-5,
+    seeds: int = 1,
+    price: str = "none",
+    trials: float | None = None,
+    folder: str | Path | None = None,
+    data: DataSource | None = None,
+    model: ModelSource | None = None,
+    engine: str = "auto",
+    workers: int | None = None,
+) -> Sweep:
+    """Trains a protocol with every combination of some settings, and several seeds of each.
+
+    Args:
+        protocol: the federation whose keys are varied.
+        over: values by key of the protocol's file, such as {"local.clip": [0.5, 1.0]}.
+        epsilons: targets, for each of which the noise is calibrated.
+        view: the adversary whose epsilon is calibrated and shown.
+        delta: at which epsilon is meant.
+        seeds: trainings of every setting, from the protocol's seed on.
+        price: "sum" prices all runs together, "selection" the best of a random number of runs.
+        trials: for "selection", how many runs are expected.
+        folder: where the sweep is kept; by default `runs/sweep-<n>`. Called again with the same
+            arguments, a sweep that was interrupted goes on where it was.
+        data: a name, a path or a `Dataset`, in place of `protocol.data.name`.
+        model: a name, a module or a factory, in place of `protocol.model.name`.
+        engine: "native", "torch" or "auto".
+        workers: as in `train`.
+
+    Returns:
+        What was found.
+
+    Raises:
+        UserError: something does not fit, or the folder holds another sweep.
+
+    Example:
+        >>> swept = sweep(protocol, {"local.clip": [0.5, 1.0]}, epsilons=[1, 4])  # doctest: +SKIP
+        >>> swept.best.settings  # doctest: +SKIP
+        {'local.clip': 1.0, 'epsilon': 4.0}
+    """
+    request = SweepRequest(
+        protocol=protocol,
+        over=read_axes(over or {}),
+        epsilons=tuple(float(epsilon) for epsilon in epsilons),
+        view=view,
+        delta=delta,
+        seeds=seeds,
+        price=price,
+        trials=trials,
+    )
+    options = SweepOptions(data=data, model=model, engine=engine, workers=workers)
+    return run_sweep(request, folder, options)
+
+
+def run_sweep(request: SweepRequest, folder: str | Path | None, options: SweepOptions) -> Sweep:
+    """Trains a sweep, or goes on with it.
+
+    Args:
+        request: settings and seeds.
+        folder: where it is kept; None for a new folder below runs/.
+        options: how it is trained.
+
+    Returns:
+        What was found.
+
+    Raises:
+        UserError: something does not fit, or the folder holds another sweep.
+    """
+    settings = make_settings(request)
+    refuse_handed_over(request, options)
+    if folder is not None and (Path(folder) / PLAN).exists():
+        return continue_plan(request, SweepFolder(Path(folder)), options)
+    # Mistakes show before a folder is made.
+    plan = plan_sweep(request, settings, options)
+    place = SweepFolder(make_sweep_folder(folder))
+    with held(place.path):
+        place.refuse_another(request)
+        place.write_plan(plan)
+        try:
+            return train_plan(plan, place, options)
+        except SordinoError:
+            place.discard_unstarted()
+            raise
+
+
+def continue_plan(request: SweepRequest, place: SweepFolder, options: SweepOptions) -> Sweep:
+    """Goes on with a sweep that was begun, with the noise and the trials that it has.
+
+    Args:
+        request: the present one.
+        place: the folder of the sweep.
+        options: how it is trained.
+
+    Raises:
+        UserError: the folder holds another sweep.
+    """
+    with held(place.path):
+        place.refuse_another(request)
+        return train_plan(place.read_plan(), place, options)
+
+
+def resume_sweep(folder: str | Path, options: SweepOptions) -> Sweep:
+    """Goes on with a sweep that was interrupted.
+
+    Args:
+        folder: of the sweep.
+        options: how it is trained.
+
+    Returns:
+        What was found.
+
+    Raises:
+        UserError: there is no sweep.
+    """
+    return run_sweep(SweepFolder(Path(folder)).read_plan().request, folder, options)
+
+
+def make_sweep_folder(folder: str | Path | None) -> Path:
+    """Makes the folder of a sweep, or finds it.
+
+    Args:
+        folder: where; None for the first free number under runs/.
+    """
+    if folder is None:
+        return claimed_path("sweep", Path("runs"))
+    path = Path(folder)
+    with writing(path):
+        path.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+def refuse_handed_over(request: SweepRequest, options: SweepOptions) -> None:
+    """Refuses to vary what is handed over in Python, and would be the same in all trainings.
+
+    Args:
+        request: the sweep.
+        options: with data and model, where they are handed over.
+
+    Raises:
+        UserError: it names the key.
+    """
+    given = {"model.name": options.model, "data.name": options.data}
+    for key, _ in request.over:
+        if given.get(key) is not None:
+            raise UserError(f"{key} cannot vary while it is handed over: leave out one of them.")
+
+
+def plan_sweep(
+    request: SweepRequest, settings: tuple[Setting, ...], options: SweepOptions
+) -> SweepPlan:
+    """Returns a sweep with its noise calibrated and its trials drawn.
+
+    Args:
+        request: settings and seeds.
+        settings: all combinations.
+        options: with data and model, where they are handed over.
+
+    Raises:
+        UserError: a setting that cannot be trained, or a target that no noise meets.
+    """
+    # Settings that use the same data load them once.
+    shared = TrainingCache(options.model)
+    ready = []
+    for setting in settings:
+        prepared = prepare(
+            seed_protocol(setting.protocol, request.first_seed),
+            data=options.data,
+            model=options.model,
+            load=shared.load,
+        )
+        # Some prices depend on the number of parameters, which is known now.
+        if setting.protocol.model is not None and options.model is None:
+            counted = replace(setting.protocol, model=prepared.protocol.model)
+            setting = replace(setting, protocol=counted)
+        ready.append(calibrate_setting(setting, request, prepared.sizes.tolist()))
+        # The score must be a function of the model and of public records (docs/theory.md#a25).
+        if request.price == "selection" and prepared.tested_on == "held-out":
+            raise UserError(
+                "--price selection: the scores are on records of the clients themselves, so a "
+                "choice by them reveals more than the models do. Bring public test records."
+            )
+    return SweepPlan(
+        request=request, settings=tuple(ready), trials=draw_trials(request, len(ready))
+    )
+
+
+def calibrate_setting(setting: Setting, request: SweepRequest, sizes: list[int]) -> Setting:
+    """Returns a setting with the noise that meets its epsilon, if it has one.
+
+    Args:
+        setting: the values and the protocol.
+        request: the sweep, with view and delta.
+        sizes: records of every client.
+
+    Raises:
+        UserError: no noise meets the target, or the protocol has none to calibrate.
+    """
+    if EPSILON not in setting.values:
+        return setting
+    epsilon = setting.values[EPSILON]
+    try:
+        found = calibrate(
+            setting.protocol, request.view, epsilon=epsilon, delta=request.delta, sizes=sizes
+        )
+    except UserError as error:
+        raise UserError(f"--epsilons {epsilon:g} in the view {request.view}: {error}") from None
+    return replace(setting, protocol=found.protocol)
+
+
+def draw_trials(request: SweepRequest, settings: int) -> tuple[Trial, ...]:
+    """Returns the trainings of a sweep in their order.
+
+    Args:
+        request: the sweep.
+        settings: how many there are.
+
+    Raises:
+        UserError: private selection drew no training at all.
+    """
+    first = request.first_seed
+    if request.trials is not None:
+        # Private selection needs draws that nobody can repeat.
+        generator = np.random.default_rng(secrets.randbits(128))
+        drawn = generator.integers(settings, size=generator.poisson(request.trials))
+        if len(drawn) == 0:
+            raise UserError(
+                f"private selection with --trials {request.trials:g} drew no training, as it does "
+                "with a known probability: there is no model. Another try costs as much again."
+            )
+        return tuple(Trial(setting=int(setting), seed=first + n) for n, setting in enumerate(drawn))
+    pairs = [(setting, seed) for setting in range(settings) for seed in range(request.seeds)]
+    # Settings share seeds, so that they are compared on the same draws. Where the runs are priced
+    # together each has its own: what shares draws does not compose.
+    return tuple(
+        Trial(setting=setting, seed=first + (number if request.price == "sum" else seed))
+        for number, (setting, seed) in enumerate(pairs)
+    )
+
+
+def seed_protocol(protocol: Protocol, seed: int) -> Protocol:
+    """Returns the protocol with a seed.
+
+    Args:
+        protocol: the protocol.
+        seed: its seed.
+    """
+    return replace(protocol, seed=seed)
+
+
+def train_plan(plan: SweepPlan, place: SweepFolder, options: SweepOptions) -> Sweep:
+    """Trains all trials that have not ended, and gathers the rows of all.
+
+    Args:
+        plan: the sweep.
+        place: its folder.
+        options: how it is trained.
+
+    Returns:
+        What was found.
+    """
+    plans = [
+        seed_protocol(plan.settings[trial.setting].protocol, trial.seed) for trial in plan.trials
+    ]
+    rows = place.read_rows()
+    options.on_plan(tuple(plans), place.path)
+
+    def note_end(number: int, trained: Trained) -> None:
+        """Keeps the row of a training that has ended.
+
+        Args:
+            number: of the training.
+            trained: what became of it.
+        """
+        if number not in rows:
+            rows[number] = make_row(plan, place, number, trained)
+            # After each training, so that an interruption loses no row.
+            place.write_rows(rows)
+        options.on_row(number, rows[number])
+
+    trained = train_many(
+        plans,
+        data=options.data,
+        model=options.model,
+        folder=place.runs,
+        engine=options.engine,
+        workers=options.workers,
+        device=options.device,
+        # A sweep compares the last models alone.
+        evaluate_every=max(one.rounds for one in plans),
+        on_round=options.on_round,
+        on_end=note_end,
+    )
+    ordered = tuple(rows[number] for number in range(len(plans)))
+    classified = any(row.accuracy is not None for row in ordered)
+    return Sweep(
+        folder=place.path,
+        rows=ordered,
+        score="accuracy" if classified else "loss",
+        view=plan.request.view,
+        delta=plan.request.delta,
+        tuning=price_tuning(plan, trained),
+    )
+
+
+def make_row(plan: SweepPlan, place: SweepFolder, number: int, trained: Trained) -> SweepRow:
+    """Returns the row of a training.
+
+    Args:
+        plan: the sweep.
+        place: its folder.
+        number: of the training.
+        trained: what became of it.
+    """
+    trial = plan.trials[number]
+    request = plan.request
+    epsilon: float | None = None
+    # When a training diverged depends on the data, so no bound holds for its last model alone.
+    if trained.status != "diverged" or request.view != "final":
+        epsilon = trained.guarantee(request.view, delta=request.delta).epsilon(request.delta)
+    return SweepRow(
+        settings=plan.settings[trial.setting].values,
+        seed=trial.seed,
+        accuracy=read_last(trained, "accuracy"),
+        loss=read_last(trained, "loss"),
+        epsilon=epsilon,
+        view=request.view,
+        run=str(place.runs / f"{number:05d}"),
+        status=trained.status,
+    )
+
+
+def read_last(trained: Trained, name: str) -> float | None:
+    """Returns a score after the last round; None where it is not known.
+
+    Args:
+        trained: the training.
+        name: of the score.
+    """
+    values = trained.metrics[name]
+    if len(values) == 0 or not math.isfinite(values[-1]):
+        return None
+    return float(values[-1])
+
+
+def price_tuning(plan: SweepPlan, trained: list[Trained]) -> TuningPrice | None:
+    """Returns what choosing among the runs costs, where that was asked for.
+
+    Args:
+        plan: the sweep.
+        trained: all of its trainings.
+    """
+    request = plan.request
+    if request.price == "none":
+        return None
+    # What runs have spent by their ledgers, which may differ from what was planned.
+    spent = [one.guarantee(request.view, delta=request.delta) for one in trained]
+    if request.trials is None:
+        return price_all_runs(spent, request.delta)
+    sizes = trained[0].sizes
+    # Settings that were never drawn count as well: that they were not is a secret of the draw
+    # (docs/theory.md#a25).
+    planned = [
+        certify(one.protocol, request.view, delta=request.delta, sizes=sizes)
+        for one in plan.settings
+    ]
+    return price_selection([*planned, *spent], len(trained), request.trials, request.delta)
