@@ -17,4 +17,10 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeat"))
 def _reports_are_written_where_they_are_tested(request, monkeypatch) -> None:
     """Every training ends with a report, which takes a second or two, and hundreds of tests train."""
     if "report" not in request.path.parts:
-        monkeypatch.setattr("sordino.report.writing.at_the_end", lambda run, say: None)
+        monkeypatch.setattr("sordino.report.writing.write_final_report", lambda run, say: None)
+
+
+@pytest.fixture(autouse=True)
+def _features_are_cached_beside_the_test(monkeypatch, tmp_path_factory) -> None:
+    """Tests leave nothing in the cache folder of whoever runs them."""
+    monkeypatch.setenv("SORDINO_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))

@@ -11,9 +11,14 @@ import numpy as np
 import pytest
 
 from sordino import Constant, Dataset, FedAvg, Gaussian, Protocol
-from sordino.federation.folder import RunFolder
-from sordino.federation.seals import sealed
+from sordino.audit.round_table import observe_trainings
+from sordino.federation.aggregation.mean import MeanJoining
+from sordino.federation.aggregation.median import MedianJoining
+from sordino.federation.round import RoundTask
+from sordino.federation.store.run_folder import RunFolder
+from sordino.federation.store.seals import seal_folder
 from sordino.privacy.ledger import Ledger
+from sordino.protocol import Median
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 BESIDE = REPOSITORY.parent / "shared" / "data"
@@ -83,6 +88,12 @@ def ledger_bodies(folder: Path) -> list[dict[str, object]]:
     return [json.loads(line) for line in (folder / "ledger.jsonl").read_text().splitlines()]
 
 
+def unseal_scores(folder: Path) -> None:
+    """Make a run what it would be had it been written before seals said whose records are scored."""
+    bodies = ledger_bodies(folder)
+    rechain(folder, [{k: v for k, v in body.items() if k != "scored"} for body in bodies])
+
+
 def unseal(folder: Path) -> None:
     """Make a run what it would be had it been written before there were seals."""
     first, *others = ledger_bodies(folder)
@@ -96,4 +107,27 @@ def reseal(folder: Path) -> None:
     bodies = [body for body in ledger_bodies(folder) if body["event"] != "sealed"]
     rechain(folder, bodies)
     with Ledger.resume(folder / "ledger.jsonl") as ledger:
-        ledger.seal(sealed(place, status=place.facts()["status"], rounds=len(place.metrics())))
+        ledger.seal(seal_folder(place, status=place.facts()["status"], rounds=len(place.metrics())))
+
+
+def aggregate(rule, current, uploads, weights, *, expected=None, noise=None):
+    """Joins uploads as the server does, one after another."""
+    if isinstance(rule, Median):
+        joining = MedianJoining(current, weights)
+    else:
+        joining = MeanJoining(rule, current, weights, expected=expected, draw_noise=lambda: noise)
+    for upload in uploads:
+        joining.add(upload)
+    return joining.finish()
+
+
+def uploads_of(engine, *, round, weights, participants, kept=None):
+    """The uploads that an engine makes in a round."""
+    task = RoundTask(round_index=round, broadcast=weights, participants=participants, kept=kept)
+    return engine.train(task)
+
+
+def play_table(setup, trainings, *, rounds=None, caps=None):
+    """The rounds of many trainings side by side."""
+    count = setup.protocol.rounds if rounds is None else rounds
+    return observe_trainings(setup, trainings, count, caps)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import sordino
-from sordino.cli import run
+from sordino.cli.main import run
 from tests.support import REPOSITORY
 
 PAGES = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").glob("*.md"))]
@@ -74,6 +74,36 @@ def test_every_public_name_has_a_docstring_with_an_example(name) -> None:
 
 
 def test_links_between_pages_lead_somewhere() -> None:
-    for page in [*PAGES, REPOSITORY / "ARCHITECTURE.md"]:
+    for page in {*PAGES, *REPOSITORY.glob("*.md")}:
         for target in re.findall(r"\]\((?!http)([^)#]+)", page.read_text()):
             assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+STATEMENT = re.compile(r'^<a id="(?P<anchor>\w+)"></a>\n\n## (?P<name>[ABC]\d+)  ', re.MULTILINE)
+CITATIONS = [
+    re.compile(r"theory\.md#(\w+)"),
+    re.compile(r"THEORY ([ABC]\d+)"),
+    re.compile(r"\((?:theory, )?([ABC]\d+)\)"),
+]
+SOURCES = [
+    path
+    for folder in ("sordino", "docs", "docsite", "tests")
+    for path in sorted((REPOSITORY / folder).rglob("*"))
+    if path.suffix in (".py", ".md", ".h", ".cpp", ".html")
+]
+
+
+def test_every_statement_of_the_theory_has_one_anchor_by_its_name() -> None:
+    text = (REPOSITORY / "docs" / "theory.md").read_text()
+    names = [(found["anchor"], found["name"]) for found in STATEMENT.finditer(text)]
+    assert [anchor for anchor, _ in names] == [name.lower() for _, name in names]
+    assert len(names) == len(set(names)) == len(re.findall(r"^## ", text, re.MULTILINE))
+
+
+def test_citations_of_the_theory_lead_to_a_statement() -> None:
+    text = (REPOSITORY / "docs" / "theory.md").read_text()
+    anchors = {found["anchor"] for found in STATEMENT.finditer(text)}
+    for path in SOURCES:
+        for pattern in CITATIONS:
+            for cited in pattern.findall(path.read_text()):
+                assert cited.lower() in anchors, f"{path.relative_to(REPOSITORY)}: {cited}"

@@ -7,7 +7,7 @@ from importlib.resources import files
 import pytest
 
 from sordino import Protocol, Run, certify, realised
-from sordino.cli import run
+from sordino.cli.main import run
 from sordino.federation.evaluation import evaluate_clients
 from sordino.papers.prifedsync import theorem_2_limit
 from sordino.privacy.ledger import RoundCharged

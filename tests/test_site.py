@@ -9,7 +9,7 @@ import pytest
 
 import sordino
 from docsite import command_line, file_format, interface, pictures
-from sordino.protocol import Protocol, schema
+from sordino.protocol import Protocol, build_schema
 from tests.support import REPOSITORY
 
 LOADS = {
@@ -84,7 +84,7 @@ def test_every_key_of_the_file_is_in_the_reference() -> None:
         own = node.get("properties", {})
         return set(own if isinstance(own, dict) else ()).union(*map(keys, node.values()))
 
-    for key in keys(schema()):
+    for key in keys(build_schema()):
         assert re.search(rf"""[`\["{{ ]{re.escape(key)}[`\]" ]""", page), key
     for f in fields(Protocol):
         assert f.metadata["doc"] in page or f.metadata["doc"].capitalize() in page
@@ -103,7 +103,7 @@ def test_every_command_and_option_is_in_the_reference(capfd) -> None:
 
 
 def sordino_run(arguments: list[str]) -> int:
-    from sordino.cli import run
+    from sordino.cli.main import run
 
     return run(arguments)
 

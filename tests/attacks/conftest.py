@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from sordino import Constant, Data, Dataset, FedAvg, Gaussian, Iid, Model, Protocol, Run, train
-from sordino.federation.data import load_dataset
+from sordino.data import load_dataset
 from sordino.protocol import Partition
 from tests.support import BESIDE, real_data_folder
 

@@ -9,10 +9,16 @@ import torch
 from sklearn.linear_model import Ridge
 
 from sordino import Constant, Data, FedAvg, Gaussian, Iid, Poisson, UserError, train
-from sordino.attacks.clients import RIDGE, ClientAttack, as_shared, expected_update, matched
+from sordino.attacks.clients import (
+    RIDGE,
+    ClientAttack,
+    match_updates,
+    simulate_update,
+    weigh_by_class,
+)
 from sordino.attacks.referee import Referee
 from sordino.attacks.suite import attack
-from sordino.cli import run as command
+from sordino.cli.main import run as command
 from sordino.protocol import Dirichlet
 from tests.support import toy_dataset, toy_protocol
 
@@ -37,7 +43,7 @@ def test_whole_batches_make_the_update_that_is_expected_of_them(tmp_path, channe
     for case in PLAN.cases(referee_of(tmp_path, local=rule, channel=channel)):
         seen, true = case.observe(), case.reveal()
         for target, place in zip(seen.targets, true.places, strict=True):
-            made = expected_update(seen, target, torch.full((20,), 1 / 20))
+            made = simulate_update(seen, target, torch.full((20,), 1 / 20))
             np.testing.assert_allclose(seen.model + made, seen.uploads[place], atol=2e-6)
         assert (true.uploads, len(set(true.places.tolist()))) == (5, 4)
 
@@ -63,11 +69,11 @@ def test_the_assignment_is_the_best_of_all() -> None:
         permutations(range(6), 3),
         key=lambda places: sum(fitted[n, place] for n, place in enumerate(places)),
     )
-    assert matched(updates, expected).tolist() == list(best)
+    assert match_updates(updates, expected).tolist() == list(best)
 
 
 def test_a_class_that_the_attacker_lacks_weighs_nothing() -> None:
-    assert as_shared(torch.tensor([0, 0]), torch.tensor([0, 1]), 2).tolist() == [0.25, 0.25]
+    assert weigh_by_class(torch.tensor([0, 0]), torch.tensor([0, 1]), 2).tolist() == [0.25, 0.25]
 
 
 def test_clients_are_found_without_noise_and_hidden_by_strong_noise(trained) -> None:

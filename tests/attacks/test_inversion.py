@@ -8,14 +8,14 @@ import pytest
 import torch
 
 from sordino import Constant, FedAvg, FedProx, UserError
-from sordino.attacks.images import (
+from sordino.attacks.image_similarity import (
     Reconstruction,
-    matched,
-    measured,
+    match_images,
+    measure_images,
     refuse_other_than_images,
     score_images,
 )
-from sordino.attacks.inversion import SETTINGS, Replay, total_variation
+from sordino.attacks.inversion import SETTINGS, UpdateSimulator, image_variation
 from sordino.attacks.observed import ObservedRecords
 from sordino.attacks.referee import Referee
 from sordino.attacks.suite import attack
@@ -64,11 +64,13 @@ def test_the_pictures_are_kept_and_drawn(trained) -> None:
 def test_the_steps_that_are_replayed_are_those_of_the_client(trained, rule) -> None:
     """On the true records, in the order in which they were drawn, the replay gives the upload's direction; on others it does not."""
     referee = Referee(trained("mnist", sigma=0.0, rounds=3, local=rule))
-    federation = referee.federation(50)
-    seen, true = referee.upload(federation, 2, 1), referee.batch(2, 1)
-    assert Replay(seen, true.labels).distance(true.inputs).item() < 1e-5
+    federation = referee.public_federation(50)
+    seen, true = referee.observe_upload(federation, 2, 1), referee.reveal_batch(2, 1)
+    assert UpdateSimulator(seen, true.labels).measure_distance(true.inputs).item() < 1e-5
     assert (
-        Replay(seen, true.labels).distance(federation.auxiliary.inputs[: len(true.labels)]).item()
+        UpdateSimulator(seen, true.labels)
+        .measure_distance(federation.auxiliary.inputs[: len(true.labels)])
+        .item()
         > 0.05
     )
 
@@ -80,13 +82,13 @@ def test_reconstructions_are_matched_as_favours_the_attacker_most() -> None:
         itertools.permutations(range(5)),
         key=lambda order: np.square(made[list(order)] - true).sum(),
     )
-    np.testing.assert_array_equal(matched(made, true), made[list(best)])
+    np.testing.assert_array_equal(match_images(made, true), made[list(best)])
 
 
 def test_measures_are_what_their_names_say() -> None:
     generator = np.random.default_rng(0)
     made, true = generator.random((2, 3, 3, 9, 9))
-    found = measured(made, true)
+    found = measure_images(made, true)
     squares = [np.mean((a - b) ** 2) for a, b in zip(made, true, strict=True)]
     assert found["MSE"] == pytest.approx(np.mean(squares))
     assert found["PSNR"] == pytest.approx(np.mean([-10 * np.log10(square) for square in squares]))
@@ -94,7 +96,7 @@ def test_measures_are_what_their_names_say() -> None:
         np.mean([np.linalg.norm(a - b) for a, b in zip(made, true, strict=True)])
     )
     assert found["MAE"] == pytest.approx(np.abs(made - true).mean())
-    same = measured(true, true)
+    same = measure_images(true, true)
     assert (same["MSE"], same["PSNR"], same["SSIM"]) == (0.0, 100.0, pytest.approx(1.0))
 
 
@@ -116,7 +118,7 @@ def test_variation_is_the_sum_over_neighbours() -> None:
     across = np.mean(
         [abs(image[i, c, y, x + 1] - image[i, c, y, x]) for i, c, y, x in np.ndindex(2, 3, 5, 3)]
     )
-    assert total_variation(image).item() == pytest.approx(down + across)
+    assert image_variation(image).item() == pytest.approx(down + across)
 
 
 def test_too_many_images_in_an_update_and_records_that_are_none_are_refused(trained) -> None:
@@ -126,7 +128,10 @@ def test_too_many_images_in_an_update_and_records_that_are_none_are_refused(trai
     for small in ((1, 1, 1), (1, 2, 2), (3, 1, 40)):
         with pytest.raises(UserError, match="3 by 3"):
             refuse_other_than_images(
-                SimpleNamespace(dataset=SimpleNamespace(name="x", input_shape=small))
+                SimpleNamespace(
+                    protocol=SimpleNamespace(data=None),
+                    dataset=SimpleNamespace(name="x", input_shape=small),
+                )
             )
     with pytest.raises(UserError, match="reconstructs images"):
         SETTINGS["quick"].cases(Referee(trained("adult", sigma=0.0, rounds=1)))

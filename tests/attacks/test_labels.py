@@ -13,11 +13,11 @@ from torch.nn import functional
 from sordino import Constant, FedAvg, Run
 from sordino.attacks.labels import (
     SETTINGS,
-    by_magnitudes,
-    by_mixture,
-    class_gradients,
-    evidence,
-    rounded_shares,
+    count_by_magnitudes,
+    count_by_mixture,
+    estimate_class_gradients,
+    read_last_layer,
+    round_shares,
     uninformed_overlap,
 )
 from sordino.attacks.referee import Referee
@@ -45,13 +45,13 @@ def counted(
 ) -> tuple[list[np.ndarray], list[dict[str, np.ndarray]]]:
     """The true counts of some uploads' labels, and what every method says."""
     referee, plan = Referee(run), replace(SETTINGS["quick"], iterations=100)
-    federation = referee.federation(500)
+    federation = referee.public_federation(500)
     found = [
-        plan.attempt(referee.upload(federation, t, place), lambda share: None)
+        plan.attempt(referee.observe_upload(federation, t, place), lambda share: None)
         for place in range(uploads)
     ]
     return [
-        np.bincount(referee.batch(t, place).labels, minlength=10) for place in range(uploads)
+        np.bincount(referee.reveal_batch(t, place).labels, minlength=10) for place in range(uploads)
     ], found
 
 
@@ -75,11 +75,14 @@ def test_optimising_finds_labels_that_class_means_miss(trained) -> None:
 def test_the_label_of_a_single_record_is_always_named(trained) -> None:
     """iDLG: only the row of the label is negative, whatever the model."""
     referee = Referee(trained("mnist", sigma=0.0, batch=1))
-    federation = referee.federation(300)
+    federation = referee.public_federation(300)
     for t, place in itertools.product(referee.kept, range(10)):
-        seen, true = referee.upload(federation, t, place), int(referee.batch(t, place).labels)
-        assert by_mixture(evidence(seen)).argmax() == true
-        assert by_magnitudes(seen).argmax() == true
+        seen, true = (
+            referee.observe_upload(federation, t, place),
+            int(referee.reveal_batch(t, place).labels),
+        )
+        assert count_by_mixture(read_last_layer(seen)).argmax() == true
+        assert count_by_magnitudes(seen).argmax() == true
 
 
 def test_labels_of_several_steps_are_counted_together(trained) -> None:
@@ -102,10 +105,10 @@ def test_a_clipped_gradient_still_names_its_labels(trained) -> None:
 
 def test_mean_gradients_of_classes_are_those_of_autograd(trained) -> None:
     referee = Referee(trained("mnist", sigma=0.0))
-    federation = referee.federation(60)
-    known = evidence(referee.upload(federation, 5, 0))
-    means, _ = class_gradients(known)
-    weight, bias = (part.clone().requires_grad_() for part in known.last.parts(known.model))
+    federation = referee.public_federation(60)
+    known = read_last_layer(referee.observe_upload(federation, 5, 0))
+    means, _ = estimate_class_gradients(known)
+    weight, bias = (part.clone().requires_grad_() for part in known.last.split_vector(known.model))
     for label in range(10):
         rows = known.labels == label
         loss = functional.cross_entropy(
@@ -119,7 +122,7 @@ def test_mean_gradients_of_classes_are_those_of_autograd(trained) -> None:
 
 @given(st.lists(st.floats(-1, 1), min_size=2, max_size=12), st.integers(1, 100))
 def test_shares_become_whole_numbers_that_add_up(shares, total) -> None:
-    counts = rounded_shares(np.array(shares), total)
+    counts = round_shares(np.array(shares), total)
     assert counts.sum() == total
     assert (counts >= 0).all()
     positive = np.maximum(shares, 0)

@@ -1,4 +1,4 @@
-"""Membership: every attacker against a slow oracle, all of them on real data with and without noise, shadows that are kept, refusals."""
+"""Membership: every attacker against a slow oracle, all of them on real data with and without noise, shadows that are kept, find_refusals."""
 
 import itertools
 import math
@@ -10,38 +10,43 @@ import torch
 from scipy import stats
 
 from sordino import Constant, Data, FedAvg, Iid, Run, UserError, train
-from sordino.attacks import canary, lira, rmia, shadows, shokri
+from sordino.attacks import canary_queries as canary
+from sordino.attacks import lira, rmia, shadows, shokri
 from sordino.attacks.membership import (
     SETTINGS,
     MembershipAttack,
-    balanced,
+    choose_balanced,
     detection_curve,
-    measured,
+    measure_detection,
 )
 from sordino.attacks.referee import Referee
-from sordino.attacks.shadows import Evidence, shadow_rows, trained_shadows
+from sordino.attacks.shadows import MembershipEvidence, choose_shadow_records, train_shadows
 from sordino.attacks.suite import attack
-from sordino.cli import run as command
+from sordino.cli.main import run as command
 from sordino.protocol import ByColumn, Dirichlet
-from sordino.report.evidence import attacks_on
+from sordino.report.evidence import read_attacks
 from tests.support import toy_dataset, toy_protocol
 
 SMALL = MembershipAttack(
-    rounds=1, shadows=4, asked=40, population=20, queries=canary.Optimiser(iterations=2, models=2)
+    rounds=1,
+    shadows=4,
+    asked=40,
+    population=20,
+    queries=canary.QueryOptimiser(iterations=2, models=2),
 )
 OVERFITTED = FedAvg(steps=5, batch=16, clip=10.0, schedule=Constant(rate=0.5))
 DATA = toy_dataset(records=200)
 SPARE = Data(name="toy", partition=Iid(), records=18)
 
 
-def invented(count: int, records: int = 12, classes: int = 3, seed: int = 0) -> Evidence:
+def invented(count: int, records: int = 12, classes: int = 3, seed: int = 0) -> MembershipEvidence:
     """Answers of shadows that are the surer of what they were trained on."""
     generator = np.random.default_rng(seed)
     labels = torch.from_numpy(generator.integers(0, classes, records))
     inside = np.stack([shadow % 2 == np.arange(records) % 2 for shadow in range(count)])
     answers = generator.normal(size=(count + 1, records, classes))
     answers[1:, np.arange(records), labels] += 1.5 * inside
-    return Evidence(
+    return MembershipEvidence(
         labels=labels,
         target=torch.from_numpy(answers[0]),
         shadows=torch.from_numpy(answers[1:]),
@@ -83,8 +88,8 @@ def test_lira_is_the_ratio_of_two_fitted_normals(count) -> None:
         )
     online = [math.log(a.pdf(x) / b.pdf(x)) for x, a, b in zip(own, *sides, strict=True)]
     offline = [-math.log(1 - b.cdf(x)) for x, b in zip(own, sides[1], strict=True)]
-    np.testing.assert_allclose(lira.online(known), online, rtol=1e-8, atol=1e-8)
-    np.testing.assert_allclose(lira.offline(known), offline, rtol=1e-8, atol=1e-8)
+    np.testing.assert_allclose(lira.score_online(known), online, rtol=1e-8, atol=1e-8)
+    np.testing.assert_allclose(lira.score_offline(known), offline, rtol=1e-8, atol=1e-8)
 
 
 def test_confidences_of_models_that_are_sure_keep_their_digits() -> None:
@@ -98,8 +103,8 @@ def test_confidences_of_models_that_are_sure_keep_their_digits() -> None:
 def test_a_record_that_no_shadow_left_out_is_compared_with_the_mean_of_all() -> None:
     known = invented(6)
     known.inside[:, 0] = True
-    assert np.isfinite(lira.online(known)).all()
-    assert np.isfinite(rmia.pairwise(known, invented(6, seed=1))).all()
+    assert np.isfinite(lira.score_online(known)).all()
+    assert np.isfinite(rmia.score_pairwise(known, invented(6, seed=1))).all()
 
 
 def test_rmia_orders_records_by_the_share_of_the_population_that_they_dominate() -> None:
@@ -132,7 +137,7 @@ def test_rmia_orders_records_by_the_share_of_the_population_that_they_dominate()
                 (outside + slope * outside + 1 - slope) / 2
             )
         dominated.append(wins)
-    scores = rmia.pairwise(known, population)
+    scores = rmia.score_pairwise(known, population)
     assert (
         np.floor(scores * 31 + 1e-9) == dominated
     ).mean() > 0.9  # the tried slope is right to 0.0005
@@ -150,11 +155,11 @@ def test_a_query_tells_members_better_and_stays_near_its_record() -> None:
         labels=torch.zeros(10).long(),
     )
     records.inputs[:, 3] = 0.0
-    made = canary.queries(
+    made = canary.optimise_queries(
         module,
         shadows.Shadows(models=models, inside=inside),
         records,
-        canary.Optimiser(),
+        canary.QueryOptimiser(),
         lambda share: None,
     )
     reach = 0.2 * float(records.inputs.std())
@@ -166,7 +171,7 @@ def test_a_classifier_learns_what_answers_about_members_look_like() -> None:
     known = invented(40, records=200)
     answers = known.target.clone()
     answers[torch.arange(0, 200, 2), known.labels[::2]] += 3.0
-    said = shokri.classified(replace(known, target=answers))
+    said = shokri.score_by_classifier(replace(known, target=answers))
     assert said[::2].mean() > said[1::2].mean() + 0.2
 
 
@@ -174,7 +179,7 @@ def test_rates_are_those_of_counting() -> None:
     generator = np.random.default_rng(3)
     members = generator.integers(0, 2, 300).astype(bool)
     scores = np.round(generator.normal(size=300) + members, 1)  # with ties
-    found = measured(*detection_curve(members, scores))
+    found = measure_detection(*detection_curve(members, scores))
     pairs = list(itertools.product(scores[members], scores[~members]))
     assert found["AUC"][0] == pytest.approx(
         sum((a > b) + (a == b) / 2 for a, b in pairs) / len(pairs)
@@ -192,10 +197,15 @@ def test_rates_are_those_of_counting() -> None:
 @pytest.mark.parametrize(("candidates", "held"), [(40, 20), (30, 20)])
 def test_every_pair_of_shadows_takes_every_candidate(candidates, held) -> None:
     for pair in range(3):
-        first, second = (shadow_rows(candidates, held, 2 * pair + side) for side in (0, 1))
+        first, second = (
+            choose_shadow_records(candidates, held, 2 * pair + side) for side in (0, 1)
+        )
         assert len(first) == len(second) == held
         assert len({*first, *second}) == candidates
-    assert shadow_rows(candidates, held, 0).tolist() != shadow_rows(candidates, held, 2).tolist()
+    assert (
+        choose_shadow_records(candidates, held, 0).tolist()
+        != choose_shadow_records(candidates, held, 2).tolist()
+    )
 
 
 @pytest.mark.slow
@@ -224,7 +234,7 @@ def test_members_are_found_without_noise_and_lost_under_strong_noise(trained) ->
             assert abs(row.value - 0.5) < 0.06, row.method
     run = trained("location30", sigma=0.0, **settings).folder
     assert (run / "attacks" / "membership-roc.png").stat().st_size > 10_000
-    [shown] = attacks_on(run)
+    [shown] = read_attacks(run)
     [(rates, detected)] = shown.plots[1].lines.values()
     assert shown.plots[1].logarithmic
     best = max(values[method, "AUC"] for method, _ in values)
@@ -246,17 +256,17 @@ def toy_run(folder, **changes) -> Run:
 def test_candidates_are_the_clients_records_and_as_many_others(tmp_path) -> None:
     run = toy_run(tmp_path)
     referee = Referee(run, data=DATA, model="mlp")
-    candidates, members = referee.candidates()
+    candidates, members = referee.mix_candidates()
 
     def known(inputs) -> set[bytes]:
         return {row.numpy().tobytes() for row in inputs}
 
-    held = known(referee.private(np.concatenate([referee.private_rows(1000)])).inputs)
+    held = known(referee.reveal_records(np.concatenate([referee.client_rows(1000)])).inputs)
     assert known(candidates.inputs[torch.from_numpy(members)]) == held
     assert not known(candidates.inputs[torch.from_numpy(~members)]) & held
     assert (members.sum(), len(members)) == (90, 180)
     assert 20 < members[:90].sum() < 70  # their order says nothing
-    asked = balanced(members, 40)
+    asked = choose_balanced(members, 40)
     assert (len(asked), members[asked].sum()) == (40, 20)
 
 
@@ -279,9 +289,9 @@ def test_shadows_are_trained_once_and_more_of_them_besides(tmp_path, monkeypatch
 
 
 def test_a_killed_attack_goes_on_with_the_shadows_that_are_left(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(shadows, "TOGETHER", 1)
+    monkeypatch.setattr(shadows, "SHADOWS_PER_CALL", 1)
     whole = attack(toy_run(tmp_path / "whole"), SMALL, data=DATA, model="mlp").rows
-    run, calls, keep = toy_run(tmp_path / "killed"), [], shadows.Shelf.keep
+    run, calls, keep = toy_run(tmp_path / "killed"), [], shadows.ShadowStore.write
 
     def stop(self, number, model) -> None:
         calls.append(number)
@@ -289,7 +299,7 @@ def test_a_killed_attack_goes_on_with_the_shadows_that_are_left(tmp_path, monkey
             raise KeyboardInterrupt
         keep(self, number, model)
 
-    monkeypatch.setattr(shadows.Shelf, "keep", stop)
+    monkeypatch.setattr(shadows.ShadowStore, "write", stop)
     with pytest.raises(KeyboardInterrupt):
         attack(run, SMALL, data=DATA, model="mlp")
     assert attack(run, SMALL, data=DATA, model="mlp").rows == whole
@@ -314,7 +324,7 @@ def test_shadows_are_as_large_as_the_run_however_records_are_dealt(tmp_path, dea
     )
     [case] = SMALL.cases(Referee(run, data=data, model="mlp"))
     seen = case.observe()
-    found = trained_shadows(seen, 2, lambda share: None)
+    found = train_shadows(seen, 2, lambda share: None)
     assert found.inside.sum(axis=1).tolist() == [90, 90]
     assert not np.array_equal(found.models[0], found.models[1])
 

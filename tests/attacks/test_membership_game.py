@@ -7,31 +7,31 @@ import pytest
 from scipy.stats import binom, norm
 
 from experiments.membership import detected_game
-from sordino import Gaussian, UserError, View, certify
-from sordino.attacks.membership_game import (
+from experiments.membership_game import (
     CONFIDENCE,
     RATES,
     MembershipGame,
-    Scorer,
-    detections,
-    played,
+    RecordScorer,
+    find_detections,
+    play_game,
 )
-from sordino.audit.bounds import Scores
+from sordino import Gaussian, UserError, View, certify
+from sordino.audit.lower_bounds import Scores
 from sordino.engines.many_trainings import train_many
-from sordino.privacy.curves import GaussianCurve
+from sordino.privacy.curves.gaussian_curve import GaussianCurve
 
 
 def with_trainings(trainings: int, share: float = 1.0) -> tuple[MembershipGame, Scores]:
     """The game with a share of the noise that is certified."""
     game = detected_game(trainings)
     sigma = share * game.protocol.noise.sigma
-    return game, played(game, protocol=replace(game.protocol, noise=Gaussian(sigma=sigma)))
+    return game, play_game(game, protocol=replace(game.protocol, noise=Gaussian(sigma=sigma)))
 
 
 def test_detection_stays_under_the_certified_curve() -> None:
     """It is no empty test: the record is found clearly more often than by guessing."""
     game, scores = with_trainings(150)
-    found = detections(scores, game.certified())
+    found = find_detections(scores, game.certify_game())
     assert [one.aimed for one in found] == list(RATES)
     assert not any(one.refuted for one in found)
     assert all(one.detected <= one.allowed for one in found)
@@ -41,12 +41,12 @@ def test_detection_stays_under_the_certified_curve() -> None:
 @pytest.mark.parametrize("share", [1 / 3, 0.0])
 def test_a_third_of_the_noise_or_none_is_noticed(share) -> None:
     game, scores = with_trainings(60, share)
-    assert any(one.refuted for one in detections(scores, game.certified()))
+    assert any(one.refuted for one in find_detections(scores, game.certify_game()))
 
 
 def test_the_game_is_held_against_what_is_promised_of_a_record_to_who_sees_the_last_model() -> None:
     game = detected_game(10)
-    promise, held = certify(game.protocol, "final", "record"), game.certified()
+    promise, held = certify(game.protocol, "final", "record"), game.certify_game()
     assert (held.view, held.unit) == (promise.view, promise.unit) == (View.FINAL, "record")
     assert [held.curve.beta(alpha) for alpha in RATES] == [
         promise.curve.beta(alpha) for alpha in RATES
@@ -62,7 +62,7 @@ def test_limits_are_those_of_clopper_and_pearson_on_the_judging_half() -> None:
     )
     curve = GaussianCurve(mu=1.0)
     game = detected_game(10)
-    for found in detections(scores, replace(game.certified(), curve=curve)):
+    for found in find_detections(scores, replace(game.certify_game(), curve=curve)):
         threshold = np.sort(scores.choosing[0])[int(np.ceil((1 - found.aimed) * 499))]
         alarms, missed = (
             (scores.judging[0] > threshold).sum(),
@@ -88,12 +88,12 @@ def test_a_score_is_how_much_surer_a_model_is_of_the_record_than_of_the_other() 
     x = game.data.x_train[0].astype(float) * game.data.scale + game.data.shift
     logits = weight @ x + bias
     right = int(game.data.y_train[0])
-    assert Scorer(game).score(trained) == pytest.approx(
+    assert RecordScorer(game).score_model(trained) == pytest.approx(
         2 * (logits[right] - logits[1 - right]), rel=1e-5
     )
 
 
 def test_a_record_that_may_be_nobodys_is_refused() -> None:
     game = detected_game(10)
-    with pytest.raises(UserError, match="dealt to somebody"):
+    with pytest.raises(UserError, match="must hold the record in question"):
         replace(game, protocol=replace(game.protocol, clients=3))

@@ -5,11 +5,11 @@ import pytest
 import torch
 
 from sordino import Constant, Data, Dataset, FedAvg, UserError, train
-from sordino.attacks.attributes import attribute_of, scores
-from sordino.attacks.extraction import restarted
+from sordino.attacks.attributes import read_attribute, score_values
+from sordino.attacks.extraction import copy_untrained
 from sordino.attacks.referee import Referee
 from sordino.attacks.suite import attack
-from sordino.federation.data import load_dataset
+from sordino.data import load_dataset
 from tests.attacks.conftest import STRONG
 from tests.support import real_file, toy_dataset, toy_protocol
 
@@ -71,7 +71,7 @@ def test_another_attribute_can_be_named(trained) -> None:
 
 def test_the_majority_is_scored_as_a_classifier_that_always_says_it() -> None:
     true = np.array(["a"] * 6 + ["b"] * 4)
-    assert scores(np.full(10, "a"), true) == {
+    assert score_values(np.full(10, "a"), true) == {
         "accuracy": 0.6,
         "F1": pytest.approx((2 * 0.6 * 1.0 / 1.6 + 0.0) / 2),
     }
@@ -79,7 +79,7 @@ def test_the_majority_is_scored_as_a_classifier_that_always_says_it() -> None:
 
 def test_the_animals_of_cifar_are_six_classes(cached) -> None:
     real_file("cifar10_labels.npz")
-    name, values = attribute_of(cached("cifar10"), None)
+    name, values = read_attribute(cached("cifar10"), None)
     assert name == "animal"
     assert (values == "animal").mean() == pytest.approx(0.6)
 
@@ -94,13 +94,13 @@ def test_the_animals_of_cifar_are_six_classes(cached) -> None:
 )
 def test_data_without_the_attribute_are_refused(data, wanted, words) -> None:
     with pytest.raises(UserError, match=words):
-        attribute_of(load_dataset(data), wanted)
+        read_attribute(load_dataset(data), wanted)
 
 
 def test_faces_have_an_attribute_and_another_one_is_refused() -> None:
     real_file("utkface32_2500_labels.csv.gz")
     with pytest.raises(UserError, match="race"):
-        attribute_of(load_dataset("utkface"), "age")
+        read_attribute(load_dataset("utkface"), "age")
 
 
 def test_an_attacker_without_records_is_refused(tmp_path) -> None:
@@ -146,11 +146,11 @@ def test_a_substitute_learns_from_answers_and_not_from_noise(trained) -> None:
 
 
 def test_a_substitute_begins_from_weights_of_its_own(trained) -> None:
-    module = Referee(trained("mnist", sigma=0.0)).federation(5).module
-    own = restarted(module)
+    module = Referee(trained("mnist", sigma=0.0)).public_federation(5).module
+    own = copy_untrained(module)
     for mine, theirs in zip(own.parameters(), module.parameters(), strict=True):
         assert not torch.equal(mine, theirs)
     assert all(
         torch.equal(a, b)
-        for a, b in zip(own.parameters(), restarted(module).parameters(), strict=True)
+        for a, b in zip(own.parameters(), copy_untrained(module).parameters(), strict=True)
     )

@@ -6,9 +6,9 @@ import torch
 from torch import nn
 
 from sordino import UserError
-from sordino.attacks.reading import Reader
-from sordino.federation.models import build_model
-from sordino.federation.models.flat import FlatModel
+from sordino.attacks.reading import ModelReader
+from sordino.models import build_model
+from sordino.models.flat import FlatModel
 
 
 @pytest.mark.parametrize(
@@ -23,9 +23,9 @@ from sordino.federation.models.flat import FlatModel
 def test_the_last_layer_makes_the_answers_of_the_embeddings(name, shape) -> None:
     module = build_model(name, shape, 10, seed=3)
     weights, inputs = FlatModel(module).weights, torch.randn(3, *shape)
-    reader = Reader(module, weights.numpy(), inputs)
+    reader = ModelReader(module, weights.numpy(), inputs)
     embeddings, answers = reader.read(inputs)
-    weight, bias = reader.last.parts(weights)
+    weight, bias = reader.last.split_vector(weights)
     torch.testing.assert_close(embeddings @ weight.T + bias, answers)
     torch.testing.assert_close(answers, FlatModel(module).predict(inputs))
 
@@ -43,16 +43,16 @@ class Doubled(nn.Module):
 
 def test_models_that_end_otherwise_or_whose_end_is_frozen_are_refused() -> None:
     with pytest.raises(UserError, match="does not end in a linear layer"):
-        Reader(Doubled(), np.zeros(9, np.float32), torch.zeros(1, 2))
+        ModelReader(Doubled(), np.zeros(9, np.float32), torch.zeros(1, 2))
     frozen = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 3))
     frozen[1].requires_grad_(False)
     with pytest.raises(UserError, match="frozen"):
-        Reader(frozen, np.zeros(6, np.float32), torch.zeros(1, 2))
+        ModelReader(frozen, np.zeros(6, np.float32), torch.zeros(1, 2))
 
 
 def test_numbers_that_overflow_stay_finite() -> None:
     module = nn.Sequential(nn.Linear(1, 1), nn.Linear(1, 2))
-    embeddings, answers = Reader(module, np.full(6, 3e38, np.float32), torch.zeros(1, 1)).read(
+    embeddings, answers = ModelReader(module, np.full(6, 3e38, np.float32), torch.zeros(1, 1)).read(
         torch.full((2, 1), -5.0)
     )
     assert torch.isfinite(embeddings).all()

@@ -26,10 +26,10 @@ from sordino.attacks import observed, truth
 from sordino.attacks.observed import ObservedUpload
 from sordino.attacks.referee import Referee
 from sordino.attacks.suite import ATTACKS, attack
-from sordino.federation.data import without_test
-from sordino.federation.models.flat import FlatModel
-from sordino.federation.models.losses import cross_entropy
-from sordino.federation.uploads import read_round
+from sordino.data import without_test
+from sordino.federation.store.upload_archive import read_round
+from sordino.models.flat import FlatModel
+from sordino.models.task_losses import cross_entropy
 from tests.support import toy_dataset, toy_protocol
 
 DATA = toy_dataset(records=200)
@@ -75,10 +75,13 @@ def test_the_true_batch_of_every_upload_gives_the_upload(tmp_path, changes) -> N
     referee = referee_of(
         tmp_path, toy_protocol(local=rule, noise=Gaussian(sigma=0.0), data=SPARE, **changes)
     )
-    federation, tried = referee.federation(10), 0
+    federation, tried = referee.public_federation(10), 0
     for t in referee.kept:
         for place in range(len(read_round(tmp_path, t).uploads)):
-            seen, true = referee.upload(federation, t, place), referee.batch(t, place)
+            seen, true = (
+                referee.observe_upload(federation, t, place),
+                referee.reveal_batch(t, place),
+            )
             expected = gradient_at(seen.model, federation.module, true.inputs, true.labels)
             np.testing.assert_allclose(seen.gradient.numpy(), expected, atol=2e-6)
             tried += 1
@@ -95,7 +98,7 @@ def test_too_few_other_records_are_refused_with_what_works(tmp_path) -> None:
             protocol, data=data, model="logistic", folder=tmp_path / name, workers=1, report=False
         )
         try:
-            Referee(run, data=data, model="logistic").candidates()
+            Referee(run, data=data, model="logistic").mix_candidates()
         except UserError as error:
             return str(error)
         return ""
@@ -125,8 +128,8 @@ def test_the_gradient_of_a_noisy_step_comes_without_its_weight_decay(tmp_path) -
     referee = referee_of(
         tmp_path, toy_protocol(local=rule, noise=Gaussian(multiplier=0.0), data=SPARE, rounds=2)
     )
-    federation = referee.federation(10)
-    seen, true = referee.upload(federation, 1, 2), referee.batch(1, 2)
+    federation = referee.public_federation(10)
+    seen, true = referee.observe_upload(federation, 1, 2), referee.reveal_batch(1, 2)
     np.testing.assert_allclose(
         seen.gradient.numpy(),
         gradient_at(seen.model, federation.module, true.inputs, true.labels),
@@ -144,20 +147,23 @@ def test_the_attackers_own_records_are_no_clients_and_no_scorers(tmp_path) -> No
         return {row.numpy().tobytes() for row in inputs}
 
     own, scoring = (
-        known(referee.auxiliary(10_000).inputs),
-        known(referee.scoring(referee.last_model(), 10_000).inputs),
+        known(referee.attacker_records(10_000).inputs),
+        known(referee.reveal_answers(referee.last_model(), 10_000).inputs),
     )
-    held = known(referee.private(referee.private_rows(10_000)).inputs)
+    held = known(referee.reveal_records(referee.client_rows(10_000)).inputs)
     assert (len(own), len(scoring), len(held)) == (50 + 40, 40, 150)
     assert not own & held
     assert not own & scoring
-    assert known(referee.known(referee.unheld(10_000), {}).inputs) <= own
+    assert (
+        known(referee.attribute_records(referee.unassigned_rows(10_000), "y", DATA.y_train).inputs)
+        <= own
+    )
 
 
 def test_the_protocol_comes_without_its_seed(tmp_path) -> None:
     referee = referee_of(tmp_path, toy_protocol(data=SPARE))
     assert referee.protocol.seed == 3
-    assert referee.federation(10).protocol.seed is None
+    assert referee.public_federation(10).protocol.seed is None
 
 
 def test_noise_of_an_update_has_the_size_that_attackers_are_told(tmp_path) -> None:
@@ -167,12 +173,16 @@ def test_noise_of_an_update_has_the_size_that_attackers_are_told(tmp_path) -> No
     plain = referee_of(
         tmp_path / "plain", toy_protocol(data=SPARE, rounds=1, noise=Gaussian(sigma=0.0))
     )
-    federation = noisy.federation(10)
+    federation = noisy.public_federation(10)
     differences = [
-        noisy.upload(federation, 0, i).gradient - plain.upload(federation, 0, i).gradient
+        noisy.observe_upload(federation, 0, i).gradient
+        - plain.observe_upload(federation, 0, i).gradient
         for i in range(5)
     ]
-    told, found = noisy.upload(federation, 0, 0).deviation, float(torch.stack(differences).std())
+    told, found = (
+        noisy.observe_upload(federation, 0, 0).deviation,
+        float(torch.stack(differences).std()),
+    )
     assert found == pytest.approx(told, rel=0.1)  # 5 x 323 normals: three standard errors are 5 %
 
 
@@ -188,7 +198,7 @@ def test_noise_of_noisy_steps_has_the_size_that_attackers_are_told(tmp_path) -> 
         )
 
     noisy = referee(1e6)
-    seen = [noisy.upload(noisy.federation(10), 0, place) for place in range(5)]
+    seen = [noisy.observe_upload(noisy.public_federation(10), 0, place) for place in range(5)]
     assert float(torch.stack([one.gradient for one in seen]).std()) == pytest.approx(
         seen[0].deviation, rel=0.1
     )
@@ -278,10 +288,10 @@ def test_attacks_on_a_run_without_test_records_say_what_they_need(tmp_path) -> N
     assert (run.protocol.data.test, run.facts["tested_on"]) == ("none", "none")
     referee = Referee(run, data=unscored, model="mlp")
     needs = {
-        "population": lambda: referee.population(10),
-        "scoring": lambda: referee.scoring(referee.last_model(), 10),
-        "own records": lambda: referee.federation(10),
-        "others": referee.candidates,
+        "population": lambda: referee.population_records(10),
+        "scoring": lambda: referee.reveal_answers(referee.last_model(), 10),
+        "own records": lambda: referee.public_federation(10),
+        "others": referee.mix_candidates,
     }
     for need in needs.values():
         with pytest.raises(UserError, match=r'without data\.test = "none"'):

@@ -11,15 +11,15 @@ import torch
 
 from sordino import Constant, Data, FedAvg, Gaussian, Iid, Laplace, NoisySgd, Run, UserError, train
 from sordino.attacks import suite
+from sordino.attacks.attack import Case, CaseResult, Measure, Row
 from sordino.attacks.extraction import ExtractionAttack
-from sordino.attacks.game import Case, Measure, Row, Scored
 from sordino.attacks.labels import LabelAttack
 from sordino.attacks.suite import attack
-from sordino.attacks.twin import silent_twin, without_noise
-from sordino.cli import run as command
+from sordino.attacks.twin import remove_protocol_noise, train_silent_twin
+from sordino.cli.main import run as command
 from sordino.papers.attack_tables import printed
 from sordino.protocol import View
-from sordino.report.evidence import attacks_on
+from sordino.report.evidence import read_attacks
 from tests.support import toy_dataset, toy_protocol
 
 SMALL = LabelAttack(rounds=3, uploads=2, records=40, iterations=5, starts=2)
@@ -163,11 +163,11 @@ class Constantly:
     def attempt(self, seen, tick) -> None:
         tick(0.5)
 
-    def score(self, guess, truth) -> Scored:
+    def score(self, guess, truth) -> CaseResult:
         measure = Measure(
             metric="accuracy", method="", value=0.5, baseline=0.1, better="higher", samples=1
         )
-        return Scored(
+        return CaseResult(
             measures=(measure,),
             pictures={
                 "originals": np.zeros((2, 3, 8, 8), np.float32),
@@ -180,7 +180,9 @@ def test_several_runs_are_attacked_side_by_side_with_progress(tmp_path, monkeypa
     monkeypatch.setattr(suite, "ATTACKS", {"constant": {"quick": Constantly()}})
     runs = [
         toy_run(tmp_path / "a"),
-        train(without_noise(PLAN), data=DATA, model="mlp", folder=tmp_path / "b", report=False),
+        train(
+            remove_protocol_noise(PLAN), data=DATA, model="mlp", folder=tmp_path / "b", report=False
+        ),
     ]
     told: list[float] = []
     finding = attack(
@@ -208,31 +210,31 @@ def test_several_runs_are_attacked_side_by_side_with_progress(tmp_path, monkeypa
 
 def test_the_twin_differs_in_its_noise_alone_and_is_trained_once(tmp_path) -> None:
     run = toy_run(tmp_path / "run", keep_uploads=2)
-    twin = silent_twin(run, data=DATA, model="mlp")
-    assert twin.protocol == without_noise(run.protocol)
+    twin = train_silent_twin(run, data=DATA, model="mlp")
+    assert twin.protocol == remove_protocol_noise(run.protocol)
     assert (twin.protocol.noise.sigma, twin.protocol.seed, twin.facts["keep_uploads"]) == (
         0.0,
         3,
         2,
     )
-    again = silent_twin(
+    again = train_silent_twin(
         run, data=DATA, model="mlp", on_round=lambda metrics: pytest.fail("trained again")
     )
     assert again.folder == twin.folder
-    assert silent_twin(twin, data=DATA, model="mlp") is None
+    assert train_silent_twin(twin, data=DATA, model="mlp") is None
 
 
 def test_a_twin_that_was_interrupted_is_finished(tmp_path) -> None:
     run = toy_run(tmp_path / "run")
-    whole = silent_twin(toy_run(tmp_path / "other"), data=DATA, model="mlp")
+    whole = train_silent_twin(toy_run(tmp_path / "other"), data=DATA, model="mlp")
 
     def stop(metrics) -> None:
         if metrics.round == 1:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        silent_twin(run, data=DATA, model="mlp", on_round=stop)
-    twin = silent_twin(run, data=DATA, model="mlp")
+        train_silent_twin(run, data=DATA, model="mlp", on_round=stop)
+    twin = train_silent_twin(run, data=DATA, model="mlp")
     assert all(torch.equal(twin.state[name], whole.state[name]) for name in whole.state)
 
 
@@ -250,7 +252,7 @@ def test_a_twin_that_was_interrupted_is_finished(tmp_path) -> None:
     ],
 )
 def test_every_kind_of_noise_can_be_left_out(changes) -> None:
-    quiet = without_noise(toy_protocol(**changes))
+    quiet = remove_protocol_noise(toy_protocol(**changes))
     assert (quiet.noise.sigma or 0.0, quiet.noise.multiplier or 0.0, quiet.noise.where) == (
         0.0,
         0.0,
@@ -377,8 +379,8 @@ def test_models_whose_numbers_overflow_are_attacked_like_others(tmp_path) -> Non
 
 def test_the_report_shows_the_headlines_of_an_attack(tmp_path) -> None:
     run = toy_run(tmp_path / "run")
-    attack([run, silent_twin(run, data=DATA, model="mlp")], SMALL, data=DATA)
-    shown = attacks_on(run.folder)
+    attack([run, train_silent_twin(run, data=DATA, model="mlp")], SMALL, data=DATA)
+    shown = read_attacks(run.folder)
     assert [(one.name, one.metric, one.paper) for one in shown] == [
         ("labels, noise 0", "accuracy", "convergent-dp, Table 13"),
         ("labels, noise 0.05", "accuracy", "convergent-dp, Table 13"),

@@ -1,7 +1,8 @@
 """Systems that are broken on purpose, in the training alone: the adversary goes on believing the protocol.
 
-Each function breaks what `federation.many` looks up, through a `pytest.MonkeyPatch`. The adversary has its own names of the same functions
-(`audit.game.ManyClients`, `audit.adversary.upload_weights`), which stay whole; only `clipped_step` is one for both, and says so.
+Each function breaks what the round and its engines look up, through a `pytest.MonkeyPatch`: the noise of every upload, the engines' own
+clients, the server's weights. The adversary repeats clients' work by names of its own (`audit.repeated_work`, `audit.adversary`), which
+stay whole; only `clipped_step` is one for both, and says so.
 """
 
 from __future__ import annotations
@@ -17,18 +18,22 @@ import pytest
 import torch
 from torch import Tensor
 
-from sordino.audit.bounds import Scores
 from sordino.audit.game import WorstCaseGame, play_all
+from sordino.audit.lower_bounds import Scores
 from sordino.audit.replay import noise_report
-from sordino.audit.verdict import Claim, Finding, judged
-from sordino.federation import local, many
-from sordino.federation.local import noisy_upload
-from sordino.federation.many_clients import ManyClients, Worked
-from sordino.federation.models.flat import FlatModel
-from sordino.federation.randomness import Stream
+from sordino.audit.verdict import Claim, Finding, judge_scores
+from sordino.engines import table_engine, torch_engine
+from sordino.engines.row_clients import RowClients
+from sordino.federation import round as one_round
+from sordino.federation import upload
+from sordino.federation.client import ClientWork
+from sordino.federation.rules import clipped_steps
 from sordino.federation.setup import Setup
+from sordino.federation.upload import noisy_upload
+from sordino.models.flat import FlatModel
 from sordino.privacy.certify import certify
 from sordino.protocol import Noise
+from sordino.randomness import Stream
 
 Break = Callable[[pytest.MonkeyPatch], None]
 TARGET = 0  # the client that worst cases attack where all are equal
@@ -52,7 +57,7 @@ def found(game: WorstCaseGame, claims: tuple[Claim, ...] = (), kept: int = KEPT)
     certified = certify(
         game.protocol, game.view, game.unit, rounds=range(game.rounds), sizes=game.sizes
     )
-    return judged(
+    return judge_scores(
         scores,
         certified,
         claims,
@@ -92,7 +97,7 @@ def target_forgets_its_noise(patch: pytest.MonkeyPatch) -> None:
             weights, replace(noise, sigma=0.0) if drawn_for(stream)[0] == TARGET else noise, stream
         )
 
-    patch.setattr(many, "noisy_upload", forgetful)
+    patch.setattr(upload, "noisy_upload", forgetful)
 
 
 def others_forget_their_noise(patch: pytest.MonkeyPatch) -> None:
@@ -103,13 +108,13 @@ def others_forget_their_noise(patch: pytest.MonkeyPatch) -> None:
             weights, noise if drawn_for(stream)[0] == TARGET else replace(noise, sigma=0.0), stream
         )
 
-    patch.setattr(many, "noisy_upload", forgetful)
+    patch.setattr(upload, "noisy_upload", forgetful)
 
 
 def sigma_halved(patch: pytest.MonkeyPatch) -> None:
     """Every client adds half the noise."""
     patch.setattr(
-        many,
+        upload,
         "noisy_upload",
         lambda weights, noise, stream: noisy_upload(
             weights, replace(noise, sigma=noise.sigma / 2), stream
@@ -126,7 +131,7 @@ def same_noise_in_two_rounds(patch: pytest.MonkeyPatch) -> None:
             weights, noise, moved(stream, client=client, round=0 if round == 1 else round)
         )
 
-    patch.setattr(many, "noisy_upload", repeating)
+    patch.setattr(upload, "noisy_upload", repeating)
 
 
 def noise_seeded_by_the_round(patch: pytest.MonkeyPatch) -> None:
@@ -135,7 +140,7 @@ def noise_seeded_by_the_round(patch: pytest.MonkeyPatch) -> None:
     def shared(weights: Tensor, noise: Noise, stream: Stream) -> np.ndarray:
         return noisy_upload(weights, noise, moved(stream, client=0, round=drawn_for(stream)[1]))
 
-    patch.setattr(many, "noisy_upload", shared)
+    patch.setattr(upload, "noisy_upload", shared)
 
 
 def noise_layer_by_layer(module: torch.nn.Module) -> Break:
@@ -148,7 +153,7 @@ def noise_layer_by_layer(module: torch.nn.Module) -> Break:
     ]
 
     def by_layers(weights: Tensor, noise: Noise, stream: Stream) -> np.ndarray:
-        rows, draws = weights.numpy(), noise.sigma * stream.normals_of(*weights.shape)
+        rows, draws = weights.numpy(), noise.sigma * stream.normal_rows(*weights.shape)
         table = []
         for row, draw in zip(rows, draws, strict=True):
             layers = [
@@ -161,7 +166,7 @@ def noise_layer_by_layer(module: torch.nn.Module) -> Break:
             table.append(np.concatenate([np.ravel(layer) for layer in layers]))
         return np.array(table, dtype=np.float32)
 
-    return lambda patch: patch.setattr(many, "noisy_upload", by_layers)
+    return lambda patch: patch.setattr(upload, "noisy_upload", by_layers)
 
 
 # Clip
@@ -176,14 +181,19 @@ def unclipped(setup: Setup) -> Setup:
 
 def clip_missing(patch: pytest.MonkeyPatch) -> None:
     """Clients do not clip, and the adversary does not know it."""
-    patch.setattr(many, "ManyClients", lambda setup: ManyClients(unclipped(setup)))
+    patch.setattr(table_engine, "RowClients", lambda setup: RowClients(unclipped(setup)))
+    patch.setattr(
+        torch_engine,
+        "ClientWork",
+        lambda setup, *args, **options: ClientWork(unclipped(setup), *args, **options),
+    )
 
 
 def clip_missing_in_every_step(patch: pytest.MonkeyPatch) -> None:
     """The step that clients and adversary share does not clip, so what is left of uploads without their means is the noise promised."""
-    whole = local.clipped_step
+    whole = clipped_steps.clipped_step
     patch.setattr(
-        local,
+        clipped_steps,
         "clipped_step",
         lambda weights, gradients, rate, clip, order: whole(
             weights, gradients, rate, NO_CLIP, order
@@ -200,22 +210,22 @@ def clip_of_every_coordinate(patch: pytest.MonkeyPatch) -> None:
         weights.sub_(gradients.double().clamp(-clip, clip), alpha=rate)
         return 0, 0
 
-    patch.setattr(local, "clipped_step", by_value)
+    patch.setattr(clipped_steps, "clipped_step", by_value)
 
 
 def clip_after_noise(patch: pytest.MonkeyPatch) -> None:
     """Clients add the noise to a free update and then clip the sum to what an update may be: what is large drowns the noise."""
     starts: list[Tensor] = []
 
-    class Free(ManyClients):
+    class Free(RowClients):
         def __init__(self, setup: Setup) -> None:
             super().__init__(unclipped(setup))
             rule = setup.protocol.local
             self._radius = rule.clip * sum(rule.schedule.rates(round=0, steps=rule.steps))
 
-        def work(self, *, weights: np.ndarray, **where) -> Worked:
+        def train(self, *, weights: np.ndarray, **where):
             starts[:] = [torch.from_numpy(weights).double(), torch.tensor(self._radius)]
-            return super().work(weights=weights, **where)
+            return super().train(weights=weights, **where)
 
     def clipped_last(weights: Tensor, noise: Noise, stream: Stream) -> np.ndarray:
         start, radius = starts
@@ -223,8 +233,8 @@ def clip_after_noise(patch: pytest.MonkeyPatch) -> None:
         length = torch.linalg.vector_norm(update, dim=-1, keepdim=True)
         return (start + update * (radius / length).clamp(max=1.0)).float().numpy()
 
-    patch.setattr(many, "ManyClients", Free)
-    patch.setattr(many, "noisy_upload", clipped_last)
+    patch.setattr(table_engine, "RowClients", Free)
+    patch.setattr(upload, "noisy_upload", clipped_last)
 
 
 # Aggregation
@@ -232,4 +242,4 @@ def clip_after_noise(patch: pytest.MonkeyPatch) -> None:
 
 def weights_by_records(patch: pytest.MonkeyPatch) -> None:
     """The server weighs uploads by the clients' records, whatever the protocol says."""
-    patch.setattr(many, "upload_weights", lambda rule, sizes: sizes.astype(np.float64))
+    patch.setattr(one_round, "upload_weights", lambda rule, sizes: sizes.astype(np.float64))

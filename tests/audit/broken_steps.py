@@ -1,12 +1,12 @@
 """Noisy-sgd, and what travels between clients and server, broken on purpose in the training alone (see `broken`).
 
-Who looks on repeats a client's work by `ManyClients` as well. So a break is in force only while the training's own clients work.
+The adversary repeats a client's work by `RowClients` as well. So a break is in force only while the training's own clients work.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -15,28 +15,35 @@ import pytest
 import torch
 from torch import Tensor
 
-from sordino.federation import assignment, many, many_clients, noisy_sgd
-from sordino.federation.assignment import Upload
-from sordino.federation.companions import Controls, Leader
-from sordino.federation.local import LocalSteps
-from sordino.federation.many_clients import KindSums, ManyClients, Worked
-from sordino.federation.many_kept import ManyKept
-from sordino.federation.models.per_example import ClippedSum
-from sordino.federation.noisy_sgd import noisy_mean
-from sordino.federation.randomness import Stream
+from sordino.engines import row_clients, table_engine
+from sordino.engines.row_clients import KindSums, RowClients
+from sordino.federation import assignment
+from sordino.federation import round as one_round
+from sordino.federation.broadcast_state import ControlVariates, LeaderModel
+from sordino.federation.personal import merge_kept
+from sordino.federation.rules import noisy_sgd_steps
+from sordino.federation.rules.local_training import UNCOUNTED, Assignment, LocalResult, LocalSteps
+from sordino.federation.rules.noisy_sgd_steps import SILENCE, noisy_mean
+from sordino.federation.upload import Upload
+from sordino.mechanisms import mechanism_of
+from sordino.models.per_example import ClippedSum
+from sordino.protocol import Noise
+from sordino.randomness import Stream
 from tests.audit.broken import Break
+
+Trained = tuple[Assignment, LocalResult]
 
 
 def while_clients_work(change: Break) -> Break:
     """Break something for the clients of the training and for nobody else."""
 
-    class Broken(ManyClients):
-        def work(self, **where: Any) -> Worked:
+    class Broken(RowClients):
+        def train(self, **where: Any) -> Trained:
             with pytest.MonkeyPatch.context() as patch:
                 change(patch)
-                return super().work(**where)
+                return super().train(**where)
 
-    return lambda patch: patch.setattr(many, "ManyClients", Broken)
+    return lambda patch: patch.setattr(table_engine, "RowClients", Broken)
 
 
 def place_of(stream: Stream) -> tuple[int, int, int]:
@@ -45,47 +52,53 @@ def place_of(stream: Stream) -> tuple[int, int, int]:
     return client, round, step
 
 
-def means(broken: Callable[[Tensor, float, int, Stream], Tensor]) -> Break:
+def shrink(noise: Noise, divisor: float) -> Noise:
+    """The same noise, that many times smaller."""
+    mechanism = mechanism_of(noise)
+    return mechanism.resize(mechanism.size / divisor)
+
+
+def means(broken: Callable[[Tensor, Noise, int, Stream], Tensor]) -> Break:
     """Clients that make noisy means in another way."""
-    return while_clients_work(lambda patch: patch.setattr(noisy_sgd, "noisy_mean", broken))
+    return while_clients_work(lambda patch: patch.setattr(noisy_sgd_steps, "noisy_mean", broken))
 
 
 # Noise
 
 
 @means
-def noise_missing_in_one_step(total: Tensor, sigma: float, batch: int, stream: Stream) -> Tensor:
+def noise_missing_in_one_step(total: Tensor, noise: Noise, batch: int, stream: Stream) -> Tensor:
     """The second step of every round adds none."""
-    return noisy_mean(total, 0.0 if place_of(stream)[2] == 1 else sigma, batch, stream)
+    return noisy_mean(total, SILENCE if place_of(stream)[2] == 1 else noise, batch, stream)
 
 
 @means
-def noise_halved(total: Tensor, sigma: float, batch: int, stream: Stream) -> Tensor:
+def noise_halved(total: Tensor, noise: Noise, batch: int, stream: Stream) -> Tensor:
     """Half the noise."""
-    return noisy_mean(total, sigma / 2, batch, stream)
+    return noisy_mean(total, shrink(noise, 2), batch, stream)
 
 
 @means
-def noise_divided_twice(total: Tensor, sigma: float, batch: int, stream: Stream) -> Tensor:
+def noise_divided_twice(total: Tensor, noise: Noise, batch: int, stream: Stream) -> Tensor:
     """Noise of the size that suits a mean, on the sum."""
-    return noisy_mean(total, sigma / batch, batch, stream)
+    return noisy_mean(total, shrink(noise, batch), batch, stream)
 
 
 @means
-def same_noise_in_every_step(total: Tensor, sigma: float, batch: int, stream: Stream) -> Tensor:
+def same_noise_in_every_step(total: Tensor, noise: Noise, batch: int, stream: Stream) -> Tensor:
     """Streams are told apart by client and round alone."""
     client, round, _ = place_of(stream)
     return noisy_mean(
-        total, sigma, batch, replace(stream, nonce=struct.pack("<3I", client, round, 0))
+        total, noise, batch, replace(stream, nonce=struct.pack("<3I", client, round, 0))
     )
 
 
 @means
-def same_noise_for_every_client(total: Tensor, sigma: float, batch: int, stream: Stream) -> Tensor:
+def same_noise_for_every_client(total: Tensor, noise: Noise, batch: int, stream: Stream) -> Tensor:
     """Streams are told apart by round and step alone."""
     _, round, step = place_of(stream)
     return noisy_mean(
-        total, sigma, batch, replace(stream, nonce=struct.pack("<3I", 0, round, step))
+        total, noise, batch, replace(stream, nonce=struct.pack("<3I", 0, round, step))
     )
 
 
@@ -116,9 +129,9 @@ class Unclipped(KindSums):
 
 
 clip_of_the_batch = while_clients_work(
-    lambda patch: patch.setattr(many_clients, "KindSums", BatchClip)
+    lambda patch: patch.setattr(row_clients, "KindSums", BatchClip)
 )
-clip_missing = while_clients_work(lambda patch: patch.setattr(many_clients, "KindSums", Unclipped))
+clip_missing = while_clients_work(lambda patch: patch.setattr(row_clients, "KindSums", Unclipped))
 
 
 def divided_by_the_own_size(patch: pytest.MonkeyPatch) -> None:
@@ -132,12 +145,12 @@ def divided_by_the_own_size(patch: pytest.MonkeyPatch) -> None:
             sizes[:] = [targets.sum(dim=1, keepdim=True).clamp(min=1.0)]
             return super().clipped_sum(inputs, targets, clip=clip, norm=norm)
 
-    def by_size(total: Tensor, sigma: float, batch: int, stream: Stream) -> Tensor:
-        return noisy_mean(total, sigma, batch, stream) * batch / sizes[0]
+    def by_size(total: Tensor, noise: Noise, batch: int, stream: Stream) -> Tensor:
+        return noisy_mean(total, noise, batch, stream) * batch / sizes[0]
 
     def change(inner: pytest.MonkeyPatch) -> None:
-        inner.setattr(many_clients, "KindSums", Counting)
-        inner.setattr(noisy_sgd, "noisy_mean", by_size)
+        inner.setattr(row_clients, "KindSums", Counting)
+        inner.setattr(noisy_sgd_steps, "noisy_mean", by_size)
 
     while_clients_work(change)(patch)
 
@@ -145,25 +158,25 @@ def divided_by_the_own_size(patch: pytest.MonkeyPatch) -> None:
 def record_in_every_batch(patch: pytest.MonkeyPatch) -> None:
     """Batches are not drawn: the rare record is in all of them."""
 
-    class Always(ManyClients):
-        def _counts(self, client: int, round: int, first: int, trainings: int) -> np.ndarray:
-            counts = super()._counts(client, round, first, trainings).copy()
+    class Always(RowClients):
+        def _count_kinds(self, task: Assignment) -> np.ndarray:
+            counts = super()._count_kinds(task).copy()
             if counts.shape[-1] > 1:
                 counts[..., 0], counts[..., 1] = 1, counts.sum(axis=-1) - 1
             return counts
 
-    patch.setattr(many, "ManyClients", Always)
+    patch.setattr(table_engine, "RowClients", Always)
 
 
 def same_batch_in_every_step(patch: pytest.MonkeyPatch) -> None:
     """One batch is drawn for all steps of a round."""
 
-    class Lazy(ManyClients):
-        def _counts(self, client: int, round: int, first: int, trainings: int) -> np.ndarray:
-            counts = super()._counts(client, round, first, trainings)
+    class Lazy(RowClients):
+        def _count_kinds(self, task: Assignment) -> np.ndarray:
+            counts = super()._count_kinds(task)
             return np.broadcast_to(counts[:, :1], counts.shape)
 
-    patch.setattr(many, "ManyClients", Lazy)
+    patch.setattr(table_engine, "RowClients", Lazy)
 
 
 # What is made of the noisy means
@@ -180,8 +193,8 @@ def momentum_of_clean_gradients(patch: pytest.MonkeyPatch) -> None:
         rates,
         batches,
         *,
-        multiplier,
-        noise,
+        sum_noise,
+        stream_of,
         optimizer,
         pull=None,
         on_step,
@@ -190,67 +203,61 @@ def momentum_of_clean_gradients(patch: pytest.MonkeyPatch) -> None:
         moment = torch.zeros_like(start)
         for step, (rate, (inputs, targets)) in enumerate(zip(rates, batches, strict=True)):
             total = gradients.clipped_sum(inputs, targets, clip=rule.clip).total
-            noisy = noisy_mean(total, multiplier * rule.noise_unit, rule.batch, noise(step))
+            noisy = noisy_mean(total, sum_noise, rule.batch, stream_of(step))
             on_step(noisy)
             clean = total / rule.batch
             moment = 0.9 * moment + clean
             model.weights.sub_(moment + (noisy - clean), alpha=rate)
-        return many.UNCOUNTED
+        return UNCOUNTED
 
-    while_clients_work(lambda inner: inner.setattr(many_clients, "train_noisily", train))(patch)
+    while_clients_work(lambda inner: inner.setattr(noisy_sgd_steps, "train_noisily", train))(patch)
 
 
-def clean(worked: Worked, client: ManyClients, where: dict[str, Any]) -> Tensor:
+def clean(clients: RowClients, where: dict[str, Any]) -> Tensor:
     """The models that a client's steps would have led to without noise."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
-            noisy_sgd,
+            noisy_sgd_steps,
             "noisy_mean",
-            lambda total, sigma, batch, stream: noisy_mean(total, 0.0, batch, stream),
+            lambda total, noise, batch, stream: noisy_mean(total, SILENCE, batch, stream),
         )
-        return ManyClients.work(client, **where).models
+        return RowClients.train(clients, **where)[1].model
 
 
 def clean_models_kept(patch: pytest.MonkeyPatch) -> None:
     """What a client keeps, and starts from the next time, never had any noise."""
 
-    class Keeping(ManyClients):
-        def work(self, **where: Any) -> Worked:
-            worked = super().work(**where)
-            return replace(
-                worked, kept={**worked.kept, "model": clean(worked, self, where).numpy()}
-            )
+    class Keeping(RowClients):
+        def train(self, **where: Any) -> Trained:
+            task, result = super().train(**where)
+            kept = {**result.kept, "model": clean(self, where).numpy()}
+            return task, replace(result, kept=kept)
 
-    patch.setattr(many, "ManyClients", Keeping)
+    patch.setattr(table_engine, "RowClients", Keeping)
 
 
 def clean_models_sent(patch: pytest.MonkeyPatch) -> None:
     """The noise is in the steps that are shown, and not in the model that is uploaded."""
 
-    class Sending(ManyClients):
-        def work(self, **where: Any) -> Worked:
-            worked = super().work(**where)
-            return replace(worked, models=clean(worked, self, where))
+    class Sending(RowClients):
+        def train(self, **where: Any) -> Trained:
+            task, result = super().train(**where)
+            return task, replace(result, model=clean(self, where))
 
-    patch.setattr(many, "ManyClients", Sending)
+    patch.setattr(table_engine, "RowClients", Sending)
 
 
 # What travels beside the global model
 
 
-def _without_noise(uploads: Iterable[Upload], models: dict[int, np.ndarray]) -> Iterator[Upload]:
-    for upload in uploads:
-        yield replace(upload, vector=models[upload.client])
-
-
-def remembering(models: dict[int, np.ndarray]) -> type[ManyClients]:
+def remembering(models: dict[int, np.ndarray]) -> type[RowClients]:
     """Clients whose models without noise somebody else gets hold of."""
 
-    class Remembered(ManyClients):
-        def work(self, *, client: int, **where: Any) -> Worked:
-            worked = super().work(client=client, **where)
-            models[client] = worked.models.numpy().astype(np.float32)
-            return worked
+    class Remembered(RowClients):
+        def train(self, *, client: int, **where: Any) -> Trained:
+            task, result = super().train(client=client, **where)
+            models[client] = result.model.numpy().astype(np.float32)
+            return task, result
 
     return Remembered
 
@@ -259,29 +266,28 @@ def companions_of_clean_models(patch: pytest.MonkeyPatch) -> None:
     """The leader's model, or the control variates, come from models as they were before the noise."""
     models: dict[int, np.ndarray] = {}
 
-    def companion_of(protocol: Any, state: Any) -> Leader | Controls:
-        kind = Controls if protocol.local.tag == "scaffold" else Leader
+    def restore(protocol: Any, state: Any) -> LeaderModel | ControlVariates:
+        kind = ControlVariates if protocol.local.tag == "scaffold" else LeaderModel
 
         class Leaking(kind):  # type: ignore[misc, valid-type]
-            def noted(self, uploads: Iterator[Upload]) -> Iterator[Upload]:
-                return super().noted(_without_noise(uploads, models))
+            def note(self, upload: Upload) -> None:
+                super().note(replace(upload, vector=models[upload.client]))
 
         return Leaking(protocol, state)
 
-    patch.setattr(many, "ManyClients", remembering(models))
-    patch.setattr(many, "companion_of", companion_of)
+    patch.setattr(table_engine, "RowClients", remembering(models))
+    patch.setattr(one_round, "restore_broadcast_state", restore)
 
 
 def helpers_of_clean_models(patch: pytest.MonkeyPatch) -> None:
     """The server makes helpers of models as they were before the noise."""
     models: dict[int, np.ndarray] = {}
 
-    class Leaking(ManyKept):
-        def keep(self, client: int, kept: Any, vector: np.ndarray, present: np.ndarray) -> None:
-            super().keep(client, kept, models[client], present)
+    def merge(protocol: Any, initial: np.ndarray, before: Any, upload: Upload) -> Any:
+        return merge_kept(protocol, initial, before, replace(upload, vector=models[upload.client]))
 
-    patch.setattr(many, "ManyClients", remembering(models))
-    patch.setattr(many, "ManyKept", Leaking)
+    patch.setattr(table_engine, "RowClients", remembering(models))
+    patch.setattr(one_round, "merge_kept", merge)
 
 
 def pull_missing(patch: pytest.MonkeyPatch) -> None:

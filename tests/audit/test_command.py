@@ -6,22 +6,22 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import sordino
+from sordino.audit.audit_folder import AuditFolder
 from sordino.audit.auditing import audit
-from sordino.audit.bounds import most_shown
-from sordino.audit.folder import AuditFolder
-from sordino.cli import run
-from sordino.engines.native import library
-from sordino.engines.native.kernel import Kernel
-from sordino.federation import assignment
-from sordino.federation.data import load_dataset
-from sordino.federation.randomness import Purpose
-from sordino.privacy.guarantee import rounded_down
+from sordino.audit.lower_bounds import find_largest_mu
+from sordino.cli.main import run
+from sordino.data import load_dataset
+from sordino.federation import client
+from sordino.native import library
+from sordino.native.kernel import Kernel
+from sordino.privacy.guarantee import round_down
 from sordino.protocol import Constant, Data, FedAvg, Gaussian, Protocol
 from tests.support import toy_dataset
 
@@ -161,7 +161,7 @@ def test_the_table_says_what_was_found_and_what_so_many_trainings_could_show(
     out = capfd.readouterr().out
     assert "measured: at least" in out
     assert "certified: at most" in out
-    assert f"could have shown mu = {rounded_down(most_shown(50))} at most" in out
+    assert f"could have shown mu = {round_down(find_largest_mu(50))} at most" in out
     assert "times the noise" in out
 
 
@@ -212,13 +212,13 @@ def test_a_budget_limits_the_rounds_that_are_attacked(protocol, capfd) -> None:
         (["--claim", "theirs"], "NAME=MU"),
         (["--claim", "theirs=-1"], "NAME=MU"),
         (["--claim", "theirs=inf"], "NAME=MU"),
-        (["--seeds", "2"], "do not go together"),
+        (["--seeds", "2"], "Add --sensitivity"),
         (["--canary", "missing.npz"], "npz"),
         (["--one-run", "people"], "records or clients"),
         (["--one-run", "records", "--canaries", "100000"], "at most"),
         (["--one-run", "clients", "--view", "server"], "rounds or final"),
-        (["--sweep", "local.clip"], "do not go together"),
-        (["--canaries", "5"], "do not go together"),
+        (["--sweep", "local.clip"], "Add --sensitivity"),
+        (["--canaries", "5"], "Add --one-run"),
         (["--sensitivity", "--canary", "random"], "do not go together"),
     ],
 )
@@ -323,7 +323,7 @@ def test_noise_that_the_clients_of_train_use_twice_is_seen_with_a_canary(
     engine, monkeypatch, tmp_path
 ) -> None:
     """The worst case draws its noise in tables; a canary is trained by the clients that `train` has, and their noise is looked at too."""
-    if engine == "native" and not library.runnable():
+    if engine == "native" and not library.list_runnable():
         pytest.skip("the native kernel was not built")
     if engine == "torch":
         monkeypatch.setenv(library.FOLDER, str(tmp_path / "empty"))
@@ -344,16 +344,10 @@ def test_noise_that_the_clients_of_train_use_twice_is_seen_with_a_canary(
         "workers": 1,
     }
     assert not audit(protocol, "server", **options, folder=tmp_path / "whole").contradicted
-    whole, train = assignment.stream_of, Kernel.train
+    whole, train = client.finish_upload, Kernel.train
 
-    def forgetful(setup, key, purpose, *, client, round):
-        return whole(
-            setup,
-            key,
-            purpose,
-            client=client,
-            round=0 if purpose is Purpose.UPLOAD_NOISE else round,
-        )
+    def forgetful(setup, task, result, **options):
+        return whole(setup, replace(task, round_index=0), result, **options)
 
     def forgetful_kernel(self, records, jobs, *, threads) -> None:
         jobs["round"] = (
@@ -361,7 +355,7 @@ def test_noise_that_the_clients_of_train_use_twice_is_seen_with_a_canary(
         )
         train(self, records, jobs, threads=threads)
 
-    monkeypatch.setattr(assignment, "stream_of", forgetful)
+    monkeypatch.setattr(client, "finish_upload", forgetful)
     monkeypatch.setattr(Kernel, "train", forgetful_kernel)
     found = audit(protocol, "server", **options, folder=tmp_path / "broken")
     assert found.contradicted

@@ -5,10 +5,10 @@ import json
 import pytest
 
 from sordino.audit.verdict import Claim
-from sordino.cli import run
+from sordino.cli.claim_option import read_claim
+from sordino.cli.main import run
 from sordino.protocol import InvalidValue, UserError, View
 from sordino.report.evidence import Audit
-from sordino.ui.audit import given_claim
 
 FILE = """
 seed = 1
@@ -53,7 +53,7 @@ def test_epsilon_claims_are_refuted_or_hold_and_json_says_which(tmp_path, capfd)
 )  # fmt: skip
 def test_a_claim_that_is_none_gets_a_sentence_with_both_forms(text) -> None:
     with pytest.raises(UserError, match=r"such as theirs=0\.29, or 'NAME: epsilon"):
-        given_claim(text, View.SERVER, "record")
+        read_claim(text, View.SERVER, "record")
 
 
 def test_a_claim_is_about_mu_or_about_epsilon() -> None:

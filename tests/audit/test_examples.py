@@ -7,15 +7,23 @@ import json
 import pytest
 
 from sordino.audit import game
-from sordino.audit.auditing import audit, protocol_sizes
+from sordino.audit.auditing import audit
 from sordino.audit.observation import more_than_seen
-from sordino.cli import run
-from sordino.protocol import Protocol, View, overridden
+from sordino.cli.main import run
+from sordino.protocol import Protocol, View, override_keys
 from tests.test_examples import EXAMPLES, example
 
 # Few rounds and clients; and less noise where a view's mu is so small that it would take thousands of trainings to show any of it.
+FOUR = ("federation.clients=4", "federation.channel.secure-aggregation.threshold=4")
 SMALLER = {
-    "digits.toml": ("federation.clients=12", "noise.sigma=0.08"),
+    "convergent-fedavg.toml": ("federation.clients=12", "noise.sigma=0.08"),
+    "convergent-fedprox.toml": ("federation.clients=12", "noise.sigma=0.05"),
+    "convergent-glm.toml": ("federation.clients=6", "data.records=4", "noise.sigma=0.5"),
+    "digits-local.toml": ("federation.clients=12", "noise.sigma=0.08"),
+    "digits.toml": (*FOUR, "local.batch=7", "noise.multiplier=0.8"),
+    "secure-mnist.toml": (*FOUR, "local.batch=300", "noise.multiplier=0.8"),
+    "secure-cifar.toml": (*FOUR, "local.batch=250", "noise.multiplier=0.8"),
+    "secure-consortium.toml": ("local.batch=470", "noise.multiplier=0.8"),
     "dp-fedavg.toml": ("federation.clients=20", "noise.sigma=0.05"),
     # A step draws one of 56 records: with so few rounds, 250 trainings would show nothing of it.
     "harmonizer.toml": ("data.records=4",),
@@ -26,6 +34,7 @@ SMALLER = {
     "shuffler.toml": ("federation.clients=40", "noise.sigma=0.3", "federation.rounds=2"),
     # Over many steps whose batches nobody sees, linear losses show little of what is allowed.
     "udp-fl-mnist.toml": ("noise.sigma=0.005", "local.steps=1", "local.batch=3000"),
+    "dp-sgd.toml": ("local.batch=35", "noise.multiplier=0.8", "federation.clients=4"),
     "wind-scaffold.toml": ("data.records=40", "local.batch=20", "noise.sigma=0.05"),
 }
 VIEWS = {
@@ -49,7 +58,7 @@ def settings(name: str) -> list[str]:
 
 
 def small(name: str) -> Protocol:
-    return overridden(example(name), settings(name))
+    return override_keys(example(name), settings(name))
 
 
 @pytest.mark.slow
@@ -64,7 +73,7 @@ def test_every_example_is_audited_in_every_view(name, unit, tmp_path) -> None:
         assert not finding.contradicted, (view, finding.verdict, str(finding.residuals))
         assert finding.epsilon_lower <= finding.certified.epsilon(1e-5)
         assert finding.given == more_than_seen(
-            protocol, View.parse(view), unit, protocol_sizes(protocol)
+            protocol, View.parse(view), unit, protocol.stated_sizes
         )
         shown.append(finding.mu_lower)
     assert max(shown) > 0
@@ -97,7 +106,7 @@ def test_the_command_audits_them(name, tmp_path, monkeypatch, capfd) -> None:
     assert found["verdict"] in ("holds", "not tested")
     assert (
         found["given"]
-        == more_than_seen(small(name), View.STRONG, sizes=protocol_sizes(small(name)))
+        == more_than_seen(small(name), View.STRONG, sizes=small(name).stated_sizes)
         != ""
     )
     assert found["mu_lower"] > 0

@@ -7,15 +7,13 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from sordino.audit.adversary import Adversary
+from sordino.audit.adversaries.likelihood_ratio import Adversary
 from sordino.audit.auditing import audit
-from sordino.audit.bounds import Limits, Scores, measured
 from sordino.audit.game import CHUNK, WorstCaseGame, chunks_of, play_all
+from sordino.audit.lower_bounds import ErrorLimits, Scores, measure_error_rates
+from sordino.audit.repeated_work import TableWork
 from sordino.audit.verdict import Claim
-from sordino.audit.worst_case import linear_pair, worst_pair
-from sordino.federation.many import rounds_of_many
-from sordino.federation.many_clients import ManyClients
-from sordino.federation.randomness import Key
+from sordino.audit.worst_cases.worst_pair import make_worst_pair
 from sordino.papers.applied import published_bounds
 from sordino.privacy.certify import certify
 from sordino.protocol import (
@@ -36,6 +34,9 @@ from sordino.protocol import (
     StageWise,
     View,
 )
+from sordino.randomness import Key
+from tests.audit.pairs import linear_pair
+from tests.support import play_table
 
 STEPS = {"steps": 2, "batch": 4, "clip": 1.0}
 VIEWS = (View.SERVER, View.ROUNDS, View.coalition(2), View.FINAL)
@@ -103,7 +104,7 @@ def played(
 @pytest.mark.parametrize("rule", ["fedavg", "fedprox"])
 def test_worst_cases_come_close_to_the_bound_of_every_view(rule, schedule, view) -> None:
     protocol = with_mu(federation(rule, schedule), view, 3.0)
-    shown = measured(played(protocol, view, 2500), "mu").mu
+    shown = measure_error_rates(played(protocol, view, 2500), "mu").mu
     assert 0.88 * 3.0 < shown < 3.0 + 0.1
 
 
@@ -116,7 +117,9 @@ def test_mixing_and_weights_too(aggregation, unit) -> None:
         3.0,
         unit,
     )
-    assert 0.88 < measured(played(protocol, View.ROUNDS, 2500, unit), "mu").mu / 3.0 < 1.04
+    assert (
+        0.88 < measure_error_rates(played(protocol, View.ROUNDS, 2500, unit), "mu").mu / 3.0 < 1.04
+    )
 
 
 def test_the_largest_client_is_attacked_where_shares_differ() -> None:
@@ -133,7 +136,7 @@ def test_the_largest_client_is_attacked_where_shares_differ() -> None:
     )
     certified = certify(protocol, View.ROUNDS, "client", sizes=sizes).mu
     assert game.pair.attacked == 2
-    assert 0.85 < measured(scores_of(game), "mu").mu / certified < 1.04
+    assert 0.85 < measure_error_rates(scores_of(game), "mu").mu / certified < 1.04
 
 
 def test_clipped_glm_comes_close_with_records_clients_and_contraction() -> None:
@@ -148,7 +151,9 @@ def test_clipped_glm_comes_close_with_records_clients_and_contraction() -> None:
     for view in (View.SERVER, View.FINAL):
         for unit in ("record", "client"):
             tuned = with_mu(protocol, view, 3.0, unit)
-            assert 0.85 < measured(played(tuned, view, 2000, unit), "mu").mu / 3.0 < 1.05, (
+            assert (
+                0.85 < measure_error_rates(played(tuned, view, 2000, unit), "mu").mu / 3.0 < 1.05
+            ), (
                 view,
                 unit,
             )
@@ -161,8 +166,8 @@ def test_random_participants_reveal_no_more_than_the_mixture_and_a_good_part_of_
     protocol = replace(federation(participation=participation, rounds=8), noise=Gaussian(sigma=0.6))
     for view in (View.SERVER, View.ROUNDS):
         certified, scores = certify(protocol, view), played(protocol, view, 4000)
-        assert not measured(scores, "mu", 0.9999).contradicts(certified.curve)
-        shown = measured(scores, "epsilon", delta=0.1).epsilon(0.1)
+        assert not measure_error_rates(scores, "mu", 0.9999).contradicts(certified.curve)
+        shown = measure_error_rates(scores, "epsilon", delta=0.1).epsilon(0.1)
         assert 0.6 * certified.epsilon(0.1) < shown < certified.epsilon(0.1) * 1.03
 
 
@@ -172,15 +177,15 @@ def test_minibatches_hide_the_record_until_it_is_drawn() -> None:
     certified = certify(hidden, View.SERVER)
     assert certified.method == "first-hit mixture"
     scores = played(hidden, View.SERVER, 3000)
-    assert not measured(scores, "mu", 0.9999).contradicts(certified.curve)
+    assert not measure_error_rates(scores, "mu", 0.9999).contradicts(certified.curve)
     assert (
         0.3 * certified.epsilon(0.1)
-        < measured(scores, "epsilon", delta=0.1).epsilon(0.1)
+        < measure_error_rates(scores, "epsilon", delta=0.1).epsilon(0.1)
         < certified.epsilon(0.1) * 1.03
     )
     # For the whole client draws hide nothing.
     tuned = with_mu(hidden, View.SERVER, 3.0, "client")
-    assert measured(played(tuned, View.SERVER, 2000, "client"), "mu").mu > 0.85 * 3.0
+    assert measure_error_rates(played(tuned, View.SERVER, 2000, "client"), "mu").mu > 0.85 * 3.0
 
 
 @pytest.mark.parametrize("view", [View.SERVER, View.ROUNDS, View.FINAL])
@@ -195,10 +200,10 @@ def test_who_does_not_know_the_batches_comes_near_the_bound_and_does_not_pass_it
     certified = certify(protocol, view)
     assert certified.method == "secret batches"
     scores = played(protocol, view, 4000)
-    shown = [measured(scores, goal, 0.9999, 0.01) for goal in ("mu", "epsilon")]
+    shown = [measure_error_rates(scores, goal, 0.9999, 0.01) for goal in ("mu", "epsilon")]
     assert not any(limits.contradicts(certified.curve) for limits in shown)
-    found = measured(scores, "mu")
-    allowed = Limits(
+    found = measure_error_rates(scores, "mu")
+    allowed = ErrorLimits(
         false_positive=found.false_positive, false_negative=certified.beta(found.false_positive)
     )
     whole = changes.get("steps", 1) == 1 or "clip_target" in changes
@@ -219,7 +224,7 @@ def test_median_and_diameter_are_not_passed() -> None:
         protocol = replace(federation(**changes), noise=Gaussian(sigma=0.2))
         for view in (View.SERVER, View.ROUNDS, View.FINAL):
             certified = certify(protocol, view)
-            shown = measured(played(protocol, view, 1500), "mu")
+            shown = measure_error_rates(played(protocol, view, 1500), "mu")
             assert 0.3 < shown.mu < certified.mu * 1.03, (changes, view)
 
 
@@ -227,9 +232,9 @@ def test_a_vouched_smoothness_is_respected_by_the_worst_case_and_not_passed() ->
     schedule = StageWise(rate=0.1)
     vouched = federation(schedule=schedule, clients=10, rounds=12, assumptions=smooth(1.0))
     protocol = with_mu(vouched, View.FINAL, 3.0)
-    pair = worst_pair(protocol, View.FINAL, "record", key=Key.from_seed(1), rounds=12)
+    pair = make_worst_pair(protocol, View.FINAL, "record", key=Key.from_seed(1), rounds=12)
     assert -1.0 <= float(pair.zero.train.x[:, 2].min()) < 0
-    assert 0.85 < measured(played(protocol, View.FINAL, 2500), "mu").mu / 3.0 < 1.04
+    assert 0.85 < measure_error_rates(played(protocol, View.FINAL, 2500), "mu").mu / 3.0 < 1.04
     free = federation(schedule=schedule, clients=10, rounds=12)
     assert (
         certify(protocol, View.FINAL).mu
@@ -242,7 +247,10 @@ def test_a_hundred_audits_rarely_exceed_the_truth() -> None:
     """On the worst case of a constant rate the true mu is the certified one (THEORY A2): at most 13 of 100 may lie above."""
     protocol = with_mu(federation(clients=3, rounds=3), View.FINAL, 2.0)
     shown = np.array(
-        [measured(played(protocol, View.FINAL, 400, seed=seed), "mu").mu for seed in range(100)]
+        [
+            measure_error_rates(played(protocol, View.FINAL, 400, seed=seed), "mu").mu
+            for seed in range(100)
+        ]
     )
     assert (shown > 2.0).sum() <= stats.binom.ppf(0.999, 100, 0.05)
     assert len(set(shown)) > 50
@@ -254,10 +262,10 @@ def test_scores_are_the_exact_likelihood_ratio() -> None:
     pair = linear_pair(protocol, "record", (4, 4, 4), Key.from_seed(9), -0.7, 0)
     move = 0.1 * (1 - 1e-6) * 2  # two steps of rate 0.1 at the clip
     for view, honest in ((View.SERVER, None), (View.ROUNDS, 3), (View.coalition(2), 1)):
-        both = ManyClients(pair.zero), ManyClients(pair.one)
+        both = TableWork(pair.zero), TableWork(pair.one)
         adversary = Adversary(pair.one, 0, both, view, range(4))
         expected = np.zeros(4)
-        for seen in rounds_of_many(pair.one, range(4)):
+        for seen in play_table(pair.one, range(4)):
             adversary.see(seen)
             start = seen.before.astype(np.float64)
             others = start.copy()
@@ -285,18 +293,18 @@ def test_scores_behind_a_shuffler_weigh_all_orders() -> None:
     protocol = replace(
         federation(clients=4, rounds=2, channel="shuffler"), noise=Gaussian(sigma=0.3)
     )
-    pair = worst_pair(protocol, View.SERVER, "client", key=Key.from_seed(9), rounds=2)
+    pair = make_worst_pair(protocol, View.SERVER, "client", key=Key.from_seed(9), rounds=2)
     adversary = Adversary(
         pair.zero,
         pair.attacked,
-        (ManyClients(pair.zero), ManyClients(pair.one)),
+        (TableWork(pair.zero), TableWork(pair.one)),
         View.SERVER,
         range(5),
     )
     expected = np.zeros(5)
-    for seen in rounds_of_many(pair.zero, range(5)):
+    for seen in play_table(pair.zero, range(5)):
         adversary.see(seen)
-        models = [[ManyClients(side).trained(client=c, round=seen.round, weights=seen.before, first=0).numpy() for c in range(4)]
+        models = [[TableWork(side).work(client=c, round_index=seen.round, weights=seen.before, first=0).models.numpy() for c in range(4)]
                   for side in (pair.zero, pair.one)]  # fmt: skip
         for side, sign in ((1, 1.0), (0, -1.0)):
             laws = np.array(
@@ -327,12 +335,12 @@ def test_scores_of_a_hidden_draw_are_those_of_its_mixture(adjacency) -> None:
         participation=Poisson(rate=0.4),
         privacy=Privacy(adjacency=adjacency),
     )
-    pair = worst_pair(protocol, View.ROUNDS, "client", key=Key.from_seed(9), rounds=2)
+    pair = make_worst_pair(protocol, View.ROUNDS, "client", key=Key.from_seed(9), rounds=2)
     adversary = Adversary(
-        pair.one, 0, (ManyClients(pair.zero), ManyClients(pair.one)), View.ROUNDS, range(6)
+        pair.one, 0, (TableWork(pair.zero), TableWork(pair.one)), View.ROUNDS, range(6)
     )
     expected = np.zeros(6)
-    for seen in rounds_of_many(pair.one, range(6)):
+    for seen in play_table(pair.one, range(6)):
         adversary.see(seen)
         moved = (seen.after - seen.before.astype(np.float64)).sum(axis=1) / np.sqrt(2)
         for sign, place in ((-1.0, -0.25), (1.0, 0.25 if adjacency == "replace-one" else 0.0)):

@@ -7,16 +7,12 @@ import pytest
 import torch
 from torch import nn
 
-from sordino import Dataset, train
-from sordino.audit.given_losses import GivenLosses
-from sordino.audit.noisy_steps import noisy_pair
-from sordino.audit.real_game import rounds_of_one
-from sordino.audit.worst_case import clipped_glm_pair, linear_pair, setup_of
-from sordino.federation import randomness
-from sordino.federation.many import rounds_of_many
-from sordino.federation.many_clients import ManyClients
-from sordino.federation.participation import attendances, participants
-from sordino.federation.randomness import LANES, Key, Purpose
+from sordino import Dataset, randomness, train
+from sordino.audit.real_game import observe_one
+from sordino.audit.worst_cases.neighbours import make_setup
+from sordino.audit.worst_cases.synthetic_losses import SyntheticLosses
+from sordino.engines.row_clients import RowClients
+from sordino.federation.attendance import attendances, participants
 from sordino.federation.setup import Setup, prepare
 from sordino.protocol import (
     Assumptions,
@@ -33,15 +29,18 @@ from sordino.protocol import (
     Interpolate,
     Mean,
     Median,
-    Nobody,
     NoisySgd,
+    NoPersonalization,
     Poisson,
     Protocol,
     Scaffold,
     StageWise,
     UserError,
 )
-from sordino.protocol.noisy_sgd import OPTIMIZERS, SAMPLINGS
+from sordino.protocol.noisy_sgd_rule import OPTIMIZERS, SAMPLINGS
+from sordino.randomness import LANES, Key, Purpose
+from tests.audit.pairs import clipped_glm_pair, linear_pair, noisy_pair
+from tests.support import play_table
 
 KEY = Key.from_seed(11)
 STEPS = {"steps": 3, "batch": 4, "clip": 1.0, "schedule": StageWise(rate=0.2)}
@@ -125,7 +124,7 @@ FEDERATIONS |= {
 }
 FEDERATIONS |= {f"noisy {own}": noisy("poisson", "adam", own) for own in OWN}
 FEDERATIONS |= {
-    f"noisy {sampling} l1": noisy(sampling, "sgd", Nobody(), clip_norm="l1")
+    f"noisy {sampling} l1": noisy(sampling, "sgd", NoPersonalization(), clip_norm="l1")
     for sampling in SAMPLINGS
 }
 FEDERATIONS |= {
@@ -142,9 +141,9 @@ FEDERATIONS |= {
 def test_a_row_is_the_training_of_its_number(name, first) -> None:
     setup, trainings = FEDERATIONS[name], range(first, first + 4)
     near = 2e-5 if name.startswith("noisy") else 2e-6  # all of noisy-sgd is in float32
-    many = list(rounds_of_many(setup, trainings))
+    many = list(play_table(setup, trainings))
     for row, training in enumerate(trainings):
-        for seen, alone in zip(many, rounds_of_one(setup, training, 3, {}), strict=True):
+        for seen, alone in zip(many, observe_one(setup, training, 3, {}), strict=True):
             assert np.array_equal(seen.present[row], alone.present[0])
             assert np.allclose(seen.after[row], alone.after[0], rtol=near, atol=near)
             present = seen.present[row]
@@ -180,34 +179,32 @@ def test_row_zero_is_what_train_trains(tmp_path) -> None:
     run = train(
         protocol,
         data=data,
-        model=GivenLosses(),
+        model=SyntheticLosses(),
         folder=tmp_path / "run",
         workers=1,
         evaluate_every=0,
     )
-    parts = prepare(protocol, data=data, model=GivenLosses()).parts
-    same = setup_of(protocol, records, targets, parts, GivenLosses(), KEY)
-    last = list(rounds_of_many(same, range(1)))[-1].after[0]
+    parts = prepare(protocol, data=data, model=SyntheticLosses()).parts
+    same = make_setup(protocol, records, targets, parts=parts, module=SyntheticLosses(), key=KEY)
+    last = list(play_table(same, range(1)))[-1].after[0]
     assert np.allclose(run.state["weight"].numpy(), last, rtol=2e-6, atol=2e-6)
 
 
 def test_clients_that_draw_nothing_and_are_alike_are_trained_once() -> None:
     full = linear_pair(BASE, "record", (4, 4, 4, 4), KEY, -0.5, 0)
-    assert ManyClients(full.one).like.tolist() == [0, 1, 1, 1]
+    assert RowClients(full.one).like.tolist() == [0, 1, 1, 1]
     assert full.attacked == 0
     drawn = linear(
         BASE
     )  # the attacked client holds 7 records, of which one differs: it draws, and is like no other
-    assert ManyClients(drawn).like.tolist() == [0, 1, 0, 0]
+    assert RowClients(drawn).like.tolist() == [0, 1, 0, 0]
 
 
 def test_caps_keep_a_client_away_once_it_has_taken_part_so_often() -> None:
     protocol = replace(
         BASE, rounds=5, participation=Poisson(rate=0.6), client=(ClientBudget(id=2, epsilon=1.0),)
     )
-    seen = np.stack(
-        [one.present for one in rounds_of_many(linear(protocol), range(50), caps={2: 1})]
-    )
+    seen = np.stack([one.present for one in play_table(linear(protocol), range(50), caps={2: 1})])
     assert seen[:, :, 2].sum(axis=0).max() == 1
     assert seen[:, :, 1].sum(axis=0).max() > 1
 
@@ -215,21 +212,21 @@ def test_caps_keep_a_client_away_once_it_has_taken_part_so_often() -> None:
 @pytest.mark.parametrize("participation", [Poisson(rate=0.3), FixedSize(size=2)])
 def test_attendance_is_the_same_alone_and_side_by_side(participation) -> None:
     protocol = replace(BASE, clients=9, participation=participation)
-    together = attendances(protocol, round=2, key=KEY, trainings=range(10, 310))
+    together = attendances(protocol, round_index=2, key=KEY, trainings=range(10, 310))
     for training in (10, 11, 200, 309):
         assert (
             np.flatnonzero(together[training - 10]).tolist()
-            == participants(protocol, round=2, key=KEY, training=training).tolist()
+            == participants(protocol, round_index=2, key=KEY, training=training).tolist()
         )
     assert len({row.tobytes() for row in together}) > 20
 
 
 def test_lanes_are_disjoint_pieces_of_one_keystream() -> None:
-    whole = KEY.stream(Purpose.UPLOAD_NOISE, training=0).normals_of(6, 3)
+    whole = KEY.stream(Purpose.UPLOAD_NOISE, training=0).normal_rows(6, 3)
     for lane in range(6):
         stream = KEY.stream(Purpose.UPLOAD_NOISE, training=lane)
         assert np.array_equal(stream.normals(3), whole[lane])
-        assert np.array_equal(stream.normals_of(6 - lane, 3), whole[lane:])
+        assert np.array_equal(stream.normal_rows(6 - lane, 3), whole[lane:])
     words = KEY.stream(Purpose.MINIBATCH, training=0).words(5, 4).reshape(4, 5)
     assert all(
         np.array_equal(KEY.stream(Purpose.MINIBATCH, training=n).words(5), words[n])
@@ -244,20 +241,20 @@ def test_lanes_are_disjoint_pieces_of_one_keystream() -> None:
 def test_items_are_followed_into_the_subsets_that_are_drawn(
     population, size, lane, monkeypatch
 ) -> None:
-    monkeypatch.setattr(randomness, "WORDS", 500)  # many blocks
+    monkeypatch.setattr(randomness, "WORDS_PER_BLOCK", 500)  # many blocks
     stream, items = (
-        KEY.stream(Purpose.MINIBATCH, training=lane, client=2, round=3),
+        KEY.stream(Purpose.MINIBATCH, training=lane, client=2, round_index=3),
         np.array([0, 2, population - 1]),
     )
     drawn = stream.subsets(3, size, population, 120)
-    held = stream.held(items, 3, size, population, 120)
+    held = stream.count_in_subsets(items, 3, size, population, 120)
     assert np.array_equal(held, np.isin(drawn, items).sum(axis=1))
     assert 0 < held.sum() < held.size * 3
 
 
 def test_coins_of_many_trainings_are_those_of_each(monkeypatch) -> None:
     whole = KEY.stream(Purpose.MINIBATCH, training=5).coins(4, 13, 0.3, trainings=50)
-    monkeypatch.setattr(randomness, "WORDS", 100)
+    monkeypatch.setattr(randomness, "WORDS_PER_BLOCK", 100)
     assert np.array_equal(
         whole, KEY.stream(Purpose.MINIBATCH, training=5).coins(4, 13, 0.3, trainings=50)
     )
@@ -281,20 +278,20 @@ def test_a_lane_beyond_the_keystream_is_refused() -> None:
 
 def test_trainings_of_two_groups_and_models_without_rows_are_refused() -> None:
     with pytest.raises(UserError, match="keystream"):
-        next(rounds_of_many(FEDERATIONS["fedavg"], range(LANES - 1, LANES + 1)))
+        next(play_table(FEDERATIONS["fedavg"], range(LANES - 1, LANES + 1)))
     plain = replace(FEDERATIONS["fedavg"], module=nn.Linear(3, 1))
     with pytest.raises(UserError, match="`many`"):
-        next(rounds_of_many(plain, range(2)))
+        next(play_table(plain, range(2)))
 
 
 def test_the_closed_form_gradient_is_that_of_the_loss() -> None:
     generator = torch.Generator().manual_seed(3)
     rows, inputs = torch.randn(5, 2, generator=generator), torch.randn(5, 6, 3, generator=generator)
-    many = GivenLosses().many()
+    many = SyntheticLosses().many()
     many.load(rows)
     many.loss_gradient(inputs, torch.zeros(6), lambda outputs, targets: outputs.mean())
     for row, batch, gradient in zip(rows, inputs, many.gradients, strict=True):
-        model = GivenLosses()
+        model = SyntheticLosses()
         model.weight.data = row.clone()
         model.loss(model(batch), torch.zeros(6)).backward()
         assert torch.allclose(gradient, model.weight.grad, atol=1e-6)

@@ -39,7 +39,11 @@ CASES = {
     ),
     "custom": (
         Protocol(
-            clients=3, rounds=1, local=IN_L1, noise=Custom(factory="sordino.privacy.custom:logistic"), model=Model(name="x", parameters=1)
+            clients=3,
+            rounds=1,
+            local=IN_L1,
+            noise=Custom(factory="sordino.mechanisms.custom_noise:logistic"),
+            model=Model(name="x", parameters=1),
         ),
         "server", 0.3,
     ),

@@ -11,16 +11,17 @@ import pytest
 from scipy import stats
 
 from sordino.audit import game
+from sordino.audit.adversaries.step_ratio import StepAdversary
 from sordino.audit.auditing import audit
-from sordino.audit.noisy_steps import COMPANY, StepAdversary, noisy_pair
-from sordino.audit.observation import Given, given_to, more_than_seen
+from sordino.audit.observation import find_given_observation, more_than_seen
+from sordino.audit.round_table import RoundTable
 from sordino.audit.verdict import Claim, Finding
+from sordino.audit.worst_cases.noisy_step_pair import COMPANY
 from sordino.federation.client import ClientWork
-from sordino.federation.many import ManyRound, rounds_of_many
-from sordino.federation.models.flat import FlatModel
-from sordino.federation.models.losses import module_loss
-from sordino.federation.models.per_example import ExampleGradients
-from sordino.federation.randomness import Key
+from sordino.models.flat import FlatModel
+from sordino.models.per_example import ExampleGradients
+from sordino.models.task_losses import module_loss
+from sordino.privacy.bounds.question import Observation
 from sordino.privacy.certify import certify
 from sordino.protocol import (
     Attention,
@@ -40,7 +41,9 @@ from sordino.protocol import (
     Scaffold,
     View,
 )
-from tests.support import toy_dataset
+from sordino.randomness import Key
+from tests.audit.pairs import noisy_pair
+from tests.support import play_table, toy_dataset
 
 KEY = Key.from_seed(3)
 VIEWS = ("server", "rounds", "coalition:1", "final", "weak", "strong")
@@ -161,7 +164,7 @@ def test_what_clients_keep_reveals_no_more(optimizer, own, tmp_path) -> None:
         local=local, personalization=own, participation=Poisson(rate=0.7), multiplier=0.5
     )
     found = played(protocol, tmp_path, "strong", trainings=500)
-    assert (found.contradicted, found.given) == (False, Given.STEPS.value)
+    assert (found.contradicted, found.given) == (False, Observation.STEPS.value)
     assert found.attained > 0.7
     assert next(test for test in found.residuals.tests if test.name == "post-processing").p == 1
 
@@ -219,7 +222,7 @@ def test_scores_are_the_exact_likelihood_ratio_over_all_batches(sampling, unit, 
 
     noise = (1.0 if sampling == "fixed" else 0.5) * 1.0
     adversary, expected = StepAdversary(pair, range(5)), np.zeros(5)
-    for seen in rounds_of_many(pair.one, range(5)):
+    for seen in play_table(pair.one, range(5)):
         adversary.see(seen)
         for step in range(2):
             sums = seen.means[0][:, step] * 2
@@ -237,7 +240,7 @@ def test_the_law_of_many_records_is_that_of_their_draws() -> None:
         "poisson", records=12, multiplier=0.0, local=rule(steps=200, batch=3), rounds=1
     )
     pair = noisy_pair(protocol, "client", (12,) * 5, KEY, {})
-    seen = next(rounds_of_many(pair.one, range(20)))
+    seen = next(play_table(pair.one, range(20)))
     numbers = np.rint(seen.means[0].reshape(-1, 2) @ pair.direction * 3 / 0.5).astype(int)
     law = pair.laws[1]
     expected = np.zeros(13)
@@ -261,8 +264,10 @@ def test_who_is_given_what() -> None:
         ),
     ]
     for view in map(View.parse, VIEWS):
-        assert given_to(noisy(), view) == Given.STEPS
-        assert all(given_to(protocol, view) == Given.UPLOADS for protocol in uploads)
+        assert find_given_observation(noisy(), view) == Observation.STEPS
+        assert all(
+            find_given_observation(protocol, view) == Observation.UPLOADS for protocol in uploads
+        )
         assert more_than_seen(plain, view) == ""
         assert all(
             (more_than_seen(protocol, view) == "") == (view == View.SERVER) for protocol in uploads
@@ -295,7 +300,7 @@ def test_the_game_has_few_clients_and_what_it_shows_does_not_depend_on_the_other
         for clients in (50, 3)
     )
     assert large.zero.protocol.clients == COMPANY
-    one, other = (list(rounds_of_many(pair.one, range(6))) for pair in (large, small))
+    one, other = (list(play_table(pair.one, range(6))) for pair in (large, small))
     assert all(np.array_equal(a.means[0], b.means[0]) for a, b in zip(one, other, strict=True))
 
 
@@ -407,14 +412,12 @@ def test_a_record_that_is_absent_changes_nothing(tmp_path) -> None:
     }
     played_by = CanaryGame(protocol=protocol, **options, data=toy_dataset(), model="logistic")
     setup = played_by.pair.zero
-    means: list[np.ndarray] = []
-    work = ClientWork(setup, on_step=lambda noisy: means.append(noisy.numpy().copy()))
-    work.upload(client=0, round=0, weights=setup.initial_weights(), kept={})
-    whole: list[np.ndarray] = []
-    with_record = replace(setup, train=played_by.pair.one.train)
-    ClientWork(with_record, on_step=lambda noisy: whole.append(noisy.numpy().copy())).upload(
-        client=0, round=0, weights=setup.initial_weights(), kept={}
-    )
+    start = setup.initial_weights()
+    uploads = [
+        ClientWork(side, record_steps=True).upload(client=0, round_index=0, weights=start, kept={})
+        for side in (setup, replace(setup, train=played_by.pair.one.train))
+    ]
+    means, whole = (np.reshape(upload.means, (-1, start.size)) for upload in uploads)
     assert np.isfinite(means).all()
     assert any(np.linalg.norm(one - other) > 0.05 for one, other in zip(means, whole, strict=True))
 
@@ -437,8 +440,8 @@ def test_mode_connectivity_is_attacked_at_its_uploads(tmp_path) -> None:
 
 def test_rounds_of_absent_clients_score_nothing() -> None:
     pair = noisy_pair(noisy(participation=Poisson(rate=0.3)), "record", (16,) * 5, KEY, {})
-    adversary, seen = StepAdversary(pair, range(40)), next(rounds_of_many(pair.one, range(40)))
+    adversary, seen = StepAdversary(pair, range(40)), next(play_table(pair.one, range(40)))
     adversary.see(seen)
     assert np.array_equal(adversary.scores != 0, seen.present[:, 0])
-    assert isinstance(seen, ManyRound)
+    assert isinstance(seen, RoundTable)
     assert math.isfinite(adversary.scores.sum())

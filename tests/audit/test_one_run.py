@@ -15,35 +15,35 @@ from hypothesis import strategies as st
 from scipy.optimize import linprog
 from scipy.stats import binom, norm
 
-from sordino.audit import canary_clients, one_run
-from sordino.audit.canary_clients import (
-    Bell,
-    cosines,
-    epsilon_between,
+from sordino.audit.canaries import canary_clients, one_run_bounds
+from sordino.audit.canaries.canary_clients import (
+    NormalFit,
     estimate_all_rounds,
     estimate_final,
-    largest_cosines,
-    unseen_tail,
+    find_cosines,
+    find_epsilon_between,
+    find_largest_cosines,
 )
-from sordino.audit.one_run import (
-    OneRun,
-    Tally,
-    audit_one_run,
-    default_split,
-    epsilon_bound,
-    mu_bound,
-    p_value,
-    refutes,
-    tally,
+from sordino.audit.canaries.one_run_bounds import (
+    GuessCount,
+    OneRunBound,
+    bound_epsilon,
+    bound_from_scores,
+    bound_mu,
+    bound_p_value,
+    count_guesses,
+    refutes_tradeoff,
+    split_guesses,
 )
-from sordino.privacy import gaussian
-from sordino.privacy.curves import GaussianCurve
+from sordino.privacy.curves import gaussian
+from sordino.privacy.curves.gaussian_curve import GaussianCurve
 from sordino.protocol.errors import UserError
+from tests.oracles.directions import unused_tail
 
-BOUNDS = [epsilon_bound, mu_bound]
+BOUNDS = [bound_epsilon, bound_mu]
 
 
-@pytest.mark.parametrize("module", [one_run, canary_clients])
+@pytest.mark.parametrize("module", [one_run_bounds, canary_clients])
 def test_the_examples_run(module: object) -> None:
     assert doctest.testmod(module).failed == 0  # type: ignore[arg-type]
 
@@ -147,8 +147,8 @@ def test_a_training_that_is_private_by_enumeration_attains_the_p_value(
     epsilon, delta = 0.7, 0.01
     law = worst_law(slots, guesses, correct, [(epsilon, delta)])
     assert exact_delta(symmetric_training(law, slots), epsilon) == pytest.approx(delta, abs=1e-7)
-    assert p_value(
-        Tally(canaries=slots, guesses=guesses, correct=correct), epsilon=epsilon, delta=delta
+    assert bound_p_value(
+        GuessCount(canaries=slots, guesses=guesses, correct=correct), epsilon=epsilon, delta=delta
     ) == pytest.approx(law[correct:].sum(), rel=1e-6)
 
 
@@ -162,8 +162,10 @@ def test_the_p_value_is_that_of_the_worst_training(
     slots = guesses + abstained
     for correct in range(1, guesses + 1):
         worst = worst_law(slots, guesses, correct, [(epsilon, delta)])[correct:].sum()
-        given_by_formula = p_value(
-            Tally(canaries=slots, guesses=guesses, correct=correct), epsilon=epsilon, delta=delta
+        given_by_formula = bound_p_value(
+            GuessCount(canaries=slots, guesses=guesses, correct=correct),
+            epsilon=epsilon,
+            delta=delta,
         )
         assert worst <= given_by_formula * (1 + 1e-7)
         if given_by_formula < 0.9:
@@ -190,8 +192,8 @@ def test_the_published_value_is_larger_where_it_is_used(
     guesses: int, more: int, share: float, epsilon: float, log_delta: float
 ) -> None:
     correct, slots, delta = max(1, round(share * guesses)), guesses + more, 10.0**log_delta
-    ours = p_value(
-        Tally(canaries=slots, guesses=guesses, correct=correct), epsilon=epsilon, delta=delta
+    ours = bound_p_value(
+        GuessCount(canaries=slots, guesses=guesses, correct=correct), epsilon=epsilon, delta=delta
     )
     theirs, pure = (
         published(slots, guesses, correct, epsilon, delta),
@@ -230,8 +232,8 @@ def test_the_p_value_in_many_digits(
             correct * law[correct]
         )
         value = mp.mpf(
-            p_value(
-                Tally(canaries=slots, guesses=guesses, correct=correct),
+            bound_p_value(
+                GuessCount(canaries=slots, guesses=guesses, correct=correct),
                 epsilon=epsilon,
                 delta=delta,
             )
@@ -247,8 +249,8 @@ def test_where_all_probabilities_vanish_the_p_value_is_still_above_the_exact_one
         exact = guesses * mp.mpf(delta) * mp.fsum(law) / (correct * law[0])
     assert (
         1
-        <= p_value(
-            Tally(canaries=guesses, guesses=guesses, correct=correct), epsilon=0.0, delta=delta
+        <= bound_p_value(
+            GuessCount(canaries=guesses, guesses=guesses, correct=correct), epsilon=0.0, delta=delta
         )
         / exact
         < 1.001
@@ -269,9 +271,9 @@ def test_randomized_response_is_covered_by_exact_enumeration(
     bounds: dict[int, float] = {}
     for coins in everything:
         for answers in everything:
-            counted = tally(answers, coins, high=high, low=low)
+            counted = count_guesses(answers, coins, high=high, low=low)
             if counted.correct not in bounds:
-                bounds[counted.correct] = epsilon_bound(
+                bounds[counted.correct] = bound_epsilon(
                     counted, delta=1e-9, confidence=confidence
                 ).epsilon_lower
             if bounds[counted.correct] > epsilon:
@@ -283,13 +285,15 @@ def test_randomized_response_is_covered_by_exact_enumeration(
 
 def test_the_worst_training_uses_up_the_level_and_no_more() -> None:
     slots, guesses, correct, epsilon, delta = 30, 12, 10, 0.8, 1e-3
-    miss = p_value(
-        Tally(canaries=slots, guesses=guesses, correct=correct), epsilon=epsilon, delta=delta
+    miss = bound_p_value(
+        GuessCount(canaries=slots, guesses=guesses, correct=correct), epsilon=epsilon, delta=delta
     ) * (1 + 1e-6)
     law = worst_law(slots, guesses, correct, [(epsilon, delta)])
-    counts = [Tally(canaries=slots, guesses=guesses, correct=count) for count in range(guesses + 1)]
+    counts = [
+        GuessCount(canaries=slots, guesses=guesses, correct=count) for count in range(guesses + 1)
+    ]
     shown = np.array(
-        [epsilon_bound(seen, delta=delta, confidence=1 - miss).epsilon_lower for seen in counts]
+        [bound_epsilon(seen, delta=delta, confidence=1 - miss).epsilon_lower for seen in counts]
     )
     assert 0.999 * miss < law[shown > epsilon].sum() <= miss
 
@@ -298,27 +302,29 @@ def test_the_worst_training_uses_up_the_level_and_no_more() -> None:
 def test_much_randomized_response_shows_nearly_all_of_epsilon(epsilon: float) -> None:
     slots = 100_000
     correct = round(slots / (1 + math.exp(-epsilon)))
-    shown = epsilon_bound(
-        Tally(canaries=slots, guesses=slots, correct=correct), delta=1e-8
+    shown = bound_epsilon(
+        GuessCount(canaries=slots, guesses=slots, correct=correct), delta=1e-8
     ).epsilon_lower
     assert 0.97 * epsilon < shown < epsilon
 
 
 @pytest.mark.parametrize("bound", BOUNDS)
-def test_the_bound_lies_where_the_p_value_is_the_level(bound: Callable[..., OneRun]) -> None:
-    seen = Tally(canaries=400, guesses=100, correct=80)
+def test_the_bound_lies_where_the_p_value_is_the_level(bound: Callable[..., OneRunBound]) -> None:
+    seen = GuessCount(canaries=400, guesses=100, correct=80)
     shown = bound(seen, delta=1e-6, confidence=0.99)
-    if bound is epsilon_bound:
-        assert p_value(seen, epsilon=shown.epsilon_lower, delta=1e-6) <= 0.01
-        assert p_value(seen, epsilon=shown.epsilon_lower + 1e-5, delta=1e-6) > 0.01
+    if bound is bound_epsilon:
+        assert bound_p_value(seen, epsilon=shown.epsilon_lower, delta=1e-6) <= 0.01
+        assert bound_p_value(seen, epsilon=shown.epsilon_lower + 1e-5, delta=1e-6) > 0.01
         assert (
             gaussian.delta(shown.mu_lower, shown.epsilon_lower)
             <= 1e-6
             < gaussian.delta(shown.mu_lower * 1.001, shown.epsilon_lower)
         )
     else:
-        assert refutes(seen, GaussianCurve(mu=shown.mu_lower).beta, confidence=0.99)
-        assert not refutes(seen, GaussianCurve(mu=shown.mu_lower + 1e-5).beta, confidence=0.99)
+        assert refutes_tradeoff(seen, GaussianCurve(mu=shown.mu_lower).beta, confidence=0.99)
+        assert not refutes_tradeoff(
+            seen, GaussianCurve(mu=shown.mu_lower + 1e-5).beta, confidence=0.99
+        )
         assert shown.epsilon_lower == pytest.approx(
             gaussian.epsilon(shown.mu_lower, 1e-6), rel=1e-6
         )
@@ -338,7 +344,7 @@ def test_few_audits_of_a_gaussian_release_show_too_much(mu: float) -> None:
     for _ in range(audits):
         scores, coins = released(rng, mu, 100)
         for bound in BOUNDS:
-            shown = audit_one_run(scores, coins, bound=bound, confidence=confidence)
+            shown = bound_from_scores(scores, coins, bound=bound, confidence=confidence)
             too_high[bound] += shown.mu_lower > mu or shown.epsilon_lower > gaussian.epsilon(
                 mu, 1e-5
             )
@@ -353,16 +359,16 @@ def test_a_release_with_half_the_noise_is_refuted() -> None:
     for _ in range(5):
         honest, broken = released(rng, claimed, 1000), released(rng, 2 * claimed, 1000)
         assert (
-            audit_one_run(*honest, bound=mu_bound).mu_lower
+            bound_from_scores(*honest, bound=bound_mu).mu_lower
             < claimed
-            < audit_one_run(*broken, bound=mu_bound).mu_lower
+            < bound_from_scores(*broken, bound=bound_mu).mu_lower
         )
         answers = [
             np.where(rng.random(1000) < 1 / (1 + math.exp(-e)), honest[1], 1 - honest[1])
             for e in (1.0, 2.0)
         ]
         bounds = [
-            audit_one_run(answer, honest[1], splits=[(500, 500)]).epsilon_lower
+            bound_from_scores(answer, honest[1], splits=[(500, 500)]).epsilon_lower
             for answer in answers
         ]
         assert bounds[0] < 1.0 < bounds[1]
@@ -375,9 +381,9 @@ def test_choosing_the_best_of_many_numbers_of_guesses_is_paid_for() -> None:
     for _ in range(runs):
         scores, coins = released(rng, 0.0, 100)
         free += any(
-            audit_one_run(scores, coins, splits=[pair]).epsilon_lower > 0 for pair in splits
+            bound_from_scores(scores, coins, splits=[pair]).epsilon_lower > 0 for pair in splits
         )
-        shown = audit_one_run(scores, coins, splits=splits)
+        shown = bound_from_scores(scores, coins, splits=splits)
         paid += shown.epsilon_lower > 0
         assert shown.confidence == 0.95
     assert free > binom.ppf(0.999, runs, 0.05) >= paid
@@ -396,25 +402,27 @@ def test_no_gaussian_private_training_is_refuted_and_the_worst_hardly_escapes(
     ]
     for correct in range(1, guesses + 1):
         worst = worst_law(slots, guesses, correct, limits)[correct:].sum()
-        seen = Tally(canaries=slots, guesses=guesses, correct=correct)
+        seen = GuessCount(canaries=slots, guesses=guesses, correct=correct)
         if worst < 0.98:
-            assert not refutes(seen, GaussianCurve(mu=mu).beta, confidence=1 - worst * 0.99)
+            assert not refutes_tradeoff(
+                seen, GaussianCurve(mu=mu).beta, confidence=1 - worst * 0.99
+            )
             if correct == guesses or worst < 0.3:
                 spare = (
                     1.01 if correct == guesses else 1.35
                 )  # where all are right the recursion is exact
-                assert spare * worst >= 1 or refutes(
+                assert spare * worst >= 1 or refutes_tradeoff(
                     seen, GaussianCurve(mu=mu).beta, confidence=1 - worst * spare
                 )
 
 
 def test_one_guess_is_refuted_exactly_beyond_the_largest_accuracy() -> None:
     seen, accuracy = (
-        Tally(canaries=1, guesses=1, correct=1),
+        GuessCount(canaries=1, guesses=1, correct=1),
         float(mp.ncdf(0.65)),
     )  # of telling N(0, 1) from N(1.3, 1)
-    assert refutes(seen, GaussianCurve(mu=1.3).beta, confidence=1 - accuracy - 1e-6)
-    assert not refutes(seen, GaussianCurve(mu=1.3).beta, confidence=1 - accuracy + 1e-6)
+    assert refutes_tradeoff(seen, GaussianCurve(mu=1.3).beta, confidence=1 - accuracy - 1e-6)
+    assert not refutes_tradeoff(seen, GaussianCurve(mu=1.3).beta, confidence=1 - accuracy + 1e-6)
 
 
 def test_the_recursion_judges_any_trade_off_function() -> None:
@@ -424,12 +432,12 @@ def test_the_recursion_judges_any_trade_off_function() -> None:
         return max(0.0, 1 - math.exp(epsilon) * alpha, math.exp(-epsilon) * (1 - alpha))
 
     for correct in range(60, 101):
-        seen = Tally(canaries=100, guesses=100, correct=correct)
-        if refutes(seen, response):
+        seen = GuessCount(canaries=100, guesses=100, correct=correct)
+        if refutes_tradeoff(seen, response):
             assert (
-                p_value(seen, epsilon=epsilon, delta=1e-15) <= 0.05
+                bound_p_value(seen, epsilon=epsilon, delta=1e-15) <= 0.05
             )  # that of the worst one, randomized response
-    assert refutes(Tally(canaries=100, guesses=100, correct=84), response)
+    assert refutes_tradeoff(GuessCount(canaries=100, guesses=100, correct=84), response)
 
 
 def test_the_recursion_shows_more_of_a_gaussian_than_epsilon_does() -> None:
@@ -437,8 +445,8 @@ def test_the_recursion_shows_more_of_a_gaussian_than_epsilon_does() -> None:
     for mu in (1.0, 2.0):
         scores, coins = released(rng, mu, 4000)
         by_recursion, by_epsilon = (
-            audit_one_run(scores, coins, bound=bound).mu_lower
-            for bound in (mu_bound, epsilon_bound)
+            bound_from_scores(scores, coins, bound=bound).mu_lower
+            for bound in (bound_mu, bound_epsilon)
         )
         assert 1.2 * by_epsilon < by_recursion < mu
         assert by_recursion > 0.5 * mu
@@ -456,24 +464,30 @@ def test_the_recursion_shows_more_of_a_gaussian_than_epsilon_does() -> None:
 )
 @pytest.mark.parametrize("bound", BOUNDS)
 def test_more_right_guesses_fewer_slots_and_less_confidence_show_more(
-    bound: Callable[..., OneRun], data: st.DataObject, guesses: int, more: int, confidence: float
+    bound: Callable[..., OneRunBound],
+    data: st.DataObject,
+    guesses: int,
+    more: int,
+    confidence: float,
 ) -> None:
     correct = data.draw(st.integers(0, guesses - 1))
     shown = bound(
-        Tally(canaries=guesses + more, guesses=guesses, correct=correct), confidence=confidence
+        GuessCount(canaries=guesses + more, guesses=guesses, correct=correct), confidence=confidence
     )
     better = [
         bound(
-            Tally(canaries=guesses + more, guesses=guesses, correct=correct + 1),
+            GuessCount(canaries=guesses + more, guesses=guesses, correct=correct + 1),
             confidence=confidence,
         ),
-        bound(Tally(canaries=guesses, guesses=guesses, correct=correct), confidence=confidence),
         bound(
-            Tally(canaries=guesses + more, guesses=guesses, correct=correct),
+            GuessCount(canaries=guesses, guesses=guesses, correct=correct), confidence=confidence
+        ),
+        bound(
+            GuessCount(canaries=guesses + more, guesses=guesses, correct=correct),
             confidence=confidence * 0.9,
         ),
         bound(
-            Tally(canaries=guesses + more, guesses=guesses, correct=correct),
+            GuessCount(canaries=guesses + more, guesses=guesses, correct=correct),
             confidence=confidence,
             delta=1e-7,
         ),
@@ -494,8 +508,8 @@ def test_more_right_guesses_fewer_slots_and_less_confidence_show_more(
 def test_the_p_value_rises_with_epsilon(
     guesses: int, more: int, share: float, low: float, step: float
 ) -> None:
-    seen = Tally(canaries=guesses + more, guesses=guesses, correct=round(share * guesses))
-    assert p_value(seen, epsilon=low, delta=1e-4) <= p_value(
+    seen = GuessCount(canaries=guesses + more, guesses=guesses, correct=round(share * guesses))
+    assert bound_p_value(seen, epsilon=low, delta=1e-4) <= bound_p_value(
         seen, epsilon=low + step, delta=1e-4
     ) * (1 + 1e-9)
 
@@ -506,15 +520,15 @@ def test_the_p_value_rises_with_epsilon(
 def test_guesses_are_right_as_counted_by_hand() -> None:
     scores, coins = [5.0, 1.0, 1.0, -2.0, 0.0], [1, 0, 1, 1, 0]
     assert (
-        tally(scores, coins, high=2, low=0).correct == 2
+        count_guesses(scores, coins, high=2, low=0).correct == 2
     )  # 5.0, and of the two equal ones the later
-    assert tally(scores, coins, high=3, low=2).correct == 3
-    assert tally(scores, np.array(coins, dtype=bool), high=0, low=1).correct == 0
+    assert count_guesses(scores, coins, high=3, low=2).correct == 3
+    assert count_guesses(scores, np.array(coins, dtype=bool), high=0, low=1).correct == 0
 
 
 @pytest.mark.parametrize("canaries", [1, 7, 20, 99, 100, 5000])
 def test_the_default_never_guesses_more_than_there_is(canaries: int) -> None:
-    high, low = default_split(canaries)
+    high, low = split_guesses(canaries)
     assert 0 <= high - low <= 1
     assert min(canaries, 20) <= high + low <= canaries
 
@@ -522,31 +536,33 @@ def test_the_default_never_guesses_more_than_there_is(canaries: int) -> None:
 @pytest.mark.parametrize(
     "mistake",
     [
-        lambda: Tally(canaries=10, guesses=0, correct=0),
-        lambda: Tally(canaries=10, guesses=5, correct=6),
-        lambda: Tally(canaries=10, guesses=11, correct=6),
-        lambda: Tally(canaries=10, guesses=5, correct=-1),
-        lambda: tally([0.1, math.nan], [0, 1], high=1, low=1),
-        lambda: tally([0.1, math.inf], [0, 1], high=1, low=1),
-        lambda: tally([0.1, 0.2], [0, 1], high=2, low=1),
-        lambda: tally([0.1, 0.2], [0, 1], high=0, low=0),
-        lambda: tally([0.1, 0.2], [0, 2], high=1, low=0),
-        lambda: tally([0.1, 0.2], [0, 1, 1], high=1, low=0),
-        lambda: tally(0.1, 1, high=1, low=0),
-        lambda: audit_one_run([], []),
-        lambda: audit_one_run([0.1], [1], splits=[]),
-        lambda: epsilon_bound(Tally(canaries=2, guesses=2, correct=2), delta=0.0),
-        lambda: epsilon_bound(Tally(canaries=2, guesses=2, correct=2), delta=1.0),
-        lambda: mu_bound(Tally(canaries=2, guesses=2, correct=0), delta=math.nan),
-        lambda: mu_bound(Tally(canaries=2, guesses=2, correct=2), confidence=1.0),
-        lambda: p_value(Tally(canaries=2, guesses=2, correct=2), epsilon=math.inf, delta=0.1),
-        lambda: cosines([1.0, 0.0], [[0.0, 0.0]]),
-        lambda: cosines([1.0, math.nan], [[0.0, 1.0]]),
-        lambda: cosines([1.0, 0.0], [[0.0, 1.0, 2.0]]),
-        lambda: cosines(1.0, 1.0),
-        lambda: largest_cosines([1.0, 0.0], [[1.0, 0.0]]),
-        lambda: unseen_tail(1.1, dimension=5),
-        lambda: unseen_tail(0.1, dimension=1),
+        lambda: GuessCount(canaries=10, guesses=0, correct=0),
+        lambda: GuessCount(canaries=10, guesses=5, correct=6),
+        lambda: GuessCount(canaries=10, guesses=11, correct=6),
+        lambda: GuessCount(canaries=10, guesses=5, correct=-1),
+        lambda: count_guesses([0.1, math.nan], [0, 1], high=1, low=1),
+        lambda: count_guesses([0.1, math.inf], [0, 1], high=1, low=1),
+        lambda: count_guesses([0.1, 0.2], [0, 1], high=2, low=1),
+        lambda: count_guesses([0.1, 0.2], [0, 1], high=0, low=0),
+        lambda: count_guesses([0.1, 0.2], [0, 2], high=1, low=0),
+        lambda: count_guesses([0.1, 0.2], [0, 1, 1], high=1, low=0),
+        lambda: count_guesses(0.1, 1, high=1, low=0),
+        lambda: bound_from_scores([], []),
+        lambda: bound_from_scores([0.1], [1], splits=[]),
+        lambda: bound_epsilon(GuessCount(canaries=2, guesses=2, correct=2), delta=0.0),
+        lambda: bound_epsilon(GuessCount(canaries=2, guesses=2, correct=2), delta=1.0),
+        lambda: bound_mu(GuessCount(canaries=2, guesses=2, correct=0), delta=math.nan),
+        lambda: bound_mu(GuessCount(canaries=2, guesses=2, correct=2), confidence=1.0),
+        lambda: bound_p_value(
+            GuessCount(canaries=2, guesses=2, correct=2), epsilon=math.inf, delta=0.1
+        ),
+        lambda: find_cosines([1.0, 0.0], [[0.0, 0.0]]),
+        lambda: find_cosines([1.0, math.nan], [[0.0, 1.0]]),
+        lambda: find_cosines([1.0, 0.0], [[0.0, 1.0, 2.0]]),
+        lambda: find_cosines(1.0, 1.0),
+        lambda: find_largest_cosines([1.0, 0.0], [[1.0, 0.0]]),
+        lambda: unused_tail(1.1, dimension=5),
+        lambda: unused_tail(0.1, dimension=1),
         lambda: estimate_final([0.1, 0.1], dimension=100),
         lambda: estimate_final([0.1], dimension=100),
         lambda: estimate_final([0.1, math.nan], dimension=100),
@@ -582,7 +598,7 @@ def test_canary_clients_recover_mu(mu: float) -> None:
     estimates = []
     for _ in range(runs):
         moves, directions = federation(rng, canaries=canaries, dimension=dimension, sigma=1 / mu)
-        estimates.append(estimate_final(cosines(moves[0], directions), dimension=dimension))
+        estimates.append(estimate_final(find_cosines(moves[0], directions), dimension=dimension))
     longer = math.sqrt(1 + canaries * mu**2 / dimension)  # in finitely many dimensions
     assert longer < 1.2
     assert np.mean([one.mu for one in estimates]) == pytest.approx(
@@ -607,11 +623,13 @@ def test_every_round_seen_shows_more_than_the_last_one() -> None:
     rng = np.random.default_rng(6)
     moves, directions = federation(rng, canaries=200, dimension=4000, sigma=1.0, rounds=8)
     fresh = rng.standard_normal((200, 4000))
-    every = estimate_all_rounds(largest_cosines(moves, directions), largest_cosines(moves, fresh))
-    last = estimate_final(cosines(moves[-1], directions), dimension=4000)
+    every = estimate_all_rounds(
+        find_largest_cosines(moves, directions), find_largest_cosines(moves, fresh)
+    )
+    last = estimate_final(find_cosines(moves[-1], directions), dimension=4000)
     assert last.mu < every.mu < math.sqrt(8)  # no more than the composition of all rounds
     assert every.unseen.mean > 0 == last.unseen.mean
-    assert largest_cosines(moves[:1], fresh) == pytest.approx(
+    assert find_largest_cosines(moves[:1], fresh) == pytest.approx(
         fresh @ moves[0] / np.linalg.norm(fresh, axis=1) / np.linalg.norm(moves[0])
     )
 
@@ -619,9 +637,11 @@ def test_every_round_seen_shows_more_than_the_last_one() -> None:
 def test_directions_nobody_used_show_nothing() -> None:
     rng = np.random.default_rng(7)
     moves, _ = federation(rng, canaries=10, dimension=4000, sigma=0.1)
-    estimate = estimate_final(cosines(moves[0], rng.standard_normal((400, 4000))), dimension=4000)
+    estimate = estimate_final(
+        find_cosines(moves[0], rng.standard_normal((400, 4000))), dimension=4000
+    )
     assert estimate.mu < 4 / math.sqrt(400)
-    assert cosines(np.zeros(4), np.eye(4)).tolist() == [0.0] * 4
+    assert find_cosines(np.zeros(4), np.eye(4)).tolist() == [0.0] * 4
 
 
 @pytest.mark.parametrize("dimension", [2, 3, 4, 11, 500])
@@ -631,7 +651,7 @@ def test_the_law_of_an_unseen_direction(dimension: int) -> None:
         exact = mp.quad(density, [cosine, (1 + cosine) / 2, 1]) / (
             2 * mp.quad(density, [0, 0.1, 0.5, 1])
         )
-        assert float(unseen_tail(cosine, dimension=dimension)) == pytest.approx(
+        assert float(unused_tail(cosine, dimension=dimension)) == pytest.approx(
             float(exact), rel=1e-6
         )
 
@@ -644,8 +664,11 @@ def test_the_law_of_an_unseen_direction(dimension: int) -> None:
 def test_epsilon_between_two_bells_is_that_of_the_integral(
     mean: float, deviation: float, delta: float
 ) -> None:
-    unseen, seen = Bell(mean=5.0, deviation=3.0), Bell(mean=5.0 + 3 * mean, deviation=3 * deviation)
-    epsilon = epsilon_between(seen, unseen, delta)
+    unseen, seen = (
+        NormalFit(mean=5.0, deviation=3.0),
+        NormalFit(mean=5.0 + 3 * mean, deviation=3 * deviation),
+    )
+    epsilon = find_epsilon_between(seen, unseen, delta)
     y = np.linspace(-45, 45, 2_000_001)
     one = np.exp(-(((y - mean) / deviation) ** 2) / 2) / deviation
     other = np.exp(-(y**2) / 2)
@@ -655,11 +678,16 @@ def test_epsilon_between_two_bells_is_that_of_the_integral(
         for p, q in ((one, other), (other, one))
     ]
     assert max(sums) == pytest.approx(delta, rel=1e-4)
-    assert epsilon == epsilon_between(unseen, seen, delta)
+    assert epsilon == find_epsilon_between(unseen, seen, delta)
 
 
 def test_equal_bells_are_never_told_apart() -> None:
-    assert epsilon_between(Bell(mean=1.0, deviation=2.0), Bell(mean=1.0, deviation=2.0), 1e-9) == 0
-    assert epsilon_between(
-        Bell(mean=0.0, deviation=1.0), Bell(mean=60.0, deviation=1.0), 1e-5
+    assert (
+        find_epsilon_between(
+            NormalFit(mean=1.0, deviation=2.0), NormalFit(mean=1.0, deviation=2.0), 1e-9
+        )
+        == 0
+    )
+    assert find_epsilon_between(
+        NormalFit(mean=0.0, deviation=1.0), NormalFit(mean=60.0, deviation=1.0), 1e-5
     ) == pytest.approx(gaussian.epsilon(60.0, 1e-5))

@@ -19,12 +19,12 @@ from sordino import (
     View,
 )
 from sordino.audit.real_game import CanaryGame
-from sordino.engines.native import library
-from sordino.engines.native.kernel import Kernel
-from sordino.engines.native.library import runnable
+from sordino.native import library
+from sordino.native.kernel import Kernel
+from sordino.native.library import list_runnable
 from tests.support import toy_dataset, toy_protocol
 
-needs_kernel = pytest.mark.skipif(not runnable(), reason="the native kernel was not built")
+needs_kernel = pytest.mark.skipif(not list_runnable(), reason="the native kernel was not built")
 LOCAL = FedAvg(steps=2, batch=20, clip=0.5, schedule=Constant(rate=0.3))
 PLAIN = toy_protocol(clients=4, rounds=3, local=LOCAL, noise=Gaussian(sigma=0.1))
 

@@ -4,10 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from sordino.audit.one_training import refuse_unscored
-from sordino.audit.twins import refuse_unmeasured
+from sordino.audit.canaries.canary_training import refuse_unscored
+from sordino.audit.twins import refuse_unbounded
 from sordino.federation.client import ClientWork
-from sordino.federation.many import rounds_of_many
 from sordino.federation.setup import prepare
 from sordino.protocol import (
     Constant,
@@ -20,7 +19,7 @@ from sordino.protocol import (
     UserError,
 )
 from tests.audit.test_many import FEDERATIONS
-from tests.support import toy_dataset
+from tests.support import play_table, toy_dataset
 
 STEPS = {"steps": 2, "batch": 4, "clip": 1.0, "schedule": Constant(rate=0.1)}
 OWN = Protocol(
@@ -42,14 +41,14 @@ POISSON = Protocol(
 @pytest.mark.parametrize("protocol", [OWN, NOISY, MOMENTS])
 def test_twins_are_for_uploads_with_noise_of_clients_that_keep_nothing(protocol) -> None:
     with pytest.raises(UserError, match="--sensitivity"):
-        refuse_unmeasured(protocol)
+        refuse_unbounded(protocol)
 
 
 @pytest.mark.parametrize("protocol", [OWN, MOMENTS])
 def test_no_clients_work_forgets_what_it_should_keep(protocol) -> None:
     setup = prepare(protocol, data=toy_dataset(), model="mlp")
     with pytest.raises(UserError, match="keep something"):
-        ClientWork(setup).upload(client=0, round=0, weights=setup.initial_weights())
+        ClientWork(setup).upload(client=0, round_index=0, weights=setup.initial_weights())
 
 
 def test_one_training_exchanges_records_and_adds_none() -> None:
@@ -64,4 +63,4 @@ def test_mode_connectivity_is_trained_one_by_one() -> None:
         setup, protocol=replace(setup.protocol, aggregation=ModeConnectivity(public="records.npz"))
     )
     with pytest.raises(UserError, match="one by one"):
-        next(rounds_of_many(joined, range(2)))
+        next(play_table(joined, range(2)))

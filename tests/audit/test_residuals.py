@@ -13,23 +13,22 @@ import pytest
 import torch
 from scipy import integrate, stats
 
-from sordino.audit import noise_sample
-from sordino.audit.noise_dependence import dependence_tests
-from sordino.audit.noise_sample import Sample
-from sordino.audit.residuals import (
-    GAUSSIAN,
+from sordino.audit.noise import normal_scores
+from sordino.audit.noise.independence_tests import run_independence_tests
+from sordino.audit.noise.normal_scores import Sample
+from sordino.audit.noise.residual_tests import (
     Law,
     ResidualReport,
-    gaussian,
-    laplace,
     residual_tests,
-    staircase,
 )
-from sordino.federation.local import noisy_upload
-from sordino.federation.randomness import Key, Purpose
-from sordino.privacy.staircase import Staircase
+from sordino.federation.upload import noisy_upload
+from sordino.mechanisms.laplace_noise import laplace_law
+from sordino.mechanisms.noise_law import STANDARD_NORMAL, normal_law
+from sordino.mechanisms.staircase_density import StaircaseDensity
+from sordino.mechanisms.staircase_noise import staircase_law
 from sordino.protocol import Gaussian
 from sordino.protocol.errors import UserError
+from sordino.randomness import Key, Purpose
 
 STAIRS = {"step": 1.2, "width": 0.7, "nu": 0.35}
 
@@ -94,11 +93,13 @@ def test_rounding_to_float32_is_no_failure(mean) -> None:
 
 def test_a_sample_of_any_claimed_law_passes_and_fails_the_other_laws() -> None:
     shape, generator = (20, 5, 4, 10), draws()
-    sigma = staircase(**STAIRS).std
+    sigma = staircase_law(StaircaseDensity(**STAIRS)).std
     samples = {
-        gaussian(sigma): generator.normal(scale=sigma, size=shape),
-        laplace(sigma / math.sqrt(2)): generator.laplace(scale=sigma / math.sqrt(2), size=shape),
-        staircase(**STAIRS): staircase_draws(generator, shape),
+        normal_law(sigma): generator.normal(scale=sigma, size=shape),
+        laplace_law(sigma / math.sqrt(2)): generator.laplace(
+            scale=sigma / math.sqrt(2), size=shape
+        ),
+        staircase_law(StaircaseDensity(**STAIRS)): staircase_draws(generator, shape),
     }
     for (claimed, _), (true, sample) in itertools.product(samples.items(), samples.items()):
         assert bool(residual_tests(sample, law=claimed).failed) == (claimed is not true), (
@@ -129,13 +130,13 @@ def test_the_uploads_of_a_client_pass_and_a_stream_that_forgets_the_round_does_n
                 Purpose.UPLOAD_NOISE,
                 training=training,
                 client=client,
-                round=round if remembers else 0,
+                round_index=round if remembers else 0,
             )
             out[training, round, client] = noisy_upload(weights, noise, stream) - weights.numpy()
         return out
 
-    assert residual_tests(residuals(remembers=True), law=gaussian(noise.sigma)).failed == ()
-    assert names(residual_tests(residuals(remembers=False), law=gaussian(noise.sigma))) >= {
+    assert residual_tests(residuals(remembers=True), law=normal_law(noise.sigma)).failed == ()
+    assert names(residual_tests(residuals(remembers=False), law=normal_law(noise.sigma))) >= {
         "correlation of rounds",
         "repetition of 8 values",
     }
@@ -265,11 +266,15 @@ def test_values_that_are_near_by_chance_are_no_repetition() -> None:
     found = []
     for seed in range(300):
         sample = Sample.of(
-            draws(seed).normal(size=(45, 45, 1, 4)), np.ones((45, 45, 1), dtype=bool), GAUSSIAN
+            draws(seed).normal(size=(45, 45, 1, 4)),
+            np.ones((45, 45, 1), dtype=bool),
+            STANDARD_NORMAL,
         )
         found.append(
             next(
-                test.p for test in dependence_tests(sample) if test.name == "repetition of 4 values"
+                test.p
+                for test in run_independence_tests(sample)
+                if test.name == "repetition of 4 values"
             )
         )
     assert min(found) < 1
@@ -557,10 +562,10 @@ def test_broken_noise_is_named_and_its_correct_twin_passes(case) -> None:
     for seed in range(4):
         generator = draws(seed)
         noise = generator.normal(size=shape)
-        assert residual_tests(3.0 * noise, law=gaussian(3.0)).failed == ()
+        assert residual_tests(3.0 * noise, law=normal_law(3.0)).failed == ()
         seen = {
             test.name: test.place
-            for test in residual_tests(3.0 * breaking(noise, generator), law=gaussian(3.0)).failed
+            for test in residual_tests(3.0 * breaking(noise, generator), law=normal_law(3.0)).failed
         }
         assert place in seen.get(name, "nothing"), seen
 
@@ -609,7 +614,7 @@ def test_reuse_is_seen_among_clients_that_sometimes_take_part() -> None:
 
 
 def test_a_staircase_whose_geometric_starts_at_one_is_seen() -> None:
-    shape, law = (1, 5, 4, 20), staircase(**STAIRS)
+    shape, law = (1, 5, 4, 20), staircase_law(StaircaseDensity(**STAIRS))
     for seed in range(10):
         assert residual_tests(staircase_draws(draws(seed), shape), law=law).failed == ()
         broken = names(residual_tests(staircase_draws(draws(seed), shape, first=1), law=law))
@@ -617,7 +622,7 @@ def test_a_staircase_whose_geometric_starts_at_one_is_seen() -> None:
 
 
 def test_one_broken_coordinate_of_a_large_model_is_found_in_a_subset(monkeypatch) -> None:
-    monkeypatch.setattr(noise_sample, "_MOST", 6000)
+    monkeypatch.setattr(normal_scores, "_MOST", 6000)
     noise = draws().normal(size=(2, 3, 4, 5000))
     assert (report := residual_tests(noise)).failed == ()
     assert 3000 <= report.values <= 6000
@@ -628,7 +633,7 @@ def test_one_broken_coordinate_of_a_large_model_is_found_in_a_subset(monkeypatch
 
 
 def test_many_trainings_are_thinned_too(monkeypatch) -> None:
-    monkeypatch.setattr(noise_sample, "_MOST", 6000)
+    monkeypatch.setattr(normal_scores, "_MOST", 6000)
     noise = draws().normal(size=(500, 4, 5, 3))
     assert (report := residual_tests(noise)).failed == ()
     assert report.values <= 6000
@@ -641,14 +646,14 @@ def test_many_trainings_are_thinned_too(monkeypatch) -> None:
 
 def test_scores_of_the_laws_against_scipy_and_integration() -> None:
     x = np.array([-9.0, -2.5, -0.7, -0.01, 0.0, 0.3, 1.1, 4.0])
-    assert gaussian(1.7).cdf(x) == pytest.approx(stats.norm.cdf(x, scale=1.7), rel=1e-12)
-    assert laplace(0.6).cdf(x) == pytest.approx(stats.laplace.cdf(x, scale=0.6), rel=1e-12)
+    assert normal_law(1.7).cdf(x) == pytest.approx(stats.norm.cdf(x, scale=1.7), rel=1e-12)
+    assert laplace_law(0.6).cdf(x) == pytest.approx(stats.laplace.cdf(x, scale=0.6), rel=1e-12)
     for stairs in (
         STAIRS,
         {"step": 3.0, "width": 2.0, "nu": 0.0},
         {"step": 0.1, "width": 1.0, "nu": 1.0},
     ):
-        law, height = staircase(**stairs), Staircase(**stairs).height
+        law, height = staircase_law(StaircaseDensity(**stairs)), StaircaseDensity(**stairs).height
 
         def density(r: float, height: float = height, stairs: dict[str, float] = stairs) -> float:
             return height * math.exp(
@@ -670,19 +675,23 @@ def test_scores_of_the_laws_against_scipy_and_integration() -> None:
 def test_scores_keep_their_digits_far_out() -> None:
     with mpmath.workdps(60):
         for x in (0.5, 12.0, 200.0, 2000.0):
-            score = float(laplace(1.0).scores(np.array([-x]))[0])
+            score = float(laplace_law(1.0).scores(np.array([-x]))[0])
             assert float(mpmath.log(mpmath.ncdf(score))) == pytest.approx(
                 -x - math.log(2), rel=1e-12
             )
-    assert laplace(1.0).scores(np.array([-200.0, 200.0])).sum() == 0
-    assert gaussian(1e-3).scores(np.array([1e-9, 1e-3, 8e-3])) == pytest.approx(
+    assert laplace_law(1.0).scores(np.array([-200.0, 200.0])).sum() == 0
+    assert normal_law(1e-3).scores(np.array([1e-9, 1e-3, 8e-3])) == pytest.approx(
         [1e-6, 1.0, 8.0], rel=1e-9
     )
 
 
 @pytest.mark.parametrize(
     "law",
-    [gaussian(1e-90), laplace(1e-90), staircase(step=1.0, width=1e-90, nu=0.5)],
+    [
+        normal_law(1e-90),
+        laplace_law(1e-90),
+        staircase_law(StaircaseDensity(step=1.0, width=1e-90, nu=0.5)),
+    ],
     ids=lambda law: law.name,
 )
 def test_residuals_of_any_size_leave_finite_scores(law) -> None:
@@ -751,7 +760,7 @@ def test_nothing_finite_is_a_failure_and_no_crash() -> None:
 
 
 def test_a_subset_without_uploads_is_refused_rather_than_passed(monkeypatch) -> None:
-    monkeypatch.setattr(noise_sample, "_MOST", 1000)
+    monkeypatch.setattr(normal_scores, "_MOST", 1000)
     taken = np.zeros((100, 10, 10), dtype=bool)
     taken[50, :, 0] = True
     with pytest.raises(UserError, match="values in the subset"):
@@ -779,11 +788,15 @@ def test_mistakes_are_refused(residuals, taken, word) -> None:
 
 @pytest.mark.parametrize("scale", [0.0, -1.0, math.nan, math.inf])
 def test_a_law_without_a_scale_is_refused(scale) -> None:
-    for make in (gaussian, laplace, lambda width: staircase(step=1.0, width=width, nu=0.5)):
+    for make in (
+        normal_law,
+        laplace_law,
+        lambda width: staircase_law(StaircaseDensity(step=1.0, width=width, nu=0.5)),
+    ):
         with pytest.raises(UserError):
             make(scale)
     with pytest.raises(UserError):
-        Law(name="mine", std=scale, log_tail=GAUSSIAN.log_tail)
+        Law(name="mine", std=scale, log_tail=STANDARD_NORMAL.log_tail)
 
 
 def test_the_input_is_left_alone() -> None:

@@ -41,21 +41,27 @@ from sordino import (
     UserError,
     train,
 )
-from sordino.audit.sensitivity import SWEEPS, Sensitivity, measured, sweep, variants
+from sordino.audit.twin_sweeps import (
+    SWEEPS,
+    Sensitivity,
+    make_variants,
+    measure_sensitivity,
+    sweep_key,
+)
 from sordino.audit.twins import (
     Replaced,
     Twins,
-    attending,
     distance_bounds,
-    models,
+    draw_cohorts,
+    play_models,
     train_twins,
     twins,
 )
+from sordino.cli.sensitivity_command import run_sensitivity
 from sordino.engines.torch_engine import TorchEngine
-from sordino.federation.models.flat import FlatModel
-from sordino.federation.participation import participants
+from sordino.federation.attendance import participants
 from sordino.federation.setup import Setup, prepare
-from sordino.ui.sensitivity import run_sensitivity
+from sordino.models.flat import FlatModel
 from tests.support import toy_dataset, toy_protocol
 
 FLAT = FedAvg(steps=3, batch=2, clip=0.05, schedule=Constant(rate=0.3))
@@ -284,8 +290,10 @@ def test_twins_differ_in_one_record_and_in_nothing_else() -> None:
         assert torch.nonzero(different).ravel().tolist() == [row]
     assert pair.other.noise_key == setup.noise_key
     assert pair.other.draw_key == setup.draw_key
-    drawn = [participants(setup.protocol, round=t, key=setup.draw_key).tolist() for t in range(4)]
-    assert [chosen.tolist() for chosen in attending(pair.other)] == drawn
+    drawn = [
+        participants(setup.protocol, round_index=t, key=setup.draw_key).tolist() for t in range(4)
+    ]
+    assert [chosen.tolist() for chosen in draw_cohorts(pair.other)] == drawn
     assert (
         train_twins(
             Twins(one=setup, other=setup, replaced=Replaced()), workers=1
@@ -333,7 +341,9 @@ def test_a_record_counts_only_once_its_client_takes_part() -> None:
         steps=1, batch=24, clip=1.0, schedule=Constant(rate=0.3)
     )  # every record, in every step
     setup = prepared(toy_protocol(rounds=12, seed=5, local=local, participation=FixedSize(size=1)))
-    present = [4 in participants(setup.protocol, round=t, key=setup.draw_key) for t in range(12)]
+    present = [
+        4 in participants(setup.protocol, round_index=t, key=setup.draw_key) for t in range(12)
+    ]
     first = present.index(True)
     assert 0 < first < 11
     found = distances(twins(setup, Replaced(client=4)))
@@ -363,7 +373,7 @@ def test_a_twin_is_trained_as_any_run_is(changes, tmp_path) -> None:
         assert 0 < sum(1 in getattr(event, "clients", ()) for event in run.ledger) < 6
     setup = prepared(protocol)
     with TorchEngine(setup, workers=1) as engine:
-        *_, last = models(setup, engine)
+        *_, last = play_models(setup, engine)
     assert run.state is not None
     assert torch.equal(FlatModel(setup.module).from_state(run.state), torch.from_numpy(last))
     assert train_twins(twins(setup), workers=2, score=True).accuracy == run.metrics["accuracy"][-1]
@@ -389,20 +399,22 @@ def test_a_median_follows_what_moves_all_uploads_alike() -> None:
 
 def test_mean_and_spread_are_over_the_seeds() -> None:
     protocol = toy_protocol(seed=11)
-    found = measured(protocol, seeds=3, data=toy_dataset(), model="logistic", workers=1)
+    found = measure_sensitivity(protocol, seeds=3, data=toy_dataset(), model="logistic", workers=1)
     single = [distances(twins(prepared(replace(protocol, seed=seed)))) for seed in (11, 12, 13)]
     for t, column in enumerate(zip(*single, strict=True)):
         assert found.mean[t] == pytest.approx(statistics.mean(column), rel=1e-12)
         assert found.spread[t] == pytest.approx(statistics.stdev(column), rel=1e-9)
         assert found.largest[t] == max(column)
     assert np.isnan(
-        measured(protocol, seeds=1, data=toy_dataset(), model="logistic", workers=1).spread
+        measure_sensitivity(
+            protocol, seeds=1, data=toy_dataset(), model="logistic", workers=1
+        ).spread
     ).all()
 
 
 def test_the_bound_covers_every_seed_where_each_draws_its_own_participants() -> None:
     protocol = toy_protocol(seed=1, rounds=5, participation=FixedSize(size=1))
-    found = measured(protocol, seeds=4, data=toy_dataset(), model="logistic", workers=1)
+    found = measure_sensitivity(protocol, seeds=4, data=toy_dataset(), model="logistic", workers=1)
     bounds = [
         distance_bounds(twins(prepared(replace(protocol, seed=seed)))) for seed in (1, 2, 3, 4)
     ]
@@ -412,7 +424,7 @@ def test_the_bound_covers_every_seed_where_each_draws_its_own_participants() -> 
 
 @pytest.mark.parametrize("key", SWEEPS)
 def test_every_key_can_be_swept_with_its_own_values(key) -> None:
-    plans = variants(toy_protocol(data=Data(name="digits"), model=Model(name="mlp")), key)
+    plans = make_variants(toy_protocol(data=Data(name="digits"), model=Model(name="mlp")), key)
     assert [plan.value for plan in plans] == list(SWEEPS[key])
     assert len({plan.protocol for plan in plans}) == len(plans)
 
@@ -421,7 +433,7 @@ def test_a_sweep_prepares_the_federation_anew_for_every_value() -> None:
     counted: list[int] = []
     protocol = toy_protocol(rounds=2, seed=4)
     rows = list(
-        sweep(
+        sweep_key(
             protocol,
             "federation.clients",
             ["2", 8],
@@ -442,9 +454,31 @@ def test_a_sweep_prepares_the_federation_anew_for_every_value() -> None:
         assert row.bound[0] == pytest.approx(2 * 1.0 * 3 * 0.3 / row.value)  # 2 V K eta / m
 
 
+@pytest.mark.parametrize(
+    ("key", "values"),
+    [
+        ("noise.sigma", [0.5, 0.01]),
+        ("local.schedule.rate", [0.3, 0.1]),
+        ("data.partition.dirichlet", [0.5, 2.0]),
+    ],
+)
+def test_any_other_key_is_swept_over_given_values(key, values) -> None:
+    protocol = toy_protocol(data=DIGITS, model=Model(name="mlp"))
+    plans = make_variants(protocol, key, values)
+    assert [plan.value for plan in plans] == values
+    assert len({plan.protocol for plan in plans}) == len(plans)
+
+
+def test_both_engines_measure_the_same_distances() -> None:
+    pair = twins(prepared(toy_protocol(seed=2, rounds=20), model="mlp"))
+    native, torch_ = (train_twins(pair, engine=name, workers=1) for name in ("native", "torch"))
+    assert native.distances[-1] > 0
+    assert native.distances == pytest.approx(torch_.distances, rel=1e-3)
+
+
 def test_alpha_of_zero_is_plain_averaging() -> None:
     protocol = toy_protocol(seed=2)
-    (row,) = sweep(
+    (row,) = sweep_key(
         protocol, "local.proximal", [0], seeds=1, data=toy_dataset(), model="logistic", workers=1
     )
     assert row.distances[0].tolist() == distances(twins(prepared(protocol))).tolist()
@@ -540,7 +574,7 @@ def test_the_document_says_what_was_measured(tmp_path, capsys) -> None:
     assert document["sweep"] == "local.clip"
     assert [row["value"] for row in document["rows"]] == [0.5, 2.0]
     for row in document["rows"]:
-        (again,) = sweep(protocol, "local.clip", [row["value"]], seeds=2, workers=1)
+        (again,) = sweep_key(protocol, "local.clip", [row["value"]], seeds=2, workers=1)
         assert row["seeds"] == 2
         assert row["rounds"] == 3
         assert row["mean"] == again.mean.tolist()
@@ -555,7 +589,7 @@ def test_the_table_names_key_values_and_bound(tmp_path, capsys, monkeypatch) -> 
         runnable(tmp_path), sweep=None, values=None, seeds=1, out=tmp_path / "twins.svg", json=False
     )
     shown = capsys.readouterr().out
-    (row,) = sweep(runnable(tmp_path), None, seeds=1, workers=1)
+    (row,) = sweep_key(runnable(tmp_path), None, seeds=1, workers=1)
     for text in (
         "after 3 rounds, 1 seed",
         f"{row.mean[-1]:.4g}",
@@ -567,7 +601,7 @@ def test_the_table_names_key_values_and_bound(tmp_path, capsys, monkeypatch) -> 
 
 
 def test_what_is_zero_or_infinite_is_drawn_too(tmp_path) -> None:
-    from sordino.ui.sensitivity import draw_sensitivity
+    from sordino.report.sensitivity_plots import draw_sensitivity
 
     rows = [
         Sensitivity(

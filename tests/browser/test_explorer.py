@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 
 from sordino import Run
-from sordino.cli import run
-from sordino.privacy.guarantee import rounded_up
+from sordino.cli.main import run
+from sordino.privacy.guarantee import round_up
 from tests.browser.conftest import PATIENCE, photographed, serious
 from tests.report.conftest import written_by_hand
 
@@ -66,9 +66,9 @@ def explorer(browser, tmp_path_factory) -> Iterator[Explorer]:
 
 
 def settled(page) -> str:
-    """Wait until nothing is being worked out and all is drawn, and return the answer."""
+    """Wait until nothing is being computed and all is drawn, and return the answer."""
     page.wait_for_function(
-        """() => document.querySelector('.answer') && !document.body.innerText.includes('worked out')
+        """() => document.querySelector('.answer') && !document.body.innerText.includes('being computed')
             && document.querySelector('[data-testid=stApp]').dataset.testScriptState === 'notRunning'""",
         timeout=PATIENCE,
     )
@@ -109,7 +109,7 @@ def told_by_certify(file: Path, capfd) -> dict[str, str]:
     capfd.readouterr()
     assert run(["certify", str(file), "--json"]) == 0
     return {
-        row["view"]: rounded_up(row["epsilon"])
+        row["view"]: round_up(row["epsilon"])
         for row in json.loads(capfd.readouterr().out)["guarantees"]
     }
 
@@ -164,7 +164,7 @@ def test_a_hostile_address_is_refused_politely(explorer, page) -> None:
     evil = "rounds=%3Cscript%3Ealert(1)%3C/script%3E&clip=1e999&schedule=![x](http://evil.example/x.png)&clients=1000000000&who=<b>"
     explorer.at(page, f"/?{evil}")
     assert "learns without a meaningful limit" in settled(page)
-    said = page.get_by_text("Not all of the address was taken").inner_text()
+    said = page.get_by_text("Not everything in the address was used").inner_text()
     assert "clients: expected a whole number from 1 to 10,000" in said
     assert "evil" not in page.locator("[data-testid=stMain]").inner_text()
     assert page.locator("img[src*=evil]").count() == 0
@@ -176,6 +176,8 @@ def test_the_noise_for_an_epsilon_is_found(explorer, page, tmp_path, capfd) -> N
     field = page.get_by_label(re.compile("Epsilon, view rounds"))
     field.fill("1")
     field.press("Enter")
+    # The page is drawn again after the entry, and a click meanwhile would be lost.
+    settled(page)
     page.get_by_role("button", name="Find the noise").click()
     page.get_by_text("reaches epsilon").wait_for()
     after = changed(page, before)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sordino.cli import run
+from sordino.cli.main import run
 from sordino.report.writing import write_comparison, write_report
 from tests.browser.conftest import PATIENCE, SCREENSHOTS, serious
 from tests.report.conftest import audited_run
@@ -154,7 +154,7 @@ def test_the_first_screen_tells_the_story(opened) -> None:
     visible = lambda text: opened.get_by_text(text).first.bounding_box()["y"] < 800  # noqa: E731
     for words in (
         "learns at most",
-        "The best attacker is right",
+        "The best adversary is right",
         "Measured by audit",
         "Accuracy on test records",
         "A run for research.",

@@ -18,4 +18,4 @@ def real_data() -> Path:
 def _no_ambient_data(monkeypatch: pytest.MonkeyPatch) -> None:
     """A test says itself where its data are: neither the shell nor this machine's packages decide its outcome."""
     monkeypatch.delenv("SORDINO_DATA", raising=False)
-    monkeypatch.setattr("sordino.federation.data.images.DEBIAN", "/nowhere/fashion-mnist")
+    monkeypatch.setattr("sordino.data.images.DEBIAN", "/nowhere/fashion-mnist")

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sordino.federation.data import Dataset
+from sordino.data import Dataset
 
 
 def needs(folder: Path, *names: str) -> None:

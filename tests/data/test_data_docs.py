@@ -4,7 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from sordino.federation.data import KNOWN
+from sordino.data import KNOWN
 
 PAGE = Path(__file__).parents[2] / "docs" / "data.md"
 
@@ -15,7 +15,7 @@ def test_the_page_names_every_set() -> None:
 
 
 def test_importing_the_room_loads_nothing_heavy() -> None:
-    code = "import sys, sordino.federation.data; print(sorted({'torch', 'sklearn', 'PIL', 'pandas', 'matplotlib'} & set(sys.modules)))"
+    code = "import sys, sordino.data; print(sorted({'torch', 'sklearn', 'PIL', 'pandas', 'matplotlib'} & set(sys.modules)))"
     answer = subprocess.run(
         [sys.executable, "-c", code],
         capture_output=True,

@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from sordino.federation.data import digest
-from sordino.federation.data.dataset import published_split, split
+from sordino.data import digest
+from sordino.data.dataset import published_split, split
 from sordino.protocol import UserError
 from tests.data.making import labelled, regression
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sordino.federation.data import load_dataset
+from sordino.data import load_dataset
 from sordino.protocol import UserError
 from tests.data.making import write_idx, write_idx_set
 
@@ -28,7 +28,7 @@ def test_fashion_mnist_in_a_folder_and_from_debian(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     images = write_idx_set(tmp_path / "debian")
-    monkeypatch.setattr("sordino.federation.data.images.DEBIAN", str(tmp_path / "debian"))
+    monkeypatch.setattr("sordino.data.images.DEBIAN", str(tmp_path / "debian"))
     assert np.array_equal(load_dataset("fashion-mnist").x_train[:, 0], images)
     write_idx_set(tmp_path / "fashion-mnist", train=30)
     assert len(load_dataset("fashion-mnist", root=tmp_path).x_train) == 30

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from sordino.federation.data import load_dataset
+from sordino.data import load_dataset
 from sordino.protocol import UserError
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sordino.federation.data import KNOWN, Dataset, load_dataset
+from sordino.data import KNOWN, Dataset, load_dataset
 from sordino.protocol import UserError
 from tests.data.making import gunzipped, needs
 

@@ -8,14 +8,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
+from sordino.data import Dataset, load_dataset, partition
+from sordino.data.dataset import published_split
 from sordino.engines import train
-from sordino.engines.flower.agreement import Agreement
-from sordino.engines.flower.work import own_setup
-from sordino.federation.data import Dataset, load_dataset, partition
-from sordino.federation.data.dataset import published_split
-from sordino.federation.randomness import Key
+from sordino.flower.agreement import Agreement
+from sordino.flower.local_work import prepare_client
 from sordino.privacy.certify import certify
-from sordino.privacy.curves import GaussianCurve
+from sordino.privacy.curves.gaussian_curve import GaussianCurve
 from sordino.protocol import (
     ByColumn,
     Constant,
@@ -28,6 +27,7 @@ from sordino.protocol import (
     Partition,
     Protocol,
 )
+from sordino.randomness import Key
 
 CLASSES = ("no", "perhaps", "yes")
 FARMS = 3
@@ -137,7 +137,9 @@ def test_one_record_of_a_party_on_flower_changes_no_other(
     for table in tables:
         path = as_npz(tmp_path, table)
         records = len(table) - -(-len(table) // 5)
-        setups.append(own_setup(protocol, Agreement(client=1, records=records, data=str(path))))
+        setups.append(
+            prepare_client(protocol, Agreement(client=1, records=records, data=str(path)))
+        )
     one, other = setups
     assert one.outputs == other.outputs == len(CLASSES)
     assert changed(one.train.x.numpy(), other.train.x.numpy()) <= 1

@@ -10,8 +10,8 @@ from urllib.error import URLError
 import numpy as np
 import pytest
 
-from sordino.federation.data import digest, load_dataset
-from sordino.federation.data.tables import ADULT_RANGES, ADULT_VALUES
+from sordino.data import digest, load_dataset
+from sordino.data.tables import ADULT_RANGES, ADULT_VALUES
 from sordino.protocol import UserError
 from tests.data.making import gunzipped, needs
 

@@ -5,8 +5,8 @@ import gzip
 import numpy as np
 import pytest
 
-from sordino.cli import run
-from sordino.federation.data.outline import data_hints, outline_of
+from sordino.cli.main import run
+from sordino.data.outline import data_hints, outline_of
 from sordino.protocol import Data
 
 HELD_OUT = "a fifth of the clients' own records is held out; scores on them are exact, and no promise covers them"

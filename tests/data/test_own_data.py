@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sordino.federation.data import load_dataset, partition
-from sordino.federation.randomness import Key
+from sordino.data import load_dataset, partition
 from sordino.protocol import ByColumn, Data, UserError
+from sordino.randomness import Key
 
 X = np.random.default_rng(0).normal(size=(20, 3))
 Y = np.arange(20) % 2
@@ -208,26 +208,26 @@ def test_a_table_with_targets(tmp_path: Path) -> None:
             "has the columns x, y; expected is either a column label or a column target",
         ),
         ("x,label,target", ["1,2,3"], "either a column label or a column target"),
-        ("x,label", ["1,a", ",b", "3,a"], "x is missing in record 2"),
-        ("x,label", ["1,a", "2,", "3,a"], "label is missing in record 2"),
-        ("x,label", ["1,a", "2,NA", "3,a"], r"label is missing \(NA\) in record 2"),
-        ("x,label", ["1,a", "2,b", "3,NaN"], r"label is missing \(NaN\) in record 3"),
+        ("x,label", ["1,a", ",b", "3,a"], "x is missing in line 3"),
+        ("x,label", ["1,a", "2,", "3,a"], "label is missing in line 3"),
+        ("x,label", ["1,a", "2,NA", "3,a"], r"label is missing \(NA\) in line 3"),
+        ("x,label", ["1,a", "2,b", "3,NaN"], r"label is missing \(NaN\) in line 4"),
         (
             "x,label",
             ["1,a", "2,c", "3,a"],
-            "label is 'c' in record 2, which is not in data.classes",
+            "label is 'c' in line 3, which is not in data.classes",
         ),
         ("x,label", ["1,a", "2,b"], "2 classes for 2 records"),
-        ("x,label", ["1,a", "NA,b", "3,a"], "x is a number in some records, but 'NA' in record 2"),
-        ("x,label", ["1,a", "nan,b", "3,a", "4,b"], "is nan at record"),
+        ("x,label", ["1,a", "NA,b", "3,a"], "x is a number in some records, but 'NA' in line 3"),
+        ("x,label", ["1,a", "nan,b", "3,a", "4,b"], "x is missing in line 3"),
         ("x,target", ["1,2", "2,3"], "regression and no classes"),
         ("x,target", ["1,high", "2,low"], "target must be numbers, but is 'high'"),
-        ("x,target", ["1,2", "2,low"], "target is a number in some records, but 'low'"),
+        ("x,target", ["1,2", "2,low"], "target must be numbers, but is 'low' in line 3"),
         ("ward,label", ["north,a", "south,b"], "no column of numbers"),
         (
             "x,label,split",
             ["1,a,train", "2,b,dev"],
-            "split is 'dev' in record 2; expected is train or test",
+            "split is 'dev' in line 3; expected is train or test",
         ),
         ("x,label,split", ["1,a,train", "2,b,train", "3,b,train"], "x_test is empty"),
         ("x,label", ["1,a,7"], "line 2 has 3 values for 2 columns"),
@@ -246,7 +246,7 @@ def test_tables_that_make_no_sense(
 
 def test_tables_that_are_damaged(tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
-    path.write_bytes(b"x,label\n\xff\xfe,1\n")
+    path.write_bytes(b'x,label\n"1,1\n')
     with pytest.raises(UserError, match=r"t.csv cannot be read as a CSV table"):
         load_dataset(str(path))
     packed = tmp_path / "t.csv.gz"

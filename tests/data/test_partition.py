@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sordino.federation.data import Dataset, client_tests, label_counts, load_dataset, partition
-from sordino.federation.randomness import Key
+from sordino.data import Dataset, client_tests, label_counts, load_dataset, partition
 from sordino.protocol import ByColumn, Data, Dirichlet, Iid, Shards, UserError
+from sordino.randomness import Key
 from tests.data.making import labelled, regression
 
 KEY = Key.from_seed(3)

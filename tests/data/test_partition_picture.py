@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from sordino.federation.data import draw_partition
-from sordino.federation.data.picture import _map
+from sordino.data import draw_partition
+from sordino.data.picture import _draw_map
 from sordino.protocol import UserError
 
 
@@ -37,7 +37,7 @@ def test_formats(tmp_path: Path, suffix: str, magic: bytes) -> None:
 
 def test_cells_show_the_counts_client_by_client() -> None:
     shown = counts(7, 3)
-    body = _map(shown, ("a", "b", "c")).axes[0]
+    body = _draw_map(shown, ("a", "b", "c")).axes[0]
     assert np.array_equal(body.images[0].get_array().filled(0), shown.T)
     written = {
         (int(text.get_position()[0]), int(text.get_position()[1])): int(text.get_text())
@@ -53,7 +53,9 @@ def test_cells_show_the_counts_client_by_client() -> None:
 
 def test_clients_of_unequal_size_get_a_bar_each() -> None:
     shown = np.array([[3, 4], [10, 0], [0, 1]])
-    heights = [[bar.get_height() for bar in axes.patches] for axes in _map(shown, ("a", "b")).axes]
+    heights = [
+        [bar.get_height() for bar in axes.patches] for axes in _draw_map(shown, ("a", "b")).axes
+    ]
     assert [7, 10, 1] in heights
 
 

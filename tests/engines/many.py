@@ -25,10 +25,10 @@ from sordino import (
     Trained,
     train,
 )
-from sordino.engines.native.library import runnable
+from sordino.native.library import list_runnable
 from tests.support import toy_dataset, toy_protocol, without_seconds
 
-needs_kernel = pytest.mark.skipif(not runnable(), reason="the native kernel was not built")
+needs_kernel = pytest.mark.skipif(not list_runnable(), reason="the native kernel was not built")
 LOCAL = FedAvg(steps=3, batch=6, clip=1.0, schedule=Constant(rate=0.3))
 
 VARIED = [

@@ -11,9 +11,9 @@ from torch import nn
 from torch.nn import functional
 
 from sordino import Dataset
-from sordino.engines.native.kernel import Kernel, Records, StepRule
-from sordino.engines.native.program import Loss
-from sordino.engines.native.translate import translate
+from sordino.native.kernel import Kernel, KernelRecords, StepRule
+from sordino.native.program import Loss
+from sordino.native.translate import translate
 
 LOSSES: dict[Loss, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
     Loss.CROSS_ENTROPY: functional.cross_entropy,
@@ -141,7 +141,9 @@ def disagreement(
     """The relative error of a minibatch gradient, without records within float32 rounding of a kink if it is large with them."""
 
     def error(rows: np.ndarray) -> float:
-        found, _ = kernel.gradient(Records(x, y), StepRule(rates=()), vector_of(module), rows)
+        found, _ = kernel.compute_gradient(
+            KernelRecords(x, y), StepRule(rates=()), vector_of(module), rows
+        )
         return relative(found, torch_gradient(module, x[rows], y[rows], kernel.loss))
 
     first = error(rows)

@@ -31,11 +31,12 @@ from sordino import (
 )
 from sordino.federation.evaluation import evaluate_run
 from sordino.federation.setup import prepare
-from sordino.privacy.caps import capped_rounds
-from sordino.privacy.guarantee import rounded_up
+from sordino.federation.store.run_folder import RunFolder
+from sordino.privacy.guarantee import round_up
 from sordino.privacy.ledger import RoundCharged
-from sordino.ui.prices import privacy_lines
-from tests.engines.test_resume import interrupted
+from sordino.privacy.participation_caps import find_capped_rounds
+from sordino.report.price_tables import privacy_lines
+from tests.engines.test_resume import Interrupt, interrupted
 from tests.support import toy_dataset, toy_protocol
 
 LOCAL = FedAvg(steps=1, batch=24, clip=1.0, schedule=Constant(rate=0.1))
@@ -88,6 +89,52 @@ def test_fresh_noise_drawn_again_uses_the_budget_up_earlier(tmp_path) -> None:
     assert len({event.round for event in rounds_charged(run)}) == len(rounds_charged(whole)) - 1
 
 
+@pytest.mark.parametrize("secure", [False, True])
+@pytest.mark.parametrize("moment", ["publish_last_scores", "sync_metrics", "note"])
+def test_killed_when_its_budget_has_ended_it_a_run_still_ends(
+    tmp_path, monkeypatch, secure, moment
+) -> None:
+    protocol = replace(budgeted(5.0), noise=Gaussian(sigma=0.5, secure=secure))
+    with monkeypatch.context() as patch:
+        patch.setattr(RunFolder, moment, stop_here)
+        with pytest.raises(Interrupt):
+            train(protocol, data=toy_dataset(), model="mlp", folder=tmp_path / "a")
+    assert RunFolder(tmp_path / "a").facts()["status"] == "unfinished"
+    run = resume(tmp_path / "a", data=toy_dataset())
+    assert run.status == "budget"
+    assert run.state is not None
+    assert certify(protocol, rounds=run.rounds_paid).epsilon(1e-5) <= 5.0
+    assert not [event for event in rounds_charged(run) if event.attempt > 0]
+
+
+def test_a_seal_that_was_cut_short_when_the_budget_was_spent_is_no_charge(tmp_path) -> None:
+    protocol = replace(budgeted(5.0), noise=Gaussian(sigma=0.5, secure=True))
+    whole = train(protocol, data=toy_dataset(), model="mlp", folder=tmp_path / "a")
+    ledger = tmp_path / "a" / "ledger.jsonl"
+    ledger.write_bytes(ledger.read_bytes()[:-9])
+    RunFolder(tmp_path / "a").note(status="unfinished")
+    run = resume(tmp_path / "a", data=toy_dataset())
+    assert run.status == "budget"
+    assert rounds_charged(run) == rounds_charged(whole)
+
+
+def test_killed_before_the_checkpoint_of_the_last_round_it_affords_a_run_ends_without_it(
+    tmp_path,
+) -> None:
+    protocol = replace(budgeted(5.0), noise=Gaussian(sigma=0.5, secure=True))
+    whole = train(protocol, data=toy_dataset(), model="mlp", folder=tmp_path / "whole")
+    rounds = len(rounds_charged(whole))
+    interrupted(tmp_path / "a", after=rounds, protocol=protocol)
+    run = resume(tmp_path / "a", data=toy_dataset())
+    assert run.status == "budget"
+    assert len(run.metrics["round"]) == rounds - 1
+    assert len(rounds_charged(run)) == rounds
+
+
+def stop_here(*_: object, **__: object) -> None:
+    raise Interrupt
+
+
 def test_a_client_whose_own_budget_is_spent_takes_part_no_more(tmp_path) -> None:
     protocol = toy_protocol(
         rounds=30, local=LOCAL, noise=Gaussian(sigma=0.5), participation=Poisson(rate=0.7),
@@ -99,7 +146,7 @@ def test_a_client_whose_own_budget_is_spent_takes_part_no_more(tmp_path) -> None
     taken = {
         client: sum(client in event.clients for event in rounds_charged(run)) for client in range(5)
     }
-    caps = {budget.id: capped_rounds(run.protocol, budget, 24) for budget in protocol.client}
+    caps = {budget.id: find_capped_rounds(run.protocol, budget, 24) for budget in protocol.client}
     assert 0 < caps[1] < caps[3] < 30
     assert taken[1] == caps[1]
     assert taken[3] == caps[3]
@@ -124,7 +171,7 @@ def test_fresh_noise_drawn_again_counts_towards_a_clients_cap(tmp_path) -> None:
     interrupted(tmp_path / "a", after=3, protocol=protocol)
     run = resume(tmp_path / "a", data=toy_dataset())
     taken = [event for event in rounds_charged(run) if 1 in event.clients]
-    assert len(taken) == capped_rounds(run.protocol, protocol.client[0], 24)
+    assert len(taken) == find_capped_rounds(run.protocol, protocol.client[0], 24)
     assert [event.round for event in taken].count(2) == 2
     assert realised(run.protocol, run.ledger)[1].epsilon(1e-5) <= 5.0
 
@@ -158,7 +205,7 @@ def test_budgets_count_for_clients_of_unequal_sizes(tmp_path) -> None:
     assert run.sizes == (60, 40, 20)
     shown = certify(run.protocol, "rounds", rounds=run.rounds_paid, sizes=run.sizes).epsilon(1e-5)
     assert shown <= 8.0
-    assert f"epsilon = {rounded_up(shown)}" in privacy_lines(run)[0]
+    assert f"epsilon = {round_up(shown)}" in privacy_lines(run)[0]
     # The client of half of all records has half of the mean, in which the noise of all three is.
     shares = np.array([60, 40, 20]) / 120
     alone = certify(run.protocol, "server", "client", rounds=run.rounds_paid).mu

@@ -11,14 +11,14 @@ import torch
 
 from sordino import ClientBudget, Gaussian, resume, train
 from sordino.engines.torch_engine import TorchEngine
+from sordino.federation.broadcast_state import LeaderModel
 from sordino.federation.client import ClientWork
-from sordino.federation.companions import Leader
-from sordino.federation.folder import RunFolder, State
-from sordino.federation.mechanisms import drawn
-from sordino.federation.randomness import Purpose
 from sordino.federation.setup import Setup, prepare
+from sordino.federation.store.run_folder import RunFolder, State
+from sordino.mechanisms import mechanism_of
 from sordino.privacy.certify import certify
-from tests.support import toy_dataset, toy_protocol
+from sordino.randomness import Purpose
+from tests.support import toy_dataset, toy_protocol, uploads_of
 
 BUDGETS = tuple(
     ClientBudget(id=k, epsilon=epsilon, mechanism=mechanism)
@@ -44,12 +44,14 @@ def test_every_upload_carries_its_client_s_noise() -> None:
     quiet = replace(setup, protocol=replace(setup.protocol, client=(), noise=Gaussian(sigma=0.0)))
     for client in range(5):
         noisy, clean = (
-            ClientWork(one).upload(client=client, round=1, weights=weights).vector
+            ClientWork(one).upload(client=client, round_index=1, weights=weights).vector
             for one in (setup, quiet)
         )
-        stream = setup.noise_key.stream(Purpose.UPLOAD_NOISE, client=client, round=1)
+        stream = setup.noise_key.stream(Purpose.UPLOAD_NOISE, client=client, round_index=1)
         np.testing.assert_allclose(
-            noisy - clean, drawn(setup.noises[client], stream, 1, weights.size)[0], atol=1e-5
+            noisy - clean,
+            mechanism_of(setup.noises[client]).draw(stream, 1, weights.size)[0],
+            atol=1e-5,
         )
     assert [noise.tag for noise in setup.noises] == [
         "laplace",
@@ -74,8 +76,8 @@ def test_the_pull_moves_every_step_towards_the_leader_s_model() -> None:
     work = ClientWork(quiet)
     rates = quiet.protocol.local.schedule.rates(round=0, steps=3)
     for client, strength in ((4, 0.5), (1, 0.0)):
-        plain = work.upload(client=client, round=0, weights=weights).vector
-        pulled = work.upload(client=client, round=0, weights=np.stack([weights, far])).vector
+        plain = work.upload(client=client, round_index=0, weights=weights).vector
+        pulled = work.upload(client=client, round_index=0, weights=np.stack([weights, far])).vector
         # the gradients are clipped to 1, so the pull decides: 1000 (1 - prod(1 - eta lambda)), to within all steps
         expected = 1000 * (1 - np.prod([1 - rate * strength for rate in rates]))
         np.testing.assert_allclose(pulled - weights, expected, atol=2.0)
@@ -88,16 +90,13 @@ def test_the_leader_is_the_client_with_the_largest_epsilon_and_its_upload_is_sen
 ):
     setup = made(penalty=True)
     weights = setup.initial_weights()
-    leader = Leader(setup.protocol, State(weights=weights, round=0))
+    leader = LeaderModel(setup.protocol, State(weights=weights, round=0))
     np.testing.assert_array_equal(leader.broadcast(weights), np.stack([weights, weights]))
     with TorchEngine(setup, workers=1) as engine:
-        sent = list(
-            leader.noted(
-                engine.uploads(
-                    round=0, weights=leader.broadcast(weights), participants=np.arange(5)
-                )
-            )
-        )
+        weighed = leader.broadcast(weights)
+        sent = list(uploads_of(engine, round=0, weights=weighed, participants=np.arange(5)))
+    for upload in sent:
+        leader.note(upload)
     np.testing.assert_array_equal(leader.broadcast(weights)[1], sent[1].vector)
     np.testing.assert_array_equal(leader.kept["leader"], sent[1].vector)
 
@@ -140,9 +139,9 @@ def test_a_run_keeps_every_budget_and_says_its_noise(tmp_path: Path) -> None:
         workers=1,
     )
     assert all(budget.noise is not None for budget in run.protocol.client)
-    from sordino.privacy.spending import realised
+    from sordino.privacy.spending import certify_clients
 
-    found = realised(run.protocol, run.ledger, sizes=run.sizes)
+    found = certify_clients(run.protocol, run.ledger, sizes=run.sizes)
     for budget in BUDGETS:
         assert 0.9 * budget.epsilon < found[budget.id].epsilon(1e-5) <= budget.epsilon
     assert certify(run.protocol, sizes=run.sizes).epsilon(1e-5) <= 80.0

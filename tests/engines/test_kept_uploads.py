@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from sordino import Gaussian, Poisson, Run, UserError, train
-from sordino.federation.channel import shuffled_order
-from sordino.federation.models.flat import FlatModel
-from sordino.federation.randomness import Key, Purpose
-from sordino.federation.uploads import kept_rounds, read_round
+from sordino.federation.channels.shuffler import shuffled_order
+from sordino.federation.store.upload_archive import kept_rounds, read_round
+from sordino.models.flat import FlatModel
+from sordino.randomness import Key, Purpose
 from tests.support import toy_dataset, toy_protocol
 
 
@@ -37,7 +37,7 @@ def test_behind_a_shuffler_names_are_not_kept_and_the_order_is_the_shufflers(tmp
     kept(tmp_path / "mixed", mixed)
     first, shuffled = read_round(tmp_path / "plain", 0), read_round(tmp_path / "mixed", 0)
     assert shuffled.clients is None
-    order = shuffled_order(5, Key.from_seed(3).stream(Purpose.SHUFFLER, round=0))
+    order = shuffled_order(5, Key.from_seed(3).stream(Purpose.SHUFFLER, round_index=0))
     assert order.tolist() != sorted(order)
     np.testing.assert_array_equal(shuffled.uploads, first.uploads[order])
 

@@ -17,11 +17,11 @@ from sordino import (
     UserError,
     train_many,
 )
-from sordino.engines import native_engine
-from sordino.engines.native.kernel import Kernel
-from sordino.engines.native.library import runnable
 from sordino.federation.client import ClientWork
-from sordino.federation.folder import RunFolder
+from sordino.federation.store.run_folder import RunFolder
+from sordino.native import native_engine
+from sordino.native.kernel import Kernel
+from sordino.native.library import list_runnable
 from tests.engines.many import ELSEWHERE, VARIED, alone, assert_same, needs_kernel
 from tests.support import toy_dataset, toy_protocol, without_seconds
 
@@ -205,10 +205,10 @@ def test_fresh_noise_is_another_in_every_training_and_is_charged_again_when_draw
 
 
 def test_seeded_noise_is_not_drawn_again_by_another_kernel(tmp_path, monkeypatch) -> None:
-    if len(runnable()) < 2:
+    if len(list_runnable()) < 2:
         pytest.skip("one kernel alone was built")
     stopped(tmp_path / "a", [toy_protocol()], at=(0, 2))
-    monkeypatch.setenv("SORDINO_SIMD", runnable()[1])
+    monkeypatch.setenv("SORDINO_SIMD", list_runnable()[1])
     with pytest.raises(UserError, match="another kernel"):
         train_many([toy_protocol()], data=toy_dataset(), model="mlp", folder=tmp_path / "a")
 
@@ -232,7 +232,7 @@ def test_torch_clients_are_trained_after_their_charge(tmp_path, monkeypatch) -> 
 
     def watched(self, **options):
         line = json.loads((tmp_path / "a" / "00000" / "ledger.jsonl").read_text().splitlines()[-1])
-        seen.append(line["round"] == options["round"])
+        seen.append(line["round"] == options["round_index"])
         return original(self, **options)
 
     monkeypatch.setattr(ClientWork, "upload", watched)

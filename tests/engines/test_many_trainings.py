@@ -26,12 +26,13 @@ from sordino import (
     realised,
     train_many,
 )
-from sordino.engines import native_engine, shared
-from sordino.engines.native.kernel import Kernel
-from sordino.engines.native.library import runnable
-from sordino.engines.native_engine import pieces
-from sordino.engines.shared import HELD
-from sordino.federation.loop import Training
+from sordino.engines import training_cache
+from sordino.engines.training_cache import HELD
+from sordino.federation.training import Training
+from sordino.native import native_engine
+from sordino.native.kernel import Kernel
+from sordino.native.library import list_runnable
+from sordino.native.native_engine import split_evenly
 from sordino.privacy.ledger import RoundCharged
 from tests.engines.many import ELSEWHERE, KEEPING, LOCAL, VARIED, alone, assert_same, needs_kernel
 from tests.support import toy_dataset, toy_protocol
@@ -53,7 +54,7 @@ def test_trainings_that_keep_something_keep_it_apart(tmp_path) -> None:
     ):
         assert_same(one, other)
         assert_same(again, other)
-    assert {one.engine for one in found} == {"native"} or not runnable()
+    assert {one.engine for one in found} == {"native"} or not list_runnable()
 
 
 @needs_kernel
@@ -86,7 +87,7 @@ def test_pieces_cover_everything_once_in_order() -> None:
             generator.integers(0, 9, int(generator.integers(1, 7))).tolist(),
             int(generator.integers(1, 12)),
         )
-        shared = list(pieces(counts, most))
+        shared = list(split_evenly(counts, most))
         flat = [
             (which, place)
             for piece in shared
@@ -159,10 +160,10 @@ def test_what_the_kernel_cannot_run_is_run_by_torch_and_says_why(tmp_path) -> No
     found = train_many(plans, data=toy_dataset())
     for one, other in zip(found, alone(plans, tmp_path), strict=True):
         assert_same(one, other)
-    if runnable():
+    if list_runnable():
         assert [one.engine for one in found] == ["native", "torch", "native"]
         assert "Softplus" in found[1].facts["engine_reason"]
-    first = 1 if runnable() else 0
+    first = 1 if list_runnable() else 0
     with pytest.raises(UserError, match=f"training {first}: engine = 'native'"):
         train_many(plans, data=toy_dataset(), engine="native")
     assert {one.engine for one in train_many(plans, data=toy_dataset(), engine="torch")} == {
@@ -245,13 +246,13 @@ def test_budgets_stop_each_training_where_train_would_stop_it(tmp_path, on_disk)
 
 
 def test_trainings_that_differ_in_their_seed_alone_are_priced_once(monkeypatch) -> None:
-    priced, original = [], shared.limits_of
+    priced, original = [], training_cache.limits_of
 
     def counted(setup, events):
         priced.append(setup.protocol.seed)
         return original(setup, events)
 
-    monkeypatch.setattr(shared, "limits_of", counted)
+    monkeypatch.setattr(training_cache, "limits_of", counted)
     found = train_many(
         [budgeted(5.0, seed=seed) for seed in range(4)] + [budgeted(3.0)],
         data=toy_dataset(),

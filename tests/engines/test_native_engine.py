@@ -11,24 +11,25 @@ from torch.nn.utils import parametrizations
 
 from sordino import Constant, Dataset, FedAvg, FedProx, Gaussian, Run, resume, train
 from sordino.engines import choice as choices
-from sordino.engines import native_engine
 from sordino.engines.choice import choose
-from sordino.engines.native import library
-from sordino.engines.native.kernel import Kernel
-from sordino.engines.native.library import runnable
-from sordino.engines.native.translate import Refused, translate
-from sordino.engines.native_engine import NativeEngine, kernel_for
 from sordino.engines.torch_engine import TorchEngine
-from sordino.federation.aggregation import aggregate, upload_weights
+from sordino.federation.aggregation.joining import upload_weights
 from sordino.federation.client import ClientWork
-from sordino.federation.local import train_locally
-from sordino.federation.models.flat import FlatModel
+from sordino.federation.rules.clipped_steps import train_locally
+from sordino.federation.rules.local_training import Assignment
 from sordino.federation.setup import Setup, prepare
+from sordino.models.flat import FlatModel
+from sordino.native import library, native_engine
+from sordino.native.kernel import Kernel
+from sordino.native.library import list_runnable
+from sordino.native.native_engine import NativeEngine, kernel_for
+from sordino.native.network_builder import KernelRefusal
+from sordino.native.translate import translate
 from sordino.protocol import UserError
 from tests.engines.native_nets import Residual, images, kink_distances, relative
-from tests.support import toy_dataset, toy_protocol, without_seconds
+from tests.support import aggregate, toy_dataset, toy_protocol, uploads_of, without_seconds
 
-needs_kernel = pytest.mark.skipif(not runnable(), reason="the native kernel was not built")
+needs_kernel = pytest.mark.skipif(not list_runnable(), reason="the native kernel was not built")
 
 
 def rounds(setup: Setup, engine: TorchEngine | NativeEngine, count: int) -> list[np.ndarray]:
@@ -37,7 +38,8 @@ def rounds(setup: Setup, engine: TorchEngine | NativeEngine, count: int) -> list
     with engine:
         for t in range(count):
             uploads = [
-                u.vector for u in engine.uploads(round=t, weights=models[-1], participants=everyone)
+                u.vector
+                for u in uploads_of(engine, round=t, weights=models[-1], participants=everyone)
             ]
             rule = setup.protocol.aggregation
             models.append(
@@ -55,14 +57,15 @@ def assert_only_kinks_differ(
         for weights in models if t + 1 < len(ours) else ():
             for client in range(setup.protocol.clients):
                 flat, rule = FlatModel(setup.module), setup.protocol.local
+                task = Assignment(client=client, round_index=t, start=weights)
                 for k in range(rule.steps):
-                    batches = list(work._batches(client, t, rule))[:k]
+                    batches = list(work.draw_batches(task))[:k]
                     some = replace(rule, steps=max(k, 1))
                     _, here = train_locally(
-                        flat, torch.from_numpy(weights), some, [0.1] * k, batches, work._loss
+                        flat, torch.from_numpy(weights), some, [0.1] * k, batches, work.loss
                     )
                     flat.load(here.float())
-                    x, _ = list(work._batches(client, t, rule))[k]
+                    x, _ = list(work.draw_batches(task))[k]
                     nearest = min(nearest, kink_distances(flat.module(), x.numpy()).min())
     assert nearest < 1e-6
 
@@ -95,7 +98,7 @@ def test_uploads_carry_the_noise_and_the_counts_of_the_torch_engine() -> None:
     chosen = np.array([4, 0, 3])
     with TorchEngine(setup, workers=1) as torch_engine, NativeEngine(setup, workers=1) as engine:
         theirs, ours = (
-            list(e.uploads(round=2, weights=setup.initial_weights(), participants=chosen))
+            list(uploads_of(e, round=2, weights=setup.initial_weights(), participants=chosen))
             for e in (torch_engine, engine)
         )
         for a, b in zip(theirs, ours, strict=True):
@@ -130,7 +133,7 @@ class OwnLoss(nn.Linear):
 
 def test_a_model_with_a_loss_of_its_own_is_left_to_torch() -> None:
     setup = prepare(toy_protocol(), data=toy_dataset(), model=OwnLoss(6, 3))
-    assert "loss of its own" in choose(setup, "auto").reason or not runnable()
+    assert "loss of its own" in choose(setup, "auto").reason or not list_runnable()
 
 
 @needs_kernel
@@ -152,7 +155,7 @@ def test_fifty_rounds_on_digits_learn_the_same(tmp_path) -> None:
 
 
 @needs_kernel
-@pytest.mark.parametrize("simd", runnable())
+@pytest.mark.parametrize("simd", list_runnable())
 def test_the_result_does_not_depend_on_the_number_of_threads(simd: str, monkeypatch) -> None:
     monkeypatch.setenv(library.CHOICE, simd)
     setup = prepare(
@@ -286,7 +289,7 @@ REFUSED = {
 
 @pytest.mark.parametrize(("make", "words"), REFUSED.values(), ids=REFUSED.keys())
 def test_what_the_kernel_cannot_run_is_refused_with_a_reason(make, words: str) -> None:
-    with pytest.raises(Refused, match=words):
+    with pytest.raises(KernelRefusal, match=words):
         translate(make(), (6,))
 
 
@@ -305,12 +308,12 @@ def test_what_the_kernel_cannot_run_is_refused_with_a_reason(make, words: str) -
     ],
 )
 def test_settings_that_the_kernel_lacks_are_refused(layer: nn.Module, words: str) -> None:
-    with pytest.raises(Refused, match=words):
+    with pytest.raises(KernelRefusal, match=words):
         translate(nn.Sequential(layer, nn.Flatten(), nn.Linear(1, 3)), (2, 8, 8))
 
 
 def test_a_wrong_translation_is_noticed_before_anything_is_trained(monkeypatch) -> None:
-    if not runnable():
+    if not list_runnable():
         pytest.skip("the native kernel was not built")
     setup = prepare(toy_protocol(), data=toy_dataset(), model="mlp")
 
@@ -320,7 +323,7 @@ def test_a_wrong_translation_is_noticed_before_anything_is_trained(monkeypatch) 
         )
 
     monkeypatch.setattr(native_engine, "translate", swapped)
-    with pytest.raises(Refused, match="differ"):
+    with pytest.raises(KernelRefusal, match="differ"):
         kernel_for(setup)
 
 
@@ -329,7 +332,7 @@ def test_auto_takes_the_native_engine_where_it_can_and_says_why_not(tmp_path) ->
     native = train(toy_protocol(), data=toy_dataset(), model="mlp", folder=tmp_path / "a")
     assert (native.facts["engine"], native.facts["kernel"]) == (
         "native",
-        library.fingerprint(library.chosen()),
+        library.fingerprint_library(library.choose_instruction_set()),
     )
     fallen = train(toy_protocol(), data=toy_dataset(), model=Branching, folder=tmp_path / "b")
     assert fallen.facts["engine"] == "torch"
@@ -346,7 +349,7 @@ def test_auto_takes_the_native_engine_where_it_can_and_says_why_not(tmp_path) ->
 
 def test_without_a_kernel_torch_runs_and_the_reason_is_said(tmp_path, monkeypatch) -> None:
     monkeypatch.setenv(library.FOLDER, str(tmp_path / "empty"))
-    assert runnable() == []
+    assert list_runnable() == []
     run = train(toy_protocol(), data=toy_dataset(), model="mlp", folder=tmp_path / "a")
     assert run.facts["engine"] == "torch"
     assert "compiler" in run.facts["engine_reason"]
@@ -360,7 +363,7 @@ def test_without_a_kernel_torch_runs_and_the_reason_is_said(tmp_path, monkeypatc
 @needs_kernel
 def test_a_kernel_of_another_version_counts_as_absent(monkeypatch) -> None:
     monkeypatch.setattr(library, "VERSION", library.VERSION + 1)
-    assert runnable() == []
+    assert list_runnable() == []
     assert (
         "make native"
         in choose(prepare(toy_protocol(), data=toy_dataset(), model="mlp"), "auto").reason
@@ -377,7 +380,7 @@ def test_a_kernel_of_another_version_counts_as_absent(monkeypatch) -> None:
 def test_an_engine_that_cannot_be_had_is_refused_before_anything_is_written(
     tmp_path, options, words
 ) -> None:
-    if not runnable():
+    if not list_runnable():
         pytest.skip("the native kernel was not built")
     with pytest.raises(UserError, match=words):
         train(
@@ -405,10 +408,10 @@ def test_an_interrupted_run_goes_on_with_its_engine_and_ends_as_if_it_had_not_be
             toy_protocol(), data=toy_dataset(), model="mlp", folder=tmp_path / "cut", on_round=stop
         )
     if (
-        len(runnable()) > 1
+        len(list_runnable()) > 1
     ):  # another instruction set would give other last digits under the same noise
         with monkeypatch.context() as other:
-            other.setenv(library.CHOICE, runnable()[-1])
+            other.setenv(library.CHOICE, list_runnable()[-1])
             with pytest.raises(UserError, match="another kernel"):
                 resume(tmp_path / "cut", data=toy_dataset())
     ended = resume(tmp_path / "cut", data=toy_dataset(), workers=1)
@@ -421,7 +424,7 @@ def test_an_interrupted_run_goes_on_with_its_engine_and_ends_as_if_it_had_not_be
 def test_a_processor_that_lacks_the_instructions_asked_for_is_told(monkeypatch) -> None:
     monkeypatch.setenv(library.CHOICE, "avx1024")
     with pytest.raises(UserError, match=r"SORDINO_SIMD.*portable"):
-        library.chosen()
+        library.choose_instruction_set()
 
 
 @needs_kernel
@@ -448,7 +451,7 @@ def test_a_residual_network_runs_natively() -> None:
 
 
 def test_a_finished_native_run_can_be_read_where_there_is_no_kernel(tmp_path, monkeypatch) -> None:
-    if not runnable():
+    if not list_runnable():
         pytest.skip("the native kernel was not built")
     run = train(
         toy_protocol(), data=toy_dataset(), model="mlp", folder=tmp_path / "a", engine="native"

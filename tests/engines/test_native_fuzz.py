@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from sordino.engines.native.kernel import Records, StepRule
-from sordino.engines.native.library import runnable
-from sordino.engines.native.program import Loss
+from sordino.native.kernel import KernelRecords, StepRule
+from sordino.native.library import list_runnable
+from sordino.native.program import Loss
 from tests.engines.native_nets import (
     clipped_mean,
     disagreement,
@@ -21,7 +21,7 @@ from tests.engines.native_nets import (
     vector_of,
 )
 
-pytestmark = pytest.mark.skipif(not runnable(), reason="the native kernel was not built")
+pytestmark = pytest.mark.skipif(not list_runnable(), reason="the native kernel was not built")
 
 STACKS = int(
     os.environ.get("SORDINO_FUZZ", "1000")
@@ -40,7 +40,7 @@ def test_random_stacks_have_the_gradients_of_torch(part: int) -> None:
         loss = Loss(int(generator.integers(0, 3)))
         batch = int(generator.integers(1, 40))
         x, y = made_up(shape, outputs, loss, batch, seed)
-        simd = runnable()[seed % len(runnable())]
+        simd = list_runnable()[seed % len(list_runnable())]
         kernel = kernel_of(module, shape, loss, int(generator.integers(1, 50)), simd)
         error = disagreement(kernel, module, x, y, np.arange(batch))
         # Where float32 itself cannot do better, torch in float32 shows it.
@@ -68,8 +68,8 @@ def test_random_stacks_clip_every_example_by_itself() -> None:
         if clip == 0 or len(rows) == 0:
             continue
         wanted = clipped_mean(module, x[rows], y[rows], loss, clip, norm)
-        for simd in runnable():
+        for simd in list_runnable():
             kernel = kernel_of(module, shape, loss, 7, simd)
             rule = StepRule(rates=(), clip=clip, per_example=True, norm=norm)
-            found, _ = kernel.gradient(Records(x, y), rule, vector_of(module), rows)
+            found, _ = kernel.compute_gradient(KernelRecords(x, y), rule, vector_of(module), rows)
             assert relative(found, wanted) < 2e-5, f"seed {seed}, {simd}\n{module}"

@@ -10,22 +10,23 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from sordino.engines.native.kernel import (
+from sordino.models import build_model
+from sordino.models.clipping import CLIP_FRACTION
+from sordino.native.kernel import (
     Kernel,
-    Optimiser,
+    KernelRecords,
     PackedRule,
-    Records,
     StepRule,
-    new_jobs,
-    vectors_for,
+    count_vectors,
+    make_jobs,
 )
-from sordino.engines.native.library import runnable
-from sordino.engines.native.program import Kind, Layer, Loss, arrange
-from sordino.engines.native.translate import Refused, translate
-from sordino.federation.local import INSIDE
-from sordino.federation.models import build_model
-from sordino.federation.randomness import Key, Purpose
+from sordino.native.layout import OptimizerKind
+from sordino.native.library import list_runnable
+from sordino.native.network_builder import KernelRefusal
+from sordino.native.program import Kind, Layer, Loss, arrange
+from sordino.native.translate import translate
 from sordino.protocol import InvalidValue, UserError
+from sordino.randomness import Key, Purpose
 from tests.engines.native_nets import (
     Residual,
     clipped_mean,
@@ -37,9 +38,9 @@ from tests.engines.native_nets import (
     vector_of,
 )
 
-pytestmark = pytest.mark.skipif(not runnable(), reason="the native kernel was not built")
+pytestmark = pytest.mark.skipif(not list_runnable(), reason="the native kernel was not built")
 
-each_library = pytest.mark.parametrize("simd", runnable())
+each_library = pytest.mark.parametrize("simd", list_runnable())
 KEYS = tuple(
     Key.from_seed(5).stream(purpose).subkey
     for purpose in (Purpose.MINIBATCH, Purpose.LOCAL_MODEL, Purpose.UPLOAD_NOISE)
@@ -131,7 +132,9 @@ def test_per_example_gradients_stay_within_the_clip(simd: str, norm: int) -> Non
     for clip in (0.01, 1.0):
         rule = StepRule(rates=(), clip=clip, per_example=True, norm=norm)
         for i in range(20):
-            own, _ = kernel.gradient(Records(x, y), rule, vector_of(module), np.array([i]))
+            own, _ = kernel.compute_gradient(
+                KernelRecords(x, y), rule, vector_of(module), np.array([i])
+            )
             assert np.linalg.norm(own.astype(np.float64), norm) <= clip
 
 
@@ -165,17 +168,17 @@ def loop(
             g = g * len(rows) / rule.divisor if rule.divisor > 0 else g
         else:
             g = torch_gradient(net, x[rows], y[rows], Loss.CROSS_ENTROPY)
-            g = g * min(1.0, rule.clip * INSIDE / np.linalg.norm(g, rule.norm))
+            g = g * min(1.0, rule.clip * CLIP_FRACTION / np.linalg.norm(g, rule.norm))
         g = g + rule.step_noise * stream(1, client, round, step).normals(len(g)) + correction
         g = g + rule.proximal * (w - centre) + rule.weight_decay * w
-        if rule.optimiser is Optimiser.MOMENTUM:
+        if rule.optimizer is OptimizerKind.MOMENTUM:
             g = first = rule.momentum * first + g
-        if rule.optimiser is Optimiser.ADAM:
+        if rule.optimizer is OptimizerKind.ADAM:
             first = rule.momentum * first + (1 - rule.momentum) * g
             second = rule.second_momentum * second + (1 - rule.second_momentum) * g * g
             grown = 1 - rule.momentum ** (step + 1), 1 - rule.second_momentum ** (step + 1)
             g = (first / grown[0]) / (np.sqrt(second / grown[1]) + rule.epsilon)
-        if rule.optimiser is Optimiser.ADAGRAD:
+        if rule.optimizer is OptimizerKind.ADAGRAD:
             second = second + g * g
             g = g / (np.sqrt(second) + rule.epsilon)
         w = w - rate * g
@@ -184,7 +187,7 @@ def loop(
 
 def stream(which: int, client: int, round: int, step: int = 0):
     purpose = (Purpose.MINIBATCH, Purpose.LOCAL_MODEL, Purpose.UPLOAD_NOISE)[which]
-    return Key.from_seed(5).stream(purpose, client=client, round=round, step=step)
+    return Key.from_seed(5).stream(purpose, client=client, round_index=round, step=step)
 
 
 with torch.random.fork_rng():
@@ -204,14 +207,14 @@ RULES = {
     "proximal": StepRule(rates=(0.5,) * 4, batch=6, clip=1.0, proximal=0.3),
     "decay": StepRule(rates=(0.5,) * 4, batch=6, clip=1.0, weight_decay=0.1),
     "momentum": StepRule(
-        rates=(0.5,) * 4, batch=6, clip=1.0, optimiser=Optimiser.MOMENTUM, momentum=0.8
+        rates=(0.5,) * 4, batch=6, clip=1.0, optimizer=OptimizerKind.MOMENTUM, momentum=0.8
     ),
-    "adam": StepRule(rates=(0.05,) * 4, batch=6, clip=1.0, optimiser=Optimiser.ADAM),
+    "adam": StepRule(rates=(0.05,) * 4, batch=6, clip=1.0, optimizer=OptimizerKind.ADAM),
     "adagrad": StepRule(
         rates=(0.05,) * 4,
         batch=6,
         clip=1.0,
-        optimiser=Optimiser.ADAGRAD,
+        optimizer=OptimizerKind.ADAGRAD,
         epsilon=1e-3,
         weight_decay=0.1,
     ),
@@ -238,7 +241,7 @@ RULES = {
         step_noise=0.1,
         upload_noise=0.1,
         proximal=0.1,
-        optimiser=Optimiser.MOMENTUM,
+        optimizer=OptimizerKind.MOMENTUM,
     ),
 }
 
@@ -253,14 +256,14 @@ def test_a_training_is_that_of_a_plain_loop(simd: str, rule: StepRule) -> None:
         PackedRule(rule),
         vector_of(SMOOTH),
     )
-    jobs, results = new_jobs(kernel, packed, start, parts, KEYS, round=4)
-    records = Records(x, y)
+    jobs, results = make_jobs(kernel, packed, start, parts, KEYS, round_index=4)
+    records = KernelRecords(x, y)
     kernel.train(records, jobs, threads=2)
     for client, part in enumerate(parts):
         wanted = loop(SMOOTH, x, y, part, rule, client=client, round=4)
         # Adam divides by the size of a gradient, and so shows the rounding of float32 where it is near zero.
         assert relative(results[client] - start, wanted - start) < (
-            1e-4 if rule.optimiser is Optimiser.ADAM else 1e-5
+            1e-4 if rule.optimizer is OptimizerKind.ADAM else 1e-5
         )
 
 
@@ -270,8 +273,8 @@ def test_control_variates_are_added_after_the_clip(simd: str) -> None:
     rule, start = RULES["plain"], vector_of(SMOOTH)
     correction = np.random.default_rng(0).standard_normal(len(start)).astype(np.float32)
     kernel, packed = kernel_of(SMOOTH, (1, 8, 8), Loss.CROSS_ENTROPY, 6, simd), PackedRule(rule)
-    part, records = np.arange(15), Records(x, y)
-    jobs, results = new_jobs(kernel, packed, start, [part], KEYS)
+    part, records = np.arange(15), KernelRecords(x, y)
+    jobs, results = make_jobs(kernel, packed, start, [part], KEYS)
     jobs["correction"] = correction.ctypes.data
     kernel.train(records, jobs, threads=1)
     wanted = loop(SMOOTH, x, y, part, rule, client=0, round=0, correction=correction)
@@ -289,9 +292,9 @@ def test_steps_are_pulled_to_the_centre_of_the_job_and_the_exact_model_has_no_no
         np.empty(len(start)),
     )
     kernel, packed = kernel_of(SMOOTH, (1, 8, 8), Loss.CROSS_ENTROPY, 6, simd), PackedRule(rule)
-    jobs, results = new_jobs(kernel, packed, start, [part], KEYS)
+    jobs, results = make_jobs(kernel, packed, start, [part], KEYS)
     jobs["centre"], jobs["exact"] = centre.ctypes.data, exact.ctypes.data
-    kernel.train(Records(x, y), jobs, threads=1)
+    kernel.train(KernelRecords(x, y), jobs, threads=1)
     quiet = loop(
         SMOOTH, x, y, part, replace(rule, upload_noise=0.0), client=0, round=0, centre=centre
     )
@@ -302,21 +305,23 @@ def test_steps_are_pulled_to_the_centre_of_the_job_and_the_exact_model_has_no_no
 
 
 @each_library
-@pytest.mark.parametrize("optimiser", [Optimiser.MOMENTUM, Optimiser.ADAM, Optimiser.ADAGRAD])
+@pytest.mark.parametrize(
+    "optimizer", [OptimizerKind.MOMENTUM, OptimizerKind.ADAM, OptimizerKind.ADAGRAD]
+)
 def test_moments_that_are_handed_on_make_one_training_of_two(
-    simd: str, optimiser: Optimiser
+    simd: str, optimizer: OptimizerKind
 ) -> None:
     x, y = made_up((1, 8, 8), 3, Loss.CROSS_ENTROPY, 24, seed=1)
     start, rows = vector_of(SMOOTH), np.arange(24)
-    kernel, records = kernel_of(SMOOTH, (1, 8, 8), Loss.CROSS_ENTROPY, 6, simd), Records(x, y)
+    kernel, records = kernel_of(SMOOTH, (1, 8, 8), Loss.CROSS_ENTROPY, 6, simd), KernelRecords(x, y)
 
     def trained(
         begin: np.ndarray, first: int, steps: int, moments: dict[str, np.ndarray]
     ) -> np.ndarray:
         packed = PackedRule(
-            StepRule(rates=(0.05,) * steps, clip=1.0, optimiser=optimiser, epsilon=1e-4)
+            StepRule(rates=(0.05,) * steps, clip=1.0, optimizer=optimizer, epsilon=1e-4)
         )
-        jobs, results = new_jobs(kernel, packed, begin, [rows], KEYS)
+        jobs, results = make_jobs(kernel, packed, begin, [rows], KEYS)
         batches, counts = rows[6 * first :].copy(), np.full(steps, 6)
         jobs["rows"], jobs["counts"], jobs["taken"] = batches.ctypes.data, counts.ctypes.data, first
         for name, values in moments.items():
@@ -334,17 +339,17 @@ def test_moments_that_are_handed_on_make_one_training_of_two(
 def test_independent_trainings_run_in_one_call_and_do_not_touch_each_other() -> None:
     x, y = made_up((1, 8, 8), 3, Loss.CROSS_ENTROPY, 40, seed=1)
     kernel, records = (
-        kernel_of(SMOOTH, (1, 8, 8), Loss.CROSS_ENTROPY, 6, runnable()[0]),
-        Records(x, y),
+        kernel_of(SMOOTH, (1, 8, 8), Loss.CROSS_ENTROPY, 6, list_runnable()[0]),
+        KernelRecords(x, y),
     )
     part, start = np.arange(40), vector_of(SMOOTH)
     packed = [PackedRule(rule) for rule in RULES.values()]
     alone = []
     for rule in packed:
-        jobs, results = new_jobs(kernel, rule, start, [part], KEYS)
+        jobs, results = make_jobs(kernel, rule, start, [part], KEYS)
         kernel.train(records, jobs, threads=1)
         alone.append(results[0].copy())
-    jobs, results = new_jobs(kernel, packed[0], start, [part] * len(packed), KEYS)
+    jobs, results = make_jobs(kernel, packed[0], start, [part] * len(packed), KEYS)
     jobs["rule"], jobs["client"] = [rule.address for rule in packed], 0
     kernel.train(records, jobs, threads=3)
     assert np.array_equal(results, np.array(alone))
@@ -353,14 +358,14 @@ def test_independent_trainings_run_in_one_call_and_do_not_touch_each_other() -> 
 def test_batches_of_different_sizes_can_be_given() -> None:
     x, y = made_up((1, 8, 8), 3, Loss.CROSS_ENTROPY, 40, seed=1)
     kernel, records, start = (
-        kernel_of(SMOOTH, (1, 8, 8), Loss.CROSS_ENTROPY, 6, runnable()[0]),
-        Records(x, y),
+        kernel_of(SMOOTH, (1, 8, 8), Loss.CROSS_ENTROPY, 6, list_runnable()[0]),
+        KernelRecords(x, y),
         vector_of(SMOOTH),
     )
     batches = [np.arange(9), np.arange(0), np.arange(5, 40)]
     rows, counts = np.concatenate(batches), np.array([len(batch) for batch in batches])
     packed = PackedRule(StepRule(rates=(0.5,) * 3, clip=0.5, per_example=True, divisor=10.0))
-    jobs, results = new_jobs(kernel, packed, start, [np.arange(40)], KEYS)
+    jobs, results = make_jobs(kernel, packed, start, [np.arange(40)], KEYS)
     jobs["rows"], jobs["counts"] = rows.ctypes.data, counts.ctypes.data
     kernel.train(records, jobs, threads=1)
     net, w = copy.deepcopy(SMOOTH).double(), start.astype(np.float64)
@@ -399,9 +404,9 @@ def test_a_gradient_that_is_not_finite_counts_as_zero(simd: str) -> None:
     for per_example in (False, True):
         packed = PackedRule(StepRule(rates=(0.5,), clip=1.0, per_example=per_example))
         rows, counts = np.array([0, 5, 6, 7]), np.array([4])
-        jobs, results = new_jobs(kernel, packed, start, [part], KEYS)
+        jobs, results = make_jobs(kernel, packed, start, [part], KEYS)
         jobs["rows"], jobs["counts"] = rows.ctypes.data, counts.ctypes.data
-        kernel.train(Records(x, y), jobs, threads=1)
+        kernel.train(KernelRecords(x, y), jobs, threads=1)
         assert jobs["nonfinite"][0] == 1
         kept = (
             clipped_mean(module, x[5:], y[5:], Loss.CROSS_ENTROPY, 1.0, 2) * 3 / 4
@@ -421,7 +426,9 @@ def test_large_and_small_gradients_are_clipped_not_lost(simd: str) -> None:
         for per_example in (False, True):
             clip = size * 1e-3
             rule = StepRule(rates=(), clip=clip, per_example=per_example)
-            found, _ = kernel.gradient(Records(x, y), rule, vector_of(module), np.arange(6))
+            found, _ = kernel.compute_gradient(
+                KernelRecords(x, y), rule, vector_of(module), np.arange(6)
+            )
             if per_example:
                 wanted = clipped_mean(module, x, y, Loss.SQUARED_ERROR, clip, 2)
             else:
@@ -440,7 +447,9 @@ def test_a_nan_is_not_lost_in_a_maximum_or_a_relu(simd: str) -> None:
         bad = x.copy()
         bad[0, 0][place] = np.nan
         kernel = kernel_of(module, (1, 4, 4), Loss.CROSS_ENTROPY, 3, simd)
-        assert np.isnan(kernel.outputs(Records(bad, y), vector_of(module), np.arange(3))[0]).all()
+        assert np.isnan(
+            kernel.compute_outputs(KernelRecords(bad, y), vector_of(module), np.arange(3))[0]
+        ).all()
 
 
 # ---- outputs, records, refusals
@@ -458,7 +467,7 @@ def test_bytes_are_scaled_as_torch_does(simd: str) -> None:
     with torch.no_grad():
         module[1].weight.copy_(torch.eye(75))
     kernel = kernel_of(module, (3, 5, 5), Loss.SQUARED_ERROR, 16, simd)
-    records = Records(x, np.zeros((21, 75), np.float32), scale=scale, shift=shift)
+    records = KernelRecords(x, np.zeros((21, 75), np.float32), scale=scale, shift=shift)
     wanted = (
         torch.from_numpy(x)
         .float()
@@ -469,14 +478,15 @@ def test_bytes_are_scaled_as_torch_does(simd: str) -> None:
     )
     for threads in (1, 3):
         assert np.array_equal(
-            kernel.outputs(records, vector_of(module), np.arange(21), threads=threads), wanted
+            kernel.compute_outputs(records, vector_of(module), np.arange(21), threads=threads),
+            wanted,
         )
 
 
 def test_blocks_are_equal_and_small() -> None:
     for lanes in (4, 8, 16):
         for batch in range(1, 300):
-            vectors = vectors_for(batch, lanes)
+            vectors = count_vectors(batch, lanes)
             blocks = -(-batch // (lanes * vectors))
             assert 1 <= vectors <= 3
             assert blocks * vectors * lanes < batch + lanes * (1 + blocks)
@@ -484,26 +494,26 @@ def test_blocks_are_equal_and_small() -> None:
 
 def test_what_does_not_fit_the_kernel_is_refused() -> None:
     module = nn.Sequential(nn.Linear(4, 2))
-    kernel = kernel_of(module, (4,), Loss.CROSS_ENTROPY, 4, runnable()[0])
+    kernel = kernel_of(module, (4,), Loss.CROSS_ENTROPY, 4, list_runnable()[0])
     weights, rule, rows = vector_of(module), StepRule(rates=()), np.arange(2)
     x, y = made_up((4,), 2, Loss.CROSS_ENTROPY, 5, seed=0)
     with pytest.raises(UserError, match="3 values"):
-        kernel.gradient(Records(x[:, :3], y), rule, weights, rows)
+        kernel.compute_gradient(KernelRecords(x[:, :3], y), rule, weights, rows)
     with pytest.raises(UserError, match="labels up to 2"):
-        kernel.gradient(Records(x, y + 1), rule, weights, rows)
+        kernel.compute_gradient(KernelRecords(x, y + 1), rule, weights, rows)
     with pytest.raises(UserError, match="does not fit"):
-        kernel.gradient(Records(x, x[:, :2]), rule, weights, rows)
+        kernel.compute_gradient(KernelRecords(x, x[:, :2]), rule, weights, rows)
     with pytest.raises(UserError, match="parameters"):
-        kernel.gradient(Records(x, y), rule, weights[1:], rows)
+        kernel.compute_gradient(KernelRecords(x, y), rule, weights[1:], rows)
     for wrong in ([5], [-1], []):
         with pytest.raises(UserError, match="below 5"):
-            kernel.gradient(Records(x, y), rule, weights, np.array(wrong))
+            kernel.compute_gradient(KernelRecords(x, y), rule, weights, np.array(wrong))
     with pytest.raises(UserError, match="as many"):
-        Records(x, y[1:])
+        KernelRecords(x, y[1:])
     with pytest.raises(InvalidValue, match="uint8 or float32"):
-        Records(x.astype(np.float64), y)
+        KernelRecords(x.astype(np.float64), y)
     with pytest.raises(InvalidValue, match="0 or greater"):
-        Records(x, y - 2)
+        KernelRecords(x, y - 2)
     for name, value in {"clip": 0.0, "norm": 3}.items():
         with pytest.raises(InvalidValue, match=name):
             PackedRule(StepRule(rates=(), **{name: value}))
@@ -511,7 +521,9 @@ def test_what_does_not_fit_the_kernel_is_refused() -> None:
 
 def test_a_kernel_needs_memory_for_a_block_only() -> None:
     sizes = [
-        Kernel(translate(SMOOTH, (1, 8, 8)), Loss.CROSS_ENTROPY, batch=b, simd=runnable()[0]).memory
+        Kernel(
+            translate(SMOOTH, (1, 8, 8)), Loss.CROSS_ENTROPY, batch=b, simd=list_runnable()[0]
+        ).memory
         for b in (96, 960, 9600)
     ]
     assert max(sizes) <= 1.5 * min(sizes)
@@ -522,11 +534,11 @@ def test_a_record_that_overflows_in_a_first_linear_layer_takes_no_other_with_it(
     """Records that are scaled are read as they are by a first layer: 0 times infinity would make all of the sum nothing."""
     module = nn.Sequential(nn.Linear(16, 2))
     x, y = made_up((16,), 2, Loss.CROSS_ENTROPY, 8, seed=3)
-    records = Records(
+    records = KernelRecords(
         np.where(np.arange(8)[:, None] == 2, np.float32(3e38), x / 2), y, scale=np.float32(2.0)
     )
     kernel = kernel_of(module, (16,), Loss.CROSS_ENTROPY, 8, simd)
-    found, _ = kernel.gradient(
+    found, _ = kernel.compute_gradient(
         records, StepRule(rates=(), clip=0.1, per_example=True), vector_of(module), np.arange(8)
     )
     others = np.flatnonzero(np.arange(8) != 2)
@@ -546,8 +558,11 @@ def test_no_gradient_is_so_long_that_more_than_the_clip_gets_through(simd: str) 
     weights, y = np.array([1, 0, 0, 0], np.float32), np.zeros((1, 1), np.float32)
     for power in np.linspace(5, 23, 400):
         x = np.array([[10**power, 0, 0]], np.float32)
-        found, _ = kernel.gradient(
-            Records(x, y), StepRule(rates=(), clip=1.0, per_example=True), weights, np.arange(1)
+        found, _ = kernel.compute_gradient(
+            KernelRecords(x, y),
+            StepRule(rates=(), clip=1.0, per_example=True),
+            weights,
+            np.arange(1),
         )
         lengths.append(float(np.linalg.norm(found.astype(np.float64))))
     assert max(lengths) <= 1.0
@@ -575,31 +590,137 @@ def test_calls_with_arguments_that_are_not_known_are_refused_not_raised(forward)
 
     module = Own()
     module(torch.zeros(2, 1, 4, 4))
-    with suppress(Refused):
+    with suppress(KernelRefusal):
         assert translate(module, (1, 4, 4)).outputs == 2
 
 
-@pytest.mark.parametrize("simd", runnable())
-def test_sums_of_clipped_examples_do_not_lose_what_one_of_them_adds(simd) -> None:
-    batch = 400_000
+# ---- how far a sum of clipped examples moves
+
+
+def clipped_sum(kernel: Kernel, records: KernelRecords, start: np.ndarray, rows, clip: float):
+    """What the kernel adds up for these rows, in float64: one step of rate 1 without noise, the sum divided by nothing."""
+    rows, counts = np.asarray(rows, dtype=np.int64), np.array([len(rows)])
+    rule = PackedRule(StepRule(rates=(1.0,), clip=clip, per_example=True, divisor=1.0))
+    jobs, _ = make_jobs(kernel, rule, start, [rows], KEYS)
+    exact = np.zeros((1, len(start)))
+    jobs["rows"], jobs["counts"] = rows.ctypes.data, counts.ctypes.data
+    jobs["exact"] = exact.ctypes.data
+    kernel.train(records, jobs, threads=1)
+    return start.astype(np.float64) - exact[0]
+
+
+def one_weight(batch: int, inputs: int, simd: str) -> Kernel:
     layer = Layer(kind=Kind.LINEAR, inputs=(0,), output=1, weight=0)
-    program = arrange([layer], [(3, 1, 1), (1, 1, 1)], parameters=3)
-    kernel = Kernel(program, Loss.SQUARED_ERROR, batch=batch, simd=simd)
+    program = arrange([layer], [(inputs, 1, 1), (1, 1, 1)], parameters=inputs)
+    return Kernel(program, Loss.SQUARED_ERROR, batch=batch, simd=simd)
+
+
+@each_library
+def test_sums_of_clipped_examples_do_not_lose_what_one_of_them_adds(simd: str) -> None:
+    batch = 400_000
+    kernel = one_weight(batch, 3, simd)
     x = np.random.default_rng(4).random((batch, 3), dtype=np.float32) + np.float32(0.2)
     y = np.full((batch, 1), -1.0, dtype=np.float32)
     turned = y.copy()
     turned[batch // 2] = 1.0
-    # One step of rate 1 without noise: float64 comes out of the kernel as `exact`, the sum divided by nothing.
-    sums = []
-    for targets in (y, turned):
-        rule = PackedRule(
-            StepRule(rates=(1.0,), batch=batch, clip=0.1, per_example=True, divisor=1.0)
+    sums = [
+        clipped_sum(
+            kernel, KernelRecords(x, targets), np.zeros(3, np.float32), np.arange(batch), 0.1
         )
-        parts, keys = [np.arange(batch)], [bytes(32)] * 3
-        start, exact = np.zeros(3, np.float32), np.zeros((1, 3))
-        jobs, _ = new_jobs(kernel, rule, start, parts, keys)
-        jobs["exact"] = exact.ctypes.data
-        kernel.train(Records(x, targets), jobs, threads=1)
-        sums.append(exact[0])
+        for targets in (y, turned)
+    ]
     assert np.linalg.norm(sums[0] - sums[1]) <= 2 * 0.1
     assert np.linalg.norm(sums[0] - sums[1]) >= 2 * 0.1 * (1 - 1e-4)
+
+
+def rounded_apart(length: int) -> np.ndarray:
+    """Gradients of at most 1 of which float32 sums, begun at 1 or at -1, end further apart than 2.
+
+    Ones lead the two sums to 2^k + 1 and 2^k - 1, between which the unit in the last place doubles. Each later gradient has a half of the
+    larger unit and a little more: one sum is rounded up by that half, the other is exact.
+    """
+    k = max(1, int(np.log2(length / 2)))
+    unit = 2.0 ** (k - 23)
+    fine = np.where(np.arange(length - 1 - 2**k) % 2, 0.125, -0.125) + (0.5 + 2.0**-5) * unit
+    return np.concatenate([[1.0], np.ones(2**k), fine]).astype(np.float32)
+
+
+@each_library
+def test_a_replaced_example_moves_a_sum_by_no_more_than_is_priced(simd: str) -> None:
+    length = 3 * one_weight(1, 1, simd).lanes
+    kernel = one_weight(length, 1, simd)
+    # The gradient of (w x - y)^2 at w = 0 is -2 x y.
+    x = np.full((length, 1), 0.5, dtype=np.float32)
+    y = -rounded_apart(length)[:, None]
+    turned = y.copy()
+    turned[0] *= -1
+    sums = [
+        clipped_sum(
+            kernel, KernelRecords(x, targets), np.zeros(1, np.float32), np.arange(length), 1.0
+        )
+        for targets in (y, turned)
+    ]
+    assert 2 - 3e-6 <= abs(sums[0] - sums[1])[0] <= 2
+
+
+@each_library
+@pytest.mark.parametrize("layers", ["linear", "convolution"])
+def test_an_example_that_is_not_drawn_changes_a_sum_by_its_own_gradient_alone(
+    simd: str, layers: str
+) -> None:
+    """All later examples move to other places and blocks: their sum must not notice."""
+    shape = (1, 8, 8)
+    module = SMOOTH if layers == "convolution" else build_model("mlp", shape, 3, seed=0)
+    x, y = made_up(shape, 3, Loss.CROSS_ENTROPY, 700, seed=2)
+    kernel = kernel_of(module, shape, Loss.CROSS_ENTROPY, 700, simd)
+    records, start, clip = KernelRecords(x, y), vector_of(module), 0.05
+    rows = np.arange(700)
+    whole, rest, own = (
+        clipped_sum(kernel, records, start, chosen, clip) for chosen in (rows, rows[1:], rows[:1])
+    )
+    assert np.linalg.norm(whole - rest) <= clip
+    assert np.abs(whole - rest - own).max() <= 1e-12
+
+
+def rounded_apart_between_blocks(block: int, power: int) -> np.ndarray:
+    """Gradients of which plain float64 sums of blocks, begun at 1 or at -1, end further apart than 2.
+
+    As `rounded_apart`, but with what is rounded in the sums of whole blocks: halves lead the two sums to 2^k + 1 and 2^k - 1; each
+    later block has an eighth, half of the larger unit and a little more, which one sum rounds up and the other does not.
+    """
+    unit = 2.0 ** (power - 52)
+    blocks = np.zeros((50_000, block), dtype=np.float32)
+    blocks[0::2, 0] = 0.125
+    blocks[1::2, 0] = -0.125
+    blocks[:, 1] = (0.5 + 2.0**-5) * unit
+    leading = np.full((2 ** (power + 1) // block + 1) * block, 0.5, dtype=np.float32)
+    leading[2 ** (power + 1) + 1 :] = 0.0
+    leading[0] = 1.0
+    return np.concatenate([leading, blocks.ravel()])
+
+
+@each_library
+def test_a_replaced_example_moves_a_sum_of_millions_by_no_more_than_is_priced(simd: str) -> None:
+    block = 3 * one_weight(1, 1, simd).lanes
+    gradients = rounded_apart_between_blocks(block, 19)
+    kernel = one_weight(len(gradients), 1, simd)
+    x = np.full((len(gradients), 1), 0.5, dtype=np.float32)
+    y = -gradients[:, None]
+    turned = y.copy()
+    turned[0] *= -1
+    rows = np.arange(len(gradients))
+    sums = [
+        clipped_sum(kernel, KernelRecords(x, targets), np.zeros(1, np.float32), rows, 1.0)
+        for targets in (y, turned)
+    ]
+    # A plain sum of the blocks' sums does move further: the example is one.
+    plain = [
+        np.cumsum(
+            np.add.reduceat(
+                np.clip(-targets[:, 0].astype(np.float64), -1 + 1e-6, 1 - 1e-6), rows[::block]
+            )
+        )[-1]
+        for targets in (y, turned)
+    ]
+    assert abs(plain[0] - plain[1]) > 2
+    assert 2 - 3e-6 <= abs(sums[0] - sums[1])[0] <= 2

@@ -30,20 +30,21 @@ from sordino import (
     Staircase,
     train,
 )
-from sordino.engines import native_engine
 from sordino.engines.choice import choose
-from sordino.engines.native.kernel import Kernel
-from sordino.engines.native.library import runnable
-from sordino.engines.native.translate import Refused
-from sordino.engines.native_engine import NativeEngine, kernel_for
-from sordino.federation.assignment import Upload
-from sordino.federation.folder import RunFolder, State
 from sordino.federation.setup import prepare
+from sordino.federation.state import State
+from sordino.federation.store.run_folder import RunFolder
+from sordino.federation.upload import Upload
+from sordino.native import native_engine
+from sordino.native.kernel import Kernel
+from sordino.native.library import list_runnable
+from sordino.native.native_engine import NativeEngine, kernel_for
+from sordino.native.network_builder import KernelRefusal
 from sordino.protocol import Decay, UserError
 from tests.engines.native_nets import images, relative
-from tests.support import toy_dataset, toy_protocol
+from tests.support import toy_dataset, toy_protocol, uploads_of
 
-needs_kernel = pytest.mark.skipif(not runnable(), reason="the native kernel was not built")
+needs_kernel = pytest.mark.skipif(not list_runnable(), reason="the native kernel was not built")
 
 DATA = toy_dataset(records=300, features=6, classes=3)
 FAST, SLOW = Constant(rate=0.5), Constant(rate=0.05)
@@ -203,7 +204,7 @@ def uploaded(changes: dict[str, object], **kept: object) -> tuple[np.ndarray, li
     start = setup.initial_weights()
     with NativeEngine(setup, workers=2) as engine:
         return start, list(
-            engine.uploads(round=0, weights=start, participants=np.arange(5), **kept)
+            uploads_of(engine, round=0, weights=start, participants=np.arange(5), **kept)
         )
 
 
@@ -260,12 +261,12 @@ def test_jobs_in_pieces_are_the_same_jobs(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_clipped_glm_is_left_to_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        native_engine, "chosen", lambda: "portable"
+        native_engine, "choose_instruction_set", lambda: "portable"
     )  # also where the kernel is not built
     local = ClippedGlm(steps=5, clip=1.0, schedule=FAST, weight_decay=0.1)
     setup = prepare(toy_protocol(local=local), data=toy_dataset(classes=2), model="logistic")
     assert "float64" in choose(setup, "auto").reason
-    with pytest.raises(Refused, match="clipped-glm"):
+    with pytest.raises(KernelRefusal, match="clipped-glm"):
         kernel_for(setup)
 
 
@@ -275,11 +276,11 @@ def test_wrong_norms_of_examples_are_noticed_before_anything_is_trained(
 ) -> None:
     setup = prepare(plan(noisy()), data=DATA, model=smooth())
     kernel_for(setup)
-    whole = Kernel.gradient
+    whole = Kernel.compute_gradient
     monkeypatch.setattr(
         Kernel,
-        "gradient",
+        "compute_gradient",
         lambda self, r, rule, w, rows: whole(self, r, replace(rule, norm=3 - rule.norm), w, rows),
     )
-    with pytest.raises(Refused, match="differ"):
+    with pytest.raises(KernelRefusal, match="differ"):
         kernel_for(setup)

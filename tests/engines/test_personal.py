@@ -27,28 +27,30 @@ from sordino import (
     resume,
     train,
 )
-from sordino.engines.native.library import runnable
-from sordino.engines.native_engine import NativeEngine
 from sordino.engines.torch_engine import TorchEngine
+from sordino.federation.attendance import participants
 from sordino.federation.evaluation import evaluate_clients
-from sordino.federation.folder import RunFolder, State
-from sordino.federation.models import build_model
-from sordino.federation.participation import participants
 from sordino.federation.personal import attended
 from sordino.federation.setup import prepare
-from sordino.protocol import Nobody
-from tests.support import toy_dataset, toy_protocol, without_seconds
+from sordino.federation.state import State
+from sordino.federation.store.run_folder import RunFolder
+from sordino.models import build_model
+from sordino.native.library import list_runnable
+from sordino.native.native_engine import NativeEngine
+from sordino.protocol import NoPersonalization
+from tests.support import toy_dataset, toy_protocol, uploads_of, without_seconds
 
 FORK = multiprocessing.get_context("fork")
 ADAM = NoisySgd(steps=3, batch=6, clip=0.5, schedule=Constant(rate=0.05), optimizer="adam")
 ENGINES = [
     "torch",
     pytest.param(
-        "native", marks=pytest.mark.skipif(not runnable(), reason="the native kernel was not built")
+        "native",
+        marks=pytest.mark.skipif(not list_runnable(), reason="the native kernel was not built"),
     ),
 ]
 OWN = [
-    Nobody(),
+    NoPersonalization(),
     Identity(),
     Interpolate(alpha=0.3),
     Attention(own=0.4),
@@ -184,7 +186,7 @@ def by_hand(protocol, setup) -> tuple[np.ndarray, dict[int, np.ndarray]]:
     world = torch.from_numpy(setup.initial_weights()).double()
     first, own = world.clone(), {}
     for t in range(protocol.rounds):
-        chosen = participants(protocol, round=t, key=setup.draw_key)
+        chosen = participants(protocol, round_index=t, key=setup.draw_key)
         for client in chosen.tolist():
             mine = own.get(client, first)
             helper = (
@@ -247,8 +249,8 @@ def own_models(protocol, label, engine) -> list[np.ndarray]:
     with HANDS[engine](setup, workers=1) as hands:
         for t in range(protocol.rounds):
             before = kept["model"].copy()
-            sent = hands.uploads(
-                round=t, weights=world, participants=np.array([0]), kept={0: dict(kept)}
+            sent = uploads_of(
+                hands, round=t, weights=world, participants=np.array([0]), kept={0: dict(kept)}
             )
             after = dict(next(iter(sent)).kept or {})
             assert np.array_equal(kept["model"], before)
@@ -324,7 +326,10 @@ def test_attention_weighs_those_that_are_alike() -> None:
 def test_fresh_moments_for_none_and_kept_ones_for_adam(tmp_path) -> None:
     """The same rounds cut in two by hand differ from one run unless moments are carried: Adam's first step is then no first step."""
     protocol = plan(
-        Nobody(), rounds=2, participation=Poisson(rate=1.0), noise=Gaussian(multiplier=0.0)
+        NoPersonalization(),
+        rounds=2,
+        participation=Poisson(rate=1.0),
+        noise=Gaussian(multiplier=0.0),
     )
     whole = train(protocol, data=toy_dataset(), model="mlp", folder=tmp_path / "a", workers=1)
     state, _ = RunFolder(tmp_path / "a").load_checkpoint()
@@ -356,7 +361,9 @@ def test_own_models_fit_own_labels_better(tmp_path) -> None:
 def test_whoever_would_lose_what_clients_keep_is_refused() -> None:
     setup = prepare(plan(), data=toy_dataset(), model="mlp")
     with TorchEngine(setup, workers=1) as engine, pytest.raises(UserError, match="keep something"):
-        list(engine.uploads(round=0, weights=setup.initial_weights(), participants=np.arange(2)))
+        list(
+            uploads_of(engine, round=0, weights=setup.initial_weights(), participants=np.arange(2))
+        )
 
 
 def test_a_checkpoint_tells_what_the_server_keeps_from_what_clients_keep(tmp_path) -> None:

@@ -14,10 +14,10 @@ import pytest
 import torch
 
 from sordino import Data, Dirichlet, Gaussian, Iid, Poisson, Run, Shards, UserError, resume, train
-from sordino.federation import storage
-from sordino.federation.folder import RunFolder
-from sordino.federation.loop import Keeper, RoundMetrics
-from sordino.federation.uploads import kept_rounds, read_round
+from sordino.federation.store import files as storage
+from sordino.federation.store.run_folder import RunFolder
+from sordino.federation.store.upload_archive import kept_rounds, read_round
+from sordino.federation.training import CheckpointPolicy, RoundMetrics
 from sordino.privacy.ledger import RoundCharged
 from tests.support import toy_dataset, toy_protocol, without_seconds
 
@@ -147,12 +147,13 @@ def test_the_ledger_line_is_on_disk_before_any_upload_of_its_round(tmp_path, mon
     seen = []
     original = ClientWork.upload
 
-    def watched(self, *, client, round, weights):
+    def watched(self, *, client, round_index, weights, kept):
         lines = (tmp_path / "a" / "ledger.jsonl").read_text().splitlines()
         seen.append(
-            json.loads(lines[-1])["round"] == round and client in json.loads(lines[-1])["clients"]
+            json.loads(lines[-1])["round"] == round_index
+            and client in json.loads(lines[-1])["clients"]
         )
-        return original(self, client=client, round=round, weights=weights)
+        return original(self, client=client, round_index=round_index, weights=weights, kept=kept)
 
     monkeypatch.setattr(ClientWork, "upload", watched)
     train(
@@ -169,7 +170,7 @@ def test_the_ledger_line_is_on_disk_before_any_upload_of_its_round(tmp_path, mon
 
 def test_a_damaged_checkpoint_falls_back_on_the_one_before_it(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(
-        Keeper, "keep", lambda self, state, last: self._folder.save_checkpoint(state)
+        CheckpointPolicy, "save", lambda self, state, last: self._store.save_checkpoint(state)
     )  # every round, whatever the clock
     interrupted(tmp_path / "a", after=20, keep_uploads=3)
     checkpoint = tmp_path / "a" / "checkpoint"

@@ -19,13 +19,14 @@ from sordino import (
     UserError,
     train,
 )
-from sordino.engines import training
+from sordino.engines import train_one
 from sordino.engines.torch_engine import TorchEngine
+from sordino.federation.attendance import participants
 from sordino.federation.client import ClientWork
-from sordino.federation.participation import participants
+from sordino.federation.rules.local_training import Assignment
 from sordino.federation.setup import prepare
 from sordino.privacy.ledger import RoundCharged
-from tests.support import toy_dataset, toy_protocol, without_seconds
+from tests.support import toy_dataset, toy_protocol, uploads_of, without_seconds
 
 
 class WithDropout(nn.Sequential):
@@ -90,8 +91,8 @@ def test_forked_and_spawned_workers_give_the_same_uploads() -> None:
             answers.append(
                 [
                     upload.vector
-                    for upload in engine.uploads(
-                        round=1, weights=weights, participants=np.arange(5)
+                    for upload in uploads_of(
+                        engine, round=1, weights=weights, participants=np.arange(5)
                     )
                 ]
             )
@@ -106,7 +107,9 @@ def test_uploads_come_in_the_order_of_clients_however_they_finish() -> None:
         chosen = np.array([19, 3, 7, 0, 12, 5])
         assert [
             u.client
-            for u in engine.uploads(round=0, weights=setup.initial_weights(), participants=chosen)
+            for u in uploads_of(
+                engine, round=0, weights=setup.initial_weights(), participants=chosen
+            )
         ] == chosen.tolist()
 
 
@@ -127,7 +130,7 @@ def test_noise_is_independent_across_clients_and_rounds() -> None:
     work = ClientWork(setup)
     noises = np.array(
         [
-            work.upload(client=c, round=t, weights=weights).vector - weights
+            work.upload(client=c, round_index=t, weights=weights).vector - weights
             for c in range(5)
             for t in range(4)
         ]
@@ -135,7 +138,7 @@ def test_noise_is_independent_across_clients_and_rounds() -> None:
     correlations = np.corrcoef(noises) - np.eye(20)
     assert np.abs(correlations).max() < 6 / np.sqrt(3000)
     assert noises.std() == pytest.approx(2.0, rel=0.03)
-    again = work.upload(client=2, round=1, weights=weights).vector - weights
+    again = work.upload(client=2, round_index=1, weights=weights).vector - weights
     assert np.array_equal(again, noises[9])
 
 
@@ -146,8 +149,12 @@ def test_minibatches_are_fresh_in_every_step_round_and_client() -> None:
         model="mlp",
     )
     work = ClientWork(setup)
+    start = setup.initial_weights()
     rows = {
-        (c, t): [x.numpy().tobytes() for x, _ in work._batches(c, t, setup.protocol.local)]
+        (c, t): [
+            x.numpy().tobytes()
+            for x, _ in work.draw_batches(Assignment(client=c, round_index=t, start=start))
+        ]
         for c in range(2)
         for t in range(25)
     }
@@ -166,7 +173,7 @@ def test_draws_are_fresh_where_the_noise_is_and_repeat_where_it_does() -> None:
         )
         setups = [prepare(protocol, data=toy_dataset(records=400), model="mlp") for _ in range(2)]
         drawn = [
-            [participants(protocol, round=t, key=s.draw_key).tolist() for t in range(10)]
+            [participants(protocol, round_index=t, key=s.draw_key).tolist() for t in range(10)]
             for s in setups
         ]
         assert (drawn[0] == drawn[1]) == (not secure)
@@ -322,7 +329,7 @@ def test_an_interruption_before_a_run_begins_leaves_what_was_in_the_folder(
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(training, "created", interrupted)
+    monkeypatch.setattr(train_one, "create_folder", interrupted)
     with pytest.raises((UserError, KeyboardInterrupt)):
         trained(tmp_path, "mine", toy_protocol())
     assert (tmp_path / "mine" / "thesis.txt").read_text() == "three years"

@@ -25,16 +25,16 @@ from sordino import (
     resume,
     train,
 )
-from sordino.audit.worst_case import linear_pair
+from sordino.audit.repeated_work import TableWork
 from sordino.federation.client import ClientWork
-from sordino.federation.connectivity import bezier_update
-from sordino.federation.many import ManyClients
-from sordino.federation.randomness import Key, Purpose, unit_interval
+from sordino.federation.rules.bezier_steps import bezier_update
 from sordino.federation.setup import prepare
 from sordino.papers.applied import published_bounds
 from sordino.privacy.certify import certify
-from sordino.privacy.uploads import upload_prices
+from sordino.privacy.upload_sensitivity import price_uploads
 from sordino.protocol import ClientBudget, Protocol
+from sordino.randomness import Key, Purpose, unit_interval
+from tests.audit.pairs import linear_pair
 from tests.support import toy_dataset, toy_protocol
 
 STEPS = {"steps": 3, "batch": 6, "clip": 1.0, "schedule": Constant(rate=0.25)}
@@ -69,13 +69,13 @@ def test_an_upload_lies_on_the_curve_of_its_round_which_all_clients_share() -> N
     for t in range(4):
         for client in range(5):
             whole, point = (
-                ClientWork(s).upload(client=client, round=t, weights=start).vector - start
+                ClientWork(s).upload(client=client, round_index=t, weights=start).vector - start
                 for s in (plain, setup)
             )
             shares[t, client] = point @ whole / (whole @ whole)
             np.testing.assert_allclose(point, shares[t, client] * whole, atol=1e-6)
     places = [
-        float(unit_interval(setup.draw_key.stream(Purpose.CURVE, round=t).words(1))[0])
+        float(unit_interval(setup.draw_key.stream(Purpose.CURVE, round_index=t).words(1))[0])
         for t in range(4)
     ]
     expected = [printed(np.zeros(1), np.ones(1), r, np.ones(1))[0] for r in places]
@@ -85,7 +85,7 @@ def test_an_upload_lies_on_the_curve_of_its_round_which_all_clients_share() -> N
 def test_places_are_uniform_and_fresh_in_every_round_and_training() -> None:
     key = Key.from_seed(3)
     by_round = np.concatenate(
-        [unit_interval(key.stream(Purpose.CURVE, round=t).words(1)) for t in range(2000)]
+        [unit_interval(key.stream(Purpose.CURVE, round_index=t).words(1)) for t in range(2000)]
     )
     by_training = unit_interval(key.stream(Purpose.CURVE).words(1, 2000))
     for places in (by_round, by_training):
@@ -101,11 +101,11 @@ def test_no_upload_moves_farther_than_priced_and_some_nearly_as_far(target: str)
     pair = linear_pair(protocol, "record", (6,) * 5, Key.from_seed(5), 0.0, 2)
     weights = np.zeros((4096, 2), np.float32)
     low, high = (
-        ManyClients(setup).trained(client=2, round=0, weights=weights, first=0)
+        TableWork(setup).work(client=2, round_index=0, weights=weights, first=0).models
         for setup in (pair.zero, pair.one)
     )
     moves = torch.linalg.vector_norm(high - low, dim=1).numpy()
-    price = float(upload_prices(protocol, np.arange(1), "record", 6).shifts[0])
+    price = float(price_uploads(protocol, np.arange(1), "record", 6).shifts[0])
     assert 0.999 * price < moves.max() <= price
     assert price == pytest.approx(2 * 0.7 * (0.75 if target == "step" else 1.0) * 121 / 120)
     assert moves.mean() == pytest.approx(

@@ -10,12 +10,12 @@ import pytest
 import torch
 
 from sordino import Gaussian, ModeConnectivity, UserError, train
-from sordino.federation.connectivity import CURVES, Connector
-from sordino.federation.models.flat import FlatModel
-from sordino.federation.randomness import Key, Purpose
+from sordino.federation.aggregation.mode_connectivity import CURVES, Connector
 from sordino.federation.setup import Tensors
+from sordino.models.flat import FlatModel
 from sordino.privacy.certify import certify
 from sordino.protocol import dumps, loads
+from sordino.randomness import Key, Purpose
 from tests.support import toy_dataset, toy_protocol
 
 

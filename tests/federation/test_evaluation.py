@@ -8,7 +8,7 @@ import torch
 
 from sordino import Data, Dataset, Run, Shards, UserError, train
 from sordino.federation.evaluation import evaluate_clients, evaluate_run
-from sordino.ui.summary import result_line
+from sordino.report.closing_panel import result_line
 from tests.support import toy_dataset, toy_protocol
 
 

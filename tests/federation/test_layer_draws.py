@@ -6,9 +6,9 @@ import numpy as np
 from torch import nn
 
 from sordino.federation.client import ClientWork
-from sordino.federation.randomness import Key
 from sordino.federation.setup import prepare
 from sordino.protocol import Constant, Data, FedAvg, Gaussian, Model, Protocol
+from sordino.randomness import Key
 
 RULE = FedAvg(steps=2, batch=4, clip=1.0, schedule=Constant(rate=0.1))
 PLAN = Protocol(
@@ -33,7 +33,7 @@ def test_masks_follow_the_secret_key_and_not_the_public_seed() -> None:
     def sent(secret: Key) -> np.ndarray:
         # Every batch is the client's four records, so that nothing but the masks depends on the key.
         setup = replace(public, noise_key=secret, draw_key=secret)
-        return ClientWork(setup).upload(client=0, round=0, weights=weights).vector
+        return ClientWork(setup).upload(client=0, round_index=0, weights=weights).vector
 
     first, again, other = (sent(Key.from_seed(seed)) for seed in (1, 1, 2))
     assert np.array_equal(first, again)

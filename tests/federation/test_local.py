@@ -9,10 +9,11 @@ from scipy import stats
 from torch import nn
 from torch.nn import functional
 
-from sordino.federation.local import noisy_upload, train_locally
-from sordino.federation.models import FlatModel, cross_entropy
-from sordino.federation.randomness import Key, Purpose
+from sordino.federation.rules.clipped_steps import train_locally
+from sordino.federation.upload import noisy_upload
+from sordino.models import FlatModel, cross_entropy
 from sordino.protocol import Constant, Continuous, FedAvg, FedProx, Gaussian, StageWise
+from sordino.randomness import Key, Purpose
 
 
 def small_net(seed: int = 0) -> nn.Module:

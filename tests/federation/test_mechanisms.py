@@ -9,15 +9,19 @@ import pytest
 import torch
 from scipy import stats
 
-from sordino.federation.local import NORMS, clipped_step, noisy_upload, train_locally
-from sordino.federation.mechanisms import drawn, log_density, staircase_values, words_of
-from sordino.federation.models.flat import FlatModel
-from sordino.federation.randomness import Key, Purpose
-from sordino.privacy.mechanisms import amplitude, deviation, release_curve
+from sordino.federation.rules.clipped_steps import clipped_step, train_locally
+from sordino.federation.upload import noisy_upload
+from sordino.mechanisms import mechanism_of
+from sordino.mechanisms.keystream_noise import draw_words
+from sordino.mechanisms.staircase_noise import staircase_values
+from sordino.models.clipping import NORM_ORDERS
+from sordino.models.flat import FlatModel
+from sordino.privacy.noise_releases import release_curve
 from sordino.protocol import Constant, Custom, FedAvg, FedProx, Gaussian, Laplace, Noise, Staircase
+from sordino.randomness import Key, Purpose
 
 COUNT = 200_000
-STREAM = Key.from_seed(11).stream(Purpose.UPLOAD_NOISE, client=3, round=5)
+STREAM = Key.from_seed(11).stream(Purpose.UPLOAD_NOISE, client=3, round_index=5)
 
 
 def stair_masses(step: float, nu: float, stairs: int) -> tuple[np.ndarray, np.ndarray]:
@@ -41,7 +45,7 @@ def stair_p_value(values: np.ndarray, step: float, width: float, nu: float) -> f
 
 
 def test_laplace_noise_has_its_scale_and_no_other() -> None:
-    values = drawn(Laplace(scale=0.7), STREAM, 1, COUNT)[0]
+    values = mechanism_of(Laplace(scale=0.7)).draw(STREAM, 1, COUNT)[0]
     assert stats.kstest(values, "laplace", args=(0, 0.7)).pvalue > 1e-4
     for wrong in (2 / 3, 3 / 2, 1.03):
         assert stats.kstest(values, "laplace", args=(0, 0.7 * wrong)).pvalue < 1e-4
@@ -51,7 +55,7 @@ def test_laplace_noise_has_its_scale_and_no_other() -> None:
 @pytest.mark.parametrize("nu", [None, 0.0, 0.3, 0.8, 1.0])
 def test_staircase_noise_has_its_steps_and_no_others(nu: float | None) -> None:
     noise = Staircase(step=0.8, width=2.0, nu=nu)
-    values = drawn(noise, STREAM, 1, COUNT)[0]
+    values = mechanism_of(noise).draw(STREAM, 1, COUNT)[0]
     at = noise.falls_at
     if 0 < at < 1:
         assert stair_p_value(values, 0.8, 2.0, at) > 1e-4
@@ -68,7 +72,7 @@ def test_staircase_noise_has_its_steps_and_no_others(nu: float | None) -> None:
 
 def test_a_geometric_number_that_starts_at_one_is_noticed() -> None:
     """The published code takes one from a geometric number that starts at 0 already, and folds what is negative."""
-    words = words_of(STREAM, 1, COUNT, 2)[0]
+    words = draw_words(STREAM, 1, COUNT, 2)[0]
     right = staircase_values(words, 1.0, 1.0, 0.5)
     widths, sign = np.floor(np.abs(right)), np.sign(right)
     late = sign * (np.abs(right) + 1)  # Geometric from 1
@@ -79,23 +83,25 @@ def test_a_geometric_number_that_starts_at_one_is_noticed() -> None:
 
 
 NOISES = [Gaussian(sigma=0.5), Laplace(scale=0.5), Staircase(step=1.0, width=1.0), Staircase(step=2.5, width=0.4, nu=0.7),
-          Custom(factory="sordino.privacy.custom:logistic", scale=0.3)]  # fmt: skip
+          Custom(factory="sordino.mechanisms.custom_noise:logistic", scale=0.3)]  # fmt: skip
 
 
 @pytest.mark.parametrize("noise", NOISES, ids=lambda noise: noise.tag)
 def test_expected_amplitude_and_deviation_are_those_of_the_draws(noise: Noise) -> None:
-    values = drawn(noise, STREAM, 1, COUNT)[0]
-    assert np.abs(values).mean() == pytest.approx(amplitude(noise), rel=0.01)
-    assert values.std() == pytest.approx(deviation(noise), rel=0.01)
-    assert abs(values.mean()) < 5 * deviation(noise) / math.sqrt(COUNT)
+    values = mechanism_of(noise).draw(STREAM, 1, COUNT)[0]
+    assert np.abs(values).mean() == pytest.approx(mechanism_of(noise).amplitude, rel=0.01)
+    assert values.std() == pytest.approx(mechanism_of(noise).deviation, rel=0.01)
+    assert abs(values.mean()) < 5 * mechanism_of(noise).deviation / math.sqrt(COUNT)
 
 
 @pytest.mark.parametrize("noise", NOISES, ids=lambda noise: noise.tag)
 def test_a_training_draws_the_same_alone_and_among_others(noise: Noise) -> None:
     key = Key.from_seed(2)
-    together = drawn(noise, key.stream(Purpose.UPLOAD_NOISE, training=0, client=1), 4, 7)
+    together = mechanism_of(noise).draw(
+        key.stream(Purpose.UPLOAD_NOISE, training=0, client=1), 4, 7
+    )
     alone = [
-        drawn(noise, key.stream(Purpose.UPLOAD_NOISE, training=n, client=1), 1, 7)[0]
+        mechanism_of(noise).draw(key.stream(Purpose.UPLOAD_NOISE, training=n, client=1), 1, 7)[0]
         for n in range(4)
     ]
     np.testing.assert_array_equal(together, np.stack(alone))
@@ -106,12 +112,14 @@ def epsilon_shown(noise: Noise, shift: np.ndarray, delta: float) -> float:
     """What the best test shows of a shift, with 97.5 % confidence on each error rate: a lower limit on epsilon."""
     size, key = shift.size, Key.from_seed(5)
     samples = [
-        drawn(noise, key.stream(Purpose.UPLOAD_NOISE, client=c), COUNT // size, size)
+        mechanism_of(noise).draw(key.stream(Purpose.UPLOAD_NOISE, client=c), COUNT // size, size)
         for c in range(4)
     ]
 
     def score(seen: np.ndarray) -> np.ndarray:
-        return (log_density(noise, seen - shift) - log_density(noise, seen)).sum(axis=1)
+        return (
+            mechanism_of(noise).log_density(seen - shift) - mechanism_of(noise).log_density(seen)
+        ).sum(axis=1)
 
     def limits(zero: np.ndarray, one: np.ndarray, threshold: float) -> float:
         rates = []
@@ -160,7 +168,9 @@ def test_an_upload_carries_the_noise_of_its_mechanism() -> None:
     weights = torch.zeros(3, 8, dtype=torch.float64)
     for noise in NOISES:
         upload = noisy_upload(weights, noise, STREAM)
-        np.testing.assert_array_equal(upload, drawn(noise, STREAM, 3, 8).astype(np.float32))
+        np.testing.assert_array_equal(
+            upload, mechanism_of(noise).draw(STREAM, 3, 8).astype(np.float32)
+        )
     assert not noisy_upload(weights, Laplace(scale=0.0), STREAM).any()
 
 
@@ -170,7 +180,7 @@ def test_a_step_is_clipped_in_the_norm_that_was_asked_for(norm: str) -> None:
         [[3.0, 4.0, 0.0], [0.1, 0.1, -0.1], [0.0, 0.0, 0.0], [float("nan"), 1.0, 1.0]]
     )
     weights = torch.zeros(4, 3, dtype=torch.float64)
-    clipped, broken = clipped_step(weights, gradients, 0.5, 1.0, NORMS[norm])
+    clipped, broken = clipped_step(weights, gradients, 0.5, 1.0, NORM_ORDERS[norm])
     moved = np.linalg.norm(weights.numpy() / 0.5, ord=int(norm[1]), axis=1)
     assert (clipped, broken) == (1, 1)
     assert 1 - 1e-5 < moved[0] < 1

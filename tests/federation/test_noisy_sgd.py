@@ -9,9 +9,10 @@ from torch.nn import functional
 from sordino import Constant, Data, Decay, Gaussian, Iid, NoisySgd
 from sordino.engines.torch_engine import single_threaded
 from sordino.federation.client import ClientWork
-from sordino.federation.models import build_model
-from sordino.federation.optimizers import Optimizer
+from sordino.federation.rules.local_training import Assignment
+from sordino.federation.rules.optimizers import Optimizer
 from sordino.federation.setup import prepare
+from sordino.models import build_model
 from tests.support import toy_dataset, toy_protocol
 
 
@@ -36,6 +37,11 @@ def work(multiplier=0.0, records=24, rate=0.5, **changes) -> ClientWork:
     return ClientWork(prepare(protocol, data=toy_dataset(), model="mlp"))
 
 
+def task_of(client: int, round_index: int) -> Assignment:
+    """What a client is asked to do, as far as its draws depend on it."""
+    return Assignment(client=client, round_index=round_index, start=start())
+
+
 def start() -> np.ndarray:
     return work()._initial
 
@@ -44,7 +50,7 @@ def noise_of(sampling: str, multiplier: float, clip: float, rounds: int = 12) ->
     """Noise on the sum of a single step, which is what noise changes in an upload: start - upload = rate (sum + noise) / B."""
     options = {"sampling": sampling, "clip": clip, "rate": 0.5, "batch": 6}
     silent, noisy = work(0.0, **options), work(multiplier, **options)
-    calls = [{"client": t % 3, "round": t, "weights": start()} for t in range(rounds)]
+    calls = [{"client": t % 3, "round_index": t, "weights": start()} for t in range(rounds)]
     pairs = [(silent.upload(**call).vector, noisy.upload(**call).vector) for call in calls]
     return np.concatenate(
         [(without - noised).astype(np.float64) * 6 / 0.5 for without, noised in pairs]
@@ -66,7 +72,9 @@ def test_every_client_round_and_step_has_noise_of_its_own() -> None:
         1.0, clip=1e-6, steps=3, rate=1e6, batch=1
     )  # gradients are nothing beside numbers of order 1
     silent = work(0.0, clip=1e-6, steps=3, rate=1e6, batch=1)
-    calls = [{"client": c, "round": t, "weights": start()} for c in range(2) for t in range(2)]
+    calls = [
+        {"client": c, "round_index": t, "weights": start()} for c in range(2) for t in range(2)
+    ]
     rows = [noisy.upload(**call).vector - silent.upload(**call).vector for call in calls]
     # Three steps' noises of std 2e-6 x 1e6 add up in squares only if they are independent.
     assert np.std(np.concatenate(rows)) == pytest.approx(2 * np.sqrt(3), rel=0.06)
@@ -76,12 +84,11 @@ def test_every_client_round_and_step_has_noise_of_its_own() -> None:
 
 @pytest.mark.parametrize(("sampling", "batch"), [("fixed", 6), ("poisson", 6)])
 def test_batches_hold_each_record_as_often_as_is_priced(sampling, batch) -> None:
-    subject, rule = work(sampling=sampling, steps=400, batch=batch), None
-    rule = subject._setup.protocol.local
-    part = subject._setup.parts[1]
-    records = subject._setup.train.x[part]
+    subject = work(sampling=sampling, steps=400, batch=batch)
+    part = subject.setup.parts[1]
+    records = subject.setup.train.x[part]
     counts, sizes = np.zeros(24), []
-    for inputs, _ in subject._batches(1, 0, rule):
+    for inputs, _ in subject.draw_examples(task_of(1, 0)):
         matches = (inputs[:, None, :] == records[None]).all(dim=2)
         assert bool((matches.sum(dim=1) == 1).all())  # records of this client
         hits = matches.any(dim=0).numpy()
@@ -115,11 +122,11 @@ def test_without_noise_it_is_algorithm_2_with_torchs_optimizer(optimizer) -> Non
         "adam": lambda p: torch.optim.Adam(p, lr=1.0, weight_decay=0.1),
         "adagrad": lambda p: torch.optim.Adagrad(p, lr=1.0, weight_decay=0.1),
     }[optimizer](net.parameters())
-    part = subject._setup.parts[2]
-    x, y = subject._setup.train.x[part].double(), subject._setup.train.y[part]
+    part = subject.setup.parts[2]
+    x, y = subject.setup.train.x[part].double(), subject.setup.train.y[part]
     weights, kept = start(), {}
     for t in range(2):
-        answer = subject.upload(client=2, round=t, weights=weights, kept=kept)
+        answer = subject.upload(client=2, round_index=t, weights=weights, kept=kept)
         weights, kept = answer.vector, answer.kept
         for k in range(4):
             made.param_groups[0]["lr"] = 0.05 * 0.5 ** ((4 * t + k) // 3)
@@ -165,8 +172,8 @@ def test_an_optimizer_goes_on_from_its_state_bit_for_bit(name) -> None:
 
 def test_an_empty_poisson_batch_is_noise_alone() -> None:
     quiet = work(0.0, sampling="poisson", batch=1, steps=1, records=24)
-    loads = [len(next(quiet._batches(0, t, quiet._setup.protocol.local))[1]) for t in range(40)]
+    loads = [len(next(quiet.draw_examples(task_of(0, t)))[1]) for t in range(40)]
     empty = loads.index(0)
-    upload = quiet.upload(client=0, round=empty, weights=start())
+    upload = quiet.upload(client=0, round_index=empty, weights=start())
     assert np.array_equal(upload.vector, start())
     assert upload.steps.clips == 0

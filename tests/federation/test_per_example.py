@@ -1,6 +1,7 @@
 """Clipped sums against one backward pass per example in float64, for every way that they are computed."""
 
 import copy
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -9,10 +10,12 @@ from torch import nn
 from torch.nn import functional
 
 from sordino.engines.torch_engine import single_threaded
-from sordino.federation.models import FlatModel, build_model, cross_entropy
-from sordino.federation.models import per_example as subject
-from sordino.federation.models.losses import mean_squared_error
-from sordino.federation.models.per_example import ExampleGradients, stacked_layers
+from sordino.federation.rules.clipped_glm_steps import train_clipped_glm
+from sordino.models import FlatModel, build_model, cross_entropy
+from sordino.models import per_example as subject
+from sordino.models.per_example import ExampleGradients, find_stacked_layers
+from sordino.models.task_losses import mean_squared_error
+from sordino.protocol import ClippedGlm, Constant, UserError
 
 
 @pytest.fixture(autouse=True)
@@ -132,7 +135,7 @@ def test_the_sum_is_that_of_examples_taken_one_by_one(name, norm) -> None:
     clip = sorted(norms)[len(norms) // 2] * 1.001  # some are clipped, some are not
     expected, _ = one_by_one(net, functional.cross_entropy, x, y, clip, order)
     found = ExampleGradients(FlatModel(net), cross_entropy).clipped_sum(x, y, clip=clip, norm=norm)
-    assert (stacked_layers(net) is not None) == plain
+    assert (find_stacked_layers(net) is not None) == plain
     assert float((found.total - expected).norm() / expected.norm()) < 1e-5
     assert (found.clipped, found.nonfinite) == (sum(n > clip for n in norms), 0)
 
@@ -156,7 +159,7 @@ def test_small_chunks_give_the_same_sum(name, monkeypatch) -> None:
     make, shape, _ = NETS[name]
     net, (x, y) = make(), example(shape)
     whole = ExampleGradients(FlatModel(net), cross_entropy).clipped_sum(x, y, clip=0.5)
-    monkeypatch.setattr(subject, "FLOATS", 1)
+    monkeypatch.setattr(subject, "MOST_FLOATS", 1)
     pieces = ExampleGradients(FlatModel(net), cross_entropy).clipped_sum(x, y, clip=0.5)
     assert float((whole.total - pieces.total).abs().max()) < 1e-5
     assert whole.clipped == pieces.clipped
@@ -223,3 +226,79 @@ def test_a_replaced_record_moves_the_sum_of_a_million_by_no_more_than_is_counted
         gradients.clipped_sum(x, targets, clip=0.1).total.double() for targets in (y, neighbour)
     ]
     assert float((sums[0] - sums[1]).norm()) <= 2 * 0.1
+
+
+def aligned_batch(loss, count: int):
+    """Equal examples whose gradients are just short enough not to be clipped at 1."""
+    inputs = torch.full((count, 3), 0.3)
+    if loss is mean_squared_error:
+        net, targets = nn.Linear(3, 3, bias=False), torch.ones(count, 3)
+    else:
+        net, targets = nn.Linear(3, 2, bias=False), torch.zeros(count, dtype=torch.int64)
+    with torch.no_grad():
+        net.weight.zero_()
+    one = ExampleGradients(FlatModel(net), loss)
+    length = one.clipped_sum(inputs[:1], targets[:1], clip=1e9).total.norm()
+    return net, inputs, targets, float(length) * (1 + 2e-6)
+
+
+@pytest.mark.parametrize("loss", [cross_entropy, mean_squared_error])
+@pytest.mark.parametrize("plain", [True, False])
+def test_an_example_that_is_not_drawn_moves_a_sum_by_no_more_than_the_clip(loss, plain) -> None:
+    """Whatever the sizes of the two batches are: no other example's gradient may depend on them."""
+    for count in (*range(2, 20), *range(480, 540), *range(1020, 1030)):
+        net, inputs, targets, clip = aligned_batch(loss, count)
+        gradients = ExampleGradients(FlatModel(net), loss)
+        if not plain:
+            gradients._layers = None
+        whole, rest = (
+            gradients.clipped_sum(inputs[:size], targets[:size], clip=clip)
+            for size in (count, count - 1)
+        )
+        assert whole.clipped == 0
+        assert 0.99 * clip <= float((whole.total - rest.total).norm()) <= clip
+
+
+@pytest.mark.parametrize("name", ["mlp", "lenet5", "logistic"])
+@pytest.mark.parametrize("loss", [cross_entropy, mean_squared_error])
+def test_the_others_do_not_notice_that_an_example_is_not_drawn(name, loss) -> None:
+    """In real networks, wherever it stood: all later examples take other places in the batch."""
+    shape = (1, 28, 28) if name == "lenet5" else (1, 8, 8)
+    gradients = ExampleGradients(FlatModel(build_model(name, shape, 10, seed=0)), loss)
+    generator = torch.Generator().manual_seed(1)
+    for count in (2, 3, 4, 5, 8, 17, 33, 64, 65, 200):
+        inputs = torch.randn((count, *shape), generator=generator)
+        targets = torch.arange(count) % 10
+        if loss is mean_squared_error:
+            targets = torch.randn((count, 10), generator=generator)
+        for absent in (0, count // 2):
+            rest = torch.arange(count) != absent
+            sums = [
+                gradients.clipped_sum(inputs[rows], targets[rows], clip=1e9).total
+                for rows in (torch.ones(count, dtype=torch.bool), rest, ~rest)
+            ]
+            own = float(sums[2].norm())
+            # Twice float32 for the example itself, which is alone in its batch here.
+            assert float((sums[0] - sums[1] - sums[2]).norm()) <= 1e-6 * own
+
+
+def test_sums_of_more_examples_than_are_proved_precise_are_refused(monkeypatch) -> None:
+    net, inputs, targets, clip = aligned_batch(mean_squared_error, 9)
+    monkeypatch.setattr("sordino.models.per_example.MOST_EXAMPLES", 8)
+    gradients = ExampleGradients(FlatModel(net), mean_squared_error)
+    gradients.clipped_sum(inputs[:8], targets[:8], clip=clip)
+    with pytest.raises(UserError, match=r"9 examples .* at most 8"):
+        gradients.clipped_sum(inputs, targets, clip=clip)
+
+
+@pytest.mark.parametrize(("count", "refused"), [(2**16, False), (2**16 + 1, True)])
+def test_a_linear_models_batch_beyond_what_is_proved_is_refused(count, refused) -> None:
+    """Its gradient is one product of matrices: C7 covers 65,536 records, and no more."""
+    schedule = Constant(rate=0.1)
+    rule = ClippedGlm(steps=1, clip=1.0, feature_norm=1.0, weight_decay=0.1, schedule=schedule)
+    weights = torch.zeros(1, dtype=torch.float64)
+    features = torch.full((count, 1), 0.5)
+    expected = pytest.raises(UserError, match="at most 65,536") if refused else nullcontext()
+    with expected:
+        train_clipped_glm(weights, features, torch.zeros(count), rule, (0.1,))
+    assert bool(weights == 0) == refused

@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from sordino.federation.randomness import (
+from sordino.randomness import (
     LANES,
     Key,
     Purpose,
     Stream,
-    scaled,
+    scale_words,
     sine_half_turn,
     unit_interval,
 )
@@ -53,26 +53,27 @@ def plain_chacha_block(key: bytes, counter: int, nonce: bytes) -> bytes:
 
 
 def test_the_keystream_gives_the_known_answers_of_the_rfc() -> None:
-    assert Stream(subkey=bytes(32), nonce=bytes(12)).bytes(64) == RFC_ZERO_BLOCK
+    assert Stream(subkey=bytes(32), nonce=bytes(12)).read_bytes(64) == RFC_ZERO_BLOCK
     stream = Stream(subkey=bytes(range(32)), nonce=RFC_NONCE)
-    assert stream.bytes(128)[64:] == RFC_BLOCK_1
-    assert stream.bytes(64) == plain_chacha_block(bytes(range(32)), 0, RFC_NONCE)
+    assert stream.read_bytes(128)[64:] == RFC_BLOCK_1
+    assert stream.read_bytes(64) == plain_chacha_block(bytes(range(32)), 0, RFC_NONCE)
 
 
 def test_the_place_of_a_draw_is_in_the_nonce_as_documented() -> None:
-    stream = Key.from_seed(7).stream(Purpose.UPLOAD_NOISE, client=3, round=258, step=1)
+    stream = Key.from_seed(7).stream(Purpose.UPLOAD_NOISE, client=3, round_index=258, step=1)
     assert stream.nonce == bytes.fromhex("030000000201000001000000")
-    assert stream.bytes(64) == plain_chacha_block(stream.subkey, 0, stream.nonce)
+    assert stream.read_bytes(64) == plain_chacha_block(stream.subkey, 0, stream.nonce)
 
 
 def test_no_two_places_share_keystream() -> None:
     key = Key.from_seed(1)
     places = itertools.product(Purpose, range(2), range(2), range(2), range(2))
     seen = [
-        key.stream(p, training=n, client=c, round=r, step=s).bytes(16) for p, n, c, r, s in places
+        key.stream(p, training=n, client=c, round_index=r, step=s).read_bytes(16)
+        for p, n, c, r, s in places
     ]
     assert len(set(seen)) == len(seen)
-    assert Key.from_seed(2).stream(Purpose.MINIBATCH).bytes(16) not in seen
+    assert Key.from_seed(2).stream(Purpose.MINIBATCH).read_bytes(16) not in seen
 
 
 def test_trainings_whose_draws_differ_in_length_share_no_keystream() -> None:
@@ -107,7 +108,7 @@ def test_the_key_of_a_row_is_hashed_from_its_width() -> None:
         hashlib.sha256(other + rows).digest(),
     ]
     alone = plain_chacha_block(streams[1].key_of(24), 1, bytes(12))
-    assert streams[1].bytes(24) == alone[8:32]  # bytes 72 to 96
+    assert streams[1].read_bytes(24) == alone[8:32]  # bytes 72 to 96
 
 
 def test_a_run_that_is_no_audit_keeps_its_draws() -> None:
@@ -115,7 +116,7 @@ def test_a_run_that_is_no_audit_keeps_its_draws() -> None:
     assert words.tolist() == [7691331543683223888, 10268466718324839093]
     stream = Key.from_seed(7).stream(Purpose.UPLOAD_NOISE)
     assert np.array_equal(stream.words(5), stream.words(9)[:5])
-    assert stream.bytes(64) == plain_chacha_block(stream.subkey, 0, bytes(12))
+    assert stream.read_bytes(64) == plain_chacha_block(stream.subkey, 0, bytes(12))
 
 
 def test_seeds_repeat_and_the_system_key_never_does() -> None:
@@ -195,4 +196,4 @@ def test_every_ordered_subset_is_equally_likely() -> None:
 
 @given(st.integers(0, 2**64 - 1), st.integers(1, 2**32 - 1))
 def test_scaled_is_the_exact_product_shifted(word: int, span: int) -> None:
-    assert int(scaled(np.uint64(word)[None], np.uint64(span)[None])[0]) == word * span >> 64
+    assert int(scale_words(np.uint64(word)[None], np.uint64(span)[None])[0]) == word * span >> 64

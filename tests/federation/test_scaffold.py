@@ -20,10 +20,10 @@ from sordino import (
     resume,
     train,
 )
+from sordino.federation.broadcast_state import ControlVariates
 from sordino.federation.client import ClientWork
-from sordino.federation.companions import Controls
-from sordino.federation.folder import State
 from sordino.federation.setup import prepare
+from sordino.federation.state import State
 from sordino.privacy.certify import certify
 from tests.support import toy_dataset, toy_protocol
 
@@ -39,15 +39,17 @@ def test_a_training_follows_the_published_recursion(tmp_path: Path) -> None:
     protocol = toy_protocol(local=RULE, participation=FixedSize(size=3), rounds=4)
     run = train(protocol, data=toy_dataset(), model="logistic", folder=tmp_path / "run", workers=1)
     setup = prepare(run.protocol, data=toy_dataset(), model="logistic")
-    from sordino.federation.participation import participants
+    from sordino.federation.attendance import participants
 
     weights, work = setup.initial_weights(), ClientWork(setup)
     common, own = np.zeros(weights.size), np.zeros((5, weights.size))
     for t in range(4):
-        chosen = participants(setup.protocol, round=t, key=setup.draw_key)
+        chosen = participants(setup.protocol, round_index=t, key=setup.draw_key)
         table = np.concatenate([weights[None], (common - own).astype(np.float32)])
         uploads = {
-            int(k): work.upload(client=int(k), round=t, weights=table).vector.astype(np.float64)
+            int(k): work.upload(client=int(k), round_index=t, weights=table).vector.astype(
+                np.float64
+            )
             for k in chosen
         }
         changes = {k: -common + (weights - y) / (3 * 0.3) for k, y in uploads.items()}
@@ -72,19 +74,19 @@ def test_a_correction_shifts_every_step_and_nothing_else() -> None:
     weights = setup.initial_weights()
     table = np.zeros((6, weights.size), np.float32)
     table[0] = weights
-    still = ClientWork(setup).upload(client=2, round=0, weights=table).vector
+    still = ClientWork(setup).upload(client=2, round_index=0, weights=table).vector
     np.testing.assert_array_equal(
-        still, ClientWork(plain).upload(client=2, round=0, weights=weights).vector
+        still, ClientWork(plain).upload(client=2, round_index=0, weights=weights).vector
     )
     table[3] = 1e4  # so large that the clipped gradients hardly matter
-    moved = ClientWork(setup).upload(client=2, round=0, weights=table).vector
+    moved = ClientWork(setup).upload(client=2, round_index=0, weights=table).vector
     np.testing.assert_allclose(moved - weights, -1e4 * 0.9, atol=1.0)
 
 
 def test_control_variates_of_all_clients_average_to_the_common_one() -> None:
     protocol = toy_protocol(local=RULE)
     kept = {"controls": np.random.default_rng(1).normal(size=(5, 4)).astype(np.float32)}
-    controls = Controls(protocol, State(weights=np.zeros(4, np.float32), round=0, kept=kept))
+    controls = ControlVariates(protocol, State(weights=np.zeros(4, np.float32), round=0, kept=kept))
     assert np.abs(controls.broadcast(np.zeros(4, np.float32))[1:].sum(axis=0)).max() < 1e-5
 
 

@@ -9,13 +9,13 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from sordino import Constant, FedProx, Gaussian, Poisson, Run, resume, train, train_many
-from sordino.cli import run as command
-from sordino.federation.folder import RunFolder
-from sordino.federation.storage import pack, unpack
-from sordino.privacy.ledger import read
+from sordino.cli.main import run as command
+from sordino.federation.store.files import pack, unpack
+from sordino.federation.store.run_folder import RunFolder
+from sordino.privacy.ledger import read_ledger
 from sordino.protocol import Budget, Interpolate, Privacy
 from sordino.protocol.errors import Changed
-from tests.support import ledger_bodies, rechain, toy_dataset, toy_protocol, unseal
+from tests.support import ledger_bodies, rechain, toy_dataset, toy_protocol, unseal, unseal_scores
 
 ROUNDS = 4
 
@@ -99,6 +99,8 @@ ATTACKS = {
         "a client's model",
     ),
     "upload": (change_upload, "an upload"),
+    "whose records were scored": (lambda f: change_facts(f, tested_on="public"), "tested_on"),
+    "how many records were scored": (lambda f: change_facts(f, test_records=10**6), "test_records"),
     "last line of the ledger": (cut_ledger, "the line that seals a run at its end is missing"),
 }  # fmt: skip
 
@@ -160,6 +162,14 @@ def test_a_run_from_before_there_were_seals_is_read_and_said_to_be_unsealed(fold
     old = Run.load(folder)
     assert not old.sealed
     assert old.guarantee().epsilon(1e-5) == expected
+
+
+def test_a_run_from_before_scores_were_sealed_is_whole(folder) -> None:
+    unseal_scores(folder)
+    assert Run.load(folder).sealed
+    change_facts(folder, sizes=[1000] * 5)
+    with pytest.raises(Changed, match="its sizes"):
+        Run.load(folder)
 
 
 class Stop(Exception):
@@ -240,12 +250,12 @@ def test_a_seal_that_a_power_cut_left_half_written_costs_nothing(tmp_path) -> No
         toy_protocol(noise=noise), data=toy_dataset(), model="logistic", folder=folder,
         workers=1, report=False,
     )  # fmt: skip
-    charges = read(folder / "ledger.jsonl").events
+    charges = read_ledger(folder / "ledger.jsonl").events
     ledger = (folder / "ledger.jsonl").read_bytes()
     (folder / "ledger.jsonl").write_bytes(ledger[:-20])
     change_facts(folder, status="unfinished")
     resume(folder, data=toy_dataset(), report=False)
-    assert read(folder / "ledger.jsonl").events == charges
+    assert read_ledger(folder / "ledger.jsonl").events == charges
     assert Run.load(folder).status == "finished"
 
 
@@ -262,7 +272,7 @@ def test_runs_that_a_budget_or_divergence_ended_are_sealed(tmp_path) -> None:
     )  # fmt: skip
     assert (stopped.status, diverged.status) == ("budget", "diverged")
     for run in (stopped, diverged):
-        seal = read(run.folder / "ledger.jsonl").seal
+        seal = read_ledger(run.folder / "ledger.jsonl").seal
         assert seal is not None
         assert seal.status == run.status
         change_facts(run.folder, status="finished")
@@ -275,7 +285,7 @@ def test_the_folders_of_many_trainings_are_sealed(tmp_path) -> None:
     train_many(plans, data=toy_dataset(), model="logistic", folder=tmp_path / "many")
     for number in (0, 1):
         folder = tmp_path / "many" / f"{number:05d}"
-        assert read(folder / "ledger.jsonl").seal is not None
+        assert read_ledger(folder / "ledger.jsonl").seal is not None
         change_metrics(folder, loss=0.0)
         with pytest.raises(Changed, match="metrics"):
             Run.load(folder)

@@ -11,12 +11,10 @@ import torch
 from scipy import stats
 
 from sordino import FixedSize, Gaussian, Laplace, Mean, Poisson, train
-from sordino.federation.aggregation import aggregate
-from sordino.federation.local import upload_type
-from sordino.federation.many import rounds_of_many
-from sordino.federation.mechanisms import server_noise
+from sordino.federation.server_noise import draw_server_noise
 from sordino.federation.setup import prepare
-from tests.support import toy_dataset, toy_protocol
+from sordino.federation.upload import upload_type
+from tests.support import aggregate, play_table, toy_dataset, toy_protocol, uploads_of
 
 
 def test_a_fixed_denominator_divides_the_sum_of_updates() -> None:
@@ -64,29 +62,29 @@ def test_the_mean_carries_the_noise_once(noise: object) -> None:
     noisy = next(rounds_of_many_one(setup))
     clean = next(rounds_of_many_one(quiet))
     left = (noisy - clean).ravel()
-    expected = server_noise(setup, round=0, trainings=range(1))
+    expected = draw_server_noise(setup, round_index=0, trainings=range(1))
     assert expected is not None
     if protocol.noise.where == "server":
         np.testing.assert_allclose(left, expected[0], atol=1e-6)
     else:
         client = left - expected[0]
         assert 0.4 / np.sqrt(5) * 0.6 < client.std() < 0.4 / np.sqrt(5) * 1.5
-    assert upload_type(protocol.noise) is np.float64
+    assert upload_type(protocol) is np.float64
 
 
 def rounds_of_many_one(setup: object) -> object:
     """The model after each round, as `train` makes it."""
     from sordino.engines.torch_engine import TorchEngine
-    from sordino.federation.aggregation import upload_weights
+    from sordino.federation.aggregation.joining import upload_weights
 
     weights = setup.initial_weights()  # type: ignore[attr-defined]
     with TorchEngine(setup, workers=1) as engine:  # type: ignore[arg-type]
         clients = np.arange(setup.protocol.clients)  # type: ignore[attr-defined]
         vectors = [
             upload.vector
-            for upload in engine.uploads(round=0, weights=weights, participants=clients)
+            for upload in uploads_of(engine, round=0, weights=weights, participants=clients)
         ]
-        noise = server_noise(setup, round=0, trainings=range(1))  # type: ignore[arg-type]
+        noise = draw_server_noise(setup, round_index=0, trainings=range(1))  # type: ignore[arg-type]
         rule = setup.protocol.aggregation  # type: ignore[attr-defined]
         yield aggregate(
             rule,
@@ -128,12 +126,12 @@ def vector(state: dict[str, torch.Tensor]) -> np.ndarray:
 @pytest.mark.parametrize("participation", [None, FixedSize(size=2), Poisson(rate=0.5)])
 @pytest.mark.parametrize("fixed", [False, True])
 def test_many_trainings_side_by_side_see_the_same_noise(participation: object, fixed: bool) -> None:
-    from sordino.audit.worst_case import worst_pair
+    from sordino.audit.worst_cases.worst_pair import make_worst_pair
     from sordino.engines.torch_engine import TorchEngine
-    from sordino.federation.aggregation import upload_weights
-    from sordino.federation.participation import participants
-    from sordino.federation.randomness import Key
+    from sordino.federation.aggregation.joining import upload_weights
+    from sordino.federation.attendance import participants
     from sordino.protocol import View
+    from sordino.randomness import Key
 
     changes = {"participation": participation} if participation is not None else {}
     mean = Mean(denominator="fixed") if fixed else Mean()
@@ -143,19 +141,23 @@ def test_many_trainings_side_by_side_see_the_same_noise(participation: object, f
         aggregation=mean,
         **changes,
     )
-    setup = worst_pair(protocol, View.ROUNDS, "record", key=Key.from_seed(3), rounds=2).zero
-    many = list(rounds_of_many(setup, range(3)))
+    setup = make_worst_pair(protocol, View.ROUNDS, "record", key=Key.from_seed(3), rounds=2).zero
+    many = list(play_table(setup, range(3)))
     for training in range(3):
         one, weights = replace(setup, training=training), setup.initial_weights()
         with TorchEngine(one, workers=1) as engine:
             for t in range(2):
-                chosen = participants(protocol, round=t, key=setup.draw_key, training=training)
+                chosen = participants(
+                    protocol, round_index=t, key=setup.draw_key, training=training
+                )
                 vectors = [
                     upload.vector
-                    for upload in engine.uploads(round=t, weights=weights, participants=chosen)
+                    for upload in uploads_of(engine, round=t, weights=weights, participants=chosen)
                 ]
-                noise = server_noise(one, round=t, trainings=range(training, training + 1))
-                expected = protocol.participation.expected(clients=5)
+                noise = draw_server_noise(
+                    one, round_index=t, trainings=range(training, training + 1)
+                )
+                expected = protocol.participation.count_expected(clients=5)
                 shares = upload_weights(mean, setup.sizes[chosen])
                 weights = aggregate(
                     mean,

@@ -22,7 +22,7 @@ from sordino import (
 from sordino.engines.torch_engine import single_threaded
 from sordino.federation.client import ClientWork
 from sordino.federation.setup import Setup, prepare
-from sordino.privacy.uploads import upload_prices
+from sordino.privacy.upload_sensitivity import price_uploads
 from tests.support import toy_dataset, toy_protocol
 
 RECORDS = 24
@@ -67,7 +67,7 @@ def test_a_replaced_record_moves_a_fixed_sum_by_2c(norm) -> None:
     changes = {"local": noisy_rule("fixed", RECORDS, norm), "noise": Gaussian(multiplier=0.0)}
     vectors = [
         ClientWork(setup_with(record, **changes))
-        .upload(client=1, round=0, weights=np.zeros(6, np.float32))
+        .upload(client=1, round_index=0, weights=np.zeros(6, np.float32))
         .vector
         for record in (1, -1)
     ]
@@ -82,7 +82,7 @@ def test_a_record_that_is_not_there_moves_a_poisson_sum_by_c() -> None:
     changes = {"local": noisy_rule("poisson", RECORDS, "l2"), "noise": Gaussian(multiplier=0.0)}
     there = (
         ClientWork(setup_with(1.0, **changes))
-        .upload(client=1, round=0, weights=np.zeros(6, np.float32))
+        .upload(client=1, round_index=0, weights=np.zeros(6, np.float32))
         .vector
     )
     moved = (
@@ -105,11 +105,13 @@ def test_uploads_of_clients_with_own_models_move_as_far_as_is_priced(own, schedu
     changes = {"local": rule, "personalization": own, "noise": Gaussian(sigma=0.1), "rounds": 6}
     twins = [(ClientWork(setup_with(record, **changes)), {}) for record in (1, -1)]
     protocol = setup_with(1.0, **changes).protocol
-    priced = upload_prices(protocol, np.arange(6), "record", RECORDS).shifts
+    priced = price_uploads(protocol, np.arange(6), "record", RECORDS).shifts
     generator = np.random.default_rng(0)
     for t in range(6):
         world = generator.normal(size=6).astype(np.float32)
-        answers = [work.upload(client=1, round=t, weights=world, kept=kept) for work, kept in twins]
+        answers = [
+            work.upload(client=1, round_index=t, weights=world, kept=kept) for work, kept in twins
+        ]
         twins = [(work, answer.kept) for (work, _), answer in zip(twins, answers, strict=True)]
         moved = float(np.linalg.norm(answers[0].vector - answers[1].vector))
         assert moved <= priced[t] * (1 + 1e-5)
@@ -136,7 +138,7 @@ def test_a_guess_at_the_record_succeeds_as_often_as_is_priced(sampling, batch, n
     works = [ClientWork(setup_with(record, model, **changes)) for record in (1.0, neighbour)]
     with single_threaded():
         uploads = [
-            [work.upload(client=1, round=t, weights=zero).vector for t in range(1000)]
+            [work.upload(client=1, round_index=t, weights=zero).vector for t in range(1000)]
             for work in works
         ]
     silent = {
@@ -146,7 +148,7 @@ def test_a_guess_at_the_record_succeeds_as_often_as_is_priced(sampling, batch, n
     }
     direction = (
         ClientWork(setup_with(1.0, model, **silent))
-        .upload(client=1, round=0, weights=zero)
+        .upload(client=1, round_index=0, weights=zero)
         .vector.astype(np.float64)
     )
     along = [

@@ -19,11 +19,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from sordino.cli import run as sordino
+from sordino.cli.main import run as sordino
 from sordino.engines.choice import SuperLink
-from sordino.engines.flower.processes import CONNECTION, flwr, write_connection
-from sordino.engines.flower.processes import environment as flower_environment
-from sordino.protocol import Protocol, save
+from sordino.flower.flower_commands import CONNECTION, run_flwr, write_connection
+from sordino.flower.flower_commands import make_environment as flower_environment
+from sordino.protocol import Protocol, save_protocol
 
 SLOW = 180.0  # seconds that anything may take on a loaded machine
 
@@ -148,7 +148,7 @@ class Lab:
         """What Flower's own command says about the SuperLink."""
         home = self.folder / "home"
         write_connection(home, self.superlink.address, self.superlink.certificate)
-        return flwr(home, [str(argument) for argument in arguments])
+        return run_flwr(home, [str(argument) for argument in arguments])
 
     def submit(self, app: Path, **settings: object) -> str:
         """`flwr run` with these settings; the number of the run."""
@@ -219,7 +219,7 @@ class Lab:
     def agree(self, client: int, protocol: Protocol, *more: object) -> Path:
         """The folder of a client that agrees to a protocol."""
         file, folder = self.folder / f"agreed-{client}.toml", self.client(client)
-        save(protocol, file)
+        save_protocol(protocol, file)
         options = ["--client", client, "--superlink", f"127.0.0.1:{self.port}", *more]
         if self.certificates is not None:
             options += ["--certificate", self.certificates / "ca.crt", "--key", self.key(client)]

@@ -14,12 +14,12 @@ from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
 from sordino import Constant, Data, FedAvg, Gaussian, Model, Protocol, Run
-from sordino.engines.flower.agreement import Agreement
-from sordino.engines.flower.client_app import app as client_app
-from sordino.engines.flower.custody import Custodian
-from sordino.engines.flower.guard import FOLDER
-from sordino.engines.flower.server_app import strategy_of
-from sordino.engines.flower.work import own_records
+from sordino.flower.agreement import Agreement
+from sordino.flower.client_app import app as client_app
+from sordino.flower.client_store import ClientStore
+from sordino.flower.guard import FOLDER
+from sordino.flower.local_work import count_own_records
+from sordino.flower.server_app import make_strategy
 from sordino.privacy.ledger import Event, Missed, RoundCharged
 from sordino.protocol import dumps
 
@@ -36,11 +36,11 @@ def plan(**changes: object) -> Protocol:
     return Protocol(**{**settings, **data, **changes})  # type: ignore[arg-type]
 
 
-def agreed(folder: Path, client: int, protocol: Protocol, **terms: Any) -> Custodian:
+def agreed(folder: Path, client: int, protocol: Protocol, **terms: Any) -> ClientStore:
     """The folder of a client that agrees to a protocol."""
-    records = terms.pop("records", None) or own_records(protocol, client, None)
+    records = terms.pop("records", None) or count_own_records(protocol, client, None)
     options = {"seeded": not protocol.noise.secure, "records": records, **terms}
-    return Custodian.create(folder, Agreement(client=client, **options), protocol)
+    return ClientStore.create(folder, Agreement(client=client, **options), protocol)
 
 
 class LocalGrid(Grid):
@@ -146,13 +146,13 @@ def settings_of(folder: Path, protocol: Protocol | None = None, **changes: Any) 
 
 def across(folder: Path, protocol: Protocol, grid: LocalGrid, **changes: Any) -> Run:
     """Train with the clients of a grid."""
-    strategy_of(settings_of(folder, protocol, **changes)).start(grid)
+    make_strategy(settings_of(folder, protocol, **changes)).start(grid)
     return Run.load(folder)
 
 
 def gone_on_with(folder: Path, grid: LocalGrid) -> Run:
     """Go on with a run that was interrupted."""
-    strategy_of(settings_of(folder, resume=True)).start(grid)
+    make_strategy(settings_of(folder, resume=True)).start(grid)
     return Run.load(folder)
 
 

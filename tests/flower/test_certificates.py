@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.x509.verification import PolicyBuilder, Store, VerificationError
 
 from sordino import UserError
-from sordino.engines.flower.certificates import write_certificates, write_key
+from sordino.flower.certificates import write_certificates, write_key
 
 
 @pytest.fixture

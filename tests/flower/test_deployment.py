@@ -6,7 +6,7 @@ import pytest
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'sordino[flower]'")
 
 from sordino import Data, train
-from sordino.engines.flower.custody import Custodian
+from sordino.flower.client_store import ClientStore
 from tests.flower.lab import Lab
 from tests.flower.local import charges, plan, weights
 
@@ -38,7 +38,7 @@ def test_two_machines_end_with_the_model_of_the_embedded_engine(tmp_path) -> Non
             report=False,
             on_round=seen.append,
         )
-        paid = [Custodian(lab.client(client)).rounds_paid for client in range(2)]
+        paid = [ClientStore(lab.client(client)).rounds_paid for client in range(2)]
     assert run.status == "finished"
     assert weights(run) == weights(alone)
     assert charges(run) == charges(alone) != []

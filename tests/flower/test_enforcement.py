@@ -31,13 +31,13 @@ from sordino import (
     train,
 )
 from sordino.engines.choice import SuperLink
-from sordino.engines.flower import custody, work
-from sordino.engines.flower.custody import Custodian
-from sordino.engines.flower.messages import request_message
-from sordino.engines.flower.requests import HELPER, MODEL, Request
-from sordino.engines.flower.server_app import strategy_of
 from sordino.federation.setup import prepare
-from sordino.protocol import dumps, overridden
+from sordino.flower import client_store, local_work
+from sordino.flower.client_store import ClientStore
+from sordino.flower.messages import request_message
+from sordino.flower.server_app import make_strategy
+from sordino.flower.upload_requests import HELPER, MODEL, Request
+from sordino.protocol import dumps, override_keys
 from sordino.protocol.version import own_version
 from tests.flower.local import LocalGrid, agreed, plan, settings_of
 
@@ -48,7 +48,7 @@ class Server:
     """One client's view of a server that may ask for anything."""
 
     def __init__(self, folder: Path, protocol: Protocol, **terms: object) -> None:
-        self.custodian = agreed(folder / "client-0", 0, protocol, **terms)
+        self.store = agreed(folder / "client-0", 0, protocol, **terms)
         self.grid, self.protocol = LocalGrid(folder), protocol
         self.model = prepare(protocol).initial_weights()
 
@@ -81,13 +81,13 @@ class Server:
 
     def refusal(self, *arguments, **options) -> str:
         """Ask, be refused, and find the reason in the client's ledger, which is not charged."""
-        paid, before = self.custodian.rounds_paid, len(self.custodian.refusals)
+        paid, before = self.store.rounds_paid, len(self.store.refusals)
         reply = self.ask(*arguments, **options)
         assert reply.has_error(), "it answered"
-        assert self.custodian.rounds_paid == paid
-        assert len(self.custodian.refusals) == before + 1
-        assert reply.error.reason == f"it refused: {self.custodian.refusals[-1].reason}"
-        return self.custodian.refusals[-1].reason
+        assert self.store.rounds_paid == paid
+        assert len(self.store.refusals) == before + 1
+        assert reply.error.reason == f"it refused: {self.store.refusals[-1].reason}"
+        return self.store.refusals[-1].reason
 
 
 @pytest.fixture
@@ -119,7 +119,7 @@ def changed(protocol: Protocol, change: str) -> Protocol:
         if change != "noise.mechanism=laplace"
         else ["noise={mechanism='laplace', scale=0.05, secure=true}"]
     )
-    return overridden(protocol, sets)
+    return override_keys(protocol, sets)
 
 
 @pytest.mark.parametrize("change", CHANGES)
@@ -135,17 +135,19 @@ def test_a_protocol_that_is_changed_in_a_later_round_is_refused(server, change) 
 
 
 def test_more_noise_and_fewer_rounds_than_agreed_are_fine_but_not_in_the_middle(server) -> None:
-    stronger = overridden(server.protocol, ["noise.sigma=0.1", "federation.rounds=8", "seed=99"])
+    stronger = override_keys(server.protocol, ["noise.sigma=0.1", "federation.rounds=8", "seed=99"])
     server.upload(0, protocol=stronger)
-    assert "changed" in server.refusal(1, protocol=overridden(stronger, ["noise.sigma=0.2"]))
+    assert "changed" in server.refusal(1, protocol=override_keys(stronger, ["noise.sigma=0.2"]))
     assert "changed" in server.refusal(1)  # what was agreed is weaker than what was begun
     assert "past the last" in server.refusal(8, protocol=stronger)
 
 
 def test_a_larger_scale_of_noise_of_somebodys_own_may_be_less_noise(tmp_path) -> None:
-    own = plan(noise=Custom(factory="sordino.privacy.custom:logistic", scale=0.05, secure=True))
+    own = plan(
+        noise=Custom(factory="sordino.mechanisms.custom_noise:logistic", scale=0.05, secure=True)
+    )
     assert "noise.scale = 0.1 was asked for" in Server(tmp_path, own).refusal(
-        protocol=overridden(own, ["noise.scale=0.1"])
+        protocol=override_keys(own, ["noise.scale=0.1"])
     )
 
 
@@ -158,7 +160,7 @@ def test_a_round_is_answered_once(server) -> None:
     server.upload(5)
     assert "no longer kept" in server.refusal(3, attempt=2)
     assert "is over" in server.refusal(2)
-    assert server.custodian.rounds_paid == [3, 4, 5]
+    assert server.store.rounds_paid == [3, 4, 5]
 
 
 def test_a_server_that_lost_an_upload_gets_the_very_same_one(server) -> None:
@@ -168,7 +170,7 @@ def test_a_server_that_lost_an_upload_gets_the_very_same_one(server) -> None:
     server.grid.begin(2)  # it was restarted
     assert np.array_equal(server.upload(0), first)
     assert server.refusal(0) == "round 0 was answered already"
-    assert server.custodian.rounds_paid == [0]
+    assert server.store.rounds_paid == [0]
 
 
 def test_a_replayed_training_is_refused(server) -> None:
@@ -182,14 +184,14 @@ def test_a_replayed_training_is_refused(server) -> None:
 def test_other_kinds_of_messages_are_refused(server) -> None:
     for kind in ("evaluate", "train"):  # scores on private records; nothing that is a request
         assert server.send(Message(RecordDict(), 1000, kind)).has_error()
-    assert len(server.custodian.refusals) == 2
-    assert server.custodian.rounds_paid == []
+    assert len(server.store.refusals) == 2
+    assert server.store.rounds_paid == []
 
 
 def test_a_query_says_who_it_is_and_nothing_else(server) -> None:
     reply = server.send(Message(RecordDict(), 1000, "query"))
     assert {name: dict(record) for name, record in reply.content.items()} == {
-        "self": {"client": 0, "records": 40, "version": own_version()}
+        "self": {"client": 0, "records": 40, "version": own_version(), "identity": b""}
     }
 
 
@@ -220,7 +222,7 @@ def test_a_budget_is_never_passed(tmp_path, epsilon) -> None:
         server.upload(round)
     assert f"allows {allowed} rounds, and they are spent" in server.refusal(allowed)
     assert "and they are spent" in server.refusal(49)
-    assert server.custodian.rounds_paid == list(range(allowed))
+    assert server.store.rounds_paid == list(range(allowed))
 
 
 def test_a_server_that_names_less_noise_than_a_clients_budget_needs_gets_nothing(tmp_path) -> None:
@@ -277,7 +279,7 @@ def test_noise_comes_from_the_clients_own_entropy(tmp_path) -> None:
 
 
 def test_seeded_noise_is_for_clients_that_agreed_to_it(tmp_path) -> None:
-    with pytest.raises(UserError, match="whoever knows the seed can subtract the noise"):
+    with pytest.raises(UserError, match="anyone who knows the seed can subtract the noise"):
         agreed(tmp_path / "a", 0, plan(), seeded=False)
     same = [Server(tmp_path / name, plan()).upload() for name in ("b", "c")]
     assert np.array_equal(*same)
@@ -288,38 +290,38 @@ def test_a_crash_between_the_charge_and_the_upload_costs_nothing_more(server, mo
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(work, "local_upload", power_cut)
+        patch.setattr(local_work, "compute_upload", power_cut)
         with pytest.raises(KeyboardInterrupt):
             server.ask(0)
-    assert server.custodian.rounds_paid == [0]
+    assert server.store.rounds_paid == [0]
     server.upload(0)
     server.upload(1)
-    assert server.custodian.rounds_paid == [0, 1]
+    assert server.store.rounds_paid == [0, 1]
 
 
 def test_the_charge_is_on_disk_before_the_work_and_the_upload_before_it_is_sent(
     server, monkeypatch
 ) -> None:
     seen = []
-    original = work.local_upload
+    original = local_work.compute_upload
 
     def watched(*arguments):
-        seen.append(Custodian(server.custodian.folder).rounds_paid)
+        seen.append(ClientStore(server.store.folder).rounds_paid)
         return original(*arguments)
 
-    monkeypatch.setattr(work, "local_upload", watched)
+    monkeypatch.setattr(local_work, "compute_upload", watched)
     vector = server.upload(0)
     assert seen == [[0]]
-    assert (server.custodian.folder / "answers" / "0.safetensors").exists()
+    assert (server.store.folder / "answers" / "0.safetensors").exists()
     assert np.array_equal(server.upload(0, attempt=1), vector)
     assert len(seen) == 1
 
 
 def test_only_local_work_waits_for_torch() -> None:
     """A node's program starts anew for every message; who it is and what it refuses it says without the seconds that torch takes."""
-    names = ("nodes", "pinned", "client_app")
+    names = ("flower_processes", "app_pinning", "client_app")
     code = (
-        "".join(f"import sordino.engines.flower.{name}\n" for name in names)
+        "".join(f"import sordino.flower.{name}\n" for name in names)
         + "import sys; sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
@@ -331,7 +333,7 @@ def test_what_goes_wrong_on_a_client_is_told_without_a_word_about_its_records(
     def broken(*_: object) -> None:
         raise ValueError("record 17 is Jane Doe")
 
-    monkeypatch.setattr(work, "local_upload", broken)
+    monkeypatch.setattr(local_work, "compute_upload", broken)
     reply = server.ask(0)
     assert isinstance(reply.error, Error)
     assert reply.error.reason == "it failed; its own log says why"
@@ -374,7 +376,7 @@ def test_a_rule_whose_clients_share_a_draw_is_refused_wherever_it_is_asked_for(t
     link = SuperLink(address="127.0.0.1:9", certificate=None)
     for ask in (
         lambda: train(protocol, folder=tmp_path / "run", engine="flower", superlink=link),
-        lambda: strategy_of(settings_of(tmp_path / "run", protocol)).start(LocalGrid(tmp_path)),
+        lambda: make_strategy(settings_of(tmp_path / "run", protocol)).start(LocalGrid(tmp_path)),
         lambda: agreed(tmp_path / "client-0", 0, protocol),
     ):
         with pytest.raises(
@@ -390,12 +392,12 @@ def test_who_takes_part_is_the_servers_to_draw_and_the_rounds_in_between_cost_no
     server = Server(tmp_path, plan(noise=SECURE, rounds=10, participation=Poisson(rate=0.5)))
     for round in (0, 4, 7):
         server.upload(round)
-    assert server.custodian.rounds_paid == [0, 4, 7]
+    assert server.store.rounds_paid == [0, 4, 7]
 
 
 def test_a_damaged_or_shortened_ledger_stops_the_client(server) -> None:
     server.upload(0)
-    ledger = server.custodian.folder / "ledger.jsonl"
+    ledger = server.store.folder / "ledger.jsonl"
     lines = ledger.read_bytes().splitlines(keepends=True)
     ledger.write_bytes(lines[0] + lines[1].replace(b'"round":0', b'"round":5'))
     assert server.ask(1).has_error()
@@ -413,23 +415,21 @@ def test_an_app_that_was_not_agreed_to_waits_for_the_client_and_is_refused_all_t
     server, monkeypatch
 ) -> None:
     """Written down without the folder, its line could cut off a charge that is being written."""
-    monkeypatch.setattr(custody, "PATIENCE", 0.0)
-    with server.custodian.at_work():
+    monkeypatch.setattr(client_store, "REFUSAL_PATIENCE", 0.0)
+    with server.store.hold_folder():
         assert "not agreed" in str(
-            server.custodian.turned_away("an app was sent that was not agreed to")
+            server.store.refuse_unheld("an app was sent that was not agreed to")
         )
-    assert server.custodian.refusals == []
-    assert "not agreed" in str(
-        server.custodian.turned_away("an app was sent that was not agreed to")
-    )
-    assert len(server.custodian.refusals) == 1
+    assert server.store.refusals == []
+    assert "not agreed" in str(server.store.refuse_unheld("an app was sent that was not agreed to"))
+    assert len(server.store.refusals) == 1
 
 
 def test_refusals_do_not_fill_the_ledger(server, monkeypatch) -> None:
-    monkeypatch.setattr(custody, "REFUSALS", 3)
+    monkeypatch.setattr(client_store, "LOGGED_REFUSALS", 3)
     for _ in range(6):
         assert server.ask(round=10**6).has_error()
-    assert len(server.custodian.refusals) == 3
+    assert len(server.store.refusals) == 3
     server.upload(0)
 
 

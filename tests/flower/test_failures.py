@@ -21,22 +21,23 @@ from sordino import (
     UserError,
     certify,
     realised,
+    resume,
     train,
 )
 from sordino.attacks.referee import Referee
-from sordino.cli import run as sordino
-from sordino.engines.flower.driver import Followed
-from sordino.engines.flower.roster import Roster
+from sordino.cli.main import run as sordino
+from sordino.cli.progress import TrainingProgress
 from sordino.federation.evaluation import evaluate_clients
-from sordino.federation.folder import RunFolder
-from sordino.federation.loop import RoundMetrics
-from sordino.federation.uploads import read_round
-from sordino.privacy.guarantee import rounded_up
+from sordino.federation.store.run_folder import RunFolder
+from sordino.federation.store.upload_archive import read_round
+from sordino.federation.training import RoundMetrics
+from sordino.flower.connected_clients import ConnectedClients
+from sordino.flower.driver import FollowedRun
+from sordino.privacy.guarantee import round_up
 from sordino.privacy.ledger import Missed, RoundCharged
-from sordino.privacy.spending import promised
+from sordino.privacy.spending import certify_run
+from sordino.report.price_tables import privacy_lines, spent_in
 from sordino.report.sinks import Logging, Sink
-from sordino.ui.prices import privacy_lines, spent_in
-from sordino.ui.progress import TrainingProgress
 from tests.flower.local import LocalGrid, across, consortium, gone_on_with, plan
 from tests.flower.test_enforcement import gaussian_epsilon
 
@@ -144,9 +145,9 @@ def test_a_client_that_is_not_there_is_waited_for_once_and_comes_back(
     tmp_path, monkeypatch
 ) -> None:
     protocol, waited = plan(rounds=4), []
-    original = Roster.wait
+    original = ConnectedClients.wait
     monkeypatch.setattr(
-        Roster,
+        ConnectedClients,
         "wait",
         lambda self, wanted, seconds: (waited.append(set(wanted)), original(self, wanted, seconds))[
             1
@@ -201,27 +202,27 @@ def test_the_guarantee_counts_those_who_contributed(short) -> None:
     planned = certify(short.protocol, "rounds", "client", sizes=short.sizes)
     assert planned.mu == pytest.approx(1.8 * math.sqrt(2 / 3))
     known = {"sizes": short.sizes, "delta": 1e-5}
-    assert promised(short.protocol, short.ledger, "rounds", "client", **known).mu == pytest.approx(
-        1.8 * math.sqrt(4 / 3)
-    )
+    assert certify_run(
+        short.protocol, short.ledger, "rounds", "client", **known
+    ).mu == pytest.approx(1.8 * math.sqrt(4 / 3))
     per_client = realised(short.protocol, short.ledger, "rounds", "client", sizes=short.sizes)
     assert [guarantee.mu for guarantee in per_client.values()] == [
         pytest.approx(1.8 * math.sqrt(4 / 3))
     ] * 3
     # Who sees uploads sees no less of a client because others are silent, and no more.
-    assert promised(short.protocol, short.ledger, "server", "client", **known).mu == pytest.approx(
-        1.8 * math.sqrt(2)
-    )
+    assert certify_run(
+        short.protocol, short.ledger, "server", "client", **known
+    ).mu == pytest.approx(1.8 * math.sqrt(2))
 
 
 def test_everything_that_is_shown_of_a_run_says_so(short, capfd) -> None:
-    honest = promised(short.protocol, short.ledger, "rounds", sizes=short.sizes).epsilon(1e-5)
+    honest = certify_run(short.protocol, short.ledger, "rounds", sizes=short.sizes).epsilon(1e-5)
     plain = certify(short.protocol, "rounds", sizes=short.sizes).epsilon(1e-5)
     assert honest > 1.1 * plain
     assert sordino(["certify", str(short.folder), "--view", "rounds", "--json"]) == 0
     shown = json.loads(capfd.readouterr().out)["guarantees"][0]["epsilon"]
     assert shown == pytest.approx(honest)
-    assert f"rounds {rounded_up(honest)}" in privacy_lines(short)[1]
+    assert f"rounds {round_up(honest)}" in privacy_lines(short)[1]
 
 
 @pytest.fixture
@@ -249,7 +250,7 @@ def rounds_of(run: Run) -> list[RoundMetrics]:
 def test_the_live_display_shows_the_price_of_those_who_contributed(seen_by_models, capfd) -> None:
     run, begun = (
         seen_by_models,
-        Followed(protocol=seen_by_models.protocol, sizes=np.array(seen_by_models.sizes)),
+        FollowedRun(protocol=seen_by_models.protocol, sizes=np.array(seen_by_models.sizes)),
     )
     with TrainingProgress() as progress:
         progress.start(rounds=3, done=0, spent=spent_in(begun, run.folder))
@@ -267,7 +268,7 @@ def test_the_live_display_shows_the_price_of_those_who_contributed(seen_by_model
 def test_sinks_get_the_price_of_those_who_contributed(seen_by_models) -> None:
     run, begun = (
         seen_by_models,
-        Followed(protocol=seen_by_models.protocol, sizes=np.array(seen_by_models.sizes)),
+        FollowedRun(protocol=seen_by_models.protocol, sizes=np.array(seen_by_models.sizes)),
     )
     found: dict[int, float] = {}
 
@@ -306,6 +307,15 @@ def test_uploads_that_are_kept_are_those_that_came_with_the_names_of_who_sent_th
     assert read_round(run.folder, 1).clients.tolist() == [0, 2]
 
 
+def test_a_run_across_machines_knows_who_is_to_sign_it(tmp_path) -> None:
+    """The key is with the coordinator, in another process than the run."""
+    protocol = plan(rounds=1)
+    run = across(tmp_path / "run", protocol, consortium(tmp_path, protocol), signer="ed25519-12")
+    RunFolder(run.folder).note(status="unfinished")
+    with pytest.raises(UserError, match="to be signed by ed25519-12"):
+        resume(run.folder)
+
+
 def test_what_only_the_clients_know_is_not_made_up_at_the_server(tmp_path) -> None:
     """Attacks are scored by clients' records, and clients told apart by their labels: neither is on the server's machine."""
     protocol = plan(rounds=1)
@@ -331,7 +341,7 @@ def test_a_budget_against_who_sees_models_holds_when_clients_fall_silent(tmp_pat
     assert len(run.metrics["round"]) == 1
     assert "the model of round 2 would have passed the budget" in run.facts["reason"]
     assert (
-        promised(run.protocol, run.ledger, "rounds", "client", sizes=run.sizes).epsilon(1e-5)
+        certify_run(run.protocol, run.ledger, "rounds", "client", sizes=run.sizes).epsilon(1e-5)
         <= epsilon
     )
     whole = across(tmp_path / "whole", protocol, consortium(tmp_path / "again", protocol))

@@ -14,9 +14,9 @@ import pytest
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'sordino[flower]'")
 
 from sordino import Run
-from sordino.cli import run as sordino
-from sordino.engines.flower.custody import Custodian
-from sordino.report.writing import at_the_end
+from sordino.cli.main import run as sordino
+from sordino.flower.client_store import ClientStore
+from sordino.report.writing import write_final_report
 from tests.flower.lab import SLOW, Lab, free_port
 from tests.support import REPOSITORY
 
@@ -28,7 +28,7 @@ PORTS = r"\b(8000|909[456])\b"
 @pytest.fixture(autouse=True)
 def _reports_are_written(monkeypatch) -> None:
     """They are what all this is for, and other tests do without."""
-    monkeypatch.setattr("sordino.report.writing.at_the_end", at_the_end)
+    monkeypatch.setattr("sordino.report.writing.write_final_report", write_final_report)
 
 
 def blocks(text: str, kind: str) -> list[str]:
@@ -107,7 +107,7 @@ def test_the_readme_of_a_new_consortium_followed_word_for_word(
     assert (run.folder / "report.html").exists()
     assert len(re.findall("Answered +4 rounds", capfd.readouterr().out)) == 3
     for client in range(3):
-        assert Custodian(ours / f"client-{client}").rounds_paid == [0, 1, 2, 3]
+        assert ClientStore(ours / f"client-{client}").rounds_paid == [0, 1, 2, 3]
 
 
 def test_three_empty_machines_come_to_a_report_by_what_the_documentation_says(
@@ -149,7 +149,7 @@ def test_three_empty_machines_come_to_a_report_by_what_the_documentation_says(
     assert (run.folder / "report.html").exists()
     assert run.guarantee("server").epsilon(1e-5) <= 4.0
     for name in ("north", "south"):
-        assert Custodian(machines[name] / "mine").rounds_paid == list(range(run.protocol.rounds))
+        assert ClientStore(machines[name] / "mine").rounds_paid == list(range(run.protocol.rounds))
         assert {path.name for path in machines[name].iterdir()} >= {
             "mine",
             "ca.crt",

@@ -21,6 +21,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'sordino[flower]'")
 
@@ -32,25 +33,25 @@ from cryptography.hazmat.primitives.asymmetric.utils import (
 from flwr.app import Array, ConfigRecord, Message
 
 from sordino import Attention, Constant, Data, Gaussian, Model, Scaffold, UserError
-from sordino.engines.flower import custody, door, inquiry, superlink, work
-from sordino.engines.flower.messages import (
-    SIGNED,
-    Malformed,
-    as_numpy,
-    question_message,
-    request_message,
-)
-from sordino.engines.flower.middleware import BURST, Gate
-from sordino.engines.flower.registry import assign_clients
-from sordino.engines.flower.requests import MODEL, Request
-from sordino.engines.flower.roster import Identities, Roster
-from sordino.engines.flower.superexec import fork
 from sordino.federation.setup import prepare
-from sordino.protocol import dumps, overridden
+from sordino.flower import client_store, connection_limits, local_work, reply_collection, superlink
+from sordino.flower.access_control import BURST, AccessControl
+from sordino.flower.client_keys import assign_clients
+from sordino.flower.connected_clients import ConnectedClients, Identities
+from sordino.flower.messages import (
+    SIGNED,
+    MalformedMessage,
+    introduction_request,
+    request_message,
+    unpack_array,
+)
+from sordino.flower.superexec import fork_process
+from sordino.flower.upload_requests import MODEL, Request
+from sordino.protocol import dumps, override_keys
 from tests.flower.lab import free_port
 from tests.flower.local import LocalGrid, across, agreed, consortium, plan
+from tests.flower.test_access_control import Behind, call
 from tests.flower.test_enforcement import Server
-from tests.flower.test_gate import Behind, call
 from tests.flower.test_signed import Attacked
 
 SECURE = Gaussian(sigma=0.05, secure=True)
@@ -65,7 +66,11 @@ def coordinator():
     """A gate as uvicorn serves it, and a connection that the coordinator holds open to it."""
     port = free_port()
     config = uvicorn.Config(
-        Gate(Behind(), secured=True), host="127.0.0.1", port=port, log_level="error", lifespan="off"
+        AccessControl(Behind(), secured=True),
+        host="127.0.0.1",
+        port=port,
+        log_level="error",
+        lifespan="off",
     )
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run)
@@ -126,8 +131,9 @@ def test_another_account_gets_no_rights_by_a_header_with_the_coordinators_port(
 def test_a_superlink_believes_nobody_who_says_for_whom_it_calls(monkeypatch) -> None:
     command = importlib.import_module("flwr.superlink.cli.flower_superlink")
     monkeypatch.setenv("FORWARDED_ALLOW_IPS", "127.0.0.1")
-    monkeypatch.setattr(superlink, "put_gate_in_front", lambda **_: None)
-    monkeypatch.setattr(superlink, "check_gate", lambda: None)
+    monkeypatch.setattr(superlink, "install_access_control", lambda **_: None)
+    monkeypatch.setattr(superlink, "check_access_control", lambda: None)
+    monkeypatch.setattr(uvicorn.Server, "run", uvicorn.Server.run)  # `main` replaces it for good
     found = []
     monkeypatch.setattr(
         command, "flower_superlink", lambda: found.append(uvicorn.Config("x").forwarded_allow_ips)
@@ -147,14 +153,14 @@ def test_a_refusal_says_nothing_of_what_a_client_has_kept(tmp_path) -> None:
     """
     protocol = plan(noise=SECURE, rounds=10, personalization=OWN_MODELS)
     size = prepare(protocol).initial_weights().size
-    limit = work.largest_weight(protocol, 1, 40, size)
+    limit = local_work.find_largest_weight(protocol, 1, 40, size)
     answers = []
     for name, largest in (("small", 0.0), ("large", 1e6)):
         server = Server(tmp_path / name, protocol)
         server.upload(0)
-        kept = server.custodian._read(0)
+        kept = server.store.read_answer(0)
         changed = {"model": np.full_like(kept.kept["model"], largest)}
-        server.custodian._write(type(kept)(**{**vars(kept), "kept": changed}))
+        server.store.write_answer(type(kept)(**{**vars(kept), "kept": changed}))
         near = np.full(size, np.float32(limit * (1 - 1e-6)))
         beyond = np.full(size, np.float32(limit * (1 + 1e-6)))
         answers.append([server.ask(1, model=model).has_content() for model in (beyond, near)])
@@ -164,15 +170,15 @@ def test_a_refusal_says_nothing_of_what_a_client_has_kept(tmp_path) -> None:
 def test_what_a_client_has_kept_leaves_room_for_its_steps() -> None:
     """The oracle: adding a step of a thousandth of the clip to such weights shows it to one part in a thousand."""
     protocol = plan(noise=SECURE, personalization=OWN_MODELS)
-    limit = work.largest_weight(protocol, 0, 40, 2410)
-    kept = work.bounded({"model": np.full(4, 1e30, np.float32)}, limit)["model"]
+    limit = local_work.find_largest_weight(protocol, 0, 40, 2410)
+    kept = local_work.bound_arrays({"model": np.full(4, 1e30, np.float32)}, limit)["model"]
     assert (kept <= limit).all()
     received = np.float64(limit)
     step = 1e-3
     assert (received + kept[0].astype(float) + step) - (received + kept[0]) == pytest.approx(
         step, rel=1e-3
     )
-    plain = work.largest_weight(plan(noise=SECURE), 0, 40, 2410)
+    plain = local_work.find_largest_weight(plan(noise=SECURE), 0, 40, 2410)
     assert plain == pytest.approx(2 * limit)
     steps = plan().local.schedule.rates(round=0, steps=3)
     assert plain == pytest.approx(1e-6 * min(steps) * 2.0**53 / (4 * math.sqrt(2410)))
@@ -208,7 +214,7 @@ def test_arrays_that_the_protocol_does_not_send_bind_and_charge_nothing(
     }
     server = Server(tmp_path, plan(noise=SECURE, rounds=9, **changes[kind]))
     assert f"a {part} of float32 numbers" in server.refusal(0, **{part: change(server.model)})
-    assert not (server.custodian.folder / "accepted.json").exists()
+    assert not (server.store.folder / "accepted.json").exists()
     real = rows(2)(server.model) if kind == "scaffold" else server.model
     server.upload(0, model=real, training="the real one")
 
@@ -248,8 +254,8 @@ def array_of(content: bytes) -> Array:
 def test_bytes_that_are_no_array_are_their_senders_mistake(name) -> None:
     """BadZipFile, TokenError, RecursionError and OverflowError ended the coordinator's training."""
     try:
-        found = as_numpy(array_of(BYTES[name]))
-    except Malformed:
+        found = unpack_array(array_of(BYTES[name]))
+    except MalformedMessage:
         return
     assert found.dtype != np.float32
 
@@ -297,7 +303,7 @@ def test_a_training_goes_on_without_a_client_whose_reply_answers_no_question(
     consortium(tmp_path, protocol)
     grid = Misleading(tmp_path)
     grid.broken = broken
-    monkeypatch.setattr(inquiry, "AGAIN", 0.05)
+    monkeypatch.setattr(reply_collection, "RETRY_PAUSE", 0.05)
     run = across(tmp_path / "run", protocol, grid, deadline=1.2)
     assert run.status == "finished"
     assert run.metrics["participants"].tolist() == [2]
@@ -327,9 +333,9 @@ def test_a_node_without_a_key_is_not_a_client_that_was_never_registered(tmp_path
     agreed(tmp_path / "client-0", 0, plan(clients=1))
     grid = LocalGrid(tmp_path)
     grid.get_nodes = lambda: [SimpleNamespace(node_id=1000, public_key=b"no key")]
-    roster = Roster(grid, 1, Identities(keys={7: "the key of client 7"}))
-    roster.refresh()
-    assert roster.nodes == {}
+    connected = ConnectedClients(grid, 1, Identities(keys={7: "the key of client 7"}))
+    connected.refresh()
+    assert connected.nodes == {}
 
 
 # A stranger who holds connections open and says nothing
@@ -339,8 +345,8 @@ def test_a_node_without_a_key_is_not_a_client_that_was_never_registered(tmp_path
 def behind_door(monkeypatch):
     """A server behind a door that lets an address of this machine hold 20 connections."""
     monkeypatch.setattr(uvicorn.Server, "run", uvicorn.Server.run)
-    monkeypatch.setattr(door, "LOCAL", 20)
-    door.put_door_in_front()
+    monkeypatch.setattr(connection_limits, "LOCAL_CONNECTIONS", 20)
+    superlink.install_listener()
     port = free_port()
     config = uvicorn.Config(Behind(), host="127.0.0.1", port=port, log_level="error")
     server = uvicorn.Server(config)
@@ -391,9 +397,13 @@ def test_a_call_whose_head_does_not_end_is_cut(behind_door, part) -> None:
 
 
 def test_a_subscriber_of_ipv6_is_one_caller_whatever_address_it_takes() -> None:
-    assert door.place_of("2001:db8:1:2::1") == door.place_of("2001:db8:1:2:ffff::9")
-    assert door.place_of("2001:db8:1:3::1") != door.place_of("2001:db8:1:2::1")
-    gate = Gate(Behind(), secured=True)
+    assert connection_limits.identify_caller(
+        "2001:db8:1:2::1"
+    ) == connection_limits.identify_caller("2001:db8:1:2:ffff::9")
+    assert connection_limits.identify_caller(
+        "2001:db8:1:3::1"
+    ) != connection_limits.identify_caller("2001:db8:1:2::1")
+    gate = AccessControl(Behind(), secured=True)
     got = [
         asyncio.run(call(gate, "/health", client=(f"2001:db8:1:2::{last:x}", 1)))
         for last in range(int(BURST) + 100)
@@ -427,8 +437,8 @@ def test_a_disk_that_is_full_at_any_write_gives_no_second_noise_and_nothing_unpa
     monkeypatch.setattr(os, "fsync", full)
     sent = attempt_all(client)
     assert len(set(sent)) == 1
-    assert client.custodian.rounds_paid == [0]
-    assert json.loads(counter.read_bytes())["lines"] == len(client.custodian.events)
+    assert client.store.rounds_paid == [0]
+    assert json.loads(counter.read_bytes())["lines"] == len(client.store.events)
 
 
 def test_nothing_leaves_before_the_second_place_knows_of_it(tmp_path, monkeypatch) -> None:
@@ -444,11 +454,11 @@ def test_nothing_leaves_before_the_second_place_knows_of_it(tmp_path, monkeypatc
         raise UserError("No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(custody, "write_counter", full)
+        patch.setattr(client_store, "write_counter", full)
         assert attempt_all(client) == []
         assert attempt_all(client) == []
     assert len(attempt_all(client)) > 0
-    assert client.custodian.rounds_paid == [0]
+    assert client.store.rounds_paid == [0]
 
 
 # What was tried and got nothing
@@ -474,7 +484,7 @@ def test_a_signature_of_zeros_or_of_nothing_is_none(tmp_path, signature) -> None
 
 def test_a_signature_of_a_question_is_none_of_a_request(tmp_path) -> None:
     client = Attacked(tmp_path, plan(noise=SECURE))
-    question = question_message(node=1000, signer=client.signer, run="1")
+    question = introduction_request(node=1000, signer=client.signer, run="1")
     message = client.message(0)
     message.content[SIGNED], question.content[SIGNED] = (
         question.content[SIGNED],
@@ -506,7 +516,7 @@ def test_a_second_form_of_one_signature_is_no_second_request(tmp_path) -> None:
 )
 def test_a_name_in_a_protocol_that_was_not_agreed_to_imports_nothing(tmp_path, change) -> None:
     server = Server(tmp_path, plan(noise=SECURE))
-    server.refusal(0, protocol=overridden(server.protocol, [change]))
+    server.refusal(0, protocol=override_keys(server.protocol, [change]))
     assert "antigravity" not in sys.modules
 
 
@@ -521,7 +531,7 @@ def test_a_path_in_a_protocol_is_not_opened_on_a_client_with_records_of_its_own(
         model=Model(name="logistic"),
     )
     agreed(tmp_path / "client-0", 0, protocol, data=str(tmp_path / "mine.npz"), records=40)
-    asked = overridden(protocol, [f"data.name={str(tmp_path / 'pipe.npz')!r}"])
+    asked = override_keys(protocol, [f"data.name={str(tmp_path / 'pipe.npz')!r}"])
     arrays = {MODEL: np.zeros(650, np.float32)}
     request = Request(
         training="one", client=0, round=0, attempt=0, protocol=dumps(asked), arrays=arrays
@@ -542,16 +552,18 @@ def test_one_recorded_request_sent_by_many_at_once_is_one_charge_and_one_upload(
     message = client.message(0)
 
     def replay(number: int) -> int:
+        # Threads of earlier tests' operators do not survive a fork; waiting for them would never end.
+        torch.set_num_threads(1)
         reply = client.send(message)
         if reply.has_content():
             upload = reply.content["upload"]["vector"].data
             (tmp_path / f"{number}.upload").write_bytes(upload)
         return 0
 
-    for process in [fork(lambda number=number: replay(number)) for number in range(8)]:
+    for process in [fork_process(lambda number=number: replay(number)) for number in range(8)]:
         os.waitpid(process, 0)
     assert len(list(tmp_path.glob("*.upload"))) == 1
-    assert client.custodian.rounds_paid == [0]
+    assert client.store.rounds_paid == [0]
 
 
 def test_a_recorded_request_is_of_no_use_for_another_client_of_the_authority(tmp_path) -> None:

@@ -8,10 +8,10 @@ import pytest
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'sordino[flower]'")
 
 from sordino.engines.choice import SuperLink
-from sordino.engines.flower import driver
-from sordino.engines.flower.driver import Following, LostRun, Watch
-from sordino.engines.flower.superexec import fork
-from sordino.federation.storage import held
+from sordino.federation.store.files import held
+from sordino.flower import driver
+from sordino.flower.driver import LostRun, RunFollower, Watch
+from sordino.flower.superexec import fork_process
 
 LINK = SuperLink(address="127.0.0.1:1", certificate=None, patience=1.0, deadline=1.0)
 
@@ -21,12 +21,12 @@ def silent_watch(said: list[str]) -> Watch:
 
 
 @pytest.fixture
-def following(tmp_path, monkeypatch) -> Following:
+def following(tmp_path, monkeypatch) -> RunFollower:
     """A run that has begun and does not go on."""
     monkeypatch.setattr(driver, "GONE", 0.3)
     monkeypatch.setattr(driver, "LOOK", 0.05)
-    monkeypatch.setattr(Following, "_look", lambda self: False)
-    made = Following(tmp_path, "1", tmp_path, silent_watch([]))
+    monkeypatch.setattr(RunFollower, "_look", lambda self: False)
+    made = RunFollower(tmp_path, "1", tmp_path, silent_watch([]))
     made._started = True
     return made
 
@@ -37,13 +37,13 @@ def test_a_run_whose_process_holds_its_folder_is_not_given_up(following, tmp_pat
             time.sleep(1.5)
         return 0
 
-    trainer = fork(train)
+    trainer = fork_process(train)
     while not (tmp_path / "lock").exists():
         time.sleep(0.01)
     time.sleep(0.1)
     began = time.monotonic()
     with pytest.raises(LostRun, match="sordino resume"):
-        following.to_the_end()
+        following.follow()
     assert time.monotonic() - began > 1.2
     os.waitpid(trainer, 0)
 
@@ -54,10 +54,10 @@ def test_a_run_whose_process_was_killed_is_lost_within_seconds(following, tmp_pa
             os.kill(os.getpid(), 9)
         return 0
 
-    os.waitpid(fork(train), 0)
+    os.waitpid(fork_process(train), 0)
     began = time.monotonic()
     with pytest.raises(LostRun):
-        following.to_the_end()
+        following.follow()
     assert time.monotonic() - began < 30
 
 
@@ -77,7 +77,7 @@ def test_a_run_that_is_lost_goes_on_by_itself_when_its_superlink_is_back(
     monkeypatch.setattr(driver, "submit_once", submit)
     monkeypatch.setattr(driver, "wait_for_superlink", lambda _: True)
     settings = {"protocol": "p", "folder": str(tmp_path)}
-    assert driver.submitted(LINK, settings, tmp_path, silent_watch(said)) == "the run"
+    assert driver.submit_run(LINK, settings, tmp_path, silent_watch(said)) == "the run"
     again = {"folder": str(tmp_path), "resume": True, "known": True}
     assert asked == [{**settings, "known": False}, again, again]
     assert len(said) == 2
@@ -94,8 +94,8 @@ def test_a_run_is_lost_when_its_superlink_stays_away_or_it_never_began(
 
     monkeypatch.setattr(driver, "submit_once", submit)
     with pytest.raises(LostRun):
-        driver.submitted(LINK, {}, tmp_path, silent_watch([]))
+        driver.submit_run(LINK, {}, tmp_path, silent_watch([]))
     (tmp_path / "protocol.toml").touch()
     with pytest.raises(LostRun):  # nothing listens at the address, for longer than its patience
-        driver.submitted(LINK, {}, tmp_path, silent_watch([]))
+        driver.submit_run(LINK, {}, tmp_path, silent_watch([]))
     assert len(asked) == 2

@@ -24,10 +24,11 @@ from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, 
 from flwr.supercore.task_identity import TaskIdentity
 
 from sordino import UserError
-from sordino.cli import run as sordino
-from sordino.engines.flower.accountant import SordinoAccountant
-from sordino.engines.flower.custody import Custodian
-from sordino.engines.flower.mods import PrivacyMod, private_steps, private_updates
+from sordino.cli.main import run as sordino
+from sordino.flower.accountant import SordinoAccountant
+from sordino.flower.admission import count_affordable_rounds
+from sordino.flower.client_store import ClientStore
+from sordino.flower.mods import PrivacyMod, private_steps, private_updates
 from sordino.privacy.ledger import Refused
 from tests.flower.local import LocalGrid
 from tests.flower.test_enforcement import gaussian_epsilon
@@ -99,8 +100,8 @@ class Trained:
 
 def cap_of(mod: PrivacyMod) -> int:
     """How many rounds its budget allows."""
-    custodian = mod.custodian()
-    return custodian.afforded(custodian.agreed)
+    store = mod.open_store()
+    return count_affordable_rounds(store, store.agreed)
 
 
 @pytest.mark.parametrize("move", [1000.0, 1e-6, 0.0])
@@ -142,10 +143,10 @@ def test_the_budget_is_kept_over_runs(tmp_path) -> None:
             else trained
         )
         assert again.ask(round, run=round % 2).has_content()
-    assert len(mod.custodian().rounds_paid) == cap_of(mod) == allowed
+    assert len(mod.open_store().rounds_paid) == cap_of(mod) == allowed
     reply = trained.ask(allowed, run=7)
     assert f"allows {allowed} rounds, and they are spent" in reply.error.reason
-    assert type(mod.custodian().events[-1]) is Refused
+    assert type(mod.open_store().events[-1]) is Refused
 
 
 def test_what_no_noise_covers_does_not_leave(tmp_path) -> None:
@@ -158,7 +159,7 @@ def test_what_no_noise_covers_does_not_leave(tmp_path) -> None:
     assert trained.ask(2, kind="evaluate").has_error()
     assert "asked for twice" in trained.ask(1).error.reason
     assert trained.runs == 1
-    assert mod.custodian().rounds_paid == [0]
+    assert mod.open_store().rounds_paid == [0]
 
 
 def test_a_folder_belongs_to_one_mechanism(tmp_path) -> None:
@@ -186,7 +187,7 @@ def test_an_app_with_noisy_steps_of_its_own_is_priced_and_capped(tmp_path) -> No
     assert np.array_equal(
         trained.update(1), np.full(2051, 0.25, np.float32)
     )  # the noise is the app's own
-    assert mod.custodian().rounds_paid == [0]
+    assert mod.open_store().rounds_paid == [0]
 
 
 def test_a_lower_budget_holds_at_once_and_what_was_spent_stays(tmp_path) -> None:
@@ -220,12 +221,12 @@ def test_what_the_mod_spent_can_be_asked_for(tmp_path, capfd) -> None:
 
 def test_a_folder_may_be_named_by_the_nodes_configuration(tmp_path) -> None:
     mod = private_updates(clip=1.0, sigma=1.0, folder=str(tmp_path / "client-{partition-id}"))
-    assert [mod.custodian({"partition-id": number}).folder.name for number in (0, 1)] == [
+    assert [mod.open_store({"partition-id": number}).folder.name for number in (0, 1)] == [
         "client-0",
         "client-1",
     ]
     with pytest.raises(UserError, match="does not say what is in braces"):
-        mod.custodian({})
+        mod.open_store({})
 
 
 def own_app(folder: Path) -> LocalGrid:
@@ -254,9 +255,9 @@ def test_flowers_own_strategy_runs_until_the_clients_budgets_are_spent(tmp_path)
         1.5 < np.std(result.arrays["weight"].numpy()) / math.sqrt(allowed) < 4.5
     )  # noise of 4, halved in square by two clients
     for client in range(2):
-        custodian = Custodian(tmp_path / f"client-{client}")
-        assert custodian.rounds_paid == list(range(allowed))
-        reasons = [refusal.reason for refusal in custodian.refusals]
+        store = ClientStore(tmp_path / f"client-{client}")
+        assert store.rounds_paid == list(range(allowed))
+        reasons = [refusal.reason for refusal in store.refusals]
         assert sum("not covered by any noise" in reason for reason in reasons) == allowed + 1
         assert (
             sum(f"allows {allowed} rounds, and they are spent" in reason for reason in reasons) == 1

@@ -9,8 +9,8 @@ import pytest
 
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'sordino[flower]'")
 
-from sordino.cli import run as sordino
-from sordino.engines.flower.custody import Custodian
+from sordino.cli.main import run as sordino
+from sordino.flower.client_store import ClientStore
 from tests.flower.lab import Lab
 
 pytestmark = pytest.mark.slow
@@ -35,8 +35,8 @@ def test_an_app_of_someones_own_is_private_by_one_line(tmp_path, capfd) -> None:
     assert told["evaluate"] == []
     assert 2.0 < np.std(told["weight"]) < 6.0  # noise of 4 / sqrt(2) in each of two rounds
     for client in range(2):
-        custodian = Custodian(tmp_path / str(client))
-        assert custodian.rounds_paid == [0, 1]
-        assert len(custodian.refusals) == 4
-        assert sordino(["flower", "spent", str(custodian.folder)]) == 0
+        store = ClientStore(tmp_path / str(client))
+        assert store.rounds_paid == [0, 1]
+        assert len(store.refusals) == 4
+        assert sordino(["flower", "spent", str(store.folder)]) == 0
     assert len(re.findall("Answered +2 rounds", capfd.readouterr().out)) == 2

@@ -23,19 +23,25 @@ from flwr.supernode.main import create_app
 from flwr.supernode.nodestate import NodeStateFactory
 
 from sordino import UserError
-from sordino.engines.flower import client_app, pinned, superexec, supervision
-from sordino.engines.flower.custody import Custodian
-from sordino.engines.flower.pinned import CLIENT_APP, Pin, app_digest, check_pin, write_foreign_app
-from sordino.engines.flower.processes import APP
-from sordino.engines.flower.requests import RequestRefused
-from sordino.engines.flower.superexec import Answering, Post, Task, acquire_task, fork
+from sordino.flower import app_pinning, client_app, node_supervisor, superexec
+from sordino.flower.app_pinning import (
+    CLIENT_APP,
+    AppPin,
+    check_pin,
+    compute_app_digest,
+    write_foreign_app,
+)
+from sordino.flower.client_store import ClientStore
+from sordino.flower.flower_commands import APP
+from sordino.flower.superexec import Task, TaskSource, WarmWorker, acquire_task, fork_process
+from sordino.flower.upload_requests import RequestRefused
 from tests.flower.lab import free_port, started_at
 from tests.flower.local import LocalGrid, agreed, plan
 
 
 @pytest.fixture
-def custodian(tmp_path) -> Custodian:
-    return agreed(tmp_path / "mine", 0, plan(), app=app_digest())
+def store(tmp_path) -> ClientStore:
+    return agreed(tmp_path / "mine", 0, plan(), app=compute_app_digest())
 
 
 def bundle_of_foreign_app(folder) -> bytes:
@@ -45,51 +51,53 @@ def bundle_of_foreign_app(folder) -> bytes:
 
 
 def test_the_agreed_bundle_gives_the_app_of_this_installation_and_unpacks_nothing(
-    custodian, tmp_path, monkeypatch
+    store, tmp_path, monkeypatch
 ) -> None:
     monkeypatch.setenv("FLWR_HOME", str(tmp_path / "home"))
     with as_file(APP) as own:
         bundle = build_fab_from_disk(own)
-    assert Pin(custodian, app_digest()).choose_app(CLIENT_APP, bundle) is client_app.app
+    assert AppPin(store, compute_app_digest()).choose_app(CLIENT_APP, bundle) is client_app.app
     assert not (tmp_path / "home").exists()
-    assert custodian.refusals == []
+    assert store.refusals == []
 
 
-def test_a_foreign_app_is_refused_and_the_ledger_names_its_digest(custodian, tmp_path) -> None:
+def test_a_foreign_app_is_refused_and_the_ledger_names_its_digest(store, tmp_path) -> None:
     foreign = bundle_of_foreign_app(tmp_path)
     with pytest.raises(RequestRefused):
-        Pin(custodian, app_digest()).choose_app(CLIENT_APP, foreign)
-    assert hashlib.sha256(foreign).hexdigest() in custodian.refusals[0].reason
+        AppPin(store, compute_app_digest()).choose_app(CLIENT_APP, foreign)
+    assert hashlib.sha256(foreign).hexdigest() in store.refusals[0].reason
     assert not (tmp_path / "it-ran").exists()
 
 
 def test_an_agreement_that_names_no_app_lets_sordinos_run_and_no_other(tmp_path) -> None:
     open_minded = agreed(tmp_path / "mine", 0, plan())
     with pytest.raises(RequestRefused):
-        Pin(open_minded, app_digest()).choose_app(CLIENT_APP, bundle_of_foreign_app(tmp_path))
+        AppPin(open_minded, compute_app_digest()).choose_app(
+            CLIENT_APP, bundle_of_foreign_app(tmp_path)
+        )
 
 
 @pytest.mark.parametrize("kind", ["flwr-agentapp", "flwr-serverapp", "flwr-model"])
-def test_no_other_kind_of_task_is_run_even_with_the_agreed_bundle(custodian, kind) -> None:
+def test_no_other_kind_of_task_is_run_even_with_the_agreed_bundle(store, kind) -> None:
     with as_file(APP) as own, pytest.raises(RequestRefused):
-        Pin(custodian, app_digest()).choose_app(kind, build_fab_from_disk(own))
-    assert kind in custodian.refusals[0].reason
+        AppPin(store, compute_app_digest()).choose_app(kind, build_fab_from_disk(own))
+    assert kind in store.refusals[0].reason
 
 
-def test_a_node_whose_pin_lets_a_foreign_app_pass_is_not_started(custodian, monkeypatch) -> None:
-    assert supervision.digest_of_own_app(custodian.folder) == app_digest()
-    assert custodian.refusals == []  # nobody has asked yet
-    monkeypatch.setattr(Pin, "choose_app", lambda *_: client_app.app)
+def test_a_node_whose_pin_lets_a_foreign_app_pass_is_not_started(store, monkeypatch) -> None:
+    assert node_supervisor.verify_app_pin(store.folder) == compute_app_digest()
+    assert store.refusals == []  # nobody has asked yet
+    monkeypatch.setattr(AppPin, "choose_app", lambda *_: client_app.app)
     with pytest.raises(UserError, match="would run here"):
-        check_pin(custodian.folder, app_digest())
+        check_pin(store.folder, compute_app_digest())
     with pytest.raises(UserError, match="would run here"):
-        supervision.digest_of_own_app(custodian.folder)
+        node_supervisor.verify_app_pin(store.folder)
 
 
-def test_a_node_whose_pin_cannot_be_tested_is_not_started(custodian, monkeypatch) -> None:
-    monkeypatch.setattr(supervision, "check_pin", lambda *_: os._exit(0))
+def test_a_node_whose_pin_cannot_be_tested_is_not_started(store, monkeypatch) -> None:
+    monkeypatch.setattr(node_supervisor, "check_pin", lambda *_: os._exit(0))
     with pytest.raises(UserError, match="could not be tested"):
-        supervision.digest_of_own_app(custodian.folder)
+        node_supervisor.verify_app_pin(store.folder)
 
 
 def test_another_app_that_was_agreed_to_by_its_digest_is_unpacked(tmp_path, monkeypatch) -> None:
@@ -97,11 +105,11 @@ def test_another_app_that_was_agreed_to_by_its_digest_is_unpacked(tmp_path, monk
     digest = hashlib.sha256(chosen).hexdigest()
     client = agreed(tmp_path / "mine", 0, plan(), app=digest)
     unpacked = []
-    monkeypatch.setattr(pinned, "unpack_agreed_app", unpacked.append)
-    Pin(client, app_digest()).choose_app(CLIENT_APP, chosen)
+    monkeypatch.setattr(app_pinning, "unpack_agreed_app", unpacked.append)
+    AppPin(client, compute_app_digest()).choose_app(CLIENT_APP, chosen)
     assert unpacked == [chosen]
     with as_file(APP) as own, pytest.raises(RequestRefused):
-        Pin(client, app_digest()).choose_app(CLIENT_APP, build_fab_from_disk(own))
+        AppPin(client, compute_app_digest()).choose_app(CLIENT_APP, build_fab_from_disk(own))
 
 
 @pytest.fixture
@@ -109,7 +117,7 @@ def supernode():
     """The part of a SuperNode that hands out tasks, as Flower serves it, with a secret."""
     port = free_port()
     factory = NodeStateFactory(objectstore_factory=ObjectStoreFactory())
-    app = create_app(state_factory=factory, superexec_auth_secret=b"only its keeper knows")
+    app = create_app(state_factory=factory, superexec_auth_secret=b"only its supervisor knows")
     server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=port, log_level="error"))
     thread = threading.Thread(target=server.run)
     thread.start()
@@ -127,8 +135,10 @@ def test_a_task_and_its_token_go_to_nobody_who_does_not_know_the_nodes_secret(
     state, address = supernode
     state.set_node_id(7)
     state.create_task(task_type=TaskType.CLIENT_APP, run_id=1, fab_hash="x")
-    keeper = Post(folder=tmp_path, address=address, secret=b"only its keeper knows", own="")
-    thief = Post(folder=tmp_path, address=address, secret=b"a guess", own="")
+    supervisor = TaskSource(
+        folder=tmp_path, address=address, secret=b"only its supervisor knows", own=""
+    )
+    thief = TaskSource(folder=tmp_path, address=address, secret=b"a guess", own="")
     with pytest.raises(httpx.HTTPStatusError, match="401"):
         acquire_task(thief)
     naked = httpx.post(
@@ -136,19 +146,19 @@ def test_a_task_and_its_token_go_to_nobody_who_does_not_know_the_nodes_secret(
         headers={"content-type": "application/protobuf"},
     )
     assert naked.status_code == 401
-    task = acquire_task(keeper)
+    task = acquire_task(supervisor)
     assert task is not None
     assert task.kind == CLIENT_APP
     assert len(task.token) > 100
 
 
-def test_the_secret_is_written_for_its_owner_alone(custodian) -> None:
-    (custodian.folder / "flower").mkdir()
-    post = supervision.Keeper(custodian, 9094, insecure=True)._prepare()
-    path = custodian.folder / "flower" / "secret"
+def test_the_secret_is_written_for_its_owner_alone(store) -> None:
+    (store.folder / "flower").mkdir()
+    source = node_supervisor.NodeSupervisor(store, 9094, insecure=True)._prepare()
+    path = store.folder / "flower" / "secret"
     assert path.stat().st_mode & 0o777 == 0o600
-    assert path.read_bytes() == post.secret
-    assert len(post.secret) == 32
+    assert path.read_bytes() == source.secret
+    assert len(source.secret) == 32
 
 
 def test_a_task_whose_process_is_killed_is_begun_once_more_and_then_answered_with_an_error(
@@ -173,10 +183,10 @@ def test_a_task_whose_process_is_killed_is_begun_once_more_and_then_answered_wit
     monkeypatch.setattr(
         "flwr.supernode.runtime.run_clientapp.pull_task_input", lambda client: pulled
     )
-    monkeypatch.setattr(superexec, "work_on", die)
+    monkeypatch.setattr(superexec, "answer_message", die)
     monkeypatch.setattr(superexec, "send_reply", lambda *given: sent.append(given[2]))
-    post = Post(folder=tmp_path, address="127.0.0.1:1", secret=b"s", own="")
-    superexec.answer_task(post, Task(kind=CLIENT_APP, token="t"))
+    source = TaskSource(folder=tmp_path, address="127.0.0.1:1", secret=b"s", own="")
+    superexec.answer_task(source, Task(kind=CLIENT_APP, token="t"))
     assert starts.read_text() == "xx"
     assert [reply.error.reason for reply in sent] == ["its process was killed"]
 
@@ -186,12 +196,12 @@ def test_the_loaded_process_answers_task_after_task_and_is_replaced_when_it_is_g
 ) -> None:
     answered = tmp_path / "answered"
 
-    def note(post: Post, task: Task) -> None:
+    def note(source: TaskSource, task: Task) -> None:
         with open(answered, "a") as file:
             file.write(f"{os.getpid()} {task.token}\n")
 
     monkeypatch.setattr(superexec, "answer_task", note)
-    answering = Answering(Post(folder=tmp_path, address="", secret=b"", own=""))
+    answering = WarmWorker(TaskSource(folder=tmp_path, address="", secret=b"", own=""))
 
     def hand_over(token: str) -> str:
         answering.hand_over(Task(kind=CLIENT_APP, token=token))
@@ -215,12 +225,12 @@ def test_a_forked_process_ends_with_its_parent(tmp_path) -> None:
     """The parent forks a child that sleeps, tells its id and is killed, as by a power cut."""
 
     def parent() -> int:
-        child = fork(lambda: time.sleep(60) or 0)
+        child = fork_process(lambda: time.sleep(60) or 0)
         (tmp_path / "child").write_text(str(child))
         os.kill(os.getpid(), 9)
         return 0
 
-    os.waitpid(fork(parent), 0)
+    os.waitpid(fork_process(parent), 0)
     child = int((tmp_path / "child").read_text())
     end = time.monotonic() + 20
     while started_at(child) is not None:
@@ -253,22 +263,23 @@ def give_message(state, store, kind, bundle: bytes, folder) -> None:
     ],
 )
 def test_a_task_that_nobody_agreed_to_gets_an_error_and_leaves_the_node_free_for_others(
-    supernode, custodian, tmp_path, kind, foreign, words
+    supernode, store, tmp_path, kind, foreign, words
 ) -> None:
     """One run of an agent once left nodes waiting for an answer that never came."""
     LocalGrid(tmp_path)
     state, address = supernode
     with as_file(APP) as own:
         bundle = bundle_of_foreign_app(tmp_path) if foreign else build_fab_from_disk(own)
-    store = state.object_store
-    give_message(state, store, TaskType(kind), bundle, custodian.folder)
-    secret = b"only its keeper knows"
-    post = Post(folder=custodian.folder, address=address, secret=secret, own=app_digest())
-    task = acquire_task(post)
+    give_message(state, state.object_store, TaskType(kind), bundle, store.folder)
+    secret = b"only its supervisor knows"
+    source = TaskSource(
+        folder=store.folder, address=address, secret=secret, own=compute_app_digest()
+    )
+    task = acquire_task(source)
     assert task.kind == kind
-    superexec.answer_task(post, task)
+    superexec.answer_task(source, task)
     [reply] = state.get_messages_legacy(is_reply=True)
     assert words in reply.error.reason
-    assert words in custodian.refusals[0].reason
+    assert words in store.refusals[0].reason
     assert not (tmp_path / "it-ran").exists()
-    assert acquire_task(post) is None
+    assert acquire_task(source) is None

@@ -13,6 +13,7 @@ from sordino import (
     ClientBudget,
     Constant,
     Data,
+    DpSgd,
     FedProx,
     Gaussian,
     Identity,
@@ -23,12 +24,13 @@ from sordino import (
     NoisySgd,
     Poisson,
     Scaffold,
+    ServerAdam,
     UserError,
     train,
 )
-from sordino.engines.flower.work import own_setup
-from sordino.federation.folder import RunFolder
-from sordino.federation.loop import Incomplete
+from sordino.federation.store.run_folder import RunFolder
+from sordino.federation.training import Incomplete
+from sordino.flower.local_work import prepare_client
 from tests.flower.local import LocalGrid, across, agreed, consortium, gone_on_with, plan, weights
 
 STEPS = {"steps": 3, "batch": 6, "clip": 1.0, "schedule": Constant(rate=0.3)}
@@ -58,6 +60,11 @@ KINDS = {
     },
     "udp-fl": {"client": OWN, "penalty": True},
     "shuffler": {"channel": "shuffler"},
+    "dp-sgd": {
+        "local": DpSgd(batch=6, clip=1.0, schedule=Constant(rate=0.3)),
+        "noise": STEP_NOISE,
+        "server": ServerAdam(rate=0.02),
+    },
     "bezier": {
         "local": Bezier(**{**STEPS, "schedule": Constant(rate=0.25)}),
         "assumptions": Assumptions(smoothness=4.0),
@@ -76,7 +83,9 @@ def test_across_machines_and_embedded_end_with_the_same_model(kind, tmp_path) ->
     assert run.ledger[1:] == alone.ledger[1:]
 
 
-@pytest.mark.parametrize("kind", ["fedavg", "fedprox", "prifedsync", "attention", "scaffold"])
+@pytest.mark.parametrize(
+    "kind", ["fedavg", "fedprox", "prifedsync", "attention", "scaffold", "dp-sgd"]
+)
 def test_a_run_whose_server_died_in_a_round_goes_on_to_the_same_model(kind, tmp_path) -> None:
     protocol = plan(**KINDS[kind], rounds=4)
     alone = train(protocol, folder=tmp_path / "alone", engine="torch", workers=1)
@@ -100,6 +109,30 @@ def test_a_run_whose_server_died_in_a_round_goes_on_to_the_same_model(kind, tmp_
     assert run.ledger[1:] == alone.ledger[1:]
 
 
+def test_a_client_prices_its_lots_by_the_records_of_all(tmp_path) -> None:
+    """A client with most of the records is drawn from as often as the file says, not more rarely."""
+    from sordino.privacy.participation_caps import find_capped_rounds
+
+    local = DpSgd(batch=6, clip=1.0)
+    noise = Gaussian(multiplier=5.0)
+    uneven = plan(
+        rounds=400, local=local, noise=noise, data=Data(name="digits", sizes=(20, 20, 80))
+    )
+    even = plan(rounds=400, local=local, noise=noise, data=Data(name="digits", records=40))
+    budget = ClientBudget(id=2, epsilon=2.0)
+    rounds = find_capped_rounds(uneven, budget, 80, ())
+    assert 0 < rounds < 400
+    assert rounds == find_capped_rounds(even, budget, 40, ())
+
+
+def test_lots_need_sizes_that_everybody_knows(tmp_path) -> None:
+    from sordino.flower.agreement import refuse_unsupported
+
+    protocol = plan(local=DpSgd(batch=6, clip=1.0), noise=STEP_NOISE, data=Data(name="digits"))
+    with pytest.raises(UserError, match=r"data.records or data.sizes"):
+        refuse_unsupported(protocol)
+
+
 def test_what_clients_keep_never_leaves_them(tmp_path) -> None:
     protocol = plan(**KINDS["prifedsync"])
     grid = consortium(tmp_path, protocol)
@@ -115,17 +148,17 @@ def test_what_clients_keep_never_leaves_them(tmp_path) -> None:
 
 
 def test_behind_a_shuffler_the_loop_never_sees_who_sent_what(tmp_path, monkeypatch) -> None:
-    from sordino.engines.flower.engine import FlowerEngine
+    from sordino.flower.engine import FlowerEngine
 
     seen = []
-    original = FlowerEngine.uploads
+    original = FlowerEngine.train
 
-    def watched(self, **options):
-        uploads = list(original(self, **options))
+    def watched(self, task):
+        uploads = list(original(self, task))
         seen.extend(uploads)
         return iter(uploads)
 
-    monkeypatch.setattr(FlowerEngine, "uploads", watched)
+    monkeypatch.setattr(FlowerEngine, "train", watched)
     protocol = plan(channel="shuffler", rounds=2)
     across(tmp_path / "across", protocol, consortium(tmp_path, protocol))
     assert len(seen) == 6
@@ -134,23 +167,21 @@ def test_behind_a_shuffler_the_loop_never_sees_who_sent_what(tmp_path, monkeypat
 
 def test_fresh_noise_hides_the_order_of_the_clients_from_the_loop(tmp_path, monkeypatch) -> None:
     """Uploads of six clients who send their own number come in every order alike, so not always in that of the clients."""
-    from sordino.engines.flower.engine import FlowerEngine
+    from sordino.flower.engine import FlowerEngine
 
     orders = []
 
     class Bare:
-        _named = FlowerEngine._named
+        _make_uploads = FlowerEngine._make_uploads
+        _shuffle = FlowerEngine._shuffle
 
     bare = Bare()
     bare._setup = type(
         "Setup", (), {"protocol": plan(channel="shuffler", noise=Gaussian(sigma=0.05, secure=True))}
     )()
     for _ in range(200):
-        orders.append(
-            tuple(
-                upload.vector for upload in bare._named([(client, client) for client in range(6)])
-            )
-        )
+        uploads = bare._make_uploads([(client, client) for client in range(6)])
+        orders.append(tuple(upload.vector for upload in uploads))
     assert len(set(orders)) > 100
     firsts = [sum(order[0] == client for order in orders) for client in range(6)]
     assert min(firsts) > 5
@@ -247,4 +278,4 @@ def test_a_client_whose_records_are_not_as_many_as_it_said_does_not_train(tmp_pa
     with pytest.raises(UserError, match="it says it has 39 records, and the protocol 40"):
         across(tmp_path / "across", protocol, LocalGrid(tmp_path))
     with pytest.raises(UserError, match="there are 40 records; 39 were agreed to"):
-        own_setup(protocol, client.agreement)
+        prepare_client(protocol, client.agreement)

@@ -16,16 +16,16 @@ from flwr.app import Error, Message
 from flwr.common.constant import ErrorCode
 
 from sordino import Data, Gaussian, Model, Poisson, Protocol, SordinoError, UserError
-from sordino.engines.flower import inquiry, work
-from sordino.engines.flower.agreement import Agreement, read_agreement, weaker, write_agreement
-from sordino.engines.flower.certificates import write_certificates, write_key
-from sordino.engines.flower.custody import Custodian
-from sordino.engines.flower.messages import SIGNED, question_message, request_message
-from sordino.engines.flower.registry import add_clients, assign_clients, fingerprint_of_file
-from sordino.engines.flower.requests import MODEL, Request
-from sordino.engines.flower.roster import Identities, Roster
-from sordino.engines.flower.signing import COORDINATOR, COORDINATOR_KEY, Signer
 from sordino.federation.setup import prepare
+from sordino.flower import local_work, reply_collection
+from sordino.flower.agreement import Agreement, describe_weakening, read_agreement, write_agreement
+from sordino.flower.certificates import write_certificates, write_key
+from sordino.flower.client_keys import add_clients, assign_clients, fingerprint_of_file
+from sordino.flower.client_store import ClientStore
+from sordino.flower.connected_clients import ConnectedClients, Identities
+from sordino.flower.messages import SIGNED, introduction_request, request_message
+from sordino.flower.signing import COORDINATOR, COORDINATOR_KEY, Signer
+from sordino.flower.upload_requests import MODEL, Request
 from sordino.protocol import dumps
 from tests.flower.local import LocalGrid, across, agreed, consortium, gone_on_with, plan
 
@@ -40,7 +40,7 @@ class Attacked:
         self.certificates = folder / "certificates"
         write_certificates(self.certificates, ["localhost"])
         authority = str(self.certificates / "ca.crt")
-        self.custodian = agreed(
+        self.store = agreed(
             folder / "client-0", 0, protocol, certificate=authority, parameters=2410, **terms
         )
         self.grid = LocalGrid(folder, run=RUN)
@@ -69,9 +69,9 @@ class Attacked:
     def refusal(self, reply: Message) -> str:
         """The reason of a refusal, after which the client is as it was but for its list of refusals."""
         assert reply.has_error(), "it answered"
-        assert self.custodian.rounds_paid == []
-        assert not (self.custodian.folder / "accepted.json").exists()
-        assert list((self.custodian.folder / "answers").iterdir()) == []
+        assert self.store.rounds_paid == []
+        assert not (self.store.folder / "accepted.json").exists()
+        assert list((self.store.folder / "answers").iterdir()) == []
         return reply.error.reason
 
 
@@ -82,14 +82,14 @@ def client(tmp_path) -> Attacked:
 
 def test_the_coordinator_is_answered(client) -> None:
     assert client.upload(0).shape == client.model.shape
-    reply = client.send(question_message(node=1000, signer=client.signer, run=str(RUN)))
+    reply = client.send(introduction_request(node=1000, signer=client.signer, run=str(RUN)))
     assert dict(reply.content["self"])["client"] == 0
 
 
 def test_an_outsider_who_starts_the_agreed_app_gets_nothing_and_spends_nothing(client) -> None:
     client.signer = None
     assert "not signed by the coordinator" in client.refusal(client.ask(0))
-    assert "not signed" in client.refusal(client.send(question_message(node=1000)))
+    assert "not signed" in client.refusal(client.send(introduction_request(node=1000)))
 
 
 def test_a_coordinator_of_another_consortium_is_not_answered(client, tmp_path) -> None:
@@ -129,7 +129,7 @@ def test_a_signature_is_of_one_request_and_of_nothing_else(client, change) -> No
 def test_an_expired_certificate_is_not_taken(tmp_path, monkeypatch) -> None:
     import datetime
 
-    from sordino.engines.flower import signing
+    from sordino.flower import signing
 
     client = Attacked(tmp_path, plan(noise=SECURE))
     later = datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=400)
@@ -157,18 +157,18 @@ def test_a_refused_message_binds_nobody_and_costs_nothing(client, change, reason
 def test_one_charge_is_one_upload_though_the_answers_are_gone(client) -> None:
     """Six requests for one round gave six uploads, each with fresh noise, when the folder of answers was emptied."""
     client.upload(0)
-    for path in (client.custodian.folder / "answers").iterdir():
+    for path in (client.store.folder / "answers").iterdir():
         path.unlink()
     for attempt in range(1, 6):
         reply = client.ask(0, attempt=attempt)
         assert "no longer kept" in reply.error.reason
-    assert client.custodian.rounds_paid == [0]
+    assert client.store.rounds_paid == [0]
 
 
 def test_an_answer_that_was_exchanged_is_not_sent(client) -> None:
     client.upload(0)
-    kept = client.custodian._read(0)
-    client.custodian._write(replace(kept, vector=kept.vector + 1))
+    kept = client.store.read_answer(0)
+    client.store.write_answer(replace(kept, vector=kept.vector + 1))
     assert "is not what was sent" in client.ask(0, attempt=1).error.reason
 
 
@@ -177,11 +177,11 @@ def test_a_crash_before_the_digest_is_noted_sends_what_was_kept(client, monkeypa
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(Custodian, "_note_answered", power_cut)
+        patch.setattr(ClientStore, "note_answer", power_cut)
         with pytest.raises(KeyboardInterrupt):
             client.ask(0)
-    kept = Custodian(client.custodian.folder)._read(0).vector
-    monkeypatch.setattr(work, "local_upload", power_cut)  # it is not computed again
+    kept = ClientStore(client.store.folder).read_answer(0).vector
+    monkeypatch.setattr(local_work, "compute_upload", power_cut)  # it is not computed again
     assert np.array_equal(client.upload(0, attempt=1), kept)
 
 
@@ -189,20 +189,18 @@ def test_a_folder_restored_from_a_backup_answers_nothing(tmp_path) -> None:
     counter = tmp_path / "elsewhere" / "counter.json"
     client = Attacked(tmp_path / "a", plan(noise=SECURE, rounds=10), counter=str(counter))
     client.upload(0)
-    shutil.copytree(client.custodian.folder, tmp_path / "backup")
+    shutil.copytree(client.store.folder, tmp_path / "backup")
     client.upload(1)
-    shutil.rmtree(client.custodian.folder)
-    shutil.copytree(tmp_path / "backup", client.custodian.folder)
-    before = (client.custodian.folder / "ledger.jsonl").read_bytes()
+    shutil.rmtree(client.store.folder)
+    shutil.copytree(tmp_path / "backup", client.store.folder)
+    before = (client.store.folder / "ledger.jsonl").read_bytes()
     for round in (1, 2):
         assert "restored from an older copy" in client.ask(round).error.reason
-    assert (client.custodian.folder / "ledger.jsonl").read_bytes() == before
+    assert (client.store.folder / "ledger.jsonl").read_bytes() == before
     counter.unlink()
     assert "cannot be read" in client.ask(2).error.reason
     # The operator decides that the counter is gone for good.
-    write_agreement(
-        replace(read_agreement(client.custodian.folder), counter=None), client.custodian.folder
-    )
+    write_agreement(replace(read_agreement(client.store.folder), counter=None), client.store.folder)
     client.upload(2)
 
 
@@ -247,11 +245,11 @@ def test_a_registered_node_cannot_be_another_client(tmp_path) -> None:
     agreed(tmp_path / "client-1", 0, protocol)
     grid = KeyedGrid(tmp_path, {client: pem(path) for client, path in public.items()})
     told: list[str] = []
-    roster = Roster(grid, 2, Identities(keys=keys))
-    roster.refresh()
-    roster.tell_rejections(told.append)
-    roster.refresh()
-    assert roster.nodes == {0: 1000}
+    connected = ConnectedClients(grid, 2, Identities(keys=keys))
+    connected.refresh()
+    connected.report_rejections(told.append)
+    connected.refresh()
+    assert connected.nodes == {0: 1000}
     assert len(told) == 1
     assert "not the one that was registered for that client" in told[0]
 
@@ -259,13 +257,13 @@ def test_a_registered_node_cannot_be_another_client(tmp_path) -> None:
 def test_a_client_that_comes_back_as_another_node_is_known_again(tmp_path) -> None:
     protocol = plan(clients=2)
     grid = LocalGrid(tmp_path)
-    roster = Roster(grid, 2)
+    connected = ConnectedClients(grid, 2)
     agreed(tmp_path / "client-0", 0, protocol)
-    roster.refresh()
+    connected.refresh()
     grid.offline = {0}
     agreed(tmp_path / "client-5", 0, protocol)
-    roster.refresh()
-    assert roster.nodes == {0: 1005}
+    connected.refresh()
+    assert connected.nodes == {0: 1005}
 
 
 def test_keys_are_given_to_clients_by_number_or_in_order(tmp_path) -> None:
@@ -307,15 +305,15 @@ def lost(code: int):
     return trouble
 
 
-@pytest.mark.parametrize("code", sorted(inquiry.LOST))
+@pytest.mark.parametrize("code", sorted(reply_collection.LOST))
 def test_an_upload_that_flower_lost_is_asked_for_again(tmp_path, monkeypatch, code) -> None:
-    monkeypatch.setattr(inquiry, "AGAIN", 0.05)
+    monkeypatch.setattr(reply_collection, "RETRY_PAUSE", 0.05)
     grid = consortium(tmp_path, plan(noise=SECURE, rounds=2))
     grid.troubles[1] = lost(code)
     run = across(tmp_path / "run", plan(noise=SECURE, rounds=2), grid, deadline=20.0)
     assert run.status == "finished"
     assert run.metrics["participants"].tolist() == [3, 3]
-    assert Custodian(tmp_path / "client-1").rounds_paid == [0, 1]
+    assert ClientStore(tmp_path / "client-1").rounds_paid == [0, 1]
 
 
 def test_a_refusal_is_not_asked_for_again(tmp_path) -> None:
@@ -338,27 +336,26 @@ def test_a_round_that_is_run_again_is_charged_once_at_the_coordinator_too(
     tmp_path, monkeypatch
 ) -> None:
     """The SuperLink crashes after the uploads of round 1 came and before the model of the round is kept."""
-    from sordino.federation import loop
+    from sordino.federation.round import Round
 
     protocol = plan(noise=SECURE, rounds=3)
     grid = consortium(tmp_path, protocol)
-    original = loop.joined_round
+    original = Round.keep_result
 
-    def crash(setup, state, *more):
-        if state.round == 1:
-            list(more[2])
+    def crash(self):
+        if self.task.round_index == 1:
             raise KeyboardInterrupt
-        return original(setup, state, *more)
+        return original(self)
 
     with monkeypatch.context() as patch:
-        patch.setattr(loop, "joined_round", crash)
+        patch.setattr(Round, "keep_result", crash)
         with pytest.raises(KeyboardInterrupt):
             across(tmp_path / "run", protocol, grid)
     grid.begin(2)
     run = gone_on_with(tmp_path / "run", grid)
     assert run.status == "finished"
     charged = [event.round for event in run.ledger if type(event).__name__ == "RoundCharged"]
-    assert charged == [0, 1, 2] == Custodian(tmp_path / "client-0").rounds_paid
+    assert charged == [0, 1, 2] == ClientStore(tmp_path / "client-0").rounds_paid
 
 
 def test_other_participants_in_a_repeated_round_are_charged(tmp_path) -> None:
@@ -375,12 +372,14 @@ def test_other_participants_in_a_repeated_round_are_charged(tmp_path) -> None:
 
 def test_an_agreement_says_how_large_its_model_is(tmp_path) -> None:
     protocol = plan(participation=Poisson(rate=0.5))
-    mine = Agreement(client=0, records=work.own_records(protocol, 0, None))
-    assert work.own_parameters(protocol, mine) == prepare(protocol).initial_weights().size
+    mine = Agreement(client=0, records=local_work.count_own_records(protocol, 0, None))
+    assert (
+        local_work.count_own_parameters(protocol, mine) == prepare(protocol).initial_weights().size
+    )
 
 
 def test_a_client_with_another_sordino_is_not_used_and_says_so(tmp_path, monkeypatch) -> None:
-    from sordino.engines.flower import messages
+    from sordino.flower import messages
 
     consortium(tmp_path, plan(clients=1))
     monkeypatch.setattr(messages, "own_version", lambda: "9.9.9")
@@ -411,14 +410,14 @@ def test_a_file_with_other_columns_is_told_which_before_anything_is_computed(
     data = Data(name="public.csv", classes=["a", "b"], columns=["age", "weight"], records=20)
     protocol = plan(data=data, model=Model(name="logistic"))
     with pytest.raises(UserError, match=problem):
-        work.own_records(protocol, 0, tmp_path / "mine.csv")
+        local_work.count_own_records(protocol, 0, tmp_path / "mine.csv")
 
 
 def test_a_table_needs_columns_that_all_parties_agreed_to(tmp_path) -> None:
     (tmp_path / "mine.csv").write_text("age,label\n" + "1,a\n2,b\n" * 20)
     protocol = plan(data=Data(name="public.csv", classes=["a", "b"], records=20))
     with pytest.raises(UserError, match=r"Have data\.columns = \[\.\.\.\] added to the protocol"):
-        work.own_records(protocol, 0, tmp_path / "mine.csv")
+        local_work.count_own_records(protocol, 0, tmp_path / "mine.csv")
 
 
 def test_swapped_labels_are_refused(tmp_path) -> None:
@@ -426,4 +425,4 @@ def test_swapped_labels_are_refused(tmp_path) -> None:
     own = {"data": Data(name="public.csv", classes=["a", "b"], columns=["x"], records=40)}
     swapped = {"data": replace(own["data"], classes=("b", "a"))}
     mine = Agreement(client=0, records=40, data="mine.csv")
-    assert "other classes" in str(weaker(plan(**own), plan(**swapped), mine))
+    assert "other classes" in str(describe_weakening(plan(**own), plan(**swapped), mine))

@@ -17,16 +17,16 @@ import pytest
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'sordino[flower]'")
 
 from sordino import UserError
-from sordino.cli import run as sordino
-from sordino.engines.flower import doctor, logs, probing, superexec, supernode, supervision
-from sordino.engines.flower.certificates import write_certificates, write_key
-from sordino.engines.flower.consortium import Client, Coordinator, read_consortium
-from sordino.engines.flower.logs import Log
-from sordino.engines.flower.party import Service
-from sordino.engines.flower.probing import probe_superlink
-from sordino.engines.flower.superexec import fork
-from sordino.engines.flower.supernode import Beats, Pauses
-from sordino.engines.flower.supervision import HEARTBEAT, SILENCE, Keeper
+from sordino.cli.main import run as sordino
+from sordino.flower import doctor, logs, node_supervisor, superexec, superlink_probe, supernode
+from sordino.flower.certificates import write_certificates, write_key
+from sordino.flower.consortium import Client, Coordinator, read_consortium
+from sordino.flower.logs import JsonLog
+from sordino.flower.node_supervisor import HEARTBEAT, SILENCE, NodeSupervisor
+from sordino.flower.services import SupervisedProcess
+from sordino.flower.superexec import fork_process
+from sordino.flower.superlink_probe import probe_superlink
+from sordino.flower.supernode import Heartbeats, PollingPauses
 from tests.flower.lab import free_port
 from tests.flower.local import agreed, plan
 
@@ -91,47 +91,47 @@ def test_another_authoritys_certificate_is_told(tmp_path) -> None:
 
 
 def test_beats_of_another_process_are_seen() -> None:
-    beats = Beats()
-    before = beats.loop
+    heartbeats = Heartbeats()
+    before = heartbeats.loop
 
     def live() -> int:
         time.sleep(0.02)
-        beats.let_in(2**63 + 5)
-        beats.beat()
+        heartbeats.note_admission(2**63 + 5)
+        heartbeats.note_loop()
         return 0
 
-    os.waitpid(fork(live), 0)
-    assert beats.loop > before
-    assert beats.link > before
-    assert beats.node == 2**63 + 5
+    os.waitpid(fork_process(live), 0)
+    assert heartbeats.loop > before
+    assert heartbeats.link > before
+    assert heartbeats.node == 2**63 + 5
 
 
 def test_pauses_grow_while_nothing_comes_and_are_short_again_after_a_message(monkeypatch) -> None:
     slept: list[float] = []
     monkeypatch.setattr(supernode.time, "sleep", slept.append)
-    pauses = Pauses(Beats())
+    pauses = PollingPauses(Heartbeats())
     for _ in range(30):
         pauses.sleep(3)
     assert slept[0] == supernode.FIRST_PAUSE
     assert slept == sorted(slept)
     assert slept[-1] == supernode.LAST_PAUSE
-    pauses.hurry()
+    pauses.shorten()
     pauses.sleep(3)
     pauses.sleep(0.5)
-    assert slept[-2:] == [supernode.FIRST_PAUSE, supernode.WAIT]
+    assert slept[-2:] == [supernode.FIRST_PAUSE, supernode.ANSWER_PAUSE]
 
 
 @pytest.fixture
-def keeper(tmp_path, superlink) -> Keeper:
+def supervisor(tmp_path, superlink) -> NodeSupervisor:
     _, address = superlink
-    custodian = agreed(tmp_path / "mine", 0, plan(), superlink=address)
+    store = agreed(tmp_path / "mine", 0, plan(), superlink=address)
     (tmp_path / "mine" / "flower").mkdir()
-    return Keeper(custodian, 9094, insecure=True)
+    return NodeSupervisor(store, 9094, insecure=True)
 
 
-def age(beats: Beats, *, loop: float, link: float) -> None:
+def age(heartbeats: Heartbeats, *, loop: float, link: float) -> None:
     now = time.monotonic()
-    beats._write(now - loop, now - link, 7)
+    heartbeats._write(now - loop, now - link, 7)
 
 
 @pytest.mark.parametrize(
@@ -143,68 +143,68 @@ def age(beats: Beats, *, loop: float, link: float) -> None:
     ],
 )
 def test_a_node_is_deaf_when_it_is_silent_although_the_superlink_answers(
-    keeper, loop, link, deaf
+    supervisor, loop, link, deaf
 ) -> None:
-    age(keeper._beats, loop=loop, link=link)
-    assert keeper._is_deaf() is deaf
+    age(supervisor._heartbeats, loop=loop, link=link)
+    assert supervisor._is_deaf() is deaf
 
 
 def test_a_silent_node_is_left_alone_while_the_superlink_cannot_be_reached(
-    keeper, monkeypatch
+    supervisor, monkeypatch
 ) -> None:
-    age(keeper._beats, loop=SILENCE + 1, link=20.0)
-    gone = probing.Probe(trouble="the cable is out")
-    monkeypatch.setattr(supervision, "probe_superlink", lambda *_: gone)
-    assert not keeper._is_deaf()
-    status = json.loads((keeper._home / "status.json").read_bytes())
+    age(supervisor._heartbeats, loop=SILENCE + 1, link=20.0)
+    gone = superlink_probe.Probe(trouble="the cable is out")
+    monkeypatch.setattr(node_supervisor, "probe_superlink", lambda *_: gone)
+    assert not supervisor._is_deaf()
+    status = json.loads((supervisor._home / "status.json").read_bytes())
     assert (status["state"], status["reason"]) == ("disconnected", "the cable is out")
 
 
 def test_a_node_that_ends_is_started_again_and_the_clock_is_said_to_be_why(
-    keeper, superlink, monkeypatch, caplog
+    supervisor, superlink, monkeypatch, caplog
 ) -> None:
     """With a clock that is off, Flower's SuperNode ends with exit code 0 and no reason."""
     health, _ = superlink
     health.offset = -10.0
-    monkeypatch.setattr(supervision, "PROBE", 0.01)
-    monkeypatch.setattr(supervision.LOG, "propagate", True)
-    keeper._answering = supervision.Answering(None)
-    keeper._node = fork(lambda: 0)
-    while not keeper._has_ended():
+    monkeypatch.setattr(node_supervisor, "PROBE", 0.01)
+    monkeypatch.setattr(node_supervisor.LOG, "propagate", True)
+    supervisor._worker = node_supervisor.WarmWorker(None)
+    supervisor._node = fork_process(lambda: 0)
+    while not supervisor._has_ended():
         time.sleep(0.01)
     assert "clock is 10 s ahead" in caplog.text
-    assert keeper._node == 0
-    assert "clock" in json.loads((keeper._home / "status.json").read_bytes())["reason"]
+    assert supervisor._node == 0
+    assert "clock" in json.loads((supervisor._home / "status.json").read_bytes())["reason"]
 
 
-def test_a_frozen_node_is_killed(keeper) -> None:
-    keeper._answering = supervision.Answering(None)
-    keeper._node = node = fork(lambda: time.sleep(60) or 0)
+def test_a_frozen_node_is_killed(supervisor) -> None:
+    supervisor._worker = node_supervisor.WarmWorker(None)
+    supervisor._node = node = fork_process(lambda: time.sleep(60) or 0)
     os.kill(node, signal.SIGSTOP)
-    keeper._end_node(signal.SIGKILL)
+    supervisor._end_node(signal.SIGKILL)
     with pytest.raises(ProcessLookupError):
         os.kill(node, 0)
 
 
 def test_a_node_whose_answering_process_fails_is_started_again_and_not_called_connected(
-    keeper, monkeypatch, caplog
+    supervisor, monkeypatch, caplog
 ) -> None:
     """As when the installation changes under a running node: it would wait for ever."""
     monkeypatch.setattr(superexec, "answer_tasks", lambda *_: 5)
-    monkeypatch.setattr(supervision.LOG, "propagate", True)
-    keeper._answering = supervision.Answering(None)
-    keeper._node = fork(lambda: time.sleep(60) or 0)
-    keeper._answering.hand_over(superexec.Task(kind="flwr-clientapp", token="t"))
-    age(keeper._beats, loop=0.0, link=1.0)
-    keeper._bell, _ = os.pipe()
+    monkeypatch.setattr(node_supervisor.LOG, "propagate", True)
+    supervisor._worker = node_supervisor.WarmWorker(None)
+    supervisor._node = fork_process(lambda: time.sleep(60) or 0)
+    supervisor._worker.hand_over(superexec.Task(kind="flwr-clientapp", token="t"))
+    age(supervisor._heartbeats, loop=0.0, link=1.0)
+    supervisor._wake, _ = os.pipe()
     end = time.monotonic() + 60
-    while keeper._node:
+    while supervisor._node:
         assert time.monotonic() < end
-        keeper._look()
+        supervisor._look()
     assert "failed (5)" in caplog.text
-    assert json.loads((keeper._home / "status.json").read_bytes())["state"] == "failing"
-    keeper._note_state()
-    assert json.loads((keeper._home / "status.json").read_bytes())["state"] == "failing"
+    assert json.loads((supervisor._home / "status.json").read_bytes())["state"] == "failing"
+    supervisor._note_state()
+    assert json.loads((supervisor._home / "status.json").read_bytes())["state"] == "failing"
 
 
 def test_one_folder_has_one_node(tmp_path) -> None:
@@ -213,18 +213,20 @@ def test_one_folder_has_one_node(tmp_path) -> None:
     home.mkdir()
 
     def second() -> int:
-        return supervision.main([str(tmp_path / "mine"), "9094", "--insecure"])
+        return node_supervisor.main([str(tmp_path / "mine"), "9094", "--insecure"])
 
-    with supervision.held(home):
-        status = os.waitpid(fork(second), 0)[1]
+    with node_supervisor.held(home):
+        status = os.waitpid(fork_process(second), 0)[1]
     assert os.waitstatus_to_exitcode(status) == 2
 
 
 def test_a_program_that_ends_is_started_again_and_what_it_says_is_kept(tmp_path) -> None:
     said: list[str] = []
     code = "print('\\x1b[92mINFO \\x1b[0m:      here I am'); raise SystemExit(7)"
-    log = Log(tmp_path / "logs" / "it.jsonl")
-    service = Service("program", [sys.executable, "-c", code], os.environ, log, said.append)
+    log = JsonLog(tmp_path / "logs" / "it.jsonl")
+    service = SupervisedProcess(
+        "program", [sys.executable, "-c", code], os.environ, log, said.append
+    )
     end = time.monotonic() + 60
     while service.starts < 2:
         assert time.monotonic() < end
@@ -238,8 +240,8 @@ def test_a_program_that_ends_is_started_again_and_what_it_says_is_kept(tmp_path)
 
 def test_a_program_that_was_given_something_wrong_is_not_started_again(tmp_path) -> None:
     code = "raise SystemExit(2)"
-    log = Log(tmp_path / "it.jsonl")
-    service = Service("program", [sys.executable, "-c", code], os.environ, log, print)
+    log = JsonLog(tmp_path / "it.jsonl")
+    service = SupervisedProcess("program", [sys.executable, "-c", code], os.environ, log, print)
     service.look()
     service._process.wait()
     with pytest.raises(UserError, match="its log says why"):
@@ -250,7 +252,7 @@ def test_a_program_that_was_given_something_wrong_is_not_started_again(tmp_path)
 def test_a_log_is_put_aside_when_it_is_large_and_few_are_kept(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(logs, "LARGEST", 2000)
     monkeypatch.setattr(logs, "KEPT", 2)
-    log = Log(tmp_path / "it.jsonl")
+    log = JsonLog(tmp_path / "it.jsonl")
     for number in range(200):
         log.write("program", f"line {number}: 100 % of %s {{}}")
     files = sorted(tmp_path.iterdir())
@@ -299,7 +301,7 @@ def hospital(folder: Path, address: str) -> Client:
 
 
 def troubles(folder: Path, party: Client | Coordinator) -> dict[str, str]:
-    found = doctor.examine(folder, party)
+    found = doctor.examine_party(folder, party)
     assert {"Flower", "Disk", "Certificate", "Key", "Health"} <= {one.what for one in found}
     return {one.what: one.trouble for one in found if one.trouble is not None}
 
@@ -310,7 +312,7 @@ def test_the_doctor_finds_what_is_wrong_and_nothing_else(tmp_path, superlink, mo
     well = {"healthy": True, "said": "connected", "at": time.time()}
     (tmp_path / "mine" / "health.json").write_text(json.dumps(well))
     plain = doctor.probe_superlink
-    monkeypatch.setattr(doctor, "probe_superlink", lambda where, _: plain(where, None))
+    monkeypatch.setattr(doctor, "probe_superlink", lambda where, *_: plain(where, None))
     assert troubles(tmp_path, party) == {}
 
     (tmp_path / "node.key").chmod(0o644)
@@ -321,9 +323,9 @@ def test_the_doctor_finds_what_is_wrong_and_nothing_else(tmp_path, superlink, mo
     assert "clock is 60 s ahead" in troubles(tmp_path, party)["SuperLink"]
     health.offset = 0.0
 
-    monkeypatch.setattr(doctor, "SPACE", 10**18)
+    monkeypatch.setattr(doctor, "FREE_SPACE", 10**18)
     assert "make space" in troubles(tmp_path, party)["Disk"]
-    monkeypatch.setattr(doctor, "SPACE", 1)
+    monkeypatch.setattr(doctor, "FREE_SPACE", 1)
 
     monkeypatch.setattr(doctor.metadata, "version", lambda _: "1.2.0")
     assert "pip install" in troubles(tmp_path, party)["Flower"]
@@ -353,7 +355,7 @@ def test_the_doctors_exit_code_says_whether_all_is_well(tmp_path, capfd) -> None
 def test_an_idle_node_loads_neither_torch_nor_what_prices_need() -> None:
     """Many nodes may share a machine: what is not needed before the first task is not loaded."""
     code = (
-        "import sordino.engines.flower.supervision, sys\n"
+        "import sordino.flower.node_supervisor, sys\n"
         "print({'torch', 'scipy.stats', 'dp_accounting'} & set(sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from safetensors.torch import load, save
 from torch import nn
 
-from sordino.federation.models import FlatModel, cross_entropy, mean_squared_error
+from sordino.models import FlatModel, cross_entropy, mean_squared_error
 from sordino.protocol import UserError
 
 

@@ -4,7 +4,7 @@ import math
 import re
 from pathlib import Path
 
-from sordino.federation.models import KNOWN, build_model, parameter_count
+from sordino.models import KNOWN, build_model, parameter_count
 
 PAGE = Path(__file__).parents[2] / "docs" / "models.md"
 ROW = re.compile(r"^\| `([\w-]+)` \| \(([\d, ]+)\) \| (\d+) \| ([\d,]+) \|", re.MULTILINE)

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from sordino.federation.models import check_model, parameter_count
+from sordino.models import check_model, parameter_count
 from sordino.protocol import InvalidValue, UserError
 
 IMAGES = torch.randn(4, 3, 8, 8, generator=torch.Generator().manual_seed(1))

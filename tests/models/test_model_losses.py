@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from sordino.federation.models import cross_entropy, evaluate_batch, loss_for, mean_squared_error
+from sordino.models import cross_entropy, evaluate_batch, loss_for, mean_squared_error
 
 LOGITS = torch.tensor([[2.0, -1.0, 0.5], [0.0, 0.0, 3.0], [1.0, 4.0, -2.0], [0.3, 0.2, 0.1]])
 LABELS = torch.tensor([0, 1, 1, 0])

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from sordino.federation.models import (
+from sordino.models import (
     KNOWN,
     FlatModel,
     build_model,

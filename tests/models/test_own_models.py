@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from sordino.federation.models import build_model
+from sordino.models import build_model
 from sordino.protocol import InvalidValue, UserError
 
 SOURCE = """

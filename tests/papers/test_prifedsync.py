@@ -12,7 +12,7 @@ from scipy.stats import norm
 
 from sordino.papers.catalogue import find
 from sordino.papers.claims import check
-from sordino.papers.tables import PRINTED, limit_mu, prifedsync_tables
+from sordino.papers.prifedsync_tables import PRINTED, limit_mu, prifedsync_tables
 from tests.papers.federations import sampled_runs, total_variation
 
 some = settings(max_examples=40, deadline=None)

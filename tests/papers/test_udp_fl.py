@@ -11,9 +11,9 @@ from scipy.integrate import quad
 from scipy.optimize import minimize_scalar
 from scipy.stats import binom, laplace
 
+from sordino.mechanisms.staircase_density import StaircaseDensity
 from sordino.papers.catalogue import find
 from sordino.papers.claims import check
-from sordino.privacy.staircase import Staircase
 
 some = settings(max_examples=40, deadline=None)
 orders = st.floats(1.01, 30.0)
@@ -119,7 +119,7 @@ def test_amplitudes_and_distances_by_samples() -> None:
     assert np.abs(staircase).mean() == pytest.approx(
         check(find("udp-fl/lemma-1"), width=10.0).published, rel=5e-3
     )
-    nu = Staircase.usual(step=1.0, width=10.0).nu
+    nu = StaircaseDensity.usual(step=1.0, width=10.0).nu
     theorem = check(find("udp-fl/theorem-3"), nu=nu)
     assert np.abs(staircase).mean() == pytest.approx(theorem.exact, rel=5e-3)
     assert theorem.published > 7 * theorem.exact
@@ -139,7 +139,9 @@ def test_amplitudes_and_distances_by_samples() -> None:
 def test_lemma_1_is_the_least_amplitude(step, width, nu) -> None:
     verdict = check(find("udp-fl/lemma-1"), step=step, width=width)
     assert verdict.holds
-    assert Staircase(step=step, width=width, nu=nu).moments()[0] >= verdict.published * (1 - 1e-9)
+    assert StaircaseDensity(step=step, width=width, nu=nu).moments()[0] >= verdict.published * (
+        1 - 1e-9
+    )
 
 
 @some
@@ -156,7 +158,9 @@ def test_theorem_4_is_refuted_by_descent() -> None:
     for noise in staircase_samples(1.0, 1.0, 400 * 2000).reshape(400, 2000):
         models = models - 0.1 * (models + noise)
     settled = math.sqrt(np.square(models).mean())
-    floor = math.sqrt(0.01 * Staircase.usual(step=1.0, width=1.0).moments()[1] / (1 - 0.9**2))
+    floor = math.sqrt(
+        0.01 * StaircaseDensity.usual(step=1.0, width=1.0).moments()[1] / (1 - 0.9**2)
+    )
     assert settled == pytest.approx(floor, rel=0.06)
     assert settled > 0.1
     assert math.isinf(check(find("udp-fl/theorem-4")).exact)

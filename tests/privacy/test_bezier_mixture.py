@@ -9,11 +9,13 @@ import numpy as np
 import pytest
 from scipy.integrate import quad
 
-from sordino.privacy.bezier import BINS, bezier_levels
-from sordino.privacy.certify import asked, certify, valid_bounds
-from sordino.privacy.curves import GaussianCurve
+from sordino.privacy.bounds.bezier_mixture import BINS, bezier_levels
+from sordino.privacy.bounds.providers import find_bounds
+from sordino.privacy.bounds.question import pose_question
+from sordino.privacy.certify import certify
+from sordino.privacy.curves.gaussian_curve import GaussianCurve
 from sordino.privacy.ledger import Opened, RoundCharged
-from sordino.privacy.spending import realised
+from sordino.privacy.spending import certify_clients
 from sordino.protocol import Assumptions, Bezier, Constant, Data, Gaussian, Poisson, Protocol
 
 RULE = Bezier(steps=2, batch=4, clip=0.5, schedule=Constant(rate=0.5))  # moves by 1
@@ -54,7 +56,7 @@ def test_it_is_never_above_what_was_promised_before(records: int | None) -> None
         for drawn in (plan, replace(plan, participation=Poisson(rate=0.5))):
             bounds = {
                 bound.method: bound.curve.epsilon(1e-5)
-                for bound in valid_bounds(asked(drawn, view, "record", None, None))
+                for bound in find_bounds(pose_question(drawn, view, "record", None, None))
             }
             newer = ("Bezier mixture", "secret batches")  # the latter uses that batches are secret
             rest = [epsilon for method, epsilon in bounds.items() if method not in newer]
@@ -66,6 +68,6 @@ def test_what_was_realised_is_a_mixture_too() -> None:
     events = [Opened(protocol="x", generator="y", noise="seeded")]
     events += [RoundCharged(round=t, clients=(0, 1)) for t in range(20)]
     certain = replace(plan, participation=type(PLAN.participation)())
-    assert realised(plan, events, "server")[0].epsilon(1e-5) == pytest.approx(
+    assert certify_clients(plan, events, "server")[0].epsilon(1e-5) == pytest.approx(
         certify(certain, "server").epsilon(1e-5), rel=1e-6
     )

@@ -28,12 +28,13 @@ from sordino import (
     StageWise,
     UserError,
 )
+from sordino.privacy.bounds.central import central_known_rounds
+from sordino.privacy.bounds.question import pose_question
 from sordino.privacy.calibrate import calibrate
-from sordino.privacy.central import realised_central
-from sordino.privacy.certify import asked, certify
-from sordino.privacy.curves import GaussianCurve
+from sordino.privacy.certify import certify
+from sordino.privacy.curves.gaussian_curve import GaussianCurve
 from sordino.privacy.ledger import Opened, RoundCharged
-from sordino.privacy.spending import realised
+from sordino.privacy.spending import certify_clients
 from sordino.protocol import InvalidValue, dumps, loads
 
 CLIPPED = FedAvg(
@@ -223,13 +224,13 @@ def test_what_was_realised_counts_who_took_part() -> None:
         RoundCharged(round=1, clients=(0, 1, 2, 3)),
         RoundCharged(round=2, clients=(1,)),
     ]
-    found = realised(protocol, events, "rounds")
+    found = certify_clients(protocol, events, "rounds")
     assert found[0].mu == pytest.approx(math.hypot(1 / 2, 1 / 4) / 0.1)
     assert found[1].mu == pytest.approx(math.sqrt(1 / 4 + 1 / 16 + 1) / 0.1)
-    assert math.isinf(realised(protocol, events, "server")[0].epsilon(1e-5))
+    assert math.isinf(certify_clients(protocol, events, "server")[0].epsilon(1e-5))
     both = replace(protocol, noise=Gaussian(sigma=0.5, server_sigma=0.1, where="both"))
-    assert realised(both, events, "server")[0].mu == pytest.approx(math.sqrt(2) / 0.5)
-    assert realised(both, events, "rounds")[0].mu == pytest.approx(
+    assert certify_clients(both, events, "server")[0].mu == pytest.approx(math.sqrt(2) / 0.5)
+    assert certify_clients(both, events, "rounds")[0].mu == pytest.approx(
         math.sqrt(1 / (2 * 0.5**2 + 4 * 0.1**2) + 1 / (4 * 0.5**2 + 16 * 0.1**2))
     )
 
@@ -280,7 +281,7 @@ def test_one_other_client_and_all_others_take_their_noise_away(
     ]
     for view, same in (("weak", "coalition:1"), ("strong", "coalition:19")):
         assert certify(protocol, view).epsilon(1e-5) == certify(protocol, same).epsilon(1e-5)
-        assert realised(protocol, events, view)[0].epsilon(1e-5) == realised(
+        assert certify_clients(protocol, events, view)[0].epsilon(1e-5) == certify_clients(
             protocol, events, same
         )[0].epsilon(1e-5)
     assert certify(protocol, "strong").epsilon(1e-5) > certify(protocol, "rounds").epsilon(1e-5)
@@ -328,5 +329,6 @@ def test_an_absent_update_is_half_as_far_as_an_opposite_one() -> None:
     assert certify(protocol, "rounds", "client").mu == pytest.approx(3 * 0.5 / (0.1 * 10))
     assert certify(replaced, "rounds", "client").mu == pytest.approx(3 * 1.0 / (0.1 * 10))
     assert certify(protocol, "rounds", "record").mu == certify(replaced, "rounds", "record").mu
-    visible = realised_central(asked(protocol, "rounds", "client", None, None), ((0, 10), (1, 10)))
+    question = pose_question(protocol, "rounds", "client", (0, 1), present=(10, 10))
+    (visible,) = central_known_rounds(question)
     assert visible.curve.mu == pytest.approx(math.sqrt(2) * 0.5 / (0.1 * 10))

@@ -9,8 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import norm
 
-from sordino.privacy.caps import capped_rounds
-from sordino.privacy.certify import UNKNOWN_SIZES, asked, certify, valid_bounds
+from sordino.privacy.bounds.composition import UNKNOWN_SIZES
+from sordino.privacy.bounds.providers import find_bounds
+from sordino.privacy.bounds.question import pose_question
+from sordino.privacy.certify import certify
+from sordino.privacy.participation_caps import find_capped_rounds
 from sordino.protocol import (
     Assumptions,
     ByColumn,
@@ -295,7 +298,7 @@ def test_the_final_model_of_linear_dynamics_never_reveals_more_than_priced(
     elif sizes is None:
         direct = [
             one
-            for one in valid_bounds(asked(protocol, "final", "client", None, sizes))
+            for one in find_bounds(pose_question(protocol, "final", "client", None, sizes))
             if one.method == "last iterate"
         ]
         assert simulated_final_mu(certain, 0.95**5, shift, shares) <= direct[0].curve.mu * (
@@ -323,7 +326,9 @@ def test_last_iterate_bounds_are_not_used_where_they_do_not_hold() -> None:
     for other, options in cases:
         methods = [
             bound.method
-            for bound in valid_bounds(asked(other, "final", "record", options.get("rounds"), None))
+            for bound in find_bounds(
+                pose_question(other, "final", "record", options.get("rounds"), None)
+            )
         ]
         assert "last iterate" not in methods
     for view in ("rounds", "coalition:1"):  # a client that leaves takes its noise with it
@@ -449,7 +454,7 @@ def test_the_smallest_valid_bound_is_the_one_promised() -> None:
         for view in all_views(50):
             bounds = [
                 bound.curve.epsilon(1e-5)
-                for bound in valid_bounds(asked(protocol, view, "record", None, None))
+                for bound in find_bounds(pose_question(protocol, view, "record", None, None))
             ]
             assert certify(protocol, view).epsilon(1e-5) == min(bounds)
 
@@ -488,7 +493,9 @@ def test_budgets_of_all_clients_bound_what_the_server_learns() -> None:
     # Not knowing the records, certify cannot know how often training will let a client take part: it promises nothing from caps.
     assert certify(replace(BASE, client=budgets), "server").mu == certify(BASE, "server").mu
     # A record's budget says little about a whole client: as many rounds as the record's budget allows, each at the client's price.
-    rounds = max(capped_rounds(replace(MNIST, client=budgets), budget, 600) for budget in budgets)
+    rounds = max(
+        find_capped_rounds(replace(MNIST, client=budgets), budget, 600) for budget in budgets
+    )
     assert certify(replace(MNIST, client=budgets), "server", "client").mu == pytest.approx(
         certify(MNIST, "server", "client").mu * (rounds / 600) ** 0.5
     )

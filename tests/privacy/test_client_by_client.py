@@ -10,10 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sordino.privacy.amplification.cohorts import Cohort, first_use, rounds_curve
+from sordino.privacy.bounds.question import AttackedClients, pose_question
+from sordino.privacy.bounds.shared_noise import find_shared_bounds
+from sordino.privacy.bounds.unequal_clients import KINDS, find_kinds_of_clients, sum_honest_squares
 from sordino.privacy.calibrate import calibrate
-from sordino.privacy.certify import asked, certify, uncapped_bounds
-from sordino.privacy.client_by_client import KINDS, Attacked, honest_squares, kinds_of_clients
-from sordino.privacy.participation import Cohort, first_use, rounds_curve
+from sordino.privacy.certify import certify
 from sordino.protocol import ClippedGlm, Constant, FedAvg, Gaussian, Mean, Protocol
 
 SIZES = (50, 50, 50, 50, 2000)
@@ -76,9 +78,9 @@ def test_minibatches_of_unequal_clients_are_priced_client_by_client() -> None:
 def test_every_client_is_covered_by_a_kind(sizes: list[int], colluders: int) -> None:
     colluders = min(colluders, len(sizes) - 1)
     shares = np.array(sizes) / sum(sizes)
-    kinds = kinds_of_clients(sizes, shares, colluders)
+    kinds = find_kinds_of_clients(sizes, shares, colluders)
     assert len(kinds) <= KINDS
-    squares = honest_squares(shares, colluders)
+    squares = sum_honest_squares(shares, colluders)
     for client, size in enumerate(sizes):
         others = np.sort(np.delete(shares, client))[::-1][colluders:]
         honest = shares[client] ** 2 + np.square(others).sum()
@@ -103,14 +105,14 @@ def test_client_by_client_is_never_above_the_worst_of_everything(sizes, rule, vi
     noise = Gaussian(sigma=0.5, where=where, server_sigma=0.1 if where == "both" else None)
     protocol = plan(clients=3, rounds=5, local=rule, noise=noise)
     found = certify(protocol, view, sizes=sizes).epsilon(1e-5)
-    question = asked(protocol, view, "record", None, sizes)
-    kinds = kinds_of_clients(sizes, np.array(sizes) / sum(sizes), question.colluders)
-    careless = Attacked(
+    question = pose_question(protocol, view, "record", None, sizes)
+    kinds = find_kinds_of_clients(sizes, np.array(sizes) / sum(sizes), question.colluders)
+    careless = AttackedClients(
         share=max(kind.share for kind in kinds),
         visible=max(kind.visible for kind in kinds),
         records=min(sizes),
     )
-    before = uncapped_bounds(replace(question, attacked=careless))
+    before = find_shared_bounds(replace(question, attacked=careless))
     assert found <= min(bound.curve.epsilon(1e-5) for bound in before) * (1 + 1e-9)
     assert found <= certify(protocol, view).epsilon(1e-5) * (1 + 1e-9)
 

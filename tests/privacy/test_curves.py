@@ -8,21 +8,22 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from sordino.privacy import gaussian
-from sordino.privacy.curves import NOTHING, PERFECT, Curve, GaussianCurve, composed, supporting_beta
-from sordino.privacy.losses import LossCurve
-from sordino.privacy.mixtures import mixture
-from sordino.privacy.renyi import RenyiCurve
-from sordino.privacy.subsampled import fixed_size, poisson
+from sordino.privacy.amplification.subsampling import compose_fixed_batches, compose_poisson_batches
+from sordino.privacy.curves import gaussian
+from sordino.privacy.curves.curve import Curve, supporting_beta
+from sordino.privacy.curves.gaussian_curve import NOTHING, PERFECT, GaussianCurve, compose_curves
+from sordino.privacy.curves.loss_distributions import LossCurve
+from sordino.privacy.curves.mixtures import mix_gaussians
+from sordino.privacy.curves.renyi import RenyiCurve
 from sordino.protocol.errors import UserError
 
 CURVES = {
     "gaussian": GaussianCurve(mu=1.3),
-    "mixture": mixture([0.0, 0.5, 2.0], [0.5, 0.3, 0.2]),
-    "renyi": RenyiCurve.of(lambda order: 0.4 * order),
+    "mixture": mix_gaussians([0.0, 0.5, 2.0], [0.5, 0.3, 0.2]),
+    "renyi": RenyiCurve.from_divergence(lambda order: 0.4 * order),
     "loss": GaussianCurve(mu=0.9).losses(1e-3),
-    "asymmetric loss": poisson(multiplier=0.8, rate=0.1, steps=3, interval=1e-3),
-    "subsampled": fixed_size(mu=1.5, rate=0.05, steps=4, interval=1e-3),
+    "asymmetric loss": compose_poisson_batches(multiplier=0.8, rate=0.1, steps=3, interval=1e-3),
+    "subsampled": compose_fixed_batches(mu=1.5, rate=0.05, steps=4, interval=1e-3),
 }
 DELTAS = (1e-9, 1e-5, 1e-2, 0.3)
 
@@ -116,8 +117,8 @@ def test_all_representations_of_one_gaussian_agree_from_above(mu: float) -> None
     exact = GaussianCurve(mu=mu)
     as_losses, as_mixture, as_renyi = (
         exact.losses(1e-3),
-        mixture([mu], [1.0]),
-        RenyiCurve.of(exact.rdp),
+        mix_gaussians([mu], [1.0]),
+        RenyiCurve.from_divergence(exact.rdp),
     )
     for delta in (1e-8, 1e-5, 1e-2):
         truth = gaussian.epsilon(mu, delta)
@@ -145,7 +146,7 @@ def test_composed_gaussian_losses_lie_just_above_the_exact_value() -> None:
 
 
 def test_a_renyi_curve_as_losses_promises_no_more_than_the_true_release() -> None:
-    curve = RenyiCurve.of(lambda order: order / 2).losses(1e-3)
+    curve = RenyiCurve.from_divergence(lambda order: order / 2).losses(1e-3)
     assert (
         gaussian.epsilon(3.0, 1e-5)
         <= curve.repeat(9).epsilon(1e-5)
@@ -167,7 +168,7 @@ def test_agreement_with_dp_accounting() -> None:
 def test_a_visible_coin_scales_delta() -> None:
     curve = GaussianCurve(mu=1.0).losses(1e-3)
     for epsilon in (0.0, 1.0, 3.0):
-        assert curve.mixed_with_nothing(0.2).delta(epsilon) == pytest.approx(
+        assert curve.mix_with_nothing(0.2).delta(epsilon) == pytest.approx(
             0.2 * curve.delta(epsilon), rel=1e-9
         )
 
@@ -186,10 +187,10 @@ def test_a_weak_release_widens_the_grid_instead_of_failing() -> None:
 
 
 def test_many_curves_compose_to_the_most_general_kind() -> None:
-    assert composed([GaussianCurve(mu=3.0), GaussianCurve(mu=4.0)]).mu == 5
-    assert composed([]).mu == 0
-    assert composed(list(CURVES.values())).rank == 3
-    assert composed([CURVES["gaussian"], CURVES["mixture"]]).rank == 1
+    assert compose_curves([GaussianCurve(mu=3.0), GaussianCurve(mu=4.0)]).mu == 5
+    assert compose_curves([]).mu == 0
+    assert compose_curves(list(CURVES.values())).rank == 3
+    assert compose_curves([CURVES["gaussian"], CURVES["mixture"]]).rank == 1
 
 
 def test_no_privacy_is_said_so() -> None:

@@ -28,7 +28,7 @@ def test_the_examples_run(name: str) -> None:
 
 def test_a_gaussian_answer_loads_neither_dp_accounting_nor_scipy_stats() -> None:
     code = (
-        "import sys; from sordino.privacy.participation import Cohort, round_curve;"
+        "import sys; from sordino.privacy.amplification.cohorts import Cohort, round_curve;"
         "round_curve(1.0, sigma=1.0, cohort=Cohort.poisson(clients=5, rate=0.5)).epsilon(1e-5);"
         "print(*(name for name in ('dp_accounting', 'scipy.stats', 'scipy.optimize', 'torch') if name in sys.modules))"
     )

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sordino.privacy import gaussian
+from sordino.privacy.curves import gaussian
 from sordino.protocol.errors import UserError
+from tests.oracles.conversions import mu_from_rates
 
 MUS = [1e-6, 1e-3, 0.019, 0.021, 0.5, 3.0, 30.0, 1e3]
 DELTAS = [1e-300, 1e-100, 1e-20, 1e-5, 0.3]
@@ -108,9 +109,9 @@ def test_the_two_extremes() -> None:
 
 def test_rates_and_back() -> None:
     for mu in (0.1, 1.0, 4.0):
-        assert gaussian.mu_from_rates(0.05, gaussian.beta(mu, 0.05)) == pytest.approx(mu, rel=1e-12)
-    assert gaussian.mu_from_rates(0.5, 0.5) == 0
-    assert gaussian.mu_from_rates(0.0, 0.5) == math.inf
+        assert mu_from_rates(0.05, gaussian.beta(mu, 0.05)) == pytest.approx(mu, rel=1e-12)
+    assert mu_from_rates(0.5, 0.5) == 0
+    assert mu_from_rates(0.0, 0.5) == math.inf
 
 
 @pytest.mark.parametrize(

@@ -20,12 +20,13 @@ from sordino import (
     Protocol,
     UserError,
 )
-from sordino.privacy.caps import capped_rounds
+from sordino.mechanisms import mechanism_of
 from sordino.privacy.certify import certify
-from sordino.privacy.harmonizer import mechanism_table, own_protocol, pull_of, with_found_noise
 from sordino.privacy.ledger import Opened, RoundCharged
-from sordino.privacy.mechanisms import deviation
-from sordino.privacy.spending import realised
+from sordino.privacy.mechanism_comparison import mechanism_table
+from sordino.privacy.own_noise import own_protocol, pull_of, with_found_noise
+from sordino.privacy.participation_caps import find_capped_rounds
+from sordino.privacy.spending import certify_clients
 from sordino.protocol import InvalidValue, dumps, loads
 
 BUDGETS = (
@@ -53,9 +54,9 @@ def test_every_client_gets_the_least_noise_that_keeps_its_budget() -> None:
         assert alone.noise.tag == budget.mechanism
         assert certify(alone, delta=budget.delta).epsilon(budget.delta) <= budget.epsilon
         less = replace(own_protocol(protocol, replace(budget, epsilon=budget.epsilon * 1.02)))
-        assert deviation(less.noise) < deviation(alone.noise)
+        assert mechanism_of(less.noise).deviation < mechanism_of(alone.noise).deviation
         assert certify(less, delta=budget.delta).epsilon(budget.delta) > budget.epsilon
-        assert capped_rounds(protocol, budget) == 10
+        assert find_capped_rounds(protocol, budget) == 10
     assert own_protocol(protocol, BUDGETS[3]).noise == protocol.noise
 
 
@@ -77,7 +78,7 @@ def test_the_worst_client_counts_in_every_view() -> None:
 def test_a_client_whose_noise_is_too_small_is_dropped_when_its_budget_is_spent() -> None:
     tight = replace(BUDGETS[0], noise=1.0)
     protocol = plan(client=(tight, *BUDGETS[1:]))
-    cap = capped_rounds(protocol, tight)
+    cap = find_capped_rounds(protocol, tight)
     loud = replace(own_protocol(protocol, tight), rounds=10)
     assert loud.noise == Laplace(scale=1.0)
     prices = [certify(loud, rounds=range(count)).epsilon(1e-5) for count in (cap, cap + 1)]
@@ -89,10 +90,11 @@ def test_a_client_whose_noise_is_too_small_is_dropped_when_its_budget_is_spent()
 def test_noise_is_made_for_the_rounds_that_can_be_expected() -> None:
     often, seldom = plan(), plan(participation=FixedSize(size=1), rounds=10)
     for budget in BUDGETS[:3]:
-        assert deviation(own_protocol(seldom, budget).noise) < deviation(
-            own_protocol(often, budget).noise
+        assert (
+            mechanism_of(own_protocol(seldom, budget).noise).deviation
+            < mechanism_of(own_protocol(often, budget).noise).deviation
         )
-        cap = capped_rounds(seldom, budget)
+        cap = find_capped_rounds(seldom, budget)
         assert math.ceil(2.5 + 3 * math.sqrt(10 * 0.25 * 0.75)) <= cap <= 10
 
 
@@ -127,7 +129,7 @@ def test_what_was_realised_is_priced_client_by_client() -> None:
         RoundCharged(round=0, clients=(0, 1)),
         RoundCharged(round=1, clients=(1,)),
     ]
-    found = realised(protocol, events, "rounds")
+    found = certify_clients(protocol, events, "rounds")
     for client, rounds in ((0, [0]), (1, [0, 1])):
         alone = own_protocol(protocol, BUDGETS[client])
         assert found[client].epsilon(1e-5) == pytest.approx(

@@ -10,12 +10,12 @@ import pytest
 from scipy import stats
 
 from sordino.audit.auditing import audit
-from sordino.privacy import subsampled, two_sided
+from sordino.privacy.amplification import subsampling, two_sided
+from sordino.privacy.amplification.cohorts import Cohort
+from sordino.privacy.bounds.joined_steps import GROUPS, adds_up, group_cohort, make_joined_round
 from sordino.privacy.certify import certify
-from sordino.privacy.joined_steps import GROUPS, adds_up, grouped, joined_round
 from sordino.privacy.ledger import Missed, Opened, RoundCharged
-from sordino.privacy.participation import Cohort
-from sordino.privacy.spending import promised, realised
+from sordino.privacy.spending import certify_clients, certify_run
 from sordino.protocol import (
     ClientBudget,
     Constant,
@@ -67,7 +67,9 @@ def test_a_draw_of_clients_mixes_over_how_many_are_honest() -> None:
         exact = 0.0
         for others in range(16):
             mass = stats.binom.pmf(others, 15, 0.5)
-            one = subsampled.deltas(np.array([epsilon]), mu=1 / math.sqrt(1 + others), rate=0.1)
+            one = subsampling.find_sampled_deltas(
+                np.array([epsilon]), mu=1 / math.sqrt(1 + others), rate=0.1
+            )
             exact += 0.5 * mass * float(one[0])
         found = certify(chance, "rounds").delta(epsilon)
         assert exact <= found <= 1.001 * exact + 1e-9
@@ -75,7 +77,7 @@ def test_a_draw_of_clients_mixes_over_how_many_are_honest() -> None:
 
 def test_many_numbers_of_participants_are_grouped_downwards() -> None:
     cohort = Cohort.poisson(clients=400, rate=0.3)
-    few = grouped(cohort)
+    few = group_cohort(cohort)
     assert len(few.counts) <= GROUPS
     assert sum(few.masses) == pytest.approx(1.0)
     coarse, fine = (
@@ -87,7 +89,7 @@ def test_many_numbers_of_participants_are_grouped_downwards() -> None:
 
 def test_both_directions_are_mixed_where_a_record_is_added_or_removed() -> None:
     cohort = Cohort(probability=0.5, counts=(1, 4), masses=(0.3, 0.7))
-    one = joined_round(1.0, 0.2, "poisson-added", cohort, 10)
+    one = make_joined_round(1.0, 0.2, "poisson-added", cohort, 10)
     for epsilon in (0.1, 0.5):
         ways = []
         for sign in (1, -1):
@@ -129,14 +131,14 @@ def test_what_was_realised_counts_who_was_there() -> None:
         RoundCharged(round=1, clients=(0,)),
         RoundCharged(round=2, clients=(1, 2)),
     ]
-    found = realised(protocol, events, "rounds")
-    mixed = [subsampled.fixed_size(mu=mu, rate=0.1) for mu in (0.5, 1.0)]
+    found = certify_clients(protocol, events, "rounds")
+    mixed = [subsampling.compose_fixed_batches(mu=mu, rate=0.1) for mu in (0.5, 1.0)]
     assert found[0].epsilon(1e-5) == pytest.approx(
         mixed[0].compose(mixed[1]).epsilon(1e-5), rel=5e-3
     )
-    alone = realised(protocol, events, "server")
+    alone = certify_clients(protocol, events, "server")
     assert all(found[c].epsilon(1e-5) <= alone[c].epsilon(1e-5) * (1 + 1e-9) for c in range(16))
-    worst = realised(protocol, events, "coalition:3")
+    worst = certify_clients(protocol, events, "coalition:3")
     assert worst[0].epsilon(1e-5) == pytest.approx(alone[0].epsilon(1e-5), rel=5e-3)
 
 
@@ -147,7 +149,7 @@ def test_who_fell_silent_hides_nobody() -> None:
         RoundCharged(round=0, clients=tuple(range(16))),
         Missed(round=0, clients=tuple(range(1, 16)), reasons=("it is not connected",) * 15),
     ]
-    found = promised(protocol, events, "rounds").epsilon(1e-5)
+    found = certify_run(protocol, events, "rounds").epsilon(1e-5)
     assert found == pytest.approx(certify(protocol, "server").epsilon(1e-5), rel=5e-3)
 
 
@@ -178,8 +180,10 @@ def test_the_audit_of_means_does_not_pass_the_bound_and_comes_close(tmp_path) ->
 
 def test_two_sided_and_fixed_batches_agree_on_a_certain_batch() -> None:
     epsilons = np.linspace(0, 3, 7)
-    both = two_sided.deltas(epsilons, reach=0.5, rate=1.0)
-    assert both == pytest.approx(subsampled.deltas(epsilons, mu=1.0, rate=1.0), rel=1e-9)
+    both = two_sided.find_two_sided_deltas(epsilons, reach=0.5, rate=1.0)
+    assert both == pytest.approx(
+        subsampling.find_sampled_deltas(epsilons, mu=1.0, rate=1.0), rel=1e-9
+    )
 
 
 def test_dp_accounting_agrees_on_the_event() -> None:

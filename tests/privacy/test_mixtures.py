@@ -10,17 +10,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from sordino.privacy import gaussian, sums
-from sordino.privacy.curves import GaussianCurve
-from sordino.privacy.mixtures import (
+from sordino.privacy.amplification.cohorts import Cohort, first_use, round_curve
+from sordino.privacy.curves import gaussian, sum_law
+from sordino.privacy.curves.gaussian_curve import GaussianCurve
+from sordino.privacy.curves.mixtures import (
     GaussianMixtureCurve,
-    binomial_delta,
-    composed_mixtures,
-    mixture,
+    compose_mixtures,
+    mix_gaussians,
 )
-from sordino.privacy.participation import Cohort, first_use, round_curve
 from sordino.privacy.sensitivity import first_used
 from sordino.protocol.errors import UserError
+from tests.oracles.conversions import binomial_delta
 
 USE = first_use(batch=32, records=600, steps=5)
 
@@ -67,7 +67,7 @@ def test_falling_rates_are_priced_round_by_round() -> None:
         round_curve(first_used(row, 1.0), sigma=1.0, cohort=Cohort.everyone(clients=5), use=USE)
         for row in rates
     ]
-    curve = composed_mixtures(rounds)
+    curve = compose_mixtures(rounds)
     squares = simulated_first_hits(np.random.default_rng(1), rates, honest=5, runs=40_000)
     for epsilon in (0.05, 0.5, 2.0):
         mean, error = simulated_delta(squares, epsilon)
@@ -84,12 +84,12 @@ def test_six_hundred_different_rounds_lie_between_their_mean_and_their_worst_cas
         round_curve(first_used([0.1 / t] * 5, 1.0)[:1], sigma=0.1, cohort=cohort.alone())
         for t in range(1, 601)
     ]
-    assert 0 < composed_mixtures(rounds).epsilon(1e-5) < composed_mixtures(certain).epsilon(1e-5)
+    assert 0 < compose_mixtures(rounds).epsilon(1e-5) < compose_mixtures(certain).epsilon(1e-5)
 
 
 @pytest.mark.parametrize(("rounds", "expected"), [(1, 3.139), (1000, 23.39)])
 def test_visible_participation_as_printed_in_the_theory(rounds: int, expected: float) -> None:
-    assert mixture([0.0, 1.0], [0.99, 0.01]).repeat(rounds).epsilon(1e-5) == pytest.approx(
+    assert mix_gaussians([0.0, 1.0], [0.99, 0.01]).repeat(rounds).epsilon(1e-5) == pytest.approx(
         expected, abs=0.006
     )
 
@@ -100,7 +100,7 @@ def test_averaging_over_participants_is_not_plugging_in_their_mean() -> None:
         .repeat(10)
         .epsilon(1e-4)
     )
-    plugged = mixture([0.0, 1 / math.sqrt(50 * 0.1)], [0.9, 0.1]).repeat(10).epsilon(1e-4)
+    plugged = mix_gaussians([0.0, 1 / math.sqrt(50 * 0.1)], [0.9, 0.1]).repeat(10).epsilon(1e-4)
     assert (round(right, 2), round(plugged, 2)) == (2.72, 2.38)
 
 
@@ -114,7 +114,7 @@ def test_averaging_over_participants_is_not_plugging_in_their_mean() -> None:
 def test_equal_rounds_lie_just_above_the_closed_form(
     rate: float, mu: float, rounds: int, epsilon: float
 ) -> None:
-    composed = mixture([0.0, mu], [1 - rate, rate]).repeat(rounds).delta(epsilon)
+    composed = mix_gaussians([0.0, mu], [1 - rate, rate]).repeat(rounds).delta(epsilon)
     exact = binomial_delta(epsilon, rate=rate, mu=mu, rounds=rounds)
     assert (
         exact * (1 - 1e-10) <= composed <= exact * 1.03 + 1e-12
@@ -130,7 +130,7 @@ def test_equal_rounds_lie_just_above_the_closed_form(
 
 
 def test_adding_squares_agrees_with_adding_privacy_losses() -> None:
-    one = mixture([0.0, 0.4, 1.1], [0.6, 0.3, 0.1])
+    one = mix_gaussians([0.0, 0.4, 1.1], [0.6, 0.3, 0.1])
     losses = one.losses(1e-3).repeat(20)
     for delta in (1e-8, 1e-5, 1e-2):
         exact = one.repeat(20).epsilon(delta)
@@ -138,7 +138,7 @@ def test_adding_squares_agrees_with_adding_privacy_losses() -> None:
 
 
 def test_a_mixture_lies_between_its_best_and_its_worst_round() -> None:
-    curve = mixture([0.5, 2.0], [0.9, 0.1]).repeat(7)
+    curve = mix_gaussians([0.5, 2.0], [0.9, 0.1]).repeat(7)
     for delta in (1e-6, 1e-2):
         low, high = (
             GaussianCurve(mu=0.5).repeat(7).epsilon(delta),
@@ -149,7 +149,7 @@ def test_a_mixture_lies_between_its_best_and_its_worst_round() -> None:
 
 
 def test_divergences_are_exact_moments() -> None:
-    curve = mixture([0.0, 1.0], [0.7, 0.3]).repeat(4)
+    curve = mix_gaussians([0.0, 1.0], [0.7, 0.3]).repeat(4)
     for order in (1.5, 2.0, 7.0):
         moment = 0.7 + 0.3 * math.exp(order * (order - 1) / 2)
         assert curve.rdp(order) == pytest.approx(4 * math.log(moment) / (order - 1), rel=1e-10)
@@ -213,7 +213,7 @@ def test_more_colluders_never_help_privacy() -> None:
 def test_sums_never_shrink_where_that_matters(values: list[float], count: int, bend: float) -> None:
     """E F is never below its exact value for F = 1 - e^(-bend x), the least convex F allowed, nor for any mean at all upwards."""
     masses = np.full(len(values), 1 / len(values))
-    law = sums.times(sums.law(values, masses), count, bend)
+    law = sum_law.repeat_law(sum_law.make_law(values, masses), count, bend)
     points, weights = law.atoms()
     finite_bend = 1.0 if math.isinf(bend) else bend
     exact = float(np.mean(np.exp(-finite_bend * np.array(values)))) ** count
@@ -223,7 +223,7 @@ def test_sums_never_shrink_where_that_matters(values: list[float], count: int, b
 
 
 def test_equal_rounds_are_counted() -> None:
-    curve = composed_mixtures([mixture([0.0, 1.0], [0.5, 0.5]) for _ in range(40)])
+    curve = compose_mixtures([mix_gaussians([0.0, 1.0], [0.5, 0.5]) for _ in range(40)])
     assert [count for _, count in curve.rounds] == [40]
     assert isinstance(curve.repeat(2), GaussianMixtureCurve)
 
@@ -231,10 +231,10 @@ def test_equal_rounds_are_counted() -> None:
 @pytest.mark.parametrize(
     "call",
     [
-        lambda: mixture([1.0], [0.5]),
-        lambda: mixture([1.0, 2.0], [1.0]),
-        lambda: mixture([], []),
-        lambda: mixture([1.0, 2.0], [1.5, -0.5]),
+        lambda: mix_gaussians([1.0], [0.5]),
+        lambda: mix_gaussians([1.0, 2.0], [1.0]),
+        lambda: mix_gaussians([], []),
+        lambda: mix_gaussians([1.0, 2.0], [1.5, -0.5]),
         lambda: first_use(batch=7, records=6, steps=1),
         lambda: Cohort.fixed(clients=3, size=4),
         lambda: Cohort.poisson(clients=3, rate=1.2),

@@ -26,15 +26,15 @@ from sordino import (
     Staircase,
     UserError,
 )
-from sordino.privacy import custom
+from sordino.mechanisms import custom_noise
+from sordino.mechanisms.custom_noise import find_worst_divergence
+from sordino.mechanisms.histogram import find_bin_limits
 from sordino.privacy.calibrate import calibrate
 from sordino.privacy.certify import certify
-from sordino.privacy.custom import worst_divergence
-from sordino.privacy.events import dp_event
-from sordino.privacy.histogram import shown
+from sordino.privacy.curves.renyi import ORDERS, convert_to_epsilon
+from sordino.privacy.dp_events import dp_event
 from sordino.privacy.ledger import Opened, RoundCharged
-from sordino.privacy.renyi import ORDERS, to_epsilon
-from sordino.privacy.spending import afforded, realised
+from sordino.privacy.spending import certify_clients, find_affordable_rounds
 from sordino.protocol import Budget, ClientBudget, View, dumps, loads
 from tests.support import toy_dataset, toy_protocol
 
@@ -70,8 +70,11 @@ def test_laplace_rounds_add_up_the_worst_shift(norm: str, shift: float, times: i
     for order in (1.5, 4.0, 20.0):
         exact = 7 * times * math.log(laplace_moment(order, shift, 3.0)) / (order - 1)
         assert promised.rdp(order) == pytest.approx(exact, rel=1e-5)
-    direct = min(to_epsilon(order, promised.rdp(order), DELTA) for order in ORDERS)
-    assert promised.epsilon(DELTA) == pytest.approx(direct)
+    direct = min(convert_to_epsilon(order, promised.rdp(order), DELTA) for order in ORDERS)
+    if norm == "l2":
+        assert promised.epsilon(DELTA) == pytest.approx(direct)
+    else:  # losses are added up where the worst shift is known for every delta
+        assert direct * 0.9 < promised.epsilon(DELTA) < direct
 
 
 def test_every_other_view_has_the_servers_bound_and_says_why() -> None:
@@ -94,7 +97,7 @@ def test_the_first_use_of_a_record_averages_moments_over_the_steps() -> None:
     data = Data(name="digits", records=10)
     guarantee = certify(plan(Laplace(scale=2.0), clip_norm="l1", rounds=1, data=data))
     moment = 0.4 * laplace_moment(5.0, 1.0, 2.0) + 0.24 * laplace_moment(5.0, 0.5, 2.0) + 0.36
-    assert guarantee.method == "first-hit mixture"
+    assert guarantee.method == "secret batches"
     assert guarantee.rdp(5.0) == pytest.approx(math.log(moment) / 4, rel=1e-6)
     whole = certify(plan(Laplace(scale=2.0), clip_norm="l1", rounds=1, data=data), unit="client")
     assert whole.rdp(5.0) == pytest.approx(math.log(laplace_moment(5.0, 1.0, 2.0)) / 4, rel=1e-6)
@@ -102,7 +105,7 @@ def test_the_first_use_of_a_record_averages_moments_over_the_steps() -> None:
 
 def test_no_admissible_shift_of_a_small_model_passes_the_staircase_bound() -> None:
     """Exact epsilon of many shift vectors, by enumerating all combinations of the three-valued losses."""
-    from sordino.privacy.staircase import Staircase as Density
+    from sordino.mechanisms.staircase_density import StaircaseDensity as Density
 
     noise = Staircase(step=1.0, width=1.0)
     density, generator = Density(step=1.0, width=1.0, nu=noise.falls_at), np.random.default_rng(1)
@@ -149,16 +152,16 @@ def test_the_paper_s_ranking_turns_in_many_dimensions() -> None:
         ):
             protocol = plan(noise, rounds=1, model=Model(name="mlp", parameters=dimension))
             found = calibrate(protocol, epsilon=1.0)
-            from sordino.privacy.mechanisms import deviation
+            from sordino.mechanisms import mechanism_of
 
-            assert deviation(found.protocol.noise) == pytest.approx(printed, rel=6e-3)
+            assert mechanism_of(found.protocol.noise).deviation == pytest.approx(printed, rel=6e-3)
             assert found.achieved <= 1.0
             assert found.as_document()[found.parameter] == found.value
 
 
 def test_budgets_ledgers_and_events_price_other_noise() -> None:
     protocol = plan(Laplace(scale=3.0), clip_norm="l1", rounds=50, participation=FixedSize(size=5))
-    reach = afforded(protocol, Budget(epsilon=1.0))
+    reach = find_affordable_rounds(protocol, Budget(epsilon=1.0))
     priced = [
         certify(protocol, rounds=range(count)).epsilon(DELTA)
         for count in (reach.rounds, reach.rounds + 1)
@@ -169,7 +172,7 @@ def test_budgets_ledgers_and_events_price_other_noise() -> None:
         RoundCharged(round=0, clients=(1, 2)),
         RoundCharged(round=1, clients=(1,)),
     ]
-    found = realised(protocol, events)
+    found = certify_clients(protocol, events)
     everyone = replace(protocol, participation=plan(Laplace(scale=1.0)).participation)
     assert found[1].epsilon(DELTA) == certify(everyone, rounds=[0, 1]).epsilon(DELTA)
     assert found[2].epsilon(DELTA) == certify(everyone, rounds=[0]).epsilon(DELTA)
@@ -185,10 +188,10 @@ def test_budgets_ledgers_and_events_price_other_noise() -> None:
 
 
 def test_clients_with_budgets_are_capped_by_the_price_of_their_noise() -> None:
-    from sordino.privacy.caps import capped_rounds
+    from sordino.privacy.participation_caps import find_capped_rounds
 
     protocol = plan(Laplace(scale=3.0), clip_norm="l1", rounds=50)
-    cap = capped_rounds(protocol, ClientBudget(id=0, epsilon=2.0))
+    cap = find_capped_rounds(protocol, ClientBudget(id=0, epsilon=2.0))
     assert (
         certify(protocol, rounds=range(cap)).epsilon(DELTA)
         <= 2.0
@@ -218,9 +221,9 @@ class Claimed:
         return stats.laplace.ppf(uniforms[..., 0])
 
     def divergence(self, order: float, shifts: np.ndarray) -> np.ndarray:
-        from sordino.privacy import laplace
+        from sordino.mechanisms.laplace_noise import laplace_divergence
 
-        return np.array([laplace.divergence(order, float(shift), self.claimed) for shift in shifts])
+        return np.array([laplace_divergence(order, float(shift), self.claimed) for shift in shifts])
 
 
 def honest(scale: float) -> Claimed:
@@ -238,11 +241,11 @@ def constant(scale: float) -> Claimed:
 
 
 def test_noise_that_is_smaller_than_its_claim_is_refused() -> None:
-    custom.tested(Claimed(1.0), "honest")
-    custom.tested(Claimed(2 / 3), "modest")
+    custom_noise.hold_claim_against_samples(Claimed(1.0), "honest")
+    custom_noise.hold_claim_against_samples(Claimed(2 / 3), "modest")
     for claimed in (1.1, 1.5):
         with pytest.raises(UserError, match="smaller than it claims"):
-            custom.tested(Claimed(claimed), "boasting")
+            custom_noise.hold_claim_against_samples(Claimed(claimed), "boasting")
     name = f"{__name__}:boasting"
     with pytest.raises(UserError, match="smaller than it claims"):
         certify(plan(Custom(factory=name)))
@@ -258,9 +261,9 @@ def test_the_histogram_shows_no_more_than_there_is() -> None:
     np.random.default_rng(0).shuffle(values)
     for order in (2.0, 8.0):
         exact = math.log(laplace_moment(order, 1.0, 1.0)) / (order - 1)
-        assert 0.6 * exact < shown(values, 1.0, 1e-6).divergence(order) < exact
+        assert 0.6 * exact < find_bin_limits(values, 1.0, 1e-6).divergence(order) < exact
     apart = 1 - math.exp(-0.5)  # total variation of Laplace noise and itself moved by its scale
-    assert 0.75 * apart < shown(values, 1.0, 1e-6).total_variation < apart
+    assert 0.75 * apart < find_bin_limits(values, 1.0, 1e-6).total_variation < apart
 
 
 class Small(Claimed):
@@ -312,7 +315,7 @@ class Broken(Claimed):
 )
 def test_no_other_lie_passes_either(kind: type[Claimed], said: str) -> None:
     with pytest.raises(UserError, match=said):
-        custom.tested(kind(1.0), "liar")
+        custom_noise.hold_claim_against_samples(kind(1.0), "liar")
 
 
 def test_a_factory_that_fails_is_the_user_s_mistake() -> None:
@@ -349,12 +352,12 @@ def test_custom_noise_is_priced_by_the_worst_spread_and_listed_as_vouched() -> N
 
 @pytest.mark.parametrize("norm", ["l1", "l2"])
 def test_the_concave_majorant_is_above_every_spread(norm: str) -> None:
-    noise = custom.tested(custom.logistic(1.0), "logistic")
+    noise = custom_noise.hold_claim_against_samples(custom_noise.logistic(1.0), "logistic")
     bumpy = replace(
         noise, divergences=lambda order, shifts: np.minimum(shifts**3, 0.2 + 0.1 * shifts)
     )
     generator = np.random.default_rng(3)
-    bound = worst_divergence(bumpy, 2.0, 1.5, norm, 5)
+    bound = find_worst_divergence(bumpy, 2.0, 1.5, norm, 5)
     largest = 0.0
     for _ in range(4000):
         shift = np.abs(generator.normal(size=5)) ** generator.uniform(0.1, 6)

@@ -5,11 +5,11 @@ from dataclasses import replace
 
 import pytest
 
-from sordino.cli import run
+from sordino.cli.main import run
 from sordino.privacy.calibrate import calibrate
 from sordino.privacy.certify import certify
 from sordino.privacy.ledger import Missed, RoundCharged
-from sordino.privacy.spending import promised, realised
+from sordino.privacy.spending import certify_clients, certify_run
 from sordino.protocol import (
     Assumptions,
     Bezier,
@@ -18,6 +18,7 @@ from sordino.protocol import (
     Constant,
     Data,
     Dirichlet,
+    DpSgd,
     FedAvg,
     FedProx,
     FixedSize,
@@ -32,7 +33,7 @@ from sordino.protocol import (
     View,
     all_views,
 )
-from sordino.report.words import RULES
+from sordino.report.phrasing import RULE_NAMES
 
 STEPS = {"steps": 1, "batch": 2, "clip": 1.0, "schedule": Constant(rate=0.1)}
 LOCAL = {
@@ -44,13 +45,15 @@ LOCAL = {
         steps=1, clip=1.0, schedule=Constant(rate=0.1), weight_decay=0.1, feature_norm=1.0
     ),
     "noisy-sgd": NoisySgd(steps=1, batch=2, clip=1.0, schedule=Constant(rate=0.1)),
+    "dp-sgd": DpSgd(batch=2, clip=1.0, schedule=Constant(rate=0.1)),
 }
+IN_STEPS = ("noisy-sgd", "dp-sgd")
 DEALT = Data(name="digits", records=10, partition=Dirichlet(beta=0.5))
 SIZES = (10,) * 4
 
 
 def federation(rule: str, **more: object) -> Protocol:
-    noise = Gaussian(multiplier=2.0) if rule == "noisy-sgd" else Gaussian(sigma=0.5)
+    noise = Gaussian(multiplier=2.0) if rule in IN_STEPS else Gaussian(sigma=0.5)
     given = {
         "clients": 4,
         "rounds": 2,
@@ -91,7 +94,8 @@ def says_it(guarantee) -> bool:
 
 
 def test_every_rule_is_looked_at() -> None:
-    assert set(LOCAL) == set(RULES)
+    assert set(LOCAL) == {rule.tag for rule in RULE_NAMES.kinds}
+    assert not RULE_NAMES.missing
 
 
 @pytest.mark.parametrize("name", OF_EVERY_KIND)
@@ -103,9 +107,9 @@ def test_the_note_stays_with_the_promise_of_a_file_and_of_a_run(name: str) -> No
         for unit in ("record", "client"):
             assert says_it(certify(protocol, view, unit, sizes=SIZES))
     for view in (View.SERVER, View.ROUNDS):
-        assert says_it(promised(protocol, ledger, view, sizes=SIZES))
-        assert says_it(promised(protocol, silent, view, sizes=SIZES))
-        assert all(map(says_it, realised(protocol, silent, view, sizes=SIZES).values()))
+        assert says_it(certify_run(protocol, ledger, view, sizes=SIZES))
+        assert says_it(certify_run(protocol, silent, view, sizes=SIZES))
+        assert all(map(says_it, certify_clients(protocol, silent, view, sizes=SIZES).values()))
 
 
 def test_what_holds_without_a_voucher_says_it_too() -> None:

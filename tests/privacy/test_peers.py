@@ -3,10 +3,12 @@
 import numpy as np
 import pytest
 
-from sordino.privacy import gaussian, subsampled
+from sordino.privacy.amplification import subsampling
 from sordino.privacy.certify import certify
-from sordino.privacy.curves import GaussianCurve
-from sordino.protocol import Constant, FedAvg, Gaussian, Protocol, StageWise
+from sordino.privacy.curves import gaussian
+from sordino.privacy.curves.gaussian_curve import GaussianCurve
+from sordino.privacy.curves.peer_distributions import write_distribution
+from sordino.protocol import Constant, Data, FedAvg, Gaussian, Protocol, StageWise
 
 
 @pytest.mark.parametrize("mu", [0.05, 0.7, 3.0])
@@ -23,10 +25,12 @@ def test_trade_offs_and_advantage_of_gaussian_noise_agree_with_riskcal(mu) -> No
 
 def test_a_trade_off_from_privacy_losses_agrees_with_riskcal() -> None:
     analysis = pytest.importorskip("riskcal").analysis
-    curve = subsampled.poisson(multiplier=1.0, rate=0.05, steps=200)
+    curve = subsampling.compose_poisson_batches(multiplier=1.0, rate=0.05, steps=200)
     for alpha in (0.01, 0.1, 0.4):
         theirs = float(
-            np.ravel(analysis.get_beta_from_pld(curve.distribution, alphas=np.array([alpha])))[0]
+            np.ravel(
+                analysis.get_beta_from_pld(write_distribution(curve), alphas=np.array([alpha]))
+            )[0]
         )
         assert curve.beta(alpha) == pytest.approx(theirs, abs=2e-3)
         assert (
@@ -48,7 +52,9 @@ def test_sampled_gaussian_steps_lie_in_the_interval_of_prv_accountant(
     low, _, high = accountant.compute_epsilon(delta=1e-5, num_self_compositions=[steps])
     assert (
         low
-        <= subsampled.poisson(multiplier=multiplier, rate=rate, steps=steps).epsilon(1e-5)
+        <= subsampling.compose_poisson_batches(
+            multiplier=multiplier, rate=rate, steps=steps
+        ).epsilon(1e-5)
         <= high
     )
 
@@ -77,3 +83,36 @@ def test_gaussian_epsilon_agrees_with_dp_accounting_to_a_millionth() -> None:
         assert gaussian.epsilon(mu, 1e-5) == pytest.approx(
             gaussian_mechanism.get_epsilon_gaussian(1 / mu, 1e-5), abs=1e-6
         )
+
+
+def test_a_secret_batch_of_one_step_is_dp_accountings_draw_without_replacement() -> None:
+    import dp_accounting
+    from dp_accounting.rdp import RdpAccountant
+
+    local = FedAvg(steps=1, batch=8, clip=1.0, schedule=Constant(rate=0.5))
+    data = Data(name="digits", records=80)
+    protocol = Protocol(clients=4, rounds=30, local=local, noise=Gaussian(sigma=2.0), data=data)
+    event = protocol.to_dp_event("server")
+    assert event.event == dp_accounting.SampledWithoutReplacementDpEvent(
+        80, 8, dp_accounting.GaussianDpEvent(2.0)
+    )
+    relation = dp_accounting.NeighboringRelation.REPLACE_ONE
+    theirs = RdpAccountant(neighboring_relation=relation).compose(event).get_epsilon(1e-5)
+    ours = certify(protocol).epsilon(1e-5)
+    assert theirs / 4 < ours < theirs
+
+
+@pytest.mark.parametrize("changes", [{"steps": 2}, {"minibatches": "public"}])
+def test_a_draw_for_which_dp_accounting_has_no_event_is_left_out(changes) -> None:
+    import dp_accounting
+
+    settings = {"steps": 1, "batch": 8, "clip": 1.0, "schedule": Constant(rate=0.5), **changes}
+    protocol = Protocol(
+        clients=4,
+        rounds=30,
+        local=FedAvg(**settings),
+        noise=Gaussian(sigma=2.0),
+        data=Data(name="digits", records=80),
+    )
+    certain = dp_accounting.GaussianDpEvent(2.0 / settings["steps"])
+    assert protocol.to_dp_event("server").event == certain

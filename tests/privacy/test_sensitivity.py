@@ -9,8 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sordino.privacy import contraction, sensitivity
+from sordino.privacy import sensitivity
+from sordino.privacy.amplification import contraction
 from sordino.protocol.errors import UserError
+from tests.oracles import stretches
 
 RATES = st.lists(st.floats(0.0, 3.0), min_size=1, max_size=8)
 
@@ -53,8 +55,8 @@ def test_larger_batches_do_not_divide_the_sensitivity_of_many_steps() -> None:
     assert difference > 10 * 2 * sum(rates) / batch
     assert (
         difference
-        <= sensitivity.smooth_upload(rates, 1.0, smoothness=1.0, batch=batch)
-        <= sensitivity.upload(rates, 1.0)
+        <= stretches.smooth_upload(rates, 1.0, smoothness=1.0, batch=batch)
+        <= sensitivity.bound_upload(rates, 1.0)
     )
 
 
@@ -72,7 +74,7 @@ def test_a_vouched_smoothness_bounds_real_trainings(
         local_training(sign, rates=[rate] * steps, batch=batch, clip=1.0, width=width)
         for sign in (1.0, -1.0)
     ]
-    bound = sensitivity.smooth_upload([rate] * steps, 1.0, smoothness=1 / width, batch=batch)
+    bound = stretches.smooth_upload([rate] * steps, 1.0, smoothness=1 / width, batch=batch)
     assert abs(moved[0] - moved[1]) <= bound * (1 + 1e-12)
 
 
@@ -87,7 +89,7 @@ def test_quadratic_losses_stretch_no_more_than_allowed(
         distance = 1.0
         for rate in rates:
             distance = distance - rate * (curvature * distance + proximal * (distance - 1.0))
-        allowed = sensitivity.fedprox_contraction(
+        allowed = stretches.fedprox_contraction(
             rates, strong=strong, smoothness=strong + extra, proximal=proximal
         )
         assert (
@@ -95,16 +97,16 @@ def test_quadratic_losses_stretch_no_more_than_allowed(
         )  # a rate that nearly cancels leaves rounding only
         assert (
             allowed
-            <= sensitivity.fedprox_expansion(rates, strong + extra, proximal) * (1 + 1e-9) + 1e-12
+            <= stretches.fedprox_expansion(rates, strong + extra, proximal) * (1 + 1e-9) + 1e-12
         )
 
 
 def test_fedprox_without_a_pull_is_fedavg() -> None:
     rates = [0.3, 0.1, 0.7]
-    assert sensitivity.fedprox_expansion(rates, 2.0, 0.0) == pytest.approx(
-        sensitivity.fedavg_expansion(rates, 2.0)
+    assert stretches.fedprox_expansion(rates, 2.0, 0.0) == pytest.approx(
+        stretches.fedavg_expansion(rates, 2.0)
     )
-    assert sensitivity.upload(rates, 0.5) == pytest.approx(sum(rates))
+    assert sensitivity.bound_upload(rates, 0.5) == pytest.approx(sum(rates))
 
 
 def clipped_logistic(w: np.ndarray, x: np.ndarray, y: np.ndarray, clip: float) -> np.ndarray:
@@ -142,7 +144,9 @@ def test_replacing_a_record_of_logistic_regression_moves_a_round_by_at_most_gamm
     rate, decay, clip = 0.8, 0.05, 0.5
     rates = np.full(12, rate)
     factors = contraction.step_factors(rates, decay=decay, curvature=0.25, feature_norm=1.0)
-    gamma = float(contraction.full_batch(contraction.moves(rates, factors, clip), records=10))
+    gamma = float(
+        contraction.move_full_batch(contraction.find_moves(rates, factors, clip), records=10)
+    )
     for _ in range(50):
         x = rng.normal(size=(10, 3))
         x /= np.linalg.norm(x, axis=1, keepdims=True)
@@ -158,6 +162,6 @@ def test_replacing_a_record_of_logistic_regression_moves_a_round_by_at_most_gamm
 
 @pytest.mark.parametrize("rates", [[], [-0.1], [math.nan], [math.inf]])
 def test_nonsense_is_refused(rates: list[float]) -> None:
-    for call in (sensitivity.first_used, sensitivity.fedavg_expansion):
+    for call in (sensitivity.first_used, stretches.fedavg_expansion):
         with pytest.raises(UserError):
             call(rates, 1.0)

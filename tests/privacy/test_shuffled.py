@@ -27,13 +27,13 @@ from sordino import (
     StageWise,
     Staircase,
 )
-from sordino.privacy import shuffling
+from sordino.privacy.amplification import shuffling
+from sordino.privacy.bounds.shuffled import clones_bounds
 from sordino.privacy.certify import certify
-from sordino.privacy.curves import GaussianCurve
+from sordino.privacy.curves.gaussian_curve import GaussianCurve
+from sordino.privacy.curves.renyi import convex_profile
 from sordino.privacy.ledger import Opened, RoundCharged
-from sordino.privacy.renyi import convex_profile
-from sordino.privacy.shuffled import clones_bounds
-from sordino.privacy.spending import realised
+from sordino.privacy.spending import certify_clients
 from sordino.protocol import InvalidValue, View
 
 
@@ -97,28 +97,46 @@ def test_two_rounds_of_pure_noise_by_enumeration(
 
 
 def _question(protocol: Protocol, view: str = "server") -> object:
-    from sordino.privacy.certify import asked
+    from sordino.privacy.bounds.question import pose_question
 
-    return asked(protocol, view, "client", None, None)
+    return pose_question(protocol, view, "client", None, None)
 
 
 def test_one_round_is_the_vector_s_value_and_never_above_the_local_epsilon() -> None:
     assert certify(plan(Laplace(scale=1.0))).epsilon(1e-6) == pytest.approx(
-        shuffling.epsilon(1e-6, local=1.0, clients=1000), rel=2e-3
+        shuffling.find_shuffled_epsilon(1e-6, local=1.0, clients=1000), rel=2e-3
     )
     assert certify(plan(Laplace(scale=1.0))).method == "shuffled clones"
     alone = plan(Laplace(scale=1.0), clients=1)
     assert certify(alone).epsilon(1e-6) == certify(replace(alone, channel="direct")).epsilon(1e-6)
 
 
+@pytest.mark.parametrize("clones", [1, 7, 700, shuffling._TABLED])
+def test_tails_of_a_fair_coin_are_the_same_from_the_table_and_without_it(clones: int) -> None:
+    counts = np.arange(clones + 2)
+    exact = stats.binom.sf(counts - 1, clones, 0.5)
+    np.testing.assert_allclose(
+        shuffling._at_least(counts[:, None] * 1.0, np.array([clones]))[:, 0], exact, rtol=1e-11
+    )
+
+
+def test_crowds_too_large_for_the_table_are_priced_as_those_within_it() -> None:
+    # The next crowd hides a little more, and nothing jumps where the table ends.
+    within, beyond = (
+        shuffling.find_shuffled_delta(1e-5, local=0.01, clients=shuffling._TABLED + more)
+        for more in (1, 2)
+    )
+    assert within * 0.99 < beyond <= within
+
+
 def test_a_random_batch_averages_over_its_size() -> None:
     for epsilon in (0.05, 0.2, 0.5):
         averaged = sum(
-            stats.binom.pmf(n, 60, 0.3) * shuffling.delta(epsilon, local=1.0, clients=n + 1) for n in range(61)
+            stats.binom.pmf(n, 60, 0.3) * shuffling.find_shuffled_delta(epsilon, local=1.0, clients=n + 1) for n in range(61)
         )  # fmt: skip
-        assert shuffling.delta(epsilon, local=1.0, clients=61, share=0.3) == pytest.approx(
-            averaged, rel=1e-9
-        )
+        assert shuffling.find_shuffled_delta(
+            epsilon, local=1.0, clients=61, share=0.3
+        ) == pytest.approx(averaged, rel=1e-9)
 
 
 def test_gaussian_rounds_are_bounded_between_the_mean_and_the_upload() -> None:
@@ -134,7 +152,9 @@ def test_gaussian_rounds_are_bounded_between_the_mean_and_the_upload() -> None:
 def by_hand(epsilon: float, local: float, mu: float, clients: int, rounds: int) -> float:
     """The other way to many rounds: T composed pure clones, and T times the spill of one round, by a hybrid over the rounds."""
     pure = (
-        shuffling.curve(local=local, clients=clients, interval=1e-3).repeat(rounds).delta(epsilon)
+        shuffling.price_shuffled_round(local=local, clients=clients, interval=1e-3)
+        .repeat(rounds)
+        .delta(epsilon)
     )
     spill = GaussianCurve(mu=mu).delta(local) * (1 + 2 * (clients - 1) * math.exp(-local))
     return pure + (1 + math.exp(epsilon)) * rounds * spill
@@ -186,7 +206,7 @@ def test_realised_batches_count_the_smallest() -> None:
     protocol = plan(Laplace(scale=1.0), clients=600, participation=Poisson(rate=0.5))
     opened = Opened(protocol="x", generator="y", noise="seeded")
     events = [opened, RoundCharged(round=0, clients=tuple(range(300)))]
-    found = realised(protocol, events, View.SERVER, "client", delta=1e-6)
+    found = certify_clients(protocol, events, View.SERVER, "client", delta=1e-6)
     assert found[0].epsilon(1e-6) == pytest.approx(
         certify(replace(protocol, clients=300, participation=Everyone())).epsilon(1e-6)
     )

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sordino.privacy import gaussian
-from sordino.privacy.caps import capped_rounds
 from sordino.privacy.certify import certify
+from sordino.privacy.curves import gaussian
 from sordino.privacy.ledger import Opened, RoundCharged
-from sordino.privacy.spending import afforded, realised, repeated_rounds
+from sordino.privacy.participation_caps import find_capped_rounds
+from sordino.privacy.spending import certify_clients, find_affordable_rounds, find_repeated_rounds
 from sordino.protocol import (
     Budget,
     ClientBudget,
@@ -34,7 +34,7 @@ BASE = Protocol(clients=6, rounds=30, local=LOCAL, noise=Gaussian(sigma=1.0))
 @pytest.mark.parametrize("epsilon", [0.5, 3.0, 8.0, 100.0])
 def test_a_budget_is_used_up_to_the_last_round_that_fits(schedule, epsilon) -> None:
     protocol = replace(BASE, local=replace(LOCAL, schedule=schedule))
-    reach = afforded(protocol, Budget(epsilon=epsilon))
+    reach = find_affordable_rounds(protocol, Budget(epsilon=epsilon))
     prices = [certify(protocol, "server", rounds=range(t)).epsilon(1e-5) for t in range(31)]
     assert reach.rounds == max(t for t in range(31) if prices[t] <= epsilon)
     assert reach.spent == prices[reach.rounds]
@@ -53,26 +53,27 @@ def test_rounds_that_were_paid_for_twice_leave_less() -> None:
         RoundCharged(round=0, clients=(0,), attempt=1),
         RoundCharged(round=1, clients=(0,)),
     ]
-    assert repeated_rounds(events, next_round=2) == [0]
-    assert repeated_rounds(events, next_round=1) == [0, 1]
-    assert repeated_rounds([replace(fresh, noise="seeded"), *events[1:2]], next_round=0) == []
+    assert find_repeated_rounds(events, next_round=2) == [0]
+    assert find_repeated_rounds(events, next_round=1) == [0, 1]
+    assert find_repeated_rounds([replace(fresh, noise="seeded"), *events[1:2]], next_round=0) == []
     assert (
-        afforded(protocol, budget, repeated=[0, 0]).rounds == afforded(protocol, budget).rounds - 2
+        find_affordable_rounds(protocol, budget, repeated=[0, 0]).rounds
+        == find_affordable_rounds(protocol, budget).rounds - 2
     )
 
 
 def test_the_realised_bound_counts_the_rounds_a_client_was_in() -> None:
     events = [RoundCharged(round=t, clients=(0, 1) if t < 3 else (1, 2, 3)) for t in range(5)]
-    server = realised(BASE, events, "server")
+    server = certify_clients(BASE, events, "server")
     shifts = [2 * 2 * 0.5 / (t + 1) for t in range(5)]
     assert server[0].mu == pytest.approx(math.sqrt(sum(s**2 for s in shifts[:3])))
     assert server[1].mu == pytest.approx(math.sqrt(sum(s**2 for s in shifts)))
     assert server[5].mu == 0.0
-    rounds = realised(BASE, events, "rounds")
+    rounds = certify_clients(BASE, events, "rounds")
     assert rounds[1].mu == pytest.approx(
         math.sqrt(sum(s**2 / (2 if t < 3 else 3) for t, s in enumerate(shifts)))
     )
-    coalition = realised(BASE, events, "coalition:2")
+    coalition = certify_clients(BASE, events, "coalition:2")
     assert coalition[1].mu == pytest.approx(math.sqrt(sum(s**2 for s in shifts)))
 
 
@@ -80,7 +81,7 @@ def test_with_everyone_in_every_round_realised_is_planned() -> None:
     protocol = replace(BASE, data=Data(name="x", records=40))
     events = [RoundCharged(round=t, clients=tuple(range(6))) for t in range(30)]
     for view in ("server", "rounds", "coalition:1", "final"):
-        assert realised(protocol, events, view)[3].epsilon(1e-5) == pytest.approx(
+        assert certify_clients(protocol, events, view)[3].epsilon(1e-5) == pytest.approx(
             certify(protocol, view).epsilon(1e-5), rel=1e-6
         )
 
@@ -90,7 +91,7 @@ def test_the_planned_bound_with_random_participation_is_below_the_worst_realised
         BASE, participation=Poisson(rate=0.1), local=replace(LOCAL, schedule=Constant(rate=0.3))
     )
     always = [RoundCharged(round=t, clients=(0,)) for t in range(30)]
-    assert certify(protocol, "server").epsilon(1e-5) < realised(protocol, always, "server")[
+    assert certify(protocol, "server").epsilon(1e-5) < certify_clients(protocol, always, "server")[
         0
     ].epsilon(1e-5)
 
@@ -107,7 +108,7 @@ def test_no_choice_of_rounds_within_a_cap_passes_the_clients_budget(
     import random
 
     protocol = replace(BASE, local=replace(LOCAL, schedule=schedule))
-    cap = capped_rounds(protocol, ClientBudget(id=0, epsilon=epsilon))
+    cap = find_capped_rounds(protocol, ClientBudget(id=0, epsilon=epsilon))
     chosen = random.Random(seed).sample(range(30), cap)
     mu = math.sqrt(sum((2 * sum(schedule.rates(round=t, steps=2))) ** 2 for t in chosen))
     assert gaussian.epsilon(mu, 1e-5) <= epsilon * (1 + 1e-9)
@@ -130,6 +131,6 @@ def test_a_client_of_everyone_has_realised_the_last_iterate_too() -> None:
     rule = ClippedGlm(steps=5, clip=1.0, schedule=Constant(rate=0.5), weight_decay=0.1)
     protocol = replace(BASE, local=rule, rounds=300, data=Data(name="x", records=40))
     events = [RoundCharged(round=t, clients=tuple(range(6))) for t in range(300)]
-    found = realised(protocol, events, "final")[0].epsilon(1e-5)
+    found = certify_clients(protocol, events, "final")[0].epsilon(1e-5)
     assert found == pytest.approx(certify(protocol, "final").epsilon(1e-5), rel=1e-9)
-    assert found < 0.5 * realised(protocol, events, "rounds")[0].epsilon(1e-5)
+    assert found < 0.5 * certify_clients(protocol, events, "rounds")[0].epsilon(1e-5)

@@ -6,8 +6,8 @@ import math
 import pytest
 from scipy.stats import norm
 
-from sordino.cli import run
-from sordino.privacy.stated import Stated, check_stated, stated_curve
+from sordino.cli.main import run
+from sordino.privacy.stated import Stated, check_stated, find_stated_curve
 
 USUAL = ["check-claim", "--noise-multiplier", "1.0", "--rate", "0.01", "--rounds", "1000"]
 
@@ -35,7 +35,7 @@ def test_without_sampling_it_is_the_gaussian_mechanism(adjacency, move) -> None:
     steps, multiplier = 50, 12.0
     mu = move * math.sqrt(steps) / multiplier
     stated = Stated(noise_multiplier=multiplier, steps=steps, sampling="full", adjacency=adjacency)
-    epsilon = stated_curve(stated).epsilon(1e-5)
+    epsilon = find_stated_curve(stated).epsilon(1e-5)
     delta = norm.cdf(mu / 2 - epsilon / mu) - math.exp(epsilon) * norm.cdf(-mu / 2 - epsilon / mu)
     assert delta == pytest.approx(1e-5, rel=1e-3)
     answer = check_stated(stated, epsilon=1.0, delta=1e-5)

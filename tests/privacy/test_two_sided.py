@@ -11,9 +11,11 @@ from dp_accounting.pld import privacy_loss_distribution
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sordino.privacy import subsampled
-from sordino.privacy.certify import asked, certify, valid_bounds
-from sordino.privacy.two_sided import deltas, two_sided
+from sordino.privacy.amplification import subsampling
+from sordino.privacy.amplification.two_sided import find_two_sided_deltas, price_two_sided
+from sordino.privacy.bounds.providers import find_bounds
+from sordino.privacy.bounds.question import pose_question
+from sordino.privacy.certify import certify
 from sordino.protocol import (
     Constant,
     Data,
@@ -36,7 +38,7 @@ def test_the_pair_is_that_of_dp_accounting(reach: float, rate: float, steps: int
     theirs = privacy_loss_distribution.from_gaussian_mechanism(
         1 / reach, sampling_prob=rate, neighboring_relation=REPLACE, use_connect_dots=True
     ).self_compose(steps)
-    ours = two_sided(reach=reach, rate=rate, steps=steps)
+    ours = price_two_sided(reach=reach, rate=rate, steps=steps)
     for delta in (1e-3, 1e-5, 1e-8):
         expected = theirs.get_epsilon_for_delta(delta)
         assert ours.epsilon(delta) == pytest.approx(expected, rel=1e-3, abs=1e-4)
@@ -66,7 +68,7 @@ def test_no_two_shifts_are_told_apart_better(
     u = long * np.array([np.cos(angle), np.sin(angle)])
     v = short * np.array([np.cos(other), np.sin(other)])
     reach = max(long, short, 1e-3)
-    limit = float(deltas(np.array([epsilon]), reach=reach, rate=rate)[0])
+    limit = float(find_two_sided_deltas(np.array([epsilon]), reach=reach, rate=rate)[0])
     assert exact_delta(epsilon, u, v, rate) <= limit + 1e-6
 
 
@@ -75,12 +77,14 @@ def test_no_two_shifts_are_told_apart_better(
 def test_it_is_never_above_the_bound_that_counts_both_ways(
     reach: float, rate: float, steps: int
 ) -> None:
-    tight = two_sided(reach=reach, rate=rate, steps=steps, interval=1e-3)
-    loose = subsampled.fixed_size(mu=2 * reach, rate=rate, steps=steps, interval=1e-3)
+    tight = price_two_sided(reach=reach, rate=rate, steps=steps, interval=1e-3)
+    loose = subsampling.compose_fixed_batches(mu=2 * reach, rate=rate, steps=steps, interval=1e-3)
     assert tight.epsilon(1e-5) <= loose.epsilon(1e-5) + 1e-3
     epsilons = np.linspace(0, 5, 11)
-    one = subsampled.deltas(epsilons, mu=2 * reach, rate=rate)
-    assert (deltas(epsilons, reach=reach, rate=rate) <= one * (1 + 1e-9) + 1e-15).all()
+    one = subsampling.find_sampled_deltas(epsilons, mu=2 * reach, rate=rate)
+    assert (
+        find_two_sided_deltas(epsilons, reach=reach, rate=rate) <= one * (1 + 1e-9) + 1e-15
+    ).all()
 
 
 def test_poisson_batches_are_priced_by_it_where_a_record_is_replaced() -> None:
@@ -115,7 +119,7 @@ def test_clients_that_are_drawn_unseen_are_priced_by_it_where_one_is_replaced() 
     )
     (hidden,) = [
         bound
-        for bound in valid_bounds(asked(protocol, "rounds", "client", None, None))
+        for bound in find_bounds(pose_question(protocol, "rounds", "client", None, None))
         if bound.method == "hidden Poisson sampling"
     ]
     theirs = privacy_loss_distribution.from_gaussian_mechanism(

@@ -8,30 +8,37 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sordino.mechanisms import mechanism_of
+from sordino.privacy.bounds.question import has_own_noise
 from sordino.privacy.calibrate import calibrate
-from sordino.privacy.caps import all_caps
-from sordino.privacy.certify import certify, harmonized
-from sordino.privacy.harmonizer import with_found_noise
-from sordino.privacy.sizes import resized
+from sordino.privacy.certify import certify
+from sordino.privacy.own_noise import with_found_noise
+from sordino.privacy.participation_caps import all_caps
 from sordino.protocol import (
     Bezier,
     ClientBudget,
     ClippedGlm,
     Constant,
     Data,
+    DpSgd,
     Everyone,
     FedAvg,
     FedProx,
     FixedSize,
     Gaussian,
+    Identity,
+    Interpolate,
     Laplace,
     Mean,
+    Median,
     Model,
     NoisySgd,
     Poisson,
     Privacy,
     Protocol,
     Scaffold,
+    SecureAggregation,
+    Shuffler,
     StageWise,
     Staircase,
     UserError,
@@ -157,6 +164,34 @@ def federations(draw: st.DrawFn) -> tuple[Protocol, tuple[int, ...]]:
     return protocol, tuple(sized)
 
 
+PLAIN = Protocol(
+    clients=CLIENTS,
+    rounds=3,
+    local=FedAvg(steps=2, batch=4, clip=0.5, schedule=Constant(rate=0.5)),
+    noise=Gaussian(sigma=2.0),
+    model=Model(name="mlp", parameters=5),
+)
+PUBLIC = replace(PLAIN.local, minibatches="public")
+DP_SGD = DpSgd(batch=4, clip=0.5)
+MULTIPLIED = Gaussian(multiplier=1.5)
+INTEGERS = Gaussian(sigma=2.0, arithmetic="integers")
+SUMS = SecureAggregation(threshold=2)
+WEIGHED = Mean(weights="records")
+FIXED = Mean(denominator="fixed")
+VARIANTS = {
+    "median": {"aggregation": Median()},
+    "fixed": {"aggregation": FIXED, "participation": Poisson(rate=0.5)},
+    "public batches": {"local": PUBLIC, "aggregation": WEIGHED},
+    "shuffler": {"channel": Shuffler()},
+    "secure sums": {"channel": SUMS, "noise": INTEGERS},
+    "integers": {"noise": INTEGERS},
+    "own models": {"personalization": Identity(pull=0.5), "aggregation": WEIGHED},
+    "mixed models": {"personalization": Interpolate(alpha=0.5, pull=0.3)},
+    "dp-sgd": {"local": DP_SGD, "noise": MULTIPLIED, "aggregation": FIXED},
+    "dp-sgd, sums": {"local": DP_SGD, "noise": MULTIPLIED, "aggregation": FIXED, "channel": SUMS},
+}
+
+
 def finds_noise_from_records(protocol: Protocol) -> bool:
     """Returns whether a client's noise is found for a budget about one record, which depends on how many there are."""
     return any(
@@ -182,6 +217,17 @@ def test_a_file_never_promises_more_than_its_run(
         assert run.epsilon(1e-8) <= promised.epsilon(1e-8) * ROUNDING
 
 
+@pytest.mark.parametrize("unit", ["record", "client"])
+@pytest.mark.parametrize("sizes", [(4, 12, 60), (20, 20, 20), (60, 4, 4)])
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_nor_does_a_file_about_another_channel_aggregation_or_rule(variant, sizes, unit) -> None:
+    protocol = replace(PLAIN, **VARIANTS[variant])
+    for view in all_views(CLIENTS):
+        promised = certify(protocol, view, unit)
+        run = certify(protocol, view, unit, sizes=sizes)
+        assert run.epsilon(1e-5) <= promised.epsilon(1e-5) * ROUNDING
+
+
 @given(federations(), st.sampled_from(["record", "client"]))
 @settings(max_examples=25, deadline=None)
 def test_noise_that_is_found_without_sizes_suffices_for_all_sizes(
@@ -189,8 +235,8 @@ def test_noise_that_is_found_without_sizes_suffices_for_all_sizes(
 ) -> None:
     protocol, sizes = federation
     for view in ("server", "rounds", "final"):
-        loud = replace(protocol, noise=resized(protocol.noise, 1e5))
-        if harmonized(protocol) or certify(loud, view, unit).epsilon(1e-5) > 2:
+        loud = replace(protocol, noise=mechanism_of(protocol.noise).resize(1e5))
+        if has_own_noise(protocol) or certify(loud, view, unit).epsilon(1e-5) > 2:
             with pytest.raises(UserError, match=r"noise of their own|no noise is enough"):
                 calibrate(protocol, view, unit, epsilon=2.0)
             continue

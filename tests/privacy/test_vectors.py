@@ -9,37 +9,36 @@ from typing import Any
 import numpy as np
 import pytest
 
+from sordino.mechanisms.laplace_noise import laplace_divergence, laplace_divergence_l2
+from sordino.mechanisms.staircase_density import StaircaseDensity
 from sordino.papers import convergent, prifedsync, udp_fl
-from sordino.privacy import (
+from sordino.privacy import sensitivity
+from sordino.privacy.amplification import (
     bounded_domain,
     contraction,
-    gaussian,
-    laplace,
     last_iterate,
-    mixtures,
-    renyi,
-    sensitivity,
     shuffling,
-    subsampled,
+    subsampling,
 )
 from sordino.privacy.certify import certify
-from sordino.privacy.staircase import Staircase
-from sordino.protocol import Constant, FedAvg, Gaussian, Protocol
+from sordino.privacy.curves import gaussian, mixtures, renyi
+from sordino.protocol import Constant, Data, FedAvg, Gaussian, Protocol
+from tests.oracles import amplification, clones, convergent_dp, conversions, stretches
 from tests.privacy.reference import reference_vectors
 
 VECTORS = reference_vectors()
 # Formulas with reference values that Sordino does not have yet. What is built moves to FORMULAS.
-NOT_BUILT = {"eps_hidden_batches", "discrete_gaussian_mu", "secure_sum_mu"}
+NOT_BUILT = {"discrete_gaussian_mu", "secure_sum_mu"}
 
 
-def staircase(args: dict[str, Any]) -> Staircase:
-    return Staircase(step=args["lam"], width=args["Delta"], nu=args["nu"])
+def staircase(args: dict[str, Any]) -> StaircaseDensity:
+    return StaircaseDensity(step=args["lam"], width=args["Delta"], nu=args["nu"])
 
 
 def divergence(mechanism: str, params: dict[str, float]) -> Callable[[float], float]:
     return {
         "gaussian": lambda order: gaussian.rdp(params["s"] / params["sigma"], order),
-        "laplace": lambda order: laplace.divergence(order, params["s"], params["b"]),
+        "laplace": lambda order: laplace_divergence(order, params["s"], params["b"]),
         "staircase": lambda order: staircase(params).divergence(order, params["s"]),
     }[mechanism]
 
@@ -48,7 +47,7 @@ def upload(etas: list[float], V: float, batch: int, alpha: float = 0.0) -> float
     assert batch == 1, (
         "a smaller sensitivity for larger batches needs a vouched smoothness (THEORY A8)"
     )
-    return sensitivity.upload(etas, V, proximal=alpha)
+    return sensitivity.bound_upload(etas, V, proximal=alpha)
 
 
 def last(
@@ -94,28 +93,43 @@ def glm(
 ) -> tuple[float, np.ndarray]:
     rates = np.full(steps, eta)
     factors = contraction.step_factors(rates, decay=lam, curvature=beta, feature_norm=X)
-    return float(np.prod(factors)), contraction.moves(rates, factors, V)
+    return float(np.prod(factors)), contraction.find_moves(rates, factors, V)
 
 
 def glm_full(K: int, n_i: int, weight: float, **step: float) -> tuple[float, float]:
     rho, left = glm(K, **step)
-    return rho, weight * float(contraction.full_batch(left, n_i))
+    return rho, weight * float(contraction.move_full_batch(left, n_i))
 
 
 def glm_cyclic(
     epochs: int, batches: int, B: int, weight: float, **step: float
 ) -> tuple[float, float]:
     rho, left = glm(epochs * batches, **step)
-    return rho, weight * float(contraction.cyclic_batches(left, batches, B))
+    return rho, weight * float(contraction.move_cyclic_batches(left, batches, B))
 
 
 def subsampled_epsilon(
     B: float, n: float, steps: int, sigma: float, delta: float, h: float, p: float = 1.0, K: int = 1
 ) -> float:
-    curve = subsampled.participating(
+    curve = subsampling.compose_fixed_rounds(
         mu=1 / sigma, rate=B / n, steps=K, rounds=steps // K, probability=p
     )
     return curve.epsilon(delta)
+
+
+def hidden_batches(
+    K: int, B: int, n: int, T: int, rate: float, V: float, sigma: float, m: int, delta: float,
+    h: float | None = None,
+) -> float:  # fmt: skip
+    rule = FedAvg(steps=K, batch=B, clip=V, schedule=Constant(rate=rate))
+    protocol = Protocol(
+        clients=m,
+        rounds=T,
+        local=rule,
+        noise=Gaussian(sigma=sigma),
+        data=Data(name="digits", records=n),
+    )
+    return certify(protocol, "rounds", delta=delta).epsilon(delta)
 
 
 FEDAVG = {
@@ -138,36 +152,38 @@ FORMULAS: dict[str, Callable[..., Any]] = {
     "gdp_delta": lambda mu, eps: gaussian.delta(mu, eps),
     "gdp_eps": lambda mu, delta: gaussian.epsilon(mu, delta),
     "gdp_mu_from_eps_delta": lambda eps, delta: gaussian.mu_from(eps, delta),
-    "rdp_to_eps": lambda alpha, rdp, delta: renyi.to_epsilon(alpha, rdp, delta),
-    "rdp_to_eps_classic": lambda alpha, rdp, delta: renyi.to_epsilon_classic(alpha, rdp, delta),
-    "rdp_to_delta": lambda alpha, rdp, eps: renyi.to_delta(alpha, rdp, eps),
+    "rdp_to_eps": lambda alpha, rdp, delta: renyi.convert_to_epsilon(alpha, rdp, delta),
+    "rdp_to_eps_classic": lambda alpha, rdp, delta: conversions.to_epsilon_classic(
+        alpha, rdp, delta
+    ),
+    "rdp_to_delta": lambda alpha, rdp, eps: conversions.to_delta(alpha, rdp, eps),
     "published_thm3a": lambda **args: convergent.theorem_3a(**words(args)),
     "published_thm3b": lambda **args: convergent.theorem_3b(**words(args)),
     "published_thm3c": lambda **args: convergent.theorem_3c(**words(args)),
     "published_thm3d": lambda **args: convergent.theorem_3d(**words(args)),
-    "thm3d_min_z": lambda **args: convergent.theorem_3d_least_z(**words(args)),
-    "thm3d_exact_H": lambda **args: convergent.theorem_3d_exact(**words(args)),
+    "thm3d_min_z": lambda **args: convergent_dp.table_2_least_z(**words(args)),
+    "thm3d_exact_H": lambda **args: convergent_dp.theorem_3d_energy(**words(args)),
     "published_thm4": lambda **args: convergent.theorem_4(**words(args)),
-    "counterexample_fedavg": lambda **args: convergent.linear_fedavg(**words(args)),
-    "counterexample_fedprox": lambda **args: convergent.linear_fedprox(**words(args)),
-    "published_H0": convergent.appendix_g3,
+    "counterexample_fedavg": lambda **args: convergent_dp.linear_fedavg_mu(**words(args)),
+    "counterexample_fedprox": lambda **args: convergent_dp.linear_fedprox_mu(**words(args)),
+    "published_H0": convergent_dp.appendix_g3_energy,
     "upload_sensitivity_fedavg": upload,
     "upload_sensitivity_fedprox": upload,
-    "rho_fedavg": lambda etas, L: sensitivity.fedavg_expansion(etas, L),
-    "rho_fedprox": lambda etas, L, alpha: sensitivity.fedprox_expansion(etas, L, alpha),
-    "rho_fedprox_convex": lambda etas, lam, M, alpha: sensitivity.fedprox_contraction(
+    "rho_fedavg": lambda etas, L: stretches.fedavg_expansion(etas, L),
+    "rho_fedprox": lambda etas, L, alpha: stretches.fedprox_expansion(etas, L, alpha),
+    "rho_fedprox_convex": lambda etas, lam, M, alpha: stretches.fedprox_contraction(
         etas, strong=lam, smoothness=M, proximal=alpha
     ),
     "last_iterate_H": last,
-    "last_iterate_H_const": lambda rho, gamma, T: last_iterate.constant(rho, gamma, T),
+    "last_iterate_H_const": lambda rho, gamma, T: last_iterate.price_constant_rounds(rho, gamma, T),
     "last_iterate_H_bounded": lambda rho, gamma, D: bounded_domain.last_iterate_bounded(
         rho, gamma, D
     ),
     "threat_mu": threat,
     "glm_rho_gamma": glm_full,
     "glm_rho_gamma_cyclic": glm_cyclic,
-    "laplace_rdp_1d": lambda alpha, s, b: laplace.divergence(alpha, s, b),
-    "laplace_rdp_l2": lambda alpha, c, b, d: laplace.divergence_l2(alpha, c, b, d),
+    "laplace_rdp_1d": lambda alpha, s, b: laplace_divergence(alpha, s, b),
+    "laplace_rdp_l2": lambda alpha, c, b, d: laplace_divergence_l2(alpha, c, b, d),
     "staircase_rdp_1d": lambda alpha, s, **noise: staircase(noise).divergence(alpha, s),
     "staircase_rdp_any_shift": lambda alpha, s, **noise: staircase(noise).divergence(alpha, s),
     "staircase_pi": lambda s, **noise: staircase(noise).jump_probability(s),
@@ -181,14 +197,14 @@ FORMULAS: dict[str, Callable[..., Any]] = {
     "published_staircase_gamma": lambda alpha, lam, nu: udp_fl.theorem_2(
         order=alpha, step=lam, nu=nu
     ),
-    "poisson_rdp_symmetric": lambda alpha, q, mechanism, params: renyi.poisson_subsampled(
+    "poisson_rdp_symmetric": lambda alpha, q, mechanism, params: renyi.amplify_divergence(
         alpha, q, divergence(mechanism, params)
     ),
-    "poisson_rdp_zhu_wang": lambda alpha, q, mechanism, params: udp_fl.zhu_wang(
+    "poisson_rdp_zhu_wang": lambda alpha, q, mechanism, params: amplification.zhu_wang(
         alpha, q, divergence(mechanism, params)
     ),
     "wor_rdp_wbk": lambda alpha, q, mechanism, params, eps_inf=math.inf: (
-        udp_fl.wang_balle_kasiviswanathan(
+        amplification.wang_balle_kasiviswanathan(
             alpha, q, divergence(mechanism, params), largest_loss=eps_inf
         )
     ),
@@ -201,27 +217,32 @@ FORMULAS: dict[str, Callable[..., Any]] = {
     "published_shuffle_lower": lambda alpha, gamma, N: udp_fl.lemma_3(
         order=alpha, gamma=gamma, clients=N
     ),
-    "girgis_rdp_upper": lambda alpha, eps0, n: udp_fl.girgis(order=alpha, local=eps0, clients=n),
-    "clones_rdp": lambda alpha, eps0, n: shuffling.rdp(alpha, local=eps0, clients=n),
-    "clones_delta": lambda eps, eps0, n: shuffling.delta(eps, local=eps0, clients=n),
-    "clones_eps": lambda delta, eps0, n: shuffling.epsilon(delta, local=eps0, clients=n),
-    "clones_eps_closed_form": lambda delta, eps0, n: udp_fl.clones_closed_form(
+    "girgis_rdp_upper": lambda alpha, eps0, n: amplification.girgis(
+        order=alpha, local=eps0, clients=n
+    ),
+    "clones_rdp": lambda alpha, eps0, n: clones.clones_rdp(alpha, local=eps0, clients=n),
+    "clones_delta": lambda eps, eps0, n: shuffling.find_shuffled_delta(eps, local=eps0, clients=n),
+    "clones_eps": lambda delta, eps0, n: shuffling.find_shuffled_epsilon(
+        delta, local=eps0, clients=n
+    ),
+    "clones_eps_closed_form": lambda delta, eps0, n: amplification.clones_closed_form(
         delta=delta, local=eps0, clients=n
     ),
-    "clones_delta_approx": lambda eps, eps0, delta0, n: shuffling.delta_approximate(
+    "clones_delta_approx": lambda eps, eps0, delta0, n: clones.delta_approximate(
         eps, local=eps0, local_delta=delta0, clients=n
     ),
     "clt_mu": lambda B, n, K, R, sigma: prifedsync.theorem_2_limit(
         batch=B, records=n, steps=K, rounds=R, sigma=sigma
     ),
     "eps_Cq": subsampled_epsilon,
-    "eps_client_poisson": lambda q, z, rounds, delta, h: subsampled.poisson(
+    "eps_hidden_batches": hidden_batches,
+    "eps_client_poisson": lambda q, z, rounds, delta, h: subsampling.compose_poisson_batches(
         multiplier=z, rate=q, steps=rounds
     ).epsilon(delta),
     "eps_participation_mixture": lambda q, mu_round, rounds, delta, h: (
-        mixtures.mixture([0.0, mu_round], [1 - q, q]).repeat(rounds).epsilon(delta)
+        mixtures.mix_gaussians([0.0, mu_round], [1 - q, q]).repeat(rounds).epsilon(delta)
     ),
-    "participation_mixture_delta": lambda eps, q, mu, rounds: mixtures.binomial_delta(
+    "participation_mixture_delta": lambda eps, q, mu, rounds: conversions.binomial_delta(
         eps, rate=q, mu=mu, rounds=rounds
     ),
     "weak_fdp_reach_probability": lambda p, R: prifedsync.reach_probability(rate=p, rounds=R),

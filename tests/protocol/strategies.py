@@ -3,6 +3,7 @@
 from hypothesis import strategies as st
 
 from sordino.protocol import (
+    AdaptiveClip,
     Assumptions,
     Attention,
     Bezier,
@@ -14,6 +15,7 @@ from sordino.protocol import (
     Data,
     Decay,
     Dirichlet,
+    DpSgd,
     Everyone,
     FedAvg,
     FedProx,
@@ -27,12 +29,17 @@ from sordino.protocol import (
     Median,
     ModeConnectivity,
     Model,
-    Nobody,
     NoisySgd,
+    NoPersonalization,
+    PlainServer,
     Poisson,
     Privacy,
     Protocol,
     Scaffold,
+    ServerAdaGrad,
+    ServerAdam,
+    ServerMomentum,
+    ServerYogi,
     Shards,
     StageWise,
     Staircase,
@@ -54,7 +61,8 @@ names = st.text(st.characters(exclude_categories=["C"]), min_size=1).filter(
 
 schedules = st.one_of(
     [st.builds(kind, rate=positive) for kind in (Constant, Cyclic, StageWise, Continuous)]
-    + [st.builds(Decay, rate=positive, factor=fractions, every=sizes)]
+    + [st.builds(StageWise, rate=positive, power=st.floats(0.6, 1))]
+    + [st.builds(Decay, rate=positive, factor=fractions, every=sizes | st.just("round"))]
 )
 batches = st.integers(min_value=1, max_value=64)
 local_rules = st.one_of(
@@ -104,9 +112,17 @@ noisy_rules = st.builds(
     clip_norm=st.sampled_from(["l2", "l1"]),
     weight_decay=amounts(1e6),
 )
+lot_rules = st.builds(
+    DpSgd,
+    batch=st.integers(1, 64),
+    clip=positive,
+    schedule=schedules,
+    sampling=st.sampled_from(["fixed", "poisson"]),
+    adaptive=st.none() | st.builds(AdaptiveClip, quantile=st.floats(0.01, 0.99), rate=positive),
+)
 pulls = st.none() | positive
 personalizations = st.one_of(
-    st.builds(Nobody),
+    st.builds(NoPersonalization),
     st.builds(Identity, pull=pulls),
     st.builds(Interpolate, alpha=fractions, pull=pulls),
     st.builds(Attention, own=amounts(1), sharpness=amounts(1e6), pull=pulls),
@@ -128,6 +144,15 @@ noises = st.one_of(
 multipliers = st.builds(Gaussian, multiplier=amounts(1e9), secure=st.booleans())
 
 
+servers = st.one_of(
+    st.builds(PlainServer),
+    st.builds(ServerMomentum, rate=positive, momentum=amounts(0.99)),
+    st.builds(ServerAdam, rate=positive, beta2=amounts(0.99)),
+    st.builds(ServerAdaGrad, rate=positive, tau=positive),
+    st.builds(ServerYogi, rate=positive),
+)
+
+
 @st.composite
 def protocols(draw: st.DrawFn) -> Protocol:
     clients = draw(sizes)
@@ -138,10 +163,13 @@ def protocols(draw: st.DrawFn) -> Protocol:
     )
     partition = draw(partitions)
     records = draw(st.none() | st.integers(64, 10**6))
-    local = draw(local_rules | noisy_rules)
-    noisy = isinstance(local, NoisySgd)
+    local = draw(local_rules | noisy_rules | lot_rules)
+    noisy = isinstance(local, NoisySgd | DpSgd)
     noise = draw(multipliers if noisy else noises)
     aggregation = draw(aggregations)
+    if isinstance(local, DpSgd):
+        # Its sum is divided by a public number, whoever takes part.
+        aggregation = Mean(denominator="fixed")
     fixed = isinstance(aggregation, Mean) and aggregation.denominator == "fixed"
     personal = isinstance(noise, Gaussian) and type(local) in (FedAvg, NoisySgd) and not fixed
     assumed = (
@@ -158,7 +186,8 @@ def protocols(draw: st.DrawFn) -> Protocol:
         rounds=draw(sizes),
         participation=draw(participation),
         aggregation=aggregation,
-        personalization=draw(personalizations) if personal else Nobody(),
+        server=draw(servers),
+        personalization=draw(personalizations) if personal else NoPersonalization(),
         local=local,
         noise=noise,
         privacy=draw(st.builds(Privacy, adjacency=st.sampled_from(adjacencies))),

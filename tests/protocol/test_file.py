@@ -15,13 +15,13 @@ from sordino.protocol import (
     Protocol,
     SordinoError,
     UserError,
+    build_schema,
     dumps,
     loads,
-    overridden,
-    read,
-    schema,
+    override_keys,
+    read_protocol,
 )
-from sordino.protocol.file import decode
+from sordino.protocol.file import decode_protocol
 from tests.protocol.strategies import protocols
 
 MINIMAL = """
@@ -52,13 +52,13 @@ def test_value_to_file_to_value_is_the_identity(protocol: Protocol) -> None:
 @given(protocols())
 @settings(max_examples=50)
 def test_every_written_file_satisfies_the_json_schema(protocol: Protocol) -> None:
-    jsonschema.validate(tomllib.loads(dumps(protocol)), schema())
+    jsonschema.validate(tomllib.loads(dumps(protocol)), build_schema())
 
 
 def test_the_schema_is_itself_valid_and_refuses_what_the_reader_refuses() -> None:
-    jsonschema.Draft202012Validator.check_schema(schema())
+    jsonschema.Draft202012Validator.check_schema(build_schema())
     document = tomllib.loads(MINIMAL)
-    jsonschema.validate(document, schema())
+    jsonschema.validate(document, build_schema())
     for path, value in [
         ("noise.sigma", -1),
         ("local.clip", "ten"),
@@ -69,9 +69,9 @@ def test_the_schema_is_itself_valid_and_refuses_what_the_reader_refuses() -> Non
         table, key = path.split(".")
         wrong = {**document, table: {**document[table], key: value}}
         with pytest.raises(jsonschema.ValidationError):
-            jsonschema.validate(wrong, schema())
+            jsonschema.validate(wrong, build_schema())
         with pytest.raises(UserError, match=path.replace(".", r"\.")):
-            decode(wrong)
+            decode_protocol(wrong)
 
 
 def test_defaults_are_spelled_out_in_what_is_written() -> None:
@@ -131,7 +131,7 @@ def test_a_mistake_is_named_with_key_value_and_what_is_allowed(
     override: str, words: list[str]
 ) -> None:
     with pytest.raises(UserError) as caught:
-        overridden(loads(MINIMAL), [override])
+        override_keys(loads(MINIMAL), [override])
     for word in words:
         assert word in str(caught.value)
 
@@ -152,11 +152,11 @@ def test_a_missing_key_is_named_with_its_meaning(missing: str) -> None:
     table, key = missing.split(".")
     del document[table][key]
     with pytest.raises(UserError, match=missing.replace(".", r"\.") + " is missing"):
-        decode(document)
+        decode_protocol(document)
 
 
 def test_overrides_are_toml_or_else_strings() -> None:
-    protocol = overridden(
+    protocol = override_keys(
         loads(MINIMAL),
         ["data.name=mnist", "data.partition.dirichlet=0.1", "federation.participation.poisson=0.5"],
     )
@@ -169,22 +169,22 @@ def test_overrides_are_toml_or_else_strings() -> None:
 @pytest.mark.parametrize("override", ["noise.sigma", "=3", ".sigma=3", "noise..sigma=3"])
 def test_an_override_without_key_or_value_is_refused(override: str) -> None:
     with pytest.raises(UserError, match="KEY=VALUE"):
-        overridden(loads(MINIMAL), [override])
+        override_keys(loads(MINIMAL), [override])
 
 
 def test_an_override_cannot_smuggle_in_a_second_key() -> None:
     with pytest.raises(UserError):
-        overridden(loads(MINIMAL), ["noise.sigma=1\nseed = 3"])
+        override_keys(loads(MINIMAL), ["noise.sigma=1\nseed = 3"])
 
 
 def test_a_file_that_is_not_there_or_not_text_is_named(tmp_path) -> None:
     with pytest.raises(UserError, match="sordino new"):
-        read(tmp_path / "absent.toml")
+        read_protocol(tmp_path / "absent.toml")
     (tmp_path / "binary.toml").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(UserError, match=r"binary\.toml"):
-        read(tmp_path / "binary.toml")
+        read_protocol(tmp_path / "binary.toml")
     with pytest.raises(UserError):
-        read(tmp_path)
+        read_protocol(tmp_path)
 
 
 def test_values_are_frozen_and_whole_numbers_become_real_where_real_ones_are_meant() -> None:
@@ -246,7 +246,7 @@ def test_no_document_makes_the_decoder_fail_otherwise_than_by_a_user_error(noise
             else value
         )
     try:
-        protocol = decode(document)
+        protocol = decode_protocol(document)
     except SordinoError:
         return
     assert loads(dumps(protocol)) == protocol
@@ -266,7 +266,7 @@ def test_the_schema_for_editors_in_the_docs_is_current() -> None:
     from pathlib import Path
 
     kept = Path(__file__).parents[2] / "docs" / "sordino.schema.json"
-    assert json.loads(kept.read_text()) == json.loads(json.dumps(schema())), (
+    assert json.loads(kept.read_text()) == json.loads(json.dumps(build_schema())), (
         "write it anew: sordino check --schema > docs/sordino.schema.json"
     )
 

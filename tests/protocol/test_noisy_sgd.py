@@ -11,15 +11,15 @@ from sordino.protocol import (
     Gaussian,
     Identity,
     Interpolate,
-    Nobody,
     NoisySgd,
+    NoPersonalization,
     Privacy,
     Protocol,
     UserError,
     View,
     dumps,
     loads,
-    overridden,
+    override_keys,
 )
 
 TEXT = """
@@ -59,7 +59,7 @@ def test_a_file_says_what_the_values_say() -> None:
 @pytest.mark.parametrize(
     ("written", "value"),
     [
-        ('"none"', Nobody()),
+        ('"none"', NoPersonalization()),
         ('"identity"', Identity()),
         ("{ identity = { pull = 0.5 } }", Identity(pull=0.5)),
         ("{ interpolate = 0.25 }", Interpolate(alpha=0.25)),
@@ -69,10 +69,10 @@ def test_a_file_says_what_the_values_say() -> None:
     ],
 )
 def test_personal_models_in_short_and_in_full(written, value) -> None:
-    protocol = overridden(loads(TEXT), [f"federation.personalization={written}"])
+    protocol = override_keys(loads(TEXT), [f"federation.personalization={written}"])
     assert protocol.personalization == value
     assert loads(dumps(protocol)) == protocol
-    assert protocol.keeps_models == (value != Nobody())
+    assert protocol.keeps_models == (value != NoPersonalization())
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_personal_models_in_short_and_in_full(written, value) -> None:
 )
 def test_a_mistake_is_named(override, words) -> None:
     with pytest.raises(UserError) as caught:
-        overridden(loads(TEXT), [override])
+        override_keys(loads(TEXT), [override])
     for word in words:
         assert word in str(caught.value)
 

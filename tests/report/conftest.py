@@ -9,8 +9,8 @@ import pytest
 
 from sordino import Data, Gaussian, Run, train
 from sordino.audit.auditing import audit
-from sordino.federation.folder import RunFolder, protocol_digest
-from sordino.privacy.ledger import Opened, RoundCharged, encode
+from sordino.federation.store.run_folder import RunFolder, protocol_digest
+from sordino.privacy.ledger import Opened, RoundCharged, encode_line
 from sordino.protocol import Budget, Dirichlet, Model, Poisson, Privacy, Protocol, dumps
 from tests.support import toy_dataset, toy_protocol
 
@@ -68,7 +68,7 @@ def written_by_hand(folder: Path, protocol: Protocol, clients_of_round, sizes: l
         opened,
         *(RoundCharged(round=t, clients=clients_of_round(t)) for t in range(protocol.rounds)),
     ]:
-        line, chain = encode(event, chain)
+        line, chain = encode_line(event, chain)
         lines.append(line)
     (folder / "ledger.jsonl").write_bytes(b"".join(lines))
     row = {

@@ -11,14 +11,15 @@ from scipy.optimize import brentq
 from scipy.stats import norm
 
 from sordino import Gaussian, certify, train
-from sordino.cli import run
+from sordino.cli.main import run
+from sordino.explorer.watching import price_folder
 from sordino.protocol import Assumptions, Budget, Privacy, StageWise, View
-from sordino.report.comparison import lead, together, told_alike
-from sordino.report.formats import at_most
-from sordino.report.words import claim, spent_tile
+from sordino.report.comparison import describe_extremes, price_together, summarize_runs
+from sordino.report.number_formats import format_upper_bound
+from sordino.report.phrasing import state_headline
+from sordino.report.price_tables import privacy_lines
+from sordino.report.tiles import show_spending
 from sordino.report.writing import write_comparison
-from sordino.ui.explorer.watching import spent
-from sordino.ui.prices import privacy_lines
 from tests.report.test_page import Page
 from tests.support import toy_dataset, toy_protocol, unseal
 
@@ -48,7 +49,7 @@ def test_all_are_summed_up_in_the_first_ones_view(runs, tmp_path) -> None:
     assert (tmp_path / "side-by-side.html").stat().st_size < 2_000_000
     assert [one["headline"]["view"] for one in page.document["runs"]] == ["rounds"] * 3
     for one, folder in zip(page.document["runs"], runs, strict=True):
-        protocol = told_alike([folder, runs[0]])[0].run.protocol
+        protocol = summarize_runs([folder, runs[0]])[0].run.protocol
         (found,) = [
             each["epsilon"] for each in one["guarantees"]["record"] if each["view"] == "rounds"
         ]
@@ -59,9 +60,9 @@ def test_all_are_summed_up_in_the_first_ones_view(runs, tmp_path) -> None:
 
 
 def test_what_they_reveal_together_adds_in_squares(runs) -> None:
-    stories = told_alike(runs)
-    epsilon, _ = together(stories)
-    mu = math.sqrt(sum(story.main.mu**2 for story in stories))
+    summaries = summarize_runs(runs)
+    epsilon, _ = price_together(summaries)
+    mu = math.sqrt(sum(summary.main.mu**2 for summary in summaries))
     exact = brentq(
         lambda e: norm.cdf(-e / mu + mu / 2) - math.exp(e) * norm.cdf(-e / mu - mu / 2) - 1e-5,
         0,
@@ -75,14 +76,14 @@ def test_noise_from_one_seed_cancels(runs, tmp_path) -> None:
     train(
         louder, data=toy_dataset(), model="logistic", folder=tmp_path / "d", workers=1, report=False
     )
-    epsilon, text = together(told_alike([runs[0], tmp_path / "d"]))
+    epsilon, text = price_together(summarize_runs([runs[0], tmp_path / "d"]))
     assert epsilon == math.inf
     assert "same seed" in text
     secure = replace(louder, noise=replace(louder.noise, secure=True))
     train(
         secure, data=toy_dataset(), model="logistic", folder=tmp_path / "e", workers=1, report=False
     )
-    assert math.isfinite(together(told_alike([runs[0], tmp_path / "e"]))[0])
+    assert math.isfinite(price_together(summarize_runs([runs[0], tmp_path / "e"]))[0])
 
 
 def test_runs_of_the_same_name_are_told_apart_and_ten_fit(
@@ -109,7 +110,9 @@ def test_a_view_that_one_run_lacks_is_not_taken(runs, tmp_path) -> None:
     train(
         first, data=toy_dataset(), model="logistic", folder=tmp_path / "f", workers=1, report=False
     )
-    assert {story.headline[0] for story in told_alike([tmp_path / "f", diverged])} == {View.SERVER}
+    assert {summary.headline[0] for summary in summarize_runs([tmp_path / "f", diverged])} == {
+        View.SERVER
+    }
 
 
 def test_one_damaged_run_or_too_many_are_refused(runs, tmp_path, monkeypatch, capfd) -> None:
@@ -140,18 +143,21 @@ def test_what_was_vouched_for_stands_beside_every_number_that_rests_on_it(tmp_pa
         )
         folders.append(tmp_path / name)
     condition = "if, as vouched, every minibatch loss is 0.01-smooth"
-    first, second = told_alike(folders)
+    first, second = summarize_runs(folders)
     assert first.main.condition == condition
     assert second.main.condition == ""
     page = Page(write_comparison(folders, tmp_path / "side-by-side.html"))
     assert page.document["together"]["assumptions"] == ["every minibatch loss is 0.01-smooth"]
-    free = at_most(first.main.unconditional.epsilon(1e-5))
+    free = format_upper_bound(first.main.unconditional.epsilon(1e-5))
     assert f"a: the bound holds {condition}. Without that, ε = {free}." in page.text
-    assert f"{at_most(first.main.epsilon(1e-5))} (vouched)" in page.text
-    assert condition in together([first, second])[1]
-    assert condition in lead([first, second], ["a", "b"])
-    assert condition in claim(first.main, 1e-5)
-    assert condition in spent_tile(first).note
+    assert f"{format_upper_bound(first.main.epsilon(1e-5))} (vouched)" in page.text
+    assert condition in price_together([first, second])[1]
+    assert condition in describe_extremes([first, second], ["a", "b"])
+    assert condition in state_headline(first.main, 1e-5)
+    assert condition in show_spending(first).note
     plain = replace(first.run, protocol=replace(vouched, privacy=Privacy()))
-    assert f"final {at_most(first.main.epsilon(1e-5))} ({condition})" in privacy_lines(plain)[1]
-    assert spent(folders[0], 1).condition == condition
+    assert (
+        f"final {format_upper_bound(first.main.epsilon(1e-5))} ({condition})"
+        in privacy_lines(plain)[1]
+    )
+    assert price_folder(folders[0], 1).condition == condition

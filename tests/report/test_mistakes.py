@@ -11,16 +11,16 @@ from pathlib import Path
 
 import pytest
 
-from sordino.cli import run
-from sordino.privacy.ledger import RoundCharged, encode, read
+from sordino.cli.main import run
+from sordino.privacy.ledger import RoundCharged, encode_line, read_ledger
 from sordino.protocol import UserError
-from sordino.report import pdf
-from sordino.report.evidence import Attack, Audit
-from sordino.report.figures import learning_figure
-from sordino.report.limits import not_protected
-from sordino.report.page import provenance
-from sordino.report.story import story_document, told
-from sordino.report.words import tiles
+from sordino.report import pdf, run_summary
+from sordino.report.caveats import list_caveats
+from sordino.report.evidence import AttackResult, Audit
+from sordino.report.figures import draw_learning
+from sordino.report.page import list_provenance
+from sordino.report.run_summary import summarize_run, summary_document
+from sordino.report.tiles import list_tiles
 
 ATTACK = {"name": "a", "metric": "AUC", "value": 0.52, "baseline": 0.5}
 FILES = (
@@ -74,9 +74,14 @@ def test_a_fact_or_a_metric_of_another_kind_is_shown_or_refused(folder, value) -
     for key in facts:
         (folder / "run.json").write_text(json.dumps({**facts, key: value}))
         with suppress(UserError):
-            story = told(folder)
+            summary = summarize_run(folder)
             assert all(
-                (provenance(story), not_protected(story), tiles(story), story_document(story))
+                (
+                    list_provenance(summary),
+                    list_caveats(summary),
+                    list_tiles(summary),
+                    summary_document(summary),
+                )
             )
     (folder / "run.json").write_text(json.dumps(facts))
     for key in rows[0]:
@@ -84,14 +89,14 @@ def test_a_fact_or_a_metric_of_another_kind_is_shown_or_refused(folder, value) -
             "".join(json.dumps({**row, key: value}) + "\n" for row in rows)
         )
         with suppress(UserError):
-            story = told(folder)
-            assert all((provenance(story), tiles(story), story_document(story)))
-            assert (learning_figure(story) is None) == (key == "loss" and value is None)
+            summary = summarize_run(folder)
+            assert all((list_provenance(summary), list_tiles(summary), summary_document(summary)))
+            assert (draw_learning(summary) is None) == (key == "loss" and value is None)
 
 
 def test_a_ledger_of_another_federation_is_refused(folder, capfd) -> None:
     chain, lines = "", []
-    reading = read(folder / "ledger.jsonl")
+    reading = read_ledger(folder / "ledger.jsonl")
     opened, *charges = reading.events
     for event in (
         opened,
@@ -102,13 +107,14 @@ def test_a_ledger_of_another_federation_is_refused(folder, capfd) -> None:
         ),
         reading.seal,
     ):
-        line, chain = encode(event, chain)
+        line, chain = encode_line(event, chain)
         lines.append(line)
     (folder / "ledger.jsonl").write_bytes(b"".join(lines))
     assert run(["report", str(folder)]) == 2
     assert "client 17" in capfd.readouterr().err
     (folder / "ledger.jsonl").write_bytes(
-        lines[0] + encode(RoundCharged(round=-1, clients=(0,)), json.loads(lines[0])["chain"])[0]
+        lines[0]
+        + encode_line(RoundCharged(round=-1, clients=(0,)), json.loads(lines[0])["chain"])[0]
     )
     assert run(["report", str(folder)]) == 4
     assert "line 2" in capfd.readouterr().err
@@ -129,15 +135,14 @@ def test_a_run_that_is_not_there_or_is_deleted_meanwhile(
     assert run(["report", str(tmp_path / "nowhere")]) == 2
     assert "there is no run" in capfd.readouterr().err
     assert run(["report"]) == 2
-    from sordino.report import story
 
-    original = story.audits_of
+    original = run_summary.read_audits
 
     def deleted(place: Path) -> tuple:
         shutil.rmtree(place)
         return original(place)
 
-    monkeypatch.setattr(story, "audits_of", deleted)
+    monkeypatch.setattr(run_summary, "read_audits", deleted)
     assert run(["report", str(folder)]) == 2
     assert str(folder) in capfd.readouterr().err
 
@@ -182,11 +187,11 @@ def test_a_browser_that_does_not_print_is_named(folder, tmp_path, capfd, monkeyp
 )
 def test_a_row_of_an_attack_is_checked(change, words) -> None:
     with pytest.raises(ValueError, match=words):
-        Attack.of({**ATTACK, **change})
+        AttackResult.of({**ATTACK, **change})
 
 
 def test_infinity_is_a_string_and_an_estimate_bounds_nothing() -> None:
-    assert Attack.of({**ATTACK, "value": "inf"}).value == float("inf")
+    assert AttackResult.of({**ATTACK, "value": "inf"}).value == float("inf")
     document = {"view": "final", "unit": "client", "mu_lower": None, "epsilon_lower": None, "delta": 1e-5, "trainings": 1,
                 "certified": {"epsilon": "inf"}}  # fmt: skip
     found = Audit.of(document)

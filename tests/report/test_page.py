@@ -11,14 +11,14 @@ import pytest
 from scipy.stats import norm
 
 from sordino import Data, Dataset, Gaussian, Run, certify, resume, train
-from sordino.cli import run
-from sordino.privacy.curves import GaussianCurve
+from sordino.cli.main import run
+from sordino.privacy.curves.gaussian_curve import GaussianCurve
+from sordino.privacy.curves.mixtures import mix_gaussians
 from sordino.privacy.guarantee import Guarantee
-from sordino.privacy.mixtures import mixture
 from sordino.protocol import Model, View
 from sordino.report import writing
 from sordino.report.page import run_page
-from sordino.report.story import best_guess, told
+from sordino.report.run_summary import bound_best_guess, summarize_run
 from sordino.report.writing import write_report
 from tests.report.conftest import written_by_hand
 from tests.support import toy_dataset, toy_protocol, unseal
@@ -109,16 +109,16 @@ class TestNumbers:
         measured = printed["audits"][0]["epsilon_lower"]
         shown = re.search(r"Measured by audit, at least\s*ε ([\d.]+)", page.text)
         assert 0.99 * measured <= float(shown[1]) <= measured
-        assert f"{printed['ledger']['charges']} rounds paid for" in page.text
+        assert f"{printed['ledger']['charges']} rounds charged" in page.text
 
     def test_privacy_spent_ends_at_the_promise_and_each_point_is_a_price(self, folder) -> None:
-        story = told(folder)
-        assert story.spent.rounds == (1, 2, 3, 4, 5, 6)
-        assert story.spent.epsilons[-1] == story.main.epsilon(1e-4)
+        summary = summarize_run(folder)
+        assert summary.spent.rounds == (1, 2, 3, 4, 5, 6)
+        assert summary.spent.epsilons[-1] == summary.main.epsilon(1e-4)
         three = certify(
-            story.run.protocol, "rounds", delta=1e-4, rounds=range(3), sizes=story.run.sizes
+            summary.run.protocol, "rounds", delta=1e-4, rounds=range(3), sizes=summary.run.sizes
         )
-        assert story.spent.epsilons[2] == three.epsilon(1e-4)
+        assert summary.spent.epsilons[2] == three.epsilon(1e-4)
 
     def test_given_who_took_part_clients_are_priced_as_certify_prices_them(
         self, long_run, folder, capfd
@@ -150,18 +150,18 @@ class TestBestGuess:
 
     @pytest.mark.parametrize("mu", [0.0, 0.3, 1.0, 2.5])
     def test_of_a_gaussian_is_the_likelihood_ratio_tests(self, mu) -> None:
-        assert best_guess(self.guarantee(GaussianCurve(mu=mu))) == pytest.approx(
+        assert bound_best_guess(self.guarantee(GaussianCurve(mu=mu))) == pytest.approx(
             norm.cdf(mu / 2), abs=1e-9
         )
 
     def test_of_a_mixture_is_the_mean_and_of_a_worse_description_never_less(self) -> None:
         exact = 0.7 * norm.cdf(0.25) + 0.3 * norm.cdf(1.0)
-        curve = mixture([0.5, 2.0], [0.7, 0.3])
-        assert best_guess(self.guarantee(curve)) == pytest.approx(exact, abs=1e-4)
-        assert exact <= best_guess(self.guarantee(curve.losses(1e-3))) <= 1
+        curve = mix_gaussians([0.5, 2.0], [0.7, 0.3])
+        assert bound_best_guess(self.guarantee(curve)) == pytest.approx(exact, abs=1e-4)
+        assert exact <= bound_best_guess(self.guarantee(curve.losses(1e-3))) <= 1
 
     def test_of_nothing_hidden_is_always_right(self) -> None:
-        assert best_guess(self.guarantee(GaussianCurve(mu=math.inf))) == 1.0
+        assert bound_best_guess(self.guarantee(GaussianCurve(mu=math.inf))) == 1.0
 
 
 class TestTheFile:
@@ -290,7 +290,7 @@ class TestTheFile:
         (folder / "model.safetensors").unlink()
         text = Page(write_report(folder)).text
         assert "The run is not finished." in text
-        assert "Who has which labels was not written down" in text
+        assert "Which client has which labels was not recorded" in text
 
 
 def toy_report(folder: Path) -> Page:
@@ -329,9 +329,9 @@ class TestHonesty:
             )
             pages.append(Page(write_report(tmp_path / name)).text)
         assert "A run for research." in pages[0]
-        assert "Whoever knows the seed" in pages[0]
+        assert "Anyone who knows the seed" in pages[0]
         assert "A run for research." not in pages[1]
-        assert "Whoever knows the seed" not in pages[1]
+        assert "Anyone who knows the seed" not in pages[1]
         assert all("What this does not protect" in page for page in pages)
 
     def test_a_view_without_a_limit_a_large_delta_and_a_refuting_audit_are_said(
@@ -359,14 +359,14 @@ class TestHonesty:
         assert "A δ that is too large" in text
         (audit,) = (folder / "audits").iterdir()
         audit.write_text(json.dumps({**json.loads(audit.read_text()), "verdict": "refuted"}))
-        assert "An audit contradicts the promise." in Page(write_report(folder)).text
+        assert "An audit contradicts the guarantee." in Page(write_report(folder)).text
 
     def test_what_was_measured_with_more_than_the_view_is_not_said_of_the_view(
         self, folder
     ) -> None:
         (audit,) = (folder / "audits").iterdir()
         assert json.loads(audit.read_text())["given"] == ""  # minibatches are secret by default
-        assert "by who is given" not in Page(write_report(folder)).text
+        assert "by an adversary that was given" not in Page(write_report(folder)).text
         audit.write_text(
             json.dumps(
                 {
@@ -377,7 +377,8 @@ class TestHonesty:
         )
         text = Page(write_report(folder)).text
         assert (
-            "by who is given every noisy step of the attacked client, as the bound allows" in text
+            "by an adversary that was given every noisy step of the attacked client, as the bound allows"
+            in text
         )
         assert "the truth lies between the two" not in text
         assert "rounds, one record, given every noisy step of the attacked client" in text
@@ -428,7 +429,7 @@ class TestHonesty:
 
 class TestAtTheEnd:
     def test_train_and_resume_write_it_and_say_where(self, tmp_path, monkeypatch, capfd) -> None:
-        from sordino.ui.progress import TrainingProgress
+        from sordino.cli.progress import TrainingProgress
 
         monkeypatch.chdir(tmp_path)
         quick = ["--set", "federation.rounds=4", "--set", "federation.clients=10", "--workers", "1"]
@@ -524,7 +525,7 @@ def test_an_attack_is_in_the_report_at_once_and_what_noise_0_means(
         (subject.folder / "attacks" / "labels.json").write_text(json.dumps(found))
         return [], {}
 
-    monkeypatch.setattr("sordino.ui.attack.attacked", attacked)
+    monkeypatch.setattr("sordino.cli.attack_command.attack_with_display", attacked)
     assert "No attacks" in Page(folder / "report.html").text
     assert run(["attack", str(folder), "labels"]) == 0
     shown = Page(folder / "report.html")
@@ -546,14 +547,14 @@ def test_an_epsilon_beyond_a_hundred_is_no_meaningful_limit_for_people_and_digit
         model=Model(name="logistic"),
     )
     run = written_by_hand(tmp_path / "loud", protocol, lambda t: tuple(range(5)), [20] * 5)
-    story = told(run)
-    epsilon = story.main.epsilon(story.headline[2])
+    summary = summarize_run(run)
+    epsilon = summary.main.epsilon(summary.headline[2])
     assert 100 < epsilon < math.inf
-    page = run_page(story)
+    page = run_page(summary)
     text, block = page.split('<script type="application/json"')
     assert "learns without a meaningful limit" in text
     assert "no meaningful limit" in text
-    for digits in (at_most_digits(one.epsilon(1e-5)) for one in story.guarantees["record"]):
+    for digits in (at_most_digits(one.epsilon(1e-5)) for one in summary.guarantees["record"]):
         if float(digits) > 100:
             assert f">{digits}<" not in text
             assert f"= {digits}" not in text

@@ -10,16 +10,15 @@ import numpy as np
 import pytest
 
 from sordino import Data, Gaussian, Run, resume, train
-from sordino.cli import run as command
-from sordino.privacy.ledger import RoundCharged, encode
-from sordino.privacy.ledger import read as read_ledger
+from sordino.cli.main import run as command
+from sordino.explorer.watching import RunWatcher
+from sordino.privacy.ledger import RoundCharged, encode_line, read_ledger
 from sordino.protocol import Budget, Iid, Mean, Poisson, Privacy, Protocol
+from sordino.report.closing_panel import result_line
 from sordino.report.page import run_page
+from sordino.report.run_summary import run_document, summarize_run, summary_document
 from sordino.report.sinks import Logging, MlflowSink, Sink, TensorBoardSink
-from sordino.report.story import as_document, story_document, told
 from sordino.report.writing import write_comparison
-from sordino.ui.explorer.watching import Watch
-from sordino.ui.summary import result_line
 from tests.report.test_sinks import events, tracked
 from tests.support import reseal, toy_dataset, toy_protocol, unseal
 
@@ -68,7 +67,7 @@ def write_lines(path: Path, rows: list[dict]) -> None:
 
 def page_of(folder: Path) -> str:
     """The page of a run, without the time at which it was made."""
-    return re.sub(r"\d{4}-\d\d-\d\d \d\d:\d\d UTC", "", run_page(told(folder)))
+    return re.sub(r"\d{4}-\d\d-\d\d \d\d:\d\d UTC", "", run_page(summarize_run(folder)))
 
 
 class Recorder(Sink):
@@ -129,7 +128,7 @@ def test_the_page_of_an_older_folder_is_held_to_the_same(final_run, tmp_path) ->
     unseal(old)
     losses = Run.load(old).metrics["loss"]
     assert np.isfinite(losses).all()
-    metrics = story_document(told(old))["metrics"]
+    metrics = summary_document(summarize_run(old))["metrics"]
     assert metrics["loss"] == [losses[-1]]
 
 
@@ -162,8 +161,26 @@ def test_tensorboard_and_mlflow_hold_nothing_about_the_draw_and_every_step(
     for values in (events(run.folder), tracked(run.folder)[0]):
         assert not {"participants", "bytes_up", "bytes_down", "seconds"} & set(values)
         assert sorted(dict(values["loss"])) == list(range(1, ROUNDS + 1))
+    times = dated(run.folder)
+    assert len(times) == 2
+    assert all(len(set(dates)) == 1 for dates in times.values())
     later = MlflowSink("kept")
     assert later.open(run.folder, run.protocol) == ROUNDS  # it knows what it has
+
+
+def dated(folder: Path) -> dict[str, list[float]]:
+    """When each sink says that the losses came: a round takes longer with more clients."""
+    from mlflow.tracking import MlflowClient
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    board = EventAccumulator(str(folder / "tensorboard"))
+    board.Reload()
+    ((uri, number),) = json.loads((folder / "mlflow.json").read_text()).items()
+    history = MlflowClient(uri).get_metric_history(number, "loss")
+    return {
+        "tensorboard": [event.wall_time for event in board.Scalars("loss")],
+        "mlflow": [metric.timestamp for metric in history],
+    }
 
 
 def test_an_interrupted_run_keeps_its_lines_apart_and_ends_as_if_it_had_not_been(
@@ -199,7 +216,7 @@ def test_a_hidden_draw_is_in_nothing_that_is_published(hidden_run, tmp_path) -> 
     assert page_of(other).replace(str(other), "") == page_of(hidden_run).replace(
         str(hidden_run), ""
     )
-    document = story_document(told(hidden_run))
+    document = summary_document(summarize_run(hidden_run))
     assert document["clients"] == []
     assert document["ledger"]["digest"] is None
     assert "not published" in " ".join(document["withheld"])
@@ -212,7 +229,7 @@ def redraw(folder: Path) -> None:
         changed = event
         if isinstance(event, RoundCharged):
             changed = replace(event, clients=(event.round % 5,))
-        line, chain = encode(changed, chain)
+        line, chain = encode_line(changed, chain)
         written.append(line)
     (folder / "ledger.jsonl").write_bytes(b"".join(written))
     rows = lines(folder / "private" / "metrics.jsonl")
@@ -229,7 +246,9 @@ def test_certify_says_that_what_a_hidden_draw_came_to_is_not_to_be_published(
     hidden_run, capsys
 ) -> None:
     assert command(["certify", str(hidden_run), "--view", "rounds"]) == 0
-    assert "do not publish it" in " ".join(capsys.readouterr().out.split())
+    assert "do not publish them" in " ".join(capsys.readouterr().out.split())
+    assert command(["certify", str(hidden_run), "--json"]) == 0
+    assert "do not publish them" in json.loads(capsys.readouterr().out)["realised_note"]
 
 
 def test_a_draw_that_the_promise_does_not_count_on_is_shown(tmp_path) -> None:
@@ -237,16 +256,18 @@ def test_a_draw_that_the_promise_does_not_count_on_is_shown(tmp_path) -> None:
     public = toy_protocol(rounds=ROUNDS, participation=Poisson(rate=0.5), data=IID)
     run = trained(tmp_path / "run", public)
     assert not (run.folder / "private").exists()
-    document = story_document(told(run))
+    document = summary_document(summarize_run(run))
     assert len(document["clients"]) == run.protocol.clients
     assert document["withheld"] == []
     assert lines(run.folder / "metrics.jsonl")[0]["participants"] is not None
 
 
 def test_numbers_of_a_whole_run_stay_numbers(hidden_run) -> None:
-    document = as_document(Run.load(hidden_run))
+    document = run_document(Run.load(hidden_run))
     assert document["rounds"] == ROUNDS
-    assert document["seconds"] == pytest.approx(story_document(told(hidden_run))["run"]["seconds"])
+    assert document["seconds"] == pytest.approx(
+        summary_document(summarize_run(hidden_run))["run"]["seconds"]
+    )
 
 
 def test_the_closing_panel_draws_no_curve_of_models_that_are_not_promised(final_run) -> None:
@@ -257,7 +278,7 @@ def test_the_closing_panel_draws_no_curve_of_models_that_are_not_promised(final_
 
 
 def test_the_explorer_looks_at_what_is_published(final_run) -> None:
-    seen = Watch(final_run.parent).look(final_run.name)
+    seen = RunWatcher(final_run.parent).look(final_run.name)
     assert len(seen.rounds) == ROUNDS
     assert np.isnan(seen.scores["loss"][:-1]).all()
     assert seen.last("loss") == Run.load(final_run).metrics["loss"][-1]

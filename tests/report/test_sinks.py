@@ -11,11 +11,11 @@ import pytest
 pytest.importorskip("mlflow", reason="MLflow is not installed: pip install 'sordino[mlflow]'")
 pytest.importorskip("tensorboard", reason="pip install 'sordino[tensorboard]'")
 
-from sordino.cli import run
-from sordino.federation.loop import RoundMetrics
+from sordino.cli.main import run
+from sordino.cli.progress import TrainingProgress
+from sordino.federation.training import RoundMetrics
 from sordino.report import sinks
 from sordino.report.sinks import Logging, MlflowSink, TensorBoardSink
-from sordino.ui.progress import TrainingProgress
 
 QUICK = [
     "--set",
@@ -33,7 +33,7 @@ BOTH = ["--log", "tensorboard", "--log", "mlflow:kept"]
 @pytest.fixture(autouse=True)
 def _in_an_empty_folder_without_reports(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("sordino.report.writing.at_the_end", lambda run, say: None)
+    monkeypatch.setattr("sordino.report.writing.write_final_report", lambda run, say: None)
 
 
 def events(folder: Path) -> dict[str, list[tuple[int, float]]]:
@@ -110,7 +110,7 @@ def test_after_an_interruption_no_step_is_missing_or_twice(
             raise KeyboardInterrupt  # before the round is in a checkpoint: it will be run again
 
     monkeypatch.setattr(
-        sinks, "FLUSHED", 0.0
+        sinks, "FLUSH_INTERVAL", 0.0
     )  # as on a slow training: every step is sent as soon as it may be
     options = [*QUICK, "--set", f"noise.secure={secure}"]
     with monkeypatch.context() as patched:
@@ -184,12 +184,12 @@ def test_a_sink_that_fails_is_dropped_and_the_training_goes_on(capfd, monkeypatc
 
 
 def test_ctrl_c_before_the_first_round_leaves_nothing(capfd, monkeypatch) -> None:
-    from sordino.engines import training
+    from sordino.federation.training import Training
 
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(training, "run_rounds", interrupted)
+    monkeypatch.setattr(Training, "run", interrupted)
     assert run(["train", *QUICK, "--log", "tensorboard", "--out", "a"]) == 130
     assert not Path("a").exists()
 

@@ -2,17 +2,20 @@
 
 import hashlib
 import json
+import re
 import shutil
 import stat
+from functools import partial
 from pathlib import Path
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
-from sordino import Poisson, Run, train
-from sordino.cli import run as command
-from sordino.federation.seals import digest_of, metrics_seal
-from sordino.federation.signatures import read_private_key, sign_run, write_new_key
+from sordino import Poisson, Run, UserError, resume, train
+from sordino.cli.main import run as command
+from sordino.federation.store.seals import digest_of, metrics_seal
+from sordino.federation.store.signatures import read_private_key, sign_run, write_new_key
+from sordino.federation.training import RoundMetrics
 from sordino.report.verification import verify
 from tests.support import ledger_bodies, rechain, toy_dataset, toy_protocol, unseal
 
@@ -140,7 +143,7 @@ def test_a_run_that_was_sealed_anew_is_only_betrayed_by_its_signature(root) -> N
     shutil.rmtree(root / "run" / "signatures")
     found = verify(root / "run")
     assert found.whole
-    assert any("not signed" in check.said for check in found.checks)
+    assert any("was to be signed by" in check.said for check in found.checks)
     assert not verify(root / "run", key=fingerprint(root / "mine.key.pub")).whole
 
 
@@ -254,3 +257,67 @@ def test_a_key_that_is_none_gets_a_sentence(root, capfd, key) -> None:
 
 def test_the_report_shows_the_fingerprint(root) -> None:
     assert fingerprint(root / "mine.key.pub") in (root / "run" / "report.html").read_text()
+
+
+def test_a_headline_in_the_words_of_an_earlier_version_is_accepted_but_not_with_less(root) -> None:
+    page = root / "run" / "report.html"
+    text = page.read_text(encoding="utf-8")
+    [headline] = re.findall(r"<h1>(.*?)</h1>", text, re.DOTALL)
+    assert "learns without a meaningful limit" in headline
+    server = "The server, or whoever reads each client&#39;s messages"
+    promises = {
+        "learns without a meaningful limit about any one record.": "whole",
+        "learns at most ε\u00a0=\u00a02 about any one record.": "changed",
+    }
+    for promise, expected in promises.items():
+        page.write_text(text.replace(headline, f"{server} {promise}"), encoding="utf-8")
+        assert results(root / "run")["report"] == expected
+
+
+@pytest.mark.parametrize("started_with", ["mine.key", None])
+def test_a_run_that_was_to_be_signed_is_not_resumed_without_a_key(
+    made, tmp_path, started_with
+) -> None:
+    """By `train --sign`, or by a `resume --sign` that was interrupted as well."""
+    run = tmp_path / "run"
+    key = None if started_with is None else made / started_with
+    interrupt(run, after=2, sign=key)
+    if key is None:
+        interrupt(run, after=3, sign=made / "other.key")
+    with pytest.raises(UserError, match=r"is to be signed by ed25519-\w{32} when it ends.*--sign"):
+        resume(run, data=toy_dataset())
+    assert "was to be signed by ed25519-" in said_about(run, "signature")
+    assert resume(run, data=toy_dataset(), sign=made / "other.key").status == "finished"
+    assert verify(run).signers == (fingerprint(made / "other.key.pub"),)
+    with pytest.raises(UserError, match="nothing left to run"):
+        resume(run, data=toy_dataset())
+
+
+def test_a_signature_that_was_taken_away_is_missed(root) -> None:
+    shutil.rmtree(root / "run" / "signatures")
+    wanted = fingerprint(root / "mine.key.pub")
+    assert f"was to be signed by {wanted}, and is not" in said_about(root / "run", "signature")
+
+
+def said_about(run: Path, subject: str) -> str:
+    return next(check.said for check in verify(run).checks if check.subject == subject)
+
+
+class Interrupt(Exception):
+    pass
+
+
+def interrupt(run: Path, *, after: int, sign: Path | None) -> None:
+    """Trains a run, or goes on with it, up to a round."""
+
+    def stop(metrics: RoundMetrics) -> None:
+        if metrics.round + 1 == after:
+            raise Interrupt
+
+    protocol = toy_protocol(rounds=5)
+    options = {"data": toy_dataset(), "sign": sign, "workers": 1, "on_round": stop}
+    go_on = partial(train, protocol, model="logistic", folder=run)
+    if run.exists():
+        go_on = partial(resume, run)
+    with pytest.raises(Interrupt):
+        go_on(**options)

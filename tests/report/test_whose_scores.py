@@ -6,21 +6,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sordino.audit.auditing import promised as promised_by_audit
-from sordino.audit.auditing import subject_of
-from sordino.cli import run as command_line
+from sordino.audit.audit_subject import certify_subject, load_subject
+from sordino.cli.main import run as command_line
 from sordino.engines import train
-from sordino.federation.run import Run
+from sordino.explorer.watching import RunWatcher, price_folder, title_scores
+from sordino.federation.store.run import Run
 from sordino.privacy.certify import certify
 from sordino.protocol import Constant, Data, Dirichlet, FedAvg, Gaussian, Model, Protocol, Shards
-from sordino.report.comparison import comparison_page, told_alike
-from sordino.report.limits import not_protected
-from sordino.report.story import as_document, told
-from sordino.report.words import score_tile
-from sordino.report.words import tested_on as whose
-from sordino.ui.explorer.watching import Watch, scored_title, spent
-from sordino.ui.summary import result_line
-from tests.support import toy_dataset, toy_protocol
+from sordino.report.caveats import list_caveats
+from sordino.report.closing_panel import result_line
+from sordino.report.comparison import comparison_page, summarize_runs
+from sordino.report.phrasing import find_test_source as whose
+from sordino.report.run_summary import run_document, summarize_run, summary_document
+from sordino.report.tiles import show_score
+from tests.support import toy_dataset, toy_protocol, unseal_scores
 
 
 def trained(folder: Path, **data: object) -> Run:
@@ -47,20 +46,33 @@ def test_whose_records_were_scored_is_said_everywhere(tmp_path: Path, kind: str)
         "none": lambda: {**own(tmp_path), "test": "none"},
     }
     run = trained(tmp_path, **settings[kind]())
-    document, page = as_document(run), (run.folder / "report.html").read_text()
+    document, page = run_document(run), (run.folder / "report.html").read_text()
     assert (document["tested_on"], document["scores_covered"]) == (
         kind,
         kind in ("public", "none"),
     )
-    grave = [limit.title for limit in not_protected(told(run)) if limit.grave]
+    grave = [limit.title for limit in list_caveats(summarize_run(run)) if limit.grave]
     assert ("Scores on private records" in grave) == (kind == "held-out")
     assert ("Scores on private records" in page) == (kind == "held-out")
     assert ("on public test records" in page.lower()) == (kind == "public")
     assert ("not covered" in result_line(run)) == (kind == "held-out")
     assert "Test records are public" not in page
     if kind == "none":
-        assert score_tile(told(run)).number == "not scored"
+        assert show_score(summarize_run(run)).number == "not scored"
         assert (sum(run.sizes), run.facts["test_records"]) == (60, 0)
+
+
+def test_a_page_about_own_files_does_not_count_their_labels(tmp_path: Path) -> None:
+    run = trained(tmp_path, **own(tmp_path))
+    counts = json.loads((run.folder / "partition.json").read_text())["counts"]
+    page = (run.folder / "report.html").read_text()
+    assert np.array(counts).sum() == sum(run.sizes)
+    assert summary_document(summarize_run(run))["partition"] is None
+    assert "figure-partition" not in page
+    assert "Which client has which labels is private, and left out" in page
+    public = trained(tmp_path / "public", name="digits")
+    assert summary_document(summarize_run(public))["partition"] is not None
+    assert "figure-partition" in (public.folder / "report.html").read_text()
 
 
 @pytest.mark.parametrize("kind", [Dirichlet(beta=0.5), Shards(per_client=2)])
@@ -69,7 +81,7 @@ def test_a_promise_about_records_dealt_by_label_says_so(tmp_path: Path, kind: ob
     guarantee = certify(run.protocol, "server", "record", sizes=list(run.sizes))
     assert "dealt to clients by label" in json.dumps(guarantee.as_document(1e-5)["notes"])
     assert "dealt to clients by label" in (run.folder / "report.html").read_text()
-    assert "dealt to clients by label" in json.dumps(as_document(run)["guarantee"])
+    assert "dealt to clients by label" in json.dumps(run_document(run)["guarantee"])
     iid = trained(tmp_path / "iid", name="digits")
     assert certify(iid.protocol, "server", sizes=list(iid.sizes)).notes == ()
 
@@ -81,6 +93,7 @@ def as_earlier_versions_wrote(run: Run) -> Run:
     del facts["tested_on"]
     del facts["test_records"]
     path.write_text(json.dumps(facts))
+    unseal_scores(run.folder)
     return Run.load(run.folder)
 
 
@@ -88,12 +101,12 @@ def test_an_earlier_run_on_own_data_is_said_to_be_divided_by_label(tmp_path: Pat
     run = as_earlier_versions_wrote(trained(tmp_path, **own(tmp_path)))
     folder, said = str(run.folder), "promise does not cover that division. Train anew"
     assert said in run.guarantee("final").sentence(1e-5)
-    assert said in json.dumps(as_document(run))
-    grave = [limit.title for limit in not_protected(told(run)) if limit.grave]
+    assert said in json.dumps(run_document(run))
+    grave = [limit.title for limit in list_caveats(summarize_run(run)) if limit.grave]
     assert "Records that were divided by label" in grave
-    assert said in comparison_page(told_alike([folder, folder]))
-    assert said in spent(run.folder, 1).notes[0]
-    assert said in promised_by_audit(subject_of(run.folder), "server", "record", 1e-5).notes[0]
+    assert said in comparison_page(summarize_runs([folder, folder]))
+    assert said in price_folder(run.folder, 1).notes[0]
+    assert said in certify_subject(load_subject(run.folder), "server", "record", 1e-5).notes[0]
     for command in (["certify", folder], ["certify", folder, "--json"], ["verify", folder]):
         command_line(command)
         # verify prints a table, which breaks lines within a cell.
@@ -120,9 +133,9 @@ def test_other_runs_are_not_said_to_be_divided_by_label(tmp_path: Path, kind: st
 def test_a_comparison_says_whose_records_were_scored(tmp_path: Path) -> None:
     mine = trained(tmp_path, **own(tmp_path))
     public = trained(tmp_path / "public", name="digits")
-    page = comparison_page(told_alike([mine.folder, public.folder]))
+    page = comparison_page(summarize_runs([mine.folder, public.folder]))
     assert "Scored on held-out private records, not covered or public test records." in page
     assert "on test records" not in page
-    seen = [Watch(tmp_path).look("run"), Watch(tmp_path / "public").look("run")]
-    assert scored_title(seen[:1], "loss") == "Loss on held-out private records, not covered"
-    assert scored_title(seen[1:], "accuracy") == "Accuracy on public test records"
+    seen = [RunWatcher(tmp_path).look("run"), RunWatcher(tmp_path / "public").look("run")]
+    assert title_scores(seen[:1], "loss") == "Loss on held-out private records, not covered"
+    assert title_scores(seen[1:], "accuracy") == "Accuracy on public test records"

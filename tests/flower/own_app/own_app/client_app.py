@@ -4,7 +4,7 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
-from sordino.engines.flower.mods import private_updates
+from sordino.flower.mods import private_updates
 
 app = ClientApp(mods=[private_updates(clip=1.0, sigma=4.0, epsilon=3.0, folder="{sordino-folder}")])
 

@@ -1,0 +1,74 @@
+"""Audits of dp-sgd: its worst case attains the price, and a share that is too small is noticed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sordino import Constant, Data, DpSgd, Gaussian, Privacy, Protocol, ServerAdam
+from sordino.audit.auditing import audit
+from sordino.audit.verdict import Finding
+from sordino.federation import upload
+
+PLAN = Protocol(
+    seed=2,
+    clients=4,
+    rounds=3,
+    local=DpSgd(batch=6, clip=0.5, schedule=Constant(rate=0.7)),
+    noise=Gaussian(multiplier=0.7),
+    data=Data(name="digits", records=16),
+)
+
+
+def played(protocol: Protocol, folder: Path, view: str, **options: Any) -> Finding:
+    return audit(protocol, view, folder=folder / "audit", workers=1, **options)
+
+
+# What 6,000 trainings show of a sampled Gaussian varies from seed to seed by a tenth.
+@pytest.mark.parametrize(
+    ("changes", "view", "least"),
+    [
+        ({"noise": Gaussian(multiplier=1.4)}, "server", 0.8),
+        ({"noise": Gaussian(multiplier=0.9)}, "coalition:2", 0.8),
+        ({"noise": Gaussian(multiplier=0.7, where="server")}, "rounds", 0.8),
+        ({"server": ServerAdam(rate=0.1)}, "rounds", 0.8),
+        ({"privacy": Privacy(adjacency="replace-one")}, "rounds", 0.8),
+        ({"local": replace(PLAN.local, sampling="fixed")}, "rounds", 0.7),
+    ],
+    ids=["server", "coalition", "central", "adam", "replaced", "fixed"],
+)
+def test_the_worst_case_comes_close_to_the_price(
+    changes: dict[str, Any], view: str, least: float, tmp_path: Path
+) -> None:
+    found = played(replace(PLAN, **changes), tmp_path, view, trainings=6000)
+    assert least < found.attained < 1.04
+    assert not found.contradicted
+    assert found.engine is not None
+    assert found.engine.verdict == "equal"
+
+
+def test_with_many_trainings_the_price_is_attained(tmp_path: Path) -> None:
+    plan = replace(PLAN, clients=2, rounds=2, noise=Gaussian(multiplier=0.5))
+    found = played(plan, tmp_path, "rounds", trainings=20000)
+    assert 0.94 <= found.attained < 1.03
+    assert found.residuals is not None
+
+
+def test_a_share_that_is_too_small_is_noticed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """As if the noise of the whole sum were divided by the clients, and not by their root."""
+    plan = replace(PLAN, noise=Gaussian(multiplier=1.4))
+    fitting = played(plan, tmp_path / "a", "rounds", trainings=1500)
+    assert not fitting.contradicted
+    draw = upload.noisy_upload
+    monkeypatch.setattr(
+        upload,
+        "noisy_upload",
+        lambda weights, noise, stream: draw(weights, replace(noise, sigma=noise.sigma / 2), stream),
+    )
+    broken = played(plan, tmp_path / "b", "rounds", trainings=1500)
+    assert broken.contradicted

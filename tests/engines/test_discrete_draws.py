@@ -1,0 +1,39 @@
+"""The kernel draws discrete noise with the bits of numpy."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from sordino.mechanisms.discrete_gaussian import LARGEST_DIGIT, draw_integers, make_digit_table
+from sordino.native import discrete_draws
+from sordino.native.discrete_draws import draw_natively, find_sampler
+from sordino.randomness import Key, Purpose, Stream
+
+pytestmark = pytest.mark.skipif(find_sampler() is None, reason="no compiled kernel with a sampler")
+STREAM = Key.from_seed(7).stream(Purpose.UPLOAD_NOISE, client=3)
+
+
+@pytest.mark.parametrize("digits", [1, 2, 5, 12])
+@pytest.mark.parametrize("trainings", [1, 3])
+def test_draws_are_those_of_numpy(digits, trainings) -> None:
+    found = draw_natively(STREAM, trainings, 1001, digits)
+    np.testing.assert_array_equal(found, draw_integers(STREAM, trainings, 1001, digits))
+
+
+def test_numbers_at_the_borders_of_digits_belong_where_the_table_says(monkeypatch) -> None:
+    """Keystreams that meet entries of the table exactly, and miss them by one."""
+    table = make_digit_table()
+    numbers = [int(h) << 64 | int(low) for h, low in zip(table.high, table.low, strict=True)]
+    near = {n + d for n in numbers for d in (-1, 0, 1)} | {0, 2**128 - 2}
+    near = sorted(n for n in near if 0 <= n < 2**128 - 1)
+    words = np.array([[n & (2**64 - 1), n >> 64] for n in near], dtype=np.uint64).ravel()
+    monkeypatch.setattr(Stream, "words", lambda self, count, trainings=1: words)
+    found = draw_natively(STREAM, 1, len(near), 1)[0]
+    exact = [sum(n >= entry for entry in numbers) - LARGEST_DIGIT for n in near]
+    assert found.tolist() == exact
+
+
+def test_without_a_kernel_numpy_draws(monkeypatch) -> None:
+    monkeypatch.setattr(discrete_draws, "find_sampler", lambda: None)
+    np.testing.assert_array_equal(draw_natively(STREAM, 1, 9, 2), draw_integers(STREAM, 1, 9, 2))

@@ -1,0 +1,110 @@
+"""Drafts of what others file about a run."""
+
+from pathlib import Path
+
+import pytest
+
+from sordino import train
+from sordino.cli.main import run as run_command
+from sordino.protocol import loads
+from sordino.report.filings import TO_FILL, build_registry_entry, write_model_card, write_yaml
+from sordino.report.run_summary import summarize_run
+
+TEXT = """
+seed = 3
+[federation]
+clients = 10
+rounds = 3
+[local]
+rule = "fedavg"
+steps = 1
+batch = 4
+clip = 1.0
+schedule = { kind = "constant", rate = 0.1 }
+[noise]
+mechanism = "gaussian"
+sigma = 0.3
+[data]
+name = "digits"
+records = 50
+[model]
+name = "logistic"
+"""
+# What the registry's schema requires of every entry, and the words that it allows, written down
+# here by hand from schemas/deployments-schema.yaml of its repository.
+REQUIRED = {
+    "name", "data_curators", "description", "intended_use", "data_product_type",
+    "data_product_region", "publication_date",
+}  # fmt: skip
+PARTS = {
+    "basic", "dp_variant", "privacy_loss", "deployment_model", "accounting", "implementation",
+    "administrative",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    place = tmp_path_factory.mktemp("runs") / "First Run"
+    train(loads(TEXT), folder=place, report=False)
+    return place
+
+
+def test_an_entry_has_what_the_registry_requires(folder: Path) -> None:
+    summary = summarize_run(folder)
+    entry = build_registry_entry(summary, "2026-01-02")
+    assert set(entry) == {"url_slug", "status", "tier", "deployment"}
+    assert (entry["url_slug"], entry["status"], entry["tier"]) == ("first_run", "Draft", 3)
+    deployment = entry["deployment"]
+    assert set(deployment) == PARTS
+    assert set(deployment["basic"]) == REQUIRED
+    assert deployment["basic"]["data_product_type"] == "Machine learning model"
+    assert deployment["deployment_model"]["model_name"] in {"Local", "Central", "Federated"}
+    assert deployment["administrative"]["registry_authors"] == [TO_FILL]
+
+
+def test_an_entry_never_states_less_than_was_spent(folder: Path) -> None:
+    summary = summarize_run(folder)
+    parameters = build_registry_entry(summary, "2026-01-02")["deployment"]["privacy_loss"]
+    stated = parameters["privacy_parameters"]
+    spent = summary.main.epsilon(stated["delta"])
+    assert spent <= stated["epsilon"] <= 1.02 * spent
+    # The seed is known, so the entry must not pass over that.
+    entry = build_registry_entry(summary, "2026-01-02")
+    assert "seed" in entry["deployment"]["dp_variant"]["unprotected_quantities"]
+    assert "seed" in entry["deployment"]["implementation"]["mechanisms"]
+
+
+def test_the_yaml_reads_back(folder: Path) -> None:
+    yaml = pytest.importorskip("yaml")
+    entry = build_registry_entry(summarize_run(folder), "2026-01-02")
+    assert yaml.safe_load(write_yaml(entry)) == entry
+
+
+def test_a_model_card_has_every_view_and_what_is_not_protected(folder: Path) -> None:
+    summary = summarize_run(folder)
+    card = write_model_card(summary)
+    for guarantee in summary.guarantees["record"]:
+        assert f"| `{guarantee.view}` |" in card
+    assert "## Not protected" in card
+    assert "Anyone who knows the seed" in card
+    assert f"license: {TO_FILL}" in card
+
+
+def test_the_command_writes_both_and_refuses_several_runs(folder: Path, tmp_path, capsys) -> None:
+    entry = tmp_path / "entry.yaml"
+    card = tmp_path / "card.md"
+    command = ["report", str(folder), "--registry", str(entry), "--model-card", str(card)]
+    assert run_command(command) == 0
+    assert entry.read_text().startswith('url_slug: "first_run"')
+    assert card.read_text().startswith("---\n")
+    assert run_command(["report", str(folder), str(folder), "--registry", str(entry)]) == 2
+    assert "give one folder" in capsys.readouterr().err
+
+
+def test_a_run_without_a_promise_is_not_registered(tmp_path: Path, capsys) -> None:
+    folder = tmp_path / "loud"
+    train(loads(TEXT.replace("sigma = 0.3", "sigma = 0.0001")), folder=folder, report=False)
+    entry = tmp_path / "entry.yaml"
+    assert run_command(["report", str(folder), "--registry", str(entry)]) == 2
+    assert "there is no promise to register" in capsys.readouterr().err
+    assert not entry.exists()

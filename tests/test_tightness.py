@@ -1,0 +1,40 @@
+"""The table of tightness in docs/audit.md: as kept, as certified today, and never below what is known to be true."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from experiments.tightness import DELTA, all_rows, as_table, read_kept
+from sordino import certify
+
+ROWS = all_rows()
+EXPLAINED = 1.3
+
+
+def test_the_page_holds_the_kept_table() -> None:
+    page = (Path(__file__).parents[1] / "docs" / "audit.md").read_text()
+    assert as_table(read_kept()) in page
+
+
+def test_the_kept_table_has_every_row() -> None:
+    kept = [(row["bound"], row["setting"], row["view"]) for row in read_kept()]
+    assert kept == [(row.bound, row.setting, row.view) for row in ROWS]
+
+
+@pytest.mark.parametrize("place", range(len(ROWS)), ids=lambda place: ROWS[place].setting)
+def test_a_row_is_what_is_certified_today(place: int) -> None:
+    row, kept = ROWS[place], read_kept()[place]
+    guarantee = certify(row.protocol, row.view, row.unit, delta=DELTA)
+    assert guarantee.method == row.bound
+    assert float(kept["certified"]) == pytest.approx(guarantee.epsilon(DELTA), rel=1e-3)
+    # Both numbers are rounded to four digits.
+    assert float(kept["at least"]) <= guarantee.epsilon(DELTA) * (1 + 1e-3)
+
+
+def test_what_is_far_from_a_true_value_is_named_on_the_page() -> None:
+    far = [row["setting"] for row in read_kept() if float(row["ratio"]) > EXPLAINED]
+    assert len(far) == 3
+    page = (Path(__file__).parents[1] / "docs" / "audit.md").read_text()
+    assert "Three rows are above 1.3" in page
