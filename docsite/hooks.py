@@ -1,4 +1,4 @@
-"""What MkDocs calls while it builds the site: the pages that are written from the code join those of docs/."""
+"""Adds the pages that are generated from the code while MkDocs builds the site."""
 
 from __future__ import annotations
 
@@ -15,7 +15,12 @@ PAGES = {
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the written pages."""
+    """Adds the generated pages to those of docs/.
+
+    Args:
+        files: that MkDocs has found.
+        config: of the site.
+    """
     for path, write in PAGES.items():
         files.append(File.generated(config, path, content=write()))
     return files

@@ -1,4 +1,4 @@
-"""The page of the Python interface: every public name, its signature or its fields, its docstring, its example."""
+"""Writes the page of the Python interface: every public name, its signature or fields, its docstring."""
 
 from __future__ import annotations
 
@@ -12,56 +12,78 @@ import sordino
 from docsite.markdown import code, first_line, table
 from sordino.audit.auditing import audit
 from sordino.protocol.entries import Value
+from sordino.protocol.noise_kinds import LEFT_OUT
 
 HEAD = """# From Python
 
-Everything that `import sordino` has. Written from the docstrings, whose examples run as tests. Values of a protocol are frozen, take
-keywords only, and are checked when they are made; [the protocol file](file.md) has the same keys.
+Everything that `import sordino` offers. Generated from the docstrings, whose examples run as tests.
+Values of a protocol are frozen, take keywords only, and are checked when they are made;
+[the protocol file](file.md) has the same keys.
 """
 SECTIONS = re.compile(r"^(Args|Attributes|Raises|Returns|Yields|Example):\n", re.MULTILINE)
 
 
 def page() -> str:
-    """The whole page.
+    """Returns the whole page.
 
     Example:
         >>> "## certify" in page()
         True
     """
-    named = {name: getattr(sordino, name) for name in sordino.__all__} | {
-        "audit": audit
-    }  # the function of the room of that name
-    groups = {
-        "Functions": [name for name, one in named.items() if not isinstance(one, type)],
-        "Results and data": [
-            name
-            for name, one in named.items()
-            if isinstance(one, type) and not issubclass(one, (Value, Exception))
-        ],
-        "Values of a protocol": [
-            name for name, one in named.items() if isinstance(one, type) and issubclass(one, Value)
-        ],
-        "Errors": [
-            name
-            for name, one in named.items()
-            if isinstance(one, type) and issubclass(one, Exception)
-        ],
+    named = {name: getattr(sordino, name) for name in sordino.__all__}
+    # The package of that name is documented by the function that it calls.
+    named["audit"] = audit
+    groups: dict[str, list[str]] = {
+        "Functions": [],
+        "Results and data": [],
+        "Values of a protocol": [],
+        "Errors": [],
     }
+    for name, one in named.items():
+        groups[choose_group(one)].append(name)
     parts = [HEAD]
     for title, names in groups.items():
         parts += [f"## {title}", *(section(name, named[name]) for name in names)]
     return "\n\n".join(parts) + "\n"
 
 
-def section(name: str, one: Any) -> str:
-    """A public name: how it is called, what it is, what it has."""
+def choose_group(one: Any) -> str:
+    """Returns the part of the page that a public name belongs to.
+
+    Args:
+        one: what has the name.
+    """
     if not isinstance(one, type):
-        return f"### {name}\n\n```text\n{signature(name, one)}\n```\n\n{told(one)}"
-    return f"### {name}\n\n{told(one)}\n\n{value_fields(one) if issubclass(one, Value) else members(one)}"
+        return "Functions"
+    if issubclass(one, Exception):
+        return "Errors"
+    if issubclass(one, Value):
+        return "Values of a protocol"
+    return "Results and data"
+
+
+def section(name: str, one: Any) -> str:
+    """Returns the section of a public name: how it is called, what it is, what it has.
+
+    Args:
+        name: the name.
+        one: what has it.
+    """
+    if not isinstance(one, type):
+        call = f"```text\n{signature(name, one)}\n```"
+        return f"### {name}\n\n{call}\n\n{format_docstring(one)}"
+    details = member_table(one)
+    if issubclass(one, Value):
+        details = field_table(one)
+    return f"### {name}\n\n{format_docstring(one)}\n\n{details}"
 
 
 def signature(name: str, function: Any) -> str:
-    """How a function is called, a line for every argument; those after the star are given by name.
+    """Returns how a function is called, a line for every argument.
+
+    Args:
+        name: of the function.
+        function: the function.
 
     Example:
         >>> print(signature("code", code))
@@ -69,29 +91,35 @@ def signature(name: str, function: Any) -> str:
             text: str,
         ) -> str
     """
-    lines, stars = [], 0
+    lines = []
+    stars = 0
     called = inspect.signature(function)
     for parameter in called.parameters.values():
         if parameter.kind == parameter.KEYWORD_ONLY and stars == 0:
             lines.append("*")
         stars += parameter.kind in (parameter.KEYWORD_ONLY, parameter.VAR_POSITIONAL)
-        default = "..." if callable(parameter.default) else repr(parameter.default)
-        lines.append(
-            f"{parameter.name}: {parameter.annotation}"
-            + ("" if parameter.default is parameter.empty else f" = {default}")
-        )
+        line = f"{parameter.name}: {parameter.annotation}"
+        if callable(parameter.default) and parameter.default is not parameter.empty:
+            line += " = ..."
+        elif parameter.default is not parameter.empty:
+            line += f" = {parameter.default!r}"
+        lines.append(line)
     listed = "".join(f"    {line},\n" for line in lines)
     return f"{name}(\n{listed}) -> {called.return_annotation}"
 
 
-def told(one: Any) -> str:
-    """A docstring of Google's style as Markdown."""
+def format_docstring(one: Any) -> str:
+    """Returns a docstring of Google's style as Markdown.
+
+    Args:
+        one: what has it.
+    """
     lead, *rest = SECTIONS.split(inspect.getdoc(one) or "")
     parts = [lead.strip()]
     for title, body in zip(rest[::2], rest[1::2], strict=True):
         body = textwrap.dedent(body).strip()
         if title == "Example":
-            parts.append(f"```pycon\n{without_options(body)}\n```")
+            parts.append(f"```pycon\n{remove_options(body)}\n```")
         else:
             items = re.split(r"\n(?=\S)", body)
             parts.append(
@@ -100,41 +128,53 @@ def told(one: Any) -> str:
     return "\n\n".join(parts)
 
 
-def without_options(example: str) -> str:
-    """An example without the comments that speak to doctest.
+def remove_options(example: str) -> str:
+    """Returns an example without the comments that speak to doctest.
+
+    Args:
+        example: of a docstring.
 
     Example:
-        >>> without_options(">>> train(protocol)  # doctest: +SKIP")
+        >>> remove_options(">>> train(protocol)  # doctest: +SKIP")
         '>>> train(protocol)'
     """
     return re.sub(r"\s+# doctest:.*", "", example)
 
 
-def value_fields(kind: type[Value]) -> str:
-    """The fields of a value, with what they allow."""
-    rows = [
-        (
-            code(f.name),
-            f.metadata["doc"],
-            f.metadata["check"].allowed,
-            "must be given" if f.default is MISSING else code(repr(f.default)),
-        )
-        for f in fields(kind)
-    ]
-    return table(["field", "meaning", "allowed", "left out"], rows) if rows else ""
+def field_table(kind: type[Value]) -> str:
+    """Returns the fields of a value, with what they allow.
+
+    Args:
+        kind: of values.
+    """
+    rows = []
+    for f in fields(kind):
+        default = "must be given"
+        if f.default is LEFT_OUT:
+            default = ""
+        elif f.default is not MISSING:
+            default = code(repr(f.default))
+        rows.append((code(f.name), f.metadata["doc"], f.metadata["check"].values_allowed, default))
+    if not rows:
+        return ""
+    return table(["field", "meaning", "allowed", "left out"], rows)
 
 
-def members(kind: type) -> str:
-    """Public methods and properties, a line each."""
-    found = {
-        name: one
-        for base in reversed(kind.__mro__[:-1])
-        for name, one in vars(base).items()
-        if not name.startswith("_")
-    }
-    rows = [
-        (code(name if isinstance(one, property) else f"{name}()"), first_line(one))
-        for name, one in sorted(found.items())
-        if isinstance(one, (property, classmethod, staticmethod)) or inspect.isfunction(one)
-    ]
-    return table(["", ""], rows) if rows else ""
+def member_table(kind: type) -> str:
+    """Returns public methods and properties, a line each.
+
+    Args:
+        kind: a class.
+    """
+    found: dict[str, Any] = {}
+    for base in reversed(kind.__mro__[:-1]):
+        found |= {name: one for name, one in vars(base).items() if not name.startswith("_")}
+    rows = []
+    for name, one in sorted(found.items()):
+        if isinstance(one, property):
+            rows.append((code(name), first_line(one)))
+        elif isinstance(one, (classmethod, staticmethod)) or inspect.isfunction(one):
+            rows.append((code(f"{name}()"), first_line(one)))
+    if not rows:
+        return ""
+    return table(["", ""], rows)

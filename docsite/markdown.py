@@ -1,4 +1,4 @@
-"""Pieces of Markdown."""
+"""Builds pieces of Markdown."""
 
 from __future__ import annotations
 
@@ -6,7 +6,11 @@ from collections.abc import Sequence
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table; a bar or a line break in a cell does not end it.
+    """Returns a table; a bar or a line break in a cell does not end it.
+
+    Args:
+        head: names of the columns.
+        rows: cells.
 
     Example:
         >>> print(table(["key", "meaning"], [["a", "this | that"]]))
@@ -14,33 +18,39 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
         |---|---|
         | a | this \\| that |
     """
-    lines = [head, ["---"] * len(head), *rows]
-    marked = [
-        ("|{}|" if place == 1 else "| {} |").format(
-            ("|" if place == 1 else " | ").join(map(cell, row))
-        )
-        for place, row in enumerate(lines)
-    ]
-    return "\n".join(marked)
+    lines = [f"| {' | '.join(map(cell, head))} |", f"|{'|'.join(['---'] * len(head))}|"]
+    for row in rows:
+        lines.append(f"| {' | '.join(map(cell, row))} |")
+    return "\n".join(lines)
 
 
 def cell(text: str) -> str:
-    """Text that may stand in a cell."""
+    """Returns text that may stand in a cell.
+
+    Args:
+        text: any.
+    """
     return " ".join(text.split()).replace("|", "\\|")
 
 
-def words(text: str) -> str:
-    """Text in which nothing is taken for a tag.
+def escape_tags(text: str) -> str:
+    """Returns text in which nothing is taken for a tag.
+
+    Args:
+        text: any.
 
     Example:
-        >>> words("runs/<name>")
+        >>> escape_tags("runs/<name>")
         'runs/&lt;name>'
     """
     return text.replace("<", "&lt;")
 
 
 def code(text: str) -> str:
-    """Text as code in a line.
+    """Returns text as code in a line.
+
+    Args:
+        text: any.
 
     Example:
         >>> code("sigma")
@@ -50,10 +60,13 @@ def code(text: str) -> str:
 
 
 def first_line(documented: object) -> str:
-    """What something is, in the first line of its docstring.
+    """Returns the first line of a docstring.
+
+    Args:
+        documented: what has one.
 
     Example:
         >>> first_line(first_line)
-        'What something is, in the first line of its docstring.'
+        'Returns the first line of a docstring.'
     """
     return (getattr(documented, "__doc__", None) or "").strip().partition("\n")[0]

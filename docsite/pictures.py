@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from sordino.cli.protocol_sources import EXAMPLE, example_text
 from sordino.privacy.certify import certify
-from sordino.privacy.curves import GaussianCurve
-from sordino.privacy.guarantee import rounded_up
+from sordino.privacy.curves.gaussian_curve import GaussianCurve
+from sordino.privacy.guarantee import round_up
 from sordino.protocol import ClippedGlm, Constant, Data, Gaussian, Protocol, View, loads
-from sordino.report.drawing import COLOURS, calm, inline, legend, style
-from sordino.ui.sources import EXAMPLE, example_text
+from sordino.report.drawing import COLOURS, add_legend, line_style, quieten_axes, render_svg
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -61,7 +61,7 @@ def all_drawings() -> dict[str, Drawing]:
 
 def epsilon(protocol: Protocol, view: View | str, unit: str = "record") -> str:
     """The certified epsilon, rounded up."""
-    return rounded_up(certify(protocol, view, unit, delta=DELTA).epsilon(DELTA))
+    return round_up(certify(protocol, view, unit, delta=DELTA).epsilon(DELTA))
 
 
 def canvas(width: float, height: float) -> tuple[Figure, Axes]:
@@ -210,7 +210,7 @@ def tradeoff() -> Drawing:
         sheet = Figure(figsize=(7.2, 3.3), layout="constrained")
         left, right = sheet.subplots(1, 2)
         for axes in (left, right):
-            calm(axes)
+            quieten_axes(axes)
             axes.plot(
                 [0, 1],
                 [1, 0],
@@ -256,12 +256,12 @@ def tradeoff() -> Drawing:
                     np.exp(-read[delta]) * (1 - delta - alphas),
                 ),
             )
-            words = f"ε = {rounded_up(read[delta])} at δ = {delta:g}"
+            words = f"ε = {round_up(read[delta])} at δ = {delta:g}"
             right.plot(
                 alphas, floor, color=COLOURS["green"], linestyle=dash, linewidth=1.4, label=words
             )
         for axes in (left, right):
-            legend(axes, loc="upper right")
+            add_legend(axes, loc="upper right")
         return sheet
 
     return Drawing(
@@ -269,7 +269,7 @@ def tradeoff() -> Drawing:
         description="Left: a test that accuses 5 of 100 innocent data sets misses at least "
         + ", ".join(f"{missed[mu]} of 100 guilty ones at mu = {mu:g}" for mu in strengths)
         + ". Right: one curve, mu = 1, holds every pair at once: "
-        + ", ".join(f"ε = {rounded_up(found)} at δ = {delta:g}" for delta, found in read.items())
+        + ", ".join(f"ε = {round_up(found)} at δ = {delta:g}" for delta, found in read.items())
         + ". Each pair alone is a floor of straight lines that lies below the curve.",
         draw=draw,
     )
@@ -294,7 +294,7 @@ def rounds(demo: Protocol) -> Drawing:
 
         sheet = Figure(figsize=(5.4, 3.2), layout="constrained")
         axes = sheet.subplots()
-        calm(axes)
+        quieten_axes(axes)
         for place, (name, points) in enumerate(lines.items()):
             axes.plot(
                 *zip(*points, strict=True),
@@ -302,16 +302,16 @@ def rounds(demo: Protocol) -> Drawing:
                 markersize=4.5,
                 linewidth=1.8,
                 label=name,
-                **style(place),
+                **line_style(place),
             )
         axes.set(xscale="log", xlabel="rounds", ylabel=f"ε at δ = {DELTA:g}, at most")
         axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
         axes.set_ylim(bottom=0)
-        legend(axes, loc="upper left")
+        add_legend(axes, loc="upper left")
         return sheet
 
     ends = "; ".join(
-        f"{name}: {rounded_up(points[0][1])} after 1, {rounded_up(points[-1][1])} after {ROUNDS[-1]}"
+        f"{name}: {round_up(points[0][1])} after 1, {round_up(points[-1][1])} after {ROUNDS[-1]}"
         for name, points in lines.items()
     )
     return Drawing(
@@ -326,7 +326,9 @@ def epsilon_of(protocol: Protocol, view: str) -> float:
 
 def standalone(drawing: Drawing, name: str) -> str:
     """The SVG of a picture as a file of its own, on the report's paper and in its colours."""
-    svg = inline(drawing.draw(), name=name, title=drawing.title, description=drawing.description)
+    svg = render_svg(
+        drawing.draw(), name=name, title=drawing.title, description=drawing.description
+    )
     colours = (
         (files("sordino") / "report" / "templates" / "style.css")
         .read_text(encoding="utf-8")
