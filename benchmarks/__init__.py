@@ -1,1 +1,1 @@
-"""How fast, how small and how scalable a training is, against the alternatives: `python -m benchmarks`."""
+"""Measures speed, memory and scaling of training, beside the alternatives."""

@@ -1,6 +1,7 @@
 """Run the benchmarks: `python -m benchmarks [--only SECTION] [--seconds S] [--turns N]`.
 
-The table goes to standard output, `bench.json` to the working directory, progress to standard error. About fifteen minutes in all.
+The table goes to standard output, `bench.json` to the working directory, progress to standard
+error. About fifteen minutes in all.
 """
 
 from __future__ import annotations
@@ -110,7 +111,7 @@ def scaling_rows(options: argparse.Namespace, tell: Tell) -> Iterator[Row]:
 
 
 def growth_rows(options: argparse.Namespace, tell: Tell) -> Iterator[Row]:
-    """Seconds per round of the native engine, with clients, steps and parameters doubled and doubled again."""
+    """Measures rounds of the native engine at one, two and four times the size."""
     tell("growth: native rounds")
     found = {
         (entry["clients"], entry["steps"], entry["width"]): entry["seconds"]
@@ -184,7 +185,7 @@ def accounting_rows(options: argparse.Namespace, tell: Tell) -> Iterator[Row]:
 
 
 def pricing_rows(tell: Tell) -> Iterator[Row]:
-    """Seconds of processor of certify and calibrate on every example, held against what they may take."""
+    """Measures certify and calibrate on every example, against the seconds that they may take."""
     tell("accounting: certify and calibrate of every example")
     for name, spent in answer("benchmarks.pricing")["examples"].items():
         theirs = spent["theirs"]

@@ -1,4 +1,7 @@
-"""Seconds to price 10,000 steps of subsampled noisy SGD, ours and dp_accounting's, in turn. A process of its own: run by `__main__`."""
+"""Measures the pricing of 10,000 steps of subsampled noisy SGD, ours and dp_accounting's in turn.
+
+A separate process, which `__main__` runs.
+"""
 
 from __future__ import annotations
 
@@ -6,19 +9,24 @@ import time
 from collections.abc import Callable
 
 from benchmarks.serving import say
-from sordino.privacy import subsampled
+from sordino.privacy.amplification import subsampling
 
-RATE, MULTIPLIER, STEPS, DELTA = 0.01, 1.0, 10_000, 1e-5
+RATE = 0.01
+MULTIPLIER = 1.0
+STEPS = 10_000
+DELTA = 1e-5
 TURNS = 5
 
 
-def ours() -> float:
-    """Steps on a fixed number of distinct records, replace one."""
-    return subsampled.fixed_size(mu=1 / MULTIPLIER, rate=RATE, steps=STEPS).epsilon(DELTA)
+def price_ours() -> float:
+    """Prices steps on a fixed number of distinct records, replace one."""
+    return subsampling.compose_fixed_batches(mu=1 / MULTIPLIER, rate=RATE, steps=STEPS).epsilon(
+        DELTA
+    )
 
 
-def theirs() -> float:
-    """dp_accounting composes the sampled Gaussian, which is the event that it has for such training."""
+def price_theirs() -> float:
+    """Prices the sampled Gaussian, the event that dp_accounting has for such training."""
     import dp_accounting
     from dp_accounting.pld import PLDAccountant
 
@@ -28,16 +36,21 @@ def theirs() -> float:
     )
 
 
-def seconds(work: Callable[[], float]) -> float:
-    """How long a piece of work takes."""
+def measure_seconds(work: Callable[[], float]) -> float:
+    """Returns how long a piece of work takes."""
     started = time.perf_counter()
     work()
     return time.perf_counter() - started
 
 
 def main() -> None:
-    ours(), theirs()  # imports
-    pairs = [(seconds(ours), seconds(theirs)) for _ in range(TURNS)]
+    """Measures, and prints the result."""
+    # The first calls import.
+    price_ours()
+    price_theirs()
+    pairs = []
+    for _ in range(TURNS):
+        pairs.append((measure_seconds(price_ours), measure_seconds(price_theirs)))
     say(ours=[pair[0] for pair in pairs], theirs=[pair[1] for pair in pairs])
 
 

@@ -1,7 +1,10 @@
-"""What a round across machines costs: `python -m benchmarks.across [--rounds N]`. Three SuperNodes with keys, LeNet-5 on MNIST.
+"""Measures what a round across machines costs: `python -m benchmarks.across [--rounds N]`.
 
-A round's seconds are split into the local work (loading the records, training), the guard (agreement, ledger, custody of the upload),
-and the rest: polling, forking a process for every message, the network. Everything runs on this machine: the
+Three SuperNodes with keys train LeNet-5 on MNIST.
+
+A round's seconds are split into the local work (loading the records, training), the guard
+(agreement, ledger, custody of the upload), and the rest: polling, forking a process for every
+message, the network. Everything runs on this machine: the
 clients share its cores.
 """
 
@@ -18,7 +21,7 @@ from rich.console import Console
 from rich.table import Table
 
 from sordino import Constant, Data, FedAvg, Gaussian, Model, Protocol, train
-from sordino.federation.data import load_dataset
+from sordino.data import load_dataset
 from tests.flower.lab import Lab
 
 CLIENTS, RECORDS = 3, 20_000
@@ -56,7 +59,7 @@ def write_files(folder: Path) -> None:
 
 
 def measured(folder: Path, rounds: int) -> dict[str, list[float]]:
-    """Seconds of every round: all of it, the slowest client's work, the slowest client's guard, and the rest."""
+    """Returns seconds of every round: all, the slowest work, the slowest guard, and the rest."""
     write_files(folder)
     protocol = federation(rounds, folder / "public.npz")
     with Lab(folder / "lab") as lab:

@@ -1,6 +1,7 @@
-"""Interleaved measurement: contenders are processes that take turns, so that whatever else the machine does hits all of them.
+"""Measures contenders in turns, so that other work of the machine slows all of them alike.
 
-A ratio is taken within one turn of all contenders, and the median of these ratios is reported: speeds drift, ratios less.
+Contenders are processes. A ratio is taken within one turn of all of them, and the median of these
+ratios is reported: speeds drift, ratios less.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from benchmarks.serving import MARK
 
 ROOT = Path(__file__).parents[1]
 ENVIRONMENTS = ROOT / ".bench"
-CALM = 0.08  # a sample is calm if processes other than the contender used less than this share of the machine
+# A sample is calm if other processes used less than this share of the machine.
+CALM = 0.08
 SETTLING = (
     0.5  # seconds between waking a contender and measuring it, for what it has missed meanwhile
 )
@@ -36,10 +38,11 @@ class Failed(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Contender:
-    """A module of this package that is run as a process with some options, and the environment that it needs, if not ours.
+    """Describes a module that is run as a process, with its options and its environment.
 
-    Peers want other versions of what Sordino needs. Each has an environment to itself in .bench, pinned by the file
-    of its name in benchmarks/peers, which `make bench` installs. With `processes` torchrun starts as many.
+    Peers want other versions of what Sordino needs. Each has an environment to itself in .bench,
+    pinned by the file of its name in benchmarks/peers, which `make bench` installs. With
+    `processes` torchrun starts as many.
     """
 
     name: str
@@ -67,7 +70,7 @@ class Contender:
 
 @dataclass(frozen=True, kw_only=True)
 class Sample:
-    """Client-steps per second in one turn, processors that it kept busy, and the share of the machine that others used meanwhile."""
+    """Holds client-steps per second of a turn, busy processors, and the share others used."""
 
     rate: float
     cores: float
@@ -80,7 +83,10 @@ class Sample:
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """One contender's speed against another's, over the turns that were calm for both, or over all if there were too few."""
+    """Compares the speeds of two contenders over the turns that were calm for both.
+
+    All turns count if too few were calm.
+    """
 
     rate: float
     other: float
@@ -104,7 +110,10 @@ class Server:
         raise Failed(self._errors.read_text()[-2000:].strip())
 
     def halt(self) -> None:
-        """Stop it and all that it started, so that what it does between its turns, like Ray's housekeeping, hits nobody else's."""
+        """Stops it and all that it started.
+
+        Work between its turns, such as Ray's housekeeping, must not slow the others.
+        """
         send(family(self._process.pid), signal.SIGSTOP)
 
     def go_on(self) -> None:
@@ -112,7 +121,7 @@ class Server:
         send(family(self._process.pid), signal.SIGCONT)
 
     def sample(self, seconds: float) -> Sample:
-        """Let it run rounds for about so many seconds, alone among the contenders."""
+        """Lets it run rounds for about the given seconds, alone among the contenders."""
         self.go_on()
         time.sleep(SETTLING)
         try:
@@ -174,7 +183,8 @@ def take_turns(
 ) -> dict[str, list[Sample]]:
     """Samples of every contender, one a turn; every second turn goes backwards.
 
-    It ends after so many turns that were calm for all, or twice as many turns in all. A contender that cannot be started is said
+    It ends after the given number of turns that were calm for all, or twice as many turns in all.
+    A contender that cannot be started is said
     and left out; only the first, which the others are held against, must run.
     """
     with ExitStack() as stack:

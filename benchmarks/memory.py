@@ -1,4 +1,7 @@
-"""Memory of 500 clients that train LeNet-5 on MNIST, and whether it grows with the rounds. A process of its own: run by `__main__`."""
+"""Measures memory of 500 clients that train LeNet-5 on MNIST, and whether it grows with rounds.
+
+A separate process, which `__main__` runs.
+"""
 
 from __future__ import annotations
 
@@ -11,15 +14,18 @@ from benchmarks.serving import say
 from benchmarks.task import CLASSES, SHAPE
 from benchmarks.workload import Federation, dataset, protocol
 from sordino import Dataset, UserError
-from sordino.federation.data import load_dataset
+from sordino.data import load_dataset
 
 CLIENTS = 500
-EARLY, LATE = 2, 20  # rounds after which memory is read
-LIMIT = 1.5 * 1024  # MiB
+# Rounds after which memory is read.
+EARLY = 2
+LATE = 20
+# In MiB.
+LIMIT = 1.5 * 1024
 
 
-def mnist() -> Dataset:
-    """MNIST, or random images of its size where it is not at hand."""
+def load_images() -> Dataset:
+    """Loads MNIST, or draws random images of its size where it is missing."""
     try:
         return load_dataset("mnist")
     except UserError:
@@ -31,7 +37,8 @@ def mnist() -> Dataset:
 
 
 def main() -> None:
-    data = mnist()
+    """Measures, and prints the result."""
+    data = load_images()
     held = {}
     with Federation(protocol(steps=1, clients=CLIENTS, data=data.name), data) as federation:
         for done in range(1, LATE + 1):

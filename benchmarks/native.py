@@ -1,4 +1,4 @@
-"""The native engine beside the alternatives: which work, against whom, and how much faster it has to be."""
+"""Compares the native engine with alternatives: the work, the peers, and the speed required."""
 
 from __future__ import annotations
 
@@ -39,8 +39,9 @@ MATMUL_ALONE = Contender(
     name="matmul of 1024^3, 1 thread", module="benchmarks.matmul", options=("--workers", "1")
 )
 
-# Floating-point operations of one step of LeNet-5 on 32 images: forward, gradients of the weights, gradients of the inputs (not of
-# the first layer); a multiplication and an addition for every weight and place.
+# Floating-point operations of one step of LeNet-5 on 32 images: forward, gradients of the weights,
+# gradients of the inputs (not of the first layer); a multiplication and an addition for every
+# weight and place.
 LENET5_STEP = 48.5e6
 
 
@@ -92,7 +93,8 @@ COMPARISONS = (
     ),
 )
 
-# Every example clipped, noise in every step: one thread or worker stands core for core against Opacus.
+# Every example clipped, noise in every step: one thread or worker is compared core for core with
+# Opacus.
 NOISY_COMPARISONS = (
     Comparison(
         work="LeNet-5, K=5, noisy-sgd",
@@ -136,5 +138,6 @@ def compared_rows(
                     other=found.other / unit,
                     unit="GFLOP/s" if of_the_machine else "client-steps/s",
                     at_least=least,
-                    note=f"{found.cores * share:.3g} core for core, {found.calm} of {found.turns} turns calm",
+                    note=f"{found.cores * share:.3g} core for core, "
+                    f"{found.calm} of {found.turns} turns calm",
                 )

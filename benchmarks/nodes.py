@@ -1,7 +1,8 @@
 """Measures what nodes cost: `python -m benchmarks.nodes --nodes 20 --rounds 3`.
 
 Nodes with TLS and keys on this machine: memory of each while idle (the proportional share of what
-processes have in common, as the system counts it), and seconds of a round of a tiny model.
+processes have in common, as the system counts it), and seconds of a round of a tiny model. With
+`--secure`, the same nodes then train the same federation behind secure sums.
 """
 
 from __future__ import annotations
@@ -12,12 +13,14 @@ import os
 import statistics
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
-from sordino import Constant, Data, FedAvg, Gaussian, Model, Protocol, train
+from sordino import Constant, Data, FedAvg, Gaussian, Model, Protocol, Run, train
 from sordino.engines.choice import SuperLink
+from sordino.protocol import SecureAggregation
 from tests.flower.lab import Lab, children_of
 
 PATIENCE = 900.0
@@ -51,6 +54,33 @@ def federation(nodes: int, rounds: int, records: Path) -> Protocol:
     )
 
 
+def behind_secure_sums(protocol: Protocol) -> Protocol:
+    """Returns the same federation behind secure sums that one client may miss."""
+    threshold = max(2, protocol.clients - 1)
+    return replace(protocol, channel=SecureAggregation(threshold=threshold))
+
+
+def train_over(lab: Lab, protocol: Protocol, folder: Path) -> Run:
+    """Trains with the nodes of a lab, which must be connected."""
+    link = SuperLink(
+        address=lab.superlink.address,
+        certificate=lab.superlink.certificate,
+        patience=PATIENCE,
+        deadline=PATIENCE,
+    )
+    return train(protocol, folder=folder, engine="flower", superlink=link, report=False)
+
+
+def print_rounds(what: str, run: Run) -> None:
+    """Prints how long the rounds of a run took."""
+    seconds = [float(one) for one in run.metrics["seconds"]]
+    took = run.metrics["participants"].tolist()
+    print(
+        f"{what}: {[round(one, 1) for one in seconds]} s, median {statistics.median(seconds):.2f}, "
+        f"contributions {took}, load {os.getloadavg()[0]:.1f}"
+    )
+
+
 def wait_until_connected(lab: Lab, nodes: int) -> None:
     """Waits until all nodes are connected."""
     end = time.monotonic() + PATIENCE
@@ -67,6 +97,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--nodes", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--secure", action="store_true", help="also behind secure sums")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary, Lab(Path(temporary) / "lab") as lab:
         protocol = federation(given.nodes, given.rounds, Path(temporary) / "records.npz")
@@ -80,20 +111,18 @@ def main() -> None:
         for client in range(given.nodes):
             keeper = lab.processes[f"node-{client}"].pid
             idle.append(proportional([keeper, *children_of([keeper])]))
-        link = SuperLink(
-            address=lab.superlink.address,
-            certificate=lab.superlink.certificate,
-            patience=PATIENCE,
-            deadline=PATIENCE,
-        )
-        run = train(
-            protocol, folder=Path(temporary) / "run", engine="flower", superlink=link, report=False
-        )
-        seconds = run.metrics["seconds"]
-        took = run.metrics["participants"].tolist()
-    print(f"{given.nodes} nodes, load {os.getloadavg()[0]:.1f}")
-    print(f"idle: {statistics.mean(idle):.0f} MB each, at most {max(idle):.0f}")
-    print(f"rounds: {[round(float(one), 1) for one in seconds]} s, contributions {took}")
+        print(f"{given.nodes} nodes")
+        print(f"idle: {statistics.mean(idle):.0f} MB each, at most {max(idle):.0f}")
+        print_rounds("rounds", train_over(lab, protocol, Path(temporary) / "run"))
+        if given.secure:
+            lab.forget_clients()
+            secure = behind_secure_sums(protocol)
+            lab.start_nodes(secure, "--clients", lab.certificates / "clients.json")
+            wait_until_connected(lab, given.nodes)
+            time.sleep(5)
+            print_rounds(
+                "behind secure sums", train_over(lab, secure, Path(temporary) / "secure-run")
+            )
 
 
 if __name__ == "__main__":

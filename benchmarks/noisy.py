@@ -1,4 +1,7 @@
-"""Sordino's rule noisy-sgd with evaluation off: every example's gradient clipped, noise in every step, by the engine that is asked for."""
+"""Serves rounds of Sordino's rule noisy-sgd, by the engine that is asked for.
+
+Every example's gradient is clipped, every step is noisy, and evaluation is off.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ from sordino import Constant, Gaussian, NoisySgd
 
 
 def main() -> None:
+    """Serves rounds to the driver."""
     work = asked()
     values, labels = records(work.model)
     data = dataset(values.reshape(CLIENTS * RECORDS, *values.shape[2:]), labels.reshape(-1))

@@ -1,4 +1,4 @@
-"""Sordino with evaluation off, by the engine and with the workers that are asked for."""
+"""Serves rounds of Sordino without evaluation, by the engine and workers asked for."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from benchmarks.workload import Federation, dataset, protocol
 
 
 def main() -> None:
+    """Serves rounds to the driver."""
     work = asked()
     values, labels = records(work.model)
     data = dataset(values.reshape(CLIENTS * RECORDS, *values.shape[2:]), labels.reshape(-1))

@@ -1,4 +1,7 @@
-"""What /proc tells about a process and its descendants: processor time, memory; and how to end them, by their ids. Linux only."""
+"""Reads processor time and memory of a process and its descendants, and ends them by their ids.
+
+It reads /proc, so that it works on Linux only.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +13,13 @@ from pathlib import Path
 
 TICKS = os.sysconf("SC_CLK_TCK")
 
-Identity = tuple[int, int]  # process id and the tick it was started at: an id may be used again
+# Process id and the tick at which it was started: an id may be used again.
+Identity = tuple[int, int]
 
 
 def _stat(pid: int) -> list[str]:
-    """The fields of /proc/<pid>/stat after the name, which may hold blanks; none if the process is gone."""
+    """Returns the fields of /proc/<pid>/stat; none if the process is gone."""
+    # The name comes first, in brackets, and may hold blanks: fields are counted from its end.
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -22,22 +27,23 @@ def _stat(pid: int) -> list[str]:
 
 
 def family(pid: int) -> list[Identity]:
-    """A process and all its living descendants, parents first."""
+    """Returns a process and all its living descendants, parents first."""
     stats = {int(entry): _stat(int(entry)) for entry in os.listdir("/proc") if entry.isdigit()}
     members = [pid]
+    # The list grows while it is read: children of children are found as well.
     for member in members:
         members.extend(child for child, stat in stats.items() if stat and int(stat[1]) == member)
     return [(member, int(stats[member][19])) for member in members if stats.get(member)]
 
 
 def processor_seconds(pid: int) -> float:
-    """Processor time that a process and its living descendants have used."""
+    """Returns the processor time that a process and its living descendants have used."""
     stats = (_stat(member) for member, _ in family(pid))
     return sum(int(stat[11]) + int(stat[12]) for stat in stats if stat) / TICKS
 
 
 def machine_seconds() -> float:
-    """Processor time that the whole machine has used, or that its host has taken from it."""
+    """Returns the processor time that the machine has used, or that its host took from it."""
     user, nice, system, _idle, _waiting, interrupts, soft_interrupts, stolen, *_guests = map(
         int, Path("/proc/stat").read_text().splitlines()[0].split()[1:]
     )
@@ -45,10 +51,13 @@ def machine_seconds() -> float:
 
 
 def memory(pid: int) -> tuple[float, float]:
-    """MiB held by a process and its descendants: pages that processes share counted once (PSS), and the sum of their peaks (an upper
-    bound, since shared pages count in every one).
+    """Returns MiB held by a process and its descendants, and the sum of their peaks.
+
+    Pages that processes share are counted once in the first (PSS). The second is an upper bound,
+    since shared pages count in every process.
     """
-    held = peak = 0
+    held = 0
+    peak = 0
     for member, _ in family(pid):
         with suppress(OSError):
             held += _kib(Path(f"/proc/{member}/smaps_rollup"), "Pss:")
@@ -63,7 +72,7 @@ def _kib(file: Path, field: str) -> int:
 
 
 def send(members: list[Identity], number: signal.Signals) -> None:
-    """Send a signal to processes that are still there, such as one to stop or to continue."""
+    """Sends a signal to processes that are still there, such as one to stop or to continue."""
     for member in members:
         with suppress(ProcessLookupError):
             if _lives(member):
@@ -71,7 +80,7 @@ def send(members: list[Identity], number: signal.Signals) -> None:
 
 
 def end(members: list[Identity], patience: float = 10.0) -> None:
-    """Wait for processes to end, and kill those that do not."""
+    """Waits for processes to end, and kills those that do not."""
     deadline = time.monotonic() + patience
     while (
         alive := [member for member in members if _lives(member)]
@@ -82,4 +91,5 @@ def end(members: list[Identity], patience: float = 10.0) -> None:
 
 def _lives(member: Identity) -> bool:
     stat = _stat(member[0])
+    # A zombie has ended, and an id with another start is another process.
     return bool(stat) and int(stat[19]) == member[1] and stat[0] != "Z"

@@ -1,13 +1,16 @@
-"""Measures how long a training across machines takes to be whole again: `python -m benchmarks.recovery`.
+"""Measures how long a training across machines takes to be whole again.
 
-Two nodes with TLS and keys train without end; something is done to one of them, to the SuperLink
-or to the network (a proxy between the second node and the SuperLink that can be cut). Measured
-are the seconds until the first round ends to which both contributed and that began afterwards.
+It is run as `python -m benchmarks.recovery`. Two nodes with TLS and keys train without end;
+something is done to one of them, to the SuperLink or to the network (a proxy between the second
+node and the SuperLink that can be cut). Measured are the seconds until the first round ends to
+which both contributed and that began afterwards. With `--csv FILE` every measurement is kept in a
+file, and one that is there is not made again.
 """
 
 from __future__ import annotations
 
 import argparse
+import csv
 import json
 import os
 import signal
@@ -18,12 +21,13 @@ import time
 from pathlib import Path
 
 from sordino import Constant, Data, FedAvg, Gaussian, Model, Protocol
-from sordino.engines.flower.custody import Custodian
-from sordino.protocol import save
+from sordino.flower.client_store import ClientStore
+from sordino.protocol import save_protocol
 from tests.flower.lab import Lab, alive, children_of, free_port
 
 DEADLINE = 30  # seconds that a round waits for who does not answer
 ROUNDS = 2000
+UNDISTURBED = "nothing: a round"
 
 
 class Wire:
@@ -101,7 +105,7 @@ class Trial:
         )
         for client in range(2):
             lab.start_node(client)
-        save(self.protocol, self.folder / "protocol.toml")
+        save_protocol(self.protocol, self.folder / "protocol.toml")
         trusted = ["--certificate", lab.certificates / "ca.crt"]
         lab.spawn(
             "train",
@@ -113,7 +117,7 @@ class Trial:
         self.wait_for_whole_round(self.rounds())
 
     def metrics(self) -> list[dict[str, float]]:
-        """Returns what is known of every round that has ended."""
+        """Returns the facts of every round that has ended."""
         path = self.run / "metrics.jsonl"
         if not path.exists():
             return []
@@ -152,7 +156,7 @@ class Trial:
 
     def paid_twice(self) -> bool:
         """Whether any client paid twice for a round."""
-        paid = [Custodian(self.lab.client(client)).rounds_paid for client in range(2)]
+        paid = [ClientStore(self.lab.client(client)).rounds_paid for client in range(2)]
         return any(len(set(rounds)) != len(rounds) for rounds in paid)
 
 
@@ -217,25 +221,72 @@ FAULTS = {
 }
 
 
+COLUMNS = ("fault", "time", "seconds_after", "seconds_in_all", "charged_twice", "load")
+
+
+def read_measured(path: Path | None) -> list[dict[str, str]]:
+    """Returns the measurements that a file holds; none where there is no file."""
+    if path is None or not path.exists():
+        return []
+    with open(path, newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def keep_measured(path: Path | None, row: dict[str, str]) -> None:
+    """Adds a measurement to a file."""
+    if path is None:
+        return
+    new = not path.exists()
+    with open(path, "a", newline="") as file:
+        writer = csv.DictWriter(file, COLUMNS)
+        if new:
+            writer.writeheader()
+        writer.writerow(row)
+
+
+def measure(trial: Trial, fault: str) -> dict[str, str]:
+    """Does something to a training and returns how long it took to be whole again."""
+    began = time.monotonic()
+    if fault != UNDISTURBED:
+        FAULTS[fault](trial)
+    acted = time.monotonic()
+    if fault == UNDISTURBED:
+        after = trial.seconds_of_a_round()
+    else:
+        trial.wait_for_whole_round(trial.rounds())
+        after = time.monotonic() - acted
+    return {
+        "fault": fault,
+        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "seconds_after": f"{after:.1f}",
+        "seconds_in_all": f"{time.monotonic() - began:.1f}",
+        "charged_twice": "yes" if trial.paid_twice() else "no",
+        "load": f"{os.getloadavg()[0]:.1f}",
+    }
+
+
 def main() -> None:
-    """Measures all faults, or those that are named."""
+    """Measures all faults, or those that are named, as often as asked."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--only", nargs="*", default=list(FAULTS))
-    chosen = parser.parse_args().only
+    parser.add_argument("--only", nargs="*", default=[UNDISTURBED, *FAULTS])
+    parser.add_argument("--times", type=int, default=1)
+    parser.add_argument("--csv", type=Path)
+    given = parser.parse_args()
+    done = [row["fault"] for row in read_measured(given.csv)]
+    waiting = [
+        fault for time_ in range(given.times) for fault in given.only if done.count(fault) <= time_
+    ]
+    if not waiting:
+        return
     with tempfile.TemporaryDirectory() as temporary, Lab(Path(temporary) / "lab") as lab:
         trial = Trial(lab, Path(temporary))
         trial.begin()
-        print(f"a round: {trial.seconds_of_a_round():.1f} s", flush=True)
-        for name in chosen:
-            began = time.monotonic()
-            FAULTS[name](trial)
-            acted = time.monotonic()
-            trial.wait_for_whole_round(trial.rounds())
-            ended = time.monotonic()
-            twice = "YES" if trial.paid_twice() else "no"
+        for fault in waiting:
+            row = measure(trial, fault)
+            keep_measured(given.csv, row)
             print(
-                f"{name}: whole again {ended - acted:.0f} s after it was over, "
-                f"{ended - began:.0f} s after it began; charged twice: {twice}",
+                f"{fault}: {row['seconds_after']} s after it was over, "
+                f"{row['seconds_in_all']} s in all; charged twice: {row['charged_twice']}",
                 flush=True,
             )
 

@@ -12,7 +12,10 @@ from rich.table import Table
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One figure and what it is held against: `ratio` is `value / other`, each in `unit`, and wanted at least or at most so large."""
+    """Holds one figure and the one it is compared with.
+
+    `ratio` is `value / other`, each in `unit`, with the limit that it should keep.
+    """
 
     work: str
     engine: str

@@ -1,4 +1,4 @@
-"""What a measured process says and hears: lines on its standard input and output, so that contenders can take turns."""
+"""Speaks with the driver by lines on standard input and output, so that contenders take turns."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def say(**facts: object) -> None:
 
 
 def serve(work: Callable[[], object], *, client_steps: int) -> None:
-    """Do `work`, which is `client_steps` steps, again and again for as many seconds as each line of input asks for.
+    """Repeats `work`, of `client_steps` steps, for the seconds that each line of input asks for.
 
     The first two times are not measured: libraries set themselves up in them.
     """
@@ -35,7 +35,7 @@ def serve(work: Callable[[], object], *, client_steps: int) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
-    """What the driver asks a contender for: local steps K of a model, and for those that can choose, an engine and its workers."""
+    """Holds what the driver asks for: steps K of a model, and for some an engine and workers."""
 
     steps: int
     model: str
@@ -54,5 +54,5 @@ def asked() -> Work:
 
 
 def rounds_at_once(steps: int) -> int:
-    """Rounds that a framework is asked for in one call, so that what it does once per call hardly counts."""
+    """Returns the rounds of one call of a framework, so that its start-up hardly counts."""
     return 5 if steps < 20 else 1

@@ -1,15 +1,19 @@
-"""What every contender trains: network, records, constants. Peers import it too, where not all that Sordino needs is installed."""
+"""Defines the task of every contender: network, records, constants.
+
+Peers import it too, in environments that lack a part of what Sordino needs.
+"""
 
 from __future__ import annotations
 
 import numpy as np
 from torch import nn
 
-from sordino.federation.models import build_model
+from sordino.models import build_model
 
 CLIENTS, RECORDS, BATCH = 20, 256, 32
 RATE, CLIP, SIGMA = 0.1, 1.0, 0.01
-MULTIPLIER = 1.0  # of noisy-sgd
+# Of noisy-sgd.
+MULTIPLIER = 1.0
 SHAPE, CLASSES = (1, 28, 28), 10
 WORKERS = 2
 # The records that every model is trained on.
@@ -22,12 +26,12 @@ SHAPES: dict[str, tuple[int, ...]] = {
 
 
 def records(model: str = "lenet5", clients: int = CLIENTS) -> tuple[np.ndarray, np.ndarray]:
-    """Random records and labels for every client: (clients, records, ...) in float32 and (clients, records)."""
+    """Returns random records and labels of every client, each of shape (clients, records, ...)."""
     generator = np.random.default_rng(0)
     values = generator.standard_normal((clients, RECORDS, *SHAPES[model]), dtype=np.float32)
     return values, generator.integers(0, CLASSES, (clients, RECORDS))
 
 
 def network(model: str) -> nn.Module:
-    """The model of all contenders."""
+    """Returns the model of all contenders."""
     return build_model(model, SHAPES[model], CLASSES, seed=0)

@@ -1,4 +1,4 @@
-"""The work that every contender does: Noisy-FedAvg of a network on random records, and what a round of Sordino is."""
+"""Defines the work of every contender: Noisy-FedAvg of a network on random records."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import numpy as np
 from benchmarks.task import BATCH, CLASSES, CLIENTS, CLIP, RATE, SIGMA, WORKERS
 from sordino import Constant, Data, Dataset, Everyone, FedAvg, FixedSize, Gaussian, Model, Protocol
 from sordino.engines.choice import choose
-from sordino.federation.aggregation import aggregate, upload_weights
-from sordino.federation.participation import participants
+from sordino.federation.attendance import Attendance
+from sordino.federation.round import Round, first_state, play_round
 from sordino.federation.setup import prepare
 
 
@@ -38,7 +38,7 @@ def protocol(
     data: str = "random",
     model: str = "lenet5",
 ) -> Protocol:
-    """The training of all contenders; everyone takes part unless a number of participants is given."""
+    """Returns the training of all contenders; everyone takes part unless a number is given."""
     return Protocol(
         seed=1,
         clients=clients,
@@ -52,7 +52,9 @@ def protocol(
 
 
 class Federation:
-    """A training by one of the engines, round by round: who takes part is drawn, the participants train and upload, the server aggregates.
+    """Trains by one of the engines, round by round.
+
+    In a round participants are drawn, train and upload, and the server aggregates.
     Nothing is scored and nothing is kept on disk. It holds worker processes: use it as a context.
     """
 
@@ -60,8 +62,8 @@ class Federation:
         self, plan: Protocol, data: Dataset, *, engine: str = "torch", workers: int = WORKERS
     ) -> None:
         self._setup = prepare(plan, data=data)
-        self._weights = self._setup.initial_weights()
-        self._rounds = 0
+        self._state = first_state(self._setup)
+        self._attendance = Attendance({}, (), next_round=0)
         self._engine = choose(self._setup, engine).start(self._setup, workers=workers, device="cpu")
 
     def __enter__(self) -> Federation:
@@ -78,14 +80,6 @@ class Federation:
     def round(self) -> float:
         """Run one round; the seconds that it took."""
         started = time.perf_counter()
-        rule = self._setup.protocol.aggregation
-        chosen = participants(self._setup.protocol, round=self._rounds, key=self._setup.key)
-        uploads = self._engine.uploads(
-            round=self._rounds, weights=self._weights, participants=chosen
-        )
-        shares = upload_weights(rule, self._setup.sizes[chosen])
-        self._weights = aggregate(
-            rule, self._weights, (upload.vector for upload in uploads), shares
-        )
-        self._rounds += 1
+        one = Round(self._setup, self._state, self._attendance)
+        self._state = play_round(one, self._engine).after
         return time.perf_counter() - started

@@ -1,1 +1,1 @@
-"""Experiments of the papers, remade: commands of their own, too slow for tests. Run as `python -m experiments.NAME`."""
+"""Experiments of the papers, remade. Run one as `python -m experiments.NAME`."""

@@ -1,11 +1,18 @@
-"""Tables 11 and 13 to 16 of convergent-dp and 6 to 9 of udp-fl in small settings: what attacks get, the papers' values beside ours.
+"""Remakes the papers' tables of attacks in small settings, the papers' values beside ours.
 
-    SORDINO_DATA=... python -m experiments.attacks table-11 | udp-6                              clients, membership
-    SORDINO_DATA=... python -m experiments.attacks table-13 | table-14 | table-15 | table-16     labels, inversion, attributes, extraction
-    SORDINO_DATA=... python -m experiments.attacks udp-7 | udp-8 | udp-9                        inversion, attributes, reconstruction
+They are Tables 11 and 13 to 16 of convergent-dp, and 6 to 9 of udp-fl.
 
-Runs and results are kept in a folder (--out attacks): a command that was stopped goes on, and tables share runs. Some minutes each on
-2 cores; `--setting paper` takes the attacks' larger settings, `--rounds 500` the paper's rounds.
+    SORDINO_DATA=... python -m experiments.attacks TABLE
+
+    table-11     clients          table-16     extraction
+    table-13     labels           udp-6        membership
+    table-14     inversion        udp-7        inversion
+    table-15     attributes       udp-8        attributes
+                                  udp-9        reconstruction
+
+Runs and results are kept in a folder (--out attacks): a command that was stopped goes on, and
+tables share runs. Some minutes each on 2 cores; `--setting paper` takes the attacks' larger
+settings, `--rounds 500` the paper's rounds.
 """
 
 from __future__ import annotations
@@ -17,6 +24,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from experiments.markdown_tables import print_header, print_row
 from sordino import (
     Constant,
     Data,
@@ -42,10 +50,11 @@ from sordino.attacks import (
     membership,
     reconstruction,
 )
-from sordino.attacks.game import Row
+from sordino.attacks.attack import Row
 from sordino.attacks.referee import Referee
-from sordino.attacks.suite import ATTACKS, Finding, attack
-from sordino.federation.data import load_dataset
+from sordino.attacks.suite import ATTACKS, AttackFinding, attack
+from sordino.cli.audit_progress import AuditProgress
+from sordino.data import load_dataset
 from sordino.papers.attack_tables import (
     ROUNDS,
     TABLE_6,
@@ -59,14 +68,15 @@ from sordino.papers.attack_tables import (
     TABLE_15,
     TABLE_16,
 )
-from sordino.privacy.harmonizer import largest_move
+from sordino.privacy.upload_sensitivity import largest_move
 from sordino.protocol import dumps
-from sordino.ui.audit import AuditProgress
 
 SIGMAS = (0.0, 0.01, 0.1)
-FIFTHS = 5  # the papers' columns: after each fifth of the rounds
+# The papers' columns are after each fifth of the rounds.
+FIFTHS = 5
 
-# convergent-dp says LeNet and CIFAR-10, and neither clients nor batches. Gradients are read best from small batches and single steps.
+# convergent-dp says LeNet and CIFAR-10, and neither clients nor batches. Gradients are read best
+# from small batches and single steps.
 BATCHES = Protocol(
     seed=1,
     clients=10,
@@ -91,7 +101,8 @@ LEARNING = replace(
     local=FedAvg(steps=10, batch=32, clip=10.0, schedule=Constant(rate=0.1)),
     data=Data(name="cifar10", records=2000),
 )
-# udp-fl: 10 clients, clip 0.01 on CIFAR-10 and UTKFace, epsilon per mechanism. Noise is what the model's dimension really needs.
+# udp-fl: 10 clients, clip 0.01 on CIFAR-10 and UTKFace, epsilon per mechanism. The noise is the one
+# that the model's dimension really needs.
 UDP_IMAGES = replace(
     IMAGES,
     rounds=6,
@@ -104,7 +115,7 @@ UDP_MODELS = replace(
     local=FedAvg(steps=10, batch=32, clip=1.0, schedule=Constant(rate=0.1)),
     model=Model(name="lenet5", parameters=62006),
 )
-# Members are told by what a model knows by heart: few records per client, many steps.
+# Members show in what a model knows by heart: few records per client, many steps.
 UDP_MEMBERS = replace(
     UDP_MODELS,
     clients=5,
@@ -133,22 +144,31 @@ PLANS = {
 
 
 class Study:
-    """One command: in which setting, over how many rounds, and where runs and results are kept. It holds the data."""
+    """Trains and attacks as one command asks. It holds the data that were loaded."""
 
     def __init__(self, options: argparse.Namespace) -> None:
+        """Creates the study.
+
+        Args:
+            options: of the command line.
+        """
         self.out: Path = options.out
         self.setting: str = options.setting
         self.rounds: int | None = options.rounds
         self._loaded: dict[str, Dataset] = {}
 
-    def run(self, protocol: Protocol, every: int) -> Run:
-        """The run of a protocol: trained, gone on with, or read."""
-        protocol = protocol if self.rounds is None else replace(protocol, rounds=self.rounds)
-        place = (
-            self.out
-            / "runs"
-            / hashlib.sha256(f"{every} {dumps(protocol)}".encode()).hexdigest()[:12]
-        )
+    def train_once(self, protocol: Protocol, every: int) -> Run:
+        """Returns the run of a protocol: trained, resumed, or read.
+
+        Args:
+            protocol: the federation.
+            every: the number of rounds between two whose uploads are kept.
+        """
+        if self.rounds is not None:
+            protocol = replace(protocol, rounds=self.rounds)
+        # The name is made of all settings, so that tables share runs and never mix them up.
+        digest = hashlib.sha256(f"{every} {dumps(protocol)}".encode()).hexdigest()
+        place = self.out / "runs" / digest[:12]
         if not (place / "protocol.toml").exists():
             print(f"training with {protocol.noise}", file=sys.stderr, flush=True)
             return train(
@@ -159,24 +179,36 @@ class Study:
                 report=False,
             )
         run = Run.load(place)
-        return run if run.status != "unfinished" else resume(place, report=False)
+        if run.status == "unfinished":
+            return resume(place, report=False)
+        return run
 
-    def attacked(self, runs: Sequence[Run], name: str, folder: str) -> Finding:
-        """All runs through one attack, with progress."""
+    def attack_runs(self, runs: Sequence[Run], name: str, folder: str) -> AttackFinding:
+        """Puts all runs through one attack, with progress.
+
+        Args:
+            runs: that differ in their noise.
+            name: of the attack.
+            folder: of the result.
+        """
+        plan = PLANS[name]
+        if self.setting != "quick":
+            plan = ATTACKS[name][self.setting]
         with AuditProgress(f"{name}: percent") as progress:
-            plan = PLANS[name] if self.setting == "quick" else ATTACKS[name][self.setting]
-            referees = [Referee(run, data=self.data(run)) for run in runs]
+            referees = [Referee(run, data=self.load_data(run)) for run in runs]
             return attack(referees, plan, folder=self.out / folder, on_progress=progress.share)
 
-    def data(self, run: Run) -> Dataset:
-        """The data of a run, loaded once."""
-        name = run.protocol.data.name if run.protocol.data is not None else ""
+    def load_data(self, run: Run) -> Dataset:
+        """Returns the data of a run, loaded once."""
+        name = ""
+        if run.protocol.data is not None:
+            name = run.protocol.data.name
         if name not in self._loaded:
             self._loaded[name] = load_dataset(name)
         return self._loaded[name]
 
 
-def over_rounds(
+def print_over_rounds(
     study: Study,
     base: Protocol,
     name: str,
@@ -185,19 +217,30 @@ def over_rounds(
     unit: float,
     printed: tuple[int, ...] = ROUNDS,
 ) -> None:
-    """One line per sigma: ours at every fifth of the rounds, then the paper's at every fifth of its own."""
-    rounds, sigmas = study.rounds or base.rounds, sorted(table)
+    """Prints one line per sigma: our values at every fifth of the rounds, then the paper's.
+
+    Args:
+        study: the command.
+        base: the federation, whose noise is varied.
+        name: of the attack.
+        metric: that the paper prints.
+        table: for each sigma the paper's values.
+        unit: by which ours are multiplied, such as 100 for percent.
+        printed: the paper's rounds.
+    """
+    rounds = study.rounds or base.rounds
+    sigmas = sorted(table)
     runs = [
-        study.run(replace(base, noise=Gaussian(sigma=sigma)), every=max(1, rounds // FIFTHS))
+        study.train_once(replace(base, noise=Gaussian(sigma=sigma)), every=max(1, rounds // FIFTHS))
         for sigma in sigmas
     ]
     rows = [
         row
-        for row in study.attacked(runs, name, f"{name}-{base.local.batch}").rows
+        for row in study.attack_runs(runs, name, f"{name}-{base.local.batch}").rows
         if row.metric == metric
     ]
     places = sorted({row.round for row in rows})
-    header(
+    print_header(
         "sigma",
         "method",
         *(f"T = {place}" for place in places),
@@ -207,11 +250,14 @@ def over_rounds(
     for sigma in sigmas:
         for method in dict.fromkeys(row.method for row in rows):
             values = {row.round: row for row in rows if (row.noise, row.method) == (sigma, method)}
-            ours = [
-                f"{unit * values[place].value:.3g}" if place in values else "" for place in places
-            ]
+            ours = []
+            for place in places:
+                cell = ""
+                if place in values:
+                    cell = f"{unit * values[place].value:.3g}"
+                ours.append(cell)
             trivial = sum(row.baseline for row in values.values()) / len(values)
-            line(
+            print_row(
                 f"{sigma:g}",
                 method or name,
                 *ours,
@@ -220,29 +266,35 @@ def over_rounds(
             )
 
 
-def table_11(study: Study) -> None:
-    over_rounds(study, HUNDRED, "clients", "success rate", TABLE_11, 100, TABLE_11_ROUNDS)
+def print_table_11(study: Study) -> None:
+    """Prints how often the uploads of clients were found."""
+    print_over_rounds(study, HUNDRED, "clients", "success rate", TABLE_11, 100, TABLE_11_ROUNDS)
 
 
-def table_13(study: Study) -> None:
-    """Single labels, as the paper counts them, and then labels of batches."""
+def print_table_13(study: Study) -> None:
+    """Prints single labels, as the paper counts them, and then labels of batches."""
     for base in (IMAGES, BATCHES):
-        over_rounds(study, base, "labels", "accuracy", TABLE_13, 100)
+        print_over_rounds(study, base, "labels", "accuracy", TABLE_13, 100)
 
 
-def table_14(study: Study) -> None:
-    over_rounds(study, IMAGES, "inversion", "L2", TABLE_14, 1)
+def print_table_14(study: Study) -> None:
+    """Prints how near inverted gradients come to images."""
+    print_over_rounds(study, IMAGES, "inversion", "L2", TABLE_14, 1)
 
 
-def table_15(study: Study) -> None:
-    over_rounds(study, LEARNING, "attributes", "accuracy", TABLE_15, 100)
+def print_table_15(study: Study) -> None:
+    """Prints how often attributes were inferred."""
+    print_over_rounds(study, LEARNING, "attributes", "accuracy", TABLE_15, 100)
 
 
-def table_16(study: Study) -> None:
-    """The attacked model and its substitute after the last round."""
-    runs = [study.run(replace(LEARNING, noise=Gaussian(sigma=sigma)), every=10) for sigma in SIGMAS]
-    rows = final(study.attacked(runs, "extraction", "extraction").rows)
-    header(
+def print_table_16(study: Study) -> None:
+    """Prints the attacked model and its substitute after the last round."""
+    runs = [
+        study.train_once(replace(LEARNING, noise=Gaussian(sigma=sigma)), every=10)
+        for sigma in SIGMAS
+    ]
+    rows = select_last(study.attack_runs(runs, "extraction", "extraction").rows)
+    print_header(
         "sigma",
         "model, %",
         "substitute, %",
@@ -259,7 +311,8 @@ def table_16(study: Study) -> None:
             for (metric, method), row in mine.items()
             if metric == "accuracy" and "logits" in method
         )
-        model, substitute = mine["accuracy", "attacked model"], mine["accuracy", "substitute"]
+        model = mine["accuracy", "attacked model"]
+        substitute = mine["accuracy", "substitute"]
         cells = (
             model.value,
             substitute.value,
@@ -267,15 +320,18 @@ def table_16(study: Study) -> None:
             substitute.baseline,
             noisy.value,
         )
-        line(
+        print_row(
             f"{sigma:g}",
             *(f"{100 * cell:.1f}" for cell in cells),
             *(f"{value:g}" for value in TABLE_16[sigma]),
         )
 
 
-def mechanisms(base: Protocol) -> dict[tuple[str, int | None], Protocol]:
-    """No noise, and every mechanism with the noise that each epsilon needs against the server, about one record."""
+def list_mechanisms(base: Protocol) -> dict[tuple[str, int | None], Protocol]:
+    """Returns a federation without noise, and with each mechanism's noise for each epsilon.
+
+    Noise is calibrated against the server, about one record.
+    """
     kinds = {
         "gaussian": Gaussian(sigma=1.0),
         "laplace": Laplace(scale=1.0),
@@ -290,7 +346,7 @@ def mechanisms(base: Protocol) -> dict[tuple[str, int | None], Protocol]:
     return found
 
 
-def per_mechanism(
+def print_mechanisms(
     study: Study,
     base: Protocol,
     name: str,
@@ -298,18 +354,31 @@ def per_mechanism(
     metrics: dict[str, float],
     method: str = "",
 ) -> None:
-    """One line per mechanism and epsilon: ours after the last round, what is got without the run, and the paper's."""
+    """Prints one line per mechanism and epsilon: ours after the last round, and the paper's.
+
+    Between the two stand the values of guessing without the run.
+
+    Args:
+        study: the command.
+        base: the federation, whose noise is varied.
+        name: of the attack.
+        table: the paper's values by mechanism and epsilon.
+        metrics: that the paper prints, and by which factor ours are multiplied.
+        method: of the attack; empty where it has one only.
+    """
     words = list(metrics)
-    header(
+    print_header(
         "mechanism",
         "epsilon",
         *words,
         *(f"{word}, sees nothing" for word in words),
         *(f"{word}, paper" for word in words),
     )
-    for (mechanism, epsilon), protocol in mechanisms(base).items():
-        run = study.run(protocol, every=5)
-        rows = final(study.attacked([run], name, f"{name}-{mechanism}-{epsilon or 'none'}").rows)
+    for (mechanism, epsilon), protocol in list_mechanisms(base).items():
+        run = study.train_once(protocol, every=5)
+        rows = select_last(
+            study.attack_runs([run], name, f"{name}-{mechanism}-{epsilon or 'none'}").rows
+        )
         mine = {row.metric: row for row in rows if row.method == method}
         ours = [mine[word].value * unit for word, unit in metrics.items()]
         nothing = [mine[word].baseline * unit for word, unit in metrics.items()]
@@ -317,33 +386,34 @@ def per_mechanism(
             *(f"{value:.3g}" for value in (*ours, *nothing)),
             *(f"{value:g}" for value in table[mechanism][epsilon]),
         )
-        line(mechanism, epsilon or "none", *cells)
+        print_row(mechanism, epsilon or "none", *cells)
 
 
-# udp-fl's errors are of standardised pixels: 1.7104 and a PSNR of 9.79 agree only so. CIFAR-10's pixels have the deviation 0.2516.
+# udp-fl's errors are of standardised pixels: 1.7104 and a PSNR of 9.79 agree only then. CIFAR-10's
+# pixels have the deviation 0.2516.
 DEVIATION = 0.2516
 
 
-def udp_6(study: Study) -> None:
-    """Every attacker on every mechanism; what the paper's attackers do not include has no column of the paper's."""
+def print_udp_6(study: Study) -> None:
+    """Prints every attacker on every mechanism; some are not among the paper's."""
     metrics = ("TPR at 1 % FPR", "accuracy", "AUC")
-    header(
+    print_header(
         "mechanism", "epsilon", "attacker", *metrics, *(f"{metric}, paper" for metric in metrics)
     )
-    for (mechanism, epsilon), protocol in mechanisms(UDP_MEMBERS).items():
-        rows = final(
-            study.attacked(
-                [study.run(protocol, every=protocol.rounds)],
+    for (mechanism, epsilon), protocol in list_mechanisms(UDP_MEMBERS).items():
+        rows = select_last(
+            study.attack_runs(
+                [study.train_once(protocol, every=protocol.rounds)],
                 "membership",
                 f"members-{mechanism}-{epsilon}",
             ).rows
         )
         for method in dict.fromkeys(row.method for row in rows):
             mine = {row.metric: row.value for row in rows if row.method == method}
-            theirs = (
-                TABLE_6[method][mechanism][epsilon] if method in TABLE_6 else ("",) * len(metrics)
-            )
-            line(
+            theirs: tuple[object, ...] = ("",) * len(metrics)
+            if method in TABLE_6:
+                theirs = TABLE_6[method][mechanism][epsilon]
+            print_row(
                 mechanism,
                 epsilon or "none",
                 method,
@@ -352,45 +422,48 @@ def udp_6(study: Study) -> None:
             )
 
 
-def udp_7(study: Study) -> None:
-    per_mechanism(
+def print_udp_7(study: Study) -> None:
+    """Prints how near inverted gradients come to images."""
+    print_mechanisms(
         study, UDP_IMAGES, "inversion", TABLE_7, {"MSE": DEVIATION**-2, "PSNR": 1.0, "SSIM": 1.0}
     )
 
 
-def udp_8(study: Study) -> None:
-    per_mechanism(
+def print_udp_8(study: Study) -> None:
+    """Prints how often attributes were inferred from embeddings."""
+    print_mechanisms(
         study, UDP_FACES, "attributes", TABLE_8, {"accuracy": 1.0, "F1": 1.0}, "embeddings"
     )
 
 
-def udp_9(study: Study) -> None:
-    per_mechanism(
+def print_udp_9(study: Study) -> None:
+    """Prints how near images come that are reconstructed from answers."""
+    print_mechanisms(
         study, UDP_MODELS, "reconstruction", TABLE_9, {"MSE": DEVIATION**-2, "MAE": DEVIATION**-1}
     )
 
 
-def final(rows: Sequence[Row]) -> list[Row]:
-    """Rows of the last round that was attacked."""
+def select_last(rows: Sequence[Row]) -> list[Row]:
+    """Returns the rows of the last round that was attacked."""
     last = max(row.round for row in rows)
     return [row for row in rows if row.round == last]
 
 
-def header(*words: str) -> None:
-    print("| " + " | ".join(words) + " |\n|" + "---|" * len(words), flush=True)
-
-
-def line(*cells: object) -> None:
-    print("| " + " | ".join(str(cell) for cell in cells) + " |", flush=True)
-
-
 TABLES = {
-    "table-11": table_11, "table-13": table_13, "table-14": table_14, "table-15": table_15, "table-16": table_16,
-    "udp-6": udp_6, "udp-7": udp_7, "udp-8": udp_8, "udp-9": udp_9,
-}  # fmt: skip
+    "table-11": print_table_11,
+    "table-13": print_table_13,
+    "table-14": print_table_14,
+    "table-15": print_table_15,
+    "table-16": print_table_16,
+    "udp-6": print_udp_6,
+    "udp-7": print_udp_7,
+    "udp-8": print_udp_8,
+    "udp-9": print_udp_9,
+}
 
 
 def main() -> None:
+    """Runs the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

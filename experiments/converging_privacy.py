@@ -1,6 +1,7 @@
-"""Federated logistic regression whose privacy converges as rounds grow: the rule clipped-glm on Adult and breast cancer.
+"""Federated logistic regression whose privacy converges as rounds grow, by the rule clipped-glm.
 
-Who sees the final model only learns no more from 1,000 rounds than from 100; who sees every round learns ever more. Five minutes:
+The data are Adult and breast cancer. An adversary who sees only the final model learns no more from
+1,000 rounds than from 100; one who sees every round learns ever more. Five minutes:
 
     SORDINO_DATA=... python -m experiments.converging_privacy [--plot converging_privacy.png]
 """
@@ -10,89 +11,117 @@ from __future__ import annotations
 import argparse
 import json
 import tempfile
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from sordino import ClippedGlm, Constant, Data, Gaussian, Model, Protocol, certify, train
 
 ROUNDS = (10, 30, 100, 300, 1000)
 DELTA = 1e-5
+VIEWS = ("final", "rounds", "server")
 
-
+# Full-batch steps with a small weight decay.
 RULE = ClippedGlm(
     steps=10, clip=1.0, schedule=Constant(rate=0.45), weight_decay=0.003, feature_norm=4.0
 )
 
 
-def federation(data: str, clients: int, records: int, sigma: float) -> Protocol:
-    """Full-batch steps with a small weight decay."""
-    shares = Data(name=data, records=records)
+def make_federation(data: str, clients: int, records: int, sigma: float) -> Protocol:
+    """Returns a federation on one data set.
+
+    Args:
+        data: the name of the data set.
+        clients: the number of clients.
+        records: the number of records of each.
+        sigma: the standard deviation of each client's noise.
+    """
     return Protocol(
         seed=1,
         clients=clients,
         rounds=10,
         local=RULE,
         noise=Gaussian(sigma=sigma),
-        data=shares,
+        data=Data(name=data, records=records),
         model=Model(name="logistic"),
     )
 
 
-FEDERATIONS = (federation("adult", 50, 600, 0.05), federation("breast-cancer", 5, 90, 1.0))
+FEDERATIONS = {
+    "adult": make_federation("adult", 50, 600, 0.05),
+    "breast-cancer": make_federation("breast-cancer", 5, 90, 1.0),
+}
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Trains every federation, prints the table and writes it as JSON.
+
+    Args:
+        arguments: of the command line; by default those of the process.
+    """
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("converging_privacy.json"))
     parser.add_argument("--plot", type=Path)
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
+    print("| data | rounds | accuracy | epsilon, final | epsilon, rounds | epsilon, server |")
+    print("|---|---|---|---|---|---|")
     rows = []
-    print(
-        "| data | rounds | accuracy | epsilon, final | epsilon, rounds | epsilon, server |\n|---|---|---|---|---|---|"
-    )
-    for base in FEDERATIONS:
+    for name, base in FEDERATIONS.items():
         for rounds in ROUNDS:
-            protocol = replace(base, rounds=rounds)
-            with tempfile.TemporaryDirectory() as folder:
-                run = train(protocol, folder=folder, report=False)
-            spent = {
-                view: certify(run.protocol, view).epsilon(DELTA)
-                for view in ("final", "rounds", "server")
-            }
-            name = base.data.name if base.data is not None else ""
-            accuracy = 100 * float(run.metrics["accuracy"][-1])
-            rows.append({"data": name, "rounds": rounds, "accuracy": accuracy, **spent})
+            row = train_cell(name, replace(base, rounds=rounds))
+            rows.append(row)
+            epsilon = row["epsilon"]
             print(
-                f"| {name} | {rounds} | {accuracy:.1f} | {spent['final']:.3f} | {spent['rounds']:.3f} | {spent['server']:.2f} |",
+                f"| {name} | {rounds} | {row['accuracy']:.1f} | {epsilon['final']:.3f} "
+                f"| {epsilon['rounds']:.3f} | {epsilon['server']:.2f} |",
                 flush=True,
             )
             options.out.write_text(json.dumps(rows, indent=2) + "\n")
     if options.plot is not None:
-        draw(rows, options.plot)
+        draw_epsilons(rows, options.plot)
 
 
-def draw(rows: list[dict[str, object]], path: Path) -> None:
-    """Epsilon against rounds, one panel per data set."""
+def train_cell(name: str, protocol: Protocol) -> dict[str, Any]:
+    """Trains one federation.
+
+    Args:
+        name: of the data set.
+        protocol: the federation.
+
+    Returns:
+        A row: the number of rounds, the accuracy in percent after the last, and epsilon by view.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        run = train(protocol, folder=folder, report=False)
+    return {
+        "data": name,
+        "rounds": protocol.rounds,
+        "accuracy": 100 * float(run.metrics["accuracy"][-1]),
+        # A value by itself: one of the views is called as the number of rounds is.
+        "epsilon": {view: certify(run.protocol, view).epsilon(DELTA) for view in VIEWS},
+    }
+
+
+def draw_epsilons(rows: list[dict[str, Any]], path: Path) -> None:
+    """Draws epsilon against rounds, a panel for each data set.
+
+    Args:
+        rows: of the table.
+        path: the file that is written.
+    """
     from matplotlib.figure import Figure
 
-    names = sorted({str(row["data"]) for row in rows})
     figure = Figure(figsize=(10, 4), layout="constrained")
-    for axes, name in zip(figure.subplots(1, len(names)), names, strict=True):
-        mine = [row for row in rows if row["data"] == name]
+    panels = figure.subplots(1, len(FEDERATIONS))
+    for axes, name in zip(panels, sorted(FEDERATIONS), strict=True):
+        of_name = [row for row in rows if row["data"] == name]
         for view in ("final", "rounds"):
-            axes.plot(
-                [row["rounds"] for row in mine],
-                [row[view] for row in mine],
-                marker="o",
-                label=f"view {view}",
-            )
-        axes.set(
-            xscale="log",
-            yscale="log",
-            xlabel="rounds",
-            ylabel=f"epsilon at delta = {DELTA:g}",
-            title=name,
-        )
+            rounds = [row["rounds"] for row in of_name]
+            epsilons = [row["epsilon"][view] for row in of_name]
+            axes.plot(rounds, epsilons, marker="o", label=f"view {view}")
+        axes.set(xscale="log", yscale="log", xlabel="rounds", title=name)
+        axes.set_ylabel(f"epsilon at delta = {DELTA:g}")
         axes.legend()
     figure.savefig(path, dpi=150)
 

@@ -1,10 +1,13 @@
-"""Membership inference beside other implementations, and against what is certified.
+"""Compares membership inference with other implementations, and with the certified curve.
 
-    SORDINO_DATA=... python -m experiments.membership peer [--rmia FILE]      LiRA and RMIA on the same models by others' code
-    python -m experiments.membership game [--trainings N] [--plot FILE]       detection of one record under the certified curve
+    SORDINO_DATA=... python -m experiments.membership peer [--rmia FILE]
+    python -m experiments.membership game [--trainings N] [--plot FILE]
 
-`peer` fetches the wheel of tensorflow-privacy with pip and uses one module of it, which needs no TensorFlow. RMIA by its authors is on no
-registry: FILE is `attacks.py` of github.com/privacytrustlab/ml_privacy_meter. Runs and shadows are kept in a folder (--out membership).
+`peer` has LiRA and RMIA judge the same models by others' code. It fetches the wheel of
+tensorflow-privacy with pip and uses one module of it, which needs no TensorFlow. RMIA by its
+authors is on no registry: FILE is `attacks.py` of github.com/privacytrustlab/ml_privacy_meter.
+`game` holds the detection of one record against the certified curve. Runs and shadows are kept in a
+folder (--out membership).
 """
 
 from __future__ import annotations
@@ -24,6 +27,8 @@ from unittest import mock
 
 import numpy as np
 
+from experiments.markdown_tables import print_header, print_row
+from experiments.membership_game import RATES, Detection, MembershipGame, find_detections, play_game
 from sordino import (
     Constant,
     Data,
@@ -38,14 +43,13 @@ from sordino import (
     train,
 )
 from sordino.attacks import lira, rmia
-from sordino.attacks.membership import SETTINGS, detection_curve, measured
-from sordino.attacks.membership_game import RATES, Detection, MembershipGame, detections, played
+from sordino.attacks.membership import SETTINGS, detection_curve, measure_detection
 from sordino.attacks.observed import ObservedRecords
 from sordino.attacks.referee import Referee
-from sordino.attacks.shadows import Evidence, Shadows, evidence_on, trained_shadows
-from sordino.federation.data import load_dataset
-from sordino.federation.models import build_model
-from sordino.ui.audit import AuditProgress
+from sordino.attacks.shadows import MembershipEvidence, Shadows, collect_evidence, train_shadows
+from sordino.cli.audit_progress import AuditProgress
+from sordino.data import load_dataset
+from sordino.models import build_model
 
 PEER = "tensorflow-privacy==0.8.7"
 PACKAGE = ("tensorflow_privacy", "privacy", "privacy_tests")
@@ -63,60 +67,72 @@ OVERFITTED = Protocol(
 )
 
 
-def trained_run(protocol: Protocol, place: Path) -> Run:
-    """The run of a protocol: trained, gone on with, or read."""
+def train_once(protocol: Protocol, place: Path) -> Run:
+    """Returns the run of a protocol: trained, resumed, or read."""
     if not (place / "protocol.toml").exists():
         return train(protocol, folder=place, evaluate_every=protocol.rounds, report=False)
     run = Run.load(place)
-    return run if run.status != "unfinished" else resume(place, report=False)
+    if run.status == "unfinished":
+        return resume(place, report=False)
+    return run
 
 
-def peer(options: argparse.Namespace) -> None:
-    """Scores of the same records on the same models, by our code and by others'."""
-    run = trained_run(OVERFITTED, options.out / "overfitted")
+def compare_peers(options: argparse.Namespace) -> None:
+    """Prints scores of the same records on the same models, by our code and by others'."""
+    run = train_once(OVERFITTED, options.out / "overfitted")
     [case] = replace(SETTINGS["quick"], rounds=1, shadows=options.shadows, asked=3200).cases(
         Referee(run)
     )
-    seen, members = case.observe(), case.reveal().members
+    seen = case.observe()
+    members = case.reveal().members
     with AuditProgress("shadow models: percent") as progress:
-        shadows = trained_shadows(seen, options.shadows, progress.share)
+        shadows = train_shadows(seen, options.shadows, progress.share)
     asked = ObservedRecords(
         inputs=seen.candidates.inputs[seen.asked], labels=seen.candidates.labels[seen.asked]
     )
     others = seen.federation.auxiliary
-    known = evidence_on(seen, shadows.about(seen.asked), asked)
+    known = collect_evidence(seen, shadows.select_records(seen.asked), asked)
     nobodys = Shadows(
         models=shadows.models, inside=np.zeros((len(shadows), len(others)), dtype=bool)
     )
-    population = evidence_on(seen, nobodys, others)
+    population = collect_evidence(seen, nobodys, others)
     found = {
-        "LiRA, sordino": lira.online(known),
-        "LiRA, tensorflow-privacy": lira_of_tensorflow_privacy(known, "both", options.out),
-        "LiRA offline, sordino": lira.offline(known),
-        "LiRA offline, tensorflow-privacy": lira_of_tensorflow_privacy(known, "out", options.out),
-        "RMIA, sordino": rmia.pairwise(known, population),
+        "LiRA, sordino": lira.score_online(known),
+        "LiRA, tensorflow-privacy": score_by_tensorflow_privacy(known, "both", options.out),
+        "LiRA offline, sordino": lira.score_offline(known),
+        "LiRA offline, tensorflow-privacy": score_by_tensorflow_privacy(known, "out", options.out),
+        "RMIA, sordino": rmia.score_pairwise(known, population),
     }
     if options.rmia is not None:
-        found["RMIA, ml_privacy_meter"] = rmia_of_privacy_meter(known, population, options.rmia)
-    print(f"{len(members)} records, half of them members; {len(shadows)} shadow models; accuracy of the model on test records "
-          f"{run.metrics['accuracy'][-1]:.3f}")  # fmt: skip
+        found["RMIA, ml_privacy_meter"] = score_by_privacy_meter(known, population, options.rmia)
+    print(
+        f"{len(members)} records, half of them members; {len(shadows)} shadow models; "
+        f"accuracy of the model on test records {run.metrics['accuracy'][-1]:.3f}"
+    )
     print("| attack | " + " | ".join(METRICS) + " |\n|" + "---|" * (1 + len(METRICS)))
     for name, scores in found.items():
-        said = measured(*detection_curve(members, scores))
+        said = measure_detection(*detection_curve(members, scores))
         print(f"| {name} | " + " | ".join(f"{said[metric][0]:.4f}" for metric in METRICS) + " |")
 
 
-def lira_of_tensorflow_privacy(known: Evidence, option: str, folder: Path) -> np.ndarray:
-    """What tensorflow-privacy makes of the same answers: one variance for all records, as its authors advise for few shadows."""
-    code, labels = advanced_mia(folder), known.labels.numpy()
+def score_by_tensorflow_privacy(known: MembershipEvidence, option: str, folder: Path) -> np.ndarray:
+    """Returns what tensorflow-privacy makes of the same answers.
+
+    It takes one variance for all records, as its authors advise for few shadows.
+
+    Args:
+        known: the answers.
+        option: "both", or "out" for LiRA offline.
+        folder: of the wheel.
+    """
+    code = load_advanced_mia(folder)
+    labels = known.labels.numpy()
 
     def statistic(answers: Any) -> np.ndarray:
         return np.asarray(code.calculate_statistic(answers.double().numpy(), labels))
 
-    target, shadows = (
-        statistic(known.target),
-        np.stack([statistic(answers) for answers in known.shadows]),
-    )
+    target = statistic(known.target)
+    shadows = np.stack([statistic(answers) for answers in known.shadows])
     sides = [
         [shadows[side[:, n], n][:, None] for n in range(len(labels))]
         for side in (known.inside, ~known.inside)
@@ -124,11 +140,15 @@ def lira_of_tensorflow_privacy(known: Evidence, option: str, folder: Path) -> np
     scores = code.compute_score_lira(
         target[:, None], *sides, option=option, fix_variance=True, median_or_mean="mean"
     )
-    return -np.asarray(scores)  # members have small values there
+    # Members have small values there.
+    return -np.asarray(scores)
 
 
-def advanced_mia(folder: Path) -> Any:
-    """The module of tensorflow-privacy that has LiRA, taken out of its wheel: importing the package would need TensorFlow."""
+def load_advanced_mia(folder: Path) -> Any:
+    """Returns the module of tensorflow-privacy that has LiRA, taken out of its wheel.
+
+    Importing the whole package would need TensorFlow.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     if not (wheels := list(folder.glob("tensorflow_privacy-*.whl"))):
         subprocess.run(
@@ -155,24 +175,30 @@ def advanced_mia(folder: Path) -> Any:
         ".".join((*PACKAGE, "utils"))
     ]
     absent = {name: types.ModuleType(name) for name in names}
-    absent[names[-1]].log_loss = None  # type: ignore[attr-defined]  # for a statistic that is not used
+    # The module imports it for a statistic that is not used here.
+    absent[names[-1]].log_loss = None  # type: ignore[attr-defined]
     with mock.patch.dict(sys.modules, absent):
         spec.loader.exec_module(module)
     return module
 
 
-def rmia_of_privacy_meter(known: Evidence, population: Evidence, path: Path) -> np.ndarray:
-    """What the authors' code makes of the same answers. It tunes its parameter on one model, which is the last shadow here."""
+def score_by_privacy_meter(
+    known: MembershipEvidence, population: MembershipEvidence, path: Path
+) -> np.ndarray:
+    """Returns what the authors' code makes of the same answers.
+
+    It tunes its parameter on one model, which is the last shadow here.
+    """
     spec = importlib.util.spec_from_file_location("privacy_meter_attacks", path)
     if spec is None or spec.loader is None:
         raise RuntimeError(f"{path} is no Python file")
     code = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(code)
 
-    def signals(evidence: Evidence) -> np.ndarray:
-        """Records x models: the attacked model, the one that is tuned on, the other shadows."""
-        target = rmia.right_probabilities(evidence.target, evidence.labels)
-        shadows = rmia.right_probabilities(evidence.shadows, evidence.labels)
+    def signals(evidence: MembershipEvidence) -> np.ndarray:
+        """Returns records x models: the attacked one, the one tuned on, the other shadows."""
+        target = rmia.true_class_probabilities(evidence.target, evidence.labels)
+        shadows = rmia.true_class_probabilities(evidence.shadows, evidence.labels)
         return np.stack([target, shadows[-1], *shadows[:-1]], axis=1)
 
     inside = np.stack(
@@ -186,15 +212,23 @@ def rmia_of_privacy_meter(known: Evidence, population: Evidence, path: Path) -> 
 
 
 def detected_game(trainings: int) -> MembershipGame:
-    """Breast cancer, 4 clients with one record each; the record in question carries its own label or the opposite one.
+    """Returns a game on breast cancer with 4 clients of one record each.
 
-    A linear model and a clip that binds: the confidence of the record then moves as far as certified, and the test is nearly the best.
+    The record in question carries its own label or the opposite one. The model is linear and the
+    clip binds: the confidence of the record then moves as far as certified, and the test is nearly
+    the best.
     """
     whole = load_dataset("breast-cancer")
     data = Dataset(
-        name="few", x_train=whole.x_train[:4], y_train=whole.y_train[:4], x_test=whole.x_test[:4], y_test=whole.y_test[:4],
-        classes=whole.classes, scale=whole.scale, shift=whole.shift,
-    )  # fmt: skip
+        name="few",
+        x_train=whole.x_train[:4],
+        y_train=whole.y_train[:4],
+        x_test=whole.x_test[:4],
+        y_test=whole.y_test[:4],
+        classes=whole.classes,
+        scale=whole.scale,
+        shift=whole.shift,
+    )
     local = FedAvg(steps=2, batch=1, clip=0.05, schedule=Constant(rate=0.1))
     plan = Protocol(
         clients=4,
@@ -216,33 +250,43 @@ def detected_game(trainings: int) -> MembershipGame:
     )
 
 
-def game(options: argparse.Namespace) -> None:
-    """Detection with the noise that is certified, and with a third of it, both under or over the same curve."""
+def play_games(options: argparse.Namespace) -> None:
+    """Prints detection with the certified noise, and with a third of it, beside the same curve.
+
+    A third of the noise must be refuted: otherwise the test would have no power.
+    """
     one = detected_game(options.trainings)
-    certified = one.certified()
+    certified = one.certify_game()
     weak = replace(
         one.protocol, noise=replace(one.protocol.noise, sigma=(one.protocol.noise.sigma or 0.0) / 3)
     )
     print(f"certified: {certified.sentence()}")
-    print(
-        "| noise | aimed FPR | FPR at most | TPR at least | certified TPR at most | |\n|---|---|---|---|---|---|"
-    )
+    print_header("noise", "aimed FPR", "FPR at most", "TPR at least", "certified TPR at most", "")
     drawn = {}
     for name, runs in (("as certified", one.protocol), ("a third of it", weak)):
         with AuditProgress(f"{name}: percent of the trainings") as progress:
-            scores = played(one, protocol=runs, tick=progress.share)
-        for found in detections(scores, certified):
-            print(f"| {name} | {found.aimed} | {found.limits.false_positive:.5f} | {found.detected:.5f} | {found.allowed:.5f} | "
-                  f"{'refuted' if found.refuted else 'holds'} |")  # fmt: skip
-        drawn[name] = detections(scores, certified, np.geomspace(RATES[-1], 0.5, 30).tolist())
+            scores = play_game(one, protocol=runs, tick=progress.share)
+        for found in find_detections(scores, certified):
+            verdict = "holds"
+            if found.refuted:
+                verdict = "refuted"
+            print_row(
+                name,
+                found.aimed,
+                f"{found.limits.false_positive:.5f}",
+                f"{found.detected:.5f}",
+                f"{found.allowed:.5f}",
+                verdict,
+            )
+        drawn[name] = find_detections(scores, certified, np.geomspace(RATES[-1], 0.5, 30).tolist())
     if options.plot is not None:
-        draw(drawn, certified, options)
+        draw_detections(drawn, certified, options)
 
 
-def draw(
+def draw_detections(
     drawn: dict[str, Sequence[Detection]], certified: Any, options: argparse.Namespace
 ) -> None:
-    """The certified curve, and what was detected at least, on log axes."""
+    """Draws the certified curve, and the detection that was measured, on log axes."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(6, 4.6), layout="constrained")
@@ -279,6 +323,7 @@ def draw(
 
 
 def main() -> None:
+    """Runs the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -289,7 +334,7 @@ def main() -> None:
     parser.add_argument("--trainings", type=int, default=5000)
     parser.add_argument("--plot", type=Path)
     options = parser.parse_args()
-    {"peer": peer, "game": game}[options.what](options)
+    {"peer": compare_peers, "game": play_games}[options.what](options)
 
 
 if __name__ == "__main__":

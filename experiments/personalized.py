@@ -1,12 +1,14 @@
-"""PriFedSync, Figure 1: own models against the global one, at the same privacy, on MNIST whose labels are spread unevenly.
+"""Compares personal models with the global one at the same privacy (prifedsync, Figure 1).
 
-100 clients with four shards of MNIST each, so most have three or four digits. Noisy Adam on batches of 16, one epoch a round, half of
-the clients in a round. Two federations with the same noise, and so with the same guarantee: in one, clients keep models of their own
-and are helped by (1 - alpha) own + alpha global (Eq. 2.1, alpha = 0.1); in the other every round starts from the global model. All
-models are scored for every client, on 200 test records with labels as likely as in that client's training records.
-A few minutes on 2 cores:
+There are 100 clients with four shards of MNIST each, so most have three or four digits. They train
+by noisy Adam on batches of 16, one epoch a round, half of the clients in a round. Two federations
+have the same noise, and so the same guarantee: in one, clients keep personal models and are helped
+by (1 - alpha) own + alpha global (Eq. 2.1, alpha = 0.1); in the other every round starts from the
+global model. All models are scored for every client, on 200 test records with labels as likely as
+in that client's training records. A few minutes on 2 cores:
 
-    SORDINO_DATA=... python -m experiments.personalized [--model lenet5] [--rounds 100] [--multiplier 1.0] [--sampling poisson]
+    SORDINO_DATA=... python -m experiments.personalized
+        [--model lenet5] [--rounds 100] [--multiplier 1.0] [--sampling poisson]
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ import torch
 from rich.console import Console
 from rich.progress import track
 
+from experiments.markdown_tables import print_header, print_row
 from sordino import (
     Constant,
     Data,
@@ -34,20 +37,27 @@ from sordino import (
     Shards,
     certify,
 )
+from sordino.data import client_tests, load_dataset
 from sordino.engines.choice import choose
-from sordino.federation.aggregation import aggregate, upload_weights
-from sordino.federation.data import client_tests, load_dataset
-from sordino.federation.models import FlatModel
-from sordino.federation.participation import participants
-from sordino.federation.personal import Kept, given_to, remembered
+from sordino.federation.round import play_training
+from sordino.federation.rules.local_training import ClientState
 from sordino.federation.setup import Setup, prepare
-from sordino.protocol import Nobody, Personalization
+from sordino.models import FlatModel
+from sordino.protocol import NoPersonalization, Personalization
 
-KINDS: dict[str, Personalization] = {"own models": Interpolate(alpha=0.1), "global only": Nobody()}
+KINDS: dict[str, Personalization] = {
+    "own models": Interpolate(alpha=0.1),
+    "global only": NoPersonalization(),
+}
 
 
-def federation(own: Personalization, options: argparse.Namespace) -> Protocol:
-    """The paper's setting (section 4.1)."""
+def make_federation(own: Personalization, options: argparse.Namespace) -> Protocol:
+    """Returns the paper's setting (section 4.1).
+
+    Args:
+        own: how clients keep personal models.
+        options: of the command line.
+    """
     schedule = Constant(rate=options.rate)
     rule = NoisySgd(
         steps=38, batch=16, clip=1.0, schedule=schedule, optimizer="adam", sampling=options.sampling
@@ -65,75 +75,84 @@ def federation(own: Personalization, options: argparse.Namespace) -> Protocol:
     )
 
 
-def states(setup: Setup, engine: str) -> Iterator[tuple[np.ndarray, Mapping[int, Kept]]]:
-    """After every round, the global model and what clients have kept."""
-    protocol, weights = setup.protocol, setup.initial_weights()
-    kept: dict[int, Kept] = {}
+def train_rounds(
+    setup: Setup, engine: str
+) -> Iterator[tuple[np.ndarray, Mapping[int, ClientState]]]:
+    """Yields the global model and the clients' states after every round.
+
+    Args:
+        setup: the federation.
+        engine: its name.
+    """
+    # Not `train`: personal models are read after every round, and a run keeps only the last ones.
     with choose(setup, engine).start(setup, workers=None, device="cpu") as work:
-        for t in range(protocol.rounds):
-            chosen = participants(protocol, round=t, key=setup.draw_key)
-            given = given_to(protocol, weights, chosen, kept)
-            uploads = list(work.uploads(round=t, weights=weights, participants=chosen, kept=given))
-            kept.update(
-                {
-                    upload.client: remembered(protocol, upload.kept or {}, upload.vector)
-                    for upload in uploads
-                }
-            )
-            shares = upload_weights(protocol.aggregation, setup.sizes[chosen])
-            weights = aggregate(
-                protocol.aggregation, weights, (upload.vector for upload in uploads), shares
-            )
-            yield weights, kept
+        for record in play_training(setup, work, setup.protocol.rounds):
+            yield record.after.weights, record.after.clients
 
 
-class Scores:
-    """Mean accuracy over clients, each on its own test records. It holds a model that is overwritten."""
+class ClientScorer:
+    """Scores models on every client's own test records. It holds a model that is overwritten."""
 
     def __init__(self, setup: Setup) -> None:
-        self._setup, self._model = setup, FlatModel(setup.module)
+        """Draws the test records.
+
+        Args:
+            setup: the federation.
+        """
+        self._setup = setup
+        self._model = FlatModel(setup.module)
         self._tests = [
             torch.from_numpy(rows)
             for rows in client_tests(load_dataset("mnist"), setup.parts, setup.key, 200)
         ]
 
-    def of(self, models: list[np.ndarray]) -> float:
-        """One model for each client."""
-        return float(
-            np.mean(
-                [
-                    self._accuracy(model, rows)
-                    for model, rows in zip(models, self._tests, strict=True)
-                ]
-            )
-        )
+    def average_accuracy(self, models: list[np.ndarray]) -> float:
+        """Returns the mean accuracy over clients.
 
-    def _accuracy(self, model: np.ndarray, rows: torch.Tensor) -> float:
+        Args:
+            models: one for each client.
+        """
+        accuracies = []
+        for model, rows in zip(models, self._tests, strict=True):
+            accuracies.append(self._measure_accuracy(model, rows))
+        return float(np.mean(accuracies))
+
+    def _measure_accuracy(self, model: np.ndarray, rows: torch.Tensor) -> float:
         self._model.load(torch.from_numpy(model))
         outputs = self._model.predict(self._setup.test.inputs(rows))
         return float((outputs.argmax(dim=1) == self._setup.test.y[rows]).double().mean())
 
 
-def followed(name: str, options: argparse.Namespace) -> dict[str, list[float]]:
-    """Accuracies every so many rounds."""
-    setup = prepare(federation(KINDS[name], options))
-    scores, clients = Scores(setup), range(setup.protocol.clients)
+def trace_accuracies(name: str, options: argparse.Namespace) -> dict[str, list[float]]:
+    """Returns accuracies after some of the rounds.
+
+    Args:
+        name: the kind of federation, a key of `KINDS`.
+        options: of the command line.
+    """
+    setup = prepare(make_federation(KINDS[name], options))
+    scorer = ClientScorer(setup)
+    clients = range(setup.protocol.clients)
     found: dict[str, list[float]] = {"round": [], "global": [], "own": []}
     rounds = track(
-        states(setup, options.engine), name, total=options.rounds, console=Console(stderr=True)
+        train_rounds(setup, options.engine),
+        name,
+        total=options.rounds,
+        console=Console(stderr=True),
     )
     for t, (weights, kept) in enumerate(rounds, start=1):
         if t % options.every == 0 or t == options.rounds:
             found["round"].append(t)
-            found["global"].append(scores.of([weights for _ in clients]))
+            found["global"].append(scorer.average_accuracy([weights for _ in clients]))
             if setup.protocol.keeps_models:
-                found["own"].append(
-                    scores.of([kept.get(client, {}).get("model", weights) for client in clients])
-                )
+                # A client that has not taken part yet still has the global model.
+                own = [kept.get(client, {}).get("model", weights) for client in clients]
+                found["own"].append(scorer.average_accuracy(own))
     return found
 
 
 def main() -> None:
+    """Runs the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -148,19 +167,17 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("personalized.json"))
     options = parser.parse_args()
     started = time.perf_counter()
-    found = {name: followed(name, options) for name in KINDS}
-    protocol = federation(KINDS["own models"], options)
-    print(
-        "| round | epsilon at 1e-5, strong | own models | their global model | global only |\n|---|---|---|---|---|"
+    found = {name: trace_accuracies(name, options) for name in KINDS}
+    protocol = make_federation(KINDS["own models"], options)
+    print_header(
+        "round", "epsilon at 1e-5, strong", "own models", "their global model", "global only"
     )
     for at, t in enumerate(found["own models"]["round"]):
         spent = certify(protocol, "strong", rounds=range(int(t))).epsilon(1e-5)
-        own, mean, alone = (
-            found["own models"]["own"][at],
-            found["own models"]["global"][at],
-            found["global only"]["global"][at],
-        )
-        print(f"| {t} | {spent:.2f} | {own:.1%} | {mean:.1%} | {alone:.1%} |", flush=True)
+        own = found["own models"]["own"][at]
+        mean = found["own models"]["global"][at]
+        alone = found["global only"]["global"][at]
+        print_row(t, f"{spent:.2f}", f"{own:.1%}", f"{mean:.1%}", f"{alone:.1%}")
     print(f"{time.perf_counter() - started:.0f} seconds")
     options.out.write_text(json.dumps(found) + "\n")
 
