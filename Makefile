@@ -7,10 +7,10 @@ BIN := .venv/bin
 # Two processes, a file of tests at a time, in order: by size, the deployments would come last and wait for each other alone.
 PYTEST := $(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo test test-all test-flower lint docs bench native native-sanitize clean
+.PHONY: demo test test-all test-flower test-flower-next lint docs bench native native-sanitize clean
 
 demo: .venv/ready
-	$(BIN)/sordino train
+	$(BIN)/sordino train sordino/examples/digits.toml
 
 # All but deployments, browsers, soak and long statistics: a few minutes.
 test: .venv/ready-test
@@ -22,7 +22,21 @@ test-all: .venv/ready-test-all
 
 # Whole deployments on this machine, with keys, killed processes and slow machines: a quarter of an hour.
 test-flower: .venv/ready-test
-	$(BIN)/python -m pytest tests/flower
+	SORDINO_FLOWER=1 $(BIN)/python -m pytest tests/flower
+
+# The same deployment, pin, guard and access control with the next version of Flower, which constraints.txt does not take yet.
+# It stands before .venv in an environment that has everything else from there.
+NEXT := .flower-next/bin/python
+test-flower-next: .flower-next/ready
+	@$(NEXT) -c 'from importlib.metadata import version; print("Flower", version("flwr"))'
+	$(NEXT) -m pytest $(addprefix tests/flower/test_,deployment.py attacks.py pin.py access_control.py enforcement.py)
+
+.flower-next/ready: tests/flower/next.txt .venv/ready-test
+	@test -x $(NEXT) || $(BIN)/python -m venv .flower-next
+	$(NEXT) -m pip install --quiet --no-compile $(PIP_OPTIONS) --no-deps --requirement $<
+	@$(BIN)/python -c 'import sysconfig; print("import site; site.addsitedir(%r)" % sysconfig.get_path("purelib"))' \
+		> "$$($(NEXT) -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/everything_else.pth"
+	@touch $@
 
 lint: .venv/ready-lint
 	$(BIN)/ruff check .
@@ -48,7 +62,7 @@ native: .venv/ready-test
 	$(BIN)/python setup.py --quiet build_ext --inplace
 
 # Its tests once more with every address and every undefined operation checked.
-SANITIZED := build/sanitize/sordino/engines/native/built
+SANITIZED := build/sanitize/sordino/native/built
 native-sanitize: .venv/ready-test
 	SORDINO_NATIVE_FLAGS="-fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer -g -O1" \
 		$(BIN)/python setup.py --quiet build_ext --build-lib build/sanitize --build-temp build/sanitize-objects
@@ -70,4 +84,4 @@ endef
 	$(call install,[$*])
 
 clean:
-	rm -rf .venv .bench build *.egg-info
+	rm -rf .venv .bench .flower-next build *.egg-info

@@ -7,7 +7,7 @@ from pathlib import Path
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
-SOURCES = Path("sordino/engines/native/src")
+SOURCES = Path("sordino/native/src")
 # Infinities and NaN must keep their meaning, so there is no -ffast-math; what is allowed is only to forget errno and traps.
 QUIET = [
     "-Wno-uninitialized",
@@ -40,7 +40,7 @@ def libraries() -> list[Extension]:
     headers = [str(path) for path in sorted(SOURCES.glob("*.h"))]
     return [
         Extension(
-            f"sordino.engines.native.built.{name}",
+            f"sordino.native.built.{name}",
             [str(SOURCES / f"{name}.cpp")],
             depends=headers,
             language="c++",
