@@ -9,9 +9,10 @@ from typing import Any
 from docsite.markdown import code, first_line, table
 from sordino.protocol import Protocol
 from sordino.protocol.column_kinds import COLUMN_KINDS, Columns
-from sordino.protocol.entries import Check, Many, Maybe, Named, Table, Tagged, Value, file_key
+from sordino.protocol.entries import Many, Named, Table, Tagged, Value, file_key
 from sordino.protocol.file import FEDERATION, toml_value
 from sordino.protocol.noise_kinds import LEFT_OUT
+from sordino.protocol.value_checks import Check, Maybe
 
 HEAD = """# The protocol file
 

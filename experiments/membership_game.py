@@ -24,7 +24,7 @@ from sordino.attacks.shadows import FIRST_SEED
 from sordino.audit.lower_bounds import ErrorLimits, Scores, limit_both_rates
 from sordino.data import Dataset
 from sordino.engines.many_trainings import train_many
-from sordino.federation.setup import tensors
+from sordino.federation.record_tensors import tensors
 from sordino.federation.store.run import Trained
 from sordino.models.flat import FlatModel
 from sordino.privacy.certify import certify

@@ -28,8 +28,10 @@ from sordino.attacks.truth import TruthBatch, TruthModel, TruthRecords, TruthSen
 from sordino.data import Dataset, load_data
 from sordino.federation.assignment import minibatches
 from sordino.federation.channels.shuffler import shuffled_order
+from sordino.federation.complete_protocol import DataSource, ModelSource
 from sordino.federation.integer_uploads import open_residues
-from sordino.federation.setup import DataSource, ModelSource, Tensors, prepare
+from sordino.federation.record_tensors import Tensors
+from sordino.federation.setup import prepare
 from sordino.federation.store.run import Run
 from sordino.federation.store.upload_archive import ArchivedRound, kept_rounds, read_round
 from sordino.mechanisms import mechanism_of

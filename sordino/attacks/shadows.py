@@ -22,9 +22,9 @@ from sordino.attacks.observed import ObservedMembership, ObservedRecords
 from sordino.attacks.reading import predict_answers
 from sordino.data import Dataset
 from sordino.engines.many_trainings import train_many
+from sordino.federation.round_metrics import RoundMetrics
 from sordino.federation.store.files import arrays_digest, pack, unpack, write_whole, writing
 from sordino.federation.store.run import Trained
-from sordino.federation.training import RoundMetrics
 from sordino.models.flat import FlatModel
 from sordino.protocol import ByColumn, ClippedGlm, Data, Iid, Privacy, Protocol, UserError, dumps
 

@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from sordino.engines.train_one import resume, train
-from sordino.federation.setup import DataSource, ModelSource, Setup
+from sordino.federation.complete_protocol import DataSource, ModelSource
+from sordino.federation.round_metrics import RoundMetrics
+from sordino.federation.setup import Setup
 from sordino.federation.store.run import Run
-from sordino.federation.training import RoundMetrics
 from sordino.mechanisms import mechanism_of
 from sordino.protocol import Gaussian, Privacy, Protocol
 from sordino.protocol.channel_kinds import Direct

@@ -10,7 +10,8 @@ from typing import Any
 from sordino.audit.canaries.canary_records import refuse_unknown_canary
 from sordino.audit.observation import draws_batches, given_batches
 from sordino.audit.worst_cases.neighbours import find_client_sizes
-from sordino.federation.setup import DataSource, ModelSource, prepare
+from sordino.federation.complete_protocol import DataSource, ModelSource
+from sordino.federation.setup import prepare
 from sordino.federation.store.run import Run
 from sordino.privacy.certify import certify
 from sordino.privacy.curves.checks import require_delta

@@ -30,7 +30,7 @@ from sordino.audit.verdict import Claim, Finding, judge_scores
 from sordino.audit.worst_cases.noisy_step_pair import COMPANY
 from sordino.audit.worst_cases.synthetic_losses import SyntheticLosses
 from sordino.engines.torch_engine import single_threaded, worker_count
-from sordino.federation.setup import DataSource, ModelSource
+from sordino.federation.complete_protocol import DataSource, ModelSource
 from sordino.federation.store.files import held, write_whole, writing
 from sordino.federation.store.run_folder import as_json, claimed_path, now
 from sordino.native.library import choose_instruction_set

@@ -26,13 +26,8 @@ from sordino.engines.torch_engine import TorchEngine
 from sordino.federation.round import RoundRecord, first_state, play_training
 from sordino.federation.setup import Setup
 from sordino.federation.store.in_memory import MemoryLedger, MemoryStore
-from sordino.federation.training import (
-    EveryRecord,
-    Limits,
-    ScoringEngine,
-    Training,
-    TrainingOptions,
-)
+from sordino.federation.training import Limits, ScoringEngine, Training, TrainingOptions
+from sordino.federation.training_stores import EveryRecord
 from sordino.federation.upload import read_sent_model
 from sordino.native.kernel import Kernel
 from sordino.native.native_engine import NativeEngine, kernel_for

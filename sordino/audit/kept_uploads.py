@@ -16,8 +16,9 @@ from sordino.audit.noise.residual_tests import ResidualReport
 from sordino.audit.repeated_work import SingleWork
 from sordino.audit.replay import Replay, noise_report
 from sordino.audit.round_table import RoundTable
+from sordino.federation.complete_protocol import DataSource, ModelSource
 from sordino.federation.personal import keeps_state
-from sordino.federation.setup import DataSource, ModelSource, Setup, prepare
+from sordino.federation.setup import Setup, prepare
 from sordino.federation.store.run import Run
 from sordino.federation.store.upload_archive import ArchivedRound, kept_rounds, read_round
 from sordino.native.kernel import Kernel

@@ -29,8 +29,9 @@ from sordino.audit.worst_cases.neighbours import (
     removes_unit,
 )
 from sordino.engines.torch_engine import TorchEngine
+from sordino.federation.complete_protocol import DataSource, ModelSource
 from sordino.federation.round import Engine, play_training
-from sordino.federation.setup import DataSource, ModelSource, Setup, prepare
+from sordino.federation.setup import Setup, prepare
 from sordino.native.kernel import Kernel
 from sordino.native.native_engine import NativeEngine, kernel_for
 from sordino.native.network_builder import KernelRefusal

@@ -19,10 +19,11 @@ import numpy as np
 
 from sordino.audit.twins import Replaced, distance_bounds, train_twins, twins
 from sordino.data import load_data
-from sordino.federation.setup import DataSource, ModelSource, prepare
+from sordino.federation.complete_protocol import DataSource, ModelSource
+from sordino.federation.setup import prepare
 from sordino.protocol import ClippedGlm, InvalidValue, Protocol, UserError, dumps, override_keys
-from sordino.protocol.entries import one_of, suggest_spelling
 from sordino.protocol.file import toml_value
+from sordino.protocol.spelling import one_of, suggest_spelling
 
 # The keys that can be varied, with their default values: alpha of Figure 2 and Table 5, schedules
 # of Table 9, m and S of Table 12. The text of convergent-dp names no K and V of Figure 2 but the

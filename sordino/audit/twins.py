@@ -19,8 +19,9 @@ import torch
 from sordino.engines.choice import choose
 from sordino.federation.aggregation.joining import upload_weights
 from sordino.federation.attendance import Attendance, attendances
+from sordino.federation.record_tensors import Tensors
 from sordino.federation.round import Engine, play_training
-from sordino.federation.setup import Setup, Tensors
+from sordino.federation.setup import Setup
 from sordino.privacy.participation_caps import all_caps
 from sordino.privacy.upload_sensitivity import Dynamics, price_uploads
 from sordino.protocol import (
@@ -32,8 +33,8 @@ from sordino.protocol import (
     Protocol,
     UserError,
 )
-from sordino.protocol.entries import one_of
 from sordino.protocol.registry import Registry
+from sordino.protocol.spelling import one_of
 
 
 @dataclass(frozen=True, kw_only=True)

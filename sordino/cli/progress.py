@@ -13,7 +13,7 @@ from rich.table import Column
 from sordino.cli.console import messages, print_message
 
 if TYPE_CHECKING:
-    from sordino.federation.training import RoundMetrics
+    from sordino.federation.round_metrics import RoundMetrics
 
 # Lines that a training prints where the display cannot be redrawn, such as in a log file.
 LINES = 10

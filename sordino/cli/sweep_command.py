@@ -18,7 +18,7 @@ from sordino.protocol.errors import format_command
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from sordino.federation.training import RoundMetrics
+    from sordino.federation.round_metrics import RoundMetrics
     from sordino.sweeps.sweep_results import Sweep, SweepRow
     from sordino.sweeps.sweeping import SweepOptions
 

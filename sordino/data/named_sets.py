@@ -14,7 +14,8 @@ from sordino.data.sources import data_root
 from sordino.data.table_files import TABLE_SUFFIXES, is_table
 from sordino.protocol import Data, UserError
 from sordino.protocol.column_kinds import Column
-from sordino.protocol.entries import Choice, Labels, Maybe, suggest_spelling
+from sordino.protocol.spelling import suggest_spelling
+from sordino.protocol.value_checks import Choice, Labels, Maybe
 
 LOADERS: Mapping[str, Callable[[Path | None], Dataset]] = {
     "digits": images.load_digits,

@@ -16,10 +16,12 @@ from sordino.engines.storage_backends import FolderBackend, MemoryBackend, Stora
 from sordino.engines.torch_engine import TorchEngine, check_device, worker_count
 from sordino.engines.train_one import scored_every
 from sordino.engines.training_cache import TrainingCache
+from sordino.federation.complete_protocol import DataSource, ModelSource
 from sordino.federation.round import RoundTask, play_rounds, refuse_unplayable
-from sordino.federation.setup import DataSource, ModelSource, Setup, prepare
+from sordino.federation.round_metrics import RoundMetrics
+from sordino.federation.setup import Setup, prepare
 from sordino.federation.store.run import Trained
-from sordino.federation.training import RoundMetrics, Training, TrainingOptions
+from sordino.federation.training import Training, TrainingOptions
 from sordino.federation.upload import Upload
 from sordino.native.native_engine import NativeEngine, pooled_uploads
 from sordino.privacy.spending import BudgetExceeded

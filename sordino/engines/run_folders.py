@@ -14,7 +14,8 @@ import torch
 from safetensors.torch import save as save_tensors
 
 from sordino.engines.choice import Chosen
-from sordino.federation.setup import ModelSource, Setup
+from sordino.federation.complete_protocol import ModelSource
+from sordino.federation.setup import Setup
 from sordino.federation.state import State
 from sordino.federation.store.files import write_whole, writing
 from sordino.federation.store.run import Run

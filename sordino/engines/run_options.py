@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from sordino.federation.round_metrics import RoundMetrics, ignore_metrics
 from sordino.federation.setup import Begun
-from sordino.federation.training import RoundMetrics, ignore_metrics
 
 Listener = Callable[[RoundMetrics], None]
 

@@ -27,8 +27,10 @@ from sordino.engines.run_options import (
     ignore_start,
 )
 from sordino.engines.torch_engine import check_device, worker_count
+from sordino.federation.complete_protocol import DataSource, ModelSource, resolved
 from sordino.federation.round import first_state, refuse_unplayable
-from sordino.federation.setup import Begun, DataSource, ModelSource, Setup, prepare, resolved
+from sordino.federation.round_metrics import ignore_metrics
+from sordino.federation.setup import Begun, Setup, prepare
 from sordino.federation.state import State
 from sordino.federation.store.files import held
 from sordino.federation.store.run import Run
@@ -40,7 +42,7 @@ from sordino.federation.store.signatures import (
     sign_run,
 )
 from sordino.federation.store.upload_archive import open_archive
-from sordino.federation.training import Limits, Training, TrainingOptions, ignore_metrics
+from sordino.federation.training import Limits, Training, TrainingOptions
 from sordino.privacy.ledger import Event, Ledger, RoundCharged, read_ledger
 from sordino.privacy.participation_caps import find_capped_rounds
 from sordino.privacy.spending import BudgetExceeded, find_affordable_rounds, find_repeated_rounds

@@ -10,7 +10,9 @@ from torch import nn
 
 from sordino.data import Dataset
 from sordino.engines.train_one import limits_of
-from sordino.federation.setup import Loaded, ModelSource, Setup, loaded
+from sordino.federation.complete_protocol import ModelSource
+from sordino.federation.record_tensors import Loaded, loaded
+from sordino.federation.setup import Setup
 from sordino.federation.training import Limits
 from sordino.models import KNOWN
 from sordino.native.kernel import Kernel

@@ -15,8 +15,9 @@ import numpy as np
 import torch
 
 from sordino.federation.client import ClientWork
+from sordino.federation.record_tensors import Tensors
 from sordino.federation.rules.local_training import ClientState
-from sordino.federation.setup import Setup, Tensors
+from sordino.federation.setup import Setup
 from sordino.protocol import SordinoError
 
 # ("upload", client, round, what the client has kept), or

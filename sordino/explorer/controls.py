@@ -10,7 +10,8 @@ from typing import Any
 import streamlit as st
 
 from sordino.explorer.setting import ADVERSARIES, Setting
-from sordino.protocol.entries import Check, Choice, Flag, Integer, Number, checks_of
+from sordino.protocol.entries import checks_of
+from sordino.protocol.value_checks import Check, Choice, Flag, Integer, Number
 from sordino.protocol.views import UNIT_IN_WORDS
 
 CHECKS = checks_of(Setting)

@@ -38,7 +38,8 @@ from sordino.protocol import (
     Staircase,
     View,
 )
-from sordino.protocol.entries import Check, Choice, Flag, Integer, Number, Value, checks_of, entry
+from sordino.protocol.entries import Value, checks_of, entry
+from sordino.protocol.value_checks import Check, Choice, Flag, Integer, Number
 
 SCHEDULES: dict[str, type[Schedule]] = {
     kind.tag: kind for kind in (Constant, Cyclic, StageWise, Continuous)

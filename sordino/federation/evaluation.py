@@ -17,7 +17,8 @@ from sordino.data import (
     load_dataset,
     partition,
 )
-from sordino.federation.setup import DataSource, Tensors, tensors
+from sordino.federation.complete_protocol import DataSource
+from sordino.federation.record_tensors import Tensors, tensors
 from sordino.federation.store.run import Run
 from sordino.models import evaluate_batch, mean_predictor_loss
 from sordino.models.public_features import apply_features

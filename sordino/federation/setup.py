@@ -7,7 +7,6 @@ written.
 from __future__ import annotations
 
 import hashlib
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -19,75 +18,28 @@ import torch
 from torch import nn
 
 from sordino.data import (
-    IN_PYTHON,
-    KNOWN,
     Dataset,
     LabelShares,
-    digest,
-    load_data,
-    load_dataset,
     partition,
-    without_test,
 )
-from sordino.data.classes import refuse_other_classes
 from sordino.data.from_python import accept_data
-from sordino.models import build_model, check_model, parameter_count
-from sordino.models.bounded import build_bounded_model
+from sordino.federation.complete_protocol import (
+    DataSource,
+    ModelSource,
+    protocol_model,
+    require_name,
+    resolved,
+    with_public_dimension,
+    with_public_size,
+)
+from sordino.federation.record_tensors import Loaded, Tensors, loaded, public_records
+from sordino.models import check_model, parameter_count
 from sordino.models.flat import FlatModel
-from sordino.models.public_features import apply_features
 from sordino.privacy.noise_releases import refuse_unpriced
 from sordino.privacy.own_noise import own_protocol, with_found_noise
-from sordino.protocol import ClippedGlm, Data, Grid, Model, Noise, Protocol, UserError
+from sordino.protocol import Data, Grid, Noise, Protocol, UserError
 from sordino.protocol.release import Release
 from sordino.randomness import Key, Purpose
-
-DataSource = str | Dataset
-ModelSource = str | nn.Module | Callable[..., nn.Module]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Tensors:
-    """Holds the records as tensors, which all workers share.
-
-    Attributes:
-        x: the features as they are stored, bytes where the data are bytes.
-        y: the labels or targets.
-        scale: what stored features are multiplied by to become a model's input.
-        shift: the number added to them after that.
-    """
-
-    x: torch.Tensor
-    y: torch.Tensor
-    scale: torch.Tensor
-    shift: torch.Tensor
-
-    def inputs(self, rows: torch.Tensor | slice) -> torch.Tensor:
-        """Returns some records in the form that the model reads.
-
-        Args:
-            rows: the numbers of the records, or a range of them.
-
-        Returns:
-            The inputs, in float32.
-        """
-        chosen = self.x.index_select(0, rows) if isinstance(rows, torch.Tensor) else self.x[rows]
-        return chosen.to(torch.float32).mul(self.scale).add_(self.shift)
-
-    def to(self, device: torch.device) -> Tensors:
-        """Returns the same records on another device.
-
-        Args:
-            device: where the copies go.
-
-        Returns:
-            New tensors; where they are on the device already, the same ones.
-        """
-        return Tensors(
-            x=self.x.to(device),
-            y=self.y.to(device),
-            scale=self.scale.to(device),
-            shift=self.shift.to(device),
-        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -235,61 +187,6 @@ class Begun(Interface):
         """Number of records of every client."""
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Loaded:
-    """Holds a data set in the form that trainings share, whatever they do with it.
-
-    Attributes:
-        dataset: the data set.
-        train: its training records.
-        test: its test records.
-        digest: the digest of all records.
-    """
-
-    dataset: Dataset
-    train: Tensors
-    test: Tensors
-    digest: str
-
-
-def loaded(source: Data | Dataset, settings: Data | None = None) -> Loaded:
-    """Loads a data set once; many trainings ask for it with `prepare(load=...)`.
-
-    Args:
-        source: a data set, or the name of one with the classes and the test part of a protocol.
-        settings: for a data set that was handed over, the classes, test part and features of a
-            protocol.
-
-    Returns:
-        The data set with its features, its tensors and its digest.
-
-    Raises:
-        UserError: data that cannot be had, or whose classes are not the protocol's.
-
-    Example:
-        >>> loaded(Data(name="digits")).dataset.outputs
-        10
-    """
-    dataset = load_data(source) if isinstance(source, Data) else source
-    features = source.features if isinstance(source, Data) else None
-    if settings is not None:
-        refuse_other_classes(dataset.name, dataset.classes, settings.classes)
-        if settings.test is not None:
-            dataset = without_test(dataset)
-        features = settings.features
-    # The digest is of the records: another machine may round their features otherwise.
-    records = digest(dataset)
-    if features is not None:
-        records = hashlib.sha256(f"{records} features {features}".encode()).hexdigest()
-        dataset = apply_features(dataset, features)
-    return Loaded(
-        dataset=dataset,
-        train=tensors(dataset, "train"),
-        test=tensors(dataset, "test"),
-        digest=records,
-    )
-
-
 def prepare(
     protocol: Protocol,
     *,
@@ -353,7 +250,9 @@ def prepare(
     # prices depend on both.
     protocol = with_public_size(protocol, parts)
     source = (
-        model if model is not None and not isinstance(model, str) else _findable(net.name, "model")
+        model
+        if model is not None and not isinstance(model, str)
+        else require_name(net.name, "model")
     )
     # The initial model has a stream of its own, so that it does not move when other draws change.
     seed = key.stream(Purpose.INITIAL_MODEL).draw_seed()
@@ -401,7 +300,7 @@ def _source_of(spec: Data, data: DataSource | None) -> tuple[Data | Dataset, Dat
     )
     if isinstance(data, Dataset):
         return data, replace(kept, name=data.name)
-    return replace(kept, name=_findable(spec.name, "data")), None
+    return replace(kept, name=require_name(spec.name, "data")), None
 
 
 def invented_inputs(shape: tuple[int, ...]) -> torch.Tensor:
@@ -415,193 +314,6 @@ def invented_inputs(shape: tuple[int, ...]) -> torch.Tensor:
     """
     # Made up, and not drawn from the data: whether a client answers must not depend on its records.
     return torch.from_numpy(np.random.default_rng(0).standard_normal((2, *shape), dtype=np.float32))
-
-
-def public_records(protocol: Protocol, private: Dataset) -> Tensors | None:
-    """Returns the server's public records, which must be of the kind that the clients have.
-
-    Args:
-        protocol: the protocol; only mode connectivity has public records.
-        private: the clients' data.
-
-    Returns:
-        The public training records; None where the protocol has none.
-
-    Raises:
-        UserError: they have another shape or other classes, lack a class, or are the clients' data.
-    """
-    name = protocol.aggregation.public
-    if name is None:
-        return None
-    # A built-in data set says which classes it has. A file is read with the clients' classes, so
-    # that equal labels get equal numbers.
-    known = None if name in KNOWN else private.classes
-    features = None
-    columns = None
-    if protocol.data is not None:
-        features = protocol.data.features
-        columns = None if name in KNOWN else protocol.data.described_columns
-    public = apply_features(load_dataset(name, classes=known, columns=columns), features)
-    alike = (
-        public.input_shape == private.input_shape
-        and public.outputs == private.outputs
-        and public.classes == private.classes
-    )
-    if not alike:
-        raise UserError(
-            f"federation.aggregation.mode-connectivity.public = {public.name!r} has records of "
-            f"shape {public.input_shape} and classes {public.classes}; the clients' have "
-            f"{private.input_shape} and {private.classes}. A bend trained on other classes is no "
-            "bend."
-        )
-    lacking = [
-        name
-        for label, name in enumerate(public.classes or ())
-        if not (public.y_train == label).any()
-    ]
-    if lacking:
-        raise UserError(
-            f"federation.aggregation.mode-connectivity.public = {public.name!r} has no training "
-            f"record of class {lacking[0]!r}, which the clients have. A bend trained without it "
-            "would forget it."
-        )
-    # The guarantee does not cover public records: private ones in their place would be released
-    # unprotected.
-    if public.name == private.name:
-        raise UserError(
-            f"{public.name!r} is what the clients hold: it is not public. Name other records of "
-            "the same kind, such as a file."
-        )
-    return tensors(public, "train")
-
-
-def resolved(protocol: Protocol, data: DataSource | None, model: ModelSource | None) -> Protocol:
-    """Returns the complete protocol of a run, with its seed and the names of its data and model.
-
-    Args:
-        protocol: the protocol as it was written.
-        data: data that were given in place of the protocol's.
-        model: a model that was given in place of the protocol's.
-
-    Returns:
-        The protocol that the run folder keeps.
-    """
-    if data is not None:
-        name = data if isinstance(data, str) else IN_PYTHON + data.name
-        spec = replace(protocol.data, name=name) if protocol.data is not None else Data(name=name)
-        if isinstance(data, Dataset) and data.test == "none":
-            # There is nothing to score on, and a resumed run has to know that.
-            spec = replace(spec, test="none")
-        protocol = replace(protocol, data=spec)
-    if model is not None:
-        name = (
-            model
-            if isinstance(model, str)
-            else IN_PYTHON + getattr(model, "__name__", type(model).__name__)
-        )
-        net = Model(name=name)
-        if protocol.model is not None:
-            net = replace(protocol.model, name=name)
-        protocol = replace(protocol, model=net)
-    if protocol.seed is None:
-        # Six bytes: a number that every JSON reader keeps exactly, which 53 bits allow and 64 do
-        # not.
-        protocol = replace(protocol, seed=int.from_bytes(Key.from_system().secret[:6], "little"))
-    return protocol
-
-
-def with_public_size(protocol: Protocol, parts: tuple[np.ndarray, ...]) -> Protocol:
-    """Returns the protocol with the records per client spelled out, where all clients have as many.
-
-    Prices depend on this number, so a run folder has to say it.
-
-    Args:
-        protocol: the protocol.
-        parts: the records of every client.
-
-    Returns:
-        The protocol; unchanged where sizes differ, or where the protocol lists them.
-    """
-    data = protocol.data
-    sizes = {len(part) for part in parts}
-    if data is None or data.distinct_sizes or len(sizes) > 1:
-        return protocol
-    return replace(protocol, data=replace(data, records=sizes.pop()))
-
-
-def with_public_dimension(protocol: Protocol, module: nn.Module) -> Protocol:
-    """Returns the protocol with the number of parameters spelled out, where prices depend on it.
-
-    Args:
-        protocol: the protocol.
-        module: its model.
-
-    Returns:
-        The protocol; unchanged where all noise is normal, whose price knows no dimension.
-    """
-    kinds = {protocol.noise.tag, *(budget.mechanism or "gaussian" for budget in protocol.client)}
-    without = kinds == {"gaussian"} and not protocol.release.integers
-    if without or protocol.model is None or protocol.model.parameters is not None:
-        return protocol
-    return replace(
-        protocol, model=replace(protocol.model, parameters=FlatModel(module).weights.numel())
-    )
-
-
-def protocol_model(
-    protocol: Protocol,
-    source: ModelSource,
-    shape: tuple[int, ...],
-    outputs: int,
-    *,
-    seed: int,
-    classes: tuple[str, ...] | None,
-) -> nn.Module:
-    """Returns the module that a protocol trains.
-
-    The rule clipped-glm trains linear models of bounded records alone, since its sensitivity is
-    known for nothing else.
-
-    Args:
-        protocol: the protocol.
-        source: a name, a module or a factory.
-        shape: the shape of one record.
-        outputs: how many outputs the data need.
-        seed: what initial weights are drawn from.
-        classes: the names of the classes; None for a regression.
-
-    Returns:
-        A new module.
-
-    Raises:
-        UserError: clipped-glm with another model, or with data whose classes do not fit its loss.
-    """
-    rule = protocol.local
-    if type(rule) is not ClippedGlm:
-        return build_model(source, shape, outputs, seed=seed)
-    if classes is None:
-        raise UserError("local.rule = 'clipped-glm' needs data with classes. Use fedavg.")
-    if rule.loss == "logistic" and outputs != 2:
-        raise UserError(
-            "local.rule = 'clipped-glm' with local.loss = 'logistic' needs data of two classes; "
-            f"these have {outputs} outputs. Use local.loss = 'softmax' without a clip, or "
-            "'one-against-rest'."
-        )
-    if source != "logistic":
-        raise UserError(
-            f"model.name = {source!r}: the rule clipped-glm trains 'logistic' and nothing else."
-        )
-    return build_bounded_model(rule.loss, math.prod(shape), outputs, rule.feature_norm)
-
-
-def _findable(name: str, what: str) -> str:
-    if name.startswith(IN_PYTHON):
-        given = name.removeprefix(IN_PYTHON)
-        raise UserError(
-            f"the {what} {given!r} was handed over in Python, not by name: hand it over again, as "
-            f"{what}=..."
-        )
-    return name
 
 
 def refuse_small_clients(parts: tuple[np.ndarray, ...], batch: int) -> None:
@@ -639,27 +351,6 @@ def refuse_large_lot(parts: tuple[np.ndarray, ...], batch: int) -> None:
             f"local.batch = {batch}: clients have {mean:g} records on average, and each is drawn "
             f"with probability local.batch / {mean:g}. Lower local.batch to {int(mean)}."
         )
-
-
-def tensors(dataset: Dataset, which: str) -> Tensors:
-    """Returns the training or the test records of a data set as tensors.
-
-    Args:
-        dataset: the data set.
-        which: "train" or "test".
-
-    Returns:
-        The records; they share memory with the data set where it may be written.
-    """
-    x = dataset.x_test
-    y = dataset.y_test
-    if which == "train":
-        x = dataset.x_train
-        y = dataset.y_train
-    # torch warns about memory that it may not write, so such arrays are copied.
-    arrays = (x, y, dataset.scale, dataset.shift)
-    made = [torch.from_numpy(array if array.flags.writeable else array.copy()) for array in arrays]
-    return Tensors(x=made[0], y=made[1], scale=made[2], shift=made[3])
 
 
 def shares_digest(records: str, parts: tuple[np.ndarray, ...]) -> str:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import math
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 from typing import Protocol as Interface
 
 import numpy as np
@@ -15,13 +12,19 @@ import numpy as np
 from sordino.federation.attendance import Attendance
 from sordino.federation.client import Score
 from sordino.federation.round import Engine, Round, RoundRecord, RoundTask, play_round
-from sordino.federation.server_noise import mean_deviation
+from sordino.federation.round_metrics import (
+    RoundMetrics,
+    ignore_metrics,
+    is_evaluated,
+    measure_round,
+)
 from sordino.federation.setup import Setup
 from sordino.federation.state import State
 from sordino.federation.store.files import writing
+from sordino.federation.training_stores import ChargeLog, NoArchive, RecordArchive, TrainingStore
 from sordino.privacy.ledger import Event, Missed
 from sordino.privacy.spending import certify_run, find_missing_clients
-from sordino.protocol import Protocol, SordinoError
+from sordino.protocol import SordinoError
 
 # How often a round is asked for, where the protocol repeats rounds from which uploads are missing.
 TRIES = 3
@@ -75,165 +78,6 @@ class Incomplete(SordinoError):
 
 class HidesTooLittle(Exception):
     """A round's model is not made: without the absent clients' noise it would pass the budget."""
-
-
-class TrainingStore(Interface):
-    """Where a training is kept: a run folder, or memory."""
-
-    def append_metrics(self, row: Mapping[str, Any]) -> None:
-        """Takes the metrics of a round.
-
-        Args:
-            row: the metrics of the round.
-        """
-
-    def save_checkpoint(self, state: State) -> None:
-        """Takes the state after a round.
-
-        Args:
-            state: the state after the round.
-        """
-
-    def note(self, **facts: Any) -> None:
-        """Takes further facts about the training."""
-
-
-class ChargeLog(Interface):
-    """Records spending before it happens: a ledger on disk, or memory."""
-
-    path: Path
-
-    @property
-    def events(self) -> tuple[Event, ...]:
-        """All entries so far."""
-
-    def charge(self, *, round: int, clients: Iterable[int]) -> None:
-        """Pays for a round.
-
-        Args:
-            round: the round.
-            clients: those that take part.
-        """
-
-    def note_missing(self, *, round: int, reasons: Mapping[int, str]) -> None:
-        """Takes the clients that contributed nothing to a round that was paid for, and why.
-
-        Args:
-            round: the round.
-            reasons: why each missing client is missing.
-        """
-
-
-class RecordArchive(Interface):
-    """Keeps the uploads of some rounds."""
-
-    def wants(self, round_index: int) -> bool:
-        """Returns whether the uploads of a round are kept.
-
-        Args:
-            round_index: the round.
-        """
-
-    def store(self, record: RoundRecord) -> None:
-        """Keeps the uploads of an observed round.
-
-        Args:
-            record: the round as it was played.
-        """
-
-
-class NoArchive:
-    """Keeps no uploads."""
-
-    def wants(self, round_index: int) -> bool:
-        """Returns False.
-
-        Args:
-            round_index: the round.
-        """
-        return False
-
-    def store(self, record: RoundRecord) -> None:
-        """Does nothing.
-
-        Args:
-            record: the round as it was played.
-        """
-
-
-class EveryRecord:
-    """Observes every round and hands its record on, for observers of a training."""
-
-    def __init__(self, on_record: Callable[[RoundRecord], None]) -> None:
-        """Begins to watch.
-
-        Args:
-            on_record: called with the record of every round.
-        """
-        self._on_record = on_record
-
-    def wants(self, round_index: int) -> bool:
-        """Returns True.
-
-        Args:
-            round_index: the round.
-        """
-        return True
-
-    def store(self, record: RoundRecord) -> None:
-        """Hands the record on.
-
-        Args:
-            record: the round as it was played.
-        """
-        self._on_record(record)
-
-
-@dataclass(frozen=True, kw_only=True)
-class RoundMetrics:
-    """The record of a round.
-
-    `clip_fraction` and `nonfinite_steps` come from clients' private data and are not covered by
-    any guarantee.
-
-    Attributes:
-        round: its number, from 0.
-        participants: how many clients contributed.
-        loss: on the test records (`Setup.tested_on`), None where not asked for.
-        accuracy: on the test records, None where not asked for.
-        signal_to_noise: see `signal_to_noise`.
-        bytes_up: all uploads together.
-        bytes_down: all models that were sent to clients.
-        clip_fraction: the share of gradients that were clipped.
-        nonfinite_steps: gradients that were not finite and counted as zero.
-        seconds: how long the round took.
-        status: "ok" or "diverged".
-    """
-
-    round: int
-    participants: int
-    loss: float | None
-    accuracy: float | None
-    signal_to_noise: float | None
-    bytes_up: int
-    bytes_down: int
-    clip_fraction: float | None
-    nonfinite_steps: int
-    seconds: float
-    status: str
-
-    @property
-    def short(self) -> bool:
-        """Whether someone who was asked contributed nothing: less came up than went down."""
-        return self.bytes_up < self.bytes_down
-
-
-def ignore_metrics(metrics: RoundMetrics) -> None:
-    """Does nothing with the metrics of a round.
-
-    Args:
-        metrics: the metrics of a round.
-    """
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -409,55 +253,6 @@ class Training:
             self.status = "finished"
 
 
-def measure_round(
-    setup: Setup,
-    record: RoundRecord,
-    score: Callable[[np.ndarray], Score] | None,
-    started: float,
-) -> RoundMetrics:
-    """Returns the record of a round.
-
-    Args:
-        setup: the federation.
-        record: what happened in the round.
-        score: scores its model; None where it is not scored.
-        started: when the round began, by `time.perf_counter`.
-    """
-    weights = record.after.weights
-    loss = None
-    accuracy = None
-    ratio = None
-    status = "diverged"
-    if bool(np.isfinite(weights).all()):
-        status = "ok"
-        before = record.before.weights
-        # The joined update: what the server makes of it brings in earlier moves and their noise.
-        ratio = signal_to_noise(setup.protocol, before, record.joined, len(record.present))
-        if score is not None:
-            # Scores are exact: only on public records (setup.tested_on) do they tell nothing
-            # about anybody.
-            scored = score(weights)
-            loss = finite(scored.loss / scored.count)
-            if setup.classification:
-                accuracy = scored.correct / scored.count
-    clip_fraction = None
-    if record.steps.clips > 0:
-        clip_fraction = record.steps.clipped / record.steps.clips
-    return RoundMetrics(
-        round=record.task.round_index,
-        participants=len(record.present),
-        loss=loss,
-        accuracy=accuracy,
-        signal_to_noise=ratio,
-        bytes_up=len(record.present) * weights.nbytes,
-        bytes_down=len(record.task.participants) * weights.nbytes,
-        clip_fraction=clip_fraction,
-        nonfinite_steps=record.steps.nonfinite,
-        seconds=time.perf_counter() - started,
-        status=status,
-    )
-
-
 def without_absent(
     setup: Setup, ledger: ChargeLog, task: RoundTask, absent: Mapping[int, str]
 ) -> np.ndarray:
@@ -521,54 +316,6 @@ def refuse_hiding_too_little(setup: Setup, events: Sequence[Event], round_index:
             f" {round_index + 1} would have passed the budget (epsilon = {budget.epsilon:g} at"
             f" delta = {budget.delta:g}, view {budget.view}). It was not made."
         )
-
-
-def is_evaluated(round_index: int, rounds: int, every: int) -> bool:
-    """Returns whether a round's model is scored.
-
-    Args:
-        round_index: the round.
-        rounds: how many there are; the last is always scored.
-        every: rounds between two scorings; 0 for none.
-    """
-    return every > 0 and ((round_index + 1) % every == 0 or round_index + 1 == rounds)
-
-
-def finite(value: float) -> float | None:
-    """Returns the value, or None where it overflowed.
-
-    Args:
-        value: any number.
-    """
-    return value if math.isfinite(value) else None
-
-
-def signal_to_noise(
-    protocol: Protocol, before: np.ndarray, after: np.ndarray, uploads: int
-) -> float | None:
-    """Estimates the norm of the noiseless move of a model over that of the noise in it.
-
-    Only released values are used. The squared norm of the move has the expectation
-    signal^2 + d noise^2, so the signal is the rest after taking the noise out.
-
-    Args:
-        protocol: the protocol.
-        before: the global model before the round.
-        after: what the uploads were joined to.
-        uploads: how many were joined.
-
-    Returns:
-        The ratio; None where the noise of a move is not known.
-    """
-    rule = protocol.aggregation
-    known = rule.averages and not rule.weighs_records and protocol.assumptions.diameter is None
-    if not known or uploads == 0 or protocol.release.in_steps:
-        return None
-    noise = rule.mixing * mean_deviation(protocol, uploads) * math.sqrt(before.size)
-    if noise == 0:
-        return math.inf
-    move = float(np.linalg.norm((after - before).astype(np.float64)))
-    return math.sqrt(max(0.0, move**2 - noise**2)) / noise
 
 
 class CheckpointPolicy:

@@ -12,22 +12,10 @@ from sordino.data import agreed_classes
 from sordino.federation.store.files import write_whole, writing
 from sordino.mechanisms import mechanism_of
 from sordino.protocol import UNITS, ClientBudget, Noise, Protocol, UserError, dumps
-from sordino.protocol.entries import (
-    LARGEST,
-    Choice,
-    Flag,
-    Integer,
-    Maybe,
-    Names,
-    Number,
-    Text,
-    Value,
-    decode_table,
-    encode_table,
-    entry,
-)
+from sordino.protocol.entries import Value, decode_table, encode_table, entry
 from sordino.protocol.file import parse_toml, toml_table
 from sordino.protocol.release import release_of
+from sordino.protocol.value_checks import LARGEST, Choice, Flag, Integer, Maybe, Names, Number, Text
 from sordino.secure_sums.key_roster import refuse_threshold
 
 FILE = "agreement.toml"

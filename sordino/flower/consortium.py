@@ -8,17 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from sordino.protocol import UNITS, UserError
-from sordino.protocol.entries import (
-    Choice,
-    Flag,
-    Integer,
-    Maybe,
-    Number,
-    Text,
-    Value,
-    decode_table,
-    entry,
-)
+from sordino.protocol.entries import Value, decode_table, entry
+from sordino.protocol.value_checks import Choice, Flag, Integer, Maybe, Number, Text
 
 FILE = "consortium.toml"
 # Hosts under which only this machine reaches a SuperLink.

@@ -21,10 +21,10 @@ import numpy as np
 
 from sordino.engines.choice import SuperLink
 from sordino.engines.run_options import Watch
+from sordino.federation.round_metrics import RoundMetrics
 from sordino.federation.store.files import lock_file
 from sordino.federation.store.run import Run
 from sordino.federation.store.run_folder import RunFolder
-from sordino.federation.training import RoundMetrics
 from sordino.flower.agreement import make_path_absolute, refuse_unsupported
 from sordino.flower.flower_commands import (
     APP,

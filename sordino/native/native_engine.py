@@ -15,9 +15,10 @@ import torch
 from sordino.engines.torch_engine import single_threaded, worker_count
 from sordino.federation.assignment import assigned
 from sordino.federation.client import Score, join_scores, score_chunks
+from sordino.federation.record_tensors import Tensors
 from sordino.federation.round import RoundTask
 from sordino.federation.rules.local_training import ClientState
-from sordino.federation.setup import Setup, Tensors
+from sordino.federation.setup import Setup
 from sordino.federation.upload import Upload
 from sordino.models.clipping import NORM_ORDERS
 from sordino.models.flat import FlatModel

@@ -7,8 +7,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from sordino.protocol.entries import Integer
 from sordino.protocol.errors import InvalidValue, UserError
+from sordino.protocol.value_checks import Integer
 
 Number = int | float
 

@@ -10,8 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from sordino.protocol.entries import Choice, Integer, Number, Text, Value, entry
+from sordino.protocol.entries import Value, entry
 from sordino.protocol.errors import InvalidValue
+from sordino.protocol.value_checks import Choice, Integer, Number, Text
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,8 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar, get_args
 
-from sordino.protocol.entries import Check, Integer, Named, Value, entry
+from sordino.protocol.entries import Named, Value, entry
 from sordino.protocol.errors import InvalidValue
+from sordino.protocol.value_checks import Check, Integer
 
 # Fewer contributions than these are no sum.
 SMALLEST_THRESHOLD = 2

@@ -11,21 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, get_args
 
-from sordino.protocol.entries import (
-    Check,
-    Choice,
-    Maybe,
-    Names,
-    Number,
-    Text,
-    Value,
-    decode_table,
-    encode_table,
-    entry,
-    one_of,
-    table_schema,
-)
+from sordino.protocol.entries import Value, decode_table, encode_table, entry, table_schema
 from sordino.protocol.errors import InvalidValue, UserError
+from sordino.protocol.spelling import one_of
+from sordino.protocol.value_checks import Check, Choice, Maybe, Names, Number, Text
 
 
 @dataclass(frozen=True)

@@ -6,19 +6,9 @@ from dataclasses import dataclass
 from typing import ClassVar, cast
 
 from sordino.protocol.column_kinds import Column, Columns
-from sordino.protocol.entries import (
-    Choice,
-    Counts,
-    Integer,
-    Labels,
-    Maybe,
-    Named,
-    Number,
-    Text,
-    Value,
-    entry,
-)
+from sordino.protocol.entries import Named, Value, entry
 from sordino.protocol.errors import InvalidValue, UserError
+from sordino.protocol.value_checks import Choice, Counts, Integer, Labels, Maybe, Number, Text
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,18 +9,10 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
-from sordino.protocol.entries import (
-    Choice,
-    Integer,
-    Maybe,
-    Number,
-    Table,
-    Tagged,
-    Value,
-    entry,
-)
+from sordino.protocol.entries import Table, Tagged, Value, entry
 from sordino.protocol.noisy_sgd_rule import SAMPLINGS
 from sordino.protocol.schedules import SCHEDULES, Constant, Schedule
+from sordino.protocol.value_checks import Choice, Integer, Maybe, Number
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,13 +10,9 @@ from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any
 
-from sordino.protocol.entries import (
-    encode_table,
-    file_key,
-    refuse_changed_parts,
-    refuse_unknown,
-)
+from sordino.protocol.entries import encode_table, file_key, refuse_changed_parts
 from sordino.protocol.errors import InvalidValue, UserError
+from sordino.protocol.spelling import refuse_unknown
 from sordino.protocol.values import Protocol
 
 # Fields of `Protocol` that share the table [federation]. Every other field has a table for itself,

@@ -12,21 +12,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-from sordino.protocol.entries import (
-    Check,
-    Choice,
-    Flag,
-    Integer,
-    Maybe,
-    Number,
-    Tagged,
-    Value,
-    decode_table,
-    encode_table,
-    entry,
-)
+from sordino.protocol.entries import Tagged, Value, decode_table, encode_table, entry
 from sordino.protocol.errors import InvalidValue, UserError
 from sordino.protocol.grids import MOST_DIGITS
+from sordino.protocol.value_checks import Check, Choice, Flag, Integer, Maybe, Number
 
 PLACES = ("client", "server", "both")
 FACTORY = re.compile(r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*$")

@@ -8,8 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from sordino.protocol.entries import Choice, Integer, Number, Tagged, Value, entry
+from sordino.protocol.entries import Tagged, Value, entry
 from sordino.protocol.schedules import SCHEDULES, Schedule
+from sordino.protocol.value_checks import Choice, Integer, Number
 
 # A record of a fixed batch can only be replaced; one of a Poisson batch may also be absent.
 SAMPLINGS = ("fixed", "poisson")

@@ -10,7 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from sordino.protocol.entries import Maybe, Number, Value, entry
+from sordino.protocol.entries import Value, entry
+from sordino.protocol.value_checks import Maybe, Number
 
 # One sentence for three kinds, which the documentation prints.
 PULL = (

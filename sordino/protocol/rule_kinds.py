@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from sordino.protocol.dp_sgd_rule import DpSgd
-from sordino.protocol.entries import Choice, Integer, Maybe, Number, Tagged, Value, entry
+from sordino.protocol.entries import Tagged, Value, entry
 from sordino.protocol.errors import InvalidValue
 from sordino.protocol.noisy_sgd_rule import DRAWS, DRAWS_DOC, NoisySgd
 from sordino.protocol.schedules import SCHEDULES, Schedule
+from sordino.protocol.value_checks import Choice, Integer, Maybe, Number
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from sordino.protocol.entries import Integer, Number, Value, entry
+from sordino.protocol.entries import Value, entry
+from sordino.protocol.value_checks import Integer, Number
 
 
 @dataclass(frozen=True, kw_only=True)

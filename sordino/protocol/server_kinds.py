@@ -10,7 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from sordino.protocol.entries import Number, Value, entry
+from sordino.protocol.entries import Value, entry
+from sordino.protocol.value_checks import Number
 
 RATE = "learning rate of the server, on the joined update"
 BETA1 = "share of the past in the mean of updates"

@@ -13,19 +13,7 @@ from sordino.protocol.channel_kinds import CHANNEL, Channel, Direct, refuse_unre
 from sordino.protocol.combinations import draws_poisson, refuse_incompatible
 from sordino.protocol.data_entries import Data, Model, require_dimension
 from sordino.protocol.dp_sgd_rule import DpSgd
-from sordino.protocol.entries import (
-    Choice,
-    Flag,
-    Integer,
-    Many,
-    Maybe,
-    Named,
-    Number,
-    Table,
-    Tagged,
-    Value,
-    entry,
-)
+from sordino.protocol.entries import Many, Named, Table, Tagged, Value, entry
 from sordino.protocol.errors import InvalidValue, UserError
 from sordino.protocol.grids import Grid, choose_grid
 from sordino.protocol.noise_kinds import Gaussian, Mechanisms, Noise, OwnMechanism
@@ -35,6 +23,7 @@ from sordino.protocol.release import NoisySteps, Release, release_of
 from sordino.protocol.rule_kinds import Bezier, ClippedGlm, LocalRule
 from sordino.protocol.schedules import Constant
 from sordino.protocol.server_kinds import PlainServer, ServerOptimizer
+from sordino.protocol.value_checks import Choice, Flag, Integer, Maybe, Number
 from sordino.protocol.views import UNITS, View, ViewName
 
 

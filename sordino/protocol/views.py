@@ -11,9 +11,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-from sordino.protocol.entries import Check, one_of, suggest_spelling
 from sordino.protocol.errors import InvalidValue
 from sordino.protocol.registry import Registry
+from sordino.protocol.spelling import one_of, suggest_spelling
+from sordino.protocol.value_checks import Check
 
 ViewKind = Literal["server", "rounds", "coalition", "final", "weak", "strong"]
 # Each completes the sentence "an adversary who sees ... learns at most".

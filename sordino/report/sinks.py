@@ -27,9 +27,9 @@ from sordino.protocol.documents import flatten_tables
 from sordino.protocol.file import parse_toml
 
 if TYPE_CHECKING:
+    from sordino.federation.round_metrics import RoundMetrics
     from sordino.federation.setup import Begun
     from sordino.federation.store.run import Run
-    from sordino.federation.training import RoundMetrics
 
 SENT = ("loss", "accuracy", "signal_to_noise", "participants", "bytes_up", "bytes_down", "seconds")
 # How often in a run epsilon is computed.

@@ -13,11 +13,12 @@ import numpy as np
 
 from sordino.engines.many_trainings import train_many
 from sordino.engines.training_cache import TrainingCache
-from sordino.federation.setup import DataSource, ModelSource, prepare
+from sordino.federation.complete_protocol import DataSource, ModelSource
+from sordino.federation.round_metrics import RoundMetrics
+from sordino.federation.setup import prepare
 from sordino.federation.store.files import held, writing
 from sordino.federation.store.run import Trained
 from sordino.federation.store.run_folder import claimed_path
-from sordino.federation.training import RoundMetrics
 from sordino.privacy.calibrate import calibrate
 from sordino.privacy.certify import certify
 from sordino.protocol import Protocol, SordinoError, UserError

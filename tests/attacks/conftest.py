@@ -70,5 +70,4 @@ def cached() -> Callable[[str], Dataset]:
 def _real_data(monkeypatch, cached) -> None:
     if "SORDINO_DATA" not in os.environ and BESIDE.is_dir():
         monkeypatch.setenv("SORDINO_DATA", str(BESIDE))
-    for room in ("sordino.federation.setup",):
-        monkeypatch.setattr(f"{room}.load_dataset", cached)
+    monkeypatch.setattr("sordino.federation.record_tensors.load_dataset", cached)

@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from sordino.cli import progress
-from sordino.federation.training import RoundMetrics
+from sordino.federation.round_metrics import RoundMetrics
 
 ROUNDS = 200
 

@@ -14,10 +14,11 @@ import pytest
 import torch
 
 from sordino import Data, Dirichlet, Gaussian, Iid, Poisson, Run, Shards, UserError, resume, train
+from sordino.federation.round_metrics import RoundMetrics
 from sordino.federation.store import files as storage
 from sordino.federation.store.run_folder import RunFolder
 from sordino.federation.store.upload_archive import kept_rounds, read_round
-from sordino.federation.training import CheckpointPolicy, RoundMetrics
+from sordino.federation.training import CheckpointPolicy
 from sordino.privacy.ledger import RoundCharged
 from tests.support import toy_dataset, toy_protocol, without_seconds
 

@@ -14,7 +14,8 @@ from sordino.mechanisms import mechanism_of
 from sordino.models.named_models import KNOWN as KNOWN_MODELS
 from sordino.privacy.certify import certify
 from sordino.protocol import UserError, View, dumps, loads
-from sordino.protocol.entries import Flag, Integer, Number, checks_of
+from sordino.protocol.entries import checks_of
+from sordino.protocol.value_checks import Flag, Integer, Number
 
 
 def values(check: Any) -> st.SearchStrategy[Any]:

@@ -11,7 +11,7 @@ import torch
 
 from sordino import Gaussian, ModeConnectivity, UserError, train
 from sordino.federation.aggregation.mode_connectivity import CURVES, Connector
-from sordino.federation.setup import Tensors
+from sordino.federation.record_tensors import Tensors
 from sordino.models.flat import FlatModel
 from sordino.privacy.certify import certify
 from sordino.protocol import dumps, loads

@@ -28,9 +28,9 @@ from sordino.attacks.referee import Referee
 from sordino.cli.main import run as sordino
 from sordino.cli.progress import TrainingProgress
 from sordino.federation.evaluation import evaluate_clients
+from sordino.federation.round_metrics import RoundMetrics
 from sordino.federation.store.run_folder import RunFolder
 from sordino.federation.store.upload_archive import read_round
-from sordino.federation.training import RoundMetrics
 from sordino.flower.connected_clients import ConnectedClients
 from sordino.flower.driver import FollowedRun
 from sordino.privacy.guarantee import round_up

@@ -13,7 +13,8 @@ import sordino
 from sordino.cli.main import run
 from sordino.data import Dataset, load_dataset
 from sordino.federation.evaluation import evaluate_run
-from sordino.federation.setup import loaded, prepare
+from sordino.federation.record_tensors import loaded
+from sordino.federation.setup import prepare
 from sordino.flower.agreement import Agreement
 from sordino.flower.local_work import prepare_client
 from sordino.models.feature_cache import cache_folder

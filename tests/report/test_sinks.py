@@ -13,7 +13,7 @@ pytest.importorskip("tensorboard", reason="pip install 'sordino[tensorboard]'")
 
 from sordino.cli.main import run
 from sordino.cli.progress import TrainingProgress
-from sordino.federation.training import RoundMetrics
+from sordino.federation.round_metrics import RoundMetrics
 from sordino.report import sinks
 from sordino.report.sinks import Logging, MlflowSink, TensorBoardSink
 

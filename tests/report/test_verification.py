@@ -13,9 +13,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from sordino import Poisson, Run, UserError, resume, train
 from sordino.cli.main import run as command
+from sordino.federation.round_metrics import RoundMetrics
 from sordino.federation.store.seals import digest_of, metrics_seal
 from sordino.federation.store.signatures import read_private_key, sign_run, write_new_key
-from sordino.federation.training import RoundMetrics
 from sordino.report.verification import verify
 from tests.support import ledger_bodies, rechain, toy_dataset, toy_protocol, unseal
 

@@ -13,7 +13,8 @@ import torch
 from torch import nn
 
 from sordino.federation.aggregation.joining import upload_weights
-from sordino.federation.setup import Setup, Tensors
+from sordino.federation.record_tensors import Tensors
+from sordino.federation.setup import Setup
 from sordino.models.bounded import BoundedLinear, BoundedLogistic
 from sordino.privacy.bounds.harmonizer import own_guarantees
 from sordino.privacy.bounds.question import has_own_noise, pose_question

@@ -12,7 +12,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from sordino.federation.setup import Setup, Tensors
+from sordino.federation.record_tensors import Tensors
+from sordino.federation.setup import Setup
 from sordino.models.task_losses import Loss
 from sordino.native.kernel import Kernel
 from sordino.native.library import ABSENT, choose_instruction_set

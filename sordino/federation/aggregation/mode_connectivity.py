@@ -15,7 +15,8 @@ import numpy as np
 import torch
 
 from sordino.federation.aggregation.joining import JOININGS, Incoming
-from sordino.federation.setup import Setup, Tensors
+from sordino.federation.record_tensors import Tensors
+from sordino.federation.setup import Setup
 from sordino.models.flat import FlatModel
 from sordino.models.task_losses import Loss, module_loss
 from sordino.protocol import ModeConnectivity, UserError

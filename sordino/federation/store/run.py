@@ -13,10 +13,10 @@ from safetensors.torch import load as load_tensors
 from torch import nn
 
 from sordino.data import IN_PYTHON, division_notes
-from sordino.federation.setup import ModelSource, protocol_model
+from sordino.federation.complete_protocol import ModelSource, protocol_model
+from sordino.federation.round_metrics import RoundMetrics
 from sordino.federation.store.run_folder import RunFolder
 from sordino.federation.store.seals import is_sealed, refuse_changed_files
-from sordino.federation.training import RoundMetrics
 from sordino.privacy.guarantee import Guarantee
 from sordino.privacy.ledger import Event, RoundCharged, read_ledger, refuse_unpaid
 from sordino.privacy.spending import certify_run

@@ -19,7 +19,7 @@ import numpy as np
 
 from sordino.federation.round import RoundRecord
 from sordino.federation.store.files import pack, unpack, write_whole, writing
-from sordino.federation.training import NoArchive, RecordArchive
+from sordino.federation.training_stores import NoArchive, RecordArchive
 from sordino.protocol import Channel, UserError
 
 

@@ -18,7 +18,7 @@ from sordino.privacy.curves.curve import Curve
 from sordino.privacy.integer_noise import PricedNoise, price_noise
 from sordino.privacy.upload_sensitivity import UploadPrices, distinct_rounds, price_uploads
 from sordino.protocol import UNITS, InvalidValue, Protocol, View
-from sordino.protocol.entries import MOST
+from sordino.protocol.value_checks import MOST
 
 
 class Protection(Enum):

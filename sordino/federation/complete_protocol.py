@@ -1,0 +1,166 @@
+"""Completes a protocol for a run: its seed, the names, the sizes and the model that it trains.
+
+A run folder keeps the complete protocol, and prices are computed from it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+from torch import nn
+
+from sordino.data import (
+    IN_PYTHON,
+    Dataset,
+)
+from sordino.models import build_model
+from sordino.models.bounded import build_bounded_model
+from sordino.models.flat import FlatModel
+from sordino.protocol import ClippedGlm, Data, Model, Protocol, UserError
+from sordino.randomness import Key
+
+DataSource = str | Dataset
+
+
+ModelSource = str | nn.Module | Callable[..., nn.Module]
+
+
+def resolved(protocol: Protocol, data: DataSource | None, model: ModelSource | None) -> Protocol:
+    """Returns the complete protocol of a run, with its seed and the names of its data and model.
+
+    Args:
+        protocol: the protocol as it was written.
+        data: data that were given in place of the protocol's.
+        model: a model that was given in place of the protocol's.
+
+    Returns:
+        The protocol that the run folder keeps.
+    """
+    if data is not None:
+        name = data if isinstance(data, str) else IN_PYTHON + data.name
+        spec = replace(protocol.data, name=name) if protocol.data is not None else Data(name=name)
+        if isinstance(data, Dataset) and data.test == "none":
+            # There is nothing to score on, and a resumed run has to know that.
+            spec = replace(spec, test="none")
+        protocol = replace(protocol, data=spec)
+    if model is not None:
+        name = (
+            model
+            if isinstance(model, str)
+            else IN_PYTHON + getattr(model, "__name__", type(model).__name__)
+        )
+        net = Model(name=name)
+        if protocol.model is not None:
+            net = replace(protocol.model, name=name)
+        protocol = replace(protocol, model=net)
+    if protocol.seed is None:
+        # Six bytes: a number that every JSON reader keeps exactly, which 53 bits allow and 64 do
+        # not.
+        protocol = replace(protocol, seed=int.from_bytes(Key.from_system().secret[:6], "little"))
+    return protocol
+
+
+def with_public_size(protocol: Protocol, parts: tuple[np.ndarray, ...]) -> Protocol:
+    """Returns the protocol with the records per client spelled out, where all clients have as many.
+
+    Prices depend on this number, so a run folder has to say it.
+
+    Args:
+        protocol: the protocol.
+        parts: the records of every client.
+
+    Returns:
+        The protocol; unchanged where sizes differ, or where the protocol lists them.
+    """
+    data = protocol.data
+    sizes = {len(part) for part in parts}
+    if data is None or data.distinct_sizes or len(sizes) > 1:
+        return protocol
+    return replace(protocol, data=replace(data, records=sizes.pop()))
+
+
+def with_public_dimension(protocol: Protocol, module: nn.Module) -> Protocol:
+    """Returns the protocol with the number of parameters spelled out, where prices depend on it.
+
+    Args:
+        protocol: the protocol.
+        module: its model.
+
+    Returns:
+        The protocol; unchanged where all noise is normal, whose price knows no dimension.
+    """
+    kinds = {protocol.noise.tag, *(budget.mechanism or "gaussian" for budget in protocol.client)}
+    without = kinds == {"gaussian"} and not protocol.release.integers
+    if without or protocol.model is None or protocol.model.parameters is not None:
+        return protocol
+    return replace(
+        protocol, model=replace(protocol.model, parameters=FlatModel(module).weights.numel())
+    )
+
+
+def protocol_model(
+    protocol: Protocol,
+    source: ModelSource,
+    shape: tuple[int, ...],
+    outputs: int,
+    *,
+    seed: int,
+    classes: tuple[str, ...] | None,
+) -> nn.Module:
+    """Returns the module that a protocol trains.
+
+    The rule clipped-glm trains linear models of bounded records alone, since its sensitivity is
+    known for nothing else.
+
+    Args:
+        protocol: the protocol.
+        source: a name, a module or a factory.
+        shape: the shape of one record.
+        outputs: how many outputs the data need.
+        seed: what initial weights are drawn from.
+        classes: the names of the classes; None for a regression.
+
+    Returns:
+        A new module.
+
+    Raises:
+        UserError: clipped-glm with another model, or with data whose classes do not fit its loss.
+    """
+    rule = protocol.local
+    if type(rule) is not ClippedGlm:
+        return build_model(source, shape, outputs, seed=seed)
+    if classes is None:
+        raise UserError("local.rule = 'clipped-glm' needs data with classes. Use fedavg.")
+    if rule.loss == "logistic" and outputs != 2:
+        raise UserError(
+            "local.rule = 'clipped-glm' with local.loss = 'logistic' needs data of two classes; "
+            f"these have {outputs} outputs. Use local.loss = 'softmax' without a clip, or "
+            "'one-against-rest'."
+        )
+    if source != "logistic":
+        raise UserError(
+            f"model.name = {source!r}: the rule clipped-glm trains 'logistic' and nothing else."
+        )
+    return build_bounded_model(rule.loss, math.prod(shape), outputs, rule.feature_norm)
+
+
+def require_name(name: str, what: str) -> str:
+    """Returns a name by which data or a model can be found again.
+
+    Args:
+        name: as the protocol has it.
+        what: "data" or "model", for the message of an error.
+
+    Raises:
+        UserError: it was handed over in Python, so there is nothing to find.
+    """
+    if name.startswith(IN_PYTHON):
+        given = name.removeprefix(IN_PYTHON)
+        raise UserError(
+            f"the {what} {given!r} was handed over in Python, not by name: hand it over again, as "
+            f"{what}=..."
+        )
+    return name

@@ -1,0 +1,160 @@
+"""What is measured in a round, and when its model is scored."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from sordino.federation.client import Score
+from sordino.federation.round import RoundRecord
+from sordino.federation.server_noise import mean_deviation
+from sordino.federation.setup import Setup
+from sordino.protocol import Protocol
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoundMetrics:
+    """The record of a round.
+
+    `clip_fraction` and `nonfinite_steps` come from clients' private data and are not covered by
+    any guarantee.
+
+    Attributes:
+        round: its number, from 0.
+        participants: how many clients contributed.
+        loss: on the test records (`Setup.tested_on`), None where not asked for.
+        accuracy: on the test records, None where not asked for.
+        signal_to_noise: see `signal_to_noise`.
+        bytes_up: all uploads together.
+        bytes_down: all models that were sent to clients.
+        clip_fraction: the share of gradients that were clipped.
+        nonfinite_steps: gradients that were not finite and counted as zero.
+        seconds: how long the round took.
+        status: "ok" or "diverged".
+    """
+
+    round: int
+    participants: int
+    loss: float | None
+    accuracy: float | None
+    signal_to_noise: float | None
+    bytes_up: int
+    bytes_down: int
+    clip_fraction: float | None
+    nonfinite_steps: int
+    seconds: float
+    status: str
+
+    @property
+    def short(self) -> bool:
+        """Whether someone who was asked contributed nothing: less came up than went down."""
+        return self.bytes_up < self.bytes_down
+
+
+def ignore_metrics(metrics: RoundMetrics) -> None:
+    """Does nothing with the metrics of a round.
+
+    Args:
+        metrics: the metrics of a round.
+    """
+
+
+def measure_round(
+    setup: Setup,
+    record: RoundRecord,
+    score: Callable[[np.ndarray], Score] | None,
+    started: float,
+) -> RoundMetrics:
+    """Returns the record of a round.
+
+    Args:
+        setup: the federation.
+        record: what happened in the round.
+        score: scores its model; None where it is not scored.
+        started: when the round began, by `time.perf_counter`.
+    """
+    weights = record.after.weights
+    loss = None
+    accuracy = None
+    ratio = None
+    status = "diverged"
+    if bool(np.isfinite(weights).all()):
+        status = "ok"
+        before = record.before.weights
+        # The joined update: what the server makes of it brings in earlier moves and their noise.
+        ratio = signal_to_noise(setup.protocol, before, record.joined, len(record.present))
+        if score is not None:
+            # Scores are exact: only on public records (setup.tested_on) do they tell nothing
+            # about anybody.
+            scored = score(weights)
+            loss = finite(scored.loss / scored.count)
+            if setup.classification:
+                accuracy = scored.correct / scored.count
+    clip_fraction = None
+    if record.steps.clips > 0:
+        clip_fraction = record.steps.clipped / record.steps.clips
+    return RoundMetrics(
+        round=record.task.round_index,
+        participants=len(record.present),
+        loss=loss,
+        accuracy=accuracy,
+        signal_to_noise=ratio,
+        bytes_up=len(record.present) * weights.nbytes,
+        bytes_down=len(record.task.participants) * weights.nbytes,
+        clip_fraction=clip_fraction,
+        nonfinite_steps=record.steps.nonfinite,
+        seconds=time.perf_counter() - started,
+        status=status,
+    )
+
+
+def is_evaluated(round_index: int, rounds: int, every: int) -> bool:
+    """Returns whether a round's model is scored.
+
+    Args:
+        round_index: the round.
+        rounds: how many there are; the last is always scored.
+        every: rounds between two scorings; 0 for none.
+    """
+    return every > 0 and ((round_index + 1) % every == 0 or round_index + 1 == rounds)
+
+
+def finite(value: float) -> float | None:
+    """Returns the value, or None where it overflowed.
+
+    Args:
+        value: any number.
+    """
+    return value if math.isfinite(value) else None
+
+
+def signal_to_noise(
+    protocol: Protocol, before: np.ndarray, after: np.ndarray, uploads: int
+) -> float | None:
+    """Estimates the norm of the noiseless move of a model over that of the noise in it.
+
+    Only released values are used. The squared norm of the move has the expectation
+    signal^2 + d noise^2, so the signal is the rest after taking the noise out.
+
+    Args:
+        protocol: the protocol.
+        before: the global model before the round.
+        after: what the uploads were joined to.
+        uploads: how many were joined.
+
+    Returns:
+        The ratio; None where the noise of a move is not known.
+    """
+    rule = protocol.aggregation
+    known = rule.averages and not rule.weighs_records and protocol.assumptions.diameter is None
+    if not known or uploads == 0 or protocol.release.in_steps:
+        return None
+    noise = rule.mixing * mean_deviation(protocol, uploads) * math.sqrt(before.size)
+    if noise == 0:
+        return math.inf
+    move = float(np.linalg.norm((after - before).astype(np.float64)))
+    return math.sqrt(max(0.0, move**2 - noise**2)) / noise
