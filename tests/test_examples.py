@@ -10,7 +10,7 @@ from sordino import Protocol, Run, certify, realised
 from sordino.cli.main import run
 from sordino.federation.evaluation import evaluate_clients
 from sordino.papers.prifedsync import theorem_2_limit
-from sordino.privacy.ledger import RoundCharged
+from sordino.privacy.ledger_lines import RoundCharged
 from sordino.protocol import loads
 from tests.support import real_file
 

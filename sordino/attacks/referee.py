@@ -36,7 +36,7 @@ from sordino.federation.store.run import Run
 from sordino.federation.store.upload_archive import ArchivedRound, kept_rounds, read_round
 from sordino.mechanisms import mechanism_of
 from sordino.models.flat import FlatModel
-from sordino.privacy.ledger import RoundCharged
+from sordino.privacy.ledger_lines import RoundCharged
 from sordino.protocol import (
     ByColumn,
     Data,

@@ -10,12 +10,13 @@ law of the noise, as that of the game's is.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
+from sordino.audit.engine_differences import Compared, EngineSample, compare_sample
 from sordino.audit.game import Game, WorstCaseGame, play_all
 from sordino.audit.noise.residual_tests import ResidualReport
 from sordino.audit.repeated_work import TableWork
@@ -28,7 +29,6 @@ from sordino.federation.setup import Setup
 from sordino.federation.store.in_memory import MemoryLedger, MemoryStore
 from sordino.federation.training import Limits, ScoringEngine, Training, TrainingOptions
 from sordino.federation.training_stores import EveryRecord
-from sordino.federation.upload import read_sent_model
 from sordino.native.kernel import Kernel
 from sordino.native.native_engine import NativeEngine, kernel_for
 from sordino.native.network_builder import KernelRefusal
@@ -45,9 +45,6 @@ LEAD = 30_000
 # Of the engine that repeats one training in worker processes or threads, for two rounds.
 WORKERS = 2
 FEWEST_ROUNDS = 2
-# Difference that rounding may make, relative to the largest value: a few hundred units in the last
-# place of float32.
-ROUNDED = 5e-5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,49 +124,6 @@ class EngineCheck:
             "kept_uploads": None if self.kept is None else str(self.kept),
             "kept_uploads_reason": self.kept_reason,
         }
-
-
-@dataclass(frozen=True, kw_only=True)
-class EngineSample:
-    """Trainings on one data set that one engine repeats.
-
-    Attributes:
-        engine: which engine.
-        side: the data set (0) or its neighbour (1).
-        trainings: their numbers.
-        start: the first round that is repeated.
-        rounds: how many rounds are.
-        workers: of the engine.
-    """
-
-    engine: str
-    side: int
-    trainings: range
-    start: int
-    rounds: int
-    workers: int = 1
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Compared:
-    """Holds what came of a sample.
-
-    Attributes:
-        sample: what was repeated.
-        largest: the largest difference.
-        round: the first round with a difference that rounding does not explain; -1 if there is
-            none.
-        place: where that is, in words.
-        noise: the remainder of the uploads without their means.
-        strays: how far released values are from what noisy ones make.
-    """
-
-    sample: EngineSample
-    largest: float
-    round: int = -1
-    place: str = ""
-    noise: np.ndarray | None = None
-    strays: np.ndarray | None = None
 
 
 def record_training(
@@ -361,117 +315,6 @@ class EngineTrial:
             fine = fine and shows_noise(seen, setup, count)
         left = np.concatenate(noise, axis=1) if fine else None
         return replace(found, noise=left, strays=np.stack(replay.strays))
-
-
-def compare_sample(
-    setup: Setup,
-    sample: EngineSample,
-    rows: Sequence[RoundTable],
-    made: Sequence[list[RoundRecord]],
-) -> Compared:
-    """Holds what an engine made against the game's rows, round by round.
-
-    Args:
-        setup: the federation.
-        sample: what was repeated.
-        rows: the game's rounds.
-        made: the engine's rounds, one list per training.
-    """
-    found = Compared(sample=sample, largest=0.0)
-    for t, row in enumerate(rows):
-        for n, rounds in enumerate(made):
-            if t < len(rounds):
-                apart = differences(setup, sample, row, n, rounds[t])
-                found = join_differences(found, apart, t)
-    return found
-
-
-def join_differences(
-    found: Compared, seen: Iterator[tuple[float, str]], round_index: int
-) -> Compared:
-    """Joins the differences of one more round to those before.
-
-    Args:
-        found: the largest difference so far, and the first place that rounding does not explain.
-        seen: the differences of the round, with their places.
-        round_index: the round.
-    """
-    for apart, place in seen:
-        if apart > ROUNDED and found.round < 0:
-            # The first place that rounding does not explain: later ones follow from it.
-            found = replace(found, round=round_index, place=place)
-        found = replace(found, largest=max(found.largest, apart))
-    return found
-
-
-def differences(
-    setup: Setup,
-    sample: EngineSample,
-    row: RoundTable,
-    n: int,
-    made: RoundRecord,
-) -> Iterator[tuple[float, str]]:
-    """Yields how far every upload and the next model are from the game's, with words for each.
-
-    Args:
-        setup: the federation.
-        sample: what was repeated.
-        row: the round as the game played it.
-        n: the row of the training.
-        made: the round as the engine made it.
-    """
-    where = f"round {row.round} of training {sample.trainings[n]}"
-    engine = f"engine {sample.engine}"
-    present = tuple(np.flatnonzero(row.present[n]).tolist())
-    asked = tuple(made.task.participants.tolist())
-    uploads = {upload.client: upload.vector for upload in made.uploads}
-    if asked != present or tuple(uploads) != present:
-        yield np.inf, f"{engine}, {where}: clients {asked} took part, not {present}"
-        return
-    before = largest_of(row.before[n])
-    for client, vector in uploads.items():
-        sent = read_sent_model(setup, client, row.before[n], vector)
-        apart = relative(sent, row.uploads[client, n], before)
-        yield (
-            apart,
-            f"{engine}, client {client}, {where}: its upload is {apart:.3g} of its size away",
-        )
-    apart = relative(made.after.weights, row.after[n], before)
-    yield apart, f"{engine}, {where}: the server's model is {apart:.3g} of its size away"
-
-
-def largest_of(values: np.ndarray) -> float:
-    """Returns the largest finite value, regardless of its sign.
-
-    Args:
-        values: any numbers.
-    """
-    finite = values[np.isfinite(values)]
-    return float(np.abs(finite, dtype=np.float64).max(initial=0.0))
-
-
-def relative(found: np.ndarray, expected: np.ndarray, least: float) -> float:
-    """Returns the largest difference over the largest value.
-
-    Args:
-        found: what the engine made.
-        expected: what the game made.
-        least: the smallest size that a difference is relative to.
-
-    Returns:
-        The quotient; infinite where only one of the two is finite.
-
-    Example:
-        >>> relative(np.array([2.0, 1.5]), np.array([2.0, 1.0]), 5.0)
-        0.1
-    """
-    if found.shape != expected.shape or not np.array_equal(
-        np.isfinite(found), np.isfinite(expected)
-    ):
-        return float("inf")
-    both = np.isfinite(found)
-    apart = largest_of(found[both].astype(np.float64) - expected[both])
-    return apart / (max(largest_of(expected), least) or 1.0)
 
 
 def checked_engines(game: Game, engines: Sequence[str], workers: int | None) -> EngineCheck:

@@ -23,7 +23,8 @@ from sordino.federation.store.run_folder import RunFolder, claimed_path, now, pr
 from sordino.federation.store.seals import beginning_of, refuse_changed_files, seal_folder
 from sordino.models.task_losses import mean_predictor_loss
 from sordino.privacy.certify import certify
-from sordino.privacy.ledger import Event, Ledger, Opened, read_ledger, refuse_unpaid
+from sordino.privacy.ledger import Ledger, read_ledger, refuse_unpaid
+from sordino.privacy.ledger_lines import Event, Opened
 from sordino.privacy.spending import find_missing_clients, find_repeated_rounds
 from sordino.protocol import Protocol, UserError
 from sordino.protocol.version import own_version

@@ -43,7 +43,8 @@ from sordino.federation.store.signatures import (
 )
 from sordino.federation.store.upload_archive import open_archive
 from sordino.federation.training import Limits, Training, TrainingOptions
-from sordino.privacy.ledger import Event, Ledger, RoundCharged, read_ledger
+from sordino.privacy.ledger import Ledger, read_ledger
+from sordino.privacy.ledger_lines import Event, RoundCharged
 from sordino.privacy.participation_caps import find_capped_rounds
 from sordino.privacy.spending import BudgetExceeded, find_affordable_rounds, find_repeated_rounds
 from sordino.protocol import InvalidValue, Protocol, ProtocolSource, UserError, accept_protocol

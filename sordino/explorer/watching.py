@@ -21,7 +21,8 @@ from sordino.data import division_notes, tested_on
 from sordino.explorer.chart_figures import thin_chart
 from sordino.explorer.results import Chart, Line
 from sordino.privacy.certify import certify
-from sordino.privacy.ledger import RoundCharged, read_ledger
+from sordino.privacy.ledger import read_ledger
+from sordino.privacy.ledger_lines import RoundCharged
 from sordino.privacy.published import find_withheld
 from sordino.privacy.spending import certify_run
 from sordino.protocol import Protocol, SordinoError, loads

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from sordino.privacy.ledger import Event, Opened, RoundCharged
+from sordino.privacy.ledger_lines import Event, Opened, RoundCharged
 from sordino.protocol import Everyone, FixedSize, Participation, Poisson, Protocol
 from sordino.protocol.registry import Registry
 from sordino.randomness import Key, Purpose, Stream

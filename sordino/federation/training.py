@@ -22,7 +22,7 @@ from sordino.federation.setup import Setup
 from sordino.federation.state import State
 from sordino.federation.store.files import writing
 from sordino.federation.training_stores import ChargeLog, NoArchive, RecordArchive, TrainingStore
-from sordino.privacy.ledger import Event, Missed
+from sordino.privacy.ledger_lines import Event, Missed
 from sordino.privacy.spending import certify_run, find_missing_clients
 from sordino.protocol import SordinoError
 

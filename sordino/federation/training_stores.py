@@ -9,7 +9,7 @@ from typing import Protocol as Interface
 
 from sordino.federation.round import RoundRecord
 from sordino.federation.state import State
-from sordino.privacy.ledger import Event
+from sordino.privacy.ledger_lines import Event
 
 
 class TrainingStore(Interface):

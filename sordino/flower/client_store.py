@@ -37,16 +37,8 @@ from sordino.flower.agreement import (
 from sordino.flower.ledger_counter import check_counter, write_counter
 from sordino.flower.sum_parties import refuse_unknown_clients
 from sordino.flower.upload_requests import Request, RequestRefused
-from sordino.privacy.ledger import (
-    Answered,
-    Event,
-    Ledger,
-    Opened,
-    Refused,
-    RoundCharged,
-    SharesGiven,
-    read_ledger,
-)
+from sordino.privacy.ledger import Ledger, read_ledger
+from sordino.privacy.ledger_lines import Answered, Event, Opened, Refused, RoundCharged, SharesGiven
 from sordino.protocol import Protocol, UserError, dumps, loads, read_protocol
 from sordino.randomness import GENERATOR
 

@@ -36,7 +36,8 @@ from sordino.flower.flower_commands import (
 )
 from sordino.flower.superlink_probe import probe_superlink
 from sordino.flower.upload_requests import OTHER_TRAINING
-from sordino.privacy.ledger import Missed, read_ledger
+from sordino.privacy.ledger import read_ledger
+from sordino.privacy.ledger_lines import Missed
 from sordino.protocol import Protocol, SordinoError, UserError, dumps
 from sordino.protocol.errors import format_command
 from sordino.protocol.file import toml_value

@@ -30,7 +30,7 @@ from sordino.flower.sum_messages import (
 from sordino.flower.sum_parties import read_identity
 from sordino.flower.sum_states import MaskedRound, SumState, read_sum_state, write_sum_state
 from sordino.flower.upload_requests import Request
-from sordino.privacy.ledger import SharesGiven
+from sordino.privacy.ledger_lines import SharesGiven
 from sordino.protocol import Protocol, UserError, loads
 from sordino.secure_sums.key_roster import Roster, SecureSumRefused
 from sordino.secure_sums.members import Masked, MaskRequest, Member

@@ -30,7 +30,14 @@ from typing import Any
 
 import numpy as np
 
-from sordino.mechanisms.histogram import find_bin_limits
+from sordino.mechanisms.claimed_divergence import (
+    SAMPLES,
+    TESTED_ORDERS,
+    TESTED_SHIFTS,
+    Divergences,
+    draw_samples,
+    refuse_contradicted,
+)
 from sordino.mechanisms.keystream_noise import draw_words
 from sordino.mechanisms.mechanism import MECHANISMS, Mechanism, NoisePrice
 from sordino.protocol import Custom
@@ -38,19 +45,11 @@ from sordino.protocol.data_entries import require_dimension
 from sordino.protocol.errors import UserError
 from sordino.randomness import Stream, unit_interval
 
-SAMPLES = 500_000
-REDRAWN = 1000  # values that are drawn again
-FALSE_ALARM = 1e-6  # of the whole test, for a claim that is true
-TESTED_ORDERS = (1.25, 2.0, 4.0, 8.0, 32.0)
-TESTED_SHIFTS = (0.25, 0.5, 1.0, 2.0, 4.0, 16.0)  # in units of the median magnitude
-PARTS = (4, 64, 1024)  # into which a tested shift is cut
 CELLS = 256  # of the density that an attack uses
 GRID_RATIO = 1.02
 
 # Earlier names of the example, which files of earlier runs may have.
 EARLIER_FACTORIES = {"sordino.privacy.custom:logistic": f"{__name__}:logistic"}
-
-Divergences = Callable[[float, np.ndarray], np.ndarray]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -291,82 +290,6 @@ def hold_claim_against_samples(made: Any, name: str) -> TestedNoise:
         density=measure_density(values),
         vouched=(vouched,),
     )
-
-
-def draw_samples(made: Any, who: str) -> np.ndarray:
-    """Returns values of a sampler, after some were drawn twice and came out the same.
-
-    Args:
-        made: the noise that the factory gave.
-        who: the noise in words, for messages.
-
-    Raises:
-        UserError: the values are too few, not finite, or depend on their neighbours.
-    """
-    generator = np.random.Generator(np.random.Philox(key=[5, 5]))
-    uniforms = generator.random((SAMPLES, made.uniforms)) * (1 - 2.0**-52) + 2.0**-53
-    values = np.asarray(made.sample(uniforms), dtype=float)
-    if values.shape != (SAMPLES,) or not np.isfinite(values).all():
-        raise UserError(
-            f"{who}: sample() gave {values.shape} values for {SAMPLES}, or some that are not "
-            "finite."
-        )
-    # Again beside other neighbours and in another shape.
-    some = uniforms[1 : REDRAWN + 1].reshape(2, REDRAWN // 2, made.uniforms)
-    again = np.asarray(made.sample(some), dtype=float)
-    if not np.allclose(again.ravel(), values[1 : REDRAWN + 1], rtol=1e-6, atol=0):
-        raise UserError(
-            f"{who}: sample() gave other values for the same uniforms. A value must depend on its "
-            "own uniforms alone."
-        )
-    return values
-
-
-def refuse_contradicted(
-    values: np.ndarray,
-    divergences: Divergences,
-    middle: float,
-    who: str,
-) -> None:
-    """Refuses a claim that values contradict, at a shift itself or at a part of it.
-
-    Args:
-        values: of the noise.
-        divergences: the claim.
-        middle: the median magnitude of the values.
-        who: the noise in words.
-
-    Raises:
-        UserError: names the shift, the claim and the observation.
-    """
-    for factor in TESTED_SHIFTS:
-        shift = middle * factor
-        limits = find_bin_limits(values, shift, FALSE_ALARM / len(TESTED_SHIFTS))
-        for order in TESTED_ORDERS:
-            _refuse_smaller_claim(divergences, order, shift, limits.divergence(order), who)
-        # The steps of a shift cut into k parts are alike, so the total variation V of the whole is
-        # at most k times that of a part, and the part diverges by at least 2 (V/k)^2 at every
-        # order (Pinsker).
-        for parts in PARTS:
-            least = 2 * (limits.total_variation / parts) ** 2
-            for order in TESTED_ORDERS:
-                _refuse_smaller_claim(divergences, order, shift / parts, least, who)
-
-
-def _refuse_smaller_claim(
-    divergences: Divergences,
-    order: float,
-    shift: float,
-    least: float,
-    who: str,
-) -> None:
-    claimed = float(np.asarray(divergences(order, np.array([shift])))[0])
-    if not claimed >= least:
-        raise UserError(
-            f"{who}: it claims a divergence of {claimed:.4g} at order {order:g} for a shift of "
-            f"{shift:.4g}, and {SAMPLES} of its values show at least {least:.4g}. Its noise is "
-            "smaller than it claims."
-        )
 
 
 def measure_density(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -1,15 +1,15 @@
 """Published bounds of convergent-dp (Noisy-FedAvg, Noisy-FedProx), as printed.
 
-The theorems give Gaussian parameters of the last model; the lemmas lead to them. `rate` is the
-paper's mu, a learning rate. The verdicts stand in `convergent_claims`. No promise rests on these
-formulas: see `sordino.privacy.amplification.last_iterate` for the bounds that promises use.
+The theorems give Gaussian parameters of the last model; `convergent_lemmas` leads to them. `rate`
+is the paper's mu, a learning rate. The verdicts stand in `convergent_claims`. No promise rests on
+these formulas: see `sordino.privacy.amplification.last_iterate` for the bounds that promises use.
 """
 
 from __future__ import annotations
 
 import math
 
-from sordino.protocol.errors import UserError
+from sordino.papers.convergent_lemmas import check_proximal, lemma_9, lemma_10, saturating_factor
 
 
 def theorem_1(
@@ -126,7 +126,7 @@ def theorem_3a(
     """
     one_round = 2 * rate * clip * steps / (math.sqrt(clients) * sigma)
     # The factor rho of a round in logarithms: (1 + mu L)^K overflows for many local steps.
-    return one_round * _saturating_factor(math.log1p(rate * smoothness) * steps, rounds)
+    return one_round * saturating_factor(math.log1p(rate * smoothness) * steps, rounds)
 
 
 def theorem_3b(
@@ -165,7 +165,7 @@ def theorem_3b(
     # The learning rate is missing in Eq. (16); it is left out here, since this is the printed
     # formula.
     one_round = 2 * c * clip * math.log(steps + 1) / (math.sqrt(clients) * sigma)
-    return one_round * _saturating_factor(c * rate * smoothness * math.log(steps + 1), rounds)
+    return one_round * saturating_factor(c * rate * smoothness * math.log(steps + 1), rounds)
 
 
 def theorem_3c(
@@ -273,255 +273,6 @@ def theorem_4(
         >>> round(mu, 8)
         0.37947332
     """
-    _check_proximal(smoothness, proximal)
+    check_proximal(smoothness, proximal)
     one_round = 2 * clip / (math.sqrt(clients) * proximal * sigma)
-    return one_round * _saturating_factor(math.log(proximal / (proximal - smoothness)), rounds)
-
-
-def lemma_3(*, mu: float, epsilon: float) -> float:
-    """Returns the delta of Lemma 3, Eq. (20), for a mu-GDP release.
-
-    The lemma states delta = Phi(-epsilon/mu + mu/2) - e^epsilon Phi(-epsilon/mu - mu/2).
-
-    Args:
-        mu: the parameter of Gaussian differential privacy.
-        epsilon: the epsilon of differential privacy.
-
-    Example:
-        >>> round(lemma_3(mu=1.0, epsilon=1.0), 10)
-        0.1269367375
-    """
-    from scipy.special import ndtr
-
-    alternative = ndtr(-epsilon / mu + mu / 2)
-    null = ndtr(-epsilon / mu - mu / 2)
-    return float(alternative - math.exp(epsilon) * null)
-
-
-def lemma_4(*, mu: float, order: float) -> float:
-    """Returns the Rényi divergence of Lemma 4 for a mu-GDP release: mu^2 order / 2.
-
-    Args:
-        mu: the parameter of Gaussian differential privacy.
-        order: the order of the Rényi divergence, alpha.
-
-    Example:
-        >>> lemma_4(mu=0.5, order=4)
-        0.5
-    """
-    return mu * mu * order / 2
-
-
-def lemma_5(*, first: float, second: float) -> float:
-    """Returns the mu of Lemma 5 for two releases together: sqrt(mu_1^2 + mu_2^2).
-
-    Args:
-        first: the Gaussian parameter of the first release.
-        second: the Gaussian parameter of the second release.
-
-    Example:
-        >>> lemma_5(first=3.0, second=4.0)
-        5.0
-    """
-    return math.sqrt(first * first + second * second)
-
-
-def lemma_6(
-    *,
-    shift: float,
-    touched: float,
-    clients: int,
-    sigma: float,
-) -> float:
-    """Returns the mu of Lemma 6, Eq. (23), for one round and lambda = 1.
-
-    The lemma states sqrt(m)/sigma |phi(w) - phi'(w~)|, a norm that may be random. Here it is
-    `shift` with probability `touched`, and 0 otherwise. Where it is random, the root of its mean
-    square is taken, as the sum of squares in Eq. (10) suggests; where `touched` is 1 there is
-    nothing to interpret.
-
-    Args:
-        shift: the distance between the two uploads without noise.
-        touched: the probability that the norm is `shift` and not 0.
-        clients: m, the number of clients.
-        sigma: the standard deviation of the noise.
-
-    Example:
-        >>> lemma_6(shift=2.0, touched=1.0, clients=1, sigma=1.0)
-        2.0
-        >>> round(lemma_6(shift=2.0, touched=0.01, clients=1, sigma=1.0), 9)
-        0.2
-    """
-    return math.sqrt(clients) / sigma * math.sqrt(touched) * shift
-
-
-def lemma_7(
-    *,
-    steps: int,
-    rate: float,
-    clip: float,
-    clients: int,
-) -> float:
-    """Returns the distance of Lemma 7, Eq. (25), at a constant rate: 2V/m sum eta_k.
-
-    Args:
-        steps: K, the local steps of a round.
-        rate: the learning rate, mu in convergent-dp.
-        clip: V, the largest norm of a gradient.
-        clients: m, the number of clients.
-
-    Example:
-        >>> lemma_7(steps=5, rate=0.5, clip=1.0, clients=50)
-        0.1
-    """
-    return 2 * clip / clients * rate * steps
-
-
-def lemma_8(*, steps: int, rate: float, smoothness: float) -> float:
-    """Returns the factor of Lemma 8, Eq. (26), at a constant rate.
-
-    The lemma states 1 + L (eta_0 + sum_k eta_k prod_{j<k} (1 + eta_j L)).
-
-    Args:
-        steps: K, the local steps of a round.
-        rate: the learning rate, mu in convergent-dp.
-        smoothness: L, the Lipschitz constant of the gradients.
-
-    Example:
-        >>> round(lemma_8(steps=5, rate=0.1, smoothness=1.0), 10)
-        1.61051
-    """
-    # Summed as printed, and not as the closed product, so that the claim's check compares two
-    # forms.
-    product = 1.0
-    total = 0.0
-    for _ in range(steps):
-        total += rate * product
-        product *= 1 + rate * smoothness
-    return 1 + total * smoothness
-
-
-def lemma_9(*, clip: float, clients: int, proximal: float) -> float:
-    """Returns the distance of Lemma 9, Eq. (32): 2V/(m alpha), with no condition on the rate.
-
-    Args:
-        clip: V, the largest norm of a gradient.
-        clients: m, the number of clients.
-        proximal: alpha, the strength of the proximal term.
-
-    Example:
-        >>> lemma_9(clip=1.0, clients=50, proximal=2.0)
-        0.02
-    """
-    return 2 * clip / (clients * proximal)
-
-
-def lemma_10(*, smoothness: float, proximal: float) -> float:
-    """Returns the factor of Lemma 10, Eq. (33): alpha/(alpha - L).
-
-    Args:
-        smoothness: L, the Lipschitz constant of the gradients.
-        proximal: alpha, the strength of the proximal term.
-
-    Raises:
-        UserError: alpha is not above the smoothness.
-
-    Example:
-        >>> round(lemma_10(smoothness=0.9, proximal=1.0), 9)
-        10.0
-    """
-    _check_proximal(smoothness, proximal)
-    return proximal / (proximal - smoothness)
-
-
-def table_2(
-    *,
-    steps: int,
-    clip: float,
-    clients: int,
-    c: float,
-) -> float:
-    """Returns gamma of Table 2, second row (rate mu/(k + 1)): 2cV/m ln(K + 1), without the rate.
-
-    Args:
-        steps: K, the local steps of a round.
-        clip: V, the largest norm of a gradient.
-        clients: m, the number of clients.
-        c: the constant in H_K <= c ln(K + 1), which the paper leaves open.
-
-    Example:
-        >>> round(table_2(steps=5, clip=1.0, clients=50, c=1.5), 8)
-        0.10750557
-    """
-    return 2 * c * clip / clients * math.log(steps + 1)
-
-
-def remark_3_2(
-    *,
-    mu: float,
-    clients: int,
-    participants: int,
-    delta: float,
-) -> float:
-    """Returns the epsilon of Remark 3.2 for a round in which n of m clients take part.
-
-    The remark states that such a round is m/n times as private. Read of mu, its mu is mu n/m; read
-    of delta, see `convergent_remarks.remark_3_2_delta`.
-
-    Args:
-        mu: the parameter of Gaussian differential privacy.
-        clients: m, the number of clients.
-        participants: n, the number of clients that take part in a round.
-        delta: the delta of differential privacy.
-
-    Raises:
-        UserError: more clients take part than there are.
-
-    Example:
-        >>> round(remark_3_2(mu=1.0, clients=100, participants=1, delta=1e-5), 4)
-        0.0272
-    """
-    from sordino.papers.certified import participating_share
-    from sordino.privacy.curves import gaussian
-
-    share = participating_share(clients, participants)
-    # As the remark has it, a sampled round would be Gaussian with mu n/m. It is not (A10).
-    return gaussian.epsilon(mu * share, delta)
-
-
-def appendix_f(*, rho: float, gamma: float, rounds: int) -> float:
-    """Returns H_0, the relaxation at t_0 = 0 of Appendices F and G.3, for constant rho and gamma.
-
-    The paper states that it is above the optimum H_*.
-
-    Args:
-        rho: the factor by which a round moves two models apart.
-        gamma: the distance that a round adds.
-        rounds: T, the number of rounds.
-
-    Example:
-        >>> round(appendix_f(rho=1.1, gamma=0.2, rounds=50), 8)
-        0.82580971
-    """
-    return gamma * gamma * _saturating_factor(math.log(rho), rounds) ** 2
-
-
-def _saturating_factor(log_rho: float, rounds: int) -> float:
-    """Returns sqrt((rho + 1)/(rho - 1) (rho^T - 1)/(rho^T + 1)), which stays bounded in T.
-
-    It is the factor of Eq. (15), (16) and (19).
-    """
-    # The limit of the quotient as rho tends to 1.
-    if log_rho == 0:
-        return math.sqrt(rounds)
-    # The hyperbolic tangents are the same quotient, and rho^T does not overflow in them.
-    return math.sqrt(math.tanh(rounds * log_rho / 2) / math.tanh(log_rho / 2))
-
-
-def _check_proximal(smoothness: float, proximal: float) -> None:
-    """Refuses a proximal term that Theorem 4 and Lemma 10 exclude."""
-    if proximal <= smoothness:
-        raise UserError(
-            f"proximal = {proximal!r}: Theorem 4 and Lemma 10 need it above the smoothness, "
-            f"which is {smoothness!r}."
-        )
+    return one_round * saturating_factor(math.log(proximal / (proximal - smoothness)), rounds)

@@ -5,7 +5,13 @@ Each has its verdict and the numbers that support it.
 
 from __future__ import annotations
 
-from sordino.papers import certified, convergent, counterexamples, quadrature
+from sordino.papers import (
+    certified,
+    convergent,
+    convergent_lemmas,
+    counterexamples,
+    quadrature,
+)
 from sordino.papers.claims import Claim
 from sordino.papers.parameters import Number
 
@@ -226,7 +232,7 @@ CLAIMS: tuple[Claim, ...] = (
         quantity="delta",
         relation="equal to",
         verdict="sound",
-        published=convergent.lemma_3,
+        published=convergent_lemmas.lemma_3,
         exact=quadrature.gaussian_delta,
         evidence="The hockey-stick divergence of N(mu, 1) from N(0, 1), integrated, is",
         reason="Dong, Roth and Su 2022, Cor. 2.13; the smallest such delta.",
@@ -242,7 +248,7 @@ CLAIMS: tuple[Claim, ...] = (
         quantity="rdp",
         relation="at most",
         verdict="sound",
-        published=convergent.lemma_4,
+        published=convergent_lemmas.lemma_4,
         exact=lambda mu, order: quadrature.gaussian_divergence(
             order=order, sensitivity=mu, sigma=1.0
         ),
@@ -262,7 +268,7 @@ CLAIMS: tuple[Claim, ...] = (
         quantity="mu",
         relation="equal to",
         verdict="sound",
-        published=convergent.lemma_5,
+        published=convergent_lemmas.lemma_5,
         exact=quadrature.composed_mu,
         evidence="The overlap of the two joint laws, integrated, is that of",
         reason=(
@@ -285,7 +291,7 @@ CLAIMS: tuple[Claim, ...] = (
             "the norm is replaced by a bound that holds almost surely under the coupling that "
             "shares the noise"
         ),
-        published=convergent.lemma_6,
+        published=convergent_lemmas.lemma_6,
         # Noise on the mean of m clients has the standard deviation sigma/sqrt(m).
         exact=lambda shift, clients, sigma: clients**0.5 * shift / sigma,
         evidence=(
@@ -315,7 +321,7 @@ CLAIMS: tuple[Claim, ...] = (
         quantity="distance",
         relation="at most",
         verdict="sound",
-        published=convergent.lemma_7,
+        published=convergent_lemmas.lemma_7,
         exact=counterexamples.fedavg_gap,
         evidence=_FLIPPED,
         reason=(
@@ -334,7 +340,7 @@ CLAIMS: tuple[Claim, ...] = (
         quantity="factor",
         relation="at most",
         verdict="sound",
-        published=convergent.lemma_8,
+        published=convergent_lemmas.lemma_8,
         exact=counterexamples.stretch_factor,
         evidence=_QUADRATIC,
         reason=(
@@ -354,7 +360,7 @@ CLAIMS: tuple[Claim, ...] = (
         relation="at most",
         verdict="conditional",
         condition=_SLOW_ENOUGH,
-        published=convergent.lemma_9,
+        published=convergent_lemmas.lemma_9,
         exact=counterexamples.fedprox_gap,
         evidence=_FLIPPED,
         reason=(
@@ -378,7 +384,7 @@ CLAIMS: tuple[Claim, ...] = (
         relation="at most",
         verdict="conditional",
         condition=_SLOW_ENOUGH,
-        published=convergent.lemma_10,
+        published=convergent_lemmas.lemma_10,
         exact=counterexamples.stretch_factor,
         evidence=_QUADRATIC,
         reason="A3: as Lemma 9. It never says that FedProx contracts: alpha/(alpha - L) > 1.",
@@ -400,7 +406,7 @@ CLAIMS: tuple[Claim, ...] = (
             "mu <= 1 in the rows mu/(k + 1) and mu/(tK + k + 1), z growing with K in the latter, "
             "rate <= 1/alpha for FedProx"
         ),
-        published=convergent.table_2,
+        published=convergent_lemmas.table_2,
         exact=counterexamples.cyclic_gap,
         evidence=_FLIPPED,
         reason=(
@@ -428,7 +434,7 @@ CLAIMS: tuple[Claim, ...] = (
             "'replace m by n' holds for bounds by composition, such as 3(c); the factor m/n in "
             "delta alone (convergent/remark-3.2-delta)"
         ),
-        published=convergent.remark_3_2,
+        published=convergent_lemmas.remark_3_2,
         exact=certified.sampled_round,
         evidence="One sampled Gaussian round of which nobody sees who took part has exactly",
         reason=(
@@ -452,7 +458,7 @@ CLAIMS: tuple[Claim, ...] = (
         condition=(
             "rho <= 1 with constant gamma, where the path of G.3 keeps its distances positive"
         ),
-        published=convergent.appendix_f,
+        published=convergent_lemmas.appendix_f,
         exact=certified.best_start,
         evidence=(
             "The optimum H_* over all t_0 and lambda, with models no further apart than the "

@@ -5,7 +5,15 @@ The theorems and the lemmas of its proofs stand in `convergent_claims`.
 
 from __future__ import annotations
 
-from sordino.papers import certified, convergent, convergent_remarks, counterexamples, quadrature
+from sordino.papers import (
+    certified,
+    convergent,
+    convergent_lemmas,
+    convergent_remarks,
+    counterexamples,
+    quadrature,
+    wavy_counterexamples,
+)
 from sordino.papers.claims import Claim
 from sordino.papers.parameters import Number
 
@@ -34,7 +42,7 @@ CLAIMS: tuple[Claim, ...] = (
         verdict="unsound",
         condition="one round only; false for every L > 0 once the rounds are many",
         published=convergent.theorem_3a,
-        exact=counterexamples.wavy_constant_fedavg,
+        exact=wavy_counterexamples.wavy_constant_fedavg,
         evidence=_WAVY,
         reason=(
             "A2: a wave moves a step by at most A whatever the noise, so the drift of a linear "
@@ -55,7 +63,7 @@ CLAIMS: tuple[Claim, ...] = (
         verdict="unsound",
         condition="one round only, with the missing learning rate restored",
         published=convergent.theorem_3b,
-        exact=counterexamples.wavy_cyclic_fedavg,
+        exact=wavy_counterexamples.wavy_cyclic_fedavg,
         evidence=_WAVY,
         reason="A2: as 3(a).",
         sound_replacement=_LAST_ITERATE,
@@ -83,7 +91,7 @@ CLAIMS: tuple[Claim, ...] = (
         verdict="unsound",
         condition="one round only, with a learning rate of at most 1/alpha",
         published=convergent.theorem_4,
-        exact=counterexamples.wavy_constant_fedprox,
+        exact=wavy_counterexamples.wavy_constant_fedprox,
         evidence=_WAVY,
         reason="A3: as 3(a); the pull goes to the model of the round, which drifts.",
         sound_replacement=_LAST_ITERATE,
@@ -103,7 +111,7 @@ CLAIMS: tuple[Claim, ...] = (
         quantity="delta",
         relation="at most",
         verdict="sound",
-        published=convergent.lemma_3,
+        published=convergent_lemmas.lemma_3,
         exact=quadrature.rounded_delta,
         evidence="A Gaussian release rounded to whole numbers, summed over them, has",
         reason="Dong, Roth and Su 2022, Lemma 2.9: every test of the result is one of the release.",

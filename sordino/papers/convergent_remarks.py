@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 
-from sordino.papers import certified, convergent
+from sordino.papers import certified, convergent_lemmas
 
 
 def lemma_2(*, first: float, second: float, epsilon: float) -> float:
@@ -22,7 +22,7 @@ def lemma_2(*, first: float, second: float, epsilon: float) -> float:
         >>> round(lemma_2(first=0.6, second=0.8, epsilon=1.0), 10)
         0.1269367375
     """
-    return convergent.lemma_3(mu=math.hypot(first, second), epsilon=epsilon)
+    return convergent_lemmas.lemma_3(mu=math.hypot(first, second), epsilon=epsilon)
 
 
 def remark_2_1(*, rho: float, gamma: float) -> float:
@@ -101,7 +101,7 @@ def remark_3_2_delta(
         0.0126936738
     """
     share = certified.participating_share(clients, participants)
-    return share * convergent.lemma_3(mu=mu * math.sqrt(rounds), epsilon=epsilon)
+    return share * convergent_lemmas.lemma_3(mu=mu * math.sqrt(rounds), epsilon=epsilon)
 
 
 def remark_4_1(

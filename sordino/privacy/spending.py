@@ -13,7 +13,7 @@ from sordino.privacy.bounds.providers import find_bounds
 from sordino.privacy.bounds.question import has_own_noise, pose_question
 from sordino.privacy.certify import certify
 from sordino.privacy.guarantee import Guarantee, notes_on, round_up
-from sordino.privacy.ledger import Event, Missed, Opened, RoundCharged
+from sordino.privacy.ledger_lines import Event, Missed, Opened, RoundCharged
 from sordino.privacy.own_noise import own_protocol
 from sordino.privacy.participation_caps import find_largest
 from sordino.protocol import (

@@ -11,28 +11,48 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from sordino.protocol.channel_kinds import Shuffler
-from sordino.protocol.dp_sgd_rule import DpSgd
 from sordino.protocol.errors import InvalidValue
-from sordino.protocol.noise_kinds import Gaussian
-from sordino.protocol.noisy_sgd_rule import NoisySgd
-from sordino.protocol.rule_kinds import Bezier, ClippedGlm, FedAvg, Scaffold
 
 if TYPE_CHECKING:
     from sordino.protocol.values import Protocol
-
-
-@dataclass(frozen=True)
-class Feature:
-    """Something that a protocol may have.
-
-    Attributes:
-        words: how it is called in the documentation, by the keys of the file.
-        had_by: whether a protocol has it.
-    """
-
-    words: str
-    had_by: Callable[[Protocol], bool]
+from sordino.protocol.protocol_features import (
+    ADAPTIVE,
+    ADDED,
+    BEZIER,
+    BUDGETS,
+    BY_RECORDS,
+    CLIPPED_GLM,
+    COUNTED_MEAN,
+    DP_SGD,
+    FIRMLY_PULLED,
+    FIXED_DENOMINATOR,
+    FLOATS,
+    INTEGERS,
+    MULTIPLIER,
+    NO_MEAN,
+    NO_MULTIPLIED_NOISE,
+    NO_MULTIPLIER,
+    NO_PRICED_OWN_MODELS,
+    NOISY_SGD,
+    NOT_AT_CLIENT,
+    OTHER_NOISE,
+    OTHER_UPLOAD_NOISE,
+    OWN_MECHANISMS,
+    OWN_MODELS,
+    PENALTY,
+    SCAFFOLD,
+    SECURE_SUMS,
+    SEEN_TO_COME,
+    SERVER_NOISE,
+    SHUFFLER,
+    UNKNOWN_WEIGHTS,
+    UNUSUAL_SIZE,
+    UPDATE_CLIPPED,
+    Feature,
+    find_arithmetic,
+    find_multiplier,
+    find_own_mechanism,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,151 +100,21 @@ def refuse_incompatible(protocol: Protocol) -> None:
         row.refuse_pair(protocol)
 
 
-def draws_poisson(protocol: Protocol) -> bool:
-    """Returns whether batches hold each record by a separate coin.
-
-    Then a record may come or go unseen.
-
-    Args:
-        protocol: the protocol.
-    """
-    rule = protocol.local
-    if type(rule) is NoisySgd or type(rule) is DpSgd:
-        return rule.varying_batches
-    return False
-
-
-def _own_mechanism(protocol: Protocol) -> str | None:
-    named = [budget.mechanism for budget in protocol.client if budget.mechanism is not None]
-    # One example is enough for a message that names the key.
-    return named[0] if named else None
-
-
-def _find_multiplier(protocol: Protocol) -> float | None:
-    return protocol.noise.multiplier if type(protocol.noise) is Gaussian else None
-
-
-def _find_arithmetic(protocol: Protocol) -> str | None:
-    return protocol.noise.arithmetic if type(protocol.noise) is Gaussian else None
-
-
-def _lacks_multiplier(protocol: Protocol) -> bool:
-    # Other noise says its absolute size, on whatever it is added to.
-    return type(protocol.noise) is Gaussian and protocol.noise.multiplier is None
-
-
-def _hides_coming_and_going(protocol: Protocol) -> bool:
-    # Noise at the server is there whether the client comes or not, and a fixed denominator does not
-    # count it (docs/theory.md#a17).
-    central = protocol.noise.where == "server" and protocol.aggregation.fixed_denominator
-    return central or draws_poisson(protocol)
-
-
-def _has_rule(*kinds: type) -> Callable[[Protocol], bool]:
-    # By exact type: a subclass of a rule is another rule, about which no row says anything.
-    return lambda protocol: type(protocol.local) in kinds
-
-
 # What a refusal says was given, by the key that it names.
 GIVEN: dict[str, Callable[[Protocol], Any]] = {
-    "client.mechanism": _own_mechanism,
+    "client.mechanism": find_own_mechanism,
     "federation.aggregation.mean.denominator": lambda protocol: "fixed",
     "local.weight-decay": lambda protocol: getattr(protocol.local, "weight_decay", None),
     "federation.channel": lambda protocol: protocol.channel.tag,
     "federation.penalty": lambda protocol: protocol.penalty,
     "federation.personalization": lambda protocol: protocol.personalization.tag,
     "local.rule": lambda protocol: protocol.local.tag,
-    "noise.arithmetic": lambda protocol: _find_arithmetic(protocol),
-    "noise.multiplier": _find_multiplier,
+    "noise.arithmetic": lambda protocol: find_arithmetic(protocol),
+    "noise.multiplier": find_multiplier,
     "noise.where": lambda protocol: protocol.noise.where,
     "privacy.adjacency": lambda protocol: protocol.privacy.adjacency,
 }
 
-SHUFFLER = Feature('`channel = "shuffler"`', lambda protocol: type(protocol.channel) is Shuffler)
-SECURE_SUMS = Feature(
-    "`channel = { secure-aggregation = ... }`", lambda protocol: protocol.channel.sums_only
-)
-INTEGERS = Feature(
-    '`arithmetic = "integers"`', lambda protocol: _find_arithmetic(protocol) == "integers"
-)
-FLOATS = Feature('`arithmetic = "floats"`', lambda protocol: _find_arithmetic(protocol) == "floats")
-UNKNOWN_WEIGHTS = Feature(
-    'a mean with `weights = "records"`, unless `data.records` or `data.sizes` says them',
-    lambda protocol: protocol.aggregation.weighs_records and protocol.stated_sizes is None,
-)
-BUDGETS = Feature("`[[client]]`", lambda protocol: bool(protocol.client))
-OWN_MECHANISMS = Feature(
-    "`[[client]]` with a mechanism", lambda protocol: _own_mechanism(protocol) is not None
-)
-PENALTY = Feature("`penalty = true`", lambda protocol: protocol.penalty)
-OWN_MODELS = Feature("`personalization`", lambda protocol: protocol.personalization.keeps_models)
-BY_RECORDS = Feature(
-    'a mean with `weights = "records"`', lambda protocol: protocol.aggregation.weighs_records
-)
-FIXED_DENOMINATOR = Feature(
-    'a mean with `denominator = "fixed"`', lambda protocol: protocol.aggregation.fixed_denominator
-)
-NO_MEAN = Feature(
-    "an `aggregation` other than a mean", lambda protocol: not protocol.aggregation.averages
-)
-SERVER_NOISE = Feature('`where = "server"`', lambda protocol: protocol.noise.where == "server")
-NOT_AT_CLIENT = Feature(
-    '`where = "server"` or `"both"`', lambda protocol: protocol.noise.where != "client"
-)
-OTHER_NOISE = Feature(
-    "noise other than gaussian", lambda protocol: type(protocol.noise) is not Gaussian
-)
-OTHER_UPLOAD_NOISE = Feature(
-    "noise other than gaussian on uploads",
-    lambda protocol: type(protocol.noise) is not Gaussian and not _has_rule(NoisySgd)(protocol),
-)
-MULTIPLIER = Feature("a `multiplier`", lambda protocol: _find_multiplier(protocol) is not None)
-NO_MULTIPLIER = Feature(
-    "gaussian noise without a `multiplier`, or noise not at the client",
-    lambda protocol: _lacks_multiplier(protocol) or protocol.noise.where != "client",
-)
-ADDED = Feature(
-    '`adjacency = "add-or-remove"`', lambda protocol: protocol.privacy.adjacency == "add-or-remove"
-)
-SEEN_TO_COME = Feature(
-    # What comes and goes in sight of the adversary: a client with its noise, a record with a size.
-    'anything but `where = "server"` with a fixed denominator, '
-    "or `noisy-sgd` or `dp-sgd` with poisson sampling",
-    lambda protocol: not _hides_coming_and_going(protocol),
-)
-UPDATE_CLIPPED = Feature(
-    '`clip-target = "update"`',
-    lambda protocol: getattr(protocol.local, "clips_update", False),
-)
-SCAFFOLD = Feature("`scaffold`", _has_rule(Scaffold))
-BEZIER = Feature("`bezier`", _has_rule(Bezier))
-CLIPPED_GLM = Feature("`clipped-glm`", _has_rule(ClippedGlm))
-NOISY_SGD = Feature("`noisy-sgd`", _has_rule(NoisySgd))
-DP_SGD = Feature("`dp-sgd`", _has_rule(DpSgd))
-NO_MULTIPLIED_NOISE = Feature(
-    "a rule other than `noisy-sgd` and `dp-sgd`",
-    lambda protocol: not _has_rule(NoisySgd, DpSgd)(protocol),
-)
-UNUSUAL_SIZE = Feature(
-    'noise without a `multiplier`, or `where = "both"`',
-    lambda protocol: _find_multiplier(protocol) is None or protocol.noise.where == "both",
-)
-ADAPTIVE = Feature(
-    "an `adaptive` clip",
-    lambda protocol: type(protocol.local) is DpSgd and protocol.local.adaptive is not None,
-)
-COUNTED_MEAN = Feature(
-    "poisson participation and a mean without a fixed denominator",
-    lambda protocol: protocol.participation.varies and not protocol.aggregation.fixed_denominator,
-)
-FIRMLY_PULLED = Feature(
-    '`weight-decay` or `anchor = "start"` with clipped steps',
-    lambda protocol: protocol.local.pull > getattr(protocol.local, "proximal_pull", 0.0),
-)
-NO_PRICED_OWN_MODELS = Feature(
-    "a rule other than `fedavg` and `noisy-sgd`",
-    lambda protocol: not _has_rule(FedAvg, NoisySgd)(protocol),
-)
 
 INCOMPATIBLE = (
     # A shuffler hides senders only among uploads of one kind, and a server that cannot distinguish

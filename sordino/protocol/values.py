@@ -10,7 +10,7 @@ from typing import Any, get_args
 
 from sordino.protocol.aggregation_kinds import Aggregation, Mean
 from sordino.protocol.channel_kinds import CHANNEL, Channel, Direct, refuse_unreachable_threshold
-from sordino.protocol.combinations import draws_poisson, refuse_incompatible
+from sordino.protocol.combinations import refuse_incompatible
 from sordino.protocol.data_entries import Data, Model, require_dimension
 from sordino.protocol.dp_sgd_rule import DpSgd
 from sordino.protocol.entries import Many, Named, Table, Tagged, Value, entry
@@ -19,6 +19,7 @@ from sordino.protocol.grids import Grid, choose_grid
 from sordino.protocol.noise_kinds import Gaussian, Mechanisms, Noise, OwnMechanism
 from sordino.protocol.participation_kinds import Everyone, Participation
 from sordino.protocol.personalization import NoPersonalization, Personalization
+from sordino.protocol.protocol_features import draws_poisson
 from sordino.protocol.release import NoisySteps, Release, release_of
 from sordino.protocol.rule_kinds import Bezier, ClippedGlm, LocalRule
 from sordino.protocol.schedules import Constant

@@ -18,20 +18,7 @@ from sordino.privacy.curves.gaussian_curve import compose_curves
 from sordino.protocol import UserError, View, dumps
 from sordino.protocol.documents import flatten_tables
 from sordino.protocol.file import parse_toml
-from sordino.report.drawing import (
-    MOST_POINTS,
-    Picture,
-    add_legend,
-    cap_epsilons,
-    finish_picture,
-    label_epsilons,
-    line_style,
-    new_figure,
-    select_rows,
-    shorten_label,
-    spread_indices,
-    use_whole_numbers,
-)
+from sordino.report.comparison_figures import draw_comparison, format_marked_epsilon
 from sordino.report.number_formats import (
     MISSING,
     format_cases_of_100,
@@ -41,14 +28,11 @@ from sordino.report.number_formats import (
     format_upper_bound,
 )
 from sordino.report.page import ADJACENCY_WORDS, render_page
-from sordino.report.phrasing import describe_test_records, name_adversary
+from sordino.report.phrasing import name_adversary
 from sordino.report.run_prices import Headline, choose_run_headline, list_views
 from sordino.report.run_summary import (
-    ALPHAS,
-    FIVE_PERCENT,
     RunSummary,
     find_last_scores,
-    select_scored_rounds,
     summarize_run,
     summary_document,
 )
@@ -56,8 +40,6 @@ from sordino.report.run_summary import (
 MOST_RUNS = 24
 # Settings that differ, in the table.
 MOST_DIFFERENCES = 60
-# Shapes differ as well as colours, so that the picture can be read without them.
-MARKERS = "osD^vPX*"
 
 
 def summarize_runs(
@@ -257,19 +239,6 @@ def list_conditions(summaries: Sequence[RunSummary], names: Sequence[str]) -> li
     return sentences
 
 
-def format_marked_epsilon(summary: RunSummary, epsilon: float) -> str:
-    """Returns an epsilon for people, marked where it rests on a vouched assumption.
-
-    Args:
-        summary: of the run.
-        epsilon: the bound.
-    """
-    text = format_upper_bound(epsilon)
-    if summary.main.condition:
-        text += " (vouched)"
-    return text
-
-
 def run_row(summary: RunSummary, name: str) -> tuple[str, ...]:
     """Returns a run as a row of the table.
 
@@ -356,242 +325,3 @@ def list_differences(summaries: Sequence[RunSummary]) -> list[tuple[str, ...]]:
         if len(set(values)) > 1:
             rows.append((key, *values))
     return rows[:MOST_DIFFERENCES]
-
-
-def draw_comparison(summaries: Sequence[RunSummary], names: Sequence[str]) -> list[Picture]:
-    """Draws the figures that compare runs.
-
-    Args:
-        summaries: of the runs.
-        names: of the runs.
-
-    Returns:
-        Those that have something to show.
-    """
-    pictures = (
-        draw_scores_by_epsilon(summaries, names),
-        draw_scores_by_round(summaries, names),
-        draw_epsilons_by_round(summaries, names),
-        draw_all_tradeoffs(summaries, names),
-    )
-    return [picture for picture in pictures if picture is not None]
-
-
-def choose_metric(summaries: Sequence[RunSummary]) -> str:
-    """Returns what runs are compared by: accuracy, or loss where no run has an accuracy.
-
-    Args:
-        summaries: of the runs.
-    """
-    for summary in summaries:
-        if not math.isnan(find_last_scores(summary.run)["accuracy"]):
-            return "accuracy"
-    return "loss"
-
-
-def draw_scores_by_epsilon(summaries: Sequence[RunSummary], names: Sequence[str]) -> Picture | None:
-    """Draws accuracy, or loss, against epsilon: what privacy costs.
-
-    Args:
-        summaries: of the runs.
-        names: of the runs.
-
-    Returns:
-        None where no run has both a finite epsilon and a score.
-    """
-    delta = summaries[0].headline.delta
-    metric = choose_metric(summaries)
-    label = "loss"
-    scale = 1.0
-    format_score: Callable[[float], str] = format_measurement
-    if metric == "accuracy":
-        label = "accuracy, %"
-        scale = 100.0
-        format_score = format_percent
-    epsilons = [summary.main.epsilon(delta) for summary in summaries]
-    scores = [find_last_scores(summary.run)[metric] for summary in summaries]
-    # Runs without a finite bound stay in the table below.
-    drawn = [
-        index
-        for index in range(len(summaries))
-        if math.isfinite(epsilons[index]) and not math.isnan(scores[index])
-    ]
-    if not drawn:
-        return None
-    figure, axes = new_figure()
-    for index in drawn:
-        axes.plot(
-            cap_epsilons([epsilons[index]]),
-            scale * scores[index],
-            marker=MARKERS[index % len(MARKERS)],
-            markersize=7,
-            color=line_style(index)["color"],
-            linestyle="none",
-            label=shorten_label(names[index], 24),
-        )
-    axes.set(xlabel=label_epsilons(f"ε at δ = {delta:g}, at most", epsilons), ylabel=label)
-    axes.margins(0.12)
-    add_legend(axes)
-    rows = [
-        (name, format_marked_epsilon(summary, epsilon), format_score(score))
-        for summary, name, epsilon, score in zip(summaries, names, epsilons, scores, strict=True)
-    ]
-    return finish_picture(
-        figure,
-        name="accuracy",
-        title="What privacy cost",
-        description="; ".join(f"{name}: ε = {bound}, {score}" for name, bound, score in rows) + ".",
-        columns=("run", "ε, at most", metric),
-        rows=rows,
-    )
-
-
-def draw_scores_by_round(summaries: Sequence[RunSummary], names: Sequence[str]) -> Picture | None:
-    """Draws accuracy, or loss, against rounds.
-
-    Args:
-        summaries: of the runs.
-        names: of the runs.
-    """
-    metric = choose_metric(summaries)
-    label = "loss"
-    scale = 1.0
-    if metric == "accuracy":
-        label = "accuracy, %"
-        scale = 100.0
-    lines: Lines = {}
-    ends = {}
-    for summary, name in zip(summaries, names, strict=True):
-        # Runs may have been scored after different rounds, so each line has its own points.
-        scored = select_scored_rounds(summary.run)
-        rounds = summary.run.metrics["round"][scored] + 1
-        scores = scale * summary.run.metrics[metric][scored].astype(float)
-        lines[name] = (rounds, scores)
-        if len(scores) > 0:
-            ends[name] = format_measurement(float(scores[-1]))
-    records = " or ".join(
-        dict.fromkeys(describe_test_records(summary.run) for summary in summaries)
-    )
-    return draw_lines(
-        "learning",
-        "What the models learned",
-        lines,
-        "round",
-        label,
-        f"{label} at the end: {list_values(ends)}. Scored on {records}.",
-    )
-
-
-def draw_epsilons_by_round(summaries: Sequence[RunSummary], names: Sequence[str]) -> Picture | None:
-    """Draws epsilon against rounds.
-
-    Args:
-        summaries: of the runs.
-        names: of the runs.
-    """
-    lines: Lines = {}
-    ends = {}
-    last_epsilons = []
-    for summary, name in zip(summaries, names, strict=True):
-        spent = summary.spent
-        if spent.epsilons and math.isfinite(spent.epsilons[-1]):
-            lines[name] = (np.array(spent.rounds), cap_epsilons(spent.epsilons))
-            ends[name] = format_marked_epsilon(summary, spent.epsilons[-1])
-            last_epsilons.append(spent.epsilons[-1])
-    return draw_lines(
-        "spent",
-        "Privacy spent, round by round",
-        lines,
-        "rounds charged",
-        label_epsilons(f"ε at δ = {summaries[0].headline.delta:g}", last_epsilons),
-        f"ε at the end, at most: {list_values(ends)}.",
-    )
-
-
-def draw_all_tradeoffs(summaries: Sequence[RunSummary], names: Sequence[str]) -> Picture | None:
-    """Draws the trade-off curves in the common view.
-
-    Args:
-        summaries: of the runs.
-        names: of the runs.
-    """
-    lines: Lines = {}
-    missed = {}
-    for summary, name in zip(summaries, names, strict=True):
-        betas = next(iter(summary.curves.values()))
-        lines[name] = (ALPHAS, betas)
-        # A lower bound on misses is rounded down.
-        missed[name] = str(math.floor(100 * betas[FIVE_PERCENT]))
-    return draw_lines(
-        "tradeoff",
-        "How well any test can tell",
-        lines,
-        "false alarms",
-        "misses, at least",
-        "A test that accuses at most 5 of 100 innocent data sets misses, of 100 guilty ones, "
-        f"at least: {list_values(missed)}.",
-    )
-
-
-def list_values(values: dict[str, str]) -> str:
-    """Returns names with their values in a line.
-
-    Args:
-        values: by name.
-    """
-    return "; ".join(f"{name} {value}" for name, value in values.items())
-
-
-Lines = dict[str, tuple[np.ndarray, np.ndarray]]
-
-
-def draw_lines(
-    name: str,
-    title: str,
-    lines: Lines,
-    x_label: str,
-    y_label: str,
-    description: str,
-) -> Picture | None:
-    """Draws one line for every run.
-
-    Args:
-        name: unique in the page.
-        title: a few words.
-        lines: by run, the places along the horizontal axis and the values.
-        x_label: of the horizontal axis.
-        y_label: of the vertical axis.
-        description: what the figure shows, in words.
-
-    Returns:
-        None where no run has a point.
-    """
-    lines = {run: points for run, points in lines.items() if len(points[0]) > 0}
-    if not lines:
-        return None
-    figure, axes = new_figure()
-    rows: list[tuple[str, ...]] = []
-    for index, (run, (xs, ys)) in enumerate(lines.items()):
-        kept = spread_indices(len(xs), MOST_POINTS)
-        style = line_style(index)
-        if len(kept) == 1:
-            # A line of one point would not be seen.
-            style["marker"] = "o"
-        axes.plot(xs[kept], ys[kept], linewidth=1.6, label=shorten_label(run, 24), **style)
-        for at in spread_indices(len(xs), 8).tolist():
-            rows.append((run, format_measurement(float(xs[at])), format_measurement(float(ys[at]))))
-    # Scores such as a log-likelihood may be negative; otherwise axes begin at zero.
-    lowest = min(float(np.nanmin(ys)) for _, ys in lines.values())
-    axes.set(xlabel=x_label, ylabel=y_label)
-    axes.set_ylim(bottom=min(0.0, lowest))
-    if "round" in x_label:
-        use_whole_numbers(axes)
-    add_legend(axes)
-    return finish_picture(
-        figure,
-        name=name,
-        title=title,
-        description=description,
-        columns=("run", x_label, y_label),
-        rows=select_rows(rows, 80),
-    )

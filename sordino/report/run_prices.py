@@ -17,7 +17,8 @@ import numpy as np
 from sordino.privacy.bounds.joined_steps import adds_up
 from sordino.privacy.certify import certify
 from sordino.privacy.guarantee import Guarantee
-from sordino.privacy.ledger import Event, Opened, RoundCharged, first_entry, read_ledger
+from sordino.privacy.ledger import first_entry, read_ledger
+from sordino.privacy.ledger_lines import Event, Opened, RoundCharged
 from sordino.privacy.spending import (
     certify_clients,
     certify_clients_in_turn,

@@ -1,8 +1,8 @@
 """Verifies that the folder of a run holds what the run wrote.
 
-Digests are compared with the seals in the ledger (federation/seals.py), signatures with keys
-(federation/signatures.py). What follows from the protocol and the ledger is computed again: the
-participants, the prices, the numbers of the report (report/page_verification.py).
+Digests are compared with the seals in the ledger (federation/store/seals.py), signatures with keys
+(federation/store/signatures.py). What follows from the protocol and the ledger is computed again:
+the participants, the prices, the numbers of the report (report/page_verification.py).
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from sordino.federation.store.signatures import (
     signers_of,
 )
 from sordino.federation.store.upload_archive import kept_rounds, read_round
-from sordino.privacy.ledger import Missed, RoundCharged, read_ledger, refuse_unpaid
+from sordino.privacy.ledger import read_ledger, refuse_unpaid
+from sordino.privacy.ledger_lines import Missed, RoundCharged
 from sordino.privacy.participation_caps import find_capped_rounds
 from sordino.protocol import SordinoError, UserError, View
 from sordino.randomness import Key

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from sordino import audit, train
-from sordino.audit.engine_check import ROUNDED, EngineTrial, checked_engines
+from sordino.audit.engine_check import EngineTrial, checked_engines
+from sordino.audit.engine_differences import ROUNDED
 from sordino.audit.game import WorstCaseGame
 from sordino.audit.kept_uploads import find_obstacle, replay_kept_uploads
 from sordino.audit.worst_cases.neighbours import Pair

@@ -33,7 +33,7 @@ from sordino.federation.evaluation import evaluate_run
 from sordino.federation.setup import prepare
 from sordino.federation.store.run_folder import RunFolder
 from sordino.privacy.guarantee import round_up
-from sordino.privacy.ledger import RoundCharged
+from sordino.privacy.ledger_lines import RoundCharged
 from sordino.privacy.participation_caps import find_capped_rounds
 from sordino.report.price_tables import privacy_lines
 from tests.engines.test_resume import Interrupt, interrupted

@@ -33,7 +33,7 @@ from sordino.native import native_engine
 from sordino.native.kernel import Kernel
 from sordino.native.library import list_runnable
 from sordino.native.native_engine import split_evenly
-from sordino.privacy.ledger import RoundCharged
+from sordino.privacy.ledger_lines import RoundCharged
 from tests.engines.many import ELSEWHERE, KEEPING, LOCAL, VARIED, alone, assert_same, needs_kernel
 from tests.support import toy_dataset, toy_protocol
 

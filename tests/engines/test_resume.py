@@ -19,7 +19,7 @@ from sordino.federation.store import files as storage
 from sordino.federation.store.run_folder import RunFolder
 from sordino.federation.store.upload_archive import kept_rounds, read_round
 from sordino.federation.training import CheckpointPolicy
-from sordino.privacy.ledger import RoundCharged
+from sordino.privacy.ledger_lines import RoundCharged
 from tests.support import toy_dataset, toy_protocol, without_seconds
 
 FORK = multiprocessing.get_context("fork")

@@ -25,7 +25,7 @@ from sordino.federation.attendance import participants
 from sordino.federation.client import ClientWork
 from sordino.federation.rules.local_training import Assignment
 from sordino.federation.setup import prepare
-from sordino.privacy.ledger import RoundCharged
+from sordino.privacy.ledger_lines import RoundCharged
 from tests.support import toy_dataset, toy_protocol, uploads_of, without_seconds
 
 

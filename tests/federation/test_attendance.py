@@ -5,7 +5,7 @@ import pytest
 from scipy import stats
 
 from sordino.federation.attendance import Attendance, participants
-from sordino.privacy.ledger import Opened
+from sordino.privacy.ledger_lines import Opened
 from sordino.protocol import Constant, Everyone, FedAvg, FixedSize, Gaussian, Poisson, Protocol
 from sordino.randomness import Key
 

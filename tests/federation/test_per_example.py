@@ -13,7 +13,8 @@ from sordino.engines.torch_engine import single_threaded
 from sordino.federation.rules.clipped_glm_steps import train_clipped_glm
 from sordino.models import FlatModel, build_model, cross_entropy
 from sordino.models import per_example as subject
-from sordino.models.per_example import ExampleGradients, find_stacked_layers
+from sordino.models.layer_gradients import find_stacked_layers
+from sordino.models.per_example import ExampleGradients
 from sordino.models.task_losses import mean_squared_error
 from sordino.protocol import ClippedGlm, Constant, UserError
 

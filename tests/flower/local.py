@@ -20,7 +20,7 @@ from sordino.flower.client_store import ClientStore
 from sordino.flower.guard import FOLDER
 from sordino.flower.local_work import count_own_records
 from sordino.flower.server_app import make_strategy
-from sordino.privacy.ledger import Event, Missed, RoundCharged
+from sordino.privacy.ledger_lines import Event, Missed, RoundCharged
 from sordino.protocol import dumps
 
 Trouble = Callable[

@@ -29,7 +29,7 @@ from sordino import (
 from sordino.cli.main import run as sordino
 from sordino.engines.choice import SuperLink
 from sordino.flower.client_store import ClientStore
-from sordino.privacy.ledger import Missed
+from sordino.privacy.ledger_lines import Missed
 from sordino.protocol import SordinoError, save_protocol
 from tests.flower.lab import SLOW, Lab
 from tests.flower.local import charges, plan, weights

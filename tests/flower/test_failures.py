@@ -34,7 +34,7 @@ from sordino.federation.store.upload_archive import read_round
 from sordino.flower.connected_clients import ConnectedClients
 from sordino.flower.driver import FollowedRun
 from sordino.privacy.guarantee import round_up
-from sordino.privacy.ledger import Missed, RoundCharged
+from sordino.privacy.ledger_lines import Missed, RoundCharged
 from sordino.privacy.spending import certify_run
 from sordino.report.price_tables import privacy_lines, spent_in
 from sordino.report.sinks import Logging, Sink

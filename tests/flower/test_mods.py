@@ -29,7 +29,7 @@ from sordino.flower.accountant import SordinoAccountant
 from sordino.flower.admission import count_affordable_rounds
 from sordino.flower.client_store import ClientStore
 from sordino.flower.mods import PrivacyMod, private_steps, private_updates
-from sordino.privacy.ledger import Refused
+from sordino.privacy.ledger_lines import Refused
 from tests.flower.local import LocalGrid
 from tests.flower.test_enforcement import gaussian_epsilon
 

@@ -11,7 +11,7 @@ pytest.importorskip("flwr", reason="Flower is not installed: pip install 'sordin
 from sordino import Data, train
 from sordino.engines.choice import SuperLink
 from sordino.flower.client_store import ClientStore
-from sordino.privacy.ledger import Missed
+from sordino.privacy.ledger_lines import Missed
 from sordino.protocol import SecureAggregation
 from tests.flower.lab import SLOW, Lab
 from tests.flower.local import plan, weights

@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'sordino[flower]'")
 
 from sordino.flower import connected_clients, reply_collection
-from sordino.privacy.ledger import SharesGiven
+from sordino.privacy.ledger_lines import SharesGiven
 from tests.flower.summing import Summing, summed_plan
 
 SLOW = [pytest.mark.slow]

@@ -360,7 +360,8 @@ def test_a_round_that_is_run_again_is_charged_once_at_the_coordinator_too(
 
 def test_other_participants_in_a_repeated_round_are_charged(tmp_path) -> None:
     """Draws are fresh too: who was asked before the crash and who is asked after it have both been seen."""
-    from sordino.privacy.ledger import Ledger, Opened
+    from sordino.privacy.ledger import Ledger
+    from sordino.privacy.ledger_lines import Opened
 
     opened = Opened(protocol="9f2c", generator="chacha20", noise="once")
     with Ledger.create(tmp_path / "ledger.jsonl", opened) as ledger:

@@ -15,7 +15,7 @@ from sordino.papers import certified, convergent
 from sordino.papers.applied import published_bounds
 from sordino.papers.catalogue import find
 from sordino.papers.claims import check
-from sordino.papers.counterexamples import wavy_gradient
+from sordino.papers.wavy_counterexamples import wavy_gradient
 from sordino.privacy.curves import gaussian
 from sordino.protocol import Assumptions, Continuous, Cyclic, Decay, FedAvg, Gaussian, Protocol
 from tests.oracles import convergent_dp

@@ -14,7 +14,7 @@ from sordino.privacy.bounds.providers import find_bounds
 from sordino.privacy.bounds.question import pose_question
 from sordino.privacy.certify import certify
 from sordino.privacy.curves.gaussian_curve import GaussianCurve
-from sordino.privacy.ledger import Opened, RoundCharged
+from sordino.privacy.ledger_lines import Opened, RoundCharged
 from sordino.privacy.spending import certify_clients
 from sordino.protocol import Assumptions, Bezier, Constant, Data, Gaussian, Poisson, Protocol
 

@@ -22,7 +22,7 @@ from sordino import (
 )
 from sordino.mechanisms import mechanism_of
 from sordino.privacy.certify import certify
-from sordino.privacy.ledger import Opened, RoundCharged
+from sordino.privacy.ledger_lines import Opened, RoundCharged
 from sordino.privacy.mechanism_comparison import mechanism_table
 from sordino.privacy.own_noise import own_protocol, pull_of, with_found_noise
 from sordino.privacy.participation_caps import find_capped_rounds

@@ -18,7 +18,7 @@ from sordino.privacy.amplification.hidden_batches import hidden_curve, split_ove
 from sordino.privacy.amplification.subsampling import compose_fixed_batches
 from sordino.privacy.curves.gaussian_curve import GaussianCurve
 from sordino.privacy.curves.loss_distributions import LossCurve
-from sordino.privacy.ledger import Opened, RoundCharged
+from sordino.privacy.ledger_lines import Opened, RoundCharged
 from sordino.privacy.spending import certify_clients, find_affordable_rounds
 from sordino.protocol import (
     Assumptions,

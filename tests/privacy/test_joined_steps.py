@@ -14,7 +14,7 @@ from sordino.privacy.amplification import subsampling, two_sided
 from sordino.privacy.amplification.cohorts import Cohort
 from sordino.privacy.bounds.joined_steps import GROUPS, adds_up, group_cohort, make_joined_round
 from sordino.privacy.certify import certify
-from sordino.privacy.ledger import Missed, Opened, RoundCharged
+from sordino.privacy.ledger_lines import Missed, Opened, RoundCharged
 from sordino.privacy.spending import certify_clients, certify_run
 from sordino.protocol import (
     ClientBudget,

@@ -7,14 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sordino.privacy import ledger
-from sordino.privacy.ledger import (
-    Ledger,
-    Opened,
-    RoundCharged,
-    encode_line,
-    read_ledger,
-    refuse_unpaid,
-)
+from sordino.privacy.ledger import Ledger, read_ledger, refuse_unpaid
+from sordino.privacy.ledger_lines import Opened, RoundCharged, encode_line
 from sordino.protocol import UserError
 
 SEEDED = Opened(protocol="9f2c", generator="chacha20", noise="seeded")

@@ -33,7 +33,7 @@ from sordino.privacy.calibrate import calibrate
 from sordino.privacy.certify import certify
 from sordino.privacy.curves.renyi import ORDERS, convert_to_epsilon
 from sordino.privacy.dp_events import dp_event
-from sordino.privacy.ledger import Opened, RoundCharged
+from sordino.privacy.ledger_lines import Opened, RoundCharged
 from sordino.privacy.spending import certify_clients, find_affordable_rounds
 from sordino.protocol import Budget, ClientBudget, View, dumps, loads
 from tests.support import toy_dataset, toy_protocol

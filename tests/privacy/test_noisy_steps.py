@@ -9,7 +9,7 @@ from scipy import stats
 
 from sordino.privacy.calibrate import calibrate
 from sordino.privacy.certify import certify
-from sordino.privacy.ledger import Opened, RoundCharged
+from sordino.privacy.ledger_lines import Opened, RoundCharged
 from sordino.privacy.mechanism_comparison import mechanism_table
 from sordino.privacy.spending import certify_clients, find_affordable_rounds
 from sordino.protocol import (

@@ -8,7 +8,7 @@ import pytest
 from sordino.cli.main import run
 from sordino.privacy.calibrate import calibrate
 from sordino.privacy.certify import certify
-from sordino.privacy.ledger import Missed, RoundCharged
+from sordino.privacy.ledger_lines import Missed, RoundCharged
 from sordino.privacy.spending import certify_clients, certify_run
 from sordino.protocol import (
     Assumptions,

@@ -10,7 +10,7 @@ import pytest
 
 from sordino import calibrate, certify
 from sordino.privacy.guarantee import Guarantee
-from sordino.privacy.ledger import Missed, RoundCharged
+from sordino.privacy.ledger_lines import Missed, RoundCharged
 from sordino.privacy.spending import certify_clients, certify_run
 from sordino.protocol import (
     Bezier,

@@ -32,7 +32,7 @@ from sordino.privacy.bounds.shuffled import clones_bounds
 from sordino.privacy.certify import certify
 from sordino.privacy.curves.gaussian_curve import GaussianCurve
 from sordino.privacy.curves.renyi import convex_profile
-from sordino.privacy.ledger import Opened, RoundCharged
+from sordino.privacy.ledger_lines import Opened, RoundCharged
 from sordino.privacy.spending import certify_clients
 from sordino.protocol import InvalidValue, View
 

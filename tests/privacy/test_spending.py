@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from sordino.privacy.certify import certify
 from sordino.privacy.curves import gaussian
-from sordino.privacy.ledger import Opened, RoundCharged
+from sordino.privacy.ledger_lines import Opened, RoundCharged
 from sordino.privacy.participation_caps import find_capped_rounds
 from sordino.privacy.spending import certify_clients, find_affordable_rounds, find_repeated_rounds
 from sordino.protocol import (

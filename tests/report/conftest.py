@@ -10,7 +10,7 @@ import pytest
 from sordino import Data, Gaussian, Run, train
 from sordino.audit.auditing import audit
 from sordino.federation.store.run_folder import RunFolder, protocol_digest
-from sordino.privacy.ledger import Opened, RoundCharged, encode_line
+from sordino.privacy.ledger_lines import Opened, RoundCharged, encode_line
 from sordino.protocol import Budget, Dirichlet, Model, Poisson, Privacy, Protocol, dumps
 from tests.support import toy_dataset, toy_protocol
 

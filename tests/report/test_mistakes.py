@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from sordino.cli.main import run
-from sordino.privacy.ledger import RoundCharged, encode_line, read_ledger
+from sordino.privacy.ledger import read_ledger
+from sordino.privacy.ledger_lines import RoundCharged, encode_line
 from sordino.protocol import UserError
 from sordino.report import pdf, run_summary
 from sordino.report.caveats import list_caveats

@@ -12,7 +12,8 @@ import pytest
 from sordino import Data, Gaussian, Run, resume, train
 from sordino.cli.main import run as command
 from sordino.explorer.watching import RunWatcher
-from sordino.privacy.ledger import RoundCharged, encode_line, read_ledger
+from sordino.privacy.ledger import read_ledger
+from sordino.privacy.ledger_lines import RoundCharged, encode_line
 from sordino.protocol import Budget, Iid, Mean, Poisson, Privacy, Protocol
 from sordino.report.closing_panel import result_line
 from sordino.report.page import run_page

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from sordino.federation.state import State
-from sordino.privacy.ledger import Event, Missed, Opened, RoundCharged
+from sordino.privacy.ledger_lines import Event, Missed, Opened, RoundCharged
 
 
 class MemoryStore:

@@ -18,7 +18,8 @@ from sordino.federation.round_metrics import RoundMetrics
 from sordino.federation.store.run_folder import RunFolder
 from sordino.federation.store.seals import is_sealed, refuse_changed_files
 from sordino.privacy.guarantee import Guarantee
-from sordino.privacy.ledger import Event, RoundCharged, read_ledger, refuse_unpaid
+from sordino.privacy.ledger import read_ledger, refuse_unpaid
+from sordino.privacy.ledger_lines import Event, RoundCharged
 from sordino.privacy.spending import certify_run
 from sordino.protocol import Protocol, UserError, View
 from sordino.protocol.errors import format_command

@@ -38,7 +38,8 @@ import numpy as np
 from sordino.data import LabelShares
 from sordino.federation.state import State
 from sordino.federation.store.files import pack, unpack, write_whole, writing
-from sordino.privacy.ledger import Ledger, Opened, read_ledger
+from sordino.privacy.ledger import Ledger, read_ledger
+from sordino.privacy.ledger_lines import Opened
 from sordino.privacy.published import Withheld, find_withheld, publish_row
 from sordino.protocol import Protocol, UserError, dumps, loads
 from sordino.protocol.documents import to_json_value

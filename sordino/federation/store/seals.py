@@ -20,7 +20,8 @@ from typing import Any, Literal
 from sordino.data import LabelShares
 from sordino.federation.store.files import noted_digest
 from sordino.federation.store.run_folder import RunFolder
-from sordino.privacy.ledger import Opened, Reading, Sealed, first_entry, read_ledger
+from sordino.privacy.ledger import Reading, first_entry, read_ledger
+from sordino.privacy.ledger_lines import Opened, Sealed
 from sordino.protocol.documents import to_json_value
 from sordino.protocol.errors import Changed
 
