@@ -348,8 +348,9 @@ def show_noise_search(setting: Setting) -> None:
                 f"Searching for the noise, {seconds:.0f} s. Some bounds take seconds to compute."
             )
         accept_noise(future, place)
-    elif "found" in state:
-        st.success(escape_markdown(state.pop("found")))
+    elif "found" in state and state.found[0] == wanted:
+        # Kept until a control is moved: a page that is drawn again at once must still show it.
+        st.success(escape_markdown(state.found[1]))
 
 
 def accept_noise(future: Future[Any], place: DeltaGenerator) -> None:
@@ -367,10 +368,11 @@ def accept_noise(future: Future[Any], place: DeltaGenerator) -> None:
         return
     state.setting = found
     state.generation += 1
-    state.found = (
+    message = (
         f"noise.{found.noise_name} = {found.noise!r} reaches epsilon = {format_epsilon(reached)}, "
         f"never above {found.target:g}."
     )
+    state.found = (found, message)
     st.rerun()
 
 
