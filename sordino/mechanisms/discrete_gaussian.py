@@ -7,8 +7,11 @@ A draw is a number in base 8 whose digits are independent discrete Gaussians of 
 It is a discrete Gaussian again, up to a factor that differs from 1 by less than 1e-300
 (docs/theory.md, A12, Lemma 3: where digits are joined, the widths that meet are 7.9 grid steps at
 least). Every digit is looked up in one table by 128 bits of keystream, and its law is exact to
-2^-128 a value. The first 16 bits decide about most digits at once; the others are searched for,
-so the time of a draw tells a little about it. No promise here is about timing.
+2^-128 a value.
+
+The first 16 bits of a number decide about most digits. The keystream of a draw begins with these,
+digit by digit, and the other 112 bits follow for those few digits that need them, in order. How
+many searches are made depends on the number of digits alone, never on what is drawn.
 
 The parameters that can be drawn form a ladder, a step for each further digit. A grid is chosen so
 that the noise that is wanted lies on it (`sordino.protocol.grids`).
@@ -16,6 +19,7 @@ that the noise that is wanted lies on it (`sordino.protocol.grids`).
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from decimal import Decimal, localcontext
 from functools import cache
@@ -28,16 +32,22 @@ from sordino.randomness import Stream
 # How many bits of keystream a digit is looked up by, and the bits of a word.
 PROBABILITY_BITS = 128
 WORD_BITS = 64
-# By how many first bits most digits are known.
+# By how many first bits most digits are known, and how many such groups a word holds.
 GUIDE_BITS = 16
+GROUPS = WORD_BITS // GUIDE_BITS
 # The largest digit whose probability is at least 2^-128. Larger ones are never drawn.
 LARGEST_DIGIT = 827
 # Decimal places of the table's arithmetic, and how far the normalising sum reaches: terms beyond
 # are below 10^-80 of it.
 PRECISION = 80
 SUM_REACH = 2000
-# How many digits are looked up at a time. Temporaries that stay in the cache are faster.
-DIGITS_PER_BLOCK = 1 << 16
+# How many digits may be searched for beyond the expected number: this many standard deviations, and
+# this many more. Chernoff's bound: more are needed with a probability below 2^-140.
+SPARE_DEVIATIONS = 14
+SPARE_SEARCHES = 100
+OVERFLOW_PROBABILITY = 2.0**-140
+# How many draws are added up at a time. Temporaries that stay in the cache are faster.
+DRAWS_PER_BLOCK = 1 << 16
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -128,23 +138,61 @@ def bound_total_variation(digits: int, draws: float) -> float:
         >>> bound_total_variation(4, 1e12) < 1e-22
         True
     """
-    # The union bound: distances of single digits add up.
-    return digits * draws * make_digit_table().total_variation
+    # The union bound: distances of single digits add up, and so do the chances of vectors that
+    # need more searches than are made. A vector has at least one draw.
+    return draws * (digits * make_digit_table().total_variation + OVERFLOW_PROBABILITY)
 
 
-def look_up_digits(low: np.ndarray, high: np.ndarray) -> np.ndarray:
-    """Returns the digits that belong to numbers of 128 bits: for each, how many entries it reaches.
+@dataclass(frozen=True, kw_only=True)
+class DrawPlan:
+    """How the keystream of a vector of draws is laid out.
+
+    Attributes:
+        count: how many draws the vector has.
+        digits: of a draw.
+    """
+
+    count: int
+    digits: int
+
+    @property
+    def guides(self) -> int:
+        """The number of words with the first bits of all digits."""
+        return -(-self.count * self.digits // GROUPS)
+
+    @property
+    def searches(self) -> int:
+        """The number of digits that are searched for by all of their bits, wanted or not."""
+        undecided = int((make_digit_table().guide < 0).sum())
+        expected = self.count * self.digits * undecided / len(make_digit_table().guide)
+        return math.ceil(expected + SPARE_DEVIATIONS * math.sqrt(expected)) + SPARE_SEARCHES
+
+    @property
+    def words(self) -> int:
+        """The number of words in all: a search reads two."""
+        return self.guides + 2 * self.searches
+
+
+def look_up_digits(words: np.ndarray, plan: DrawPlan) -> np.ndarray:
+    """Returns the digits of a vector of draws, as int16, a row for every place of the base.
 
     Args:
-        low: the lower 64 bits of the numbers.
-        high: the upper 64 bits.
+        words: its keystream.
+        plan: the layout of the keystream.
     """
-    # Of the four quarters of a word, the last in memory has its first bits.
-    quarters = np.ascontiguousarray(high, dtype="<u8").view("<u2")
-    reached = make_digit_table().guide[quarters[3::4]]
-    undecided = np.flatnonzero(reached < 0)
-    reached[undecided] = search_entries(low[undecided], high[undecided])
-    return np.asarray(reached, dtype=np.int64) - LARGEST_DIGIT
+    total = plan.count * plan.digits
+    firsts = np.ascontiguousarray(words[: plan.guides], dtype="<u8").view("<u2")[:total]
+    reached = make_digit_table().guide[firsts]
+    # Digits that need the rest of their bits. The places beyond the last of them are searched for
+    # all the same, so that the work does not depend on what is drawn.
+    undecided = np.flatnonzero(reached < 0)[: plan.searches]
+    rest = words[plan.guides :].reshape(-1, 2)
+    starts = np.zeros(plan.searches, dtype=np.uint64)
+    starts[: len(undecided)] = firsts[undecided]
+    high = (starts << np.uint64(WORD_BITS - GUIDE_BITS)) | (rest[:, 0] >> np.uint64(GUIDE_BITS))
+    reached[undecided] = search_entries(rest[:, 1], high)[: len(undecided)]
+    digits: np.ndarray = (reached - np.int16(LARGEST_DIGIT)).reshape(plan.digits, plan.count)
+    return digits
 
 
 def search_entries(low: np.ndarray, high: np.ndarray) -> np.ndarray:
@@ -164,6 +212,31 @@ def search_entries(low: np.ndarray, high: np.ndarray) -> np.ndarray:
         equal = table.low[first : reached[place]]
         reached[place] = first + np.searchsorted(equal, low[place], side="right")
     return reached
+
+
+def add_places(digits: np.ndarray) -> np.ndarray:
+    """Returns the numbers that digits in base 8 stand for.
+
+    Args:
+        digits: a row for every place, the ones first.
+
+    Returns:
+        A vector of int64.
+
+    Example:
+        >>> add_places(np.array([[1, 2], [1, -1]]))
+        array([ 9, -6])
+    """
+    numbers = np.empty(digits.shape[1], dtype=np.int64)
+    for start in range(0, len(numbers), DRAWS_PER_BLOCK):
+        # Horner's rule. Exact: with the most digits a draw is below 827 x 8^12 / 7 < 2^43.
+        block = digits[:, start : start + DRAWS_PER_BLOCK]
+        number = block[-1].astype(np.int64)
+        for row in block[-2::-1]:
+            number *= RADIX
+            number += row
+        numbers[start : start + DRAWS_PER_BLOCK] = number
+    return numbers
 
 
 def draw_integers(
@@ -188,14 +261,6 @@ def draw_integers(
         >>> draw_integers(Key.from_seed(7).stream(Purpose.UPLOAD_NOISE), 1, 3, 2).shape
         (1, 3)
     """
-    draws = np.empty(trainings * count, dtype=np.int64)
-    places = RADIX ** np.arange(digits, dtype=np.int64)
-    # A digit reads two words, the lower half first; the digits of a draw follow one another.
-    keystream = stream.words(2 * digits * count, trainings).reshape(-1, digits, 2)
-    height = max(1, DIGITS_PER_BLOCK // digits)
-    for start in range(0, len(draws), height):
-        words = keystream[start : start + height]
-        found = look_up_digits(words[..., 0].ravel(), words[..., 1].ravel())
-        # Exact: with the most digits a draw is below 827 x 8^12 / 7, and so below 2^43.
-        draws[start : start + height] = found.reshape(-1, digits) @ places
-    return draws.reshape(trainings, count)
+    plan = DrawPlan(count=count, digits=digits)
+    keystream = stream.words(plan.words, trainings).reshape(trainings, plan.words)
+    return np.stack([add_places(look_up_digits(words, plan)) for words in keystream])

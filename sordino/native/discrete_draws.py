@@ -8,7 +8,12 @@ from collections.abc import Callable
 
 import numpy as np
 
-from sordino.mechanisms.discrete_gaussian import LARGEST_DIGIT, draw_integers, make_digit_table
+from sordino.mechanisms.discrete_gaussian import (
+    LARGEST_DIGIT,
+    DrawPlan,
+    draw_integers,
+    make_digit_table,
+)
 from sordino.native.library import choose_instruction_set, load_library
 from sordino.randomness import Stream
 
@@ -22,7 +27,7 @@ _integer = ctypes.c_int64
 def pad_table() -> tuple[np.ndarray, np.ndarray]:
     """Returns the halves of the table's entries, padded so that every search is equally long."""
     table = make_digit_table()
-    # An entry of all ones is reached by one number in 2^128.
+    # Entries of all ones are reached by one number in 2^128, for which the kernel knows better.
     padding = np.full((1 << SEARCH_STEPS) - 1 - len(table.high), FULL, dtype=np.uint64)
     return np.concatenate([table.high, padding]), np.concatenate([table.low, padding])
 
@@ -56,18 +61,24 @@ def draw_natively(stream: Stream, trainings: int, count: int, digits: int) -> np
     sampler = find_sampler()
     if sampler is None:
         return draw_integers(stream, trainings, count, digits)
+    table = make_digit_table()
     high, low = pad_table()
+    plan = DrawPlan(count=count, digits=digits)
     # The words that the numpy sampler reads, in its order: both give the same integers.
-    words = stream.words(2 * digits * count, trainings)
+    words = stream.words(plan.words, trainings).reshape(trainings, plan.words)
     draws = np.empty((trainings, count), dtype=np.int64)
-    sampler(
-        _address(words),
-        _integer(draws.size),
-        _integer(digits),
-        _address(high),
-        _address(low),
-        _integer(SEARCH_STEPS),
-        _integer(LARGEST_DIGIT),
-        _address(draws),
-    )
+    for row in range(trainings):
+        sampler(
+            _address(words[row]),
+            _integer(count),
+            _integer(digits),
+            _address(table.guide),
+            _integer(plan.guides),
+            _integer(plan.searches),
+            _address(high),
+            _address(low),
+            _integer(SEARCH_STEPS),
+            _integer(LARGEST_DIGIT),
+            _address(draws[row]),
+        )
     return draws

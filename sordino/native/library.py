@@ -23,7 +23,7 @@ CHOICE = "SORDINO_SIMD"
 FOLDER = "SORDINO_NATIVE_LIBRARIES"
 
 # Of the interface, as in src/interface.h.
-VERSION = 7
+VERSION = 8
 
 ABSENT = (
     "the native engine is absent: no compiled kernel came with this installation (it needs a "
