@@ -20,6 +20,7 @@ FAULTS = (
     "noise removed",
     "noise halved",
     "noise drawn twice",
+    "normal stand-in",
     "clip removed",
     "rate doubled",
     "client skipped",

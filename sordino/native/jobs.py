@@ -1,7 +1,7 @@
 """Clients' assignments as jobs of the kernel, and the kernel's results as uploads.
 
-The kernel adds normal noise by itself, in steps or to uploads in float32. Noise of every other
-kind, and noise on uploads in float64, is added here to the kernel's exact model, by the code and
+The kernel adds noise in steps by itself, and normal noise to uploads in float32. Other noise on
+uploads, and noise on uploads in float64, is added here to the kernel's exact model, by the code and
 from the keystream that the torch engine uses. So is the clip of a whole update.
 """
 
@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from sordino.engines.torch_engine import single_threaded
 from sordino.federation.assignment import minibatches
+from sordino.federation.processors import single_threaded
 from sordino.federation.rules.clipped_steps import clip_update, join_pulls
 from sordino.federation.rules.local_training import Assignment, LocalResult, LocalSteps, Pull
 from sordino.federation.rules.optimizers import VECTORS
@@ -28,10 +28,12 @@ from sordino.native.layout import JOB
 from sordino.native.step_rules import (
     StepRequest,
     derive_keys,
+    derive_step_key,
     kernel_finishes,
     make_step_rule,
 )
 from sordino.privacy.amplification.personal_state import carries_noiseless_state
+from sordino.protocol import Noise
 from sordino.protocol.release import Release
 from sordino.randomness import LANES
 
@@ -60,10 +62,15 @@ class Jobs:
         self._table["population"] = [len(part) for part in self._parts]
         self._table["client"] = np.arange(len(self._parts))
         self._table["lane"] = setup.training % LANES
-        for name, key in zip(("batch_key", "step_key", "upload_key"), self._keys, strict=True):
+        for name, key in zip(("batch_key", "upload_key"), self._keys, strict=True):
             self._table[name] = key_address(key)
         # Asked for once: a protocol makes it anew every time.
         self._release = setup.protocol.release
+        self._step_keys: dict[Noise, bytes] = {}
+        if self._release.in_steps:
+            self._step_keys = {noise: derive_step_key(setup, noise) for noise in set(setup.noises)}
+            addresses = [key_address(self._step_keys[noise]) for noise in setup.noises]
+            self._table["step_key"] = addresses
         self._exact = not kernel_finishes(setup)
         # The deviation of the noise that the kernel adds to every client's upload.
         self._upload_noises = np.zeros(len(self._parts))
@@ -160,20 +167,23 @@ class Call:
             self._point_to("exact_centre", centres, np.float64)
         else:
             self._point_to("centre", centres)
-        rules: dict[tuple[float, float, float | None], PackedRule] = {}
+        rules: dict[tuple[object, ...], PackedRule] = {}
         addresses = []
         clips = [None if task.clip is None else float(task.clip[0]) for task in self._tasks]
-        for strength, noise, clip in zip(strengths, upload_noises, clips, strict=True):
-            if (strength, noise, clip) not in rules:
+        noises = [self._setup.noises[task.client] for task in self._tasks]
+        for steps in zip(strengths, upload_noises, clips, noises, strict=True):
+            if steps not in rules:
+                strength, upload_noise, clip, noise = steps
                 request = StepRequest(
                     protocol=self._setup.protocol,
                     round_index=self._tasks[0].round_index,
                     pull=strength,
-                    upload_noise=noise,
+                    upload_noise=upload_noise,
+                    noise=noise,
                     clip=clip,
                 )
-                rules[strength, noise, clip] = PackedRule(make_step_rule(request))
-            addresses.append(rules[strength, noise, clip].address)
+                rules[steps] = PackedRule(make_step_rule(request))
+            addresses.append(rules[steps].address)
         self._held.append(rules)
         self.table["rule"] = addresses
 

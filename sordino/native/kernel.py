@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sordino.native.layout import JOB, OptimizerKind, RecordsStructure, RuleStructure
+from sordino.native.layout import JOB, NoiseLaw, OptimizerKind, RecordsStructure, RuleStructure
 from sordino.native.library import load_library
 from sordino.native.program import Loss, Program
 from sordino.protocol import InvalidValue, UserError
@@ -26,7 +26,7 @@ class StepRule:
     """The local steps of a client, in the kernel's terms.
 
     A step clips the gradient of its batch, or of every example of it, and adds `step_noise` times
-    normals, the client's correction, the pull to the job's centre and weight decay, all outside
+    noise, the client's correction, the pull to the job's centre and weight decay, all outside
     the clip. The optimizer moves by the sum. After the last step, `upload_noise` times normals is
     added.
 
@@ -43,8 +43,11 @@ class StepRule:
         momentum: the decay rate of the first moments.
         second_momentum: the decay rate of the second moments.
         epsilon: a constant added to the root of the second moments.
-        step_noise: the standard deviation of the noise on every gradient.
+        step_noise: the deviation, scale or width of the noise on every gradient.
         upload_noise: the standard deviation of the noise on the result.
+        step_law: the law of the noise on every gradient.
+        stair_fall: by how much the logarithm of a staircase falls once in every width.
+        stair_place: where in a width it falls.
 
     Example:
         >>> StepRule(rates=(0.1, 0.1), batch=32, clip=1.0).steps
@@ -65,6 +68,9 @@ class StepRule:
     epsilon: float = 1e-8
     step_noise: float = 0.0
     upload_noise: float = 0.0
+    step_law: NoiseLaw = NoiseLaw.NORMAL
+    stair_fall: float = 0.0
+    stair_place: float = 0.0
 
     @property
     def steps(self) -> int:
@@ -442,6 +448,3 @@ def key_address(key: bytes) -> int:
         key: the key, which must outlive the address.
     """
     return ctypes.cast(ctypes.c_char_p(key), ctypes.c_void_p).value or 0
-
-
-# ---- the kernel's own draws, for comparison with sordino.randomness

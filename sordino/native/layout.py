@@ -66,6 +66,14 @@ class OptimizerKind(IntEnum):
     ADAGRAD = 3
 
 
+class NoiseLaw(IntEnum):
+    """The law of noise in steps; numbered as in src/jobs.h."""
+
+    NORMAL = 0
+    LAPLACE = 1
+    STAIRCASE = 2
+
+
 class RuleStructure(ctypes.Structure):
     """`Rule` of src/jobs.h."""
 
@@ -85,6 +93,9 @@ class RuleStructure(ctypes.Structure):
         ("epsilon", ctypes.c_double),
         ("step_noise", ctypes.c_double),
         ("upload_noise", ctypes.c_double),
+        ("step_law", ctypes.c_int64),
+        ("stair_fall", ctypes.c_double),
+        ("stair_place", ctypes.c_double),
         ("rates", ctypes.c_void_p),
     )
 
@@ -122,7 +133,7 @@ def describe_layout() -> dict[str, float]:
         layout[name] = ctypes.sizeof(structure)
         for field, *_ in structure._fields_:
             layout[f"{name}.{field}"] = getattr(structure, field).offset
-    for numbers in (Kind, Activation, Loss, OptimizerKind):
+    for numbers in (Kind, Activation, Loss, OptimizerKind, NoiseLaw):
         for member in numbers:
             layout[f"{numbers.__name__}.{member.name}"] = member.value
     layout["CLIP_FRACTION"] = CLIP_FRACTION

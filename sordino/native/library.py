@@ -23,7 +23,7 @@ CHOICE = "SORDINO_SIMD"
 FOLDER = "SORDINO_NATIVE_LIBRARIES"
 
 # Of the interface, as in src/interface.h.
-VERSION = 8
+VERSION = 9
 
 ABSENT = (
     "the native engine is absent: no compiled kernel came with this installation (it needs a "
@@ -33,6 +33,7 @@ ABSENT = (
 
 _pointer = ctypes.c_void_p
 _integer = ctypes.c_int64
+_number = ctypes.c_double
 
 # The result and the arguments of every function that a library exports.
 SIGNATURES: dict[str, tuple[object, list[object]]] = {
@@ -59,7 +60,10 @@ SIGNATURES: dict[str, tuple[object, list[object]]] = {
     ),
     # Draws, for comparison.
     "sordino_keystream": (None, [_pointer, _pointer, _pointer, _integer, _integer]),
-    "sordino_normals": (None, [_pointer, _pointer, _pointer, _integer, _integer]),
+    "sordino_noise": (
+        None,
+        [_pointer, _pointer, _integer, _number, _number, _pointer, _integer, _integer],
+    ),
     "sordino_subsets": (None, [_pointer, _pointer, _pointer, _integer, _integer, _integer]),
 }
 

@@ -9,10 +9,9 @@ from typing import Any
 
 from sordino.federation.rules.optimizers import BETAS, MOMENTUM, TINY
 from sordino.federation.setup import Setup
-from sordino.mechanisms import mechanism_of
 from sordino.models.clipping import MOST_EXAMPLES, NORM_ORDERS, check_example_count
 from sordino.native.kernel import StepRule
-from sordino.native.layout import OptimizerKind
+from sordino.native.layout import NoiseLaw, OptimizerKind
 from sordino.native.network_builder import KernelRefusal
 from sordino.protocol import (
     Bezier,
@@ -21,14 +20,17 @@ from sordino.protocol import (
     FedAvg,
     FedProx,
     Gaussian,
+    Laplace,
     LocalRule,
+    Noise,
     NoisySgd,
     Protocol,
     Scaffold,
+    Staircase,
 )
 from sordino.protocol.registry import Registry
-from sordino.protocol.release import noisy_steps_of
-from sordino.randomness import Purpose
+from sordino.protocol.release import put_noise_on_sum
+from sordino.randomness import KEYSTREAM_BYTES, Purpose
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +42,7 @@ class StepRequest:
         round_index: the round, which decides the rates.
         pull: the strength of the pull to another model.
         upload_noise: the deviation of the noise on uploads, where the kernel adds it.
+        noise: the clients' mechanism, for noise in steps; None: the protocol's.
         clip: the present clip, where it follows the gradients.
     """
 
@@ -47,11 +50,36 @@ class StepRequest:
     round_index: int
     pull: float = 0.0
     upload_noise: float = 0.0
+    noise: Noise | None = None
     clip: float | None = None
 
 
 STEP_RULES: Registry[Callable[[Any, StepRequest], StepRule]] = Registry(
     "form in the native kernel", "local rule", LocalRule
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepNoise:
+    """The noise of steps in the kernel's terms.
+
+    Attributes:
+        law: its law.
+        scale: of the noise on a sum: a deviation, the scale of Laplace noise, a staircase's width.
+        words: of the keystream that a value reads.
+        fall: by how much the logarithm of a staircase falls once in every width.
+        place: where in a width it falls.
+    """
+
+    law: NoiseLaw
+    scale: float
+    words: int = 1
+    fall: float = 0.0
+    place: float = 0.0
+
+
+STEP_NOISES: Registry[Callable[[Any], StepNoise | None]] = Registry(
+    "form in the native kernel", "mechanism", Noise
 )
 
 # Why the kernel does not run a rule; None where it does.
@@ -92,6 +120,49 @@ def _clip_batches(rule: FedAvg, request: StepRequest) -> StepRule:
     )
 
 
+@STEP_NOISES.register(Gaussian)
+def _normal_noise(noise: Gaussian) -> StepNoise:
+    return StepNoise(law=NoiseLaw.NORMAL, scale=noise.sigma)
+
+
+@STEP_NOISES.register(Laplace)
+def _laplace_noise(noise: Laplace) -> StepNoise:
+    return StepNoise(law=NoiseLaw.LAPLACE, scale=noise.scale)
+
+
+@STEP_NOISES.register(Staircase)
+def _staircase_noise(noise: Staircase) -> StepNoise:
+    return StepNoise(
+        law=NoiseLaw.STAIRCASE,
+        scale=noise.width,
+        words=2,
+        fall=noise.step,
+        place=noise.falls_at,
+    )
+
+
+@STEP_NOISES.register_others
+def _leave_to_python(noise: Noise) -> None:
+    # What draws it is Python code, of which the kernel knows nothing.
+    return None
+
+
+def find_step_noise(rule: NoisySgd, noise: Noise) -> StepNoise:
+    """Returns the noise on a sum as the kernel draws it.
+
+    Args:
+        rule: the rule.
+        noise: a client's mechanism.
+
+    Raises:
+        KernelRefusal: the kernel does not draw it.
+    """
+    found = STEP_NOISES.of(noise)(put_noise_on_sum(rule, noise))
+    if found is None:
+        raise KernelRefusal(f"{noise.tag} noise in steps is not in the kernel")
+    return found
+
+
 @STEP_RULES.register(NoisySgd)
 def _clip_examples(rule: NoisySgd, request: StepRequest) -> StepRule:
     # Beyond, the sum would be rounded by more than is priced.
@@ -99,6 +170,7 @@ def _clip_examples(rule: NoisySgd, request: StepRequest) -> StepRule:
     momentum = BETAS[0]
     if rule.optimizer == "momentum":
         momentum = MOMENTUM
+    noise = find_step_noise(rule, request.noise or request.protocol.noise)
     return StepRule(
         rates=rule.schedule.rates(round=request.round_index, steps=rule.steps),
         batch=rule.batch,
@@ -114,7 +186,10 @@ def _clip_examples(rule: NoisySgd, request: StepRequest) -> StepRule:
         second_momentum=BETAS[1],
         epsilon=TINY.get(rule.optimizer, 0.0),
         # The protocol's noise is on the sum, and the kernel adds it to the mean.
-        step_noise=mechanism_of(noisy_steps_of(request.protocol).sum_noise).deviation / rule.batch,
+        step_noise=noise.scale / rule.batch,
+        step_law=noise.law,
+        stair_fall=noise.fall,
+        stair_place=noise.place,
     )
 
 
@@ -136,7 +211,7 @@ def _sum_clipped_examples(rule: DpSgd, request: StepRequest) -> StepRule:
 
 
 def refuse_step_noise(setup: Setup) -> None:
-    """Refuses noise in steps that the kernel does not draw: it has one normal law for all clients.
+    """Refuses noise in steps that the kernel does not draw.
 
     Args:
         setup: the federation.
@@ -144,13 +219,11 @@ def refuse_step_noise(setup: Setup) -> None:
     Raises:
         KernelRefusal: with the reason.
     """
+    rule: Any = setup.protocol.local
     if not setup.protocol.release.in_steps:
         return
-    others = {noise.tag for noise in setup.noises if not noise.normal}
-    if others:
-        raise KernelRefusal(f"{' and '.join(sorted(others))} noise in steps is not in the kernel")
-    if len(set(setup.noises)) > 1:
-        raise KernelRefusal("noise in steps that differs between clients is not in the kernel")
+    for noise in set(setup.noises):
+        find_step_noise(rule, noise)
 
 
 @STEP_RULES.register_others
@@ -158,8 +231,8 @@ def _refuse_rule(rule: LocalRule, request: StepRequest) -> StepRule:
     raise TypeError(f"the kernel does not have the rule {rule.tag}")
 
 
-def derive_keys(setup: Setup) -> tuple[bytes, bytes, bytes]:
-    """Returns the keys of a training's draws.
+def derive_keys(setup: Setup) -> tuple[bytes, bytes]:
+    """Returns the keys of a training's draws that all clients share.
 
     The key depends on how much a draw reads: a client's batches of a round are one row of words,
     and normals come in pairs.
@@ -168,20 +241,42 @@ def derive_keys(setup: Setup) -> tuple[bytes, bytes, bytes]:
         setup: the federation.
 
     Returns:
-        The keys of the batches, of the noise in steps and of the noise on uploads.
+        The keys of the batches and of the noise on uploads.
     """
     steps = make_step_rule(StepRequest(protocol=setup.protocol, round_index=0))
     normals = setup.initial_weights().size
     # In bytes: a word for each normal, and always a whole pair.
     noise_width = 8 * (normals + normals % 2)
     draws = setup.draw_key.stream(Purpose.MINIBATCH, training=setup.training)
-    step_noise = setup.noise_key.stream(Purpose.STEP_NOISE, training=setup.training)
     upload_noise = setup.noise_key.stream(Purpose.UPLOAD_NOISE, training=setup.training)
     return (
         draws.key_of(8 * steps.steps * steps.batch),
-        step_noise.key_of(noise_width),
         upload_noise.key_of(noise_width),
     )
+
+
+def derive_step_key(setup: Setup, noise: Noise) -> bytes:
+    """Returns the key of a client's noise in steps, which depends on the words that a value reads.
+
+    Args:
+        setup: the federation.
+        noise: the client's mechanism.
+
+    Raises:
+        KernelRefusal: the kernel does not draw the noise, or no keystream is that long.
+    """
+    rule: Any = setup.protocol.local
+    found = find_step_noise(rule, noise)
+    values = setup.initial_weights().size
+    if found.law is NoiseLaw.NORMAL:
+        # Normals come in pairs.
+        values += values % 2
+    width = 8 * found.words * values
+    stream = setup.noise_key.stream(Purpose.STEP_NOISE, training=setup.training)
+    # The kernel counts blocks in 32 bits, and would begin anew beyond them.
+    if (stream.lane + 1) * width > KEYSTREAM_BYTES:
+        raise KernelRefusal("a keystream is too short for the noise of so many trainings")
+    return stream.key_of(width)
 
 
 def kernel_finishes(setup: Setup) -> bool:

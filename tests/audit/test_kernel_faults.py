@@ -6,7 +6,7 @@ import pytest
 
 from sordino import audit
 from sordino.native import library
-from sordino.protocol import Constant, Data, Gaussian, NoisySgd, Protocol, Scaffold
+from sordino.protocol import Constant, Data, Gaussian, Laplace, Model, NoisySgd, Protocol, Scaffold
 from tests.kernel_faults import FAULTS, choose_fault, faulty_kernel, needs_compiler
 
 __all__ = ["faulty_kernel"]
@@ -27,6 +27,13 @@ PLANS["noisy steps"] = replace(
     noise=Gaussian(multiplier=1.0),
     data=Data(name="digits", records=8),
 )
+PLANS["laplace steps"] = replace(
+    PLANS["noisy steps"],
+    local=NoisySgd(**STEPS, sampling="poisson"),
+    noise=Laplace(scale=1.0),
+    # The price of Laplace noise depends on the number of parameters.
+    model=Model(name="mlp", parameters=10),
+)
 
 
 def attack(protocol, tmp_path):
@@ -42,13 +49,13 @@ def test_the_test_build_without_a_fault_passes(plan, tmp_path, monkeypatch, faul
     assert library.load_library("portable").sordino_has_faults() == 1
 
 
-# Noisy steps have no control variates.
-CASES = [
-    (plan, fault)
-    for plan in PLANS
-    for fault in FAULTS
-    if plan == "noisy uploads" or fault != "control variates left out"
-]
+# Noisy steps have no control variates, and only what is not normal has a stand-in.
+ABSENT = {
+    "noisy uploads": {"normal stand-in"},
+    "noisy steps": {"normal stand-in", "control variates left out"},
+    "laplace steps": set(FAULTS) - {"normal stand-in", "noise drawn twice"},
+}
+CASES = [(plan, fault) for plan in PLANS for fault in FAULTS if fault not in ABSENT[plan]]
 
 
 @pytest.mark.parametrize(("plan", "fault"), CASES)

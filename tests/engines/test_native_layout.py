@@ -19,7 +19,7 @@ needs_kernel = pytest.mark.skipif(not list_runnable(), reason="the native kernel
 def test_every_library_describes_all_that_is_shared(simd: str) -> None:
     theirs = layout.parse_layout(load_library(simd).sordino_layout().decode())
     assert theirs == layout.describe_layout()
-    assert len(theirs) == 5 + 25 + 15 + 6 + 7 + 11 + 20 + 2
+    assert len(theirs) == 5 + 25 + 18 + 6 + 7 + 11 + 23 + 2
     assert theirs["CLIP_FRACTION"] == CLIP_FRACTION == 1 - 1e-6
     assert theirs["Job"] == 8 * 25
 

@@ -3,7 +3,10 @@
 import numpy as np
 import pytest
 
+from sordino.mechanisms import mechanism_of
+from sordino.native.layout import NoiseLaw
 from sordino.native.library import list_runnable
+from sordino.protocol import Laplace, Staircase
 from sordino.randomness import Key, Purpose
 from tests.oracles import kernel_draws
 
@@ -38,7 +41,7 @@ def test_the_keystream_is_that_of_python_to_the_last_bit(simd: str) -> None:
 def test_normals_are_those_of_python(simd: str) -> None:
     for count in (1, 7, 8, 9, 127, 128, 129, 100_001):
         ours, theirs = (
-            kernel_draws.draw_normals(simd, STREAM.subkey, STREAM.nonce, count),
+            kernel_draws.draw_noise(simd, STREAM.subkey, STREAM.nonce, count),
             STREAM.normals(count),
         )
         assert np.abs(ours - theirs).max() < 1e-9
@@ -47,13 +50,47 @@ def test_normals_are_those_of_python(simd: str) -> None:
     assert same.mean() > 0.9999
 
 
+LAWS = {
+    "laplace": Laplace(scale=1.0),
+    "staircase": Staircase(step=0.7, width=1.0),
+    "steep staircase": Staircase(step=40.0, width=1.0, nu=0.2),
+    "staircase without a lower stair": Staircase(step=2.0, width=1.0, nu=1.0),
+}
+
+
+def draw_natively(simd: str, noise: Laplace | Staircase, key: bytes, count: int, first: int = 0):
+    shape: dict[str, object] = {"law": NoiseLaw.LAPLACE}
+    if type(noise) is Staircase:
+        shape = {"law": NoiseLaw.STAIRCASE, "fall": noise.step, "place": noise.falls_at}
+    return kernel_draws.draw_noise(simd, key, STREAM.nonce, count, first=first, **shape)
+
+
+@each_library
+@pytest.mark.parametrize("noise", LAWS.values(), ids=LAWS.keys())
+def test_noise_of_other_laws_is_that_of_python(simd: str, noise: Laplace | Staircase) -> None:
+    for count in (1, 3, 4, 5, 31, 64, 65, 100_001):
+        ours = draw_natively(simd, noise, STREAM.subkey, count)
+        theirs = mechanism_of(noise).draw(STREAM, 1, count)[0]
+        assert np.allclose(ours, theirs, rtol=1e-13, atol=1e-15)
+    # A row of another training begins inside a block.
+    other = Key.from_seed(7).stream(
+        Purpose.UPLOAD_NOISE, training=4096 + 77, client=3, round_index=2, step=9
+    )
+    words = 1 if type(noise) is Laplace else 2
+    for count in (1, 13, 1000):
+        key = other.key_of(8 * words * count)
+        ours = draw_natively(simd, noise, key, count, first=77 * count)
+        theirs = mechanism_of(noise).draw(other, 1, count)[0]
+        assert np.allclose(ours, theirs, rtol=1e-13, atol=1e-15)
+
+
 @each_library
 def test_draws_begin_anywhere_in_the_keystream(simd: str) -> None:
     stream = Key.from_seed(7).stream(Purpose.UPLOAD_NOISE, training=4096 + 77, client=3)
     for count in (1, 8, 13, 1000):
         first = 77 * (count + count % 2)
         key = stream.key_of(8 * (count + count % 2))
-        ours = kernel_draws.draw_normals(simd, key, stream.nonce, count, first=first)
+        ours = kernel_draws.draw_noise(simd, key, stream.nonce, count, first=first)
         assert np.abs(ours - stream.normals(count)).max() < 1e-9
         key = stream.key_of(8 * count)
         words = kernel_draws.read_keystream(

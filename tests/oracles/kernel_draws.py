@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from sordino.native.layout import NoiseLaw
 from sordino.native.library import load_library
 
 
@@ -29,25 +30,33 @@ def read_keystream(
     return words
 
 
-def draw_normals(
+def draw_noise(
     simd: str,
     key: bytes,
     nonce: bytes,
     count: int,
     *,
     first: int = 0,
+    law: NoiseLaw = NoiseLaw.NORMAL,
+    fall: float = 0.0,
+    place: float = 0.0,
 ) -> np.ndarray:
-    """Returns standard normals, as `Stream.normals` draws them.
+    """Returns noise of scale 1, as `Stream.normals` and the samplers of mechanisms draw it.
 
     Args:
         simd: the instruction set.
         key: 32 bytes.
         nonce: 12 bytes.
-        count: how many normals.
+        count: how many values.
         first: the number of the first of them.
+        law: which law they have.
+        fall: by how much the logarithm of a staircase falls in every width.
+        place: where in a width it falls.
     """
     values = np.empty(count)
-    load_library(simd).sordino_normals(key, nonce, values.ctypes.data, first, count)
+    load_library(simd).sordino_noise(
+        key, nonce, int(law), fall, place, values.ctypes.data, first, count
+    )
     return values
 
 

@@ -6,6 +6,8 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "random.h"
+
 namespace sordino {
 
 #ifdef SORDINO_TEST_FAULTS
@@ -21,6 +23,12 @@ inline bool has_fault(const char* name) {
 inline double faulty_noise(double sigma) {
   if (has_fault("noise removed")) return 0.0;
   return has_fault("noise halved") ? sigma / 2 : sigma;
+}
+
+// The law of the noise in steps.
+inline NoiseShape faulty_shape(NoiseShape shape) {
+  if (has_fault("normal stand-in")) shape.law = NORMAL;
+  return shape;
 }
 
 // The round that the noise is drawn for.
@@ -46,6 +54,7 @@ inline int64_t faulty_steps(int64_t steps, int64_t client) {
 constexpr bool HAS_FAULTS = false;
 
 constexpr double faulty_noise(double sigma) { return sigma; }
+inline NoiseShape faulty_shape(const NoiseShape& shape) { return shape; }
 constexpr uint32_t faulty_round(uint32_t round) { return round; }
 constexpr double faulty_clip(double clip) { return clip; }
 constexpr double faulty_rate(double rate) { return rate; }

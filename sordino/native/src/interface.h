@@ -40,7 +40,7 @@ Address make_address(const uint8_t* key, const uint32_t* nonce) {
 }  // namespace
 
 // As in library.py: a new number whenever a function changes, or what is promised of a sum.
-EXPORT int64_t sordino_version() { return 8; }
+EXPORT int64_t sordino_version() { return 9; }
 
 // Where fields stand and which numbers names have, a line each (layout.h).
 EXPORT const char* sordino_layout() { return describe_layout().c_str(); }
@@ -121,13 +121,15 @@ EXPORT void sordino_keystream(const uint8_t* key, const uint32_t* nonce, uint32_
   for (int64_t i = 0; i < count; i++) words[i] = stream.next_word();
 }
 
-EXPORT void sordino_normals(const uint8_t* key, const uint32_t* nonce, double* normals,
-                            int64_t first, int64_t count) {
-  Normals stream(make_address(key, nonce), (uint64_t)first);
+// Noise of scale 1.
+EXPORT void sordino_noise(const uint8_t* key, const uint32_t* nonce, int64_t law, double fall,
+                          double place, double* values, int64_t first, int64_t count) {
+  const NoiseShape shape{(NoiseLaw)law, fall, place};
+  NoiseStream stream(make_address(key, nonce), shape, (uint64_t)first);
   Index got = 0;
   for (Index at = 0; at < count; at += got) {
     const double* next = stream.take(count - at, got);
-    std::memcpy(normals + at, next, sizeof(double) * got);
+    std::memcpy(values + at, next, sizeof(double) * got);
   }
 }
 

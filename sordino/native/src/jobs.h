@@ -13,6 +13,8 @@ constexpr double LONGEST_IN_CLIPS = 0x1p100;
 
 enum OptimizerKind : int64_t { SGD = 0, MOMENTUM = 1, ADAM = 2, ADAGRAD = 3 };
 
+enum NoiseLaw : int64_t { NORMAL = 0, LAPLACE = 1, STAIRCASE = 2 };
+
 struct Records {
   // Bytes or floats.
   const void* x;
@@ -44,6 +46,11 @@ struct Rule {
   // The scale of the noise on every gradient, and on the result.
   double step_noise;
   double upload_noise;
+  // The law of the noise on every gradient; of a staircase, by how much the logarithm of its density
+  // falls once in every width, and where in a width.
+  int64_t step_law;
+  double stair_fall;
+  double stair_place;
   const double* rates;
 };
 

@@ -81,6 +81,9 @@ inline void describe_rule(Layout& layout) {
   SORDINO_FIELD(Rule, epsilon);
   SORDINO_FIELD(Rule, step_noise);
   SORDINO_FIELD(Rule, upload_noise);
+  SORDINO_FIELD(Rule, step_law);
+  SORDINO_FIELD(Rule, stair_fall);
+  SORDINO_FIELD(Rule, stair_place);
   SORDINO_FIELD(Rule, rates);
 }
 
@@ -134,6 +137,9 @@ inline void describe_numbers(Layout& layout) {
   SORDINO_NUMBER(OptimizerKind, MOMENTUM);
   SORDINO_NUMBER(OptimizerKind, ADAM);
   SORDINO_NUMBER(OptimizerKind, ADAGRAD);
+  SORDINO_NUMBER(NoiseLaw, NORMAL);
+  SORDINO_NUMBER(NoiseLaw, LAPLACE);
+  SORDINO_NUMBER(NoiseLaw, STAIRCASE);
   SORDINO_CONSTANT(CLIP_FRACTION);
   SORDINO_CONSTANT(LONGEST_IN_CLIPS);
 }

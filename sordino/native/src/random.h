@@ -1,10 +1,11 @@
-// The draws of sordino/randomness.py: the ChaCha20 keystream of RFC 8439, as normals and subsets.
+// The draws of sordino/randomness.py: the ChaCha20 keystream of RFC 8439, as noise and subsets.
 //
 // Lanes are blocks: block counters n, n + 1, ... run side by side, and every quarter round is the
 // same instruction in all of them.
 #pragma once
 #include <vector>
 
+#include "jobs.h"
 #include "vectors.h"
 
 namespace sordino {
@@ -142,28 +143,85 @@ INLINE void interleave(Words low, Words high, Longs out[2], std::integer_sequenc
   out[1] = (Longs)__builtin_shufflevector(low, high, (HALF + L / 2 + (L & 1) * LANES)...);
 }
 
-// Standard normals in the order of randomness.py: a block of the keystream gives eight.
-class Normals {
- public:
-  static constexpr int BUFFER = 8 * LANES;
-  explicit Normals(const Address& at, uint64_t first = 0)
-      : at_(at), counter_((uint32_t)(first / 8)), skipped_((int)(first % 8)) {}
+// ---- other noise
 
-  // At most `wanted` of the next normals, at the place that is returned; `got` says how many.
+// A law of scale 1, as the rule has it (jobs.h).
+struct NoiseShape {
+  NoiseLaw law = NORMAL;
+  double fall = 0;
+  double place = 0;
+};
+
+// The sign is the lowest bit of a word, which unit_interval does not read.
+INLINE Doubles give_sign(Longs word, Doubles magnitude) {
+  return (Doubles)((Longs)magnitude ^ (word << 63));
+}
+
+INLINE Doubles make_laplace(Longs word) { return give_sign(word, -logarithm(unit_interval(word))); }
+
+// The whole part of numbers from 0 to 2^51.
+INLINE Doubles whole_part(Doubles x) {
+  const Doubles rounded = (x + 0x1p52) - 0x1p52;
+  return rounded - (Doubles)((Longs)(rounded > x) & (Longs)splat(1.0));
+}
+
+// A geometric number of widths, then a place in the upper or the lower stair. The whole part may
+// differ from numpy's by one where the logarithms differ in their last digit: once in 10^14 words.
+INLINE Doubles make_stair(Longs first, Longs second, const NoiseShape& shape, double upper) {
+  const double nu = shape.place;
+  const Doubles widths = whole_part(-logarithm(unit_interval(first)) / shape.fall);
+  const Doubles place = unit_interval(second);
+  const Doubles in_upper = nu * (place / upper);
+  const Doubles in_lower = nu + (1.0 - nu) * ((place - upper) / (1.0 - upper));
+  const Longs is_upper = (Longs)(place < splat(upper));
+  const Longs within = ((Longs)in_upper & is_upper) | ((Longs)in_lower & ~is_upper);
+  return give_sign(first, widths + (Doubles)within);
+}
+
+// ---- a stream of noise
+
+// Noise of one law and scale 1, in the order of randomness.py and sordino/mechanisms: a block of
+// the keystream gives eight normals or Laplace values, or four values of a staircase.
+class NoiseStream {
+ public:
+  explicit NoiseStream(const Address& at, const NoiseShape& shape = {}, uint64_t first = 0)
+      : at_(at),
+        shape_(shape),
+        each_(shape.law == STAIRCASE ? 4 : 8),
+        upper_(shape.place / (shape.place + (1 - shape.place) * std::exp(-shape.fall))),
+        counter_((uint32_t)(first / each_)),
+        skipped_((int)(first % each_)),
+        next_(each_ * LANES) {}
+
+  // At most `wanted` of the next values, at the place that is returned; `got` says how many.
   const double* take(Index wanted, Index& got) {
-    if (next_ == BUFFER) refill();
+    const int held = each_ * LANES;
+    if (next_ == held) refill();
     const double* here = buffer_ + next_;
-    got = wanted < BUFFER - next_ ? wanted : BUFFER - next_;
+    got = wanted < held - next_ ? wanted : held - next_;
     next_ += (int)got;
     return here;
   }
 
  private:
   NOINLINE void refill() {
-    using Lanes = std::make_integer_sequence<int, LANES>;
     Words x[16];
     make_blocks(at_, counter_, x);
     Doubles z[2][8];
+    switch (shape_.law) {
+      case NORMAL: make_normals(x, z); break;
+      case LAPLACE: make_laplaces(x, z); break;
+      case STAIRCASE: make_stairs(x, z); break;
+    }
+    each_ == 8 ? store_eights(z) : store_fours(z);
+    counter_ += LANES;
+    next_ = skipped_;
+    skipped_ = 0;
+  }
+
+  using Lanes = std::make_integer_sequence<int, LANES>;
+
+  void make_normals(const Words x[16], Doubles z[2][8]) const {
     UNROLL for (int pair = 0; pair < 4; pair++) {
       Longs first[2];
       Longs second[2];
@@ -173,7 +231,28 @@ class Normals {
         make_normal_pair(first[h], second[h], z[h][2 * pair], z[h][2 * pair + 1]);
       }
     }
-    // Lanes are blocks; in memory the eight normals of a block stand together.
+  }
+
+  void make_laplaces(const Words x[16], Doubles z[2][8]) const {
+    UNROLL for (int r = 0; r < 8; r++) {
+      Longs words[2];
+      interleave(x[2 * r], x[2 * r + 1], words, Lanes{});
+      UNROLL for (int h = 0; h < 2; h++) z[h][r] = make_laplace(words[h]);
+    }
+  }
+
+  void make_stairs(const Words x[16], Doubles z[2][8]) const {
+    UNROLL for (int r = 0; r < 4; r++) {
+      Longs first[2];
+      Longs second[2];
+      interleave(x[4 * r], x[4 * r + 1], first, Lanes{});
+      interleave(x[4 * r + 2], x[4 * r + 3], second, Lanes{});
+      UNROLL for (int h = 0; h < 2; h++) z[h][r] = make_stair(first[h], second[h], shape_, upper_);
+    }
+  }
+
+  // Lanes are blocks; in memory the values of a block stand together.
+  void store_eights(Doubles z[2][8]) {
     for (int h = 0; h < 2; h++) {
       for (int r = 0; r < 8; r += HALF) {
         transpose<HALF>(z[h] + r);
@@ -182,17 +261,27 @@ class Normals {
         }
       }
     }
-    counter_ += LANES;
-    next_ = skipped_;
-    skipped_ = 0;
+  }
+
+  void store_fours(const Doubles z[2][8]) {
+    for (int h = 0; h < 2; h++) {
+      for (int l = 0; l < HALF; l++) {
+        for (int r = 0; r < 4; r++) buffer_[4 * (h * HALF + l) + r] = z[h][r][l];
+      }
+    }
   }
 
   Address at_;
+  NoiseShape shape_;
+  // Values of a block.
+  int each_;
+  // Of a staircase: the probability of the upper stair of a width.
+  double upper_;
   uint32_t counter_;
-  // Normals of the first block that come before the first that is wanted.
+  // Values of the first block that come before the first that is wanted.
   int skipped_;
-  int next_ = BUFFER;
-  alignas(64) double buffer_[BUFFER];
+  int next_;
+  alignas(64) double buffer_[8 * LANES];
 };
 
 // ---- subsets

@@ -80,7 +80,8 @@ class Trainer {
       if (job.rows) rows += count;
       const double scale = clip_gradient(rule, records, batch, count, counts);
       const Address address{job.step_key, {client, faulty_round(round), (uint32_t)step}};
-      Normals noise(address, first_normal(job));
+      const NoiseShape shape = faulty_shape(shape_of(rule));
+      NoiseStream noise(address, shape, first_value(job, shape.law));
       take_step(rule, job, step, scale, noise);
     }
     write_results(job, counts);
@@ -159,9 +160,14 @@ class Trainer {
     }
   }
 
-  // Normals come in pairs, so every training's row has an even length.
-  uint64_t first_normal(const Job& job) const {
-    return (uint64_t)(job.lane * (plan_.parameters + plan_.parameters % 2));
+  static NoiseShape shape_of(const Rule& rule) {
+    return {(NoiseLaw)rule.step_law, rule.stair_fall, rule.stair_place};
+  }
+
+  // The first value of a training's row. Normals come in pairs, so their rows have even lengths.
+  uint64_t first_value(const Job& job, NoiseLaw law) const {
+    const Index unused = law == NORMAL ? plan_.parameters % 2 : 0;
+    return (uint64_t)(job.lane * (plan_.parameters + unused));
   }
 
   const int64_t* draw_batch(Keystream& draws, const Job& job, Index count) {
@@ -358,7 +364,8 @@ class Trainer {
 
   // Steps add up in float64: in float32 a step would be rounded against the weights by more than a
   // small rate times the clip.
-  void take_step(const Rule& rule, const Job& job, int64_t step, double scale, Normals& noise) {
+  void take_step(const Rule& rule, const Job& job, int64_t step, double scale,
+                 NoiseStream& noise) {
     const double rate = faulty_rate(rule.rates[step]);
     const double sigma = faulty_noise(rule.step_noise);
     const float* corrections = faulty_correction(job.correction);
@@ -492,7 +499,8 @@ class Trainer {
   // The model with noise on every coordinate, rounded to float32 once.
   void write_upload(const Job& job) {
     const uint32_t round = faulty_round((uint32_t)job.round);
-    Normals noise({job.upload_key, {(uint32_t)job.client, round, 0}}, first_normal(job));
+    const Address address{job.upload_key, {(uint32_t)job.client, round, 0}};
+    NoiseStream noise(address, {}, first_value(job, NORMAL));
     const double sigma = faulty_noise(job.rule->upload_noise);
     for (const ParameterRun& run : plan_.runs) {
       Index count = 0;
