@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -56,10 +55,10 @@ def certificates(
     days: Annotated[int, typer.Option(min=1, help="How long they are valid.")] = 365,
 ) -> None:
     """Coordinator: make the SuperLink's certificate, and the authority that signed it."""
-    from sordino.flower.certificates import write_certificates
+    from sordino.flower.certificates import add_own_names, write_certificates
 
-    # For tests on one machine; a real name has to be given.
-    hosts = host or ["localhost", "127.0.0.1"]
+    # For tests on one machine its own names are enough; otherwise a real name has to be given.
+    hosts = add_own_names(host or [])
     write_certificates(folder / "certificates", hosts, days)
     results.print(
         f"Wrote {folder / 'certificates'} for {', '.join(hosts)}. "
@@ -164,7 +163,7 @@ def agree(
     from sordino.flower.client_store import ClientStore
     from sordino.flower.flower_commands import require_flower
     from sordino.flower.ledger_counter import name_counter
-    from sordino.flower.local_work import count_own_parameters, count_own_records
+    from sordino.flower.local_work import count_own_records, measure_model
     from sordino.protocol import read_protocol
     from sordino.protocol.version import own_version
 
@@ -195,7 +194,7 @@ def agree(
         version=own_version(),
     )
     # The size of the model needs the records' shape, and so an agreement that names them.
-    agreement = replace(agreement, parameters=count_own_parameters(plan, agreement))
+    agreement = measure_model(plan, agreement)
     results.print(facts_table(agreement_rows(ClientStore.create(folder, agreement, plan))))
 
 
@@ -415,6 +414,9 @@ def agree_as_written(folder: Path, party: Client) -> None:
     clients = None
     if party.clients is not None:
         clients = folder / party.clients
+    counter = None
+    if party.counter is not None:
+        counter = folder / party.counter
     agree(
         protocol=folder / party.protocol,
         folder=folder / party.folder,
@@ -427,6 +429,7 @@ def agree_as_written(folder: Path, party: Client) -> None:
         certificate=folder / party.certificate,
         key=private,
         clients=clients,
+        counter=counter,
         seeded=party.seeded,
     )
 

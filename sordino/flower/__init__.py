@@ -23,7 +23,8 @@ On a client's machine:
       guard                check the signature, admit, charge, work, keep, send
       admission            which requests are answered, decided before anything is charged
       agreement            what the client agreed to, and whether a protocol protects less
-      client_store         the client's folder; `ledger_counter`: a second place for its ledger
+      client_store         the client's folder, which `client_folder` makes; `ledger_counter`: a
+                           second place for its ledger
 
 Around them: `services`, `consortium`, `metrics_endpoint`, `logs`, `doctor`, `flower_processes`,
 `flower_commands`, `new_consortium`; `mods` and `accountant` for other people's Flower apps. `app/`

@@ -245,7 +245,7 @@ def has_certificate(scope: Scope) -> bool:
 
 
 def is_own_call(scope: Scope, account: int) -> bool:
-    """Returns whether a call comes from a process of an account, or of root, on this machine.
+    """Returns whether a call comes from a process of an account on this machine.
 
     Args:
         scope: What ASGI says about the call.
@@ -260,7 +260,10 @@ def is_own_call(scope: Scope, account: int) -> bool:
 def is_own_connection(
     client: tuple[str, int] | None, server: tuple[str, int | None] | None, account: int
 ) -> bool:
-    """Returns whether a process of an account, or of root, on this machine holds a connection.
+    """Returns whether a process of an account on this machine holds the other end of a connection.
+
+    Root is an account like any other: a relay is often run by root, and what it passes on comes
+    from anywhere.
 
     Args:
         client: Address and port of the other end.
@@ -269,14 +272,26 @@ def is_own_connection(
     """
     if not client or not server or server[1] is None:
         return False
+    if not may_be_local(client[0], server[0]):
+        return False
+    return find_owner(client, (server[0], server[1])) == account
+
+
+def may_be_local(client: str, server: str) -> bool:
+    """Returns whether a connection between two addresses can be within this machine.
+
+    To an address of its own a machine connects from the same address, and over loopback from a
+    loopback address. Calls of other machines are told apart by this before any table is read.
+
+    Args:
+        client: Address of the other end.
+        server: Address of this end.
+    """
     try:
-        address = ipaddress.ip_address(client[0])
+        ends = [unmap_address(ipaddress.ip_address(host)) for host in (client, server)]
     except ValueError:
         return False
-    if not address.is_loopback:
-        return False
-    owner = find_owner(client, (server[0], server[1]))
-    return owner in (account, 0)
+    return ends[0].is_loopback or ends[0] == ends[1]
 
 
 def find_owner(client: tuple[str, int], server: tuple[str, int]) -> int | None:

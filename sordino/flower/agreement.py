@@ -81,6 +81,12 @@ class Agreement(Value):
         "late",
         None,
     )
+    inputs: str | None = entry(
+        Maybe(Text()),
+        "number of inputs of a record, or the numbers of their axes; left out: a file with other "
+        "columns than the coordinator's is noticed at the first round",
+        None,
+    )
     version: str | None = entry(
         Maybe(Text()),
         "version of Sordino that the agreement was made with; another one answers nothing; left "

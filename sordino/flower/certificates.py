@@ -14,6 +14,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from sordino.federation.store.files import write_whole, writing
+from sordino.flower.consortium import LOOPBACK
 from sordino.flower.node_certificates import encode_certificate
 from sordino.flower.signing import COORDINATOR, COORDINATOR_KEY, SIGNS_REQUESTS
 from sordino.protocol import InvalidValue, UserError
@@ -22,6 +23,8 @@ AUTHORITY = "ca.crt"
 SERVER = "server.pem"
 SERVER_KEY = "server.key"
 ISSUER = "Sordino consortium authority"
+# Names of a machine for itself.
+OWN_NAMES = ("localhost", LOOPBACK)
 # Characters that X.509 allows in a name.
 NAME_LENGTH = 64
 
@@ -69,6 +72,40 @@ def write_certificates(folder: Path, hosts: Sequence[str], days: int = 365) -> N
         write_whole(folder / SERVER, server.public_bytes(pem))
         write_whole(folder / COORDINATOR, coordinator.public_bytes(pem))
         write_whole(folder / AUTHORITY, authority.public_bytes(pem))
+
+
+def add_own_names(hosts: Sequence[str]) -> list[str]:
+    """Returns the names for a SuperLink's certificate, with those that its own machine uses.
+
+    The name that others know a machine by may lead to a router in front of it. The coordinator
+    itself connects over loopback.
+
+    Args:
+        hosts: Names and addresses under which other machines reach the SuperLink.
+    """
+    return list(dict.fromkeys([*hosts, *OWN_NAMES]))
+
+
+def find_own_address(folder: Path, host: str, port: int) -> str:
+    """Returns where the coordinator itself reaches its SuperLink.
+
+    Args:
+        folder: Folder of the certificates.
+        host: Name or address under which other machines reach the SuperLink.
+        port: Where it listens.
+
+    Returns:
+        The loopback address and the port; the host and the port where the certificate does not
+        name the loopback address, or cannot be read.
+    """
+    try:
+        certificate = x509.load_pem_x509_certificate((folder / SERVER).read_bytes())
+        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except (OSError, ValueError, x509.ExtensionNotFound):
+        return f"{host}:{port}"
+    if make_general_name(LOOPBACK) in names:
+        return f"{LOOPBACK}:{port}"
+    return f"{host}:{port}"
 
 
 def certify_authority(key: ec.EllipticCurvePrivateKey, days: int) -> x509.Certificate:

@@ -25,22 +25,30 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sordino.federation.store.files import arrays_digest, held, pack, unpack, write_whole, writing
+from sordino.federation.store.files import (
+    arrays_digest,
+    held,
+    pack,
+    unpack,
+    write_whole,
+    writing,
+)
 from sordino.flower.agreement import (
     Agreement,
     make_own_budget,
     read_agreement,
-    refuse_unsupported,
     state_model_size,
-    write_agreement,
 )
-from sordino.flower.ledger_counter import check_counter, write_counter
-from sordino.flower.sum_parties import refuse_unknown_clients
+from sordino.flower.client_folder import LEDGER, make_client_folder
+from sordino.flower.ledger_counter import (
+    check_counter,
+    require_writable,
+    write_counter,
+)
 from sordino.flower.upload_requests import Request, RequestRefused
 from sordino.privacy.ledger import Ledger, read_ledger
-from sordino.privacy.ledger_lines import Answered, Event, Opened, Refused, RoundCharged, SharesGiven
+from sordino.privacy.ledger_lines import Answered, Event, Refused, RoundCharged, SharesGiven
 from sordino.protocol import Protocol, UserError, dumps, loads, read_protocol
-from sordino.randomness import GENERATOR
 
 if TYPE_CHECKING:
     from sordino.privacy.guarantee import Guarantee
@@ -132,41 +140,13 @@ class ClientStore:
         Raises:
             UserError: The folder holds an agreement already, or noise from a seed was not allowed.
         """
-        refuse_unsupported(protocol)
-        refuse_unknown_clients(protocol, agreement)
-        if not protocol.noise.secure and not agreement.seeded:
-            raise UserError(
-                "noise.secure = false: anyone who knows the seed can subtract the noise. Set "
-                "noise.secure = true, or for a test agree to it with --seeded."
-            )
-        ledger = folder / "ledger.jsonl"
-        # A second agreement over the same ledger would forget what was spent under the first one.
-        if ledger.exists():
-            raise UserError(
-                f"{folder} holds an agreement already: choose another folder. What it spent is "
-                "in its ledger."
-            )
-        noise = "seeded"
-        if protocol.noise.secure:
-            noise = "fresh"
-        with writing(folder):
-            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            (folder / "answers").mkdir(exist_ok=True)
-            # The ledger comes after both files: a folder without one is no agreement yet, and can
-            # be made anew.
-            write_whole(folder / "protocol.toml", dumps(protocol).encode())
-            write_agreement(agreement, folder)
-            digest = hashlib.sha256(dumps(protocol).encode()).hexdigest()
-            opened = Opened(protocol=digest, generator=GENERATOR, noise=noise)
-            Ledger.create(ledger, opened).close()
-            if agreement.counter is not None:
-                write_counter(Path(agreement.counter), ledger)
+        make_client_folder(folder, agreement, protocol)
         return cls(folder)
 
     @property
     def events(self) -> tuple[Event, ...]:
         """All entries of the client's ledger."""
-        return read_ledger(self.folder / "ledger.jsonl").events
+        return read_ledger(self.folder / LEDGER).events
 
     @property
     def rounds_paid(self) -> list[int]:
@@ -258,7 +238,7 @@ class ClientStore:
 
     @contextmanager
     def _open_ledger(self) -> Iterator[Ledger]:
-        path = self.folder / "ledger.jsonl"
+        path = self.folder / LEDGER
         # Checked at every opening: a folder that was restored while a node runs is noticed as well.
         self.check_counter()
         with writing(path), Ledger.resume(path) as ledger:
@@ -268,7 +248,7 @@ class ClientStore:
     def _update_counter(self) -> None:
         """Notes in the second place how far the ledger has come."""
         if self.agreement.counter is not None:
-            write_counter(Path(self.agreement.counter), self.folder / "ledger.jsonl")
+            write_counter(Path(self.agreement.counter), self.folder / LEDGER)
 
     def check_counter(self) -> None:
         """Checks that the folder is not an older copy of itself.
@@ -279,9 +259,22 @@ class ClientStore:
         if self.agreement.counter is None:
             return
         try:
-            check_counter(Path(self.agreement.counter), self.folder / "ledger.jsonl")
+            check_counter(Path(self.agreement.counter), self.folder / LEDGER)
         except UserError as error:
             raise RequestRefused(str(error)) from None
+
+    def check_second_place(self) -> None:
+        """Checks, before a node is started, that it would answer: its counter fits and can be kept.
+
+        Raises:
+            UserError: The ledger is not the one that its counter knows, or the counter is gone or
+                cannot be written.
+        """
+        if self.agreement.counter is None:
+            return
+        counter = Path(self.agreement.counter)
+        check_counter(counter, self.folder / LEDGER)
+        require_writable(counter)
 
     def keep_answer(
         self, request: Request, run: str, vector: np.ndarray, kept: Mapping[str, np.ndarray]

@@ -31,8 +31,9 @@ from sordino.protocol.version import own_version
 POLL = 0.2
 # Clients that an error message lists at most.
 LISTED_CLIENTS = 10
-# Characters of a foreign version that a message shows at most.
+# Characters of a foreign version that a message shows at most, and of a number of inputs.
 VERSION_LENGTH = 40
+INPUTS_LENGTH = 40
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,8 +146,10 @@ class ConnectedClients:
         self._records = dict(records or {})
         # From the id of a question to the node that was asked.
         self._asked: dict[str, int] = {}
-        # From a node to its client and its number of records.
-        self._known: dict[int, tuple[int, int]] = {}
+        # From a node to what it said of itself.
+        self._known: dict[int, Introduction] = {}
+        # What records of every client must have; empty until this machine's own are loaded.
+        self._inputs = ""
         # From a client to its public key, where it takes part in secure sums.
         self._identities_shown: dict[int, bytes] = {}
         # From a node that is not used to the reason.
@@ -189,14 +192,34 @@ class ConnectedClients:
             return
         objection = self._find_objection(node, introduction)
         if objection is None:
-            self._known[node] = (introduction.client, introduction.records)
+            self._known[node] = introduction
             if introduction.identity:
                 self._identities_shown[introduction.client] = introduction.identity
             return
-        self._rejected[node] = (
-            f"A node said that it is client {introduction.client}, and is not used: {objection}."
-        )
-        self._report(self._rejected[node])
+        self._reject(node, introduction.client, objection)
+
+    def _reject(self, node: int, client: int, objection: str) -> None:
+        """Uses a node no more, and reports why."""
+        self._known.pop(node, None)
+        words = f"A node said that it is client {client}, and is not used: {objection}."
+        self._rejected[node] = words
+        self._report(words)
+
+    def require_inputs(self, inputs: str) -> list[str]:
+        """Uses only clients whose records have the inputs of this machine's, from now on.
+
+        Args:
+            inputs: How many inputs a record has, axis by axis.
+
+        Returns:
+            Why nodes are not used, in words.
+        """
+        self._inputs = inputs
+        for node, introduction in list(self._known.items()):
+            objection = self._find_objection(node, introduction)
+            if objection is not None:
+                self._reject(node, introduction.client, objection)
+        return list(self._rejected.values())
 
     def report_rejections(self, report: Callable[[str], None]) -> None:
         """Reports nodes that are not used: those so far, and from now on every new one.
@@ -223,15 +246,22 @@ class ConnectedClients:
         stated = self._records.get(introduction.client)
         if stated not in (None, introduction.records):
             return f"it says it has {introduction.records} records, and the protocol {stated}"
+        # A client whose agreement does not say it is noticed at its first request.
+        if self._inputs and introduction.inputs and introduction.inputs != self._inputs:
+            theirs = print_safely(introduction.inputs, limit=INPUTS_LENGTH)
+            return (
+                f"each of its records has {theirs} inputs, and each of this machine's "
+                f"{self._inputs}: compare the columns of both files"
+            )
         return None
 
     @property
     def nodes(self) -> dict[int, int]:
         """The node of every connected client; of two nodes of one client the later one."""
         return {
-            client: node
-            for node, (client, _) in self._known.items()
-            if node in self._online and client < self._clients
+            known.client: node
+            for node, known in self._known.items()
+            if node in self._online and known.client < self._clients
         }
 
     @property
@@ -242,7 +272,7 @@ class ConnectedClients:
     @property
     def sizes(self) -> dict[int, int]:
         """The number of records of every client that was ever connected."""
-        return dict(self._known.values())
+        return {known.client: known.records for known in self._known.values()}
 
     def wait(self, wanted: Collection[int], seconds: float) -> None:
         """Waits until clients are connected, or until the time is over.

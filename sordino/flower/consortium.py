@@ -12,8 +12,10 @@ from sordino.protocol.entries import Value, decode_table, entry
 from sordino.protocol.value_checks import Choice, Flag, Integer, Maybe, Number, Text
 
 FILE = "consortium.toml"
+# The address at which every machine reaches itself.
+LOOPBACK = "127.0.0.1"
 # Hosts under which only this machine reaches a SuperLink.
-LOCAL_HOSTS = ("localhost", "127.0.0.1", "::1")
+LOCAL_HOSTS = ("localhost", LOOPBACK, "::1")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,12 +41,12 @@ class Coordinator(Value):
         """The address to listen on."""
         # A port for tests must not be open to other machines.
         if self.host in LOCAL_HOSTS:
-            return "127.0.0.1"
+            return LOOPBACK
         return "0.0.0.0"
 
     @property
     def address(self) -> str:
-        """Where the coordinator itself reaches the SuperLink; its certificate has this name."""
+        """Where machines reach the SuperLink; its certificate has this name."""
         return f"{self.host}:{self.port}"
 
 
@@ -71,6 +73,12 @@ class Client(Value):
         None,
     )
     folder: str = entry(Text(), "where agreement, ledger and logs are kept", "mine")
+    counter: str | None = entry(
+        Maybe(Text()),
+        "file outside of `folder` and its backups that remembers how far the ledger had come; left "
+        "out: one in the user's state folder",
+        None,
+    )
     port: int = entry(Integer(at_least=1, at_most=65535), "of this machine, for its node", 9094)
     seeded: bool = entry(Flag(), "whether seeded noise is allowed: for tests", False)
     metrics: int | None = entry(

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
-from sordino.flower.certificates import AUTHORITY, SERVER
+from sordino.flower.certificates import AUTHORITY, SERVER, find_own_address
 from sordino.flower.client_store import ClientStore
 from sordino.flower.consortium import Client, Coordinator
 from sordino.flower.metrics_endpoint import FRESH, HEALTH_FILE
@@ -83,8 +83,9 @@ def examine_coordinator(place: Path, party: Coordinator) -> Iterator[Diagnosis]:
     # A running SuperLink is probed and holds its port itself; otherwise the port must be free.
     if running.trouble is None:
         authority = str(certificates / AUTHORITY)
-        trouble = probe_superlink(party.address, authority).trouble
-        yield Diagnosis(what="SuperLink", seen=party.address, trouble=trouble)
+        address = find_own_address(certificates, party.host, party.port)
+        trouble = probe_superlink(address, authority).trouble
+        yield Diagnosis(what="SuperLink", seen=address, trouble=trouble)
     else:
         yield examine_port(party.listen, party.port)
 
@@ -112,7 +113,11 @@ def examine_client(place: Path, party: Client) -> Iterator[Diagnosis]:
             seen += f", clocks differ by {abs(probe.ahead):.1f} s"
         yield Diagnosis(what="SuperLink", seen=seen, trouble=probe.trouble)
     folder = place / party.folder
-    yield examine_agreement(folder)
+    agreed = examine_agreement(folder)
+    yield agreed
+    # Without an agreement there is no counter yet.
+    if agreed.trouble is None:
+        yield examine_counter(folder)
     running = examine_health(folder / HEALTH_FILE)
     yield running
     if running.seen == NOT_RUNNING:
@@ -217,6 +222,23 @@ def examine_agreement(folder: Path) -> Diagnosis:
         return Diagnosis(what="Agreement", seen=str(folder), trouble=str(error))
     seen = f"{folder}, {paid} rounds answered, {len(store.refusals)} requests refused"
     return Diagnosis(what="Agreement", seen=seen)
+
+
+def examine_counter(folder: Path) -> Diagnosis:
+    """Checks that the second place knows the ledger, and can be written.
+
+    Args:
+        folder: The client's folder.
+    """
+    try:
+        store = ClientStore(folder)
+        store.check_second_place()
+    except SordinoError as error:
+        return Diagnosis(what="Counter", seen="of the ledger", trouble=str(error))
+    seen = "none: a folder that is restored from a backup is not noticed"
+    if store.agreement.counter is not None:
+        seen = f"{store.agreement.counter} knows the ledger"
+    return Diagnosis(what="Counter", seen=seen)
 
 
 def examine_health(path: Path) -> Diagnosis:

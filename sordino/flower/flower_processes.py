@@ -160,6 +160,7 @@ def run_node(folder: Path, port: int, *, insecure: bool) -> None:
     home = folder.absolute() / "flower"
     # Gaps in the agreement are reported here, on the user's terminal.
     make_node_arguments(store, port, insecure=insecure, secret=home / "secret")
+    store.check_second_place()
     require_flower()
     command = make_supervisor_command(folder, port, insecure=insecure)
     replace_process(command, make_environment(home))

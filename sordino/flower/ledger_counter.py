@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -31,8 +32,8 @@ class LedgerHead:
 
 
 def name_counter() -> Path:
-    # A random name: several clients of one account must not share a counter.
     """Returns a new file name in the user's state folder, which is rarely backed up."""
+    # A random name: several clients of one account must not share a counter.
     state = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
     return Path(state) / "sordino" / f"{secrets.token_hex(8)}.json"
 
@@ -70,6 +71,51 @@ def write_counter(counter: Path, ledger: Path) -> None:
     with writing(counter):
         counter.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         write_whole(counter, json.dumps(asdict(head)).encode())
+
+
+def begin_counter(counter: Path, ledger: Path) -> None:
+    """Writes the head of a new ledger to the second place.
+
+    Args:
+        counter: The file in the second place.
+        ledger: The ledger, which knows of no round yet.
+
+    Raises:
+        UserError: The file belongs to a ledger with rounds, or cannot be written.
+    """
+    if counter.exists() and not is_of_unused_ledger(counter):
+        raise UserError(
+            f"{counter} says how far another ledger had come, and would be lost. If that ledger is "
+            "gone, put it back: what it spent is known nowhere else. For a second agreement, name "
+            "another file as its counter."
+        )
+    write_counter(counter, ledger)
+
+
+def is_of_unused_ledger(counter: Path) -> bool:
+    """Returns whether a counter belongs to a ledger that nothing was ever written to.
+
+    Args:
+        counter: The file in the second place.
+    """
+    try:
+        # The first line of a ledger opens it.
+        return LedgerHead(**json.loads(counter.read_bytes())).lines == 1
+    except (OSError, ValueError, TypeError):
+        return False
+
+
+def require_writable(counter: Path) -> None:
+    """Checks that the second place can be written, by a file that is gone at once.
+
+    Args:
+        counter: The file in the second place.
+
+    Raises:
+        UserError: It cannot.
+    """
+    with writing(counter), tempfile.TemporaryFile(dir=counter.parent):
+        pass
 
 
 def check_counter(counter: Path, ledger: Path) -> None:

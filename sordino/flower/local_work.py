@@ -332,17 +332,31 @@ def count_own_records(protocol: Protocol, client: int, data: Path | None) -> int
     return _count_used_records(protocol, client, available)
 
 
-def count_own_parameters(protocol: Protocol, agreement: Agreement) -> int:
-    """Returns the number of weights of the model that a client will be sent.
+def measure_model(protocol: Protocol, agreement: Agreement) -> Agreement:
+    """Returns an agreement that names the sizes of the model that a client will be sent.
 
     Args:
         protocol: The protocol.
         agreement: Which client, and its data.
 
     Returns:
-        The number of weights.
+        The agreement with the number of weights and of inputs.
 
     Raises:
         UserError: The model does not fit the client's records, or the records the protocol.
     """
-    return int(prepare_client(protocol, agreement).initial_weights().size)
+    setup = prepare_client(protocol, agreement)
+    return replace(
+        agreement,
+        parameters=int(setup.initial_weights().size),
+        inputs=describe_inputs(setup.input_shape),
+    )
+
+
+def describe_inputs(shape: Sequence[int]) -> str:
+    """Returns how many inputs a record has, axis by axis.
+
+    Args:
+        shape: The shape of a record.
+    """
+    return " x ".join(str(length) for length in shape)

@@ -308,6 +308,7 @@ def introduction_reply(request: Message, agreement: Agreement, identity: bytes =
         {
             "client": agreement.client,
             "records": agreement.records,
+            "inputs": agreement.inputs or "",
             "version": own_version(),
             "identity": identity,
         }
@@ -322,12 +323,14 @@ class Introduction:
     Attributes:
         client: Number of its client.
         records: Number of records of that client.
+        inputs: Number of inputs of its records, axis by axis; empty where it is not known.
         version: Version of Sordino that it runs.
         identity: The client's public key in DER form; empty where it is in no secure sum.
     """
 
     client: int
     records: int
+    inputs: str
     version: str
     identity: bytes
 
@@ -342,20 +345,25 @@ def read_introduction(message: Message) -> Introduction:
         MalformedMessage: The reply does not have the right fields.
     """
     found = check_records(message, {SELF})[SELF]
-    expected = {"client", "records", "version", "identity"}
+    expected = {"client", "records", "inputs", "version", "identity"}
     if not isinstance(found, ConfigRecord) or set(found) != expected:
         raise MalformedMessage("it does not say who it is")
     client = found["client"]
     records = found["records"]
+    inputs = found["inputs"]
     version = found["version"]
     identity = found["identity"]
-    if type(client) is not int or type(records) is not int or type(version) is not str:
+    if type(client) is not int or type(records) is not int:
+        raise MalformedMessage("it does not say who it is")
+    if type(inputs) is not str or type(version) is not str:
         raise MalformedMessage("it does not say who it is")
     if type(identity) is not bytes:
         raise MalformedMessage("it does not say who it is")
     if client < 0 or not 1 <= records <= LARGEST_RECORDS:
         raise MalformedMessage("it does not say who it is")
-    return Introduction(client=client, records=records, version=version, identity=identity)
+    return Introduction(
+        client=client, records=records, inputs=inputs, version=version, identity=identity
+    )
 
 
 def pack_arrays(arrays: Mapping[str, np.ndarray]) -> ArrayRecord:

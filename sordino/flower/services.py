@@ -14,7 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from sordino.federation.store.files import write_whole
-from sordino.flower.certificates import AUTHORITY, write_certificates
+from sordino.flower.certificates import (
+    AUTHORITY,
+    add_own_names,
+    find_own_address,
+    write_certificates,
+)
+from sordino.flower.client_folder import holds_agreement
 from sordino.flower.client_store import ClientStore
 from sordino.flower.consortium import Client, Coordinator
 from sordino.flower.flower_commands import CommandFailed, make_environment, require_flower
@@ -210,6 +216,7 @@ class CoordinatorService(PartyService):
         self.metrics_port = settings.metrics
         self._settings = settings
         self._keys = place / settings.keys
+        self._address = settings.address
         self._counted = 0.0
         self._answered = time.monotonic()
 
@@ -220,10 +227,9 @@ class CoordinatorService(PartyService):
         certificates = self.place / "certificates"
         self._keys.mkdir(parents=True, exist_ok=True)
         if not (certificates / AUTHORITY).exists():
-            # The coordinator's own command line comes from this machine.
-            hosts = list(dict.fromkeys([settings.host, "localhost", "127.0.0.1"]))
-            write_certificates(certificates, hosts)
+            write_certificates(certificates, add_own_names([settings.host]))
             self.tell(f"Wrote {certificates}. Give {AUTHORITY} to every client.")
+        self._address = find_own_address(certificates, settings.host, settings.port)
         command = make_superlink_command(self.place, settings.listen, settings.port, insecure=False)
         env = make_environment(self.place / "flower", **FAST_POLLING)
         log = JsonLog(self.place / "logs" / "link.jsonl")
@@ -240,13 +246,13 @@ class CoordinatorService(PartyService):
             return
         self._counted = time.monotonic()
         authority = str(self.place / "certificates" / AUTHORITY)
-        trouble = probe_superlink(self._settings.address, authority).trouble
+        trouble = probe_superlink(self._address, authority).trouble
         if trouble is not None:
             self._note_trouble(process, trouble)
             return
         self._answered = time.monotonic()
         registered = self._register_new_clients()
-        online = count_online_nodes(self._settings.address, authority)
+        online = count_online_nodes(self._address, authority)
         words = f"{online} of {registered} connected"
         self.say_once(words)
         numbers = {
@@ -282,7 +288,7 @@ class CoordinatorService(PartyService):
                 continue
             digest = hashlib.sha256(key.read_bytes()).hexdigest()
             try:
-                register_clients(self.place, [f"{key.stem}={key}"], self._settings.address)
+                register_clients(self.place, [f"{key.stem}={key}"], self._address)
             except (CommandFailed, UserError) as error:
                 self.say_once(f"{key.name} was not registered: {error}")
                 continue
@@ -316,8 +322,9 @@ class ClientService(PartyService):
     def prepare(self) -> SupervisedProcess:
         """Agrees where there is no agreement yet, and returns the node's supervisor."""
         require_flower()
-        if not (self._folder / "agreement.toml").exists():
+        if not holds_agreement(self._folder):
             self._agree()
+        ClientStore(self._folder).check_second_place()
         command = make_supervisor_command(self._folder, self._settings.port, insecure=False)
         env = make_environment(self._folder / "flower")
         log = JsonLog(self._folder / "logs" / "node.jsonl")

@@ -30,6 +30,7 @@ from sordino.flower.client_keys import read_clients
 from sordino.flower.connected_clients import ConnectedClients, Identities
 from sordino.flower.engine import FlowerEngine
 from sordino.flower.exchange import Exchange
+from sordino.flower.local_work import describe_inputs
 from sordino.flower.messages import pack_arrays
 from sordino.flower.signing import Signer
 from sordino.privacy.published import find_withheld, publish_metrics
@@ -205,6 +206,10 @@ class SordinoStrategy(Strategy):
         training = secrets.token_hex(16)
         # All clients must be there at the start, since prices depend on their numbers of records.
         setup = prepare_server(protocol, connected.wait_for_sizes(self._superlink.patience))
+        # Before the first round: nothing is charged for a client whose file does not fit.
+        misfits = connected.require_inputs(describe_inputs(setup.input_shape))
+        if len(connected.sizes) < protocol.clients:
+            raise UserError(" ".join(misfits))
         choice = OnFlower(
             grid=grid,
             connected=connected,
@@ -236,7 +241,9 @@ class SordinoStrategy(Strategy):
             connected.wait(range(protocol.clients), self._superlink.patience)
             exchange = self._make_exchange(facts["training"], identities)
             choice = OnFlower(grid=grid, connected=connected, exchange=exchange)
-            return prepare_server(protocol, facts["sizes"]), choice
+            setup = prepare_server(protocol, facts["sizes"])
+            connected.require_inputs(describe_inputs(setup.input_shape))
+            return setup, choice
 
         watch = Watch(on_start=self._make_start_listener(grid, connected))
         # The process of a killed SuperLink lives on for a moment and still holds the folder.

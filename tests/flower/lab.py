@@ -37,6 +37,17 @@ def free_port() -> int:
             return port
 
 
+def find_own_address() -> str | None:
+    """The address under which other machines would reach this one; None where it has no network."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking, suppress(OSError):
+        # Only the way is looked up: nothing is sent.
+        asking.connect(("198.51.100.1", 9))
+        found = str(asking.getsockname()[0])
+        if not found.startswith("127."):
+            return found
+    return None
+
+
 def started_at(pid: int) -> str | None:
     """When a process was started, which tells it from a later one with the same id; None if it is gone."""
     try:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import contextmanager
 
 import pytest
 
@@ -24,9 +25,11 @@ from sordino.flower.access_control import (
     CONCURRENT,
     OBJECT_BYTES,
     AccessControl,
+    may_be_local,
 )
-from tests.flower.lab import free_port
+from tests.flower.lab import find_own_address, free_port
 
+OWN_ADDRESS = find_own_address()
 OUTSIDE = ("203.0.113.7", 40_000)
 TAKEN = [
     "/v1/control/start-run", "/v1/control/list-runs", "/v1/control/register-node",
@@ -170,19 +173,24 @@ def test_an_address_that_no_connection_of_this_machine_has_is_not_the_coordinato
     assert asyncio.run(call(gate, "/v1/control/list-runs", client=client)) == 403
 
 
-@pytest.fixture
-def served():
+@contextmanager
+def serve(app: AccessControl, host: str = "127.0.0.1"):
     port = free_port()
-    app = AccessControl(Behind(), secured=True)
-    config = uvicorn.Config(app, host="127.0.0.1", port=port, log_level="error", lifespan="off")
+    config = uvicorn.Config(app, host=host, port=port, log_level="error", lifespan="off")
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run)
     thread.start()
     while not server.started:
         time.sleep(0.02)
-    yield f"http://127.0.0.1:{port}"
+    yield f"http://{host}:{port}"
     server.should_exit = True
     thread.join()
+
+
+@pytest.fixture
+def served():
+    with serve(AccessControl(Behind(), secured=True)) as url:
+        yield url
 
 
 ASK = """
@@ -206,6 +214,45 @@ def status_of(url: str, *headers: str, user: int | None = None) -> int:
 def test_the_coordinators_own_account_reaches_what_is_not_for_nodes(served) -> None:
     assert status_of(f"{served}/v1/control/list-runs") == 200
     assert status_of(f"{served}/docs") == 200
+
+
+@pytest.mark.skipif(OWN_ADDRESS is None, reason="this machine has no address but loopback's")
+def test_the_coordinators_own_account_is_known_by_the_machines_own_address_too() -> None:
+    """A coordinator that others reach was once cut off from its own SuperLink."""
+    with serve(AccessControl(Behind(), secured=True), str(OWN_ADDRESS)) as url:
+        assert status_of(f"{url}/v1/control/list-runs") == 200
+    with serve(AccessControl(Behind(), secured=True, account=12_345), str(OWN_ADDRESS)) as url:
+        assert status_of(f"{url}/v1/control/list-runs") == 403
+        assert status_of(f"{url}/health") == 200
+
+
+@pytest.mark.parametrize(
+    ("client", "server", "local"),
+    [
+        ("192.0.2.1", "192.0.2.1", True),
+        ("::ffff:192.0.2.1", "192.0.2.1", True),
+        ("2001:db8::1", "2001:db8::1", True),
+        ("127.0.0.1", "127.0.1.1", True),
+        ("203.0.113.7", "192.0.2.1", False),
+        ("192.0.2.1", "127.0.0.1", False),
+        ("fl.example.org", "fl.example.org", False),
+    ],
+)
+def test_a_connection_is_within_this_machine_only_between_its_own_addresses(
+    client, server, local
+) -> None:
+    assert may_be_local(client, server) is local
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can play a relay of root's")
+def test_what_root_relays_is_not_the_coordinators_unless_it_is_root_itself() -> None:
+    """A relay for a low port often runs as root, and passes on what comes from anywhere."""
+    with serve(AccessControl(Behind(), secured=True, account=12_345)) as url:
+        assert status_of(f"{url}/v1/control/start-run") == 403
+        assert status_of(f"{url}/v1/runtime/acquire-task") == 403
+        assert status_of(f"{url}/health") == 200
+    with serve(AccessControl(Behind(), secured=True, account=0)) as url:
+        assert status_of(f"{url}/v1/control/start-run") == 200
 
 
 def test_an_address_that_a_header_claims_gives_no_rights(served) -> None:

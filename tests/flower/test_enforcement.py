@@ -191,7 +191,13 @@ def test_other_kinds_of_messages_are_refused(server) -> None:
 def test_a_query_says_who_it_is_and_nothing_else(server) -> None:
     reply = server.send(Message(RecordDict(), 1000, "query"))
     assert {name: dict(record) for name, record in reply.content.items()} == {
-        "self": {"client": 0, "records": 40, "version": own_version(), "identity": b""}
+        "self": {
+            "client": 0,
+            "records": 40,
+            "inputs": "",
+            "version": own_version(),
+            "identity": b"",
+        }
     }
 
 

@@ -1,5 +1,7 @@
 """Only the coordinator is answered, a client is who its key says, and a charge is one upload: attacks that once worked."""
 
+import errno
+import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +22,7 @@ from sordino.federation.setup import prepare
 from sordino.flower import local_work, reply_collection
 from sordino.flower.agreement import Agreement, describe_weakening, read_agreement, write_agreement
 from sordino.flower.certificates import write_certificates, write_key
+from sordino.flower.client_folder import holds_agreement
 from sordino.flower.client_keys import add_clients, assign_clients, fingerprint_of_file
 from sordino.flower.client_store import ClientStore
 from sordino.flower.connected_clients import ConnectedClients, Identities
@@ -375,7 +378,8 @@ def test_an_agreement_says_how_large_its_model_is(tmp_path) -> None:
     protocol = plan(participation=Poisson(rate=0.5))
     mine = Agreement(client=0, records=local_work.count_own_records(protocol, 0, None))
     assert (
-        local_work.count_own_parameters(protocol, mine) == prepare(protocol).initial_weights().size
+        local_work.measure_model(protocol, mine).parameters
+        == prepare(protocol).initial_weights().size
     )
 
 
@@ -419,6 +423,69 @@ def test_a_table_needs_columns_that_all_parties_agreed_to(tmp_path) -> None:
     protocol = plan(data=Data(name="public.csv", classes=["a", "b"], records=20))
     with pytest.raises(UserError, match=r"Have data\.columns = \[\.\.\.\] added to the protocol"):
         local_work.count_own_records(protocol, 0, tmp_path / "mine.csv")
+
+
+def test_records_with_another_number_of_inputs_are_told_before_anything_is_charged(
+    tmp_path,
+) -> None:
+    """An .npz has no names of columns. Each party's model fits its own file, and no other's."""
+    generator = np.random.default_rng(0)
+    labels = np.arange(40) % 3
+    for name, columns in {"public": 5, "north": 5, "south": 6}.items():
+        np.savez(tmp_path / f"{name}.npz", x=generator.normal(size=(40, columns)), y=labels)
+    data = Data(name=str(tmp_path / "public.npz"), classes=3, records=20)
+    protocol = plan(clients=2, noise=SECURE, data=data, model=Model(name="logistic"))
+    for client, name in enumerate(["north", "south"]):
+        mine = Agreement(client=client, records=20, data=str(tmp_path / f"{name}.npz"))
+        measured = local_work.measure_model(protocol, mine)
+        ClientStore.create(tmp_path / f"client-{client}", measured, protocol)
+    with pytest.raises(UserError, match="client 1.* 6 inputs, and each of this machine's 5"):
+        across(tmp_path / "run", protocol, LocalGrid(tmp_path))
+    assert not (tmp_path / "run" / "ledger.jsonl").exists()
+    for client in range(2):
+        assert ClientStore(tmp_path / f"client-{client}").rounds_paid == []
+
+
+@pytest.mark.parametrize("failing", ["counter", "agreement.toml", "ledger.jsonl"])
+def test_an_agreement_is_whole_or_none(tmp_path, monkeypatch, failing) -> None:
+    """A counter that could not be written once left a ledger, over which a deaf node was started."""
+    mine = Agreement(client=0, records=40, counter=str(tmp_path / "state" / "counter"))
+    rename = os.replace
+
+    def refuse(source: object, target: object) -> None:
+        if Path(str(target)).name == failing:
+            raise OSError(errno.EROFS, "Read-only file system")
+        rename(source, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", refuse)
+        with pytest.raises(UserError, match="Read-only file system"):
+            ClientStore.create(tmp_path / "mine", mine, plan(noise=SECURE))
+    assert not holds_agreement(tmp_path / "mine")
+    assert not list((tmp_path / "mine").glob(".agreeing*"))
+    made = ClientStore.create(tmp_path / "mine", mine, plan(noise=SECURE))
+    made.check_second_place()
+    made.charge_round(0)
+    assert made.rounds_paid == [0]
+
+
+def test_a_counter_of_a_ledger_with_rounds_is_not_written_over(tmp_path) -> None:
+    """Who loses the folder and agrees again must not lose the second place as well."""
+    mine = Agreement(client=0, records=40, counter=str(tmp_path / "counter"))
+    ClientStore.create(tmp_path / "mine", mine, plan(noise=SECURE)).charge_round(0)
+    known = (tmp_path / "counter").read_bytes()
+    shutil.rmtree(tmp_path / "mine")
+    with pytest.raises(UserError, match="how far another ledger had come"):
+        ClientStore.create(tmp_path / "mine", mine, plan(noise=SECURE))
+    assert (tmp_path / "counter").read_bytes() == known
+    assert not holds_agreement(tmp_path / "mine")
+
+
+def test_a_counter_inside_of_what_is_backed_up_is_refused(tmp_path) -> None:
+    mine = Agreement(client=0, records=40, counter=str(tmp_path / "mine" / "x" / "counter"))
+    with pytest.raises(UserError, match=r"inside of .*mine"):
+        ClientStore.create(tmp_path / "mine", mine, plan(noise=SECURE))
+    assert not (tmp_path / "mine").exists()
 
 
 def test_swapped_labels_are_refused(tmp_path) -> None:
