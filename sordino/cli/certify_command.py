@@ -153,7 +153,7 @@ def show_event(path: Path, delta: float, json: bool) -> None:
     """
     from sordino.privacy.curves.checks import require_delta
     from sordino.privacy.foreign_events import price_event, read_event
-    from sordino.privacy.guarantee import round_up
+    from sordino.privacy.guarantee import format_delta, round_up
 
     require_delta(delta)
     event = read_event(path)
@@ -169,7 +169,7 @@ def show_event(path: Path, delta: float, json: bool) -> None:
         else:
             line = (
                 f"{price.adjacency}: epsilon of at most {round_up(price.epsilon)} at delta = "
-                f"{delta:g} ({price.accountant})"
+                f"{format_delta(delta)} ({price.accountant})"
             )
         results.print(line, soft_wrap=True, highlight=False)
     print_message(
@@ -330,6 +330,7 @@ def show_guarantees(
         explain: whether derivations are printed.
         sizes: the number of records of every client, where it is known.
     """
+    from sordino.privacy.guarantee import format_delta
     from sordino.privacy.published import find_withheld
     from sordino.report.price_tables import (
         depends_on_unstated_sizes,
@@ -339,7 +340,8 @@ def show_guarantees(
     )
 
     unit = UNIT_IN_WORDS[guarantees[0].unit]
-    title = f"Upper bounds about {unit} ({guarantees[0].adjacency}) at delta = {delta:g}"
+    adjacency = guarantees[0].adjacency
+    title = f"Upper bounds about {unit} ({adjacency}) at delta = {format_delta(delta)}"
     results.print(guarantees_table(guarantees, delta, title))
     for note in notes(protocol, guarantees, delta, sizes):
         results.print(note, soft_wrap=True)

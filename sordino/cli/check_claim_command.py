@@ -33,7 +33,7 @@ def check_claim(
     json: Json = False,
 ) -> None:
     """Check an epsilon that is stated of a training. Exit code 4 if it is false or not proved."""
-    from sordino.privacy.guarantee import round_up
+    from sordino.privacy.guarantee import format_delta, round_up
     from sordino.privacy.stated import Stated, check_stated
 
     stated = Stated(
@@ -49,7 +49,7 @@ def check_claim(
     if answer.accountant is not None:
         theirs = f"{answer.accountant_name}: {round_up(answer.accountant)}"
     line = (
-        f"epsilon = {epsilon:g} at delta = {delta:g} is {answer.verdict}: "
+        f"epsilon = {epsilon:g} at delta = {format_delta(delta)} is {answer.verdict}: "
         f"at most {round_up(answer.bound)} is proved, {adjacency} ({theirs})."
     )
     if json:

@@ -208,7 +208,7 @@ def agreement_rows(store: ClientStore) -> list[tuple[str, str]]:
         Pairs of a word and a text.
     """
     from sordino.flower.admission import count_affordable_rounds
-    from sordino.privacy.guarantee import epsilon_in_words
+    from sordino.privacy.guarantee import epsilon_in_words, format_delta
     from sordino.report.phrasing import describe_protocol
 
     agreement = store.agreement
@@ -217,7 +217,7 @@ def agreement_rows(store: ClientStore) -> list[tuple[str, str]]:
     cap = count_affordable_rounds(store, protocol)
     limit = "no limit"
     if agreement.epsilon is not None:
-        limit = f"epsilon = {agreement.epsilon:g} at delta = {agreement.delta:g}"
+        limit = f"epsilon = {agreement.epsilon:g} at delta = {format_delta(agreement.delta)}"
     bound = epsilon_in_words(store.compute_guarantee(range(cap)).epsilon(agreement.delta))
     noise = "from this machine's entropy"
     if agreement.seeded:
@@ -291,7 +291,7 @@ def label_rows(protocol: Protocol, data: str | None) -> list[tuple[str, str]]:
 def spent(folder: Own, json: Json = False) -> None:
     """Client: say what was answered, what that cost at most, and what was refused."""
     from sordino.flower.client_store import ClientStore
-    from sordino.privacy.guarantee import epsilon_in_words
+    from sordino.privacy.guarantee import epsilon_in_words, format_delta
 
     store = ClientStore(folder)
     agreement = store.agreement
@@ -315,7 +315,8 @@ def spent(folder: Own, json: Json = False) -> None:
         ("Answered", f"{len(store.rounds_paid)} rounds"),
         (
             "Spent",
-            f"{cost} at delta = {agreement.delta:g}, one {agreement.unit}, against the server",
+            f"{cost} at delta = {format_delta(agreement.delta)}, one {agreement.unit}, "
+            "against the server",
         ),
     ]
     word = "Refused"

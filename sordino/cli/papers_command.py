@@ -170,7 +170,7 @@ def show_prifedsync_tables(json: bool) -> None:
     if json:
         print_json({"rows": [row.as_document() for row in rows]})
         return
-    table = Table(title="prifedsync, Tables 1 to 3; epsilon at delta = 1e-05", title_justify="left")
+    table = Table(title="prifedsync, Tables 1 to 3; epsilon at delta = 1e-5", title_justify="left")
     for column in (
         "table",
         "p",

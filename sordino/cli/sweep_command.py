@@ -120,7 +120,6 @@ def run_with_display(
         Stopped: Ctrl-C was pressed; the message says how to go on.
     """
     from sordino.report.sweep_tables import sweep_table, write_sweep_files
-    from sordino.sweeps.sweep_results import TUNING_NOTE
 
     watch = SweepWatch()
     try:
@@ -134,7 +133,8 @@ def run_with_display(
         print_json({**swept.as_document(), "files": [str(path) for path in files]})
         return
     results.print(sweep_table(swept))
-    results.print(TUNING_NOTE, soft_wrap=True)
+    for note in swept.notes:
+        results.print(note, soft_wrap=True)
     if swept.tuning is not None:
         results.print(swept.tuning.sentence, soft_wrap=True)
         if swept.tuning.kind == "selection" and swept.best is not None:

@@ -81,7 +81,7 @@ def train(
     json: Json = False,
 ) -> None:
     """Train a federation and keep the run in a folder."""
-    from sordino.report.closing_panel import mean_and_spread, repeats_table, summary
+    from sordino.report.closing_panel import repeats_document, repeats_table, summary
     from sordino.report.run_summary import run_document
 
     # An option that would be ignored is refused.
@@ -129,8 +129,7 @@ def train(
         # Written after each run: a later failure must not cost the reports of earlier ones.
         write_report_of(runs[-1])
     if json:
-        documents = [run_document(run) for run in runs]
-        print_json({"runs": documents, **mean_and_spread(runs)})
+        print_json(repeats_document(runs))
     else:
         results.print(repeats_table(runs))
     raise_if_out_of_budget(runs)

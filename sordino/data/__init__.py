@@ -1,7 +1,7 @@
 """Data sets by name or path, and their partition among clients."""
 
 from sordino.data.dataset import TEST_PARTS, Dataset, digest, without_test
-from sordino.data.earlier import IN_PYTHON, division_notes, tested_on
+from sordino.data.earlier import IN_PYTHON, are_scores_covered, division_notes, tested_on
 from sordino.data.named_sets import (
     KNOWN,
     agreed_classes,
@@ -19,6 +19,7 @@ __all__ = [
     "Dataset",
     "LabelShares",
     "agreed_classes",
+    "are_scores_covered",
     "client_tests",
     "digest",
     "division_notes",

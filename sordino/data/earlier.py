@@ -52,6 +52,20 @@ def tested_on(protocol: Protocol, facts: Mapping[str, Any]) -> str:
     return "held-out"
 
 
+def are_scores_covered(source: str) -> bool:
+    """Returns whether exact scores on test records tell nothing about private ones.
+
+    Args:
+        source: Whose records the test records are, as `tested_on` returns it.
+
+    Example:
+        >>> are_scores_covered("public"), are_scores_covered("held-out")
+        (True, False)
+    """
+    # Records that were brought may be private: only their owner knows.
+    return source in ("public", "none")
+
+
 def read_test_part(facts: Mapping[str, Any]) -> str | None:
     """Returns whose records were scored, as run.json says it.
 

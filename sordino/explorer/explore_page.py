@@ -17,7 +17,7 @@ from sordino.explorer.background import Call, Requester, stop_if_unwanted, wait_
 from sordino.explorer.page_style import build_table, escape_html, escape_markdown, format_verdict
 from sordino.explorer.results import Chart, PublishedBound, ViewPrice, format_epsilon
 from sordino.explorer.setting import Setting, read_query
-from sordino.privacy.guarantee import MEANINGFUL, Guarantee, round_up
+from sordino.privacy.guarantee import MEANINGFUL, Guarantee, format_delta, round_up
 from sordino.protocol import SordinoError, View, all_views, dumps
 from sordino.protocol.views import ANY_UNIT_IN_WORDS
 
@@ -112,7 +112,7 @@ def show_answers(setting: Setting, top: DeltaGenerator) -> None:
         futures[-2] if there[-2] else None,
         title=f"Epsilon against rounds, view {setting.view}",
         key="rounds",
-        up=f"epsilon at delta = {setting.delta:g}",
+        up=f"epsilon at delta = {format_delta(setting.delta)}",
         log_x=True,
     )
     draw_chart(
@@ -200,9 +200,10 @@ def describe_bound(guarantee: Guarantee, delta: float) -> str:
         guarantee: the bound.
         delta: where epsilon is shown.
     """
-    text = f"At delta = {delta:g}"
+    text = f"At delta = {format_delta(delta)}"
     if guarantee.mu is not None and guarantee.rho is not None:
         text += f", mu = {round_up(guarantee.mu)}, rho = {round_up(guarantee.rho)}"
+        text += guarantee.closeness
     text += f"; {guarantee.adjacency}; by {guarantee.method}."
     if guarantee.assumptions:
         text += f" Holds if, as you vouch, {' and '.join(guarantee.assumptions)}."
@@ -254,7 +255,7 @@ def build_views_table(
         numbers=(1, 2, 3, 4, 5),
         chosen=chosen,
         label="Every adversary",
-        caption=f"Upper bounds at delta = {setting.delta:g}",
+        caption=f"Upper bounds at delta = {format_delta(setting.delta)}",
     )
 
 

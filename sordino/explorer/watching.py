@@ -26,7 +26,7 @@ from sordino.privacy.ledger_lines import RoundCharged
 from sordino.privacy.published import find_withheld
 from sordino.privacy.spending import certify_run
 from sordino.protocol import Protocol, SordinoError, loads
-from sordino.report.phrasing import TEST_RECORDS, describe_protocol
+from sordino.report.phrasing import describe_protocol, join_test_records
 from sordino.report.run_prices import choose_headline
 
 # Runs in one picture.
@@ -375,8 +375,8 @@ def title_scores(runs: Iterable[RunStatus], metric: str) -> str:
         >>> title_scores([RunStatus(name="a", tested_on="held-out")], "loss")
         'Loss on held-out private records, not covered'
     """
-    kinds = {run.tested_on for run in runs if not run.problem}
-    return f"{metric.capitalize()} on {' or '.join(TEST_RECORDS[kind] for kind in sorted(kinds))}"
+    records = join_test_records(run.tested_on for run in runs if not run.problem)
+    return f"{metric.capitalize()} on {records}"
 
 
 def compare_runs(runs: Iterable[RunStatus], metric: str) -> Chart | None:

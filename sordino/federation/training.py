@@ -22,6 +22,7 @@ from sordino.federation.setup import Setup
 from sordino.federation.state import State
 from sordino.federation.store.files import writing
 from sordino.federation.training_stores import ChargeLog, NoArchive, RecordArchive, TrainingStore
+from sordino.privacy.guarantee import format_delta
 from sordino.privacy.ledger_lines import Event, Missed
 from sordino.privacy.spending import certify_run, find_missing_clients
 from sordino.protocol import SordinoError
@@ -314,7 +315,7 @@ def refuse_hiding_too_little(setup: Setup, events: Sequence[Event], round_index:
         raise HidesTooLittle(
             f"clients fell silent, and with the noise of those who were left the model of round"
             f" {round_index + 1} would have passed the budget (epsilon = {budget.epsilon:g} at"
-            f" delta = {budget.delta:g}, view {budget.view}). It was not made."
+            f" delta = {format_delta(budget.delta)}, view {budget.view}). It was not made."
         )
 
 

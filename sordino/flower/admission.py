@@ -11,6 +11,7 @@ from sordino.flower.agreement import describe_weakening, list_budgets, state_mod
 from sordino.flower.client_store import Accepted, Answer, ClientStore
 from sordino.flower.sum_member import is_fresh_attempt, read_mask_call, refuse_unmaskable
 from sordino.flower.upload_requests import HELPER, MODEL_TYPE, OTHER_TRAINING, Request
+from sordino.privacy.guarantee import format_delta
 from sordino.protocol import (
     Attention,
     Identity,
@@ -112,7 +113,7 @@ def _describe_spent_budget(store: ClientStore, cap: int) -> str:
     limit = "agreement"
     if store.agreement.epsilon is not None:
         epsilon = store.agreement.epsilon
-        limit = f"budget (epsilon = {epsilon} at delta = {store.agreement.delta:g})"
+        limit = f"budget (epsilon = {epsilon} at delta = {format_delta(store.agreement.delta)})"
     if cap == 0:
         return f"its {limit} allows 0 rounds of this"
     return f"its {limit} allows {cap} rounds, and they are spent"

@@ -39,19 +39,18 @@ class Guarantee:
         kind: "bound" for something proved; nothing else comes out of `certify`.
         method: which of the valid bounds this is, the smallest.
         assumptions: what the user vouched for and the bound uses; empty for an unconditional one.
-        curve: the bound itself.
+        curve: the bound itself, for noise as it is drawn.
         derivation: how it comes about, line by line, with theorem numbers.
         unconditional: the smallest bound that needs nothing vouched for, where this one does.
         notes: what the promise is about, where a simulation makes it less than it seems.
         sees: what the adversary sees, in words; left out: what the view says.
-        spill: how far the noise is from its law, in total variation, which is added to delta.
 
     Example:
         >>> from sordino.privacy.curves.gaussian_curve import GaussianCurve
         >>> curve = GaussianCurve(mu=1.0)
         >>> print(Guarantee(view=View.SERVER, unit="record", method="composition", curve=curve))
         An adversary who sees every client's upload in every round learns at most \
-epsilon = 4.38 (delta = 1e-05) about any one record of a client \
+epsilon = 4.38 (delta = 1e-5) about any one record of a client \
 (replace-one, bound, composition; mu = 1, rho = 0.5).
     """
 
@@ -66,7 +65,6 @@ epsilon = 4.38 (delta = 1e-05) about any one record of a client \
     unconditional: Guarantee | None = None
     notes: tuple[str, ...] = ()
     sees: str = ""
-    spill: float = 0.0
 
     def __post_init__(self) -> None:
         if not self.sees:
@@ -74,8 +72,27 @@ epsilon = 4.38 (delta = 1e-05) about any one record of a client \
 
     @property
     def mu(self) -> float | None:
-        """The Gaussian parameter, where the curve is Gaussian."""
-        return self.curve.mu
+        """The Gaussian parameter, where the law of the noise makes the curve Gaussian.
+
+        It holds up to `total_variation`, as `rho` and `rdp` do.
+        """
+        return self.curve.law.mu
+
+    @property
+    def total_variation(self) -> float:
+        """How far drawn noise is from its law; 0 but for integers (docs/theory.md#a12).
+
+        Epsilon, delta and beta count it. No parameter of a law can: `mu`, `rho` and `rdp` are true
+        of something that is this close to what is released.
+        """
+        return self.curve.total_variation
+
+    @property
+    def closeness(self) -> str:
+        """What must be said behind `mu` and `rho`, in words; empty where they hold exactly."""
+        if self.total_variation == 0:
+            return ""
+        return f" up to a total variation of {round_up(self.total_variation)}"
 
     @property
     def condition(self) -> str:
@@ -95,11 +112,11 @@ epsilon = 4.38 (delta = 1e-05) about any one record of a client \
 
     @property
     def rho(self) -> float | None:
-        """The parameter of zero-concentrated privacy, mu^2/2, where the curve is Gaussian.
+        """The parameter of zero-concentrated privacy, mu^2/2, where there is a mu.
 
         Its Rényi divergence of order a is rho a.
         """
-        return None if self.curve.mu is None else self.curve.mu**2 / 2
+        return None if self.mu is None else self.mu**2 / 2
 
     def epsilon(self, delta: float) -> float:
         """Returns the smallest epsilon known to hold at `delta`, rounded up.
@@ -107,10 +124,7 @@ epsilon = 4.38 (delta = 1e-05) about any one record of a client \
         Args:
             delta: at which epsilon is asked for.
         """
-        # At a delta that small, the distance of the sampler from its law is all there is.
-        if 0 < delta <= self.spill:
-            return math.inf
-        return self.curve.epsilon(delta - self.spill)
+        return self.curve.epsilon(delta)
 
     def delta(self, epsilon: float) -> float:
         """Returns the smallest delta known to hold at `epsilon`, rounded up.
@@ -118,7 +132,7 @@ epsilon = 4.38 (delta = 1e-05) about any one record of a client \
         Args:
             epsilon: at which delta is asked for.
         """
-        return min(1.0, self.curve.delta(epsilon) + self.spill)
+        return self.curve.delta(epsilon)
 
     def beta(self, alpha: float) -> float:
         """Returns the trade-off function, rounded down.
@@ -128,16 +142,15 @@ epsilon = 4.38 (delta = 1e-05) about any one record of a client \
         Args:
             alpha: the false positive rate.
         """
-        # Rounded down: the adversary may err more often than computed, never less often.
-        return max(0.0, self.curve.beta(min(1.0, alpha + self.spill)) - self.spill)
+        return self.curve.beta(alpha)
 
     def rdp(self, order: float) -> float:
-        """Returns the Rényi divergence of this order, rounded up.
+        """Returns the Rényi divergence of this order, rounded up; up to `total_variation`.
 
         Args:
             order: of the divergence, above 1.
         """
-        return self.curve.rdp(order)
+        return self.curve.law.rdp(order)
 
     def sentence(self, delta: float = 1e-5) -> str:
         """Returns the guarantee in words, at one delta, with what must be said with it.
@@ -147,7 +160,7 @@ epsilon = 4.38 (delta = 1e-05) about any one record of a client \
         """
         details = ", ".join([self.adjacency, self.kind, self.method])
         if self.mu is not None and self.rho is not None:
-            details += f"; mu = {round_up(self.mu)}, rho = {round_up(self.rho)}"
+            details += f"; mu = {round_up(self.mu)}, rho = {round_up(self.rho)}{self.closeness}"
         sentences = [
             f"An adversary who sees {self.sees} {self._limit_in_words(delta)} "
             f"about {ANY_UNIT_IN_WORDS[self.unit]} ({details})."
@@ -160,14 +173,12 @@ epsilon = 4.38 (delta = 1e-05) about any one record of a client \
 
     def _limit_in_words(self, delta: float) -> str:
         epsilon = self.epsilon(delta)
+        at = f"delta = {format_delta(delta)}"
         if math.isinf(epsilon):
-            return f"may learn everything (no finite epsilon holds at delta = {delta:g})"
+            return f"may learn everything (no finite epsilon holds at {at})"
         if epsilon > MEANINGFUL:
-            return (
-                "learns without a meaningful limit "
-                f"(epsilon is above {MEANINGFUL:g} at delta = {delta:g})"
-            )
-        return f"learns at most epsilon = {epsilon_in_words(epsilon)} (delta = {delta:g})"
+            return f"learns without a meaningful limit (epsilon is above {MEANINGFUL:g} at {at})"
+        return f"learns at most epsilon = {epsilon_in_words(epsilon)} ({at})"
 
     def __str__(self) -> str:
         return self.sentence()
@@ -189,6 +200,7 @@ epsilon = 4.38 (delta = 1e-05) about any one record of a client \
             "kind": self.kind,
             "mu": self.mu,
             "rho": self.rho,
+            "total_variation": self.total_variation,
             "epsilon": self.epsilon(delta),
             "delta": delta,
             "method": self.method,
@@ -258,6 +270,20 @@ def round_up(value: float, digits: int = 3) -> str:
     # go up by a whole step.
     up = math.ceil(value / step * (1 - 1e-12)) * step
     return f"{up:.{digits}g}" if up < 10**digits else f"{up:.0f}"
+
+
+def format_delta(delta: float) -> str:
+    """Returns a delta as people write it.
+
+    Args:
+        delta: The probability with which epsilon may be exceeded.
+
+    Example:
+        >>> [format_delta(delta) for delta in (1e-5, 0.001, 2.5e-12)]
+        ['1e-5', '0.001', '2.5e-12']
+    """
+    # Python pads an exponent to two digits.
+    return f"{delta:g}".replace("e-0", "e-")
 
 
 def round_down(value: float, digits: int = 3) -> str:

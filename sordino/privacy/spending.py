@@ -12,7 +12,7 @@ from sordino.privacy.bounds.priced_view import find_priced_view
 from sordino.privacy.bounds.providers import find_bounds
 from sordino.privacy.bounds.question import has_own_noise, pose_question
 from sordino.privacy.certify import certify
-from sordino.privacy.guarantee import Guarantee, notes_on, round_up
+from sordino.privacy.guarantee import Guarantee, format_delta, notes_on, round_up
 from sordino.privacy.ledger_lines import Event, Missed, Opened, RoundCharged
 from sordino.privacy.own_noise import own_protocol
 from sordino.privacy.participation_caps import find_largest
@@ -59,7 +59,7 @@ class Afforded:
         budget = self.budget
         left = max(0.0, budget.epsilon - self.spent)
         target = (
-            f"epsilon = {budget.epsilon:g} at delta = {budget.delta:g}, "
+            f"epsilon = {budget.epsilon:g} at delta = {format_delta(budget.delta)}, "
             f"view {budget.view}, unit {budget.unit}"
         )
         cost = f"spent epsilon = {round_up(self.spent)}"

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from sordino.data import KNOWN
-from sordino.privacy.guarantee import notes_on
+from sordino.privacy.guarantee import format_delta, notes_on
 from sordino.protocol import View
 from sordino.report.number_formats import format_upper_bound
 from sordino.report.phrasing import find_test_source, name_adversary
@@ -161,8 +161,8 @@ def _caveats_of_guarantees(summary: RunSummary) -> Iterator[Caveat]:
     if delta >= 1 / units:
         yield Caveat(
             title="A δ that is too large",
-            text=f"δ = {delta:g} is not below 1/{units:,}, one over the number of {unit}s: "
-            "such a guarantee would allow revealing one outright.",
+            text=f"δ = {format_delta(delta)} is not below 1/{units:,}, one over the number of "
+            f"{unit}s: such a guarantee would allow revealing one outright.",
             grave=True,
         )
     # Readers often take a guarantee about a record for one about a person with many records.

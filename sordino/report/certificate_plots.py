@@ -16,7 +16,7 @@ from sordino.privacy.bounds.providers import find_bounds
 from sordino.privacy.bounds.question import pose_question
 from sordino.privacy.certify import certify
 from sordino.privacy.curves import gaussian
-from sordino.privacy.guarantee import Guarantee
+from sordino.privacy.guarantee import Guarantee, format_delta
 from sordino.privacy.noise_search import resize_noise
 from sordino.protocol import Protocol, UserError, View
 from sordino.report.run_prices import group_similar_views
@@ -152,7 +152,7 @@ def draw_rounds(
     axes.set(
         xscale="log",
         xlabel="rounds",
-        ylabel=f"epsilon at delta = {delta:g}",
+        ylabel=f"epsilon at delta = {format_delta(delta)}",
         title=f"Epsilon against rounds, view {view}",
     )
     # From zero, or a curve that hardly grows would look steep.
@@ -193,7 +193,7 @@ def draw_noise(
         xscale="log",
         yscale="log",
         xlabel=mechanism_of(protocol.noise).size_words,
-        ylabel=f"epsilon at delta = {delta:g}",
+        ylabel=f"epsilon at delta = {format_delta(delta)}",
         title="Epsilon against noise",
     )
     axes.set_xticks(sigmas[::2], [f"{sigma:.2g}" for sigma in sigmas[::2]])

@@ -11,6 +11,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from sordino.data import are_scores_covered
 from sordino.federation.store.run import Run
 from sordino.federation.store.upload_archive import is_kept
 from sordino.privacy.published import find_withheld, publish_metrics
@@ -22,9 +23,10 @@ from sordino.report.phrasing import (
     describe_noise,
     describe_protocol,
     describe_test_records,
+    find_test_source,
 )
 from sordino.report.price_tables import privacy_lines
-from sordino.report.run_summary import find_last_scores
+from sordino.report.run_summary import find_last_scores, run_document
 from sordino.report.terminal_tables import facts_table, table_with_columns
 
 BARS = "▁▂▃▄▅▆▇█"
@@ -181,7 +183,7 @@ def repeats_table(runs: list[Run]) -> Table:
     """
     table = table_with_columns(
         {"seed": "right", "status": "left", "accuracy": "right", "loss": "right", "run": "left"},
-        "Repeats",
+        f"Repeats, scored on {describe_test_records(runs[0])}",
     )
     for run in runs:
         scores = find_last_scores(run)
@@ -199,6 +201,25 @@ def repeats_table(runs: list[Run]) -> Table:
     table.add_row("", "mean", format_percent(accuracy["mean"]), f"{loss['mean']:.4f}", "")
     table.add_row("", "spread (std)", format_percent(accuracy["std"]), f"{loss['std']:.4f}", "")
     return table
+
+
+def repeats_document(runs: list[Run]) -> dict[str, Any]:
+    """Returns repeated trainings as `sordino train --repeats --json` prints them.
+
+    Args:
+        runs: The runs, which differ in their seeds.
+
+    Returns:
+        Every run, mean and spread of the last scores, and whether these are covered.
+    """
+    # They differ in their seeds alone, so all are scored on the same records.
+    source = find_test_source(runs[0])
+    return {
+        "runs": [run_document(run) for run in runs],
+        **mean_and_spread(runs),
+        "tested_on": source,
+        "scores_covered": are_scores_covered(source),
+    }
 
 
 def mean_and_spread(runs: list[Run]) -> dict[str, dict[str, float]]:

@@ -15,6 +15,7 @@ import numpy as np
 
 from sordino.federation.store.run import Run
 from sordino.privacy.curves.gaussian_curve import compose_curves
+from sordino.privacy.guarantee import format_delta
 from sordino.protocol import UserError, View, dumps
 from sordino.protocol.documents import flatten_tables
 from sordino.protocol.file import parse_toml
@@ -99,7 +100,7 @@ def comparison_page(summaries: Sequence[RunSummary]) -> str:
         comparison_document(summaries),
         count=len(summaries),
         who=name_adversary(view),
-        asked=f"view {view}, unit {unit}, δ = {delta:g}",
+        asked=f"view {view}, unit {unit}, δ = {format_delta(delta)}",
         lead=describe_extremes(summaries, names),
         rows=[run_row(summary, name) for summary, name in zip(summaries, names, strict=True)],
         figures=draw_comparison(summaries, names),

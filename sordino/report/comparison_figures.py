@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from sordino.privacy.guarantee import format_delta
 from sordino.report.drawing import (
     MOST_POINTS,
     Picture,
@@ -123,7 +124,8 @@ def draw_scores_by_epsilon(summaries: Sequence[RunSummary], names: Sequence[str]
             linestyle="none",
             label=shorten_label(names[index], 24),
         )
-    axes.set(xlabel=label_epsilons(f"ε at δ = {delta:g}, at most", epsilons), ylabel=label)
+    bounds = f"ε at δ = {format_delta(delta)}, at most"
+    axes.set(xlabel=label_epsilons(bounds, epsilons), ylabel=label)
     axes.margins(0.12)
     add_legend(axes)
     rows = [
@@ -197,7 +199,7 @@ def draw_epsilons_by_round(summaries: Sequence[RunSummary], names: Sequence[str]
         "Privacy spent, round by round",
         lines,
         "rounds charged",
-        label_epsilons(f"ε at δ = {summaries[0].headline.delta:g}", last_epsilons),
+        label_epsilons(f"ε at δ = {format_delta(summaries[0].headline.delta)}", last_epsilons),
         f"ε at the end, at most: {list_values(ends)}.",
     )
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sordino.privacy.guarantee import MEANINGFUL, Guarantee
+from sordino.privacy.guarantee import MEANINGFUL, Guarantee, format_delta
 from sordino.protocol import ClientBudget, View
 from sordino.report.attack_figures import draw_attacks
 from sordino.report.drawing import (
@@ -94,7 +94,7 @@ def draw_views(summary: RunSummary) -> Picture:
         axes.set_xlim(0.8 * lowest, 1.2 * MEANINGFUL)
     axes.set(
         xscale="log",
-        xlabel=label_epsilons(f"ε at δ = {delta:g}", epsilons),
+        xlabel=label_epsilons(f"ε at δ = {format_delta(delta)}", epsilons),
         # The first view stands on top.
         ylim=(len(views) - 0.5, -0.5),
     )
@@ -354,7 +354,7 @@ def draw_spending(summary: RunSummary) -> Picture | None:
         kept = f" The budget of {budget.epsilon:g} was not exceeded."
     axes.set(
         xlabel="rounds charged",
-        ylabel=label_epsilons(f"ε at δ = {delta:g}", epsilons),
+        ylabel=label_epsilons(f"ε at δ = {format_delta(delta)}", epsilons),
         ylim=(0, 1.12 * highest),
     )
     use_whole_numbers(axes)

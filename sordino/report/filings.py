@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from sordino.privacy.guarantee import Guarantee
+from sordino.privacy.guarantee import Guarantee, format_delta
 from sordino.protocol import Channel, Direct, Registry, SecureAggregation, Shuffler, UserError
 from sordino.protocol.version import own_version
 from sordino.report.caveats import list_caveats
@@ -148,7 +148,8 @@ def write_model_card(summary: RunSummary) -> str:
             f"{summary.main.sentence(delta)}",
             "",
             f"Noise: {describe_noise(run.protocol)}. Neighbouring data sets: "
-            f"{summary.main.adjacency}; unit: one {UNITS_IN_FULL[unit]}; delta = {delta:g}.",
+            f"{summary.main.adjacency}; unit: one {UNITS_IN_FULL[unit]}; "
+            f"delta = {format_delta(delta)}.",
             "",
             "| view | the adversary | epsilon, at most |",
             "|---|---|---|",

@@ -14,7 +14,7 @@ from sordino.audit.lower_bounds import (
     count_needed_trainings,
     limit_error_rate,
 )
-from sordino.privacy.guarantee import round_down
+from sordino.privacy.guarantee import format_delta, round_down
 from sordino.protocol.views import UNIT_IN_WORDS
 from sordino.report.number_formats import format_upper_bound
 from sordino.report.terminal_tables import facts_table, table_with_columns
@@ -38,7 +38,7 @@ def finding_head(finding: Finding) -> str:
     certified = finding.certified
     return (
         f"View {certified.view}, about {UNIT_IN_WORDS[certified.unit]} ({certified.adjacency}), "
-        f"epsilon at delta = {finding.delta:g}"
+        f"epsilon at delta = {format_delta(finding.delta)}"
     )
 
 
@@ -102,7 +102,7 @@ def claimed_numbers(claim: Claim, delta: float) -> tuple[str, str]:
         return format_upper_bound(claim.mu or 0.0), ""
     epsilon = format_upper_bound(claim.epsilon)
     if claim.delta != delta:
-        epsilon += f" at delta = {claim.delta:g}"
+        epsilon += f" at delta = {format_delta(claim.delta)}"
     return "", epsilon
 
 
@@ -126,7 +126,8 @@ def remarks(finding: Finding) -> list[str]:
     """
     lines = [_say_game(finding)]
     if finding.certified.rho is not None:
-        lines.append(f"Certified in zCDP: rho = {format_upper_bound(finding.certified.rho)}.")
+        rho = format_upper_bound(finding.certified.rho)
+        lines.append(f"Certified in zCDP: rho = {rho}{finding.certified.closeness}.")
     if finding.given:
         lines.append(
             f"Given to the adversary: {finding.given}, for which the bound is proved; "
@@ -270,15 +271,15 @@ def estimate_table(estimate: CanaryEstimate, certified: Guarantee) -> Table:
     promised = f"epsilon = {format_upper_bound(certified.epsilon(delta))}"
     if certified.mu is not None and certified.rho is not None:
         promised = (
-            f"mu = {format_upper_bound(certified.mu)}, rho = {format_upper_bound(certified.rho)}, "
-            f"{promised}"
+            f"mu = {format_upper_bound(certified.mu)}, rho = {format_upper_bound(certified.rho)}"
+            f"{certified.closeness}, {promised}"
         )
     return facts_table(
         [
             (
                 "Estimate",
                 f"mu = {estimate.mu:.3g}, epsilon = {estimate.epsilon_of_mu:.3g} "
-                f"at delta = {delta:g} ({estimate.adjacency})",
+                f"at delta = {format_delta(delta)} ({estimate.adjacency})",
             ),
             (
                 "From",

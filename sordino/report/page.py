@@ -9,6 +9,7 @@ from functools import cache
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
+from sordino.privacy.guarantee import format_delta
 from sordino.protocol import dumps
 from sordino.protocol.documents import to_json_value
 from sordino.protocol.errors import format_command
@@ -129,7 +130,7 @@ def run_page(summary: RunSummary, cost: NoiseCost | None = None) -> str:
         tiles=list_tiles(summary),
         adjacency=ADJACENCY_WORDS[summary.main.adjacency],
         views=view_rows(summary),
-        delta=f"{delta:g}",
+        delta=format_delta(delta),
         unit=UNIT_IN_WORDS[unit],
         figures=draw_figures(summary),
         spent_text=describe_spending(summary),
@@ -253,7 +254,7 @@ def audit_row(audit: Audit) -> tuple[str, ...]:
         name,
         format_lower_bound(audit.epsilon_lower),
         format_upper_bound(audit.certified),
-        f"{audit.delta:g}",
+        format_delta(audit.delta),
         f"{audit.trainings:,}",
         audit.verdict,
         audit.engine or "not compared",

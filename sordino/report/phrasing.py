@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -219,6 +219,19 @@ def find_test_source(run: Run) -> str:
         A key of `TEST_RECORDS`.
     """
     return tested_on(run.protocol, run.facts)
+
+
+def join_test_records(sources: Iterable[str]) -> str:
+    """Returns the records that several trainings were scored on, in words.
+
+    Args:
+        sources: Keys of `TEST_RECORDS`, in any order.
+
+    Example:
+        >>> join_test_records(["public", "held-out", "public"])
+        'held-out private records, not covered or public test records'
+    """
+    return " or ".join(TEST_RECORDS[source] for source in sorted(set(sources)))
 
 
 def describe_test_records(run: Run) -> str:

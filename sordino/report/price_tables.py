@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 
 from sordino.privacy.bounds.question import has_own_noise
-from sordino.privacy.guarantee import MEANINGFUL, Guarantee, round_down, round_up
+from sordino.privacy.guarantee import MEANINGFUL, Guarantee, format_delta, round_down, round_up
 from sordino.privacy.mechanism_comparison import Needed
 from sordino.privacy.own_noise import client_lines, depends_on_records
 from sordino.privacy.participation_caps import find_capped_rounds
@@ -85,6 +85,7 @@ def notes(
     """
     # Views share most of their notes.
     lines = list(dict.fromkeys(note for guarantee in guarantees for note in guarantee.notes))
+    lines += describe_closeness(guarantees)
     for guarantee in guarantees:
         if guarantee.unconditional is not None:
             free = format_upper_bound(guarantee.unconditional.epsilon(delta))
@@ -104,10 +105,25 @@ def notes(
     # A mechanism that publishes one unit's data at random satisfies delta = 1/n.
     if total is not None and delta >= 1 / total:
         lines.append(
-            f"Warning: delta = {delta:g} is not below 1/{total}, one over the number of {unit}s: "
-            "it would allow revealing one outright."
+            f"Warning: delta = {format_delta(delta)} is not below 1/{total}, one over the number "
+            f"of {unit}s: it would allow revealing one outright."
         )
     return lines
+
+
+def describe_closeness(guarantees: Sequence[Guarantee]) -> list[str]:
+    """Says how far noise is from the law that mu and rho are parameters of, where they are shown.
+
+    Args:
+        guarantees: of the views.
+    """
+    distances = [one.total_variation for one in guarantees if one.mu is not None]
+    if max(distances, default=0.0) == 0:
+        return []
+    return [
+        f"mu and rho hold up to a total variation of {round_up(max(distances))}, by which drawn "
+        "noise may differ from its law; epsilon counts that."
+    ]
 
 
 def count_units(protocol: Protocol, unit: str, sizes: Sequence[int] | None) -> int | None:
@@ -156,7 +172,7 @@ def realised_table(planned: Guarantee, realised: dict[int, Guarantee], delta: fl
     Returns:
         The table, with the worst, the middle and the best client.
     """
-    title = f"view {planned.view}, unit {planned.unit}, delta {delta:g}"
+    title = f"view {planned.view}, unit {planned.unit}, delta {format_delta(delta)}"
     table = table_with_columns({"bound": "left", "epsilon": "right"}, title)
     # Bounds given who took part reveal the draw, and stand below the one that does not.
     table.add_row("planned: before the draw of clients", format_upper_bound(planned.epsilon(delta)))
@@ -240,7 +256,10 @@ def needed_table(rows: Sequence[Needed], protocol: Protocol, epsilon: float, del
     Returns:
         The table; the least noise is marked, and the others are given as multiples of it.
     """
-    title = f"Noise for epsilon = {epsilon:g}, delta = {delta:g}, server: {protocol.rounds} rounds"
+    title = (
+        f"Noise for epsilon = {epsilon:g}, delta = {format_delta(delta)}, "
+        f"server: {protocol.rounds} rounds"
+    )
     if protocol.model is not None and protocol.model.parameters is not None:
         title += f", {protocol.model.parameters:,} parameters"
     table = table_with_columns(

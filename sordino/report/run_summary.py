@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from sordino.data import IN_PYTHON, KNOWN, LabelShares
+from sordino.data import IN_PYTHON, KNOWN, LabelShares, are_scores_covered
 from sordino.federation.store.run import Run
 from sordino.federation.store.run_folder import RunFolder
 from sordino.federation.store.signatures import signers_of
@@ -252,7 +252,7 @@ def run_document(run: Run) -> dict[str, Any]:
         "rounds": len(run.metrics["round"]),
         **find_last_scores(run),
         "tested_on": source,
-        "scores_covered": source in ("public", "none"),
+        "scores_covered": are_scores_covered(source),
         "seconds": float(run.metrics["seconds"].sum()),
         "guarantee": price_run(run, headline).as_document(headline.delta),
         "noise": run.facts["noise"],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import math
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 
 from sordino.federation.store.files import write_whole, writing
+from sordino.privacy.guarantee import format_delta
 from sordino.report.certificate_plots import save_figure
 from sordino.report.drawing import COLOURS, DASHES, SERIES, new_figure
 from sordino.report.number_formats import (
@@ -20,12 +22,15 @@ from sordino.report.number_formats import (
     format_percent,
     format_upper_bound,
 )
+from sordino.report.phrasing import join_test_records
 from sordino.report.sensitivity_plots import value_in_words
 from sordino.report.terminal_tables import Justify, table_with_columns
 
 if TYPE_CHECKING:
     from sordino.sweeps.sweep_results import SettingSummary, Sweep
 
+# Letters that fit beside the axis of a score.
+LABEL_COLUMNS = 50
 # Values that reach over this factor need a logarithmic axis.
 WIDE = 8.0
 
@@ -48,7 +53,11 @@ def sweep_table(sweep: Sweep) -> Table:
     ended_early = any(one.ended_early for one in summary)
     if ended_early:
         columns["ended early"] = right
-    table = table_with_columns(columns, f"Epsilon of one run, at delta = {sweep.delta:g}")
+    title = (
+        f"Scores on {join_test_records(sweep.sources)}\n"
+        f"Epsilon of one run, at delta = {format_delta(sweep.delta)}"
+    )
+    table = table_with_columns(columns, title)
     for one in summary:
         cells = [
             *(value_in_words(one.settings[key]) for key in keys),
@@ -106,7 +115,7 @@ def sweep_csv(sweep: Sweep) -> str:
     keys = list(sweep.rows[0].settings)
     # A target has the name of what was spent; the two must not share a column.
     heads = ["target epsilon" if key == "epsilon" else key for key in keys]
-    facts = ["seed", "accuracy", "loss", "epsilon", "view", "status", "run"]
+    facts = ["seed", "accuracy", "loss", "tested_on", "epsilon", "view", "status", "run"]
     writer.writerow([*heads, *facts])
     for row in sweep.rows:
         settings = [row.settings[key] for key in keys]
@@ -149,7 +158,9 @@ def draw_sweep(sweep: Sweep, paths: Sequence[Path]) -> None:
             capsize=3,
         )
     name_axis(axes, key, [one.settings[key] for one in summary], sweep)
-    axes.set_ylabel(sweep.score)
+    # A picture is shown without its table, so it says itself whose records were scored.
+    label = f"{sweep.score} on {join_test_records(sweep.sources)}"
+    axes.set_ylabel(textwrap.fill(label, LABEL_COLUMNS))
     axes.set_title("Mean over seeds; bars: one standard deviation", loc="left", fontsize=9.5)
     if len(lines) > 1:
         axes.legend(fontsize=8)
@@ -209,7 +220,7 @@ def name_axis(
     """
     label = key
     if key == "epsilon":
-        label = f"epsilon in the view {sweep.view}, delta = {sweep.delta:g}"
+        label = f"epsilon in the view {sweep.view}, delta = {format_delta(sweep.delta)}"
     axes.set_xlabel(label)
     places = place_values(values)
     words = {repr(value): value_in_words(value) for value in values}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from sordino.privacy.guarantee import format_delta
 from sordino.protocol.views import UNIT_IN_WORDS
 from sordino.report.evidence import Audit
 from sordino.report.number_formats import (
@@ -86,7 +87,7 @@ def show_spending(summary: RunSummary) -> Tile:
     """
     view, unit, delta = summary.headline
     epsilon = summary.main.epsilon(delta)
-    where = f"view {view}, unit {unit}, δ = {delta:g}"
+    where = f"view {view}, unit {unit}, δ = {format_delta(delta)}"
     if summary.main.condition:
         where += f"; {summary.main.condition}"
     note = f"no budget was set; {where}"

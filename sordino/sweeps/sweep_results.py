@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from sordino.data import are_scores_covered
 from sordino.sweeps.tuning_price import TuningPrice
 
 # What must be said with every sweep.
@@ -17,6 +18,19 @@ TUNING_NOTE = (
     "every run, and what the runs reveal adds up: tune on public records, or price the tuning "
     "with --price."
 )
+
+
+# What must be said with scores, by whose records they are on.
+SCORES_NOTES = {
+    "held-out": (
+        "The scores are exact, and on held-out records of the clients themselves: no epsilon "
+        "covers them, nor a choice by them. Bring public test records."
+    ),
+    "brought": (
+        "The scores are exact, and on test records that came with the data: no epsilon covers them "
+        "unless these records are public, which only their owner knows."
+    ),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +46,7 @@ class SweepRow:
         view: the adversary.
         run: the folder of the run.
         status: "finished", "diverged" or "budget".
+        tested_on: whose records the scores are on, "held-out" for the clients' own.
     """
 
     settings: dict[str, Any]
@@ -42,6 +57,7 @@ class SweepRow:
     view: str
     run: str
     status: str
+    tested_on: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,6 +124,17 @@ class Sweep:
         sign = 1 if self.score == "accuracy" else -1
         return max(scored, key=lambda row: sign * getattr(row, self.score))
 
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """Whose records the scores are on, in alphabetical order."""
+        return tuple(sorted({row.tested_on for row in self.rows}))
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What must be said wherever the sweep is shown."""
+        about_scores = [SCORES_NOTES[one] for one in self.sources if one in SCORES_NOTES]
+        return (TUNING_NOTE, *about_scores)
+
     def as_document(self) -> dict[str, Any]:
         """Returns the sweep as JSON says it."""
         document: dict[str, Any] = {
@@ -116,7 +143,8 @@ class Sweep:
             "score": self.score,
             "delta": self.delta,
             "folder": str(self.folder),
-            "note": TUNING_NOTE,
+            "scores_covered": all(are_scores_covered(one) for one in self.sources),
+            "note": " ".join(self.notes),
         }
         if self.tuning is not None:
             document["tuning"] = asdict(self.tuning)

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from sordino.data import tested_on
 from sordino.engines.many_trainings import train_many
 from sordino.engines.training_cache import TrainingCache
 from sordino.federation.complete_protocol import DataSource, ModelSource
@@ -248,15 +249,29 @@ def plan_sweep(
             counted = replace(setting.protocol, model=prepared.protocol.model)
             setting = replace(setting, protocol=counted)
         ready.append(calibrate_setting(setting, request, prepared.sizes.tolist()))
-        # The score must be a function of the model and of public records (docs/theory.md#a25).
-        if request.price == "selection" and prepared.tested_on == "held-out":
-            raise UserError(
-                "--price selection: the scores are on records of the clients themselves, so a "
-                "choice by them reveals more than the models do. Bring public test records."
-            )
+        refuse_private_scores(request, prepared.tested_on)
     return SweepPlan(
         request=request, settings=tuple(ready), trials=draw_trials(request, len(ready))
     )
+
+
+def refuse_private_scores(request: SweepRequest, source: str) -> None:
+    """Refuses to price a choice by exact scores on private records.
+
+    Args:
+        request: the sweep, with the price that was asked for.
+        source: Whose records the scores are on.
+
+    Raises:
+        UserError: the price would cover the models, and not the scores that choose among them.
+    """
+    # The score must be a function of the model and of public records (docs/theory.md#a25).
+    if request.price != "none" and source == "held-out":
+        raise UserError(
+            f"--price {request.price}: the scores are on records of the clients themselves, so a "
+            "choice by them reveals more than the models do. Bring public test records, or leave "
+            "out --price."
+        )
 
 
 def calibrate_setting(setting: Setting, request: SweepRequest, sizes: list[int]) -> Setting:
@@ -401,6 +416,7 @@ def make_row(plan: SweepPlan, place: SweepFolder, number: int, trained: Trained)
         view=request.view,
         run=str(place.runs / f"{number:05d}"),
         status=trained.status,
+        tested_on=tested_on(trained.protocol, trained.facts),
     )
 
 
@@ -423,10 +439,16 @@ def price_tuning(plan: SweepPlan, trained: list[Trained]) -> TuningPrice | None:
     Args:
         plan: the sweep.
         trained: all of its trainings.
+
+    Raises:
+        UserError: the scores are on private records, which no price covers.
     """
     request = plan.request
     if request.price == "none":
         return None
+    # A sweep that an earlier version began may have scored private records.
+    for one in trained:
+        refuse_private_scores(request, tested_on(one.protocol, one.facts))
     # What runs have spent by their ledgers, which may differ from what was planned.
     spent = [one.guarantee(request.view, delta=request.delta) for one in trained]
     if request.trials is None:

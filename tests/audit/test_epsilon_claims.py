@@ -42,7 +42,7 @@ def test_epsilon_claims_are_refuted_or_hold_and_json_says_which(tmp_path, capfd)
     assert found["careful"]["verdict"] == "holds"
     assert (found["mine"]["mu"], found["mine"]["verdict"]) == (9.0, "holds")
     shown = {name: text for name, text, _ in Audit.of(document).claims}
-    assert shown["theirs"] == "ε = 0.2 at δ = 1e-05"
+    assert shown["theirs"] == "ε = 0.2 at δ = 1e-5"
     assert shown["mine"] == "μ = 9"
 
 

@@ -9,6 +9,7 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from sordino.cli.console import Stopped
@@ -61,8 +62,23 @@ def test_repeats_train_different_seeds_and_show_mean_and_spread(capfd) -> None:
     accuracies = [r["accuracy"] for r in document["runs"]]
     assert document["accuracy"]["mean"] == pytest.approx(sum(accuracies) / 3)
     assert sorted(p.name for p in Path("many").iterdir()) == ["seed-7", "seed-8", "seed-9"]
+    assert (document["tested_on"], document["scores_covered"]) == ("public", True)
     code, out, _ = answer(capfd, "train", *QUICK, "--repeats", "2")
     assert "spread" in out
+    assert "scored on public test records" in " ".join(out.split())
+
+
+def test_repeats_say_that_scores_on_private_records_are_not_covered(capfd) -> None:
+    x, y = np.random.default_rng(0).normal(size=(200, 3)), np.arange(200) % 2
+    np.savez("mine.npz", x_train=x, y_train=y)
+    own = ["--set", "data.name=mine.npz", "--set", 'data.classes=["no", "yes"]']
+    typed = ["train", *QUICK, *own, "--repeats", "2"]
+    code, out, err = answer(capfd, *typed, "--json")
+    assert code == 0, err
+    document = json.loads(out)
+    assert (document["tested_on"], document["scores_covered"]) == ("held-out", False)
+    _, out, _ = answer(capfd, *typed)
+    assert "scored on held-out private records, not covered" in " ".join(out.split())
 
 
 def test_new_writes_a_file_that_checks_and_is_never_overwritten(capfd) -> None:

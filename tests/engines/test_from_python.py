@@ -97,4 +97,4 @@ def test_numbers_of_numpy_are_numbers() -> None:
 def test_a_calibration_prints_as_a_sentence(file) -> None:
     text = str(calibrate(file, epsilon=2.0))
     assert text.startswith("noise.sigma = ")
-    assert "meets the target (epsilon = 2, delta = 1e-05). An adversary who sees" in text
+    assert "meets the target (epsilon = 2, delta = 1e-5). An adversary who sees" in text

@@ -1,10 +1,12 @@
 """Drafts of what others file about a run."""
 
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from sordino import train
+from sordino import Data, train
 from sordino.cli.main import run as run_command
 from sordino.protocol import loads
 from sordino.report.filings import TO_FILL, build_registry_entry, write_model_card, write_yaml
@@ -88,6 +90,23 @@ def test_a_model_card_has_every_view_and_what_is_not_protected(folder: Path) -> 
     assert "## Not protected" in card
     assert "Anyone who knows the seed" in card
     assert f"license: {TO_FILL}" in card
+
+
+def test_a_model_card_says_whose_records_its_results_are_on(folder: Path, tmp_path: Path) -> None:
+    def list_results(of: Path) -> str:
+        card = write_model_card(summarize_run(of))
+        return card[card.index("## Results") : card.index("## Privacy")]
+
+    assert "On public test records:" in list_results(folder)
+    x, y = np.random.default_rng(0).normal(size=(60, 3)), np.arange(60) % 2
+    np.savez(tmp_path / "mine.npz", x_train=x, y_train=y)
+    own = replace(
+        loads(TEXT), clients=2, data=Data(name=str(tmp_path / "mine.npz"), classes=("no", "yes"))
+    )
+    train(own, folder=tmp_path / "own", report=False)
+    results = list_results(tmp_path / "own")
+    assert "On held-out private records, not covered:" in results
+    assert "- accuracy:" in results
 
 
 def test_the_command_writes_both_and_refuses_several_runs(folder: Path, tmp_path, capsys) -> None:

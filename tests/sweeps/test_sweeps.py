@@ -246,3 +246,73 @@ def test_a_selection_names_the_best_run_and_its_price(tmp_path) -> None:
     assert swept.tuning.epsilon > max(row.epsilon for row in swept.rows)
     # Called again it is the same selection, and not another draw.
     assert sweep(plan, {"local.clip": [0.5, 1.0]}, **options).rows == swept.rows
+
+
+def own_protocol(**data) -> Protocol:
+    """A federation on a file of its own, of which a fifth is held out unless it brings tests."""
+    x, y = np.random.default_rng(0).normal(size=(60, 3)), np.arange(60) % 2
+    np.savez("mine.npz", x_train=x, y_train=y, **data)
+    return toy_protocol(
+        rounds=2, clients=3, data=Data(name="mine.npz", classes=("no", "yes")), model=Model(name="logistic")
+    )  # fmt: skip
+
+
+BROUGHT = {"x_test": np.ones((9, 3)), "y_test": np.arange(9) % 2}
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        ("held-out", "held-out private records, not covered"),
+        ("brought", "test records that came with the data"),
+        ("public", "public test records"),
+    ],
+)
+def test_a_sweep_says_whose_records_were_scored_wherever_it_is_shown(capfd, kind, words) -> None:
+    plan = {
+        "held-out": lambda: own_protocol(),
+        "brought": lambda: own_protocol(**BROUGHT),
+        "public": lambda: replace(small_protocol(), rounds=2),
+    }[kind]()
+    Path("p.toml").write_text(dumps(plan))
+    typed = ["sweep", "p.toml", "--over", "local.clip=0.5,1", "--out", "s"]
+    code, out, _ = answer(capfd, *typed, "--json")
+    document = json.loads(out)
+    assert code == 0
+    assert document["scores_covered"] == (kind == "public")
+    assert [row["tested_on"] for row in document["rows"]] == [kind, kind]
+    assert ("no epsilon covers them" in document["note"]) == (kind != "public")
+    _, out, _ = answer(capfd, *typed)
+    shown = " ".join(out.split())
+    assert words in shown
+    assert ("no epsilon covers them" in shown) == (kind != "public")
+    rows = list(csv.DictReader(Path("s/sweep.csv").read_text().splitlines()))
+    assert [row["tested_on"] for row in rows] == [kind, kind]
+    # The writer puts a comment with the text beside its letters' shapes.
+    assert words in " ".join(Path("s/sweep.svg").read_text().split())
+
+
+def test_no_price_is_put_on_a_choice_by_scores_of_private_records(tmp_path, monkeypatch) -> None:
+    over = {"local.clip": [0.5, 1.0]}
+    selection = {"view": "final", "price": "selection", "trials": 3.0}
+    for price in ({"price": "sum"}, selection):
+        with pytest.raises(UserError, match=r"records of the clients themselves.*leave out --price"):
+            sweep(own_protocol(), over, folder=tmp_path / "refused", **price)
+    assert not (tmp_path / "refused").exists()
+    # Only their owner knows whether test records that were brought are public.
+    swept = sweep(own_protocol(**BROUGHT), over, folder=tmp_path / "brought", price="sum")
+    assert "only their owner knows" in " ".join(swept.notes)
+    # An earlier version began such a sweep: it is not priced at its end either.
+    with monkeypatch.context() as patch:
+        patch.setattr(sweeping, "refuse_private_scores", lambda request, source: None)
+        sweep(own_protocol(), over, folder=tmp_path / "earlier", price="sum")
+    with pytest.raises(UserError, match="records of the clients themselves"):
+        sweep(own_protocol(), over, folder=tmp_path / "earlier", price="sum")
+
+
+def test_a_price_in_words_is_never_below_the_number(tmp_path) -> None:
+    price = price_all_runs([guarantee(0.3), guarantee(0.4)], 1e-5)
+    stated = float(price.sentence.split("at most ")[1].split()[0])
+    assert price.epsilon <= stated <= 1.01 * price.epsilon
+    assert "delta = 1e-5 " in price.sentence
+    assert "no meaningful limit" in price_all_runs([guarantee(40.0)], 1e-5).sentence
