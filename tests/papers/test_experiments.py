@@ -1,43 +1,9 @@
 """Experiments whose tables the documentation prints."""
 
-import csv
 import json
-import math
 from dataclasses import replace
 
-import pytest
-
-from experiments import converging_privacy, noise_and_clients
-from sordino import Data, FedAvg, Gaussian, Model, Protocol, StageWise
-
-
-def test_noise_and_clients_averages_scored_rounds_and_trains_no_cell_twice(
-    tmp_path, monkeypatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def make_small(cell) -> Protocol:
-        return Protocol(
-            seed=cell.seed,
-            clients=cell.clients,
-            rounds=cell.rounds,
-            local=FedAvg(steps=1, batch=4, clip=1.0, schedule=StageWise(rate=0.1)),
-            noise=Gaussian(sigma=cell.sigma),
-            data=Data(name="digits", records=20),
-            model=Model(name="logistic"),
-        )
-
-    monkeypatch.setattr(noise_and_clients, "make_protocol", make_small)
-    out = tmp_path / "rows.csv"
-    asked = ["--steps", "1", "--clients", "2,3", "--sigmas", "0.1", "--out", str(out)]
-    # From 100 rounds on, a training scores only every second round or fewer unless it is told to.
-    noise_and_clients.main([*asked, "--total", "100"])
-    rows = list(csv.DictReader(out.open()))
-    assert [row["clients"] for row in rows] == ["2", "3"]
-    assert all(math.isfinite(float(row["accuracy"])) for row in rows)
-    assert all(float(row["epsilon_rounds"]) < float(row["epsilon_server"]) for row in rows)
-    assert "nan" not in capsys.readouterr().out
-    monkeypatch.setattr(noise_and_clients, "train_cell", pytest.fail)
-    noise_and_clients.main([*asked, "--total", "100"])
-    assert len(list(csv.DictReader(out.open()))) == 2
+from experiments import converging_privacy
 
 
 def test_converging_privacy_keeps_rounds_and_epsilons_apart(tmp_path, monkeypatch) -> None:

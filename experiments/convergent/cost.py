@@ -1,0 +1,60 @@
+"""Prints what is left to measure, and how long that takes on one core."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from experiments.convergent.cells import Cell
+from experiments.convergent.results import find_finished
+from experiments.markdown_tables import print_header, print_row
+
+# Seconds of one core for one local step on a batch, by model, records and batch. LeNet-5 in the
+# native engine, the rest in torch.
+PACES: dict[tuple[str, str, int | None], float] = {
+    ("lenet5", "mnist", 8): 0.0007,
+    ("lenet5", "mnist", 50): 0.0019,
+    ("lenet5", "cifar10", 8): 0.0011,
+    ("lenet5", "cifar10", 50): 0.0035,
+    ("resnet18", "cifar10", 8): 0.4,
+    ("resnet18", "cifar10", 50): 2.0,
+    ("vit-small", "cifar10", 8): 0.4,
+}
+# Records of three channels cost about the same, 64 x 64 pixels four times as much.
+LIKE = {"table-10": ("cifar10", 1), "table-10-tiny": ("cifar10", 4)}
+
+
+def print_costs(folder: Path, cells: Sequence[Cell]) -> None:
+    """Prints for every table how many cells are left and how many hours of one core they take.
+
+    Args:
+        folder: Of the files.
+        cells: Of all tables.
+    """
+    print_header("table", "model", "schedule", "cells", "left", "local steps left", "hours left")
+    groups: dict[tuple[str, str, str], list[Cell]] = {}
+    for cell in cells:
+        groups.setdefault((cell.table, cell.model, cell.schedule), []).append(cell)
+    for (table, model, schedule), members in groups.items():
+        finished = find_finished(folder, table)
+        left = [cell for cell in members if cell.key not in finished]
+        print_row(
+            table,
+            model,
+            schedule,
+            len(members),
+            len(left),
+            f"{sum(cell.client_steps for cell in left) / 1e6:.1f} million",
+            f"{sum(map(estimate_hours, left)):,.1f}",
+        )
+
+
+def estimate_hours(cell: Cell) -> float:
+    """Returns the hours of one core that a cell takes.
+
+    Args:
+        cell: What is trained.
+    """
+    name, times = LIKE.get(cell.table, (cell.data, 1))
+    pace = PACES[cell.model, name, cell.protocol.local.batch]
+    return times * pace * cell.client_steps / 3600
