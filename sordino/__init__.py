@@ -8,6 +8,8 @@ the imports, and in the table of the modules that define them, which is used whe
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from sordino.wiring import ANSWERED_BY
+
 if TYPE_CHECKING:
     from sordino import audit as audit
     from sordino.attacks.suite import attack as attack
@@ -100,6 +102,18 @@ _NAMES_BY_MODULE = {
 }
 _MODULE_OF = {name: module for module, names in _NAMES_BY_MODULE.items() for name in names.split()}
 
+# What a room asks of one above it, and the module that answers.
+ANSWERED_BY.update(
+    {
+        "audit_with_claims": "sordino.papers.applied",
+        "dp_event": "sordino.privacy.dp_events",
+        "read_protocol": "sordino.protocol",
+        "resume_across": "sordino.flower.driver",
+        "train_across": "sordino.flower.driver",
+        "write_final_report": "sordino.report.writing",
+    }
+)
+
 __all__ = sorted([*_MODULE_OF, "audit"])  # noqa: PLE0605
 
 
@@ -114,28 +128,6 @@ def __getattr__(name: str) -> Any:
     if name not in _MODULE_OF:
         raise AttributeError(f"module 'sordino' has no attribute {name!r}")
     return getattr(import_module(_MODULE_OF[name]), name)
-
-
-def audit_with_published_claims(
-    source: Any, view: Any = "server", unit: str = "record", **options: Any
-) -> "Finding":
-    """Audits a protocol or a run, and tests published bounds too.
-
-    This is what `sordino.audit(...)` calls: the package joins the audit and the published claims,
-    so that the room of audits need not know about papers.
-
-    Args:
-        source: a protocol, or the folder of a finished run.
-        view: what the adversary sees.
-        unit: "record" or "client".
-        **options: those of `sordino.audit.auditing.audit`.
-
-    Returns:
-        What was found.
-    """
-    from sordino.papers.applied import audit_with_claims
-
-    return audit_with_claims(source, view, unit, **options)
 
 
 def __dir__() -> list[str]:

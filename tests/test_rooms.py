@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from sordino.wiring import ANSWERED_BY, ask_above
+
 PACKAGE = Path(__file__).parents[1] / "sordino"
 TEMPLATES = PACKAGE / "flower" / "app"  # copied into users' folders, never imported from here
 
@@ -31,6 +33,7 @@ ROOMS = [
     "mechanisms",
     "randomness",
     "protocol",
+    "wiring",
 ]
 FORBIDDEN = {
     "mechanisms": {"torch", "sklearn", "typer", "rich", "dp_accounting"},
@@ -38,14 +41,10 @@ FORBIDDEN = {
     "protocol": {"torch", "numpy", "scipy", "sklearn", "typer", "rich"},
 }
 
-# The lists below only ever shrink.
-
-# The steps upwards, each when it is called: a training that has ended asks for its report, a training across machines for Flower.
-EXCEPTIONS = {
-    ("engines", "sordino.report.writing"),
-    ("engines", "sordino.flower.driver"),
-    ("native", "sordino.engines.torch_engine"),
-}
+# What stands around the core, which works without any of them.
+SATELLITES = {"explorer", "report", "papers", "attacks", "flower", "native"}
+# The one module of the core that imports a satellite.
+SEAMS = {("sordino.engines.compiled", "native")}
 
 
 def module_name(path: Path) -> str:
@@ -131,16 +130,53 @@ def test_imports_point_downwards(name: str) -> None:
     assert room in ROOMS, f"{room} is not a room of the architecture"
     for imported in imports(ast.parse(MODULES[name].read_text())):
         parts = imported.split(".")
-        if parts[0] == "sordino" and len(parts) > 1 and (room, imported) not in EXCEPTIONS:
+        if parts[0] == "sordino":
+            # The package, whose names come from everywhere, stands above all rooms.
+            assert len(parts) > 1, f"{name} must not import the package itself"
             assert ROOMS.index(parts[1]) >= ROOMS.index(room), f"{room} must not import {imported}"
         assert parts[0] not in FORBIDDEN.get(room, set()), f"{room} must not import {parts[0]}"
 
 
-def test_no_modules_import_one_another_in_circles() -> None:
-    graph = {
-        name: imported_modules(ast.parse(path.read_text())) - {name, "sordino"}
+@pytest.mark.parametrize("name", [name for name in MODULES if is_in_a_room(name)])
+def test_the_core_imports_a_satellite_through_one_module_alone(name: str) -> None:
+    room = room_of(name)
+    if room in SATELLITES or room == "cli":
+        return
+    for imported in imports(ast.parse(MODULES[name].read_text())):
+        parts = imported.split(".")
+        if parts[0] == "sordino" and len(parts) > 1 and parts[1] in SATELLITES:
+            assert (name, parts[1]) in SEAMS, f"{name} must not import {imported}"
+
+
+def asked_above(tree: ast.AST) -> set[str]:
+    """The names that a module asks rooms above it for."""
+    return {
+        node.args[0].value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call)
+        and getattr(node.func, "id", "") == "ask_above"
+        and isinstance(node.args[0], ast.Constant)
+    }
+
+
+def test_whatever_is_asked_of_a_room_above_is_answered_and_nothing_else_is_listed() -> None:
+    asked = {
+        name: asked_above(ast.parse(path.read_text()))
         for name, path in MODULES.items()
         if is_in_a_room(name)
+    }
+    assert set().union(*asked.values()) == set(ANSWERED_BY)
+    for name, above in asked.items():
+        for one in above:
+            assert callable(ask_above(one))
+            answers = room_of(ANSWERED_BY[one])
+            assert ROOMS.index(answers) <= ROOMS.index(room_of(name)), f"{name} can import {one}"
+
+
+def test_no_modules_import_one_another_in_circles() -> None:
+    graph = {
+        name: imported_modules(ast.parse(path.read_text())) - {name}
+        for name, path in MODULES.items()
     }
     assert [sorted(circle) for circle in cycles(graph)] == []
 

@@ -41,8 +41,8 @@ from sordino.attacks.attack import (
 )
 from sordino.attacks.pictures import SMALLEST_RATE, draw_curves, draw_pictures, draw_rows
 from sordino.attacks.referee import Referee
-from sordino.engines.torch_engine import single_threaded
 from sordino.federation.complete_protocol import DataSource, ModelSource
+from sordino.federation.processors import single_threaded
 from sordino.federation.store.files import held, pack, unpack, write_whole, writing
 from sordino.federation.store.run import Run
 from sordino.federation.store.run_folder import as_json

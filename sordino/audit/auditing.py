@@ -29,12 +29,11 @@ from sordino.audit.replay import noise_report
 from sordino.audit.verdict import Claim, Finding, judge_scores
 from sordino.audit.worst_cases.noisy_step_pair import COMPANY
 from sordino.audit.worst_cases.synthetic_losses import SyntheticLosses
-from sordino.engines.torch_engine import single_threaded, worker_count
+from sordino.engines.compiled import is_in_kernel
 from sordino.federation.complete_protocol import DataSource, ModelSource
+from sordino.federation.processors import single_threaded, worker_count
 from sordino.federation.store.files import held, write_whole, writing
 from sordino.federation.store.run_folder import as_json, claimed_path, now
-from sordino.native.library import choose_instruction_set
-from sordino.native.step_rules import RULE_REFUSALS
 from sordino.privacy.bounds.question import Observation
 from sordino.privacy.guarantee import Guarantee, round_up
 from sordino.protocol import ClippedGlm, InvalidValue, Protocol, UserError, View, dumps
@@ -296,9 +295,8 @@ def choose_engines(subject: Subject, game: Game) -> tuple[str, ...]:
         return (subject.engine,)
     if isinstance(game, CanaryGame):
         return ("torch" if game.kernel is None else "native",)
-    in_kernel = RULE_REFUSALS.of(subject.protocol.local) is None
     linear = type(game.pair.zero.module) is SyntheticLosses
-    if choose_instruction_set() is not None and in_kernel and linear:
+    if linear and is_in_kernel(subject.protocol.local):
         return ("native", "torch")
     return ("torch",)
 

@@ -23,15 +23,13 @@ from sordino.audit.repeated_work import TableWork
 from sordino.audit.replay import Replay, noise_report, shows_noise
 from sordino.audit.round_table import RoundTable, observe_singles, select_row
 from sordino.audit.worst_cases.synthetic_losses import convert_for_kernel, make_synthetic_kernel
+from sordino.engines.compiled import Kernel, KernelRefusal, NativeEngine, kernel_for
 from sordino.engines.torch_engine import TorchEngine
 from sordino.federation.round import RoundRecord, first_state, play_training
 from sordino.federation.setup import Setup
 from sordino.federation.store.in_memory import MemoryLedger, MemoryStore
 from sordino.federation.training import Limits, ScoringEngine, Training, TrainingOptions
 from sordino.federation.training_stores import EveryRecord
-from sordino.native.kernel import Kernel
-from sordino.native.native_engine import NativeEngine, kernel_for
-from sordino.native.network_builder import KernelRefusal
 
 # Trainings on each data set.
 SAMPLE = 16

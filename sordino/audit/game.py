@@ -28,7 +28,7 @@ from sordino.audit.round_table import RoundTable, observe_trainings
 from sordino.audit.worst_cases.neighbours import Pair, remove_noise
 from sordino.audit.worst_cases.noisy_step_pair import StepPair
 from sordino.audit.worst_cases.worst_pair import make_worst_pair
-from sordino.engines.torch_engine import single_threaded
+from sordino.federation.processors import single_threaded
 from sordino.privacy.bounds.question import Observation
 from sordino.protocol import Noise, Protocol, View
 from sordino.randomness import LANES, Key

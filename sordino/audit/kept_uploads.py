@@ -16,14 +16,12 @@ from sordino.audit.noise.residual_tests import ResidualReport
 from sordino.audit.repeated_work import SingleWork
 from sordino.audit.replay import Replay, noise_report
 from sordino.audit.round_table import RoundTable
+from sordino.engines.compiled import Kernel, KernelRefusal, kernel_for
 from sordino.federation.complete_protocol import DataSource, ModelSource
 from sordino.federation.personal import keeps_state
 from sordino.federation.setup import Setup, prepare
 from sordino.federation.store.run import Run
 from sordino.federation.store.upload_archive import ArchivedRound, kept_rounds, read_round
-from sordino.native.kernel import Kernel
-from sordino.native.native_engine import kernel_for
-from sordino.native.network_builder import KernelRefusal
 from sordino.protocol import Protocol, UserError
 
 # Noise values that are looked at; of large models coordinates at regular distances are.

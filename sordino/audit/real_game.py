@@ -28,13 +28,11 @@ from sordino.audit.worst_cases.neighbours import (
     remove_noise,
     removes_unit,
 )
+from sordino.engines.compiled import Kernel, KernelRefusal, NativeEngine, kernel_for
 from sordino.engines.torch_engine import TorchEngine
 from sordino.federation.complete_protocol import DataSource, ModelSource
 from sordino.federation.round import Engine, play_training
 from sordino.federation.setup import Setup, prepare
-from sordino.native.kernel import Kernel
-from sordino.native.native_engine import NativeEngine, kernel_for
-from sordino.native.network_builder import KernelRefusal
 from sordino.privacy.bounds.question import Observation
 from sordino.protocol import Noise, Protocol, View
 from sordino.randomness import Key

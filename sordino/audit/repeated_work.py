@@ -11,13 +11,12 @@ import torch
 from torch import Tensor
 
 from sordino.audit.worst_cases.neighbours import remove_noise
+from sordino.engines.compiled import Kernel, NativeEngine
 from sordino.engines.row_clients import RowClients
 from sordino.federation.client import ClientWork
 from sordino.federation.rules.local_training import ClientState, Substitute
 from sordino.federation.setup import Setup
 from sordino.federation.upload import find_own_state, find_sent_model
-from sordino.native.kernel import Kernel
-from sordino.native.native_engine import NativeEngine
 
 NO_STATE: ClientState = {}
 

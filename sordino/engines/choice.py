@@ -12,13 +12,16 @@ from dataclasses import dataclass
 from typing import Any
 from typing import Protocol as Interface
 
+from sordino.engines.compiled import (
+    Kernel,
+    KernelRefusal,
+    NativeEngine,
+    fingerprint_library,
+    kernel_for,
+)
 from sordino.engines.torch_engine import TorchEngine
 from sordino.federation.setup import Setup
 from sordino.federation.training import ScoringEngine
-from sordino.native.kernel import Kernel
-from sordino.native.library import fingerprint_library
-from sordino.native.native_engine import NativeEngine, kernel_for
-from sordino.native.network_builder import KernelRefusal
 from sordino.protocol import InvalidValue, UserError
 
 ENGINES = ("auto", "torch", "native", "flower")

@@ -11,19 +11,20 @@ from pathlib import Path
 
 from sordino.data import Dataset
 from sordino.engines.choice import check_engine, choose
+from sordino.engines.compiled import NativeEngine, pooled_uploads
 from sordino.engines.run_folders import run_facts
 from sordino.engines.storage_backends import FolderBackend, MemoryBackend, StorageBackend
-from sordino.engines.torch_engine import TorchEngine, check_device, worker_count
+from sordino.engines.torch_engine import TorchEngine
 from sordino.engines.train_one import scored_every
 from sordino.engines.training_cache import TrainingCache
 from sordino.federation.complete_protocol import DataSource, ModelSource
+from sordino.federation.processors import check_device, worker_count
 from sordino.federation.round import RoundTask, play_rounds, refuse_unplayable
 from sordino.federation.round_metrics import RoundMetrics
 from sordino.federation.setup import Setup, prepare
 from sordino.federation.store.run import Trained
 from sordino.federation.training import Training, TrainingOptions
 from sordino.federation.upload import Upload
-from sordino.native.native_engine import NativeEngine, pooled_uploads
 from sordino.privacy.spending import BudgetExceeded
 from sordino.protocol import InvalidValue, Protocol, UserError
 

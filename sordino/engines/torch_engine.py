@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from types import TracebackType
 
 import numpy as np
-import torch
 
 from sordino.engines.workers import Pool, WorkerTask
 from sordino.federation.client import ClientWork, Score, join_scores, score_chunks
+from sordino.federation.processors import check_device, single_threaded, worker_count
 from sordino.federation.round import RoundTask
 from sordino.federation.setup import Setup
 from sordino.federation.upload import Upload
-from sordino.protocol import InvalidValue, UserError
 
 
 class TorchEngine:
@@ -131,70 +128,3 @@ class TorchEngine:
         with single_threaded():
             parts = [self._own.score(weights=weights, rows=chunk) for chunk in self._chunks]
         return join_scores(parts)
-
-
-def worker_count(workers: int | None, device: str) -> int:
-    """Returns how many processes work.
-
-    Args:
-        workers: what was asked for; None for one per core on the cpu, and one elsewhere.
-        device: where they work.
-
-    Raises:
-        InvalidValue: a number that is none, or several processes on an accelerator.
-    """
-    # A bool is an int in Python, and nobody means one worker by True.
-    if workers is not None and (
-        isinstance(workers, bool) or not isinstance(workers, int) or workers < 1
-    ):
-        raise InvalidValue("workers", workers, "a whole number of at least 1")
-    if device != "cpu":
-        if workers is not None and workers > 1:
-            raise InvalidValue(
-                "workers", workers, f"1 on the device {device!r}, which one process uses alone"
-            )
-        return 1
-    if workers is not None:
-        return workers
-    # The cores that this process may use, which in a container are fewer than the machine has.
-    return len(os.sched_getaffinity(0))
-
-
-def check_device(device: str) -> str:
-    """Returns the device, if this machine has it.
-
-    Args:
-        device: "cpu", "cuda" or "mps"; a number may follow a colon.
-
-    Raises:
-        InvalidValue: there is no such kind of device.
-        UserError: this machine has none.
-    """
-    kind = device.split(":")[0]
-    available = {
-        "cpu": True,
-        "cuda": torch.cuda.is_available(),
-        "mps": torch.backends.mps.is_available(),
-    }
-    if kind not in available:
-        raise InvalidValue("device", device, '"cpu", "cuda" or "mps"')
-    if not available[kind]:
-        raise UserError(
-            f"device = {device!r}: torch finds no such device on this machine. Use device = 'cpu'."
-        )
-    return device
-
-
-@contextmanager
-def single_threaded() -> Iterator[None]:
-    """Runs torch operators on one thread while the context lasts.
-
-    The caller's setting and global generator are left as they were.
-    """
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        with torch.random.fork_rng(devices=[]):
-            yield
-    finally:
-        torch.set_num_threads(threads)

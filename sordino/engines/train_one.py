@@ -26,8 +26,8 @@ from sordino.engines.run_options import (
     ignore_message,
     ignore_start,
 )
-from sordino.engines.torch_engine import check_device, worker_count
 from sordino.federation.complete_protocol import DataSource, ModelSource, resolved
+from sordino.federation.processors import check_device, worker_count
 from sordino.federation.round import first_state, refuse_unplayable
 from sordino.federation.round_metrics import ignore_metrics
 from sordino.federation.setup import Begun, Setup, prepare
@@ -48,6 +48,7 @@ from sordino.privacy.ledger_lines import Event, RoundCharged
 from sordino.privacy.participation_caps import find_capped_rounds
 from sordino.privacy.spending import BudgetExceeded, find_affordable_rounds, find_repeated_rounds
 from sordino.protocol import InvalidValue, Protocol, ProtocolSource, UserError, accept_protocol
+from sordino.wiring import ask_above
 
 # A run is scored about this many times unless said otherwise.
 SCORINGS = 50
@@ -122,10 +123,8 @@ def train(
     check_device(device)
     watch = Watch(on_start=on_start, on_round=on_round, on_message=on_message)
     if check_engine(engine, superlink) == "flower" and superlink is not None:
-        from sordino.flower.driver import train_across
-
         named = resolved_names(protocol, data, model)
-        finished = train_across(
+        finished = ask_above("train_across")(
             named,
             superlink,
             folder=make_folder(folder, named),
@@ -243,9 +242,7 @@ def resume(
     refuse_unsigned(run_folder, key)
     watch = Watch(on_start=on_start, on_round=on_round, on_message=on_message)
     if run_folder.facts()["engine"] == "flower":
-        from sordino.flower.driver import resume_across
-
-        finished = resume_across(run_folder, superlink, name_signer(key), watch)
+        finished = ask_above("resume_across")(run_folder, superlink, name_signer(key), watch)
     else:
 
         def prepare_engine(protocol: Protocol) -> tuple[Setup, Chosen]:
@@ -326,10 +323,8 @@ def report_run(run: Run) -> None:
     Args:
         run: the run.
     """
-    # Imported here: a run without a report need not wait for the libraries that draw one.
-    from sordino.report.writing import write_final_report
-
-    write_final_report(run, lambda text: warnings.warn(text, stacklevel=5))
+    # Asked for here: a run without a report need not wait for the libraries that draw one.
+    ask_above("write_final_report")(run, lambda text: warnings.warn(text, stacklevel=5))
 
 
 def take_up_run(

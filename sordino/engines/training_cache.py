@@ -9,14 +9,13 @@ from functools import lru_cache
 from torch import nn
 
 from sordino.data import Dataset
+from sordino.engines.compiled import Kernel, kernel_for, refuse_protocol
 from sordino.engines.train_one import limits_of
 from sordino.federation.complete_protocol import ModelSource
 from sordino.federation.record_tensors import Loaded, loaded
 from sordino.federation.setup import Setup
 from sordino.federation.training import Limits
 from sordino.models import KNOWN
-from sordino.native.kernel import Kernel
-from sordino.native.native_engine import kernel_for, refuse_protocol
 from sordino.protocol import Data
 
 # Data sets that are kept for the trainings to come.

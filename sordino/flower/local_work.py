@@ -16,10 +16,10 @@ from sordino.data import (
     load_dataset,
     refuse_other_columns,
 )
-from sordino.engines.torch_engine import single_threaded
 from sordino.federation import personal
 from sordino.federation.client import ClientWork
 from sordino.federation.personal import keeps_state
+from sordino.federation.processors import single_threaded
 from sordino.federation.rules.local_training import ClientState
 from sordino.federation.setup import Setup, prepare
 from sordino.federation.upload import Upload

@@ -6,6 +6,7 @@
                          `layer_translations` has the layers, `network_builder` their shapes
     program              activations fused, frames of zeros, gradients that overwrite values
     kernel               programs, rules, records and jobs in the kernel's form, checked here
+    given_losses         a kernel for models whose records say their own loss, for audits
     library, layout      which compiled library this processor takes, and whether its structures
                          are those of Python
     src/                 the kernel in C++; portable.cpp, avx2.cpp and avx512.cpp compile it
@@ -14,4 +15,6 @@ All checks are in Python: the kernel trusts its tables. Values lie as [channel][
 register holds one value of several examples, and no loop has tail code for odd shapes. The build of
 the package compiles the kernel once for every instruction set, each to a library that shares
 nothing, because functions that a linker may merge must never mix instruction sets.
+
+Engines and audits ask for all of this through `engines/compiled.py` alone.
 """

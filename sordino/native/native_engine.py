@@ -12,9 +12,9 @@ from types import TracebackType
 import numpy as np
 import torch
 
-from sordino.engines.torch_engine import single_threaded, worker_count
 from sordino.federation.assignment import assigned
 from sordino.federation.client import Score, join_scores, score_chunks
+from sordino.federation.processors import single_threaded, worker_count
 from sordino.federation.record_tensors import Tensors
 from sordino.federation.round import RoundTask
 from sordino.federation.rules.local_training import ClientState

@@ -18,7 +18,7 @@ from sordino.audit.auditing import audit
 from sordino.audit.game import CHUNK, WorstCaseGame, chunks_of
 from sordino.audit.lower_bounds import FIRM, Scores, count_needed_trainings, find_largest_mu
 from sordino.audit.verdict import Claim, Finding, judge_scores
-from sordino.engines.torch_engine import single_threaded
+from sordino.federation.processors import single_threaded
 from sordino.papers.claims import Verdict
 from sordino.privacy.certify import certify
 from sordino.protocol import (

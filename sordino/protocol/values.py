@@ -26,6 +26,7 @@ from sordino.protocol.schedules import Constant
 from sordino.protocol.server_kinds import PlainServer, ServerOptimizer
 from sordino.protocol.value_checks import Choice, Flag, Integer, Maybe, Number
 from sordino.protocol.views import UNITS, View, ViewName
+from sordino.wiring import ask_above
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -396,10 +397,9 @@ class Protocol(Value):
         Example:
             >>> Protocol.load("federation.toml")  # doctest: +SKIP
         """
-        # The package finds the reader when it is needed, which itself needs this class.
-        import sordino
-
-        return sordino.read_protocol(path)
+        # The reader itself needs this class.
+        protocol: Protocol = ask_above("read_protocol")(path)
+        return protocol
 
     def to_dp_event(self, view: str | View = View.SERVER, unit: str = "record") -> Any:
         """Returns the protocol as an event of dp_accounting, for its accountants.
@@ -415,7 +415,5 @@ class Protocol(Value):
             >>> type(protocol.to_dp_event()).__name__  # doctest: +SKIP
             'ComposedDpEvent'
         """
-        # The package finds the room of prices when it is needed; this room knows nothing of it.
-        import sordino
-
-        return sordino.dp_event(self, View.parse(view), unit)
+        # This room knows nothing of the room of prices.
+        return ask_above("dp_event")(self, View.parse(view), unit)

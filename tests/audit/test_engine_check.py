@@ -354,10 +354,11 @@ def test_a_plan_is_compared_with_the_kernel_where_the_kernel_has_its_rule(
     from sordino.audit import auditing
     from sordino.audit.audit_subject import Subject
     from sordino.audit.worst_cases.synthetic_losses import SyntheticLosses
+    from sordino.engines import compiled
     from sordino.native.step_rules import RULE_REFUSALS
     from sordino.protocol import Constant, FedAvg, Gaussian, Protocol
 
-    monkeypatch.setattr(auditing, "choose_instruction_set", lambda: "any")
+    monkeypatch.setattr(compiled, "choose_instruction_set", lambda: "any")
     monkeypatch.setitem(RULE_REFUSALS._held, FedAvg, refusal)
     rule = FedAvg(steps=2, batch=2, clip=1.0, schedule=Constant(rate=0.1))
     plan = Protocol(clients=2, rounds=1, local=rule, noise=Gaussian(sigma=1.0))

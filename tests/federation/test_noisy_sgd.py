@@ -7,8 +7,8 @@ from scipy import stats
 from torch.nn import functional
 
 from sordino import Constant, Data, Decay, Gaussian, Iid, NoisySgd
-from sordino.engines.torch_engine import single_threaded
 from sordino.federation.client import ClientWork
+from sordino.federation.processors import single_threaded
 from sordino.federation.rules.local_training import Assignment
 from sordino.federation.rules.optimizers import Optimizer
 from sordino.federation.setup import prepare

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from sordino.engines.torch_engine import single_threaded
+from sordino.federation.processors import single_threaded
 from sordino.federation.rules.clipped_glm_steps import train_clipped_glm
 from sordino.models import FlatModel, build_model, cross_entropy
 from sordino.models import per_example as subject

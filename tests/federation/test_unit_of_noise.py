@@ -19,8 +19,8 @@ from sordino import (
     StageWise,
     certify,
 )
-from sordino.engines.torch_engine import single_threaded
 from sordino.federation.client import ClientWork
+from sordino.federation.processors import single_threaded
 from sordino.federation.setup import Setup, prepare
 from sordino.privacy.upload_sensitivity import price_uploads
 from tests.support import toy_dataset, toy_protocol

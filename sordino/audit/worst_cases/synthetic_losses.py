@@ -12,15 +12,10 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
+from sordino.engines.compiled import Kernel, KernelRefusal, make_given_loss_kernel
 from sordino.federation.record_tensors import Tensors
 from sordino.federation.setup import Setup
 from sordino.models.task_losses import Loss
-from sordino.native.kernel import Kernel
-from sordino.native.library import ABSENT, choose_instruction_set
-from sordino.native.network_builder import KernelRefusal
-from sordino.native.program import Kind, Layer, arrange
-from sordino.native.program import Loss as KernelLoss
-from sordino.native.step_rules import refuse_step_noise
 
 
 class SyntheticLosses(nn.Module):
@@ -130,24 +125,9 @@ def make_synthetic_kernel(setup: Setup) -> Kernel:
         KernelRefusal: There is no compiled kernel, the module is another, or the kernel does not
             draw the noise.
     """
-    refuse_step_noise(setup)
-    simd = choose_instruction_set()
-    if simd is None:
-        raise KernelRefusal(ABSENT)
     if type(setup.module) is not SyntheticLosses:
         raise KernelRefusal(f"the rule {setup.protocol.local.tag} is trained by torch alone")
-    width = setup.module.weight.numel()
-    layer = Layer(
-        kind=Kind.LINEAR,
-        inputs=(0,),
-        output=1,
-        weight=0,
-    )
-    program = arrange([layer], [(width, 1, 1), (1, 1, 1)], parameters=width)
-    batch = setup.protocol.local.batch or 1
-    if setup.protocol.release.varying_batches:
-        batch = 1
-    return Kernel(program, KernelLoss.GIVEN, batch=batch, simd=simd)
+    return make_given_loss_kernel(setup, setup.module.weight.numel())
 
 
 def convert_for_kernel(setup: Setup) -> Setup:
