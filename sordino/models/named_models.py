@@ -20,6 +20,7 @@ KNOWN: dict[str, Callable[[nets.Shape, int], nn.Module]] = {
     "prifedsync-mnist": nets.prifedsync_mnist,
     "prifedsync-cifar": nets.prifedsync_cifar,
     "udp-mnist": nets.udp_mnist,
+    "udp-cnn": nets.udp_cnn,
     "udp-medical": nets.udp_medical,
     "udp-wind": nets.udp_wind,
     "power-curve": nets.power_curve,

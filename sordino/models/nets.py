@@ -144,6 +144,32 @@ def udp_mnist(input_shape: Shape, outputs: int) -> nn.Sequential:
     return add_head(features, input_shape, 50, outputs)
 
 
+def udp_cnn(input_shape: Shape, outputs: int) -> nn.Sequential:
+    """Returns the network for MNIST of UDP-FL's published code.
+
+    The paper says as much of it as that it has two convolutions and two dense layers.
+
+    Args:
+        input_shape: the shape of a record.
+        outputs: classes, or predicted quantities.
+
+    Raises:
+        UserError: the records are no images, or too small ones.
+
+    Example:
+        >>> sum(p.numel() for p in udp_cnn((1, 28, 28), 10).parameters())
+        421642
+    """
+    channels = image_channels("udp-cnn", input_shape, smallest=4)
+    features = [
+        *make_convolution(channels, 32, padding=1),
+        nn.MaxPool2d(2),
+        *make_convolution(32, 64, padding=1),
+        nn.MaxPool2d(2),
+    ]
+    return add_head(features, input_shape, 128, outputs)
+
+
 def udp_medical(input_shape: Shape, outputs: int) -> nn.Sequential:
     """Returns UDP-FL's four convolutions for Medical MNIST.
 

@@ -33,7 +33,9 @@ SMALLER = {
     "prifedsync-mnist.toml": ("noise.multiplier=0.3",),
     "shuffler.toml": ("federation.clients=40", "noise.sigma=0.3", "federation.rounds=2"),
     # Over many steps whose batches nobody sees, linear losses show little of what is allowed.
-    "udp-fl-mnist.toml": ("noise.sigma=0.005", "local.steps=1", "local.batch=3000"),
+    "udp-fl-mnist.toml": ("local.batch=3000", "noise.multiplier=0.5"),
+    "udp-fl-cifar.toml": ("local.batch=2500", "noise.multiplier=0.5"),
+    "udp-fl-wind.toml": ("local.batch=500", "noise.multiplier=0.5"),
     "dp-sgd.toml": ("local.batch=35", "noise.multiplier=0.8", "federation.clients=4"),
     "wind-scaffold.toml": ("data.records=40", "local.batch=20", "noise.sigma=0.05"),
 }

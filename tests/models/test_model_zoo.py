@@ -50,6 +50,7 @@ USUAL = {
     "prifedsync-mnist": ((1, 28, 28), 10, conv(1, 32, 3) + conv(32, 64, 3) + dense(9216, 128, 10)),
     "prifedsync-cifar": ((3, 32, 32), 10, conv(3, 32, 3) + conv(32, 64, 3) + conv(64, 64, 3) + dense(64 * 4 * 4, 64, 10)),
     "udp-mnist": ((1, 28, 28), 10, conv(1, 10, 5) + conv(10, 20, 5) + dense(20 * 4 * 4, 50, 10)),
+    "udp-cnn": ((1, 28, 28), 10, conv(1, 32, 3) + conv(32, 64, 3) + dense(64 * 7 * 7, 128, 10)),
     "udp-medical": (
         (3, 64, 64), 10, conv(3, 16, 3) + conv(16, 32, 3) + conv(32, 64, 3) + conv(64, 128, 3) + dense(128 * 4 * 4, 128, 64, 10)
     ),
@@ -63,10 +64,11 @@ PUBLISHED = {
     "prifedsync-mnist": 1_199_882,
     "prifedsync-cifar": 122_570,
     "udp-mnist": 21_840,
+    "udp-cnn": 421_642,
     "resnet18": 11_173_962,
 }
 SMALLEST = {
-    "lenet5": 16, "prifedsync-mnist": 6, "prifedsync-cifar": 18, "udp-mnist": 16, "udp-medical": 16, "resnet18": 8, "vit-small": 4
+    "lenet5": 16, "prifedsync-mnist": 6, "prifedsync-cifar": 18, "udp-mnist": 16, "udp-cnn": 4, "udp-medical": 16, "resnet18": 8, "vit-small": 4
 }  # fmt: skip
 STACKS = [name for name in USUAL if name not in ("power-curve", "resnet18", "vit-small")]
 
@@ -146,7 +148,7 @@ def test_smallest_images(name, channels):
 
 
 @pytest.mark.parametrize(
-    "name", ["lenet5", "prifedsync-mnist", "prifedsync-cifar", "udp-mnist", "udp-medical"]
+    "name", ["lenet5", "prifedsync-mnist", "prifedsync-cifar", "udp-mnist", "udp-cnn", "udp-medical"]
 )
 def test_nothing_smaller_would_have_worked(name, monkeypatch):
     monkeypatch.setattr(nets, "image_channels", lambda model, shape, smallest: shape[0])
