@@ -323,7 +323,8 @@ def judge_claim(
     mu = math.inf if claim.mu is None else claim.mu
     if any(limits.contradicts(GaussianCurve(mu=mu)) for limits in firm):
         return "refuted"
-    implied = certified.mu is not None and mu >= certified.mu
+    # The law's mu implies no claim about noise that is only near to its law.
+    implied = certified.curve.mu is not None and mu >= certified.curve.mu
     attained = find_equivalent_mu(certified.curve)
     if implied or predict_mu_bound(attained, trainings, FIRM) > mu:
         return "holds"

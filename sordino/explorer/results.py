@@ -162,7 +162,7 @@ def find_quick_epsilon(setting: Setting, view: View) -> float | None:
     """
     curve = find_composition(setting.protocol, view, setting.unit)
     # Other compositions take seconds, and this one must be there at once.
-    if curve.mu is None:
+    if curve.law.mu is None:
         return None
     return curve.epsilon(setting.delta)
 
@@ -264,7 +264,7 @@ def tabulate_betas(curve: Curve) -> np.ndarray:
         >>> bool(np.allclose(tabulate_betas(GaussianCurve(mu=0.0)), 1 - ALPHAS, atol=1e-6))
         True
     """
-    if curve.mu is not None:
+    if curve.law.mu is not None:
         return np.array([curve.beta(float(alpha)) for alpha in ALPHAS])
     # Beyond slopes of e^20 a line is below every point that is drawn.
     steepest = min(20.0, curve.epsilon(1e-6))

@@ -76,7 +76,7 @@ def bound_sampler_distance(protocol: Protocol, rounds: int) -> float:
         rounds: how many rounds are run.
 
     Returns:
-        What is added to delta; 0 where noise is of floating-point numbers.
+        The distance; 0 where noise is of floating-point numbers.
     """
     if not protocol.release.integers:
         return 0.0

@@ -155,7 +155,11 @@ def rates_of_rounds(protocol: Protocol, rounds: np.ndarray) -> np.ndarray:
 
 
 def price_uploads(
-    protocol: Protocol, rounds: np.ndarray, unit: str, records: int | None
+    protocol: Protocol,
+    rounds: np.ndarray,
+    unit: str,
+    records: int | None,
+    weight: float = 1.0,
 ) -> UploadPrices:
     """Returns the prices of some rounds.
 
@@ -164,6 +168,8 @@ def price_uploads(
         rounds: the rounds.
         unit: the hidden unit.
         records: of the smallest client, where known.
+        weight: what the client multiplies its update by before it is rounded; prices are without
+            it, so that the caller weighs them.
 
     Raises:
         UnknownKind: a local rule whose uploads have no price.
@@ -172,10 +178,10 @@ def price_uploads(
     prices = UPLOAD_PRICES.of(protocol.local)(protocol, protocol.local, rounds, unit, records)
     if not protocol.release.integers:
         return prices
-    return round_prices(prices, price_noise(protocol))
+    return round_prices(prices, price_noise(protocol), weight)
 
 
-def round_prices(prices: UploadPrices, noise: PricedNoise) -> UploadPrices:
+def round_prices(prices: UploadPrices, noise: PricedNoise, weight: float = 1.0) -> UploadPrices:
     """Returns the prices of uploads that are rounded on a grid.
 
     What rounding does to the evolution of models is not known, so there are no dynamics.
@@ -183,12 +189,15 @@ def round_prices(prices: UploadPrices, noise: PricedNoise) -> UploadPrices:
     Args:
         prices: without rounding.
         noise: with how far rounding moves uploads apart.
+        weight: what the client multiplies its update by before it is rounded.
     """
+    # Callers weigh the whole move, and rounding comes after the weight.
+    rounding = noise.rounding / weight
     first_used = prices.first_used
     if first_used is not None:
-        first_used = first_used + noise.rounding
+        first_used = first_used + rounding
     return UploadPrices(
-        shifts=prices.shifts + noise.rounding,
+        shifts=prices.shifts + rounding,
         first_used=first_used,
         dynamics=(),
         reason=prices.reason + noise.reason,

@@ -92,6 +92,7 @@ def test_the_json_is_the_contract(protocol, capfd) -> None:
         "kind",
         "mu",
         "rho",
+        "total_variation",
         "epsilon",
         "delta",
         "method",

@@ -44,6 +44,7 @@ def test_the_demo_promises_an_epsilon_of_at_most_10_in_a_named_view(capfd) -> No
         "kind",
         "mu",
         "rho",
+        "total_variation",
         "epsilon",
         "delta",
         "method",

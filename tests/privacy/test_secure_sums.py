@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from statistics import NormalDist
 from typing import Any
 
 import pytest
@@ -11,9 +12,10 @@ import pytest
 from sordino import calibrate, certify
 from sordino.privacy.guarantee import Guarantee
 from sordino.privacy.ledger_lines import Missed, RoundCharged
-from sordino.privacy.spending import certify_clients, certify_run
+from sordino.privacy.spending import certify_clients, certify_run, find_affordable_rounds
 from sordino.protocol import (
     Bezier,
+    Budget,
     Constant,
     Data,
     Everyone,
@@ -175,16 +177,57 @@ def test_calibrated_noise_meets_its_target_against_the_server() -> None:
     assert 3.99 < certify(found.protocol, "server:3").epsilon(1e-5) <= 4.0
 
 
-def test_the_distance_of_the_sampler_from_its_law_is_added_to_delta() -> None:
+def test_the_distance_of_the_sampler_from_its_law_is_in_every_price() -> None:
     found = certify(plan(), "server")
     # 5 digits of 650 parameters of 20 clients in 10 rounds, 2.5e-36 each.
-    assert 1e-33 < found.spill < 1e-28
-    exact = replace(found, spill=0.0)
-    assert found.delta(500.0) >= found.spill > exact.delta(500.0)
-    assert math.isinf(found.epsilon(found.spill / 2))
-    wide = replace(found, spill=1e-6)
-    assert wide.epsilon(1e-5) > found.epsilon(1e-5)
-    assert wide.beta(0.1) < found.beta(0.1)
+    assert 1e-33 < found.total_variation < 1e-28
+    # Both laws that are told apart are off: tests/privacy/test_near_law.py.
+    by_hand = 2 * found.total_variation + found.curve.law.delta(0.0)
+    assert math.isclose(found.delta(0.0), by_hand, rel_tol=1e-12)
+    assert found.delta(500.0) > 1e3 * found.total_variation > found.curve.law.delta(500.0)
+    assert math.isinf(found.epsilon(found.total_variation / 2))
+
+
+def test_all_who_price_count_the_distance_of_the_sampler(monkeypatch) -> None:
+    from sordino.privacy import integer_noise
+
+    budgeted = plan(14, rounds=400, noise=Gaussian(sigma=2.0))
+    exact = calibrate(plan(14), epsilon=4.0, view="server")
+    rounds = find_affordable_rounds(budgeted, Budget(epsilon=1.0)).rounds
+    before = certify_run(budgeted, charges(0, 1), "server").epsilon(1e-5)
+    # A sampler that is worse than it could be by far.
+    monkeypatch.setattr(integer_noise, "bound_total_variation", lambda digits, draws: 1e-12 * draws)
+    found = calibrate(plan(14), epsilon=4.0, view="server")
+    assert found.value > exact.value
+    assert found.achieved == certify(found.protocol, "server").epsilon(1e-5) <= 4.0
+    assert find_affordable_rounds(budgeted, Budget(epsilon=1.0)).rounds < rounds
+    assert certify_run(budgeted, charges(0, 1), "server").epsilon(1e-5) > before
+    realised = certify_clients(budgeted, charges(0, 1), "server")[0]
+    assert realised.total_variation == pytest.approx(1e-12 * 650 * 20 * 2)
+    advantage = calibrate(plan(14), advantage=0.3, view="server")
+    assert advantage.guarantee.delta(0.0) <= 0.3
+    least = calibrate(plan(14), beta=0.5, at_alpha=0.1, view="server")
+    assert least.guarantee.beta(0.1) >= 0.5
+
+
+def test_what_rounding_moves_is_not_weighed() -> None:
+    """A small client's update counts a quarter; what rounding moves counts in full, after the weight."""
+    sizes = (10,) * 19 + (40,)
+    weighed = Mean(weights="records")
+    model = Model(name="logistic", parameters=36)
+    rule = FedAvg(steps=1, batch=1, clip=0.01, schedule=Constant(rate=0.1))
+    protocol = plan(
+        14, 0, aggregation=weighed, data=Data(name="digits", sizes=sizes), rounds=1, local=rule,
+        model=model, noise=Gaussian(sigma=0.1, digits=1),
+    )  # fmt: skip
+    found = certify(protocol, "server").delta(0.0)
+    # One of 10 records is used, or none: how far that moves a small client's upload, by hand.
+    grid = protocol.grid
+    assert grid is not None
+    moved = 0.25 * 2 * 0.1 * 0.01 + math.sqrt(36) / grid.scale
+    mu = moved / math.sqrt(14 * 0.1**2 - (6 / grid.scale) ** 2)
+    exact = 0.1 * (2 * NormalDist().cdf(mu / 2) - 1)
+    assert exact <= found <= 1.02 * exact
 
 
 def test_a_guarantee_says_that_sums_are_seen() -> None:

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable
 
 from sordino.privacy.bounds.question import Bound, Question
 from sordino.privacy.guarantee import Guarantee, notes_on
-from sordino.privacy.integer_noise import bound_sampler_distance
 
 
 def make_guarantee(
@@ -30,8 +29,6 @@ def make_guarantee(
         unconditional=unconditional,
         notes=notes_on(question.protocol),
         sees=question.sees,
-        # How far drawn noise may be from its law is added to every delta (docs/theory.md#a12).
-        spill=bound_sampler_distance(question.protocol, len(question.rounds)),
     )
 
 

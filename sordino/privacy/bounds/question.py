@@ -183,7 +183,16 @@ class Question:
     @cached_property
     def prices(self) -> UploadPrices:
         """What the uploads of the rounds that differ in price cost, a round a row."""
-        return price_uploads(self.protocol, self._distinct[0], self.unit, self.records)
+        return price_uploads(
+            self.protocol, self._distinct[0], self.unit, self.records, self.sum_weight
+        )
+
+    @property
+    def sum_weight(self) -> float:
+        """What a client multiplies its update by before a secure sum; 1 where it is not weighed."""
+        if self.attacked is None or self.protocol.release.secure_sum is None:
+            return 1.0
+        return self.attacked.share
 
     @property
     def counts(self) -> np.ndarray:

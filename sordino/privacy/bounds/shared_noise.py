@@ -6,7 +6,9 @@ in a federation of clients like itself.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
+from dataclasses import replace
 
 from sordino.privacy.bounds.best_bound import choose_guarantee, epsilon_at
 from sordino.privacy.bounds.central import CENTRAL
@@ -21,7 +23,9 @@ from sordino.privacy.bounds.renyi_composition import RENYI_COMPOSITION
 from sordino.privacy.bounds.shuffled import SHUFFLED
 from sordino.privacy.bounds.step_divergences import STEP_DIVERGENCES
 from sordino.privacy.bounds.unequal_clients import join_bounds, split_question
-from sordino.privacy.guarantee import Guarantee
+from sordino.privacy.curves.near_law import allow_distance
+from sordino.privacy.guarantee import Guarantee, round_up
+from sordino.privacy.integer_noise import bound_sampler_distance
 
 # In this order the first that applies is the base, which an audit plays against and events are
 # exported from; the later ones only improve on it.
@@ -52,7 +56,27 @@ def find_shared_bounds(question: Question) -> Iterator[Bound]:
     # Before any provider is asked: a view without a rule must not fall to a default.
     refuse_unknown_view(question)
     found = [list(ask_providers(SHARED_NOISE, one)) for one in split_question(question)]
-    yield from join_bounds(found)
+    distance = bound_sampler_distance(question.protocol, len(question.rounds))
+    # The only place where it is counted: all other bounds are made of these.
+    for bound in join_bounds(found):
+        yield allow_sampler(bound, distance)
+
+
+def allow_sampler(bound: Bound, distance: float) -> Bound:
+    """Returns a bound that holds for noise as it is drawn, which is near its law.
+
+    Args:
+        bound: for noise of exactly its law.
+        distance: how far all noise of the rounds is from it, in total variation.
+    """
+    # Without noise there is no law to be near to, and nothing is promised.
+    if distance == 0 or bound.curve.mu == math.inf:
+        return bound
+    line = (
+        f"Noise is drawn from its law up to a total variation of {round_up(distance)}; "
+        "1 + e^epsilon times that is added to delta (THEORY A12)."
+    )
+    return replace(bound, curve=allow_distance(bound.curve, distance), lines=(*bound.lines, line))
 
 
 def certify_shared(question: Question, delta: float = 1e-5) -> Guarantee:

@@ -35,10 +35,18 @@ class Curve(abc.ABC):
     Attributes:
         rank: How general the kind of curve is.
         mu: The Gaussian parameter, where the curve is Gaussian.
+        total_variation: How far the noise is from the law that `law` is the curve of; it is in all
+            answers of this curve.
     """
 
     rank: ClassVar[int]
     mu: float | None = None
+    total_variation: float = 0.0
+
+    @property
+    def law(self) -> Curve:
+        """The curve of the law that the noise is near to; mostly the curve itself."""
+        return self
 
     @abc.abstractmethod
     def deltas(self, epsilons: np.ndarray) -> np.ndarray:
