@@ -100,6 +100,28 @@ def test_every_statement_of_the_theory_has_one_anchor_by_its_name() -> None:
     assert len(names) == len(set(names)) == len(re.findall(r"^## ", text, re.MULTILINE))
 
 
+MODULES = {
+    path.stem: path.read_text()
+    for folder in ("sordino", "tests")
+    for path in (REPOSITORY / folder).rglob("*.py")
+}
+# What the theory says of code: `final_model.find_domain`, `curves/renyi.py`.
+NAMED_CODE = re.compile(r"`(?:[\w/]+/)?(?:sordino\.\w+\.)?([a-z]\w+)\.(\w+)(?:\.\w+)?`")
+# A package, the kernel's files and the keys of a protocol's file look like modules.
+NO_MODULES = {"sordino", "memory", "assumptions", "federation", "local", "noise", "data"}
+
+
+def test_the_theory_names_statements_and_code_that_exist() -> None:
+    text = (REPOSITORY / "docs" / "theory.md").read_text()
+    anchors = {found["anchor"] for found in STATEMENT.finditer(text)}
+    assert {name.lower() for name in re.findall(r"\b[ABC]\d+\b", text)} <= anchors
+    for module, name in NAMED_CODE.findall(text):
+        if module in NO_MODULES:
+            continue
+        assert module in MODULES, f"{module}.{name}"
+        assert name == "py" or re.search(rf"\b{name}\b", MODULES[module]), f"{module}.{name}"
+
+
 def test_citations_of_the_theory_lead_to_a_statement() -> None:
     text = (REPOSITORY / "docs" / "theory.md").read_text()
     anchors = {found["anchor"] for found in STATEMENT.finditer(text)}
