@@ -129,13 +129,15 @@ class AttributeAttack:
         return {"embeddings": by_embeddings, "answers": by_answers, "majority": majority}
 
     def score(self, guess: dict[str, np.ndarray], truth: TruthAttribute) -> CaseResult:
-        """Returns accuracy and mean F1 of every method beside those of the majority.
+        """Returns accuracy and mean F1 of every method beside those of guesses without a run.
 
         Args:
             guess: what `attempt` returned.
             truth: the true values.
         """
         baselines = score_values(guess["majority"], truth.values)
+        floors = score_blind_guesses(truth.values)
+        baselines = {name: max(value, floors[name]) for name, value in baselines.items()}
         measures = []
         # The majority is the baseline of the others and no result of an attack.
         for method, values in guess.items():
@@ -184,6 +186,29 @@ def score_values(guessed: np.ndarray, true: np.ndarray) -> dict[str, float]:
         # The values of an attribute may be rare. A mean over values, unlike accuracy, does not
         # reward an attack that always names the commonest one.
         "F1": float(f1_score(true, guessed, average="macro", zero_division=0)),
+    }
+
+
+def score_blind_guesses(true: np.ndarray) -> dict[str, float]:
+    """Returns what a guess that looks at nothing gets: the commonest value, or a fair die.
+
+    The attacker's own records may have another commonest value, and be worse than that.
+
+    Args:
+        true: the true values.
+
+    Example:
+        >>> score_blind_guesses(np.array([1, 1, 1, 0]))
+        {'accuracy': 0.75, 'F1': 0.4666666666666667}
+    """
+    names, counts = np.unique(true, return_counts=True)
+    shares = counts / counts.sum()
+    commonest = score_values(np.full(len(true), names[shares.argmax()]), true)
+    # Precision of a die is a value's share, and recall is 1 over the number of values.
+    die = np.mean(2 * shares / len(shares) / (shares + 1 / len(shares)))
+    return {
+        "accuracy": max(commonest["accuracy"], 1 / len(shares)),
+        "F1": max(commonest["F1"], float(die)),
     }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -179,19 +180,22 @@ def show_prifedsync_tables(json: bool) -> None:
         "mu printed",
         "mu of the formula",
         "epsilon of that mu",
-        "certified, p = 1",
-        "certified",
+        "certified, everyone",
+        "certified, sampled",
     ):
         table.add_column(column, justify="right")
     for row in rows:
         printed = row.printed
-        numbers = (row.mu, row.limit_epsilon, row.certified_epsilon, row.participating_epsilon)
+        printed_numbers = (row.mu, row.limit_epsilon)
+        # What is certified is never shown below what it is.
+        certified = (row.certified_epsilon, row.participating_epsilon)
         table.add_row(
             str(printed.table),
             f"{printed.probability:g}",
             f"{printed.sigma:g}",
             str(printed.rounds),
             f"{printed.printed_mu:.2f}",
-            *(f"{number:.3f}" for number in numbers),
+            *(f"{number:.3f}" for number in printed_numbers),
+            *(f"{math.ceil(number * 1000) / 1000:.3f}" for number in certified),
         )
     results.print(table)

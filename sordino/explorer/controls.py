@@ -219,18 +219,24 @@ def draw_controls(setting: Setting, generation: int) -> dict[str, Any]:
     put(*PARTICIPATION_ENTRIES[said["participation"]])
     st.header("Noise", anchor=False)
     mechanism = setting.mechanism
-    # The noise of noisy SGD is Gaussian, in the clients' steps: there is nothing to choose. That of
-    # DP-SGD is Gaussian too, and may be the server's.
+    # The noise of DP-SGD is Gaussian, and may be the server's. That of noisy SGD is in the clients'
+    # steps.
     if setting.rule == "dp-sgd":
         put("where")
-    elif setting.rule != "noisy-sgd":
+    else:
         put("mechanism")
         mechanism = said["mechanism"]
-        put("width" if mechanism == "staircase" else "where")
+        if mechanism == "staircase":
+            put("width")
+        elif setting.rule != "noisy-sgd":
+            put("where")
     put("noise", noise=NOISE_WORDS[replace(setting, mechanism=mechanism).noise_name])
     st.header("Local work", anchor=False)
     put("rule")
-    if said["rule"] != "dp-sgd":
+    if said["rule"] == "dp-sgd":
+        # Also where another rule had another noise before.
+        said["mechanism"] = "gaussian"
+    else:
         put("steps")
     put("batch", "records", "clip", "schedule", "rate")
     if said["rule"] == "fedprox":

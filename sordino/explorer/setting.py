@@ -52,7 +52,7 @@ MOST_STEPS = 2_000_000
 # Letters of a value in an address.
 LONGEST_VALUE = 40
 RULES: dict[str, type[LocalRule]] = {kind.tag: kind for kind in (FedAvg, FedProx, NoisySgd, DpSgd)}
-# Their noise is a multiple of how far a sum of clipped gradients moves.
+# Their normal noise is a multiple of how far a sum of clipped gradients moves.
 MULTIPLIED = ("noisy-sgd", "dp-sgd")
 # What the size of each kind of noise is called in the file.
 SIZE_NAMES = {"gaussian": "sigma", "laplace": "scale", "staircase": "step"}
@@ -122,6 +122,11 @@ class Setting(Value):
                 f"rounds x steps of at most {MOST_STEPS:,} here; "
                 "`sordino certify` has no such limit",
             )
+        # An address may ask for it: another noise in its place would show another price.
+        if self.rule == "dp-sgd" and self.mechanism != "gaussian":
+            raise InvalidValue(
+                "mechanism", self.mechanism, "gaussian: DP-SGD has a price for no other noise"
+            )
 
     @cached_property
     def protocol(self) -> Protocol:
@@ -138,10 +143,10 @@ class Setting(Value):
         smoothness = None
         if self.smoothness > 0:
             smoothness = self.smoothness
-        # Only the price of l1 noise on uploads depends on the dimension. Elsewhere it is left out,
-        # since training would refuse a wrong one.
+        # Only the price of other noise than normal depends on the dimension. Elsewhere it is left
+        # out, since training would refuse a wrong one.
         parameters = None
-        if self.mechanism != "gaussian" and self.rule not in MULTIPLIED:
+        if self.mechanism != "gaussian":
             parameters = self.dimension
         return Protocol(
             clients=self.clients,
@@ -172,7 +177,7 @@ class Setting(Value):
     @property
     def noise_name(self) -> str:
         """What the size of the noise is called in the file."""
-        if self.rule in MULTIPLIED:
+        if self.rule in MULTIPLIED and self.mechanism == "gaussian":
             return "multiplier"
         return SIZE_NAMES[self.mechanism]
 
@@ -209,11 +214,15 @@ class Setting(Value):
     def _noise(self) -> Noise:
         if self.rule == "dp-sgd":
             return Gaussian(multiplier=self.noise, where=self.where)
+        normal = Gaussian(sigma=self.noise, where=self.where)
+        where = self.where
+        # Noise in steps is added where the steps are made.
         if self.rule == "noisy-sgd":
-            return Gaussian(multiplier=self.noise)
+            normal = Gaussian(multiplier=self.noise)
+            where = "client"
         kinds: dict[str, Noise] = {
-            "gaussian": Gaussian(sigma=self.noise, where=self.where),
-            "laplace": Laplace(scale=self.noise, where=self.where),
+            "gaussian": normal,
+            "laplace": Laplace(scale=self.noise, where=where),
         }
         # A staircase refuses a step of 0, which the other kinds allow: it is made only if chosen.
         if self.mechanism == "staircase":

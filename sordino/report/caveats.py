@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from sordino.data import KNOWN
 from sordino.privacy.guarantee import format_delta, notes_on
-from sordino.protocol import View
+from sordino.protocol import Protocol, View
 from sordino.report.number_formats import format_upper_bound
 from sordino.report.phrasing import find_test_source, name_adversary
 from sordino.report.run_summary import RunSummary, select_scored_rounds
@@ -92,7 +92,7 @@ def caveats_of_run(summary: RunSummary) -> Iterator[Caveat]:
     yield from _caveats_of_guarantees(summary)
     yield from _caveats_of_folder(summary)
     for note in notes_on(summary.run.protocol):
-        yield Caveat(title="Records that were dealt by label", text=note)
+        yield Caveat(title="Records that were assigned by what they hold", text=note)
     # The run itself noted these, when it saw records that make its guarantee weaker.
     for note in summary.run.notes:
         yield Caveat(title="Records that were divided by label", text=note, grave=True)
@@ -184,11 +184,7 @@ def _caveats_of_folder(summary: RunSummary) -> Iterator[Caveat]:
             "so its last model alone is promised nothing.",
         )
     if summary.run.protocol.keeps_models:
-        yield Caveat(
-            title="Clients' own models",
-            text="They stay with their clients. "
-            "Anyone who is given one learns about that client's records without limit.",
-        )
+        yield Caveat(title="Clients' own models", text=describe_own_models(summary.run.protocol))
     if summary.run.facts.get("keep_uploads") not in (None, 0):
         yield Caveat(
             title="Uploads that were kept",
@@ -209,6 +205,24 @@ def _caveats_of_folder(summary: RunSummary) -> Iterator[Caveat]:
             "its readers: the ledger and the run's folder must stay with the server.",
             grave=True,
         )
+
+
+def describe_own_models(protocol: Protocol) -> str:
+    """Returns what a client's own model reveals to whoever is given it.
+
+    Args:
+        protocol: of clients that keep models.
+    """
+    # They are made of the steps' noisy sums, and are what the client uploads.
+    if protocol.release.in_steps:
+        return (
+            "They are what their clients uploaded, with the noise of every step. Anyone who is "
+            "given one learns at most what the bound of the view server allows."
+        )
+    return (
+        "They stay with their clients. "
+        "Anyone who is given one learns about that client's records without limit."
+    )
 
 
 def caveats_of_scores(summary: RunSummary) -> Iterator[Caveat]:

@@ -100,6 +100,7 @@ def comparison_page(summaries: Sequence[RunSummary]) -> str:
         comparison_document(summaries),
         count=len(summaries),
         who=name_adversary(view),
+        view=view,
         asked=f"view {view}, unit {unit}, δ = {format_delta(delta)}",
         lead=describe_extremes(summaries, names),
         rows=[run_row(summary, name) for summary, name in zip(summaries, names, strict=True)],

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from sordino import ClientBudget, Gaussian, resume, train
+from sordino import ClientBudget, Constant, Gaussian, NoisySgd, resume, train
 from sordino.engines.torch_engine import TorchEngine
 from sordino.federation.broadcast_state import LeaderModel
 from sordino.federation.client import ClientWork
@@ -130,9 +130,18 @@ def test_an_interrupted_run_ends_as_if_it_had_not_been(tmp_path: Path, workers: 
     )
 
 
-def test_a_run_keeps_every_budget_and_says_its_noise(tmp_path: Path) -> None:
+IN_STEPS = {
+    "local": NoisySgd(steps=2, batch=6, clip=1.0, schedule=Constant(rate=0.3), sampling="poisson"),
+    "noise": Gaussian(multiplier=1.0),
+}
+
+
+@pytest.mark.parametrize("changes", [{}, IN_STEPS], ids=["on uploads", "in steps"])
+def test_a_run_keeps_every_budget_and_says_its_noise(
+    changes: dict[str, object], tmp_path: Path
+) -> None:
     run = train(
-        toy_protocol(client=BUDGETS),
+        toy_protocol(client=BUDGETS, **changes),
         data=toy_dataset(),
         model="logistic",
         folder=tmp_path / "run",

@@ -13,7 +13,22 @@ from pathlib import Path
 import pytest
 import torch
 
-from sordino import Data, Dirichlet, Gaussian, Iid, Poisson, Run, Shards, UserError, resume, train
+from sordino import (
+    Constant,
+    Data,
+    Dirichlet,
+    Gaussian,
+    Iid,
+    Laplace,
+    NoisySgd,
+    Poisson,
+    Run,
+    Shards,
+    Staircase,
+    UserError,
+    resume,
+    train,
+)
 from sordino.federation.round_metrics import RoundMetrics
 from sordino.federation.store import files as storage
 from sordino.federation.store.run_folder import RunFolder
@@ -292,6 +307,16 @@ def test_with_fresh_noise_a_line_cut_short_counts_as_spent(tmp_path) -> None:
 def test_a_run_with_any_partition_goes_on_with_the_same_shares(tmp_path, partition) -> None:
     protocol = toy_protocol(rounds=8, data=Data(name="toy", partition=partition))
     interrupted(tmp_path / "a", after=4, protocol=protocol, keep_uploads=3)
+    start_or_go_on(tmp_path / "a")
+    start_or_go_on(tmp_path / "whole", protocol=protocol)
+    assert files_that_count(tmp_path / "a") == files_that_count(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("noise", [Laplace(scale=0.5), Staircase(step=1.0, width=2.0)])
+def test_a_run_with_other_noise_in_its_steps_goes_on_with_the_same_draws(tmp_path, noise) -> None:
+    steps = NoisySgd(steps=2, batch=4, clip=1.0, schedule=Constant(rate=0.1), optimizer="adam")
+    protocol = toy_protocol(rounds=5, local=steps, noise=noise)
+    interrupted(tmp_path / "a", after=3, protocol=protocol, keep_uploads=3)
     start_or_go_on(tmp_path / "a")
     start_or_go_on(tmp_path / "whole", protocol=protocol)
     assert files_that_count(tmp_path / "a") == files_that_count(tmp_path / "whole")

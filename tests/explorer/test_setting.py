@@ -13,7 +13,7 @@ from sordino.explorer.setting import DATA, MODELS, Setting, read_query
 from sordino.mechanisms import mechanism_of
 from sordino.models.named_models import KNOWN as KNOWN_MODELS
 from sordino.privacy.certify import certify
-from sordino.protocol import UserError, View, dumps, loads
+from sordino.protocol import Gaussian, Laplace, UserError, View, dumps, loads
 from sordino.protocol.entries import checks_of
 from sordino.protocol.value_checks import Flag, Integer, Number
 
@@ -153,10 +153,22 @@ def test_names_of_data_and_models_are_known() -> None:
 def test_the_dimension_is_written_only_where_it_is_priced() -> None:
     assert Setting(dimension=7).protocol.model.parameters is None
     assert Setting(dimension=7, mechanism="laplace").protocol.model.parameters == 7
-    assert (
-        Setting(dimension=7, mechanism="laplace", rule="noisy-sgd").protocol.model.parameters
-        is None
-    )
+    for rule in ("noisy-sgd", "fedprox"):
+        setting = Setting(dimension=7, mechanism="laplace", rule=rule)
+        assert setting.protocol.model.parameters == 7
+
+
+def test_an_address_gets_the_noise_that_it_asks_for_in_steps_too() -> None:
+    asked = {"rule": "noisy-sgd", "mechanism": "laplace", "noise": "3", "where": "server"}
+    setting, refused = read_query(asked)
+    assert not refused
+    assert setting.protocol.noise == Laplace(scale=3.0)
+    assert setting.noise_name == "scale"
+    assert Setting(rule="noisy-sgd", noise=3.0).protocol.noise == Gaussian(multiplier=3.0)
+    # No price is known of other noise in DP-SGD, so no other one is shown in its place.
+    setting, refused = read_query({**asked, "rule": "dp-sgd"})
+    assert setting == Setting()
+    assert refused == ["mechanism: expected gaussian: DP-SGD has a price for no other noise."]
 
 
 def test_a_budget_is_written_for_the_adversary_that_is_asked_about() -> None:

@@ -18,6 +18,7 @@ from sordino import (
     Gaussian,
     Identity,
     Interpolate,
+    Laplace,
     Mean,
     Median,
     Model,
@@ -59,6 +60,17 @@ KINDS = {
         "participation": Poisson(rate=0.6),
     },
     "udp-fl": {"client": OWN, "penalty": True},
+    "laplace in steps": {
+        "local": ADAM,
+        "noise": Laplace(scale=0.5),
+        "model": Model(name="mlp", parameters=2410),
+    },
+    "harmonizer in steps": {
+        "local": ADAM,
+        "noise": STEP_NOISE,
+        "client": OWN,
+        "model": Model(name="mlp", parameters=2410),
+    },
     "shuffler": {"channel": "shuffler"},
     "dp-sgd": {
         "local": DpSgd(batch=6, clip=1.0, schedule=Constant(rate=0.3)),

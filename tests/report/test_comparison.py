@@ -54,6 +54,7 @@ def test_all_are_summed_up_in_the_first_ones_view(runs, tmp_path) -> None:
             each["epsilon"] for each in one["guarantees"]["record"] if each["view"] == "rounds"
         ]
         assert found == certify(protocol, "rounds").epsilon(1e-5)
+    assert "ε in the view rounds, at most" in page.text
     assert "noise.sigma" in page.text
     assert "federation.rounds" in page.text
     assert "local.clip" not in page.text  # the same in all
