@@ -11,8 +11,9 @@ from benchmarks.task import BATCH, CLASSES, CLIENTS, CLIP, RATE, SIGMA, WORKERS
 from sordino import Constant, Data, Dataset, Everyone, FedAvg, FixedSize, Gaussian, Model, Protocol
 from sordino.engines.choice import choose
 from sordino.federation.attendance import Attendance
-from sordino.federation.round import Round, first_state, play_round
+from sordino.federation.round import Round, play_round
 from sordino.federation.setup import prepare
+from sordino.federation.state import first_state
 
 
 def dataset(images: np.ndarray, labels: np.ndarray) -> Dataset:

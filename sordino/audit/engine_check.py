@@ -25,8 +25,9 @@ from sordino.audit.round_table import RoundTable, observe_singles, select_row
 from sordino.audit.worst_cases.synthetic_losses import convert_for_kernel, make_synthetic_kernel
 from sordino.engines.compiled import Kernel, KernelRefusal, NativeEngine, kernel_for
 from sordino.engines.torch_engine import TorchEngine
-from sordino.federation.round import RoundRecord, first_state, play_training
+from sordino.federation.round import RoundRecord, play_training
 from sordino.federation.setup import Setup
+from sordino.federation.state import first_state
 from sordino.federation.store.in_memory import MemoryLedger, MemoryStore
 from sordino.federation.training import Limits, ScoringEngine, Training, TrainingOptions
 from sordino.federation.training_stores import EveryRecord

@@ -31,7 +31,7 @@ def leave_fewest(
     """
     known = None if sizes is None else tuple(sizes)
     secure_sum = protocol.release.secure_sum
-    if secure_sum is None or view.kind != "server" or protocol.participation.draws:
+    if secure_sum is None or not view.is_server or protocol.participation.draws:
         return protocol, known
     left = secure_sum.threshold
     if left == protocol.clients:

@@ -88,7 +88,7 @@ def more_than_seen(
     if given != shown:
         beyond.append(given.value)
     # Of two models in a row some server optimizers do not show the update between them.
-    sees_sums = protocol.channel.sums_only and view.kind == "server"
+    sees_sums = protocol.channel.sums_only and view.is_server
     if given is Observation.MODELS and not protocol.server.invertible and not sees_sums:
         beyond.append(UPDATES)
     if given_batches(protocol, view, unit, sizes):

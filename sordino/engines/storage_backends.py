@@ -19,9 +19,8 @@ from sordino.engines.run_folders import (
 from sordino.engines.train_one import take_up_run
 from sordino.engines.training_cache import TrainingCache
 from sordino.federation.complete_protocol import ModelSource
-from sordino.federation.round import first_state
 from sordino.federation.setup import Setup
-from sordino.federation.state import State
+from sordino.federation.state import State, first_state
 from sordino.federation.store.files import held, writing
 from sordino.federation.store.in_memory import MemoryLedger, MemoryStore
 from sordino.federation.store.run import Run, Trained, as_arrays

@@ -28,10 +28,10 @@ from sordino.engines.run_options import (
 )
 from sordino.federation.complete_protocol import DataSource, ModelSource, resolved
 from sordino.federation.processors import check_device, worker_count
-from sordino.federation.round import first_state, refuse_unplayable
+from sordino.federation.round import refuse_unplayable
 from sordino.federation.round_metrics import ignore_metrics
 from sordino.federation.setup import Begun, Setup, prepare
-from sordino.federation.state import State
+from sordino.federation.state import State, first_state
 from sordino.federation.store.files import held
 from sordino.federation.store.run import Run
 from sordino.federation.store.run_folder import RunFolder, refuse_filled

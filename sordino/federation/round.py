@@ -23,13 +23,17 @@ from sordino.federation.aggregation.joining import (
     upload_weights,
 )
 from sordino.federation.attendance import Attendance, attendances
-from sordino.federation.broadcast_state import find_step_rate, restore_broadcast_state
-from sordino.federation.channels.delivery import CHANNELS, open_channel
+from sordino.federation.broadcast_state import (
+    BroadcastState,
+    find_step_rate,
+    restore_broadcast_state,
+)
+from sordino.federation.channels.delivery import CHANNELS, Delivery, open_channel
 from sordino.federation.personal import find_kept, merge_kept
 from sordino.federation.rules.local_training import LOCAL_RULES, ClientState, LocalSteps
 from sordino.federation.server_optimizers import SERVER_STEPS, move_model
 from sordino.federation.setup import Setup
-from sordino.federation.state import State
+from sordino.federation.state import State, first_state
 from sordino.federation.upload import Upload
 from sordino.protocol import Protocol
 from sordino.randomness import Purpose
@@ -153,7 +157,15 @@ class RoundRecord:
 class Round:
     """One round of a training. It holds what its stages hand on to each other."""
 
-    task: RoundTask
+    # Each is set by the stage named here, for those after it.
+    _present_rows: np.ndarray  # draw_participants: who takes part, in every row
+    _participants: np.ndarray  # draw_participants: the clients that work
+    _beside: BroadcastState  # prepare_task: what travels beside the model
+    task: RoundTask  # prepare_task
+    _present: np.ndarray  # open_server: the participants whose uploads come
+    _opened: np.ndarray  # open_server: whether their sum is opened, in every row
+    _channel: Delivery  # open_server
+    _joining: Joining  # open_server
 
     def __init__(
         self,
@@ -226,7 +238,7 @@ class Round:
         self._opened = self._find_opened()
         shuffling = setup.draw_key.stream(Purpose.SHUFFLER, training=setup.training, round_index=t)
         self._channel = open_channel(setup.protocol.channel, shuffling)
-        self._joining: Joining = start_joining(
+        self._joining = start_joining(
             Incoming(
                 setup=setup,
                 current=self._before.weights,
@@ -242,7 +254,7 @@ class Round:
         if setup.release.secure_sum is not None:
             weights = setup.sum_weights[self._present]
         if not self._table:
-            # Of a sum that is not opened nobody is a part.
+            # A sum that is not opened joins no upload.
             return weights if self._opened.all() else weights[:0]
         if bool(self._present_rows.all()) and bool(self._opened.all()):
             return weights
@@ -434,16 +446,3 @@ def play_training(
         record = play_round(one, engine)
         yield record
         state = record.after
-
-
-def first_state(setup: Setup, trainings: range | None = None) -> State:
-    """Returns the state before the first round.
-
-    Args:
-        setup: the federation.
-        trainings: the numbers of a table's rows; None for one training.
-    """
-    initial = setup.initial_weights()
-    if trainings is not None:
-        initial = np.broadcast_to(initial, (len(trainings), initial.size)).copy()
-    return State(weights=initial, round=0)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from sordino.federation.rules.local_training import ClientState
+from sordino.federation.setup import Setup
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,3 +58,16 @@ class State:
             kept=kept,
             clients=clients,
         )
+
+
+def first_state(setup: Setup, trainings: range | None = None) -> State:
+    """Returns the state before the first round.
+
+    Args:
+        setup: the federation.
+        trainings: the numbers of a table's rows; None for one training.
+    """
+    initial = setup.initial_weights()
+    if trainings is not None:
+        initial = np.broadcast_to(initial, (len(trainings), initial.size)).copy()
+    return State(weights=initial, round=0)

@@ -324,7 +324,7 @@ def certify_run(
     question = pose_question(protocol, view, unit, paid, sizes)
     release = protocol.release
     # Where a client's own noise alone hides it, it does not matter who else contributed.
-    alone = find_priced_view(question).view.kind == "server" and not release.shuffled
+    alone = find_priced_view(question).view.is_server and not release.shuffled
     alone = alone or has_own_noise(protocol) or (release.in_steps and not adds_up(protocol))
     if alone or not find_missing_clients(events):
         return certify(protocol, view, unit, delta=delta, rounds=paid, sizes=sizes)

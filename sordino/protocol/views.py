@@ -125,6 +125,11 @@ class View:
         return cls(kind, int(number))
 
     @property
+    def is_server(self) -> bool:
+        """Whether it sees what reaches the server, alone or with participants on its side."""
+        return self.kind == "server"
+
+    @property
     def sees(self) -> str:
         """What this adversary sees, in words, where uploads reach the server."""
         return self.describe_seen(sums_only=False)
@@ -140,16 +145,16 @@ class View:
             "the sum of every round's uploads with the names of those who contributed"
         """
         seen = SEES[self.kind]
-        if self.kind == "server" and sums_only:
+        if self.is_server and sums_only:
             seen = SEES_SUMS
-        if self.kind == "server" and self.colluders > 0:
+        if self.is_server and self.colluders > 0:
             seen += ", and the noise of {coalition}"
         return seen.format(coalition=self._coalition_in_words)
 
     @property
     def adversary(self) -> str:
         """The adversary in words, as the subject of a sentence in the singular."""
-        if self.kind == "server" and self.colluders > 0:
+        if self.is_server and self.colluders > 0:
             return f"the server together with {self._coalition_in_words}"
         return ADVERSARIES.of(self.kind).format(coalition=self._coalition_in_words)
 

@@ -176,8 +176,9 @@ def train_without(protocol: Protocol, silent: list[set[int]]) -> dict[str, bytes
     """The model of one machine in whose rounds some clients do not contribute."""
     from sordino.engines.torch_engine import TorchEngine
     from sordino.federation.attendance import Attendance
-    from sordino.federation.round import Round, first_state, play_round
+    from sordino.federation.round import Round, play_round
     from sordino.federation.setup import prepare
+    from sordino.federation.state import first_state
 
     setup = prepare(protocol)
     state = first_state(setup)

@@ -27,7 +27,7 @@ from sordino.mechanisms import mechanism_of
 from sordino.privacy.bounds.central import find_denominator, server_noise
 from sordino.privacy.bounds.question import Observation
 from sordino.privacy.sensitivity import later_products
-from sordino.protocol import Gaussian, Mean, Noise, Protocol, View
+from sordino.protocol import Mean, Noise, Protocol, View
 
 # With more steps, the patterns of steps that draw a record are not distinguished.
 MANY_STEPS = 6
@@ -340,7 +340,7 @@ def log_density(noise: Noise, values: np.ndarray) -> np.ndarray:
     mechanism = mechanism_of(noise)
     if mechanism.silent:
         return np.asarray(-np.square(values).sum(axis=-1))
-    if type(noise) is Gaussian:
+    if noise.normal:
         squares = np.square(values).sum(axis=-1)
         return np.asarray(-squares / (2 * mechanism.deviation**2))
     return np.asarray(mechanism.log_density(values).sum(axis=-1))

@@ -190,7 +190,7 @@ def describe_linear_pair(
         words.append(f", drawn into a step with probability {batch}/{records}")
     if shape.secret:
         words.append(", unseen")
-    if type(noise) is not Gaussian:
+    if not noise.normal:
         words.append(f", in {width} parameters")
     if shape.in_crowd:
         words.append("; the other clients do what it does on the first data set")

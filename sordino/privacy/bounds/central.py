@@ -71,7 +71,7 @@ def central_bounds(question: Question) -> Iterator[Bound]:
     """
     protocol = question.protocol
     # The server adds its noise after it has seen the uploads.
-    if question.view.kind == "server":
+    if question.view.is_server:
         yield Bound(curve=NOTHING, method="trusted server", lines=(TRUSTED,))
     elif server_noise(protocol) == 0 and mechanism_of(protocol.noise).silent:
         line = "Without noise nothing hides a client's contribution."

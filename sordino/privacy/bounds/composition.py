@@ -143,7 +143,7 @@ def find_visible_cohort(question: Question, view: View) -> tuple[Cohort, float]:
     """
     rule = question.protocol.participation
     cohort = find_cohort_law(rule, clients=question.protocol.clients, colluding=view.colluders)
-    if find_secure_sum(question) is not None and (not rule.draws or view.kind == "server"):
+    if find_secure_sum(question) is not None and (not rule.draws or view.is_server):
         # Without a draw the number of honest contributions is known, and from a server that may
         # wait for the fewest it is taken to be the fewest.
         return cohort.alone(), scale_secure_share(question, view)
@@ -151,7 +151,7 @@ def find_visible_cohort(question: Question, view: View) -> tuple[Cohort, float]:
         # Unequal shares: as if that many equal clients were honest. The number need not be whole,
         # so it goes into the shift.
         return cohort.alone(), visible_share(question, view)
-    if view.kind == "server":
+    if view.is_server:
         return cohort.alone(), 1.0
     return cohort, 1.0
 
@@ -172,7 +172,7 @@ def compose_known_rounds(question: Question) -> Iterator[Bound]:
     rounds = np.array([round_index for round_index, _ in kinds], dtype=np.int64)
     counts = np.array(list(kinds.values()))
     # Of n participants k may collude.
-    if view.kind == "server" and not summed:
+    if view.is_server and not summed:
         honest = np.ones(len(kinds))
     else:
         honest = np.array([count_known_honest(question, view, number) for _, number in kinds])

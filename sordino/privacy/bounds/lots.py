@@ -62,7 +62,7 @@ def sees_uploads(question: Question) -> bool:
     # Then the server is shown no single upload either (docs/theory.md#a19).
     if question.protocol.channel.sums_only:
         return False
-    return find_priced_view(question).view.kind == "server"
+    return find_priced_view(question).view.is_server
 
 
 def lot_bounds(question: Question) -> Iterator[Bound]:
@@ -248,7 +248,7 @@ def count_colluders(question: Question, release: NoisyUpload) -> int:
         question: the question.
         release: what leaves a client.
     """
-    if release.secure_sum is not None and question.view.kind == "server":
+    if release.secure_sum is not None and question.view.is_server:
         # Those that the protocol reckons with count even where the view names fewer.
         return max(question.colluders, release.secure_sum.colluders)
     return question.colluders

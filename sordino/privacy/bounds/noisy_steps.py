@@ -94,7 +94,7 @@ def observe_steps(question: Question) -> Observation:
         question: the question.
     """
     # Where the others' noise adds up in the mean, more is promised to those who see means alone.
-    if adds_up(question.protocol) and question.view.kind != "server":
+    if adds_up(question.protocol) and not question.view.is_server:
         return Observation.MODELS
     return Observation.STEPS
 
@@ -120,7 +120,7 @@ def noisy_step_bounds(question: Question) -> Iterator[Bound]:
     if question.present is None:
         yield from bound_joined_steps(question, price.mu, price.rate, draw, find_strongest(draw))
         return
-    means_only = question.view.kind != "server" and question.equal_shares
+    means_only = not question.view.is_server and question.equal_shares
     if adds_up(protocol) and means_only and price.mu <= STRONGEST:
         curve = compose_known_joins(question, price.mu, price.rate, draw)
         how = "The noise of all who took part adds up in the mean (A16)."
@@ -271,6 +271,7 @@ def move_of_client(question: Question, release: NoisySteps, move: float) -> floa
     return math.inf if largest is None else largest * move
 
 
+@lru_cache(maxsize=16)  # views ask for the same curve, and a curve remembers its sums
 def compose_seen_batches(
     *, mu: float, steps: int, rounds: int, probability: float, rate: float = 1.0
 ) -> Curve:
@@ -392,7 +393,7 @@ def export_step_event(question: Question) -> Any:
     # dp_accounting's REPLACE_ONE counts Poisson batches in units of the radius, of which a replaced
     # record moves by two.
     twofold = release.varying_batches and protocol.adjacency == "replace-one"
-    alone = not adds_up(protocol) or find_priced_view(question).view.kind == "server"
+    alone = not adds_up(protocol) or find_priced_view(question).view.is_server
     honest = 1.0
     if not alone:
         honest = honest_participants(question).counts[0]

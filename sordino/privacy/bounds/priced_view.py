@@ -63,9 +63,9 @@ def find_priced_view(question: Question) -> PricedView:
     protocol = question.protocol
     view = question.view
     sees = f"The adversary sees {question.sees}."
-    if view.kind == "server" and find_secure_sum(question) is not None:
+    if view.is_server and find_secure_sum(question) is not None:
         return PricedView(view=view, sentence=f"{sees} {describe_honest(question, view)}")
-    if view.kind == "server":
+    if view.is_server:
         return PricedView(view=view, sentence=sees)
 
     def take_server(reason: str) -> PricedView:
@@ -152,7 +152,7 @@ def find_shown(protocol: Protocol, view: View) -> Observation:
         protocol: the protocol.
         view: the adversary.
     """
-    if view.kind == "server" and protocol.channel.sums_only:
+    if view.is_server and protocol.channel.sums_only:
         # With the model before a round, the sum of its uploads says what the model after it says.
         return Observation.MODELS
     return OBSERVATIONS.of(view.kind)

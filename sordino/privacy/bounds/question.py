@@ -160,7 +160,7 @@ class Question:
             return Protection.MEAN
         # Both add noise. The server knows its own. Where clients leave with their budgets it is not
         # known how many are left in a mean, and the noise on an upload is what counts.
-        if self.view.kind == "server" or protocol.client:
+        if self.view.is_server or protocol.client:
             return Protection.UPLOADS
         return Protection.MEAN
 
@@ -287,7 +287,7 @@ def refuse_colluders(protocol: Protocol, view: View) -> None:
         InvalidValue: names the view and what is allowed.
     """
     secure_sum = protocol.release.secure_sum
-    if secure_sum is None or view.kind != "server" or view.colluders <= secure_sum.colluders:
+    if secure_sum is None or not view.is_server or view.colluders <= secure_sum.colluders:
         return
     allowed = f"at most server:{secure_sum.colluders}"
     if secure_sum.colluders == 0:
@@ -382,7 +382,7 @@ def visible_share(question: Question, view: View) -> float:
         The share; 1 where the upload itself is seen.
     """
     shares = question.shares
-    if view.kind == "server" or shares is None:
+    if view.is_server or shares is None:
         return 1.0
     if question.attacked is not None:
         return question.attacked.visible

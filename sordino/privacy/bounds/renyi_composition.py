@@ -144,7 +144,7 @@ def describe_view(question: Question) -> str:
         question: the question.
     """
     sees = f"The adversary sees {question.sees}."
-    if question.view.kind == "server":
+    if question.view.is_server:
         return sees
     return (
         f"{sees} That is computed from the uploads: the server's bound holds, and no other is "

@@ -42,7 +42,7 @@ def prices_clients_apart(question: Question) -> bool:
         return False
     if protocol.release.at_server or protocol.release.secure_sum is not None:
         return True
-    return find_priced_view(question).view.kind != "server"
+    return not find_priced_view(question).view.is_server
 
 
 def split_question(question: Question) -> list[Question]:
