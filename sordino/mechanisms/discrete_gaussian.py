@@ -61,12 +61,14 @@ class DigitTable:
         low: the lower 64 bits.
         guide: by the first 16 bits of a number, how many entries it reaches; -1 where the other
             bits matter.
+        undecided: the probability that they do.
         total_variation: how far the law of the table is from a discrete Gaussian, at most.
     """
 
     high: np.ndarray
     low: np.ndarray
     guide: np.ndarray
+    undecided: float
     total_variation: float
 
 
@@ -82,8 +84,15 @@ def count_probabilities() -> tuple[list[int], float]:
     """
     with localcontext() as context:
         context.prec = PRECISION
-        twice_variance = Decimal(2 * DIGIT_PARAMETER**2)
-        weights = [(-Decimal(digit**2) / twice_variance).exp() for digit in range(SUM_REACH)]
+        # From one digit to the next e^(-x^2 / 2s^2) shrinks by a factor that shrinks itself, so
+        # that two exponentials are enough; their errors stay far below the 128 bits.
+        variance = Decimal(DIGIT_PARAMETER**2)
+        shrinks = (-1 / variance).exp()
+        factor = (-1 / (2 * variance)).exp()
+        weights = [Decimal(1)]
+        for _ in range(SUM_REACH - 1):
+            weights.append(weights[-1] * factor)
+            factor *= shrinks
         total = weights[0] + 2 * sum(weights[1:])
         whole = Decimal(2**PROBABILITY_BITS)
         positive = [int(weight / total * whole) for weight in weights[1 : LARGEST_DIGIT + 1]]
@@ -105,9 +114,11 @@ def make_digit_table() -> DigitTable:
         entries.append(below)
     word = (1 << WORD_BITS) - 1
     high = np.array([entry >> WORD_BITS for entry in entries], dtype=np.uint64)
+    guide = make_guide(high)
     return DigitTable(
         high=high,
-        guide=make_guide(high),
+        guide=guide,
+        undecided=float((guide < 0).mean()),
         low=np.array([entry & word for entry in entries], dtype=np.uint64),
         total_variation=missing,
     )
@@ -163,8 +174,7 @@ class DrawPlan:
     @property
     def searches(self) -> int:
         """The number of digits that are searched for by all of their bits, wanted or not."""
-        undecided = int((make_digit_table().guide < 0).sum())
-        expected = self.count * self.digits * undecided / len(make_digit_table().guide)
+        expected = self.count * self.digits * make_digit_table().undecided
         return math.ceil(expected + SPARE_DEVIATIONS * math.sqrt(expected)) + SPARE_SEARCHES
 
     @property
