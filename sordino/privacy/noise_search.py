@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from sordino.mechanisms import mechanism_of
-from sordino.privacy.bounds.question import pose_question
+from sordino.privacy.bounds.question import Bound, pose_question
 from sordino.privacy.bounds.shared_noise import find_shared_bounds
 from sordino.privacy.curves import checks
 from sordino.privacy.curves.curve import Curve
@@ -78,9 +78,50 @@ def search_noise(
         # Budgets in [[client]] are left out: less noise lets clients take part less often, so that
         # next to none would meet any target, with nobody taking part.
         question = pose_question(resize_noise(protocol, size), view, unit, sizes=sizes)
-        return min(target.distance(bound.curve) for bound in find_shared_bounds(question))
+        return distances.find_least(size, find_shared_bounds(question))
 
+    distances = Distances(target)
     return resize_noise(protocol, find_smallest_size(find_distance))
+
+
+class Distances:
+    """How far bounds are from a target, of which only those that matter are evaluated.
+
+    A bound falls as the noise grows: what missed a target by much under more noise misses it by as
+    much under less, and need not be asked where another bound is nearer.
+    """
+
+    def __init__(self, target: Target) -> None:
+        """Takes the demand.
+
+        Args:
+            target: the demand on a curve.
+        """
+        self._target = target
+        # By the place of a bound and its method: the sizes of noise that were tried, and distances.
+        self._known: dict[tuple[int, str], list[tuple[float, float]]] = {}
+
+    def find_least(self, size: float, bounds: Iterable[Bound]) -> float:
+        """Returns the distance of the nearest bound.
+
+        Args:
+            size: of the noise.
+            bounds: all that hold under it.
+        """
+        ranked = []
+        for place, bound in enumerate(bounds):
+            known = self._known.setdefault((place, bound.method), [])
+            more = [distance for tried, distance in known if tried >= size]
+            ranked.append((max(more, default=-math.inf), place, bound, known))
+        least = math.inf
+        # Those that were the nearest come first, and then spare the others.
+        for floor, _, bound, known in sorted(ranked, key=lambda entry: entry[:2]):
+            if floor >= least:
+                break
+            distance = self._target.distance(bound.curve)
+            known.append((size, distance))
+            least = min(least, distance)
+        return least
 
 
 def resize_noise(protocol: Protocol, size: float) -> Protocol:

@@ -1,13 +1,19 @@
 """Calibration: never past the target, and close to it."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import sordino
+from sordino.privacy import noise_search
+from sordino.privacy.bounds.question import Bound
+from sordino.privacy.bounds.shared_noise import find_shared_bounds
 from sordino.privacy.calibrate import calibrate
 from sordino.privacy.certify import certify
+from sordino.privacy.curves.gaussian_curve import GaussianCurve
 from sordino.protocol import (
     Assumptions,
     ClientBudget,
@@ -21,7 +27,9 @@ from sordino.protocol import (
     StageWise,
     UserError,
 )
+from sordino.protocol.file import read_protocol
 
+EXAMPLES = Path(sordino.__file__).parent / "examples"
 LOCAL = FedAvg(steps=5, batch=32, clip=1.0, schedule=Constant(rate=0.1))
 BASE = Protocol(clients=50, rounds=60, local=LOCAL, noise=Gaussian(sigma=1.0))
 RULES = [
@@ -112,3 +120,41 @@ def test_noise_that_clients_find_from_their_own_budgets_is_not_searched_for() ->
     )
     with pytest.raises(UserError, match="noise of their own"):
         calibrate(own, epsilon=3.0)
+
+
+@pytest.mark.parametrize("name", ["attacked", "dp-sgd", "nbafl", "shuffler", "wind-scaffold"])
+def test_a_calibration_asks_for_few_prices(name, monkeypatch) -> None:
+    asked = []
+    evaluated = []
+
+    def count_prices(question):
+        bounds = list(find_shared_bounds(question))
+        asked.append(len(bounds))
+        return bounds
+
+    def count_values(target, curve):
+        evaluated.append(curve)
+        return find_distance(target, curve)
+
+    find_distance = noise_search.Target.distance
+    monkeypatch.setattr(noise_search, "find_shared_bounds", count_prices)
+    monkeypatch.setattr(noise_search.Target, "distance", count_values)
+    protocol = read_protocol(EXAMPLES / f"{name}.toml")
+    calibrate(protocol, "rounds", epsilon=4.0)
+    assert len(asked) <= 10
+    # Bounds that another one undercut are left alone once there is noise that suffices.
+    assert len(evaluated) <= len(asked) + 4 * max(asked)
+
+
+@given(st.lists(st.floats(0.1, 10), min_size=1, max_size=4), st.floats(0.3, 30))
+@settings(max_examples=50, deadline=None)
+def test_bounds_that_are_left_alone_would_not_have_changed_the_noise(mus, epsilon) -> None:
+    target = noise_search.make_target(epsilon)
+
+    def list_bounds(size):
+        return [Bound(curve=GaussianCurve(mu=mu / size), method="m", lines=()) for mu in mus]
+
+    distances = noise_search.Distances(target)
+    for size in (1.0, 4.0, 2.0, 3.0, 2.5, 0.2):
+        every = min(target.distance(bound.curve) for bound in list_bounds(size))
+        assert distances.find_least(size, list_bounds(size)) == every

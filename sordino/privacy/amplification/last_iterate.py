@@ -166,17 +166,14 @@ def pool_rounds(rho: np.ndarray, gamma: np.ndarray) -> Blocks:
 
 
 def _pooled_by_regression(later: np.ndarray, logs: np.ndarray, gamma: np.ndarray) -> Blocks:
-    """By scipy's isotonic regression of gamma R with weights R^-2, where R stays within floats."""
-    from scipy.optimize import isotonic_regression
-
+    """By isotonic regression of gamma R with weights R^-2, where R stays within floats."""
     # A factor common to all R, which H does not depend on, keeps them around 1.
     extremes = float(logs.max() + logs.min())
     centred = math.exp(-extremes / 2)
     products = np.cumprod(np.concatenate([[centred], later]))
     weights = products**-2.0
-    found = isotonic_regression(gamma * products, weights=weights)
-    starts = found.blocks[:-1]
-    ends = found.blocks[1:] - 1
+    starts = _pool_violators(gamma * products, weights)
+    ends = np.append(starts[1:], len(products)) - 1
     masses = np.add.reduceat(weights, starts)
     heights = np.add.reduceat(gamma / products, starts) / np.sqrt(masses)
     return Blocks(
@@ -185,6 +182,26 @@ def _pooled_by_regression(later: np.ndarray, logs: np.ndarray, gamma: np.ndarray
         log_masses=np.log(masses) + 2 * np.log(products[ends]),
         log_products=logs[ends] - np.concatenate([[0.0], logs[ends[:-1]]]),
     )
+
+
+def _pool_violators(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """Returns where the blocks of the best nondecreasing fit to the values begin.
+
+    To import scipy's regression takes longer than all that a certificate asks of one.
+    """
+    starts: list[int] = []
+    means: list[float] = []
+    masses: list[float] = []
+    for start, (mean, mass) in enumerate(zip(values.tolist(), weights.tolist(), strict=True)):
+        while starts and means[-1] >= mean:
+            joined = masses[-1] + mass
+            mean = (masses.pop() * means.pop() + mass * mean) / joined
+            mass = joined
+            start = starts.pop()
+        starts.append(start)
+        means.append(mean)
+        masses.append(mass)
+    return np.array(starts)
 
 
 def _pooled_in_logs(log_rho: np.ndarray, gamma: np.ndarray) -> Blocks:

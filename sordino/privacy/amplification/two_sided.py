@@ -9,6 +9,7 @@ both.
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 
 import numpy as np
 from scipy.special import log_ndtr, ndtr
@@ -25,6 +26,7 @@ _ROUNDING = 2.0**-44
 _LARGEST = 600.0
 
 
+@lru_cache(maxsize=4)  # views ask for the same curve; curves are large
 def price_two_sided(
     *,
     reach: float,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import lru_cache
 
 import numpy as np
 
@@ -89,18 +90,31 @@ def price_client(question: Question, alone: Protocol, cap: int, records: int | N
         cap: how often it takes part at most.
         records: its number of records, where known.
     """
-    sizes = None if records is None else [records] * alone.clients
-    rounds = question.rounds.tolist()
-    drawn = pose_question(alone, View.SERVER, question.unit, rounds, sizes)
-    found = [certify_shared(drawn)]
+    rounds = tuple(question.rounds.tolist())
+    found = [certify_alone(alone, question.unit, rounds, records)]
     # A budget that ends a client's part bounds it better than a draw of all rounds may.
     if cap < len(rounds):
         certain = replace(alone, participation=Everyone())
-        capped = pose_question(certain, View.SERVER, question.unit, range(cap), sizes)
-        found.append(certify_shared(capped))
+        found.append(certify_alone(certain, question.unit, tuple(range(cap)), records))
     least = min(found, key=lambda guarantee: guarantee.epsilon(1e-5))
     # A client alone has no partition; what the federation's says of every promise stays.
     return replace(least, notes=notes_on(question.protocol))
+
+
+@lru_cache(maxsize=64)  # all views are answered by the server's
+def certify_alone(
+    alone: Protocol, unit: str, rounds: tuple[int, ...], records: int | None
+) -> Guarantee:
+    """Returns the guarantee against the server in a federation of clients that are all alike.
+
+    Args:
+        alone: the federation.
+        unit: the hidden unit.
+        rounds: that are run.
+        records: of every client, where known.
+    """
+    sizes = None if records is None else [records] * alone.clients
+    return certify_shared(pose_question(alone, View.SERVER, unit, rounds, sizes))
 
 
 def find_cap(question: Question, budget: ClientBudget, records: int | None) -> int:

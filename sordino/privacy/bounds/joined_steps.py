@@ -60,7 +60,7 @@ def bound_joined_steps(
     """
     priced = find_priced_view(question)
     # The server sees every upload, each under its client's noise alone.
-    if not adds_up(question.protocol) or priced.view.kind == "server" or math.isinf(mu):
+    if not adds_up(question.protocol) or priced.view.is_server or math.isinf(mu):
         return
     how = (
         "With one plain step a round, a mean holds the sum of all noisy sums: the honest "
@@ -111,11 +111,9 @@ def bound_cohort(
     # The fewest honest clients make the largest mu, which decides whether a grid is affordable.
     if step.rate < 1 and mu / math.sqrt(min(cohort.counts)) <= step.strongest:
         planned = max(question.protocol.rounds, rounds)
-        one = make_joined_round(mu, step.rate, step.draw, cohort, planned)
+        curve = compose_joined_rounds(mu, step.rate, step.draw, cohort, planned, rounds)
         hidden = f"A batch holds the unit with probability q = {step.rate:.6g}, unseen."
-        yield Bound(
-            curve=one.repeat(rounds), method="subsampled joined steps", lines=(*lines, hidden)
-        )
+        yield Bound(curve=curve, method="subsampled joined steps", lines=(*lines, hidden))
 
 
 def honest_participants(question: Question) -> Cohort:
@@ -160,6 +158,23 @@ def group_cohort(cohort: Cohort) -> Cohort:
         counts=tuple(float(counts[place == one].min()) for one in kept),
         masses=tuple(float(masses[place == one].sum()) for one in kept),
     )
+
+
+@lru_cache(maxsize=4)  # views ask for the same curve; curves are large
+def compose_joined_rounds(
+    mu: float, rate: float, draw: str, cohort: Cohort, planned: int, rounds: int
+) -> LossCurve:
+    """Returns rounds one after another; see `make_joined_round`.
+
+    Args:
+        mu: of a step on its batch, under the client's own noise.
+        rate: probability that a batch holds the unit.
+        draw: how batches are drawn and what neighbours are.
+        cohort: the honest participants.
+        planned: number of rounds of the plan, which share the grid of privacy losses.
+        rounds: that are composed.
+    """
+    return make_joined_round(mu, rate, draw, cohort, planned).repeat(rounds)
 
 
 @lru_cache(maxsize=16)
