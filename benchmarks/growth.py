@@ -13,10 +13,11 @@ from torch import nn
 from benchmarks.serving import say
 from benchmarks.task import BATCH, CLASSES, CLIP, RATE
 from sordino.models.flat import FlatModel
-from sordino.native.kernel import Kernel, KernelRecords, PackedRule, StepRule, make_jobs
+from sordino.native.kernel import Kernel, KernelRecords, PackedRule, StepRule
 from sordino.native.library import choose_instruction_set
 from sordino.native.program import Loss
 from sordino.native.translate import translate
+from tests.oracles.kernel_jobs import make_jobs
 
 RECORDS = 64
 FEATURES = 256

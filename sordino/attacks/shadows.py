@@ -56,14 +56,6 @@ class Shadows:
         """
         return Shadows(models=self.models, inside=self.inside[:, rows])
 
-    def select_models(self, chosen: np.ndarray) -> Shadows:
-        """Returns some of the models, and the same records.
-
-        Args:
-            chosen: which models.
-        """
-        return Shadows(models=self.models[chosen], inside=self.inside[chosen])
-
     def __len__(self) -> int:
         return len(self.models)
 

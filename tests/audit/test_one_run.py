@@ -28,7 +28,6 @@ from sordino.audit.canaries.one_run_bounds import (
     GuessCount,
     OneRunBound,
     bound_epsilon,
-    bound_from_scores,
     bound_mu,
     bound_p_value,
     count_guesses,
@@ -39,6 +38,7 @@ from sordino.privacy.curves import gaussian
 from sordino.privacy.curves.gaussian_curve import GaussianCurve
 from sordino.protocol.errors import UserError
 from tests.oracles.directions import unused_tail
+from tests.oracles.one_run_scores import bound_from_scores
 
 BOUNDS = [bound_epsilon, bound_mu]
 
@@ -548,7 +548,6 @@ def test_the_default_never_guesses_more_than_there_is(canaries: int) -> None:
         lambda: count_guesses([0.1, 0.2], [0, 1, 1], high=1, low=0),
         lambda: count_guesses(0.1, 1, high=1, low=0),
         lambda: bound_from_scores([], []),
-        lambda: bound_from_scores([0.1], [1], splits=[]),
         lambda: bound_epsilon(GuessCount(canaries=2, guesses=2, correct=2), delta=0.0),
         lambda: bound_epsilon(GuessCount(canaries=2, guesses=2, correct=2), delta=1.0),
         lambda: bound_mu(GuessCount(canaries=2, guesses=2, correct=0), delta=math.nan),

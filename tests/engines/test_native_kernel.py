@@ -18,7 +18,6 @@ from sordino.native.kernel import (
     PackedRule,
     StepRule,
     count_vectors,
-    make_jobs,
 )
 from sordino.native.layout import OptimizerKind
 from sordino.native.library import list_runnable
@@ -37,6 +36,7 @@ from tests.engines.native_nets import (
     torch_gradient,
     vector_of,
 )
+from tests.oracles.kernel_jobs import make_jobs
 
 pytestmark = pytest.mark.skipif(not list_runnable(), reason="the native kernel was not built")
 

@@ -22,6 +22,7 @@ from sordino.privacy.curves.renyi import RenyiCurve
 from sordino.protocol.errors import UserError
 from tests.oracles import amplification, convergent_dp
 from tests.oracles.clones import clones_rdp
+from tests.oracles.shuffled_rounds import price_shuffled_round
 
 LogDensity = Callable[[float], float]
 
@@ -279,7 +280,7 @@ def test_shuffling_is_sandwiched() -> None:
 
 
 def test_shuffled_rounds_compose() -> None:
-    one = shuffling.price_shuffled_round(local=1.0, clients=500, interval=1e-3)
+    one = price_shuffled_round(local=1.0, clients=500, interval=1e-3)
     assert one.epsilon(1e-6) == pytest.approx(
         shuffling.find_shuffled_epsilon(1e-6, local=1.0, clients=500), rel=1e-2
     )

@@ -7,8 +7,8 @@ from sordino.privacy.amplification import subsampling
 from sordino.privacy.certify import certify
 from sordino.privacy.curves import gaussian
 from sordino.privacy.curves.gaussian_curve import GaussianCurve
-from sordino.privacy.curves.peer_distributions import write_distribution
 from sordino.protocol import Constant, Data, FedAvg, Gaussian, Protocol, StageWise
+from tests.oracles.peer_distributions import write_distribution
 
 
 @pytest.mark.parametrize("mu", [0.05, 0.7, 3.0])

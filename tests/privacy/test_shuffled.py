@@ -35,6 +35,7 @@ from sordino.privacy.curves.renyi import convex_profile
 from sordino.privacy.ledger_lines import Opened, RoundCharged
 from sordino.privacy.spending import certify_clients
 from sordino.protocol import InvalidValue, View
+from tests.oracles.shuffled_rounds import price_shuffled_round
 
 
 def plan(noise: object, *, clients: int = 1000, rounds: int = 1, **changes: object) -> Protocol:
@@ -152,7 +153,7 @@ def test_gaussian_rounds_are_bounded_between_the_mean_and_the_upload() -> None:
 def by_hand(epsilon: float, local: float, mu: float, clients: int, rounds: int) -> float:
     """The other way to many rounds: T composed pure clones, and T times the spill of one round, by a hybrid over the rounds."""
     pure = (
-        shuffling.price_shuffled_round(local=local, clients=clients, interval=1e-3)
+        price_shuffled_round(local=local, clients=clients, interval=1e-3)
         .repeat(rounds)
         .delta(epsilon)
     )

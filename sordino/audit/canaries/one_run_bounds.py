@@ -19,8 +19,8 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from functools import partial
 
 import numpy as np
@@ -341,52 +341,6 @@ def bound_mu(result: GuessCount, *, delta: float = 1e-5, confidence: float = 0.9
         assumptions=("the trade-off function is Gaussian",),
         **asdict(result),
     )
-
-
-def bound_from_scores(
-    scores: ArrayLike,
-    coins: ArrayLike,
-    *,
-    splits: Sequence[tuple[int, int]] | None = None,
-    bound: Callable[..., OneRunBound] = bound_epsilon,
-    delta: float = 1e-5,
-    confidence: float = 0.95,
-) -> OneRunBound:
-    """Returns the bound that one training's scores give.
-
-    Args:
-        scores: One number for each slot; high speaks for alternative 1.
-        coins: Which alternative each slot held.
-        splits: How many highest and lowest scores to guess, as pairs that are chosen before the
-            coins are looked at. Of several pairs the best bound is returned, each computed at its
-            share of the allowed error (Bonferroni): to try all at full confidence and keep the best
-            would show leaks that do not exist. None: `split_guesses`.
-        bound: `bound_epsilon` or `bound_mu`.
-        delta: The delta that goes with epsilon.
-        confidence: Of the result, whichever pair it comes from.
-
-    Raises:
-        InvalidValue: No pairs.
-
-    Example:
-        >>> draws = np.random.default_rng(0)
-        >>> coins = draws.integers(0, 2, 1000)
-        >>> scores = 3 * coins + draws.standard_normal(1000)
-        >>> found = bound_from_scores(scores, coins, splits=[(100, 100), (250, 250)])
-        >>> 4 < found.epsilon_lower < gaussian.epsilon(3.0, 1e-5)
-        True
-    """
-    miss = _allowed_error(confidence)
-    pairs = [split_guesses(np.size(scores))] if splits is None else list(splits)
-    if not pairs:
-        raise InvalidValue(
-            "splits", splits, "at least one pair (highest, lowest)", "Leave it out for the default."
-        )
-    found = []
-    for high, low in pairs:
-        result = count_guesses(scores, coins, high=high, low=low)
-        found.append(bound(result, delta=delta, confidence=1 - miss / len(pairs)))
-    return replace(max(found, key=lambda one: one.mu_lower), confidence=confidence)
 
 
 def _probability_needed(

@@ -23,13 +23,10 @@ from scipy.special import bdtr, bdtrc
 
 from sordino.privacy.curves import checks
 from sordino.privacy.curves.combinatorics import log_binomial, log_choose
-from sordino.privacy.curves.loss_distributions import INTERVAL, LossCurve
 from sordino.privacy.curves.roots import bracket_root
 
 # Probability of the numbers of clones that are not summed but added to delta whole.
 _TAIL = 1e-25
-# Dots of the delta curve of a round.
-_DOTS = 400
 # Pairs of an epsilon and a number of clones in memory.
 _AT_ONCE = 1 << 20
 # Points from one at which a bound is looked at to the next.
@@ -224,47 +221,6 @@ def find_shuffled_epsilon(
 
     _, found = bracket_root(find_excess, 0.0, local)
     return found
-
-
-def price_shuffled_round(
-    *, local: float, clients: int, share: float = 1.0, interval: float = INTERVAL
-) -> LossCurve:
-    """Returns one shuffled round as a privacy-loss distribution, to be composed over rounds.
-
-    Args:
-        local: Pure epsilon of the randomiser that every client applies.
-        clients: Outputs in the batch, the attacked client's included.
-        share: Probability that each of the others is in the batch.
-        interval: Grid of the privacy losses.
-
-    Example:
-        >>> round(price_shuffled_round(local=1.0, clients=1000).epsilon(1e-6), 3)
-        0.182
-    """
-    _check_batch(local, clients)
-    reach = find_shuffled_epsilon(
-        1e-18,
-        local=local,
-        clients=clients,
-        share=share,
-    )
-    top = max(reach, interval)
-
-    def find_profile(epsilons: np.ndarray) -> np.ndarray:
-        """Returns the deltas of the shuffled uploads.
-
-        Args:
-            epsilons: where delta is asked for.
-        """
-        return find_shuffled_deltas(
-            epsilons,
-            local=local,
-            clients=clients,
-            share=share,
-        )
-
-    gap = max(1, round(top / _DOTS / interval))
-    return LossCurve.from_profile(find_profile, interval=interval, gap=gap)
 
 
 def _check_batch(local: float, clients: int) -> None:

@@ -130,11 +130,6 @@ class Question:
         return self.shares is not None and bool(self.shares.max() == self.shares.min())
 
     @property
-    def draws_clients(self) -> bool:
-        """Whether it is random who takes part: not where it is known who did."""
-        return self.protocol.participation.draws and self.present is None
-
-    @property
     def chance(self) -> float:
         """Probability that the attacked client takes part in a round."""
         # After a run it is known who took part: nothing is random about it any more.
