@@ -22,7 +22,7 @@ from sordino.data import load_data
 from sordino.federation.complete_protocol import DataSource, ModelSource
 from sordino.federation.setup import prepare
 from sordino.protocol import ClippedGlm, InvalidValue, Protocol, UserError, dumps, override_keys
-from sordino.protocol.file import toml_value
+from sordino.protocol.file import read_override, toml_value
 from sordino.protocol.spelling import one_of, suggest_spelling
 
 # The keys that can be varied, with their default values: alpha of Figure 2 and Table 5, schedules
@@ -152,6 +152,20 @@ def measure_sensitivity(  # noqa: PLR0913  (every option has a name and a defaul
     )
 
 
+def explain_zeros(rows: Iterable[Sensitivity]) -> str | None:
+    """Returns why twins ended with equal models; None if no pair did.
+
+    Args:
+        rows: What was measured.
+    """
+    if all(row.largest[-1] > 0 for row in rows):
+        return None
+    return (
+        "A distance of 0: the record was not drawn into any minibatch, or its client into any "
+        "round. More rounds, steps or seeds, or larger batches, show it."
+    )
+
+
 def refuse_bad_seeds(seeds: int) -> None:
     """Refuses anything that is not a number of seeds.
 
@@ -191,7 +205,8 @@ def make_variants(
     Args:
         protocol: The protocol that is varied.
         key: Any key of the file; None for the protocol alone.
-        values: Numbers or words, as in the file; keys of `SWEEPS` have some by default.
+        values: Numbers, words or tables, as in the file; keys of `SWEEPS` have some by default. A
+            word for `local.schedule` is its kind, and keeps the rate.
 
     Raises:
         UserError: A key that cannot be varied, no values, or one that the key does not allow.
@@ -228,22 +243,24 @@ def _make_variant(protocol: Protocol, key: str, value: Any) -> Variant:
             "Use fedavg or fedprox."
         )
     text = value if isinstance(value, str) else toml_value(value)
-    path = f"{key}.kind" if key == "local.schedule" else key
+    # A word is the kind of a schedule, which keeps its rate; a table is all of a schedule.
+    is_kind = key == "local.schedule" and type(read_override(text)) is str
+    path = f"{key}.kind" if is_kind else key
     # alpha = 0 is FedAvg, so a sweep over alpha turns FedAvg into FedProx.
     changes = [f"{path}={text}"]
     if key == "local.proximal":
         changes.insert(0, "local.rule=fedprox")
     plan = override_keys(protocol, changes)
-    return Variant(value=_read_value(plan, key), protocol=plan)
+    return Variant(value=_read_value(plan, path), protocol=plan)
 
 
-def _read_value(protocol: Protocol, key: str) -> Any:
-    """Returns what the protocol has under a key, in its normal form."""
+def _read_value(protocol: Protocol, path: str) -> Any:
+    """Returns what the protocol has under a path of keys, in its normal form."""
     found: Any = tomllib.loads(dumps(protocol))
-    for name in key.split("."):
+    for name in path.split("."):
         # An entry that may be left out and is has no parts.
         found = found.get(name) if isinstance(found, dict) else None
-    return found["kind"] if key == "local.schedule" else found
+    return found
 
 
 def sweep_key(  # noqa: PLR0913  (every option has a name and a default)

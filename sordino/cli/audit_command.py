@@ -365,7 +365,7 @@ def show_twins(
     Args:
         subject: a protocol, or the folder of a run.
         sweep: the key that is varied; None for the protocol as it is.
-        values: its values, separated by commas.
+        values: its values, separated by commas; one inside brackets or quotes separates nothing.
         seeds: twins for each value.
         out: the plot; None for a file named after the key.
         json: print one JSON document and nothing else.
@@ -373,11 +373,13 @@ def show_twins(
     from sordino.audit.audit_subject import load_subject
     from sordino.cli.sensitivity_command import run_sensitivity
     from sordino.report.sensitivity_plots import default_plot_name
+    from sordino.sweeps.sweep_request import split_outside_brackets
 
     protocol = load_subject(subject).protocol
     listed = None
     if values is not None:
-        listed = [part.strip() for part in values.split(",") if part.strip()]
+        parts = map(str.strip, split_outside_brackets(values))
+        listed = [part for part in parts if part]
     if out is None:
         key = None
         if sweep is not None:

@@ -104,18 +104,16 @@ def show_sensitivity(rows: Sequence[Sensitivity], key: str | None, *, json: bool
         key: the key that was varied.
         json: print one JSON document and nothing else.
     """
-    if json:
-        print_json({"sweep": key, "rows": [row.as_document() for row in rows]})
-        return
+    from sordino.audit.twin_sweeps import explain_zeros
     from sordino.report.sensitivity_plots import sensitivity_table
 
+    note = explain_zeros(rows)
+    if json:
+        print_json({"sweep": key, "rows": [row.as_document() for row in rows], "note": note})
+        return
     results.print(sensitivity_table(rows, key))
-    if any(row.largest[-1] == 0 for row in rows):
-        results.print(
-            "A distance of 0: the record was not drawn into any minibatch, or its client into any "
-            "round. More rounds, steps or seeds, or larger batches, show it.",
-            soft_wrap=True,
-        )
+    if note is not None:
+        results.print(note, soft_wrap=True)
     results.print(
         "Measured on one pair of data sets per seed, one record replaced; "
         "the bound holds for every pair.",

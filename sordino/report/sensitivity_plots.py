@@ -10,6 +10,7 @@ import numpy as np
 from rich.table import Table
 
 from sordino.protocol import UserError
+from sordino.protocol.file import toml_value
 from sordino.report.certificate_plots import SUFFIXES, save_figure
 
 if TYPE_CHECKING:
@@ -88,10 +89,12 @@ def value_in_words(value: object) -> str:
     """Returns a swept value in words.
 
     Args:
-        value: a number, a text, or None for the protocol as it is.
+        value: a number, a text, a table, or None for the protocol as it is.
     """
     if value is None:
         return "as it is"
+    if isinstance(value, dict):
+        return toml_value(value)
     if isinstance(value, (int, float)):
         return f"{value:g}"
     return str(value)

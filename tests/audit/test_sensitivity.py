@@ -25,6 +25,7 @@ from sordino import (
     Cyclic,
     Data,
     Dataset,
+    Decay,
     Dirichlet,
     Everyone,
     FedAvg,
@@ -62,6 +63,7 @@ from sordino.engines.torch_engine import TorchEngine
 from sordino.federation.attendance import participants
 from sordino.federation.setup import Setup, prepare
 from sordino.models.flat import FlatModel
+from sordino.report.sensitivity_plots import value_in_words
 from tests.support import toy_dataset, toy_protocol
 
 FLAT = FedAvg(steps=3, batch=2, clip=0.05, schedule=Constant(rate=0.3))
@@ -469,6 +471,22 @@ def test_any_other_key_is_swept_over_given_values(key, values) -> None:
     assert len({plan.protocol for plan in plans}) == len(plans)
 
 
+def test_a_schedule_with_its_parameters_is_a_value_and_a_word_keeps_the_rate() -> None:
+    protocol = toy_protocol(data=DIGITS, model=Model(name="mlp"))
+    slow = '{ kind = "decay", rate = 0.2, factor = 0.998, every = "round" }'
+    fast = {"kind": "decay", "rate": 0.2, "factor": 0.5, "every": 3}
+    plans = make_variants(protocol, "local.schedule", ["cyclic", slow, fast])
+    assert [plan.protocol.local.schedule for plan in plans] == [
+        Cyclic(rate=protocol.local.schedule.rate),
+        Decay(rate=0.2, factor=0.998, every="round"),
+        Decay(rate=0.2, factor=0.5, every=3),
+    ]
+    # Two schedules of one kind are told apart.
+    assert plans[0].value == "cyclic"
+    assert plans[2].value == fast
+    assert value_in_words(plans[1].value) == slow
+
+
 def test_both_engines_measure_the_same_distances() -> None:
     pair = twins(prepared(toy_protocol(seed=2, rounds=20), model="mlp"))
     native, torch_ = (train_twins(pair, engine=name, workers=1) for name in ("native", "torch"))
@@ -508,6 +526,11 @@ DIGITS = Data(name="digits", partition=Dirichlet(beta=0.5), records=20)
             {},
             {"sweep": "local.schedule", "values": ["linear"]},
             ["local.schedule", "linear", "cyclic"],
+        ),
+        (
+            {},
+            {"sweep": "local.schedule", "values": ['{ kind = "decay", rate = 0.1 }']},
+            ["local.schedule", "factor"],
         ),
         ({}, {"values": ["1"]}, ["no key", "--sweep"]),
         ({"local": GLM}, {"sweep": "local.proximal"}, ["local.proximal", "clipped-glm"]),
@@ -581,6 +604,25 @@ def test_the_document_says_what_was_measured(tmp_path, capsys) -> None:
         assert row["spread"] == again.spread.tolist()
         assert row["bound"] == again.bound.tolist()
     assert (tmp_path / "plots" / "sensitivity-local.clip.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_distance_of_zero_explains_itself_in_words_and_in_json(tmp_path, capsys) -> None:
+    # One record of twenty, in one round: with this seed it is not drawn.
+    protocol = replace(runnable(tmp_path), rounds=1)
+    protocol = replace(protocol, local=replace(protocol.local, steps=1, batch=1))
+    for json_ in (True, False):
+        run_sensitivity(
+            protocol, sweep=None, values=None, seeds=1, out=tmp_path / "twins.svg", json=json_
+        )
+    shown = capsys.readouterr().out
+    document, _ = json.JSONDecoder().raw_decode(shown)
+    assert document["rows"][0]["largest"] == [0.0]
+    assert shown.count("the record was not drawn into any minibatch") == 2
+    assert "not drawn" in document["note"]
+    run_sensitivity(
+        runnable(tmp_path), sweep=None, values=None, seeds=1, out=tmp_path / "twins.svg", json=True
+    )
+    assert json.loads(capsys.readouterr().out)["note"] is None
 
 
 def test_the_table_names_key_values_and_bound(tmp_path, capsys, monkeypatch) -> None:

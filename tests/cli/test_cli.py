@@ -16,6 +16,7 @@ from sordino.cli.console import Stopped
 from sordino.cli.main import run
 from sordino.protocol import build_schema, loads, read_protocol
 
+EXAMPLES = Path(__file__).parents[2] / "sordino" / "examples"
 QUICK = ["--set", "federation.rounds=3", "--set", "federation.clients=10"]
 
 
@@ -90,6 +91,16 @@ def test_new_writes_a_file_that_checks_and_is_never_overwritten(capfd) -> None:
     assert code == 2
     assert "exists already" in err
     assert answer(capfd, "new", "other", "--from", "nothing")[0] == 2
+
+
+def test_new_lists_every_example_with_a_sentence_and_writes_nothing(capfd, tmp_path) -> None:
+    code, out, _ = answer(capfd, "new", "--list")
+    assert code == 0
+    said = dict(line.split(": ", 1) for line in out.splitlines())
+    assert sorted(said) == sorted(path.stem for path in EXAMPLES.glob("*.toml"))
+    assert all(len(sentence) > 20 and sentence.endswith(".") for sentence in said.values())
+    assert said["convergent-glm"].startswith("Softmax regression whose privacy converges")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_check_prints_the_complete_protocol_and_draws_the_partition(capfd, tmp_path) -> None:
