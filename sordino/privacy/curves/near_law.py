@@ -73,7 +73,7 @@ class NearLawCurve(Curve):
         found = 0.0
         for _ in range(MOST_RAISES):
             left = delta - self._distance_at(found) * UP
-            if left <= 0 or found > self._turning_point:
+            if left <= 0:
                 return math.inf
             # The distance was counted at an epsilon that may be too small: then it is raised.
             raised = self.law.epsilon(left)
@@ -154,7 +154,18 @@ class NearLawCurve(Curve):
         # Any point would be valid. Beyond the last one, the distance alone is 1.
         most = max(0.0, -math.log(self.total_variation))
         tried = np.linspace(0, most, TRIED)
-        return float(tried[np.argmin(self._add_distance(tried))])
+        low = 0
+        high = TRIED - 1
+        # Both terms are convex in e^epsilon, so the sum falls and then grows: a few curves' points
+        # are enough, of which each may be dear.
+        while low < high:
+            middle = (low + high) // 2
+            here, next_one = self._add_distance(tried[middle : middle + 2])
+            if next_one <= here:
+                low = middle + 1
+            else:
+                high = middle
+        return float(tried[low])
 
 
 def allow_distance(curve: Curve, total_variation: float) -> Curve:
