@@ -22,7 +22,7 @@ test-all: .venv/ready-test-all
 
 # Whole deployments on this machine, with keys, killed processes and slow machines: a quarter of an hour.
 test-flower: .venv/ready-test
-	SORDINO_FLOWER=1 $(BIN)/python -m pytest tests/flower
+	$(PYTEST) tests/flower
 
 # The same deployment, pin, guard and access control with the next version of Flower, which constraints.txt does not take yet.
 # It stands before .venv in an environment that has everything else from there.

@@ -24,6 +24,7 @@ from sordino import Constant, Data, FedAvg, Gaussian, Model, Protocol
 from sordino.flower.client_store import ClientStore
 from sordino.protocol import save_protocol
 from tests.flower.lab import Lab, alive, children_of, free_port
+from tests.flower.ledgers import find_losses, find_repeated_charges
 
 DEADLINE = 30  # seconds that a round waits for who does not answer
 ROUNDS = 2000
@@ -154,44 +155,51 @@ class Trial:
         others = [pid for pid in children_of([keeper]) if pid != status["node"]]
         return {"keeper": keeper, "node": status["node"], "loaded": others[0] if others else 0}
 
-    def paid_twice(self) -> bool:
-        """Whether any client paid twice for a round."""
-        paid = [ClientStore(self.lab.client(client)).rounds_paid for client in range(2)]
-        return any(len(set(rounds)) != len(rounds) for rounds in paid)
+    def repeated_charges(self) -> list[str]:
+        """Returns the rounds that a client or the coordinator charged more than once."""
+        return find_repeated_charges(self.run, self.stores())
+
+    def losses(self) -> list[str]:
+        """Returns what one side's ledger knows and the other's does not."""
+        return find_losses(self.run, self.stores())
+
+    def stores(self) -> list[ClientStore]:
+        """Returns the clients' folders."""
+        return [ClientStore(self.lab.client(client)) for client in range(2)]
 
 
 def kill(pid: int) -> None:
     os.kill(pid, signal.SIGKILL)
 
 
-def kill_node(trial: Trial) -> None:
+def kill_node(trial: Trial, client: int = 1) -> None:
     """Kills a node's SuperNode."""
-    kill(trial.processes(1)["node"])
+    kill(trial.processes(client)["node"])
 
 
-def kill_client(trial: Trial) -> None:
+def kill_client(trial: Trial, client: int = 1) -> None:
     """Kills the process that computes, with what it forked, while it has a task."""
     loaded = 0
     family: dict[int, str] = {}
     while not family:
-        loaded = trial.processes(1)["loaded"]
+        loaded = trial.processes(client)["loaded"]
         family = children_of([loaded]) if loaded else {}
     for pid in alive(family):
         kill(pid)
 
 
-def freeze_node(trial: Trial) -> None:
+def freeze_node(trial: Trial, client: int = 1) -> None:
     """Stops a SuperNode without ending it."""
-    os.kill(trial.processes(1)["node"], signal.SIGSTOP)
+    os.kill(trial.processes(client)["node"], signal.SIGSTOP)
 
 
-def kill_everything(trial: Trial) -> None:
+def kill_everything(trial: Trial, client: int = 1) -> None:
     """Kills a node with its keeper, as a power cut would, and starts it as a service does."""
-    trial.lab.kill("node-1")
-    trial.lab.start_node(1)
+    trial.lab.kill(f"node-{client}")
+    trial.lab.start_node(client)
 
 
-def kill_link(trial: Trial) -> None:
+def kill_link(trial: Trial, client: int = 1) -> None:
     """Kills the SuperLink, and starts it as `sordino flower up` does."""
     trial.lab.kill("link")
     time.sleep(1.0)
@@ -201,7 +209,7 @@ def kill_link(trial: Trial) -> None:
 def cut(seconds: float):
     """Returns what cuts the network of the second node for some seconds."""
 
-    def act(trial: Trial) -> None:
+    def act(trial: Trial, client: int = 1) -> None:
         trial.wire.cut()
         time.sleep(seconds)
         trial.wire.mend()
@@ -221,7 +229,7 @@ FAULTS = {
 }
 
 
-COLUMNS = ("fault", "time", "seconds_after", "seconds_in_all", "charged_twice", "load")
+COLUMNS = ("fault", "time", "seconds_after", "seconds_in_all", "charged_twice", "lost", "load")
 
 
 def read_measured(path: Path | None) -> list[dict[str, str]]:
@@ -260,7 +268,8 @@ def measure(trial: Trial, fault: str) -> dict[str, str]:
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "seconds_after": f"{after:.1f}",
         "seconds_in_all": f"{time.monotonic() - began:.1f}",
-        "charged_twice": "yes" if trial.paid_twice() else "no",
+        "charged_twice": "yes" if trial.repeated_charges() else "no",
+        "lost": "yes" if trial.losses() else "no",
         "load": f"{os.getloadavg()[0]:.1f}",
     }
 
@@ -286,7 +295,8 @@ def main() -> None:
             keep_measured(given.csv, row)
             print(
                 f"{fault}: {row['seconds_after']} s after it was over, "
-                f"{row['seconds_in_all']} s in all; charged twice: {row['charged_twice']}",
+                f"{row['seconds_in_all']} s in all; charged twice: {row['charged_twice']}; "
+                f"lost: {row['lost']}",
                 flush=True,
             )
 

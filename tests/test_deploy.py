@@ -3,10 +3,12 @@
 import re
 import shlex
 import tomllib
+from pathlib import Path
 
 import pytest
 
 from sordino.cli.main import app
+from sordino.flower.ledger_counter import name_counter
 from tests.support import REPOSITORY
 
 DEPLOY = REPOSITORY / "deploy"
@@ -39,6 +41,38 @@ def test_the_compose_file_has_a_coordinator_and_three_hospitals_without_ports() 
         assert "ports" not in service
         assert service["read_only"] is True
     assert " ".join(services["coordinator"]["command"][:2]) in commands()
+
+
+def test_a_hospitals_counter_can_be_written_under_the_unit_and_outside_of_its_folder(
+    monkeypatch,
+) -> None:
+    """By default it is in the user's home, which the unit hides: nobody could agree to anything."""
+    unit = (DEPLOY / "systemd" / "sordino@.service").read_text()
+    entries = dict(re.findall(r"^(\w+)=(.*)$", unit, re.MULTILINE))
+    states = "/var/lib"
+    variable, _, home = entries["Environment"].partition("=")
+    monkeypatch.setenv(variable, home.replace("%S", states))
+    # systemd makes this folder for the account, and lets it be written where all else is read-only.
+    writable = Path(states) / entries["StateDirectory"]
+    assert name_counter().is_relative_to(writable)
+    assert not name_counter().is_relative_to(entries["ReadWritePaths"].replace("%i", "north"))
+
+
+def test_every_hospital_of_the_compose_file_has_a_place_for_its_counter(monkeypatch) -> None:
+    yaml = pytest.importorskip("yaml")
+    document = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
+    image = (DEPLOY / "Dockerfile").read_text()
+    [home] = re.findall(r"^ENV XDG_STATE_HOME=(.*)$", image, re.MULTILINE)
+    monkeypatch.setenv("XDG_STATE_HOME", home)
+    kept = []
+    for name in ("north", "south", "west"):
+        mounts = dict(reversed(one.split(":")) for one in document["services"][name]["volumes"])
+        [volume] = [source for place, source in mounts.items() if place == home]
+        assert name_counter().is_relative_to(home)
+        assert not name_counter().is_relative_to("/party")
+        kept.append(volume)
+    # One counter's volume for each, none of them a folder that is backed up with the records.
+    assert sorted(kept) == sorted(document["volumes"])
 
 
 def test_the_recipe_needs_what_the_package_needs() -> None:

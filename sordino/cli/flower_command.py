@@ -190,7 +190,7 @@ def agree(
         # Kept in the agreement itself: a list that the coordinator changes later changes nothing.
         clients=fingerprints,
         # Outside of the folder, so that a restored backup of the folder is noticed.
-        counter=str((counter or name_counter()).absolute()),
+        counter=str((counter or name_counter()).resolve()),
         version=own_version(),
     )
     # The size of the model needs the records' shape, and so an agreement that names them.

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import socket
 import threading
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 from sordino.federation.store.files import write_whole
 from sordino.protocol import UserError
@@ -16,6 +19,11 @@ HEALTH_FILE = "health.json"
 METRICS_FILE = "metrics.prom"
 # Seconds after which a state that was not renewed counts as unhealthy.
 FRESH = 30.0
+# Connections that are answered at a time, and seconds that each has.
+CONNECTIONS = 16
+CALL_SECONDS = 10.0
+# Names that a caller may use. A page in a browser here could have its own name lead here.
+OWN_NAMES = ("127.0.0.1", "localhost")
 # The format that Prometheus reads.
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -69,6 +77,55 @@ class PublishedState:
         return status, "application/json", json.dumps(health).encode()
 
 
+class LimitedServer(ThreadingHTTPServer):
+    """Answers so many connections at a time, and closes others. It counts them.
+
+    It runs in the process that looks after a party, whose threads and files must not be used up by
+    whoever reaches the port.
+    """
+
+    daemon_threads = True
+    # Connections that wait to be answered or closed; with the usual five, others would wait long.
+    request_queue_size = 128
+
+    def __init__(self, *given: Any) -> None:
+        """Creates the server; the arguments are those of http.server."""
+        self._free = threading.BoundedSemaphore(CONNECTIONS)
+        super().__init__(*given)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Answers a connection in a thread of its own, or closes it.
+
+        Args:
+            request: The connection.
+            client_address: Where it comes from.
+        """
+        if self._free.acquire(blocking=False):
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """Answers a connection.
+
+        Args:
+            request: The connection.
+            client_address: Where it comes from.
+        """
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._free.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Says nothing about a connection that broke.
+
+        Args:
+            request: The connection.
+            client_address: Where it comes from.
+        """
+
+
 def serve_state(state: PublishedState, port: int) -> ThreadingHTTPServer:
     """Serves a state at 127.0.0.1, in a thread, until the returned server is shut down.
 
@@ -85,11 +142,26 @@ def serve_state(state: PublishedState, port: int) -> ThreadingHTTPServer:
 
     # One class for each server: http.server creates an object for every connection.
     class Handler(BaseHTTPRequestHandler):
-        # Seconds after which a silent connection is closed.
-        timeout = 10.0
+        def setup(self) -> None:
+            super().setup()
+            # Who sends a byte now and then is never silent, so all of a call's time is limited.
+            self.limit = threading.Timer(CALL_SECONDS, self.cut)
+            self.limit.daemon = True
+            self.limit.start()
+
+        def cut(self) -> None:
+            with suppress(OSError):
+                self.connection.shutdown(socket.SHUT_RDWR)
+
+        def finish(self) -> None:
+            self.limit.cancel()
+            with suppress(OSError):
+                super().finish()
 
         def do_GET(self) -> None:
             status, kind, body = state.answer(self.path)
+            if self.headers.get("Host", "").partition(":")[0] not in OWN_NAMES:
+                status, kind, body = 421, "text/plain", b"ask under the name 127.0.0.1\n"
             self.send_response(status)
             self.send_header("Content-Type", kind)
             self.send_header("Content-Length", str(len(body)))
@@ -100,12 +172,11 @@ def serve_state(state: PublishedState, port: int) -> ThreadingHTTPServer:
             """Logs nothing: Prometheus asks every few seconds."""
 
     try:
-        server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
+        server = LimitedServer(("127.0.0.1", port), Handler)
     except OSError as error:
         raise UserError(
             f"metrics = {port}: the port cannot be used ({error.strerror}). Name another one in "
             "consortium.toml."
         ) from None
-    server.daemon_threads = True
     threading.Thread(target=server.serve_forever, daemon=True).start()
     return server

@@ -9,6 +9,7 @@ read.
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import ssl
 from pathlib import Path
@@ -16,6 +17,8 @@ from pathlib import Path
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from sordino.flower.access_control import CERTIFICATE_SHOWN, is_own_connection
+
+LOG = logging.getLogger("flwr")
 
 
 class TrustedCertificates:
@@ -36,14 +39,20 @@ class TrustedCertificates:
         Args:
             context: The SuperLink's TLS context.
         """
-        # Before the first registration there is no file.
-        if not self._path.exists():
+        try:
+            status = self._path.stat()
+        except OSError:
+            # Before the first registration there is no file.
             return
-        status = self._path.stat()
         # OpenSSL refuses a file without certificates.
-        if status.st_mtime_ns != self._read_at and status.st_size:
+        if status.st_mtime_ns == self._read_at or not status.st_size:
+            return
+        self._read_at = status.st_mtime_ns
+        try:
             context.load_verify_locations(self._path)
-            self._read_at = status.st_mtime_ns
+        except OSError as error:
+            # An error here would keep out all nodes, also those that are trusted already.
+            LOG.error("%s cannot be read (%s): new nodes are not let in.", self._path, error)
 
 
 class CertificateProtocol(H11Protocol):

@@ -32,7 +32,7 @@ from sordino.flower.flower_processes import (
 )
 from sordino.flower.logs import JsonLog
 from sordino.flower.metrics_endpoint import PublishedState, serve_state
-from sordino.flower.superlink_probe import probe_superlink
+from sordino.flower.superlink_probe import count_online_nodes, probe_superlink
 from sordino.protocol import UserError
 
 Tell = Callable[[str], None]
@@ -40,8 +40,10 @@ Tell = Callable[[str], None]
 LOOK = 1.0
 # Seconds between two counts of the nodes that are connected.
 COUNT = 3.0
-# Seconds without an answer after which a SuperLink is killed and started again.
+# Seconds without an answer after which a SuperLink is killed and started again: one that has
+# answered, and one that was just started, which on a busy machine takes a while.
 SILENCE = 30.0
+STARTING = 300.0
 # Seconds before a process is started again: at first, and at most.
 FIRST_PAUSE = 1.0
 LONGEST_PAUSE = 30.0
@@ -86,7 +88,7 @@ class SupervisedProcess:
             UserError: It ended because its input is wrong, which another start does not mend.
         """
         # A process that has run for long has no standing fault, so its next pause is short again.
-        if self._process is not None and self._process.poll() is None:
+        if self.is_running:
             if self.age > STABLE:
                 self._pause = FIRST_PAUSE
             return
@@ -114,6 +116,11 @@ class SupervisedProcess:
         # Read all the time: a full pipe would stop the program.
         if self._process.stdout is not None:
             self._log.follow(self.name, self._process.stdout)
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the program runs."""
+        return self._process is not None and self._process.poll() is None
 
     @property
     def age(self) -> float:
@@ -219,6 +226,8 @@ class CoordinatorService(PartyService):
         self._address = settings.address
         self._counted = 0.0
         self._answered = time.monotonic()
+        # Which start of the SuperLink has answered.
+        self._answered_start = 0
 
     def prepare(self) -> SupervisedProcess:
         """Creates certificates where there are none, and returns the SuperLink."""
@@ -251,6 +260,7 @@ class CoordinatorService(PartyService):
             self._note_trouble(process, trouble)
             return
         self._answered = time.monotonic()
+        self._answered_start = process.starts
         registered = self._register_new_clients()
         online = count_online_nodes(self._address, authority)
         words = f"{online} of {registered} connected"
@@ -266,13 +276,15 @@ class CoordinatorService(PartyService):
     def _note_trouble(self, process: SupervisedProcess, trouble: str) -> None:
         # A program that was just started has not been silent for longer than it runs.
         silent = min(time.monotonic() - self._answered, process.age)
+        patience = SILENCE
         words = f"The SuperLink: {trouble}."
-        if process.age < SILENCE:
+        if self._answered_start != process.starts:
+            patience = STARTING
             words = "The SuperLink starts."
         self.say_once(words)
         numbers = {"sordino_link_starts": process.starts, "sordino_healthy": 0}
         self.state.publish(False, numbers, words)
-        if silent > SILENCE:
+        if silent > patience and process.is_running:
             self.tell("The SuperLink does not answer; it is started again.")
             process.kill()
 
@@ -405,24 +417,6 @@ def sum_spending(folder: Path) -> Spending:
     if refusals:
         words += f", the last: {refusals[-1].reason}"
     return Spending(rounds=rounds, refusals=len(refusals), epsilon=epsilon, words=words)
-
-
-def count_online_nodes(address: str, authority: str) -> int:
-    """Returns how many nodes are connected to a SuperLink on this machine.
-
-    Args:
-        address: Host and port of the SuperLink.
-        authority: File of the authority that certified it.
-    """
-    from flwr.proto.control_pb2 import ListNodesRequest
-    from flwr.supercore.control.control_http_client import ControlHttpClient
-    from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
-
-    interceptors = [RuntimeVersionHttpInterceptor(component_name="sordino")]
-    trusted = Path(authority).read_bytes()
-    with ControlHttpClient.from_server_address(address, False, trusted, interceptors) as client:
-        nodes = client.ListNodes(ListNodesRequest()).nodes_info
-    return sum(node.status == "online" for node in nodes)
 
 
 def is_alive(process: int) -> bool:

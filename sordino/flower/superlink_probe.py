@@ -1,4 +1,4 @@
-"""Checks the connection to a SuperLink, and describes its fault in words."""
+"""Checks the connection to a SuperLink and who is there, and describes its fault in words."""
 
 from __future__ import annotations
 
@@ -73,6 +73,24 @@ def probe_superlink(address: str, certificate: str | None, key: str | None = Non
         return Probe(trouble=f"{address} answers {answer.status} where a SuperLink would say 200")
     ahead = measure_clock(answer.getheader("Date"))
     return Probe(trouble=describe_clock(ahead), ahead=ahead)
+
+
+def count_online_nodes(address: str, authority: str) -> int:
+    """Returns how many nodes are connected to a SuperLink on this machine.
+
+    Args:
+        address: Host and port of the SuperLink.
+        authority: File of the authority that certified it.
+    """
+    from flwr.proto.control_pb2 import ListNodesRequest
+    from flwr.supercore.control.control_http_client import ControlHttpClient
+    from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
+
+    interceptors = [RuntimeVersionHttpInterceptor(component_name="sordino")]
+    trusted = Path(authority).read_bytes()
+    with ControlHttpClient.from_server_address(address, False, trusted, interceptors) as client:
+        nodes = client.ListNodes(ListNodesRequest()).nodes_info
+    return sum(node.status == "online" for node in nodes)
 
 
 def open_connection(

@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import subprocess
 import threading
 import time
 from importlib.resources import as_file
@@ -283,3 +284,44 @@ def test_a_task_that_nobody_agreed_to_gets_an_error_and_leaves_the_node_free_for
     assert words in store.refusals[0].reason
     assert not (tmp_path / "it-ran").exists()
     assert acquire_task(source) is None
+
+
+@pytest.fixture
+def noexec(tmp_path):
+    """A file system from which nothing may be executed, as hardened machines mount their data."""
+    place = tmp_path / "noexec"
+    place.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "noexec,size=16m", "sordino-test", str(place)]
+    try:
+        mounted = subprocess.run(command, capture_output=True, check=False).returncode == 0
+    except OSError:
+        mounted = False
+    if not mounted:
+        pytest.skip("this account cannot mount a file system with noexec")
+    yield place
+    subprocess.run(["umount", str(place)], check=True)
+
+
+def test_where_nothing_may_be_executed_only_the_agreed_app_answers(
+    noexec, supernode, tmp_path
+) -> None:
+    """The program of the pin could not be started there, and Flower's own ran a foreign app."""
+    program = noexec / "flwr-clientapp"
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    with pytest.raises(PermissionError):
+        subprocess.run([str(program)], check=False)
+    LocalGrid(tmp_path)
+    store = agreed(noexec / "mine", 0, plan(), app=compute_app_digest())
+    assert node_supervisor.verify_app_pin(store.folder) == compute_app_digest()
+    state, address = supernode
+    foreign = bundle_of_foreign_app(tmp_path)
+    give_message(state, state.object_store, TaskType(CLIENT_APP), foreign, store.folder)
+    secret = b"only its supervisor knows"
+    source = TaskSource(
+        folder=store.folder, address=address, secret=secret, own=compute_app_digest()
+    )
+    superexec.answer_task(source, acquire_task(source))
+    [reply] = state.get_messages_legacy(is_reply=True)
+    assert "not agreed to" in reply.error.reason
+    assert not (tmp_path / "it-ran").exists()

@@ -439,7 +439,7 @@ def test_records_with_another_number_of_inputs_are_told_before_anything_is_charg
         mine = Agreement(client=client, records=20, data=str(tmp_path / f"{name}.npz"))
         measured = local_work.measure_model(protocol, mine)
         ClientStore.create(tmp_path / f"client-{client}", measured, protocol)
-    with pytest.raises(UserError, match="client 1.* 6 inputs, and each of this machine's 5"):
+    with pytest.raises(UserError, match=r"client 1.* 6 inputs, and each of this machine's 5"):
         across(tmp_path / "run", protocol, LocalGrid(tmp_path))
     assert not (tmp_path / "run" / "ledger.jsonl").exists()
     for client in range(2):

@@ -11,22 +11,34 @@ import threading
 import time
 from email.utils import formatdate
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'sordino[flower]'")
 
-from sordino import UserError
+from sordino import Gaussian, UserError
+from sordino.cli.flower_command import agree_as_written
 from sordino.cli.main import run as sordino
-from sordino.flower import doctor, logs, node_supervisor, superexec, superlink_probe, supernode
+from sordino.flower import (
+    doctor,
+    logs,
+    node_supervisor,
+    services,
+    superexec,
+    superlink_probe,
+    supernode,
+)
 from sordino.flower.certificates import write_certificates, write_key
+from sordino.flower.client_folder import holds_agreement
 from sordino.flower.consortium import Client, Coordinator, read_consortium
 from sordino.flower.logs import JsonLog
 from sordino.flower.node_supervisor import HEARTBEAT, SILENCE, NodeSupervisor
-from sordino.flower.services import SupervisedProcess
+from sordino.flower.services import CoordinatorService, SupervisedProcess
 from sordino.flower.superexec import fork_process
 from sordino.flower.superlink_probe import probe_superlink
 from sordino.flower.supernode import Heartbeats, PollingPauses
+from sordino.protocol import save_protocol
 from tests.flower.lab import free_port
 from tests.flower.local import agreed, plan
 
@@ -207,6 +219,30 @@ def test_a_node_whose_answering_process_fails_is_started_again_and_not_called_co
     assert json.loads((supervisor._home / "status.json").read_bytes())["state"] == "failing"
 
 
+def test_a_superlink_that_only_starts_slowly_is_not_killed_for_it(tmp_path) -> None:
+    """On a busy machine one was killed every 30 s, before it could ever answer."""
+    told: list[str] = []
+    service = CoordinatorService(tmp_path, Coordinator(), told.append)
+    killed: list[int] = []
+    process = SimpleNamespace(
+        starts=1, age=2 * services.SILENCE, is_running=True, kill=lambda: killed.append(1)
+    )
+    service._answered -= 2 * services.STARTING
+    service._note_trouble(process, "it cannot be reached")
+    assert told == ["The SuperLink starts."]
+    process.age = services.STARTING + 1
+    service._note_trouble(process, "it cannot be reached")
+    assert len(killed) == 1
+    # One that has answered is known to have started.
+    process.age = services.SILENCE + 1
+    service._answered_start = 1
+    service._note_trouble(process, "it cannot be reached")
+    assert len(killed) == 2
+    process.is_running = False
+    service._note_trouble(process, "it cannot be reached")
+    assert len(killed) == 2
+
+
 def test_one_folder_has_one_node(tmp_path) -> None:
     agreed(tmp_path / "mine", 0, plan(), superlink="127.0.0.1:1")
     home = tmp_path / "mine" / "flower"
@@ -343,6 +379,31 @@ def test_the_doctor_says_in_time_that_a_certificate_ends(tmp_path) -> None:
     found = troubles(tmp_path, Coordinator(port=free_port()))
     assert "renew" in found["Certificate"]
     assert set(found) == {"Certificate", "Health"}
+
+
+def test_a_party_whose_counter_cannot_be_written_is_never_started(
+    tmp_path, monkeypatch, capfd
+) -> None:
+    """As under a unit that hides the home: the first start left a half made agreement, the second ran it."""
+    monkeypatch.setenv("XDG_STATE_HOME", "/proc/nowhere")
+    write_certificates(tmp_path, ["127.0.0.1"])
+    save_protocol(plan(noise=Gaussian(sigma=0.05, secure=True)), tmp_path / "protocol.toml")
+    written = '[client]\nclient = 0\nsuperlink = "127.0.0.1:1"\n'
+    (tmp_path / "consortium.toml").write_text(written)
+    for _ in range(2):
+        assert sordino(["flower", "up", str(tmp_path)]) == 2
+        assert "/proc/nowhere" in capfd.readouterr().err
+        assert not holds_agreement(tmp_path / "mine")
+    # The entry names another place, and the agreement that the next start makes is whole.
+    (tmp_path / "consortium.toml").write_text(written + 'counter = "../counter.json"\n')
+    _, party = read_consortium(tmp_path)
+    agree_as_written(tmp_path, party)
+    assert (tmp_path / ".." / "counter.json").exists()
+    assert "Counter" not in troubles(tmp_path, party)
+    (tmp_path / ".." / "counter.json").unlink()
+    assert "cannot be read" in troubles(tmp_path, party)["Counter"]
+    assert sordino(["flower", "up", str(tmp_path)]) == 2
+    assert "cannot be read" in capfd.readouterr().err
 
 
 def test_the_doctors_exit_code_says_whether_all_is_well(tmp_path, capfd) -> None:
