@@ -20,9 +20,17 @@ from sordino.protocol import (
 from sordino.protocol.views import ANY_UNIT_IN_WORDS
 
 # Whether a partition deals pooled records to clients by their labels.
-DEALS_BY_LABEL: Registry[bool] = Registry("use of labels", "partition", Partition)
-DEALS_BY_LABEL.register(Dirichlet, Shards)(True)
-DEALS_BY_LABEL.register(Iid, ByColumn)(False)
+# What is said of records whose contents decide which client has which record; "" where none do.
+ASSIGNMENT_NOTES: Registry[str] = Registry("note on the assignment", "partition", Partition)
+ASSIGNMENT_NOTES.register(Iid)("")
+ASSIGNMENT_NOTES.register(Dirichlet, Shards)(
+    "Pooled records are assigned to clients by label ({partition.tag}), as only a simulation can. "
+    "The guarantee takes this assignment as fixed: another label would move the records of others."
+)
+ASSIGNMENT_NOTES.register(ByColumn)(
+    "Pooled records are assigned to clients by the column {partition.column!r}. The guarantee takes "
+    "this assignment as fixed: another value there would move the record to another client."
+)
 
 # An epsilon beyond it lets odds grow by more than e^100: people are not shown its digits.
 MEANINGFUL = 100.0
@@ -229,27 +237,23 @@ def epsilon_in_words(epsilon: float) -> str:
 
 
 def notes_on(protocol: Protocol) -> tuple[str, ...]:
-    """Returns what must be said with every promise about a protocol.
+    """Returns what must be said with every guarantee about a protocol.
 
-    Labels may have decided which client has which record.
+    What a record holds may have decided which client has which record.
 
     Args:
         protocol: the protocol.
 
     Example:
         >>> from sordino.protocol import read_protocol
-        >>> notes_on(read_protocol("sordino/examples/digits-local.toml"))[0][:42]  # doctest: +SKIP
-        'Pooled records were dealt to clients by la'
+        >>> notes_on(read_protocol("sordino/examples/digits-local.toml"))[0][:45]
+        'Pooled records are assigned to clients by lab'
     """
-    # A dealing by label depends on all records at once, so a neighbour would change other clients.
-    if protocol.data is None or not DEALS_BY_LABEL.of(protocol.data.partition):
+    if protocol.data is None:
         return ()
-    dealing = protocol.data.partition.tag
-    return (
-        f"Pooled records are dealt to clients by label ({dealing}), as only a simulation can: the "
-        "promise is about records with this dealing kept as it is, since another label would move "
-        "the records of others.",
-    )
+    # A neighbour with another value would change which records other clients have.
+    note = ASSIGNMENT_NOTES.of(protocol.data.partition)
+    return (note.format(partition=protocol.data.partition),) if note else ()
 
 
 def round_up(value: float, digits: int = 3) -> str:

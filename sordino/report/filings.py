@@ -28,7 +28,8 @@ DEPLOYMENT_MODELS.register(Shuffler)("Shuffle")
 # Neighbouring data sets in the words of the registry.
 NEIGHBOURS = {
     "replace-one": "Two data sets are adjacent if one {unit} of one is replaced by another.",
-    "add-or-remove": "Two data sets are adjacent if one has one {unit} more than the other.",
+    "add-or-remove": "Two data sets are adjacent if one {unit} contributes to one and not to the "
+    "other; sizes are public and stay.",
 }
 UNITS_IN_FULL = {"record": "record of a client", "client": "client with all its records"}
 

@@ -13,6 +13,7 @@ from sordino.privacy.spending import certify_clients, certify_run
 from sordino.protocol import (
     Assumptions,
     Bezier,
+    ByColumn,
     ClientBudget,
     ClippedGlm,
     Constant,
@@ -87,9 +88,9 @@ OF_EVERY_KIND = {
 
 def says_it(guarantee) -> bool:
     return (
-        any("dealt to clients by label" in note for note in guarantee.notes)
-        and "dealt to clients by label" in guarantee.sentence(1e-5)
-        and "dealt to clients by label" in json.dumps(guarantee.as_document(1e-5))
+        any("assigned to clients by label" in note for note in guarantee.notes)
+        and "assigned to clients by label" in guarantee.sentence(1e-5)
+        and "assigned to clients by label" in json.dumps(guarantee.as_document(1e-5))
     )
 
 
@@ -121,7 +122,7 @@ def test_what_holds_without_a_voucher_says_it_too() -> None:
 def test_noise_that_was_found_for_a_promise_comes_with_the_note() -> None:
     found = calibrate(federation("fedavg"), "server", epsilon=5.0)
     assert says_it(found.guarantee)
-    assert "dealt to clients by label" in json.dumps(found.as_document())
+    assert "assigned to clients by label" in json.dumps(found.as_document())
 
 
 @pytest.mark.parametrize(
@@ -140,10 +141,20 @@ def test_the_command_line_says_it(tmp_path, monkeypatch, capfd, command, more) -
     path = tmp_path / "dealt.toml"
     path.write_text(dumps(federation("fedavg")))
     assert run([command[0], str(path), *command[1:], *more]) == 0
-    assert "dealt to clients by label" in " ".join(capfd.readouterr().out.split())
+    assert "assigned to clients by label" in " ".join(capfd.readouterr().out.split())
 
 
 @pytest.mark.parametrize(("kind", "said"), [(Shards(per_client=2), True), (Iid(), False)])
 def test_shards_say_it_and_even_dealing_does_not(kind, said) -> None:
     protocol = federation("fedavg", data=replace(DEALT, partition=kind))
     assert says_it(certify(protocol, "server")) == said
+
+
+def test_a_column_that_assigns_records_is_named_with_the_guarantee() -> None:
+    data = Data(name="wards.csv", partition=ByColumn(column="{ward}"), sizes=list(SIZES))
+    found = certify(federation("fedavg", data=data), "server")
+    said = (
+        "assigned to clients by the column '{ward}'. The guarantee takes this assignment as fixed"
+    )
+    assert said in found.sentence(1e-5)
+    assert said in json.dumps(found.as_document(1e-5))

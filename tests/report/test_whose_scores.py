@@ -79,9 +79,9 @@ def test_a_page_about_own_files_does_not_count_their_labels(tmp_path: Path) -> N
 def test_a_promise_about_records_dealt_by_label_says_so(tmp_path: Path, kind: object) -> None:
     run = trained(tmp_path, name="digits", partition=kind)
     guarantee = certify(run.protocol, "server", "record", sizes=list(run.sizes))
-    assert "dealt to clients by label" in json.dumps(guarantee.as_document(1e-5)["notes"])
-    assert "dealt to clients by label" in (run.folder / "report.html").read_text()
-    assert "dealt to clients by label" in json.dumps(run_document(run)["guarantee"])
+    assert "assigned to clients by label" in json.dumps(guarantee.as_document(1e-5)["notes"])
+    assert "assigned to clients by label" in (run.folder / "report.html").read_text()
+    assert "assigned to clients by label" in json.dumps(run_document(run)["guarantee"])
     iid = trained(tmp_path / "iid", name="digits")
     assert certify(iid.protocol, "server", sizes=list(iid.sizes)).notes == ()
 
