@@ -2,6 +2,8 @@
 
 import datetime
 import ipaddress
+import re
+import shutil
 import stat
 
 import pytest
@@ -12,8 +14,15 @@ from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 from cryptography.x509.verification import PolicyBuilder, Store, VerificationError
 
-from sordino import UserError
+from sordino import Gaussian, UserError
+from sordino.cli.main import run as sordino
+from sordino.flower import services
 from sordino.flower.certificates import write_certificates, write_key
+from sordino.flower.client_keys import add_clients
+from sordino.flower.client_store import ClientStore
+from sordino.protocol import SecureAggregation, save_protocol
+from tests.flower.local import plan
+from tests.support import REPOSITORY
 
 
 @pytest.fixture
@@ -72,3 +81,40 @@ def test_a_nodes_key_is_in_the_form_that_flower_takes_and_its_halves_belong_toge
     )
     assert private.public_key() == public
     assert public.curve.name == "secp384r1"
+
+
+def test_the_lines_for_secure_sums_followed_word_for_word(tmp_path, monkeypatch, capfd) -> None:
+    """Two hospitals and a coordinator, up to the agreements; no SuperLink runs, and all keys are taken."""
+    page = (REPOSITORY / "docs" / "flower.md").read_text()
+    section = page.split("## Sums instead of uploads")[1].split("\n## ")[0]
+    lines = re.findall(r"^(\w+)\$ (.*)$", section, re.MULTILINE)
+    ours = tmp_path / "coordinator" / "ours"
+    write_certificates(ours / "certificates", ["127.0.0.1"])
+    channel = SecureAggregation(threshold=2)
+    protocol = plan(clients=2, noise=Gaussian(sigma=0.05, secure=True), channel=channel)
+    for client, name in enumerate(["north", "south"]):
+        place = tmp_path / name
+        place.mkdir()
+        shutil.copy(ours / "certificates" / "ca.crt", place)
+        save_protocol(protocol, place / "protocol.toml")
+        (place / "consortium.toml").write_text(
+            f'[client]\nclient = {client}\nsuperlink = "127.0.0.1:1"\n'
+            f'clients = "clients.json"\ncounter = "../{name}.json"\n'
+        )
+        assert sordino(["flower", "up", str(place)]) == 2
+        assert "clients.json there once all clients are registered" in capfd.readouterr().err
+    # What the coordinator's `up` does with keys/0.pub and keys/1.pub, once the SuperLink takes them.
+    keys = {
+        client: tmp_path / name / "node.key.pub" for client, name in enumerate(["north", "south"])
+    }
+    fingerprints = add_clients(ours / "certificates", keys)
+    monkeypatch.setattr(services.PartyService, "run", lambda service: service.prepare())
+    for who, typed in lines:
+        monkeypatch.chdir(tmp_path / who)
+        program, *arguments = typed.split()
+        if program == "cp":
+            shutil.copy(*arguments)
+        else:
+            assert sordino(arguments) == 0
+    agreed = ClientStore(tmp_path / "north" / "mine").agreement
+    assert agreed.clients == (fingerprints[0], fingerprints[1])

@@ -2,6 +2,7 @@
 
 import http.client
 import json
+import re
 import socket
 import threading
 import time
@@ -23,10 +24,12 @@ from sordino.flower.messages import SUMS, attach_signature, make_wave_record
 from sordino.flower.metrics_endpoint import PublishedState, serve_state
 from sordino.flower.signing import sums_statement
 from tests.flower.local import LocalGrid, consortium, plan
-from tests.flower.test_access_control import Behind, serve
+from tests.flower.test_access_control import OWN_ADDRESS, Behind, serve, status_of
+from tests.flower.test_further_attacks import other_account
 from tests.flower.test_mutual_tls import consortium as consortium_over_tls
 from tests.flower.test_mutual_tls import trouble
 from tests.flower.test_signed import Attacked
+from tests.support import REPOSITORY
 
 __all__ = ["consortium_over_tls"]
 
@@ -94,6 +97,15 @@ def test_a_call_behind_one_that_is_allowed_is_judged_by_itself(gate) -> None:
     say(url, allowed + b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n" + hidden)
     assert {path for path, _ in behind.reached} <= {"/health"}
     behind.reached.clear()
+
+
+@other_account
+@pytest.mark.skipif(OWN_ADDRESS is None, reason="this machine has no address but loopback's")
+def test_another_account_gets_no_rights_by_the_machines_own_address() -> None:
+    """The coordinator's calls are known by that address too, and by their account."""
+    with serve(AccessControl(Behind(), secured=True), str(OWN_ADDRESS)) as url:
+        assert status_of(f"{url}/v1/control/start-run") == 200
+        assert status_of(f"{url}/v1/control/start-run", user=65534) == 403
 
 
 # Certificates of nodes
@@ -172,6 +184,17 @@ def test_words_of_a_refusal_add_no_metric(metrics) -> None:
     state.publish(False, {"sordino_healthy": 0.0}, words)
     assert "sordino_healthy 1" not in ask(port)[1]
     assert json.loads(ask(port, "/health")[1])["said"] == words
+
+
+def test_every_attempt_that_the_documentation_lists_has_its_tests() -> None:
+    page = (REPOSITORY / "docs" / "flower.md").read_text()
+    table = page.split("## What was tried against it")[1].split("\n## ")[0]
+    rows = [line for line in table.splitlines() if line.startswith("| ")][1:]
+    assert len(rows) >= 35
+    for row in rows:
+        files = re.findall(r"`(test_\w+)`", row.split("|")[-2])
+        assert files
+        assert all((REPOSITORY / "tests" / "flower" / f"{name}.py").exists() for name in files)
 
 
 # The transport of secure sums
