@@ -73,6 +73,25 @@ class EngineCheck:
     kept: ResidualReport | None = field(default=None, repr=False)
     kept_reason: str = ""
 
+    @classmethod
+    def not_compared(cls, name: str, reason: str) -> EngineCheck:
+        """Returns a check in which nothing was compared.
+
+        Args:
+            name: the engine.
+            reason: why not.
+        """
+        return cls(name=name, trainings=0, rounds=0, largest=0.0, reason=reason)
+
+    @classmethod
+    def without_game(cls, name: str) -> EngineCheck:
+        """Returns the check of an audit that scores what the engine itself sent.
+
+        Args:
+            name: the engine.
+        """
+        return cls.not_compared(name, "what is scored is what this engine itself sent")
+
     @property
     def verdict(self) -> str:
         """The outcome in a word: "equal", "differs" or "not compared"."""
@@ -332,13 +351,7 @@ def checked_engines(game: Game, engines: Sequence[str], workers: int | None) -> 
     trial.prepare()
     if not trial.able:
         reason = "; ".join(trial.refusals.values())
-        return EngineCheck(
-            name=" and ".join(engines),
-            trainings=0,
-            rounds=0,
-            largest=0.0,
-            reason=reason,
-        )
+        return EngineCheck.not_compared(" and ".join(engines), reason)
     results = sorted(
         play_all(trial, trial.samples(), workers),
         key=lambda one: (one.sample.engine, one.sample.workers, one.sample.trainings.start),

@@ -380,8 +380,11 @@ def test_audits_by_one_training(protocol, capfd) -> None:
     assert found["mu_lower"] > 0
     assert 0 < found["epsilon_lower"] < found["certified"]["epsilon"]
     assert found["trainings"] == 1
+    assert found["engine"]["name"] in ("native", "torch")
+    assert found["engine"]["verdict"] == "not compared"
     code, found = audited(capfd, str(protocol), "--one-run", "clients", "--view", "final", *loud)
     assert code == 0
+    assert (found["engine"]["name"], found["engine"]["trainings_compared"]) == ("torch", 0)
     assert found["estimate"]["kind"] == "estimate"
     assert found["mu_lower"] is None
     assert 0 < 2 * found["estimate"]["mu"] < 1.5 * found["certified"]["mu"]

@@ -24,6 +24,7 @@ from sordino.protocol import (
     ClientBudget,
     Constant,
     Data,
+    DpSgd,
     FedAvg,
     Gaussian,
     Interpolate,
@@ -186,6 +187,47 @@ KERNEL = {
     "client skipped": kernel_skips,
     "control variates left out": uncorrected(native_engine),
 }
+# A lot's sum under the clients' shares of one noise; and noise of integers on a grid, which the
+# native engine draws in C++ and adds in Python.
+LOTS = replace(
+    PLAN,
+    local=DpSgd(batch=4, clip=1.0, schedule=Constant(rate=0.1)),
+    noise=Gaussian(multiplier=1.0),
+    data=Data(name="digits", records=8),
+)
+INTEGERS = replace(PLAN, local=FedAvg(**STEPS), noise=Gaussian(sigma=0.4, arithmetic="integers"))
+
+
+def draw_nothing(stream, trainings, count, digits):
+    return np.zeros((trainings, count), dtype=np.int64)
+
+
+def unnoised(module):
+    """An engine adds no noise to the integers that its clients send."""
+
+    def sabotage(patch: pytest.MonkeyPatch) -> None:
+        def finish(*task, **options):
+            return WHOLE_FINISH(*task, **{**options, "draw": draw_nothing})
+
+        patch.setattr(module, "finish_upload", finish)
+
+    return sabotage
+
+
+OTHER_RELEASES = {
+    "lots, torch: noise": (LOTS, "torch", resized(0.5)),
+    "lots, torch: clip": (LOTS, "torch", stepped(clip=NO_CLIP)),
+    "lots, native: noise": (
+        LOTS,
+        "native",
+        ruled(lambda rule: replace(rule, upload_noise=rule.upload_noise / 2)),
+    ),
+    "lots, native: clip": (LOTS, "native", ruled(lambda rule: replace(rule, clip=NO_CLIP))),
+    "integers, torch: noise": (INTEGERS, "torch", unnoised(client)),
+    "integers, torch: clip": (INTEGERS, "torch", stepped(clip=2.0)),
+    "integers, native: noise": (INTEGERS, "native", unnoised(jobs)),
+    "integers, native: clip": (INTEGERS, "native", ruled(lambda rule: replace(rule, clip=NO_CLIP))),
+}
 NOISY_STEPS = {
     "torch": {"noise": resized(0.5), "clip": stepped(clip=NO_CLIP)},
     "native": {
@@ -206,7 +248,9 @@ def caught(finding, engine: str) -> bool:
 
 
 @native
-@pytest.mark.parametrize("protocol", [PLAN, NOISY], ids=["scaffold", "noisy-sgd"])
+@pytest.mark.parametrize(
+    "protocol", [PLAN, NOISY, LOTS, INTEGERS], ids=["scaffold", "noisy-sgd", "dp-sgd", "integers"]
+)
 def test_an_intact_plan_is_attacked_through_both_engines_and_nothing_is_said(
     protocol, tmp_path
 ) -> None:
@@ -251,6 +295,14 @@ def test_a_sabotaged_rule_of_the_kernel_is_caught(name, tmp_path, monkeypatch) -
 def test_sabotaged_noisy_steps_are_caught(engine, what, tmp_path, monkeypatch) -> None:
     NOISY_STEPS[engine][what](monkeypatch)
     assert caught(found(NOISY, tmp_path), engine)
+
+
+@native
+@pytest.mark.parametrize("name", OTHER_RELEASES)
+def test_sabotaged_lots_and_integers_are_caught(name, tmp_path, monkeypatch) -> None:
+    plan, engine, sabotage = OTHER_RELEASES[name]
+    sabotage(monkeypatch)
+    assert caught(found(plan, tmp_path), engine)
 
 
 @native

@@ -23,6 +23,7 @@ from sordino.audit.canaries.canary_training import (
     audit_with_records,
     estimate_with_clients,
 )
+from sordino.audit.engine_check import EngineCheck
 from sordino.audit.verdict import Finding
 from sordino.federation.setup import Setup, prepare
 from sordino.privacy.guarantee import Guarantee
@@ -118,6 +119,7 @@ def audit_by_one_training(
         delta=question.delta,
         seed=seed,
         caps=subject.caps,
+        engine=find_engine(subject),
         on_round=on_round,
     )
     result: Finding | CanaryEstimate
@@ -174,6 +176,16 @@ def find_unit(question: CanaryQuestion) -> str:
     return unit
 
 
+def find_engine(subject: Subject) -> str:
+    """Returns the engine that trains with canaries: the one of the run, where there is a run.
+
+    Args:
+        subject: the plan or the run.
+    """
+    # Across machines every client trains by torch. The native engine need not be there again.
+    return "torch" if subject.engine in ("torch", "flower") else "auto"
+
+
 def count_canaries(question: CanaryQuestion, setup: Setup, subject: Subject) -> int:
     """Returns how many canaries are trained with: as many as asked, or as there is room for.
 
@@ -214,4 +226,6 @@ def estimate_document(estimate: CanaryEstimate, certified: Guarantee) -> dict[st
             "two_bells": estimate.epsilon,
         },
         "certified": certified.as_document(estimate.delta),
+        # Canary clients send directions; torch trains the others.
+        "engine": EngineCheck.without_game("torch").as_document(),
     }

@@ -30,6 +30,7 @@ from sordino.audit.canaries.one_run_bounds import (
     refutes_tradeoff,
     split_guesses,
 )
+from sordino.audit.engine_check import EngineCheck
 from sordino.audit.lower_bounds import CONFIDENCE, REFUTING
 from sordino.audit.verdict import Finding, Judgement
 from sordino.engines.choice import choose
@@ -60,6 +61,7 @@ class CanaryOptions:
         delta: Where epsilon is measured.
         seed: The seed of the canaries and their coins.
         caps: How often clients may take part.
+        engine: What trains: "native", "torch", or "auto" for the one that a plan is trained by.
         on_round: Called after every round.
     """
 
@@ -68,6 +70,7 @@ class CanaryOptions:
     delta: float = 1e-5
     seed: int = 0
     caps: Mapping[int, int] | None = None
+    engine: str = "auto"
     on_round: OnRound = lambda done, of: None
 
 
@@ -191,7 +194,8 @@ def audit_with_records(
     canaries = options.canaries
     slots = place_canaries(setup, canaries, kind, np.random.default_rng(options.seed))
     scorer = SlotScores(slots, certified.view)
-    with choose(slots.setup, "auto").start(slots.setup, workers=None, device="cpu") as engine:
+    chosen = choose(slots.setup, options.engine)
+    with chosen.start(slots.setup, workers=None, device="cpu") as engine:
         for record in play_training(slots.setup, engine, options.rounds, caps=options.caps):
             scorer.see(record)
             options.on_round(record.after.round, options.rounds)
@@ -211,6 +215,7 @@ def audit_with_records(
             f"one training with {canaries:,} canary records ({kind}), "
             f"{result.correct} of {result.guesses} guesses right"
         ),
+        engine=EngineCheck.without_game(chosen.name),
     )
 
 
