@@ -7,13 +7,13 @@ they are sent. Some clients fall silent, which costs the coordinator most. One c
 from __future__ import annotations
 
 import argparse
+import hashlib
 import os
 import time
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from sordino.flower.sum_forms import encode_body
@@ -25,7 +25,7 @@ from sordino.flower.sum_messages import (
     UnmaskCall,
     UnmaskReply,
 )
-from sordino.secure_sums.key_roster import Roster
+from sordino.secure_sums.key_roster import Roster, encode_identity
 from sordino.secure_sums.members import MaskRequest, Member
 from sordino.secure_sums.opening import forward_letters, open_sum
 
@@ -39,15 +39,17 @@ def clocked(work: Callable[..., Any], *given: Any) -> tuple[Any, float]:
     return found, time.process_time() - began
 
 
-def gather_members(clients: int, threshold: int) -> tuple[Roster, dict[int, Member], float]:
+def gather_members(
+    clients: int, threshold: int, colluders: int
+) -> tuple[Roster, dict[int, Member], float]:
     """Returns members that have met, and how long one of them took to check all keys."""
     identities = {client: ec.generate_private_key(ec.SECP384R1()) for client in range(clients)}
-    form = serialization.PublicFormat.SubjectPublicKeyInfo
-    public = {
-        client: key.public_key().public_bytes(serialization.Encoding.DER, form)
-        for client, key in identities.items()
-    }
-    roster = Roster(training="one", identities=public, threshold=threshold)
+    prints = [
+        hashlib.sha256(encode_identity(identities[client])).hexdigest() for client in range(clients)
+    ]
+    roster = Roster(
+        training="one", fingerprints=tuple(prints), threshold=threshold, colluders=colluders
+    )
     members = {
         client: Member(roster=roster, client=client, identity=key)
         for client, key in identities.items()
@@ -59,13 +61,15 @@ def gather_members(clients: int, threshold: int) -> tuple[Roster, dict[int, Memb
     return roster, members, meeting
 
 
-def measure_round(clients: int, parameters: int, silent: int, bits: int) -> dict[str, float]:
+def measure_round(
+    clients: int, parameters: int, silent: int, bits: int, colluders: int
+) -> dict[str, float]:
     """Returns seconds and bytes of a round."""
     threshold = clients - silent
-    roster, members, meeting = gather_members(clients, threshold)
+    roster, members, meeting = gather_members(clients, threshold, colluders)
     everyone = sorted(members)
-    (_, sent), preparing = clocked(members[0].prepare, str(LABEL), everyone)
-    prepared = {client: members[client].prepare(str(LABEL), everyone) for client in everyone}
+    (_, sent), preparing = clocked(members[0].prepare, str(LABEL))
+    prepared = {client: members[client].prepare(str(LABEL)) for client in everyone}
     letters = forward_letters(one for _, one in prepared.values())
     asked = MaskRequest(label=str(LABEL), participants=tuple(everyone), request=bytes(32))
     vector = np.zeros(parameters, f"uint{bits}")
@@ -92,7 +96,7 @@ def measure_round(clients: int, parameters: int, silent: int, bits: int) -> dict
             roster,
             asked=asked,
             preparations={client: one for client, (_, one) in prepared.items()},
-            candidates=everyone,
+            graph=members[0].graph,
             vectors={client: masked[client][1].residues for client in survivors},
             answers=answers,
         )
@@ -129,12 +133,14 @@ def main() -> None:
     parser.add_argument("--clients", type=int, nargs="+", default=[3, 10, 30, 100])
     parser.add_argument("--parameters", type=int, default=100_000)
     parser.add_argument("--silent", type=float, default=0.1, help="share that falls silent")
+    parser.add_argument("--colluding", type=float, default=0.0, help="share that may collude")
     parser.add_argument("--bits", type=int, default=32)
     given = parser.parse_args()
     print(f"{given.parameters:,} parameters of {given.bits} bits, load {os.getloadavg()[0]:.1f}")
     for clients in given.clients:
         silent = int(given.silent * clients)
-        found = measure_round(clients, given.parameters, silent, given.bits)
+        colluders = int(given.colluding * clients)
+        found = measure_round(clients, given.parameters, silent, given.bits, colluders)
         own = found["preparing"] + found["masking"] + found["confirming"] + found["unmasking"]
         seconds = ", ".join(
             f"{name} {found[name]:.3f}"

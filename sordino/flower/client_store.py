@@ -47,8 +47,16 @@ from sordino.flower.ledger_counter import (
 )
 from sordino.flower.upload_requests import Request, RequestRefused
 from sordino.privacy.ledger import Ledger, read_ledger
-from sordino.privacy.ledger_lines import Answered, Event, Refused, RoundCharged, SharesGiven
-from sordino.protocol import Protocol, UserError, dumps, loads, read_protocol
+from sordino.privacy.ledger_lines import (
+    Answered,
+    Event,
+    Refused,
+    RoundCharged,
+    SharesGiven,
+    SurvivorsConfirmed,
+)
+from sordino.protocol import Protocol, UserError, dumps, loads_kept, read_protocol
+from sordino.protocol.arithmetic import read_as_kept
 
 if TYPE_CHECKING:
     from sordino.privacy.guarantee import Guarantee
@@ -94,6 +102,7 @@ class Answer:
         attempt: How often it had been requested before in that run.
         vector: The upload.
         kept: What the client keeps after it.
+        sum_attempt: The attempt at the round's secure sum; None for an upload without masks.
     """
 
     round: int
@@ -102,6 +111,7 @@ class Answer:
     attempt: int
     vector: np.ndarray
     kept: Mapping[str, np.ndarray]
+    sum_attempt: int | None = None
 
     @property
     def digest(self) -> str:
@@ -123,7 +133,7 @@ class ClientStore:
         """
         self.folder = folder
         self.agreement = read_agreement(folder)
-        self.agreed = read_protocol(folder / "protocol.toml")
+        self.agreed = read_as_kept(read_protocol(folder / "protocol.toml"))
 
     @classmethod
     def create(cls, folder: Path, agreement: Agreement, protocol: Protocol) -> ClientStore:
@@ -277,7 +287,12 @@ class ClientStore:
         require_writable(counter)
 
     def keep_answer(
-        self, request: Request, run: str, vector: np.ndarray, kept: Mapping[str, np.ndarray]
+        self,
+        request: Request,
+        run: str,
+        vector: np.ndarray,
+        kept: Mapping[str, np.ndarray],
+        sum_attempt: int | None = None,
     ) -> Answer:
         """Keeps an upload and notes its digest, before it is sent.
 
@@ -286,6 +301,7 @@ class ClientStore:
             run: The run on Flower.
             vector: The upload.
             kept: What the client keeps after it.
+            sum_attempt: The attempt at the round's secure sum; None without masks.
 
         Returns:
             The answer.
@@ -297,6 +313,7 @@ class ClientStore:
             attempt=request.attempt,
             vector=vector,
             kept=kept,
+            sum_attempt=sum_attempt,
         )
         # Kept before it is noted: a digest without an upload would lose the round for good.
         self.write_answer(answer)
@@ -312,16 +329,16 @@ class ClientStore:
             answer: The upload.
         """
         with self._open_ledger() as ledger:
-            ledger.note_answer(round=answer.round, upload=answer.digest)
+            ledger.note_answer(round=answer.round, upload=answer.digest, attempt=answer.sum_attempt)
 
-    def note_shares(self, given: SharesGiven) -> None:
-        """Writes to the ledger that shares of a secure sum are about to be given.
+    def note_sum(self, event: SurvivorsConfirmed | SharesGiven) -> None:
+        """Writes to the ledger what is about to be given for a secure sum.
 
         Args:
-            given: The sum.
+            event: The list that is signed, or the sum that shares are given for.
         """
         with self._open_ledger() as ledger:
-            ledger.note_shares(given)
+            ledger.note_sum(event)
 
     def renew_answer(self, answer: Answer, run: str, attempt: int) -> Answer:
         """Returns a kept upload for another request of the same round.
@@ -362,6 +379,7 @@ class ClientStore:
             "request": answer.request,
             "run": answer.run,
             "attempt": answer.attempt,
+            "sum_attempt": answer.sum_attempt,
         }
         arrays = {VECTOR: answer.vector}
         for name, array in answer.kept.items():
@@ -442,7 +460,7 @@ class ClientStore:
         accepted = self.read_accepted()
         protocol = self.agreed
         if accepted is not None:
-            protocol = loads(accepted.protocol)
+            protocol = loads_kept(accepted.protocol)
         if rounds is None:
             rounds = self.rounds_paid
         protocol = state_model_size(protocol, self.agreement)

@@ -270,6 +270,14 @@ class ConnectedClients:
         return dict(self._identities_shown)
 
     @property
+    def fingerprints(self) -> dict[int, str]:
+        """The fingerprint of every client's public key: as registered, in tests as it is shown."""
+        if self._identities.keys:
+            return dict(self._identities.keys)
+        shown = self._identities_shown.items()
+        return {client: hashlib.sha256(key).hexdigest() for client, key in shown}
+
+    @property
     def sizes(self) -> dict[int, int]:
         """The number of records of every client that was ever connected."""
         return {known.client: known.records for known in self._known.values()}

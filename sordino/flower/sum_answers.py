@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -27,7 +26,7 @@ from sordino.flower.sum_messages import (
 )
 from sordino.flower.sum_states import SumState, read_sum_state, write_sum_state
 from sordino.flower.upload_requests import OTHER_TRAINING
-from sordino.protocol import loads
+from sordino.protocol import loads_kept
 
 
 def answer_sum_call(store: ClientStore, wave: str, body: bytes) -> Any:
@@ -61,22 +60,19 @@ def give_key(store: ClientStore, call: KeyCall) -> KeyReply:
 
     Args:
         store: The client's folder, which must be held.
-        call: The training, with its protocol and the other clients' identities.
+        call: The training, with its protocol.
 
     Raises:
-        RequestRefused: The training is not the agreed one, or an identity is not.
+        RequestRefused: The training is not the agreed one.
     """
     accepted = judge_training(store, call.training, call.protocol)
     if accepted.training != call.training:
         raise store.refuse(0, OTHER_TRAINING)
-    protocol = loads(accepted.protocol)
+    protocol = loads_kept(accepted.protocol)
     if accepted.protocol != call.protocol:
         raise store.refuse(0, "the protocol is not the one that this training began with")
     if protocol.release.secure_sum is None:
         raise store.refuse(0, "the agreed protocol has no secure aggregation")
-    # Before a key is made: shares must reach the agreed clients and nobody else
-    # (docs/theory.md#a19).
-    _refuse_strange_identities(store, call.identities)
     state = read_sum_state(store.folder)
     if state is None and store.rounds_paid:
         # What was given before could be asked for again.
@@ -84,12 +80,7 @@ def give_key(store: ClientStore, call: KeyCall) -> KeyReply:
     # A fresh key for another training: letters of an earlier one must not open in it.
     if state is None or (state.training, state.protocol) != (call.training, call.protocol):
         key = X25519PrivateKey.generate().private_bytes_raw()
-        state = SumState(
-            training=call.training,
-            protocol=call.protocol,
-            letter_key=key,
-            identities=call.identities,
-        )
+        state = SumState(training=call.training, protocol=call.protocol, letter_key=key)
         # On disk before its public half leaves: a client that restarts must open the same letters.
         write_sum_state(store.folder, state)
     signed = SumMember(store, state, protocol).member.signed_key
@@ -115,7 +106,7 @@ def prepare_round(store: ClientStore, call: PrepareCall) -> PrepareReply:
         if call.keys:
             # Checked first and written second: keys on disk count as checked from then on.
             member.member.meet(call.keys.values())
-            member.keep(replace(member.state, keys=dict(call.keys)))
+            member.keep(replace(member.state, keys=member.member.keys))
         return member.prepare(call.label)
 
     return act_as_member(store, call.training, call.label, prepare)
@@ -153,16 +144,3 @@ ANSWERS: Mapping[type[Any], Callable[[ClientStore, Any], Any]] = {
     ConfirmCall: confirm_survivors,
     UnmaskCall: unmask_round,
 }
-
-
-def _refuse_strange_identities(store: ClientStore, identities: Mapping[int, bytes]) -> None:
-    """Refuses identities that are not those of the agreement."""
-    agreed = dict(enumerate(store.agreement.clients or ()))
-    # Over both lists: a client that is left out is as wrong as one that was added.
-    for client in sorted({*agreed, *identities}):
-        # A key that is missing has the digest of nothing, which is no key's fingerprint.
-        shown = hashlib.sha256(identities.get(client, b"")).hexdigest()
-        if agreed.get(client) != shown:
-            raise store.refuse(
-                0, f"the key that was shown for client {client} is not the one that was agreed to"
-            )

@@ -17,8 +17,10 @@ from sordino.flower.messages import MalformedMessage
 from sordino.secure_sums.letters import NONCE_BYTES
 from sordino.secure_sums.masks import KEY_BYTES, SEED_BYTES
 
-# Bytes that a sealed letter takes: nonce, key, two shares and what authenticates it.
-LETTER_BYTES = NONCE_BYTES + KEY_BYTES + 2 * SEED_BYTES + 16
+# Bytes that a sealed letter takes: nonce, key and what authenticates it, and where the receiver
+# holds shares, two of them.
+BARE_LETTER_BYTES = NONCE_BYTES + KEY_BYTES + 16
+LETTER_BYTES = (BARE_LETTER_BYTES, BARE_LETTER_BYTES + 2 * SEED_BYTES)
 # Attempts and rounds beyond this are nobody's.
 LARGEST_NUMBER = 2**53
 
@@ -45,12 +47,12 @@ def write_bytes(value: bytes) -> str:
     return base64.b64encode(value).decode()
 
 
-def read_bytes(raw: Any, length: int | None = None) -> bytes:
+def read_bytes(raw: Any, *lengths: int) -> bytes:
     """Returns the bytes that `write_bytes` has written.
 
     Args:
         raw: The text.
-        length: How many bytes there must be; None for any number.
+        lengths: How many bytes there may be; none for any number.
 
     Raises:
         ValueError: It is not such a text.
@@ -59,7 +61,7 @@ def read_bytes(raw: Any, length: int | None = None) -> bytes:
         raise ValueError("bytes are written as text")
     # Without validation, letters outside the alphabet are skipped, and many texts are one value.
     value = base64.b64decode(raw, validate=True)
-    if length not in (None, len(value)):
+    if lengths and len(value) not in lengths:
         raise ValueError("another length")
     return value
 
@@ -162,11 +164,11 @@ def read_clients_named(raw: Any) -> tuple[int, ...]:
 
 
 TEXT = Form(str, read_text)
-BYTES = Form(write_bytes, read_bytes)
+BYTES = Form(write_bytes, lambda raw: read_bytes(raw))
 # Lengths are checked where a value comes in: a wrong one would fail deep inside the cryptography.
 KEY = Form(write_bytes, lambda raw: read_bytes(raw, KEY_BYTES))
 SHARE = Form(write_bytes, lambda raw: read_bytes(raw, SEED_BYTES))
-LETTER = Form(write_bytes, lambda raw: read_bytes(raw, LETTER_BYTES))
+LETTER = Form(write_bytes, lambda raw: read_bytes(raw, *LETTER_BYTES))
 NUMBER = Form(int, read_number)
 CLIENTS = Form(list, read_clients_named)
 

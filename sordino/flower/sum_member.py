@@ -18,6 +18,13 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from sordino.flower.client_store import Answer, ClientStore
 from sordino.flower.messages import MalformedMessage
 from sordino.flower.sum_forms import decode_body
+from sordino.flower.sum_ledger import (
+    list_answered_sums,
+    note_confirmation,
+    note_shares,
+    refuse_second_list,
+    refuse_second_upload,
+)
 from sordino.flower.sum_messages import (
     ConfirmCall,
     ConfirmReply,
@@ -30,8 +37,7 @@ from sordino.flower.sum_messages import (
 from sordino.flower.sum_parties import read_identity
 from sordino.flower.sum_states import MaskedRound, SumState, read_sum_state, write_sum_state
 from sordino.flower.upload_requests import Request
-from sordino.privacy.ledger_lines import SharesGiven
-from sordino.protocol import Protocol, UserError, loads
+from sordino.protocol import Protocol, UserError, loads_kept
 from sordino.secure_sums.key_roster import Roster, SecureSumRefused
 from sordino.secure_sums.members import Masked, MaskRequest, Member
 
@@ -53,24 +59,25 @@ class SumMember:
             protocol: The protocol of the training.
 
         Raises:
-            UserError: The agreement names no key.
+            UserError: The agreement names no key, or not those of the other clients.
         """
         secure = protocol.release.secure_sum
-        if secure is None or store.agreement.key is None:
+        agreement = store.agreement
+        if secure is None or agreement.key is None or agreement.clients is None:
             raise UserError("the agreement is not one for secure sums.")
         self.store = store
         self.state = state
         self.secure = secure
         roster = Roster(
             training=state.training,
-            identities=state.identities,
+            fingerprints=tuple(agreement.clients),
             threshold=secure.threshold,
             colluders=secure.colluders,
         )
         self.member = Member(
             roster=roster,
-            client=store.agreement.client,
-            identity=read_identity(Path(store.agreement.key)),
+            client=agreement.client,
+            identity=read_identity(Path(agreement.key)),
             letter_key=X25519PrivateKey.from_private_bytes(state.letter_key),
         )
         # They were checked before they were written.
@@ -99,19 +106,27 @@ class SumMember:
         """
         if not self.state.keys:
             raise SecureSumRefused("the other clients' keys for letters were not shown yet")
-        last = self.state.label
         # The reply was lost: the same letters again, so that a label has one pair of seeds.
-        if label == last and self.state.preparation is not None:
+        if label == self.state.label and self.state.preparation is not None:
             return self.state.preparation
         # Signatures name labels: none may stand for two requests.
+        last = self._find_last_label()
         if last is not None and label.order <= last.order:
             raise SecureSumRefused(f"{label} does not come after {last}, which was prepared for")
-        # Everyone gets shares: who will take part in the round is not known yet.
-        kept, sent = self.member.prepare(str(label), self.state.identities)
+        # Who will take part in the round is not known yet, so all that hold for it get shares.
+        kept, sent = self.member.prepare(str(label))
         reply = PrepareReply(mask_public=sent.mask_public, letters=sent.letters)
         # Seeds are on disk before their shares leave: masks of other seeds could not be removed.
         self.keep(replace(self.state, label=label, prepared=kept, preparation=reply))
         return reply
+
+    def _find_last_label(self) -> Label | None:
+        """Returns the last round that the client has prepared for, as state and ledger know it."""
+        # An old copy of the state's file would not know of the last rounds; the ledger does.
+        known = list_answered_sums(self.store)
+        if self.state.label is not None:
+            known.append(self.state.label)
+        return max(known, key=lambda label: label.order, default=None)
 
     def mask(
         self, vector: np.ndarray, call: MaskCall, request: Request
@@ -127,8 +142,10 @@ class SumMember:
             The masked residues, and what the client must keep before they leave.
 
         Raises:
-            SecureSumRefused: The client has not prepared for this, or a letter does not open.
+            SecureSumRefused: The client has not prepared for this, or an upload has left in it, or
+                a letter does not open.
         """
+        refuse_second_upload(self.store, call.label)
         prepared = self.state.prepared
         if prepared is None or self.state.label != call.label:
             raise SecureSumRefused(f"this client has not prepared for {call.label}")
@@ -138,13 +155,8 @@ class SumMember:
             # In the context of every mask: clients that were asked different things do not cancel.
             request=request.common_digest,
         )
-        try:
-            masked, sent = self.member.mask(
-                to_residues(vector, self.secure.bits), prepared, asked, call.letters
-            )
-        except ValueError:
-            # A key exchange with a point that all keys agree on.
-            raise SecureSumRefused("a participant's key of the round is none") from None
+        residues = to_residues(vector, self.secure.bits)
+        masked, sent = self.member.mask(residues, prepared, asked, call.letters)
         kept = MaskedRound(label=call.label, masked=masked, signature=sent.signature)
         return sent.residues, kept
 
@@ -163,7 +175,7 @@ class SumMember:
         return masked
 
     def confirm(self, call: ConfirmCall) -> ConfirmReply:
-        """Signs a list of survivors: one list in a round, on disk before it is signed.
+        """Signs a list of survivors: one list in a round, in the ledger before it is signed.
 
         Args:
             call: The list.
@@ -173,13 +185,9 @@ class SumMember:
         """
         masked = self.find_masked(call.label)
         alive = tuple(sorted(call.survivors))
-        if masked.confirmed not in (None, alive):
-            raise SecureSumRefused(
-                f"another list of survivors was confirmed in {call.label}: {masked.confirmed}"
-            )
-        # Signed anew if the reply was lost: only the same list comes this far.
         signature = self.member.confirm(masked.masked, call.survivors)
-        self.keep(replace(self.state, masked=replace(masked, confirmed=alive)))
+        # Nothing has left so far: a second list is refused here.
+        note_confirmation(self.store, call.label, alive)
         return ConfirmReply(signature=signature)
 
     def unmask(self, call: UnmaskCall) -> UnmaskReply:
@@ -193,14 +201,13 @@ class SumMember:
         """
         masked = self.find_masked(call.label)
         alive = tuple(sorted(call.survivors))
-        # By the ledger: an old copy of the state's file would not know of the first list.
-        self._refuse_second_list(call.label, alive)
+        refuse_second_list(self.store, call.label, alive)
         # The reply was lost: the same shares again tell nothing new.
         if masked.given is not None:
             return masked.given
         shares = self.member.unmask(masked.masked, call.survivors, call.confirmations)
         # Noted before anything else changes: from here on no other list gets a share.
-        self._note_shares(call.label, alive)
+        note_shares(self.store, call.label, self.secure.threshold, alive)
         # Preparing in the same reply saves a wave of messages in every round.
         following = None
         if call.following is not None:
@@ -213,27 +220,6 @@ class SumMember:
         done = replace(masked, masked=emptied, survivors=alive, given=given)
         self.keep(replace(self.state, masked=done))
         return given
-
-    def _refuse_second_list(self, label: Label, alive: tuple[int, ...]) -> None:
-        """Refuses a list of survivors if the ledger has another one for the same round."""
-        for event in self.store.shares_given:
-            if (event.round, event.attempt) == (label.round, label.attempt) and (
-                event.survivors != alive
-            ):
-                raise SecureSumRefused(
-                    f"shares of {label} were given for other survivors: {list(event.survivors)}"
-                )
-
-    def _note_shares(self, label: Label, alive: tuple[int, ...]) -> None:
-        given = SharesGiven(
-            round=label.round,
-            attempt=label.attempt,
-            threshold=self.secure.threshold,
-            survivors=alive,
-        )
-        # After a crash between ledger and state the note is there already, and is not made twice.
-        if given not in self.store.shares_given:
-            self.store.note_shares(given)
 
 
 def to_residues(vector: np.ndarray, bits: int) -> np.ndarray:
@@ -296,7 +282,7 @@ def find_member(store: ClientStore, training: str, label: Label) -> SumMember:
         raise store.refuse(
             label.round, "this client has no key for letters in the training that is asked about"
         )
-    return SumMember(store, state, loads(state.protocol))
+    return SumMember(store, state, loads_kept(state.protocol))
 
 
 def read_mask_call(store: ClientStore, request: Request, protocol: Protocol) -> MaskCall | None:
@@ -404,7 +390,7 @@ def keep_masked_upload(
         # The shares first: a vector without them could never be unmasked. Until the answer is kept
         # as well nothing counts, and the same seeds mask the next upload that is computed.
         member.keep(replace(member.state, masked=masked))
-        return store.keep_answer(request, run, residues, kept)
+        return store.keep_answer(request, run, residues, kept, call.label.attempt)
 
     return act_as_member(store, request.training, call.label, mask)
 

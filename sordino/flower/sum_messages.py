@@ -59,17 +59,15 @@ class Label:
 
 @dataclass(frozen=True, kw_only=True)
 class KeyCall:
-    """Asks a client for its key for letters, at the beginning of a training.
+    """Asks a client for its key for letters, once in a training.
 
     Attributes:
         training: Name of the training.
         protocol: Its protocol, as TOML.
-        identities: The registered public key of every client, in DER form.
     """
 
     training: str
     protocol: str
-    identities: Mapping[int, bytes]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,7 +92,8 @@ class PrepareCall:
     Attributes:
         training: Name of the training.
         label: The round.
-        keys: All clients' keys for letters; empty once the client has them.
+        keys: The keys for letters of all clients that have given theirs; empty once the client
+            has them.
     """
 
     training: str
@@ -108,7 +107,7 @@ class PrepareReply:
 
     Attributes:
         mask_public: Its public key of the round.
-        letters: A sealed letter to every other client.
+        letters: A sealed letter to every neighbour.
     """
 
     mask_public: bytes
@@ -180,8 +179,8 @@ class UnmaskReply:
     """A client's shares, and its preparation for the next round.
 
     Attributes:
-        own_shares: For each survivor, a share of its own mask's seed.
-        key_shares: For each absent participant, a share of its key's seed.
+        own_shares: For each survivor that it holds for, a share of its own mask's seed.
+        key_shares: For each absent participant that it holds for, a share of its key's seed.
         following: The preparation; None after the last round.
     """
 
@@ -204,8 +203,8 @@ WAVES: Mapping[str, type[Any]] = {
 LABEL = make_body_form(Label)
 CALL_FORMS: Mapping[type[Any], Mapping[str, Form]] = {
     Label: {"round": NUMBER, "attempt": NUMBER},
-    SignedKey: {"client": NUMBER, "public": KEY, "signature": BYTES},
-    KeyCall: {"training": TEXT, "protocol": TEXT, "identities": make_mapping_form(BYTES)},
+    SignedKey: {"client": NUMBER, "identity": BYTES, "public": KEY, "signature": BYTES},
+    KeyCall: {"training": TEXT, "protocol": TEXT},
     KeyReply: {
         "public": KEY,
         "signature": BYTES,

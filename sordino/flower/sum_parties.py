@@ -10,6 +10,7 @@ from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
 from sordino.flower.agreement import Agreement
 from sordino.flower.client_keys import compute_fingerprint
 from sordino.protocol import Protocol, UserError
+from sordino.secure_sums.key_roster import encode_identity
 
 
 def read_identity(path: Path) -> EllipticCurvePrivateKey:
@@ -43,9 +44,7 @@ def find_own_identity(agreement: Agreement) -> bytes:
     # The coordinator takes an empty key to mean that this client cannot be summed with.
     if agreement.clients is None or agreement.key is None:
         return b""
-    form = serialization.PublicFormat.SubjectPublicKeyInfo
-    public = read_identity(Path(agreement.key)).public_key()
-    return public.public_bytes(serialization.Encoding.DER, form)
+    return encode_identity(read_identity(Path(agreement.key)))
 
 
 def refuse_unknown_clients(protocol: Protocol, agreement: Agreement) -> None:

@@ -3,6 +3,9 @@
 In a round, clients are sent two messages: the request for their masked uploads, and the survivors,
 for whom they send shares and prepare the next round. Before the first round come two more, for
 keys and a preparation; and where a roster needs it, a round has a third, for confirmations.
+
+Whoever is not there when keys are exchanged takes no part until a later round finds it connected;
+then keys are exchanged again, and everyone prepares anew.
 """
 
 from __future__ import annotations
@@ -15,16 +18,16 @@ import numpy as np
 from flwr.app import Message
 from flwr.serverapp import Grid
 
+from sordino.federation.integer_uploads import WrappedSum, open_residues
 from sordino.flower.connected_clients import ConnectedClients
-from sordino.flower.exchange import EXTRA_LIFETIME, Exchange, expect_content
+from sordino.flower.exchange import Exchange, expect_content
 from sordino.flower.messages import SUMS, UPLOAD, MalformedMessage, read_upload
 from sordino.flower.reply_collection import ReplyCollector
 from sordino.flower.sum_forms import encode_body
+from sordino.flower.sum_keys import LetterKeys
 from sordino.flower.sum_messages import (
     ConfirmCall,
     ConfirmReply,
-    KeyCall,
-    KeyReply,
     Label,
     MaskCall,
     PrepareCall,
@@ -33,28 +36,19 @@ from sordino.flower.sum_messages import (
     UnmaskCall,
     UnmaskReply,
     read_sum_reply,
-    sum_message,
 )
-from sordino.protocol import Protocol, SecureAggregation, dumps
+from sordino.flower.sum_waves import Waves
+from sordino.protocol import Protocol, SecureAggregation
 from sordino.secure_sums.key_roster import (
-    Roster,
     SecureSumRefused,
-    SignedKey,
-    verify_keys,
+    refuse_weak_key,
     verify_statement,
 )
 from sordino.secure_sums.members import MaskRequest, Preparation, Shares
-from sordino.secure_sums.opening import forward_letters, open_sum
+from sordino.secure_sums.opening import TooFewContributions, forward_letters, open_sum
 
 # Why a client cannot be summed with.
-NO_IDENTITY = "it is not connected, or shows no key for secure sums"
-# The reply to every call.
-REPLIES: Mapping[type[Any], type[Any]] = {
-    KeyCall: KeyReply,
-    PrepareCall: PrepareReply,
-    ConfirmCall: ConfirmReply,
-    UnmaskCall: UnmaskReply,
-}
+FEW_HOLDERS = "too few of those that hold its shares were left"
 # Returns the request for a client's upload at a node, with how the upload is to be masked.
 MakeRequest = Callable[[int, int, bytes], Message]
 
@@ -118,9 +112,9 @@ class SecureRounds:
         self._grid = grid
         self._connected = connected
         self._exchange = exchange
-        self._roster: Roster | None = None
-        self._keys: dict[int, SignedKey] = {}
-        self._attempt = 0
+        self._waves = Waves(grid, connected, exchange, secure.threshold)
+        self._keys = LetterKeys(protocol, secure, connected, exchange, self._waves)
+        self._attempt = -1
         # Rounds that were begun, so that a second try gets a label that no client has seen.
         self._tried: set[int] = set()
         # What clients have prepared, for the one round that it is for.
@@ -147,19 +141,27 @@ class SecureRounds:
         Returns:
             The sum; or none where too few were left, and the round is lost.
         """
-        absent = self._exchange_keys()
-        if absent:
-            waiting = "not all clients' keys for letters have come"
-            return OpenedSum(total=None, absent=dict.fromkeys(clients, waiting) | absent)
+        newcomers = self._keys.find_newcomers()
+        if newcomers:
+            # What others have prepared has no letter to a newcomer, so a new label begins. A run
+            # that is resumed goes on after all labels that clients know.
+            self._attempt = 1 + max(self._attempt, *newcomers)
+        missing = self._keys.missing
+        absent = {client: missing[client] for client in clients if client in missing}
+        if len(clients) - len(absent) < self._secure.threshold:
+            return self._lose_round(clients, absent)
         label = self._choose_label(round_index)
-        absent = self._prepare(clients, label)
-        ready = tuple(sorted(set(clients) - set(absent)))
+        absent |= self._prepare([client for client in clients if client not in absent], label)
+        ready = tuple(self._keys.graph.drop_thin(set(clients) - set(absent)))
+        for client in set(clients) - set(absent) - set(ready):
+            absent[client] = FEW_HOLDERS
         if len(ready) < self._secure.threshold:
             return self._lose_round(clients, absent)
         # From here on the participants are fixed: the list is in every mask and every signature.
         asked = MaskRequest(label=str(label), participants=ready, request=common_digest)
         under_way = SumRound(label=label, prepared=self._prepared, asked=asked, absent=absent)
         self._collect_uploads(under_way, size, make_request)
+        self._drop_thin(under_way)
         alive = len(under_way.vectors)
         # A round that is repeated whole must not be opened in part.
         repeats = self._protocol.missing == "repeat" and len(under_way.absent) > 0
@@ -171,45 +173,12 @@ class SecureRounds:
         answers = self._unmask(under_way, confirmations)
         if len(answers) < self._secure.threshold:
             return self._lose_round(clients, under_way.absent)
-        return OpenedSum(total=self._open(under_way, answers), absent=under_way.absent)
-
-    def _exchange_keys(self) -> dict[int, str]:
-        """Asks all clients for their keys for letters, once; returns who gave none."""
-        if self._roster is not None:
-            return {}
-        everyone = range(self._protocol.clients)
-        # Also those that are not drawn for this round: all clients hold shares.
-        self._connected.wait(everyone, self._exchange.patience)
-        identities = self._connected.identities
-        missing = {client: NO_IDENTITY for client in everyone if client not in identities}
-        if missing:
-            return missing
-        # Clients make theirs from what they agreed to. Where it differs, no signature verifies.
-        roster = Roster(
-            training=self._exchange.training,
-            identities=identities,
-            threshold=self._secure.threshold,
-            colluders=self._secure.colluders,
-        )
-        call = KeyCall(
-            training=self._exchange.training,
-            protocol=dumps(self._protocol),
-            identities=identities,
-        )
-        replies, missing = self._ask(dict.fromkeys(everyone, call))
-        keys = {
-            client: SignedKey(client=client, public=reply.public, signature=reply.signature)
-            for client, reply in replies.items()
-        }
-        if missing:
-            return missing
-        # Clients check this as well; here it names who is at fault.
-        verify_keys(roster, keys.values())
-        # A run that is resumed goes on after all labels that clients know.
-        self._attempt = 1 + max(reply.attempt for reply in replies.values())
-        self._keys = keys
-        self._roster = roster
-        return {}
+        try:
+            total = self._open(under_way, answers)
+        # One client that misbehaves costs the round, which is charged, and not the training.
+        except (TooFewContributions, WrappedSum) as error:
+            return self._lose_round(clients, under_way.absent, f"the sum was not opened: {error}")
+        return OpenedSum(total=total, absent=under_way.absent)
 
     def _choose_label(self, round_index: int) -> Label:
         """Returns the label of a round: another one each time that the round is tried."""
@@ -226,12 +195,12 @@ class SecureRounds:
         if not lacking:
             return {}
         # Who lacks a preparation may lack the keys as well.
-        call = PrepareCall(training=self._exchange.training, label=label, keys=self._keys)
-        replies, absent = self._ask(dict.fromkeys(lacking, call))
+        call = PrepareCall(training=self._exchange.training, label=label, keys=self._keys.known)
+        replies, absent = self._waves.ask(dict.fromkeys(lacking, call))
         for client, reply in replies.items():
             self._take_preparation(client, reply)
         for client in set(lacking) - set(self._prepared):
-            absent.setdefault(client, "its letters are not to all other clients")
+            absent.setdefault(client, "what it prepared is not for all its neighbours")
         return absent
 
     def _expect(self, label: Label) -> None:
@@ -239,12 +208,17 @@ class SecureRounds:
         self._prepared = {}
 
     def _take_preparation(self, client: int, reply: PrepareReply) -> None:
-        """Takes a client's preparation, if it has a letter to each other client."""
+        """Takes a client's preparation, if its neighbours can mask with it."""
         # A participant that gets no letter from this client refuses to mask, and the round is lost.
-        if set(reply.letters) == set(self._keys) - {client}:
-            self._prepared[client] = Preparation(
-                client=client, mask_public=reply.mask_public, letters=reply.letters
-            )
+        if list(reply.letters) != self._keys.graph.find_neighbours(client):
+            return
+        try:
+            refuse_weak_key(reply.mask_public, client, "key of the round")
+        except SecureSumRefused:
+            return
+        self._prepared[client] = Preparation(
+            client=client, mask_public=reply.mask_public, letters=reply.letters
+        )
 
     def _collect_uploads(self, under_way: SumRound, size: int, make_request: MakeRequest) -> None:
         """Requests masked uploads, and takes those that are as they must be."""
@@ -277,16 +251,25 @@ class SecureRounds:
         kind: np.dtype[Any] = np.dtype(f"uint{self._secure.bits}")
         vector = read_upload(arrived, size=size, dtype=kind, allowed=records)
         signed = read_sum_reply(arrived, ConfirmReply, set(records))
-        roster = self._find_roster()
         # The other participants would refuse a list with a wrong signature on it.
-        statement = under_way.asked.state(roster)
-        verify_statement(roster, client, statement, signed.signature, "request")
+        statement = under_way.asked.state(self._keys.roster)
+        verify_statement(self._keys.known[client], statement, signed.signature, "request")
         under_way.vectors[client] = vector
         under_way.signatures[client] = signed.signature
 
+    def _drop_thin(self, under_way: SumRound) -> None:
+        """Leaves those out whose masks too few of the others could open."""
+        left = set(self._keys.graph.drop_thin(under_way.vectors))
+        if len(left) < self._secure.threshold:
+            return
+        for client in set(under_way.vectors) - left:
+            under_way.absent[client] = FEW_HOLDERS
+            del under_way.vectors[client]
+            del under_way.signatures[client]
+
     def _confirm(self, under_way: SumRound) -> dict[int, bytes] | None:
         """Has survivors sign their list, where the roster needs it; None if too few did."""
-        if not self._find_roster().needs_confirmation:
+        if not self._keys.roster.needs_confirmation:
             return {}
         call = ConfirmCall(
             training=self._exchange.training,
@@ -294,7 +277,7 @@ class SecureRounds:
             survivors=under_way.signatures,
         )
         survivors = frozenset(under_way.vectors)
-        replies, _ = self._ask(dict.fromkeys(survivors, call), enough_of=survivors)
+        replies, _ = self._waves.ask(dict.fromkeys(survivors, call), enough_of=survivors)
         # With fewer confirmations no client would give its shares (docs/theory.md#a19).
         if len(replies) < self._secure.threshold:
             return None
@@ -308,9 +291,10 @@ class SecureRounds:
         calls: dict[int, SumCall] = {}
         if following is not None:
             # Those that sat this round out may be drawn for the next, and must prepare too.
-            idle = set(self._connected.nodes) - set(under_way.asked.participants)
+            idle = set(self._connected.nodes) & set(self._keys.known)
+            idle -= set(under_way.asked.participants)
             prepare = PrepareCall(
-                training=self._exchange.training, label=following, keys=self._keys
+                training=self._exchange.training, label=following, keys=self._keys.known
             )
             # Who is absent is not waited for a second time.
             calls.update(dict.fromkeys(idle - set(under_way.absent), prepare))
@@ -324,19 +308,27 @@ class SecureRounds:
             following=following,
         )
         calls.update(dict.fromkeys(survivors, unmask))
-        replies, _ = self._ask(calls, enough_of=survivors)
-        gone = frozenset(under_way.asked.participants) - survivors
+        replies, _ = self._waves.ask(calls, enough_of=survivors)
         answers = []
         for client, reply in replies.items():
             preparation = reply if client not in survivors else reply.following
             if preparation is not None:
                 self._take_preparation(client, preparation)
             # A reply that lacks a share does not open the sum; the threshold of others will do.
-            if client in survivors and are_shares_of(reply, survivors, gone):
+            if client in survivors and self._has_all_shares(under_way, client, reply):
                 answers.append(
                     Shares(client=client, survivors=reply.own_shares, absent=reply.key_shares)
                 )
         return answers
+
+    def _has_all_shares(self, under_way: SumRound, client: int, reply: UnmaskReply) -> bool:
+        """Returns whether a reply has a share for each that its sender holds for, and no other."""
+        held = {one for one in under_way.asked.participants if self._keys.graph.holds(client, one)}
+        survivors = set(under_way.vectors)
+        return (set(reply.own_shares), set(reply.key_shares)) == (
+            held & survivors,
+            held - survivors,
+        )
 
     def _find_following(self, label: Label) -> Label | None:
         """Returns the label of the next round; None after the last."""
@@ -345,74 +337,27 @@ class SecureRounds:
         return Label(round=label.round + 1, attempt=label.attempt)
 
     def _open(self, under_way: SumRound, answers: list[Shares]) -> np.ndarray:
-        """Returns the sum, as residues."""
-        return open_sum(
-            self._find_roster(),
+        """Returns the sum, as residues, or raises an error where it is none."""
+        total = open_sum(
+            self._keys.roster,
             asked=under_way.asked,
             preparations=under_way.prepared,
-            candidates=self._keys,
+            graph=self._keys.graph,
             vectors=under_way.vectors,
             answers=answers,
         )
+        if self._protocol.grid is not None:
+            # A sum beyond what updates can reach would end the training where it is joined.
+            open_residues(total, self._protocol.grid)
+        return total
 
-    def _lose_round(self, clients: Collection[int], absent: Mapping[int, str]) -> OpenedSum:
+    def _lose_round(
+        self, clients: Collection[int], absent: Mapping[int, str], reason: str = ""
+    ) -> OpenedSum:
         """Returns that a round's sum is not opened: everybody counts as absent."""
         left = len(clients) - len(absent)
-        reason = (
+        reason = reason or (
             f"its upload stayed under masks: of {len(clients)} clients {left} were left, and the "
             f"threshold is {self._secure.threshold}"
         )
         return OpenedSum(total=None, absent=dict.fromkeys(clients, reason) | dict(absent))
-
-    def _find_roster(self) -> Roster:
-        if self._roster is None:
-            raise RuntimeError("keys are exchanged before anything else")
-        return self._roster
-
-    def _ask(
-        self, calls: Mapping[int, SumCall], enough_of: frozenset[int] = frozenset()
-    ) -> tuple[dict[int, Any], dict[int, str]]:
-        """Sends a wave; returns the replies, and why others did not reply.
-
-        Args:
-            calls: What each client is asked.
-            enough_of: Clients of whom the threshold is enough; others are then hardly waited for.
-        """
-        run = str(self._grid.run.run_id)
-        exchange = self._exchange
-
-        def make_request(client: int, node: int) -> Message:
-            return sum_message(
-                calls[client],
-                node=node,
-                ttl=exchange.deadline + EXTRA_LIFETIME,
-                signer=exchange.signer,
-                run=run,
-            )
-
-        def is_enough(replied: Collection[int]) -> bool:
-            # As many answers open the sum: a round must not wait for its slowest client.
-            return bool(enough_of) and len(enough_of & set(replied)) >= self._secure.threshold
-
-        collector = ReplyCollector(self._grid, self._connected, exchange.deadline)
-        arrived = collector.collect(calls, make_request, is_enough)
-        replies: dict[int, Any] = {}
-        absent: dict[int, str] = {}
-        for client, call in calls.items():
-            try:
-                reply = expect_content(arrived.get(client), exchange.deadline)
-                replies[client] = read_sum_reply(reply, REPLIES[type(call)])
-            except MalformedMessage as error:
-                absent[client] = str(error)
-        return replies, absent
-
-
-def are_shares_of(reply: UnmaskReply, survivors: frozenset[int], absent: frozenset[int]) -> bool:
-    """Returns whether a reply has a share for each participant, and for nobody else.
-
-    Args:
-        reply: The reply.
-        survivors: The participants whose own masks are left in the sum.
-        absent: The participants whose pairs' masks are.
-    """
-    return set(reply.own_shares) == survivors and set(reply.key_shares) == absent

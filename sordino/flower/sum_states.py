@@ -41,7 +41,6 @@ class MaskedRound:
         label: The round.
         masked: What the request was, and the shares that the client holds of others' seeds.
         signature: The client's signature over the request.
-        confirmed: The survivors that it has signed; None as long as it has signed no list.
         survivors: The survivors that it has given shares for; None as long as it has given none.
         given: The shares that it has given, with what it prepared in the same reply.
     """
@@ -49,7 +48,6 @@ class MaskedRound:
     label: Label
     masked: Masked
     signature: bytes
-    confirmed: tuple[int, ...] | None = None
     survivors: tuple[int, ...] | None = None
     given: UnmaskReply | None = field(default=None, repr=False)
 
@@ -62,8 +60,7 @@ class SumState:
         training: Name of the training.
         protocol: Its protocol, as TOML.
         letter_key: The private key for letters of this training.
-        identities: The registered public key of every client, in DER form.
-        keys: All clients' keys for letters; empty until they were shown.
+        keys: The clients' keys for letters; empty until they were shown.
         label: The last round that the client has prepared for.
         prepared: Its seeds of that round; None once a vector was masked with them.
         preparation: What it has sent of them.
@@ -74,7 +71,6 @@ class SumState:
     protocol: str
     # Secrets stay out of the representation, which ends up in logs and tracebacks.
     letter_key: bytes = field(repr=False)
-    identities: Mapping[int, bytes]
     keys: Mapping[int, SignedKey] = field(default_factory=dict)
     label: Label | None = None
     prepared: Prepared | None = field(default=None, repr=False)
@@ -99,7 +95,6 @@ STATE_FORMS = {
     MaskRequest: {"label": TEXT, "participants": CLIENTS, "request": BYTES},
     Prepared: {
         "label": TEXT,
-        "candidates": CLIENTS,
         "own_seed": SHARE,
         "key_seed": SHARE,
         "own_share": SHARE,
@@ -114,7 +109,6 @@ STATE_FORMS = {
         "label": LABEL,
         "masked": make_body_form(Masked),
         "signature": BYTES,
-        "confirmed": make_optional_form(CLIENTS),
         "survivors": make_optional_form(CLIENTS),
         "given": make_optional_form(make_body_form(UnmaskReply)),
     },
@@ -122,7 +116,6 @@ STATE_FORMS = {
         "training": TEXT,
         "protocol": TEXT,
         "letter_key": KEY,
-        "identities": make_mapping_form(BYTES),
         "keys": make_mapping_form(make_body_form(SignedKey)),
         "label": make_optional_form(LABEL),
         "prepared": make_optional_form(make_body_form(Prepared)),
@@ -153,9 +146,11 @@ def read_sum_state(folder: Path) -> SumState | None:
     try:
         state: SumState = decode_body(SumState, content)
     except MalformedMessage:
-        # Beginning anew could give a label a second pair of seeds.
+        # Beginning anew would lose the key that letters are sealed for. What an older copy does
+        # not know of is in the ledger, and is refused by it.
         raise UserError(
-            f"{path} is damaged. Put it back; without it this client answers nothing."
+            f"{path} is damaged. Put back a copy of it, also an older one; without it this client "
+            "answers nothing."
         ) from None
     return state
 

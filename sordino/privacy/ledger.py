@@ -27,6 +27,7 @@ from sordino.privacy.ledger_lines import (
     RoundCharged,
     Sealed,
     SharesGiven,
+    SurvivorsConfirmed,
     decode_line,
     encode_line,
 )
@@ -157,22 +158,23 @@ class Ledger:
         """
         self._append_line(Refused(round=round, reason=reason))
 
-    def note_answer(self, *, round: int, upload: str) -> None:
+    def note_answer(self, *, round: int, upload: str, attempt: int | None = None) -> None:
         """Notes the digest of an upload that is about to be sent.
 
         Args:
             round: the round's number, from 0.
             upload: the digest of the upload.
+            attempt: of the round's secure sum; None for an upload without masks.
         """
-        self._append_line(Answered(round=round, upload=upload))
+        self._append_line(Answered(round=round, upload=upload, attempt=attempt))
 
-    def note_shares(self, given: SharesGiven) -> None:
-        """Notes that shares of a secure sum are about to be given.
+    def note_sum(self, event: SurvivorsConfirmed | SharesGiven) -> None:
+        """Notes what is about to be given for a secure sum.
 
         Args:
-            given: the sum.
+            event: the list of survivors that is signed, or the sum that shares are given for.
         """
-        self._append_line(given)
+        self._append_line(event)
 
     def seal(self, sealed: Sealed) -> None:
         """Ends the ledger of a run; a run that is ended again in the same way is sealed already.

@@ -102,7 +102,13 @@ class Refused:
 class Answered:
     """The upload of a round, by its digest, that a client is about to send, in its own ledger.
 
-    A round with such a line is never computed again, whatever becomes of the upload.
+    A round with such a line is never computed again, whatever becomes of the upload; under masks,
+    an attempt at its sum.
+
+    Attributes:
+        round: the round.
+        upload: the digest of the upload.
+        attempt: of the round's secure sum; None for an upload without masks.
 
     Example:
         >>> Answered(round=3, upload="9f2c").round
@@ -111,6 +117,26 @@ class Answered:
 
     round: int
     upload: str
+    attempt: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SurvivorsConfirmed:
+    """A client is about to sign one list of survivors of a secure sum, in its own ledger.
+
+    Attributes:
+        round: the round.
+        attempt: of the round's secure sum.
+        survivors: the clients on the list.
+
+    Example:
+        >>> SurvivorsConfirmed(round=3, attempt=0, survivors=(0, 1, 4)).survivors
+        (0, 1, 4)
+    """
+
+    round: int
+    attempt: int
+    survivors: tuple[int, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,7 +200,7 @@ class Sealed:
     scored: str | None = None
 
 
-Event = Opened | RoundCharged | Missed | Refused | Answered | SharesGiven
+Event = Opened | RoundCharged | Missed | Refused | Answered | SurvivorsConfirmed | SharesGiven
 
 
 Line = Event | Sealed
@@ -187,6 +213,7 @@ KINDS = {
     Refused: "refused",
     Sealed: "sealed",
     Answered: "answered",
+    SurvivorsConfirmed: "confirmed",
     SharesGiven: "shares",
 }
 
@@ -230,7 +257,12 @@ def decode_line(body: dict[str, Any]) -> Line:
     if body["event"] == "refused":
         return Refused(round=body["round"], reason=body["reason"])
     if body["event"] == "answered":
-        return Answered(round=body["round"], upload=body["upload"])
+        return Answered(**said_by(Answered, body))
+    if body["event"] == "confirmed":
+        survivors = tuple(body["survivors"])
+        return SurvivorsConfirmed(
+            **{**said_by(SurvivorsConfirmed, body), "survivors": survivors}
+        )
     if body["event"] == "shares":
         survivors = tuple(body["survivors"])
         return SharesGiven(**{**said_by(SharesGiven, body), "survivors": survivors})
@@ -244,7 +276,8 @@ def decode_line(body: dict[str, Any]) -> Line:
 
 
 def said_by(
-    kind: type[Opened] | type[Sealed] | type[SharesGiven], body: dict[str, Any]
+    kind: type[Opened | Sealed | Answered | SurvivorsConfirmed | SharesGiven],
+    body: dict[str, Any],
 ) -> dict[str, Any]:
     """Returns what a parsed line says of the attributes of its kind.
 

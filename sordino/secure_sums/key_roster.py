@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes, serialization
@@ -17,6 +18,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X
 
 from sordino.protocol.channel_kinds import SMALLEST_THRESHOLD
 from sordino.protocol.errors import InvalidValue, SordinoError
+from sordino.secure_sums.neighbours import Graph, Neighbourhood, choose_neighbourhood, pick_holders
 
 # Node keys are on P-384, whose strength this digest has.
 SIGNATURE = ECDSA(hashes.SHA384())
@@ -61,36 +63,48 @@ class Roster:
 
     Attributes:
         training: the name of the training; keys and masks of another one are of no use in it.
-        identities: for each client, its registered public key in DER form.
+        fingerprints: of every client's registered public key: the SHA-256 of its DER form.
         threshold: the fewest contributions that are ever opened.
         colluders: the largest number of clients that help the server.
     """
 
     training: str
-    identities: Mapping[int, bytes]
+    fingerprints: tuple[str, ...]
     threshold: int
     colluders: int = 0
     digest: bytes = field(init=False, repr=False)
 
     @property
+    def clients(self) -> range:
+        """All clients."""
+        return range(len(self.fingerprints))
+
+    @cached_property
+    def neighbourhood(self) -> Neighbourhood:
+        """How many hold shares of a client's seeds, and how many shares open one."""
+        return choose_neighbourhood(len(self.fingerprints), self.threshold, self.colluders)
+
+    @property
     def needs_confirmation(self) -> bool:
         """Whether survivors must be confirmed by signatures before anything is unmasked.
 
-        Where few clients may be left out, lists of survivors that differ cannot shrink the sum
-        below the threshold (docs/theory.md#a19).
+        Where few clients may be left out and all are neighbours, lists of survivors that differ
+        cannot shrink the sum below the threshold (docs/theory.md#a19).
         """
-        left_out = len(self.identities) - self.threshold
+        if self.neighbourhood.others < len(self.fingerprints) - 1:
+            return True
+        left_out = len(self.fingerprints) - self.threshold
         return left_out**2 >= self.threshold - self.colluders
 
     def __post_init__(self) -> None:
         refuse_threshold(
-            clients=len(self.identities), threshold=self.threshold, colluders=self.colluders
+            clients=len(self.fingerprints), threshold=self.threshold, colluders=self.colluders
         )
         # All that clients must agree on is in the digest: one that was told another threshold or
         # another key makes signatures and masks that fit nobody else's.
         text = [f"sordino roster {self.training!r} {self.threshold} {self.colluders}"]
-        for client in sorted(self.identities):
-            text.append(f"{client} {self.identities[client].hex()}")
+        text.append(f"{self.neighbourhood.others} {self.neighbourhood.needed}")
+        text += self.fingerprints
         object.__setattr__(self, "digest", hashlib.sha256("\n".join(text).encode()).digest())
 
 
@@ -100,13 +114,25 @@ class SignedKey:
 
     Attributes:
         client: the client's number.
+        identity: its registered public key in DER form.
         public: the X25519 key, 32 bytes.
         signature: the identity's signature over roster, client and key.
     """
 
     client: int
+    identity: bytes
     public: bytes
     signature: bytes
+
+
+def encode_identity(identity: EllipticCurvePrivateKey) -> bytes:
+    """Returns the public half of a registered key in DER form.
+
+    Args:
+        identity: the key.
+    """
+    form = serialization.PublicFormat.SubjectPublicKeyInfo
+    return identity.public_key().public_bytes(serialization.Encoding.DER, form)
 
 
 def sign_key(
@@ -122,62 +148,122 @@ def sign_key(
     """
     public = private.public_key().public_bytes_raw()
     statement = _state_key(roster, client, public)
-    return SignedKey(client=client, public=public, signature=identity.sign(statement, SIGNATURE))
+    return SignedKey(
+        client=client,
+        identity=encode_identity(identity),
+        public=public,
+        signature=identity.sign(statement, SIGNATURE),
+    )
 
 
-def verify_statement(
-    roster: Roster, client: int, statement: bytes, signature: bytes, what: str
-) -> None:
-    """Checks that a client's registered identity has signed a statement.
+def verify_statement(key: SignedKey, statement: bytes, signature: bytes, what: str) -> None:
+    """Checks that the identity behind a client's key has signed a statement.
 
     Args:
-        roster: the training's roster.
-        client: the client that is said to have signed.
+        key: the key of the client that is said to have signed, which was checked before.
         statement: the bytes that were signed.
         signature: the signature.
         what: what the statement is, for a refusal.
 
     Raises:
-        SecureSumRefused: the client is unknown, or the signature is not its own.
+        SecureSumRefused: the signature is not its own.
     """
-    if client not in roster.identities:
-        raise SecureSumRefused(f"client {client} is not in the roster that was agreed on")
-    identity = serialization.load_der_public_key(roster.identities[client])
+    identity = serialization.load_der_public_key(key.identity)
     if not isinstance(identity, EllipticCurvePublicKey):
-        raise SecureSumRefused(f"the identity of client {client} is of another kind")
+        raise SecureSumRefused(f"the identity of client {key.client} is of another kind")
     try:
         identity.verify(signature, statement, SIGNATURE)
     except InvalidSignature:
         raise SecureSumRefused(
-            f"the {what} of client {client} is not signed by its registered identity"
+            f"the {what} of client {key.client} is not signed by its registered identity"
         ) from None
 
 
-def verify_keys(roster: Roster, keys: Iterable[SignedKey]) -> dict[int, X25519PublicKey]:
-    """Returns the keys for letters of all clients, each checked against its registered identity.
+def verify_key(roster: Roster, key: SignedKey) -> None:
+    """Checks that a key for letters is its client's own, and one that secrets come of.
+
+    Args:
+        roster: the training's roster.
+        key: what the server says the client's key is.
+
+    Raises:
+        SecureSumRefused: the client is unknown, its identity is another one, the signature is
+            wrong, or the key is the same secret with everybody.
+    """
+    if key.client not in roster.clients:
+        raise SecureSumRefused(f"client {key.client} is not in the roster that was agreed on")
+    # Shares must reach the agreed clients and nobody else (docs/theory.md#a19).
+    if hashlib.sha256(key.identity).hexdigest() != roster.fingerprints[key.client]:
+        raise SecureSumRefused(
+            f"the key that was shown for client {key.client} is not the one that was agreed to"
+        )
+    statement = _state_key(roster, key.client, key.public)
+    verify_statement(key, statement, key.signature, "key")
+    refuse_weak_key(key.public, key.client, "key for letters")
+
+
+def refuse_weak_key(public: bytes, client: int, what: str) -> None:
+    """Refuses an X25519 key of small order: every exchange with it gives zeros (RFC 7748).
+
+    Args:
+        public: the key.
+        client: whose it is.
+        what: what the key is, for the refusal.
+
+    Raises:
+        SecureSumRefused: names the client.
+    """
+    try:
+        # With any private key: all of them are multiples of the small orders.
+        X25519PrivateKey.generate().exchange(X25519PublicKey.from_public_bytes(public))
+    except ValueError:
+        raise SecureSumRefused(
+            f"the {what} of client {client} is one whose secrets everybody knows"
+        ) from None
+
+
+def verify_keys(roster: Roster, keys: Iterable[SignedKey]) -> dict[int, SignedKey]:
+    """Returns clients' keys for letters, each checked against its client's registered identity.
+
+    Clients that were not there yet may be missing: they hold no shares and take no part.
 
     Args:
         roster: the training's roster.
         keys: what the server says the clients' keys are.
 
     Raises:
-        SecureSumRefused: a client is missing, unknown or named twice, or a signature is wrong.
+        SecureSumRefused: a client is unknown or named twice, a key is not its own, or fewer than
+            the threshold are shown.
     """
-    found: dict[int, X25519PublicKey] = {}
+    found: dict[int, SignedKey] = {}
     for key in keys:
-        if key.client not in roster.identities:
-            raise SecureSumRefused(f"client {key.client} is not in the roster that was agreed on")
         # With two keys it would be open which of them letters are sealed for.
         if key.client in found:
             raise SecureSumRefused(f"client {key.client} has two keys")
-        statement = _state_key(roster, key.client, key.public)
-        verify_statement(roster, key.client, statement, key.signature, "key")
-        found[key.client] = X25519PublicKey.from_public_bytes(key.public)
-    # Every client gets shares, so every client's key is needed.
-    missing = sorted(set(roster.identities) - set(found))
-    if missing:
-        raise SecureSumRefused(f"no key was shown for the clients {missing}")
+        verify_key(roster, key)
+        found[key.client] = key
+    if len(found) < roster.threshold:
+        raise SecureSumRefused(
+            f"keys of {len(found)} clients were shown, fewer than the threshold, {roster.threshold}"
+        )
     return found
+
+
+def draw_graph(roster: Roster, keys: Mapping[int, SignedKey]) -> Graph:
+    """Returns who holds shares for whom, as the clients' fresh keys pick it.
+
+    Args:
+        roster: the training's roster.
+        keys: the keys for letters, which were checked.
+    """
+    chosen = roster.neighbourhood
+    holders = {
+        client: pick_holders(
+            client, key.public, len(roster.fingerprints), chosen.others, roster.digest
+        )
+        for client, key in keys.items()
+    }
+    return Graph(holders, chosen.needed)
 
 
 def _state_key(roster: Roster, client: int, public: bytes) -> bytes:

@@ -12,6 +12,7 @@ from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
 from sordino.secure_sums.key_roster import Roster, SecureSumRefused
 from sordino.secure_sums.masks import KEY_BYTES, SEED_BYTES, derive_key
+from sordino.secure_sums.share_joining import combine_shares
 
 # The length that ChaCha20-Poly1305 has (RFC 8439).
 NONCE_BYTES = 12
@@ -23,16 +24,17 @@ class Letter:
 
     Attributes:
         mask_public: the sender's public key of the round, 32 bytes.
-        own_share: a share of the seed of the sender's own mask.
-        key_share: a share of the seed of the sender's key of the round.
+        own_share: a share of the seed of the sender's own mask; empty for a neighbour that holds
+            none.
+        key_share: a share of the seed of the sender's key of the round; empty as well.
     """
 
     mask_public: bytes
-    own_share: bytes
-    key_share: bytes
+    own_share: bytes = b""
+    key_share: bytes = b""
 
     def pack(self) -> bytes:
-        """Returns the letter as bytes of constant length."""
+        """Returns the letter as bytes: with shares of one length, without them of another."""
         return self.mask_public + self.own_share + self.key_share
 
     @classmethod
@@ -45,7 +47,7 @@ class Letter:
         Raises:
             SecureSumRefused: the length is another one.
         """
-        if len(packed) != KEY_BYTES + 2 * SEED_BYTES:
+        if len(packed) not in (KEY_BYTES, KEY_BYTES + 2 * SEED_BYTES):
             raise SecureSumRefused("a letter has another length than letters have")
         shares = packed[KEY_BYTES:]
         return cls(
@@ -143,10 +145,9 @@ def join_shares(shares: dict[int, bytes], receivers: list[int], threshold: int) 
         threshold: how many shares are needed.
     """
     places = {client: place for place, client in enumerate(receivers, start=1)}
-    # The threshold determines the polynomial; further shares would only take time.
+    # So many determine the polynomial; further shares would only take time.
     chosen = sorted(shares)[:threshold]
-    parts = [(places[client], shares[client]) for client in chosen]
-    return bytes(Shamir.combine(parts, ssss=False))
+    return combine_shares({places[client]: shares[client] for client in chosen})
 
 
 def _envelope(

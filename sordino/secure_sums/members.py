@@ -22,6 +22,8 @@ from sordino.secure_sums.key_roster import (
     Roster,
     SecureSumRefused,
     SignedKey,
+    draw_graph,
+    refuse_weak_key,
     sign_key,
     verify_keys,
     verify_statement,
@@ -85,7 +87,7 @@ class Preparation:
     Attributes:
         client: the sender.
         mask_public: its public key of the round.
-        letters: a sealed letter for every other candidate.
+        letters: a sealed letter for every neighbour.
     """
 
     client: int
@@ -99,7 +101,6 @@ class Prepared:
 
     Attributes:
         label: the round and the attempt.
-        candidates: the clients that got a share, itself among them.
         own_seed: the seed of its own mask.
         key_seed: the seed of its key of the round.
         own_share: the share of its own mask's seed that it keeps.
@@ -107,7 +108,6 @@ class Prepared:
     """
 
     label: str
-    candidates: tuple[int, ...]
     own_seed: bytes = field(repr=False)
     key_seed: bytes = field(repr=False)
     own_share: bytes = field(repr=False)
@@ -120,8 +120,8 @@ class Masked:
 
     Attributes:
         asked: the request that it has answered.
-        own_shares: its shares of the participants' own masks.
-        key_shares: its shares of the participants' keys of the round.
+        own_shares: its shares of the own masks of the participants that it holds for.
+        key_shares: its shares of those participants' keys of the round.
     """
 
     asked: MaskRequest
@@ -185,7 +185,8 @@ class Member:
         self.client = client
         self._identity = identity
         self.letter_key = letter_key or X25519PrivateKey.generate()
-        self._keys: dict[int, X25519PublicKey] = {}
+        self.keys: dict[int, SignedKey] = {}
+        self.graph = draw_graph(roster, self.keys)
 
     @cached_property
     def signed_key(self) -> SignedKey:
@@ -193,20 +194,24 @@ class Member:
         return sign_key(self.roster, self.client, self.letter_key, self._identity)
 
     def meet(self, keys: Iterable[SignedKey]) -> None:
-        """Takes the other clients' keys for letters.
+        """Takes the other clients' keys for letters: the first ones, or those of newcomers as well.
 
         Args:
-            keys: all keys, as the server hands them on.
+            keys: all keys that there are, as the server hands them on.
 
         Raises:
             SecureSumRefused: a key is not signed by its client's registered identity, or the
-                server shows another key for this client.
+                server shows another key for a client than before, or for this client than its own.
         """
         found = verify_keys(self.roster, keys)
         own = self.letter_key.public_key().public_bytes_raw()
-        if found[self.client].public_bytes_raw() != own:
+        if self.client not in found or found[self.client].public != own:
             raise SecureSumRefused("the server shows another key for this client than its own")
-        self._keys = found
+        for client, known in self.keys.items():
+            # Letters are sealed for the key that was met first, and the graph is picked by it.
+            if client in found and found[client].public != known.public:
+                raise SecureSumRefused(f"another key was shown for client {client} before")
+        self.remember({**self.keys, **found}.values())
 
     def remember(self, keys: Iterable[SignedKey]) -> None:
         """Takes keys for letters that this client has met before, and has kept since.
@@ -214,42 +219,45 @@ class Member:
         Args:
             keys: what `meet` was given, from the client's own disk.
         """
-        self._keys = {key.client: X25519PublicKey.from_public_bytes(key.public) for key in keys}
+        self.keys = {key.client: key for key in keys}
+        # Who holds shares for whom, among the clients whose keys are known.
+        self.graph = draw_graph(self.roster, self.keys)
 
-    def prepare(self, label: str, candidates: Iterable[int]) -> tuple[Prepared, Preparation]:
-        """Draws the seeds of a round and shares them out among its candidates.
+    def prepare(self, label: str) -> tuple[Prepared, Preparation]:
+        """Draws the seeds of a round and shares them out among those that hold for this client.
 
         Args:
             label: the round and the attempt.
-            candidates: the clients that may take part.
 
         Returns:
             What the client keeps, and what it sends.
 
         Raises:
-            SecureSumRefused: the candidates are too few, unknown, or this client is not among them.
+            SecureSumRefused: too few of those that hold its shares have shown keys.
         """
-        receivers = self._check_clients("candidates", candidates, self.roster.identities)
+        if self.client in self.graph.find_thin(self.keys):
+            raise SecureSumRefused("too few of the clients that would hold its shares are there")
+        holders = list(self.graph.holders[self.client])
+        needed = self.graph.needed
         # From the operating system even where a protocol is seeded: masks must never repeat. There
         # are two seeds, since of a survivor the first is opened and of an absent client the second,
         # and the two together would show its vector (docs/theory.md#a19).
         own_seed = os.urandom(SEED_BYTES)
         key_seed = os.urandom(SEED_BYTES)
-        own_shares = split_seed(own_seed, self.roster.threshold, receivers)
-        key_shares = split_seed(key_seed, self.roster.threshold, receivers)
+        own_shares = split_seed(own_seed, needed, holders)
+        key_shares = split_seed(key_seed, needed, holders)
         public = mask_key(key_seed).public_key().public_bytes_raw()
         letters = {}
-        for other in receivers:
-            if other == self.client:
-                continue
+        for other in self.graph.find_neighbours(self.client):
             letter = Letter(
-                mask_public=public, own_share=own_shares[other], key_share=key_shares[other]
+                mask_public=public,
+                own_share=own_shares.get(other, b""),
+                key_share=key_shares.get(other, b""),
             )
             address = self._address(label, sender=self.client, receiver=other)
-            letters[other] = seal_letter(letter, address, self.letter_key, self._keys[other])
+            letters[other] = seal_letter(letter, address, self.letter_key, self._key_of(other))
         kept = Prepared(
             label=label,
-            candidates=tuple(receivers),
             own_seed=own_seed,
             key_seed=key_seed,
             own_share=own_shares[self.client],
@@ -264,13 +272,13 @@ class Member:
         asked: MaskRequest,
         letters: Mapping[int, bytes],
     ) -> tuple[Masked, MaskedVector]:
-        """Hides a vector under the client's own mask and one for each other participant.
+        """Hides a vector under the client's own mask and one for each neighbour that takes part.
 
         Args:
             vector: residues, uint32 or uint64.
             prepared: what the client kept of its preparation; it must not be used again.
             asked: what the server asks for.
-            letters: the participants' letters to this client.
+            letters: the letters of its neighbours among the participants.
 
         Returns:
             What the client keeps, and what it sends.
@@ -280,7 +288,7 @@ class Member:
         """
         if asked.label != prepared.label:
             raise SecureSumRefused(f"prepared for {prepared.label!r}, not for {asked.label!r}")
-        participants = self._check_clients("participants", asked.participants, prepared.candidates)
+        participants = self._check_clients("participants", asked.participants, self.keys)
         if vector.dtype not in (np.uint32, np.uint64):
             raise TypeError(f"residues are uint32 or uint64, not {vector.dtype}")
         # The others' keys of the round come out of sealed letters: with keys of its choice the
@@ -297,8 +305,9 @@ class Member:
                 count=len(vector),
                 kind=vector.dtype,
             )
-        own_shares = {other: letter.own_share for other, letter in received.items()}
-        key_shares = {other: letter.key_share for other, letter in received.items()}
+        held = {other: one for other, one in received.items() if self._holds_for(other)}
+        own_shares = {other: letter.own_share for other, letter in held.items()}
+        key_shares = {other: letter.key_share for other, letter in held.items()}
         kept = Masked(
             asked=asked,
             own_shares={**own_shares, self.client: prepared.own_share},
@@ -343,12 +352,12 @@ class Member:
         alive = self._check_survivors(masked, survivors)
         if self.roster.needs_confirmation:
             self._check_confirmations(masked, alive, confirmations or {})
-        absent = [client for client in masked.asked.participants if client not in alive]
+        held = [client for client in masked.asked.participants if client in masked.own_shares]
         # For each client one kind of share or the other, never both.
         return Shares(
             client=self.client,
-            survivors={client: masked.own_shares[client] for client in alive},
-            absent={client: masked.key_shares[client] for client in absent},
+            survivors={client: masked.own_shares[client] for client in held if client in alive},
+            absent={client: masked.key_shares[client] for client in held if client not in alive},
         )
 
     def _check_survivors(self, masked: Masked, survivors: Mapping[int, bytes]) -> list[int]:
@@ -357,7 +366,7 @@ class Member:
         statement = masked.asked.state(self.roster)
         # A vector that was masked for another request would leave masks in the sum.
         for client in alive:
-            verify_statement(self.roster, client, statement, survivors[client], "request")
+            verify_statement(self.keys[client], statement, survivors[client], "request")
         return alive
 
     def _check_confirmations(
@@ -374,7 +383,7 @@ class Member:
             )
         for client in signed:
             signature = confirmations[client]
-            verify_statement(self.roster, client, statement, signature, "list of survivors")
+            verify_statement(self.keys[client], statement, signature, "list of survivors")
 
     def _check_clients(self, what: str, clients: Iterable[int], known: Iterable[int]) -> list[int]:
         """Returns clients in ascending order, or refuses them."""
@@ -393,21 +402,35 @@ class Member:
             raise SecureSumRefused(
                 f"{len(found)} {what} are fewer than the threshold, {self.roster.threshold}"
             )
+        # A client that is cut off from the others could be opened alone (docs/theory.md#a19).
+        thin = self.graph.find_thin(found)
+        if thin:
+            raise SecureSumRefused(
+                f"too few of those that hold shares of client {thin[0]} are among the {what}"
+            )
         return found
 
     def _open_letters(
         self, label: str, participants: list[int], letters: Mapping[int, bytes]
     ) -> dict[int, Letter]:
-        """Returns what the other participants say, or refuses where one says nothing."""
+        """Returns what the neighbours say that take part, or refuses where one says nothing."""
         found = {}
-        for other in participants:
-            if other == self.client:
-                continue
+        for other in sorted(set(participants) & set(self.graph.find_neighbours(self.client))):
             if other not in letters:
                 raise SecureSumRefused(f"there is no letter of client {other}")
             address = self._address(label, sender=other, receiver=self.client)
-            found[other] = open_letter(letters[other], address, self.letter_key, self._keys[other])
+            letter = open_letter(letters[other], address, self.letter_key, self._key_of(other))
+            if self._holds_for(other) != bool(letter.own_share):
+                raise SecureSumRefused(f"the letter of client {other} has a share too few or many")
+            refuse_weak_key(letter.mask_public, other, "key of the round")
+            found[other] = letter
         return found
+
+    def _holds_for(self, other: int) -> bool:
+        return self.graph.holds(self.client, other)
+
+    def _key_of(self, other: int) -> X25519PublicKey:
+        return X25519PublicKey.from_public_bytes(self.keys[other].public)
 
     def _address(self, label: str, *, sender: int, receiver: int) -> Address:
         return Address(roster=self.roster, label=label, sender=sender, receiver=receiver)

@@ -12,6 +12,7 @@ from sordino.secure_sums.key_roster import Roster
 from sordino.secure_sums.letters import join_shares
 from sordino.secure_sums.masks import expand_own_mask, expand_pair_mask, mask_key
 from sordino.secure_sums.members import MaskRequest, Preparation, Shares
+from sordino.secure_sums.neighbours import Graph
 
 
 class TooFewContributions(SordinoError):
@@ -40,7 +41,7 @@ def open_sum(
     *,
     asked: MaskRequest,
     preparations: Mapping[int, Preparation],
-    candidates: Iterable[int],
+    graph: Graph,
     vectors: Mapping[int, np.ndarray],
     answers: Iterable[Shares],
 ) -> np.ndarray:
@@ -50,12 +51,13 @@ def open_sum(
         roster: the training's roster.
         asked: what the server asked for in the first wave.
         preparations: the participants' preparations, by client.
-        candidates: the clients that got shares when the participants prepared.
+        graph: who holds shares for whom.
         vectors: the masked vectors that arrived, by client: those of the survivors.
         answers: the survivors' shares.
 
     Raises:
-        TooFewContributions: fewer than the threshold contributed, or answered.
+        TooFewContributions: fewer than the threshold contributed, or too few that hold shares of a
+            client answered.
     """
     received = list(answers)
     fewest = min(len(vectors), len(received))
@@ -64,8 +66,6 @@ def open_sum(
             f"{len(vectors)} clients contributed and {len(received)} answered; the threshold is "
             f"{roster.threshold}"
         )
-    # In the order in which clients split their seeds: places of shares depend on it.
-    receivers = sorted(candidates)
     survivors = sorted(vectors)
     first = vectors[survivors[0]]
     count = len(first)
@@ -75,14 +75,14 @@ def open_sum(
         total += vector
     for client in survivors:
         # Masks of pairs of survivors have cancelled; each survivor's own mask is still in the sum.
-        shares = {one.client: one.survivors[client] for one in received}
-        seed = join_shares(shares, receivers, roster.threshold)
+        shares = {one.client: one.survivors for one in received}
+        seed = _join(client, shares, graph)
         total -= expand_own_mask(seed, count, kind)
     for client in set(asked.participants) - set(survivors):
         # Its side of the pairs' masks never came, so the survivors' sides are left over.
-        shares = {one.client: one.absent[client] for one in received}
-        key = mask_key(join_shares(shares, receivers, roster.threshold))
-        for other in survivors:
+        shares = {one.client: one.absent for one in received}
+        key = mask_key(_join(client, shares, graph))
+        for other in sorted(set(survivors) & set(graph.find_neighbours(client))):
             # What the survivor added is what its own side of the pair's mask is.
             total += expand_pair_mask(
                 key,
@@ -93,3 +93,19 @@ def open_sum(
                 kind=kind,
             )
     return total
+
+
+def _join(client: int, shares: Mapping[int, Mapping[int, bytes]], graph: Graph) -> bytes:
+    """Returns a client's seed, of which those that hold shares of it have answered."""
+    held = {
+        holder: given[client]
+        for holder, given in shares.items()
+        if client in given and graph.holds(holder, client)
+    }
+    if len(held) < graph.needed:
+        raise TooFewContributions(
+            f"{len(held)} of those that hold shares of client {client} answered; {graph.needed} "
+            "are needed"
+        )
+    # In the order in which the client split its seeds: places of shares depend on it.
+    return join_shares(held, list(graph.holders[client]), graph.needed)

@@ -142,7 +142,7 @@ class Summing:
         )
         ClientStore.create(self.folder / f"client-{client}", agreement, self.protocol)
 
-    def start(self, deadline: float = 0.01) -> None:
+    def start(self, deadline: float = 0.03) -> None:
         """The coordinator's process begins, or begins again."""
         connected = ConnectedClients(self.grid, self.protocol.clients)
         connected.refresh()

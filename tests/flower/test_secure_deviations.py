@@ -17,10 +17,10 @@ from sordino.flower import connected_clients, reply_collection
 from sordino.flower.messages import SUMS, make_wave_record, read_request, request_message
 from sordino.flower.sum_forms import decode_body, encode_body
 from sordino.flower.sum_messages import WAVES, Label, MaskCall, sum_message
-from sordino.flower.sum_parties import find_own_identity
+from sordino.privacy.ledger_lines import Answered, SurvivorsConfirmed
 from sordino.protocol import dumps, loads, override_keys
-from sordino.secure_sums.key_roster import Roster, sign_key
-from tests.flower.summing import SIZE, Summing, identity, summed_plan
+from sordino.secure_sums.key_roster import SIGNATURE, Roster, _state_key, sign_key
+from tests.flower.summing import SIZE, Summing, fingerprints, identity, summed_plan
 
 VICTIM = 0
 
@@ -77,8 +77,7 @@ def ask_masked(summing: Summing, call: MaskCall | None, **changes: Any) -> Any:
 
 def own_signed_key(summing: Summing, client: int, *, training: str = "one", signer: int) -> Any:
     """A key for letters that the server has made, signed by one of the identities that it has."""
-    call = seen(summing, "key")
-    roster = Roster(training=training, identities=call.identities, threshold=4)
+    roster = Roster(training=training, fingerprints=fingerprints(5), threshold=4)
     return sign_key(roster, client, X25519PrivateKey.generate(), identity(signer))
 
 
@@ -91,22 +90,6 @@ class TestKeys:
         summing.grid.lost = lambda client, wave: True
         summing.sum(0)
         summing.grid.lost = lambda client, wave: False
-
-    def test_an_identity_of_the_servers_own(self, summing) -> None:
-        call = seen(summing, "key")
-        agreement = replace(summing.store(1).agreement, key=str(summing.folder / "0.key"))
-        changed = replace(call, identities={**call.identities, 1: find_own_identity(agreement)})
-        assert "the key that was shown for client 1" in refusal(summing, ask(changed))
-
-    def test_a_client_left_out(self, summing) -> None:
-        call = seen(summing, "key")
-        fewer = {client: call.identities[client] for client in range(4)}
-        assert "client 4" in refusal(summing, ask(replace(call, identities=fewer)))
-
-    def test_an_invented_client(self, summing) -> None:
-        call = seen(summing, "key")
-        more = {**call.identities, 5: call.identities[0]}
-        assert "client 5" in refusal(summing, ask(replace(call, identities=more)))
 
     @pytest.mark.parametrize(
         ("change", "words"),
@@ -137,11 +120,35 @@ class TestPreparation:
         summing.sum(0)
         summing.grid.lost = lambda client, wave: False
 
+    def test_an_identity_of_the_servers_own(self, summing) -> None:
+        call = seen(summing, "prepare")
+        forged = own_signed_key(summing, 1, signer=7)
+        changed = replace(call, keys={**call.keys, 1: forged})
+        assert "shown for client 1 is not the one" in refusal(summing, ask(changed))
+
+    def test_an_invented_client(self, summing) -> None:
+        call = seen(summing, "prepare")
+        invented = own_signed_key(summing, 5, signer=5)
+        changed = replace(call, keys={**call.keys, 5: invented})
+        assert "client 5 is not in the roster" in refusal(summing, ask(changed))
+
     def test_a_key_for_letters_of_the_servers_own(self, summing) -> None:
         call = seen(summing, "prepare")
-        forged = own_signed_key(summing, 1, signer=2)
+        forged = replace(own_signed_key(summing, 1, signer=2), identity=call.keys[1].identity)
         changed = replace(call, keys={**call.keys, 1: forged})
         assert "key of client 1 is not signed" in refusal(summing, ask(changed))
+
+    def test_a_key_whose_secrets_everybody_knows(self, summing) -> None:
+        """A colluder signs a point of small order: its letters, and those to it, would be open."""
+        call = seen(summing, "prepare")
+        point = bytes(32)
+        roster = Roster(training="one", fingerprints=fingerprints(5), threshold=4)
+        signature = identity(4).sign(_state_key(roster, 4, point), SIGNATURE)
+        weak = replace(call.keys[4], public=point, signature=signature)
+        reason = refusal(summing, ask(replace(call, keys={**call.keys, 4: weak})))
+        assert "the key for letters of client 4 is one whose secrets everybody knows" in reason
+        # It has met nobody, so the genuine keys are still welcome.
+        assert summing.grid.answer(VICTIM, numbered(ask(call))).has_content()
 
     def test_a_key_without_a_signature(self, summing) -> None:
         call = seen(summing, "prepare")
@@ -162,10 +169,11 @@ class TestPreparation:
         changed = replace(call, keys={**call.keys, VICTIM: other})
         assert "another key for this client" in refusal(summing, ask(changed))
 
-    def test_a_key_that_is_not_shown(self, summing) -> None:
+    def test_fewer_keys_than_the_threshold(self, summing) -> None:
         call = seen(summing, "prepare")
-        fewer = {client: call.keys[client] for client in range(4)}
-        assert "no key was shown" in refusal(summing, ask(replace(call, keys=fewer)))
+        fewer = {client: call.keys[client] for client in range(3)}
+        reason = refusal(summing, ask(replace(call, keys=fewer)))
+        assert "keys of 3 clients were shown, fewer than the threshold" in reason
 
     def test_no_keys_at_all(self, summing) -> None:
         call = seen(summing, "prepare")
@@ -297,6 +305,12 @@ class TestUnmasking:
         assert "answered already" in refusal(summing, ask_masked(summing, fewer))
         assert summing.grid.work.count(VICTIM) == 1
 
+    def test_a_second_key_of_a_colluder(self, summing) -> None:
+        call = replace(seen(summing, "prepare"), label=Label(round=1, attempt=0))
+        second = own_signed_key(summing, 4, signer=4)
+        changed = replace(call, keys={**call.keys, 4: second})
+        assert "another key was shown for client 4 before" in refusal(summing, ask(changed))
+
     def test_another_model_for_the_same_masks(self, summing) -> None:
         call = seen(summing, "mask")
         other = {"model": summing.model + 1}
@@ -326,6 +340,55 @@ def numbered(message: Any) -> Any:
     return message
 
 
+class TestOldCopies:
+    """Where the file of seeds and shares alone is put back, the ledger refuses what it forgot."""
+
+    @pytest.fixture(autouse=True)
+    def begun(self, summing) -> None:
+        summing.grid.lost = lambda client, wave: wave == "mask"
+        summing.sum(0)
+        summing.grid.lost = lambda client, wave: False
+
+    def answer_and_restore(self, summing: Summing) -> MaskCall:
+        """The victim's upload leaves; then the file is as it was when its seeds were unused."""
+        path = summing.store(VICTIM).folder / "secure_sums.json"
+        before = path.read_bytes()
+        call = seen(summing, "mask")
+        assert summing.grid.answer(VICTIM, numbered(ask_masked(summing, call))).has_content()
+        path.write_bytes(before)
+        # Computed again it would have other noise, and the difference of both would be in the open.
+        summing.vectors[VICTIM] = summing.vectors[VICTIM] + 1000
+        return call
+
+    @pytest.mark.parametrize("participants", [(0, 1, 2, 3, 4), (0, 1, 2, 3)])
+    def test_a_second_upload_under_the_same_masks(self, summing, participants) -> None:
+        call = self.answer_and_restore(summing)
+        again = replace(call, participants=participants)
+        assert "has left in round 0" in refusal(summing, ask_masked(summing, again, attempt=1))
+        assert summing.grid.work.count(VICTIM) == 1
+
+    def test_the_line_stands_in_the_ledger_with_its_attempt(self, summing) -> None:
+        self.answer_and_restore(summing)
+        lines = [event for event in summing.store(VICTIM).events if isinstance(event, Answered)]
+        assert [(line.round, line.attempt) for line in lines] == [(0, 0)]
+
+    def test_a_second_preparation_for_a_label_that_was_used(self, summing) -> None:
+        path = summing.store(VICTIM).folder / "secure_sums.json"
+        before = path.read_bytes()
+        summing.start()
+        assert summing.sum(0).total is not None
+        path.write_bytes(before)
+        used = Label(round=0, attempt=1)
+        call = replace(seen(summing, "prepare"), label=used)
+        assert "does not come after" in refusal(summing, ask(call))
+
+    def test_the_training_goes_on_with_the_next_round(self, summing) -> None:
+        self.answer_and_restore(summing)
+        summing.start()
+        opened = summing.sum(1)
+        np.testing.assert_array_equal(opened.total, summing.true_sum(range(5)))
+
+
 class TestConfirmation:
     """Where many may be left out, a list of survivors needs the signatures of the threshold."""
 
@@ -348,6 +411,13 @@ class TestConfirmation:
         fewer = {client: call.survivors[client] for client in (0, 1, 2, 3)}
         reason = refusal(summing, ask(replace(call, survivors=fewer)))
         assert "another list of survivors was confirmed" in reason
+
+    def test_the_list_that_was_signed_stands_in_the_ledger(self, summing) -> None:
+        """So an old copy of the file with seeds and shares cannot forget it."""
+        lines = [one for one in summing.store(0).events if isinstance(one, SurvivorsConfirmed)]
+        assert [(line.round, line.attempt, line.survivors) for line in lines] == [
+            (0, 0, (0, 1, 2, 3, 4))
+        ]
 
     def test_confirmations_of_another_list(self, summing) -> None:
         call = seen(summing, "unmask")

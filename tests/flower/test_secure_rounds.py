@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from functools import partial
 from itertools import combinations
 
@@ -11,8 +12,10 @@ import pytest
 
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'sordino[flower]'")
 
-from sordino.flower import connected_clients, reply_collection
+from sordino.flower import connected_clients, reply_collection, sum_rounds
 from sordino.privacy.ledger_lines import SharesGiven
+from sordino.secure_sums import key_roster
+from sordino.secure_sums.neighbours import Neighbourhood
 from tests.flower.summing import Summing, summed_plan
 
 SLOW = [pytest.mark.slow]
@@ -36,6 +39,77 @@ def test_a_round_takes_two_messages_and_gives_the_exact_sum(tmp_path) -> None:
         waves = [wave for _, wave in summing.grid.waves]
         first = ["key"] * 5 + ["prepare"] * 5 if round_index == 0 else []
         assert waves == first + ["mask"] * 5 + ["unmask"] * 5
+
+
+def test_a_client_without_a_key_is_left_out_and_taken_in_once_it_is_back(tmp_path) -> None:
+    summing = Summing(tmp_path, summed_plan())
+    summing.grid.lost = lambda client, wave: client == 2 and wave == "key"
+    first = summing.sum(0)
+    assert set(first.absent) == {2}
+    np.testing.assert_array_equal(first.total, summing.true_sum([0, 1, 3, 4]))
+    second = summing.sum(1)
+    assert set(second.absent) == {2}
+    summing.grid.lost = lambda client, wave: False
+    summing.grid.waves.clear()
+    third = summing.sum(2)
+    assert third.absent == {}
+    np.testing.assert_array_equal(third.total, summing.true_sum(range(5)))
+    # Its key was asked for, and everybody prepared anew with it.
+    assert [wave for _, wave in summing.grid.waves][:6] == ["key"] + ["prepare"] * 5
+    assert summing.sum(3).absent == {}
+
+
+def test_too_few_keys_cost_nobody_anything(tmp_path) -> None:
+    summing = Summing(tmp_path, summed_plan())
+    summing.grid.lost = lambda client, wave: client in (2, 3) and wave == "key"
+    lost = summing.sum(0)
+    assert lost.total is None
+    assert "did not answer" in lost.absent[2]
+    assert summing.store(0).rounds_paid == []
+
+
+def test_a_client_whose_key_everybody_knows_is_named_and_left_out(tmp_path, monkeypatch) -> None:
+    """A colluder's key of small order cannot end the run, neither for letters nor for a round."""
+    summing = Summing(tmp_path, summed_plan())
+    genuine = sum_rounds.SecureRounds._take_preparation
+
+    def weaken(self, client, reply) -> None:
+        if client == 4:
+            reply = replace(reply, mask_public=bytes(32))
+        genuine(self, client, reply)
+
+    monkeypatch.setattr(sum_rounds.SecureRounds, "_take_preparation", weaken)
+    opened = summing.sum(0)
+    assert set(opened.absent) == {4}
+    np.testing.assert_array_equal(opened.total, summing.true_sum(range(4)))
+
+
+def test_a_vector_that_is_no_update_costs_the_round_and_not_the_training(tmp_path) -> None:
+    summing = Summing(tmp_path, summed_plan())
+    summing.vectors[1][:] = 2**62
+    lost = summing.sum(0)
+    assert lost.total is None
+    assert "the sum was not opened: a coordinate of a round's sum has a magnitude" in lost.absent[0]
+    assert summing.store(0).rounds_paid == [0]
+    summing.vectors[1][:] = 5
+    np.testing.assert_array_equal(summing.sum(1).total, summing.true_sum(range(5)))
+
+
+def test_sums_over_a_graph_of_neighbours(tmp_path, monkeypatch) -> None:
+    """As beyond a hundred clients, with fewer: each holds shares for some of the others only."""
+    sparse = Neighbourhood(others=4, needed=3)
+    monkeypatch.setattr(key_roster, "choose_neighbourhood", lambda *_: sparse)
+    summing = Summing(tmp_path, summed_plan(clients=7, threshold=5))
+    summing.grid.lost = partial(is_silent, "unmask", (4,))
+    np.testing.assert_array_equal(summing.sum(0).total, summing.true_sum(range(7)))
+    assert "confirm" in {wave for _, wave in summing.grid.waves}
+    graph = summing.rounds._keys.graph
+    for client, prepared in summing.rounds._prepared.items():
+        assert list(prepared.letters) == graph.find_neighbours(client)
+    summing.grid.lost = partial(is_silent, "mask", (4,))
+    opened = summing.sum(1)
+    assert set(opened.absent) == {4}
+    np.testing.assert_array_equal(opened.total, summing.true_sum(set(range(7)) - {4}))
 
 
 def subsets(clients: range) -> list[tuple[int, ...]]:

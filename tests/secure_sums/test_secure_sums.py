@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable
+from dataclasses import replace
 from itertools import combinations
 from math import comb
 
@@ -15,14 +17,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sordino.protocol.errors import InvalidValue
+from sordino.secure_sums import key_roster
 from sordino.secure_sums.key_roster import (
+    SIGNATURE,
     Roster,
     SecureSumRefused,
     SignedKey,
     refuse_threshold,
     verify_keys,
 )
-from sordino.secure_sums.letters import join_shares, split_seed
+from sordino.secure_sums.letters import (
+    Address,
+    Letter,
+    join_shares,
+    seal_letter,
+    split_seed,
+)
 from sordino.secure_sums.masks import derive_key, expand_mask
 from sordino.secure_sums.members import (
     Masked,
@@ -35,6 +45,12 @@ from sordino.secure_sums.members import (
 )
 from sordino.secure_sums.opening import TooFewContributions, forward_letters, open_sum
 
+# Points of Curve25519 whose order is no multiple of the large prime (RFC 7748, section 6.1).
+SMALL_ORDER = [
+    bytes(32),
+    (1).to_bytes(32, "little"),
+    bytes.fromhex("e0eb7a7c3b41b8ae1656e3faf19fc46ada098deb9c32b1fd866205165f49b800"),
+]
 LABEL = "round 3, attempt 1"
 COUNT = 33
 IDENTITIES = {client: ec.generate_private_key(ec.SECP384R1()) for client in range(6)}
@@ -52,8 +68,10 @@ def roster_of(
     training: str = "one",
     identities: dict[int, ec.EllipticCurvePrivateKey] = IDENTITIES,
 ) -> Roster:
-    public = {client: public_der(identities[client]) for client in range(clients)}
-    return Roster(training=training, identities=public, threshold=threshold)
+    prints = [
+        hashlib.sha256(public_der(identities[client])).hexdigest() for client in range(clients)
+    ]
+    return Roster(training=training, fingerprints=tuple(prints), threshold=threshold)
 
 
 class Federation:
@@ -67,16 +85,16 @@ class Federation:
         self.roster = roster
         self.members = {
             client: Member(roster=roster, client=client, identity=identities[client])
-            for client in roster.identities
+            for client in roster.clients
         }
         keys = [member.signed_key for member in self.members.values()]
         for member in self.members.values():
             member.meet(keys)
-        self.candidates = sorted(roster.identities)
+        self.candidates = list(roster.clients)
         self.prepared: dict[int, Prepared] = {}
         self.sent: dict[int, Preparation] = {}
         for client in self.candidates:
-            kept, sent = self.members[client].prepare(LABEL, self.candidates)
+            kept, sent = self.members[client].prepare(LABEL)
             self.prepared[client] = kept
             self.sent[client] = sent
         rng = np.random.default_rng(3)
@@ -102,7 +120,7 @@ class Federation:
             self.roster,
             asked=asked,
             preparations=self.sent,
-            candidates=self.candidates,
+            graph=self.members[0].graph,
             vectors={one.client: one.residues for one in arrived},
             answers=answers,
         )
@@ -218,10 +236,9 @@ def test_without_a_confirmation_the_honest_in_a_sum_are_still_enough(clients, da
     """Lists of survivors that differ cannot bring the sum below threshold - colluders honest ones."""
     threshold = data.draw(st.integers(clients // 2 + 1, clients))
     colluders = data.draw(st.integers(0, min(threshold - 1, 2 * threshold - clients - 1)))
-    key = public_der(IDENTITIES[0])
     roster = Roster(
         training="one",
-        identities=dict.fromkeys(range(clients), key),
+        fingerprints=("a",) * clients,
         threshold=threshold,
         colluders=colluders,
     )
@@ -250,13 +267,16 @@ class TestServerThatDeviates:
             Member(roster=roster, client=client, identity=IDENTITIES[client]).signed_key
             for client in (0, 2, 3, 4)
         ]
-        with pytest.raises(SecureSumRefused, match="client 1 is not signed"):
+        with pytest.raises(SecureSumRefused, match="client 1 is not the one that was agreed to"):
             verify_keys(roster, [*honest, own])
+        claimed = replace(own, identity=public_der(IDENTITIES[1]))
+        with pytest.raises(SecureSumRefused, match="client 1 is not signed"):
+            verify_keys(roster, [*honest, claimed])
 
     def test_a_missing_signature(self) -> None:
         federation = self.federation()
         keys = [member.signed_key for member in federation.members.values()]
-        keys[2] = SignedKey(client=2, public=keys[2].public, signature=b"")
+        keys[2] = replace(keys[2], signature=b"")
         with pytest.raises(SecureSumRefused, match="client 2 is not signed"):
             federation.members[0].meet(keys)
 
@@ -283,11 +303,60 @@ class TestServerThatDeviates:
         with pytest.raises(SecureSumRefused, match="not in the roster"):
             federation.members[0].meet([*keys, invented])
 
-    def test_a_client_left_out_of_the_keys(self) -> None:
+    def test_fewer_keys_than_the_threshold(self) -> None:
+        """One may be missing, and holds no shares then; with two missing no sum could be opened."""
         federation = self.federation()
         keys = [member.signed_key for member in federation.members.values()]
-        with pytest.raises(SecureSumRefused, match=r"no key was shown for the clients \[4\]"):
-            federation.members[0].meet(keys[:-1])
+        verify_keys(federation.roster, keys[:-1])
+        with pytest.raises(SecureSumRefused, match="keys of 3 clients were shown, fewer than"):
+            federation.members[0].meet(keys[:-2])
+
+    def test_a_second_key_of_a_client_that_was_met(self) -> None:
+        """A colluder signs two keys: letters are sealed for the first one, and the graph rests on it."""
+        federation = self.federation()
+        second = Member(roster=federation.roster, client=4, identity=IDENTITIES[4]).signed_key
+        keys = [member.signed_key for member in federation.members.values()]
+        with pytest.raises(SecureSumRefused, match="another key was shown for client 4 before"):
+            federation.members[0].meet([*keys[:4], second])
+
+    @pytest.mark.parametrize("point", SMALL_ORDER, ids=["order 4", "order 1", "order 8"])
+    def test_a_key_whose_secrets_everybody_knows(self, point) -> None:
+        """A colluder's key of small order: every exchange with it gives zeros (RFC 7748, section 6)."""
+        federation = self.federation()
+        statement = key_roster._state_key(federation.roster, 4, point)
+        weak = SignedKey(
+            client=4,
+            identity=public_der(IDENTITIES[4]),
+            public=point,
+            signature=IDENTITIES[4].sign(statement, SIGNATURE),
+        )
+        keys = [member.signed_key for member in federation.members.values()]
+        with pytest.raises(SecureSumRefused, match="key for letters of client 4 is one whose"):
+            federation.members[0].meet([*keys[:4], weak])
+        letter = Letter(mask_public=point, own_share=bytes(16), key_share=bytes(16))
+        address = Address(roster=federation.roster, label=LABEL, sender=4, receiver=0)
+        colluder = federation.members[4].letter_key
+        receiver = federation.members[0].letter_key.public_key()
+        letters = forward_letters(federation.sent.values())[0]
+        letters[4] = seal_letter(letter, address, colluder, receiver)
+        asked = federation.request([0, 1, 2, 3, 4])
+        with pytest.raises(SecureSumRefused, match="key of the round of client 4 is one whose"):
+            federation.members[0].mask(
+                federation.vectors[0], federation.prepared[0], asked, letters
+            )
+
+    def test_a_letter_without_the_shares_that_its_receiver_holds(self) -> None:
+        federation = self.federation()
+        address = Address(roster=federation.roster, label=LABEL, sender=4, receiver=0)
+        letter = Letter(mask_public=federation.sent[4].mask_public)
+        receiver = federation.members[0].letter_key.public_key()
+        letters = forward_letters(federation.sent.values())[0]
+        letters[4] = seal_letter(letter, address, federation.members[4].letter_key, receiver)
+        asked = federation.request([0, 1, 2, 3, 4])
+        with pytest.raises(SecureSumRefused, match="letter of client 4 has a share too few"):
+            federation.members[0].mask(
+                federation.vectors[0], federation.prepared[0], asked, letters
+            )
 
     def test_one_client_with_two_keys(self) -> None:
         federation = self.federation()
@@ -300,10 +369,8 @@ class TestServerThatDeviates:
         assert roster_of(5, 3).digest != roster_of(5, 4).digest
 
     @pytest.mark.parametrize("named", [[0, 1, 2], [1, 2, 3, 4], [0, 1, 2, 9], [0, 1, 2, 2, 3], []])
-    def test_candidates_and_participants_that_cannot_be(self, named) -> None:
+    def test_participants_that_cannot_be(self, named) -> None:
         federation = self.federation()
-        with pytest.raises(SecureSumRefused):
-            federation.members[0].prepare(LABEL, named)
         letters = forward_letters(federation.sent.values())[0]
         with pytest.raises(SecureSumRefused):
             federation.members[0].mask(
@@ -345,7 +412,7 @@ class TestServerThatDeviates:
         asked = federation.request([0, 1, 2, 3])
         letters = forward_letters(federation.sent.values())[0]
         flipped = bytes([letters[1][0] ^ 1]) + letters[1][1:]
-        _, later = federation.members[1].prepare("round 4, attempt 1", federation.candidates)
+        _, later = federation.members[1].prepare("round 4, attempt 1")
         to_another = federation.sent[1].letters[2]
         for wrong in (flipped, later.letters[0], to_another, b"", letters[2]):
             with pytest.raises(SecureSumRefused, match="letter of client 1"):
