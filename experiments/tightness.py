@@ -492,6 +492,9 @@ def budget_rows() -> list[Row]:
 
 def all_rows() -> list[Row]:
     """Returns every row of the table."""
+    # Those rows are made of what is here.
+    from experiments.tightness_rules import all_rule_rows
+
     return [
         *composition_rows(),
         *participation_rows(),
@@ -499,6 +502,7 @@ def all_rows() -> list[Row]:
         *mechanism_rows(),
         *placed_noise_rows(),
         *budget_rows(),
+        *all_rule_rows(),
     ]
 
 

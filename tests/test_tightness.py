@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import ast
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
+import sordino
 from experiments.tightness import DELTA, all_rows, as_table, read_kept
 from sordino import certify
+from sordino.protocol import View
+from sordino.protocol.rule_kinds import LocalRule
+from sordino.protocol.views import ViewKind
 
 ROWS = all_rows()
 EXPLAINED = 1.3
@@ -38,3 +44,26 @@ def test_what_is_far_from_a_true_value_is_named_on_the_page() -> None:
     assert len(far) == 3
     page = (Path(__file__).parents[1] / "docs" / "audit.md").read_text()
     assert "Three rows are above 1.3" in page
+
+
+# What is said where there is nothing to measure.
+EMPTY = {"", "no noise", "no claim", "nothing released", "trusted server"}
+
+
+def test_every_method_of_certify_has_a_row() -> None:
+    rooms = Path(sordino.__file__).parent / "privacy"
+    named = set()
+    for path in rooms.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            is_method = isinstance(node, ast.keyword) and node.arg == "method"
+            if is_method and isinstance(node.value, ast.Constant):
+                named.add(node.value.value)
+    assert {row.bound for row in ROWS} == named - EMPTY
+
+
+def test_every_local_rule_has_a_row() -> None:
+    assert {type(row.protocol.local) for row in ROWS} == set(get_args(LocalRule))
+
+
+def test_every_kind_of_adversary_has_a_row() -> None:
+    assert {View.parse(row.view).kind for row in ROWS} == set(get_args(ViewKind))

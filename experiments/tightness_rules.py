@@ -1,0 +1,203 @@
+"""Rows of the table of tightness for every local rule, for secure sums and for unequal clients.
+
+`experiments.tightness` has the others, and writes the table.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from experiments.tightness import (
+    DELTA,
+    DIRECTIONS,
+    PAIR,
+    Row,
+    make_protocol,
+    make_steps,
+    normal_epsilon,
+    one_sided,
+)
+from sordino import Constant, Data, FedProx, Gaussian, Mean, Model, Protocol, SecureAggregation
+from sordino.protocol import ClippedGlm, Scaffold
+from sordino.protocol.dp_sgd_rule import AdaptiveClip, DpSgd
+from sordino.protocol.values import Assumptions, Privacy
+from tests.oracles.exact_laws import epsilon_at_least, normal_mixture
+from tests.oracles.last_model import linear_energy, worst_case_dynamics
+
+LINEAR = "linear losses, one record flipped"
+GRID = "linear losses; discrete noise counts as the normal noise that hides as much"
+ROUNDS = 50
+RATE = 8 / 64
+DATA = Data(name="digits", records=64)
+LOGISTIC = Model(name="logistic", parameters=650)
+SECURE = SecureAggregation(threshold=15)
+
+
+def make_lots(rule: dict[str, object] | None = None, **changes: object) -> Protocol:
+    """Returns dp-sgd with a noise of two clips on the sum of all clients."""
+    local = DpSgd(**{"batch": 8, "clip": 1.0, "schedule": Constant(rate=0.1), **(rule or {})})
+    settings = {"local": local, "data": DATA, "noise": Gaussian(multiplier=2.0), **changes}
+    return make_protocol(**settings)
+
+
+def two_sided(rate: float, reach: float, times: int) -> float:
+    """Returns epsilon of a record that moves a sum one way, or the other way, when drawn."""
+    masses = [1 - rate, rate]
+    first = normal_mixture([0.0, reach], masses)
+    second = normal_mixture([0.0, -reach], masses)
+    return epsilon_at_least(first, second, DELTA, times=times)
+
+
+def lot_rows() -> list[Row]:
+    """Returns lots of all records under one noise."""
+    lots = "subsampled joined steps"
+    replaced = make_lots(privacy=Privacy(adjacency="replace-one"))
+    # All twenty shares make two clips, so one alone is this much smaller than eight.
+    alone = make_lots(noise=Gaussian(multiplier=8.0))
+    adaptive = make_lots(rule={"adaptive": AdaptiveClip()})
+    counted = adaptive.release.lot.adaptive.price_factor
+    return [
+        Row(
+            bound=lots, setting="dp-sgd, a record added or removed", protocol=make_lots(),
+            view="rounds", exact=lambda: one_sided(RATE, 0.5, ROUNDS), why=PAIR,
+        ),
+        Row(
+            bound=lots, setting="dp-sgd, a record replaced", protocol=replaced, view="rounds",
+            exact=lambda: two_sided(RATE, 0.5, ROUNDS), why=PAIR,
+        ),
+        Row(
+            bound=lots, setting="dp-sgd, fixed batches", view="rounds", why=DIRECTIONS,
+            protocol=make_lots(rule={"sampling": "fixed"}),
+            exact=lambda: one_sided(RATE, 1.0, ROUNDS),
+        ),
+        Row(
+            bound=lots, setting="dp-sgd, multiplier 8, uploads seen", protocol=alone,
+            view="server", exact=lambda: one_sided(RATE, math.sqrt(20) / 8, ROUNDS), why=PAIR,
+        ),
+        Row(
+            bound=lots, setting="dp-sgd", protocol=make_lots(), view="coalition:3",
+            exact=lambda: one_sided(RATE, math.sqrt(20 / 17) / 2, ROUNDS), why=PAIR,
+        ),
+        Row(
+            bound=lots, setting="dp-sgd, secure sums of 15 and more", view="server", why=GRID,
+            protocol=make_lots(channel=SECURE, model=LOGISTIC),
+            exact=lambda: one_sided(RATE, 0.5, ROUNDS),
+        ),
+        Row(
+            bound=lots, setting="dp-sgd, noise at the server", view="rounds", why=PAIR,
+            protocol=make_lots(noise=Gaussian(multiplier=2.0, where="server")),
+            exact=lambda: one_sided(RATE, 0.5, ROUNDS),
+        ),
+        Row(
+            bound=lots, setting="dp-sgd, adaptive clip", protocol=adaptive, view="rounds",
+            exact=lambda: one_sided(RATE, counted / 2, ROUNDS),
+            why="the two laws are what the bound is made of, the count of clipped examples in them",
+        ),
+    ]  # fmt: skip
+
+
+def last_model_epsilon(stretch: float, shift: float, noise: float) -> float:
+    """Returns epsilon of the last model of linear dynamics."""
+    shifts = np.full(ROUNDS, shift)
+    energy = linear_energy(worst_case_dynamics(np.full(ROUNDS, stretch), shifts), shifts)
+    return normal_epsilon(math.sqrt(energy) / noise)
+
+
+def make_glm(loss: str, **clip: float) -> Protocol:
+    """Returns linear models whose local training contracts."""
+    rule = ClippedGlm(
+        steps=1, schedule=Constant(rate=1.0), weight_decay=0.01, loss=loss, **clip
+    )  # fmt: skip
+    return make_protocol(local=rule, data=DATA, noise=Gaussian(sigma=0.1))
+
+
+def rule_rows() -> list[Row]:
+    """Returns the other rules, where they differ from FedAvg."""
+    mu = math.sqrt(ROUNDS) / 4
+    steps = {"steps": 5, "batch": 8, "clip": 0.1, "schedule": Constant(rate=1.0)}
+    pulled = sum(0.7**step for step in range(5)) / 5
+    decaying = make_protocol(
+        local=make_steps(1, weight_decay=0.3), assumptions=Assumptions(smoothness=0.1)
+    )
+    margins = "examples whose margins are large, and whose gradients are as long as they can be"
+    noise = 0.1 / math.sqrt(20)
+    # One of 64 records moves a full gradient by this, at the learning rate 1.
+    binary = 2 / 64
+    many = 2 * math.sqrt(2) / 64
+    return [
+        Row(
+            bound="composition", setting="FedProx, alpha 0.3", view="server", why=LINEAR,
+            protocol=make_protocol(local=FedProx(proximal=0.3, **steps)),
+            exact=lambda: normal_epsilon(mu * pulled),
+        ),
+        Row(
+            bound="composition", setting="SCAFFOLD", view="server", why=LINEAR,
+            protocol=make_protocol(local=Scaffold(**steps)), exact=lambda: normal_epsilon(mu),
+        ),
+        Row(
+            bound="last iterate", setting="FedAvg, 1 step, weight decay 0.3, smoothness 0.1",
+            protocol=decaying, view="final",
+            exact=lambda: last_model_epsilon(0.8, 1 / 20, 4 / math.sqrt(20)),
+            why="quadratic losses of curvature -0.1, pulled to 0 by the weight decay",
+        ),
+        Row(
+            bound="composition", setting="clipped-glm, logistic, 1 step", view="server",
+            protocol=make_glm("logistic", clip=1.0), why=margins,
+            exact=lambda: normal_epsilon(binary * math.sqrt(ROUNDS) / 0.1),
+        ),
+        Row(
+            bound="last iterate", setting="clipped-glm, logistic, 1 step", view="final",
+            protocol=make_glm("logistic", clip=1.0), why=margins,
+            exact=lambda: last_model_epsilon(0.99, binary / 20, noise),
+        ),
+        Row(
+            bound="last iterate", setting="clipped-glm, softmax, 1 step", view="final",
+            protocol=make_glm("softmax"), why=margins,
+            exact=lambda: last_model_epsilon(0.99, many / 20, noise),
+        ),
+        Row(
+            bound="last iterate", setting="clipped-glm, one against rest, 1 step", view="final",
+            protocol=make_glm("one-against-rest", clip=1.0), why=margins,
+            exact=lambda: last_model_epsilon(0.99, binary / 20, noise),
+        ),
+    ]  # fmt: skip
+
+
+def view_rows() -> list[Row]:
+    """Returns secure sums of uploads, other adversaries, and clients of unequal sizes."""
+    mu = math.sqrt(ROUNDS) / 4
+    sizes = (16,) * 10 + (64,) * 8 + (256,) * 2
+    unequal = make_protocol(
+        local=make_steps(1, batch=16), data=Data(name="digits", sizes=sizes),
+        aggregation=Mean(weights="records"),
+    )  # fmt: skip
+    length = math.sqrt(sum(size**2 for size in sizes))
+    return [
+        Row(
+            bound="composition", setting="FedAvg, secure sums of 15 and more, integers",
+            protocol=make_protocol(channel=SECURE, model=LOGISTIC), view="server", why=GRID,
+            exact=lambda: normal_epsilon(mu / math.sqrt(15)),
+        ),
+        Row(
+            bound="composition", setting="FedAvg", protocol=make_protocol(), view="weak",
+            exact=lambda: normal_epsilon(mu / math.sqrt(19)), why=LINEAR,
+        ),
+        Row(
+            bound="composition", setting="FedAvg", protocol=make_protocol(), view="strong",
+            exact=lambda: normal_epsilon(mu), why=LINEAR,
+        ),
+        Row(
+            bound="secret batches", setting="FedAvg, 1 step, clients of 16, 64 and 256 records",
+            protocol=unequal, view="rounds", why=DIRECTIONS,
+            exact=lambda: max(
+                one_sided(16 / size, size / length / 4, ROUNDS) for size in set(sizes)
+            ),
+        ),
+    ]  # fmt: skip
+
+
+def all_rule_rows() -> list[Row]:
+    """Returns every row of this module."""
+    return [*lot_rows(), *rule_rows(), *view_rows()]
