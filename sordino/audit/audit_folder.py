@@ -21,7 +21,8 @@ from sordino.audit.game import Chunk, Played
 from sordino.audit.lower_bounds import Scores
 from sordino.federation.store.files import pack, unpack, write_whole, writing
 from sordino.federation.store.run_folder import as_json
-from sordino.protocol import Protocol, UserError, dumps, loads
+from sordino.protocol import Protocol, UserError, dumps, loads_kept
+from sordino.protocol.arithmetic import state_integers
 from sordino.protocol.errors import format_command
 
 FACTS = {
@@ -65,7 +66,7 @@ class AuditFolder:
         cls.refuse_used(path)
         with writing(path):
             (path / "scores").mkdir()
-            write_whole(path / "protocol.toml", dumps(protocol).encode())
+            write_whole(path / "protocol.toml", dumps(state_integers(protocol)).encode())
             # Written last: a folder that has it is complete.
             write_whole(path / "audit.json", as_json(facts))
         return cls(path)
@@ -104,7 +105,7 @@ class AuditFolder:
             UserError: The file cannot be read.
         """
         try:
-            return loads((self.path / "protocol.toml").read_text(encoding="utf-8"))
+            return loads_kept((self.path / "protocol.toml").read_text(encoding="utf-8"))
         except (OSError, UnicodeDecodeError) as error:
             raise UserError(f"{self.path / 'protocol.toml'} cannot be read: {error}.") from None
 

@@ -25,7 +25,7 @@ from sordino.privacy.ledger import read_ledger
 from sordino.privacy.ledger_lines import RoundCharged
 from sordino.privacy.published import find_withheld
 from sordino.privacy.spending import certify_run
-from sordino.protocol import Protocol, SordinoError, loads
+from sordino.protocol import Protocol, SordinoError, loads_kept
 from sordino.report.phrasing import describe_protocol, join_test_records
 from sordino.report.run_prices import choose_headline
 
@@ -214,7 +214,7 @@ class RunWatcher:
             return RunStatus(name=name, problem=f"is damaged: {summarize_error(error)}")
 
     def _read(self, name: str, place: Path) -> RunStatus:
-        protocol = loads((place / "protocol.toml").read_text(encoding="utf-8"))
+        protocol = loads_kept((place / "protocol.toml").read_text(encoding="utf-8"))
         facts = json.loads((place / "run.json").read_bytes())
         rows = self._reader(name).rows()
         scores = {metric: tuple(read_metric(row.get(metric)) for row in rows) for metric in WATCHED}
@@ -317,7 +317,7 @@ def price_folder(folder: Path, size: int) -> SpentPrivacy:
         True
     """
     try:
-        protocol = loads((folder / "protocol.toml").read_text(encoding="utf-8"))
+        protocol = loads_kept((folder / "protocol.toml").read_text(encoding="utf-8"))
         facts = json.loads((folder / "run.json").read_bytes())
         sizes = [int(one) for one in facts["sizes"]]
         # The whole ledger is verified with its chain: a damaged one gives no number.

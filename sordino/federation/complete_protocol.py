@@ -20,6 +20,7 @@ from sordino.models import build_model
 from sordino.models.bounded import build_bounded_model
 from sordino.models.flat import FlatModel
 from sordino.protocol import ClippedGlm, Data, Model, Protocol, UserError
+from sordino.protocol.arithmetic import state_integers
 from sordino.randomness import Key
 
 DataSource = str | Dataset
@@ -60,7 +61,7 @@ def resolved(protocol: Protocol, data: DataSource | None, model: ModelSource | N
         # Six bytes: a number that every JSON reader keeps exactly, which 53 bits allow and 64 do
         # not.
         protocol = replace(protocol, seed=int.from_bytes(Key.from_system().secret[:6], "little"))
-    return protocol
+    return state_integers(protocol)
 
 
 def with_public_size(protocol: Protocol, parts: tuple[np.ndarray, ...]) -> Protocol:

@@ -22,7 +22,7 @@ from sordino.protocol import (
     Protocol,
     Scaffold,
     UserError,
-    loads,
+    loads_kept,
 )
 from sordino.protocol.registry import Registry
 from sordino.protocol.version import own_version
@@ -68,7 +68,7 @@ def admit_request(store: ClientStore, request: Request, run: str) -> Answer | No
         RequestRefused: The reason is in the ledger by then.
     """
     accepted = _accept_request(store, request)
-    protocol = loads(accepted.protocol)
+    protocol = loads_kept(accepted.protocol)
     call = read_mask_call(store, request, protocol)
     # A sum that could not be opened may be tried again: with fresh noise, and charged again.
     if call is None or not is_fresh_attempt(store, request, call):
@@ -101,7 +101,7 @@ def charge_training(store: ClientStore, round_index: int, accepted: Accepted) ->
     repeated = _list_repeated([*paid, round_index])
     if repeated:
         # The cap is for different rounds, and the same one again may cost more than a later one.
-        cap = count_affordable_rounds(store, loads(accepted.protocol), repeated)
+        cap = count_affordable_rounds(store, loads_kept(accepted.protocol), repeated)
     if len(paid) >= cap:
         raise store.refuse(round_index, _describe_spent_budget(store, cap))
     # Bound before it is charged: a charge that belongs to no training could not be explained.
@@ -146,7 +146,7 @@ def judge_training(
         training = known.training
         protocol = known.protocol
     try:
-        requested = loads(protocol)
+        requested = loads_kept(protocol)
     except UserError as error:
         raise store.refuse(round_index, f"its protocol cannot be read: {error}") from None
     # The request's protocol is held against the agreed one, whatever the server says about it.
@@ -212,7 +212,7 @@ def _accept_request(store: ClientStore, request: Request) -> Accepted:
     if request.protocol != known.protocol:
         change = _describe_change(store, request.protocol, known.protocol)
         raise store.refuse(request.round, f"the protocol was changed: {change}")
-    if request.round >= loads(known.protocol).rounds:
+    if request.round >= loads_kept(known.protocol).rounds:
         raise store.refuse(request.round, f"round {request.round} is past the last one")
     return known
 
@@ -220,7 +220,7 @@ def _accept_request(store: ClientStore, request: Request) -> Accepted:
 def _describe_change(store: ClientStore, requested: str, accepted: str) -> str:
     """Returns how a protocol differs from the one that its training began with."""
     try:
-        weakening = describe_weakening(loads(accepted), loads(requested), store.agreement)
+        weakening = describe_weakening(loads_kept(accepted), loads_kept(requested), store.agreement)
     except UserError:
         weakening = None
     return weakening or "it is not the one that this training began with"

@@ -14,6 +14,7 @@ from sordino.flower.sum_parties import refuse_unknown_clients
 from sordino.privacy.ledger import Ledger
 from sordino.privacy.ledger_lines import Opened
 from sordino.protocol import Protocol, UserError, dumps
+from sordino.protocol.arithmetic import state_integers
 from sordino.randomness import GENERATOR
 
 LEDGER = "ledger.jsonl"
@@ -34,6 +35,8 @@ def make_client_folder(folder: Path, agreement: Agreement, protocol: Protocol) -
         UserError: The folder holds an agreement already, noise from a seed was not allowed, or a
             file cannot be written.
     """
+    # So that the file says how noise is drawn, as every request does.
+    protocol = state_integers(protocol)
     refuse_unsupported(protocol)
     refuse_unknown_clients(protocol, agreement)
     refuse_seeded_noise(protocol, agreement)

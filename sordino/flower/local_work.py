@@ -40,7 +40,7 @@ from sordino.protocol import (
     Protocol,
     Scaffold,
     UserError,
-    loads,
+    loads_kept,
 )
 from sordino.protocol.registry import Registry
 from sordino.protocol.release import release_of
@@ -110,7 +110,7 @@ def compute_upload(
     """
     # A forked process must not wait for threads of its parent, so the setup runs on one as well.
     with single_threaded():
-        setup = prepare_client(loads(request.protocol), agreement)
+        setup = prepare_client(loads_kept(request.protocol), agreement)
         _refuse_misfits(request, setup)
         records = int(setup.sizes[agreement.client])
         models = list(request.arrays.values())

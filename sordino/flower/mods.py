@@ -76,7 +76,11 @@ def private_updates(
     """
     rule = FedAvg(steps=1, batch=1, clip=clip, clip_target="update", schedule=Constant(rate=1.0))
     protocol = Protocol(
-        clients=1, rounds=most, local=rule, noise=Gaussian(sigma=sigma, secure=True)
+        clients=1,
+        rounds=most,
+        local=rule,
+        # Updates of other people's apps lie on no grid.
+        noise=Gaussian(sigma=sigma, secure=True, arithmetic="floats"),
     )
     return PrivacyMod(
         protocol, folder, Agreement(client=0, epsilon=epsilon, delta=delta, unit="client")

@@ -24,6 +24,7 @@ from sordino.protocol import (
     UserError,
     View,
 )
+from sordino.protocol.arithmetic import draw_alike
 
 
 class BudgetExceeded(SordinoError):
@@ -220,7 +221,7 @@ def certify_clients_in_turn(
             yield client, guarantee
         return
     # Budgets have done their part: the ledger shows who took part after all.
-    certain = replace(protocol, client=())
+    certain = draw_alike(replace(protocol, client=()), protocol)
     found: dict[History, Guarantee] = {}
     for client in order:
         key = find_price_key(protocol, past[client])

@@ -11,6 +11,7 @@ from sordino.protocol.file import (
     build_schema,
     dumps,
     loads,
+    loads_kept,
     override_keys,
     read_protocol,
     save_protocol,
@@ -69,5 +70,6 @@ __all__ = [
     "ServerYogi", "Shards", "Shuffler", "SordinoError", "StageWise", "Staircase", "UnknownKind",
     "UploadRule", "UserError", "View", "accept_protocol", "all_views", "build_schema", "dumps",
     "loads",
+    "loads_kept",
     "noisy_steps_of", "noisy_upload_of", "override_keys", "read_protocol", "save_protocol",
 ]  # fmt: skip

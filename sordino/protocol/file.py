@@ -10,6 +10,7 @@ from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any
 
+from sordino.protocol.arithmetic import read_as_kept
 from sordino.protocol.entries import encode_table, file_key, refuse_changed_parts
 from sordino.protocol.errors import InvalidValue, UserError
 from sordino.protocol.spelling import refuse_unknown
@@ -47,6 +48,15 @@ def loads(text: str) -> Protocol:
         True
     """
     return decode_protocol(parse_toml(text))
+
+
+def loads_kept(text: str) -> Protocol:
+    """Returns the protocol that a run, a client or a request has written down.
+
+    Args:
+        text: of the file; one of an earlier version means what it meant then.
+    """
+    return read_as_kept(loads(text))
 
 
 def dumps(protocol: Protocol) -> str:

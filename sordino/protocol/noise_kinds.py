@@ -80,6 +80,7 @@ class Gaussian(Value):
     arithmetic: str | None = entry(
         Maybe(Choice(ARITHMETICS)),
         "integers: updates on a grid under discrete noise, which says nothing by its lowest bits; "
+        "left out: so with secure = true where uploads can be integers, floats without it; "
         "always so under secure aggregation",
         None,
     )

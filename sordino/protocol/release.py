@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from sordino.protocol.arithmetic import sends_integers
 from sordino.protocol.channel_kinds import SecureAggregation, Shuffler
 from sordino.protocol.dp_sgd_rule import AdaptiveClip, DpSgd
 from sordino.protocol.errors import UserError
@@ -433,19 +434,6 @@ def _noise_on_uploads(protocol: Protocol, noise: Noise) -> dict[str, Any]:
         "integers": sends_integers(protocol),
         "secure_sum": _find_secure_sum(protocol),
     }
-
-
-def sends_integers(protocol: Protocol) -> bool:
-    """Returns whether uploads are integers under discrete noise.
-
-    They always are where sums are secure, since only integers can be masked.
-
-    Args:
-        protocol: the protocol, whose noise joins uploads.
-    """
-    if protocol.channel.sums_only:
-        return True
-    return type(protocol.noise) is Gaussian and protocol.noise.arithmetic == "integers"
 
 
 def find_update_reach(rule: FedAvg) -> float:

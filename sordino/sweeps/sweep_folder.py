@@ -18,7 +18,8 @@ from typing import Any
 
 from sordino.federation.store.files import write_whole, writing
 from sordino.federation.store.run_folder import as_json
-from sordino.protocol import Protocol, UserError, dumps, loads
+from sordino.protocol import Protocol, UserError, dumps, loads, loads_kept
+from sordino.protocol.arithmetic import state_integers
 from sordino.sweeps.sweep_request import Setting, SweepRequest
 from sordino.sweeps.sweep_results import SweepRow
 
@@ -117,7 +118,8 @@ class SweepFolder:
         document = {
             **plan.request.as_document(),
             "settings": [
-                {"values": one.values, "protocol": dumps(one.protocol)} for one in plan.settings
+                {"values": one.values, "protocol": dumps(state_integers(one.protocol))}
+                for one in plan.settings
             ],
             "runs": [asdict(trial) for trial in plan.trials],
         }
@@ -137,7 +139,7 @@ class SweepFolder:
             return SweepPlan(
                 request=read_request(found),
                 settings=tuple(
-                    Setting(values=one["values"], protocol=loads(one["protocol"]))
+                    Setting(values=one["values"], protocol=loads_kept(one["protocol"]))
                     for one in found["settings"]
                 ),
                 trials=tuple(Trial(**trial) for trial in found["runs"]),
@@ -192,6 +194,7 @@ def read_request(document: dict[str, Any]) -> SweepRequest:
     Args:
         document: the file.
     """
+    # What was asked for; the settings say what was made of it.
     protocol: Protocol = loads(document["protocol"])
     return SweepRequest(
         protocol=protocol,

@@ -99,6 +99,22 @@ step_rules = st.builds(
     schedule=schedules,
     sampling=st.sampled_from(["fixed", "poisson"]),
 )
+lot_rules = st.builds(
+    DpSgd,
+    batch=batches,
+    clip=st.just(0.5),
+    schedule=schedules,
+    sampling=st.sampled_from(["fixed", "poisson"]),
+)
+summed_rules = st.one_of(
+    *(
+        st.builds(rule, steps=steps, batch=batches, clip=st.just(0.5), schedule=schedules)
+        for rule in (FedAvg, FedProx)
+    ),
+    st.builds(
+        Bezier, steps=steps, batch=batches, clip=st.just(0.5), schedule=st.just(Constant(rate=0.5))
+    ),
+)
 budgets = st.builds(
     dict,
     epsilon=st.sampled_from([0.5, 4.0, 30.0]),
@@ -123,9 +139,9 @@ def federations(draw: st.DrawFn) -> tuple[Protocol, tuple[int, ...]]:
     noises = [Gaussian(sigma=2.0), Laplace(scale=2.0), Staircase(step=0.5, width=64.0)]
     noise = Gaussian(multiplier=1.5) if noisy else draw(st.sampled_from(noises))
     own = draw(st.sampled_from(["none", "one", "all", "mechanisms", "penalty"]))
-    if own in ("mechanisms", "penalty") and isinstance(rule, (NoisySgd, Bezier, Scaffold)):
+    if own in ("mechanisms", "penalty") and isinstance(rule, (Bezier, Scaffold)):
         own = "all"
-    if own == "penalty" and isinstance(rule, ClippedGlm):
+    if own == "penalty" and isinstance(rule, (ClippedGlm, NoisySgd)):
         own = "all"
     listed = {"none": 0, "one": 1}.get(own, CLIENTS)
     clients = []
@@ -160,6 +176,38 @@ def federations(draw: st.DrawFn) -> tuple[Protocol, tuple[int, ...]]:
         model=Model(name="mlp", parameters=5),
         data=draw(st.sampled_from([None, Data(name="digits")])),
         client=tuple(clients),
+    )
+    return protocol, tuple(sized)
+
+
+@st.composite
+def summed_federations(draw: st.DrawFn) -> tuple[Protocol, tuple[int, ...]]:
+    """Returns the same of federations whose clients hide one another: by lots, by secure sums or by both."""
+    sums = draw(st.booleans())
+    lots = draw(st.booleans()) or not sums
+    rule = draw(lot_rules if lots else summed_rules)
+    noise = Gaussian(multiplier=1.5) if lots else Gaussian(sigma=2.0)
+    participation = draw(st.sampled_from([Everyone(), FixedSize(size=2)]))
+    if sums:
+        noise = replace(noise, digits=draw(st.sampled_from([None, 1])))
+    elif draw(st.booleans()):
+        noise = replace(noise, arithmetic="integers", digits=draw(st.sampled_from([None, 1])))
+    elif draw(st.booleans()):
+        noise = replace(noise, where="server")
+    threshold = draw(st.sampled_from([2, 3])) if participation == Everyone() else 2
+    channel = SecureAggregation(threshold=threshold, colluders=draw(st.sampled_from([0, 1])))
+    sized = draw(st.lists(st.sampled_from([4, 12, 20, 60]), min_size=CLIENTS, max_size=CLIENTS))
+    protocol = Protocol(
+        clients=CLIENTS,
+        rounds=draw(st.sampled_from([1, 5])),
+        participation=participation,
+        channel=channel if sums else "direct",
+        aggregation=Mean(denominator="fixed") if lots else Mean(),
+        local=rule,
+        noise=noise,
+        assumptions=Assumptions(smoothness=2.0) if isinstance(rule, Bezier) else Assumptions(),
+        model=Model(name="mlp", parameters=5),
+        data=draw(st.sampled_from([None, Data(name="digits")])),
     )
     return protocol, tuple(sized)
 
@@ -200,13 +248,13 @@ def finds_noise_from_records(protocol: Protocol) -> bool:
     )
 
 
-@given(federations(), st.sampled_from(["record", "client"]))
-@settings(max_examples=120, deadline=None)
+@given(federations() | federations() | summed_federations(), st.sampled_from(["record", "client"]))
+@settings(max_examples=140, deadline=None)
 def test_a_file_never_promises_more_than_its_run(
     federation: tuple[Protocol, tuple[int, ...]], unit: str
 ) -> None:
     protocol, sizes = federation
-    for view in all_views(CLIENTS):
+    for view in all_views(CLIENTS, protocol.channel.colluders):
         if finds_noise_from_records(protocol):
             with pytest.raises(UserError, match=r"data\.records"):
                 certify(protocol, view, unit)

@@ -42,6 +42,7 @@ from sordino.privacy.ledger import Ledger, read_ledger
 from sordino.privacy.ledger_lines import Opened
 from sordino.privacy.published import Withheld, find_withheld, publish_row
 from sordino.protocol import Protocol, UserError, dumps, loads
+from sordino.protocol.arithmetic import read_as_kept
 from sordino.protocol.documents import to_json_value
 from sordino.protocol.errors import Changed, format_command
 
@@ -192,7 +193,7 @@ class RunFolder:
                 f"{path} was changed after the run was started. Put it back, or start a new run "
                 "from it."
             )
-        return protocol
+        return read_as_kept(protocol)
 
     def facts(self) -> dict[str, Any]:
         """Returns what run.json says.

@@ -18,6 +18,7 @@ from sordino.privacy.bounds.question import (
 from sordino.privacy.bounds.shared_noise import certify_shared
 from sordino.privacy.participation_caps import foreseen_cap
 from sordino.protocol import Everyone, View
+from sordino.protocol.arithmetic import draw_alike
 
 
 def applies_to(question: Question) -> bool:
@@ -51,6 +52,7 @@ def bound_capped_clients(question: Question) -> Iterator[Bound]:
         return
     # As if the client took part for certain until its cap: a draw could only spare it rounds.
     certain = replace(protocol, client=(), participation=Everyone())
+    certain = draw_alike(certain, protocol)
     reduced = certify_shared(
         # The server's view, since clients that have left take their noise with them.
         pose_question(certain, View.SERVER, question.unit, range(most), question.sizes)

@@ -159,14 +159,12 @@ def find_lot_step(question: Question) -> JoinedStep:
         largest = max(question.sizes)
     moved = move_of_lot(protocol, question.unit, largest)
     share = lot.share
-    grid = protocol.grid
-    if grid is not None:
+    if release.integers:
         # Rounding to integers moves sums further, and hides as much less (docs/theory.md#a12).
-        dimension = protocol.model.parameters if protocol.model is not None else None
         # Uploads are sums divided by B, so on a sum their rounding counts B times
-        # (docs/theory.md#a13). A grid is only made where the number of parameters is known.
-        moved += lot.batch * grid.rounding_move(dimension or 0)
-        share = lot.batch * grid.priced_sigma
+        # (docs/theory.md#a13).
+        moved += lot.batch * question.noise.rounding
+        share = lot.batch * question.noise.sigma
     if lot.adaptive is not None:
         # The count moves in the same draw as the gradients (docs/theory.md#a22).
         moved *= lot.adaptive.price_factor
