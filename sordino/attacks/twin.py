@@ -17,6 +17,7 @@ from sordino.federation.round_metrics import RoundMetrics
 from sordino.federation.setup import Setup
 from sordino.federation.store.run import Run
 from sordino.mechanisms import mechanism_of
+from sordino.privacy.own_noise import forget_clients
 from sordino.protocol import Gaussian, Privacy, Protocol
 from sordino.protocol.channel_kinds import Direct
 from sordino.protocol.release import release_of
@@ -42,7 +43,7 @@ def remove_protocol_noise(protocol: Protocol) -> Protocol:
         channel = Direct()
     # A protocol states one size of its noise, and no other.
     noise = Gaussian(sigma=0.0)
-    if mechanism_of(protocol.noise).size_entry == "multiplier":
+    if release.in_steps or mechanism_of(protocol.noise).size_entry == "multiplier":
         noise = Gaussian(multiplier=0.0)
     # The twin's noise is at the clients, so an adjacency that goes with noise at the server is left
     # to its default.
@@ -52,12 +53,10 @@ def remove_protocol_noise(protocol: Protocol) -> Protocol:
     return replace(
         # Budgets of clients and penalties go with noise. Without noise no budget would ever
         # suffice.
-        protocol,
+        forget_clients(protocol),
         channel=channel,
         noise=noise,
         privacy=Privacy(adjacency=adjacency),
-        client=(),
-        penalty=False,
     )
 
 

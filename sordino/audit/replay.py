@@ -22,6 +22,7 @@ from sordino.audit.noise.normal_scores import ROUNDING, ResidualTest
 from sordino.audit.noise.residual_tests import FEWEST, ResidualReport, residual_tests
 from sordino.audit.repeated_work import RepeatedWork, WorkRepeater
 from sordino.audit.round_table import RoundTable
+from sordino.federation.aggregation.joining import weigh_clients
 from sordino.federation.broadcast_state import find_step_rate, restore_broadcast_state
 from sordino.federation.integer_uploads import round_update
 from sordino.federation.personal import HELPER, find_kept, merge_kept
@@ -34,6 +35,7 @@ from sordino.mechanisms import mechanism_of
 from sordino.mechanisms.noise_law import STANDARD_NORMAL, normal_law
 from sordino.models.per_example import ClippedSum
 from sordino.protocol import Grid, Noise, NoisySgd, Protocol
+from sordino.protocol.aggregation_kinds import find_mixing
 from sordino.protocol.release import noisy_steps_of, put_noise_on_sum
 
 # Of the largest value: more than rounding moves what is computed twice in float32.
@@ -283,7 +285,7 @@ def join_by_formula(setup: Setup, seen: RoundTable, count: int) -> np.ndarray | 
         return None
     before = seen.before[:count].astype(np.float64)
     present = seen.present[:count]
-    weights = present * (setup.sizes if rule.weighs_records else np.ones(len(setup.sizes)))
+    weights = present * weigh_clients(setup)
     if protocol.release.secure_sum is not None:
         # Of fewer than the threshold no sum was opened.
         opened = present.sum(axis=1, keepdims=True) >= protocol.release.secure_sum.threshold
@@ -296,7 +298,8 @@ def join_by_formula(setup: Setup, seen: RoundTable, count: int) -> np.ndarray | 
         mean = before + (total - shares * before) / expected
     else:
         mean = np.where(shares > 0, total / np.maximum(shares, 1e-300), before)
-    mixed: np.ndarray = (1 - rule.mixing) * before + rule.mixing * mean
+    mixing = find_mixing(rule, seen.round)
+    mixed: np.ndarray = (1 - mixing) * before + mixing * mean
     return mixed
 
 

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from sordino.engines.choice import choose
-from sordino.federation.aggregation.joining import upload_weights
+from sordino.federation.aggregation.joining import weigh_clients
 from sordino.federation.attendance import Attendance, attendances
 from sordino.federation.record_tensors import Tensors
 from sordino.federation.round import Engine, play_training
@@ -33,6 +33,7 @@ from sordino.protocol import (
     Protocol,
     UserError,
 )
+from sordino.protocol.aggregation_kinds import find_mixing
 from sordino.protocol.registry import Registry
 from sordino.protocol.spelling import one_of
 
@@ -347,10 +348,13 @@ def distance_bounds(pair: Twins) -> np.ndarray:
     distance = 0.0
     for t, chosen in enumerate(draw_cohorts(setup)):
         if len(chosen) > 0:
-            weights = upload_weights(protocol.aggregation, setup.sizes[chosen])
+            weights = weigh_clients(setup)[chosen]
             share = float(weights[chosen == replaced.client].sum() / weights.sum())
             moves = [Move.of(dynamics, t) for dynamics in prices.dynamics]
-            after = next_distance(protocol.aggregation, distance, moves, share, len(chosen))
+            joined = next_distance(protocol.aggregation, distance, moves, share, len(chosen))
+            mixing = find_mixing(protocol.aggregation, t)
+            # Of an infinite distance nothing is left out: infinity times zero is not a number.
+            after = joined if mixing == 1 else (1 - mixing) * distance + mixing * joined
             distance = min(after, diameter)
         # A round in which nobody takes part leaves both models, and their distance, as they were.
         bounds[t] = distance
@@ -418,7 +422,7 @@ NEXT_DISTANCES: Registry[Callable[[Any, float, Sequence[Move], float, int], floa
 def next_distance(
     rule: Aggregation, distance: float, moves: Sequence[Move], share: float, participants: int
 ) -> float:
-    """Returns the bound after one round, from the bound before.
+    """Returns the bound on what one round joins, from the bound before; the mixing comes after it.
 
     Args:
         rule: how uploads are joined.
@@ -456,8 +460,6 @@ def _mean_distance(
         mean += share * attacked
     if share < 1:
         mean += (1 - share) * others
-    if rule.mixing < 1:
-        return (1 - rule.mixing) * distance + rule.mixing * mean
     return mean
 
 

@@ -20,7 +20,7 @@ from sordino.federation.aggregation.joining import (
     Joining,
     project_model,
     start_joining,
-    upload_weights,
+    weigh_clients,
 )
 from sordino.federation.attendance import Attendance, attendances
 from sordino.federation.broadcast_state import (
@@ -250,13 +250,14 @@ class Round:
 
     def _weigh_uploads(self) -> np.ndarray:
         setup = self._setup
-        weights = upload_weights(setup.protocol.aggregation, setup.sizes[self._present])
+        weights = weigh_clients(setup)[self._present]
         if setup.release.secure_sum is not None:
             weights = setup.sum_weights[self._present]
+        opened = bool(self._opened.all())
         if not self._table:
             # A sum that is not opened joins no upload.
-            return weights if self._opened.all() else weights[:0]
-        if bool(self._present_rows.all()) and bool(self._opened.all()):
+            return weights if opened else weights[:0]
+        if opened and bool(self._present_rows.all()):
             return weights
         # Where who takes part differs between trainings, each row has weights of its own.
         row_weights: np.ndarray = (self._present_rows * self._opened * weights).T[:, :, None]

@@ -14,6 +14,7 @@ from sordino.federation.round import RoundRecord
 from sordino.federation.server_noise import mean_deviation
 from sordino.federation.setup import Setup
 from sordino.protocol import Protocol
+from sordino.protocol.aggregation_kinds import find_mixing
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,7 +87,9 @@ def measure_round(
         status = "ok"
         before = record.before.weights
         # The joined update: what the server makes of it brings in earlier moves and their noise.
-        ratio = signal_to_noise(setup.protocol, before, record.joined, len(record.present))
+        ratio = signal_to_noise(
+            setup.protocol, before, record.joined, len(record.present), record.task.round_index
+        )
         if score is not None:
             # Scores are exact: only on public records (setup.tested_on) do they tell nothing
             # about anybody.
@@ -133,7 +136,7 @@ def finite(value: float) -> float | None:
 
 
 def signal_to_noise(
-    protocol: Protocol, before: np.ndarray, after: np.ndarray, uploads: int
+    protocol: Protocol, before: np.ndarray, after: np.ndarray, uploads: int, round_index: int
 ) -> float | None:
     """Estimates the norm of the noiseless move of a model over that of the noise in it.
 
@@ -145,15 +148,18 @@ def signal_to_noise(
         before: the global model before the round.
         after: what the uploads were joined to.
         uploads: how many were joined.
+        round_index: the round, on which the mixing may depend.
 
     Returns:
         The ratio; None where the noise of a move is not known.
     """
     rule = protocol.aggregation
-    known = rule.averages and not rule.weighs_records and protocol.assumptions.diameter is None
+    equal = rule.averages and not rule.weighs_records and not rule.weighs_noise
+    known = equal and protocol.assumptions.diameter is None
     if not known or uploads == 0 or protocol.release.in_steps:
         return None
-    noise = rule.mixing * mean_deviation(protocol, uploads) * math.sqrt(before.size)
+    mixing = find_mixing(rule, round_index)
+    noise = mixing * mean_deviation(protocol, uploads) * math.sqrt(before.size)
     if noise == 0:
         return math.inf
     move = float(np.linalg.norm((after - before).astype(np.float64)))

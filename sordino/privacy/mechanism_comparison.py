@@ -8,7 +8,7 @@ from typing import get_args
 from sordino.mechanisms import mechanism_of
 from sordino.privacy.calibrate import calibrate
 from sordino.privacy.noise_releases import dimension_of
-from sordino.privacy.own_noise import make_noise
+from sordino.privacy.own_noise import forget_clients, make_noise
 from sordino.protocol import Direct, OwnMechanism, Protocol, UserError, View, noisy_steps_of
 
 
@@ -79,7 +79,7 @@ def mechanism_table(
         )
     # One client against the server: budgets, pulls and a shuffler would be compared along with the
     # noise.
-    plain = replace(protocol, client=(), penalty=False, channel=Direct())
+    plain = replace(forget_clients(protocol), channel=Direct())
     rows = []
     for mechanism in get_args(OwnMechanism):
         found = calibrate(

@@ -28,12 +28,15 @@ from sordino.protocol import (
     FedProx,
     Gaussian,
     Iid,
+    Mean,
     Noise,
+    NoisySgd,
     Protocol,
     Registry,
     UserError,
     View,
 )
+from sordino.protocol.arithmetic import draw_alike
 
 # Standard deviations above the expected number of rounds that a client's noise is made for.
 CERTAIN = 3.0
@@ -84,6 +87,19 @@ def pull_of(protocol: Protocol, budget: ClientBudget) -> float:
     return (largest - budget.epsilon) / largest
 
 
+def forget_clients(protocol: Protocol) -> Protocol:
+    """Returns a federation whose clients are all alike: no budgets, no pull, no weights by noise.
+
+    Args:
+        protocol: the protocol.
+    """
+    aggregation = protocol.aggregation
+    if aggregation.weighs_noise:
+        aggregation = Mean(mixing=aggregation.mixing)
+    alike = replace(protocol, client=(), penalty=False, aggregation=aggregation)
+    return draw_alike(alike, protocol)
+
+
 def own_protocol(protocol: Protocol, budget: ClientBudget, records: int | None = None) -> Protocol:
     """Returns a federation of clients that are all like one client.
 
@@ -100,7 +116,7 @@ def own_protocol(protocol: Protocol, budget: ClientBudget, records: int | None =
         UserError: the client's noise is to be found from its number of records, which is not known.
     """
     # A client's price must not depend on caps that follow from that price.
-    alone = replace(protocol, client=(), penalty=False)
+    alone = forget_clients(protocol)
     # A coin for every record of the federation falls as often whatever this client has.
     if records is not None and alone.data is not None and not alone.draws_coins:
         alone = replace(
@@ -127,8 +143,8 @@ def own_protocol(protocol: Protocol, budget: ClientBudget, records: int | None =
 
 
 # A protocol with a penalty has one of these rules.
-PULLED: Registry[Callable[[Any, float], FedProx]] = Registry(
-    "pull to other clients", "local rule", FedAvg | FedProx
+PULLED: Registry[Callable[[Any, float], FedProx | NoisySgd]] = Registry(
+    "pull to other clients", "local rule", FedAvg | FedProx | NoisySgd
 )
 
 
@@ -152,6 +168,17 @@ def add_pull(rule: FedAvg, strength: float) -> FedProx:
     )
 
 
+@PULLED.register(NoisySgd)
+def leave_steps(rule: NoisySgd, strength: float) -> NoisySgd:
+    """Returns the rule as it is: a pull after the noise is no release (docs/theory.md#b11).
+
+    Args:
+        rule: of the client.
+        strength: of the pull.
+    """
+    return rule
+
+
 def make_noise(mechanism: str, size: float, protocol: Protocol) -> Noise:
     """Returns noise of a kind that is called by its name.
 
@@ -165,9 +192,13 @@ def make_noise(mechanism: str, size: float, protocol: Protocol) -> Noise:
     """
     if protocol.release.in_steps and mechanism == Gaussian.tag:
         return Gaussian(multiplier=size, secure=protocol.noise.secure)
-    return mechanism_of_name(mechanism).of_parameter(
+    noise = mechanism_of_name(mechanism).of_parameter(
         size, reach=largest_move(protocol), secure=protocol.noise.secure
     )
+    # One grid holds the noise of all clients, so that noise of one client has none.
+    if type(noise) is Gaussian and noise.secure:
+        return replace(noise, arithmetic="floats")
+    return noise
 
 
 @lru_cache(maxsize=256)

@@ -12,7 +12,8 @@ from typing import ClassVar
 
 from sordino.protocol.entries import Value, entry
 from sordino.protocol.errors import InvalidValue
-from sordino.protocol.value_checks import Choice, Integer, Number, Text
+from sordino.protocol.schedules import NumberOrSchedule, Schedule
+from sordino.protocol.value_checks import SMALLEST, Choice, Integer, Number, Text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,13 +33,17 @@ class Mean(Value):
     averages: ClassVar[bool] = True
     public: ClassVar[None] = None
     # A mixing scales shift and noise alike, so the price of a round does not depend on it
-    # (docs/theory.md#a8).
-    mixing: float = entry(
-        Number(above=0, at_most=1), "b: new model = (1 - b) old model + b mean of the uploads", 1.0
+    # (docs/theory.md#a8). One that falls makes the noise in the model fall with the steps (A34).
+    mixing: float | Schedule = entry(
+        NumberOrSchedule(above=0, at_most=1),
+        "b: new model = (1 - b) old model + b mean of the uploads; "
+        "a schedule, whose steps are rounds, makes steps and noise fall together",
+        1.0,
     )
     weights: str = entry(
-        Choice(("equal", "records")),
-        "weight of an upload: equal, or the client's number of records",
+        Choice(("equal", "records", "noise")),
+        "weight of an upload: equal, the client's number of records, or one over the variance of "
+        "its noise",
         "equal",
     )
     denominator: str = entry(
@@ -49,19 +54,24 @@ class Mean(Value):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        # A fixed denominator is a public constant, and the records of a random set of clients are
+        # A fixed denominator is a public constant, and the weight of a random set of clients is
         # none.
-        if self.denominator == "fixed" and self.weights == "records":
+        if self.denominator == "fixed" and self.weights != "equal":
             raise InvalidValue(
                 "denominator",
                 self.denominator,
-                'weights = "equal" with it: the sum of records changes with who takes part',
+                'weights = "equal" with it: the sum of weights changes with who takes part',
             )
 
     @property
     def weighs_records(self) -> bool:
         """Whether an upload weighs as many records as its client has."""
         return self.weights == "records"
+
+    @property
+    def weighs_noise(self) -> bool:
+        """Whether an upload weighs the less the larger its client's noise is."""
+        return self.weights == "noise"
 
     @property
     def fixed_denominator(self) -> bool:
@@ -85,6 +95,7 @@ class Median(Value):
     public: ClassVar[None] = None
     mixing: ClassVar[float] = 1.0
     weighs_records: ClassVar[bool] = False
+    weighs_noise: ClassVar[bool] = False
     fixed_denominator: ClassVar[bool] = False
 
 
@@ -105,6 +116,7 @@ class ModeConnectivity(Value):
     averages: ClassVar[bool] = False
     mixing: ClassVar[float] = 1.0
     weighs_records: ClassVar[bool] = False
+    weighs_noise: ClassVar[bool] = False
     fixed_denominator: ClassVar[bool] = False
     # Public by the user's word: nothing here could tell it from the clients' records.
     public: str = entry(
@@ -123,3 +135,21 @@ class ModeConnectivity(Value):
 
 
 Aggregation = Mean | Median | ModeConnectivity
+
+
+def find_mixing(rule: Aggregation, round_index: int) -> float:
+    """Returns how far the server moves to what it joined in a round.
+
+    Args:
+        rule: how uploads are joined.
+        round_index: the round, from 0.
+
+    Example:
+        >>> from sordino.protocol.schedules import StageWise
+        >>> find_mixing(Mean(mixing=0.5), 7), find_mixing(Mean(mixing=StageWise(rate=1.0)), 3)
+        (0.5, 0.25)
+    """
+    if isinstance(rule.mixing, float):
+        return rule.mixing
+    # A model that no longer moved at all would divide noise by zero.
+    return max(SMALLEST, rule.mixing.at(round=round_index, step=0, steps=1))

@@ -20,6 +20,7 @@ from sordino.protocol.protocol_features import (
     ADDED,
     BEZIER,
     BUDGETS,
+    BY_NOISE,
     BY_RECORDS,
     CLIPPED_GLM,
     COUNTED_MEAN,
@@ -35,6 +36,7 @@ from sordino.protocol.protocol_features import (
     NO_PRICED_OWN_MODELS,
     NOISY_SGD,
     NOT_AT_CLIENT,
+    ONE_NOISE,
     OTHER_NOISE,
     OTHER_UPLOAD_NOISE,
     OWN_MECHANISMS,
@@ -104,6 +106,7 @@ def refuse_incompatible(protocol: Protocol) -> None:
 GIVEN: dict[str, Callable[[Protocol], Any]] = {
     "client.mechanism": find_own_mechanism,
     "federation.aggregation.mean.denominator": lambda protocol: "fixed",
+    "federation.aggregation.mean.weights": lambda protocol: "noise",
     "local.weight-decay": lambda protocol: getattr(protocol.local, "weight_decay", None),
     "federation.channel": lambda protocol: protocol.channel.tag,
     "federation.penalty": lambda protocol: protocol.penalty,
@@ -280,6 +283,12 @@ INCOMPATIBLE = (
         reason="noise of a client's own is added by the client",
     ),
     Incompatible(
+        pair=(BY_NOISE, ONE_NOISE),
+        key="federation.aggregation.mean.weights",
+        instead='"equal" or "records" unless clients name mechanisms',
+        reason="all clients have the same noise, and would weigh the same",
+    ),
+    Incompatible(
         pair=(PENALTY, CLIPPED_GLM),
         key="federation.penalty",
         instead="false with clipped-glm",
@@ -322,12 +331,6 @@ INCOMPATIBLE = (
         key="local.rule",
         instead="a noise.multiplier, or another mechanism than gaussian, at the client",
         reason="its noise is in its steps",
-    ),
-    Incompatible(
-        pair=(NOISY_SGD, PENALTY),
-        key="federation.penalty",
-        instead="false with the rule noisy-sgd; use personalization with a pull",
-        reason="a pull to other clients' noise is not priced for it",
     ),
     # The rule dp-sgd has one noise on one sum, of which every client adds a share.
     Incompatible(

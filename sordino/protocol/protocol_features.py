@@ -128,6 +128,12 @@ OWN_MODELS = Feature("`personalization`", lambda protocol: protocol.personalizat
 BY_RECORDS = Feature(
     'a mean with `weights = "records"`', lambda protocol: protocol.aggregation.weighs_records
 )
+BY_NOISE = Feature(
+    'a mean with `weights = "noise"`', lambda protocol: protocol.aggregation.weighs_noise
+)
+ONE_NOISE = Feature(
+    "no `[[client]]` with a mechanism", lambda protocol: find_own_mechanism(protocol) is None
+)
 FIXED_DENOMINATOR = Feature(
     'a mean with `denominator = "fixed"`', lambda protocol: protocol.aggregation.fixed_denominator
 )

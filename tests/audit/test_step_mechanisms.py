@@ -12,6 +12,7 @@ from sordino.protocol import (
     Data,
     Gaussian,
     Laplace,
+    Mean,
     Model,
     Noise,
     NoisySgd,
@@ -81,13 +82,14 @@ def test_a_gaussian_stand_in_of_the_same_deviation_is_caught() -> None:
     assert finding.residuals.failed
 
 
-def test_the_client_with_the_weakest_promise_is_attacked_under_its_own_noise() -> None:
+@pytest.mark.parametrize("changes", [{}, {"penalty": True, "aggregation": Mean(weights="noise")}])
+def test_the_client_with_the_weakest_promise_is_attacked_under_its_own_noise(changes) -> None:
     wishes = [(1.0, "gaussian"), (6.0, "laplace"), (3.0, "gaussian")]
     budgets = tuple(
         ClientBudget(id=client, epsilon=epsilon, delta=1e-5, mechanism=mechanism)
         for client, (epsilon, mechanism) in enumerate(wishes)
     )
-    finding = play(plan(Gaussian(multiplier=1.0), "l2", client=budgets))
+    finding = play(plan(Gaussian(multiplier=1.0), "l2", client=budgets, **changes))
     assert finding.certified.epsilon(1e-5) == pytest.approx(6.0, rel=1e-3)
     assert "Laplace" in finding.residuals.law
     assert 0.4 < finding.attained < 1.05

@@ -1,5 +1,6 @@
 """Mean, mixing, weights and median against exact arithmetic."""
 
+from dataclasses import replace
 from fractions import Fraction
 from statistics import median
 
@@ -8,10 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sordino.federation.aggregation.joining import project_model, upload_weights
+from sordino import ClientBudget, Constant, Gaussian, NoisySgd, UserError, train
+from sordino.federation.aggregation.joining import project_model, upload_weights, weigh_clients
 from sordino.federation.aggregation.median import coordinate_median
+from sordino.federation.setup import prepare
+from sordino.federation.store.upload_archive import read_round
 from sordino.protocol import Mean, Median
-from tests.support import aggregate
+from tests.support import aggregate, toy_dataset, toy_protocol
 
 numbers = st.floats(-1e3, 1e3, width=32)
 
@@ -36,6 +40,55 @@ def test_the_mean_is_the_weighted_mean_in_exact_arithmetic(rows, mixing) -> None
             exact = (1 - Fraction(mixing)) * Fraction(float(current[i])) + Fraction(mixing) * mean
             assert out[i] == pytest.approx(float(exact), rel=1e-6, abs=1e-4)
         assert out.dtype == np.float32
+
+
+def own_noise(**changes):
+    """A federation of three clients whose noise is 1, 10 and 10 on a sum."""
+    clients = tuple(
+        ClientBudget(id=client, epsilon=50.0, mechanism="gaussian", noise=multiplier)
+        for client, multiplier in enumerate((1.0, 10.0, 10.0))
+    )
+    local = NoisySgd(steps=1, batch=6, clip=1.0, schedule=Constant(rate=1.0), sampling="poisson")
+    settings = {"clients": 3, "rounds": 1, "local": local, "noise": Gaussian(multiplier=1.0)}
+    return toy_protocol(client=clients, aggregation=Mean(weights="noise"), **settings, **changes)
+
+
+def test_by_noise_the_loud_hardly_count(tmp_path) -> None:
+    protocol = own_noise()
+    setup = prepare(protocol, data=toy_dataset(), model="logistic")
+    assert weigh_clients(setup).tolist() == pytest.approx([1.0, 0.01, 0.01], rel=1e-12)
+    run = train(
+        protocol, data=toy_dataset(), model="logistic", folder=tmp_path, workers=1, keep_uploads=1
+    )
+    uploads = read_round(tmp_path, 0).uploads.astype(np.float64)
+    state = run.state or {}
+    joined = np.concatenate([state[name].numpy().ravel() for name in ("1.weight", "1.bias")])
+    assert joined == pytest.approx((100 * uploads[0] + uploads[1] + uploads[2]) / 102, abs=1e-5)
+    # The noise of independent clients then is no larger than the quietest one's.
+    noise = np.random.default_rng(1).standard_normal((3, 4000)) * [[1.0], [10.0], [10.0]]
+    mean = aggregate(Mean(weights="noise"), np.zeros(4000), list(noise), weigh_clients(setup))
+    assert 0.93 < mean.std() < 1.01
+    assert aggregate(Mean(), np.zeros(4000), list(noise), np.ones(3)).std() > 4
+
+
+def test_weights_by_noise_are_the_same_for_all_data() -> None:
+    weights = []
+    for seed in (1, 2):
+        data = toy_dataset(seed=seed)
+        weights.append(weigh_clients(prepare(own_noise(), data=data, model="logistic")))
+    assert np.array_equal(*weights)
+
+
+def test_weights_by_noise_are_refused_where_a_client_has_none() -> None:
+    protocol = own_noise()
+    last = ClientBudget(id=2, epsilon=50.0)
+    clients = (*protocol.client[:2], last)
+    quiet = replace(protocol, noise=Gaussian(multiplier=0.0), client=clients)
+    setup = prepare(quiet, data=toy_dataset(), model="logistic")
+    with pytest.raises(UserError, match="client 2 has none"):
+        weigh_clients(setup)
+    with pytest.raises(UserError, match="fixed"):
+        Mean(weights="noise", denominator="fixed")
 
 
 def test_many_small_uploads_do_not_drown_in_a_large_one() -> None:

@@ -105,7 +105,8 @@ def test_uploads_have_no_multiplier(rule, where) -> None:
 
 @pytest.mark.parametrize(("changes", "key"), [
     ({"channel": "shuffler"}, "federation.channel"),
-    ({"penalty": True, "client": BUDGETS}, "federation.penalty"),
+    ({"aggregation": Mean(weights="noise")}, "federation.aggregation.mean.weights"),
+    ({"aggregation": Mean(weights="noise"), "client": BUDGETS}, "federation.aggregation.mean.weights"),
     ({"aggregation": FIXED, "personalization": Identity()}, "federation.personalization"),
     ({"privacy": Privacy(adjacency="add-or-remove")}, "privacy.adjacency"),
 ])  # fmt: skip
@@ -180,6 +181,7 @@ EXAMPLES = [
     {"privacy": ADDED},
     {"noise": BOTH, **PULLED},
     {"noise": BOTH, "client": OWN_NOISE},
+    {"aggregation": Mean(weights="noise"), "client": BUDGETS},
     {"local": GLM, **PULLED},
     {"local": Scaffold(**STEPS), "channel": "shuffler"},
     {"local": Scaffold(**STEPS), "noise": CENTRAL},
@@ -187,7 +189,6 @@ EXAMPLES = [
     {"local": BEZIER, "assumptions": SMOOTH, **PULLED},
     {"noise": STEP_NOISE},
     {"local": NoisySgd(**STEPS)},
-    {"local": NoisySgd(**STEPS), "noise": STEP_NOISE, **PULLED},
     {"local": LOT},
     {**LOTS, "aggregation": Median()},
     {**LOTS, "aggregation": Mean(weights="records")},

@@ -1,6 +1,7 @@
 """The same training without noise: on request, marked, and never in what is published."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ import pytest
 from sordino import Run
 from sordino.attacks.twin import remove_protocol_noise
 from sordino.cli.main import run
-from sordino.protocol import loads, override_keys
+from sordino.protocol import Constant, Laplace, NoisySgd, loads, override_keys
 from sordino.protocol.channel_kinds import Direct
 
 SMALL = ["--set", "federation.rounds=4", "--set", "federation.clients=10"]
@@ -108,3 +109,6 @@ def test_the_twin_of_a_secure_sum_sends_its_uploads_as_they_are() -> None:
     rule = "local={ rule = 'dp-sgd', batch = 4, clip = 1.0 }"
     lot = override_keys(plan, [rule, "noise={ mechanism = 'gaussian', multiplier = 1.0 }"])
     assert remove_protocol_noise(lot).noise.multiplier == 0
+    steps = NoisySgd(steps=1, batch=4, clip=1.0, schedule=Constant(rate=0.1))
+    loud = replace(lot, local=steps, noise=Laplace(scale=1.0))
+    assert remove_protocol_noise(loud).noise.multiplier == 0

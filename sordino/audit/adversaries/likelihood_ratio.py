@@ -21,13 +21,14 @@ from scipy.stats import binom
 from sordino.audit.observation import colluders_of, find_given_observation
 from sordino.audit.repeated_work import WorkRepeater
 from sordino.audit.round_table import RoundTable
-from sordino.federation.aggregation.joining import upload_weights
+from sordino.federation.aggregation.joining import weigh_clients
 from sordino.federation.setup import Setup
 from sordino.mechanisms import mechanism_of
 from sordino.privacy.bounds.central import find_denominator, server_noise
 from sordino.privacy.bounds.question import Observation
 from sordino.privacy.sensitivity import later_products
-from sordino.protocol import Mean, Noise, Protocol, View
+from sordino.protocol import Noise, Protocol, View
+from sordino.protocol.aggregation_kinds import find_mixing
 
 # With more steps, the patterns of steps that draw a record are not distinguished.
 MANY_STEPS = 6
@@ -74,12 +75,9 @@ class Adversary:
         self._first = trainings.start
         self._direction = direction
         self._records = len(setup.parts[attacked]) if unseen else None
-        self._weights = upload_weights(protocol.aggregation, setup.sizes)
+        self._weights = weigh_clients(setup)
         self._noise = setup.noises[attacked]
         self._colluders = self._choose_colluders(colluders_of(protocol, view))
-        self._mixing = 1.0
-        if type(protocol.aggregation) is Mean:
-            self._mixing = protocol.aggregation.mixing
         start = setup.initial_weights()
         own = np.broadcast_to(start, (len(trainings), start.size))
         self._own = [own, own]
@@ -97,6 +95,7 @@ class Adversary:
         Args:
             seen: The round of all trainings.
         """
+        self._mixing = find_mixing(self._protocol.aggregation, seen.round)
         if self._direction is not None:
             # Overwritten by every round, so that the last model counts in the end.
             self.scores = seen.after.astype(np.float64) @ self._direction

@@ -33,6 +33,7 @@ from sordino.audit.worst_cases.neighbours import (
 from sordino.audit.worst_cases.synthetic_losses import SyntheticLosses
 from sordino.mechanisms import mechanism_of
 from sordino.privacy.bounds.question import Observation
+from sordino.privacy.own_noise import forget_clients
 from sordino.protocol import DpSgd, FixedSize, Noise, NoisySgd, Poisson, Protocol
 from sordino.protocol.release import noisy_steps_of
 
@@ -311,11 +312,10 @@ def reduce_company(protocol: Protocol, clients: int) -> Protocol:
         # Fewer clients with the same share each have less noise on their sum.
         noise = replace(noise, multiplier=lot.multiplier * math.sqrt(clients / protocol.clients))
     return replace(
-        protocol,
+        forget_clients(protocol),
         clients=clients,
         participation=participation,
         noise=noise,
-        client=(),
         privacy=privacy,
         data=data,
     )

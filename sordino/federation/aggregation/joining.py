@@ -10,8 +10,10 @@ from typing import Protocol as Interface
 import numpy as np
 
 from sordino.federation.setup import Setup
-from sordino.protocol import Aggregation
+from sordino.mechanisms import mechanism_of
+from sordino.protocol import Aggregation, UserError
 from sordino.protocol.registry import Registry
+from sordino.protocol.release import put_noise_on_sum
 
 
 class Joining(Interface):
@@ -81,6 +83,33 @@ def upload_weights(rule: Aggregation, sizes: np.ndarray) -> np.ndarray:
     if rule.weighs_records:
         return sizes.astype(np.float64)
     return np.ones(len(sizes))
+
+
+def weigh_clients(setup: Setup) -> np.ndarray:
+    """Returns the weight of each client's upload, up to a common factor: public numbers.
+
+    Args:
+        setup: the federation.
+
+    Raises:
+        UserError: uploads are weighed by their noise, and one has none.
+    """
+    rule = setup.protocol.aggregation
+    if not rule.weighs_noise:
+        return upload_weights(rule, setup.sizes)
+    noises = setup.noises
+    local: Any = setup.protocol.local
+    # A multiplier is no size of noise yet.
+    if setup.release.in_steps:
+        noises = tuple(put_noise_on_sum(local, noise) for noise in noises)
+    variances = np.array([mechanism_of(noise).deviation for noise in noises]) ** 2
+    if not variances.all():
+        raise UserError(
+            'aggregation weights = "noise": expected noise on every upload, and client '
+            f"{int(variances.argmin())} has none. Name a mechanism for it, or weigh equally."
+        )
+    weights: np.ndarray = variances.min() / variances
+    return weights
 
 
 def project_model(weights: np.ndarray, centre: np.ndarray, diameter: float) -> np.ndarray:

@@ -116,6 +116,9 @@ class Question:
     def shares(self) -> np.ndarray | None:
         """Each client's share in a mean over everyone, where it is known."""
         clients = self.protocol.clients
+        # Clients with noise of their own are priced each for itself, whatever they weigh.
+        if self.protocol.aggregation.weighs_noise:
+            return None
         if self.protocol.aggregation.weighs_records:
             if self.sizes is not None:
                 return np.array(self.sizes) / sum(self.sizes)
