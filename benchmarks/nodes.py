@@ -2,12 +2,14 @@
 
 Nodes with TLS and keys on this machine: memory of each while idle (the proportional share of what
 processes have in common, as the system counts it), and seconds of a round of a tiny model. With
-`--secure`, the same nodes then train the same federation behind secure sums.
+`--secure`, the same nodes then train the same federation behind secure sums. With `--idle` nothing
+is trained, and with `--csv FILE` the memory is kept in a file.
 """
 
 from __future__ import annotations
 
 import argparse
+import csv
 import json
 import os
 import statistics
@@ -92,12 +94,29 @@ def wait_until_connected(lab: Lab, nodes: int) -> None:
             time.sleep(0.2)
 
 
+def keep_memory(path: Path | None, idle: list[float]) -> None:
+    """Adds the megabytes of idle nodes to a file, if one is named."""
+    if path is None:
+        return
+    new = not path.exists()
+    with open(path, "a", newline="") as file:
+        writer = csv.writer(file)
+        if new:
+            writer.writerow(["nodes", "time", "mean_mb", "largest_mb", "load"])
+        now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        load = os.getloadavg()[0]
+        row = [f"{statistics.mean(idle):.0f}", f"{max(idle):.0f}", f"{load:.1f}"]
+        writer.writerow([len(idle), now, *row])
+
+
 def main() -> None:
     """Measures, and prints what was measured."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--nodes", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--secure", action="store_true", help="also behind secure sums")
+    parser.add_argument("--idle", action="store_true", help="measure memory alone")
+    parser.add_argument("--csv", type=Path, help="file that memory is added to")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary, Lab(Path(temporary) / "lab") as lab:
         protocol = federation(given.nodes, given.rounds, Path(temporary) / "records.npz")
@@ -113,6 +132,9 @@ def main() -> None:
             idle.append(proportional([keeper, *children_of([keeper])]))
         print(f"{given.nodes} nodes")
         print(f"idle: {statistics.mean(idle):.0f} MB each, at most {max(idle):.0f}")
+        keep_memory(given.csv, idle)
+        if given.idle:
+            return
         print_rounds("rounds", train_over(lab, protocol, Path(temporary) / "run"))
         if given.secure:
             lab.forget_clients()

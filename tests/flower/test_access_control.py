@@ -182,9 +182,11 @@ def serve(app: AccessControl, host: str = "127.0.0.1"):
     thread.start()
     while not server.started:
         time.sleep(0.02)
-    yield f"http://{host}:{port}"
-    server.should_exit = True
-    thread.join()
+    try:
+        yield f"http://{host}:{port}"
+    finally:
+        server.should_exit = True
+        thread.join()
 
 
 @pytest.fixture

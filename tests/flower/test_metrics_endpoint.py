@@ -111,6 +111,17 @@ ROWS = {
 }
 
 
+def test_the_documented_memory_of_idle_nodes_is_what_was_measured() -> None:
+    page = (REPOSITORY / "docs" / "flower.md").read_text()
+    with open(REPOSITORY / "benchmarks" / "idle_memory.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    for row in rows:
+        assert float(row["largest_mb"]) <= 150
+        words = f"| memory of each of {row['nodes']} idle nodes, its share of common pages |"
+        [line] = [line for line in page.splitlines() if line.startswith(words)]
+        assert line.endswith(f"| {row['largest_mb']} MB |")
+
+
 def test_the_documented_recovery_times_are_those_that_were_measured() -> None:
     measured = defaultdict(list)
     with open(REPOSITORY / "benchmarks" / "recovery.csv", newline="") as file:
