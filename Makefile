@@ -7,6 +7,9 @@ BIN := .venv/bin
 # Two processes, a file of tests at a time, in order: by size, the deployments would come last and wait for each other alone.
 PYTEST := $(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
+# Modules are compiled once, not at every start, whatever the shell says.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: demo test test-all test-flower test-flower-next lint docs bench native native-sanitize clean
 
 demo: .venv/ready
