@@ -3,6 +3,7 @@
 Attackers are given what their view shows (`observed`), never the truth (`truth`): no observed type
 holds a true one, the protocol that they get has no seed, and `attempt` takes one observed value.
 
+    attacked_run         a finished run with its data and its split into clients
     referee              knows both sides of a run and hands out what a view shows
     gradient_rules       which local rules send gradients, and how their steps go
     attack               an attack: cases, `attempt(observed)`, `score(guess, truth)`, rows

@@ -14,8 +14,9 @@ from typing import Protocol as Interface
 
 import numpy as np
 
+from sordino.attacks.attacked_run import spread_rounds
 from sordino.attacks.observed import ObservedUpload
-from sordino.attacks.referee import Referee, spread_rounds
+from sordino.attacks.referee import Referee
 from sordino.attacks.truth import TruthBatch
 from sordino.protocol import UserError, View
 

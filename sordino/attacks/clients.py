@@ -20,8 +20,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from sordino.attacks.attack import Case, CaseResult, Measure, Tick
+from sordino.attacks.attacked_run import spread_rounds
 from sordino.attacks.observed import ObservedRecords, ObservedRound
-from sordino.attacks.referee import Referee, spread_rounds
+from sordino.attacks.referee import Referee
 from sordino.attacks.truth import TruthSenders
 from sordino.models.flat import FlatModel
 from sordino.protocol import UserError, View

@@ -8,14 +8,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from functools import cached_property
-from typing import cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from sordino.attacks.gradient_rules import gradient_steps_of
+from sordino.attacks.attacked_run import AttackedRun, spread_rounds, spread_rows
 from sordino.attacks.observed import (
     ObservedFederation,
     ObservedModel,
@@ -23,121 +21,28 @@ from sordino.attacks.observed import (
     ObservedRound,
     ObservedUpload,
 )
-from sordino.attacks.reading import ModelReader
 from sordino.attacks.truth import TruthBatch, TruthModel, TruthRecords, TruthSenders
-from sordino.data import Dataset, load_data
 from sordino.federation.assignment import minibatches
 from sordino.federation.channels.shuffler import shuffled_order
-from sordino.federation.complete_protocol import DataSource, ModelSource
-from sordino.federation.integer_uploads import open_residues
 from sordino.federation.record_tensors import Tensors
-from sordino.federation.setup import prepare
-from sordino.federation.store.run import Run
-from sordino.federation.store.upload_archive import ArchivedRound, kept_rounds, read_round
-from sordino.mechanisms import mechanism_of
-from sordino.models.flat import FlatModel
+from sordino.federation.store.upload_archive import kept_rounds, read_round
 from sordino.privacy.ledger_lines import RoundCharged
 from sordino.protocol import (
     ByColumn,
-    Data,
     Direct,
-    FedAvg,
     Gaussian,
-    NoisySgd,
     Protocol,
     UserError,
 )
-from sordino.protocol.errors import format_command
 from sordino.randomness import Purpose
 
 
-class Referee:
+class Referee(AttackedRun):
     """Knows a run, the records of its clients and every draw.
 
     Records that no client holds are the attackers' own: the training records that were assigned to
-    no client, and every second test record. The other test records are for scoring. The referee
-    holds the data; nothing of the run is changed.
-
-    Attributes:
-        run: the run.
-        protocol: its protocol.
-        dataset: its data.
+    no client, and every second test record. The other test records are for scoring.
     """
-
-    def __init__(
-        self, run: Run, *, data: DataSource | None = None, model: ModelSource | None = None
-    ) -> None:
-        """Loads the data of a run, and checks that they are those it was trained on.
-
-        Args:
-            run: a finished run.
-            data: its data, where they were handed over in Python.
-            model: its model, likewise.
-
-        Raises:
-            UserError: the run is not finished, its clients' records are elsewhere, or its data or
-                its model are not those it was trained with.
-        """
-        # An unfinished run may still change under the attack.
-        if run.status == "unfinished":
-            raise UserError(
-                f"{run.folder} is not finished: go on with "
-                f"`{format_command('resume', run.folder)}`, "
-                "then attack it."
-            )
-        if run.facts["engine"] == "flower":
-            raise UserError(
-                f"{run.folder} was trained across machines: its clients' records are with them, "
-                "and nobody here can say what an attack got right. Train the same protocol on one "
-                "machine, on records like theirs, and attack that run."
-            )
-        self.run = run
-        self.protocol = run.protocol
-        self.dataset = self._load_data(data)
-        if model is None:
-            model = run.source
-        # The same preparation as in training: it repeats the split of the records and the initial
-        # model.
-        self._setup = prepare(run.protocol, data=self.dataset, model=model)
-        if self._setup.data_digest != run.facts["data_digest"]:
-            raise UserError(
-                f"the data of {run.folder} are not those it was trained on. "
-                "Put them back, or train again."
-            )
-
-    @property
-    def noise(self) -> float:
-        """The size of the noise: its parameter in the protocol."""
-        return mechanism_of(self.protocol.noise).size
-
-    @property
-    def classes(self) -> tuple[str, ...]:
-        """The names of the classes.
-
-        Raises:
-            UserError: the data have quantities to predict, and no classes.
-        """
-        if self.dataset.classes is None:
-            raise UserError(
-                f"{self.dataset.name} has no classes, which this attack is about. "
-                "Attack a run on data with classes."
-            )
-        return self.dataset.classes
-
-    @cached_property
-    def kept(self) -> list[int]:
-        """The rounds whose uploads are kept.
-
-        Raises:
-            UserError: there are none.
-        """
-        rounds = kept_rounds(self.run.folder)
-        if not rounds:
-            raise UserError(
-                f"{self.run.folder} has no uploads, and this attack needs what the server "
-                "received. Train again with `sordino train --keep-uploads`."
-            )
-        return rounds
 
     # What attackers are given.
 
@@ -452,103 +357,10 @@ class Referee:
             clients = clients[shuffled_order(len(clients), stream)]
         return int(clients[place])
 
-    # The run itself.
-
-    def client_rows(self, count: int) -> np.ndarray:
-        """Returns rows of the clients' records, evenly spread over the clients.
-
-        Args:
-            count: how many at most.
-        """
-        return spread_rows(np.concatenate(self._setup.parts), count)
-
-    def unassigned_rows(self, count: int) -> np.ndarray:
-        """Returns rows of the training records that were assigned to no client.
-
-        Args:
-            count: how many at most.
-        """
-        rows = np.arange(len(self._setup.train.y))
-        return spread_rows(np.setdiff1d(rows, np.concatenate(self._setup.parts)), count)
-
-    def open_model(self, weights: np.ndarray) -> ModelReader:
-        """Returns a reader of the run's model at given weights.
-
-        Args:
-            weights: the parameters.
-        """
-        return ModelReader(self._setup.module, weights, self._setup.train.inputs(slice(0, 1)))
-
-    def initial_model(self) -> np.ndarray:
-        """Returns the model before the first round, which has seen no records."""
-        return self._setup.initial_weights()
-
-    def last_model(self) -> np.ndarray:
-        """Returns the model after the last round.
-
-        Raises:
-            UserError: the run released none.
-        """
-        if self.run.state is None:
-            raise UserError(
-                f"{self.run.folder} has no model: its budget did not allow one to be released."
-            )
-        return FlatModel(self._setup.module).from_state(self.run.state).numpy().copy()
-
-    def read_round(self, round_index: int) -> ArchivedRound:
-        """Returns what the server received in a kept round.
-
-        Args:
-            round_index: the round.
-        """
-        kept = read_round(self.run.folder, round_index)
-        if kept.total is None or kept.clients is None:
-            return kept
-        # All that the server has of the round: the mean of what was sent.
-        weights = self._setup.sum_weights[kept.clients]
-        moved = open_residues(kept.total, self._setup.grid) / weights.sum()
-        return replace(kept, uploads=(kept.model + moved)[None])
-
     def _find_contributors(self, round_index: int) -> list[int]:
         """Returns whose uploads are in the sum of a kept round."""
         clients = read_round(self.run.folder, round_index).clients
         return [] if clients is None else [int(client) for client in clients]
-
-    def gradient_rule(self) -> FedAvg | NoisySgd:
-        """Returns the local rule, where an upload is the global model moved along gradients.
-
-        Raises:
-            UserError: uploads are made of anything else, or the draws of the batches were never
-                stored.
-        """
-        # Without the batches there is no truth to hold a guess against.
-        if self.protocol.noise.secure:
-            raise UserError(
-                f"{self.run.folder} drew its batches from the operating system, so nobody can say "
-                "which records were in an upload. Attack a run with noise.secure = false."
-            )
-        if gradient_steps_of(self.protocol) is None:
-            raise UserError(
-                f"local.rule = {self.protocol.local.tag!r}: this attack reads gradients out of "
-                "uploads that begin at the global model, which fedavg, fedprox and noisy-sgd (sgd, "
-                "fixed batches) without personalization or penalty send. Attack such a run."
-            )
-        # No other rule has steps along gradients.
-        return cast("FedAvg | NoisySgd", self.protocol.local)
-
-    def _load_data(self, data: DataSource | None) -> Dataset:
-        """Returns the data of the run."""
-        if isinstance(data, Dataset):
-            return data
-        spec = self.protocol.data
-        if data is None and (spec is None or spec.name.startswith("python:")):
-            raise UserError(
-                f"the data of {self.run.folder} were handed over in Python: "
-                "hand them over again, as data=..."
-            )
-        if spec is None:
-            spec = Data(name=str(data))
-        return load_data(spec, data)
 
     def _choose_places(self, round_index: int, targets: int) -> np.ndarray:
         """Returns the uploads of a round whose senders are in question."""
@@ -598,34 +410,3 @@ def join_records(parts: list[tuple[Tensors, np.ndarray]]) -> ObservedRecords:
         inputs.append(table.inputs(chosen))
         labels.append(table.y.index_select(0, chosen))
     return ObservedRecords(inputs=torch.cat(inputs), labels=torch.cat(labels))
-
-
-def spread_rows(rows: np.ndarray, count: int) -> np.ndarray:
-    """Returns some of the rows at even distances, the first and the last among them.
-
-    Args:
-        rows: the rows to choose from.
-        count: how many at most.
-
-    Example:
-        >>> spread_rows(np.arange(9), 3).tolist(), spread_rows(np.arange(2), 3).tolist()
-        ([0, 4, 8], [0, 1])
-    """
-    places = np.linspace(0, len(rows) - 1, min(count, len(rows))).round().astype(int)
-    return np.asarray(rows[places])
-
-
-def spread_rounds(rounds: list[int], count: int) -> list[int]:
-    """Returns some of the rounds, from first to last at even distances; one alone is the last.
-
-    Args:
-        rounds: the rounds to choose from, in ascending order.
-        count: how many at most.
-
-    Example:
-        >>> spread_rounds([0, 1, 2, 3, 4], 3), spread_rounds([0, 1, 2], 1), spread_rounds([5], 3)
-        ([0, 2, 4], [2], [5])
-    """
-    if count == 1:
-        return rounds[-1:]
-    return [rounds[place] for place in spread_rows(np.arange(len(rounds)), count)]

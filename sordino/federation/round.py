@@ -250,7 +250,7 @@ class Round:
 
     def _weigh_uploads(self) -> np.ndarray:
         setup = self._setup
-        weights = weigh_clients(setup)[self._present]
+        weights: np.ndarray = weigh_clients(setup)[self._present]
         if setup.release.secure_sum is not None:
             weights = setup.sum_weights[self._present]
         opened = bool(self._opened.all())

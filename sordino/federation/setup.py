@@ -37,7 +37,7 @@ from sordino.models import check_model, parameter_count
 from sordino.models.flat import FlatModel
 from sordino.privacy.noise_releases import refuse_unpriced
 from sordino.privacy.own_noise import own_protocol, with_found_noise
-from sordino.protocol import Data, Grid, Noise, Protocol, UserError
+from sordino.protocol import Data, Grid, Model, Noise, Protocol, UserError
 from sordino.protocol.release import Release
 from sordino.randomness import Key, Purpose
 
@@ -233,33 +233,11 @@ def prepare(
     dataset = found.dataset
     shared_out = parts is None
     parts = partition(dataset, spec, protocol.clients, key) if parts is None else tuple(parts)
-    if protocol.draws_coins:
-        refuse_large_lot(parts, protocol.local.batch or 1)
-    else:
-        refuse_small_clients(parts, protocol.local.batch or 1)
-    if (
-        not protocol.local.draws_batches
-        and protocol.local.batch is not None
-        and len({len(part) for part in parts}) > 1
-    ):
-        raise UserError(
-            "local.batches = 'cyclic' needs clients of one size: the fixed batches are a public "
-            "part of the protocol."
-        )
+    refuse_unfit_parts(protocol, parts)
     # Sizes come first, then the dimension: the search for the noise below prices the protocol, and
     # prices depend on both.
     protocol = with_public_size(protocol, parts)
-    source = (
-        model
-        if model is not None and not isinstance(model, str)
-        else require_name(net.name, "model")
-    )
-    # The initial model has a stream of its own, so that it does not move when other draws change.
-    seed = key.stream(Purpose.INITIAL_MODEL).draw_seed()
-    module = protocol_model(
-        protocol, source, dataset.input_shape, dataset.outputs, classes=dataset.classes, seed=seed
-    )
-    check_model(module, invented_inputs(dataset.input_shape), dataset.outputs, net.parameters)
+    module = build_model(protocol, net, model, dataset, key)
     protocol = with_public_dimension(protocol, module)
     # A mechanism without a price must not train: there would be nothing to charge to the ledger.
     refuse_unpriced(protocol)
@@ -284,6 +262,60 @@ def prepare(
         public=public_records(protocol, dataset),
         shares=LabelShares.of(dataset, parts) if shared_out else None,
     )
+
+
+def refuse_unfit_parts(protocol: Protocol, parts: tuple[np.ndarray, ...]) -> None:
+    """Refuses clients whose records do not fill the batches of the local rule.
+
+    Args:
+        protocol: The federation whose rounds are played.
+        parts: The records of every client.
+
+    Raises:
+        UserError: A batch is larger than a client's records, or fixed batches meet clients of
+            different sizes.
+    """
+    batch = protocol.local.batch
+    if protocol.draws_coins:
+        refuse_large_lot(parts, batch or 1)
+    else:
+        refuse_small_clients(parts, batch or 1)
+    fixed = batch is not None and not protocol.local.draws_batches
+    if fixed and len({len(part) for part in parts}) > 1:
+        raise UserError(
+            "local.batches = 'cyclic' needs clients of one size: the fixed batches are a public "
+            "part of the protocol."
+        )
+
+
+def build_model(
+    protocol: Protocol, net: Model, model: ModelSource | None, dataset: Dataset, key: Key
+) -> nn.Module:
+    """Builds the initial model and checks that it fits the data.
+
+    Args:
+        protocol: The federation whose rounds are played.
+        net: What the protocol says of its model.
+        model: A module or a factory that was handed over in Python; a name, or None, for the model
+            that the protocol names.
+        dataset: The records that the model is for.
+        key: The key of all draws that follow from the seed.
+
+    Raises:
+        UserError: The model does not fit the data, or has another number of parameters than stated.
+    """
+    source: ModelSource
+    if model is None or isinstance(model, str):
+        source = require_name(net.name, "model")
+    else:
+        source = model
+    # The initial model has a stream of its own, so that it does not move when other draws change.
+    seed = key.stream(Purpose.INITIAL_MODEL).draw_seed()
+    module = protocol_model(
+        protocol, source, dataset.input_shape, dataset.outputs, classes=dataset.classes, seed=seed
+    )
+    check_model(module, invented_inputs(dataset.input_shape), dataset.outputs, net.parameters)
+    return module
 
 
 def _source_of(spec: Data, data: DataSource | None) -> tuple[Data | Dataset, Data | None]:
