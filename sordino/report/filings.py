@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from datetime import date
 from typing import Any
 
 from sordino.privacy.guarantee import Guarantee, format_delta
@@ -34,12 +35,12 @@ NEIGHBOURS = {
 UNITS_IN_FULL = {"record": "record of a client", "client": "client with all its records"}
 
 
-def build_registry_entry(summary: RunSummary, date: str) -> dict[str, Any]:
+def build_registry_entry(summary: RunSummary, published: str) -> dict[str, Any]:
     """Returns an entry for the public registry of deployments of OpenDP and NIST.
 
     Args:
         summary: of a finished run.
-        date: of publication, as YYYY-MM-DD.
+        published: of publication, as YYYY-MM-DD.
 
     Returns:
         A document that fits the registry's schema; strings that only the owner can write say so.
@@ -63,7 +64,7 @@ def build_registry_entry(summary: RunSummary, date: str) -> dict[str, Any]:
                 "data_product_type": "Machine learning model",
                 "data_product_region": TO_FILL,
                 "description": describe_protocol(summary.run.protocol),
-                "publication_date": date,
+                "publication_date": published,
             },
             "dp_variant": {
                 "variant_name": "Approximate DP",
@@ -87,6 +88,15 @@ def build_registry_entry(summary: RunSummary, date: str) -> dict[str, Any]:
             "administrative": {"registry_authors": [TO_FILL]},
         },
     }
+
+
+def draft_registry_entry(summary: RunSummary) -> str:
+    """Returns an entry for the registry, dated today, as YAML.
+
+    Args:
+        summary: Of a finished run.
+    """
+    return write_yaml(build_registry_entry(summary, date.today().isoformat()))
 
 
 def write_yaml(document: Mapping[str, Any]) -> str:

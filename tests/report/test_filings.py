@@ -127,3 +127,32 @@ def test_a_run_without_a_promise_is_not_registered(tmp_path: Path, capsys) -> No
     assert run_command(["report", str(folder), "--registry", str(entry)]) == 2
     assert "there is no promise to register" in capsys.readouterr().err
     assert not entry.exists()
+
+
+def test_an_annex_says_what_the_page_says_and_marks_what_only_the_owner_knows(folder: Path) -> None:
+    from sordino.report.number_formats import format_upper_bound
+    from sordino.report.review_annex import write_annex
+
+    summary = summarize_run(folder)
+    text = write_annex(summary)
+    delta = summary.headline.delta
+    assert summary.main.sentence(delta) in text
+    for guarantee in summary.guarantees[summary.headline.unit]:
+        assert f"| {format_upper_bound(guarantee.epsilon(delta))} |" in text
+    # A known seed undoes the guarantee, so it must not be passed over.
+    assert "anyone who knows the seed can remove the noise" in text
+    assert "No audit was made" in text
+    assert "No attack was tried" in text
+    assert "below one in 500 records" in text
+    assert text.count(TO_FILL) >= 7
+
+
+def test_the_command_writes_every_filing_asked_for(folder: Path, tmp_path, capsys) -> None:
+    annex = tmp_path / "annex.md"
+    card = tmp_path / "card.md"
+    assert (
+        run_command(["report", str(folder), "--annex", str(annex), "--model-card", str(card)]) == 0
+    )
+    assert annex.read_text().startswith("# Annex on privacy: First Run")
+    assert card.exists()
+    assert run_command(["report", str(folder), str(folder), "--annex", str(annex)]) == 2

@@ -1,0 +1,320 @@
+"""Answers the questions that reviewers ask about a private model, from a run: the annex.
+
+Its first part follows the topics of NIST SP 800-226, "Guidelines for Evaluating Differential
+Privacy Guarantees"; the second those of EDPB Opinion 28/2024 on AI models and personal data. What
+only the owner of a run knows is marked. It shows nothing that the run's page does not show.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sordino.privacy.guarantee import MEANINGFUL, format_delta
+from sordino.protocol.version import own_version
+from sordino.report.caveats import list_caveats
+from sordino.report.evidence import AttackResult, Audit
+from sordino.report.filings import NEIGHBOURS, TO_FILL, UNITS_IN_FULL
+from sordino.report.number_formats import format_lower_bound, format_upper_bound
+from sordino.report.phrasing import describe_noise, describe_protocol, describe_test_records
+from sordino.report.run_summary import RunSummary, find_last_scores
+
+# Beyond this epsilon a guarantee says little about a single record without further evidence.
+STRONG = 1.0
+MODERATE = 10.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """A question of a reviewer, and what a run says to it.
+
+    Attributes:
+        question: The question.
+        lines: The answer, one paragraph or list entry each.
+    """
+
+    question: str
+    lines: tuple[str, ...]
+
+    @property
+    def text(self) -> str:
+        """The question as a heading, and its answer."""
+        return "\n".join([f"### {self.question}", "", *self.lines, ""])
+
+
+def write_annex(summary: RunSummary) -> str:
+    """Returns an annex for a review board, as Markdown.
+
+    Args:
+        summary: Of a run.
+    """
+    run = summary.run
+    parts = [
+        f"# Annex on privacy: {summary.name}",
+        "",
+        f"{describe_protocol(run.protocol)}. Written by Sordino {own_version()} from the run's "
+        f"folder; ledger {summary.ledger_digest or 'not shown'}.",
+        "",
+        "| | |",
+        "|---|---|",
+        f"| owner | {TO_FILL} |",
+        f"| purpose | {TO_FILL} |",
+        f"| date and reviewers | {TO_FILL} |",
+        "",
+        "## Evaluating the guarantee (topics of NIST SP 800-226)",
+        "",
+        *(answer.text for answer in answer_guideline(summary)),
+        "## Is the model anonymous? (topics of EDPB Opinion 28/2024)",
+        "",
+        "The opinion asks whether, with all means reasonably likely to be used, personal data of "
+        "those trained on can be extracted from the model or obtained by queries. This part is "
+        "evidence for that assessment and does not replace it.",
+        "",
+        *(answer.text for answer in answer_opinion(summary)),
+    ]
+    return "\n".join(parts)
+
+
+def answer_guideline(summary: RunSummary) -> list[Answer]:
+    """Answers the questions about a guarantee of differential privacy.
+
+    Args:
+        summary: Of a run.
+    """
+    protocol = summary.run.protocol
+    guarantee = summary.main
+    delta = summary.headline.delta
+    unit = UNITS_IN_FULL[guarantee.unit]
+    return [
+        Answer(
+            question="What is guaranteed, and against whom?",
+            lines=(guarantee.sentence(delta), grade_epsilon(guarantee.epsilon(delta))),
+        ),
+        Answer(
+            question="What is the unit of privacy?",
+            lines=(
+                f"One {unit}. " + NEIGHBOURS[guarantee.adjacency].format(unit=unit),
+                "A person with several records is protected less: k records of one person cost "
+                "about k times epsilon.",
+            ),
+        ),
+        Answer(
+            question="How small is delta, and is it below one in the number of records?",
+            lines=(compare_delta(summary),),
+        ),
+        Answer(question="Who is trusted with what?", lines=tuple(list_views(summary))),
+        Answer(
+            question="Which mechanisms are used, and why are they private?",
+            lines=(f"{describe_noise(protocol)}.", *guarantee.derivation),
+        ),
+        Answer(
+            question="Was the implementation tested?",
+            lines=tuple(list_audits(summary.audits)),
+        ),
+        Answer(
+            question="Where do the random numbers come from?",
+            lines=(describe_randomness(summary),),
+        ),
+        Answer(
+            question="Is the whole of the training accounted for, tuning included?",
+            lines=(
+                f"{len(summary.run.rounds_paid):,} rounds were charged in the ledger before they "
+                "released anything.",
+                f"{TO_FILL}: other trainings on the same records, and how limits, clip and rates "
+                "were chosen. Each training adds to what is learned; `sordino sweep --price` says "
+                "by how much.",
+            ),
+        ),
+        Answer(
+            question="What does privacy cost in accuracy, and is the cost the same for everybody?",
+            lines=(
+                describe_accuracy(summary),
+                f"{TO_FILL}: accuracy for the groups that the model is about. Noise and clipping "
+                "cost rare groups more than common ones.",
+            ),
+        ),
+        Answer(
+            question="What is not covered?",
+            lines=tuple(f"- **{one.title}.** {one.text}" for one in list_caveats(summary)),
+        ),
+        Answer(
+            question="Who has access to records, keys and logs?",
+            lines=(
+                f"{TO_FILL}. Records stay with their clients; the folders `private/`, `clients/` "
+                "and `uploads/`, the checkpoints and the ledger must not be published.",
+            ),
+        ),
+    ]
+
+
+def answer_opinion(summary: RunSummary) -> list[Answer]:
+    """Answers the questions about whether a model is anonymous.
+
+    Args:
+        summary: Of a run.
+    """
+    return [
+        Answer(
+            question="Which measures were taken in design and training?",
+            lines=(
+                "Federated training: records stay where they are. Limits on what a record can "
+                f"change, and noise: {describe_noise(summary.run.protocol)}.",
+                f"{TO_FILL}: selection and minimisation of the records, legal basis, the data "
+                "protection impact assessment.",
+            ),
+        ),
+        Answer(
+            question="How likely is it that somebody can tell whether a record was used?",
+            lines=tuple(list_odds(summary)),
+        ),
+        Answer(
+            question="Which attacks were tried, and what did they get?",
+            lines=tuple(list_attacks(summary.attacks)),
+        ),
+        Answer(
+            question="What limits these tests?",
+            lines=(
+                "The upper bounds hold for every attack, also ones not yet known, under the "
+                "assumptions stated with them. Audits and attacks are lower bounds: what was "
+                "tried, on this run, with this much computing.",
+                f"{TO_FILL}: who can query the model, how often, and what they may know besides.",
+            ),
+        ),
+    ]
+
+
+def grade_epsilon(epsilon: float) -> str:
+    """Says how much weight a guarantee can bear alone.
+
+    Args:
+        epsilon: The upper bound.
+
+    Example:
+        >>> grade_epsilon(0.5)
+        'Up to 1 the guarantee alone is strong evidence.'
+    """
+    if epsilon <= STRONG:
+        return f"Up to {STRONG:g} the guarantee alone is strong evidence."
+    if epsilon <= MODERATE:
+        return (
+            f"Between {STRONG:g} and {MODERATE:g} the guarantee should be read with the audits "
+            "below, and with what an adversary could do with it."
+        )
+    if epsilon <= MEANINGFUL:
+        return f"Beyond {MODERATE:g} the guarantee alone is weak evidence."
+    return "There is no meaningful limit: nothing should be claimed from this guarantee."
+
+
+def compare_delta(summary: RunSummary) -> str:
+    """Compares delta with one in the number of records.
+
+    Args:
+        summary: Of a run.
+    """
+    delta = summary.headline.delta
+    units = summary.run.protocol.clients
+    counted = "clients"
+    if summary.headline.unit == "record":
+        units = sum(summary.run.sizes)
+        counted = "records"
+    comparison = "below" if delta * units < 1 else "not below"
+    return f"delta = {format_delta(delta)}, which is {comparison} one in {units:,} {counted}."
+
+
+def list_views(summary: RunSummary) -> list[str]:
+    """Lists what each adversary learns at most.
+
+    Args:
+        summary: Of a run.
+    """
+    unit = summary.headline.unit
+    delta = summary.headline.delta
+    rows = ["| view | the adversary | epsilon, at most |", "|---|---|---|"]
+    for guarantee in summary.guarantees[unit]:
+        epsilon = format_upper_bound(guarantee.epsilon(delta))
+        rows.append(f"| `{guarantee.view}` | {guarantee.view.adversary} | {epsilon} |")
+    return rows
+
+
+def list_audits(audits: Sequence[Audit]) -> list[str]:
+    """Lists what audits measured.
+
+    Args:
+        audits: Of the run.
+    """
+    lines = []
+    for audit in audits:
+        lower = "no bound"
+        if audit.epsilon_lower is not None:
+            lower = f"epsilon of at least {format_lower_bound(audit.epsilon_lower)}"
+        line = (
+            f"- view {audit.view}, one {audit.unit}: {lower} measured, "
+            f"{format_upper_bound(audit.certified)} certified, {audit.trainings:,} trainings a "
+            f"side; verdict: {audit.verdict}."
+        )
+        if audit.engine:
+            line += f" Engine {audit.engine}."
+        lines.append(line)
+    return lines or ["No audit was made. `sordino audit RUN` makes one."]
+
+
+def list_attacks(attacks: Sequence[AttackResult]) -> list[str]:
+    """Lists what attacks reached, beside guessing.
+
+    Args:
+        attacks: Of the run.
+    """
+    if not attacks:
+        return ["No attack was tried. `sordino attack RUN` tries those of the literature."]
+    rows = ["| attack | measure | reached | by guessing |", "|---|---|---|---|"]
+    for attack in attacks:
+        cells = (attack.name, attack.metric, f"{attack.value:.3g}", f"{attack.baseline:.3g}")
+        rows.append("| " + " | ".join(cells) + " |")
+    return rows
+
+
+def list_odds(summary: RunSummary) -> list[str]:
+    """Lists how often the best adversary is right about one record, at most.
+
+    Args:
+        summary: Of a run.
+    """
+    lines = [
+        "An adversary who knows all other records, and for whom both answers are equally likely, "
+        "is right at most so often (a coin is right in 50 % of cases):"
+    ]
+    for view, odds in summary.odds.items():
+        lines.append(f"- {view.adversary}: {format_upper_bound(100 * odds)} %")
+    return lines
+
+
+def describe_randomness(summary: RunSummary) -> str:
+    """Says where the noise of a run came from, and of which numbers it was.
+
+    Args:
+        summary: Of a run.
+    """
+    protocol = summary.run.protocol
+    source = "from the operating system's entropy, by a ChaCha20 keystream"
+    if not protocol.noise.secure:
+        source = (
+            "from a seed, by a ChaCha20 keystream: anyone who knows the seed can remove the noise"
+        )
+    numbers = "in floating point, whose lowest bits are not hardened against attacks"
+    if protocol.release.integers:
+        numbers = "as integers of a discrete Gaussian, with no floating point in between"
+    return f"Noise is drawn {source}, {numbers}."
+
+
+def describe_accuracy(summary: RunSummary) -> str:
+    """Says what the model reaches, and on whose records.
+
+    Args:
+        summary: Of a run.
+    """
+    scores = find_last_scores(summary.run)
+    listed = ", ".join(f"{name} {value:.4g}" for name, value in scores.items())
+    return (
+        f"On {describe_test_records(summary.run)}: {listed}. `sordino report RUN --without-noise` "
+        "trains the same federation without noise, to compare."
+    )
