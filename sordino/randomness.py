@@ -71,7 +71,7 @@ class Key:
     """A 256-bit key. It has no readable representation, so that it never ends up in a log.
 
     Attributes:
-        secret: the 32 bytes of the key.
+        secret: The 32 bytes of the key.
 
     Example:
         >>> Key.from_seed(7).stream(Purpose.MINIBATCH, client=3).words(2)
@@ -87,7 +87,7 @@ class Key:
         The seed decides every draw, so noise is private only while the seed is secret.
 
         Args:
-            seed: the seed of the protocol.
+            seed: The seed of the protocol.
         """
         return cls(secret=hashlib.sha256(b"sordino seed %d" % seed).digest())
 
@@ -108,11 +108,11 @@ class Key:
         """Returns the keystream at one address.
 
         Args:
-            purpose: what the draw is for.
-            training: the number of the training; 0 for every run that is not an audit.
-            client: the client that draws; 0 for draws of the server.
-            round_index: the round, counted from 0.
-            step: the local step, counted from 0.
+            purpose: What the draw is for.
+            training: The number of the training; 0 for every run that is not an audit.
+            client: The client that draws; 0 for draws of the server.
+            round_index: The round, counted from 0.
+            step: The local step, counted from 0.
 
         Returns:
             The keystream, from its beginning.
@@ -134,9 +134,9 @@ class Stream:
     axis.
 
     Attributes:
-        subkey: the key of the purpose and the group of trainings.
-        nonce: client, round and step.
-        training: the number of the training.
+        subkey: The key of the purpose and the group of trainings.
+        nonce: Client, round and step.
+        training: The number of the training.
     """
 
     subkey: bytes
@@ -155,7 +155,7 @@ class Stream:
         whatever the lengths of their draws are.
 
         Args:
-            width: the length of the row in bytes.
+            width: The length of the row in bytes.
 
         Returns:
             The key.
@@ -174,14 +174,14 @@ class Stream:
         """Returns bytes of the keystream, from block 0 on.
 
         Args:
-            count: how many bytes each training reads.
-            trainings: the number of trainings, from this one on.
+            count: How many bytes each training reads.
+            trainings: The number of trainings, from this one on.
 
         Returns:
             `count * trainings` bytes.
 
         Raises:
-            UserError: the rows would pass the end of the keystream.
+            UserError: The rows would pass the end of the keystream.
         """
         return self._open_rows(count, trainings).read(count * trainings)
 
@@ -189,8 +189,8 @@ class Stream:
         """Returns 64-bit words, little-endian.
 
         Args:
-            count: how many words each training reads.
-            trainings: the number of trainings, from this one on.
+            count: How many words each training reads.
+            trainings: The number of trainings, from this one on.
 
         Returns:
             `count * trainings` words.
@@ -201,7 +201,7 @@ class Stream:
         """Returns independent standard normals in float64, a Box-Muller pair from every two words.
 
         Args:
-            count: how many normals.
+            count: How many normals.
 
         Returns:
             A vector of `count` normals.
@@ -213,8 +213,8 @@ class Stream:
         """Returns independent standard normals for several trainings.
 
         Args:
-            trainings: the number of trainings, from this one on.
-            count: how many normals each training draws.
+            trainings: The number of trainings, from this one on.
+            count: How many normals each training draws.
 
         Returns:
             A table of shape (trainings, count).
@@ -241,10 +241,10 @@ class Stream:
         Every ordered choice is equally likely, to within 2^-40.
 
         Args:
-            count: how many subsets each training draws.
-            size: how many distinct numbers a subset has.
-            population: numbers are drawn from 0 to `population - 1`.
-            trainings: the number of trainings, from this one on.
+            count: How many subsets each training draws.
+            size: How many distinct numbers a subset has.
+            population: Numbers are drawn from 0 to `population - 1`.
+            trainings: The number of trainings, from this one on.
 
         Returns:
             A table with one subset a row, of shape (count * trainings, size).
@@ -270,11 +270,11 @@ class Stream:
         """Returns how many of some items each of the `subsets` has, without storing the subsets.
 
         Args:
-            items: the items that are counted.
-            count: how many subsets each training draws.
-            size: how many distinct numbers a subset has.
-            population: numbers are drawn from 0 to `population - 1`.
-            trainings: the number of trainings, from this one on.
+            items: The items that are counted.
+            count: How many subsets each training draws.
+            size: How many distinct numbers a subset has.
+            population: Numbers are drawn from 0 to `population - 1`.
+            trainings: The number of trainings, from this one on.
 
         Returns:
             One number for each subset, in the order of `subsets`.
@@ -302,10 +302,10 @@ class Stream:
         """Returns independent coins, each true with probability at most `rate`.
 
         Args:
-            count: how many rows of coins each training draws.
-            population: how many coins a row has.
-            rate: the probability of a coin, rounded down to a multiple of 2^-64.
-            trainings: the number of trainings, from this one on.
+            count: How many rows of coins each training draws.
+            population: How many coins a row has.
+            rate: The probability of a coin, rounded down to a multiple of 2^-64.
+            trainings: The number of trainings, from this one on.
 
         Returns:
             A table of booleans of shape (count * trainings, population).
@@ -364,8 +364,8 @@ class KeystreamReader:
         """Begins before the first piece.
 
         Args:
-            nonce: the nonce of all pieces.
-            pieces: the key of each piece, its first byte, and its length.
+            nonce: The nonce of all pieces.
+            pieces: The key of each piece, its first byte, and its length.
         """
         self._nonce = nonce
         self._pieces = iter(pieces)
@@ -376,7 +376,7 @@ class KeystreamReader:
         """Returns the next `count` bytes.
 
         Args:
-            count: how many bytes.
+            count: How many bytes.
         """
         parts = []
         while count > 0:
@@ -405,8 +405,8 @@ def choose_swaps(words: np.ndarray, population: int) -> np.ndarray:
     """Returns the places that the first places of a Fisher-Yates shuffle are exchanged with.
 
     Args:
-        words: uniform words, one row for each shuffle, one column for each place.
-        population: how many places a shuffle has.
+        words: Uniform words, one row for each shuffle, one column for each place.
+        population: How many places a shuffle has.
 
     Returns:
         A table of the shape of `words`: place k is exchanged with one from k to the last.
@@ -421,7 +421,7 @@ def shuffle_rows(swaps: np.ndarray) -> np.ndarray:
     Only the places that were exchanged are stored, so the cost does not depend on the population.
 
     Args:
-        swaps: what `choose_swaps` returned.
+        swaps: What `choose_swaps` returned.
 
     Returns:
         A table of the same shape: what stands at the first places after the exchanges.
@@ -439,8 +439,8 @@ def shuffle_columns(swaps: np.ndarray, population: int) -> np.ndarray:
     """Returns the first places of a shuffle for each row, all rows at once.
 
     Args:
-        swaps: what `choose_swaps` returned, as signed integers.
-        population: how many places a shuffle has.
+        swaps: What `choose_swaps` returned, as signed integers.
+        population: How many places a shuffle has.
 
     Returns:
         What `shuffle_rows` returns.
@@ -464,8 +464,8 @@ def count_items_in_heads(swaps: np.ndarray, items: np.ndarray) -> np.ndarray:
     Each item is followed by itself through the exchanges, so no shuffled table is written.
 
     Args:
-        swaps: what `choose_swaps` returned.
-        items: the items that are counted.
+        swaps: What `choose_swaps` returned.
+        items: The items that are counted.
 
     Returns:
         One number for each row.
@@ -491,8 +491,8 @@ def scale_words(words: np.ndarray, spans: np.ndarray) -> np.ndarray:
     """Returns floor(word * span / 2^64), which is uniform below `span` (Lemire 2019).
 
     Args:
-        words: uniform 64-bit words.
-        spans: how many values each number may have; below 2^32.
+        words: Uniform 64-bit words.
+        spans: How many values each number may have; below 2^32.
 
     Returns:
         The exact quotients, computed in 64-bit halves.
@@ -507,8 +507,8 @@ def fill_normal_pairs(words: np.ndarray, normals: np.ndarray) -> None:
     """Writes a pair of normals for every pair of words (Box and Muller 1958).
 
     Args:
-        words: pairs of uniform words, one a row.
-        normals: where the pairs of normals are written, one a row.
+        words: Pairs of uniform words, one a row.
+        normals: Where the pairs of normals are written, one a row.
     """
     # The radius uses 52 bits, so normals reach 8.5. A uniform of 32 bits would cut the tail at 6.7,
     # which is noticeable in a model of a million parameters.
@@ -526,7 +526,7 @@ def unit_interval(words: np.ndarray) -> np.ndarray:
     """Returns uniforms strictly between 0 and 1.
 
     Args:
-        words: uniform 64-bit words.
+        words: Uniform 64-bit words.
 
     Returns:
         For each word the midpoint (k + 1/2) / 2^52, where k is its upper 52 bits.
@@ -546,7 +546,7 @@ def sine_half_turn(turns: np.ndarray) -> np.ndarray:
     """Returns sin(pi y) for |y| <= 1/2.
 
     Args:
-        turns: the angles y, in half turns.
+        turns: The angles y, in half turns.
 
     Returns:
         Their sines.

@@ -34,10 +34,10 @@ class Case(Generic[Observed, Truth]):
     Both sides are made when they are asked for, apart from one another.
 
     Attributes:
-        key: its name among the cases of one attack on one run, fit for a file.
-        round: how many rounds had been trained before.
-        observe: makes what the attacker is given.
-        reveal: makes what the scorer is given.
+        key: Its name among the cases of one attack on one run, fit for a file.
+        round: How many rounds had been trained before.
+        observe: Makes what the attacker is given.
+        reveal: Makes what the scorer is given.
     """
 
     key: str
@@ -53,12 +53,12 @@ class Measure:
     """One number about the success of an attempt, beside that of a trivial attacker.
 
     Attributes:
-        metric: the name of the measure, such as accuracy.
-        method: which of several attackers.
-        value: what the attack reached.
-        baseline: the value that an attacker reaches without seeing the run.
-        better: whether "higher" or "lower" values are a success of the attack.
-        samples: over how many samples the value is a mean.
+        metric: The name of the measure, such as accuracy.
+        method: Which of several attackers.
+        value: What the attack reached.
+        baseline: The value that an attacker reaches without seeing the run.
+        better: Whether "higher" or "lower" values are a success of the attack.
+        samples: Over how many samples the value is a mean.
     """
 
     metric: str
@@ -74,13 +74,13 @@ class Row(Measure):
     """A measure over all cases of one round of one run: a line of the results.
 
     Attributes:
-        name: the name of the attack.
-        view: who the attacker is.
-        round: how many rounds had been trained before.
-        noise: the size of the noise in the run: sigma, scale or multiplier; width / step for a
+        name: The name of the attack.
+        view: Who the attacker is.
+        round: How many rounds had been trained before.
+        noise: The size of the noise in the run: sigma, scale or multiplier; width / step for a
             staircase.
-        paper: where the attack is from.
-        printed: the value that the paper prints for these data at this noise and round, if any.
+        paper: Where the attack is from.
+        printed: The value that the paper prints for these data at this noise and round, if any.
     """
 
     name: str
@@ -101,9 +101,9 @@ class CaseResult:
     """What came of one case.
 
     Attributes:
-        measures: how well the attack did.
-        pictures: arrays of shape (images, channels, height, width) with values in [0, 1].
-        curves: for each method, false and true positive rates of shape (2, points), where there is
+        measures: How well the attack did.
+        pictures: Arrays of shape (images, channels, height, width) with values in [0, 1].
+        curves: For each method, false and true positive rates of shape (2, points), where there is
             something to detect.
     """
 
@@ -135,26 +135,26 @@ class Attack(Interface[Observed, Guess, Truth]):
         """Returns the cases of a run.
 
         Args:
-            referee: knows the run.
+            referee: Knows the run.
 
         Raises:
-            UserError: the attack cannot be tried on the run.
+            UserError: The attack cannot be tried on the run.
         """
 
     def attempt(self, seen: Observed, tick: Tick) -> Guess:
         """Attacks one case.
 
         Args:
-            seen: what the attacker is given.
-            tick: called with the share of the work that is done.
+            seen: What the attacker is given.
+            tick: Called with the share of the work that is done.
         """
 
     def score(self, guess: Guess, truth: Truth) -> CaseResult:
         """Returns how well an attempt did.
 
         Args:
-            guess: what the attempt returned.
-            truth: the true values.
+            guess: What the attempt returned.
+            truth: The true values.
         """
 
 
@@ -162,9 +162,9 @@ def part_progress(tick: Tick, number: int, parts: int) -> Tick:
     """Returns a function that reports the progress of one of several equal parts.
 
     Args:
-        tick: called with the share of the whole.
-        number: which part, counted from 0.
-        parts: the number of parts.
+        tick: Called with the share of the whole.
+        number: Which part, counted from 0.
+        parts: The number of parts.
 
     Example:
         >>> part_progress(print, 1, 4)(0.5)
@@ -183,13 +183,13 @@ def list_upload_cases(
     """Returns cases that are one upload each.
 
     Args:
-        referee: knows the run.
-        rounds: how many of the kept rounds, evenly spread.
-        uploads: how many uploads of each round.
-        records: how many records the attacker has.
+        referee: Knows the run.
+        rounds: How many of the kept rounds, evenly spread.
+        uploads: How many uploads of each round.
+        records: How many records the attacker has.
 
     Raises:
-        UserError: uploads of the run hold no gradients, were not kept, or there are none.
+        UserError: Uploads of the run hold no gradients, were not kept, or there are none.
     """
     # Refuses what sends no gradients, before any work.
     referee.gradient_rule()
@@ -221,9 +221,9 @@ def average_rows(
     """Returns the means over the cases of each round, weighted by their samples.
 
     Args:
-        attack: the attack.
-        results: the round and the result of every case.
-        noise: the size of the noise in the run.
+        attack: The attack.
+        results: The round and the result of every case.
+        noise: The size of the noise in the run.
 
     Returns:
         One row for each round, method and metric, rounds in ascending order.

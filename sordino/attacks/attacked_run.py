@@ -42,12 +42,12 @@ class AttackedRun:
         """Loads the data of a run, and checks that they are those it was trained on.
 
         Args:
-            run: a finished run.
-            data: its data, where they were handed over in Python.
-            model: its model, likewise.
+            run: A finished run.
+            data: Its data, where they were handed over in Python.
+            model: Its model, likewise.
 
         Raises:
-            UserError: the run is not finished, its clients' records are elsewhere, or its data or
+            UserError: The run is not finished, its clients' records are elsewhere, or its data or
                 its model are not those it was trained with.
         """
         # An unfinished run may still change under the attack.
@@ -87,7 +87,7 @@ class AttackedRun:
         """The names of the classes.
 
         Raises:
-            UserError: the data have quantities to predict, and no classes.
+            UserError: The data have quantities to predict, and no classes.
         """
         if self.dataset.classes is None:
             raise UserError(
@@ -101,7 +101,7 @@ class AttackedRun:
         """The rounds whose uploads are kept.
 
         Raises:
-            UserError: there are none.
+            UserError: There are none.
         """
         rounds = kept_rounds(self.run.folder)
         if not rounds:
@@ -115,7 +115,7 @@ class AttackedRun:
         """Returns rows of the clients' records, evenly spread over the clients.
 
         Args:
-            count: how many at most.
+            count: How many at most.
         """
         return spread_rows(np.concatenate(self._setup.parts), count)
 
@@ -123,7 +123,7 @@ class AttackedRun:
         """Returns rows of the training records that were assigned to no client.
 
         Args:
-            count: how many at most.
+            count: How many at most.
         """
         rows = np.arange(len(self._setup.train.y))
         return spread_rows(np.setdiff1d(rows, np.concatenate(self._setup.parts)), count)
@@ -132,7 +132,7 @@ class AttackedRun:
         """Returns a reader of the run's model at given weights.
 
         Args:
-            weights: the parameters.
+            weights: The parameters.
         """
         return ModelReader(self._setup.module, weights, self._setup.train.inputs(slice(0, 1)))
 
@@ -144,7 +144,7 @@ class AttackedRun:
         """Returns the model after the last round.
 
         Raises:
-            UserError: the run released none.
+            UserError: The run released none.
         """
         if self.run.state is None:
             raise UserError(
@@ -156,7 +156,7 @@ class AttackedRun:
         """Returns what the server received in a kept round.
 
         Args:
-            round_index: the round.
+            round_index: Number of the round, from 0.
         """
         kept = read_round(self.run.folder, round_index)
         if kept.total is None or kept.clients is None:
@@ -170,7 +170,7 @@ class AttackedRun:
         """Returns the local rule, where an upload is the global model moved along gradients.
 
         Raises:
-            UserError: uploads are made of anything else, or the draws of the batches were never
+            UserError: Uploads are made of anything else, or the draws of the batches were never
                 stored.
         """
         # Without the batches there is no truth to hold a guess against.
@@ -207,8 +207,8 @@ def spread_rows(rows: np.ndarray, count: int) -> np.ndarray:
     """Returns some of the rows at even distances, the first and the last among them.
 
     Args:
-        rows: the rows to choose from.
-        count: how many at most.
+        rows: The rows to choose from.
+        count: How many at most.
 
     Example:
         >>> spread_rows(np.arange(9), 3).tolist(), spread_rows(np.arange(2), 3).tolist()
@@ -222,8 +222,8 @@ def spread_rounds(rounds: list[int], count: int) -> list[int]:
     """Returns some of the rounds, from first to last at even distances; one alone is the last.
 
     Args:
-        rounds: the rounds to choose from, in ascending order.
-        count: how many at most.
+        rounds: The rounds to choose from, in ascending order.
+        count: How many at most.
 
     Example:
         >>> spread_rounds([0, 1, 2, 3, 4], 3), spread_rounds([0, 1, 2], 1), spread_rounds([5], 3)

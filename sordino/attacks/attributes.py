@@ -52,12 +52,12 @@ class AttributeAttack:
     """Infers an attribute from embeddings.
 
     Attributes:
-        rounds: how many models are attacked, from the initial to the last.
-        targets: how many of the clients' records.
-        records: how many the attacker has.
-        width: the width of the classifier's hidden layer.
-        passes: passes of its training over the attacker's records.
-        attribute: which attribute; None for the usual one of the data.
+        rounds: How many models are attacked, from the initial to the last.
+        targets: How many of the clients' records.
+        records: How many the attacker has.
+        width: The width of the classifier's hidden layer.
+        passes: Passes of its training over the attacker's records.
+        attribute: Which attribute; None for the usual one of the data.
     """
 
     rounds: int
@@ -75,10 +75,10 @@ class AttributeAttack:
         """Returns some models, each with its embeddings of the same clients' records.
 
         Args:
-            referee: knows the run.
+            referee: Knows the run.
 
         Raises:
-            UserError: the data have no such attribute, or the attacker too few records.
+            UserError: The data have no such attribute, or the attacker too few records.
         """
         name, values = read_attribute(referee.dataset, self.attribute)
         own = referee.unassigned_rows(self.records)
@@ -111,8 +111,8 @@ class AttributeAttack:
         The method "majority" names the commonest value among the attacker's own records.
 
         Args:
-            seen: what the attacker is given.
-            tick: called with the share of the work that is done.
+            seen: What the attacker is given.
+            tick: Called with the share of the work that is done.
         """
         own = seen.federation.auxiliary
         # The referee gives the attacker's records exactly one attribute: the one that is inferred.
@@ -132,8 +132,8 @@ class AttributeAttack:
         """Returns accuracy and mean F1 of every method beside those of guesses without a run.
 
         Args:
-            guess: what `attempt` returned.
-            truth: the true values.
+            guess: What `attempt` returned.
+            truth: The true values.
         """
         baselines = score_values(guess["majority"], truth.values)
         floors = score_blind_guesses(truth.values)
@@ -176,8 +176,8 @@ def score_values(guessed: np.ndarray, true: np.ndarray) -> dict[str, float]:
     """Returns accuracy, and F1 averaged over the values.
 
     Args:
-        guessed: the inferred values.
-        true: the true values.
+        guessed: The inferred values.
+        true: The true values.
     """
     from sklearn.metrics import accuracy_score, f1_score
 
@@ -195,7 +195,7 @@ def score_blind_guesses(true: np.ndarray) -> dict[str, float]:
     The attacker's own records may have another commonest value, and be worse than that.
 
     Args:
-        true: the true values.
+        true: The true values.
 
     Example:
         >>> score_blind_guesses(np.array([1, 1, 1, 0]))
@@ -216,11 +216,11 @@ def read_attribute(dataset: Dataset, wanted: str | None) -> tuple[str, np.ndarra
     """Returns the name of an attribute, and its value for every training record.
 
     Args:
-        dataset: the data.
-        wanted: the name; None for the attribute that papers infer with these data.
+        dataset: The data.
+        wanted: The name; None for the attribute that papers infer with these data.
 
     Raises:
-        UserError: the data have no such attribute.
+        UserError: The data have no such attribute.
 
     Example:
         >>> from sordino.data import load_dataset

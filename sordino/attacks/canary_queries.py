@@ -28,10 +28,10 @@ class QueryOptimiser:
     """How queries are made.
 
     Attributes:
-        iterations: steps of gradient descent.
-        models: shadows that a step looks at, drawn anew for every step.
-        rate: the rate of Adam, in standard deviations of the inputs.
-        reach: how far a query may be from its record in any coordinate, in the same unit.
+        iterations: Steps of gradient descent.
+        models: Shadows that a step looks at, drawn anew for every step.
+        rate: The rate of Adam, in standard deviations of the inputs.
+        reach: How far a query may be from its record in any coordinate, in the same unit.
     """
 
     iterations: int = 20
@@ -51,12 +51,12 @@ def score_by_queries(
     """Returns the mean of LiRA's scores of the records and of the queries near them.
 
     Args:
-        seen: what the attacker is given.
-        shadows: the attacker's models.
-        known: answers about the records in question.
-        inputs: the records in question, in the same order.
-        optimiser: how queries are made.
-        tick: called with the share of the work that is done.
+        seen: What the attacker is given.
+        shadows: The attacker's models.
+        known: Answers about the records in question.
+        inputs: The records in question, in the same order.
+        optimiser: How queries are made.
+        tick: Called with the share of the work that is done.
 
     Returns:
         One score for each record; higher speaks for a member.
@@ -78,11 +78,11 @@ def optimise_queries(
     """Returns one query for each record, optimised on the shadows.
 
     Args:
-        module: the structure of the models.
-        shadows: the attacker's models.
-        records: the records in question.
-        optimiser: how queries are made.
-        tick: called with the share of the work that is done.
+        module: The structure of the models.
+        shadows: The attacker's models.
+        records: The records in question.
+        optimiser: How queries are made.
+        tick: Called with the share of the work that is done.
 
     Returns:
         The queries, in the shape of the records.
@@ -121,9 +121,9 @@ def membership_loss(answers: Tensor, labels: Tensor, inside: Tensor) -> Tensor:
     """Returns minus the log-probability of guessing membership from the confidence in the class.
 
     Args:
-        answers: logits of one model.
-        labels: the classes of the records.
-        inside: whether the model was trained on each record.
+        answers: Logits of one model.
+        labels: The classes of the records.
+        inside: Whether the model was trained on each record.
 
     Returns:
         The sum over the records.

@@ -38,10 +38,10 @@ class ClientAttack:
     """Finds the senders of uploads.
 
     Attributes:
-        rounds: how many of the kept rounds are attacked, from first to last.
-        targets: how many clients are in question in each.
-        records: how many of each client's records the attacker knows at most.
-        own: how many records the attacker has.
+        rounds: How many of the kept rounds are attacked, from first to last.
+        targets: How many clients are in question in each.
+        records: How many of each client's records the attacker knows at most.
+        own: How many records the attacker has.
     """
 
     rounds: int
@@ -57,10 +57,10 @@ class ClientAttack:
         """Returns some kept rounds in which at least two clients took part.
 
         Args:
-            referee: knows the run.
+            referee: Knows the run.
 
         Raises:
-            UserError: uploads hold no gradients, or no round has two of them.
+            UserError: Uploads hold no gradients, or no round has two of them.
         """
         # Refuses what sends no gradients, before any work.
         referee.gradient_rule()
@@ -89,8 +89,8 @@ class ClientAttack:
         """Returns, for each attacker, the place of the upload that it takes for each client's.
 
         Args:
-            seen: what the attacker is given.
-            tick: called with the share of the work that is done.
+            seen: What the attacker is given.
+            tick: Called with the share of the work that is done.
         """
         # Doubles: an update is the small difference of two large vectors.
         updates = seen.uploads.astype(np.float64) - seen.model.astype(np.float64)
@@ -114,8 +114,8 @@ class ClientAttack:
         """Returns the share of the clients whose upload was found, beside guessing.
 
         Args:
-            guess: what `attempt` returned.
-            truth: who sent which upload.
+            guess: What `attempt` returned.
+            truth: Who sent which upload.
         """
         measures = []
         for method, places in guess.items():
@@ -139,8 +139,8 @@ def match_updates(updates: np.ndarray, expected: np.ndarray) -> np.ndarray:
     sum of their coefficients is largest.
 
     Args:
-        updates: the observed updates, one a row.
-        expected: the expected updates, one a row.
+        updates: The observed updates, one a row.
+        expected: The expected updates, one a row.
 
     Example:
         >>> match_updates(np.eye(3), np.eye(3)[[2, 0]]).tolist()
@@ -156,7 +156,7 @@ def normalise_rows(vectors: np.ndarray) -> np.ndarray:
     """Returns vectors of length 1; zero stays zero.
 
     Args:
-        vectors: one a row.
+        vectors: One a row.
     """
     directions: np.ndarray = vectors / np.maximum(
         np.linalg.norm(vectors, axis=-1, keepdims=True), SMALLEST
@@ -168,9 +168,9 @@ def simulate_update(seen: ObservedRound, records: ObservedRecords, weights: Tens
     """Returns how a client would move the global model if every step used all its records.
 
     Args:
-        seen: what the attacker is given.
-        records: the client's records.
-        weights: of the records in the loss.
+        seen: What the attacker is given.
+        records: The client's records.
+        weights: Weights of the records in the loss.
     """
     flat = FlatModel(seen.federation.module)
     clip = seen.federation.protocol.release.clip
@@ -183,8 +183,8 @@ def simulate_update(seen: ObservedRound, records: ObservedRecords, weights: Tens
         """Returns the sum of the records' losses, each times its weight.
 
         Args:
-            answers: what the model says of the records.
-            labels: their labels.
+            answers: What the model says of the records.
+            labels: Their labels.
         """
         return weights @ functional.cross_entropy(answers, labels, reduction="none")
 
@@ -202,9 +202,9 @@ def weigh_by_class(labels: Tensor, client_labels: Tensor, classes: int) -> Tenso
     """Returns weights of records such that each class weighs as much as at a client.
 
     Args:
-        labels: the labels of the records.
-        client_labels: the labels of the client's records.
-        classes: how many classes there are.
+        labels: The labels of the records.
+        client_labels: The labels of the client's records.
+        classes: How many classes there are.
 
     Example:
         >>> weigh_by_class(torch.tensor([0, 0, 1]), torch.tensor([0, 1, 1, 1]), 2).tolist()

@@ -30,8 +30,8 @@ class Substitute:
     """A model that answers as the attacked one does.
 
     Attributes:
-        module: the model.
-        noise: how much noise was on the answers that it learnt from.
+        module: The model.
+        noise: How much noise was on the answers that it learnt from.
     """
 
     module: nn.Module
@@ -43,12 +43,12 @@ class ExtractionAttack:
     """Trains a substitute from answers.
 
     Attributes:
-        rounds: how many models are attacked, from the initial to the last.
-        queries: how many records the attacker asks about.
-        scoring: on how many test records the substitute is scored.
-        noises: sizes of the noise on the answers.
-        iterations: training steps of the substitute.
-        rate: its learning rate.
+        rounds: How many models are attacked, from the initial to the last.
+        queries: How many records the attacker asks about.
+        scoring: On how many test records the substitute is scored.
+        noises: Sizes of the noise on the answers.
+        iterations: Training steps of the substitute.
+        rate: Its learning rate.
     """
 
     rounds: int
@@ -66,7 +66,7 @@ class ExtractionAttack:
         """Returns some models, each with several sizes of noise on its answers.
 
         Args:
-            referee: knows the run.
+            referee: Knows the run.
         """
         federation = referee.public_federation(self.queries)
         cases = []
@@ -88,8 +88,8 @@ class ExtractionAttack:
         """Trains a network by cross-entropy to the probabilities of the answers.
 
         Args:
-            seen: what the attacker is given.
-            tick: called with the share of the work that is done.
+            seen: What the attacker is given.
+            tick: Called with the share of the work that is done.
         """
         inputs = seen.federation.auxiliary.inputs
         probabilities = seen.answers.softmax(dim=1)
@@ -113,8 +113,8 @@ class ExtractionAttack:
         The baseline is an attacker who always names the commonest class.
 
         Args:
-            guess: the substitute.
-            truth: what the attacked model answers.
+            guess: The substitute.
+            truth: What the attacked model answers.
         """
         with torch.no_grad():
             guessed = guess.module(truth.inputs).argmax(dim=1)
@@ -164,11 +164,11 @@ def query_model(
     """Returns what a model answers about the attacker's own records, with noise on it.
 
     Args:
-        referee: knows the run.
-        federation: what everybody knows, and the records.
-        round_index: how many rounds the model was trained for.
-        weights: its parameters.
-        noise: the size of the noise, in standard deviations of the answers.
+        referee: Knows the run.
+        federation: What everybody knows, and the records.
+        round_index: How many rounds the model was trained for.
+        weights: Its parameters.
+        noise: The size of the noise, in standard deviations of the answers.
     """
     _, answers = referee.open_model(weights).read(federation.auxiliary.inputs)
     # The noise belongs to the answers of a round: every attempt sees the same, however often it
@@ -189,7 +189,7 @@ def copy_untrained(module: nn.Module) -> nn.Module:
     """Returns a copy of a module whose layers are initialised anew, the same in every call.
 
     Args:
-        module: the structure.
+        module: The structure.
     """
     copy = FlatModel(module).module().train()
     # Initialising layers draws from torch's global generator, whose state belongs to the caller.
@@ -206,7 +206,7 @@ def commonest_share(labels: Tensor) -> float:
     """Returns the share of the commonest label.
 
     Args:
-        labels: the labels.
+        labels: The labels.
     """
     return float(labels.bincount().max() / len(labels))
 

@@ -16,9 +16,9 @@ class GradientSteps:
     """Steps that move the global model along gradients of batches whose size is public.
 
     Attributes:
-        clip: the largest norm of a batch's gradient; None where examples are clipped one by one.
-        proximal: the strength of the pull to the global model.
-        weight_decay: the strength of the pull to zero.
+        clip: The largest norm of a batch's gradient; None where examples are clipped one by one.
+        proximal: The strength of the pull to the global model.
+        weight_decay: The strength of the pull to zero.
     """
 
     clip: float | None
@@ -65,7 +65,7 @@ def gradient_steps_of(protocol: Protocol) -> GradientSteps | None:
     """Returns the steps of a protocol's clients, where uploads are made of gradients alone.
 
     Args:
-        protocol: the federation.
+        protocol: The federation.
 
     Returns:
         The steps; None where an upload does not begin at the global model, or holds anything else.

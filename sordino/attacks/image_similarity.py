@@ -30,10 +30,10 @@ class Reconstruction:
     """Reconstructed images, beside a guess that needs no attack: the mean of the attacker's images.
 
     Attributes:
-        images: one or more for each original, in no order, as a model sees them.
-        mean: the mean of the attacker's own images.
-        low: the least value of a pixel in each channel.
-        high: the greatest.
+        images: One or more for each original, in no order, as a model sees them.
+        mean: The mean of the attacker's own images.
+        low: The least value of a pixel in each channel.
+        high: The greatest.
     """
 
     images: Tensor
@@ -46,8 +46,8 @@ class Reconstruction:
         """Returns a reconstruction whose pixels are scaled by the attacker's own records.
 
         Args:
-            images: the reconstructed images.
-            own: the attacker's records.
+            images: The reconstructed images.
+            own: The attacker's records.
         """
         low, high = pixel_range(own.inputs)
         mean = own.inputs.mean(dim=0, keepdim=True)
@@ -62,7 +62,7 @@ class Reconstruction:
         """Returns images with values in [0, 1].
 
         Args:
-            images: as a model sees them, of shape (images, channels, height, width).
+            images: As a model sees them, of shape (images, channels, height, width).
         """
         pixels = (images - self.low) / (self.high - self.low)
         return pixels.clamp(0, 1).numpy()
@@ -72,7 +72,7 @@ def pixel_range(images: Tensor) -> tuple[Tensor, Tensor]:
     """Returns the least and the greatest value of a pixel in each channel, never equal.
 
     Args:
-        images: of shape (images, channels, height, width).
+        images: Images of shape (images, channels, height, width).
 
     Returns:
         Two tensors of shape (1, channels, 1, 1).
@@ -87,10 +87,10 @@ def refuse_other_than_images(referee: Referee) -> None:
     """Refuses a run whose records are no images, or where scikit-image is missing.
 
     Args:
-        referee: knows the run.
+        referee: Knows the run.
 
     Raises:
-        UserError: the attack cannot be tried or measured.
+        UserError: The attack cannot be tried or measured.
     """
     # Checked before any work: without scikit-image an attack of hours would fail at its end.
     if find_spec("skimage") is None:
@@ -128,11 +128,11 @@ def score_images(
     """Returns all measures of reconstructions beside those of the mean image, and the pictures.
 
     Args:
-        guess: the reconstructions.
-        originals: the true images.
-        ordered: whether the attacker says which reconstruction is of which original; otherwise they
+        guess: The reconstructions.
+        originals: The true images.
+        ordered: Whether the attacker says which reconstruction is of which original; otherwise they
             are matched as favours the attacker most.
-        method: a name for the row.
+        method: A name for the row.
     """
     true = guess.as_pixels(originals)
     made = guess.as_pixels(guess.images)
@@ -167,8 +167,8 @@ def match_images(made: np.ndarray, true: np.ndarray) -> np.ndarray:
     The sum of squared errors is least, by linear assignment.
 
     Args:
-        made: the reconstructions.
-        true: the originals.
+        made: The reconstructions.
+        true: The originals.
 
     Example:
         >>> images = np.arange(3.0).reshape(3, 1, 1, 1)
@@ -186,8 +186,8 @@ def measure_images(made: np.ndarray, true: np.ndarray) -> dict[str, float]:
     L2 is of an image as a vector; the other measures are per pixel.
 
     Args:
-        made: the reconstructions, with pixels in [0, 1].
-        true: the originals, likewise.
+        made: The reconstructions, with pixels in [0, 1].
+        true: The originals, likewise.
     """
     from skimage.metrics import peak_signal_noise_ratio, structural_similarity
 

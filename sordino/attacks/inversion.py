@@ -48,12 +48,12 @@ class InversionAttack:
     """Reconstructs images from uploads.
 
     Attributes:
-        rounds: how many rounds are attacked, from first to last.
-        uploads: how many uploads of each.
-        records: how many records the attacker has.
-        iterations: steps of the search for images.
-        restarts: how many searches; the one that comes closest to the upload counts.
-        variation: weight of the total variation.
+        rounds: How many rounds are attacked, from first to last.
+        uploads: How many uploads of each.
+        records: How many records the attacker has.
+        iterations: Steps of the search for images.
+        restarts: How many searches; the one that comes closest to the upload counts.
+        variation: Weight of the total variation.
     """
 
     rounds: int
@@ -71,10 +71,10 @@ class InversionAttack:
         """Returns some uploads of some rounds.
 
         Args:
-            referee: knows the run.
+            referee: Knows the run.
 
         Raises:
-            UserError: the records are no images, or an upload mixes too many.
+            UserError: The records are no images, or an upload mixes too many.
         """
         refuse_other_than_images(referee)
         rule = referee.gradient_rule()
@@ -92,8 +92,8 @@ class InversionAttack:
         """Returns the images that best explain an upload.
 
         Args:
-            seen: what the attacker is given.
-            tick: called with the share of the work that is done.
+            seen: What the attacker is given.
+            tick: Called with the share of the work that is done.
         """
         known = read_last_layer(seen)
         mixture = count_by_mixture(known)
@@ -116,8 +116,8 @@ class InversionAttack:
         """Returns how near reconstructions come to the originals that they are matched to.
 
         Args:
-            guess: what `attempt` returned.
-            truth: the records that were drawn.
+            guess: What `attempt` returned.
+            truth: The records that were drawn.
         """
         return score_images(guess, truth.inputs, ordered=False)
 
@@ -167,11 +167,11 @@ class UpdateSimulator:
         """Prepares the steps.
 
         Args:
-            seen: what the attacker is given.
-            labels: the label of each image.
+            seen: What the attacker is given.
+            labels: The label of each image.
 
         Raises:
-            UserError: uploads of the protocol hold no gradients.
+            UserError: Uploads of the protocol hold no gradients.
         """
         steps = gradient_steps_of(seen.federation.protocol)
         if steps is None:
@@ -191,7 +191,7 @@ class UpdateSimulator:
         """Returns 1 - the cosine of the angle between the images' update and the observed one.
 
         Args:
-            images: the invented images.
+            images: The invented images.
         """
         update = self._simulate_update(images)
         products = [
@@ -236,7 +236,7 @@ def joint_norm(blocks: Sequence[Tensor]) -> Tensor:
     """Returns the Euclidean norm of all blocks together.
 
     Args:
-        blocks: parts of one vector.
+        blocks: Parts of one vector.
     """
     squares = torch.stack([block.square().sum() for block in blocks])
     # The root has no derivative at zero, so the sum is kept above it.
@@ -247,7 +247,7 @@ def image_variation(images: Tensor) -> Tensor:
     """Returns the mean absolute difference of neighbouring pixels, down and across.
 
     Args:
-        images: of shape (..., height, width).
+        images: Images of shape (..., height, width).
 
     Example:
         >>> image_variation(torch.tensor([[[[0.0, 1.0], [0.0, 1.0]]]])).item()

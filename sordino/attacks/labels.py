@@ -47,11 +47,11 @@ class LabelAttack:
     """Finds labels from uploads.
 
     Attributes:
-        rounds: how many rounds are attacked, from first to last.
-        uploads: how many uploads of each.
-        records: how many records the attacker has.
-        iterations: steps of the optimised attacker.
-        starts: starts of the optimised attacker, tried side by side; the best fit counts.
+        rounds: How many rounds are attacked, from first to last.
+        uploads: How many uploads of each.
+        records: How many records the attacker has.
+        iterations: Steps of the optimised attacker.
+        starts: Starts of the optimised attacker, tried side by side; the best fit counts.
     """
 
     rounds: int
@@ -68,7 +68,7 @@ class LabelAttack:
         """Returns some uploads of some rounds.
 
         Args:
-            referee: knows the run.
+            referee: Knows the run.
         """
         return list_upload_cases(
             referee, rounds=self.rounds, uploads=self.uploads, records=self.records
@@ -78,8 +78,8 @@ class LabelAttack:
         """Returns how often each label was drawn, by every method.
 
         Args:
-            seen: what the attacker is given.
-            tick: called with the share of the work that is done.
+            seen: What the attacker is given.
+            tick: Called with the share of the work that is done.
         """
         known = read_last_layer(seen)
         mixture = count_by_mixture(known)
@@ -96,8 +96,8 @@ class LabelAttack:
         The baseline is an attacker who names every class equally often.
 
         Args:
-            guess: counts of labels by every method.
-            truth: the records that were drawn.
+            guess: Counts of labels by every method.
+            truth: The records that were drawn.
         """
         classes = len(next(iter(guess.values())))
         true_counts = np.bincount(truth.labels.numpy(), minlength=classes)
@@ -124,14 +124,14 @@ class LastLayerEvidence:
     """What an upload and the attacker's own records say about the last layer.
 
     Attributes:
-        last: where the layer stands among the parameters.
-        model: all parameters of the global model.
-        gradient: the upload's gradient of the layer, class by class.
-        deviation: standard deviation of the noise on a coordinate of the gradient.
-        drawn: how many records the upload's steps drew, with repetition; the protocol says it.
-        embeddings: what goes into the layer, for the attacker's own records.
-        answers: what comes out, for the same records.
-        labels: their classes.
+        last: Where the layer stands among the parameters.
+        model: All parameters of the global model.
+        gradient: The upload's gradient of the layer, class by class.
+        deviation: Standard deviation of the noise on a coordinate of the gradient.
+        drawn: How many records the upload's steps drew, with repetition; the protocol says it.
+        embeddings: What goes into the layer, for the attacker's own records.
+        answers: What comes out, for the same records.
+        labels: Their classes.
     """
 
     last: LastLayer
@@ -148,7 +148,7 @@ def read_last_layer(seen: ObservedUpload) -> LastLayerEvidence:
     """Returns what an upload says about the last layer.
 
     Args:
-        seen: what the attacker is given.
+        seen: What the attacker is given.
     """
     own = seen.federation.auxiliary
     reader = ModelReader(seen.federation.module, seen.model, own.inputs)
@@ -171,7 +171,7 @@ def count_by_magnitudes(seen: ObservedUpload) -> np.ndarray:
     It uses no records.
 
     Args:
-        seen: what the attacker is given.
+        seen: What the attacker is given.
     """
     shape = seen.federation.auxiliary.inputs.shape[1:]
     generator = torch.Generator().manual_seed(0)
@@ -194,7 +194,7 @@ def find_most_negative(rows: Tensor) -> np.ndarray:
     Its gradient makes only one row negative; under noise, the most negative one counts.
 
     Args:
-        rows: one number for each class.
+        rows: One number for each class.
 
     Example:
         >>> find_most_negative(torch.tensor([0.1, -0.7, 0.6])).tolist()
@@ -208,7 +208,7 @@ def count_by_mixture(known: LastLayerEvidence) -> np.ndarray:
     """Returns counts of labels as shares of the classes' mean gradients.
 
     Args:
-        known: the evidence about the last layer.
+        known: The evidence about the last layer.
     """
     if known.drawn == 1:
         by_class = known.gradient.reshape(known.last.classes, -1)
@@ -230,7 +230,7 @@ def estimate_class_gradients(known: LastLayerEvidence) -> tuple[np.ndarray, np.n
     """Returns the last layer's gradients for a record of each class.
 
     Args:
-        known: the evidence about the last layer.
+        known: The evidence about the last layer.
 
     Returns:
         The mean gradient of each class, one a row, and the mean variance within a class for each
@@ -262,11 +262,11 @@ def count_by_optimisation(
     """Returns counts of the labels that, with some embeddings, best explain the gradient.
 
     Args:
-        known: the evidence about the last layer.
-        start: counts of labels to begin with.
-        iterations: steps of the optimiser.
-        starts: how many starts are tried; the best fit counts.
-        tick: called with the share of the work that is done.
+        known: The evidence about the last layer.
+        start: Counts of labels to begin with.
+        iterations: Steps of the optimiser.
+        starts: How many starts are tried; the best fit counts.
+        tick: Called with the share of the work that is done.
     """
     explanation = GradientExplanation(known)
     generator = torch.Generator().manual_seed(0)
@@ -305,7 +305,7 @@ class GradientExplanation:
         """Estimates where the embeddings of each class lie.
 
         Args:
-            known: the evidence about the last layer.
+            known: The evidence about the last layer.
         """
         self._known = known
         self._gradient = known.gradient.float()
@@ -320,8 +320,8 @@ class GradientExplanation:
         """Returns likely embeddings of some labels.
 
         Args:
-            labels: the labels.
-            generator: where random numbers come from.
+            labels: The labels.
+            generator: Where random numbers come from.
         """
         normals = torch.randn(*labels.shape, self.centres.shape[1], generator=generator)
         return self.centres[labels] + self.spreads.sqrt() * normals
@@ -330,8 +330,8 @@ class GradientExplanation:
         """Returns how badly each start explains the gradient.
 
         Args:
-            inner: embeddings, of shape (starts, records, width).
-            labels: soft labels, of shape (starts, records, classes).
+            inner: Embeddings, of shape (starts, records, width).
+            labels: Soft labels, of shape (starts, records, classes).
 
         Returns:
             One number for each start.
@@ -361,10 +361,10 @@ def vary_labels(
     """Returns starts: the labels as they are, and copies with some of them drawn anew.
 
     Args:
-        labels: the labels of the first start.
-        starts: how many starts.
-        classes: how many classes there are.
-        generator: where random numbers come from.
+        labels: The labels of the first start.
+        starts: How many starts.
+        classes: How many classes there are.
+        generator: Where random numbers come from.
 
     Returns:
         One start a row.
@@ -381,8 +381,8 @@ def append_one(embeddings: Tensor, last: LastLayer) -> Tensor:
     The gradient of the bias is then that of one more weight.
 
     Args:
-        embeddings: what goes into the layer.
-        last: the layer.
+        embeddings: What goes into the layer.
+        last: The layer.
     """
     if last.bias is None:
         return embeddings
@@ -393,8 +393,8 @@ def flatten_by_class(last: LastLayer, gradient: Tensor) -> Tensor:
     """Returns the last layer's gradient class by class: the weights of a class, then its bias.
 
     Args:
-        last: the layer.
-        gradient: the gradient of all parameters.
+        last: The layer.
+        gradient: The gradient of all parameters.
     """
     weight, bias = last.split_vector(gradient)
     if bias is not None:
@@ -408,8 +408,8 @@ def round_shares(shares: np.ndarray, total: int) -> np.ndarray:
     The largest remainders round up. Negative shares count as zero.
 
     Args:
-        shares: one for each class.
-        total: the sum of the whole numbers.
+        shares: One for each class.
+        total: The sum of the whole numbers.
 
     Example:
         >>> round_shares(np.array([0.5, -0.1, 0.26, 0.24]), 4).tolist()
@@ -433,7 +433,7 @@ def uninformed_overlap(true_counts: np.ndarray) -> float:
     random.
 
     Args:
-        true_counts: how often each label was drawn.
+        true_counts: How often each label was drawn.
 
     Example:
         >>> uninformed_overlap(np.array([4, 0, 0, 0, 0, 0, 0, 0, 0, 0]))

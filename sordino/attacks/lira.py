@@ -28,7 +28,7 @@ def score_online(known: MembershipEvidence) -> np.ndarray:
     """Returns the log of each record's likelihood ratio.
 
     Args:
-        known: answers about the records in question.
+        known: Answers about the records in question.
 
     Returns:
         One score for each record; above 0 speaks for a member.
@@ -54,7 +54,7 @@ def score_offline(known: MembershipEvidence) -> np.ndarray:
     """Returns how surprising the confidence in each record is for a model not trained on it.
 
     Args:
-        known: answers about the records in question.
+        known: Answers about the records in question.
 
     Returns:
         Minus the log of the probability of a confidence at least as high; higher speaks for a
@@ -69,8 +69,8 @@ def logit_confidences(answers: Tensor, labels: Tensor) -> np.ndarray:
     """Returns log(p / (1 - p)) of each record's class, precise also where p is nearly 1.
 
     Args:
-        answers: logits of shape (..., records, classes).
-        labels: the classes of the records.
+        answers: Logits of shape (..., records, classes).
+        labels: The classes of the records.
 
     Returns:
         An array of shape (..., records).
@@ -89,8 +89,8 @@ def class_margins(answers: Tensor, labels: Tensor) -> Tensor:
     This is log(p / (1 - p)), in a form through which gradients pass.
 
     Args:
-        answers: logits of shape (..., records, classes).
-        labels: the classes of the records.
+        answers: Logits of shape (..., records, classes).
+        labels: The classes of the records.
 
     Returns:
         A tensor of shape (..., records).
@@ -105,8 +105,8 @@ def fit_normals(values: np.ndarray, chosen: np.ndarray) -> tuple[np.ndarray, np.
     """Returns the mean and standard deviation of each record's values over some shadows.
 
     Args:
-        values: one row for each shadow, one column for each record.
-        chosen: which shadows count for each record, in the same shape.
+        values: One row for each shadow, one column for each record.
+        chosen: Which shadows count for each record, in the same shape.
 
     Returns:
         Means and standard deviations. A record without any chosen shadow has the mean of all.

@@ -38,12 +38,12 @@ class MembershipAttack:
     """Finds members from a model.
 
     Attributes:
-        rounds: how many models are attacked, each with shadows trained for it; the last one
+        rounds: How many models are attacked, each with shadows trained for it; the last one
             always, earlier ones where uploads were kept.
-        shadows: how many models the attacker trains for each.
-        asked: how many records are in question, half of them members.
-        population: how many records the attacker has on which no model was trained.
-        queries: how canary queries are made.
+        shadows: How many models the attacker trains for each.
+        asked: How many records are in question, half of them members.
+        population: How many records the attacker has on which no model was trained.
+        queries: How canary queries are made.
     """
 
     rounds: int
@@ -60,10 +60,10 @@ class MembershipAttack:
         """Returns some models, each with the same records in question.
 
         Args:
-            referee: knows the run.
+            referee: Knows the run.
 
         Raises:
-            UserError: too few shadows or records.
+            UserError: Too few shadows or records.
         """
         refuse_few_shadows(self.shadows, LEAST_SHADOWS)
         candidates, members = referee.mix_candidates()
@@ -104,8 +104,8 @@ class MembershipAttack:
         """Returns each method's scores of the records in question; higher speaks for a member.
 
         Args:
-            seen: what the attacker is given.
-            tick: called with the share of the work that is done.
+            seen: What the attacker is given.
+            tick: Called with the share of the work that is done.
         """
         shadows = train_shadows(seen, self.shadows, lambda share: tick(SHARE_TRAINED * share))
         asked = ObservedRecords(
@@ -139,8 +139,8 @@ class MembershipAttack:
         """Returns how well each method detects members, beside guessing, and its whole curve.
 
         Args:
-            guess: each method's scores.
-            truth: which records are members.
+            guess: Each method's scores.
+            truth: Which records are members.
         """
         curves = {}
         measures = []
@@ -163,8 +163,8 @@ def detection_curve(members: np.ndarray, scores: np.ndarray) -> np.ndarray:
     """Returns false and true positive rates at every threshold, of shape (2, thresholds).
 
     Args:
-        members: which records are members.
-        scores: higher speaks for a member.
+        members: Which records are members.
+        scores: Higher speaks for a member.
 
     Example:
         >>> detection_curve(np.array([True, False, True]), np.array([3.0, 2.0, 1.0])).tolist()
@@ -181,8 +181,8 @@ def measure_detection(
     """Returns AUC, best accuracy, and true positive rates at few false positives.
 
     Args:
-        false_rates: false positive rates at every threshold.
-        true_rates: true positive rates at the same thresholds.
+        false_rates: False positive rates at every threshold.
+        true_rates: True positive rates at the same thresholds.
 
     Returns:
         For each metric its value, and what guessing reaches.
@@ -206,8 +206,8 @@ def choose_balanced(members: np.ndarray, count: int) -> np.ndarray:
     """Returns rows in ascending order, as many of members as of others.
 
     Args:
-        members: which records are members.
-        count: how many rows at most.
+        members: Which records are members.
+        count: How many rows at most.
 
     Example:
         >>> choose_balanced(np.array([True, True, False, True]), 3).tolist()

@@ -27,9 +27,9 @@ class ObservedRecords:
     """Records that an attacker has, or asks about, as a model sees them.
 
     Attributes:
-        inputs: one record a row.
-        labels: their classes.
-        attributes: for each name, a value for each record, where the attacker knows it.
+        inputs: One record a row.
+        labels: Their classes.
+        attributes: For each name, a value for each record, where the attacker knows it.
     """
 
     inputs: Tensor
@@ -45,10 +45,10 @@ class ObservedFederation:
     """What everybody knows about a federation, and the attacker's own records.
 
     Attributes:
-        protocol: the protocol without its seed.
-        module: the model's structure and initial weights.
-        classes: the names of the classes.
-        auxiliary: the attacker's own records, which no client holds.
+        protocol: The protocol without its seed.
+        module: The model's structure and initial weights.
+        classes: The names of the classes.
+        auxiliary: The attacker's own records, which no client holds.
     """
 
     protocol: Protocol
@@ -60,7 +60,7 @@ class ObservedFederation:
         """Returns the learning rate of every step of a round.
 
         Args:
-            round_index: the round, counted from 0.
+            round_index: The round, counted from 0.
         """
         rule = self.protocol.local
         return rule.schedule.rates(round=round_index, steps=rule.steps)
@@ -69,7 +69,7 @@ class ObservedFederation:
         """Returns the standard deviation of the noise on a coordinate of an update.
 
         Args:
-            round_index: the round, counted from 0.
+            round_index: The round, counted from 0.
         """
         release = release_of(self.protocol)
         if type(release) is NoisySteps:
@@ -89,10 +89,10 @@ class ObservedUpload:
     server does not know it.
 
     Attributes:
-        federation: what everybody knows.
-        round: the round, counted from 0.
-        model: the global model that the sender began from.
-        upload: the model that was sent.
+        federation: What everybody knows.
+        round: The round, counted from 0.
+        model: The global model that the sender began from.
+        upload: The model that was sent.
     """
 
     federation: ObservedFederation
@@ -136,11 +136,11 @@ class ObservedModel:
     """A global model, and what the attacker overheard of its work on clients' records.
 
     Attributes:
-        federation: what everybody knows.
-        round: how many rounds the model was trained for.
-        model: its parameters.
-        answers: its logits for clients' records, one record a row.
-        embeddings: what went into its last layer for the same records.
+        federation: What everybody knows.
+        round: How many rounds the model was trained for.
+        model: Its parameters.
+        answers: Its logits for clients' records, one record a row.
+        embeddings: What went into its last layer for the same records.
     """
 
     federation: ObservedFederation
@@ -155,10 +155,10 @@ class ObservedAnswers:
     """Answers of a hidden model about the attacker's own records.
 
     Attributes:
-        federation: what everybody knows, and the records.
-        round: how many rounds the model was trained for.
-        answers: its logits, in the order of the records.
-        noise: how much noise was put on them, in their standard deviations.
+        federation: What everybody knows, and the records.
+        round: How many rounds the model was trained for.
+        answers: Its logits, in the order of the records.
+        noise: How much noise was put on them, in their standard deviations.
     """
 
     federation: ObservedFederation
@@ -172,13 +172,13 @@ class ObservedMembership:
     """A global model, and records of which some were trained on: which ones is the question.
 
     Attributes:
-        federation: what everybody knows; none of the attacker's own records is a candidate.
-        round: how many rounds the model was trained for.
-        model: its parameters.
-        candidates: every record that may have been trained on.
-        asked: the rows of the candidates that the attacker is asked about.
-        held: how many records the clients hold together.
-        workshop: a folder for the attacker's models.
+        federation: What everybody knows; none of the attacker's own records is a candidate.
+        round: How many rounds the model was trained for.
+        model: Its parameters.
+        candidates: Every record that may have been trained on.
+        asked: The rows of the candidates that the attacker is asked about.
+        held: How many records the clients hold together.
+        workshop: A folder for the attacker's models.
     """
 
     federation: ObservedFederation
@@ -197,11 +197,11 @@ class ObservedRound:
     Who sent which upload is the question.
 
     Attributes:
-        federation: what everybody knows.
-        round: the round, counted from 0.
-        model: the global model that every client began from.
-        uploads: the intercepted models, one a row.
-        targets: records of each of the clients in question, as far as the attacker knows them.
+        federation: What everybody knows.
+        round: The round, counted from 0.
+        model: The global model that every client began from.
+        uploads: The intercepted models, one a row.
+        targets: Records of each of the clients in question, as far as the attacker knows them.
     """
 
     federation: ObservedFederation

@@ -28,9 +28,9 @@ def draw_rows(rows: Sequence[Row], path: Path, *, title: str) -> None:
     The panel against noise, at the last round, is drawn only where there are several noises.
 
     Args:
-        rows: what was measured.
-        path: the file that is written.
-        title: the title of the figure.
+        rows: What was measured.
+        path: The file that is written.
+        title: The title of the figure.
     """
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
@@ -60,9 +60,9 @@ def draw_over_rounds(axes: Any, rows: Sequence[Row], noises: list[float]) -> Non
     The baseline is grey, and values that a paper prints are stars.
 
     Args:
-        axes: the panel.
-        rows: rows of one metric.
-        noises: all sizes of noise.
+        axes: The panel.
+        rows: Rows of one metric.
+        noises: All sizes of noise.
     """
     for number, noise in enumerate(noises):
         colour = f"C{number}"
@@ -104,9 +104,9 @@ def draw_over_noise(axes: Any, rows: Sequence[Row], noises: list[float]) -> None
     Noises stand at even distances, since zero is among them.
 
     Args:
-        axes: the panel.
-        rows: rows of one metric.
-        noises: all sizes of noise.
+        axes: The panel.
+        rows: Rows of one metric.
+        noises: All sizes of noise.
     """
     last_round = max(row.round for row in rows)
     last = [row for row in rows if row.round == last_round]
@@ -129,7 +129,7 @@ def group_by_method(rows: Iterable[Row]) -> list[tuple[str, list[Row]]]:
     """Returns the rows of each method, in the order of its first row.
 
     Args:
-        rows: rows of one metric.
+        rows: Rows of one metric.
     """
     groups: dict[str, list[Row]] = {}
     for row in rows:
@@ -143,8 +143,8 @@ def draw_pictures(cases: Results, path: Path) -> None:
     Where there are no pictures, nothing is written.
 
     Args:
-        cases: the results of every run.
-        path: the file that is written.
+        cases: The results of every run.
+        path: The file that is written.
     """
     from matplotlib.figure import Figure
 
@@ -175,7 +175,7 @@ def find_end_rounds(cases: Results) -> list[int]:
     """Returns the first and the last round that have pictures.
 
     Args:
-        cases: the results of every run.
+        cases: The results of every run.
     """
     rounds = set()
     for _, results in cases:
@@ -191,8 +191,8 @@ def collect_picture_rows(cases: Results, round_index: int) -> list[tuple[str, np
     """Returns the originals of a round, and their reconstructions for each noise.
 
     Args:
-        cases: the results of every run.
-        round_index: the round.
+        cases: The results of every run.
+        round_index: Number of the round, from 0.
 
     Returns:
         A label and the images of each row.
@@ -222,9 +222,9 @@ def draw_curves(cases: Results, path: Path, *, title: str) -> None:
     Where nothing is detected, nothing is written.
 
     Args:
-        cases: the results of every run.
-        path: the file that is written.
-        title: the title of the figure.
+        cases: The results of every run.
+        path: The file that is written.
+        title: The title of the figure.
     """
     from matplotlib.figure import Figure
 

@@ -22,10 +22,10 @@ class LastLayer:
     """Where the last layer's parameters stand in the vector of all parameters.
 
     Attributes:
-        weight: the place of the weight.
-        bias: the place of the bias, where there is one.
-        classes: how many outputs the layer has.
-        width: how many inputs it has.
+        weight: The place of the weight.
+        bias: The place of the bias, where there is one.
+        classes: How many outputs the layer has.
+        width: How many inputs it has.
     """
 
     weight: slice
@@ -37,7 +37,7 @@ class LastLayer:
         """Returns the layer's part of a vector such as a gradient.
 
         Args:
-            vector: one value for each parameter of the model.
+            vector: One value for each parameter of the model.
 
         Returns:
             The weight, of shape (classes, width), and the bias, of shape (classes,), if any.
@@ -64,12 +64,12 @@ class ModelReader:
         """Loads the weights and finds the last layer.
 
         Args:
-            module: the structure of the model.
-            weights: its parameters.
-            example: at least one input, to find the last layer by.
+            module: The structure of the model.
+            weights: Its parameters.
+            example: At least one input, to find the last layer by.
 
         Raises:
-            UserError: the model does not end in a linear layer that is trained.
+            UserError: The model does not end in a linear layer that is trained.
         """
         self._flat = FlatModel(module)
         self._flat.load(torch.from_numpy(weights.astype(np.float32)))
@@ -82,8 +82,8 @@ class ModelReader:
             """Remembers what a layer was given.
 
             Args:
-                module: the layer.
-                inputs: what it was given.
+                module: The layer.
+                inputs: What it was given.
             """
             self._layer_inputs.append(inputs[0].detach())
 
@@ -93,7 +93,7 @@ class ModelReader:
         """Returns what the model makes of some records.
 
         Args:
-            inputs: the records.
+            inputs: The records.
 
         Returns:
             Embeddings, which go into the last layer, and logits. Those of a model that diverged are
@@ -113,8 +113,8 @@ def predict_answers(flat: FlatModel, inputs: Tensor) -> Tensor:
     """Returns the logits of a model at its present weights, whatever its last layer is.
 
     Args:
-        flat: the model.
-        inputs: the records.
+        flat: The model.
+        inputs: The records.
     """
     answers = []
     for start in range(0, len(inputs), RECORDS_PER_CALL):
@@ -126,7 +126,7 @@ def make_finite(values: Tensor) -> Tensor:
     """Returns the values with 0 for nan, and large numbers for infinities.
 
     Args:
-        values: any numbers.
+        values: Any numbers.
     """
     # Models without clipping may diverge, and attackers square what they read.
     return torch.nan_to_num(values, nan=0.0).clamp(-LARGEST_VALUE, LARGEST_VALUE)
@@ -136,11 +136,11 @@ def find_last_linear(flat: FlatModel, example: Tensor) -> nn.Linear:
     """Returns the linear layer whose outputs are the model's.
 
     Args:
-        flat: the model.
-        example: at least one input.
+        flat: The model.
+        example: At least one input.
 
     Raises:
-        UserError: the model does not end in one.
+        UserError: The model does not end in one.
     """
     calls: list[tuple[nn.Linear, Tensor]] = []
 
@@ -149,9 +149,9 @@ def find_last_linear(flat: FlatModel, example: Tensor) -> nn.Linear:
         """Remembers what a layer answered.
 
         Args:
-            module: the layer.
-            inputs: what it was given.
-            output: its answer.
+            module: The layer.
+            inputs: What it was given.
+            output: Its answer.
         """
         calls.append((module, output))
 
@@ -178,11 +178,11 @@ def locate_layer(flat: FlatModel, layer: nn.Linear) -> LastLayer:
     """Returns where the parameters of a layer stand in the vector of all parameters.
 
     Args:
-        flat: the model.
-        layer: one of its layers.
+        flat: The model.
+        layer: One of its layers.
 
     Raises:
-        UserError: the layer is frozen.
+        UserError: The layer is frozen.
     """
     places = {}
     start = 0

@@ -43,11 +43,11 @@ class ReconstructionAttack:
     """Reconstructs images from answers.
 
     Attributes:
-        rounds: how many models are attacked, from the initial to the last.
-        images: how many of the clients' images.
-        records: how many the attacker has.
-        iterations: training steps of the reconstruction model.
-        width: the width of its two hidden layers.
+        rounds: How many models are attacked, from the initial to the last.
+        images: How many of the clients' images.
+        records: How many the attacker has.
+        iterations: Training steps of the reconstruction model.
+        width: The width of its two hidden layers.
     """
 
     rounds: int
@@ -64,10 +64,10 @@ class ReconstructionAttack:
         """Returns some models, each with its answers about the same images.
 
         Args:
-            referee: knows the run.
+            referee: Knows the run.
 
         Raises:
-            UserError: the records are no images.
+            UserError: The records are no images.
         """
         refuse_other_than_images(referee)
         federation = referee.public_federation(self.records)
@@ -87,8 +87,8 @@ class ReconstructionAttack:
         """Returns the image that each answer is most likely about.
 
         Args:
-            seen: what the attacker is given.
-            tick: called with the share of the work that is done.
+            seen: What the attacker is given.
+            tick: Called with the share of the work that is done.
         """
         own = seen.federation.auxiliary
         _, answers = ModelReader(seen.federation.module, seen.model, own.inputs).read(own.inputs)
@@ -106,8 +106,8 @@ class ReconstructionAttack:
         """Returns how near reconstructions come to the originals.
 
         Args:
-            guess: what `attempt` returned.
-            truth: the clients' images.
+            guess: What `attempt` returned.
+            truth: The clients' images.
         """
         return score_images(guess, truth.inputs, ordered=True)
 
@@ -151,9 +151,9 @@ class Decoder(nn.Module):
         """Builds an untrained network.
 
         Args:
-            answers: logits about the attacker's images.
-            images: the images.
-            width: the width of the two hidden layers.
+            answers: Logits about the attacker's images.
+            images: The images.
+            width: The width of the two hidden layers.
         """
         super().__init__()
         self._shape = images.shape[1:]
@@ -172,7 +172,7 @@ class Decoder(nn.Module):
         """Returns logits in units of their spread.
 
         Args:
-            answers: logits.
+            answers: Logits.
         """
         return (answers - self._centre) / self._spread
 
@@ -180,7 +180,7 @@ class Decoder(nn.Module):
         """Returns images with values in [0, 1].
 
         Args:
-            images: as a model sees them.
+            images: As a model sees them.
         """
         return (images - self._low) / (self._high - self._low)
 
@@ -188,7 +188,7 @@ class Decoder(nn.Module):
         """Returns an image for each answer.
 
         Args:
-            answers: logits.
+            answers: Logits.
         """
         pixels = self._layers(self.standardise(answers)).reshape(-1, *self._shape)
         images: Tensor = pixels * (self._high - self._low) + self._low

@@ -50,7 +50,7 @@ class Referee(AttackedRun):
         """Returns what everybody knows, and the attacker's own records.
 
         Args:
-            records: the attacker's records, or how many it has at most.
+            records: The attacker's records, or how many it has at most.
         """
         if isinstance(records, int):
             records = self.attacker_records(records)
@@ -89,10 +89,10 @@ class Referee(AttackedRun):
         """Returns records that no client holds, evenly spread over all such records.
 
         Args:
-            count: how many at most.
+            count: How many at most.
 
         Raises:
-            UserError: there are none.
+            UserError: There are none.
         """
         train_rows = self.unassigned_rows(len(self._setup.train.y))
         # Test records are divided: even rows are the attacker's, odd rows are the scorer's. A
@@ -113,10 +113,10 @@ class Referee(AttackedRun):
         """Returns test records of the attacker, on which no model was trained.
 
         Args:
-            count: how many at most.
+            count: How many at most.
 
         Raises:
-            UserError: there are none.
+            UserError: There are none.
         """
         if len(self._setup.test.y) == 0:
             raise self._missing_test_records(
@@ -131,9 +131,9 @@ class Referee(AttackedRun):
         """Returns training records of the attacker, whose attribute it knows.
 
         Args:
-            rows: rows of the training records that no client holds.
-            attribute: the name of the attribute.
-            values: its value for every training record.
+            rows: Rows of the training records that no client holds.
+            attribute: The name of the attribute.
+            values: Its value for every training record.
         """
         records = join_records([(self._setup.train, rows)])
         return replace(records, attributes={attribute: values[rows]})
@@ -148,7 +148,7 @@ class Referee(AttackedRun):
             The records, and which of them are the clients'.
 
         Raises:
-            UserError: there are not even half as many others.
+            UserError: There are not even half as many others.
         """
         client_rows = np.concatenate(self._setup.parts)
         held = len(client_rows)
@@ -182,7 +182,7 @@ class Referee(AttackedRun):
         """Returns global models, evenly spread: the initial one, those of kept rounds, the last.
 
         Args:
-            count: how many at most.
+            count: How many at most.
 
         Returns:
             For each model, how many rounds it was trained for, and its parameters.
@@ -213,10 +213,10 @@ class Referee(AttackedRun):
         """Returns a global model, with what an attacker overhears of its work on some records.
 
         Args:
-            federation: what everybody knows.
-            round_index: how many rounds the model was trained for.
-            weights: its parameters.
-            rows: rows of the clients' records.
+            federation: What everybody knows.
+            round_index: How many rounds the model was trained for.
+            weights: Its parameters.
+            rows: Rows of the clients' records.
         """
         embeddings, answers = self.open_model(weights).read(self.reveal_records(rows).inputs)
         return ObservedModel(
@@ -233,9 +233,9 @@ class Referee(AttackedRun):
         """Returns one upload as the server sees it.
 
         Args:
-            federation: what everybody knows.
-            round_index: the round.
-            place: which upload of the round.
+            federation: What everybody knows.
+            round_index: Number of the round, from 0.
+            place: Which upload of the round.
         """
         kept = self.read_round(round_index)
         return ObservedUpload(
@@ -255,10 +255,10 @@ class Referee(AttackedRun):
         """Returns all uploads of a round without their senders, and records of some senders.
 
         Args:
-            federation: what everybody knows.
-            round_index: the round.
-            targets: how many clients are in question at most.
-            records: how many records of each the attacker knows at most.
+            federation: What everybody knows.
+            round_index: Number of the round, from 0.
+            targets: How many clients are in question at most.
+            records: How many records of each the attacker knows at most.
         """
         kept = self.read_round(round_index)
         target_records = []
@@ -280,11 +280,11 @@ class Referee(AttackedRun):
         """Returns what a model answers about test records that no attacker has.
 
         Args:
-            weights: the model's parameters.
-            count: how many records at most.
+            weights: The model's parameters.
+            count: How many records at most.
 
         Raises:
-            UserError: there are none.
+            UserError: There are none.
         """
         if len(self._setup.test.y) < 2:
             raise self._missing_test_records(
@@ -299,8 +299,8 @@ class Referee(AttackedRun):
         """Returns the records that the sender of an upload drew; of a sum, those of all senders.
 
         Args:
-            round_index: the round.
-            place: which upload of the round.
+            round_index: Number of the round, from 0.
+            place: Which upload of the round.
         """
         senders = [self.find_sender(round_index, place)]
         if self.protocol.release.secure_sum is not None:
@@ -319,7 +319,7 @@ class Referee(AttackedRun):
         """Returns clients' records.
 
         Args:
-            rows: rows of the training records.
+            rows: Rows of the training records.
         """
         return TruthRecords(inputs=join_records([(self._setup.train, rows)]).inputs)
 
@@ -327,8 +327,8 @@ class Referee(AttackedRun):
         """Returns at which places of `observe_round` the uploads of the clients in question stand.
 
         Args:
-            round_index: the round.
-            targets: how many clients are in question at most.
+            round_index: Number of the round, from 0.
+            targets: How many clients are in question at most.
         """
         order = self._shuffle_places(round_index)
         # The inverse permutation leads from a place in the archive to the place that the attacker
@@ -340,8 +340,8 @@ class Referee(AttackedRun):
         """Returns the client that sent the upload at a place of a round.
 
         Args:
-            round_index: the round.
-            place: which upload of the round.
+            round_index: Number of the round, from 0.
+            place: Which upload of the round.
         """
         charged = [
             event.clients
@@ -401,7 +401,7 @@ def join_records(parts: list[tuple[Tensors, np.ndarray]]) -> ObservedRecords:
     """Returns some records of one or more tables, one after another.
 
     Args:
-        parts: tables of records, and the rows that are taken from each.
+        parts: Tables of records, and the rows that are taken from each.
     """
     inputs: list[Tensor] = []
     labels: list[Tensor] = []

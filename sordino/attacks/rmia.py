@@ -25,8 +25,8 @@ def score_pairwise(known: MembershipEvidence, population: MembershipEvidence) ->
     """Returns the share of the population that each record in question dominates.
 
     Args:
-        known: answers about the records in question.
-        population: answers about records on which no model was trained.
+        known: Answers about the records in question.
+        population: Answers about records on which no model was trained.
 
     Returns:
         One score for each record; higher speaks for a member.
@@ -49,8 +49,8 @@ def rank_among(asked: np.ndarray, others: np.ndarray) -> np.ndarray:
     """Returns the share of the others that each value reaches, ties broken by the value itself.
 
     Args:
-        asked: the values that are ranked.
-        others: the values that they are ranked among.
+        asked: The values that are ranked.
+        others: The values that they are ranked among.
 
     Returns:
         One share for each value of `asked`.
@@ -71,8 +71,8 @@ def true_class_probabilities(answers: Tensor, labels: Tensor) -> np.ndarray:
     """Returns the probability of each record's class.
 
     Args:
-        answers: logits of shape (..., records, classes).
-        labels: the classes of the records.
+        answers: Logits of shape (..., records, classes).
+        labels: The classes of the records.
 
     Returns:
         Probabilities of shape (..., records).
@@ -86,7 +86,7 @@ def average_by_membership(known: MembershipEvidence) -> tuple[np.ndarray, np.nda
     """Returns each record's mean probability over shadows trained on it, and over the others.
 
     Args:
-        known: answers about the records in question.
+        known: Answers about the records in question.
 
     Returns:
         The two means. A record that lacks shadows of one kind has the mean over all shadows.
@@ -107,8 +107,8 @@ def fit_slope(trained: np.ndarray, untrained: np.ndarray) -> float:
     """Returns the slope a of the approximation in = a out + 1 - a that fits best.
 
     Args:
-        trained: mean probabilities over models trained on each record.
-        untrained: mean probabilities over the other models.
+        trained: Mean probabilities over models trained on each record.
+        untrained: Mean probabilities over the other models.
 
     Returns:
         From 0 (models learn their records by heart) to 1 (training changes nothing).
@@ -131,7 +131,7 @@ def estimate_inside_mean(outside: np.ndarray, slope: float) -> np.ndarray:
     """Returns the mean probability that models would have had if trained on the records.
 
     Args:
-        outside: mean probabilities over models that were not.
-        slope: what `fit_slope` returned.
+        outside: Mean probabilities over models that were not.
+        slope: What `fit_slope` returned.
     """
     return slope * outside + 1 - slope

@@ -41,8 +41,8 @@ class Shadows:
     """The attacker's models, and the records that each was trained on.
 
     Attributes:
-        models: their parameters, of shape (shadows, parameters).
-        inside: whether each shadow was trained on each record, of shape (shadows, records).
+        models: Their parameters, of shape (shadows, parameters).
+        inside: Whether each shadow was trained on each record, of shape (shadows, records).
     """
 
     models: np.ndarray
@@ -52,7 +52,7 @@ class Shadows:
         """Returns the same models, and some of the records.
 
         Args:
-            rows: which records.
+            rows: Which records.
         """
         return Shadows(models=self.models, inside=self.inside[:, rows])
 
@@ -65,10 +65,10 @@ class MembershipEvidence:
     """What the attacked model and every shadow answer about some records, as logits.
 
     Attributes:
-        labels: the classes of the records, of shape (records,).
-        target: answers of the attacked model, of shape (records, classes).
-        shadows: answers of the shadows, of shape (shadows, records, classes).
-        inside: whether each shadow was trained on each record, of shape (shadows, records).
+        labels: The classes of the records, of shape (records,).
+        target: Answers of the attacked model, of shape (records, classes).
+        shadows: Answers of the shadows, of shape (shadows, records, classes).
+        inside: Whether each shadow was trained on each record, of shape (shadows, records).
     """
 
     labels: Tensor
@@ -84,9 +84,9 @@ def train_shadows(seen: ObservedMembership, count: int, tick: Tick) -> Shadows:
     rounds. Each is stored in the attacker's folder as soon as it is trained.
 
     Args:
-        seen: what the attacker is given.
-        count: how many shadows.
-        tick: called with the share of the work that is done.
+        seen: What the attacker is given.
+        count: How many shadows.
+        tick: Called with the share of the work that is done.
 
     Returns:
         The shadows, and which candidates each was trained on.
@@ -102,8 +102,8 @@ def train_shadows(seen: ObservedMembership, count: int, tick: Tick) -> Shadows:
         """Reports the share of all rounds that are done.
 
         Args:
-            place: the number of the training among the shadows.
-            metrics: of its round.
+            place: The number of the training among the shadows.
+            metrics: Metrics of its round.
         """
         nonlocal rounds_done
         rounds_done += 1
@@ -131,11 +131,11 @@ def train_some_shadows(
     """Trains some shadows in one call, and stores each.
 
     Args:
-        seen: what the attacker is given.
-        plan: the protocol of the shadows.
-        numbers: which shadows.
-        store: where they are stored.
-        on_round: called with the place of the shadow in `numbers` after each of its rounds.
+        seen: What the attacker is given.
+        plan: The protocol of the shadows.
+        numbers: Which shadows.
+        store: Where they are stored.
+        on_round: Called with the place of the shadow in `numbers` after each of its rounds.
     """
     datasets = []
     for number in numbers:
@@ -147,8 +147,8 @@ def train_some_shadows(
         """Writes the model of a training that has ended.
 
         Args:
-            place: the number of the training among the shadows.
-            trained: what became of it.
+            place: The number of the training among the shadows.
+            trained: What became of it.
         """
         # later.
         store.write(numbers[place], flat.from_state(trained.state or {}).numpy())
@@ -177,8 +177,8 @@ class ShadowStore:
         """Opens a folder, which need not exist yet.
 
         Args:
-            folder: where the files are.
-            plan: the digest of all that the shadows depend on.
+            folder: Where the files are.
+            plan: The digest of all that the shadows depend on.
         """
         self._folder = folder
         self._plan = plan
@@ -187,8 +187,8 @@ class ShadowStore:
         """Writes a model.
 
         Args:
-            number: which shadow.
-            model: its parameters.
+            number: Which shadow.
+            model: Its parameters.
         """
         path = self._path(number)
         # A shadow costs minutes. It is written whole or not at all, so that an interruption costs
@@ -201,7 +201,7 @@ class ShadowStore:
         """Returns a model, or None where it is absent, damaged, or of another plan.
 
         Args:
-            number: which shadow.
+            number: Which shadow.
         """
         try:
             arrays, facts = unpack(self._path(number).read_bytes())
@@ -217,10 +217,10 @@ class ShadowStore:
         """Returns a model that must be there.
 
         Args:
-            number: which shadow.
+            number: Which shadow.
 
         Raises:
-            UserError: it is not.
+            UserError: It is not.
         """
         model = self.read(number)
         if model is None:
@@ -238,8 +238,8 @@ def digest_plan(plan: Protocol, seen: ObservedMembership) -> str:
     """Returns a digest of all that shadows depend on.
 
     Args:
-        plan: their protocol.
-        seen: what the attacker is given.
+        plan: Their protocol.
+        seen: What the attacker is given.
     """
     arrays = {
         "inputs": seen.candidates.inputs.numpy(),
@@ -257,7 +257,7 @@ def make_shadow_protocol(seen: ObservedMembership) -> Protocol:
     and with no budget.
 
     Args:
-        seen: what the attacker is given.
+        seen: What the attacker is given.
     """
     protocol = seen.federation.protocol
     data = protocol.data
@@ -293,9 +293,9 @@ def choose_shadow_records(candidates: int, held: int, number: int) -> np.ndarray
     They are one end or the other of a shuffled list that two shadows share.
 
     Args:
-        candidates: how many candidates there are.
-        held: how many of them a federation holds.
-        number: which shadow.
+        candidates: How many candidates there are.
+        held: How many of them a federation holds.
+        number: Which shadow.
 
     Returns:
         Rows of the candidates, in ascending order.
@@ -319,9 +319,9 @@ def make_shadow_dataset(
     """Returns some of the candidates as a data set.
 
     Args:
-        candidates: every record that may have been trained on.
-        rows: which of them.
-        classes: the names of the classes.
+        candidates: Every record that may have been trained on.
+        rows: Which of them.
+        classes: The names of the classes.
     """
     inputs = candidates.inputs.numpy()[rows]
     labels = candidates.labels.numpy()[rows]
@@ -342,9 +342,9 @@ def collect_evidence(
     """Returns what all models answer about some records.
 
     Args:
-        seen: what the attacker is given.
-        shadows: the attacker's models, with their `inside` about the same records.
-        records: the records.
+        seen: What the attacker is given.
+        shadows: The attacker's models, with their `inside` about the same records.
+        records: The records.
     """
     # One model is loaded with every set of weights in turn: hundreds of shadows fit no memory.
     flat = FlatModel(seen.federation.module)
@@ -364,11 +364,11 @@ def refuse_few_shadows(shadows: int, least: int) -> None:
     """Refuses a number of shadows from which nothing can be learnt.
 
     Args:
-        shadows: the number that was given.
-        least: the least number that is allowed.
+        shadows: The number that was given.
+        least: The least number that is allowed.
 
     Raises:
-        UserError: too few, an odd number, or no whole number.
+        UserError: Too few, an odd number, or no whole number.
     """
     # Python's True is an int, and would pass as one shadow.
     is_whole = isinstance(shadows, int) and not isinstance(shadows, bool)

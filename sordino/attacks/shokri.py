@@ -26,7 +26,7 @@ def score_by_classifier(known: MembershipEvidence) -> np.ndarray:
     """Returns the probability that each record is a member, by the classifier of its class.
 
     Args:
-        known: answers about the records in question.
+        known: Answers about the records in question.
 
     Returns:
         One probability for each record; 1/2 where the shadows of a class are all of one kind.
@@ -53,8 +53,8 @@ def extract_features(answers: Tensor, labels: Tensor) -> np.ndarray:
     """Returns the inputs of a classifier: sorted log-probabilities, and the class's confidence.
 
     Args:
-        answers: logits of shape (..., records, classes).
-        labels: the classes of the records.
+        answers: Logits of shape (..., records, classes).
+        labels: The classes of the records.
 
     Returns:
         An array of shape (..., records, classes + 1).
@@ -70,9 +70,9 @@ def predict_membership(answers: np.ndarray, inside: np.ndarray, asked: np.ndarra
     """Trains a classifier with one hidden layer, and returns what it says.
 
     Args:
-        answers: features of the shadows' answers, one a row.
-        inside: whether each shadow was trained on the record.
-        asked: features of the attacked model's answers.
+        answers: Features of the shadows' answers, one a row.
+        inside: Whether each shadow was trained on the record.
+        asked: Features of the attacked model's answers.
 
     Returns:
         The probability of membership for each row of `asked`.

@@ -80,12 +80,12 @@ class AttackFinding:
     """What one attack found in one or several runs.
 
     Attributes:
-        name: the name of the attack.
+        name: The name of the attack.
         setting: "quick", "paper", or "own" for an attack in the caller's settings.
-        subject: a description of the run.
-        headline: the metric that says most.
-        rows: what was measured.
-        cases: for each run its noise, and the round and the result of every case, with pictures.
+        subject: A description of the run.
+        headline: The metric that says most.
+        rows: What was measured.
+        cases: For each run its noise, and the round and the result of every case, with pictures.
     """
 
     name: str
@@ -186,22 +186,22 @@ def attack(
     continues after the last case that was finished.
 
     Args:
-        runs: finished runs; for attacks on uploads, their uploads must have been kept.
-        name: one of `ATTACKS`, or an attack in the caller's settings.
+        runs: Finished runs; for attacks on uploads, their uploads must have been kept.
+        name: One of `ATTACKS`, or an attack in the caller's settings.
         setting: "quick" (a minute or so) or "paper" (as near to the papers' as two cores get).
-        attribute: for "attributes", which one; by default the one that papers use with these data.
-        shadows: for "membership", how many models the attacker trains.
-        data: the data of the runs, where they were handed over in Python.
-        model: the same for the model.
-        folder: where results go; by default `attacks` in the first run's folder.
-        printed: returns what papers print beside a row.
-        on_progress: called with the share of the work that is done.
+        attribute: For "attributes", which one; by default the one that papers use with these data.
+        shadows: For "membership", how many models the attacker trains.
+        data: The data of the runs, where they were handed over in Python.
+        model: The same for the model.
+        folder: Where results go; by default `attacks` in the first run's folder.
+        printed: Returns what papers print beside a row.
+        on_progress: Called with the share of the work that is done.
 
     Returns:
         What the attack found.
 
     Raises:
-        UserError: the attack cannot be tried on these runs; the message says why and what to do.
+        UserError: The attack cannot be tried on these runs; the message says why and what to do.
 
     Example:
         >>> attack(Run.load("runs/digits-1"), "labels").rows[0].value  # doctest: +SKIP
@@ -251,8 +251,8 @@ def write_finding(finding: AttackFinding, folder: Path) -> None:
     """Writes a finding and its plots.
 
     Args:
-        finding: what an attack found.
-        folder: where the files go; made if it is not there.
+        finding: What an attack found.
+        folder: Where the files go; made if it is not there.
     """
     title = f"{finding.name}: {finding.subject}"
     with writing(folder):
@@ -272,10 +272,10 @@ def find_refusals(
     """Returns the attacks that cannot be tried on a run, and why, before any work is done.
 
     Args:
-        referee: knows the run.
-        names: the attacks.
+        referee: Knows the run.
+        names: The attacks.
         setting: "quick" or "paper".
-        options: options of all attacks.
+        options: Options of all attacks.
 
     Returns:
         The refusal of each attack that has one.
@@ -294,8 +294,8 @@ def select_options(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the options that an attack takes.
 
     Args:
-        name: the attack.
-        options: options of all attacks.
+        name: The attack.
+        options: Options of all attacks.
     """
     return {option: value for option, value in options.items() if OPTIONS[option] == name}
 
@@ -304,12 +304,12 @@ def find_attack(name: str, setting: str, options: Mapping[str, Any]) -> Attack[A
     """Returns the attack of a name in a setting.
 
     Args:
-        name: one of `ATTACKS`.
+        name: One of `ATTACKS`.
         setting: "quick" or "paper".
-        options: options of the attack; those that are None are left at the setting's value.
+        options: Options of the attack; those that are None are left at the setting's value.
 
     Raises:
-        UserError: an unknown attack or setting, or an option that the attack does not take.
+        UserError: An unknown attack or setting, or an option that the attack does not take.
     """
     if name not in ATTACKS:
         raise UserError(f"attack {name!r} is not known. There are: {', '.join(ATTACKS)}, and all.")
@@ -335,10 +335,10 @@ def run_cases(
     """Returns the round and the result of every case of an attack on one run.
 
     Args:
-        plan: the attack.
-        referee: knows the run.
-        parts: the folder of results; those that were finished earlier are read.
-        progress: called with the share of the work that is done.
+        plan: The attack.
+        referee: Knows the run.
+        parts: The folder of results; those that were finished earlier are read.
+        progress: Called with the share of the work that is done.
     """
     cases = plan.cases(referee)
     results = []
@@ -362,9 +362,9 @@ def write_part(path: Path, plan: Attack[Any, Any, Any], result: CaseResult) -> N
     """Stores the result of a case, and the attack that it is of.
 
     Args:
-        path: the file.
-        plan: the attack.
-        result: what came of the case.
+        path: The file.
+        plan: The attack.
+        result: What came of the case.
     """
     arrays = {}
     for kind in ARRAYS:
@@ -380,8 +380,8 @@ def read_part(path: Path, plan: Attack[Any, Any, Any]) -> CaseResult | None:
     """Returns the stored result of a case.
 
     Args:
-        path: the file.
-        plan: the attack.
+        path: The file.
+        plan: The attack.
 
     Returns:
         The result; None where it is absent, damaged, or of an attack in other settings.
@@ -407,7 +407,7 @@ def best_by_round(rows: Sequence[Row]) -> list[Row]:
     """Returns the row of every round that leaks most, in ascending order of the rounds.
 
     Args:
-        rows: rows of one metric.
+        rows: Rows of one metric.
     """
     sign = 1 if rows[0].better == "higher" else -1
     best: dict[int, Row] = {}
@@ -422,7 +422,7 @@ def describe_run(run: Run) -> str:
     """Returns a description of a run for titles.
 
     Args:
-        run: the run.
+        run: The finished run that is attacked.
     """
     plan = run.protocol
     model = plan.model.name if plan.model is not None else "?"

@@ -17,8 +17,8 @@ class TruthBatch:
     """The records that a client's steps drew in one round, one after another.
 
     Attributes:
-        inputs: the records, as the client's model saw them.
-        labels: their classes.
+        inputs: The records, as the client's model saw them.
+        labels: Their classes.
     """
 
     inputs: Tensor
@@ -30,7 +30,7 @@ class TruthRecords:
     """Clients' records.
 
     Attributes:
-        inputs: the records, as the clients' models saw them.
+        inputs: The records, as the clients' models saw them.
     """
 
     inputs: Tensor
@@ -41,7 +41,7 @@ class TruthAttribute:
     """The hidden attribute of some clients' records.
 
     Attributes:
-        values: one for each record.
+        values: One for each record.
     """
 
     values: np.ndarray
@@ -52,9 +52,9 @@ class TruthModel:
     """What a model answers about test records that the attacker never saw.
 
     Attributes:
-        inputs: the records.
-        labels: their classes.
-        answers: the model's logits.
+        inputs: The records.
+        labels: Their classes.
+        answers: The model's logits.
     """
 
     inputs: Tensor
@@ -67,7 +67,7 @@ class TruthMembers:
     """Which of the records in question were a client's.
 
     Attributes:
-        members: one truth value for each record.
+        members: One truth value for each record.
     """
 
     members: np.ndarray
@@ -78,8 +78,8 @@ class TruthSenders:
     """Who sent which upload of a round.
 
     Attributes:
-        places: where the upload of each client in question stands in the round.
-        uploads: how many uploads the round had.
+        places: Where the upload of each client in question stands in the round.
+        uploads: How many uploads the round had.
     """
 
     places: np.ndarray

@@ -27,7 +27,7 @@ def remove_protocol_noise(protocol: Protocol) -> Protocol:
     """Returns the same federation with no noise, and so without budgets.
 
     Args:
-        protocol: the federation.
+        protocol: The federation.
 
     Example:
         >>> from sordino.protocol import Constant, FedAvg, Laplace
@@ -74,12 +74,12 @@ def train_silent_twin(
     After an interruption, the next call continues the training.
 
     Args:
-        run: a finished run.
-        data: its data, where they were handed over in Python.
-        model: its model, likewise.
-        workers: how many processes train.
-        on_start: called when a training begins, with its set-up and folder.
-        on_round: called after every round.
+        run: A finished run.
+        data: Its data, where they were handed over in Python.
+        model: Its model, likewise.
+        workers: How many processes train.
+        on_start: Called when a training begins, with its set-up and folder.
+        on_round: Called after every round.
 
     Returns:
         The twin; None where the run itself has no noise.

@@ -32,10 +32,10 @@ class _CallablePackage(ModuleType):
         """Audits a protocol or a run, published claims included.
 
         Args:
-            source: a protocol, or the folder of a finished run.
-            view: what the adversary sees.
+            source: A protocol, or the folder of a finished run.
+            view: What the adversary sees.
             unit: "record" or "client".
-            **options: those of `sordino.audit.auditing.audit`.
+            **options: Those of `sordino.audit.auditing.audit`.
 
         Returns:
             What was found.

@@ -221,7 +221,7 @@ def finish_game(
 
     Args:
         place: The folder of the audit.
-        game: The game.
+        game: The game, with its pair made.
         subject: The plan or the run.
         certified: The bound.
         watch: Progress and processes.

@@ -51,16 +51,16 @@ class EngineCheck:
     """What came of the comparison.
 
     Attributes:
-        name: the engine, or both of them where either could train.
-        trainings: how many went through each engine.
-        rounds: how many rounds of each.
-        largest: the largest difference of an upload or a model from the game's, relative to the
+        name: The engine, or both of them where either could train.
+        trainings: How many went through each engine.
+        rounds: How many rounds of each.
+        largest: The largest difference of an upload or a model from the game's, relative to the
             largest value in it.
-        place: which engine, client and round differ first; empty where none does.
-        reason: why nothing was compared; empty where something was.
-        residuals: what the noise on the engine's uploads was found to be, where it can be seen.
-        kept: what the noise on the uploads that the audited run kept was found to be.
-        kept_reason: why those uploads were not replayed; empty where they were, or none were kept.
+        place: Which engine, client and round differ first; empty where none does.
+        reason: Why nothing was compared; empty where something was.
+        residuals: What the noise on the engine's uploads was found to be, where it can be seen.
+        kept: What the noise on the uploads that the audited run kept was found to be.
+        kept_reason: Why those uploads were not replayed; empty where they were, or none were kept.
     """
 
     name: str
@@ -78,8 +78,8 @@ class EngineCheck:
         """Returns a check in which nothing was compared.
 
         Args:
-            name: the engine.
-            reason: why not.
+            name: The engine.
+            reason: Why not.
         """
         return cls(name=name, trainings=0, rounds=0, largest=0.0, reason=reason)
 
@@ -88,7 +88,7 @@ class EngineCheck:
         """Returns the check of an audit that scores what the engine itself sent.
 
         Args:
-            name: the engine.
+            name: The engine.
         """
         return cls.not_compared(name, "what is scored is what this engine itself sent")
 
@@ -155,12 +155,12 @@ def record_training(
     """Trains as `train` does, with nothing written, and returns what happened in every round.
 
     Args:
-        setup: the federation, with the number of the training.
-        engine: trains its clients.
-        rounds: how many rounds are played.
-        caps: how often a client with a budget may take part.
-        begun: the rounds that have been played, and the one that is next, in a table.
-        row: the training's in that table.
+        setup: The federation, with the number of the training.
+        engine: Trains its clients.
+        rounds: How many rounds are played.
+        caps: How often a client with a budget may take part.
+        begun: The rounds that have been played, and the one that is next, in a table.
+        row: The training's in that table.
     """
     ledger = MemoryLedger()
     state = first_state(setup)
@@ -227,7 +227,7 @@ class EngineTrial:
         """Returns how many rounds of every training an engine repeats.
 
         Args:
-            engine: the name of the engine.
+            engine: The name of the engine.
 
         Returns:
             As many as the sample may cost.
@@ -339,10 +339,10 @@ def checked_engines(game: Game, engines: Sequence[str], workers: int | None) -> 
     """Repeats a sample of a game's trainings by engines, and compares.
 
     Args:
-        game: the game.
+        game: The game whose trainings are repeated.
         engines: "torch", "native", or both: where one of them cannot play it, the others are
             compared.
-        workers: processes that share the work; by default one per core.
+        workers: Processes that share the work; by default one per core.
 
     Returns:
         Whether the engines do what the game plays.
@@ -377,9 +377,9 @@ def engine_noise(
     """Returns the noise tests of one engine's uploads.
 
     Args:
-        game: the game.
-        results: what came of all samples.
-        engines: the engines that could repeat the game.
+        game: The game whose trainings are repeated.
+        results: What came of all samples.
+        engines: The engines that could repeat the game.
 
     Returns:
         The tests of the first engine that fails them, or else of the first that shows its noise.

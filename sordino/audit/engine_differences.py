@@ -22,12 +22,12 @@ class EngineSample:
     """Trainings on one data set that one engine repeats.
 
     Attributes:
-        engine: which engine.
-        side: the data set (0) or its neighbour (1).
-        trainings: their numbers.
-        start: the first round that is repeated.
-        rounds: how many rounds are.
-        workers: of the engine.
+        engine: Which engine.
+        side: The data set (0) or its neighbour (1).
+        trainings: Their numbers.
+        start: The first round that is repeated.
+        rounds: How many rounds are.
+        workers: Workers of the engine.
     """
 
     engine: str
@@ -43,13 +43,13 @@ class Compared:
     """Holds what came of a sample.
 
     Attributes:
-        sample: what was repeated.
-        largest: the largest difference.
-        round: the first round with a difference that rounding does not explain; -1 if there is
+        sample: What was repeated.
+        largest: The largest difference.
+        round: The first round with a difference that rounding does not explain; -1 if there is
             none.
-        place: where that is, in words.
-        noise: the remainder of the uploads without their means.
-        strays: how far released values are from what noisy ones make.
+        place: Where that is, in words.
+        noise: The remainder of the uploads without their means.
+        strays: How far released values are from what noisy ones make.
     """
 
     sample: EngineSample
@@ -69,10 +69,10 @@ def compare_sample(
     """Holds what an engine made against the game's rows, round by round.
 
     Args:
-        setup: the federation.
-        sample: what was repeated.
-        rows: the game's rounds.
-        made: the engine's rounds, one list per training.
+        setup: The federation.
+        sample: What was repeated.
+        rows: The game's rounds.
+        made: The engine's rounds, one list per training.
     """
     found = Compared(sample=sample, largest=0.0)
     for t, row in enumerate(rows):
@@ -89,9 +89,9 @@ def join_differences(
     """Joins the differences of one more round to those before.
 
     Args:
-        found: the largest difference so far, and the first place that rounding does not explain.
-        seen: the differences of the round, with their places.
-        round_index: the round.
+        found: The largest difference so far, and the first place that rounding does not explain.
+        seen: The differences of the round, with their places.
+        round_index: Number of the round, from 0.
     """
     for apart, place in seen:
         if apart > ROUNDED and found.round < 0:
@@ -111,11 +111,11 @@ def differences(
     """Yields how far every upload and the next model are from the game's, with words for each.
 
     Args:
-        setup: the federation.
-        sample: what was repeated.
-        row: the round as the game played it.
-        n: the row of the training.
-        made: the round as the engine made it.
+        setup: The federation.
+        sample: What was repeated.
+        row: The round as the game played it.
+        n: The row of the training.
+        made: The round as the engine made it.
     """
     where = f"round {row.round} of training {sample.trainings[n]}"
     engine = f"engine {sample.engine}"
@@ -141,7 +141,7 @@ def largest_of(values: np.ndarray) -> float:
     """Returns the largest finite value, regardless of its sign.
 
     Args:
-        values: any numbers.
+        values: Any numbers.
     """
     finite = values[np.isfinite(values)]
     return float(np.abs(finite, dtype=np.float64).max(initial=0.0))
@@ -151,9 +151,9 @@ def relative(found: np.ndarray, expected: np.ndarray, least: float) -> float:
     """Returns the largest difference over the largest value.
 
     Args:
-        found: what the engine made.
-        expected: what the game made.
-        least: the smallest size that a difference is relative to.
+        found: What the engine made.
+        expected: What the game made.
+        least: The smallest size that a difference is relative to.
 
     Returns:
         The quotient; infinite where only one of the two is finite.

@@ -21,9 +21,9 @@ def leave_fewest(
     """Returns the federation with as few clients as the promise for a view counts on.
 
     Args:
-        protocol: the protocol that is audited.
-        view: the adversary.
-        sizes: records of every client, where they are known.
+        protocol: The protocol that is audited.
+        view: The adversary.
+        sizes: Records of every client, where they are known.
 
     Returns:
         The protocol and the sizes of those who are left; both unchanged where nobody can be left
@@ -50,7 +50,7 @@ def with_known_grid(protocol: Protocol) -> Protocol:
     """Returns the protocol with a number of parameters, where its grid depends on one.
 
     Args:
-        protocol: the protocol that is audited.
+        protocol: The protocol that is audited.
     """
     known = protocol.model is not None and protocol.model.parameters is not None
     if known or not protocol.release.integers:

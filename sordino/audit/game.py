@@ -48,8 +48,8 @@ class Chunk:
     Attributes:
         half: 0 for the trainings that choose the test, 1 for those that judge it.
         side: 0 for the data set, 1 for its neighbour.
-        start: the place of the first among the trainings of this half and side.
-        trainings: their numbers, by which they draw.
+        start: The place of the first among the trainings of this half and side.
+        trainings: Their numbers, by which they draw.
     """
 
     half: int
@@ -68,10 +68,10 @@ class Played:
     """Holds the scores of a chunk.
 
     Attributes:
-        chunk: the trainings.
-        scores: one per training.
-        residuals: the noise that the first chunks saw (see `replay`); None elsewhere.
-        strays: how far released values are from what noisy ones make; None elsewhere.
+        chunk: The trainings.
+        scores: One per training.
+        residuals: The noise that the first chunks saw (see `replay`); None elsewhere.
+        strays: How far released values are from what noisy ones make; None elsewhere.
     """
 
     chunk: Chunk
@@ -107,8 +107,8 @@ class Game(Interface):
 
         Args:
             side: 0 for the data set, 1 for its neighbour.
-            trainings: their numbers.
-            rounds: how many rounds.
+            trainings: Their numbers.
+            rounds: How many rounds.
         """
 
     def prepare(self) -> None:
@@ -118,7 +118,7 @@ class Game(Interface):
         """Runs the trainings of a chunk and scores them.
 
         Args:
-            chunk: the trainings.
+            chunk: The trainings.
         """
 
 
@@ -126,8 +126,8 @@ def chunks_of(trainings: int, size: int) -> list[Chunk]:
     """Returns both halves and both sides in chunks.
 
     Args:
-        trainings: how many there are on each side of each half.
-        size: how many a chunk holds at most.
+        trainings: How many there are on each side of each half.
+        size: How many a chunk holds at most.
     """
     found = []
     for half in (0, 1):
@@ -149,14 +149,14 @@ class WorstCaseGame:
     Everything follows from these values, so a game can be taken up again.
 
     Attributes:
-        protocol: the protocol that is trained.
-        view: the adversary's view.
-        unit: what differs between the two data sets.
-        trainings: on each side, by which the test is judged; as many again choose it.
-        seed: of all draws.
-        rounds: how many rounds are run.
-        sizes: records of every client, where they are known.
-        caps: how often clients with a personal budget may take part.
+        protocol: The protocol that is trained.
+        view: The adversary's view.
+        unit: What differs between the two data sets.
+        trainings: Trainings on each side, by which the test is judged; as many again choose it.
+        seed: Seed of all draws.
+        rounds: How many rounds are run.
+        sizes: Records of every client, where they are known.
+        caps: How often clients with a personal budget may take part.
     """
 
     protocol: Protocol
@@ -239,8 +239,8 @@ class WorstCaseGame:
 
         Args:
             side: 0 for the data set, 1 for its neighbour.
-            trainings: their numbers.
-            rounds: how many rounds.
+            trainings: Their numbers.
+            rounds: How many rounds.
         """
         return observe_trainings(self.pair.side(side), trainings, rounds, self.pair.caps)
 
@@ -248,7 +248,7 @@ class WorstCaseGame:
         """Runs the trainings of a chunk and scores them.
 
         Args:
-            chunk: the trainings.
+            chunk: The trainings.
         """
         setup = self.pair.side(chunk.side)
         adversary = self._adversary(chunk)
@@ -311,7 +311,7 @@ class Scorer(Interface):
         """Takes in one round.
 
         Args:
-            seen: the round.
+            seen: The round.
         """
 
 
@@ -319,7 +319,7 @@ def unit_vector(vector: np.ndarray) -> np.ndarray:
     """Returns the direction of a vector; zero has none and stays zero.
 
     Args:
-        vector: any vector.
+        vector: Any vector.
     """
     length = float(np.linalg.norm(vector))
     if length == 0:
@@ -347,9 +347,9 @@ def play_all(
     """Plays tasks in worker processes and yields outcomes in the order in which they end.
 
     Args:
-        game: the game.
-        tasks: all that is to be done.
-        workers: how many processes; None for one per core.
+        game: The game whose trainings are played.
+        tasks: All that is to be done.
+        workers: How many processes; None for one per core.
 
     Yields:
         The outcome of a task.

@@ -33,8 +33,8 @@ class KeptUploads:
     """What came of the replay of a run's kept uploads.
 
     Attributes:
-        report: the tests of their noise; None where there were none.
-        reason: why they were not replayed; empty where they were, or none were kept.
+        report: The tests of their noise; None where there were none.
+        reason: Why they were not replayed; empty where they were, or none were kept.
     """
 
     report: ResidualReport | None = None
@@ -45,8 +45,8 @@ def find_obstacle(protocol: Protocol, rounds: list[int]) -> str:
     """Returns why the work behind kept uploads cannot be repeated; empty where it can.
 
     Args:
-        protocol: of the run.
-        rounds: whose uploads were kept, in order.
+        protocol: Protocol of the run.
+        rounds: Rounds whose uploads were kept, in order.
     """
     release = protocol.release
     if protocol.noise.secure:
@@ -69,9 +69,9 @@ def replay_kept_uploads(
     """Tests the noise on the uploads that a run kept.
 
     Args:
-        path: the folder of the run.
-        data: in place of the protocol's, if they were handed over in Python.
-        model: likewise.
+        path: The folder of the run.
+        data: In place of the protocol's, if they were handed over in Python.
+        model: Likewise.
 
     Returns:
         The tests, or why there are none.
@@ -98,8 +98,8 @@ def find_kernel(setup: Setup, engine: str) -> Kernel | None:
     """Returns the kernel that trained a run, None where torch did.
 
     Args:
-        setup: the federation.
-        engine: the name of the run's engine.
+        setup: The federation.
+        engine: The name of the run's engine.
     """
     # Work is repeated by what did it: the engines agree to rounding, and rounding is not noise.
     if engine != "native":
@@ -119,10 +119,10 @@ def measure_noise(
     """Returns the remainder of kept uploads without their clients' work.
 
     Args:
-        setup: the federation.
-        path: the folder of the run.
-        rounds: whose uploads were kept.
-        kernel: does the work; None for torch.
+        setup: The federation.
+        path: The folder of the run.
+        rounds: Rounds whose uploads were kept.
+        kernel: Does the work; None for torch.
 
     Returns:
         An array (1, rounds, clients, parameters), NaN where a client did not take part.
@@ -143,8 +143,8 @@ def tabulate_round(clients: int, kept: ArchivedRound) -> RoundTable:
     """Returns a kept round as a table of one training.
 
     Args:
-        clients: how many clients the federation has.
-        kept: the round, with the senders of its uploads.
+        clients: How many clients the federation has.
+        kept: The round, with the senders of its uploads.
     """
     before = kept.model[None]
     present = np.zeros((1, clients), dtype=bool)

@@ -143,7 +143,7 @@ def limit_both_rates(
     Args:
         sides: Scores on the data set and on its neighbour.
         thresholds: Scores from which on a test says "neighbour".
-        confidence: That both limits of a threshold hold together.
+        confidence: Confidence that both limits of a threshold hold together.
     """
     alarms, missed = count_errors(sides, thresholds)
     miss = (1 - confidence) / 2
@@ -164,8 +164,8 @@ def measure_error_rates(
     Args:
         scores: Scores of all trainings.
         goal: "mu" or "epsilon", what the test is to show much of.
-        confidence: Of the two limits together.
-        delta: For the goal "epsilon".
+        confidence: Confidence of the two limits together.
+        delta: Delta for the goal "epsilon".
 
     Raises:
         InvalidValue: Another goal.
@@ -237,7 +237,7 @@ def limit_faultless_test(trainings: int, confidence: float) -> ErrorLimits:
 
     Args:
         trainings: Trainings per side.
-        confidence: Of the two limits together.
+        confidence: Confidence of the two limits together.
     """
     limit = float(limit_error_rate(0, trainings, (1 - confidence) / 2))
     return ErrorLimits(false_positive=limit, false_negative=limit)
@@ -248,7 +248,7 @@ def find_largest_mu(trainings: int, confidence: float = CONFIDENCE) -> float:
 
     Args:
         trainings: Trainings per side.
-        confidence: Of the bound.
+        confidence: Confidence of the bound.
 
     Example:
         >>> round(find_largest_mu(5000), 2), round(find_largest_mu(5000, REFUTING), 2)
@@ -263,7 +263,7 @@ def predict_mu_bound(mu: float, trainings: int, confidence: float = CONFIDENCE) 
     Args:
         mu: The true Gaussian parameter.
         trainings: Trainings per side.
-        confidence: Of the bound.
+        confidence: Confidence of the bound.
 
     Example:
         >>> 2.85 < predict_mu_bound(3.0, 5000) < 2.95
@@ -289,7 +289,7 @@ def predict_epsilon_bound(
         mu: The true Gaussian parameter.
         delta: Where epsilon is measure_error_rates.
         trainings: Trainings per side.
-        confidence: Of the bound.
+        confidence: Confidence of the bound.
 
     Returns:
         What the best of some tests can be expected to show.
@@ -318,7 +318,7 @@ def count_needed_trainings(mu: float, share: float = 0.0, confidence: float = CO
     Args:
         mu: The Gaussian parameter that is promised.
         share: The share of it that is to be exceeded.
-        confidence: Of the bound.
+        confidence: Confidence of the bound.
 
     Raises:
         InvalidValue: `mu` is not above 0.

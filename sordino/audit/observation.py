@@ -36,8 +36,8 @@ def find_given_observation(protocol: Protocol, view: View) -> Observation:
     """Returns what the adversary of a view is given.
 
     Args:
-        protocol: what runs.
-        view: the adversary's.
+        protocol: What runs.
+        view: The adversary's.
 
     Example:
         >>> from sordino.protocol import Constant, FedAvg, Gaussian
@@ -62,10 +62,10 @@ def more_than_seen(
     """Returns in words what the adversary is given beyond its view.
 
     Args:
-        protocol: what runs.
-        view: the adversary's.
-        unit: what the data sets differ in.
-        sizes: records of every client; where they are not said, every batch holds all of them.
+        protocol: What runs.
+        view: The adversary's.
+        unit: What the data sets differ in.
+        sizes: Records of every client; where they are not said, every batch holds all of them.
 
     Returns:
         The words; empty where the adversary is given the view itself.
@@ -102,9 +102,9 @@ def draws_batches(protocol: Protocol, unit: str, sizes: Sequence[int] | None) ->
     Batches of noisy steps and lots count in another way: what they hide is never given.
 
     Args:
-        protocol: the protocol.
-        unit: what the data sets differ in.
-        sizes: records of every client; None where they are not said.
+        protocol: The federation that is audited.
+        unit: What the data sets differ in.
+        sizes: Records of every client; None where they are not said.
     """
     release = protocol.release
     if unit != "record" or sizes is None or release.in_steps or release.lot is not None:
@@ -120,10 +120,10 @@ def given_batches(protocol: Protocol, view: View, unit: str, sizes: Sequence[int
     the bound for one that knows them.
 
     Args:
-        protocol: the protocol.
-        view: the adversary's.
-        unit: what the data sets differ in.
-        sizes: records of every client; None where they are not said.
+        protocol: The federation that is audited.
+        view: The adversary's.
+        unit: What the data sets differ in.
+        sizes: Records of every client; None where they are not said.
     """
     if not draws_batches(protocol, unit, sizes):
         return False
@@ -139,10 +139,10 @@ def withheld_batches(
     models over, behind a shuffler, and where the draw of clients is hidden too.
 
     Args:
-        protocol: the protocol.
-        view: the adversary's.
-        unit: what the data sets differ in.
-        sizes: records of every client; None where they are not said.
+        protocol: The federation that is audited.
+        view: The adversary's.
+        unit: What the data sets differ in.
+        sizes: Records of every client; None where they are not said.
     """
     release = protocol.release
     if not draws_batches(protocol, unit, sizes) or not release.secret_batches:
@@ -157,7 +157,7 @@ def colluders_of(protocol: Protocol, view: View) -> int:
     """Returns how many clients are on the adversary's side and know their own noise.
 
     Args:
-        protocol: the protocol.
-        view: the adversary's.
+        protocol: The federation that is audited.
+        view: The adversary's.
     """
     return _ask_about(protocol, view).colluders

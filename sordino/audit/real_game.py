@@ -48,17 +48,17 @@ class CanaryGame:
     Everything follows from these values, so a game can be taken up again.
 
     Attributes:
-        protocol: the protocol that is trained, on its data and model.
-        view: the adversary's view.
+        protocol: The protocol that is trained, on its data and model.
+        view: The adversary's view.
         unit: "record": the canary replaces one record of the attacked client; "client": all of
             them.
-        trainings: on each side, by which the test is judged; as many again choose it.
-        seed: of all draws.
-        rounds: how many rounds are run.
-        canary: its kind, or the path of a file.
-        caps: how often clients with a personal budget may take part.
-        data: in place of the protocol's, if they were handed over in Python.
-        model: likewise.
+        trainings: Trainings on each side, by which the test is judged; as many again choose it.
+        seed: Seed of all draws.
+        rounds: How many rounds are run.
+        canary: Its kind, or the path of a file.
+        caps: How often clients with a personal budget may take part.
+        data: In place of the protocol's, if they were handed over in Python.
+        model: Likewise.
     """
 
     protocol: Protocol
@@ -162,8 +162,8 @@ class CanaryGame:
 
         Args:
             side: 0 for the data set, 1 for its neighbour.
-            trainings: their numbers.
-            rounds: how many rounds.
+            trainings: Their numbers.
+            rounds: How many rounds.
         """
         setup = self.pair.side(side)
         with ExitStack() as engines:
@@ -179,7 +179,7 @@ class CanaryGame:
         """Runs the trainings of a chunk and scores them.
 
         Args:
-            chunk: the trainings.
+            chunk: The trainings.
         """
         setup = self.pair.side(chunk.side)
         scores = []
@@ -234,8 +234,8 @@ def without_records(setup: Setup, rows: Tensor) -> Setup:
     """Returns the federation as if some records were not there, though their places are drawn.
 
     Args:
-        setup: the federation.
-        rows: the numbers of the records.
+        setup: The federation.
+        rows: The numbers of the records.
     """
     x = setup.train.x.float()
     # Rules count a gradient that is not finite as zero, so a record of NaN adds nothing to a sum.
@@ -250,9 +250,9 @@ def open_engine(
     """Opens the engine of one training: the kernel where there is one, else torch, in this process.
 
     Args:
-        setup: the federation, with the number of the training.
-        kernel: the compiled kernel.
-        record_steps: whether uploads of noisy-sgd come with the noisy mean of every step.
+        setup: The federation, with the number of the training.
+        kernel: The compiled kernel.
+        record_steps: Whether uploads of noisy-sgd come with the noisy mean of every step.
     """
     if kernel is not None:
         yield NativeEngine(setup, workers=1, kernel=kernel)
@@ -271,11 +271,11 @@ def observe_one(
     """Plays one training by the engine that trains it, as a table of one row.
 
     Args:
-        setup: the federation.
-        training: the number of the training.
-        rounds: how many rounds are played.
-        caps: how often a client with a budget may take part.
-        kernel: the compiled kernel, where it can do the local work.
+        setup: The federation.
+        training: The number of the training.
+        rounds: How many rounds are played.
+        caps: How often a client with a budget may take part.
+        kernel: The compiled kernel, where it can do the local work.
 
     Yields:
         Every round.

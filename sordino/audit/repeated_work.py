@@ -26,8 +26,8 @@ class RepeatedWork:
     """What came of a client's work.
 
     Attributes:
-        models: what it would send without noise on the upload, one training a row.
-        kept: what it keeps for its next round.
+        models: What it would send without noise on the upload, one training a row.
+        kept: What it keeps for its next round.
     """
 
     models: Tensor
@@ -38,7 +38,7 @@ class WorkRepeater(Interface):
     """Repeats a client's work, in one training or in many at once.
 
     Attributes:
-        like: for each client, the first one whose work is the same.
+        like: For each client, the first one whose work is the same.
     """
 
     like: np.ndarray
@@ -56,12 +56,12 @@ class WorkRepeater(Interface):
         """Runs the client's steps; with noisy-sgd `sums` may replace its sums.
 
         Args:
-            client: which client works.
-            round_index: the round.
-            weights: what the server sent, tables with one training a row.
-            first: the number of the training in the first row.
-            kept: what the client has kept, arrays with one training a row.
-            sums: with noisy-sgd, values that replace its sums and their noise.
+            client: Which client works.
+            round_index: Number of the round, from 0.
+            weights: What the server sent, tables with one training a row.
+            first: The number of the training in the first row.
+            kept: What the client has kept, arrays with one training a row.
+            sums: With noisy-sgd, values that replace its sums and their noise.
         """
 
 
@@ -72,7 +72,7 @@ class TableWork:
         """Prepares the rows' models.
 
         Args:
-            setup: the federation, with either data set.
+            setup: The federation, with either data set.
         """
         self._setup = setup
         self._clients = RowClients(setup)
@@ -91,12 +91,12 @@ class TableWork:
         """Runs the client's steps in all rows.
 
         Args:
-            client: which client works.
-            round_index: the round.
-            weights: what the server sent, tables with one training a row.
-            first: the number of the training in the first row.
-            kept: what the client has kept, arrays with one training a row.
-            sums: with noisy-sgd, values that replace its sums and their noise.
+            client: Which client works.
+            round_index: Number of the round, from 0.
+            weights: What the server sent, tables with one training a row.
+            first: The number of the training in the first row.
+            kept: What the client has kept, arrays with one training a row.
+            sums: With noisy-sgd, values that replace its sums and their noise.
         """
         task, result = self._clients.train(
             client=client,
@@ -120,8 +120,8 @@ class SingleWork:
         """Prepares the work.
 
         Args:
-            setup: the federation, with either data set.
-            kernel: the compiled kernel that does the work; None for torch.
+            setup: The federation, with either data set.
+            kernel: The compiled kernel that does the work; None for torch.
         """
         # Uploads are repeated as they were before their noise, which is then what is left of them.
         self._setup = remove_noise(setup)
@@ -143,12 +143,12 @@ class SingleWork:
         """Does what `TableWork.work` does, for a table of one row.
 
         Args:
-            client: which client works.
-            round_index: the round.
-            weights: what the server sent, tables with one training a row.
-            first: the number of the training in the first row.
-            kept: what the client has kept, arrays with one training a row.
-            sums: with noisy-sgd, values that replace its sums and their noise.
+            client: Which client works.
+            round_index: Number of the round, from 0.
+            weights: What the server sent, tables with one training a row.
+            first: The number of the training in the first row.
+            kept: What the client has kept, arrays with one training a row.
+            sums: With noisy-sgd, values that replace its sums and their noise.
         """
         work = self._work(first)
         own = {name: array[0] for name, array in kept.items()}

@@ -56,8 +56,8 @@ class SeenSums:
         """Takes what was seen.
 
         Args:
-            means: the noisy mean of every step: (trainings, steps, parameters).
-            batch: what the sums were divided by.
+            means: The noisy mean of every step: (trainings, steps, parameters).
+            batch: What the sums were divided by.
         """
         self._means = means
         self._batch = batch
@@ -67,7 +67,7 @@ class SeenSums:
         """Returns itself in the place of a client's sums.
 
         Args:
-            clean: the client's sums, which are subtracted.
+            clean: The client's sums, which are subtracted.
         """
         self._clean = clean
         return self
@@ -78,10 +78,10 @@ class SeenSums:
         """Returns the sum of the step that is next, as it was seen.
 
         Args:
-            inputs: the records of the step.
-            targets: their labels.
-            clip: the largest norm of an example's gradient.
-            norm: which norm that is.
+            inputs: The records of the step.
+            targets: Their labels.
+            clip: The largest norm of an example's gradient.
+            norm: Which norm that is.
         """
         found = self._clean.clipped_sum(inputs, targets, clip=clip, norm=norm)
         seen = torch.from_numpy(self._means[:, len(self.noise)]) * self._batch
@@ -96,7 +96,7 @@ class Replay:
     It holds what clients keep and the server remembers, as it follows from what was released.
 
     Attributes:
-        strays: for every round and client, how far what it sent, or was sent, is from what it
+        strays: For every round and client, how far what it sent, or was sent, is from what it
             should be, and in a last column how far the server's model is; relative to the
             largest value.
     """
@@ -112,11 +112,11 @@ class Replay:
         """Begins before the first round, or with a state that is known to be right.
 
         Args:
-            setup: the federation.
-            clients: repeats local work.
-            first: the number of the training in the first row.
-            trainings: how many rows are repeated.
-            start: the state to go on from, with as many rows.
+            setup: The federation.
+            clients: Repeats local work.
+            first: The number of the training in the first row.
+            trainings: How many rows are repeated.
+            start: The state to go on from, with as many rows.
         """
         self._setup = setup
         self._clients = clients
@@ -134,7 +134,7 @@ class Replay:
         """Takes in one round.
 
         Args:
-            seen: the round.
+            seen: The round.
 
         Returns:
             The remainder, which is noise: (trainings, steps or 1, clients, parameters), NaN
@@ -272,9 +272,9 @@ def join_by_formula(setup: Setup, seen: RoundTable, count: int) -> np.ndarray | 
     The server adds uploads up one by one; nothing of its code is used here.
 
     Args:
-        setup: the federation.
-        seen: the round.
-        count: how many of its trainings are looked at.
+        setup: The federation.
+        seen: The round.
+        count: How many of its trainings are looked at.
 
     Returns:
         One model a row; None where the server does more than take a mean.
@@ -307,8 +307,8 @@ def strayed(found: np.ndarray, expected: np.ndarray) -> float:
     """Returns the largest difference, relative to the largest value.
 
     Args:
-        found: what was released.
-        expected: what it should be.
+        found: What was released.
+        expected: What it should be.
 
     Returns:
         The difference; infinite where only one of the two is finite.
@@ -332,9 +332,9 @@ def shows_noise(seen: RoundTable, setup: Setup, count: int) -> bool:
     Float32 must be fine enough at the size of the values, and nothing may have diverged.
 
     Args:
-        seen: the round.
-        setup: the federation.
-        count: how many of its trainings are looked at.
+        seen: The round.
+        setup: The federation.
+        count: How many of its trainings are looked at.
     """
     if setup.release.in_steps:
         values = [means[:count] for means in seen.means.values()]
@@ -359,10 +359,10 @@ def noise_report(
     """Returns the tests of the noise that the first trainings drew, and of what was made of it.
 
     Args:
-        protocol: what was trained.
-        noises: the noise of every client that was trained.
-        noise: the noise of the first trainings: (trainings, rounds or steps, clients, parameters).
-        strays: how far released values are from what noisy ones make: (rounds, clients).
+        protocol: What was trained.
+        noises: The noise of every client that was trained.
+        noise: The noise of the first trainings: (trainings, rounds or steps, clients, parameters).
+        strays: How far released values are from what noisy ones make: (rounds, clients).
 
     Returns:
         The tests; None where there is nothing to test.
@@ -395,9 +395,9 @@ def examine_noise(
     """Returns the residual tests, in which noisy-sgd has steps in the place of rounds.
 
     Args:
-        protocol: what was trained.
-        noises: the noise of every client that was trained.
-        noise: the noise of the first trainings: (trainings, rounds or steps, clients, parameters).
+        protocol: What was trained.
+        noises: The noise of every client that was trained.
+        noise: The noise of the first trainings: (trainings, rounds or steps, clients, parameters).
 
     Returns:
         The tests; None without noise, or with too little of it.
@@ -435,8 +435,8 @@ def list_released_noises(protocol: Protocol, noises: tuple[Noise, ...]) -> tuple
     """Returns every client's noise on what it releases: uploads, or sums of noisy steps.
 
     Args:
-        protocol: what was trained.
-        noises: the noise of every client.
+        protocol: What was trained.
+        noises: The noise of every client.
     """
     rule = protocol.local
     if type(rule) is not NoisySgd:
@@ -451,9 +451,9 @@ def examine_integers(grid: Grid, noise: np.ndarray, taken: np.ndarray) -> Residu
     of a normal of variance s^2 + 1/12, to a relative 1/(24 s^2), which the tests do not see.
 
     Args:
-        grid: the grid.
-        noise: the noise of the first trainings: (trainings, rounds, clients, parameters).
-        taken: which uploads there are.
+        grid: The public grid of integers that updates are rounded to.
+        noise: The noise of the first trainings: (trainings, rounds, clients, parameters).
+        taken: Which uploads there are.
 
     Returns:
         The tests; None without noise.
@@ -480,7 +480,7 @@ def name_steps(report: ResidualReport) -> ResidualReport:
     They are numbered from the first step of the first round on.
 
     Args:
-        report: the report, in the words of rounds.
+        report: The report, in the words of rounds.
     """
     words = [
         {name: getattr(test, name).replace("round", "step") for name in ("name", "tested", "place")}
@@ -496,7 +496,7 @@ def stray_test(strays: np.ndarray) -> ResidualTest:
     """Returns the test of whether all that was sent is what noisy values make.
 
     Args:
-        strays: how far values are from that: (rounds, clients and the server).
+        strays: How far values are from that: (rounds, clients and the server).
     """
     where, client = np.unravel_index(int(np.argmax(strays)), strays.shape)
     # Not "larger than": a NaN is not what noisy values make, and fails as well.

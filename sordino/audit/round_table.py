@@ -21,22 +21,22 @@ class RoundTable:
     """One round of one or many trainings.
 
     Attributes:
-        round: its number.
-        before: the global models, one training a row.
-        broadcast: what clients were sent: the same, or several tables of which it is the first
+        round: Its number.
+        before: The global models, one training a row.
+        broadcast: What clients were sent: the same, or several tables of which it is the first
             (see `broadcast_state`).
-        kept: what clients found when the round began, where they keep anything.
-        present: who took part: one training a row, one client a column.
-        uploads: what each client sent: (clients, trainings, parameters). Rows of trainings without
+        kept: What clients found when the round began, where they keep anything.
+        present: Who took part: one training a row, one client a column.
+        uploads: What each client sent: (clients, trainings, parameters). Rows of trainings without
             the client mean nothing. Under secure aggregation each is the model that a client's
             share of the sum stands for, which only the client knows.
-        means: with noisy-sgd, the noisy mean of every step of a client:
+        means: With noisy-sgd, the noisy mean of every step of a client:
             (trainings, steps, parameters).
-        joined: what the uploads were joined to; under a plain server, the next global models.
-        after: the next global models.
-        counts: where the clip follows the gradients, every client's noisy count, one a row as a
+        joined: What the uploads were joined to; under a plain server, the next global models.
+        after: The next global models.
+        counts: Where the clip follows the gradients, every client's noisy count, one a row as a
             column.
-        state: of a table of trainings, what the round began with.
+        state: State of a table of trainings, what the round began with.
     """
 
     round: int
@@ -56,8 +56,8 @@ def observe_table(setup: Setup, record: RoundRecord) -> RoundTable:
     """Returns the record of a table of trainings as it is observed.
 
     Args:
-        setup: the federation.
-        record: of an observed round, with one training a row.
+        setup: The federation.
+        record: Record of an observed round, with one training a row.
     """
     if record.task.attendance is None:
         raise TypeError("the record of one training is no table")
@@ -86,8 +86,8 @@ def observe_singles(setup: Setup, records: Sequence[RoundRecord]) -> RoundTable:
     """Returns the same round of several trainings, each played alone, as one table.
 
     Args:
-        setup: the federation.
-        records: of an observed round, one for each training.
+        setup: The federation.
+        records: Records of an observed round, one for each training.
     """
     clients = setup.protocol.clients
     before = np.stack([record.before.weights for record in records])
@@ -133,8 +133,8 @@ def join_kept(
     does what clients have kept.
 
     Args:
-        records: one for each training.
-        before: the global models, which are the helpers of clients that have sent nothing yet.
+        records: One for each training.
+        before: The global models, which are the helpers of clients that have sent nothing yet.
     """
     joined: dict[int, dict[str, np.ndarray]] = {}
     if len(records) == 1:
@@ -153,8 +153,8 @@ def select_row(state: State, row: int) -> State:
     """Returns the state of one training of a table.
 
     Args:
-        state: with one training a row.
-        row: which of them.
+        state: State with one training a row.
+        row: Which of them.
     """
     kept = {name: array[..., row, :] for name, array in state.kept.items()}
     clients = {}
@@ -174,7 +174,7 @@ def is_known(array: np.ndarray) -> bool:
     """Returns whether a table's row holds anything.
 
     Args:
-        array: a row; NaN where nothing is known.
+        array: A row; NaN where nothing is known.
     """
     return not bool(np.isnan(array).all())
 
@@ -185,10 +185,10 @@ def observe_trainings(
     """Plays many trainings of a small federation side by side.
 
     Args:
-        setup: the federation.
-        trainings: their numbers.
-        rounds: how many rounds are played.
-        caps: how often a client with a budget may take part.
+        setup: The federation.
+        trainings: Their numbers.
+        rounds: How many rounds are played.
+        caps: How often a client with a budget may take part.
 
     Yields:
         Every round, with one training a row.
@@ -204,10 +204,10 @@ def observe_training(
     """Plays one training by an engine.
 
     Args:
-        setup: the federation, with the number of the training.
-        engine: trains its clients.
-        rounds: how many rounds are played.
-        caps: how often a client with a budget may take part.
+        setup: The federation, with the number of the training.
+        engine: Trains its clients.
+        rounds: How many rounds are played.
+        caps: How often a client with a budget may take part.
 
     Yields:
         Every round, as a table of one row.

@@ -183,7 +183,7 @@ def advance_seed(protocol: Protocol, steps: int) -> Protocol:
     """Returns the protocol with a later seed.
 
     Args:
-        protocol: The protocol.
+        protocol: The federation that is audited.
         steps: How far its seed is advanced.
     """
     return replace(protocol, seed=(protocol.seed or 0) + steps)
@@ -330,7 +330,7 @@ def load_named_data(protocol: Protocol) -> DataSource:
     """Returns the data set that a protocol names, read once for all trainings.
 
     Args:
-        protocol: The protocol.
+        protocol: The federation that is audited.
 
     Raises:
         UserError: It names none.

@@ -43,8 +43,8 @@ class Replaced:
     """Describes what differs between twins: one record of a client, or all of them.
 
     Attributes:
-        client: the attacked client.
-        record: the record's place among the client's; of no meaning where all are replaced.
+        client: The attacked client.
+        record: The record's place among the client's; of no meaning where all are replaced.
         unit: "record" or "client".
 
     Example:
@@ -62,9 +62,9 @@ class Twins:
     """Holds two federations that differ in what was replaced; the keys of all draws are the same.
 
     Attributes:
-        one: the federation as it is.
-        other: its neighbour.
-        replaced: what differs.
+        one: The federation as it is.
+        other: Its neighbour.
+        replaced: What differs.
     """
 
     one: Setup
@@ -77,8 +77,8 @@ class TwinRun:
     """Holds what became of twins.
 
     Attributes:
-        distances: the distance of the two models after every round.
-        accuracy: the first twin's, if it was scored.
+        distances: The distance of the two models after every round.
+        accuracy: The first twin's, if it was scored.
     """
 
     distances: np.ndarray
@@ -92,14 +92,14 @@ def twins(setup: Setup, replaced: Replaced | None = None) -> Twins:
     moved to the far end of the range.
 
     Args:
-        setup: the federation.
-        replaced: what differs; by default the first record of the first client.
+        setup: The federation.
+        replaced: What differs; by default the first record of the first client.
 
     Returns:
         Both federations.
 
     Raises:
-        UserError: there is no such client, record or unit.
+        UserError: There is no such client, record or unit.
 
     Example:
         >>> from sordino import Constant, FedAvg, Gaussian, Protocol
@@ -142,10 +142,10 @@ def refuse_unbounded(protocol: Protocol) -> None:
     It is known for clipped steps and a mean or a median of uploads.
 
     Args:
-        protocol: the protocol.
+        protocol: The federation that is audited.
 
     Raises:
-        UserError: it says what can be measured.
+        UserError: It says what can be measured.
     """
     release = protocol.release
     rule = protocol.aggregation
@@ -168,9 +168,9 @@ def negate_images(train: Tensors, rows: torch.Tensor, classes: int) -> Tensors:
     """Returns the records with some rows as negative images, light for dark, under the next label.
 
     Args:
-        train: the records.
-        rows: the numbers of the rows.
-        classes: how many labels there are.
+        train: The records.
+        rows: The numbers of the rows.
+        classes: How many labels there are.
 
     Returns:
         New records; the given ones stay as they are.
@@ -189,8 +189,8 @@ def move_targets(train: Tensors, rows: torch.Tensor) -> Tensors:
     Where all targets are equal, they are moved by one.
 
     Args:
-        train: the records.
-        rows: the numbers of the rows.
+        train: The records.
+        rows: The numbers of the rows.
 
     Returns:
         New records; the given ones stay as they are.
@@ -210,7 +210,7 @@ def draw_cohorts(setup: Setup) -> Iterator[np.ndarray]:
     A budget of the run as a whole does not end it: nothing is released here.
 
     Args:
-        setup: the federation.
+        setup: The federation.
 
     Yields:
         The clients of a round, in ascending order.
@@ -227,8 +227,8 @@ def play_models(setup: Setup, engine: Engine) -> Iterator[np.ndarray]:
     """Yields the global model after every round.
 
     Args:
-        setup: the federation.
-        engine: what trains its clients.
+        setup: The federation.
+        engine: What trains its clients.
 
     Yields:
         The weights after a round.
@@ -253,12 +253,12 @@ def train_twins(
     the round on in which a model is no longer finite, the distance is infinite.
 
     Args:
-        pair: the twins.
+        pair: The twins.
         engine: "auto", "native" or "torch".
-        workers: how many processes or threads each has; None for one per core.
-        score: whether the accuracy of the first twin's last model is taken, on the test records
+        workers: How many processes or threads each has; None for one per core.
+        score: Whether the accuracy of the first twin's last model is taken, on the test records
             (`Setup.tested_on`).
-        on_round: called after every round.
+        on_round: Called after every round.
 
     Returns:
         The distances, and the accuracy if it was wanted.
@@ -314,7 +314,7 @@ def distance_bounds(pair: Twins) -> np.ndarray:
     whose rounding moves them by about 1e-7 of their norm in every round.
 
     Args:
-        pair: the twins.
+        pair: The twins.
 
     Returns:
         One bound per round.
@@ -366,9 +366,9 @@ class Move:
     """Describes one way to bound how a round moves two uploads apart: by stretch d + shift.
 
     Attributes:
-        stretch: what the distance of the models is multiplied by.
-        shift: the distance added to it.
-        shared: whether the shift is the attacked client's alone.
+        stretch: What the distance of the models is multiplied by.
+        shift: The distance added to it.
+        shared: Whether the shift is the attacked client's alone.
     """
 
     stretch: float
@@ -380,8 +380,8 @@ class Move:
         """Returns the round's entry of the dynamics.
 
         Args:
-            dynamics: the bounds of all rounds.
-            round_index: the round.
+            dynamics: The bounds of all rounds.
+            round_index: Number of the round, from 0.
         """
         return cls(
             stretch=float(dynamics.stretch[round_index]),
@@ -393,7 +393,7 @@ class Move:
         """Returns what a round leaves of the distance of the models.
 
         Args:
-            distance: the distance before.
+            distance: The distance before.
         """
         # Nothing of none, even if the stretch overflowed: infinity times zero is not a number.
         if distance > 0:
@@ -404,7 +404,7 @@ class Move:
         """Returns how far apart the uploads of a client with equal records come.
 
         Args:
-            distance: the distance of the models before.
+            distance: The distance of the models before.
         """
         stretched = self.stretch_distance(distance)
         # Equal models trained alike on equal records stay equal.
@@ -425,17 +425,17 @@ def next_distance(
     """Returns the bound on what one round joins, from the bound before; the mixing comes after it.
 
     Args:
-        rule: how uploads are joined.
-        distance: the bound before.
-        moves: all ways to bound the round that are known; each holds, so the smallest does.
-        share: the attacked client's weight, 0 if it does not take part.
-        participants: how many clients take part.
+        rule: How uploads are joined.
+        distance: The bound before.
+        moves: All ways to bound the round that are known; each holds, so the smallest does.
+        share: The attacked client's weight, 0 if it does not take part.
+        participants: How many clients take part.
 
     Returns:
         The bound after the round.
 
     Raises:
-        UserError: nothing is known about the rule.
+        UserError: Nothing is known about the rule.
 
     Example:
         >>> from sordino.protocol import Mean

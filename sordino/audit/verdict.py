@@ -92,10 +92,10 @@ class Finding:
         mu_lower: Measured lower bound on mu, through the Gaussian curve; 0 if nothing was shown.
         epsilon_lower: Measured lower bound on epsilon at `delta`, for any mechanism.
         delta: Where epsilon is measured.
-        confidence: Of each of the two numbers.
+        confidence: Confidence of each of the two numbers.
         trainings: Trainings per side by which the test was judged.
         most: The largest mu that this number of trainings could have shown.
-        verdict: On the certified bound.
+        verdict: Verdict on the certified bound.
         claims: Verdicts on published or stated claims.
         tests: Upper limits of the error rates of the tests that gave mu and epsilon, if error rates
             were counted.

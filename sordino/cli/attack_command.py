@@ -111,7 +111,7 @@ def train_example(workers: int | None) -> Run:
     """Trains a small federation that ships with the package, and keeps its uploads.
 
     Args:
-        workers: worker processes; None for one per core.
+        workers: Worker processes; None for one per core.
     """
     from sordino.cli.protocol_sources import example_text
     from sordino.cli.train_command import TrainingRequest, train_with_display
@@ -133,18 +133,18 @@ def attack_with_display(
     """Attacks the run and its twin, with the live display.
 
     Args:
-        run: the run to attack.
-        names: of the attacks.
+        run: The run to attack.
+        names: Names of the attacks.
         setting: "quick" or "paper".
-        options: those of all attacks.
-        twin: whether the same federation without noise is attacked too.
-        workers: worker processes; None for one per core.
+        options: Those of all attacks.
+        twin: Whether the same federation without noise is attacked too.
+        workers: Worker processes; None for one per core.
 
     Returns:
         What was found, and by name why an attack could not be tried.
 
     Raises:
-        UserError: not one of the attacks could be tried.
+        UserError: Not one of the attacks could be tried.
     """
     from sordino.attacks.referee import Referee
     from sordino.attacks.suite import attack, find_refusals, select_options
@@ -184,8 +184,8 @@ def train_twin(referee: Referee, workers: int | None) -> list[Referee]:
     """Trains the run's twin without noise, with the live display, unless it exists already.
 
     Args:
-        referee: of the run.
-        workers: worker processes; None for one per core.
+        referee: Referee of the run.
+        workers: Worker processes; None for one per core.
 
     Returns:
         The twin's referee; nothing where the run has no noise.

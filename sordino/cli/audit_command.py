@@ -39,12 +39,12 @@ def show(finding: Finding, *, json: bool, folder: str | None = None) -> None:
     """Prints a finding.
 
     Args:
-        finding: what an audit found.
-        json: print one JSON document and nothing else.
-        folder: where the audit is kept, for JSON.
+        finding: What an audit found.
+        json: Print one JSON document and nothing else.
+        folder: Where the audit is kept, for JSON.
 
     Raises:
-        Contradicted: it contradicts a guarantee; exit code 4.
+        Contradicted: It contradicts a guarantee; exit code 4.
     """
     from sordino.report.finding_tables import contradiction, finding_head, finding_table, remarks
 
@@ -67,10 +67,10 @@ def audit_with_display(source: Any, view: str, unit: str, **options: Any) -> tup
     """Audits with the live display.
 
     Args:
-        source: a protocol, or the folder of a run.
-        view: what the adversary sees.
+        source: A protocol, or the folder of a run.
+        view: What the adversary sees.
         unit: "record" or "client".
-        **options: those of `sordino.audit.auditing.audit`.
+        **options: Those of `sordino.audit.auditing.audit`.
 
     Returns:
         What was found, and the audit's folder.
@@ -220,10 +220,10 @@ def show_one_run(subject: Protocol | Path, out: Path | None, json: bool, **quest
     """Audits by one training, with the live display, and prints what it showed.
 
     Args:
-        subject: a protocol, or the folder of a run.
-        out: the audit's folder; None for a new one.
-        json: print one JSON document and nothing else.
-        **question: the attributes of a `CanaryQuestion`.
+        subject: A protocol, or the folder of a run.
+        out: The audit's folder; None for a new one.
+        json: Print one JSON document and nothing else.
+        **question: The attributes of a `CanaryQuestion`.
     """
     from sordino.audit.canaries.canary_audit import (
         CanaryQuestion,
@@ -252,9 +252,9 @@ def resume_audit(folder: Path, workers: int | None, json: bool) -> None:
     """Resumes an audit that was interrupted.
 
     Args:
-        folder: the audit's folder.
-        workers: worker processes; None for one per core.
-        json: print one JSON document and nothing else.
+        folder: The audit's folder.
+        workers: Worker processes; None for one per core.
+        json: Print one JSON document and nothing else.
 
     Raises:
         Stopped: Ctrl-C was pressed again.
@@ -281,7 +281,7 @@ def refresh_report(run: Path) -> None:
     """Rewrites the report of a run, which then shows what was found out about it.
 
     Args:
-        run: the run's folder.
+        run: The run's folder.
     """
     from sordino.report.writing import rewrite_report
 
@@ -293,7 +293,7 @@ def default_delta(subject: Protocol | Path) -> float:
     """Returns the delta of the budget, or 1e-5.
 
     Args:
-        subject: a protocol, or the folder of a run.
+        subject: A protocol, or the folder of a run.
     """
     from sordino.federation.store.run_folder import RunFolder
     from sordino.report.run_prices import choose_headline
@@ -307,14 +307,14 @@ def choose_subject(source: Path | None, sets: list[str] | None) -> Protocol | Pa
     """Returns the protocol or the run to audit.
 
     Args:
-        source: a protocol file, the folder of a run, or None for the built-in example.
-        sets: overrides of a protocol.
+        source: A protocol file, the folder of a run, or None for the built-in example.
+        sets: Overrides of a protocol.
 
     Returns:
         The folder of a run as it is, or a protocol.
 
     Raises:
-        UserError: the folder is that of an audit, or a run is to be changed.
+        UserError: The folder is that of an audit, or a run is to be changed.
     """
     # A path that is no folder is a protocol file, and reading it names what does not fit.
     if source is None or not source.is_dir():
@@ -335,11 +335,11 @@ def refuse_together(with_what: str, **options: object) -> None:
     """Refuses options that mean nothing here: nothing that was typed is ignored.
 
     Args:
-        with_what: the option that they do not go with, or "without" and the one that they need.
-        **options: their values, None where they were not given.
+        with_what: The option that they do not go with, or "without" and the one that they need.
+        **options: Their values, None where they were not given.
 
     Raises:
-        UserError: one of them was given.
+        UserError: One of them was given.
     """
     # None, and an empty list, mean that an option was not given.
     for name, value in options.items():
@@ -363,12 +363,12 @@ def show_twins(
     """Measures the sensitivity of a protocol, in a plot and a table.
 
     Args:
-        subject: a protocol, or the folder of a run.
-        sweep: the key that is varied; None for the protocol as it is.
-        values: its values, separated by commas; one inside brackets or quotes separates nothing.
-        seeds: twins for each value.
-        out: the plot; None for a file named after the key.
-        json: print one JSON document and nothing else.
+        subject: A protocol, or the folder of a run.
+        sweep: The key that is varied; None for the protocol as it is.
+        values: Its values, separated by commas; one inside brackets or quotes separates nothing.
+        seeds: Twins for each value.
+        out: The plot; None for a file named after the key.
+        json: Print one JSON document and nothing else.
     """
     from sordino.audit.audit_subject import load_subject
     from sordino.cli.sensitivity_command import run_sensitivity

@@ -26,7 +26,7 @@ class AuditProgress:
         """Prepares the display.
 
         Args:
-            word: the unit that is counted.
+            word: The unit that is counted.
         """
         self._word = word
         columns = (
@@ -52,9 +52,9 @@ class AuditProgress:
         """Says which game is played and where it is kept.
 
         Args:
-            game: between the adversary and the trainer.
-            certified: the guarantee that is tested.
-            path: the audit's folder.
+            game: Between the adversary and the trainer.
+            certified: The guarantee that is tested.
+            path: The audit's folder.
         """
         print_message(
             f"Auditing the view {certified.view}: {game.description}. Audit folder: {path}"
@@ -64,7 +64,7 @@ class AuditProgress:
         """Shows a share of the work in percent.
 
         Args:
-            done: from 0 to 1.
+            done: From 0 to 1.
         """
         self.advance(int(100 * done), 100)
 
@@ -72,8 +72,8 @@ class AuditProgress:
         """Counts trainings; a log file gets a line for every tenth.
 
         Args:
-            done: how many have ended.
-            total: how many there are.
+            done: How many have ended.
+            total: How many there are.
         """
         if messages.is_terminal:
             # The display runs a thread: by the first training, worker processes have been forked.

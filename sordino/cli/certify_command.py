@@ -41,8 +41,8 @@ def read_sizes(protocol: Protocol, read_data: bool) -> tuple[int, ...] | None:
     """Returns the number of records of every client, from the data.
 
     Args:
-        protocol: the federation.
-        read_data: whether the data may be read.
+        protocol: The federation.
+        read_data: Whether the data may be read.
 
     Returns:
         None if they may not.
@@ -147,9 +147,9 @@ def show_event(path: Path, delta: float, json: bool) -> None:
     """Prices an event of dp_accounting and prints what it amounts to.
 
     Args:
-        path: of a JSON file.
-        delta: where epsilon is shown.
-        json: print one JSON document and nothing else.
+        path: Path of a JSON file.
+        delta: Where epsilon is shown.
+        json: Print one JSON document and nothing else.
     """
     from sordino.privacy.curves.checks import require_delta
     from sordino.privacy.foreign_events import price_event, read_event
@@ -184,14 +184,14 @@ def price_views(
     """Prices a run or a protocol in one view or in all.
 
     Args:
-        source: the run or protocol to price.
-        view: the spelling of a view, or "all".
+        source: The run or protocol to price.
+        view: The spelling of a view, or "all".
         unit: "record" or "client".
-        delta: where epsilon is shown.
-        sizes: the number of records of every client, where it is known.
+        delta: Where epsilon is shown.
+        sizes: The number of records of every client, where it is known.
 
     Raises:
-        UserError: a diverged run's last model alone, of which no bound holds.
+        UserError: A diverged run's last model alone, of which no bound holds.
     """
     from sordino.privacy.certify import certify
     from sordino.protocol import View, all_views
@@ -225,11 +225,11 @@ def certificate_document(
     """Returns what `sordino certify --json` prints.
 
     Args:
-        guarantees: one for each view.
-        realised: by view and client, the bounds given who took part; empty without a run.
-        delta: where epsilon is shown.
-        alphas: where the trade-off functions are asked for.
-        orders: the orders of Rényi divergences that are asked for.
+        guarantees: One for each view.
+        realised: By view and client, the bounds given who took part; empty without a run.
+        delta: Where epsilon is shown.
+        alphas: Where the trade-off functions are asked for.
+        orders: The orders of Rényi divergences that are asked for.
     """
     rows = []
     for guarantee in guarantees:
@@ -248,15 +248,15 @@ def read_numbers(option: str, text: str | None, json: bool) -> list[float] | Non
     """Reads the numbers of an option that goes with --json.
 
     Args:
-        option: its name.
-        text: what was typed; None where it was not given.
-        json: whether --json was given.
+        option: Its name.
+        text: What was typed; None where it was not given.
+        json: Whether --json was given.
 
     Returns:
         The numbers; None where the option was not given.
 
     Raises:
-        UserError: there is no --json, or something is not a number.
+        UserError: There is no --json, or something is not a number.
     """
     if text is None:
         return None
@@ -274,9 +274,9 @@ def curve_document(
     """Returns points of the trade-off function and Rényi divergences, where they were asked for.
 
     Args:
-        guarantee: the bound.
-        alphas: false positive rates, or None.
-        orders: orders of Rényi divergences, or None.
+        guarantee: The bound.
+        alphas: False positive rates, or None.
+        orders: Orders of Rényi divergences, or None.
     """
     found: dict[str, object] = {}
     if alphas is not None:
@@ -290,11 +290,11 @@ def load_run(folder: Path, sets: list[str] | None) -> Run:
     """Loads a run, which is priced as it was run.
 
     Args:
-        folder: the run's folder.
-        sets: overrides, of which a run takes none.
+        folder: The run's folder.
+        sets: Overrides, of which a run takes none.
 
     Raises:
-        UserError: there are overrides, or the run is damaged.
+        UserError: There are overrides, or the run is damaged.
     """
     from sordino.federation.store.run import Run
 
@@ -323,12 +323,12 @@ def show_guarantees(
     """Prints the table, the notes, and for a run the bounds given who took part.
 
     Args:
-        protocol: the federation.
-        guarantees: one for each view.
-        realised: by view and client, the bounds given who took part; empty without a run.
-        delta: where epsilon is shown.
-        explain: whether derivations are printed.
-        sizes: the number of records of every client, where it is known.
+        protocol: The federation.
+        guarantees: One for each view.
+        realised: By view and client, the bounds given who took part; empty without a run.
+        delta: Where epsilon is shown.
+        explain: Whether derivations are printed.
+        sizes: The number of records of every client, where it is known.
     """
     from sordino.privacy.guarantee import format_delta
     from sordino.privacy.published import find_withheld
@@ -433,14 +433,14 @@ def compare_mechanisms(
     """Prints the noise that each mechanism needs for the same guarantee against the server.
 
     Args:
-        plan: the federation.
+        plan: The federation.
         unit: "record" or "client".
-        epsilon: the target.
-        delta: of the target.
-        json: print one JSON document and nothing else.
+        epsilon: The target.
+        delta: Delta of the target.
+        json: Print one JSON document and nothing else.
 
     Raises:
-        UserError: there is no target.
+        UserError: There is no target.
     """
     from sordino.federation.setup import with_parameter_count
     from sordino.privacy.mechanism_comparison import mechanism_table

@@ -18,15 +18,15 @@ def read_claim(text: str, view: View, unit: str) -> Claim:
     """Reads a claim from `NAME=MU` or `NAME: epsilon=E, delta=D`.
 
     Args:
-        text: what was typed.
-        view: the view that is audited.
+        text: What was typed.
+        view: The view that is audited.
         unit: "record" or "client".
 
     Returns:
         The claim, about that view and unit.
 
     Raises:
-        UserError: it makes no claim; the message shows both forms.
+        UserError: It makes no claim; the message shows both forms.
     """
     from sordino.audit.verdict import Claim
 

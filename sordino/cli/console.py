@@ -52,7 +52,7 @@ def print_message(text: str) -> None:
     """Prints a message on standard error; a terminal wraps it, so that it can be copied whole.
 
     Args:
-        text: the message.
+        text: The message.
     """
     messages.print(text, soft_wrap=True)
 
@@ -61,7 +61,7 @@ def print_json(document: Any) -> None:
     """Prints one JSON document and nothing else.
 
     Args:
-        document: infinity becomes the string "inf", and a number that is not known null.
+        document: Infinity becomes the string "inf", and a number that is not known null.
     """
     print(json.dumps(to_json_value(document), indent=2, allow_nan=False))
 
@@ -70,7 +70,7 @@ class Stopped(SordinoError):
     """Ctrl-C was pressed, and everything is in order.
 
     Attributes:
-        exit_code: what shells expect.
+        exit_code: What shells expect.
     """
 
     exit_code = INTERRUPTED
@@ -79,8 +79,8 @@ class Stopped(SordinoError):
         """Says how to resume.
 
         Args:
-            run: the folder of the run or audit; None where nothing was written.
-            sign: the key that signs the run.
+            run: The folder of the run or audit; None where nothing was written.
+            sign: The key that signs the run.
         """
         if run is None:
             super().__init__("stopped. Nothing was written.")

@@ -106,11 +106,11 @@ def write_partition_picture(protocol: Protocol, picture: Path) -> None:
     """Draws how many records of each label every client has.
 
     Args:
-        protocol: the federation.
-        picture: the file to write.
+        protocol: The federation.
+        picture: The file to write.
 
     Raises:
-        UserError: the protocol names no data, or the file cannot be written.
+        UserError: The protocol names no data, or the file cannot be written.
     """
     from sordino.data import draw_partition, label_counts, load_data, partition
     from sordino.randomness import Key

@@ -202,7 +202,7 @@ def agreement_rows(store: ClientStore) -> list[tuple[str, str]]:
     """Returns what a client has agreed to, and what that costs it at most.
 
     Args:
-        store: the client's folder.
+        store: The client's folder.
 
     Returns:
         Pairs of a word and a text.
@@ -241,7 +241,7 @@ def describe_hiding(protocol: Protocol) -> str:
     """Returns whose noise hides a client from the server.
 
     Args:
-        protocol: what was agreed to.
+        protocol: What was agreed to.
     """
     secure = protocol.release.secure_sum
     if secure is None:
@@ -257,8 +257,8 @@ def describe_source(protocol: Protocol, data: str | None) -> str:
     """Returns where a client's records come from.
 
     Args:
-        protocol: what was agreed to.
-        data: the client's own file; None for its share of the protocol's data.
+        protocol: What was agreed to.
+        data: The client's own file; None for its share of the protocol's data.
     """
     if data is not None:
         return data
@@ -271,8 +271,8 @@ def label_rows(protocol: Protocol, data: str | None) -> list[tuple[str, str]]:
     """Returns the labels and the input columns of a client's own file, as the protocol has them.
 
     Args:
-        protocol: what was agreed to.
-        data: the client's own file; None for its share of the protocol's data.
+        protocol: What was agreed to.
+        data: The client's own file; None for its share of the protocol's data.
     """
     from sordino.flower.local_work import load_own_dataset
 
@@ -331,7 +331,7 @@ def absolute_path(path: Path | None) -> str | None:
     """Returns a path that holds wherever a node is started.
 
     Args:
-        path: as typed, or None.
+        path: As typed, or None.
     """
     if path is None:
         return None
@@ -389,7 +389,7 @@ def print_with_time(words: str) -> None:
     """Prints a message with the time of day.
 
     Args:
-        words: the message.
+        words: The message.
     """
     print_message(f"{time.strftime('%H:%M:%S')} {words}")
 
@@ -398,8 +398,8 @@ def agree_as_written(folder: Path, party: Client) -> None:
     """Agrees to what a client's consortium.toml says, with a new key if it has none.
 
     Args:
-        folder: that holds consortium.toml.
-        party: what the file says.
+        folder: Folder that holds consortium.toml.
+        party: What the file says.
     """
     from sordino.flower.certificates import write_key
 

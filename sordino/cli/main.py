@@ -77,14 +77,14 @@ def run(arguments: list[str]) -> int:
     """Runs a command line.
 
     Args:
-        arguments: what was typed after `sordino`.
+        arguments: What was typed after `sordino`.
 
     Returns:
         The exit code: 0 done, 1 unexpected, 2 bad input, 3 refused by the budget, 4 a guarantee is
         contradicted or something was changed, 130 stopped by Ctrl-C.
 
     Raises:
-        OSError: a file cannot be used, and no command expected that.
+        OSError: A file cannot be used, and no command expected that.
     """
     try:
         # Output that does not fit on a disk fails when it is flushed.
@@ -111,7 +111,7 @@ def run_command(arguments: list[str]) -> int:
     """Runs a command line, and prints the errors that are meant for users.
 
     Args:
-        arguments: what was typed after `sordino`.
+        arguments: What was typed after `sordino`.
 
     Returns:
         The exit code.
@@ -154,10 +154,10 @@ def interrupt(number: int, frame: object) -> None:
     """Does what Ctrl-C does, also where SIGINT is ignored, as in a script's background jobs.
 
     Args:
-        number: of the signal.
-        frame: where it came.
+        number: Number of the signal.
+        frame: Where it came.
 
     Raises:
-        KeyboardInterrupt: always.
+        KeyboardInterrupt: Always.
     """
     raise KeyboardInterrupt

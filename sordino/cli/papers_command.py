@@ -87,11 +87,11 @@ def measure_with_display(verdict: Verdict, trainings: int | None) -> Finding:
     """Trains what a claim speaks about, with the live display.
 
     Args:
-        verdict: on the claim.
-        trainings: on each side; None for enough to refute it.
+        verdict: Verdict on the claim.
+        trainings: Trainings on each side; None for enough to refute it.
 
     Raises:
-        UserError: the claim cannot be trained.
+        UserError: The claim cannot be trained.
         Stopped: Ctrl-C was pressed; the message says how to resume.
     """
     from sordino.federation.store.run_folder import claimed_path
@@ -117,10 +117,10 @@ def read_parameters(sets: list[str]) -> dict[str, float]:
     """Reads numbers from `NAME=VALUE` texts; whole ones stay whole.
 
     Args:
-        sets: what was typed.
+        sets: What was typed.
 
     Raises:
-        UserError: a text without a name or a number.
+        UserError: A text without a name or a number.
     """
     found: dict[str, float] = {}
     for text in sets:
@@ -162,7 +162,7 @@ def show_prifedsync_tables(json: bool) -> None:
     """Prints tables 1 to 3 of prifedsync: the printed mu, the formula's, and the certified epsilon.
 
     Args:
-        json: print one JSON document and nothing else.
+        json: Print one JSON document and nothing else.
     """
     from sordino.papers.prifedsync_tables import prifedsync_tables
 

@@ -83,10 +83,10 @@ class TrainingProgress:
         go with threads.
 
         Args:
-            rounds: how many there are.
-            done: how many were done earlier.
-            spent: says in words what a number of rounds costs.
-            draw_hidden: whether the promise counts on nobody knowing who took part. What is shown
+            rounds: How many there are.
+            done: How many were done earlier.
+            spent: Says in words what a number of rounds costs.
+            draw_hidden: Whether the promise counts on nobody knowing who took part. What is shown
                 ends in logs, so it does not say how many did.
         """
         self._rounds = rounds
@@ -103,7 +103,7 @@ class TrainingProgress:
         """Counts a round.
 
         Args:
-            metrics: of the round.
+            metrics: Metrics of the round.
         """
         if metrics.loss is not None:
             self._scores = self._format_scores(metrics.loss, metrics.accuracy)
@@ -148,6 +148,6 @@ def uncut_column(text: str) -> TextColumn:
     """Returns a column that is never cut.
 
     Args:
-        text: its format.
+        text: Its format.
     """
     return TextColumn(text, table_column=Column(no_wrap=True))

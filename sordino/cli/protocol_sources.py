@@ -17,11 +17,11 @@ def protocol_from(file: Path | None, sets: list[str] | None) -> Protocol:
     """Returns the protocol of a file, or of the built-in example, with overrides.
 
     Args:
-        file: the protocol file; None for the built-in example.
-        sets: overrides, such as "noise.sigma=0.5".
+        file: The protocol file; None for the built-in example.
+        sets: Overrides, such as "noise.sigma=0.5".
 
     Raises:
-        UserError: the file or an override is not valid.
+        UserError: The file or an override is not valid.
     """
     if file is not None:
         return read_protocol(file, sets or [])
@@ -33,10 +33,10 @@ def count_priced_parameters(protocol: Protocol) -> Protocol:
     """Returns a protocol that says how many parameters its model has, where the price needs it.
 
     Args:
-        protocol: the protocol.
+        protocol: The federation that the command is about.
 
     Raises:
-        UserError: its model cannot be built.
+        UserError: Its model cannot be built.
     """
     stated = protocol.model is not None and protocol.model.parameters is not None
     if protocol.release.secure_sum is None or stated:
@@ -51,10 +51,10 @@ def example_text(name: str) -> str:
     """Returns a protocol file that ships with the package.
 
     Args:
-        name: of the example.
+        name: Name of the example.
 
     Raises:
-        UserError: there is no such example.
+        UserError: There is no such example.
     """
     known = list_examples()
     if name not in known:
@@ -77,7 +77,7 @@ def describe_example(name: str) -> str:
     """Returns the first sentence of an example's comment.
 
     Args:
-        name: of the example.
+        name: Name of the example.
     """
     comment = []
     for line in example_text(name).splitlines():

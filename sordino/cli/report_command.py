@@ -45,14 +45,6 @@ def report(
         Path | None,
         typer.Option(metavar="FILE", help="Write a Hugging Face model card (.md) instead."),
     ] = None,
-    annex: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Write answers to the questions of NIST SP 800-226 and EDPB Opinion 28/2024 (.md) "
-            "instead.",
-        ),
-    ] = None,
     json: Json = False,
 ) -> None:
     """Write a page that says in plain words what was protected, from whom, and how well."""
@@ -63,9 +55,8 @@ def report(
         refuse_other_options(runs, out, pdf)
         show_noise_cost(runs[0], None, json)
         return
-    filings = {"registry": registry, "model_card": model_card, "annex": annex}
-    if any(target is not None for target in filings.values()):
-        write_filings(runs, filings, json=json)
+    if registry is not None or model_card is not None:
+        write_filings(runs, registry, model_card, json=json)
         return
     if pdf:
         # A missing browser shows before anything is computed.
@@ -91,37 +82,37 @@ def report(
         results.print("Wrote " + " and ".join(files.values()), soft_wrap=True)
 
 
-def write_filings(runs: list[Path], targets: dict[str, Path | None], *, json: bool) -> None:
+def write_filings(
+    runs: list[Path], registry: Path | None, model_card: Path | None, *, json: bool
+) -> None:
     """Writes what others file about a run.
 
     Args:
         runs: The folder of one run.
-        targets: Where each kind of filing is written; None for those that are not asked for.
-        json: Whether to print one JSON document and nothing else.
+        registry: Where an entry of the registry is written, if anywhere.
+        model_card: Where a model card is written, if anywhere.
+        json: Print one JSON document and nothing else.
 
     Raises:
-        UserError: several runs, a run without a guarantee, or a file that cannot be written.
+        UserError: Several runs, a run without a promise, or a file that cannot be written.
     """
-    from sordino.report.filings import draft_registry_entry, write_model_card
-    from sordino.report.review_annex import write_annex
+    from datetime import date
+
+    from sordino.report.filings import build_registry_entry, write_model_card, write_yaml
     from sordino.report.run_summary import summarize_run
     from sordino.report.writing import write_page
 
-    writers = {
-        "registry": draft_registry_entry,
-        "model_card": write_model_card,
-        "annex": write_annex,
-    }
     if len(runs) != 1:
-        raise UserError("--registry, --model-card and --annex are about one run: give one folder.")
+        raise UserError("--registry and --model-card are about one run: give one folder.")
     with messages.status("pricing the run"):
-        # Once for all files, so that they cannot state different numbers.
+        # Once for both files, so that they cannot state different numbers.
         summary = summarize_run(runs[0])
-        files = {
-            kind: str(write_page(writers[kind](summary), target))
-            for kind, target in targets.items()
-            if target is not None
-        }
+        files = {}
+        if registry is not None:
+            entry = build_registry_entry(summary, date.today().isoformat())
+            files["registry"] = str(write_page(write_yaml(entry), registry))
+        if model_card is not None:
+            files["model_card"] = str(write_page(write_model_card(summary), model_card))
     if json:
         print_json(files)
         return
@@ -133,12 +124,12 @@ def refuse_other_options(runs: list[Path], out: Path | None, pdf: bool) -> None:
     """Refuses what does not go together with --without-noise.
 
     Args:
-        runs: the folders that were given.
-        out: the file that was asked for, if one was.
-        pdf: whether a PDF file was asked for.
+        runs: The folders that were given.
+        out: The file that was asked for, if one was.
+        pdf: Whether a PDF file was asked for.
 
     Raises:
-        UserError: several runs, a file elsewhere, or a PDF file.
+        UserError: Several runs, a file elsewhere, or a PDF file.
     """
     if len(runs) > 1:
         raise UserError("--without-noise compares one run with its twin: give one folder.")
@@ -153,9 +144,9 @@ def show_noise_cost(folder: Path, workers: int | None, json: bool) -> None:
     """Trains a run's twin without noise, writes the comparison and says what noise cost.
 
     Args:
-        folder: of the run.
-        workers: worker processes; None for one per core.
-        json: print one JSON document and nothing else.
+        folder: Folder of the run.
+        workers: Worker processes; None for one per core.
+        json: Print one JSON document and nothing else.
     """
     page, cost = write_comparison_with_twin(folder, workers)
     if json:
@@ -169,8 +160,8 @@ def write_comparison_with_twin(folder: Path, workers: int | None) -> tuple[Path,
     """Trains a run's twin without noise, and writes the comparison below private/.
 
     Args:
-        folder: of the run.
-        workers: worker processes; None for one per core.
+        folder: Folder of the run.
+        workers: Worker processes; None for one per core.
 
     Returns:
         The page and the comparison.
@@ -191,7 +182,7 @@ def render_run(run: Path) -> tuple[str, dict[str, Any]]:
     """Returns the page of a run, and its numbers.
 
     Args:
-        run: the run's folder.
+        run: The run's folder.
     """
     from sordino.report.page import run_page
     from sordino.report.run_summary import summarize_run, summary_document
@@ -205,7 +196,7 @@ def render_comparison(runs: list[Path]) -> tuple[str, dict[str, Any]]:
     """Returns the page of several runs, and its numbers.
 
     Args:
-        runs: their folders.
+        runs: Their folders.
     """
     from sordino.report.comparison import comparison_document, comparison_page, summarize_runs
 

@@ -26,15 +26,15 @@ def run_sensitivity(
     """Measures the distance of twins, draws it, and prints it.
 
     Args:
-        protocol: the protocol to train, twice for every seed and value.
-        sweep: the key that is varied, any of the file; None for the protocol as it is.
-        values: what it is set to, spelled as in the file; by default the paper's values.
-        seeds: how many seeds, from the protocol's own seed on.
-        out: the plot, a .png, .svg or .pdf file; or a folder for it, made if necessary.
-        json: print one JSON document and nothing else.
+        protocol: The protocol to train, twice for every seed and value.
+        sweep: The key that is varied, any of the file; None for the protocol as it is.
+        values: What it is set to, spelled as in the file; by default the paper's values.
+        seeds: How many seeds, from the protocol's own seed on.
+        out: The plot, a .png, .svg or .pdf file; or a folder for it, made if necessary.
+        json: Print one JSON document and nothing else.
 
     Raises:
-        UserError: a key that cannot vary, no values, fewer than one seed, a protocol that cannot be
+        UserError: A key that cannot vary, no values, fewer than one seed, a protocol that cannot be
             trained, or a plot that cannot be written.
     """
     from sordino.audit.twin_sweeps import make_variants, refuse_bad_seeds
@@ -61,11 +61,11 @@ def measure_rows(
     """Yields the rows of a sweep as they are found, with a live display.
 
     Args:
-        protocol: the protocol to train.
-        key: the key that is varied; None for the protocol as it is.
-        values: what it is set to.
-        seeds: twins for each value.
-        score: whether the models are scored too.
+        protocol: The protocol to train.
+        key: The key that is varied; None for the protocol as it is.
+        values: What it is set to.
+        seeds: Twins for each value.
+        score: Whether the models are scored too.
     """
     from sordino.audit.twin_sweeps import make_variants, sweep_key
 
@@ -89,7 +89,7 @@ def estimate_effort(protocol: Protocol) -> float:
     """Returns what a round costs, in local steps, which the time left is estimated by.
 
     Args:
-        protocol: the protocol to train.
+        protocol: The protocol to train.
     """
     return max(
         1.0, protocol.participation.count_expected(clients=protocol.clients) * protocol.local.steps
@@ -100,9 +100,9 @@ def show_sensitivity(rows: Sequence[Sensitivity], key: str | None, *, json: bool
     """Prints the rows of a sweep, as a table or as JSON.
 
     Args:
-        rows: what was measured.
-        key: the key that was varied.
-        json: print one JSON document and nothing else.
+        rows: What was measured.
+        key: The key that was varied.
+        json: Print one JSON document and nothing else.
     """
     from sordino.audit.twin_sweeps import explain_zeros
     from sordino.report.sensitivity_plots import sensitivity_table

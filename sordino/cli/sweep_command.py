@@ -78,10 +78,10 @@ def continue_sweep(folder: Path, workers: int | None, device: str, json: bool) -
     """Goes on with a sweep for `sordino resume`.
 
     Args:
-        folder: of the sweep.
-        workers: worker processes; None for one per core.
+        folder: Folder of the sweep.
+        workers: Worker processes; None for one per core.
         device: "cpu", "cuda" or "mps".
-        json: print one JSON document and nothing else.
+        json: Print one JSON document and nothing else.
     """
     from sordino.sweeps.sweeping import SweepOptions, resume_sweep
 
@@ -93,10 +93,10 @@ def read_epsilons(text: str | None) -> tuple[float, ...]:
     """Returns the numbers of --epsilons.
 
     Args:
-        text: what was typed; None where it was not.
+        text: What was typed; None where it was not.
 
     Raises:
-        UserError: something is not a number.
+        UserError: Something is not a number.
     """
     if text is None:
         return ()
@@ -112,9 +112,9 @@ def run_with_display(
     """Runs a sweep with the live display, and shows what it found.
 
     Args:
-        run: starts or resumes the sweep.
-        options: how it is trained.
-        json: print one JSON document and nothing else.
+        run: Starts or resumes the sweep.
+        options: How it is trained.
+        json: Print one JSON document and nothing else.
 
     Raises:
         Stopped: Ctrl-C was pressed; the message says how to go on.
@@ -156,7 +156,7 @@ class SweepWatch:
         """Returns options with which the sweep tells this display what happens.
 
         Args:
-            options: how it is trained.
+            options: How it is trained.
         """
         from dataclasses import replace
 
@@ -168,8 +168,8 @@ class SweepWatch:
         """Shows the display.
 
         Args:
-            plans: of all trainings.
-            folder: of the sweep.
+            plans: Plans of all trainings.
+            folder: Folder of the sweep.
         """
         self.folder = folder
         self._plans = plans
@@ -187,8 +187,8 @@ class SweepWatch:
         """Counts a round.
 
         Args:
-            number: of the training.
-            metrics: of the round.
+            number: Number of the training.
+            metrics: Metrics of the round.
         """
         if self._progress is None:
             return
@@ -203,8 +203,8 @@ class SweepWatch:
         """Counts a training that has ended; rounds that were not seen took no time.
 
         Args:
-            number: of the training.
-            row: what was found.
+            number: Number of the training.
+            row: What was found.
         """
         if self._progress is None:
             return

@@ -139,12 +139,12 @@ def refuse_twins(without_noise: bool, repeats: int, engine: str) -> None:
     """Refuses --without-noise where no twin can be trained.
 
     Args:
-        without_noise: whether a twin was asked for.
-        repeats: how many seeds are trained.
-        engine: the name of the engine.
+        without_noise: Whether a twin was asked for.
+        repeats: How many seeds are trained.
+        engine: The name of the engine.
 
     Raises:
-        UserError: several seeds, or machines whose clients send nothing without noise.
+        UserError: Several seeds, or machines whose clients send nothing without noise.
     """
     if without_noise and (repeats > 1 or engine == "flower"):
         raise UserError(
@@ -159,13 +159,13 @@ class TrainingRequest:
 
     Attributes:
         engine: "auto", "torch", "native" or "flower".
-        workers: worker processes; None for one per core.
+        workers: Worker processes; None for one per core.
         device: "cpu", "cuda" or "mps".
-        evaluate_every: rounds between two scores; None for the default.
-        keep_uploads: the number of rounds between two kept ones; 0 for none.
-        log: the sinks that metrics are sent to, as typed.
-        superlink: where the machines meet, for Flower.
-        sign: the key that signs the run.
+        evaluate_every: Rounds between two scores; None for the default.
+        keep_uploads: The number of rounds between two kept ones; 0 for none.
+        log: The sinks that metrics are sent to, as typed.
+        superlink: Where the machines meet, for Flower.
+        sign: The key that signs the run.
     """
 
     engine: str = "auto"
@@ -184,14 +184,14 @@ def superlink_from(
     """Returns where the machines of a federation meet, from the options.
 
     Args:
-        address: of the SuperLink; None in one process.
-        certificate: of the authority that signed the SuperLink's certificate.
-        insecure: whether the connection is meant to be without TLS.
-        patience: seconds that clients are given to connect.
-        deadline: seconds that clients are given to answer.
+        address: Address of the SuperLink; None in one process.
+        certificate: Certificate of the authority that signed the SuperLink's certificate.
+        insecure: Whether the connection is meant to be without TLS.
+        patience: Seconds that clients are given to connect.
+        deadline: Seconds that clients are given to answer.
 
     Raises:
-        UserError: neither a certificate nor --insecure, or both; or no such file.
+        UserError: Neither a certificate nor --insecure, or both; or no such file.
     """
     if address is None:
         return None
@@ -217,9 +217,9 @@ def train_with_display(protocol: Protocol, out: Path | None, request: TrainingRe
     """Trains with the live display.
 
     Args:
-        protocol: the federation.
-        out: the run's folder; None for a new one below runs/.
-        request: how it is trained.
+        protocol: The federation.
+        out: The run's folder; None for a new one below runs/.
+        request: How it is trained.
 
     Returns:
         The run.
@@ -287,7 +287,7 @@ def logging_to(texts: Sequence[str]) -> Iterator[Logging]:
     """Opens the sinks of `--log`, and closes them however a training ends.
 
     Args:
-        texts: what was typed.
+        texts: What was typed.
 
     Yields:
         What feeds the sinks.
@@ -306,7 +306,7 @@ def write_report_of(run: Run) -> None:
     """Writes the report of a run that has ended.
 
     Args:
-        run: what was trained.
+        run: What was trained.
     """
     from sordino.report.writing import write_final_report
 
@@ -319,7 +319,7 @@ def print_once(text: str) -> None:
     """Prints a message that would be the same in every run of a command.
 
     Args:
-        text: the message.
+        text: The message.
     """
     print_message(text)
 
@@ -398,10 +398,10 @@ def raise_if_out_of_budget(runs: list[Run]) -> None:
     """Raises an error, with exit code 3, if a run was ended early by its budget.
 
     Args:
-        runs: what was trained.
+        runs: What was trained.
 
     Raises:
-        BudgetExceeded: the message says how many rounds the budget allows.
+        BudgetExceeded: The message says how many rounds the budget allows.
     """
     from sordino.privacy.spending import (
         BudgetExceeded,

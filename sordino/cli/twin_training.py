@@ -17,8 +17,8 @@ def train_twin_with_display(run: Run, workers: int | None) -> Run | None:
     """Trains the same federation without noise, unless that was done already.
 
     Args:
-        run: a finished run.
-        workers: worker processes; None for one per core.
+        run: A finished run.
+        workers: Worker processes; None for one per core.
 
     Returns:
         The twin; None where the run itself has no noise.
@@ -45,12 +45,12 @@ def train_compared_twin(folder: Path, workers: int | None = None) -> Run:
     """Trains the twin of a run for --without-noise.
 
     Args:
-        folder: of the run.
-        workers: worker processes; None for one per core.
+        folder: Folder of the run.
+        workers: Worker processes; None for one per core.
 
     Raises:
         Stopped: Ctrl-C was pressed; the run itself is complete.
-        UserError: the run has not ended, has no noise, or was trained across machines.
+        UserError: The run has not ended, has no noise, or was trained across machines.
     """
     from sordino.federation.store.run import Run
 

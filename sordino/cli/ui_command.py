@@ -56,7 +56,7 @@ def is_loopback(address: str) -> bool:
     """Returns whether only this machine reaches an address.
 
     Args:
-        address: a name or a number.
+        address: A name or a number.
 
     Example:
         >>> [is_loopback(address) for address in ("127.0.0.1", "localhost", "0.0.0.0")]

@@ -75,12 +75,12 @@ def make_key(path: Path, run: Path | None, json: bool) -> None:
     """Makes a key and says how it is used.
 
     Args:
-        path: the file of the private key.
-        run: what was typed as a run, which must be nothing.
-        json: print one JSON document and nothing else.
+        path: The file of the private key.
+        run: What was typed as a run, which must be nothing.
+        json: Print one JSON document and nothing else.
 
     Raises:
-        UserError: a run was given, or the file exists already.
+        UserError: A run was given, or the file exists already.
     """
     from sordino.federation.store.signatures import write_new_key
 
@@ -101,7 +101,7 @@ def show_verification(found: Verification) -> None:
     """Prints the table of checks, and a line that counts them.
 
     Args:
-        found: what was checked.
+        found: What was checked.
     """
     table = Table()
     table.add_column("checked")

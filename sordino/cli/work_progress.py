@@ -27,8 +27,8 @@ class WorkProgress:
         """Takes the words that are shown; nothing is shown yet.
 
         Args:
-            label: the work, in a word.
-            work: how much there is, in local steps.
+            label: The work, in a word.
+            work: How much there is, in local steps.
         """
         self._label = label
         self._bar = Progress(
@@ -70,7 +70,7 @@ class WorkProgress:
         """Leaves out work that was done earlier, which tells nothing about the time left.
 
         Args:
-            work: in local steps.
+            work: Work in local steps.
         """
         self._work -= work
         if self._task is not None:
@@ -80,7 +80,7 @@ class WorkProgress:
         """Counts work that was done.
 
         Args:
-            work: in local steps.
+            work: Work in local steps.
         """
         self._done += work
         now = time.monotonic()

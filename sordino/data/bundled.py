@@ -20,8 +20,8 @@ class Bundled:
     """Records and their labels, in scikit-learn's order.
 
     Attributes:
-        data: the records.
-        target: their labels.
+        data: The records.
+        target: Their labels.
     """
 
     data: np.ndarray
@@ -59,7 +59,7 @@ def find_bundled_file(name: str) -> Path | None:
     """Returns where scikit-learn has a file, without importing it.
 
     Args:
-        name: of the file.
+        name: Name of the file.
 
     Returns:
         The path; None where scikit-learn keeps it elsewhere.

@@ -25,7 +25,7 @@ def class_names(classes: Classes) -> tuple[str, ...]:
     """Returns the names of the classes in order.
 
     Args:
-        classes: their names, or how many there are; then they are called "0", "1" and so on.
+        classes: Their names, or how many there are; then they are called "0", "1" and so on.
 
     Example:
         >>> class_names(3)
@@ -40,12 +40,12 @@ def refuse_other_classes(name: str, found: tuple[str, ...] | None, said: Classes
     """Refuses classes in the protocol that are not those which the data are known to have.
 
     Args:
-        name: what the data are called in the message.
-        found: the classes of the data by a public list; None for a regression.
-        said: what the protocol says; None where it leaves them to the data.
+        name: What the data are called in the message.
+        found: The classes of the data by a public list; None for a regression.
+        said: What the protocol says; None where it leaves them to the data.
 
     Raises:
-        UserError: they differ in number, name or order.
+        UserError: They differ in number, name or order.
     """
     if said is None:
         return
@@ -67,13 +67,13 @@ def refuse_numbers_outside(path: Path, labels: np.ndarray, name: str, classes: C
     """Refuses numbers of classes that are not below the number of classes.
 
     Args:
-        path: the file, for messages.
-        labels: whole numbers, one for each record.
-        name: what the array is called.
-        classes: as the protocol or the file itself says them.
+        path: The file, for messages.
+        labels: Whole numbers, one for each record.
+        name: What the array is called.
+        classes: As the protocol or the file itself says them.
 
     Raises:
-        UserError: a number that is none of theirs.
+        UserError: A number that is none of theirs.
     """
     count = len(class_names(classes))
     wrong = np.flatnonzero((labels < 0) | (labels >= count))
@@ -89,12 +89,12 @@ def refuse_too_many_classes(path: Path, classes: int, records: int) -> None:
     """Refuses as many classes as records: then a label names its record, and nothing is learnt.
 
     Args:
-        path: the file, for messages.
-        classes: how many classes there are.
-        records: how many records.
+        path: The file, for messages.
+        classes: How many classes there are.
+        records: How many records.
 
     Raises:
-        UserError: no class can have two records.
+        UserError: No class can have two records.
     """
     if 0 < records <= classes:
         raise UserError(
@@ -107,8 +107,8 @@ def missing_classes(path: Path, found: Sequence[str]) -> UserError:
     """Returns the error for data whose classes were not given, with the line to write.
 
     Args:
-        path: the file.
-        found: the classes that its records have.
+        path: The file.
+        found: The classes that its records have.
     """
     numbers = [str(place) for place in range(len(found))]
     proposed: Classes = tuple(found)
@@ -129,7 +129,7 @@ def propose_numbers(labels: np.ndarray) -> list[str]:
     """Returns the numbers from 0 to the largest label, as a proposal.
 
     Args:
-        labels: of the records.
+        labels: Labels of the records.
 
     Returns:
         Those numbers; where they are more than the records, only the labels that occur.
@@ -147,7 +147,7 @@ def propose_words(texts: Sequence[str]) -> list[str]:
     """Returns the labels that occur, as a proposal; sorted by number if they all are numbers.
 
     Args:
-        texts: the labels of the records, as written.
+        texts: The labels of the records, as written.
     """
     labels = {label for label in texts if label.lower() not in NO_LABEL}
     if all(label.removeprefix("-").isdecimal() for label in labels):
@@ -159,7 +159,7 @@ def format_classes(classes: Classes) -> str:
     """Returns classes as a protocol file writes them; a long list is cut.
 
     Args:
-        classes: how many, or their names.
+        classes: How many, or their names.
     """
     if isinstance(classes, int):
         return str(classes)

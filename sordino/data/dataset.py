@@ -35,7 +35,7 @@ class Scaling(NamedTuple):
 
     Attributes:
         scale: float32, broadcast against one record.
-        shift: the same.
+        shift: The same.
     """
 
     scale: np.ndarray
@@ -51,22 +51,22 @@ class Dataset:
     clients' records would be a release that no guarantee covers.
 
     Attributes:
-        name: what the data set is called in reports.
-        x_train: images as uint8 (n, channels, height, width), anything else as float32 (n, ...).
-        y_train: labels as int64 (n,), or targets as float32 (n, outputs).
-        x_test: as `x_train`.
-        y_test: as `y_train`.
-        classes: name of every label in order; None for regression.
+        name: What the data set is called in reports.
+        x_train: Images as uint8 (n, channels, height, width), anything else as float32 (n, ...).
+        y_train: Labels as int64 (n,), or targets as float32 (n, outputs).
+        x_test: As `x_train`.
+        y_test: As `y_train`.
+        classes: Name of every label in order; None for regression.
         scale: float32, broadcast against one record.
         shift: float32, broadcast against one record.
-        columns: values of every training record that a partition may go by, such as a hospital.
-        inputs: name of every input in order, where records are rows of a table.
-        test: whose records the test part holds: "public" (published beside the training records),
+        columns: Values of every training record that a partition may go by, such as a hospital.
+        inputs: Name of every input in order, where records are rows of a table.
+        test: Whose records the test part holds: "public" (published beside the training records),
             "brought" (with the data, by their owner), "held-out" (a fifth of the records
             themselves), "none" (it is empty).
 
     Raises:
-        UserError: lengths or types that do not fit, labels out of range, values that are not
+        UserError: Lengths or types that do not fit, labels out of range, values that are not
             finite, no records.
 
     Example:
@@ -220,7 +220,7 @@ def describe_array(values: np.ndarray) -> str:
     """Returns the type and the shape of an array, for messages.
 
     Args:
-        values: the array.
+        values: The array.
     """
     return f"{values.dtype} of shape {values.shape}"
 
@@ -231,7 +231,7 @@ def digest(dataset: Dataset) -> str:
     That is records, answers, class names, scale, shift and columns, but not the name.
 
     Args:
-        dataset: the data set.
+        dataset: The data set.
 
     Example:
         >>> from sordino.data import load_dataset
@@ -262,7 +262,7 @@ def split(records: int) -> tuple[np.ndarray, np.ndarray]:
     are not looked at: replacing one record moves no other from one part to the other.
 
     Args:
-        records: how many there are.
+        records: How many there are.
 
     Returns:
         The places of the training records, and those of the test records.
@@ -289,7 +289,7 @@ def published_split(labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     set. For a user's records, `split` looks at nothing but places.
 
     Args:
-        labels: of all records.
+        labels: Labels of all records.
 
     Returns:
         The places of the training records, and those of the test records.
@@ -311,7 +311,7 @@ def without_test(dataset: Dataset) -> Dataset:
     """Returns a data set with an empty test part.
 
     Args:
-        dataset: the data set.
+        dataset: The data set.
 
     Example:
         >>> x = np.eye(4, dtype=np.float32)

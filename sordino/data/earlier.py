@@ -29,8 +29,8 @@ def tested_on(protocol: Protocol, facts: Mapping[str, Any]) -> str:
     Where an earlier version did not note it, the worst is assumed.
 
     Args:
-        protocol: the protocol of the run.
-        facts: what its run.json says.
+        protocol: The protocol of the run.
+        facts: What its run.json says.
 
     Returns:
         A key of `TEST_PARTS`.
@@ -70,7 +70,7 @@ def read_test_part(facts: Mapping[str, Any]) -> str | None:
     """Returns whose records were scored, as run.json says it.
 
     Args:
-        facts: what run.json says.
+        facts: What run.json says.
 
     Returns:
         A key of `TEST_PARTS`; None where it says nothing that is known.
@@ -88,8 +88,8 @@ def division_notes(protocol: Protocol, facts: Mapping[str, Any]) -> tuple[str, .
     that everybody knows, and data that were handed over in Python are not divided.
 
     Args:
-        protocol: the protocol of the run.
-        facts: what its run.json says.
+        protocol: The protocol of the run.
+        facts: What its run.json says.
 
     Returns:
         The note, or nothing for other runs.

@@ -36,10 +36,10 @@ def find_feature_shape(features: str, record: Shape) -> Shape:
 
     Args:
         features: "scattering" or "random-filters".
-        record: the shape of the record itself.
+        record: The shape of the record itself.
 
     Raises:
-        UserError: the record is no image, or too small.
+        UserError: The record is no image, or too small.
 
     Example:
         >>> find_feature_shape("scattering", (1, 28, 28))

@@ -41,12 +41,12 @@ def load_folder(folder: Path, classes: Classes | None = None, *, hold_out: bool 
     leaves all others where they are.
 
     Args:
-        folder: where the images are.
-        classes: which classes there are; None: those that have a folder.
-        hold_out: whether a fifth is held out where there is no test part.
+        folder: Where the images are.
+        classes: Which classes there are; None: those that have a folder.
+        hold_out: Whether a fifth is held out where there is no test part.
 
     Raises:
-        UserError: no classes, two images of one name, an image that cannot be read or has another
+        UserError: No classes, two images of one name, an image that cannot be read or has another
             size.
     """
     with reading(folder, "a folder of images"):

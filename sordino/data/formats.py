@@ -20,11 +20,11 @@ def reading(path: Path, kind: str) -> Iterator[None]:
     """Turns any error inside into a `UserError` that names the file and what it should be.
 
     Args:
-        path: the file.
-        kind: what it should be.
+        path: The file.
+        kind: What it should be.
 
     Raises:
-        UserError: anything went wrong.
+        UserError: Anything went wrong.
     """
     try:
         # A message that was made for the user inside must not be wrapped in a second one.
@@ -44,9 +44,9 @@ def damaged_file(path: Path, kind: str, reason: str) -> UserError:
     """Returns the error for a file that is not what it should be.
 
     Args:
-        path: the file.
-        kind: what it should be.
-        reason: the fault.
+        path: The file.
+        kind: What it should be.
+        reason: The fault.
     """
     return UserError(
         f"{path} cannot be read as {kind}: {reason.rstrip('.')}. Replace it by an undamaged copy."
@@ -57,7 +57,7 @@ def open_binary(path: Path) -> BinaryIO:
     """Opens the bytes of a file, unpacked if its name ends in `.gz`.
 
     Args:
-        path: the file.
+        path: The file.
     """
     if path.suffix == ".gz":
         return cast(BinaryIO, gzip.open(path, "rb"))
@@ -70,11 +70,11 @@ def read_idx(path: Path, dimensions: int) -> np.ndarray:
     The format is 0, 0, 8 (uint8), the number of axes, the big-endian length of each, the values.
 
     Args:
-        path: the file.
-        dimensions: how many axes the array must have.
+        path: The file.
+        dimensions: How many axes the array must have.
 
     Raises:
-        UserError: the file is something else, or damaged.
+        UserError: The file is something else, or damaged.
     """
     kind = f"an idx file of {dimensions} axes"
     expected = bytes((0, 0, 8, dimensions))
@@ -97,14 +97,14 @@ def read_sheet(path: Path, tile: int) -> np.ndarray:
     """Returns images that are stored as one picture of square RGB tiles, row by row.
 
     Args:
-        path: the file.
-        tile: the side of a tile in pixels.
+        path: The file.
+        tile: The side of a tile in pixels.
 
     Returns:
         Bytes of shape (n, 3, tile, tile).
 
     Raises:
-        UserError: the file is no such picture.
+        UserError: The file is no such picture.
     """
     from PIL import Image
 
@@ -123,10 +123,10 @@ def read_npz(path: Path) -> dict[str, np.ndarray]:
     """Returns every array of an .npz file.
 
     Args:
-        path: the file.
+        path: The file.
 
     Raises:
-        UserError: the file is damaged, or holds Python objects: reading them could run code.
+        UserError: The file is damaged, or holds Python objects: reading them could run code.
     """
     with reading(path, "a numpy .npz file"):
         # Pickled objects would run code from a file that may come from anywhere.
@@ -157,11 +157,11 @@ class ArrayUnpickler(pickle.Unpickler):
         """Returns what a pickle names.
 
         Args:
-            module: of the name.
-            name: a class or function.
+            module: Module of the name.
+            name: A class or function.
 
         Raises:
-            UnpicklingError: anything that arrays do not need.
+            UnpicklingError: Anything that arrays do not need.
         """
         if (module, name) not in HARMLESS:
             raise pickle.UnpicklingError(
@@ -174,14 +174,14 @@ def read_cifar_batch(path: Path, label_key: str) -> tuple[np.ndarray, np.ndarray
     """Returns the images and labels of a batch of the "python version" of CIFAR.
 
     Args:
-        path: the file.
-        label_key: what the batch calls its labels.
+        path: The file.
+        label_key: What the batch calls its labels.
 
     Returns:
         Bytes of shape (n, 3, 32, 32), and labels.
 
     Raises:
-        UserError: the file is no such batch, or damaged.
+        UserError: The file is no such batch, or damaged.
     """
     kind = "a pickled batch of CIFAR"
     with reading(path, kind), open(path, "rb") as file:

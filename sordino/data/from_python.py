@@ -24,12 +24,12 @@ def accept_data(given: Any, settings: Data | None) -> str | Dataset | None:
     """Returns data in one of two forms: a name or path, or a data set.
 
     Args:
-        given: as the caller has them; None for the protocol's.
-        settings: what the protocol says about its data; classes, columns and test part are taken
+        given: As the caller has them; None for the protocol's.
+        settings: What the protocol says about its data; classes, columns and test part are taken
             from it.
 
     Raises:
-        UserError: it is nothing of the kind, or does not fit what the protocol says.
+        UserError: It is nothing of the kind, or does not fit what the protocol says.
 
     Example:
         >>> x = np.arange(20.0).reshape(10, 2)

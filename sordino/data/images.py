@@ -67,8 +67,8 @@ def standardise_pixels(mean: Sequence[float], deviation: Sequence[float]) -> Sca
     """Returns the scaling of bytes to (byte / 255 - mean) / deviation, channel by channel.
 
     Args:
-        mean: of each channel.
-        deviation: the standard deviation of each channel.
+        mean: Mean of each channel.
+        deviation: The standard deviation of each channel.
     """
     centre = np.array(mean, dtype=np.float64).reshape(-1, 1, 1)
     spread = np.array(deviation, dtype=np.float64).reshape(-1, 1, 1)
@@ -79,7 +79,7 @@ def centre_pixels(channels: int) -> Scaling:
     """Returns the scaling of bytes to numbers from -1 to 1.
 
     Args:
-        channels: how many channels an image has.
+        channels: How many channels an image has.
     """
     return standardise_pixels([0.5] * channels, [0.5] * channels)
 
@@ -96,12 +96,12 @@ def make_image_set(
     """Returns a data set of images.
 
     Args:
-        name: what it is called in reports.
-        train: images and labels of the training part.
-        test: the same of the test part.
-        classes: the names of the classes.
-        scaling: from bytes to a model's inputs.
-        whose: whose records the test part holds.
+        name: What it is called in reports.
+        train: Images and labels of the training part.
+        test: The same of the test part.
+        classes: The names of the classes.
+        scaling: Scaling from bytes to a model's inputs.
+        whose: Whose records the test part holds.
     """
     x_train, y_train = train
     x_test, y_test = test
@@ -124,7 +124,7 @@ def load_digits(root: Path | None) -> Dataset:
     A fifth of each digit is held out.
 
     Args:
-        root: not needed.
+        root: Not needed.
     """
     from sordino.data.bundled import read_digits
 
@@ -146,10 +146,10 @@ def load_mnist(root: Path | None) -> Dataset:
     """Loads MNIST: 60000 + 10000 grey images of 28 x 28 pixels.
 
     Args:
-        root: the folder of data files.
+        root: The folder of data files.
 
     Raises:
-        UserError: the files are not there and cannot be downloaded, or are damaged.
+        UserError: The files are not there and cannot be downloaded, or are damaged.
     """
     layouts = [[f"mnist_{file}" for file in IDX], [f"mnist/{file}" for file in IDX]]
     train, test = _idx_parts(
@@ -166,10 +166,10 @@ def load_fashion_mnist(root: Path | None) -> Dataset:
     """Loads Fashion-MNIST: 60000 + 10000 grey images of 28 x 28 pixels.
 
     Args:
-        root: the folder of data files; Debian's package is found without it.
+        root: The folder of data files; Debian's package is found without it.
 
     Raises:
-        UserError: the files are not there and cannot be downloaded, or are damaged.
+        UserError: The files are not there and cannot be downloaded, or are damaged.
     """
     layouts = [[f"fashion-mnist/{file}" for file in IDX], [f"{DEBIAN}/{file}" for file in IDX]]
     train, test = _idx_parts(
@@ -246,10 +246,10 @@ def load_cifar10(root: Path | None) -> Dataset:
     """Loads CIFAR-10: 50000 + 10000 colour images of 32 x 32 pixels.
 
     Args:
-        root: the folder of data files: sheets, or the "python version".
+        root: The folder of data files: sheets, or the "python version".
 
     Raises:
-        UserError: the files are not there and cannot be downloaded, or are damaged.
+        UserError: The files are not there and cannot be downloaded, or are damaged.
     """
     sheets = [
         *(f"cifar10_train_{k}.webp" for k in range(1, 6)),
@@ -314,10 +314,10 @@ def load_cifar100(root: Path | None) -> Dataset:
     """Loads CIFAR-100 with its 100 fine labels: 50000 + 10000 colour images of 32 x 32 pixels.
 
     Args:
-        root: the folder of data files: the "python version".
+        root: The folder of data files: the "python version".
 
     Raises:
-        UserError: the files are not there, or damaged.
+        UserError: The files are not there, or damaged.
     """
     layouts = [["cifar-100-python/train", "cifar-100-python/test"]]
     files = locate(root, layouts)
@@ -339,10 +339,10 @@ def load_pneumonia(root: Path | None) -> Dataset:
     The 524 validation images are left out.
 
     Args:
-        root: the folder of data files.
+        root: The folder of data files.
 
     Raises:
-        UserError: the file is not there, or damaged.
+        UserError: The file is not there, or damaged.
     """
     layouts = [["pneumoniamnist.npz"]]
     files = locate(root, layouts)
@@ -371,11 +371,11 @@ def load_utkface(root: Path | None, answer: str = "gender") -> Dataset:
     A fifth is held out, the same for each answer.
 
     Args:
-        root: the folder of data files.
-        answer: the quantity that is predicted: "gender", "race" or the band of "age".
+        root: The folder of data files.
+        answer: The quantity that is predicted: "gender", "race" or the band of "age".
 
     Raises:
-        UserError: the files are not there, or damaged.
+        UserError: The files are not there, or damaged.
     """
     layouts = [["utkface32_2500.webp", "utkface32_2500_labels.csv.gz"]]
     files = locate(root, layouts)

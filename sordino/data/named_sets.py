@@ -70,18 +70,18 @@ def load_dataset(
     names, then at OpenML; docs/data.md lists the files. A name wins over a file of the same name.
 
     Args:
-        name: one of `KNOWN`, or a path.
-        root: folder of the files of named sets.
-        classes: of data from a path with labels, how many classes there are, or their names in
+        name: One of `KNOWN`, or a path.
+        root: Folder of the files of named sets.
+        classes: Of data from a path with labels, how many classes there are, or their names in
             order. They are public, and never taken from the records.
         test: "none" for a data set without a test part, all of whose records are for training.
-        columns: the description of every column of a table.
+        columns: The description of every column of a table.
 
     Returns:
         The data set.
 
     Raises:
-        UserError: an unknown name, files that are missing or damaged, classes that were not given,
+        UserError: An unknown name, files that are missing or damaged, classes that were not given,
             or data that make no sense.
 
     Example:
@@ -118,14 +118,14 @@ def load_data(data: Data, name: str | None = None) -> Dataset:
     """Loads the data set that a protocol names, or another one of the same classes.
 
     Args:
-        data: what the protocol says.
-        name: a name or a path in place of the protocol's.
+        data: What the protocol says.
+        name: A name or a path in place of the protocol's.
 
     Returns:
         The data set.
 
     Raises:
-        UserError: as `load_dataset`, or columns that are not those the protocol lists.
+        UserError: As `load_dataset`, or columns that are not those the protocol lists.
 
     Example:
         >>> load_data(Data(name="digits", test="none")).y_test.size
@@ -152,12 +152,12 @@ def refuse_other_columns(
     A model that was trained on weight and age would take age for weight without a word.
 
     Args:
-        source: the file, for the message.
-        found: its input columns in order; None where records are no rows of a table.
-        said: what the protocol lists; None where it leaves them open.
+        source: The file, for the message.
+        found: Its input columns in order; None where records are no rows of a table.
+        said: What the protocol lists; None where it leaves them open.
 
     Raises:
-        UserError: a column is missing, unknown or in another place; the first such is named.
+        UserError: A column is missing, unknown or in another place; the first such is named.
 
     Example:
         >>> refuse_other_columns("wards.csv", ("age", "weight"), ("age", "weight"))
@@ -191,7 +191,7 @@ def agreed_classes(data: Data) -> Classes | None:
     They are public: the protocol itself fixes them.
 
     Args:
-        data: what the protocol says about its data.
+        data: What the protocol says about its data.
 
     Example:
         >>> agreed_classes(Data(name="breast-cancer"))

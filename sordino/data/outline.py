@@ -30,9 +30,9 @@ class Outline:
     """What the header of a file, or the names in a folder, say about own data.
 
     Attributes:
-        labelled: whether answers are labels of classes, and not quantities.
-        listed: whether the file or folder lists its classes itself.
-        divided: whether it says which records are for testing.
+        labelled: Whether answers are labels of classes, and not quantities.
+        listed: Whether the file or folder lists its classes itself.
+        divided: Whether it says which records are for testing.
     """
 
     labelled: bool
@@ -44,7 +44,7 @@ def outline_of(name: str) -> Outline | None:
     """Returns the outline of own data.
 
     Args:
-        name: a path.
+        name: A path.
 
     Returns:
         The outline; None where there is no such file or folder, or it cannot be read.
@@ -94,7 +94,7 @@ def data_hints(data: Data) -> list[str]:
     That is whether classes have to be given, and whose records are scored.
 
     Args:
-        data: what the protocol says about its data.
+        data: What the protocol says about its data.
 
     Example:
         >>> data_hints(Data(name="digits"))
@@ -133,7 +133,7 @@ def _features_hint(data: Data) -> list[str]:
     """Returns sentences about the features: their shape, and what they must be.
 
     Raises:
-        UserError: built-in features of records that are known to be no images.
+        UserError: Built-in features of records that are known to be no images.
     """
     if data.features is None:
         return []
@@ -157,7 +157,7 @@ def find_record_shape(name: str) -> Shape | None:
     """Returns the shape of one record of a named set or an .npz file, from its header.
 
     Args:
-        name: a known data set, or a path.
+        name: A known data set, or a path.
 
     Returns:
         The shape; None where it is not known before the records are read.

@@ -35,9 +35,9 @@ class Records:
     """Records of one part of the data.
 
     Attributes:
-        x: the inputs, one record a row.
-        y: labels, or targets.
-        columns: what a partition may go by, one value for each record.
+        x: The inputs, one record a row.
+        y: Labels, or targets.
+        columns: What a partition may go by, one value for each record.
     """
 
     x: np.ndarray
@@ -48,7 +48,7 @@ class Records:
         """Returns some of the records.
 
         Args:
-            rows: which.
+            rows: Which.
         """
         columns = {name: values[rows] for name, values in self.columns.items()}
         return Records(x=self.x[rows], y=self.y[rows], columns=columns)
@@ -64,12 +64,12 @@ def load_npz(path: Path, classes: Classes | None = None, *, hold_out: bool = Tru
     public list of the classes.
 
     Args:
-        path: the file.
-        classes: how many classes there are, or their names; None where the file lists them.
-        hold_out: whether a fifth is held out where there is no test part.
+        path: The file.
+        classes: How many classes there are, or their names; None where the file lists them.
+        hold_out: Whether a fifth is held out where there is no test part.
 
     Raises:
-        UserError: arrays that are missing, unknown, or of a type or shape that does not fit;
+        UserError: Arrays that are missing, unknown, or of a type or shape that does not fit;
             classes that are not known.
     """
     return build_from_arrays(path, read_npz(path), classes, hold_out=hold_out)
@@ -85,13 +85,13 @@ def build_from_arrays(
     """Returns the data set of named arrays; `load_npz` says which there may be.
 
     Args:
-        path: where they are from, for the data set's name and for messages.
-        arrays: by name.
-        classes: how many classes there are, or their names; None where an array lists them.
-        hold_out: whether a fifth is held out where there is no test part.
+        path: Where they are from, for the data set's name and for messages.
+        arrays: By name.
+        classes: How many classes there are, or their names; None where an array lists them.
+        hold_out: Whether a fifth is held out where there is no test part.
 
     Raises:
-        UserError: arrays that are missing, unknown, or of a type or shape that does not fit;
+        UserError: Arrays that are missing, unknown, or of a type or shape that does not fit;
             classes that are not known.
     """
     arrays = dict(arrays)
@@ -171,7 +171,7 @@ def convert_float32(values: np.ndarray) -> np.ndarray:
     """Returns the values as float32.
 
     Args:
-        values: numbers of any type.
+        values: Numbers of any type.
     """
     # Too large a number becomes infinite, which the data set refuses, saying where.
     with np.errstate(over="ignore"):
@@ -218,15 +218,15 @@ def assemble_dataset(
     Where there is no test part, a fifth of the records becomes it, unless nothing is to be scored.
 
     Args:
-        path: the file, for its name and for messages.
-        train: the records to train on.
-        test: the records to score on; None where the data bring none.
-        classes: the names of the classes; None for targets.
-        scaling: how values become inputs.
-        hold_out: whether a fifth is held out where there is no test part.
+        path: The file, for its name and for messages.
+        train: The records to train on.
+        test: The records to score on; None where the data bring none.
+        classes: The names of the classes; None for targets.
+        scaling: How values become inputs.
+        hold_out: Whether a fifth is held out where there is no test part.
 
     Raises:
-        UserError: arrays of different lengths, or as many classes as records.
+        UserError: Arrays of different lengths, or as many classes as records.
     """
     # Checked over both parts, before a split that would be of no use.
     if classes is not None:

@@ -58,13 +58,13 @@ def load_table(
     column of words is no input, but a partition may go by it.
 
     Args:
-        path: the file or the folder.
-        classes: the labels that there can be, in order, or how many there are from 0.
-        hold_out: whether a fifth is held out where no column says which records are for testing.
-        columns: the description of every column; None: as above.
+        path: The file or the folder.
+        classes: The labels that there can be, in order, or how many there are from 0.
+        hold_out: Whether a fifth is held out where no column says which records are for testing.
+        columns: The description of every column; None: as above.
 
     Raises:
-        UserError: no label or target, a missing value, a label that is no class, or a column that
+        UserError: No label or target, a missing value, a label that is no class, or a column that
             does not fit its description.
     """
     return _build_dataset(read_text_table(path), path, classes, columns, hold_out=hold_out)
@@ -80,13 +80,13 @@ def load_frame(
     """Loads a pandas or polars DataFrame, by the same rules as a table in a file.
 
     Args:
-        frame: the DataFrame.
-        classes: the labels that there can be, in order, or how many there are from 0.
-        hold_out: whether a fifth is held out where no column says which records are for testing.
-        columns: the description of every column; None: as `load_table` says.
+        frame: The DataFrame.
+        classes: The labels that there can be, in order, or how many there are from 0.
+        hold_out: Whether a fifth is held out where no column says which records are for testing.
+        columns: The description of every column; None: as `load_table` says.
 
     Raises:
-        UserError: as `load_table`.
+        UserError: As `load_table`.
     """
     table = table_of_frame(frame)
     return _build_dataset(table, Path("DataFrame"), classes, columns, hold_out=hold_out)

@@ -36,17 +36,17 @@ def partition(
     The same data, settings and key always give the same partition.
 
     Args:
-        dataset: the data set whose training records are shared out.
-        data: the kind of partition, and the number of records of each client; by default as many
+        dataset: The data set whose training records are shared out.
+        data: The kind of partition, and the number of records of each client; by default as many
             as there are for each.
-        clients: how many clients share them.
-        key: decides every draw.
+        clients: How many clients share them.
+        key: Decides every draw.
 
     Returns:
         For each client, the indices of its records in ascending order.
 
     Raises:
-        UserError: more records than there are, a client without records, or a partition that the
+        UserError: More records than there are, a client without records, or a partition that the
             data do not allow.
 
     Example:
@@ -280,16 +280,16 @@ def client_tests(
     of a regression are not looked at.
 
     Args:
-        dataset: the data set.
-        parts: the training records of every client.
-        key: decides every draw.
-        size: how many test records each client gets.
+        dataset: The data set.
+        parts: The training records of every client.
+        key: Decides every draw.
+        size: How many test records each client gets.
 
     Returns:
         For each client, indices of test records in ascending order.
 
     Raises:
-        UserError: a client none of whose labels is in the test part.
+        UserError: A client none of whose labels is in the test part.
 
     Example:
         >>> from sordino.data import load_dataset
@@ -336,8 +336,8 @@ def label_counts(dataset: Dataset, parts: Parts) -> np.ndarray:
     """Returns how many training records of each label every client has.
 
     Args:
-        dataset: the data set.
-        parts: the training records of every client.
+        dataset: The data set.
+        parts: The training records of every client.
 
     Returns:
         A table of shape (clients, classes); for a regression, all in one column.
@@ -358,8 +358,8 @@ class LabelShares:
     """How many training records of each label every client has.
 
     Attributes:
-        counts: a table of shape (clients, classes).
-        classes: the names of the classes; None for a regression.
+        counts: A table of shape (clients, classes).
+        classes: The names of the classes; None for a regression.
 
     Example:
         >>> from sordino.data import load_dataset
@@ -375,7 +375,7 @@ class LabelShares:
         """Returns the shares of a partition.
 
         Args:
-            dataset: the data set.
-            parts: the training records of every client.
+            dataset: The data set.
+            parts: The training records of every client.
         """
         return cls(counts=label_counts(dataset, parts), classes=dataset.classes)

@@ -29,13 +29,13 @@ def draw_partition(counts: np.ndarray, classes: Sequence[str] | None, path: Path
     """Draws how many training records of each label every client has.
 
     Args:
-        counts: what `label_counts` returned.
-        classes: the names of the classes; None for a regression, of which only the number of
+        counts: What `label_counts` returned.
+        classes: The names of the classes; None for a regression, of which only the number of
             records of each client is drawn.
-        path: the file; its suffix decides the format.
+        path: The file; its suffix decides the format.
 
     Raises:
-        UserError: a path that does not end in .png, .svg or .pdf, or that cannot be written.
+        UserError: A path that does not end in .png, .svg or .pdf, or that cannot be written.
 
     Example:
         >>> counts = np.array([[30, 10], [0, 40]])

@@ -23,10 +23,10 @@ def data_root(root: Path | None = None) -> Path | None:
     """Returns the folder of data files: the given one, else what SORDINO_DATA names, else none.
 
     Args:
-        root: the given folder.
+        root: The given folder.
 
     Raises:
-        UserError: the folder does not exist.
+        UserError: The folder does not exist.
 
     Example:
         >>> data_root(Path("/")).as_posix()
@@ -52,15 +52,15 @@ def locate(root: Path | None, layouts: Sequence[Sequence[str]]) -> tuple[Path, .
     """Returns the files of the first layout that is there in full.
 
     Args:
-        root: the folder that relative names are looked up in; None where there is none.
-        layouts: alternatives, best first, each a list of file names. Absolute names need no root,
+        root: The folder that relative names are looked up in; None where there is none.
+        layouts: Alternatives, best first, each a list of file names. Absolute names need no root,
             and each file may also lack its `.gz`.
 
     Returns:
         The files; None where no layout is there.
 
     Raises:
-        UserError: some files of a layout are there and others are not.
+        UserError: Some files of a layout are there and others are not.
     """
     for names in layouts:
         paths = [Path(name) for name in names]
@@ -107,10 +107,10 @@ def not_found(
     """Returns the error for a data set that is nowhere, which says what to put where.
 
     Args:
-        name: the data set.
-        root: the folder that was looked in.
-        layouts: alternative lists of its files.
-        openml: why a download failed, if one was tried.
+        name: The data set.
+        root: The folder that was looked in.
+        layouts: Alternative lists of its files.
+        openml: Why a download failed, if one was tried.
     """
     reason = f"{root} does not hold it"
     if root is None:
@@ -146,9 +146,9 @@ class Download:
     Attributes:
         values: float64 (records, features); a category is its place in `categories`, a missing
             value is NaN.
-        target: the answers, as text.
-        features: name of every feature.
-        categories: the values of every feature that is categorical.
+        target: The answers, as text.
+        features: Name of every feature.
+        categories: The values of every feature that is categorical.
     """
 
     values: np.ndarray
@@ -161,12 +161,12 @@ def download(name: str, *, version: int, records: int) -> Download:
     """Returns a set from OpenML, or from scikit-learn's copy of an earlier download.
 
     Args:
-        name: what OpenML calls it.
-        version: which of the sets of that name.
-        records: how many there must be; a truncated copy is refused.
+        name: What OpenML calls it.
+        version: Which of the sets of that name.
+        records: How many there must be; a truncated copy is refused.
 
     Raises:
-        OpenMLUnavailable: no network, no such set, or a damaged copy.
+        OpenMLUnavailable: No network, no such set, or a damaged copy.
     """
     from sklearn.datasets import fetch_openml
 

@@ -41,11 +41,11 @@ def encode_columns(table: TextTable, columns: Sequence[Column]) -> dict[str, np.
     """Returns the inputs of a table by name, each a float32 number for every record.
 
     Args:
-        table: the table.
-        columns: the description of every column.
+        table: The table, as it was read.
+        columns: The description of every column.
 
     Raises:
-        UserError: a value that is missing, no number, or no known category, with its place.
+        UserError: A value that is missing, no number, or no known category, with its place.
     """
     inputs: dict[str, np.ndarray] = {}
     for column in columns:
@@ -57,11 +57,11 @@ def refuse_undescribed(table: TextTable, columns: Sequence[Column]) -> None:
     """Refuses a table whose columns are not those that are described: nothing is left out silently.
 
     Args:
-        table: the table.
-        columns: the description of every column.
+        table: The table, as it was read.
+        columns: The description of every column.
 
     Raises:
-        UserError: a column is missing, or not described.
+        UserError: A column is missing, or not described.
     """
     described = [column.name for column in columns]
     for name in described:
@@ -82,10 +82,10 @@ def infer_columns(table: TextTable) -> list[Column]:
     they are, and a partition may go by words.
 
     Args:
-        table: the table.
+        table: The table, as it was read.
 
     Raises:
-        UserError: a column mixes numbers and words, or a number is missing.
+        UserError: A column mixes numbers and words, or a number is missing.
     """
     found: list[Column] = []
     for name, values in table.columns.items():
@@ -157,9 +157,9 @@ def missing_value(table: TextTable, name: str, record: int) -> UserError:
     """Returns the error for a missing value.
 
     Args:
-        table: the table.
-        name: of the column.
-        record: place of the record, from 0.
+        table: The table, as it was read.
+        name: Name of the column.
+        record: Place of the record, from 0.
     """
     return table.problem(
         name,
@@ -173,7 +173,7 @@ def describe_column(column: Column) -> str:
     """Returns a sentence about what happens to a column.
 
     Args:
-        column: its description.
+        column: Its description.
 
     Example:
         >>> describe_column(NumberColumn(name="age", limits=(0, 120)))
@@ -233,11 +233,11 @@ def parse_number(text: str, *, decimal_comma: bool) -> float:
     """Returns the number that a text holds.
 
     Args:
-        text: as written.
-        decimal_comma: whether 1,5 is a number.
+        text: As written.
+        decimal_comma: Whether 1,5 is a number.
 
     Raises:
-        ValueError: it is no number.
+        ValueError: It is no number.
     """
     if decimal_comma and "." not in text:
         # Once only: 1,234,567 stays no number instead of becoming another one.

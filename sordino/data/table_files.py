@@ -34,10 +34,10 @@ class TextTable:
     """The columns of a table as texts without spaces around them.
 
     Attributes:
-        source: the file or folder, for messages.
-        columns: the values of every column, in the order of the header.
-        places: where each record stands on disk, as "line 7".
-        decimal_comma: whether numbers may be written as 1,5.
+        source: The file or folder, for messages.
+        columns: The values of every column, in the order of the header.
+        places: Where each record stands on disk, as "line 7".
+        decimal_comma: Whether numbers may be written as 1,5.
     """
 
     source: str
@@ -49,10 +49,10 @@ class TextTable:
         """Returns the values of a column.
 
         Args:
-            name: of the column.
+            name: Name of the column.
 
         Raises:
-            UserError: there is no such column.
+            UserError: There is no such column.
         """
         if name not in self.columns:
             raise UserError(
@@ -64,9 +64,9 @@ class TextTable:
         """Returns the error for one value, which names its place on disk.
 
         Args:
-            name: of the column.
-            record: place of the record, from 0.
-            what: the fault, and its remedy.
+            name: Name of the column.
+            record: Place of the record, from 0.
+            what: The fault, and its remedy.
         """
         return UserError(f"{self.source}: {name} {what.replace('{place}', self.places[record])}")
 
@@ -75,10 +75,10 @@ def read_text_table(path: Path) -> TextTable:
     """Reads a table with a header from a file, or one table from each file of a folder.
 
     Args:
-        path: a file that ends in one of `TABLE_SUFFIXES`, or a folder of such files.
+        path: A file that ends in one of `TABLE_SUFFIXES`, or a folder of such files.
 
     Raises:
-        UserError: the file is no table, or damaged; files of a folder have different columns.
+        UserError: The file is no table, or damaged; files of a folder have different columns.
     """
     if path.is_dir():
         return _join_files(path)
@@ -92,10 +92,10 @@ def read_table(path: Path) -> dict[str, list[str]]:
     """Returns the columns of a table with a header, as texts without spaces around them.
 
     Args:
-        path: the file.
+        path: The file.
 
     Raises:
-        UserError: the file is no table, or damaged.
+        UserError: The file is no table, or damaged.
     """
     return read_text_table(path).columns
 
@@ -104,7 +104,7 @@ def is_table(path: Path) -> bool:
     """Returns whether a path is a table, or a folder with tables in it.
 
     Args:
-        path: a file or folder, which may not exist.
+        path: A file or folder, which may not exist.
     """
     if path.is_dir():
         # Images are sorted into subfolders, and may have a table beside them.
@@ -117,7 +117,7 @@ def list_tables(folder: Path) -> list[Path]:
     """Returns the tables of a folder, in the order of their names.
 
     Args:
-        folder: the folder.
+        folder: The folder.
     """
     found = []
     for path in sorted(folder.iterdir()):
@@ -131,10 +131,10 @@ def read_header(path: Path) -> list[str]:
     """Returns the names of the columns; no record is looked at.
 
     Args:
-        path: a table, or a folder of tables.
+        path: A table, or a folder of tables.
 
     Raises:
-        UserError: the file is no table.
+        UserError: The file is no table.
     """
     if path.is_dir():
         tables = list_tables(path)
@@ -153,10 +153,10 @@ def table_of_frame(frame: Any) -> TextTable:
     """Returns the table of a pandas or polars DataFrame.
 
     Args:
-        frame: the DataFrame; gaps (None, NaN, NA) become missing values.
+        frame: The DataFrame; gaps (None, NaN, NA) become missing values.
 
     Raises:
-        UserError: it is no DataFrame, or names a column twice.
+        UserError: It is no DataFrame, or names a column twice.
     """
     if not hasattr(frame, "columns") or not hasattr(frame, "__getitem__"):
         raise UserError(

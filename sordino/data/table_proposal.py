@@ -37,10 +37,10 @@ class Proposal:
     """A description that fits a table.
 
     Attributes:
-        name: path of the table, for `data.name`.
-        columns: the description of every column.
-        classes: the labels that occur; None for a regression.
-        groups: columns that could say whose a record is.
+        name: Path of the table, for `data.name`.
+        columns: The description of every column.
+        classes: The labels that occur; None for a regression.
+        groups: Columns that could say whose a record is.
     """
 
     name: str
@@ -59,13 +59,13 @@ def propose_description(
     """Returns a description of a table that its records fit.
 
     Args:
-        table: the table.
-        label: the column that holds the class; None: `label`, or else the last column of words.
-        target: the column that holds the answer of a regression.
-        group: a column that says whose a record is.
+        table: The table.
+        label: The column that holds the class; None: `label`, or else the last column of words.
+        target: The column that holds the answer of a regression.
+        group: A column that says whose a record is.
 
     Raises:
-        UserError: there is no such column, or none that could be learnt.
+        UserError: There is no such column, or none that could be learnt.
     """
     for name in (label, target, group):
         if name is not None:
@@ -100,7 +100,7 @@ def write_proposal(proposal: Proposal) -> str:
     """Returns the tables of a protocol file that state a proposal.
 
     Args:
-        proposal: the description.
+        proposal: The description.
     """
     lines = ["[data]", f"name = {toml_value(proposal.name)}"]
     if proposal.groups:

@@ -85,7 +85,7 @@ def load_breast_cancer(root: Path | None) -> Dataset:
     A fifth is held out.
 
     Args:
-        root: not needed.
+        root: Not needed.
     """
     from sordino.data.bundled import read_breast_cancer
 
@@ -114,10 +114,10 @@ def load_location(root: Path | None) -> Dataset:
     Kinds of place count as places. A fifth is held out.
 
     Args:
-        root: the folder of data files.
+        root: The folder of data files.
 
     Raises:
-        UserError: the file is not there, or damaged.
+        UserError: The file is not there, or damaged.
     """
     layouts = [["location30.npz"]]
     files = locate(root, layouts)
@@ -147,10 +147,10 @@ def load_adult(root: Path | None) -> Dataset:
     unknown value is one more category.
 
     Args:
-        root: the folder of data files.
+        root: The folder of data files.
 
     Raises:
-        UserError: the files are not there and cannot be downloaded, or are damaged.
+        UserError: The files are not there and cannot be downloaded, or are damaged.
     """
     layouts = [["adult_train.csv.gz", "adult_test.csv.gz"]]
     files = locate(root, layouts)
@@ -224,13 +224,13 @@ def encode_one_hot(
     """Returns a column of text as one 0 or 1 for each word of the vocabulary.
 
     Args:
-        values: the column.
-        vocabulary: its words.
-        column: its name, for the message.
-        path: the file, for the message.
+        values: The column.
+        vocabulary: Its words.
+        column: Its name, for the message.
+        path: The file, for the message.
 
     Raises:
-        UserError: a word that is not in the vocabulary.
+        UserError: A word that is not in the vocabulary.
     """
     hot = values[:, None] == np.array(vocabulary)
     unknown = np.flatnonzero(~hot.any(axis=1))

@@ -32,10 +32,10 @@ def load_wind(root: Path | None) -> Dataset:
     guarantee for one record is not one for one hour.
 
     Args:
-        root: the folder of data files.
+        root: The folder of data files.
 
     Raises:
-        UserError: the files are not there, or damaged.
+        UserError: The files are not there, or damaged.
     """
     layouts = [["gefcom2012_wind_power.csv.gz", "gefcom2012_wind_forecasts.npz"]]
     files = locate(root, layouts)

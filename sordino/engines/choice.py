@@ -32,12 +32,12 @@ class SuperLink:
     """Where the machines of a federation meet, and how long the server waits for them.
 
     Attributes:
-        address: host and port.
-        certificate: file of the authority that signed the SuperLink's certificate; None: no TLS,
+        address: Host and port.
+        certificate: File of the authority that signed the SuperLink's certificate; None: no TLS,
             for tests on one machine.
-        patience: seconds that clients are given to connect, before the first round and after they
+        patience: Seconds that clients are given to connect, before the first round and after they
             were lost.
-        deadline: seconds that clients are given to answer in a round.
+        deadline: Seconds that clients are given to answer in a round.
 
     Example:
         >>> SuperLink(address="127.0.0.1:8000", certificate="certificates/ca.crt").deadline
@@ -83,9 +83,9 @@ class Chosen(Interface):
         """Returns the engine itself.
 
         Args:
-            setup: the federation.
-            workers: how many processes or threads; None for one per core.
-            device: where they work.
+            setup: The federation.
+            workers: How many processes or threads; None for one per core.
+            device: Where they work.
         """
 
 
@@ -95,8 +95,8 @@ class EngineChoice:
 
     Attributes:
         name: "native" or "torch".
-        reason: why this one.
-        kernel: the compiled model, for the native engine.
+        reason: Why this one.
+        kernel: The compiled model, for the native engine.
     """
 
     name: str
@@ -119,9 +119,9 @@ class EngineChoice:
         """Returns the engine itself; use it as a context.
 
         Args:
-            setup: the federation.
-            workers: how many processes or threads; None for one per core.
-            device: where they work.
+            setup: The federation.
+            workers: How many processes or threads; None for one per core.
+            device: Where they work.
         """
         if self.kernel is None:
             return TorchEngine(setup, workers=workers, device=device)
@@ -137,10 +137,10 @@ def choose(
     """Returns the engine for a setup.
 
     Args:
-        setup: the federation.
+        setup: The federation.
         wanted: "auto", "native" or "torch".
-        device: where it is to work.
-        kernel_for: how a kernel is made; it may know kernels that were made for others.
+        device: Where it is to work.
+        kernel_for: How a kernel is made; it may know kernels that were made for others.
 
     Returns:
         The engine and the reason for it.
@@ -175,12 +175,12 @@ def check_engine(wanted: str, superlink: SuperLink | None = None) -> str:
     """Returns the name of an engine, if there is such an engine.
 
     Args:
-        wanted: the name.
-        superlink: where the machines of a federation meet.
+        wanted: The name.
+        superlink: Where the machines of a federation meet.
 
     Raises:
-        InvalidValue: there is no such engine.
-        UserError: the engine across machines without a place to meet, or a place for another one.
+        InvalidValue: There is no such engine.
+        UserError: The engine across machines without a place to meet, or a place for another one.
     """
     if wanted not in ENGINES:
         raise InvalidValue("engine", wanted, "auto, torch, native or flower")

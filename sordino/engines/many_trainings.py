@@ -55,26 +55,26 @@ def train_many(
     run, torch runs, one after another.
 
     Args:
-        protocols: the protocols, one for each training.
-        data: for all of them a name, a path or a `Dataset`; or one for each, as a sequence, or as a
+        protocols: The protocols, one for each training.
+        data: For all of them a name, a path or a `Dataset`; or one for each, as a sequence, or as a
             function of the training's number that is called when the training begins, so that few
             of the data sets need to exist at a time.
-        model: a name, a module or a factory, in place of `protocol.model.name`.
-        folder: where every training gets a run folder, named by its number. Called again with the
+        model: A name, a module or a factory, in place of `protocol.model.name`.
+        folder: Where every training gets a run folder, named by its number. Called again with the
             same arguments, finished trainings are read and unfinished ones go on. By default
             nothing is written.
         engine: "native", "torch" or "auto", as in `train`.
-        workers: as in `train`; the clients of all trainings share them.
-        device: as in `train`.
-        evaluate_every: as in `train`.
-        on_round: called after every round, with the number of its training.
-        on_end: called when a training has ended, with its number.
+        workers: As in `train`; the clients of all trainings share them.
+        device: As in `train`.
+        evaluate_every: As in `train`.
+        on_round: Called after every round, with the number of its training.
+        on_end: Called when a training has ended, with its number.
 
     Returns:
         What became of each, in the order of the protocols; with a folder they are runs.
 
     Raises:
-        UserError: something does not fit, in which training. A fault of a protocol, though not
+        UserError: Something does not fit, in which training. A fault of a protocol, though not
             one of data that a function has still to make, is refused before anything is written.
 
     Example:
@@ -108,8 +108,8 @@ def train_many(
         """Keeps the result of a training, and tells the caller.
 
         Args:
-            number: of the training.
-            trained: what became of it.
+            number: Number of the training.
+            trained: What became of it.
         """
         results[number] = trained
         on_end(number, trained)
@@ -153,7 +153,7 @@ class Asked:
         """Returns the data of a training; a function makes them now.
 
         Args:
-            number: the training.
+            number: The training.
         """
         if self.data is None or isinstance(self.data, (str, Dataset)):
             return self.data
@@ -165,9 +165,9 @@ class Asked:
         """Returns a training made concrete, with what it shares with others.
 
         Args:
-            plan: its protocol.
-            number: its number.
-            shared: what the trainings of the call share.
+            plan: Its protocol.
+            number: Its number.
+            shared: What the trainings of the call share.
         """
         return prepare(plan, data=self.data_of(number), model=self.model, load=shared.load)
 
@@ -177,10 +177,10 @@ class UnderWay:
     """Holds a training that has begun, with its storage and its engine, until it is closed.
 
     Attributes:
-        number: its place among the protocols.
-        storage: where it lives.
-        engine: what trains its clients.
-        training: the training itself.
+        number: Its place among the protocols.
+        storage: Where it lives.
+        engine: What trains its clients.
+        training: The training itself.
     """
 
     number: int
@@ -192,7 +192,7 @@ class UnderWay:
         """Returns what became of it, and lets go of it.
 
         Args:
-            model: the model, where it was handed over in Python.
+            model: The model, where it was handed over in Python.
         """
         try:
             return self.storage.end(
@@ -219,9 +219,9 @@ class Trainings:
         """Takes what was asked for; nothing begins yet.
 
         Args:
-            asked: the trainings.
-            shared: what they share.
-            on_end: called when a training has ended, with its number.
+            asked: The trainings.
+            shared: What they share.
+            on_end: Called when a training has ended, with its number.
         """
         self._asked = asked
         self._shared = shared
@@ -290,7 +290,7 @@ class Trainings:
             """Trains the clients of all trainings together.
 
             Args:
-                tasks: a round of each training.
+                tasks: A round of each training.
             """
             work = list(zip(engines, tasks, strict=True))
             return pooled_uploads(work, threads=self._threads)
@@ -304,9 +304,9 @@ def begin_training(asked: Asked, shared: TrainingCache, number: int) -> UnderWay
     """Begins a training, or takes it up where it was left; one that has ended already is read.
 
     Args:
-        asked: what the caller wants.
-        shared: what the trainings of the call share.
-        number: the training.
+        asked: What the caller wants.
+        shared: What the trainings of the call share.
+        number: The training.
 
     Returns:
         The training under way, or what became of it before.
@@ -356,8 +356,8 @@ def run_whole(one: UnderWay, model: ModelSource | None) -> Trained:
     """Runs a training by itself, from where it is to its end.
 
     Args:
-        one: the training.
-        model: the model, where it was handed over in Python.
+        one: The training.
+        model: The model, where it was handed over in Python.
 
     Returns:
         What became of it.
@@ -373,8 +373,8 @@ def share_of_a_call(one: UnderWay, threads: int) -> float:
     """Returns how much of one call of its kernel the clients of a training fill.
 
     Args:
-        one: the training.
-        threads: how many threads the kernel has.
+        one: The training.
+        threads: How many threads the kernel has.
     """
     protocol = one.training.setup.protocol
     most = 1
@@ -387,7 +387,7 @@ def kernel_of(one: UnderWay) -> int:
     """Returns a number that trainings of the same kernel share.
 
     Args:
-        one: the training.
+        one: The training.
     """
     if isinstance(one.engine, NativeEngine):
         return id(one.engine.kernel)
@@ -398,10 +398,10 @@ def check_plans(protocols: Iterable[Protocol]) -> tuple[Protocol, ...]:
     """Returns the protocols, if they are protocols.
 
     Args:
-        protocols: one for each training.
+        protocols: One for each training.
 
     Raises:
-        UserError: a single protocol, something else among them, or one that no round can play.
+        UserError: A single protocol, something else among them, or one that no round can play.
     """
     if isinstance(protocols, Protocol):
         raise UserError(
@@ -420,12 +420,12 @@ def refuse_early(asked: Asked, shared: TrainingCache) -> None:
     """Refuses what does not fit before anything is trained.
 
     Args:
-        asked: what the caller wants.
-        shared: what the trainings of the call share.
+        asked: What the caller wants.
+        shared: What the trainings of the call share.
 
     Raises:
-        BudgetExceeded: a budget does not pay for one round.
-        UserError: it names the first training that does not fit.
+        BudgetExceeded: A budget does not pay for one round.
+        UserError: It names the first training that does not fit.
     """
     # Data that a function makes exist only while their training runs.
     if callable(asked.data):
@@ -448,11 +448,11 @@ def name_training(number: int) -> Iterator[None]:
     """Says in which training something does not fit.
 
     Args:
-        number: the training.
+        number: The training.
 
     Raises:
-        BudgetExceeded: as it was raised, with the number before it.
-        UserError: as it was raised, with the number before it.
+        BudgetExceeded: As it was raised, with the number before it.
+        UserError: As it was raised, with the number before it.
     """
     try:
         yield

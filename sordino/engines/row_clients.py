@@ -47,7 +47,7 @@ class RowModels(Trainable, Interface):
         """Returns the gradient of each record's loss at each row: (rows, records, parameters).
 
         Args:
-            records: which records.
+            records: Which records.
         """
 
 
@@ -57,10 +57,10 @@ class RowClients:
     It holds models that every call overwrites.
 
     Attributes:
-        setup: the federation.
-        loss: the loss that is minimised.
+        setup: The federation.
+        loss: The loss that is minimised.
         record_steps: True: noisy-sgd always records the noisy mean of every step.
-        like: for each client the first one that computes the same, so that work is done once for
+        like: For each client the first one that computes the same, so that work is done once for
             all: clients with equal records that draw, keep and are given nothing personal.
     """
 
@@ -70,10 +70,10 @@ class RowClients:
         """Prepares the rows' models, and looks at which records are equal.
 
         Args:
-            setup: the federation.
+            setup: The federation.
 
         Raises:
-            UserError: the model cannot be trained many times at once.
+            UserError: The model cannot be trained many times at once.
         """
         self.setup = setup
         self.loss = module_loss(setup.module, setup.train.y)
@@ -124,13 +124,13 @@ class RowClients:
         """Runs the steps of a client in all rows.
 
         Args:
-            client: which client works.
-            round_index: the round.
-            weights: the global models, one training a row, and in further tables what travels with
+            client: Which client works.
+            round_index: Number of the round, from 0.
+            weights: The global models, one training a row, and in further tables what travels with
                 them (see `broadcast_state`).
-            first: the number of the training in the first row.
-            kept: what the client has kept, arrays with one training a row.
-            sums: with noisy-sgd, what takes the place of the client's own sums and of their noise.
+            first: The number of the training in the first row.
+            kept: What the client has kept, arrays with one training a row.
+            sums: With noisy-sgd, what takes the place of the client's own sums and of their noise.
 
         Returns:
             What the client was asked to do, and what came of it, without noise on the upload.
@@ -152,7 +152,7 @@ class RowClients:
         """Returns a table as a tensor.
 
         Args:
-            vector: one vector, or a table with one a row.
+            vector: One vector, or a table with one a row.
         """
         table = np.ascontiguousarray(vector)
         if not table.flags.writeable:
@@ -166,7 +166,7 @@ class RowClients:
         Losses are linear in a record, so that the mean record of a batch stands for all of it.
 
         Args:
-            task: the round's work.
+            task: The round's work.
         """
         batch = self.setup.protocol.local.batch
         counts = self._count_kinds(task)
@@ -185,7 +185,7 @@ class RowClients:
         """Yields a record of each kind, and how many of each every row's batch holds.
 
         Args:
-            task: the round's work.
+            task: The round's work.
         """
         counts = self._count_kinds(task)
         inputs = self._kind_inputs(task.client)
@@ -196,8 +196,8 @@ class RowClients:
         """Returns all records of a client, scaled into a ball, and their labels.
 
         Args:
-            task: the round's work.
-            norm: the largest norm.
+            task: The round's work.
+            norm: The largest norm.
         """
         rows = torch.from_numpy(self.setup.parts[task.client])
         features = bounded_features(self.setup.train.inputs(rows), norm)
@@ -207,8 +207,8 @@ class RowClients:
         """Returns the keystream of the noise of one step, of the first row.
 
         Args:
-            task: the round's work.
-            step: the number of the step.
+            task: The round's work.
+            step: The number of the step.
         """
         return self.setup.noise_key.stream(
             Purpose.STEP_NOISE,
@@ -263,7 +263,7 @@ class KindSums:
         """Takes the models.
 
         Args:
-            models: one training a row.
+            models: One training a row.
         """
         self._models = models
 
@@ -273,10 +273,10 @@ class KindSums:
         """Returns the sums, one training a row.
 
         Args:
-            inputs: a record of each kind.
-            targets: how many of each kind every row's batch holds.
-            clip: the largest norm of an example's gradient, for all rows or one a row.
-            norm: which norm that is.
+            inputs: A record of each kind.
+            targets: How many of each kind every row's batch holds.
+            clip: The largest norm of an example's gradient, for all rows or one a row.
+            norm: Which norm that is.
         """
         gradients = self._models.example_gradients(inputs)
         norms = torch.linalg.vector_norm(
@@ -297,8 +297,8 @@ class Kinds:
     """Kinds of a client's records, of which the last is the most common.
 
     Attributes:
-        first: where the first record of each kind stands among the client's.
-        of: the kind of every record.
+        first: Where the first record of each kind stands among the client's.
+        of: The kind of every record.
     """
 
     first: tuple[int, ...]
@@ -309,7 +309,7 @@ def kinds_of(records: Tensor) -> Kinds:
     """Returns the kinds of some records, one a row.
 
     Args:
-        records: the records of a client.
+        records: The records of a client.
 
     Example:
         >>> kinds_of(torch.tensor([[5.0], [2.0], [2.0]]))
@@ -330,11 +330,11 @@ def poisson_counts(
     """Returns how many records of each kind Poisson batches hold, one batch a row.
 
     Args:
-        stream: the source of the draws.
-        kinds: the kinds of records.
-        steps: how many steps there are.
-        rate: the probability that a batch holds a record.
-        trainings: how many trainings, one a row.
+        stream: The source of the draws.
+        kinds: The kinds of records.
+        steps: How many steps there are.
+        rate: The probability that a batch holds a record.
+        trainings: How many trainings, one a row.
     """
     coins = stream.coins(steps, len(kinds.of), rate, trainings)
     of = np.array(kinds.of)
@@ -348,11 +348,11 @@ def fixed_counts(
     """Returns how many records of each kind batches of a fixed size hold, one batch a row.
 
     Args:
-        stream: the source of the draws.
-        kinds: the kinds of records.
-        steps: how many steps there are.
-        batch: how many records a step draws.
-        trainings: how many trainings, one a row.
+        stream: The source of the draws.
+        kinds: The kinds of records.
+        steps: How many steps there are.
+        batch: How many records a step draws.
+        trainings: How many trainings, one a row.
     """
     rare = range(len(kinds.first) - 1)
     of = np.array(kinds.of)
@@ -371,7 +371,7 @@ def whole_records(setup: Setup) -> Tensor:
     """Returns every record with its label, one a row.
 
     Args:
-        setup: the federation.
+        setup: The federation.
     """
     records = setup.train.x.reshape(len(setup.train.x), -1)
     labels = setup.train.y.reshape(len(setup.train.y), -1)
@@ -384,7 +384,7 @@ def is_personal(setup: Setup) -> bool:
     They are given or keep something personal, or draw noise in their steps.
 
     Args:
-        setup: the federation.
+        setup: The federation.
     """
     protocol = setup.protocol
     corrected = protocol.local.corrected
@@ -398,9 +398,9 @@ def find_alike_clients(setup: Setup, whole: Tensor, kinds: list[Kinds]) -> np.nd
     """Returns for each client the first one that computes the same, whatever is drawn.
 
     Args:
-        setup: the federation.
-        whole: every record with its label, one a row.
-        kinds: the kinds of each client's records.
+        setup: The federation.
+        whole: Every record with its label, one a row.
+        kinds: The kinds of each client's records.
     """
     like = np.arange(len(setup.parts))
     seen: dict[bytes, int] = {}

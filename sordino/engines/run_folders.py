@@ -35,8 +35,8 @@ def make_folder(folder: str | Path | None, protocol: Protocol) -> Path:
     """Makes the folder of a new run.
 
     Args:
-        folder: where; None for the first free number under runs/.
-        protocol: the run's, whose data name the folder.
+        folder: Where; None for the first free number under runs/.
+        protocol: The run's, whose data name the folder.
 
     Returns:
         The folder, which may hold something already.
@@ -53,9 +53,9 @@ def create_folder(path: Path, setup: Setup, facts: Mapping[str, Any]) -> RunFold
     """Returns the folder of a new run, filled.
 
     Args:
-        path: the empty folder.
-        setup: the federation.
-        facts: what run.json says at the start.
+        path: The empty folder.
+        setup: The federation.
+        facts: What run.json says at the start.
     """
     return RunFolder.create(path, setup.protocol, facts, opened_for(setup, facts), setup.shares)
 
@@ -64,8 +64,8 @@ def opened_for(setup: Setup, facts: Mapping[str, Any]) -> Opened:
     """Returns the first line of a run's ledger.
 
     Args:
-        setup: the federation.
-        facts: what run.json says at the start.
+        setup: The federation.
+        facts: What run.json says at the start.
     """
     noise = "seeded"
     if setup.protocol.noise.secure:
@@ -90,12 +90,12 @@ def run_facts(
     """Returns what run.json says at the start.
 
     Args:
-        setup: the federation.
-        choice: the engine and the reason for it.
-        workers: how many processes or threads work.
+        setup: The federation.
+        choice: The engine and the reason for it.
+        workers: How many processes or threads work.
         device: "cpu", "cuda" or "mps".
-        every: rounds between two scorings, 0 for never.
-        keep: rounds between two that keep their uploads, 0 for never.
+        every: Rounds between two scorings, 0 for never.
+        keep: Rounds between two that keep their uploads, 0 for never.
     """
     research = "seeded: for research, private only while the seed is secret"
     return {
@@ -130,7 +130,7 @@ def model_digest(setup: Setup) -> str:
     """Returns the SHA-256 of the model's structure and initial weights.
 
     Args:
-        setup: the federation.
+        setup: The federation.
     """
     return hashlib.sha256(
         str(setup.module).encode() + setup.initial_weights().tobytes()
@@ -141,7 +141,7 @@ def discard_unstarted(path: Path) -> None:
     """Removes a run that was interrupted before it released anything.
 
     Args:
-        path: the run folder; one whose ledger has a round in it is left alone.
+        path: The run folder; one whose ledger has a round in it is left alone.
     """
     # A charged round may have been released: its record of what was spent must never be lost.
     ledger = path / "ledger.jsonl"
@@ -168,15 +168,15 @@ def refuse_changed(
     Its ledger must pay for its rounds, and its files must be those that were sealed.
 
     Args:
-        place: the run folder.
-        setup: the federation as it would go on.
-        state: where it would go on.
-        choice: the engine that would train it.
-        device: where.
+        place: The run folder.
+        setup: The federation as it would go on.
+        state: Where it would go on.
+        choice: The engine that would train it.
+        device: Where.
 
     Raises:
-        Changed: a sealed file was changed.
-        UserError: it says what has changed.
+        Changed: A sealed file was changed.
+        UserError: It says what has changed.
     """
     refuse_changed_files(place)
     facts = place.facts()
@@ -218,10 +218,10 @@ def recover_cut_line(
     """Counts a ledger line that a crash cut short as spent.
 
     Args:
-        setup: the federation.
-        place: the run folder.
-        state: where the run goes on.
-        rounds: how many rounds the plan and its budget allow.
+        setup: The federation.
+        place: The run folder.
+        state: Where the run goes on.
+        rounds: How many rounds the plan and its budget allow.
     """
     with writing(place.ledger_path), Ledger.resume(place.ledger_path) as ledger:
         # Noise that repeats needs no such care: the same line will be written again. After the
@@ -242,11 +242,11 @@ def end_run(
     """Writes down what became of a run.
 
     Args:
-        setup: the federation.
-        place: the run folder.
-        state: the state after the last round.
-        status: how the run ended.
-        model: the model, where it was handed over in Python.
+        setup: The federation.
+        place: The run folder.
+        state: The state after the last round.
+        status: How the run ended.
+        model: The model, where it was handed over in Python.
 
     Returns:
         The run, read back.
@@ -269,9 +269,9 @@ def write_personal_models(setup: Setup, place: RunFolder, state: State) -> None:
     """Writes the personal model of every client that took part, a file each.
 
     Args:
-        setup: the federation.
-        place: the run folder.
-        state: the state after the last round.
+        setup: The federation.
+        place: The run folder.
+        state: The state after the last round.
     """
     target = place.path / "clients"
     with writing(target):
@@ -290,9 +290,9 @@ def may_be_released(setup: Setup, events: Sequence[Event], rounds: int) -> bool:
     rounds cover what earlier ones released.
 
     Args:
-        setup: the federation.
-        events: the ledger.
-        rounds: after how many rounds the training ended.
+        setup: The federation.
+        events: The ledger.
+        rounds: After how many rounds the training ended.
     """
     budget = setup.protocol.privacy.budget
     # Where clients fell silent, every round was held against the budget while it ran.

@@ -16,8 +16,8 @@ def ignore_start(begun: Begun, folder: Path) -> None:
     """Does nothing when a run begins.
 
     Args:
-        begun: the run that begins.
-        folder: where it is kept.
+        begun: The run that begins.
+        folder: Where it is kept.
     """
 
 
@@ -25,7 +25,7 @@ def ignore_message(text: str) -> None:
     """Does nothing with a message.
 
     Args:
-        text: the message.
+        text: The message.
     """
 
 
@@ -34,9 +34,9 @@ class Watch:
     """Functions that are called while a run is under way.
 
     Attributes:
-        on_start: called once, before the first round.
-        on_round: called after every round.
-        on_message: called with further news, such as that a client fell silent.
+        on_start: Called once, before the first round.
+        on_round: Called after every round.
+        on_message: Called with further news, such as that a client fell silent.
     """
 
     on_start: Callable[[Begun, Path], None] = ignore_start
@@ -49,11 +49,11 @@ class RunOptions:
     """How a run is trained, whatever it trains.
 
     Attributes:
-        evaluate_every: rounds between two scorings on the test records; 0 for none.
-        keep_uploads: rounds between two whose uploads are kept; 0 for none.
-        workers: processes or threads that train clients; None for one per core.
+        evaluate_every: Rounds between two scorings on the test records; 0 for none.
+        keep_uploads: Rounds between two whose uploads are kept; 0 for none.
+        workers: Processes or threads that train clients; None for one per core.
         device: "cpu", "cuda" or "mps".
-        signer: fingerprint of the key that signs the run when it has ended; empty if none does.
+        signer: Fingerprint of the key that signs the run when it has ended; empty if none does.
     """
 
     evaluate_every: int = 0

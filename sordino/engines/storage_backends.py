@@ -60,7 +60,7 @@ class MemoryBackend:
         """Returns the protocol as it is: nothing more is known of it.
 
         Args:
-            plan: the protocol.
+            plan: The protocol.
         """
         return plan
 
@@ -68,16 +68,16 @@ class MemoryBackend:
         """Returns None: a training in memory ends with its call.
 
         Args:
-            setup: the training.
-            model: the model, where it was handed over in Python.
+            setup: The training.
+            model: The model, where it was handed over in Python.
         """
 
     def engine(self, setup: Setup, wanted: str) -> str:
         """Returns the engine that is wanted.
 
         Args:
-            setup: the training.
-            wanted: the name of an engine.
+            setup: The training.
+            wanted: The name of an engine.
         """
         return wanted
 
@@ -91,10 +91,10 @@ class MemoryBackend:
         """Returns where the training begins, and how far it may go.
 
         Args:
-            setup: the training.
-            choice: the engine.
-            facts: what a run.json would say at the start.
-            shared: what the trainings of the call share.
+            setup: The training.
+            choice: The engine.
+            facts: What a run.json would say at the start.
+            shared: What the trainings of the call share.
         """
         self.ledger.open(opened_for(setup, facts))
         self._facts = facts
@@ -110,10 +110,10 @@ class MemoryBackend:
         """Returns what became of the training.
 
         Args:
-            setup: the training.
-            state: the state after the last round.
-            status: how it ended.
-            model: the model, where it was handed over in Python.
+            setup: The training.
+            state: The state after the last round.
+            status: How it ended.
+            model: The model, where it was handed over in Python.
         """
         own = {}
         if setup.protocol.keeps_models:
@@ -151,10 +151,10 @@ class FolderBackend:
         """Takes hold of the run that is there, if there is one.
 
         Args:
-            path: the folder, which need not exist.
+            path: The folder, which need not exist.
 
         Raises:
-            UserError: another process holds it.
+            UserError: Another process holds it.
         """
         self._path = path
         self._closing = ExitStack()
@@ -168,7 +168,7 @@ class FolderBackend:
         """Returns the protocol, with the seed that was drawn for the run that is there.
 
         Args:
-            plan: the protocol.
+            plan: The protocol.
         """
         if self._place is None or plan.seed is not None:
             return plan
@@ -179,11 +179,11 @@ class FolderBackend:
         """Returns the run, if it is there and over.
 
         Args:
-            setup: the training.
-            model: the model, where it was handed over in Python.
+            setup: The training.
+            model: The model, where it was handed over in Python.
 
         Raises:
-            UserError: the folder holds another training.
+            UserError: The folder holds another training.
         """
         if self._place is None:
             return None
@@ -196,8 +196,8 @@ class FolderBackend:
         """Returns the engine that a run was started with, or the one wanted.
 
         Args:
-            setup: the training.
-            wanted: the name of an engine.
+            setup: The training.
+            wanted: The name of an engine.
         """
         if self._place is None or setup.protocol.noise.secure:
             return wanted
@@ -214,17 +214,17 @@ class FolderBackend:
         """Makes the folder, or takes up the run that is in it.
 
         Args:
-            setup: the training.
-            choice: the engine.
-            facts: what run.json says at the start.
-            shared: what the trainings of the call share.
+            setup: The training.
+            choice: The engine.
+            facts: What run.json says at the start.
+            shared: What the trainings of the call share.
 
         Returns:
             Where the training goes on, and how far it may go.
 
         Raises:
-            BudgetExceeded: not one more round fits.
-            UserError: the run was started with other means.
+            BudgetExceeded: Not one more round fits.
+            UserError: The run was started with other means.
         """
         if self._place is not None:
             place = self._place
@@ -253,10 +253,10 @@ class FolderBackend:
         """Writes down what became of the run.
 
         Args:
-            setup: the training.
-            state: the state after the last round.
-            status: how it ended.
-            model: the model, where it was handed over in Python.
+            setup: The training.
+            state: The state after the last round.
+            status: How it ended.
+            model: The model, where it was handed over in Python.
 
         Returns:
             The run, read back.
@@ -277,11 +277,11 @@ def refuse_another(place: RunFolder, setup: Setup) -> None:
     """Refuses a folder that was made for another training.
 
     Args:
-        place: the run folder.
-        setup: the training that would take it up.
+        place: The run folder.
+        setup: The training that would take it up.
 
     Raises:
-        UserError: it says what differs.
+        UserError: It says what differs.
     """
     facts = place.facts()
     same = {
@@ -301,7 +301,7 @@ def remove_leftovers(path: Path) -> None:
     """Removes the remains of a folder whose making was cut short.
 
     Args:
-        path: the folder; one whose ledger has a round in it is never touched.
+        path: The folder; one whose ledger has a round in it is never touched.
     """
     ledger = path / "ledger.jsonl"
     if ledger.exists() and b'"event":"round"' in ledger.read_bytes():

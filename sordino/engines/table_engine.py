@@ -34,12 +34,12 @@ class TableEngine:
         """Prepares the rows.
 
         Args:
-            setup: the federation; its model must be one that can be trained many times at once.
+            setup: The federation; its model must be one that can be trained many times at once.
                 `setup.training` is not used.
-            trainings: the numbers of the rows, all in one group of `LANES`.
+            trainings: The numbers of the rows, all in one group of `LANES`.
 
         Raises:
-            UserError: the rows do not share a keystream, or the model knows no rows.
+            UserError: The rows do not share a keystream, or the model knows no rows.
         """
         if trainings.start // LANES != (trainings.stop - 1) // LANES:
             raise UserError(
@@ -59,7 +59,7 @@ class TableEngine:
         """Yields every client's table of uploads; clients that compute the same train once.
 
         Args:
-            task: the round, with one training a row.
+            task: The round, with one training a row.
         """
         done: dict[int, tuple[Assignment, LocalResult]] = {}
         for client in task.participants.tolist():

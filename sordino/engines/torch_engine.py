@@ -42,14 +42,14 @@ class TorchEngine:
         """Starts the worker processes, or none where this process works alone.
 
         Args:
-            setup: the federation.
-            workers: how many processes; None for one per core.
+            setup: The federation.
+            workers: How many processes; None for one per core.
             device: "cpu", "cuda" or "mps".
-            start_method: how processes are started; None for the quickest.
-            record_steps: whether uploads of noisy-sgd come with the noisy mean of every step.
+            start_method: How processes are started; None for the quickest.
+            record_steps: Whether uploads of noisy-sgd come with the noisy mean of every step.
 
         Raises:
-            UserError: a device that this machine does not have, or a number that is none.
+            UserError: A device that this machine does not have, or a number that is none.
         """
         self.workers = worker_count(workers, device)
         self.device = check_device(device)
@@ -82,7 +82,7 @@ class TorchEngine:
         """Yields the uploads of a round, in the order of the participants.
 
         Args:
-            task: the round.
+            task: The round.
         """
         clients = [int(client) for client in task.participants]
         if self._pool is not None:
@@ -110,13 +110,13 @@ class TorchEngine:
         """Scores a model on the test records.
 
         Args:
-            weights: the model.
+            weights: The model.
 
         Returns:
             The sums over all test records.
 
         Raises:
-            RuntimeError: the engine is closed.
+            RuntimeError: The engine is closed.
         """
         if self._pool is not None:
             asked: list[WorkerTask] = [

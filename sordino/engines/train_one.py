@@ -75,34 +75,34 @@ def train(
     """Trains a federation and keeps the run on disk.
 
     Args:
-        protocol: the protocol, the path of its file, or a dictionary of its tables.
-        data: a name, a path, arrays (x, y) or (x_train, y_train, x_test, y_test), a pandas or
+        protocol: The protocol, the path of its file, or a dictionary of its tables.
+        data: A name, a path, arrays (x, y) or (x_train, y_train, x_test, y_test), a pandas or
             polars DataFrame, or a `Dataset`, in place of `protocol.data.name`.
-        model: a name, a module or a factory, in place of `protocol.model.name`. A module is copied,
+        model: A name, a module or a factory, in place of `protocol.model.name`. A module is copied,
             never changed.
-        folder: where the run is kept; by default `runs/<data>-<n>`.
+        folder: Where the run is kept; by default `runs/<data>-<n>`.
         engine: "native", "torch", "flower" across machines, or "auto": the native engine where it
             can run the training, else torch.
-        workers: processes (torch) or threads (native) that train clients; by default one per core.
+        workers: Processes (torch) or threads (native) that train clients; by default one per core.
             The result does not depend on it.
         device: "cpu", "cuda" or "mps".
-        evaluate_every: rounds between two scorings on the test records, public or not; 0 for none;
+        evaluate_every: Rounds between two scorings on the test records, public or not; 0 for none;
             by default about 50 in a run.
-        keep_uploads: rounds between two of which all that the server receives is kept, for audits
+        keep_uploads: Rounds between two of which all that the server receives is kept, for audits
             and attacks, as is that of the last; 0 for none.
-        superlink: where the clients' machines meet, for the engine "flower".
-        sign: file of an Ed25519 key that signs the run when it has ended
+        superlink: Where the clients' machines meet, for the engine "flower".
+        sign: File of an Ed25519 key that signs the run when it has ended
             (`sordino verify --new-key` makes one).
-        report: whether report.html is written at the end, which takes a few seconds.
-        on_start: called once, before the first round.
-        on_round: called after every round.
-        on_message: called with further news, such as that a client fell silent.
+        report: Whether report.html is written at the end, which takes a few seconds.
+        on_start: Called once, before the first round.
+        on_round: Called after every round.
+        on_message: Called with further news, such as that a client fell silent.
 
     Returns:
         The run.
 
     Raises:
-        UserError: something does not fit; nothing was written.
+        UserError: Something does not fit; nothing was written.
 
     Example:
         >>> from sordino import Protocol, FedAvg, StageWise, Gaussian, train
@@ -160,18 +160,18 @@ def start_run(
     """Makes the folder of a new run and trains it.
 
     Args:
-        setup: the federation.
-        choice: the engine.
-        folder: where the run is kept; None for a new folder.
-        options: how it is trained.
-        watch: functions that are called meanwhile.
-        model: what the run's model is loaded into, where it was handed over in Python.
+        setup: The federation.
+        choice: The engine.
+        folder: Where the run is kept; None for a new folder.
+        options: How it is trained.
+        watch: Functions that are called meanwhile.
+        model: What the run's model is loaded into, where it was handed over in Python.
 
     Returns:
         The run that has ended.
 
     Raises:
-        BudgetExceeded: the budget affords not one round; nothing was written.
+        BudgetExceeded: The budget affords not one round; nothing was written.
     """
     # A budget that affords nothing is refused before anything is written, and so is a kind that
     # no round can be played with.
@@ -215,23 +215,23 @@ def resume(
     """Goes on with a run that was interrupted. With seeded noise it ends as if it had never been.
 
     Args:
-        folder: of the run.
-        data: as in `train`, where they were handed over in Python.
-        model: as in `train`.
-        workers: as in `train`; it need not be the number that the run was started with.
-        device: as in `train`.
-        superlink: as in `train`, for a run across machines.
-        sign: as in `train`.
-        report: as in `train`.
-        on_start: as in `train`.
-        on_round: as in `train`.
-        on_message: as in `train`.
+        folder: Folder of the run.
+        data: As in `train`, where they were handed over in Python.
+        model: As in `train`.
+        workers: As in `train`; it need not be the number that the run was started with.
+        device: As in `train`.
+        superlink: As in `train`, for a run across machines.
+        sign: As in `train`.
+        report: As in `train`.
+        on_start: As in `train`.
+        on_round: As in `train`.
+        on_message: As in `train`.
 
     Returns:
         The run.
 
     Raises:
-        UserError: there is no such run, it has ended, something in it was changed, or it is to be
+        UserError: There is no such run, it has ended, something in it was changed, or it is to be
             signed and no key was given.
 
     Example:
@@ -249,7 +249,7 @@ def resume(
             """Prepares the federation and chooses the engine that goes on.
 
             Args:
-                protocol: as the run's folder has it.
+                protocol: As the run's folder has it.
             """
             setup = prepare(protocol, data=data, model=model)
             # Seeded noise must not be drawn again over other uploads.
@@ -273,18 +273,18 @@ def resume_run(
     """Takes up a run where its checkpoint left it.
 
     Args:
-        run_folder: of the run, which knows how often it is scored and what it keeps.
-        prepare_engine: makes the protocol concrete and chooses an engine.
-        options: its workers, its device, and who signs it.
-        watch: functions that are called meanwhile.
-        model: what the run's model is loaded into, where it was handed over in Python.
-        patience: seconds for which another process may still hold the run.
+        run_folder: Folder of the run, which knows how often it is scored and what it keeps.
+        prepare_engine: Makes the protocol concrete and chooses an engine.
+        options: Its workers, its device, and who signs it.
+        watch: Functions that are called meanwhile.
+        model: What the run's model is loaded into, where it was handed over in Python.
+        patience: Seconds for which another process may still hold the run.
 
     Returns:
         The run that has ended.
 
     Raises:
-        UserError: the run has ended, or something in it was changed.
+        UserError: The run has ended, or something in it was changed.
     """
     with held(run_folder.path, patience=patience):
         protocol = run_folder.protocol()
@@ -303,9 +303,9 @@ def close_run(run: Run, key: Ed25519PrivateKey | None, report: bool) -> Run:
     """Signs a run that has ended, and writes its report.
 
     Args:
-        run: that has ended.
-        key: signs it; None where it is not signed.
-        report: whether a report is written.
+        run: Run that has ended.
+        key: Signs it; None where it is not signed.
+        report: Whether a report is written.
 
     Returns:
         The same run.
@@ -321,7 +321,7 @@ def report_run(run: Run) -> None:
     """Writes the report of a run; what goes wrong with it is a warning.
 
     Args:
-        run: the run.
+        run: The run that has ended.
     """
     # Asked for here: a run without a report need not wait for the libraries that draw one.
     ask_above("write_final_report")(run, lambda text: warnings.warn(text, stacklevel=5))
@@ -337,15 +337,15 @@ def take_up_run(
     """Returns where an unfinished run goes on, and how far it may go.
 
     Args:
-        setup: the federation.
-        run_folder: of the run.
-        choice: the engine.
-        device: of the engine.
-        on_message: called if the newest checkpoint was damaged.
+        setup: The federation.
+        run_folder: Folder of the run.
+        choice: The engine.
+        device: Device of the engine.
+        on_message: Called if the newest checkpoint was damaged.
 
     Raises:
-        UserError: something is not as it was.
-        BudgetExceeded: there is no model yet, and not one round fits.
+        UserError: Something is not as it was.
+        BudgetExceeded: There is no model yet, and not one round fits.
     """
     state, message = run_folder.load_checkpoint()
     if message:
@@ -373,14 +373,14 @@ def train_to_end(
     """Plays the rounds that are left and writes down how the run ended.
 
     Args:
-        setup: the federation.
-        run_folder: of the run, which says how often it is scored and what it keeps.
-        state: where it goes on.
-        limits: how far it may go.
-        choice: the engine.
-        options: its workers and its device.
-        watch: functions that are called meanwhile.
-        model: what the run's model is loaded into, where it was handed over in Python.
+        setup: The federation.
+        run_folder: Folder of the run, which says how often it is scored and what it keeps.
+        state: Where it goes on.
+        limits: How far it may go.
+        choice: The engine.
+        options: Its workers and its device.
+        watch: Functions that are called meanwhile.
+        model: What the run's model is loaded into, where it was handed over in Python.
 
     Returns:
         The run that has ended.
@@ -417,16 +417,16 @@ def limits_of(setup: Setup, events: Sequence[Event], done: int = 0) -> Limits:
     """Returns how far the budgets of the protocol let the run go, given what was charged twice.
 
     Args:
-        setup: the federation.
-        events: the ledger so far.
-        done: how many rounds are over.
+        setup: The federation.
+        events: The ledger so far.
+        done: How many rounds are over.
 
     Returns:
         How many rounds there are, at least those that are over, and how many rounds each client
         may take part in.
 
     Raises:
-        BudgetExceeded: there is no model yet, and not one round fits.
+        BudgetExceeded: There is no model yet, and not one round fits.
     """
     protocol = setup.protocol
     sizes = setup.sizes.tolist()
@@ -460,12 +460,12 @@ def resolved_names(
     """Returns the protocol with the names of data and model that were given.
 
     Args:
-        protocol: the protocol.
-        data: a name or a path, in place of the protocol's.
-        model: a name, in place of the protocol's.
+        protocol: The federation that is trained.
+        data: A name or a path, in place of the protocol's.
+        model: A name, in place of the protocol's.
 
     Raises:
-        UserError: an object of this process, which cannot be sent to other machines.
+        UserError: An object of this process, which cannot be sent to other machines.
     """
     for key, given in (("data", data), ("model", model)):
         if given is not None and not isinstance(given, str):
@@ -480,11 +480,11 @@ def scored_every(every: int | None, protocol: Protocol) -> int:
     """Returns the rounds between two scorings, 0 for never; without test records there are none.
 
     Args:
-        every: what was asked for; None for about `SCORINGS` times in a run.
-        protocol: the protocol, which may leave nothing to score on.
+        every: What was asked for; None for about `SCORINGS` times in a run.
+        protocol: The protocol, which may leave nothing to score on.
 
     Raises:
-        InvalidValue: a number that is none.
+        InvalidValue: A number that is none.
     """
     asked = max(1, protocol.rounds // SCORINGS)
     if every is not None:
@@ -497,11 +497,11 @@ def checked_every(key: str, every: int) -> int:
     """Returns the rounds between two scorings, or between two rounds that are kept.
 
     Args:
-        key: the option, for the message.
-        every: what was asked for.
+        key: The option, for the message.
+        every: What was asked for.
 
     Raises:
-        InvalidValue: a number that is none.
+        InvalidValue: A number that is none.
     """
     if isinstance(every, bool) or not isinstance(every, int) or every < 0:
         raise InvalidValue(key, every, "a whole number, 0 for never")

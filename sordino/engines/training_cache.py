@@ -42,10 +42,10 @@ class TrainingCache:
         """Returns how far budgets let a new training go.
 
         Args:
-            setup: the training.
+            setup: The training.
 
         Raises:
-            BudgetExceeded: not one round fits.
+            BudgetExceeded: Not one round fits.
         """
         # No price depends on the seed, so trainings that differ in it alone share one.
         priced = (replace(setup.protocol, seed=0), tuple(setup.sizes.tolist()))
@@ -57,10 +57,10 @@ class TrainingCache:
         """Returns the kernel for a setup, shared with equal models and equal programs.
 
         Args:
-            setup: the training.
+            setup: The training.
 
         Raises:
-            KernelRefusal: the kernel cannot run it; with the reason.
+            KernelRefusal: The kernel cannot run it; with the reason.
         """
         refuse_protocol(setup)
         known = self._structure(setup)

@@ -47,10 +47,10 @@ class Pool:
         """Starts the processes.
 
         Args:
-            setup: the federation.
-            workers: how many processes.
-            start_method: how they are started; None for fork where the system has it.
-            record_steps: whether uploads of noisy-sgd come with the noisy mean of every step.
+            setup: The federation.
+            workers: How many processes.
+            start_method: How they are started; None for fork where the system has it.
+            record_steps: Whether uploads of noisy-sgd come with the noisy mean of every step.
         """
         method = start_method
         if method is None and "fork" in multiprocessing.get_all_start_methods():
@@ -78,14 +78,14 @@ class Pool:
         """Yields the answers to tasks, in the order of the tasks.
 
         Args:
-            weights: the model that they work on.
-            tasks: the work to be done.
+            weights: The model that they work on.
+            tasks: The work to be done.
 
         Yields:
             An answer, as soon as it and all before it are there.
 
         Raises:
-            SordinoError: a task failed, or a worker process ended.
+            SordinoError: A task failed, or a worker process ended.
         """
         for connection in self._connections:
             self._send(connection, ("weights", weights))
@@ -155,7 +155,7 @@ def share_memory(data: Tensors) -> None:
     """Moves tensors to memory that processes share, so that a spawned worker copies nothing.
 
     Args:
-        data: the records.
+        data: The records.
     """
     for tensor in (data.x, data.y, data.scale, data.shift):
         tensor.share_memory_()
@@ -170,10 +170,10 @@ def serve_tasks(
     """Answers messages until the parent closes the line or is gone: the life of a worker.
 
     Args:
-        connection: the worker's end of the line.
-        setup: the federation.
-        parent: the process that started the worker.
-        record_steps: whether uploads of noisy-sgd come with the noisy mean of every step.
+        connection: The worker's end of the line.
+        setup: The federation.
+        parent: The process that started the worker.
+        record_steps: Whether uploads of noisy-sgd come with the noisy mean of every step.
     """
     # Ctrl-C is the parent's affair: it stops between two rounds.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -201,9 +201,9 @@ def run_worker_task(work: ClientWork, weights: np.ndarray, task: WorkerTask) -> 
     """Returns an answer and no error, or no answer and the error.
 
     Args:
-        work: the work of clients.
-        weights: the model.
-        task: the work to be done.
+        work: The work of clients.
+        weights: The model.
+        task: The work to be done.
     """
     kind, first, second, kept = task
     try:

@@ -69,8 +69,8 @@ class BackgroundWorker:
         """Requests the answer of a call, which is computed in any case.
 
         Args:
-            function: the function to call.
-            *arguments: of the call.
+            function: The function to call.
+            *arguments: Of the call.
 
         Returns:
             The answer to come of `function(*arguments)`.
@@ -86,8 +86,8 @@ class BackgroundWorker:
         What the page asked for before is given up, unless somebody still wants it.
 
         Args:
-            requester: the page that asks.
-            calls: functions with their arguments, the most urgent first.
+            requester: The page that asks.
+            calls: Functions with their arguments, the most urgent first.
 
         Returns:
             The answers to come, in the order of the calls.
@@ -145,7 +145,7 @@ def stop_if_unwanted() -> None:
     """Ends the present job, if nobody wants it any more. Long computations call it now and then.
 
     Raises:
-        Abandoned: nobody wants it.
+        Abandoned: Nobody wants it.
     """
     stop = getattr(_running, "stop_if_unwanted", None)
     if stop is not None:
@@ -156,8 +156,8 @@ def wait_for(futures: list[Future[Any]], seconds: float) -> bool:
     """Waits for answers.
 
     Args:
-        futures: the answers to come.
-        seconds: how long to wait at most.
+        futures: The answers to come.
+        seconds: How long to wait at most.
 
     Returns:
         Whether all are there.

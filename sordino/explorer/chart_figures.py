@@ -34,11 +34,11 @@ def build_figure(
     """Builds lines with marks, and a legend below; infinite values are left out.
 
     Args:
-        chart: the chart to draw.
-        title: above the figure.
-        up: label of the vertical axis.
-        log_x: whether the horizontal axis is logarithmic.
-        now: where a vertical line stands, which shows how far a run has come; None for none.
+        chart: The chart to draw.
+        title: Above the figure.
+        up: Label of the vertical axis.
+        log_x: Whether the horizontal axis is logarithmic.
+        now: Where a vertical line stands, which shows how far a run has come; None for none.
 
     Example:
         >>> line = Line(name="certified", values=(0.5, math.inf))
@@ -86,8 +86,8 @@ def choose_ticks(points: Sequence[float], log: bool) -> dict[str, Any]:
     """Chooses where an axis is labelled, where Plotly's choice would not do.
 
     Args:
-        points: along the axis.
-        log: whether it is logarithmic.
+        points: Along the axis.
+        log: Whether it is logarithmic.
 
     Returns:
         Options for Plotly: 1, 2 and 5 of every decade, and no halves between few rounds.
@@ -123,8 +123,8 @@ def choose_line_style(index: int, name: str) -> dict[str, Any]:
     """Returns colour and dash of a line; what does not hold is always dotted and vermilion.
 
     Args:
-        index: its number, from 0.
-        name: of the line.
+        index: Its number, from 0.
+        name: Name of the line.
     """
     # Vermilion is kept for what is false, whichever line it is.
     if "unsound" in name:
@@ -137,8 +137,8 @@ def describe_chart(chart: Chart, title: str) -> str:
     """Describes a chart in a sentence, for people who do not see it.
 
     Args:
-        chart: the chart to draw.
-        title: of the chart.
+        chart: The chart to draw.
+        title: Title of the chart.
     """
     ends = ", ".join(f"{line.name} ends at {format_last(line.values)}" for line in chart.lines)
     return f"{title}. {ends}. The table below has all values."
@@ -148,7 +148,7 @@ def format_last(values: Sequence[float]) -> str:
     """Returns the last value that is a number.
 
     Args:
-        values: of a line.
+        values: Values of a line.
 
     Example:
         >>> format_last((1.0, math.nan)), format_last((math.inf,))
@@ -164,8 +164,8 @@ def thin_chart(chart: Chart, most: int) -> Chart:
     """Keeps evenly spaced points, the last one always: ten thousand rounds need not all be drawn.
 
     Args:
-        chart: the chart to draw.
-        most: how many points are kept, about.
+        chart: The chart to draw.
+        most: How many points are kept, about.
 
     Example:
         >>> long = Chart(across="round", points=tuple(range(1000)), lines=())

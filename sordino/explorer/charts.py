@@ -25,10 +25,10 @@ def show_chart(
     """Shows a chart with its table.
 
     Args:
-        chart: the chart to draw.
-        title: above it.
-        key: unique on the page.
-        **axes: options of `build_figure`.
+        chart: The chart to draw.
+        title: Above it.
+        key: Unique on the page.
+        **axes: Options of `build_figure`.
     """
     st.plotly_chart(
         build_figure(chart, title=title, **axes),

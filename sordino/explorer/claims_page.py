@@ -76,7 +76,7 @@ def show_claim(claim: Claim) -> None:
     """Shows what a claim says, the verdict, the reason, and what to use instead.
 
     Args:
-        claim: that was chosen.
+        claim: Claim that was chosen.
     """
     st.header(claim.name, anchor=False)
     rows = [
@@ -101,7 +101,7 @@ def show_counterexample(claim: Claim) -> None:
     """Shows a button that measures a claim by training, and what comes out.
 
     Args:
-        claim: that was chosen.
+        claim: Claim that was chosen.
     """
     st.header("Measure it", anchor=False)
     if claim.name not in MEASURABLE:
@@ -153,8 +153,8 @@ def show_measurement(found: Verdict, measuring: ClaimMeasurement) -> None:
     """Shows a measurement while it goes on; at its end the whole page is drawn again.
 
     Args:
-        found: the verdict on the claim.
-        measuring: the process.
+        found: The verdict on the claim.
+        measuring: The process.
     """
     show_progress(found, measuring)
     # The whole page, since its buttons change too.
@@ -166,8 +166,8 @@ def show_progress(found: Verdict, measuring: ClaimMeasurement) -> None:
     """Shows the result so far, in a line and a picture.
 
     Args:
-        found: the verdict on the claim.
-        measuring: the process.
+        found: The verdict on the claim.
+        measuring: The process.
     """
     looks = list(measuring.looks)
     st.html(f'<p class="answer" role="status">{describe_outcome(found, looks, measuring)}</p>')
@@ -184,9 +184,9 @@ def describe_outcome(found: Verdict, looks: Sequence[Look], measuring: ClaimMeas
     """Says how a measurement stands.
 
     Args:
-        found: the verdict on the claim.
-        looks: that were reported.
-        measuring: the process.
+        found: The verdict on the claim.
+        looks: Looks that were reported.
+        measuring: The process.
 
     Returns:
         A sentence, as HTML.
@@ -209,8 +209,8 @@ def chart_bounds(found: Verdict, looks: Sequence[Look]) -> Chart:
     """Returns a chart of the measured bound beside the published line and the exact value.
 
     Args:
-        found: the verdict on the claim.
-        looks: that were reported.
+        found: The verdict on the claim.
+        looks: Looks that were reported.
 
     Example:
         >>> from sordino.papers.catalogue import find
@@ -234,8 +234,8 @@ def build_claims_table(claims: Sequence[Claim], chosen: Claim) -> str:
     """Builds the table of claims, a row each.
 
     Args:
-        claims: that are shown.
-        chosen: one of them, which is marked.
+        claims: Claims that are shown.
+        chosen: One of them, which is marked.
     """
     rows = [
         [escape_html(claim.name), format_verdict(claim.verdict), escape_html(claim.statement)]

@@ -51,8 +51,8 @@ def list_stops(check: Check, value: float) -> list[float]:
     """Lists the stops of a slider: ten to a decade, the ends, and the value that it stands at.
 
     Args:
-        check: of the entry.
-        value: that it stands at.
+        check: Check of the entry.
+        value: Value that it stands at.
 
     Example:
         >>> list_stops(Integer(1, 50), 7)[:9]
@@ -74,10 +74,10 @@ def find_limits(check: Check) -> tuple[float, float, bool]:
     """Returns the smallest and the largest value, and whether it is a whole number.
 
     Args:
-        check: of the entry.
+        check: Check of the entry.
 
     Raises:
-        TypeError: the entry is not a number with limits.
+        TypeError: The entry is not a number with limits.
     """
     if isinstance(check, Integer):
         return check.at_least, check.at_most, True
@@ -102,11 +102,11 @@ def draw_control(
     """Draws the control of one entry.
 
     Args:
-        setting: the present position.
-        name: of the entry.
-        generation: a new one makes the control forget what it said.
-        typed: whether a number is typed instead of slid.
-        label: above the control; None for the entry's own words.
+        setting: The present position.
+        name: Name of the entry.
+        generation: A new one makes the control forget what it said.
+        typed: Whether a number is typed instead of slid.
+        label: Above the control; None for the entry's own words.
 
     Returns:
         What the control says.
@@ -156,8 +156,8 @@ def name_options(setting: Setting, name: str) -> dict[str, str]:
     """Returns the options of a choice in words.
 
     Args:
-        setting: the present position.
-        name: of the entry.
+        setting: The present position.
+        name: Name of the entry.
     """
     if name == "adversary":
         return {word: replace(setting, adversary=word).view.adversary for word in ADVERSARIES}
@@ -170,8 +170,8 @@ def remember_value(key: str, value: float) -> float:
     """Returns the value that a slider was made at, so that its stops stay while it moves.
 
     Args:
-        key: of the slider.
-        value: that it stands at.
+        key: Key of the slider.
+        value: Value that it stands at.
     """
     first = st.session_state.setdefault(f"made.{key}", value)
     if isinstance(value, int):
@@ -183,7 +183,7 @@ def format_stop(value: float) -> str:
     """Returns a stop of a slider in few letters.
 
     Args:
-        value: the stop.
+        value: The stop.
 
     Example:
         >>> format_stop(100_000), format_stop(0.16), format_stop(1e-06)
@@ -198,8 +198,8 @@ def draw_controls(setting: Setting, generation: int) -> dict[str, Any]:
     """Draws every control that matters for this setting.
 
     Args:
-        setting: the present position.
-        generation: a new one makes the controls forget what they said.
+        setting: The present position.
+        generation: A new one makes the controls forget what they said.
 
     Returns:
         What the controls say, by name.

@@ -66,7 +66,7 @@ def show_refusals(top: DeltaGenerator) -> None:
     """Says what in the address was not used.
 
     Args:
-        top: the place for messages.
+        top: The place for messages.
     """
     refused = st.session_state.get("refused", [])
     if refused:
@@ -77,8 +77,8 @@ def show_answers(setting: Setting, top: DeltaGenerator) -> None:
     """Shows the headline, the table, the charts, the noise for a target, and the file.
 
     Args:
-        setting: the position of the controls.
-        top: the place for the headline.
+        setting: The position of the controls.
+        top: The place for the headline.
     """
     views = all_views(setting.clients)
     # The view of the headline is the most urgent.
@@ -129,7 +129,7 @@ def trace_all_tradeoffs(setting: Setting) -> Chart:
     """Traces the trade-off curves of all views; known prices are not computed again.
 
     Args:
-        setting: the position of the controls.
+        setting: The position of the controls.
     """
     prices = []
     # Prices of the table are cached, so only the missing ones cost time.
@@ -144,8 +144,8 @@ def draw_again_when_more_is_there(futures: Sequence[Future[Any]], drawn: int) ->
     """Looks now and then, and draws the page again as soon as there are more answers.
 
     Args:
-        futures: the answers to come.
-        drawn: how many the page shows.
+        futures: The answers to come.
+        drawn: How many the page shows.
     """
     if sum(future.done() for future in futures) > drawn:
         st.rerun()
@@ -155,7 +155,7 @@ def epsilon_claim(epsilon: float) -> str:
     """Returns how much is learned, as a part of a sentence.
 
     Args:
-        epsilon: an upper bound.
+        epsilon: An upper bound.
     """
     if math.isinf(epsilon):
         return "anything: no finite ε holds"
@@ -169,9 +169,9 @@ def show_headline(top: DeltaGenerator, setting: Setting, price: ViewPrice | None
     """Shows the answer in one line.
 
     Args:
-        top: the place for it.
-        setting: the position of the controls.
-        price: of the chosen view; None while it is being computed.
+        top: The place for it.
+        setting: The position of the controls.
+        price: Price of the chosen view; None while it is being computed.
     """
     if price is None:
         known = results.find_quick_epsilon(setting, setting.view)
@@ -197,8 +197,8 @@ def describe_bound(guarantee: Guarantee, delta: float) -> str:
     """Says at which delta a bound is shown, and by which method and assumptions it holds.
 
     Args:
-        guarantee: the bound.
-        delta: where epsilon is shown.
+        guarantee: The bound.
+        delta: Where epsilon is shown.
     """
     text = f"At delta = {format_delta(delta)}"
     if guarantee.mu is not None and guarantee.rho is not None:
@@ -219,10 +219,10 @@ def build_views_table(
     """Builds the table of adversaries: certified, by plain composition, and as printed.
 
     Args:
-        setting: the position of the controls.
-        views: a row each.
-        prices: those that are there.
-        printed: what papers printed about the last model.
+        setting: The position of the controls.
+        views: A row each.
+        prices: Those that are there.
+        printed: What papers printed about the last model.
     """
     rows = []
     for view in views:
@@ -263,7 +263,7 @@ def format_parameter(value: float | None) -> str:
     """Returns mu or rho rounded up; a dash where the curve is not Gaussian.
 
     Args:
-        value: the parameter of the curve, if it has one.
+        value: The parameter of the curve, if it has one.
     """
     if value is None:
         return "–"
@@ -274,7 +274,7 @@ def name_view(view: View) -> str:
     """Returns a view by its name and by what it sees, as HTML.
 
     Args:
-        view: the adversary.
+        view: The adversary.
     """
     sees = escape_html(view.sees)
     return f'<strong>{escape_html(str(view))}</strong><br><span class="small">{sees}</span>'
@@ -284,7 +284,7 @@ def format_published(one: PublishedBound) -> str:
     """Returns a printed epsilon; struck through, with the reason, where it does not hold.
 
     Args:
-        one: what a paper printed.
+        one: What a paper printed.
     """
     epsilon = format_epsilon(one.epsilon)
     # Struck through: an unsound number must never be read as a bound.
@@ -299,8 +299,8 @@ def show_notes(setting: Setting, prices: Sequence[ViewPrice]) -> None:
     """Shows what must be read with the numbers.
 
     Args:
-        setting: the position of the controls.
-        prices: those that are there.
+        setting: The position of the controls.
+        prices: Those that are there.
     """
     from sordino.report.price_tables import notes
 
@@ -313,7 +313,7 @@ def explain_published(printed: Sequence[PublishedBound]) -> None:
     """Says why a printed bound is struck through, or under which condition it holds.
 
     Args:
-        printed: what papers printed.
+        printed: What papers printed.
     """
     for one in printed:
         with st.expander(f"What {one.claim} printed: mu = {round_up(one.mu)}, {one.verdict}"):
@@ -327,7 +327,7 @@ def show_noise_search(setting: Setting) -> None:
     """Shows a field and a button that finds the smallest noise for an epsilon.
 
     Args:
-        setting: the position of the controls.
+        setting: The position of the controls.
     """
     state = st.session_state
     st.header("Find the noise for an epsilon", anchor=False)
@@ -358,8 +358,8 @@ def accept_noise(future: Future[Any], place: DeltaGenerator) -> None:
     """Sets the noise that was found, or says why there is none.
 
     Args:
-        future: the answer.
-        place: for messages.
+        future: The answer.
+        place: For messages.
     """
     state = st.session_state
     try:
@@ -381,7 +381,7 @@ def show_protocol(setting: Setting) -> None:
     """Shows the file, to copy or to download, and the address of this setting.
 
     Args:
-        setting: the position of the controls.
+        setting: The position of the controls.
     """
     with st.expander("The protocol file, and an address to share"):
         said = {}
@@ -415,9 +415,9 @@ def draw_chart(future: Future[Any] | None, *, title: str, **options: Any) -> Non
     """Draws a chart and its table, or keeps a place for them while there is none.
 
     Args:
-        future: the chart to come; None while it is being computed.
-        title: above it.
-        **options: of `show_chart`.
+        future: The chart to come; None while it is being computed.
+        title: Above it.
+        **options: Of `show_chart`.
     """
     if future is None:
         st.caption(f"{title}: being computed …")

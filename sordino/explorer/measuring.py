@@ -30,10 +30,10 @@ class Look:
     """Holds what an audit has shown so far.
 
     Attributes:
-        trainings: done on each side.
-        planned: on each side.
-        mu_lower: the measured lower bound.
-        verdict: on the claim; empty until the end.
+        trainings: Done on each side.
+        planned: On each side.
+        mu_lower: The measured lower bound.
+        verdict: Verdict on the claim; empty until the end.
     """
 
     trainings: int
@@ -54,12 +54,12 @@ class ClaimMeasurement:
         """Starts the process.
 
         Args:
-            claim: its name.
-            rounds: of each training.
-            clients: of the federation.
+            claim: Its name.
+            rounds: Rounds of each training.
+            clients: Clients of the federation.
 
         Raises:
-            UserError: enough counterexamples are running already.
+            UserError: Enough counterexamples are running already.
         """
         if len(self.running) >= MOST:
             raise UserError(
@@ -118,8 +118,8 @@ def print_looks(claim: str, parameters: dict[str, int]) -> None:
     """Measures a claim and prints every look, a line each.
 
     Args:
-        claim: its name.
-        parameters: of the federation.
+        claim: Its name.
+        parameters: Parameters of the federation.
     """
     from sordino.papers.catalogue import find
     from sordino.papers.claims import check

@@ -53,7 +53,7 @@ def escape_html(text: str) -> str:
     """Returns text for HTML, with nothing in it that is HTML.
 
     Args:
-        text: from outside.
+        text: Text from outside.
 
     Example:
         >>> escape_html("<b>")
@@ -66,7 +66,7 @@ def escape_markdown(text: str) -> str:
     r"""Returns text for Markdown, with nothing in it that is Markdown: no link, no picture.
 
     Args:
-        text: from outside.
+        text: Text from outside.
 
     Example:
         >>> escape_markdown("[x](y)")
@@ -87,12 +87,12 @@ def build_table(
     """Builds a table in HTML.
 
     Args:
-        head: names of the columns, as HTML.
-        rows: cells, as HTML; the first of a row names it.
-        label: read aloud to people who do not see the table.
-        numbers: columns that are aligned to the right.
-        chosen: the row that is marked; None for none.
-        caption: above the table.
+        head: Names of the columns, as HTML.
+        rows: Cells, as HTML; the first of a row names it.
+        label: Read aloud to people who do not see the table.
+        numbers: Columns that are aligned to the right.
+        chosen: The row that is marked; None for none.
+        caption: Above the table.
 
     Example:
         >>> html = build_table(["view", "epsilon"], [["server", "4"]], label="Views", numbers=[1])
@@ -128,7 +128,7 @@ def format_number(value: float) -> str:
     """Returns a number of a table beside a chart.
 
     Args:
-        value: any; NaN is left out.
+        value: Any; NaN is left out.
 
     Example:
         >>> [format_number(value) for value in (3, 0.123456, math.inf, math.nan)]
@@ -147,7 +147,7 @@ def format_verdict(word: str) -> str:
     """Returns a verdict with its mark, as HTML.
 
     Args:
-        word: the verdict.
+        word: The verdict.
 
     Example:
         >>> format_verdict("unsound")

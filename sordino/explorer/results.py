@@ -34,9 +34,9 @@ class ViewPrice:
     """Holds what one adversary learns at most, and what plain composition says of it.
 
     Attributes:
-        guarantee: the smallest valid bound.
-        epsilon: of that bound.
-        plain: epsilon by composition of the rounds.
+        guarantee: The smallest valid bound.
+        epsilon: Epsilon of that bound.
+        plain: Epsilon by composition of the rounds.
     """
 
     guarantee: Guarantee
@@ -54,12 +54,12 @@ class PublishedBound:
     """Holds what a paper printed about the last model, and the verdict on it.
 
     Attributes:
-        claim: its name in the catalogue.
-        mu: as printed.
-        epsilon: that follows from the printed mu.
+        claim: Its name in the catalogue.
+        mu: As printed.
+        epsilon: Epsilon that follows from the printed mu.
         verdict: "sound", "conditional", "asymptotic" or "unsound".
-        reason: for the verdict.
-        instead: what holds.
+        reason: Reason for the verdict.
+        instead: What holds.
     """
 
     claim: str
@@ -80,8 +80,8 @@ class Line:
     """Holds a curve of a chart.
 
     Attributes:
-        name: in the legend.
-        values: one for each point; they may be infinite.
+        name: In the legend.
+        values: One for each point; they may be infinite.
     """
 
     name: str
@@ -93,9 +93,9 @@ class Chart:
     """Holds curves over common points, for a picture and for the table beside it.
 
     Attributes:
-        across: label of the horizontal axis.
-        points: along it.
-        lines: the curves.
+        across: Label of the horizontal axis.
+        points: Along it.
+        lines: The curves.
     """
 
     across: str
@@ -121,8 +121,8 @@ def price_view(setting: Setting, view: View) -> ViewPrice:
     """Returns the smallest valid bound of a view, beside plain composition of the rounds.
 
     Args:
-        setting: the position of the controls.
-        view: the adversary.
+        setting: The position of the controls.
+        view: The adversary.
 
     Example:
         >>> found = price_view(Setting(), View.ROUNDS)
@@ -138,8 +138,8 @@ def find_composition(protocol: Protocol, view: View, unit: str) -> Curve:
     """Returns the composition of the rounds: the first of all valid bounds.
 
     Args:
-        protocol: the federation.
-        view: the adversary.
+        protocol: The federation.
+        view: The adversary.
         unit: "record" or "client".
     """
     # The first valid bound is always that of plain composition.
@@ -150,8 +150,8 @@ def find_quick_epsilon(setting: Setting, view: View) -> float | None:
     """Returns an epsilon that holds and is found at once: that of composition, if it is Gaussian.
 
     Args:
-        setting: the position of the controls.
-        view: the adversary.
+        setting: The position of the controls.
+        view: The adversary.
 
     Returns:
         None where composition takes long.
@@ -171,7 +171,7 @@ def find_published(setting: Setting) -> tuple[PublishedBound, ...]:
     """Returns what the papers printed for exactly this federation.
 
     Args:
-        setting: the position of the controls.
+        setting: The position of the controls.
 
     Example:
         >>> [one.claim for one in find_published(Setting(schedule="stage-wise"))]
@@ -200,8 +200,8 @@ def trace_rounds(setting: Setting, view: View) -> Chart:
     """Traces epsilon against rounds: certified, composed, and printed where something was.
 
     Args:
-        setting: the position of the controls.
-        view: the adversary.
+        setting: The position of the controls.
+        view: The adversary.
 
     Example:
         >>> chart = trace_rounds(Setting(rounds=100), View.FINAL)
@@ -236,8 +236,8 @@ def trace_tradeoffs(prices: Sequence[ViewPrice], delta: float) -> Chart:
     supporting lines, never above the true curve.
 
     Args:
-        prices: of the views.
-        delta: where views are compared.
+        prices: Prices of the views.
+        delta: Where views are compared.
     """
     from sordino.report.run_prices import group_similar_views
 
@@ -257,7 +257,7 @@ def tabulate_betas(curve: Curve) -> np.ndarray:
     """Returns the trade-off function at `ALPHAS`, from below (Dong, Roth and Su 2022, Prop. 2.12).
 
     Args:
-        curve: the bound.
+        curve: The bound.
 
     Example:
         >>> from sordino.privacy.curves.gaussian_curve import GaussianCurve
@@ -284,13 +284,13 @@ def calibrate_setting(setting: Setting) -> tuple[Setting, float]:
     """Finds the smallest noise that meets the target of a setting.
 
     Args:
-        setting: the position of the controls.
+        setting: The position of the controls.
 
     Returns:
         The setting with that noise, and the epsilon that is then certified.
 
     Raises:
-        UserError: no noise meets it.
+        UserError: No noise meets it.
 
     Example:
         >>> found, reached = calibrate_setting(Setting(adversary="rounds", target=2.0))
@@ -307,7 +307,7 @@ def format_epsilon(epsilon: float) -> str:
     """Returns an epsilon for people.
 
     Args:
-        epsilon: an upper bound.
+        epsilon: An upper bound.
 
     Example:
         >>> format_epsilon(7.9361), format_epsilon(math.inf)

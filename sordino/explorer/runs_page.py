@@ -56,7 +56,7 @@ def show_live(chosen: tuple[str, ...]) -> None:
     """Shows what changes while a run goes on.
 
     Args:
-        chosen: names of the runs that are watched.
+        chosen: Names of the runs that are watched.
     """
     seen = [watched_folder.watcher.look(name) for name in chosen]
     if not seen:
@@ -88,7 +88,7 @@ def find_spent(run: RunStatus) -> SpentPrivacy | None:
     """Returns what a run has spent, as far as it is known.
 
     Args:
-        run: that is watched.
+        run: Run that is watched.
     """
     # A damaged ledger has no price.
     if run.problem:
@@ -112,7 +112,7 @@ def find_file_size(path: Path) -> int:
     """Returns the bytes of a file; 0 if it does not exist.
 
     Args:
-        path: the file.
+        path: The file.
     """
     try:
         return path.stat().st_size
@@ -124,8 +124,8 @@ def show_first_run(seen: Sequence[RunStatus], paid: dict[str, SpentPrivacy | Non
     """Shows the first run in one line.
 
     Args:
-        seen: the runs that are watched.
-        paid: by name, what each has spent as far as it is known.
+        seen: The runs that are watched.
+        paid: By name, what each has spent as far as it is known.
     """
     run = seen[0]
     if run.problem or run.protocol is None:
@@ -151,8 +151,8 @@ def list_notes(seen: Sequence[RunStatus], paid: dict[str, SpentPrivacy | None]) 
     """Lists what must be read with the epsilons, each note once, with its runs.
 
     Args:
-        seen: the runs that are watched.
-        paid: by name, what each has spent as far as it is known.
+        seen: The runs that are watched.
+        paid: By name, what each has spent as far as it is known.
     """
     about: dict[str, list[str]] = {}
     for run in seen:
@@ -168,8 +168,8 @@ def build_runs_table(seen: Sequence[RunStatus], paid: dict[str, SpentPrivacy | N
     """Builds the table of runs, a row each.
 
     Args:
-        seen: the runs.
-        paid: by name, what each has spent; empty for a table without prices.
+        seen: The runs.
+        paid: By name, what each has spent; empty for a table without prices.
     """
     head = ["run", "state", "round", "accuracy", "loss"]
     label = "All runs"
@@ -201,7 +201,7 @@ def describe_spent(known: SpentPrivacy | None) -> str:
     """Says what a run has spent, for its row of the table.
 
     Args:
-        known: as far as it is known.
+        known: As far as it is known.
     """
     if known is None:
         return ""
@@ -216,7 +216,7 @@ def show_reports(seen: Sequence[RunStatus]) -> None:
     """Shows links to the reports that exist.
 
     Args:
-        seen: the runs that are watched.
+        seen: The runs that are watched.
     """
     # Links appear only for existing files.
     with_report = [run for run in seen if run.report]
@@ -232,7 +232,7 @@ def show_plan(seen: Sequence[RunStatus]) -> None:
     """Shows what the plan of the first run costs, round by round, beside its budget.
 
     Args:
-        seen: the runs that are watched.
+        seen: The runs that are watched.
     """
     run = seen[0]
     if run.problem or run.protocol is None or run.sizes is None:

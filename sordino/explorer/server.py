@@ -41,9 +41,9 @@ def serve(runs: Path, *, address: str, port: int) -> None:
     """Serves the explorer until Ctrl-C.
 
     Args:
-        runs: the folder whose runs are shown.
-        address: where to listen.
-        port: where to listen.
+        runs: The folder whose runs are shown.
+        address: Where to listen.
+        port: Where to listen.
     """
     import streamlit as st
     from starlette.routing import Route
@@ -60,7 +60,7 @@ async def serve_report(request: Request) -> Response:
     """Serves the report of a listed run, and no other file.
 
     Args:
-        request: names the run.
+        request: Names the run.
     """
     from starlette.responses import FileResponse, PlainTextResponse
 
@@ -79,7 +79,7 @@ def show_error(error: Exception) -> bool:
     """Shows a sentence on the page after an error of the explorer, and the details in the terminal.
 
     Args:
-        error: what went wrong.
+        error: What went wrong.
 
     Returns:
         True: Streamlit need not show it too.
@@ -99,11 +99,11 @@ def find_free_port(address: str, wanted: int | None) -> int:
     """Returns the port that is wanted, or else the first free one.
 
     Args:
-        address: where to listen.
-        wanted: a port; None for any.
+        address: Where to listen.
+        wanted: A port; None for any.
 
     Raises:
-        UserError: it is taken, or the address is not one of this machine's.
+        UserError: It is taken, or the address is not one of this machine's.
 
     Example:
         >>> find_free_port("127.0.0.1", None) in PORTS

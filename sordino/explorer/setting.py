@@ -133,7 +133,7 @@ class Setting(Value):
         """The federation that the controls describe.
 
         Raises:
-            UserError: values that do not go together.
+            UserError: Values that do not go together.
         """
         budget = None
         if self.budget:
@@ -254,7 +254,7 @@ def read_query(query: Mapping[str, str]) -> tuple[Setting, list[str]]:
     """Reads the setting of an address.
 
     Args:
-        query: names and values.
+        query: Names and values.
 
     Returns:
         The setting, and what in the address was refused. What was given is never repeated: anybody
@@ -295,11 +295,11 @@ def read_value(check: Check, text: str) -> Any:
     """Reads the value that a text of an address spells, which is still to be checked.
 
     Args:
-        check: of the control.
-        text: from the address.
+        check: Check of the control.
+        text: Text from the address.
 
     Raises:
-        ValueError: it spells no such value.
+        ValueError: It spells no such value.
     """
     if len(text) > LONGEST_VALUE:
         raise ValueError("too long")

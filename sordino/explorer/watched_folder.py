@@ -13,6 +13,6 @@ def watch_folder(root: Path) -> None:
     """Watches another folder.
 
     Args:
-        root: the folder of runs.
+        root: The folder of runs.
     """
     watcher.root = root

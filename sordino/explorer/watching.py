@@ -50,16 +50,16 @@ class RunStatus:
     """Holds a run folder at one moment.
 
     Attributes:
-        name: its path below the folder of runs.
-        problem: the fault of its folder; empty if there is none.
+        name: Its path below the folder of runs.
+        problem: The fault of its folder; empty if there is none.
         status: "finished", "diverged", "budget" or "unfinished", as the run says.
-        protocol: the federation; None if it cannot be read.
-        rounds: numbers of the rounds that have metrics, from 1.
-        scores: per metric one value for each of these rounds, NaN where it was not scored.
-        sizes: the number of records of every client.
-        age: seconds since the last round.
-        report: whether there is a report.
-        tested_on: whose records it is scored on.
+        protocol: The federation; None if it cannot be read.
+        rounds: Numbers of the rounds that have metrics, from 1.
+        scores: Per metric one value for each of these rounds, NaN where it was not scored.
+        sizes: The number of records of every client.
+        age: Seconds since the last round.
+        report: Whether there is a report.
+        tested_on: Whose records it is scored on.
     """
 
     name: str
@@ -107,7 +107,7 @@ class RunStatus:
         """Returns the last known value of a metric.
 
         Args:
-            metric: its name.
+            metric: Its name.
         """
         known = [value for value in self.scores.get(metric, ()) if not math.isnan(value)]
         if not known:
@@ -119,7 +119,7 @@ def list_runs(root: Path) -> list[str]:
     """Lists all runs below a folder; a run has a protocol.toml and no audit.json.
 
     Args:
-        root: the folder.
+        root: The folder.
 
     Returns:
         Paths below the folder, the newest first.
@@ -142,7 +142,7 @@ def find_modification_time(path: Path) -> float:
     """Returns when a file was last written; 0 if it does not exist.
 
     Args:
-        path: the file.
+        path: The file.
     """
     try:
         return path.stat().st_mtime
@@ -168,7 +168,7 @@ class MetricsReader:
         """Returns all rows so far, one for each round.
 
         Raises:
-            ValueError: a line is not a metrics line.
+            ValueError: A line is not a metrics line.
         """
         with self._lock:
             # Rounds were taken back, to be run again.
@@ -200,7 +200,7 @@ class RunWatcher:
         """Returns a run as it is now; never fails.
 
         Args:
-            name: its path below the folder of runs.
+            name: Its path below the folder of runs.
         """
         place = self.root / name
         if not place.is_dir():
@@ -250,7 +250,7 @@ def summarize_error(error: Exception) -> str:
     """Says what was wrong, in a line.
 
     Args:
-        error: what was raised.
+        error: What was raised.
     """
     # The folder's path is no business of every visitor.
     if isinstance(error, OSError):
@@ -267,7 +267,7 @@ def read_metric(value: object) -> float:
     """Returns a metric as a number; NaN if it is not known.
 
     Args:
-        value: from a JSON document.
+        value: Value from a JSON document.
 
     Example:
         >>> read_metric(0.5), read_metric(None), read_metric("inf")
@@ -287,13 +287,13 @@ class SpentPrivacy:
     """Holds what a run has spent, by its ledger, in the view of its budget or of the server.
 
     Attributes:
-        charges: rounds that were charged.
-        epsilon: what they cost at most.
-        view: the adversary.
-        delta: where epsilon is shown.
-        problem: what prevented the price; empty if nothing did.
-        condition: what the epsilon rests on, where something was vouched for.
-        notes: what must be read with the epsilon.
+        charges: Rounds that were charged.
+        epsilon: What they cost at most.
+        view: The adversary.
+        delta: Where epsilon is shown.
+        problem: What prevented the price; empty if nothing did.
+        condition: What the epsilon rests on, where something was vouched for.
+        notes: What must be read with the epsilon.
     """
 
     charges: int
@@ -309,8 +309,8 @@ def price_folder(folder: Path, size: int) -> SpentPrivacy:
     """Prices what the ledger of a run charged.
 
     Args:
-        folder: the run's folder.
-        size: of the ledger in bytes. It is not used: an answer is kept until it has grown.
+        folder: The run's folder.
+        size: Size of the ledger in bytes. It is not used: an answer is kept until it has grown.
 
     Example:
         >>> price_folder(Path("nowhere"), 0).problem != ""
@@ -347,8 +347,8 @@ def trace_plan(protocol: Protocol, sizes: tuple[int, ...]) -> Chart:
     """Traces epsilon of the plan against rounds, beside the budget where there is one.
 
     Args:
-        protocol: the federation.
-        sizes: the number of records of every client.
+        protocol: The federation.
+        sizes: The number of records of every client.
     """
     view, unit, delta = choose_headline(protocol)
     # Eight points suffice: the curve is smooth, and each needs a price.
@@ -368,8 +368,8 @@ def title_scores(runs: Iterable[RunStatus], metric: str) -> str:
     """Returns the title of a metric's picture: whose records these runs are scored on.
 
     Args:
-        runs: that are shown.
-        metric: that is shown.
+        runs: Runs that are shown.
+        metric: Metric that is shown.
 
     Example:
         >>> title_scores([RunStatus(name="a", tested_on="held-out")], "loss")
@@ -383,8 +383,8 @@ def compare_runs(runs: Iterable[RunStatus], metric: str) -> Chart | None:
     """Returns a curve for each run that has values of a metric, over the rounds of all.
 
     Args:
-        runs: that are shown.
-        metric: that is shown.
+        runs: Runs that are shown.
+        metric: Metric that is shown.
 
     Returns:
         None where no run has a value.

@@ -33,18 +33,18 @@ def assigned(
     Models may be vectors, or tables with one training a row.
 
     Args:
-        setup: the federation.
-        initial: its model before the first round.
-        client: which client works.
-        round_index: the round.
-        weights: what the server sends. What travels with the global model stands in further rows
+        setup: The federation.
+        initial: Its model before the first round.
+        client: Which client works.
+        round_index: Number of the round, from 0.
+        weights: What the server sends. What travels with the global model stands in further rows
             (see `broadcast_state`): the model that clients are pulled to, or every client's
             correction, or this client's alone.
-        kept: what the client has kept, None where nobody keeps anything.
-        sums: with noisy-sgd, what takes the place of the client's own sums and of their noise.
+        kept: What the client has kept, None where nobody keeps anything.
+        sums: With noisy-sgd, what takes the place of the client's own sums and of their noise.
 
     Raises:
-        UserError: clients keep something, and here nobody keeps it.
+        UserError: Clients keep something, and here nobody keeps it.
     """
     if kept is None and keeps_state(setup.protocol, setup.release):
         raise UserError(
@@ -80,9 +80,9 @@ def leader_pull(setup: Setup, client: int, beside: np.ndarray | None) -> Pull | 
     """Returns the Harmonizer's penalty: a pull to the leader's model.
 
     Args:
-        setup: the federation.
-        client: the client that is pulled, if its budget is below the leader's.
-        beside: what travels with the global model.
+        setup: The federation.
+        client: The client that is pulled, if its budget is below the leader's.
+        beside: What travels with the global model.
     """
     budgets = [budget for budget in setup.protocol.client if budget.id == client]
     strength = sum(pull_of(setup.protocol, budget) for budget in budgets)
@@ -105,8 +105,8 @@ def pull_to_anchor(rule: FedAvg, initial: np.ndarray) -> Pull | None:
     A pull to the anchor and one to zero are a pull of their joint strength to a point between them.
 
     Args:
-        rule: how strong both are.
-        initial: the model before the first round.
+        rule: How strong both are.
+        initial: The model before the first round.
     """
     strength = rule.anchor_pull + rule.weight_decay
     if strength == 0:
@@ -121,8 +121,8 @@ def pull_to_nothing(rule: LocalRule, initial: np.ndarray) -> None:
     """Returns no pull beside what the steps of the rule do themselves.
 
     Args:
-        rule: the rule.
-        initial: the model before the first round.
+        rule: The rule.
+        initial: The model before the first round.
     """
     return
 
@@ -131,9 +131,9 @@ def minibatches(setup: Setup, *, client: int, round_index: int) -> list[np.ndarr
     """Returns the rows of the records that every step of a client draws.
 
     Args:
-        setup: the federation.
-        client: who draws.
-        round_index: the round.
+        setup: The federation.
+        client: Who draws.
+        round_index: Number of the round, from 0.
 
     Returns:
         One array a step; a Poisson batch may be empty.

@@ -30,10 +30,10 @@ def draw_everyone(
     """Returns True for everybody; nothing is drawn.
 
     Args:
-        rule: the rule, with its settings.
-        clients: how many clients there are.
-        trainings: how many trainings, one a row.
-        stream: the source of the draws.
+        rule: The rule, with its settings.
+        clients: How many clients there are.
+        trainings: How many trainings, one a row.
+        stream: The source of the draws.
     """
     return np.ones((trainings, clients), dtype=bool)
 
@@ -48,10 +48,10 @@ def draw_coins(
     """Returns a coin for every client.
 
     Args:
-        rule: the rule, with its settings.
-        clients: how many clients there are.
-        trainings: how many trainings, one a row.
-        stream: the source of the draws.
+        rule: The rule, with its settings.
+        clients: How many clients there are.
+        trainings: How many trainings, one a row.
+        stream: The source of the draws.
     """
     if rule.rate == 1.0:
         return np.ones((trainings, clients), dtype=bool)
@@ -70,10 +70,10 @@ def draw_subset(
     """Returns True for as many clients as the rule says.
 
     Args:
-        rule: the rule, with its settings.
-        clients: how many clients there are.
-        trainings: how many trainings, one a row.
-        stream: the source of the draws.
+        rule: The rule, with its settings.
+        clients: How many clients there are.
+        trainings: How many trainings, one a row.
+        stream: The source of the draws.
     """
     present = np.zeros((trainings, clients), dtype=bool)
     chosen = stream.subsets(1, rule.size, clients, trainings)
@@ -91,10 +91,10 @@ def attendances(
     """Draws who takes part in a round of each of several trainings.
 
     Args:
-        protocol: says who may.
-        round_index: the round.
-        key: of the draws.
-        trainings: the numbers of the trainings.
+        protocol: Says who may.
+        round_index: Number of the round, from 0.
+        key: Key of the draws.
+        trainings: The numbers of the trainings.
 
     Returns:
         True or False, one training a row, one client a column.
@@ -119,10 +119,10 @@ def participants(
     """Draws the clients of a round of one training.
 
     Args:
-        protocol: says who may take part.
-        round_index: the round.
-        key: of the draws.
-        training: the number of the training.
+        protocol: Says who may take part.
+        round_index: Number of the round, from 0.
+        key: Key of the draws.
+        training: The number of the training.
 
     Returns:
         The clients in ascending order, possibly nobody.
@@ -151,9 +151,9 @@ class Attendance:
         """Takes up the counts.
 
         Args:
-            caps: for some clients, how often each may take part.
-            events: what a ledger says, of one training.
-            next_round: the round that comes next.
+            caps: For some clients, how often each may take part.
+            events: What a ledger says, of one training.
+            next_round: The round that comes next.
         """
         self._capped = sorted(caps)
         self._caps = np.array([caps[client] for client in self._capped], dtype=np.int64)
@@ -173,7 +173,7 @@ class Attendance:
 
         Args:
             drawn: True or False, one training a row, one client a column.
-            round_index: the round. One whose noise repeats counts once, however often it is asked
+            round_index: The round. One whose noise repeats counts once, however often it is asked
                 for.
         """
         if self._last is not None and self._last[0] == round_index and not self._fresh:

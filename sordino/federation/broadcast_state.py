@@ -39,14 +39,14 @@ class BroadcastState(Interface):
         """Returns what clients receive: the global model, or a stack whose first entry it is.
 
         Args:
-            weights: the global model.
+            weights: The global model.
         """
 
     def note(self, upload: Upload) -> None:
         """Learns from an upload, for the next round.
 
         Args:
-            upload: what a client sent.
+            upload: What a client sent.
         """
 
     @property
@@ -63,8 +63,8 @@ def restore_broadcast_state(protocol: Protocol, state: State) -> BroadcastState:
     """Returns the broadcast state of a protocol, as it was kept.
 
     Args:
-        protocol: the protocol.
-        state: the state after the last round.
+        protocol: The federation whose rounds are played.
+        state: The state after the last round.
     """
     return BROADCAST_STATES.of(protocol.local)(protocol, state)
 
@@ -81,8 +81,8 @@ class LeaderModel:
         """Takes up the leader's upload.
 
         Args:
-            protocol: says whether there is a leader, and which client it is.
-            state: of the training.
+            protocol: Says whether there is a leader, and which client it is.
+            state: State of the training.
         """
         self._client: int | None = None
         if protocol.penalty:
@@ -93,7 +93,7 @@ class LeaderModel:
         """Returns the global model, and where there is a leader its model in a second entry.
 
         Args:
-            weights: the global model.
+            weights: The global model.
         """
         if self._client is None:
             return weights
@@ -107,7 +107,7 @@ class LeaderModel:
         """Keeps the leader's upload.
 
         Args:
-            upload: what a client sent.
+            upload: What a client sent.
         """
         if upload.client != self._client:
             return
@@ -136,8 +136,8 @@ class ControlVariates:
         """Takes up the control variates, which are zero before the first round.
 
         Args:
-            protocol: its rule says how long the steps of a round are.
-            state: of the training.
+            protocol: Its rule says how long the steps of a round are.
+            state: State of the training.
         """
         rule = protocol.local
         self._total = float(sum(rule.schedule.rates(round=state.round, steps=rule.steps)))
@@ -150,7 +150,7 @@ class ControlVariates:
         """Returns the global model, then c - c_k in entry 1 + k.
 
         Args:
-            weights: the global model.
+            weights: The global model.
         """
         return np.concatenate([weights[None], (self._common - self._own).astype(weights.dtype)])
 
@@ -158,7 +158,7 @@ class ControlVariates:
         """Renews the control variate of a client that uploads.
 
         Args:
-            upload: what a client sent.
+            upload: What a client sent.
         """
         seen = (self._start - upload.vector) / self._total
         before = self._own[upload.client]
@@ -182,8 +182,8 @@ class FollowingClip:
         """Takes up the clip.
 
         Args:
-            protocol: its rule says where the clip begins, and what it follows.
-            state: of the training.
+            protocol: Its rule says where the clip begins, and what it follows.
+            state: State of the training.
         """
         lot = protocol.release.lot
         if lot is None:
@@ -198,7 +198,7 @@ class FollowingClip:
         """Returns the global model, and the clip where it does not stay.
 
         Args:
-            weights: the global model.
+            weights: The global model.
         """
         if self._lot.adaptive is None:
             return weights
@@ -209,7 +209,7 @@ class FollowingClip:
         """Adds a client's noisy count.
 
         Args:
-            upload: what a client sent.
+            upload: What a client sent.
         """
         if upload.count is None:
             return
@@ -239,8 +239,8 @@ def find_present_clip(protocol: Protocol, state: State) -> np.ndarray:
     """Returns the clip of a round, as one number; in a table, one a row as a column.
 
     Args:
-        protocol: its rule says where the clip begins.
-        state: of the training.
+        protocol: Its rule says where the clip begins.
+        state: State of the training.
     """
     shape = (*state.weights.shape[:-1], 1)
     start = np.full(shape, np.float32(protocol.local.clip), dtype=np.float64)
@@ -253,8 +253,8 @@ def find_step_rate(protocol: Protocol, state: State) -> float | np.ndarray:
     Sums come in units of the clip, which is put back here.
 
     Args:
-        protocol: the protocol.
-        state: what the round began with.
+        protocol: The federation whose rounds are played.
+        state: What the round began with.
     """
     rate = protocol.find_server_rate(state.round)
     lot = protocol.release.lot
@@ -268,8 +268,8 @@ def read_clip(protocol: Protocol, beside: np.ndarray | None) -> np.ndarray | Non
     """Returns the clip that travelled with the global model, None where it stays.
 
     Args:
-        protocol: its rule says whether the clip follows the gradients.
-        beside: what travelled with the global model.
+        protocol: Its rule says whether the clip follows the gradients.
+        beside: What travelled with the global model.
     """
     lot = protocol.release.lot
     if lot is None or lot.adaptive is None or beside is None:
@@ -284,12 +284,12 @@ def read_correction(
     """Returns the correction c - c_k of a client's steps, None where its rule has none.
 
     Args:
-        protocol: its rule says whether steps are corrected.
-        client: the reader.
-        beside: what travels with the global model.
+        protocol: Its rule says whether steps are corrected.
+        client: The reader.
+        beside: What travels with the global model.
 
     Raises:
-        UserError: no control variates were sent.
+        UserError: No control variates were sent.
     """
     if not protocol.local.corrected:
         return None
@@ -302,7 +302,7 @@ def read_leader(beside: np.ndarray | None) -> np.ndarray | None:
     """Returns the leader's model, None where nothing travels with the global model.
 
     Args:
-        beside: what travelled with the global model.
+        beside: What travelled with the global model.
     """
     if beside is None:
         return None
@@ -314,8 +314,8 @@ def own_entry(client: int, beside: np.ndarray) -> np.ndarray:
     """Returns the part for one client; a single entry is for its receiver.
 
     Args:
-        client: the client.
-        beside: what travelled with the global model.
+        client: Number of the client, from 0.
+        beside: What travelled with the global model.
     """
     entry: np.ndarray = beside[client] if len(beside) > 1 else beside[0]
     return entry
@@ -325,8 +325,8 @@ def received_by(client: int, broadcast: np.ndarray) -> np.ndarray:
     """Returns what one client needs of a broadcast of one training.
 
     Args:
-        client: who receives it.
-        broadcast: the global model, or a stack whose first entry it is.
+        client: Who receives it.
+        broadcast: The global model, or a stack whose first entry it is.
 
     Returns:
         The global model, and in a second entry the part for the client, if there is any.

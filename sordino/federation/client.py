@@ -33,9 +33,9 @@ class Score:
     """Sums over some test records.
 
     Attributes:
-        loss: of all records together.
-        correct: how many were classified rightly.
-        count: how many records there are.
+        loss: Loss of all records together.
+        correct: How many were classified rightly.
+        count: How many records there are.
     """
 
     loss: float
@@ -54,9 +54,9 @@ class ClientWork:
         """Loads the records and the model onto a device.
 
         Args:
-            setup: the federation.
-            device: where the model and the records are.
-            record_steps: whether uploads of noisy-sgd come with the noisy mean of every step.
+            setup: The federation.
+            device: Where the model and the records are.
+            record_steps: Whether uploads of noisy-sgd come with the noisy mean of every step.
         """
         self.setup = setup
         self.record_steps = record_steps
@@ -80,11 +80,11 @@ class ClientWork:
         """Trains a client from the global model, or from what it has kept, and adds its noise.
 
         Args:
-            client: the client that is trained.
-            round_index: the round.
-            weights: what the server sends.
-            kept: what the client has kept.
-            sums: with noisy-sgd, what takes the place of the client's own noisy sums.
+            client: The client that is trained.
+            round_index: Number of the round, from 0.
+            weights: What the server sends.
+            kept: What the client has kept.
+            sums: With noisy-sgd, what takes the place of the client's own noisy sums.
 
         Returns:
             What the client sends and keeps.
@@ -106,7 +106,7 @@ class ClientWork:
         """Returns an array as a tensor on the worker's device.
 
         Args:
-            vector: one vector, or a table with one a row.
+            vector: One vector, or a table with one a row.
         """
         return torch.from_numpy(vector).to(self._device)
 
@@ -114,7 +114,7 @@ class ClientWork:
         """Yields the inputs and targets of every step.
 
         Args:
-            task: the round's work.
+            task: The round's work.
         """
         drawn = minibatches(self.setup, client=task.client, round_index=task.round_index)
         for batch in drawn:
@@ -125,7 +125,7 @@ class ClientWork:
         """Yields the inputs and targets of every step: examples come as they are.
 
         Args:
-            task: the round's work.
+            task: The round's work.
         """
         return self.draw_batches(task)
 
@@ -133,8 +133,8 @@ class ClientWork:
         """Returns all records of a client, scaled into a ball, and their labels.
 
         Args:
-            task: the round's work.
-            norm: the largest norm.
+            task: The round's work.
+            norm: The largest norm.
         """
         rows = torch.from_numpy(self.setup.parts[task.client]).to(self._device)
         features = bounded_features(self._train.inputs(rows), norm)
@@ -144,8 +144,8 @@ class ClientWork:
         """Returns the keystream of the noise of one step.
 
         Args:
-            task: the round's work.
-            step: the number of the step.
+            task: The round's work.
+            step: The number of the step.
         """
         return self.setup.noise_key.stream(
             Purpose.STEP_NOISE,
@@ -173,8 +173,8 @@ class ClientWork:
         """Scores the global model on a slice of the test records.
 
         Args:
-            weights: the model.
-            rows: which of the records.
+            weights: The model.
+            rows: Which of the records.
         """
         self.model.load(self.as_tensor(weights))
         predictions = self.model.predict(self._test.inputs(rows))
@@ -186,7 +186,7 @@ def score_chunks(records: int) -> list[slice]:
     """Returns the test records in chunks of fixed size.
 
     Args:
-        records: how many records there are.
+        records: How many records there are.
     """
     return [
         slice(start, min(start + TEST_CHUNK, records)) for start in range(0, records, TEST_CHUNK)
@@ -197,7 +197,7 @@ def join_scores(scores: list[Score]) -> Score:
     """Returns the score over all chunks, summed in their order.
 
     Args:
-        scores: the scores of all chunks.
+        scores: The scores of all chunks.
     """
     return Score(
         loss=sum(score.loss for score in scores),

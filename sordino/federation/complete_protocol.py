@@ -33,9 +33,9 @@ def resolved(protocol: Protocol, data: DataSource | None, model: ModelSource | N
     """Returns the complete protocol of a run, with its seed and the names of its data and model.
 
     Args:
-        protocol: the protocol as it was written.
-        data: data that were given in place of the protocol's.
-        model: a model that was given in place of the protocol's.
+        protocol: The protocol as it was written.
+        data: Data that were given in place of the protocol's.
+        model: A model that was given in place of the protocol's.
 
     Returns:
         The protocol that the run folder keeps.
@@ -70,8 +70,8 @@ def with_public_size(protocol: Protocol, parts: tuple[np.ndarray, ...]) -> Proto
     Prices depend on this number, so a run folder has to say it.
 
     Args:
-        protocol: the protocol.
-        parts: the records of every client.
+        protocol: The federation whose rounds are played.
+        parts: The records of every client.
 
     Returns:
         The protocol; unchanged where sizes differ, or where the protocol lists them.
@@ -87,8 +87,8 @@ def with_public_dimension(protocol: Protocol, module: nn.Module) -> Protocol:
     """Returns the protocol with the number of parameters spelled out, where prices depend on it.
 
     Args:
-        protocol: the protocol.
-        module: its model.
+        protocol: The federation whose rounds are played.
+        module: Its model.
 
     Returns:
         The protocol; unchanged where all noise is normal, whose price knows no dimension.
@@ -117,18 +117,18 @@ def protocol_model(
     known for nothing else.
 
     Args:
-        protocol: the protocol.
-        source: a name, a module or a factory.
-        shape: the shape of one record.
-        outputs: how many outputs the data need.
-        seed: what initial weights are drawn from.
-        classes: the names of the classes; None for a regression.
+        protocol: The federation whose rounds are played.
+        source: A name, a module or a factory.
+        shape: The shape of one record.
+        outputs: How many outputs the data need.
+        seed: What initial weights are drawn from.
+        classes: The names of the classes; None for a regression.
 
     Returns:
         A new module.
 
     Raises:
-        UserError: clipped-glm with another model, or with data whose classes do not fit its loss.
+        UserError: Clipped-glm with another model, or with data whose classes do not fit its loss.
     """
     rule = protocol.local
     if type(rule) is not ClippedGlm:
@@ -152,11 +152,11 @@ def require_name(name: str, what: str) -> str:
     """Returns a name by which data or a model can be found again.
 
     Args:
-        name: as the protocol has it.
+        name: As the protocol has it.
         what: "data" or "model", for the message of an error.
 
     Raises:
-        UserError: it was handed over in Python, so there is nothing to find.
+        UserError: It was handed over in Python, so there is nothing to find.
     """
     if name.startswith(IN_PYTHON):
         given = name.removeprefix(IN_PYTHON)

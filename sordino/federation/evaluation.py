@@ -32,15 +32,15 @@ def evaluate_run(run: Run, data: DataSource | None = None, *, chunk: int = 500) 
     For a regression `baseline` is the loss of always predicting the mean of these records.
 
     Args:
-        run: a finished run.
-        data: a name, a path or a `Dataset`; by default the data of the run.
-        chunk: how many records are scored at once, which bounds the memory.
+        run: A finished run.
+        data: A name, a path or a `Dataset`; by default the data of the run.
+        chunk: How many records are scored at once, which bounds the memory.
 
     Returns:
         The loss, and for a classification the accuracy in all and of every class.
 
     Raises:
-        UserError: the model does not fit the data.
+        UserError: The model does not fit the data.
 
     Example:
         >>> evaluate_run(Run.load("runs/digits-1"))["accuracy"]  # doctest: +SKIP
@@ -77,17 +77,17 @@ def evaluate_clients(
     """Returns every client's accuracy on test records drawn by its label distribution.
 
     Args:
-        run: a finished run.
-        data: in place of the data of the run.
-        size: test records per client.
-        personal: whether every client's personal model is scored in place of the global one; a
+        run: A finished run.
+        data: In place of the data of the run.
+        size: Test records per client.
+        personal: Whether every client's personal model is scored in place of the global one; a
             client that never took part has the global one.
 
     Returns:
         One accuracy per client.
 
     Raises:
-        UserError: it is not known which labels a client has.
+        UserError: It is not known which labels a client has.
 
     Example:
         >>> evaluate_clients(Run.load("runs/digits-1")).mean()  # doctest: +SKIP
@@ -126,14 +126,14 @@ def scored_data(run: Run, data: DataSource | None) -> Dataset:
     """Returns the data set that a run is scored on, with the classes of the run.
 
     Args:
-        run: a finished run.
-        data: a name, a path or a `Dataset`; None for the data of the run.
+        run: A finished run.
+        data: A name, a path or a `Dataset`; None for the data of the run.
 
     Returns:
         The data set, with the run's classes in the run's order.
 
     Raises:
-        UserError: there are no test records in it.
+        UserError: There are no test records in it.
     """
     spec = run.protocol.data
     if isinstance(data, Dataset):
@@ -161,8 +161,8 @@ def select_records(records: Tensors, rows: np.ndarray) -> Tensors:
     """Returns some of the records.
 
     Args:
-        records: all of them.
-        rows: the numbers of those that are wanted.
+        records: All of them.
+        rows: The numbers of those that are wanted.
 
     Returns:
         New tensors with these records alone.
@@ -177,9 +177,9 @@ def score_records(model: torch.nn.Module, records: Tensors, chunk: int) -> tuple
     """Returns the mean loss over the records, and for each whether it was classified rightly.
 
     Args:
-        model: the model.
-        records: what it is scored on.
-        chunk: how many records pass through the model at once.
+        model: The weights that are scored.
+        records: What it is scored on.
+        chunk: How many records pass through the model at once.
 
     Returns:
         The loss and one entry per record; in a regression all entries are 0.
@@ -204,11 +204,11 @@ def refuse_other_shape(run: Run, dataset: Dataset) -> None:
     """Refuses records of another shape, or with other outputs, than a model was made for.
 
     Args:
-        run: the run whose model is scored.
-        dataset: the records.
+        run: The run whose model is scored.
+        dataset: The records.
 
     Raises:
-        UserError: it names both shapes and both numbers of outputs.
+        UserError: It names both shapes and both numbers of outputs.
     """
     made_for = tuple(run.facts["input_shape"]), run.facts["outputs"]
     given = dataset.input_shape, dataset.outputs

@@ -29,8 +29,8 @@ def round_update(update: np.ndarray, grid: Grid) -> np.ndarray:
     moves no two updates further apart.
 
     Args:
-        update: in float64.
-        grid: the grid.
+        update: Update in float64.
+        grid: The public grid of integers that updates are rounded to.
 
     Returns:
         Integers of 64 bits.
@@ -50,11 +50,11 @@ def noisy_integers(
     """Returns an update on a grid under discrete noise.
 
     Args:
-        update: in float64; or a table, whose rows get the noise of as many trainings, from the
-            stream's own on.
-        grid: the grid.
-        stream: the keystream of the noise.
-        draw: draws the noise; by default numpy does.
+        update: Update in float64; or a table, whose rows get the noise of as many trainings, from
+            the stream's own on.
+        grid: The public grid of integers that updates are rounded to.
+        stream: The keystream of the noise.
+        draw: Draws the noise; by default numpy does.
 
     Returns:
         Integers of 64 bits.
@@ -72,9 +72,9 @@ def place_on_grid(start: np.ndarray, steps: np.ndarray, grid: Grid) -> np.ndarra
     """Returns the model that lies some grid steps from another one.
 
     Args:
-        start: the public model that the update began with.
-        steps: the update, in grid steps.
-        grid: the grid.
+        start: The public model that the update began with.
+        steps: The update, in grid steps.
+        grid: The public grid of integers that updates are rounded to.
 
     Returns:
         A model in float64.
@@ -86,8 +86,8 @@ def residues_of(steps: np.ndarray, grid: Grid) -> np.ndarray:
     """Returns integers modulo the grid's modulus, as they are masked and summed.
 
     Args:
-        steps: integers of 64 bits.
-        grid: the grid.
+        steps: Integers of 64 bits.
+        grid: The public grid of integers that updates are rounded to.
 
     Example:
         >>> residues_of(np.array([-1]), Grid(scale=1.0, digits=1, bits=32, contributions=2))
@@ -101,8 +101,8 @@ def signed_steps(residues: np.ndarray, grid: Grid) -> np.ndarray:
     """Returns the integers nearest to 0 that residues stand for.
 
     Args:
-        residues: modulo the grid's modulus.
-        grid: the grid.
+        residues: Modulo the grid's modulus.
+        grid: The public grid of integers that updates are rounded to.
     """
     return residues.astype(np.int32 if grid.bits == 32 else np.int64)
 
@@ -111,14 +111,14 @@ def open_residues(residues: np.ndarray, grid: Grid) -> np.ndarray:
     """Returns the sum of updates that residues stand for.
 
     Args:
-        residues: the sum of a round, modulo the grid's modulus.
-        grid: the grid.
+        residues: The sum of a round, modulo the grid's modulus.
+        grid: The public grid of integers that updates are rounded to.
 
     Returns:
         The sum in real units, in float64.
 
     Raises:
-        WrappedSum: it is larger than updates and noise can be.
+        WrappedSum: It is larger than updates and noise can be.
 
     Example:
         >>> grid = Grid(scale=2.0, digits=1, bits=32, contributions=2)

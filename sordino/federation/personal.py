@@ -40,9 +40,9 @@ class StartingPoint:
     """Where a participant starts.
 
     Attributes:
-        start: the weights.
-        helper: the model that pulls its steps, if one does.
-        strength: how strongly it pulls.
+        start: The weights.
+        helper: The model that pulls its steps, if one does.
+        strength: How strongly it pulls.
     """
 
     start: np.ndarray
@@ -73,11 +73,11 @@ def use_global_model(
     """Returns the global model.
 
     Args:
-        rule: the personalization, which makes no helper here.
-        protocol: the protocol.
-        weights: the global model.
-        own: the client's personal model.
-        kept: what the client has kept.
+        rule: The personalization, which makes no helper here.
+        protocol: The federation whose rounds are played.
+        weights: The global model.
+        own: The client's personal model.
+        kept: What the client has kept.
     """
     return weights
 
@@ -93,11 +93,11 @@ def use_sent_helper(
     """Returns the helper that the server made, or the global model where it made none.
 
     Args:
-        rule: the personalization.
-        protocol: the protocol.
-        weights: the global model.
-        own: the client's personal model.
-        kept: what the client has kept, with the helper that the server sent.
+        rule: The personalization.
+        protocol: The federation whose rounds are played.
+        weights: The global model.
+        own: The client's personal model.
+        kept: What the client has kept, with the helper that the server sent.
     """
     return kept.get(HELPER, weights)
 
@@ -113,11 +113,11 @@ def mix_own_model(
     """Returns a point between the client's own model and the global one (PriFedSync Eq. 2.1).
 
     Args:
-        rule: the share of the global model.
-        protocol: the protocol.
-        weights: the global model.
-        own: the client's personal model.
-        kept: what the client has kept.
+        rule: The share of the global model.
+        protocol: The federation whose rounds are played.
+        weights: The global model.
+        own: The client's personal model.
+        kept: What the client has kept.
     """
     mixed = (1 - rule.alpha) * own.astype(np.float64) + rule.alpha * weights
     # What no noise has touched is not rounded: a distance of two own models would grow by that.
@@ -130,8 +130,8 @@ def keeps_state(protocol: Protocol, release: Release | None = None) -> bool:
     """Returns whether anything stays with a client from round to round.
 
     Args:
-        protocol: the protocol.
-        release: the protocol's, where it is at hand: it takes longer to make than to read.
+        protocol: The federation whose rounds are played.
+        release: The protocol's, where it is at hand: it takes longer to make than to read.
     """
     if protocol.keeps_models:
         return True
@@ -150,10 +150,10 @@ def beginning(
     It begins at the helper model h_i = F_i(global), or at its own model and pulled to the helper.
 
     Args:
-        protocol: the protocol.
-        weights: the global model.
-        initial: the model before the first round, which is a client's own until it takes part.
-        kept: what the client has kept.
+        protocol: The federation whose rounds are played.
+        weights: The global model.
+        initial: The model before the first round, which is a client's own until it takes part.
+        kept: What the client has kept.
 
     Example:
         >>> from sordino.protocol import Constant, FedAvg, Gaussian
@@ -185,10 +185,10 @@ def find_kept(
     """Returns what the participants of a round find when it begins.
 
     Args:
-        protocol: the protocol.
-        weights: the global model, or a table with one training a row.
-        participants: the clients of the round.
-        kept: what all clients have kept, and what the server remembers of them.
+        protocol: The federation whose rounds are played.
+        weights: The global model, or a table with one training a row.
+        participants: The clients of the round.
+        kept: What all clients have kept, and what the server remembers of them.
 
     Returns:
         What each has kept, and a helper that the server made for it, where it makes one; None
@@ -219,10 +219,10 @@ def merge_kept(
     """Returns the state kept of a client after its round, by itself and by the server.
 
     Args:
-        protocol: the protocol.
-        initial: the model before the first round.
-        before: what was kept until now.
-        upload: what the client sent and kept in this round.
+        protocol: The federation whose rounds are played.
+        initial: The model before the first round.
+        before: What was kept until now.
+        upload: What the client sent and kept in this round.
     """
     kept = dict(upload.kept or {})
     if protocol.personalization.of_uploads:
@@ -252,10 +252,10 @@ def make_no_helpers(
     """Returns no helper: under these rules the server remembers no uploads to make one of.
 
     Args:
-        rule: the personalization.
-        weights: the global model, or a table with one training a row.
-        clients: the participants.
-        sent: what clients last sent, which is nothing.
+        rule: The personalization.
+        weights: The global model, or a table with one training a row.
+        clients: The participants.
+        sent: What clients last sent, which is nothing.
     """
     return {}
 
@@ -270,10 +270,10 @@ def make_helpers(
     """Returns the helper of every client that has sent something before.
 
     Args:
-        rule: how much of a helper is the client's own upload.
-        weights: the global model, or a table with one training a row.
-        clients: those that are given a helper.
-        sent: what clients last sent; in a table, rows without an upload are NaN.
+        rule: How much of a helper is the client's own upload.
+        weights: The global model, or a table with one training a row.
+        clients: Those that are given a helper.
+        sent: What clients last sent; in a table, rows without an upload are NaN.
     """
     if weights.ndim == 1:
         return attended(rule, weights, clients, sent)
@@ -301,10 +301,10 @@ def attended(
     with its exponential of the cosine).
 
     Args:
-        rule: the share of the own upload, and how sharply the others are told apart.
-        weights: the global model.
-        clients: those that are given a helper, if they have sent something.
-        sent: what clients last sent.
+        rule: The share of the own upload, and how sharply the others are told apart.
+        weights: The global model.
+        clients: Those that are given a helper, if they have sent something.
+        sent: What clients last sent.
 
     Example:
         >>> sent = {0: np.array([1.0, 0.0]), 1: np.array([1.0, 0.1]), 2: np.array([-1.0, 0.0])}
@@ -333,9 +333,9 @@ def gram(weights: np.ndarray, uploads: list[np.ndarray], block: int = 1 << 16) -
     """Returns the inner products of the uploads' differences from the global model.
 
     Args:
-        weights: the global model.
-        uploads: one vector each.
-        block: how many coordinates are added up at a time, which bounds the memory.
+        weights: The global model.
+        uploads: One vector each.
+        block: How many coordinates are added up at a time, which bounds the memory.
     """
     total = np.zeros((len(uploads), len(uploads)))
     for start in range(0, weights.size, block):
@@ -349,9 +349,9 @@ def attention_shares(rule: Attention, asked: list[int], products: np.ndarray) ->
     """Returns the shares of all uploads in each helper.
 
     Args:
-        rule: the share of the own upload, and how sharply the others are told apart.
-        asked: the places of the clients among those that have sent something.
-        products: inner products of the uploads' moves.
+        rule: The share of the own upload, and how sharply the others are told apart.
+        asked: The places of the clients among those that have sent something.
+        products: Inner products of the uploads' moves.
 
     Returns:
         One row per client asked for, summing to 1: its own share, and a softmax over the others.

@@ -15,11 +15,11 @@ def worker_count(workers: int | None, device: str) -> int:
     """Returns how many processes work.
 
     Args:
-        workers: what was asked for; None for one per core on the cpu, and one elsewhere.
-        device: where they work.
+        workers: What was asked for; None for one per core on the cpu, and one elsewhere.
+        device: Where they work.
 
     Raises:
-        InvalidValue: a number that is none, or several processes on an accelerator.
+        InvalidValue: A number that is none, or several processes on an accelerator.
     """
     # A bool is an int in Python, and nobody means one worker by True.
     if workers is not None and (
@@ -45,8 +45,8 @@ def check_device(device: str) -> str:
         device: "cpu", "cuda" or "mps"; a number may follow a colon.
 
     Raises:
-        InvalidValue: there is no such kind of device.
-        UserError: this machine has none.
+        InvalidValue: There is no such kind of device.
+        UserError: This machine has none.
     """
     kind = device.split(":")[0]
     available = {

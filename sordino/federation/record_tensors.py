@@ -25,10 +25,10 @@ class Tensors:
     """Holds the records as tensors, which all workers share.
 
     Attributes:
-        x: the features as they are stored, bytes where the data are bytes.
-        y: the labels or targets.
-        scale: what stored features are multiplied by to become a model's input.
-        shift: the number added to them after that.
+        x: The features as they are stored, bytes where the data are bytes.
+        y: The labels or targets.
+        scale: What stored features are multiplied by to become a model's input.
+        shift: The number added to them after that.
     """
 
     x: torch.Tensor
@@ -40,7 +40,7 @@ class Tensors:
         """Returns some records in the form that the model reads.
 
         Args:
-            rows: the numbers of the records, or a range of them.
+            rows: The numbers of the records, or a range of them.
 
         Returns:
             The inputs, in float32.
@@ -52,7 +52,7 @@ class Tensors:
         """Returns the same records on another device.
 
         Args:
-            device: where the copies go.
+            device: Where the copies go.
 
         Returns:
             New tensors; where they are on the device already, the same ones.
@@ -70,10 +70,10 @@ class Loaded:
     """Holds a data set in the form that trainings share, whatever they do with it.
 
     Attributes:
-        dataset: the data set.
-        train: its training records.
-        test: its test records.
-        digest: the digest of all records.
+        dataset: The data set.
+        train: Its training records.
+        test: Its test records.
+        digest: The digest of all records.
     """
 
     dataset: Dataset
@@ -86,15 +86,15 @@ def loaded(source: Data | Dataset, settings: Data | None = None) -> Loaded:
     """Loads a data set once; many trainings ask for it with `prepare(load=...)`.
 
     Args:
-        source: a data set, or the name of one with the classes and the test part of a protocol.
-        settings: for a data set that was handed over, the classes, test part and features of a
+        source: A data set, or the name of one with the classes and the test part of a protocol.
+        settings: For a data set that was handed over, the classes, test part and features of a
             protocol.
 
     Returns:
         The data set with its features, its tensors and its digest.
 
     Raises:
-        UserError: data that cannot be had, or whose classes are not the protocol's.
+        UserError: Data that cannot be had, or whose classes are not the protocol's.
 
     Example:
         >>> loaded(Data(name="digits")).dataset.outputs
@@ -124,14 +124,14 @@ def public_records(protocol: Protocol, private: Dataset) -> Tensors | None:
     """Returns the server's public records, which must be of the kind that the clients have.
 
     Args:
-        protocol: the protocol; only mode connectivity has public records.
-        private: the clients' data.
+        protocol: The protocol; only mode connectivity has public records.
+        private: The clients' data.
 
     Returns:
         The public training records; None where the protocol has none.
 
     Raises:
-        UserError: they have another shape or other classes, lack a class, or are the clients' data.
+        UserError: They have another shape or other classes, lack a class, or are the clients' data.
     """
     name = protocol.aggregation.public
     if name is None:
@@ -182,7 +182,7 @@ def tensors(dataset: Dataset, which: str) -> Tensors:
     """Returns the training or the test records of a data set as tensors.
 
     Args:
-        dataset: the data set.
+        dataset: The data set.
         which: "train" or "test".
 
     Returns:

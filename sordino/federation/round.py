@@ -44,11 +44,11 @@ class RoundTask:
     """What an engine is asked to compute in a round.
 
     Attributes:
-        round_index: the round.
-        broadcast: what clients receive: the global model, or a stack whose first entry it is.
-        participants: the clients that work, in ascending order.
-        kept: what each of them has kept, where clients keep anything.
-        attendance: in a table of trainings, who takes part in which: one training a row, one
+        round_index: Number of the round, from 0.
+        broadcast: What clients receive: the global model, or a stack whose first entry it is.
+        participants: The clients that work, in ascending order.
+        kept: What each of them has kept, where clients keep anything.
+        attendance: In a table of trainings, who takes part in which: one training a row, one
             client a column. Then all clients work in all rows, and some of the work counts.
     """
 
@@ -62,7 +62,7 @@ class RoundTask:
         """Returns what a client has kept, None where clients keep nothing.
 
         Args:
-            client: the client.
+            client: Number of the client, from 0.
         """
         return None if self.kept is None else self.kept[client]
 
@@ -70,7 +70,7 @@ class RoundTask:
         """Returns in which rows of a table a client takes part, as a column; True for one training.
 
         Args:
-            client: the client.
+            client: Number of the client, from 0.
         """
         return True if self.attendance is None else self.attendance[:, [client]]
 
@@ -82,7 +82,7 @@ class Engine(Interface):
         """Yields the uploads of a round, in the order of the participants.
 
         Args:
-            task: the round's work.
+            task: The round's work.
         """
 
     @property
@@ -97,15 +97,15 @@ class RoundControl(Interface):
         """Pays for a round before anything is computed in it.
 
         Args:
-            round_index: the round.
-            participants: the clients of the round.
+            round_index: Number of the round, from 0.
+            participants: The clients of the round.
         """
 
     def confirm(self, task: RoundTask) -> np.ndarray:
         """Returns the participants whose uploads come, once the engine has been asked.
 
         Args:
-            task: the round's work.
+            task: The round's work.
         """
 
 
@@ -116,15 +116,15 @@ class NoControl:
         """Does nothing.
 
         Args:
-            round_index: the round.
-            participants: the clients of the round.
+            round_index: Number of the round, from 0.
+            participants: The clients of the round.
         """
 
     def confirm(self, task: RoundTask) -> np.ndarray:
         """Returns all participants.
 
         Args:
-            task: the round's work.
+            task: The round's work.
         """
         return task.participants
 
@@ -134,14 +134,14 @@ class RoundRecord:
     """What happened in a round.
 
     Attributes:
-        before: the state that the round began with.
-        task: what clients were given.
-        present: the participants that contributed.
-        steps: what happened in all clients' steps.
-        joined: what the uploads were joined to; a plain server has it as the next model.
-        after: the next state.
-        uploads: what clients sent, in their order, where the round was observed.
-        delivered: the same as it reached the server, without names.
+        before: The state that the round began with.
+        task: What clients were given.
+        present: The participants that contributed.
+        steps: What happened in all clients' steps.
+        joined: What the uploads were joined to; a plain server has it as the next model.
+        after: The next state.
+        uploads: What clients sent, in their order, where the round was observed.
+        delivered: The same as it reached the server, without names.
     """
 
     before: State
@@ -180,12 +180,12 @@ class Round:
         """Takes up a training where it is.
 
         Args:
-            setup: the federation.
-            state: the present state; in a table, with one training a row.
-            attendance: counts who takes part.
-            control: pays, and knows the absent clients.
-            trainings: the numbers of a table's rows; None for one training.
-            observed: whether the record holds the uploads.
+            setup: The federation.
+            state: The present state; in a table, with one training a row.
+            attendance: Counts who takes part.
+            control: Pays, and knows the absent clients.
+            trainings: The numbers of a table's rows; None for one training.
+            observed: Whether the record holds the uploads.
         """
         self._setup = setup
         self._before = state
@@ -277,7 +277,7 @@ class Round:
         """Notes what the server and the client keep of an upload, for the next round.
 
         Args:
-            upload: the upload.
+            upload: What the client sends in the round.
         """
         self._beside.note(upload)
         if upload.kept is not None:
@@ -297,7 +297,7 @@ class Round:
         """Sends an upload through the channel; returns what reaches the server.
 
         Args:
-            upload: the upload.
+            upload: What the client sends in the round.
         """
         if self._table and self._setup.release.secure_sum is not None:
             # In the rows of trainings in which a client does not take part it adds nothing.
@@ -316,7 +316,7 @@ class Round:
         """Hands an upload to the server's joining.
 
         Args:
-            vector: the upload as the channel delivers it.
+            vector: The upload as the channel delivers it.
         """
         if self._observed:
             self._delivered.append(vector)
@@ -359,10 +359,10 @@ def refuse_unplayable(protocol: Protocol) -> None:
     """Refuses a protocol with a part about which nobody said how it goes in a round.
 
     Args:
-        protocol: the protocol to be trained.
+        protocol: The protocol to be trained.
 
     Raises:
-        UnknownKind: names the part.
+        UnknownKind: Names the part.
     """
     LOCAL_RULES.of(protocol.local)
     CHANNELS.of(protocol.channel)
@@ -376,8 +376,8 @@ def play_rounds(
     """Plays one round of each of several trainings, whose clients are trained together.
 
     Args:
-        rounds: one of each training.
-        train: has clients trained; it yields the uploads of all tasks, in their order.
+        rounds: One of each training.
+        train: Has clients trained; it yields the uploads of all tasks, in their order.
 
     Yields:
         What happened in each round.
@@ -407,8 +407,8 @@ def play_round(one: Round, engine: Engine) -> RoundRecord:
     """Plays one round of one training.
 
     Args:
-        one: the round.
-        engine: trains its clients.
+        one: The round.
+        engine: Trains its clients.
 
     Returns:
         What happened.
@@ -428,12 +428,12 @@ def play_training(
     """Plays the rounds of a training, observed, of which nothing is released or written.
 
     Args:
-        setup: the federation.
-        engine: trains its clients.
-        rounds: how many rounds are played.
-        caps: how often a client with a budget may take part.
-        trainings: the numbers of a table's rows; None for one training.
-        start: the state to go on from; by default the model before the first round.
+        setup: The federation.
+        engine: Trains its clients.
+        rounds: How many rounds are played.
+        caps: How often a client with a budget may take part.
+        trainings: The numbers of a table's rows; None for one training.
+        start: The state to go on from; by default the model before the first round.
 
     Yields:
         What happened in each round.

@@ -25,16 +25,16 @@ class RoundMetrics:
     any guarantee.
 
     Attributes:
-        round: its number, from 0.
-        participants: how many clients contributed.
-        loss: on the test records (`Setup.tested_on`), None where not asked for.
-        accuracy: on the test records, None where not asked for.
-        signal_to_noise: see `signal_to_noise`.
-        bytes_up: all uploads together.
-        bytes_down: all models that were sent to clients.
-        clip_fraction: the share of gradients that were clipped.
-        nonfinite_steps: gradients that were not finite and counted as zero.
-        seconds: how long the round took.
+        round: Its number, from 0.
+        participants: How many clients contributed.
+        loss: Loss on the test records (`Setup.tested_on`), None where not asked for.
+        accuracy: Accuracy on the test records, None where not asked for.
+        signal_to_noise: See `signal_to_noise`.
+        bytes_up: All uploads together.
+        bytes_down: All models that were sent to clients.
+        clip_fraction: The share of gradients that were clipped.
+        nonfinite_steps: Gradients that were not finite and counted as zero.
+        seconds: How long the round took.
         status: "ok" or "diverged".
     """
 
@@ -60,7 +60,7 @@ def ignore_metrics(metrics: RoundMetrics) -> None:
     """Does nothing with the metrics of a round.
 
     Args:
-        metrics: the metrics of a round.
+        metrics: The metrics of a round.
     """
 
 
@@ -73,10 +73,10 @@ def measure_round(
     """Returns the record of a round.
 
     Args:
-        setup: the federation.
-        record: what happened in the round.
-        score: scores its model; None where it is not scored.
-        started: when the round began, by `time.perf_counter`.
+        setup: The federation.
+        record: What happened in the round.
+        score: Scores its model; None where it is not scored.
+        started: When the round began, by `time.perf_counter`.
     """
     weights = record.after.weights
     loss = None
@@ -119,9 +119,9 @@ def is_evaluated(round_index: int, rounds: int, every: int) -> bool:
     """Returns whether a round's model is scored.
 
     Args:
-        round_index: the round.
-        rounds: how many there are; the last is always scored.
-        every: rounds between two scorings; 0 for none.
+        round_index: Number of the round, from 0.
+        rounds: How many there are; the last is always scored.
+        every: Rounds between two scorings; 0 for none.
     """
     return every > 0 and ((round_index + 1) % every == 0 or round_index + 1 == rounds)
 
@@ -130,7 +130,7 @@ def finite(value: float) -> float | None:
     """Returns the value, or None where it overflowed.
 
     Args:
-        value: any number.
+        value: Any number.
     """
     return value if math.isfinite(value) else None
 
@@ -144,11 +144,11 @@ def signal_to_noise(
     signal^2 + d noise^2, so the signal is the rest after taking the noise out.
 
     Args:
-        protocol: the protocol.
-        before: the global model before the round.
-        after: what the uploads were joined to.
-        uploads: how many were joined.
-        round_index: the round, on which the mixing may depend.
+        protocol: The federation whose rounds are played.
+        before: The global model before the round.
+        after: What the uploads were joined to.
+        uploads: How many were joined.
+        round_index: The round, on which the mixing may depend.
 
     Returns:
         The ratio; None where the noise of a move is not known.

@@ -19,9 +19,9 @@ def draw_server_noise(setup: Setup, *, round_index: int, trainings: range) -> np
     """Returns what the server adds to the mean of a round.
 
     Args:
-        setup: of the federation.
-        round_index: the round's number.
-        trainings: the trainings that are run side by side.
+        setup: Setup of the federation.
+        round_index: The round's number.
+        trainings: The trainings that are run side by side.
 
     Returns:
         A row of noise for each training; None where the server adds nothing.
@@ -39,8 +39,8 @@ def mean_deviation(protocol: Protocol, uploads: int) -> float:
     """Returns the standard deviation of all the noise in a mean of uploads.
 
     Args:
-        protocol: the protocol.
-        uploads: how many uploads are joined.
+        protocol: The federation whose rounds are played.
+        uploads: How many uploads are joined.
     """
     release = protocol.release
     of_clients = 0.0

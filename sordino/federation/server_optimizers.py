@@ -34,8 +34,8 @@ class ServerStep:
     """What a step of the server leads to.
 
     Attributes:
-        move: subtracted from the model.
-        moments: what the server keeps for its next step.
+        move: Subtracted from the model.
+        moments: What the server keeps for its next step.
     """
 
     move: np.ndarray
@@ -61,14 +61,14 @@ def move_model(
     A round without an update leaves the model and the moments as they are.
 
     Args:
-        rule: the protocol's server optimizer.
-        before: the present global model; or a table, with one training a row.
-        joined: what the uploads were joined to.
-        kept: all that the server kept after the last round.
-        rate: what the step is multiplied by, for all rows or one a row.
+        rule: The protocol's server optimizer.
+        before: The present global model; or a table, with one training a row.
+        joined: What the uploads were joined to.
+        kept: All that the server kept after the last round.
+        rate: What the step is multiplied by, for all rows or one a row.
 
     Raises:
-        UnknownKind: nobody said how this kind steps.
+        UnknownKind: Nobody said how this kind steps.
     """
     step_server = SERVER_STEPS.of(rule)
     if rule.plain and np.ndim(rate) == 0 and rate == 1.0:
@@ -98,10 +98,10 @@ def step_plainly(
     """Moves to the joined model.
 
     Args:
-        rule: the rule, with its settings.
-        moments: none.
-        gradient: the update's negative.
-        steps: the number of the step, for every row.
+        rule: The rule, with its settings.
+        moments: None.
+        gradient: The update's negative.
+        steps: The number of the step, for every row.
     """
     return ServerStep(move=gradient, moments={})
 
@@ -113,10 +113,10 @@ def step_with_momentum(
     """Moves by a sum of gradients in which older ones have faded.
 
     Args:
-        rule: the rule, with its settings.
-        moments: the sum so far.
-        gradient: the update's negative.
-        steps: the number of the step, for every row.
+        rule: The rule, with its settings.
+        moments: The sum so far.
+        gradient: The update's negative.
+        steps: The number of the step, for every row.
     """
     first = rule.momentum * moments["first"] + gradient
     return ServerStep(move=rule.rate * first, moments={"first": first})
@@ -129,10 +129,10 @@ def step_by_adam(
     """Moves by the mean gradient over the root of the mean square.
 
     Args:
-        rule: the rule, with its settings.
-        moments: both means.
-        gradient: the update's negative.
-        steps: the number of the step, for every row.
+        rule: The rule, with its settings.
+        moments: Both means.
+        gradient: The update's negative.
+        steps: The number of the step, for every row.
     """
     second = rule.beta2 * moments["second"] + (1 - rule.beta2) * np.square(gradient)
     return _step_by_means(rule, moments, gradient, second, steps)
@@ -145,10 +145,10 @@ def step_by_yogi(
     """Moves as Adam does, with squares that change by steps of one size.
 
     Args:
-        rule: the rule, with its settings.
-        moments: the mean gradient and the squares.
-        gradient: the update's negative.
-        steps: the number of the step, for every row.
+        rule: The rule, with its settings.
+        moments: The mean gradient and the squares.
+        gradient: The update's negative.
+        steps: The number of the step, for every row.
     """
     square = np.square(gradient)
     before = moments["second"]
@@ -178,10 +178,10 @@ def step_by_adagrad(
     """Moves by the gradient over the root of the sum of squares.
 
     Args:
-        rule: the rule, with its settings.
-        moments: the sum of squares so far.
-        gradient: the update's negative.
-        steps: the number of the step, for every row.
+        rule: The rule, with its settings.
+        moments: The sum of squares so far.
+        gradient: The update's negative.
+        steps: The number of the step, for every row.
     """
     second = moments["second"] + np.square(gradient)
     move = rule.rate * gradient / (np.sqrt(second) + rule.tau)

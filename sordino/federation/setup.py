@@ -47,22 +47,22 @@ class Setup:
     """Describes a protocol made concrete. Workers get it whole; nothing in it changes during a run.
 
     Attributes:
-        protocol: the protocol, resolved and complete.
-        train: the training records of all clients.
-        test: the test records, of which there may be none.
-        parts: the rows of `train` that each client has.
-        classification: whether labels are classes.
-        outputs: how many outputs the model has.
-        input_shape: the shape of one record.
-        module: the model before the first round.
-        key: what seeded draws come from that are not part of a privacy mechanism.
-        noise_key: what the noise comes from.
-        draw_key: what cohorts and minibatches come from.
-        data_digest: the digest of the records and of how they were shared out.
-        tested_on: whose records the test part holds (data/dataset.py).
-        public: the server's public records, for mode connectivity.
-        shares: which client has which labels, where real data were shared out.
-        training: which of the trainings with these keys this is; audits train many times.
+        protocol: The protocol, resolved and complete.
+        train: The training records of all clients.
+        test: The test records, of which there may be none.
+        parts: The rows of `train` that each client has.
+        classification: Whether labels are classes.
+        outputs: How many outputs the model has.
+        input_shape: The shape of one record.
+        module: The model before the first round.
+        key: What seeded draws come from that are not part of a privacy mechanism.
+        noise_key: What the noise comes from.
+        draw_key: What cohorts and minibatches come from.
+        data_digest: The digest of the records and of how they were shared out.
+        tested_on: Whose records the test part holds (data/dataset.py).
+        public: The server's public records, for mode connectivity.
+        shares: Which client has which labels, where real data were shared out.
+        training: Which of the trainings with these keys this is; audits train many times.
     """
 
     protocol: Protocol
@@ -99,7 +99,7 @@ class Setup:
         """The grid that uploads lie on.
 
         Raises:
-            ValueError: they are floating-point numbers.
+            ValueError: They are floating-point numbers.
         """
         if self.protocol.grid is None:
             raise ValueError("uploads of this protocol lie on no grid")
@@ -128,7 +128,7 @@ class Setup:
         """Returns the probability that a batch of random size holds a record of a client.
 
         Args:
-            client: the client.
+            client: Number of the client, from 0.
         """
         records = len(self.parts[client])
         lot = self.release.lot
@@ -156,7 +156,7 @@ class Setup:
         """Returns the tensors of the model with some weights, as a file stores them.
 
         Args:
-            weights: the parameters as one vector.
+            weights: The parameters as one vector.
 
         Returns:
             Each tensor under its name.
@@ -167,7 +167,7 @@ class Setup:
         """Returns the tensors of a client's personal model, as a file stores them.
 
         Args:
-            own: its parameters as one vector, which rounds may keep in double precision.
+            own: Its parameters as one vector, which rounds may keep in double precision.
 
         Returns:
             Each tensor under its name, in the precision of the model.
@@ -200,20 +200,20 @@ def prepare(
     Everything that a person can have got wrong is refused here, before anything is written.
 
     Args:
-        protocol: the protocol.
-        data: a name, a path, arrays (x, y), a DataFrame or a `Dataset`, in place of
+        protocol: The federation whose rounds are played.
+        data: A name, a path, arrays (x, y), a DataFrame or a `Dataset`, in place of
             `protocol.data.name`.
-        model: a name, a module or a factory, in place of `protocol.model.name`.
-        parts: the records of every client, where the protocol's partition does not apply: across
+        model: A name, a module or a factory, in place of `protocol.model.name`.
+        parts: The records of every client, where the protocol's partition does not apply: across
             machines each client brings its records.
-        load: how data are loaded; it may remember what it loaded, since nothing in it depends on
+        load: How data are loaded; it may remember what it loaded, since nothing in it depends on
             the protocol.
 
     Returns:
         All that a round needs.
 
     Raises:
-        UserError: no data or model named, data that cannot be found, a batch larger than a client's
+        UserError: No data or model named, data that cannot be found, a batch larger than a client's
             records, a model that does not fit the data, and the like.
 
     Example:
@@ -339,7 +339,7 @@ def invented_inputs(shape: tuple[int, ...]) -> torch.Tensor:
     """Returns two made-up records to try a model on.
 
     Args:
-        shape: the shape of one record.
+        shape: The shape of one record.
 
     Returns:
         A batch of two, always the same.
@@ -352,11 +352,11 @@ def refuse_small_clients(parts: tuple[np.ndarray, ...], batch: int) -> None:
     """Refuses clients that hold less than a batch: a step draws distinct records.
 
     Args:
-        parts: the records of every client.
-        batch: how many records a step draws.
+        parts: The records of every client.
+        batch: How many records a step draws.
 
     Raises:
-        UserError: it names the smallest client and the largest batch that it allows.
+        UserError: It names the smallest client and the largest batch that it allows.
     """
     smallest = min(range(len(parts)), key=lambda client: len(parts[client]))
     if len(parts[smallest]) < batch:
@@ -371,11 +371,11 @@ def refuse_large_lot(parts: tuple[np.ndarray, ...], batch: int) -> None:
     """Refuses a lot of more records than there are.
 
     Args:
-        parts: the records of every client.
-        batch: how many records a client draws on average.
+        parts: The records of every client.
+        batch: How many records a client draws on average.
 
     Raises:
-        UserError: it names the largest number that the clients' records allow.
+        UserError: It names the largest number that the clients' records allow.
     """
     mean = sum(len(part) for part in parts) / len(parts)
     if mean < batch:
@@ -389,8 +389,8 @@ def shares_digest(records: str, parts: tuple[np.ndarray, ...]) -> str:
     """Returns the digest that a resumed run must find again: the same records in the same hands.
 
     Args:
-        records: the digest of all records.
-        parts: the records of every client.
+        records: The digest of all records.
+        parts: The records of every client.
 
     Returns:
         A SHA-256 as hexadecimal digits.
@@ -407,7 +407,7 @@ def with_parameter_count(protocol: Protocol) -> Protocol:
     """Returns a protocol that says how many parameters its model has.
 
     Args:
-        protocol: any; where it names a model and data but no number, the model is built to count.
+        protocol: Any; where it names a model and data but no number, the model is built to count.
 
     Returns:
         The protocol, with the number where it can be known.

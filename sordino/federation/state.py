@@ -16,10 +16,10 @@ class State:
     """What a training needs in order to go on. In a table of trainings, arrays have one a row.
 
     Attributes:
-        weights: the global model.
-        round: the round that comes next.
-        kept: what the server has kept besides.
-        clients: what each client has kept, and the server of each.
+        weights: The global model.
+        round: The round that comes next.
+        kept: What the server has kept besides.
+        clients: What each client has kept, and the server of each.
     """
 
     weights: np.ndarray
@@ -41,8 +41,8 @@ class State:
         """Returns the state that gave these arrays.
 
         Args:
-            arrays: all of them, under the names that `arrays` gives them.
-            round_index: the round that comes next.
+            arrays: All of them, under the names that `arrays` gives them.
+            round_index: The round that comes next.
         """
         clients: dict[int, dict[str, np.ndarray]] = {}
         kept: dict[str, np.ndarray] = {}
@@ -64,8 +64,8 @@ def first_state(setup: Setup, trainings: range | None = None) -> State:
     """Returns the state before the first round.
 
     Args:
-        setup: the federation.
-        trainings: the numbers of a table's rows; None for one training.
+        setup: The federation.
+        trainings: The numbers of a table's rows; None for one training.
     """
     initial = setup.initial_weights()
     if trainings is not None:

@@ -36,8 +36,8 @@ class Limits:
     """How far budgets let a run go.
 
     Attributes:
-        rounds: how many rounds in all.
-        caps: for some clients, how often each may take part.
+        rounds: How many rounds in all.
+        caps: For some clients, how often each may take part.
     """
 
     rounds: int
@@ -51,7 +51,7 @@ class ScoringEngine(Engine, Interface):
         """Scores a model on the test records; `Setup.tested_on` says whose they are.
 
         Args:
-            weights: the model.
+            weights: The model.
         """
 
 
@@ -62,8 +62,8 @@ class Incomplete(SordinoError):
         """Says which round is not complete.
 
         Args:
-            round_index: the round.
-            absent: whose uploads did not come, with the reasons.
+            round_index: Number of the round, from 0.
+            absent: Whose uploads did not come, with the reasons.
         """
         self.round_index = round_index
         self.absent = dict(absent)
@@ -86,9 +86,9 @@ class TrainingOptions:
     """How a training is watched, whatever it trains.
 
     Attributes:
-        evaluate_every: rounds between two scorings; 0 for none.
-        on_round: called with the metrics of every round.
-        archive: keeps the uploads of some rounds.
+        evaluate_every: Rounds between two scorings; 0 for none.
+        on_round: Called with the metrics of every round.
+        archive: Keeps the uploads of some rounds.
     """
 
     evaluate_every: int = 0
@@ -104,8 +104,8 @@ class Training:
     finishes it, so that their clients can be trained together.
 
     Attributes:
-        setup: the federation.
-        state: after the last round.
+        setup: The federation.
+        state: After the last round.
         status: "unfinished", and in the end "finished", "diverged" or "budget".
     """
 
@@ -122,12 +122,12 @@ class Training:
         """Takes up a training.
 
         Args:
-            setup: the federation.
-            store: where it is kept.
-            ledger: is charged before every round.
-            state: where it goes on.
-            limits: how far it may go.
-            options: how it is watched.
+            setup: The federation.
+            store: Where it is kept.
+            ledger: Is charged before every round.
+            state: Where it goes on.
+            limits: How far it may go.
+            options: How it is watched.
         """
         self.setup = setup
         self.state = state
@@ -150,7 +150,7 @@ class Training:
         """Plays the rounds that are left, all of them by one engine.
 
         Args:
-            engine: what trains the clients.
+            engine: What trains the clients.
         """
         try:
             while self.status == "unfinished":
@@ -196,8 +196,8 @@ class Training:
         """Pays for a round: the line is on disk when this returns.
 
         Args:
-            round_index: the round.
-            participants: the clients of the round.
+            round_index: Number of the round, from 0.
+            participants: The clients of the round.
         """
         with writing(self._ledger.path):
             self._ledger.charge(round=round_index, clients=participants)
@@ -206,11 +206,11 @@ class Training:
         """Returns the participants that contribute, and notes the others.
 
         Args:
-            task: the round's work.
+            task: The round's work.
 
         Raises:
-            Incomplete: the protocol repeats a round from which uploads are missing, or all are.
-            HidesTooLittle: the budget does not allow what would be made of the others' uploads.
+            Incomplete: The protocol repeats a round from which uploads are missing, or all are.
+            HidesTooLittle: The budget does not allow what would be made of the others' uploads.
         """
         absent = self._absent()
         if not absent and not self._short:
@@ -223,8 +223,8 @@ class Training:
         """Scores, notes and keeps what a round has made.
 
         Args:
-            record: what happened in the round.
-            score: scores a model on the test records.
+            record: What happened in the round.
+            score: Scores a model on the test records.
         """
         round_index = record.task.round_index
         if self._options.archive.wants(round_index):
@@ -262,14 +262,14 @@ def without_absent(
     What the noise of those who contribute still hides is held against the budget.
 
     Args:
-        setup: the federation.
-        ledger: of the training.
-        task: what clients were asked to do.
-        absent: whose uploads do not come, with the reasons.
+        setup: The federation.
+        ledger: Ledger of the training.
+        task: What clients were asked to do.
+        absent: Whose uploads do not come, with the reasons.
 
     Raises:
-        Incomplete: the protocol repeats such a round, or nobody contributed to it.
-        HidesTooLittle: the budget does not allow what would be made of the others' uploads.
+        Incomplete: The protocol repeats such a round, or nobody contributed to it.
+        HidesTooLittle: The budget does not allow what would be made of the others' uploads.
     """
     # A round in which nobody contributes is no round: a run of such would end with its first model.
     alone = len(absent) == len(task.participants)
@@ -293,12 +293,12 @@ def refuse_hiding_too_little(setup: Setup, events: Sequence[Event], round_index:
     """Holds what a run promises with the clients that fell silent against its budget.
 
     Args:
-        setup: the federation.
-        events: what the ledger says, and the clients absent now.
-        round_index: the round.
+        setup: The federation.
+        events: What the ledger says, and the clients absent now.
+        round_index: Number of the round, from 0.
 
     Raises:
-        HidesTooLittle: the budget would be passed.
+        HidesTooLittle: The budget would be passed.
     """
     budget = setup.protocol.privacy.budget
     if budget is None:
@@ -329,8 +329,8 @@ class CheckpointPolicy:
         """Begins without a checkpoint.
 
         Args:
-            store: where checkpoints go.
-            every_round: whether every state is written, however long that takes.
+            store: Where checkpoints go.
+            every_round: Whether every state is written, however long that takes.
         """
         self._store = store
         self._every_round = every_round
@@ -341,8 +341,8 @@ class CheckpointPolicy:
         """Writes the state, unless that would cost more than a twentieth of the time.
 
         Args:
-            state: after a round.
-            last: whether it is the last one, which is always written.
+            state: After a round.
+            last: Whether it is the last one, which is always written.
         """
         started = time.monotonic()
         if last or self._every_round or started - self._written >= 20 * self._cost:

@@ -19,14 +19,14 @@ class TrainingStore(Interface):
         """Takes the metrics of a round.
 
         Args:
-            row: the metrics of the round.
+            row: The metrics of the round.
         """
 
     def save_checkpoint(self, state: State) -> None:
         """Takes the state after a round.
 
         Args:
-            state: the state after the round.
+            state: The state after the round.
         """
 
     def note(self, **facts: Any) -> None:
@@ -46,16 +46,16 @@ class ChargeLog(Interface):
         """Pays for a round.
 
         Args:
-            round: the round.
-            clients: those that take part.
+            round: Number of the round, from 0.
+            clients: Those that take part.
         """
 
     def note_missing(self, *, round: int, reasons: Mapping[int, str]) -> None:
         """Takes the clients that contributed nothing to a round that was paid for, and why.
 
         Args:
-            round: the round.
-            reasons: why each missing client is missing.
+            round: Number of the round, from 0.
+            reasons: Why each missing client is missing.
         """
 
 
@@ -66,14 +66,14 @@ class RecordArchive(Interface):
         """Returns whether the uploads of a round are kept.
 
         Args:
-            round_index: the round.
+            round_index: Number of the round, from 0.
         """
 
     def store(self, record: RoundRecord) -> None:
         """Keeps the uploads of an observed round.
 
         Args:
-            record: the round as it was played.
+            record: The round as it was played.
         """
 
 
@@ -84,7 +84,7 @@ class NoArchive:
         """Returns False.
 
         Args:
-            round_index: the round.
+            round_index: Number of the round, from 0.
         """
         return False
 
@@ -92,7 +92,7 @@ class NoArchive:
         """Does nothing.
 
         Args:
-            record: the round as it was played.
+            record: The round as it was played.
         """
 
 
@@ -103,7 +103,7 @@ class EveryRecord:
         """Begins to watch.
 
         Args:
-            on_record: called with the record of every round.
+            on_record: Called with the record of every round.
         """
         self._on_record = on_record
 
@@ -111,7 +111,7 @@ class EveryRecord:
         """Returns True.
 
         Args:
-            round_index: the round.
+            round_index: Number of the round, from 0.
         """
         return True
 
@@ -119,6 +119,6 @@ class EveryRecord:
         """Hands the record on.
 
         Args:
-            record: the round as it was played.
+            record: The round as it was played.
         """
         self._on_record(record)

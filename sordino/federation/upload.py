@@ -35,14 +35,14 @@ class Upload:
     """What a client sends to the server in a round, and what the simulation notes about it.
 
     Attributes:
-        client: who sends it.
-        vector: the noisy model; under secure aggregation the residues of the noisy update; or a
+        client: Who sends it.
+        vector: The noisy model; under secure aggregation the residues of the noisy update; or a
             table of either, with one training a row.
-        steps: what happened in the client's steps; it is not sent.
-        kept: what the client keeps for its next round; it is not sent.
-        rows: where the vector is a table, in which rows the client took part, as a column.
-        means: with noisy-sgd the noisy mean of every step, where they are recorded.
-        count: where the clip follows the gradients, the noisy count of those within it, as one
+        steps: What happened in the client's steps; it is not sent.
+        kept: What the client keeps for its next round; it is not sent.
+        rows: Where the vector is a table, in which rows the client took part, as a column.
+        means: With noisy-sgd the noisy mean of every step, where they are recorded.
+        count: Where the clip follows the gradients, the noisy count of those within it, as one
             number; in a table, one a row as a column.
     """
 
@@ -67,12 +67,12 @@ def finish_upload(
     """Makes the upload of a client whose steps have been run.
 
     Args:
-        setup: the federation.
-        task: what the client was asked to do.
-        result: what its steps led to.
-        training: the number of the training, or of the first row of a table.
-        client: who sends it: in a table clients that compute the same are trained once.
-        draw: draws noise of integers; by default numpy does.
+        setup: The federation.
+        task: What the client was asked to do.
+        result: What its steps led to.
+        training: The number of the training, or of the first row of a table.
+        client: Who sends it: in a table clients that compute the same are trained once.
+        draw: Draws noise of integers; by default numpy does.
 
     Returns:
         The model with the client's noise, and what the client keeps.
@@ -111,11 +111,11 @@ def noisy_count(
     """Returns how many examples were within the clip, under the client's share of noise.
 
     Args:
-        setup: the federation.
-        task: what the client was asked to do.
-        within: half the examples within the clip less half of the others; None where it stays.
-        training: the number of the training, or of the first row of a table.
-        client: who sends it.
+        setup: The federation.
+        task: What the client was asked to do.
+        within: Half the examples within the clip less half of the others; None where it stays.
+        training: The number of the training, or of the first row of a table.
+        client: Who sends it.
     """
     lot = setup.release.lot
     if within is None or lot is None:
@@ -134,10 +134,10 @@ def find_sent_model(
     """Returns what a client sends, before any noise on the upload.
 
     Args:
-        setup: the federation.
-        task: what the client was asked to do.
-        result: what its steps led to.
-        training: the number of the training, or of the first row of a table.
+        setup: The federation.
+        task: What the client was asked to do.
+        result: What its steps led to.
+        training: The number of the training, or of the first row of a table.
     """
     if not setup.release.on_curve:
         return result.model
@@ -151,8 +151,8 @@ def find_own_state(setup: Setup, result: LocalResult) -> ClientState | None:
     """Returns what a client keeps for its next round, None where it keeps nothing.
 
     Args:
-        setup: the federation.
-        result: what the client's steps led to.
+        setup: The federation.
+        result: What the client's steps led to.
     """
     if setup.release.in_steps:
         own = {"model": result.model.numpy()} if setup.protocol.keeps_models else {}
@@ -168,10 +168,10 @@ def noisy_upload(weights: torch.Tensor, noise: Noise, stream: Stream) -> np.ndar
     """Returns the vector that leaves a client: its model with noise on every coordinate.
 
     Args:
-        weights: the model in float64; or a table, whose rows get the noise of as many trainings,
+        weights: The model in float64; or a table, whose rows get the noise of as many trainings,
             from the stream's own on.
-        noise: the client's mechanism.
-        stream: the keystream of the noise.
+        noise: The client's mechanism.
+        stream: The keystream of the noise.
 
     Returns:
         The noisy model, rounded once.
@@ -197,11 +197,11 @@ def integer_upload(
     """Returns the vector that leaves a client where noise is of integers.
 
     Args:
-        setup: the federation, which has a grid.
-        client: who sends it.
-        sent: the client's model in float64; or a table, with one training a row.
-        start: the global model that its steps began with.
-        make_noisy: rounds an update and adds the noise.
+        setup: The federation, which has a grid.
+        client: Who sends it.
+        sent: The client's model in float64; or a table, with one training a row.
+        start: The global model that its steps began with.
+        make_noisy: Rounds an update and adds the noise.
 
     Returns:
         Under secure aggregation the residues of the noisy update; else a model in float64 that
@@ -220,10 +220,10 @@ def read_sent_model(setup: Setup, client: int, start: np.ndarray, vector: np.nda
     """Returns what a client sent as the model that it stands for.
 
     Args:
-        setup: the federation.
-        client: who sent it.
-        start: the global model before the round; or a table, with one training a row.
-        vector: what was sent.
+        setup: The federation.
+        client: Who sent it.
+        start: The global model before the round; or a table, with one training a row.
+        vector: What was sent.
 
     Returns:
         The vector itself, or where it is a share of a secure sum, the noisy model behind it.
@@ -241,7 +241,7 @@ def upload_type(protocol: Protocol) -> type[np.generic]:
     more than the clip allows. On a grid they keep it so that the integers can be read from them.
 
     Args:
-        protocol: the protocol.
+        protocol: The federation whose rounds are played.
     """
     release = protocol.release
     if release.secure_sum is not None:

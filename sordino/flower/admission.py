@@ -58,7 +58,7 @@ def admit_request(store: ClientStore, request: Request, run: str) -> Answer | No
 
     Args:
         store: The client's folder, which must be held.
-        request: The request.
+        request: What the server asks of this client in a round.
         run: The run on Flower in which it is made.
 
     Returns:
@@ -89,7 +89,7 @@ def charge_training(store: ClientStore, round_index: int, accepted: Accepted) ->
 
     Args:
         store: The client's folder, which must be held.
-        round_index: The round.
+        round_index: Number of the round, from 0.
         accepted: The training, with the number of rounds that the client's budget allows.
 
     Raises:
@@ -175,7 +175,7 @@ def count_affordable_rounds(
 
     Args:
         store: The client's folder.
-        protocol: The protocol.
+        protocol: The federation that the machines train.
         repeated: Rounds that are charged more than once, which count among them.
     """
     protocol = state_model_size(protocol, store.agreement)
@@ -304,7 +304,7 @@ def list_leading_shapes(protocol: Protocol, name: str) -> LeadingShapes:
     """Returns the shapes, without the last axis of weights, of an array that a server may send.
 
     Args:
-        protocol: The protocol.
+        protocol: The federation that the machines train.
         name: Name of the array in a request.
     """
     if name == HELPER:

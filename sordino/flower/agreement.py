@@ -105,7 +105,7 @@ def read_agreement(folder: Path) -> Agreement:
     """Returns the agreement in a client's folder.
 
     Args:
-        folder: The folder.
+        folder: The client's own folder.
 
     Raises:
         UserError: There is none, or it cannot be read.
@@ -130,7 +130,7 @@ def write_agreement(agreement: Agreement, folder: Path) -> None:
 
     Args:
         agreement: The agreement.
-        folder: The folder.
+        folder: The client's own folder.
     """
     with writing(folder / FILE):
         write_whole(folder / FILE, toml_table("agreement", encode_table(agreement)).encode())
@@ -140,7 +140,7 @@ def refuse_unsupported(protocol: Protocol) -> None:
     """Refuses what machines cannot do together that each draw from their own entropy.
 
     Args:
-        protocol: The protocol.
+        protocol: The federation that the machines train.
 
     Raises:
         UserError: It needs one random point that all clients share, or a server that deviates
@@ -172,7 +172,7 @@ def refuse_unstated_sizes(protocol: Protocol) -> None:
     """Refuses lots of which a machine would have to know all clients' records.
 
     Args:
-        protocol: The protocol.
+        protocol: The federation that the machines train.
 
     Raises:
         UserError: Records are drawn with one probability, and the file does not say of how many.
@@ -190,7 +190,7 @@ def make_path_absolute(protocol: Protocol) -> Protocol:
     """Returns a protocol whose data are found wherever Flower's processes are started.
 
     Args:
-        protocol: The protocol.
+        protocol: The federation that the machines train.
     """
     data = protocol.data
     # Names of public sets are no paths, and stay as they are.
@@ -217,7 +217,7 @@ def make_own_budget(agreement: Agreement, protocol: Protocol) -> ClientBudget:
 
     Args:
         agreement: What the client agreed to.
-        protocol: The protocol.
+        protocol: The federation that the machines train.
 
     Returns:
         The budget; without a limit in the agreement, one that nothing exceeds.
@@ -242,7 +242,7 @@ def list_budgets(agreement: Agreement, protocol: Protocol) -> list[ClientBudget]
 
     Args:
         agreement: What the client agreed to.
-        protocol: The protocol.
+        protocol: The federation that the machines train.
 
     Returns:
         The budget that the protocol gives the client, whose noise the server names, and its own.
@@ -304,7 +304,7 @@ def find_classes(protocol: Protocol) -> int | tuple[str, ...] | None:
     """Returns the classes that a protocol fixes for all parties.
 
     Args:
-        protocol: The protocol.
+        protocol: The federation that the machines train.
     """
     if protocol.data is None:
         return None

@@ -266,7 +266,7 @@ def begin_certificate(
     """Returns the beginning of a certificate of the consortium's authority.
 
     Args:
-        subject: Whose certificate it is.
+        subject: Subject whose certificate it is.
         key: Its public key.
         days: How long it is valid from now on.
     """

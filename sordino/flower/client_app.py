@@ -38,7 +38,7 @@ def never_called(message: Message, context: Context) -> Message:
     """Is never called: the guard answers queries, and refuses scores on private records.
 
     Args:
-        message: The message.
+        message: The message, as Flower carries it.
         context: The node's settings.
 
     Raises:

@@ -27,7 +27,7 @@ def make_client_folder(folder: Path, agreement: Agreement, protocol: Protocol) -
     no agreement yet, and can be made anew.
 
     Args:
-        folder: The folder.
+        folder: The client's own folder.
         agreement: What the client agrees to.
         protocol: The protocol that it agrees to.
 
@@ -66,7 +66,7 @@ def holds_agreement(folder: Path) -> bool:
     """Returns whether a folder holds a whole agreement.
 
     Args:
-        folder: The folder.
+        folder: The client's own folder.
     """
     return (folder / LEDGER).exists()
 
@@ -88,7 +88,7 @@ def refuse_seeded_noise(protocol: Protocol, agreement: Agreement) -> None:
     """Refuses noise that can be repeated, unless that was allowed.
 
     Args:
-        protocol: The protocol.
+        protocol: The federation that the machines train.
         agreement: What is agreed to.
 
     Raises:

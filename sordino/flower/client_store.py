@@ -96,7 +96,7 @@ class Answer:
     """Holds an upload that was computed.
 
     Attributes:
-        round: The round.
+        round: Number of the round, from 0.
         request: Digest of the request that it answers.
         run: The run on Flower in which it was requested.
         attempt: How often it had been requested before in that run.
@@ -182,7 +182,7 @@ class ClientStore:
         """Returns whether a round was charged for an upload that was never noted, nor sent.
 
         Args:
-            round_index: The round.
+            round_index: Number of the round, from 0.
         """
         charged = self.rounds_paid.count(round_index)
         noted = [event.round for event in self.events if isinstance(event, Answered)]
@@ -209,7 +209,7 @@ class ClientStore:
         """Writes the charge of a round to the ledger.
 
         Args:
-            round_index: The round.
+            round_index: Number of the round, from 0.
         """
         with self._open_ledger() as ledger:
             ledger.charge(round=round_index, clients=[self.agreement.client])
@@ -392,7 +392,7 @@ class ClientStore:
         """Returns the upload of a round that is kept.
 
         Args:
-            round_index: The round.
+            round_index: Number of the round, from 0.
 
         Raises:
             UserError: Its file is damaged.

@@ -59,7 +59,7 @@ class FollowedRun:
     """Describes a run that another process trains.
 
     Attributes:
-        protocol: Its protocol.
+        protocol: The federation that the machines train.
         sizes: Number of records of every client.
     """
 
@@ -84,8 +84,8 @@ def train_across(
     """Trains on the machines that are connected to a SuperLink.
 
     Args:
-        protocol: The protocol.
-        superlink: The SuperLink.
+        protocol: The federation that the machines train.
+        superlink: Where the machines meet, and how long they are waited for.
         folder: The run folder; a run that never began leaves none.
         evaluate_every: Rounds between two scorings; 0 for none.
         keep_uploads: Rounds between two whose uploads are kept; 0 for never.
@@ -164,7 +164,7 @@ def submit_run(
     files on disk decide, so nothing is charged or computed twice.
 
     Args:
-        superlink: The SuperLink.
+        superlink: Where the machines meet, and how long they are waited for.
         settings: Settings of the run on Flower.
         folder: The run folder.
         watch: Callbacks of the user.
@@ -196,7 +196,7 @@ def wait_for_superlink(superlink: SuperLink) -> bool:
     """Waits until a SuperLink answers.
 
     Args:
-        superlink: The SuperLink.
+        superlink: Where the machines meet, and how long they are waited for.
 
     Returns:
         Whether it answered within its patience.
@@ -215,7 +215,7 @@ def submit_once(
     """Hands a run to the SuperLink and follows it until it ends or is lost.
 
     Args:
-        superlink: The SuperLink.
+        superlink: Where the machines meet, and how long they are waited for.
         settings: Settings of the run on Flower.
         folder: The run folder.
         watch: Callbacks of the user.
@@ -266,7 +266,7 @@ def describe_superlink(superlink: SuperLink) -> dict[str, Any]:
     """Returns the settings of a run on Flower that describe its SuperLink.
 
     Args:
-        superlink: The SuperLink.
+        superlink: Where the machines meet, and how long they are waited for.
     """
     certificate = ""
     if superlink.certificate:

@@ -203,7 +203,7 @@ def keep_upload(store: ClientStore, request: Request, run: str, reply: Message) 
 
     Args:
         store: The client's folder, which must be held.
-        request: The request.
+        request: What the server asks of this client in a round.
         run: The run on Flower.
         reply: The app's reply.
 
@@ -247,7 +247,7 @@ def note_seconds(folder: Path, round_index: int, working: float, guarding: float
 
     Args:
         folder: The client's folder.
-        round_index: The round.
+        round_index: Number of the round, from 0.
         working: Seconds of local work.
         guarding: Seconds of everything else here.
     """

@@ -150,8 +150,8 @@ def refuse_coarse_models(
     What the client has kept is not looked at: it is computed from records, and a refusal is seen.
 
     Args:
-        protocol: The protocol.
-        round_index: The round.
+        protocol: The federation that the machines train.
+        round_index: Number of the round, from 0.
         records: Number of records of the client.
         arrays: Everything that was received.
 
@@ -177,8 +177,8 @@ def find_largest_weight(protocol: Protocol, round_index: int, records: int, size
     and half for what was kept.
 
     Args:
-        protocol: The protocol.
-        round_index: The round.
+        protocol: The federation that the machines train.
+        round_index: Number of the round, from 0.
         records: Number of records of the client.
         size: Number of weights of the model.
 
@@ -227,7 +227,7 @@ def prepare_client(protocol: Protocol, agreement: Agreement) -> Setup:
     The client's own records stand for everyone's: a client never does the work of others.
 
     Args:
-        protocol: The protocol.
+        protocol: The federation that the machines train.
         agreement: Which client this is, and the file of its records.
 
     Returns:
@@ -311,7 +311,7 @@ def count_own_records(protocol: Protocol, client: int, data: Path | None) -> int
     """Returns how many records a client has.
 
     Args:
-        protocol: The protocol.
+        protocol: The federation that the machines train.
         client: Number of the client.
         data: The client's own file; None for its share of the protocol's data.
 
@@ -336,7 +336,7 @@ def measure_model(protocol: Protocol, agreement: Agreement) -> Agreement:
     """Returns an agreement that names the sizes of the model that a client will be sent.
 
     Args:
-        protocol: The protocol.
+        protocol: The federation that the machines train.
         agreement: Which client, and its data.
 
     Returns:

@@ -91,7 +91,7 @@ def request_message(
     """Returns the message that asks a node for an upload.
 
     Args:
-        request: The request.
+        request: What the server asks of a client in a round.
         node: Flower's id of the node.
         ttl: Seconds after which Flower forgets the message.
         signer: The coordinator's key; None in tests without TLS.
@@ -167,7 +167,7 @@ def read_wave_record(
     """Returns the name and the body of the wave in a message.
 
     Args:
-        message: The message.
+        message: The message, as Flower carries it.
         expected: Names of all its records.
         wave: The wave that it must be; None for any.
 
@@ -188,7 +188,7 @@ def read_request(message: Message) -> Request:
     """Returns the request in a message.
 
     Args:
-        message: The message.
+        message: The message, as Flower carries it.
 
     Raises:
         MalformedMessage: It holds no request.
@@ -272,7 +272,7 @@ def check_records(message: Message, expected: frozenset[str] | set[str]) -> Reco
     """Returns the content of a message that has exactly the expected records.
 
     Args:
-        message: The message.
+        message: The message, as Flower carries it.
         expected: Names of the records.
 
     Raises:

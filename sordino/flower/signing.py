@@ -38,7 +38,7 @@ class Signature:
 
     Attributes:
         certificate: The certificate, as PEM.
-        signature: The signature.
+        signature: The signature that is checked.
     """
 
     certificate: bytes
@@ -100,7 +100,7 @@ def request_statement(request: Request, run: str) -> bytes:
     With the run in it, a recorded request is of no use in another run.
 
     Args:
-        request: The request.
+        request: What the server asks of a client in a round.
         run: The run on Flower.
     """
     # A first line of fixed words separates the kinds: no request can pass for an introduction.

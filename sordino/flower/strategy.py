@@ -154,10 +154,10 @@ class SordinoStrategy(Strategy):
         """Is never called: `start` runs the rounds.
 
         Args:
-            server_round: the round.
-            arrays: the global model.
-            config: of the round.
-            grid: the connected nodes.
+            server_round: Number of the round, as Flower counts it.
+            arrays: The global model.
+            config: Config of the round.
+            grid: The connected nodes.
         """
         raise NotImplementedError("Sordino's rounds are run by `start`")
 
@@ -167,8 +167,8 @@ class SordinoStrategy(Strategy):
         """Is never called: `start` runs the rounds.
 
         Args:
-            server_round: the round.
-            replies: of the nodes.
+            server_round: Number of the round, as Flower counts it.
+            replies: Replies of the nodes.
         """
         raise NotImplementedError("Sordino's rounds are run by `start`")
 
@@ -178,10 +178,10 @@ class SordinoStrategy(Strategy):
         """Requests no scores: scores on private records are covered by no guarantee.
 
         Args:
-            server_round: the round.
-            arrays: the global model.
-            config: of the round.
-            grid: the connected nodes.
+            server_round: Number of the round, as Flower counts it.
+            arrays: The global model.
+            config: Config of the round.
+            grid: The connected nodes.
         """
         return []
 
@@ -191,8 +191,8 @@ class SordinoStrategy(Strategy):
         """Returns None; see `configure_evaluate`.
 
         Args:
-            server_round: the round.
-            replies: of the nodes.
+            server_round: Number of the round, as Flower counts it.
+            replies: Replies of the nodes.
         """
         return None
 
@@ -312,7 +312,7 @@ def find_stated_records(protocol: Protocol) -> dict[int, int]:
     """Returns the numbers of records that a protocol states.
 
     Args:
-        protocol: The protocol.
+        protocol: The federation that the machines train.
 
     Returns:
         The number of each client for which it is stated.
@@ -331,7 +331,7 @@ def prepare_server(protocol: Protocol, sizes: list[int]) -> Setup:
     """Returns a protocol made concrete on the server, which holds no records of clients.
 
     Args:
-        protocol: The protocol.
+        protocol: The federation that the machines train.
         sizes: How many records every client has.
     """
     # Places stand for records that the server does not have: only their numbers are used.

@@ -38,7 +38,7 @@ class LetterKeys:
         """Begins without keys.
 
         Args:
-            protocol: The protocol.
+            protocol: The federation that the machines train.
             secure: Its secure aggregation.
             connected: Which node is which client.
             exchange: How rounds are requested.

@@ -40,7 +40,7 @@ class Label:
     """Names one try to sum one round. No label is used twice in a training.
 
     Attributes:
-        round: The round.
+        round: Number of the round, from 0.
         attempt: Grows when a round is tried again and when a run is resumed; never falls.
     """
 
@@ -149,7 +149,7 @@ class ConfirmReply:
     """A client's signature: over the request that it answers, or under a list of survivors.
 
     Attributes:
-        signature: The signature.
+        signature: The signature that is checked.
     """
 
     signature: bytes

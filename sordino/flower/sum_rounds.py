@@ -101,7 +101,7 @@ class SecureRounds:
         """Begins without keys; the first round exchanges them.
 
         Args:
-            protocol: The protocol.
+            protocol: The federation that the machines train.
             secure: Its secure aggregation.
             grid: Flower's connection to the nodes.
             connected: Which node is which client.
@@ -133,7 +133,7 @@ class SecureRounds:
 
         Args:
             clients: The participants that are connected.
-            round_index: The round.
+            round_index: Number of the round, from 0.
             common_digest: Digest of what all of them are asked alike.
             size: The number of values in an upload.
             make_request: Makes the request for an upload.

@@ -40,7 +40,7 @@ class Request:
         training: Name of the training; it stays the same when a run is resumed.
         protocol: The resolved protocol, as TOML.
         client: The client that is asked.
-        round: The round.
+        round: Number of the round, from 0.
         attempt: How often it was asked for that round before, in one run on Flower.
         arrays: The global model, and what goes with it.
         sums: How the upload is to be masked, as a body of secure sums; empty where it is sent open.

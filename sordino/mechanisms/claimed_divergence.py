@@ -28,11 +28,11 @@ def draw_samples(made: Any, who: str) -> np.ndarray:
     """Returns values of a sampler, after some were drawn twice and came out the same.
 
     Args:
-        made: the noise that the factory gave.
-        who: the noise in words, for messages.
+        made: The noise that the factory gave.
+        who: The noise in words, for messages.
 
     Raises:
-        UserError: the values are too few, not finite, or depend on their neighbours.
+        UserError: The values are too few, not finite, or depend on their neighbours.
     """
     generator = np.random.Generator(np.random.Philox(key=[5, 5]))
     uniforms = generator.random((SAMPLES, made.uniforms)) * (1 - 2.0**-52) + 2.0**-53
@@ -62,13 +62,13 @@ def refuse_contradicted(
     """Refuses a claim that values contradict, at a shift itself or at a part of it.
 
     Args:
-        values: of the noise.
-        divergences: the claim.
-        middle: the median magnitude of the values.
-        who: the noise in words.
+        values: Values of the noise.
+        divergences: The claim.
+        middle: The median magnitude of the values.
+        who: The noise in words.
 
     Raises:
-        UserError: names the shift, the claim and the observation.
+        UserError: Names the shift, the claim and the observation.
     """
     for factor in TESTED_SHIFTS:
         shift = middle * factor

@@ -58,12 +58,12 @@ class TestedNoise:
 
     Attributes:
         sample: (..., uniforms) numbers in (0, 1) to (...) values.
-        uniforms: how many uniform numbers make one value.
-        divergences: order and shifts to one-coordinate divergences.
-        scalar: whether the claim is a privacy-loss distribution, good for one parameter only.
-        moments: measured E|X| and E X^2.
-        density: places, and the logarithm of the density there, as measured.
-        vouched: what the user stands for.
+        uniforms: How many uniform numbers make one value.
+        divergences: Order and shifts to one-coordinate divergences.
+        scalar: Whether the claim is a privacy-loss distribution, good for one parameter only.
+        moments: Measured E|X| and E X^2.
+        density: Places, and the logarithm of the density there, as measured.
+        vouched: What the user stands for.
     """
 
     sample: Callable[[np.ndarray], np.ndarray]
@@ -93,11 +93,11 @@ class CustomMechanism(Mechanism[Custom]):
         """Returns the price that the factory claims, at its worst over all moves.
 
         Args:
-            norm: which norm of the vector is clipped, "l1" or "l2".
-            dimension: number of coordinates, where it is known.
+            norm: Which norm of the vector is clipped, "l1" or "l2".
+            dimension: Number of coordinates, where it is known.
 
         Raises:
-            UserError: the dimension is needed and not known.
+            UserError: The dimension is needed and not known.
         """
         size = require_dimension(dimension)
         tested = self.tested
@@ -106,8 +106,8 @@ class CustomMechanism(Mechanism[Custom]):
             """Returns the largest divergence over moves of at most a norm.
 
             Args:
-                order: of the divergence.
-                shift: the largest norm of the move.
+                order: Order of the divergence.
+                shift: The largest norm of the move.
             """
             return find_worst_divergence(tested, order, shift, norm, size)
 
@@ -115,8 +115,8 @@ class CustomMechanism(Mechanism[Custom]):
             """Returns the divergences of all pairs, a shift a row.
 
             Args:
-                shifts: norms of moves.
-                orders: of the divergences.
+                shifts: Norms of moves.
+                orders: Orders of the divergences.
             """
             rows = []
             for shift in shifts.tolist():
@@ -138,9 +138,9 @@ class CustomMechanism(Mechanism[Custom]):
         """Returns independent values of noise; equal calls give equal values.
 
         Args:
-            stream: the place in the keystream that the values are made of.
-            trainings: number of rows, one for each training side by side.
-            count: number of values in a row.
+            stream: The place in the keystream that the values are made of.
+            trainings: Number of rows, one for each training side by side.
+            count: Number of values in a row.
         """
         tested = self.tested
         words = draw_words(stream, trainings, count, tested.uniforms)
@@ -150,7 +150,7 @@ class CustomMechanism(Mechanism[Custom]):
         """Returns the logarithm of the density of one coordinate's noise at each value.
 
         Args:
-            values: of one coordinate's noise.
+            values: Values of one coordinate's noise.
         """
         # Measured, which is good enough for an attack.
         places, logarithms = self.tested.density
@@ -184,11 +184,11 @@ def find_tested_noise(factory: str, scale: float) -> TestedNoise:
     """Returns the noise of a factory after its claim was tested.
 
     Args:
-        factory: its name, "package.module:name".
-        scale: what it is called with.
+        factory: Its name, "package.module:name".
+        scale: What it is called with.
 
     Raises:
-        UserError: there is no such factory, it gives something else than noise, or its noise is
+        UserError: There is no such factory, it gives something else than noise, or its noise is
             smaller than it claims.
 
     Example:
@@ -203,11 +203,11 @@ def build_noise(factory: str, scale: float) -> Any:
     """Returns what a factory gives.
 
     Args:
-        factory: its name, "package.module:name".
-        scale: handed to it.
+        factory: Its name, "package.module:name".
+        scale: Handed to it.
 
     Raises:
-        UserError: there is no such factory, or it gives something else than noise.
+        UserError: There is no such factory, or it gives something else than noise.
     """
     module, _, name = EARLIER_FACTORIES.get(factory, factory).partition(":")
     try:
@@ -239,10 +239,10 @@ def report_errors_of(name: str) -> Iterator[None]:
     """Turns any error in a user's code into one line that says where it happened.
 
     Args:
-        name: of the factory.
+        name: Name of the factory.
 
     Raises:
-        UserError: names the factory, the error and its line.
+        UserError: Names the factory, the error and its line.
     """
     try:
         yield
@@ -259,11 +259,11 @@ def hold_claim_against_samples(made: Any, name: str) -> TestedNoise:
     """Returns a noise after its claim was held against a histogram of its sampler.
 
     Args:
-        made: what the factory gave.
-        name: of the factory.
+        made: What the factory gave.
+        name: Name of the factory.
 
     Raises:
-        UserError: the samples contradict the claim.
+        UserError: The samples contradict the claim.
     """
     who = f"noise.mechanism = {name!r}"
     scalar = not callable(getattr(made, "divergence", None))
@@ -298,7 +298,7 @@ def measure_density(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     It promises nothing: attacks use it.
 
     Args:
-        values: of the noise.
+        values: Values of the noise.
     """
     # Cells of equal mass resolve the density where the values are.
     edges = np.unique(np.quantile(values, np.linspace(0, 1, CELLS + 1)))
@@ -314,8 +314,8 @@ def _divergences_of_losses(losses: Callable[[float], Any]) -> Divergences:
         """Returns the divergence at each shift.
 
         Args:
-            order: of the divergences.
-            shifts: of one coordinate.
+            order: Order of the divergences.
+            shifts: Shifts of one coordinate.
         """
         found = []
         for shift in np.ravel(shifts).tolist():
@@ -332,8 +332,8 @@ def divergence_of_distribution(distribution: Any, order: float) -> float:
     """Returns the Rényi divergence of a dp_accounting privacy-loss distribution, both directions.
 
     Args:
-        distribution: of privacy losses, on a grid.
-        order: finite, above 1.
+        distribution: Distribution of privacy losses, on a grid.
+        order: Finite, above 1.
     """
     found = []
     for part in (distribution._pmf_remove, distribution._pmf_add):
@@ -359,14 +359,14 @@ def find_worst_divergence(
     """Returns the largest sum of one-coordinate divergences over shift vectors.
 
     Args:
-        noise: with its claim.
-        order: of the divergences.
-        shift: the largest norm of a vector.
-        norm: which norm, "l1" or "l2".
-        dimension: number of coordinates.
+        noise: Noise with its claim.
+        order: Order of the divergences.
+        shift: The largest norm of a vector.
+        norm: Which norm, "l1" or "l2".
+        dimension: Number of coordinates.
 
     Raises:
-        UserError: the claim is good for one coordinate only, or is no nondecreasing function.
+        UserError: The claim is good for one coordinate only, or is no nondecreasing function.
     """
     if shift == 0:
         return 0.0
@@ -435,7 +435,7 @@ class logistic:
         """Returns values by the inverse of the cumulative distribution.
 
         Args:
-            uniforms: numbers in (0, 1), the last axis of length 1.
+            uniforms: Numbers in (0, 1), the last axis of length 1.
         """
         quantiles: np.ndarray = self.scale * (
             np.log(uniforms[..., 0]) - np.log1p(-uniforms[..., 0])
@@ -446,8 +446,8 @@ class logistic:
         """Returns the pure bound, which holds at every order.
 
         Args:
-            order: of the divergence, which does not matter.
-            shifts: of one coordinate.
+            order: Order of the divergence, which does not matter.
+            shifts: Shifts of one coordinate.
         """
         divergences: np.ndarray = np.abs(shifts) / self.scale
         return divergences

@@ -57,12 +57,12 @@ class DigitTable:
     Entry n is 2^128 times the probability of a digit of at most n - `LARGEST_DIGIT`.
 
     Attributes:
-        high: the upper 64 bits of the entries.
-        low: the lower 64 bits.
-        guide: by the first 16 bits of a number, how many entries it reaches; -1 where the other
+        high: The upper 64 bits of the entries.
+        low: The lower 64 bits.
+        guide: By the first 16 bits of a number, how many entries it reaches; -1 where the other
             bits matter.
-        undecided: the probability that they do.
-        total_variation: how far the law of the table is from a discrete Gaussian, at most.
+        undecided: The probability that they do.
+        total_variation: How far the law of the table is from a discrete Gaussian, at most.
     """
 
     high: np.ndarray
@@ -128,7 +128,7 @@ def make_guide(high: np.ndarray) -> np.ndarray:
     """Returns how many entries a number reaches by its first 16 bits; -1 where others matter.
 
     Args:
-        high: the upper 64 bits of the entries, in order.
+        high: The upper 64 bits of the entries, in order.
     """
     firsts = np.arange(1 << GUIDE_BITS, dtype=np.uint64)
     reached = np.searchsorted(high >> np.uint64(WORD_BITS - GUIDE_BITS), firsts, side="left")
@@ -142,8 +142,8 @@ def bound_total_variation(digits: int, draws: float) -> float:
     """Returns how far draws are from discrete Gaussians together, which is added to delta.
 
     Args:
-        digits: digits of a draw.
-        draws: how many draws an adversary sees, at most.
+        digits: Digits of a draw.
+        draws: How many draws an adversary sees, at most.
 
     Example:
         >>> bound_total_variation(4, 1e12) < 1e-22
@@ -159,8 +159,8 @@ class DrawPlan:
     """How the keystream of a vector of draws is laid out.
 
     Attributes:
-        count: how many draws the vector has.
-        digits: of a draw.
+        count: How many draws the vector has.
+        digits: Digits of a draw.
     """
 
     count: int
@@ -187,8 +187,8 @@ def look_up_digits(words: np.ndarray, plan: DrawPlan) -> np.ndarray:
     """Returns the digits of a vector of draws, as int16, a row for every place of the base.
 
     Args:
-        words: its keystream.
-        plan: the layout of the keystream.
+        words: Its keystream.
+        plan: The layout of the keystream.
     """
     total = plan.count * plan.digits
     firsts = np.ascontiguousarray(words[: plan.guides], dtype="<u8").view("<u2")[:total]
@@ -209,8 +209,8 @@ def search_entries(low: np.ndarray, high: np.ndarray) -> np.ndarray:
     """Returns how many entries of the table numbers of 128 bits reach.
 
     Args:
-        low: the lower 64 bits of the numbers.
-        high: the upper 64 bits.
+        low: The lower 64 bits of the numbers.
+        high: The upper 64 bits.
     """
     table = make_digit_table()
     reached = np.searchsorted(table.high, high, side="right")
@@ -228,7 +228,7 @@ def add_places(digits: np.ndarray) -> np.ndarray:
     """Returns the numbers that digits in base 8 stand for.
 
     Args:
-        digits: a row for every place, the ones first.
+        digits: A row for every place, the ones first.
 
     Returns:
         A vector of int64.
@@ -258,10 +258,10 @@ def draw_integers(
     """Returns independent draws for several trainings.
 
     Args:
-        stream: the place in the keystream.
-        trainings: the number of trainings, from the stream's on.
-        count: how many draws each training makes.
-        digits: digits of a draw; `ladder_parameter` says which parameter that is.
+        stream: The place in the keystream.
+        trainings: The number of trainings, from the stream's on.
+        count: How many draws each training makes.
+        digits: Digits of a draw; `ladder_parameter` says which parameter that is.
 
     Returns:
         A table of int64 of shape (trainings, count).

@@ -26,8 +26,8 @@ class GaussianMechanism(Mechanism[Gaussian]):
         """Returns the price of normal noise, which depends on neither norm nor dimension.
 
         Args:
-            norm: which norm of the vector is clipped, "l1" or "l2".
-            dimension: number of coordinates, where it is known.
+            norm: Which norm of the vector is clipped, "l1" or "l2".
+            dimension: Number of coordinates, where it is known.
         """
         doubled_variance = 2 * self.noise.sigma**2
 
@@ -35,8 +35,8 @@ class GaussianMechanism(Mechanism[Gaussian]):
             """Returns the largest divergence over moves of at most a norm.
 
             Args:
-                order: of the divergence.
-                shift: the largest norm of the move.
+                order: Order of the divergence.
+                shift: The largest norm of the move.
             """
             # Normal noise looks the same in every direction, so only the length of the move counts
             # (docs/theory.md#a8).
@@ -46,8 +46,8 @@ class GaussianMechanism(Mechanism[Gaussian]):
             """Returns the divergences of all pairs, a shift a row.
 
             Args:
-                shifts: norms of moves.
-                orders: of the divergences.
+                shifts: Norms of moves.
+                orders: Orders of the divergences.
             """
             divergences: np.ndarray = np.multiply.outer(shifts**2 / doubled_variance, orders)
             return divergences
@@ -64,9 +64,9 @@ class GaussianMechanism(Mechanism[Gaussian]):
         """Returns independent values of noise; equal calls give equal values.
 
         Args:
-            stream: the place in the keystream that the values are made of.
-            trainings: number of rows, one for each training side by side.
-            count: number of values in a row.
+            stream: The place in the keystream that the values are made of.
+            trainings: Number of rows, one for each training side by side.
+            count: Number of values in a row.
         """
         return self.noise.sigma * stream.normal_rows(trainings, count)
 
@@ -74,7 +74,7 @@ class GaussianMechanism(Mechanism[Gaussian]):
         """Returns the logarithm of the density of one coordinate's noise at each value.
 
         Args:
-            values: of one coordinate's noise.
+            values: Values of one coordinate's noise.
         """
         sigma = self.noise.sigma
         return -np.square(values / sigma) / 2 - math.log(sigma * math.sqrt(2 * math.pi))
@@ -97,8 +97,8 @@ class GaussianMechanism(Mechanism[Gaussian]):
         """Returns normal noise; its size does not depend on the reach.
 
         Args:
-            value: the size that its entry is to say.
-            reach: how far an upload can move.
-            secure: whether the noise comes from the operating system's entropy.
+            value: The size that its entry is to say.
+            reach: How far an upload can move.
+            secure: Whether the noise comes from the operating system's entropy.
         """
         return Gaussian(sigma=value, secure=secure)

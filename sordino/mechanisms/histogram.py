@@ -19,8 +19,8 @@ class BinLimits:
     """Limits of the probabilities of bins, without a shift (first row) and with it (second row).
 
     Attributes:
-        low: lower limits.
-        high: upper limits.
+        low: Lower limits.
+        high: Upper limits.
     """
 
     low: np.ndarray
@@ -30,7 +30,7 @@ class BinLimits:
         """Returns a lower limit on the Rényi divergence in its larger direction.
 
         Args:
-            order: finite, above 1.
+            order: Finite, above 1.
         """
         forwards = _find_least_divergence(self.low[1], self.high[0], order)
         backwards = _find_least_divergence(self.low[0], self.high[1], order)
@@ -46,9 +46,9 @@ def find_bin_limits(values: np.ndarray, shift: float, risk: float) -> BinLimits:
     """Returns what values of noise show about moving it.
 
     Args:
-        values: of the noise, independent.
-        shift: by how much the noise is moved.
-        risk: the largest probability that any limit is wrong.
+        values: Values of the noise, independent.
+        shift: By how much the noise is moved.
+        risk: The largest probability that any limit is wrong.
 
     Example:
         >>> values = np.random.default_rng(1).normal(size=100_000)
@@ -78,9 +78,9 @@ def find_clopper_pearson_limits(
     """Returns Clopper and Pearson's lower and upper limits of probabilities.
 
     Args:
-        counts: how often each thing happened.
-        totals: of how many times.
-        risk: the largest probability that a limit is missed, on either side.
+        counts: How often each thing happened.
+        totals: Of how many times.
+        risk: The largest probability that a limit is missed, on either side.
     """
     # A count of 0 or of all has no such quantile; its limit is 0 or 1.
     misses = totals - counts

@@ -16,10 +16,10 @@ def draw_words(
     """Returns words of the keystream, several for each value of noise.
 
     Args:
-        stream: the place in the keystream.
-        trainings: number of trainings side by side.
-        count: number of values for each training.
-        each: number of words for each value.
+        stream: The place in the keystream.
+        trainings: Number of trainings side by side.
+        count: Number of values for each training.
+        each: Number of words for each value.
 
     Returns:
         An array of shape (trainings, count, each).
@@ -34,7 +34,7 @@ def give_signs(words: np.ndarray, magnitudes: np.ndarray) -> np.ndarray:
     `randomness.unit_interval` leaves that bit unread, so sign and magnitude are independent.
 
     Args:
-        words: uniform 64-bit words.
-        magnitudes: one for each word.
+        words: Uniform 64-bit words.
+        magnitudes: One for each word.
     """
     return np.where(words & np.uint64(1), -magnitudes, magnitudes)

@@ -43,11 +43,11 @@ class LaplaceMechanism(Mechanism[Laplace]):
         """Returns the price of Laplace noise under an l1 or an l2 clip.
 
         Args:
-            norm: which norm of the vector is clipped, "l1" or "l2".
-            dimension: number of coordinates, where it is known.
+            norm: Which norm of the vector is clipped, "l1" or "l2".
+            dimension: Number of coordinates, where it is known.
 
         Raises:
-            UserError: the dimension is needed and not known.
+            UserError: The dimension is needed and not known.
         """
         scale = self.noise.scale
         if norm == "l1":
@@ -85,9 +85,9 @@ class LaplaceMechanism(Mechanism[Laplace]):
         """Returns independent values of noise; equal calls give equal values.
 
         Args:
-            stream: the place in the keystream that the values are made of.
-            trainings: number of rows, one for each training side by side.
-            count: number of values in a row.
+            stream: The place in the keystream that the values are made of.
+            trainings: Number of rows, one for each training side by side.
+            count: Number of values in a row.
         """
         words = draw_words(stream, trainings, count, 1)[..., 0]
         return self.noise.scale * laplace_values(words)
@@ -96,7 +96,7 @@ class LaplaceMechanism(Mechanism[Laplace]):
         """Returns the logarithm of the density of one coordinate's noise at each value.
 
         Args:
-            values: of one coordinate's noise.
+            values: Values of one coordinate's noise.
         """
         log_densities: np.ndarray = -np.abs(values) / self.noise.scale - math.log(
             2 * self.noise.scale
@@ -120,9 +120,9 @@ class LaplaceMechanism(Mechanism[Laplace]):
         """Returns Laplace noise; its size does not depend on the reach.
 
         Args:
-            value: the size that its entry is to say.
-            reach: how far an upload can move.
-            secure: whether the noise comes from the operating system's entropy.
+            value: The size that its entry is to say.
+            reach: How far an upload can move.
+            secure: Whether the noise comes from the operating system's entropy.
         """
         return Laplace(scale=value, secure=secure)
 
@@ -131,10 +131,10 @@ def laplace_law(scale: float) -> Law:
     """Returns the law of density e^(-|x|/scale) / (2 scale).
 
     Args:
-        scale: of the noise.
+        scale: Scale of the noise.
 
     Raises:
-        InvalidValue: the scale is not a finite number above 0.
+        InvalidValue: The scale is not a finite number above 0.
 
     Example:
         >>> round(laplace_law(1.0).std, 6)
@@ -153,7 +153,7 @@ def laplace_values(words: np.ndarray) -> np.ndarray:
     """Returns Laplace values of scale 1: an exponential magnitude, up to 36.7, and a fair sign.
 
     Args:
-        words: uniform 64-bit words, one for each value.
+        words: Uniform 64-bit words, one for each value.
     """
     return give_signs(words, -np.log(unit_interval(words)))
 
@@ -164,12 +164,12 @@ def laplace_divergence(order: float, shift: float, scale: float) -> float:
     It is log(a/(2a-1) e^((a-1)x) + (a-1)/(2a-1) e^(-a x))/(a-1), x = shift/scale.
 
     Args:
-        order: a, from 1 (Kullback-Leibler) to infinity (the largest privacy loss).
-        shift: how far the coordinate moves.
-        scale: of the noise.
+        order: A, from 1 (Kullback-Leibler) to infinity (the largest privacy loss).
+        shift: How far the coordinate moves.
+        scale: Scale of the noise.
 
     Raises:
-        InvalidValue: an argument out of its range.
+        InvalidValue: An argument out of its range.
 
     Example:
         >>> [round(laplace_divergence(order, 1.0, 1.0), 10) for order in (2.0, 1.0)]
@@ -194,8 +194,8 @@ def laplace_divergences(orders: np.ndarray, shifts: np.ndarray) -> np.ndarray:
     """Returns the divergences at many orders and shifts, element by element.
 
     Args:
-        orders: finite, above 1.
-        shifts: finite, in units of the scale.
+        orders: Finite, above 1.
+        shifts: Finite, in units of the scale.
 
     Example:
         >>> laplace_divergences(np.array([2.0, 3.0]), np.array([[1.0], [0.0]])).round(6).tolist()
@@ -222,8 +222,8 @@ def laplace_deltas(epsilons: np.ndarray, shifts: np.ndarray) -> np.ndarray:
     delta = 1 - e^((epsilon - shift)/2) up to a loss of the whole shift.
 
     Args:
-        epsilons: of at least 0.
-        shifts: norms in units of the scale.
+        epsilons: Epsilons of at least 0.
+        shifts: Norms in units of the scale.
 
     Example:
         >>> laplace_deltas(np.array([0.0, 0.5, 2.0]), np.array([1.0])).round(6).tolist()
@@ -247,9 +247,9 @@ def laplace_divergence_l2(
     (docs/theory.md#b2, proved).
 
     Args:
-        order: of the divergence.
-        clip: the largest norm of a shift.
-        scale: of the noise.
+        order: Order of the divergence.
+        clip: The largest norm of a shift.
+        scale: Scale of the noise.
         dimension: d, the number of coordinates.
 
     Example:

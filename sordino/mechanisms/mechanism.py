@@ -22,13 +22,13 @@ class NoisePrice:
     """What one release of a vector costs, whose norm moves by at most some shift.
 
     Attributes:
-        divergence: takes an order and a shift; returns the largest Rényi divergence of that order
+        divergence: Takes an order and a shift; returns the largest Rényi divergence of that order
             over all vectors whose norm is at most the shift.
-        table: takes shifts and orders; returns the same for all of them, a shift a row.
-        pure: takes a shift; returns the epsilon that holds with delta = 0, or infinity.
-        reason: where the divergence comes from, for the derivation of a guarantee.
-        vouched: what the user stands for.
-        deltas: takes epsilons and shifts; returns the largest delta over the same vectors, a shift
+        table: Takes shifts and orders; returns the same for all of them, a shift a row.
+        pure: Takes a shift; returns the epsilon that holds with delta = 0, or infinity.
+        reason: Where the divergence comes from, for the derivation of a guarantee.
+        vouched: What the user stands for.
+        deltas: Takes epsilons and shifts; returns the largest delta over the same vectors, a shift
             a row. None where it is not known which vector is the worst at every epsilon.
     """
 
@@ -47,7 +47,7 @@ class Mechanism(ABC, Generic[Kind]):
     """A noise with everything that is known of its kind.
 
     Attributes:
-        noise: the noise as the protocol describes it.
+        noise: The noise as the protocol describes it.
     """
 
     noise: Kind
@@ -56,12 +56,12 @@ class Mechanism(ABC, Generic[Kind]):
         """Returns what a release of a vector under this noise costs.
 
         Args:
-            norm: which norm of the vector is clipped, "l1" or "l2".
-            dimension: number of coordinates, where it is known.
+            norm: Which norm of the vector is clipped, "l1" or "l2".
+            dimension: Number of coordinates, where it is known.
 
         Raises:
-            UnknownKind: nobody has proved a price for this kind of noise.
-            UserError: the price depends on the dimension, which is not known.
+            UnknownKind: Nobody has proved a price for this kind of noise.
+            UserError: The price depends on the dimension, which is not known.
         """
         raise UnknownKind(
             f"no price is known for {self.noise.tag} noise: nothing can be promised with it."
@@ -78,9 +78,9 @@ class Mechanism(ABC, Generic[Kind]):
         """Returns independent values of noise; equal calls give equal values.
 
         Args:
-            stream: the place in the keystream that the values are made of.
-            trainings: number of rows, one for each training side by side.
-            count: number of values in a row.
+            stream: The place in the keystream that the values are made of.
+            trainings: Number of rows, one for each training side by side.
+            count: Number of values in a row.
         """
 
     @abstractmethod
@@ -88,7 +88,7 @@ class Mechanism(ABC, Generic[Kind]):
         """Returns the logarithm of the density of one coordinate's noise at each value.
 
         Args:
-            values: of one coordinate's noise.
+            values: Values of one coordinate's noise.
         """
 
     @property
@@ -123,7 +123,7 @@ class Mechanism(ABC, Generic[Kind]):
         """Returns the same kind of noise with another size.
 
         Args:
-            size: the new one.
+            size: The new one.
         """
         # Typed, since `replace` cannot know which entry says the size.
         changed: dict[str, Any] = {self.size_entry: size}
@@ -139,12 +139,12 @@ class Mechanism(ABC, Generic[Kind]):
         """Returns noise of this kind for a client that names the kind alone.
 
         Args:
-            value: what the entry that says the size is to be.
-            reach: how far an upload can move.
-            secure: whether the noise comes from the operating system's entropy.
+            value: What the entry that says the size is to be.
+            reach: How far an upload can move.
+            secure: Whether the noise comes from the operating system's entropy.
 
         Raises:
-            UnknownKind: a client cannot have this kind of noise by its name.
+            UnknownKind: A client cannot have this kind of noise by its name.
         """
         raise UnknownKind("a client names gaussian, laplace or staircase noise.")
 
@@ -185,10 +185,10 @@ def mechanism_of(noise: Noise) -> Mechanism[Any]:
     """Returns a noise with everything that is known of its kind.
 
     Args:
-        noise: as the protocol describes it.
+        noise: As the protocol describes it.
 
     Raises:
-        UnknownKind: nothing is known of exactly this kind.
+        UnknownKind: Nothing is known of exactly this kind.
 
     Example:
         >>> from sordino.protocol import Laplace
@@ -204,10 +204,10 @@ def mechanism_of_name(name: str) -> type[Mechanism[Any]]:
     """Returns the mechanism of a kind of noise that is called by its name in the file.
 
     Args:
-        name: of the kind, as in the file.
+        name: Name of the kind, as in the file.
 
     Raises:
-        InvalidValue: there is no such kind of noise.
+        InvalidValue: There is no such kind of noise.
 
     Example:
         >>> mechanism_of_name("laplace").of_parameter(2.0, reach=1.0, secure=False).scale
@@ -223,10 +223,10 @@ def check_order(order: float) -> None:
     """Refuses a number that is no Rényi order.
 
     Args:
-        order: the number.
+        order: The number.
 
     Raises:
-        InvalidValue: the order is below 1.
+        InvalidValue: The order is below 1.
     """
     # Written this way round, a NaN is refused too.
     if not order >= 1:
@@ -237,10 +237,10 @@ def check_shift(shift: float) -> None:
     """Refuses a shift that is negative, infinite or no number.
 
     Args:
-        shift: the number.
+        shift: The number.
 
     Raises:
-        InvalidValue: names the shift.
+        InvalidValue: Names the shift.
     """
     # An infinite shift would make NaN of a product with a probability of 0.
     if not 0 <= shift < math.inf:
@@ -251,10 +251,10 @@ def check_dimension(dimension: int) -> None:
     """Refuses a number that cannot count coordinates.
 
     Args:
-        dimension: the number.
+        dimension: The number.
 
     Raises:
-        InvalidValue: names the dimension.
+        InvalidValue: Names the dimension.
     """
     # A fractional dimension would be rounded somewhere, to more or to less privacy.
     if isinstance(dimension, bool) or dimension != int(dimension) or dimension < 1:

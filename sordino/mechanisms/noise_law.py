@@ -23,9 +23,9 @@ class Law:
     """A continuous law, symmetric around 0.
 
     Attributes:
-        name: the law in words, with its parameters.
-        std: its standard deviation.
-        log_tail: takes an array of r >= 0; returns log P(X > r).
+        name: The law in words, with its parameters.
+        std: Its standard deviation.
+        log_tail: Takes an array of r >= 0; returns log P(X > r).
 
     Example:
         >>> standard = normal_law(1.0)
@@ -45,7 +45,7 @@ class Law:
         """Returns P(X <= x), elementwise.
 
         Args:
-            x: values.
+            x: Values.
         """
         tail = np.exp(self.log_tail(np.abs(x)))
         # The law is symmetric: below 0 the tail is the distribution function itself.
@@ -56,7 +56,7 @@ class Law:
         """Returns Phi^-1(F(x)), elementwise, which is standard normal if x has this law.
 
         Args:
-            x: values.
+            x: Values.
 
         Example:
             >>> normal_law(1.0).scores(np.array([-2000.0, 0.0, 3.0])).round(2) + 0.0
@@ -74,7 +74,7 @@ def normal_law(sigma: float) -> Law:
     """Returns the normal law of mean 0.
 
     Args:
-        sigma: its standard deviation.
+        sigma: Its standard deviation.
 
     Example:
         >>> normal_law(2.0).scores(np.array([3.0]))

@@ -20,9 +20,9 @@ class StaircaseDensity:
     """The density of staircase noise on one coordinate.
 
     Attributes:
-        step: the privacy loss of a shift by `width`.
-        width: the distance in which the density falls once.
-        nu: where in a width it falls, from 0 to 1.
+        step: The privacy loss of a shift by `width`.
+        width: The distance in which the density falls once.
+        nu: Where in a width it falls, from 0 to 1.
 
     Example:
         >>> round(StaircaseDensity(step=1.0, width=1.0, nu=0.3).divergence(2.0, 1.0), 10)
@@ -45,8 +45,8 @@ class StaircaseDensity:
         """Returns the density of least expected magnitude, nu = 1 / (1 + e^(step/2)).
 
         Args:
-            step: the privacy loss of a shift by `width`.
-            width: the distance in which the density falls once.
+            step: The privacy loss of a shift by `width`.
+            width: The distance in which the density falls once.
 
         Example:
             >>> round(StaircaseDensity.usual(step=1.0, width=1.0).nu, 6)
@@ -71,7 +71,7 @@ class StaircaseDensity:
             shift: s, at most the width.
 
         Raises:
-            InvalidValue: the shift is longer than the width.
+            InvalidValue: The shift is longer than the width.
 
         Example:
             >>> round(StaircaseDensity(step=1.0, width=1.0, nu=0.3).jump_probability(1.0), 10)
@@ -86,8 +86,8 @@ class StaircaseDensity:
         It grows with the shift, so that of all shifts up to one, the longest is the worst.
 
         Args:
-            epsilons: of at least 0.
-            shifts: each at most the width.
+            epsilons: Epsilons of at least 0.
+            shifts: Each at most the width.
 
         Example:
             >>> noise = StaircaseDensity(step=1.0, width=1.0, nu=0.3)
@@ -108,11 +108,11 @@ class StaircaseDensity:
         """Returns the Rényi divergence of one coordinate, for any order and shift.
 
         Args:
-            order: from 1 to infinity.
-            shift: how far the coordinate moves.
+            order: Order from 1 to infinity.
+            shift: How far the coordinate moves.
 
         Raises:
-            InvalidValue: an argument out of its range.
+            InvalidValue: An argument out of its range.
 
         Example:
             >>> round(StaircaseDensity(step=1.0, width=1.0, nu=0.3).divergence(2.0, 1.5), 10)
@@ -133,8 +133,8 @@ class StaircaseDensity:
         """Returns the divergences of one coordinate at many orders and shifts.
 
         Args:
-            orders: finite, above 1.
-            shifts: at most the width.
+            orders: Finite, above 1.
+            shifts: At most the width.
 
         Example:
             >>> density = StaircaseDensity(step=1.0, width=1.0, nu=0.3)
@@ -157,8 +157,8 @@ class StaircaseDensity:
         It is that of an even spread, d D(clip/d) (docs/theory.md#b2).
 
         Args:
-            order: of the divergence.
-            clip: the largest norm of a shift, at most the width.
+            order: Order of the divergence.
+            clip: The largest norm of a shift, at most the width.
             dimension: d, the number of coordinates.
 
         Example:
@@ -175,8 +175,8 @@ class StaircaseDensity:
         It is that of an even spread, d D(clip/sqrt(d)), and grows like sqrt(d) (docs/theory.md#b2).
 
         Args:
-            order: of the divergence.
-            clip: the largest norm of a shift, at most the width.
+            order: Order of the divergence.
+            clip: The largest norm of a shift, at most the width.
             dimension: d, the number of coordinates.
 
         Example:
@@ -195,10 +195,10 @@ class StaircaseDensity:
         (docs/theory.md#b2).
 
         Args:
-            order: of the divergence, from 1 to infinity.
+            order: Order of the divergence, from 1 to infinity.
 
         Raises:
-            InvalidValue: the order is below 1.
+            InvalidValue: The order is below 1.
 
         Example:
             >>> round(StaircaseDensity.usual(step=1.0, width=1.0).slope(2.0), 10)
@@ -248,13 +248,13 @@ class StaircaseDensity:
         The even spread is an admissible shift (docs/theory.md#b2).
 
         Args:
-            delta: at which epsilon is asked for.
+            delta: Delta at which epsilon is asked for.
             clip: l2 norm of the shift, at most the width.
-            dimension: number of coordinates.
-            rounds: number of releases.
+            dimension: Number of coordinates.
+            rounds: Number of releases.
 
         Raises:
-            InvalidValue: an argument out of its range.
+            InvalidValue: An argument out of its range.
 
         Example:
             >>> density = StaircaseDensity.usual(step=1.0, width=1.0)

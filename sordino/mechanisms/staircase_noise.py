@@ -49,11 +49,11 @@ class StaircaseMechanism(Mechanism[Staircase]):
         """Returns the price of staircase noise, for moves of at most its width.
 
         Args:
-            norm: which norm of the vector is clipped, "l1" or "l2".
-            dimension: number of coordinates, where it is known.
+            norm: Which norm of the vector is clipped, "l1" or "l2".
+            dimension: Number of coordinates, where it is known.
 
         Raises:
-            UserError: the dimension is needed and not known.
+            UserError: The dimension is needed and not known.
         """
         size = require_dimension(dimension)
         density = self.density
@@ -67,8 +67,8 @@ class StaircaseMechanism(Mechanism[Staircase]):
             """Returns the largest divergence over moves of at most a norm.
 
             Args:
-                order: of the divergence.
-                shift: the largest norm of the move.
+                order: Order of the divergence.
+                shift: The largest norm of the move.
             """
             self._refuse_beyond_width(shift)
             return find_largest(order, shift, size) if shift > 0 else 0.0
@@ -77,8 +77,8 @@ class StaircaseMechanism(Mechanism[Staircase]):
             """Returns the divergences of all pairs, a shift a row.
 
             Args:
-                shifts: norms of moves.
-                orders: of the divergences.
+                shifts: Norms of moves.
+                orders: Orders of the divergences.
             """
             self._refuse_beyond_width(float(shifts.max(initial=0.0)))
             # An even spread over all coordinates is the worst move in either norm
@@ -89,8 +89,8 @@ class StaircaseMechanism(Mechanism[Staircase]):
             """Returns the largest deltas, a shift a row.
 
             Args:
-                epsilons: of at least 0.
-                shifts: norms of moves.
+                epsilons: Epsilons of at least 0.
+                shifts: Norms of moves.
             """
             self._refuse_beyond_width(float(shifts.max(initial=0.0)))
             return density.find_deltas(epsilons, shifts)
@@ -123,9 +123,9 @@ class StaircaseMechanism(Mechanism[Staircase]):
         """Returns independent values of noise; equal calls give equal values.
 
         Args:
-            stream: the place in the keystream that the values are made of.
-            trainings: number of rows, one for each training side by side.
-            count: number of values in a row.
+            stream: The place in the keystream that the values are made of.
+            trainings: Number of rows, one for each training side by side.
+            count: Number of values in a row.
         """
         words = draw_words(stream, trainings, count, 2)
         return staircase_values(words, self.noise.step, self.noise.width, self.noise.falls_at)
@@ -134,7 +134,7 @@ class StaircaseMechanism(Mechanism[Staircase]):
         """Returns the logarithm of the density of one coordinate's noise at each value.
 
         Args:
-            values: of one coordinate's noise.
+            values: Values of one coordinate's noise.
         """
         falls = np.floor(np.abs(values) / self.noise.width + 1 - self.noise.falls_at)
         log_densities: np.ndarray = math.log(self.density.height) - self.noise.step * falls
@@ -165,7 +165,7 @@ class StaircaseMechanism(Mechanism[Staircase]):
         """Returns a staircase of the same width with another step.
 
         Args:
-            size: the width over the step.
+            size: The width over the step.
         """
         return replace(self.noise, step=min(STEEPEST, self.noise.width / size))
 
@@ -179,9 +179,9 @@ class StaircaseMechanism(Mechanism[Staircase]):
         """Returns staircase noise that is as wide as an upload can move.
 
         Args:
-            value: the size that its entry is to say.
-            reach: how far an upload can move.
-            secure: whether the noise comes from the operating system's entropy.
+            value: The size that its entry is to say.
+            reach: How far an upload can move.
+            secure: Whether the noise comes from the operating system's entropy.
         """
         # As wide as an upload can move: beyond that its price is not known.
         return Staircase(step=value, width=reach * MARGIN, secure=secure)
@@ -195,7 +195,7 @@ def staircase_law(density: StaircaseDensity) -> Law:
     """Returns the law of a density.
 
     Args:
-        density: of one coordinate.
+        density: Density of one coordinate.
 
     Example:
         >>> law = staircase_law(StaircaseDensity(step=1.0, width=1.0, nu=0.3))
@@ -212,7 +212,7 @@ def staircase_law(density: StaircaseDensity) -> Law:
         """Returns the logarithm of the probability of a value above each r.
 
         Args:
-            r: of at least 0.
+            r: Of at least 0.
         """
         widths = np.minimum(r / width, 1e15)  # beyond that a float64 has no fractions
         stair = np.floor(widths + 1 - nu)
@@ -239,10 +239,10 @@ def staircase_values(
     G + nu + (1 - nu) U.
 
     Args:
-        words: uniform 64-bit words, the last axis of length 2.
-        step: by how much the logarithm of the density falls.
-        width: how often it falls.
-        nu: where in a width it falls.
+        words: Uniform 64-bit words, the last axis of length 2.
+        step: By how much the logarithm of the density falls.
+        width: How often it falls.
+        nu: Where in a width it falls.
     """
     widths = np.floor(-np.log(unit_interval(words[..., 0])) / step)
     # One uniform gives both the stair and the place in it.

@@ -12,8 +12,8 @@ def bounded_features(inputs: Tensor, norm: float) -> Tensor:
     """Returns flattened records with a last coordinate of 1, scaled down to at most a norm.
 
     Args:
-        inputs: the records. Values that are not finite count as zero.
-        norm: the largest norm of a row.
+        inputs: The records. Values that are not finite count as zero.
+        norm: The largest norm of a row.
 
     Example:
         >>> bounded_features(torch.tensor([[3.0, 0.0]]), 10.0)
@@ -36,8 +36,8 @@ class BoundedLogistic(nn.Module):
     Its outputs are the logits (0, z).
 
     Args:
-        inputs: features of a record.
-        feature_norm: the largest norm of a record with its bias coordinate.
+        inputs: Features of a record.
+        feature_norm: The largest norm of a record with its bias coordinate.
 
     Example:
         >>> BoundedLogistic(2, 1.0)(torch.zeros(1, 2)).shape
@@ -53,7 +53,7 @@ class BoundedLogistic(nn.Module):
         """Returns the logits of some records.
 
         Args:
-            inputs: the records.
+            inputs: The records.
         """
         scores = bounded_features(inputs, self.feature_norm) @ self.weight
         return torch.stack([torch.zeros_like(scores), scores], dim=1)
@@ -63,9 +63,9 @@ class BoundedLinear(nn.Module):
     """A linear score for each of many classes, with one weight per feature and one for the bias.
 
     Args:
-        inputs: features of a record.
-        classes: number of classes.
-        feature_norm: the largest norm of a record with its bias coordinate.
+        inputs: Features of a record.
+        classes: Number of classes.
+        feature_norm: The largest norm of a record with its bias coordinate.
 
     Example:
         >>> BoundedLinear(2, 5, 1.0)(torch.zeros(1, 2)).shape
@@ -81,7 +81,7 @@ class BoundedLinear(nn.Module):
         """Returns the logits of some records.
 
         Args:
-            inputs: the records.
+            inputs: The records.
         """
         return bounded_features(inputs, self.feature_norm) @ self.weight.t()
 
@@ -95,10 +95,10 @@ def build_bounded_model(
     """Returns the model that clipped-glm trains under a loss.
 
     Args:
-        loss: of the rule.
-        inputs: features of a record.
-        classes: number of classes.
-        feature_norm: the largest norm of a record with its bias coordinate.
+        loss: Loss of the rule.
+        inputs: Features of a record.
+        classes: Number of classes.
+        feature_norm: The largest norm of a record with its bias coordinate.
     """
     if loss == "logistic":
         return BoundedLogistic(inputs, feature_norm)

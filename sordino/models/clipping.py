@@ -32,8 +32,8 @@ def find_clippable(norms: Tensor, clip: float) -> Tensor:
     to scale it by.
 
     Args:
-        norms: the norm of every gradient.
-        clip: the largest norm that a gradient may have afterwards.
+        norms: The norm of every gradient.
+        clip: The largest norm that a gradient may have afterwards.
 
     Returns:
         A tensor of booleans, one for every norm.
@@ -49,8 +49,8 @@ def clip_factors(norms: Tensor, clip: float) -> Tensor:
     """Returns the factors that scale gradients down to a norm of at most `clip`.
 
     Args:
-        norms: the norm of every gradient.
-        clip: the largest norm that a gradient may have afterwards.
+        norms: The norm of every gradient.
+        clip: The largest norm that a gradient may have afterwards.
 
     Returns:
         One factor for every norm, at most 1.
@@ -67,11 +67,11 @@ def check_example_count(count: int, most: int) -> None:
     """Refuses a batch whose sum of clipped gradients could be rounded by more than is priced.
 
     Args:
-        count: the examples of the batch.
-        most: for how many the way in which they are added up is proved to be precise.
+        count: The examples of the batch.
+        most: For how many the way in which they are added up is proved to be precise.
 
     Raises:
-        UserError: there are more.
+        UserError: There are more.
     """
     if count > most:
         raise UserError(
@@ -88,7 +88,7 @@ class CompensatedSum:
     docs/theory.md rests on it. The compiled kernel does the same.
 
     Args:
-        like: a vector of the length, and on the device, of the sum.
+        like: A vector of the length, and on the device, of the sum.
 
     Example:
         >>> total = CompensatedSum(torch.zeros(1))
@@ -107,7 +107,7 @@ class CompensatedSum:
         """Adds a vector.
 
         Args:
-            part: the vector, which must not be changed afterwards.
+            part: The vector, which must not be changed afterwards.
         """
         self._parts += 1
         # A batch that fits one part costs no more than a plain sum.

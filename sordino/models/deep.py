@@ -25,11 +25,11 @@ def resnet18(input_shape: Shape, outputs: int) -> nn.Sequential:
     """Returns ResNet-18 for small images: no pooling in the stem, and GroupNorm.
 
     Args:
-        input_shape: the shape of a record.
-        outputs: classes, or predicted quantities.
+        input_shape: The shape of a record.
+        outputs: Classes, or predicted quantities.
 
     Raises:
-        UserError: the records are no images, or too small ones.
+        UserError: The records are no images, or too small ones.
 
     Example:
         >>> sum(p.numel() for p in resnet18((3, 32, 32), 10).parameters())
@@ -48,9 +48,9 @@ class Residual(nn.Module):
     """Two convolutions beside a shortcut, which is a 1 x 1 convolution where the shape changes.
 
     Args:
-        before: channels of its input.
-        after: channels of its output.
-        stride: the distance of the first convolution's windows.
+        before: Channels of its input.
+        after: Channels of its output.
+        stride: The distance of the first convolution's windows.
     """
 
     def __init__(self, before: int, after: int, *, stride: int = 1) -> None:
@@ -69,7 +69,7 @@ class Residual(nn.Module):
         """Returns the outputs for some records.
 
         Args:
-            images: the inputs.
+            images: The inputs.
         """
         return torch.relu(self.branch(images) + self.shortcut(images))
 
@@ -86,10 +86,10 @@ def make_convolution_block(
     The shift of the normalisation replaces the bias.
 
     Args:
-        before: channels of its input.
-        after: channels of its output.
-        kernel: height and width of its windows.
-        stride: their distance.
+        before: Channels of its input.
+        after: Channels of its output.
+        kernel: Height and width of its windows.
+        stride: Their distance.
     """
     return [
         nn.Conv2d(before, after, kernel, stride=stride, padding=kernel // 2, bias=False),
@@ -101,11 +101,11 @@ def vit_small(input_shape: Shape, outputs: int) -> nn.Sequential:
     """Returns ViT-Small for small images: patches of 4 x 4, pre-norm, GELU, no dropout.
 
     Args:
-        input_shape: the shape of a record.
-        outputs: classes, or predicted quantities.
+        input_shape: The shape of a record.
+        outputs: Classes, or predicted quantities.
 
     Raises:
-        UserError: the records are no images that patches fill.
+        UserError: The records are no images that patches fill.
 
     Example:
         >>> sum(p.numel() for p in vit_small((3, 32, 32), 10).parameters())
@@ -146,8 +146,8 @@ class Tokens(nn.Module):
     """An image as a sequence: the class token, then its patches, each with a learned position.
 
     Args:
-        channels: of the image.
-        patches: how many an image has.
+        channels: Channels of the image.
+        patches: How many an image has.
     """
 
     def __init__(self, channels: int, patches: int) -> None:
@@ -160,7 +160,7 @@ class Tokens(nn.Module):
         """Returns the outputs for some records.
 
         Args:
-            images: the inputs.
+            images: The inputs.
         """
         patches = self.embed(images).flatten(2).transpose(1, 2)
         labels = self.label.expand(len(images), -1, -1)
@@ -174,6 +174,6 @@ class FirstToken(nn.Module):
         """Returns the outputs for some records.
 
         Args:
-            tokens: the inputs.
+            tokens: The inputs.
         """
         return tokens[:, 0]

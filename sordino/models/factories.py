@@ -23,12 +23,12 @@ def build_from_path(path: str, input_shape: Shape, outputs: int) -> nn.Module:
     """Returns the model that `package.module:factory` makes.
 
     Args:
-        path: the factory. Its module may be a file in the current directory.
-        input_shape: the shape of a record.
-        outputs: classes, or predicted quantities.
+        path: The factory. Its module may be a file in the current directory.
+        input_shape: The shape of a record.
+        outputs: Classes, or predicted quantities.
 
     Raises:
-        UserError: it cannot be found, or does not make a model.
+        UserError: It cannot be found, or does not make a model.
 
     Example:
         >>> build_from_path("sordino.models.nets:logistic", (1, 8, 8), 10)[1].out_features
@@ -44,11 +44,11 @@ def find_factory(path: str) -> Factory:
     """Returns the object that `package.module:factory` names.
 
     Args:
-        path: the factory.
+        path: The factory.
 
     Raises:
-        InvalidValue: the path has another form.
-        UserError: there is no such module, or nothing of this name in it.
+        InvalidValue: The path has another form.
+        UserError: There is no such module, or nothing of this name in it.
     """
     found: Factory = find_object(path, "model.name")
     return found
@@ -58,12 +58,12 @@ def find_object(path: str, key: str) -> Any:
     """Returns the object that `package.module:name` names.
 
     Args:
-        path: the object.
-        key: the entry of the protocol that names it, for messages.
+        path: The object.
+        key: The entry of the protocol that names it, for messages.
 
     Raises:
-        InvalidValue: the path has another form.
-        UserError: there is no such module, or nothing of this name in it.
+        InvalidValue: The path has another form.
+        UserError: There is no such module, or nothing of this name in it.
     """
     what = "features"
     if key == "model.name":
@@ -106,13 +106,13 @@ def call_factory(
     """Returns the model of a factory, called with the arguments that it takes.
 
     Args:
-        factory: a function of `(input_shape, outputs)`, of `(outputs,)` or of nothing.
-        input_shape: the shape of a record.
-        outputs: classes, or predicted quantities.
-        description: the factory, as errors name it.
+        factory: A function of `(input_shape, outputs)`, of `(outputs,)` or of nothing.
+        input_shape: The shape of a record.
+        outputs: Classes, or predicted quantities.
+        description: The factory, as errors name it.
 
     Raises:
-        UserError: it cannot be called so, raises, or returns something else.
+        UserError: It cannot be called so, raises, or returns something else.
 
     Example:
         >>> factory = lambda classes: nn.Linear(4, classes)
@@ -151,13 +151,13 @@ def choose_arguments(
     otherwise the number of arguments without a default decides.
 
     Args:
-        factory: the factory.
-        input_shape: the shape of a record.
-        outputs: classes, or predicted quantities.
-        description: the factory, as errors name it.
+        factory: What makes the network.
+        input_shape: The shape of a record.
+        outputs: Classes, or predicted quantities.
+        description: The factory, as errors name it.
 
     Raises:
-        UserError: it takes other arguments.
+        UserError: It takes other arguments.
     """
     try:
         signature = inspect.signature(factory)

@@ -38,9 +38,9 @@ def load_or_compute(
     """Returns cached features, or computes and keeps them.
 
     Args:
-        digest: of everything that the features depend on.
-        shape: of the whole array.
-        fill: writes the features into an array of this shape, where they are not cached.
+        digest: Digest of everything that the features depend on.
+        shape: Shape of the whole array.
+        fill: Writes the features into an array of this shape, where they are not cached.
 
     Returns:
         A float32 array that may be written without changing the file.

@@ -24,7 +24,7 @@ def parameter_count(model: nn.Module) -> int:
     """Returns how many numbers are trained.
 
     Args:
-        model: the model. A parameter under several names counts once, a frozen one not at all.
+        model: The model. A parameter under several names counts once, a frozen one not at all.
 
     Example:
         >>> parameter_count(nn.Linear(4, 3))
@@ -42,14 +42,14 @@ def check_model(
     """Refuses a model that cannot be trained privately on such records.
 
     Args:
-        model: the model as it will be trained; it is not changed.
-        sample_inputs: at least one record, with the batch dimension first. Only shapes and
+        model: The model as it will be trained; it is not changed.
+        sample_inputs: At least one record, with the batch dimension first. Only shapes and
             finiteness matter, so they may be invented.
-        outputs: how many the data need: classes, or predicted quantities.
-        declared: the protocol's `model.parameters`, where it is given.
+        outputs: How many the data need: classes, or predicted quantities.
+        declared: The protocol's `model.parameters`, where it is given.
 
     Raises:
-        UserError: with the reason.
+        UserError: With the reason.
 
     Example:
         >>> model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 3))
@@ -77,10 +77,10 @@ def refuse_unfinished(model: nn.Module) -> None:
     """Refuses lazy layers: without a shape there is nothing yet to count or to send.
 
     Args:
-        model: the model.
+        model: The network that is to be trained.
 
     Raises:
-        UserError: with the name of the first.
+        UserError: With the name of the first.
     """
     for name, tensor in itertools.chain(model.named_parameters(), model.named_buffers()):
         if is_lazy(tensor):
@@ -94,10 +94,10 @@ def refuse_batch_statistics(model: nn.Module) -> None:
     """Refuses normalisation over the batch, and normalisation that remembers.
 
     Args:
-        model: the model.
+        model: The network that is to be trained.
 
     Raises:
-        UserError: with the name of the first such layer, and what to use instead.
+        UserError: With the name of the first such layer, and what to use instead.
     """
     for name, layer in model.named_modules():
         # Derived classes count too: they inherit the statistics.
@@ -121,10 +121,10 @@ def refuse_untrainable(model: nn.Module) -> None:
     Float32 numbers are clipped, sent and averaged.
 
     Args:
-        model: the model.
+        model: The network that is to be trained.
 
     Raises:
-        UserError: with the reason.
+        UserError: With the reason.
     """
     for name, parameter in model.named_parameters():
         if parameter.requires_grad and parameter.dtype != torch.float32:
@@ -145,12 +145,12 @@ def probe_forward(model: nn.Module, inputs: Tensor, outputs: int) -> None:
     The outputs must fit the data, and the pass must leave the model as it was.
 
     Args:
-        model: the model.
-        inputs: some records.
-        outputs: how many the data need.
+        model: The network that is to be trained.
+        inputs: Some records.
+        outputs: How many the data need.
 
     Raises:
-        UserError: with the reason.
+        UserError: With the reason.
     """
     given = f"model: for inputs of shape {tuple(inputs.shape)}"
     try:
@@ -189,7 +189,7 @@ def collect_state(model: nn.Module) -> dict[str, Tensor]:
     """Returns all parameters and buffers of a module under their names.
 
     Args:
-        model: the module.
+        model: The module.
     """
     return dict(itertools.chain(model.named_parameters(), model.named_buffers()))
 
@@ -198,8 +198,8 @@ def is_unchanged(before: Tensor, after: Tensor) -> bool:
     """Returns whether two tensors are equal, also where both are NaN.
 
     Args:
-        before: a tensor.
-        after: another one.
+        before: A tensor.
+        after: Another one.
     """
     same_kind = before.shape == after.shape and before.dtype == after.dtype
     return same_kind and torch.allclose(before, after, rtol=0.0, atol=0.0, equal_nan=True)

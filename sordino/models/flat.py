@@ -26,13 +26,13 @@ class FlatModel:
     several names is one block of the vector, a frozen parameter is none.
 
     Args:
-        module: the module.
-        device: where the copy computes.
+        module: The network, whose parameters become one vector.
+        device: Where the copy computes.
 
     Attributes:
-        weights: the trained parameters as one vector.
-        gradients: where `loss_gradient` leaves their gradient.
-        layout: the name and shape of every trained parameter, in the order of the vector.
+        weights: The trained parameters as one vector.
+        gradients: Where `loss_gradient` leaves their gradient.
+        layout: The name and shape of every trained parameter, in the order of the vector.
 
     Example:
         >>> flat = FlatModel(nn.Linear(2, 1))
@@ -82,7 +82,7 @@ class FlatModel:
         """Returns the parts of a vector in the order and shapes of `layout`, as views.
 
         Args:
-            vector: as long as `weights`.
+            vector: As long as `weights`.
         """
         pieces = vector.split([shape.numel() for _, shape in self.layout])
         return [piece.view(shape) for piece, (_, shape) in zip(pieces, self.layout, strict=True)]
@@ -91,10 +91,10 @@ class FlatModel:
         """Copies the values of a vector into `weights`.
 
         Args:
-            vector: as long as `weights`.
+            vector: As long as `weights`.
 
         Raises:
-            UserError: it has another shape.
+            UserError: It has another shape.
         """
         if vector.shape != self.weights.shape:
             raise UserError(
@@ -107,9 +107,9 @@ class FlatModel:
         """Returns the loss of one batch in training mode, and leaves its gradient in `gradients`.
 
         Args:
-            inputs: the records.
-            targets: their classes or quantities.
-            loss: the mean loss of a batch.
+            inputs: The records.
+            targets: Their classes or quantities.
+            loss: The mean loss of a batch.
         """
         self._set_training(True)
         self.gradients.zero_()
@@ -122,7 +122,7 @@ class FlatModel:
         """Returns the outputs for a batch in evaluation mode, without a gradient.
 
         Args:
-            inputs: the records.
+            inputs: The records.
         """
         self._set_training(False)
         with torch.no_grad():
@@ -141,7 +141,7 @@ class FlatModel:
         """Returns what a file stores of the model with some weights.
 
         Args:
-            vector: the weights.
+            vector: The weights.
 
         Returns:
             Every entry of the module's state, frozen ones too, each a copy.
@@ -164,13 +164,13 @@ class FlatModel:
         """Takes over all of a stored state, frozen parameters and buffers too.
 
         Args:
-            state: as `to_state` gives it.
+            state: As `to_state` gives it.
 
         Returns:
             A copy of its weights as a vector.
 
         Raises:
-            UserError: it is the state of another model.
+            UserError: It is the state of another model.
         """
         own = self._net.state_dict()
         if own.keys() != state.keys():

@@ -39,8 +39,8 @@ def count_held_floats(layers: list[nn.Module], example: Tensor) -> int:
     """Returns the numbers that the gradients of one example need in a plain stack.
 
     Args:
-        layers: the layers of the stack.
-        example: a batch of one example.
+        layers: The layers of the stack.
+        example: A batch of one example.
     """
     held = 1
     x = example
@@ -59,9 +59,9 @@ class OuterProducts:
     The bias is the weight of one more input, of 1.
 
     Attributes:
-        layer: the layer.
-        back: the gradient of every example's output.
-        into: every example's input.
+        layer: The layer.
+        back: The gradient of every example's output.
+        into: Every example's input.
     """
 
     layer: nn.Linear
@@ -72,7 +72,7 @@ class OuterProducts:
         """Returns the norm of every example's gradient: a product of two norms.
 
         Args:
-            order: of the norm, 1 or 2.
+            order: Order of the norm, 1 or 2.
         """
         into = torch.zeros(len(self.back), dtype=torch.float64, device=self.back.device)
         if is_trained(self.layer.weight):
@@ -88,7 +88,7 @@ class OuterProducts:
         """Returns the gradients of some of the examples.
 
         Args:
-            kept: a boolean for every example.
+            kept: A boolean for every example.
         """
         return OuterProducts(self.layer, self.back[kept], self.into[kept])
 
@@ -96,8 +96,8 @@ class OuterProducts:
         """Adds the gradients, each times its factor, to the blocks of their parameters.
 
         Args:
-            blocks: the part of the sum for every parameter, by its identity.
-            factors: one for every example.
+            blocks: The part of the sum for every parameter, by its identity.
+            factors: One for every example.
         """
         if is_trained(self.layer.weight):
             scaled = self.back * factors[:, None]
@@ -117,7 +117,7 @@ class ParameterTables:
         """Returns the norm of every example's gradient.
 
         Args:
-            order: of the norm, 1 or 2.
+            order: Order of the norm, 1 or 2.
         """
         norms = []
         for table in self.tables:
@@ -129,7 +129,7 @@ class ParameterTables:
         """Returns the gradients of some of the examples.
 
         Args:
-            kept: a boolean for every example.
+            kept: A boolean for every example.
         """
         return ParameterTables(self.parameters, [table[kept] for table in self.tables])
 
@@ -137,8 +137,8 @@ class ParameterTables:
         """Adds the gradients, each times its factor, to the blocks of their parameters.
 
         Args:
-            blocks: the part of the sum for every parameter, by its identity.
-            factors: one for every example.
+            blocks: The part of the sum for every parameter, by its identity.
+            factors: One for every example.
         """
         for parameter, table in zip(self.parameters, self.tables, strict=True):
             blocks[id(parameter)].add_((factors @ table.double()).view(parameter.shape))
@@ -154,7 +154,7 @@ class LayerGradients:
         """Returns the norm of every example's gradient in all layers together.
 
         Args:
-            order: of the norm, 1 or 2.
+            order: Order of the norm, 1 or 2.
         """
         norms = torch.stack([part.find_norms(order) for part in self.parts])
         joined: Tensor = torch.linalg.vector_norm(norms, ord=order, dim=0)
@@ -164,7 +164,7 @@ class LayerGradients:
         """Returns the gradients of some of the examples.
 
         Args:
-            kept: a boolean for every example.
+            kept: A boolean for every example.
         """
         return LayerGradients([part.select(kept) for part in self.parts])
 
@@ -172,9 +172,9 @@ class LayerGradients:
         """Adds the gradients, each times its factor, to a vector.
 
         Args:
-            total: the vector.
-            model: the model that the gradients are of.
-            factors: one for every example.
+            total: The vector.
+            model: The model that the gradients are of.
+            factors: One for every example.
         """
         blocks = {}
         for parameter, block in zip(model.trained, model.blocks(total), strict=True):
@@ -187,7 +187,7 @@ def is_trained(parameter: Tensor | None) -> bool:
     """Returns whether a parameter exists and is trained.
 
     Args:
-        parameter: a parameter of a layer.
+        parameter: A parameter of a layer.
     """
     return parameter is not None and parameter.requires_grad
 
@@ -196,7 +196,7 @@ def find_stacked_layers(module: nn.Module) -> list[nn.Module] | None:
     """Returns the layers of a plain stack.
 
     Args:
-        module: any module.
+        module: Any module.
 
     Returns:
         The layers in order, each known to treat every example by itself and occurring once; None
@@ -220,7 +220,7 @@ def list_layers(module: nn.Module) -> list[nn.Module]:
     """Returns the layers of nested stacks, in order.
 
     Args:
-        module: a stack, or any other module, which counts as one layer.
+        module: A stack, or any other module, which counts as one layer.
     """
     if type(module) is not nn.Sequential:
         return [module]
@@ -234,7 +234,7 @@ def is_plain_layer(layer: nn.Module) -> bool:
     """Returns whether a layer is known to treat every example by itself.
 
     Args:
-        layer: the layer. Its type must be one of the known ones: a class derived from one of them
+        layer: The layer. Its type must be one of the known ones: a class derived from one of them
             may do anything.
     """
     # Flattening must leave the examples apart.
@@ -258,11 +258,11 @@ def pass_layers(
     The pass backwards ends at the outputs of the layers that are trained.
 
     Args:
-        net: the module, which is put into training mode.
-        layers: its layers in order.
-        inputs: the examples.
-        targets: their classes or quantities.
-        summed_loss: the sum of the losses of a batch.
+        net: The module, which is put into training mode.
+        layers: Its layers in order.
+        inputs: The examples.
+        targets: Their classes or quantities.
+        summed_loss: The sum of the losses of a batch.
     """
     if not net.training:
         net.train()
@@ -291,12 +291,12 @@ def compute_layer_gradients(
     """Returns the per-example gradients of one layer.
 
     Args:
-        layer: a linear layer or a convolution.
-        into: the input of every example.
-        back: the gradient of every example's output.
+        layer: A linear layer or a convolution.
+        into: The input of every example.
+        back: The gradient of every example's output.
 
     Raises:
-        TypeError: the layer is no layer of a plain stack.
+        TypeError: The layer is no layer of a plain stack.
     """
     if type(layer) is nn.Linear:
         # Of a sequence, an example has one input a position, and its gradient is written out.
@@ -326,14 +326,14 @@ def unfold_images(layer: nn.Conv2d, images: Tensor) -> Tensor:
     As `functional.unfold`, but many times faster.
 
     Args:
-        layer: the convolution.
-        images: its inputs.
+        layer: The convolution.
+        images: Its inputs.
 
     Returns:
         A tensor of shape (examples, channels x kernel, outputs).
 
     Raises:
-        TypeError: the padding is named by a word.
+        TypeError: The padding is named by a word.
     """
     if type(layer.padding) is str:
         raise TypeError("a layer of a plain stack has a number as padding")

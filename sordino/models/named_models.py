@@ -39,15 +39,15 @@ def build_model(
     """Returns a fresh model whose initial weights are decided by the seed.
 
     Args:
-        model: a name in `KNOWN`, a path `package.module:factory`, a factory, or a module, which is
+        model: A name in `KNOWN`, a path `package.module:factory`, a factory, or a module, which is
             copied with its weights.
-        input_shape: the shape of one record, such as (1, 28, 28).
-        outputs: classes, or predicted quantities.
-        seed: decides what torch draws during the building. The caller's generators are left as
+        input_shape: The shape of one record, such as (1, 28, 28).
+        outputs: Classes, or predicted quantities.
+        seed: Decides what torch draws during the building. The caller's generators are left as
             they were.
 
     Raises:
-        UserError: there is no such model, or it cannot be made.
+        UserError: There is no such model, or it cannot be made.
 
     Example:
         >>> build_model("mlp", (1, 8, 8), 10, seed=7)
@@ -75,10 +75,10 @@ def find_known(name: str) -> Callable[[nets.Shape, int], nn.Module]:
     """Returns the factory of a named network.
 
     Args:
-        name: a name in `KNOWN`.
+        name: A name in `KNOWN`.
 
     Raises:
-        InvalidValue: there is no such name; with the nearest.
+        InvalidValue: There is no such name; with the nearest.
     """
     if name in KNOWN:
         return KNOWN[name]

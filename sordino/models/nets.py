@@ -22,8 +22,8 @@ def logistic(input_shape: Shape, outputs: int) -> nn.Sequential:
     """Returns logistic regression (linear regression, under the squared error).
 
     Args:
-        input_shape: the shape of a record.
-        outputs: classes, or predicted quantities.
+        input_shape: The shape of a record.
+        outputs: Classes, or predicted quantities.
 
     Example:
         >>> sum(p.numel() for p in logistic((1, 8, 8), 10).parameters())
@@ -36,8 +36,8 @@ def mlp(input_shape: Shape, outputs: int) -> nn.Sequential:
     """Returns a network with one hidden layer of 32.
 
     Args:
-        input_shape: the shape of a record.
-        outputs: classes, or predicted quantities.
+        input_shape: The shape of a record.
+        outputs: Classes, or predicted quantities.
 
     Example:
         >>> sum(p.numel() for p in mlp((1, 8, 8), 10).parameters())
@@ -52,11 +52,11 @@ def lenet5(input_shape: Shape, outputs: int) -> nn.Sequential:
     """Returns LeNet-5 as it is used today: unpadded, ReLU, max pooling.
 
     Args:
-        input_shape: the shape of a record.
-        outputs: classes, or predicted quantities.
+        input_shape: The shape of a record.
+        outputs: Classes, or predicted quantities.
 
     Raises:
-        UserError: the records are no images, or too small ones.
+        UserError: The records are no images, or too small ones.
 
     Example:
         >>> sum(p.numel() for p in lenet5((1, 28, 28), 10).parameters())
@@ -78,11 +78,11 @@ def prifedsync_mnist(input_shape: Shape, outputs: int) -> nn.Sequential:
     The widths are those of its repository; its dropout is not in the paper and left out.
 
     Args:
-        input_shape: the shape of a record.
-        outputs: classes, or predicted quantities.
+        input_shape: The shape of a record.
+        outputs: Classes, or predicted quantities.
 
     Raises:
-        UserError: the records are no images, or too small ones.
+        UserError: The records are no images, or too small ones.
 
     Example:
         >>> sum(p.numel() for p in prifedsync_mnist((1, 28, 28), 10).parameters())
@@ -97,11 +97,11 @@ def prifedsync_cifar(input_shape: Shape, outputs: int) -> nn.Sequential:
     """Returns the network of PriFedSync, section 4.2: TensorFlow's tutorial on images.
 
     Args:
-        input_shape: the shape of a record.
-        outputs: classes, or predicted quantities.
+        input_shape: The shape of a record.
+        outputs: Classes, or predicted quantities.
 
     Raises:
-        UserError: the records are no images, or too small ones.
+        UserError: The records are no images, or too small ones.
 
     Example:
         >>> sum(p.numel() for p in prifedsync_cifar((3, 32, 32), 10).parameters())
@@ -124,11 +124,11 @@ def udp_mnist(input_shape: Shape, outputs: int) -> nn.Sequential:
     The paper gives no widths; these are the ones of PyTorch's first MNIST example.
 
     Args:
-        input_shape: the shape of a record.
-        outputs: classes, or predicted quantities.
+        input_shape: The shape of a record.
+        outputs: Classes, or predicted quantities.
 
     Raises:
-        UserError: the records are no images, or too small ones.
+        UserError: The records are no images, or too small ones.
 
     Example:
         >>> sum(p.numel() for p in udp_mnist((1, 28, 28), 10).parameters())
@@ -150,11 +150,11 @@ def udp_cnn(input_shape: Shape, outputs: int) -> nn.Sequential:
     The paper says as much of it as that it has two convolutions and two dense layers.
 
     Args:
-        input_shape: the shape of a record.
-        outputs: classes, or predicted quantities.
+        input_shape: The shape of a record.
+        outputs: Classes, or predicted quantities.
 
     Raises:
-        UserError: the records are no images, or too small ones.
+        UserError: The records are no images, or too small ones.
 
     Example:
         >>> sum(p.numel() for p in udp_cnn((1, 28, 28), 10).parameters())
@@ -176,11 +176,11 @@ def udp_medical(input_shape: Shape, outputs: int) -> nn.Sequential:
     The paper gives no widths; they double here while the image halves.
 
     Args:
-        input_shape: the shape of a record.
-        outputs: classes, or predicted quantities.
+        input_shape: The shape of a record.
+        outputs: Classes, or predicted quantities.
 
     Raises:
-        UserError: the records are no images, or too small ones.
+        UserError: The records are no images, or too small ones.
 
     Example:
         >>> sum(p.numel() for p in udp_medical((3, 64, 64), 10).parameters())
@@ -200,11 +200,11 @@ def udp_wind(input_shape: Shape, outputs: int) -> nn.Sequential:
     It goes over time, from the last hours' series to the coming hours. Widths are ours.
 
     Args:
-        input_shape: the shape of a record.
-        outputs: classes, or predicted quantities.
+        input_shape: The shape of a record.
+        outputs: Classes, or predicted quantities.
 
     Raises:
-        UserError: the records are no series.
+        UserError: The records are no series.
 
     Example:
         >>> sum(p.numel() for p in udp_wind((7, 48), 48).parameters())
@@ -230,11 +230,11 @@ def power_curve(input_shape: Shape, outputs: int) -> nn.Sequential:
     All hours share it: few parameters, so little noise.
 
     Args:
-        input_shape: the shape of a record.
-        outputs: classes, or predicted quantities.
+        input_shape: The shape of a record.
+        outputs: Classes, or predicted quantities.
 
     Raises:
-        UserError: the records are no series with an output for every hour.
+        UserError: The records are no series with an output for every hour.
 
     Example:
         >>> sum(p.numel() for p in power_curve((3, 48), 48).parameters())
@@ -260,10 +260,10 @@ def make_convolution(
     """Returns a convolution and its ReLU.
 
     Args:
-        channels: of its input.
-        filters: channels of its output.
-        kernel: height and width of its windows.
-        padding: rows and columns of zeros on each side.
+        channels: Channels of its input.
+        filters: Channels of its output.
+        kernel: Height and width of its windows.
+        padding: Rows and columns of zeros on each side.
     """
     return [nn.Conv2d(channels, filters, kernel, padding=padding), nn.ReLU()]
 
@@ -272,9 +272,9 @@ def add_head(features: list[nn.Module], input_shape: Shape, *widths: int) -> nn.
     """Returns features, flattened, then linear layers with ReLU between them.
 
     Args:
-        features: the layers before.
-        input_shape: the shape of a record.
-        *widths: outputs of every linear layer.
+        features: The layers before.
+        input_shape: The shape of a record.
+        *widths: Outputs of every linear layer.
     """
     body = nn.Sequential(*features, nn.Flatten())
     with torch.no_grad():
@@ -290,12 +290,12 @@ def image_channels(model: str, input_shape: Shape, *, smallest: int) -> int:
     """Returns the channels of images.
 
     Args:
-        model: the name of the model, for the refusal.
-        input_shape: the shape of a record.
-        smallest: height and width that images must have at least.
+        model: The name of the model, for the refusal.
+        input_shape: The shape of a record.
+        smallest: Height and width that images must have at least.
 
     Raises:
-        UserError: the records are no images, or too small ones.
+        UserError: The records are no images, or too small ones.
     """
     if len(input_shape) != 3:
         raise UserError(

@@ -48,10 +48,10 @@ class ClippedSum(NamedTuple):
     """The sum of the clipped gradients of a batch.
 
     Attributes:
-        total: the sum, a float64 vector.
-        clipped: how many examples were clipped.
-        nonfinite: how many gradients could not be clipped, and counted as zero.
-        within: half the examples within the clip less half of the others; in a table, one a row.
+        total: The sum, a float64 vector.
+        clipped: How many examples were clipped.
+        nonfinite: How many gradients could not be clipped, and counted as zero.
+        within: Half the examples within the clip less half of the others; in a table, one a row.
     """
 
     total: Tensor
@@ -64,8 +64,8 @@ class ExampleGradients:
     """Computes clipped sums for a flat model, at its present weights, in the way that suits it.
 
     Args:
-        model: the model.
-        loss: the mean loss of a batch.
+        model: The model.
+        loss: The mean loss of a batch.
     """
 
     def __init__(self, model: FlatModel, loss: Loss) -> None:
@@ -88,13 +88,13 @@ class ExampleGradients:
         """Returns the sum over a batch of every example's gradient, clipped.
 
         Args:
-            inputs: the examples, possibly none.
-            targets: their classes or quantities.
-            clip: gradients that are longer are scaled down to this norm.
+            inputs: The examples, possibly none.
+            targets: Their classes or quantities.
+            clip: Gradients that are longer are scaled down to this norm.
             norm: "l2" or "l1".
 
         Raises:
-            UserError: there are more examples than their sum is precise for.
+            UserError: There are more examples than their sum is precise for.
         """
         check_example_count(len(targets), MOST_EXAMPLES)
         order = NORM_ORDERS[norm]
@@ -160,7 +160,7 @@ class GradientRows:
         """Returns the norm of every example's gradient.
 
         Args:
-            order: of the norm, 1 or 2.
+            order: Order of the norm, 1 or 2.
         """
         norms: Tensor = torch.linalg.vector_norm(self.rows, ord=order, dim=1, dtype=torch.float64)
         return norms
@@ -169,7 +169,7 @@ class GradientRows:
         """Returns the gradients of some of the examples.
 
         Args:
-            kept: a boolean for every example.
+            kept: A boolean for every example.
         """
         return GradientRows(self.rows[kept])
 
@@ -177,9 +177,9 @@ class GradientRows:
         """Adds the gradients, each times its factor, to a vector.
 
         Args:
-            total: the vector.
-            model: the model that the gradients are of.
-            factors: one for every example.
+            total: The vector.
+            model: The model that the gradients are of.
+            factors: One for every example.
         """
         total += factors @ self.rows.double()
 
@@ -196,10 +196,10 @@ def vectorise_gradients(
     """Returns the gradients of all examples, one a row, each computed as if it were alone.
 
     Args:
-        model: the model.
-        inputs: the examples.
-        targets: their classes or quantities.
-        loss: the mean loss of a batch.
+        model: The model.
+        inputs: The examples.
+        targets: Their classes or quantities.
+        loss: The mean loss of a batch.
 
     Raises:
         RuntimeError: torch.func cannot vectorise the module.
@@ -211,9 +211,9 @@ def vectorise_gradients(
         """Returns the loss of one example.
 
         Args:
-            weights: the model's parameters.
-            example: the example's input.
-            target: its label.
+            weights: The model's parameters.
+            example: The example's input.
+            target: Its label.
         """
         parameters = dict(zip(names, weights, strict=True))
         return loss(functional_call(net, parameters, (example[None],)), target[None])

@@ -46,10 +46,10 @@ class TriedTransform(NamedTuple):
     """A transform that passed its test.
 
     Attributes:
-        apply: features of a batch of records.
-        output_shape: the shape of one record's features.
-        fingerprint: a digest of its code and of what it makes of invented records.
-        threads: how many batches may be transformed at a time.
+        apply: Features of a batch of records.
+        output_shape: The shape of one record's features.
+        fingerprint: A digest of its code and of what it makes of invented records.
+        threads: How many batches may be transformed at a time.
     """
 
     apply: Transform
@@ -62,14 +62,14 @@ def apply_features(dataset: Dataset, features: str | None) -> Dataset:
     """Returns a data set whose records are the features of the given ones.
 
     Args:
-        dataset: the records as they are.
-        features: as `data.features` names them; None for none.
+        dataset: The records as they are.
+        features: As `data.features` names them; None for none.
 
     Returns:
         The data set with float32 features; without `features`, the same one.
 
     Raises:
-        UserError: a transform that cannot be found, does not fit the records, or was seen to look
+        UserError: A transform that cannot be found, does not fit the records, or was seen to look
             at more than one record.
 
     Example:
@@ -96,11 +96,11 @@ def find_transform(features: str, input_shape: Shape) -> TriedTransform:
     """Returns a transform, after its test.
 
     Args:
-        features: a built-in name, or package.module:factory.
-        input_shape: the shape of one record.
+        features: A built-in name, or package.module:factory.
+        input_shape: The shape of one record.
 
     Raises:
-        UserError: it cannot be found, raises, or fails the test.
+        UserError: It cannot be found, raises, or fails the test.
     """
     if features in BUILT_IN:
         made: Transform = BUILT_IN[features](input_shape)
@@ -127,7 +127,7 @@ def read_code(factory: Callable[..., object]) -> str:
     """Returns the source of the module that a factory is in; empty where there is none.
 
     Args:
-        factory: the factory.
+        factory: What makes the public function of a record.
     """
     module = inspect.getmodule(factory)
     try:
@@ -149,14 +149,14 @@ def try_transform(
     Real records are not used: whether a client answers must not depend on its records.
 
     Args:
-        features: its name in the protocol.
-        transform: the transform.
-        input_shape: the shape of one record.
-        code: its source, as far as it is known.
-        threads: how many batches may be transformed at a time.
+        features: Its name in the protocol.
+        transform: The fixed public function of a record.
+        input_shape: The shape of one record.
+        code: Its source, as far as it is known.
+        threads: How many batches may be transformed at a time.
 
     Raises:
-        UserError: it raises, returns something else than features, or a record's features depend
+        UserError: It raises, returns something else than features, or a record's features depend
             on other records or on earlier calls.
     """
     generator = np.random.default_rng(0)
@@ -186,12 +186,12 @@ def transform_batch(features: str, transform: Transform, records: Tensor) -> Ten
     """Returns the features of some records, checked.
 
     Args:
-        features: the transform's name in the protocol.
-        transform: the transform.
+        features: The transform's name in the protocol.
+        transform: The fixed public function of a record.
         records: float32, one record a row.
 
     Raises:
-        UserError: it raises, or returns anything but finite numbers, a row for each record.
+        UserError: It raises, or returns anything but finite numbers, a row for each record.
     """
     try:
         with torch.no_grad():
@@ -216,9 +216,9 @@ def transform_records(dataset: Dataset, x: np.ndarray, transform: TriedTransform
     """Returns the features of stored records, from the cache where they are there.
 
     Args:
-        dataset: whose scale and shift make inputs of stored records.
-        x: the records, as they are stored.
-        transform: the transform.
+        dataset: Dataset whose scale and shift make inputs of stored records.
+        x: The records, as they are stored.
+        transform: The fixed public function of a record.
     """
     shape = (len(x), *transform.output_shape)
     if len(x) == 0:
@@ -240,10 +240,10 @@ def fill_features(
     """Computes the features of records, some batches at a time.
 
     Args:
-        dataset: whose scale and shift make inputs of stored records.
-        x: the records, as they are stored.
-        transform: the transform.
-        target: where the features go.
+        dataset: Dataset whose scale and shift make inputs of stored records.
+        x: The records, as they are stored.
+        transform: The fixed public function of a record.
+        target: Where the features go.
     """
 
     def fill_chunk(start: int) -> None:

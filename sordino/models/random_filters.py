@@ -34,10 +34,10 @@ class RandomFilters:
         """Draws the filters.
 
         Args:
-            input_shape: channels, height and width of an image.
+            input_shape: Channels, height and width of an image.
 
         Raises:
-            UserError: records that are no images, or too small ones.
+            UserError: Records that are no images, or too small ones.
         """
         self.output_shape = find_feature_shape("random-filters", input_shape)
         shape = (FILTERS, input_shape[0], SIDE, SIDE)

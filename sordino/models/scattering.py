@@ -41,10 +41,10 @@ class Scattering:
         """Makes the filters.
 
         Args:
-            input_shape: channels, height and width of an image.
+            input_shape: Channels, height and width of an image.
 
         Raises:
-            UserError: records that are no images, or too small ones.
+            UserError: Records that are no images, or too small ones.
         """
         self.output_shape = find_feature_shape("scattering", input_shape)
         _, height, width = input_shape
@@ -104,8 +104,8 @@ def multiply_rows(maps: Tensor, matrix: Tensor) -> Tensor:
     """Returns every row of every map, multiplied by a matrix.
 
     Args:
-        maps: any number of maps.
-        matrix: as many rows as a map has columns.
+        maps: Any number of maps.
+        matrix: As many rows as a map has columns.
     """
     # One plain product: products of stacks have other bits for other sizes of a batch.
     flat = maps.reshape(-1, maps.shape[-1])
@@ -116,7 +116,7 @@ def pad_length(size: int) -> int:
     """Returns the length of a side with its margins, a multiple of the stride.
 
     Args:
-        size: pixels of the side.
+        size: Pixels of the side.
     """
     return ((size + STRIDE) // STRIDE + 1) * STRIDE
 
@@ -125,7 +125,7 @@ def split_padding(size: int) -> tuple[int, int]:
     """Returns the margins before and after a side.
 
     Args:
-        size: pixels of the side.
+        size: Pixels of the side.
     """
     added = pad_length(size) - size
     return added // 2, added - added // 2
@@ -135,7 +135,7 @@ def keep_every_other(spectrum: Tensor) -> Tensor:
     """Returns the spectrum of every other sample in both directions.
 
     Args:
-        spectrum: the transform of maps of even sides.
+        spectrum: The transform of maps of even sides.
     """
     rows = spectrum.shape[-2] // 2
     columns = spectrum.shape[-1] // 2
@@ -150,8 +150,8 @@ def make_wavelets(rows: int, columns: int) -> np.ndarray:
     They are real, since each wavelet at -x is its own conjugate.
 
     Args:
-        rows: height of a padded image.
-        columns: its width.
+        rows: Height of a padded image.
+        columns: Its width.
     """
     made = np.empty((SCALES, DIRECTIONS, rows, columns), dtype=np.float32)
     for scale in range(SCALES):
@@ -171,10 +171,10 @@ def make_wavelet(
     """Returns one Morlet wavelet, periodic, with the sum 0.
 
     Args:
-        rows: height of a padded image.
-        columns: its width.
+        rows: Height of a padded image.
+        columns: Its width.
         scale: 0 or 1.
-        angle: of its direction.
+        angle: Angle of its direction.
     """
     spread = WIDTH * 2**scale
     wave = np.zeros((rows, columns), dtype=complex)
@@ -201,8 +201,8 @@ def make_average(length: int, step: int) -> Tensor:
     The Gaussian is a product of one along each side, so two small matrices do its work.
 
     Args:
-        length: of the padded side.
-        step: distance of the samples, in pixels.
+        length: Length of the padded side.
+        step: Distance of the samples, in pixels.
 
     Returns:
         (samples, kept); the margins are left out.

@@ -16,8 +16,8 @@ def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
     """Returns the mean cross-entropy of a batch.
 
     Args:
-        outputs: logits (records, classes).
-        targets: class numbers (records,).
+        outputs: Logits (records, classes).
+        targets: Class numbers (records,).
 
     Example:
         >>> import torch
@@ -31,8 +31,8 @@ def mean_squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
     """Returns the squared error of a batch, averaged over records and outputs.
 
     Args:
-        outputs: predictions (records, outputs).
-        targets: quantities, as many; targets (records,) fit outputs (records, 1).
+        outputs: Predictions (records, outputs).
+        targets: Quantities, as many; targets (records,) fit outputs (records, 1).
 
     Example:
         >>> import torch
@@ -47,8 +47,8 @@ def sum_cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
     """Returns the sum of the cross-entropies of a batch.
 
     Args:
-        outputs: logits (records, classes).
-        targets: class numbers (records,).
+        outputs: Logits (records, classes).
+        targets: Class numbers (records,).
     """
     return functional.cross_entropy(outputs, targets, reduction="sum")
 
@@ -57,8 +57,8 @@ def sum_squared_errors(outputs: Tensor, targets: Tensor) -> Tensor:
     """Returns the sum over a batch of every record's squared error, a mean over its outputs.
 
     Args:
-        outputs: predictions (records, outputs).
-        targets: quantities, as many.
+        outputs: Predictions (records, outputs).
+        targets: Quantities, as many.
     """
     wanted = targets.reshape(outputs.shape).to(outputs.dtype)
     each = outputs.shape[1:].numel()
@@ -77,7 +77,7 @@ def loss_for(targets: Tensor) -> Loss:
     """Returns the loss that suits targets: integers are classes, real numbers are quantities.
 
     Args:
-        targets: the targets of some records.
+        targets: The targets of some records.
 
     Example:
         >>> import torch
@@ -93,8 +93,8 @@ def module_loss(module: nn.Module, targets: Tensor) -> Loss:
     """Returns a model's method `loss(outputs, targets)`, or else the loss that suits the targets.
 
     Args:
-        module: the model.
-        targets: the targets of some records.
+        module: The model.
+        targets: The targets of some records.
 
     Example:
         >>> import torch
@@ -112,9 +112,9 @@ class Evaluation(NamedTuple):
     """Sums over records, so that batches add up.
 
     Attributes:
-        loss_sum: the sum of the losses.
-        correct: right answers; None where the targets are quantities.
-        records: how many records.
+        loss_sum: The sum of the losses.
+        correct: Right answers; None where the targets are quantities.
+        records: How many records.
     """
 
     loss_sum: float
@@ -126,8 +126,8 @@ def evaluate_batch(outputs: Tensor, targets: Tensor) -> Evaluation:
     """Returns the summed loss, the right answers and the number of records of one batch.
 
     Args:
-        outputs: logits or predictions.
-        targets: classes or quantities.
+        outputs: Logits or predictions.
+        targets: Classes or quantities.
 
     Example:
         >>> import torch
@@ -145,7 +145,7 @@ def mean_predictor_loss(targets: Tensor) -> float | None:
     """Returns the squared error of always predicting the mean, which a regression has to beat.
 
     Args:
-        targets: the targets of some records.
+        targets: The targets of some records.
 
     Returns:
         The error; None where the targets are classes.

@@ -50,10 +50,10 @@ def draw_natively(stream: Stream, trainings: int, count: int, digits: int) -> np
     """Returns the draws of `draw_integers`, made by the kernel where it has been built.
 
     Args:
-        stream: the place in the keystream.
-        trainings: the number of trainings, from the stream's on.
-        count: how many draws each training makes.
-        digits: digits of a draw.
+        stream: The place in the keystream.
+        trainings: The number of trainings, from the stream's on.
+        count: How many draws each training makes.
+        digits: Digits of a draw.
 
     Returns:
         A table of int64 of shape (trainings, count).

@@ -49,7 +49,7 @@ class Jobs:
     adds.
 
     Args:
-        setup: the federation.
+        setup: The federation.
     """
 
     def __init__(self, setup: Setup) -> None:
@@ -89,7 +89,7 @@ class Jobs:
         """Returns the jobs of some clients in one round.
 
         Args:
-            tasks: the work of each of these clients.
+            tasks: The work of each of these clients.
         """
         clients = [task.client for task in tasks]
         call = Call(self._setup, self._release, self._table[clients], tasks, exact=self._exact)
@@ -101,11 +101,11 @@ class Call:
     """Some clients' work in one call of the kernel. It holds all memory that the kernel uses.
 
     Args:
-        setup: the federation.
-        release: what leaves its clients.
-        table: a job for each of the clients.
-        tasks: the work of each of them.
-        exact: whether the kernel leaves the noise to Python, and so gives models in float64.
+        setup: The federation.
+        release: What leaves its clients.
+        table: A job for each of the clients.
+        tasks: The work of each of them.
+        exact: Whether the kernel leaves the noise to Python, and so gives models in float64.
     """
 
     def __init__(
@@ -149,7 +149,7 @@ class Call:
         """Gives every client the steps to make; clients that step alike share a rule.
 
         Args:
-            upload_noises: the deviation of the noise on every client's upload.
+            upload_noises: The deviation of the noise on every client's upload.
         """
         strengths = []
         centres: list[np.ndarray | None] = []
@@ -307,8 +307,8 @@ def find_within(task: Assignment, steps: LocalSteps) -> np.ndarray | None:
     """Returns half the examples within the clip less half of the others, None where it stays.
 
     Args:
-        task: the work of a client.
-        steps: what happened in its step.
+        task: The work of a client.
+        steps: What happened in its step.
     """
     if task.clip is None:
         return None

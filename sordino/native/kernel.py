@@ -31,23 +31,23 @@ class StepRule:
     added.
 
     Attributes:
-        rates: the learning rate of every step.
-        batch: records that every step draws, where the job does not list them.
-        clip: the largest norm of a gradient.
-        per_example: whether the gradient of every example is clipped, and not of the batch.
-        norm: the order of the norm, 1 or 2.
-        divisor: what the sum of clipped examples is divided by; 0: their number.
-        proximal: the strength of the pull to the job's centre.
-        weight_decay: the strength of the pull to zero.
-        optimizer: what turns gradients into moves.
-        momentum: the decay rate of the first moments.
-        second_momentum: the decay rate of the second moments.
-        epsilon: a constant added to the root of the second moments.
-        step_noise: the deviation, scale or width of the noise on every gradient.
-        upload_noise: the standard deviation of the noise on the result.
-        step_law: the law of the noise on every gradient.
-        stair_fall: by how much the logarithm of a staircase falls once in every width.
-        stair_place: where in a width it falls.
+        rates: The learning rate of every step.
+        batch: Records that every step draws, where the job does not list them.
+        clip: The largest norm of a gradient.
+        per_example: Whether the gradient of every example is clipped, and not of the batch.
+        norm: The order of the norm, 1 or 2.
+        divisor: What the sum of clipped examples is divided by; 0: their number.
+        proximal: The strength of the pull to the job's centre.
+        weight_decay: The strength of the pull to zero.
+        optimizer: What turns gradients into moves.
+        momentum: The decay rate of the first moments.
+        second_momentum: The decay rate of the second moments.
+        epsilon: A constant added to the root of the second moments.
+        step_noise: The deviation, scale or width of the noise on every gradient.
+        upload_noise: The standard deviation of the noise on the result.
+        step_law: The law of the noise on every gradient.
+        stair_fall: By how much the logarithm of a staircase falls once in every width.
+        stair_place: Where in a width it falls.
 
     Example:
         >>> StepRule(rates=(0.1, 0.1), batch=32, clip=1.0).steps
@@ -82,10 +82,10 @@ class PackedRule:
     """A rule as a structure of the kernel. It holds the memory that `address` points to.
 
     Args:
-        rule: the rule.
+        rule: The rule.
 
     Raises:
-        InvalidValue: the norm is neither 1 nor 2, or the clip is not positive.
+        InvalidValue: The norm is neither 1 nor 2, or the clip is not positive.
     """
 
     def __init__(self, rule: StepRule) -> None:
@@ -107,14 +107,14 @@ class KernelRecords:
     """Records as the kernel reads them, without a copy. It holds the arrays that are pointed to.
 
     Args:
-        x: the records, in uint8 or float32.
-        y: their classes, or quantities to be predicted.
-        scale: what every value of a record is multiplied by; None: 1.
-        shift: a number added to it then; None: 0.
+        x: The records, in uint8 or float32.
+        y: Their classes, or quantities to be predicted.
+        scale: What every value of a record is multiplied by; None: 1.
+        shift: A number added to it then; None: 0.
 
     Raises:
-        InvalidValue: the records are of another type, or a class is negative.
-        UserError: there are not as many answers as records, or none at all.
+        InvalidValue: The records are of another type, or a class is negative.
+        UserError: There are not as many answers as records, or none at all.
     """
 
     def __init__(
@@ -170,14 +170,14 @@ class Kernel:
     """A program, ready to run. It holds memory of the compiled library, which goes with it.
 
     Args:
-        program: the network.
-        loss: the loss of a record.
-        batch: records that most batches have, which decides how many are worked on together.
-        simd: the instruction set, one of `library.INSTRUCTION_SETS`.
+        program: The network.
+        loss: The loss of a record.
+        batch: Records that most batches have, which decides how many are worked on together.
+        simd: The instruction set, one of `library.INSTRUCTION_SETS`.
 
     Attributes:
-        lanes: numbers in a register.
-        vectors: registers of examples that pass through the network together.
+        lanes: Numbers in a register.
+        vectors: Registers of examples that pass through the network together.
     """
 
     def __init__(
@@ -223,10 +223,10 @@ class Kernel:
         """Refuses records that do not fit the program.
 
         Args:
-            records: the records.
+            records: Records of all clients, as the kernel reads them.
 
         Raises:
-            UserError: with what does not fit.
+            UserError: With what does not fit.
         """
         if records.size != self.program.record_size:
             raise UserError(
@@ -253,13 +253,13 @@ class Kernel:
         Results go where the jobs say, and what happened into the jobs themselves.
 
         Args:
-            records: those of all jobs, or one for each.
-            jobs: an array of `JOB`.
-            threads: how many jobs run at a time.
+            records: Those of all jobs, or one for each.
+            jobs: An array of `JOB`.
+            threads: How many jobs run at a time.
 
         Raises:
-            UserError: records do not fit the program.
-            MemoryError: there is not enough memory.
+            UserError: Records do not fit the program.
+            MemoryError: There is not enough memory.
         """
         if isinstance(records, KernelRecords):
             records = [records] * len(jobs)
@@ -280,14 +280,14 @@ class Kernel:
         """Returns the clipped gradient that a step would use, before noise, and the mean loss.
 
         Args:
-            records: the records.
-            rule: how gradients are clipped.
-            weights: the model.
-            rows: which records make up the batch.
+            records: Records of all clients, as the kernel reads them.
+            rule: How gradients are clipped.
+            weights: The model.
+            rows: Which records make up the batch.
 
         Raises:
-            UserError: records, weights or rows do not fit the program.
-            MemoryError: there is not enough memory.
+            UserError: Records, weights or rows do not fit the program.
+            MemoryError: There is not enough memory.
         """
         self.check_records(records)
         weights = self._check_weights(weights)
@@ -319,14 +319,14 @@ class Kernel:
         """Returns the outputs of the model for some records, one record a row.
 
         Args:
-            records: the records.
-            weights: the model.
-            rows: which records are meant.
-            threads: how many threads share the work.
+            records: Records of all clients, as the kernel reads them.
+            weights: The model.
+            rows: Which records are meant.
+            threads: How many threads share the work.
 
         Raises:
-            UserError: records, weights or rows do not fit the program.
-            MemoryError: there is not enough memory.
+            UserError: Records, weights or rows do not fit the program.
+            MemoryError: There is not enough memory.
         """
         self.check_records(records)
         weights = self._check_weights(weights)
@@ -366,8 +366,8 @@ def count_vectors(batch: int, lanes: int) -> int:
     The batch goes in as few blocks of at most `MOST_VECTORS` as there can be, all of equal size.
 
     Args:
-        batch: records of a batch.
-        lanes: examples of a vector.
+        batch: Records of a batch.
+        lanes: Examples of a vector.
 
     Example:
         >>> [count_vectors(batch, 16) for batch in (1, 20, 32, 48, 50, 256)]
@@ -383,11 +383,11 @@ def check_rows(rows: np.ndarray, count: int) -> np.ndarray:
     """Returns numbers of records in the kernel's type.
 
     Args:
-        rows: the numbers.
-        count: how many records there are.
+        rows: The numbers.
+        count: How many records there are.
 
     Raises:
-        UserError: there are no such records, or no numbers.
+        UserError: There are no such records, or no numbers.
     """
     rows = np.ascontiguousarray(rows, dtype=np.int64)
     if rows.ndim != 1 or len(rows) == 0 or rows.min() < 0 or rows.max() >= count:
@@ -399,7 +399,7 @@ def row_addresses(table: np.ndarray) -> np.ndarray:
     """Returns where the rows of a table begin in memory.
 
     Args:
-        table: a table whose rows are contiguous.
+        table: A table whose rows are contiguous.
     """
     offsets = np.arange(len(table), dtype=np.uintp) * np.uintp(table.strides[0])
     return table.ctypes.data + offsets
@@ -409,6 +409,6 @@ def key_address(key: bytes) -> int:
     """Returns where the bytes of a key begin in memory.
 
     Args:
-        key: the key, which must outlive the address.
+        key: The key, which must outlive the address.
     """
     return ctypes.cast(ctypes.c_char_p(key), ctypes.c_void_p).value or 0

@@ -61,16 +61,16 @@ def add_pooling(
     """Adds a pooling and returns its result.
 
     Args:
-        builder: the program so far.
-        kind: maximum or mean.
-        value: the images or series.
-        kernel_size: height and width of the windows.
-        stride: their distance; None: they tile.
-        padding: rows and columns on each side.
-        series: whether it pools series, and not images.
+        builder: The program so far.
+        kind: Maximum or mean.
+        value: The images or series.
+        kernel_size: Height and width of the windows.
+        stride: Their distance; None: they tile.
+        padding: Rows and columns on each side.
+        series: Whether it pools series, and not images.
 
     Raises:
-        KernelRefusal: the kernel does not have it.
+        KernelRefusal: The kernel does not have it.
     """
     if value.dimensions != (2 if series else 3):
         raise KernelRefusal("a pooling works on something else than series or images")
@@ -169,12 +169,12 @@ def flatten_value(value: LayerResult, start: int, end: int) -> LayerResult:
     """Returns a value as rows of features, which it is in memory already.
 
     Args:
-        value: the value.
-        start: the first dimension that is flattened.
-        end: the last one.
+        value: The value.
+        start: The first dimension that is flattened.
+        end: The last one.
 
     Raises:
-        KernelRefusal: some dimensions are left as they are.
+        KernelRefusal: Some dimensions are left as they are.
     """
     if start != 1 or end not in (-1, value.dimensions):
         raise KernelRefusal("flatten leaves dimensions as they are")

@@ -145,7 +145,7 @@ def parse_layout(text: str) -> dict[str, float]:
     r"""Returns the description that a library gives of its layout.
 
     Args:
-        text: a name and a number a line; numbers that are not whole are hexadecimal.
+        text: A name and a number a line; numbers that are not whole are hexadecimal.
 
     Returns:
         The number of every name.
@@ -169,7 +169,7 @@ def find_layout_difference(theirs: dict[str, float]) -> str | None:
     """Returns in words the first point in which a library's layout differs from this version's.
 
     Args:
-        theirs: the description of the library.
+        theirs: The description of the library.
 
     Returns:
         The name with both numbers; None if all is alike.

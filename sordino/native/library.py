@@ -72,7 +72,7 @@ def find_library(name: str) -> Path | None:
     """Returns the library for an instruction set, if this version of Sordino can use it.
 
     Args:
-        name: one of `INSTRUCTION_SETS`.
+        name: One of `INSTRUCTION_SETS`.
 
     Returns:
         Its path; None if it was not built, or for another version of the interface.
@@ -159,11 +159,11 @@ def load_library(name: str) -> ctypes.CDLL:
     """Returns the library for an instruction set, ready to be called.
 
     Args:
-        name: one of `INSTRUCTION_SETS`.
+        name: One of `INSTRUCTION_SETS`.
 
     Raises:
-        InvalidValue: it was not built.
-        UserError: it was built from other sources than this version's.
+        InvalidValue: It was not built.
+        UserError: It was built from other sources than this version's.
     """
     path = find_library(name)
     if path is None:
@@ -176,7 +176,7 @@ def fingerprint_library(name: str) -> str:
     """Returns what a run notes of its kernel: libraries of one fingerprint give the same bits.
 
     Args:
-        name: one of `INSTRUCTION_SETS`.
+        name: One of `INSTRUCTION_SETS`.
 
     Example:
         >>> fingerprint_library("portable").startswith("portable")

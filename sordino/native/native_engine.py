@@ -63,9 +63,9 @@ class NativeEngine:
     set, in the last digits.
 
     Args:
-        setup: the federation.
-        workers: how many threads train; None: as many as there are cores.
-        kernel: the kernel for the setup, where it is known already.
+        setup: The federation.
+        workers: How many threads train; None: as many as there are cores.
+        kernel: The kernel for the setup, where it is known already.
 
     Example:
         >>> with NativeEngine(setup, workers=2) as engine:  # doctest: +SKIP
@@ -105,7 +105,7 @@ class NativeEngine:
         """Returns the uploads of a round, in the order of the participants.
 
         Args:
-            task: the round.
+            task: The round.
         """
         return pooled_uploads([(self, task)], threads=self.workers)
 
@@ -120,10 +120,10 @@ class NativeEngine:
         """Returns one client's upload, as `ClientWork.upload` makes it.
 
         Args:
-            client: the client.
-            round_index: the round.
-            weights: what the server sends.
-            kept: what the client has kept, where clients keep anything.
+            client: Number of the client, from 0.
+            round_index: Number of the round, from 0.
+            weights: What the server sends.
+            kept: What the client has kept, where clients keep anything.
         """
         task = RoundTask(
             round_index=round_index,
@@ -137,8 +137,8 @@ class NativeEngine:
         """Returns the jobs of some of the participants of a round.
 
         Args:
-            task: the round.
-            chosen: which of its participants.
+            task: The round.
+            chosen: Which of its participants.
         """
         sent = np.ascontiguousarray(task.broadcast, dtype=np.float32)
         assignments = []
@@ -159,7 +159,7 @@ class NativeEngine:
         """Returns how many clients one call of the kernel trains, so that memory is bounded.
 
         Args:
-            threads: how many clients are trained at a time.
+            threads: How many clients are trained at a time.
         """
         bytes_per_client = self._initial.nbytes * self._jobs.floats
         # At least a client for each thread, even where memory is short.
@@ -179,7 +179,7 @@ class NativeEngine:
         """Returns the score of a model on the test records.
 
         Args:
-            weights: the model.
+            weights: The model.
         """
         test = self._test
         threads = 1
@@ -205,8 +205,8 @@ def pooled_uploads(
     pieces, so that the memory of the uploads is bounded.
 
     Args:
-        work: the trainings, which have one kernel, and the round of each.
-        threads: how many clients are trained at a time.
+        work: The trainings, which have one kernel, and the round of each.
+        threads: How many clients are trained at a time.
 
     Yields:
         Uploads in the order of the trainings and of their participants.
@@ -232,7 +232,7 @@ def join_tables(calls: Sequence[Call]) -> np.ndarray:
     """Returns the jobs of several calls in one table, of which each call then has its part.
 
     Args:
-        calls: the calls, whose tables are replaced.
+        calls: The calls, whose tables are replaced.
     """
     jobs = np.concatenate([call.table for call in calls], dtype=JOB)
     start = 0
@@ -249,8 +249,8 @@ def split_evenly(counts: Sequence[int], most: int) -> Iterator[list[tuple[int, s
     There are as few pieces of at most `most` as there can be, near equal in size.
 
     Args:
-        counts: how much each of them has.
-        most: the largest size of a piece.
+        counts: How much each of them has.
+        most: The largest size of a piece.
 
     Yields:
         For a piece, which of them are in it, and with which part.
@@ -280,10 +280,10 @@ def kernel_for(setup: Setup) -> Kernel:
     It has shown on a few records that it computes the gradients of torch.
 
     Args:
-        setup: the federation.
+        setup: The federation.
 
     Raises:
-        KernelRefusal: the kernel cannot run it; with the reason.
+        KernelRefusal: The kernel cannot run it; with the reason.
     """
     simd = choose_instruction_set()
     if simd is None:
@@ -313,10 +313,10 @@ def refuse_protocol(setup: Setup) -> None:
     """Refuses what the kernel does not do, whatever the model is.
 
     Args:
-        setup: the federation.
+        setup: The federation.
 
     Raises:
-        KernelRefusal: with the reason.
+        KernelRefusal: With the reason.
     """
     rule = setup.protocol.local
     reason = RULE_REFUSALS.of(rule)
@@ -331,12 +331,12 @@ def refuse_disagreement(kernel: Kernel, setup: Setup, batch: int) -> None:
     The records are invented: nothing private decides which engine runs.
 
     Args:
-        kernel: the kernel.
-        setup: the federation.
-        batch: records of a batch.
+        kernel: The compiled program of the model.
+        setup: The federation.
+        batch: Records of a batch.
 
     Raises:
-        KernelRefusal: the gradients differ.
+        KernelRefusal: The gradients differ.
     """
     count = min(batch, COMPARED_RECORDS)
     generator = np.random.default_rng(0)
@@ -369,9 +369,9 @@ def compute_torch_gradient(setup: Setup, inputs: torch.Tensor, targets: torch.Te
     """Returns torch's gradient of a batch at the start.
 
     Args:
-        setup: the federation.
-        inputs: the records.
-        targets: their classes or quantities.
+        setup: The federation.
+        inputs: The records.
+        targets: Their classes or quantities.
 
     Returns:
         The gradient; where examples are clipped, the mean of theirs, all of them clipped.
@@ -391,7 +391,7 @@ def as_records(tensors: Tensors) -> KernelRecords:
     """Returns records of a setup, in the memory where they are.
 
     Args:
-        tensors: the records.
+        tensors: The records.
     """
     return KernelRecords(
         tensors.x.numpy(),

@@ -20,8 +20,8 @@ class LayerResult:
     """The result of a layer.
 
     Attributes:
-        tensor: its number in the program.
-        dimensions: how many dimensions torch gives it besides the records'.
+        tensor: Its number in the program.
+        dimensions: How many dimensions torch gives it besides the records'.
     """
 
     tensor: int
@@ -32,11 +32,11 @@ class NetworkBuilder:
     """Collects layers in the order in which they are computed. It holds state: use it once.
 
     Args:
-        parameters: the trained parameters, in the order of the trained vector.
-        input_shape: the shape of a record.
+        parameters: The trained parameters, in the order of the trained vector.
+        input_shape: The shape of a record.
 
     Attributes:
-        input: the records.
+        input: The records.
     """
 
     def __init__(self, parameters: Iterable[torch.Tensor], input_shape: tuple[int, ...]) -> None:
@@ -55,7 +55,7 @@ class NetworkBuilder:
         """Returns channels, height and width of a value.
 
         Args:
-            value: the value.
+            value: The value.
         """
         return self._shapes[value.tensor]
 
@@ -70,14 +70,14 @@ class NetworkBuilder:
         """Adds a layer and returns its result.
 
         Args:
-            kind: what the layer computes.
-            inputs: what it reads.
-            shape: channels, height and width of its result.
-            dimensions: of its result in torch, besides the records'.
-            **fields: further fields of `Layer`.
+            kind: What the layer computes.
+            inputs: What it reads.
+            shape: Channels, height and width of its result.
+            dimensions: Dimensions of its result in torch, besides the records'.
+            **fields: Further fields of `Layer`.
 
         Raises:
-            KernelRefusal: the result is empty.
+            KernelRefusal: The result is empty.
         """
         if min(shape) < 1:
             raise KernelRefusal(f"a layer gives an empty result of shape {shape}")
@@ -98,8 +98,8 @@ class NetworkBuilder:
         """Adds a function of every value and returns its result.
 
         Args:
-            value: what it is applied to.
-            kind: the function.
+            value: What it is applied to.
+            kind: The function.
         """
         shape = self.shape_of(value)
         return self.add_layer(Kind.ELEMENTWISE, (value,), shape, value.dimensions, settings=(kind,))
@@ -108,10 +108,10 @@ class NetworkBuilder:
         """Returns where the weight and the bias of a layer begin in the trained vector.
 
         Args:
-            layer: a module with the attributes `weight` and `bias`.
+            layer: A module with the attributes `weight` and `bias`.
 
         Raises:
-            KernelRefusal: another layer has claimed one of them.
+            KernelRefusal: Another layer has claimed one of them.
         """
         return {
             "weight": self._claim_parameter(layer.weight),
@@ -130,10 +130,10 @@ class NetworkBuilder:
         """Returns the program of all layers.
 
         Args:
-            result: what the module returns.
+            result: What the module returns.
 
         Raises:
-            KernelRefusal: it is not the last layer's row of outputs, or something is left over.
+            KernelRefusal: It is not the last layer's row of outputs, or something is left over.
         """
         if type(result) is not LayerResult or result.dimensions != 1:
             raise KernelRefusal("the outputs are not one row per record")
@@ -156,10 +156,10 @@ def image_shape(shape: tuple[int, ...]) -> Shape:
     A series has height 1; features are channels of one pixel.
 
     Args:
-        shape: the shape of a record.
+        shape: The shape of a record.
 
     Raises:
-        KernelRefusal: it has other than one to three dimensions.
+        KernelRefusal: It has other than one to three dimensions.
 
     Example:
         >>> image_shape((3, 100)), image_shape((64,))
@@ -184,11 +184,11 @@ def slide_windows(
     """Returns the shape after windows have gone over an image.
 
     Args:
-        shape: channels, height and width of the image.
-        channels: channels of the result.
-        kernel: height and width of the windows.
-        stride: their distance.
-        padding: rows and columns of zeros on each side.
+        shape: Channels, height and width of the image.
+        channels: Channels of the result.
+        kernel: Height and width of the windows.
+        stride: Their distance.
+        padding: Rows and columns of zeros on each side.
 
     Example:
         >>> slide_windows((1, 28, 28), 6, (5, 5), (1, 1), (2, 2))
@@ -206,12 +206,12 @@ def setting_pair(setting: Any, *, series: bool, height: int) -> tuple[int, int]:
     """Returns a setting of a layer for height and width.
 
     Args:
-        setting: one number, or one for each dimension.
-        series: whether the layer works on series, and so has it for their length alone.
-        height: the setting for the height of a series.
+        setting: One number, or one for each dimension.
+        series: Whether the layer works on series, and so has it for their length alone.
+        height: The setting for the height of a series.
 
     Raises:
-        KernelRefusal: the setting is something else.
+        KernelRefusal: The setting is something else.
 
     Example:
         >>> setting_pair(3, series=False, height=1), setting_pair((5,), series=True, height=1)

@@ -88,10 +88,10 @@ class Tensor:
     """Values between two layers. `arrange` fills it in.
 
     Attributes:
-        shape: channels, height and width.
-        activation: the function that values pass as they are stored.
-        frame: rows and columns of zeros on each side, for convolutions that pad.
-        apart: whether gradients have separate memory, or overwrite the values.
+        shape: Channels, height and width.
+        activation: The function that values pass as they are stored.
+        frame: Rows and columns of zeros on each side, for convolutions that pad.
+        apart: Whether gradients have separate memory, or overwrite the values.
     """
 
     shape: Shape
@@ -110,12 +110,12 @@ class Layer:
     """One layer.
 
     Attributes:
-        kind: what it computes.
-        inputs: the tensors that it reads.
-        output: the tensor that it writes.
-        weight: where its weights begin in the trained vector; -1: it has none.
-        bias: where its biases begin; -1: it has none.
-        settings: kernel, stride and padding; or groups and epsilon; or the activation.
+        kind: What it computes.
+        inputs: The tensors that it reads.
+        output: The tensor that it writes.
+        weight: Where its weights begin in the trained vector; -1: it has none.
+        bias: Where its biases begin; -1: it has none.
+        settings: Kernel, stride and padding; or groups and epsilon; or the activation.
     """
 
     kind: Kind
@@ -138,10 +138,10 @@ class Program:
     """Tensors and layers in order.
 
     Attributes:
-        tensors: the first holds the records, the last goes to the loss.
-        layers: in the order in which they are computed.
-        parameters: the length of the trained vector.
-        description: for people.
+        tensors: The first holds the records, the last goes to the loss.
+        layers: In the order in which they are computed.
+        parameters: The length of the trained vector.
+        description: For people.
     """
 
     tensors: tuple[Tensor, ...]
@@ -197,8 +197,8 @@ def find_wanted_gradients(layers: Sequence[Layer], tensors: int) -> list[bool]:
     """Returns which tensors depend on parameters; gradients of the others are never computed.
 
     Args:
-        layers: all layers in order.
-        tensors: how many tensors there are.
+        layers: All layers in order.
+        tensors: How many tensors there are.
     """
     wanted = [False] * tensors
     for layer in layers:
@@ -212,7 +212,7 @@ def pack_double(value: float) -> int:
     """Returns an int64 with the bits of a float64, as the table of layers carries it.
 
     Args:
-        value: the number.
+        value: The number.
     """
     return int(struct.unpack("<q", struct.pack("<d", value))[0])
 
@@ -224,9 +224,9 @@ def arrange(layers: Sequence[Layer], shapes: Sequence[Shape], parameters: int) -
     gradients get their place in memory.
 
     Args:
-        layers: the layers, numbered by the tensors that they read and write.
-        shapes: the shape of every tensor.
-        parameters: the length of the trained vector.
+        layers: The layers, numbered by the tensors that they read and write.
+        shapes: The shape of every tensor.
+        parameters: The length of the trained vector.
 
     Example:
         >>> linear = Layer(kind=Kind.LINEAR, inputs=(0,), output=1, weight=0, bias=8)
@@ -251,8 +251,8 @@ def find_readers(layers: Sequence[Layer], tensor: int) -> list[Layer]:
     """Returns the layers that read a tensor, once for every time they do.
 
     Args:
-        layers: all layers.
-        tensor: the number of the tensor.
+        layers: All layers.
+        tensor: The number of the tensor.
     """
     readers = []
     for layer in layers:
@@ -268,8 +268,8 @@ def move_maxima_forward(layers: list[Layer], tensors: list[Tensor]) -> list[Laye
     first; a ReLU then has none, and tanh and sigmoid are flat there to the last digit of float32.
 
     Args:
-        layers: the layers, which are changed.
-        tensors: the tensors, whose shapes are changed.
+        layers: The layers, which are changed.
+        tensors: The tensors, whose shapes are changed.
 
     Returns:
         The layers.
@@ -293,8 +293,8 @@ def fuse_activations(layers: list[Layer], tensors: list[Tensor]) -> list[Layer]:
     """Lets the layer before an activation apply it as it stores its values.
 
     Args:
-        layers: the layers.
-        tensors: the tensors, which get the activations.
+        layers: Layers of the program, in the order in which they run.
+        tensors: The tensors, which get the activations.
 
     Returns:
         The layers without those that were fused.
@@ -319,8 +319,8 @@ def stores_plain(layer: Layer, tensors: Sequence[Tensor]) -> bool:
     """Returns whether a layer applies no activation yet.
 
     Args:
-        layer: the layer.
-        tensors: all tensors.
+        layer: A layer of the program.
+        tensors: All tensors.
     """
     if layer.kind is Kind.ELEMENTWISE:
         return False
@@ -333,8 +333,8 @@ def add_frames(layers: list[Layer], tensors: list[Tensor]) -> list[Layer]:
     Linear layers read a copy without one.
 
     Args:
-        layers: the layers.
-        tensors: the tensors, which get frames, and to which copies are added.
+        layers: Layers of the program, in the order in which they run.
+        tensors: The tensors, which get frames, and to which copies are added.
 
     Returns:
         The layers, with those that copy.
@@ -369,8 +369,8 @@ def renumber_tensors(
     """Numbers tensors in the order in which they are made, without those that fusion left over.
 
     Args:
-        layers: the layers.
-        tensors: the tensors.
+        layers: Layers of the program, in the order in which they run.
+        tensors: Values between the layers, in order.
 
     Returns:
         Both with the new numbers.
@@ -393,8 +393,8 @@ def place_gradients(layers: list[Layer], tensors: list[Tensor]) -> None:
     All others read a value for the last time where they write its gradient.
 
     Args:
-        layers: the layers.
-        tensors: the tensors, whose `apart` is set.
+        layers: Layers of the program, in the order in which they run.
+        tensors: The tensors, whose `apart` is set.
     """
     wanted = find_wanted_gradients(layers, len(tensors))
     for number, tensor in enumerate(tensors[:-1]):
@@ -409,8 +409,8 @@ def covers_exactly(layer: Layer, shape: Shape) -> bool:
     """Returns whether the windows of a pooling cover every pixel exactly once.
 
     Args:
-        layer: the pooling.
-        shape: the shape of its input.
+        layer: The pooling.
+        shape: The shape of its input.
     """
     kernel = layer.settings[0:2]
     stride = layer.settings[2:4]

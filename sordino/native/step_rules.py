@@ -38,12 +38,12 @@ class StepRequest:
     """The steps that some clients make in a round.
 
     Attributes:
-        protocol: the protocol.
-        round_index: the round, which decides the rates.
-        pull: the strength of the pull to another model.
-        upload_noise: the deviation of the noise on uploads, where the kernel adds it.
-        noise: the clients' mechanism, for noise in steps; None: the protocol's.
-        clip: the present clip, where it follows the gradients.
+        protocol: The federation that is trained.
+        round_index: The round, which decides the rates.
+        pull: The strength of the pull to another model.
+        upload_noise: The deviation of the noise on uploads, where the kernel adds it.
+        noise: The clients' mechanism, for noise in steps; None: the protocol's.
+        clip: The present clip, where it follows the gradients.
     """
 
     protocol: Protocol
@@ -64,11 +64,12 @@ class StepNoise:
     """The noise of steps in the kernel's terms.
 
     Attributes:
-        law: its law.
-        scale: of the noise on a sum: a deviation, the scale of Laplace noise, a staircase's width.
-        words: of the keystream that a value reads.
-        fall: by how much the logarithm of a staircase falls once in every width.
-        place: where in a width it falls.
+        law: Its law.
+        scale: Scale of the noise on a sum: a deviation, the scale of Laplace noise, a staircase's
+            width.
+        words: Words of the keystream that a value reads.
+        fall: By how much the logarithm of a staircase falls once in every width.
+        place: Where in a width it falls.
     """
 
     law: NoiseLaw
@@ -95,10 +96,10 @@ def make_step_rule(request: StepRequest) -> StepRule:
     """Returns the steps of a round as the kernel takes them.
 
     Args:
-        request: the steps.
+        request: The steps.
 
     Raises:
-        TypeError: the kernel does not have the protocol's rule.
+        TypeError: The kernel does not have the protocol's rule.
     """
     rule = request.protocol.local
     return STEP_RULES.of(rule)(rule, request)
@@ -151,11 +152,11 @@ def find_step_noise(rule: NoisySgd, noise: Noise) -> StepNoise:
     """Returns the noise on a sum as the kernel draws it.
 
     Args:
-        rule: the rule.
-        noise: a client's mechanism.
+        rule: The rule.
+        noise: A client's mechanism.
 
     Raises:
-        KernelRefusal: the kernel does not draw it.
+        KernelRefusal: The kernel does not draw it.
     """
     found = STEP_NOISES.of(noise)(put_noise_on_sum(rule, noise))
     if found is None:
@@ -214,10 +215,10 @@ def refuse_step_noise(setup: Setup) -> None:
     """Refuses noise in steps that the kernel does not draw.
 
     Args:
-        setup: the federation.
+        setup: The federation.
 
     Raises:
-        KernelRefusal: with the reason.
+        KernelRefusal: With the reason.
     """
     rule: Any = setup.protocol.local
     if not setup.protocol.release.in_steps:
@@ -238,7 +239,7 @@ def derive_keys(setup: Setup) -> tuple[bytes, bytes]:
     and normals come in pairs.
 
     Args:
-        setup: the federation.
+        setup: The federation.
 
     Returns:
         The keys of the batches and of the noise on uploads.
@@ -259,11 +260,11 @@ def derive_step_key(setup: Setup, noise: Noise) -> bytes:
     """Returns the key of a client's noise in steps, which depends on the words that a value reads.
 
     Args:
-        setup: the federation.
-        noise: the client's mechanism.
+        setup: The federation.
+        noise: The client's mechanism.
 
     Raises:
-        KernelRefusal: the kernel does not draw the noise, or no keystream is that long.
+        KernelRefusal: The kernel does not draw the noise, or no keystream is that long.
     """
     rule: Any = setup.protocol.local
     found = find_step_noise(rule, noise)
@@ -285,7 +286,7 @@ def kernel_finishes(setup: Setup) -> bool:
     It does with normal noise, and nothing clipped, moved or kept before it.
 
     Args:
-        setup: the federation.
+        setup: The federation.
     """
     release = setup.protocol.release
     # Noise in the steps is normal, and nothing follows it.

@@ -30,11 +30,11 @@ def translate(module: nn.Module, input_shape: tuple[int, ...]) -> Program:
     """Returns the program of a module for records of a shape.
 
     Args:
-        module: the module.
-        input_shape: the shape of a record.
+        module: The network that is translated.
+        input_shape: The shape of a record.
 
     Raises:
-        KernelRefusal: with the reason.
+        KernelRefusal: With the reason.
 
     Example:
         >>> translate(nn.Sequential(nn.Flatten(), nn.Linear(64, 10)), (1, 8, 8)).parameters
@@ -59,10 +59,10 @@ def refuse_special_modules(module: nn.Module) -> None:
     """Refuses what a trace would not show: hooks, parametrisations, patched forwards, buffers.
 
     Args:
-        module: the module.
+        module: The network that is translated.
 
     Raises:
-        KernelRefusal: with the reason.
+        KernelRefusal: With the reason.
     """
     if _has_any_global_hook():
         raise KernelRefusal("a hook is registered for all modules")
@@ -85,10 +85,10 @@ def refuse_special_parameters(module: nn.Module) -> None:
     """Refuses parameters that are frozen, used twice or have hooks.
 
     Args:
-        module: the module.
+        module: The network that is translated.
 
     Raises:
-        KernelRefusal: with the reason.
+        KernelRefusal: With the reason.
     """
     seen: set[int] = set()
     for name, parameter in module.named_parameters(remove_duplicate=False):
@@ -105,11 +105,11 @@ class Translation:
     """Goes through a trace and builds a program. It holds what was found so far: use it once.
 
     Args:
-        module: the module that was traced.
-        input_shape: the shape of a record.
+        module: The module that was traced.
+        input_shape: The shape of a record.
 
     Attributes:
-        builder: the program so far.
+        builder: The program so far.
     """
 
     def __init__(self, module: nn.Module, input_shape: tuple[int, ...]) -> None:
@@ -121,10 +121,10 @@ class Translation:
         """Returns the program of a traced graph.
 
         Args:
-            graph: the graph.
+            graph: The traced network.
 
         Raises:
-            KernelRefusal: with the reason.
+            KernelRefusal: With the reason.
         """
         result: Any = None
         for node in graph.nodes:
@@ -142,10 +142,10 @@ class Translation:
         """Returns the value that an argument of a traced call stands for.
 
         Args:
-            argument: the argument.
+            argument: An argument of a traced call.
 
         Raises:
-            KernelRefusal: it is not the result of a layer.
+            KernelRefusal: It is not the result of a layer.
         """
         value = self.find_value(argument)
         if type(value) is not LayerResult:
@@ -156,7 +156,7 @@ class Translation:
         """Returns what an argument of a traced call stands for; None if it is not traced.
 
         Args:
-            argument: the argument.
+            argument: An argument of a traced call.
         """
         if not isinstance(argument, fx.Node):
             return None
@@ -208,9 +208,9 @@ def _call_activation(kind: Activation) -> Callable[..., LayerResult]:
         """Adds the activation to the network.
 
         Args:
-            work: the translation under way.
-            argument: what the activation is applied to.
-            **settings: of the activation.
+            work: The translation under way.
+            argument: What the activation is applied to.
+            **settings: Of the activation.
         """
         if any(setting not in (False, "none") for setting in settings.values()):
             raise KernelRefusal("the forward pass calls an activation with settings")

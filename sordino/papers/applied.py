@@ -54,7 +54,7 @@ def published_bounds(protocol: Protocol) -> Bounds:
     Theorems 3(a), 3(b) and 4 need a smoothness, which the protocol may vouch for.
 
     Args:
-        protocol: the federation.
+        protocol: The federation.
 
     Returns:
         The Gaussian parameters by the name of the claim; empty where no theorem applies.
@@ -168,10 +168,10 @@ def audit_with_claims(
     """Audits, and holds the result against the published bounds about the protocol as well.
 
     Args:
-        source: a protocol, or the folder of a finished run.
-        view: what the adversary sees.
+        source: A protocol, or the folder of a finished run.
+        view: What the adversary sees.
         unit: "record" or "client".
-        **options: those of `sordino.audit.auditing.audit`.
+        **options: Those of `sordino.audit.auditing.audit`.
 
     Returns:
         The finding, with a verdict on each published bound.

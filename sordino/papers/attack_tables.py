@@ -177,8 +177,8 @@ def printed(row: Row, protocol: Protocol) -> float | None:
     Data, sigma and the number of rounds must be exactly those of the table.
 
     Args:
-        row: the row.
-        protocol: the protocol of the attacked run.
+        row: The row.
+        protocol: The protocol of the attacked run.
 
     Returns:
         The value, in the unit of the row; None where the paper prints none.

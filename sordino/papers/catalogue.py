@@ -37,10 +37,10 @@ def find(name: str) -> Claim:
     """Returns the claim of a name.
 
     Args:
-        name: paper and theorem, such as "convergent/theorem-3a".
+        name: Paper and theorem, such as "convergent/theorem-3a".
 
     Raises:
-        UserError: there is none; the message offers the nearest names.
+        UserError: There is none; the message offers the nearest names.
 
     Example:
         >>> find("prifedsync/theorem-2").verdict

@@ -30,11 +30,11 @@ def stage_wise(
     Args:
         rounds: T, the number of rounds.
         steps: K, the local steps of a round.
-        rate: the learning rate, mu in convergent-dp.
+        rate: The learning rate, mu in convergent-dp.
         clip: V, the largest norm of a gradient.
         smoothness: L, the Lipschitz constant of the gradients.
         clients: m, the number of clients.
-        sigma: the standard deviation of the noise.
+        sigma: The standard deviation of the noise.
 
     Example:
         >>> mu = stage_wise(
@@ -68,14 +68,14 @@ def continuous(
     Args:
         rounds: T, the number of rounds.
         steps: K, the local steps of a round.
-        rate: the learning rate, mu in convergent-dp.
+        rate: The learning rate, mu in convergent-dp.
         clip: V, the largest norm of a gradient.
         smoothness: L, the Lipschitz constant of the gradients.
         clients: m, the number of clients.
-        sigma: the standard deviation of the noise.
+        sigma: The standard deviation of the noise.
 
     Raises:
-        UserError: too many steps for a check.
+        UserError: Too many steps for a check.
 
     Example:
         >>> mu = continuous(
@@ -113,10 +113,10 @@ def sampled_round(
     e^epsilon' = 1 + (e^epsilon - 1)/q.
 
     Args:
-        mu: the parameter of Gaussian differential privacy.
+        mu: The parameter of Gaussian differential privacy.
         clients: m, the number of clients.
         participants: n, the number of clients that take part in a round.
-        delta: the delta of differential privacy.
+        delta: The delta of differential privacy.
 
     Example:
         >>> round(sampled_round(mu=1.0, clients=100, participants=1, delta=1e-5), 4)
@@ -145,10 +145,10 @@ def best_start(
     It is exact.
 
     Args:
-        rho: the factor by which a round moves two models apart.
-        gamma: the distance that a round adds.
+        rho: The factor by which a round moves two models apart.
+        gamma: The distance that a round adds.
         rounds: T, the number of rounds.
-        diameter: the largest distance of two models.
+        diameter: The largest distance of two models.
 
     Example:
         >>> round(best_start(rho=1.1, gamma=0.2, rounds=1000, diameter=2.0), 8)
@@ -167,7 +167,7 @@ def participating_share(clients: int, participants: int) -> float:
         participants: n, the number of clients that take part in a round.
 
     Raises:
-        UserError: more clients take part than there are.
+        UserError: More clients take part than there are.
 
     Example:
         >>> participating_share(100, 25)
@@ -191,8 +191,8 @@ def visible_rounds_delta(
     The client takes part in N of the rounds, and its N releases are worth mu sqrt(N).
 
     Args:
-        mu: the Gaussian parameter of a round in which the client takes part.
-        epsilon: the epsilon of differential privacy.
+        mu: The Gaussian parameter of a round in which the client takes part.
+        epsilon: The epsilon of differential privacy.
         clients: m, the number of clients.
         participants: n, the number of clients that take part in a round.
         rounds: T, the number of rounds.
@@ -233,11 +233,11 @@ def needed_sigma(
     Args:
         rounds: T, the number of rounds.
         steps: K, the local steps of a round.
-        rate: the learning rate, mu in convergent-dp.
+        rate: The learning rate, mu in convergent-dp.
         clip: V, the largest norm of a gradient.
         clients: m, the number of clients.
-        epsilon: the epsilon of differential privacy.
-        delta: the delta of differential privacy.
+        epsilon: The epsilon of differential privacy.
+        delta: The delta of differential privacy.
 
     Example:
         >>> sigma = needed_sigma(
@@ -257,8 +257,8 @@ def best_interpolation(*, rho: float, gamma: float, rounds: int) -> float:
     """Returns the smallest H over all lambda in [0, 1], for constant rho and gamma (A7).
 
     Args:
-        rho: the factor by which a round moves two models apart.
-        gamma: the distance that a round adds.
+        rho: The factor by which a round moves two models apart.
+        gamma: The distance that a round adds.
         rounds: T, the number of rounds.
 
     Example:
@@ -280,10 +280,10 @@ def relaxation_factor(
     """Returns H_0/H_*: what fixing t_0 = 0 costs, with the best lambda on both sides (A7).
 
     Args:
-        rho: the factor by which a round moves two models apart.
-        gamma: the distance that a round adds.
+        rho: The factor by which a round moves two models apart.
+        gamma: The distance that a round adds.
         rounds: T, the number of rounds.
-        diameter: the largest distance of two models.
+        diameter: The largest distance of two models.
 
     Example:
         >>> relaxation_factor(rho=1.0, gamma=0.2, rounds=1000, diameter=2.0)
@@ -328,7 +328,7 @@ def summed_stretch(
 
     Args:
         steps: K, the local steps of a round.
-        rate: the learning rate, mu in convergent-dp.
+        rate: The learning rate, mu in convergent-dp.
         smoothness: L, the Lipschitz constant of the gradients.
         round_number: t, the number of the round, from 0.
 
@@ -361,17 +361,17 @@ def subsampled_epsilon(
     This is the finite statement of prifedsync's Theorem 2.
 
     Args:
-        batch: the number of records that a step draws.
-        records: the number of records of a client.
+        batch: The number of records that a step draws.
+        records: The number of records of a client.
         steps: K, the local steps of a round.
         rounds: T, the number of rounds.
-        sigma: the standard deviation of the noise.
-        delta: the delta of differential privacy.
-        interval: the spacing of the grid of privacy losses: a wider one is faster and errs further
+        sigma: The standard deviation of the noise.
+        delta: The delta of differential privacy.
+        interval: The spacing of the grid of privacy losses: a wider one is faster and errs further
             upwards.
 
     Raises:
-        UserError: the batch is larger than the data.
+        UserError: The batch is larger than the data.
 
     Example:
         >>> epsilon = subsampled_epsilon(
@@ -408,18 +408,18 @@ def participating_epsilon(
     It holds for the weak and the strong view alike.
 
     Args:
-        batch: the number of records that a step draws.
-        records: the number of records of a client.
+        batch: The number of records that a step draws.
+        records: The number of records of a client.
         steps: K, the local steps of a round.
         rounds: T, the number of rounds.
-        sigma: the standard deviation of the noise.
-        delta: the delta of differential privacy.
-        probability: the probability with which a client takes part in a round.
-        interval: the spacing of the grid of privacy losses: a wider one is faster and errs further
+        sigma: The standard deviation of the noise.
+        delta: The delta of differential privacy.
+        probability: The probability with which a client takes part in a round.
+        interval: The spacing of the grid of privacy losses: a wider one is faster and errs further
             upwards.
 
     Raises:
-        UserError: the batch is larger than the data.
+        UserError: The batch is larger than the data.
 
     Example:
         >>> setting = {"batch": 16, "records": 600, "steps": 38, "rounds": 10, "sigma": 1.0}

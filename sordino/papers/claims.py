@@ -25,23 +25,23 @@ class Claim:
     """A paper's statement about one number, and the verdict on it.
 
     Attributes:
-        name: paper and theorem, such as "convergent/theorem-3a".
-        where: the place in the paper, with equation numbers.
-        statement: the claim in one sentence.
-        quantity: what the number is: "mu", "epsilon", "rdp", "delta", ...
-        relation: how the paper relates the true value to the printed one.
+        name: Paper and theorem, such as "convergent/theorem-3a".
+        where: The place in the paper, with equation numbers.
+        statement: The claim in one sentence.
+        quantity: What the number is: "mu", "epsilon", "rdp", "delta", ...
+        relation: How the paper relates the true value to the printed one.
         verdict: "sound"; "conditional", true under a condition that the paper does not state;
             "unsound"; "asymptotic", true in a limit.
-        condition: what must hold for the claim to be true.
-        published: the printed formula; takes some of the parameters by keyword.
-        exact: the exact value of the example, or a value certified by a theorem that holds;
+        condition: What must hold for the claim to be true.
+        published: The printed formula; takes some of the parameters by keyword.
+        exact: The exact value of the example, or a value certified by a theorem that holds;
             likewise.
-        evidence: what the exact value is the value of.
-        defaults: the parameters of the check.
-        outside: changes to the defaults that break the condition and refute the claim; for
+        evidence: What the exact value is the value of.
+        defaults: The parameters of the check.
+        outside: Changes to the defaults that break the condition and refute the claim; for
             conditional claims.
-        reason: why the verdict, with the statement of docs/theory.md that treats it, if any.
-        sound_replacement: what to use instead.
+        reason: Why the verdict, with the statement of docs/theory.md that treats it, if any.
+        sound_replacement: What to use instead.
     """
 
     name: str
@@ -67,10 +67,10 @@ class Verdict:
     """One check: the paper's number and the true one, at some parameters.
 
     Attributes:
-        claim: the claim.
-        parameters: the parameters of the check.
-        published: the value of the printed formula.
-        exact: the true value.
+        claim: The published claim, with its verdict.
+        parameters: The parameters of the check.
+        published: The value of the printed formula.
+        exact: The true value.
 
     Example:
         >>> from sordino.papers.catalogue import find
@@ -171,14 +171,14 @@ def check(claim: Claim, **overrides: Number) -> Verdict:
     """Evaluates the printed formula and the exact value.
 
     Args:
-        claim: the claim.
-        **overrides: parameters that replace the defaults of the claim.
+        claim: The published claim, with its verdict.
+        **overrides: Parameters that replace the defaults of the claim.
 
     Returns:
         The two numbers, and whether the claim is true of them.
 
     Raises:
-        UserError: an unknown parameter, one out of its range, or parameters that the theorem itself
+        UserError: An unknown parameter, one out of its range, or parameters that the theorem itself
             excludes.
 
     Example:

@@ -31,11 +31,11 @@ def theorem_1(
     Args:
         rounds: T, the number of rounds.
         steps: K, the local steps of a round.
-        rate: the learning rate, mu in convergent-dp.
+        rate: The learning rate, mu in convergent-dp.
         clip: V, the largest norm of a gradient.
         clients: m, the number of clients.
-        sigma: the standard deviation of the noise.
-        interpolation: lambda, the weight of a round's shift that is paid for in that round.
+        sigma: The standard deviation of the noise.
+        interpolation: Lambda, the weight of a round's shift that is paid for in that round.
 
     Example:
         >>> mu = theorem_1(
@@ -72,12 +72,12 @@ def theorem_2(
 
     Args:
         steps: K, the local steps of a round.
-        rate: the learning rate, mu in convergent-dp.
+        rate: The learning rate, mu in convergent-dp.
         clip: V, the largest norm of a gradient.
         smoothness: L, the Lipschitz constant of the gradients.
         clients: m, the number of clients.
-        proximal: alpha, the strength of the proximal term.
-        distance: the distance of the two models.
+        proximal: Alpha, the strength of the proximal term.
+        distance: The distance of the two models.
 
     Example:
         >>> rho_distance_plus_gamma = theorem_2(
@@ -111,11 +111,11 @@ def theorem_3a(
     Args:
         rounds: T, the number of rounds.
         steps: K, the local steps of a round.
-        rate: the learning rate, mu in convergent-dp.
+        rate: The learning rate, mu in convergent-dp.
         clip: V, the largest norm of a gradient.
         smoothness: L, the Lipschitz constant of the gradients.
         clients: m, the number of clients.
-        sigma: the standard deviation of the noise.
+        sigma: The standard deviation of the noise.
 
     Example:
         >>> mu = theorem_3a(
@@ -148,12 +148,12 @@ def theorem_3b(
     Args:
         rounds: T, the number of rounds.
         steps: K, the local steps of a round.
-        rate: the learning rate, mu in convergent-dp.
+        rate: The learning rate, mu in convergent-dp.
         clip: V, the largest norm of a gradient.
         smoothness: L, the Lipschitz constant of the gradients.
         clients: m, the number of clients.
-        sigma: the standard deviation of the noise.
-        c: the constant in H_K <= c ln(K + 1), which the paper leaves open.
+        sigma: The standard deviation of the noise.
+        c: The constant in H_K <= c ln(K + 1), which the paper leaves open.
 
     Example:
         >>> mu = theorem_3b(
@@ -184,10 +184,10 @@ def theorem_3c(
     Args:
         rounds: T, the number of rounds.
         steps: K, the local steps of a round.
-        rate: the learning rate, mu in convergent-dp.
+        rate: The learning rate, mu in convergent-dp.
         clip: V, the largest norm of a gradient.
         clients: m, the number of clients.
-        sigma: the standard deviation of the noise.
+        sigma: The standard deviation of the noise.
 
     Example:
         >>> round(theorem_3c(rounds=2, steps=5, rate=0.1, clip=1.0, clients=50, sigma=1.0), 8)
@@ -211,10 +211,10 @@ def theorem_3d(
 
     Args:
         rounds: T, the number of rounds.
-        z: the constant that the paper leaves open.
+        z: The constant that the paper leaves open.
         clip: V, the largest norm of a gradient.
         clients: m, the number of clients.
-        sigma: the standard deviation of the noise.
+        sigma: The standard deviation of the noise.
 
     Example:
         >>> round(theorem_3d(rounds=10, z=2.3, clip=1.0, clients=50, sigma=1.0), 8)
@@ -232,7 +232,7 @@ def theorem_3d_least_z(*, steps: int, rate: float) -> float:
 
     Args:
         steps: K, the local steps of a round.
-        rate: the learning rate, mu in convergent-dp.
+        rate: The learning rate, mu in convergent-dp.
 
     Example:
         >>> round(theorem_3d_least_z(steps=5, rate=1.0), 4)
@@ -259,12 +259,12 @@ def theorem_4(
         rounds: T, the number of rounds.
         clip: V, the largest norm of a gradient.
         smoothness: L, the Lipschitz constant of the gradients.
-        proximal: alpha, the strength of the proximal term.
+        proximal: Alpha, the strength of the proximal term.
         clients: m, the number of clients.
-        sigma: the standard deviation of the noise.
+        sigma: The standard deviation of the noise.
 
     Raises:
-        UserError: alpha is not above the smoothness.
+        UserError: Alpha is not above the smoothness.
 
     Example:
         >>> mu = theorem_4(

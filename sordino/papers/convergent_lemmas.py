@@ -13,8 +13,8 @@ def lemma_3(*, mu: float, epsilon: float) -> float:
     The lemma states delta = Phi(-epsilon/mu + mu/2) - e^epsilon Phi(-epsilon/mu - mu/2).
 
     Args:
-        mu: the parameter of Gaussian differential privacy.
-        epsilon: the epsilon of differential privacy.
+        mu: The parameter of Gaussian differential privacy.
+        epsilon: The epsilon of differential privacy.
 
     Example:
         >>> round(lemma_3(mu=1.0, epsilon=1.0), 10)
@@ -31,8 +31,8 @@ def lemma_4(*, mu: float, order: float) -> float:
     """Returns the Rényi divergence of Lemma 4 for a mu-GDP release: mu^2 order / 2.
 
     Args:
-        mu: the parameter of Gaussian differential privacy.
-        order: the order of the Rényi divergence, alpha.
+        mu: The parameter of Gaussian differential privacy.
+        order: The order of the Rényi divergence, alpha.
 
     Example:
         >>> lemma_4(mu=0.5, order=4)
@@ -45,8 +45,8 @@ def lemma_5(*, first: float, second: float) -> float:
     """Returns the mu of Lemma 5 for two releases together: sqrt(mu_1^2 + mu_2^2).
 
     Args:
-        first: the Gaussian parameter of the first release.
-        second: the Gaussian parameter of the second release.
+        first: The Gaussian parameter of the first release.
+        second: The Gaussian parameter of the second release.
 
     Example:
         >>> lemma_5(first=3.0, second=4.0)
@@ -70,10 +70,10 @@ def lemma_6(
     nothing to interpret.
 
     Args:
-        shift: the distance between the two uploads without noise.
-        touched: the probability that the norm is `shift` and not 0.
+        shift: The distance between the two uploads without noise.
+        touched: The probability that the norm is `shift` and not 0.
         clients: m, the number of clients.
-        sigma: the standard deviation of the noise.
+        sigma: The standard deviation of the noise.
 
     Example:
         >>> lemma_6(shift=2.0, touched=1.0, clients=1, sigma=1.0)
@@ -95,7 +95,7 @@ def lemma_7(
 
     Args:
         steps: K, the local steps of a round.
-        rate: the learning rate, mu in convergent-dp.
+        rate: The learning rate, mu in convergent-dp.
         clip: V, the largest norm of a gradient.
         clients: m, the number of clients.
 
@@ -113,7 +113,7 @@ def lemma_8(*, steps: int, rate: float, smoothness: float) -> float:
 
     Args:
         steps: K, the local steps of a round.
-        rate: the learning rate, mu in convergent-dp.
+        rate: The learning rate, mu in convergent-dp.
         smoothness: L, the Lipschitz constant of the gradients.
 
     Example:
@@ -136,7 +136,7 @@ def lemma_9(*, clip: float, clients: int, proximal: float) -> float:
     Args:
         clip: V, the largest norm of a gradient.
         clients: m, the number of clients.
-        proximal: alpha, the strength of the proximal term.
+        proximal: Alpha, the strength of the proximal term.
 
     Example:
         >>> lemma_9(clip=1.0, clients=50, proximal=2.0)
@@ -150,10 +150,10 @@ def lemma_10(*, smoothness: float, proximal: float) -> float:
 
     Args:
         smoothness: L, the Lipschitz constant of the gradients.
-        proximal: alpha, the strength of the proximal term.
+        proximal: Alpha, the strength of the proximal term.
 
     Raises:
-        UserError: alpha is not above the smoothness.
+        UserError: Alpha is not above the smoothness.
 
     Example:
         >>> round(lemma_10(smoothness=0.9, proximal=1.0), 9)
@@ -176,7 +176,7 @@ def table_2(
         steps: K, the local steps of a round.
         clip: V, the largest norm of a gradient.
         clients: m, the number of clients.
-        c: the constant in H_K <= c ln(K + 1), which the paper leaves open.
+        c: The constant in H_K <= c ln(K + 1), which the paper leaves open.
 
     Example:
         >>> round(table_2(steps=5, clip=1.0, clients=50, c=1.5), 8)
@@ -198,13 +198,13 @@ def remark_3_2(
     of delta, see `convergent_remarks.remark_3_2_delta`.
 
     Args:
-        mu: the parameter of Gaussian differential privacy.
+        mu: The parameter of Gaussian differential privacy.
         clients: m, the number of clients.
         participants: n, the number of clients that take part in a round.
-        delta: the delta of differential privacy.
+        delta: The delta of differential privacy.
 
     Raises:
-        UserError: more clients take part than there are.
+        UserError: More clients take part than there are.
 
     Example:
         >>> round(remark_3_2(mu=1.0, clients=100, participants=1, delta=1e-5), 4)
@@ -224,8 +224,8 @@ def appendix_f(*, rho: float, gamma: float, rounds: int) -> float:
     The paper states that it is above the optimum H_*.
 
     Args:
-        rho: the factor by which a round moves two models apart.
-        gamma: the distance that a round adds.
+        rho: The factor by which a round moves two models apart.
+        gamma: The distance that a round adds.
         rounds: T, the number of rounds.
 
     Example:
@@ -241,7 +241,7 @@ def saturating_factor(log_rho: float, rounds: int) -> float:
     It is the factor of Eq. (15), (16) and (19).
 
     Args:
-        log_rho: the logarithm of rho.
+        log_rho: The logarithm of rho.
         rounds: T, the number of rounds.
     """
     # The limit of the quotient as rho tends to 1.
@@ -256,10 +256,10 @@ def check_proximal(smoothness: float, proximal: float) -> None:
 
     Args:
         smoothness: L, the Lipschitz constant of the gradients.
-        proximal: alpha, the strength of the proximal term.
+        proximal: Alpha, the strength of the proximal term.
 
     Raises:
-        UserError: the proximal term is not above the smoothness.
+        UserError: The proximal term is not above the smoothness.
     """
     if proximal <= smoothness:
         raise UserError(

@@ -14,9 +14,9 @@ def lemma_2(*, first: float, second: float, epsilon: float) -> float:
     """Returns the delta of Lemma 2 for two Gaussian releases: that of their product.
 
     Args:
-        first: the Gaussian parameter of the first release.
-        second: the largest Gaussian parameter of the second release.
-        epsilon: the epsilon of differential privacy.
+        first: The Gaussian parameter of the first release.
+        second: The largest Gaussian parameter of the second release.
+        epsilon: The epsilon of differential privacy.
 
     Example:
         >>> round(lemma_2(first=0.6, second=0.8, epsilon=1.0), 10)
@@ -31,8 +31,8 @@ def remark_2_1(*, rho: float, gamma: float) -> float:
     The remark states that the best lambda makes privacy converge although rho is above 1.
 
     Args:
-        rho: the factor by which a round moves two models apart; above 1.
-        gamma: the distance that a round adds.
+        rho: The factor by which a round moves two models apart; above 1.
+        gamma: The distance that a round adds.
 
     Example:
         >>> round(remark_2_1(rho=1.1, gamma=0.2), 10)
@@ -56,11 +56,11 @@ def remark_3_1(
 
     Args:
         steps: K, the local steps of a round.
-        rate: the learning rate, mu in convergent-dp.
+        rate: The learning rate, mu in convergent-dp.
         clip: V, the largest norm of a gradient.
         smoothness: L, the Lipschitz constant of the gradients.
         clients: m, the number of clients.
-        sigma: the standard deviation of the noise.
+        sigma: The standard deviation of the noise.
 
     Example:
         >>> limit = remark_3_1(
@@ -87,8 +87,8 @@ def remark_3_2_delta(
     At epsilon = 0 it is the advantage of the best test.
 
     Args:
-        mu: the Gaussian parameter of a round in which the client takes part.
-        epsilon: the epsilon of differential privacy.
+        mu: The Gaussian parameter of a round in which the client takes part.
+        epsilon: The epsilon of differential privacy.
         clients: m, the number of clients.
         participants: n, the number of clients that take part in a round.
         rounds: T, the number of rounds.
@@ -115,9 +115,9 @@ def remark_4_1(
 
     Args:
         clip: V, the largest norm of a gradient.
-        proximal: alpha, the strength of the proximal term.
+        proximal: Alpha, the strength of the proximal term.
         clients: m, the number of clients.
-        sigma: the standard deviation of the noise.
+        sigma: The standard deviation of the noise.
 
     Example:
         >>> remark_4_1(clip=1.0, proximal=2.0, clients=100, sigma=1.0)
@@ -137,9 +137,9 @@ def equation_28(
 
     Args:
         steps: K, the local steps of a round.
-        rate: the learning rate, mu in convergent-dp.
+        rate: The learning rate, mu in convergent-dp.
         smoothness: L, the Lipschitz constant of the gradients.
-        c: the constant in H_K <= c ln(K + 1), which the paper leaves open.
+        c: The constant in H_K <= c ln(K + 1), which the paper leaves open.
 
     Example:
         >>> round(equation_28(steps=5, rate=0.1, smoothness=1.0, c=1.5), 6)
@@ -162,10 +162,10 @@ def equation_29(
 
     Args:
         steps: K, the local steps of a round.
-        rate: the learning rate, mu in convergent-dp.
+        rate: The learning rate, mu in convergent-dp.
         smoothness: L, the Lipschitz constant of the gradients.
         round_number: t, the number of the round, from 0.
-        z: the constant that the paper leaves open; above 1.
+        z: The constant that the paper leaves open; above 1.
 
     Example:
         >>> printed = equation_29(steps=5, rate=0.1, smoothness=1.0, round_number=1, z=1.1)
@@ -192,8 +192,8 @@ def table_3(
         rounds: T, the number of rounds.
         clip: V, the largest norm of a gradient.
         clients: m, the number of clients.
-        epsilon: the epsilon of differential privacy.
-        delta: the delta of differential privacy.
+        epsilon: The epsilon of differential privacy.
+        delta: The delta of differential privacy.
 
     Example:
         >>> round(table_3(rounds=100, clip=1.0, clients=50, epsilon=1.0, delta=1e-5), 6)
@@ -218,10 +218,10 @@ def appendix_f_factor(
     The appendix states that the factor is a constant, and that it shrinks as the rounds grow.
 
     Args:
-        rho: the factor by which a round moves two models apart.
-        gamma: the distance that a round adds.
+        rho: The factor by which a round moves two models apart.
+        gamma: The distance that a round adds.
         rounds: T, the number of rounds.
-        diameter: the largest distance of two models.
+        diameter: The largest distance of two models.
 
     Example:
         >>> appendix_f_factor(rho=1.0, gamma=0.2, rounds=1000, diameter=2.0)

@@ -17,7 +17,7 @@ def linear_gradient(slope: float) -> Gradient:
     """Returns the gradient of slope w.
 
     Args:
-        slope: of the loss.
+        slope: Slope of the loss.
 
     Example:
         >>> linear_gradient(-1.0)(5.0)
@@ -30,7 +30,7 @@ def quadratic_gradient(curvature: float) -> Gradient:
     """Returns the gradient of curvature/2 w^2; a negative curvature drives models apart.
 
     Args:
-        curvature: of the loss.
+        curvature: Curvature of the loss.
 
     Example:
         >>> quadratic_gradient(-1.0)(5.0)
@@ -52,11 +52,11 @@ def take_steps(
     They are Eq. (2) of convergent-dp, or Eq. (4) with a proximal pull to the start.
 
     Args:
-        start: the model before the first step.
-        gradient: of the client's loss.
-        rates: the learning rate of every step.
+        start: The model before the first step.
+        gradient: Gradient of the client's loss.
+        rates: The learning rate of every step.
         clip: V, the largest norm of a gradient.
-        proximal: alpha, the strength of the pull.
+        proximal: Alpha, the strength of the pull.
 
     Example:
         >>> take_steps(0.0, lambda w: 5.0, [0.5, 0.5], clip=1.0)
@@ -83,13 +83,13 @@ def average_models(
     """Returns the mean of the clients' models after one round: phi of Eq. (8), before the noise.
 
     Args:
-        start: the global model before the round.
-        attacked: the gradient of the attacked client's loss.
-        others: the gradient of the other clients' loss.
-        rates: the learning rate of every step.
+        start: The global model before the round.
+        attacked: The gradient of the attacked client's loss.
+        others: The gradient of the other clients' loss.
+        rates: The learning rate of every step.
         clients: m, the number of clients.
         clip: V, the largest norm of a gradient.
-        proximal: alpha, the strength of the proximal term.
+        proximal: Alpha, the strength of the proximal term.
 
     Example:
         >>> average_models(0.0, lambda w: 1.0, lambda w: 0.0, [0.5], clients=5, clip=1.0)
@@ -113,10 +113,10 @@ def linear_gap(
     The attacked client's linear loss has slope -V in one federation and V in the other.
 
     Args:
-        rates: the learning rate of every step.
+        rates: The learning rate of every step.
         clients: m, the number of clients.
         clip: V, the largest norm of a gradient.
-        proximal: alpha, the strength of the proximal term.
+        proximal: Alpha, the strength of the proximal term.
 
     Example:
         >>> round(linear_gap([0.1] * 5, clients=50, clip=1.0), 12)
@@ -141,9 +141,9 @@ def last_linear_model(gaps: Iterable[float], *, clients: int, sigma: float) -> f
     sigma^2/m of the noises.
 
     Args:
-        gaps: how far each round takes two equal models apart.
+        gaps: How far each round takes two equal models apart.
         clients: m, the number of clients.
-        sigma: the standard deviation of the noise.
+        sigma: The standard deviation of the noise.
 
     Example:
         >>> last_linear_model([0.5] * 4, clients=1, sigma=1.0)
@@ -168,10 +168,10 @@ def constant_fedavg(
     Args:
         rounds: T, the number of rounds.
         steps: K, the local steps of a round.
-        rate: the learning rate, mu in convergent-dp.
+        rate: The learning rate, mu in convergent-dp.
         clip: V, the largest norm of a gradient.
         clients: m, the number of clients.
-        sigma: the standard deviation of the noise.
+        sigma: The standard deviation of the noise.
 
     Example:
         >>> mu = constant_fedavg(rounds=1000, steps=5, rate=0.1, clip=1.0, clients=50, sigma=1.0)
@@ -193,7 +193,7 @@ def cyclic_gap(
 
     Args:
         steps: K, the local steps of a round.
-        rate: the learning rate, mu in convergent-dp.
+        rate: The learning rate, mu in convergent-dp.
         clip: V, the largest norm of a gradient.
         clients: m, the number of clients.
 
@@ -220,10 +220,10 @@ def cyclic_fedavg(
     Args:
         rounds: T, the number of rounds.
         steps: K, the local steps of a round.
-        rate: the learning rate, mu in convergent-dp.
+        rate: The learning rate, mu in convergent-dp.
         clip: V, the largest norm of a gradient.
         clients: m, the number of clients.
-        sigma: the standard deviation of the noise.
+        sigma: The standard deviation of the noise.
 
     Example:
         >>> mu = cyclic_fedavg(rounds=1000, steps=20, rate=0.5, clip=2.0, clients=10, sigma=1.0)
@@ -254,11 +254,11 @@ def constant_fedprox(
     Args:
         rounds: T, the number of rounds.
         steps: K, the local steps of a round.
-        rate: the learning rate, mu in convergent-dp.
+        rate: The learning rate, mu in convergent-dp.
         clip: V, the largest norm of a gradient.
-        proximal: alpha, the strength of the proximal term.
+        proximal: Alpha, the strength of the proximal term.
         clients: m, the number of clients.
-        sigma: the standard deviation of the noise.
+        sigma: The standard deviation of the noise.
 
     Example:
         >>> mu = constant_fedprox(
@@ -282,7 +282,7 @@ def fedavg_gap(
 
     Args:
         steps: K, the local steps of a round.
-        rate: the learning rate, mu in convergent-dp.
+        rate: The learning rate, mu in convergent-dp.
         clip: V, the largest norm of a gradient.
         clients: m, the number of clients.
 
@@ -305,10 +305,10 @@ def fedprox_gap(
 
     Args:
         steps: K, the local steps of a round.
-        rate: the learning rate, mu in convergent-dp.
+        rate: The learning rate, mu in convergent-dp.
         clip: V, the largest norm of a gradient.
         clients: m, the number of clients.
-        proximal: alpha, the strength of the proximal term.
+        proximal: Alpha, the strength of the proximal term.
 
     Example:
         >>> round(fedprox_gap(steps=3, rate=5.0, clip=1.0, clients=1, proximal=1.0), 9)
@@ -330,9 +330,9 @@ def stretch_factor(
 
     Args:
         steps: K, the local steps of a round.
-        rate: the learning rate, mu in convergent-dp.
+        rate: The learning rate, mu in convergent-dp.
         smoothness: L, the Lipschitz constant of the gradients.
-        proximal: alpha, the strength of the proximal term.
+        proximal: Alpha, the strength of the proximal term.
 
     Example:
         >>> round(stretch_factor(steps=5, rate=0.1, smoothness=1.0), 8)
@@ -367,12 +367,12 @@ def apart_after_round(
 
     Args:
         steps: K, the local steps of a round.
-        rate: the learning rate, mu in convergent-dp.
+        rate: The learning rate, mu in convergent-dp.
         clip: V, the largest norm of a gradient.
         smoothness: L, the Lipschitz constant of the gradients.
         clients: m, the number of clients.
-        proximal: alpha, the strength of the proximal term.
-        distance: the distance of the two models.
+        proximal: Alpha, the strength of the proximal term.
+        distance: The distance of the two models.
 
     Example:
         >>> apart = apart_after_round(

@@ -46,10 +46,10 @@ class Rate:
     """One curve.
 
     Attributes:
-        label: who states it, and the rate in words.
-        kind: published earlier, by the paper, or certified.
-        value: the rate at a count, in any unit.
-        dashed: whether the curve is dashed.
+        label: Who states it, and the rate in words.
+        kind: Published earlier, by the paper, or certified.
+        value: The rate at a count, in any unit.
+        dashed: Whether the curve is dashed.
 
     Example:
         >>> rates_by_rounds()[0].growth([1, 10])
@@ -65,7 +65,7 @@ class Rate:
         """Returns the rate at each count, relative to the count 1.
 
         Args:
-            counts: of rounds, or of steps.
+            counts: Counts of rounds, or of steps.
         """
         # Constants are unknown, so only quotients can be compared.
         first = self.value(1)
@@ -86,7 +86,7 @@ def rates_by_rounds() -> list[Rate]:
         """Returns what the refuted theorem claims after some rounds.
 
         Args:
-            rounds: how many rounds.
+            rounds: How many rounds.
         """
         return convergent.theorem_3a(
             rounds=rounds,
@@ -189,10 +189,10 @@ def draw_growth(path: Path) -> None:
     """Draws both panels.
 
     Args:
-        path: the file; its suffix decides the format.
+        path: The file; its suffix decides the format.
 
     Raises:
-        UserError: a path that does not end in .png, .svg or .pdf, or that cannot be written.
+        UserError: A path that does not end in .png, .svg or .pdf, or that cannot be written.
 
     Example:
         >>> draw_growth(Path("growth.png"))  # doctest: +SKIP
@@ -317,8 +317,8 @@ def spread_labels(heights: Sequence[float], *, gap: float) -> list[float]:
     The sum of squared moves is least, by isotonic regression.
 
     Args:
-        heights: where the labels would stand.
-        gap: the least distance of two labels.
+        heights: Where the labels would stand.
+        gap: The least distance of two labels.
 
     Example:
         >>> [round(place, 3) for place in spread_labels([0.5, 0.5, 0.9], gap=0.1)]

@@ -51,10 +51,10 @@ def federation_of(verdict: Verdict) -> Protocol:
     """Returns the federation that a claim about the last model speaks about.
 
     Args:
-        verdict: a check of the claim, whose parameters are taken.
+        verdict: A check of the claim, whose parameters are taken.
 
     Raises:
-        UserError: the claim is not about a federation that can be trained.
+        UserError: The claim is not about a federation that can be trained.
 
     Example:
         >>> from sordino.papers.catalogue import find
@@ -97,8 +97,8 @@ def choose_refuting_trainings(published: float, certified: float) -> int:
     They are also enough to show a quarter of the certified mu.
 
     Args:
-        published: the mu that is claimed.
-        certified: the mu that is certified.
+        published: The mu that is claimed.
+        certified: The mu that is certified.
 
     Example:
         >>> choose_refuting_trainings(0.3, 4.5), choose_refuting_trainings(6.0, 70.0)
@@ -122,16 +122,16 @@ def measure(
     """Audits the last model of the federation that a claim speaks about.
 
     Args:
-        verdict: a check of the claim.
-        folder: where the audit is kept.
-        trainings: how many on each side; by default enough to refute the claim.
-        **options: those of `sordino.audit.auditing.audit`.
+        verdict: A check of the claim.
+        folder: Where the audit is kept.
+        trainings: How many on each side; by default enough to refute the claim.
+        **options: Those of `sordino.audit.auditing.audit`.
 
     Returns:
         The finding, with a verdict on the claim.
 
     Raises:
-        UserError: the claim is not about a federation that can be trained.
+        UserError: The claim is not about a federation that can be trained.
 
     Example:
         >>> finding = measure(check(find("convergent/theorem-3a")), "audits/3a")  # doctest: +SKIP
@@ -159,10 +159,10 @@ class InterimBound:
     """What some of the planned trainings have shown.
 
     Attributes:
-        trainings: how many on each side are done.
-        planned: how many are planned.
-        mu_lower: the lower bound on mu that they show.
-        finding: the finding, once all trainings are done.
+        trainings: How many on each side are done.
+        planned: How many are planned.
+        mu_lower: The lower bound on mu that they show.
+        finding: The finding, once all trainings are done.
     """
 
     trainings: int
@@ -180,15 +180,15 @@ def measure_in_steps(
     that is stopped when it looks good would be wrong more often than it says.
 
     Args:
-        verdict: a check of the claim.
-        trainings: how many on each side; by default enough to refute the claim.
-        steps: about how many reports.
+        verdict: A check of the claim.
+        trainings: How many on each side; by default enough to refute the claim.
+        steps: About how many reports.
 
     Yields:
         What has been shown.
 
     Raises:
-        UserError: the claim is not about a federation that can be trained.
+        UserError: The claim is not about a federation that can be trained.
 
     Example:
         >>> from sordino.papers.catalogue import find

@@ -21,9 +21,9 @@ class Interval:
     with them.
 
     Attributes:
-        low: the lower end.
-        high: the upper end, which is included.
-        above: whether the lower end is left out.
+        low: The lower end.
+        high: The upper end, which is included.
+        above: Whether the lower end is left out.
     """
 
     low: float
@@ -34,11 +34,11 @@ class Interval:
         """Returns the number.
 
         Args:
-            key: the parameter, for the message.
-            value: the number.
+            key: The parameter, for the message.
+            value: The number.
 
         Raises:
-            InvalidValue: it is not in the interval, or no number at all.
+            InvalidValue: It is not in the interval, or no number at all.
 
         Example:
             >>> Interval(0).accept_value("proximal", 0.5)
@@ -123,12 +123,12 @@ def resolve_parameters(
     """Returns the defaults of a claim with the overrides in their place, each checked.
 
     Args:
-        claim: the name of the claim.
-        defaults: the parameters of its check.
-        overrides: parameters that replace some of them.
+        claim: The name of the claim.
+        defaults: The parameters of its check.
+        overrides: Parameters that replace some of them.
 
     Raises:
-        UserError: a parameter that the claim does not have, or a number that the parameter may not
+        UserError: A parameter that the claim does not have, or a number that the parameter may not
             have.
 
     Example:
@@ -154,11 +154,11 @@ def check_parameter(name: str, value: Number) -> Number:
     """Returns a parameter as given; a whole number as an integer where one is needed.
 
     Args:
-        name: the parameter.
-        value: the number.
+        name: The parameter.
+        value: The number.
 
     Raises:
-        InvalidValue: a number that the parameter may not have.
+        InvalidValue: A number that the parameter may not have.
 
     Example:
         >>> check_parameter("rounds", 20.0), check_parameter("sigma", 1)
@@ -175,8 +175,8 @@ def suggest_names(name: str, known: Mapping[str, object]) -> str:
     """Returns a question that offers the known names nearest to a mistyped one.
 
     Args:
-        name: the mistyped name.
-        known: all names.
+        name: The mistyped name.
+        known: All names.
 
     Returns:
         The names that contain it, or else those closest to it; empty if there are none.

@@ -26,11 +26,11 @@ def theorem_2_limit(
     epsilon for few steps.
 
     Args:
-        batch: the number of records that a step draws.
-        records: the number of records of a client.
+        batch: The number of records that a step draws.
+        records: The number of records of a client.
         steps: K, the local steps of a round.
         rounds: T, the number of rounds.
-        sigma: the standard deviation of the noise.
+        sigma: The standard deviation of the noise.
 
     Example:
         >>> round(theorem_2_limit(batch=16, records=600, steps=38, rounds=93, sigma=1.0), 2)
@@ -57,12 +57,12 @@ def theorem_2_limit_epsilon(
     """Returns the epsilon of Theorem 2's central limit.
 
     Args:
-        batch: the number of records that a step draws.
-        records: the number of records of a client.
+        batch: The number of records that a step draws.
+        records: The number of records of a client.
         steps: K, the local steps of a round.
         rounds: T, the number of rounds.
-        sigma: the standard deviation of the noise.
-        delta: the delta of differential privacy.
+        sigma: The standard deviation of the noise.
+        delta: The delta of differential privacy.
 
     Example:
         >>> epsilon = theorem_2_limit_epsilon(
@@ -89,8 +89,8 @@ def lemma_3_7(*, shift: float, sigma: float) -> float:
     The upload is here a shift under Gaussian noise.
 
     Args:
-        shift: the distance between the two uploads without noise.
-        sigma: the standard deviation of the noise.
+        shift: The distance between the two uploads without noise.
+        sigma: The standard deviation of the noise.
 
     Example:
         >>> lemma_3_7(shift=1.0, sigma=2.0)
@@ -113,10 +113,10 @@ def helper_model(
     (prifedsync, Eq. (A.1)).
 
     Args:
-        shift: the distance between the two uploads without noise.
-        sigma: the standard deviation of the noise.
+        shift: The distance between the two uploads without noise.
+        sigma: The standard deviation of the noise.
         clients: m, the number of clients.
-        mixing: the weight of the uploads in the new global model, eta.
+        mixing: The weight of the uploads in the new global model, eta.
 
     Example:
         >>> round(helper_model(shift=1.0, sigma=2.0, clients=5, mixing=0.5), 8)
@@ -134,8 +134,8 @@ def lemma_3_8(*, mu: float, probability: float) -> float:
     That of max(f, 1 - alpha - p^2) is the smaller of f's and p^2.
 
     Args:
-        mu: the parameter of Gaussian differential privacy.
-        probability: the probability with which a client takes part in a round.
+        mu: The parameter of Gaussian differential privacy.
+        probability: The probability with which a client takes part in a round.
 
     Example:
         >>> round(lemma_3_8(mu=1.0, probability=0.5), 8)
@@ -150,8 +150,8 @@ def sampled_pair(*, mu: float, probability: float) -> float:
     Both are sampled with probability p^2, so it is p^2 times f's.
 
     Args:
-        mu: the parameter of Gaussian differential privacy.
-        probability: the probability with which a client takes part in a round.
+        mu: The parameter of Gaussian differential privacy.
+        probability: The probability with which a client takes part in a round.
 
     Example:
         >>> round(sampled_pair(mu=1.0, probability=0.5), 8)
@@ -164,7 +164,7 @@ def total_variation(*, mu: float) -> float:
     """Returns the total variation of N(0, 1) and N(mu, 1): 2 Phi(mu/2) - 1.
 
     Args:
-        mu: the parameter of Gaussian differential privacy.
+        mu: The parameter of Gaussian differential privacy.
 
     Example:
         >>> round(total_variation(mu=4.0), 8)

@@ -40,11 +40,11 @@ class TableRow:
     """A printed row, recomputed.
 
     Attributes:
-        printed: the row of the paper.
+        printed: The row of the paper.
         mu: Theorem 2's central limit, all digits.
-        limit_epsilon: the epsilon of that mu at delta.
+        limit_epsilon: The epsilon of that mu at delta.
         certified_epsilon: KR copies of C_{B/n}(G_{1/sigma}), from above.
-        participating_epsilon: the same with the client sampling, which the paper leaves unused; for
+        participating_epsilon: The same with the client sampling, which the paper leaves unused; for
             the weak and the strong view alike.
     """
 
@@ -103,7 +103,7 @@ def limit_mu(printed: PrintedRow) -> float:
     """Returns the mu of a row by Theorem 2's central limit.
 
     Args:
-        printed: the row of the paper.
+        printed: The row of the paper.
 
     Example:
         >>> round(limit_mu(PRINTED[0]), 2) == PRINTED[0].printed_mu
@@ -122,8 +122,8 @@ def recompute_row(printed: PrintedRow, *, delta: float = 1e-5) -> TableRow:
     """Returns a row with its mu recomputed, and its epsilons.
 
     Args:
-        printed: the row of the paper.
-        delta: where epsilons are read.
+        printed: The row of the paper.
+        delta: Where epsilons are read.
 
     Example:
         >>> row = recompute_row(PRINTED[3])
@@ -157,7 +157,7 @@ def prifedsync_tables(*, delta: float = 1e-5) -> list[TableRow]:
     """Returns all 21 printed rows, recomputed; takes some seconds for each distinct row.
 
     Args:
-        delta: where epsilons are read.
+        delta: Where epsilons are read.
 
     Example:
         >>> [row.mu for row in prifedsync_tables()]  # doctest: +SKIP

@@ -24,9 +24,9 @@ def gaussian_divergence(*, order: float, sensitivity: float, sigma: float) -> fl
     The definition is log E_Q (P/Q)^order / (order - 1).
 
     Args:
-        order: the order of the Rényi divergence, alpha.
-        sensitivity: how far one record moves a release, Delta.
-        sigma: the standard deviation of the noise.
+        order: The order of the Rényi divergence, alpha.
+        sensitivity: How far one record moves a release, Delta.
+        sigma: The standard deviation of the noise.
 
     Example:
         >>> round(gaussian_divergence(order=2.0, sensitivity=2.0, sigma=1.0), 10)
@@ -49,8 +49,8 @@ def gaussian_delta(*, mu: float, epsilon: float) -> float:
     The definition is E_P (1 - e^epsilon Q/P) where that is positive.
 
     Args:
-        mu: the parameter of Gaussian differential privacy.
-        epsilon: the epsilon of differential privacy.
+        mu: The parameter of Gaussian differential privacy.
+        epsilon: The epsilon of differential privacy.
 
     Example:
         >>> round(gaussian_delta(mu=1.0, epsilon=1.0), 10)
@@ -67,7 +67,7 @@ def gaussian_delta(*, mu: float, epsilon: float) -> float:
         """Returns the integrand: the density, less e^epsilon times the other one.
 
         Args:
-            x: where it is evaluated.
+            x: Where it is evaluated.
         """
         gain = -float(np.expm1(mu * (threshold - x)))
         return gain * math.exp(-((x - mu) ** 2) / 2)
@@ -86,8 +86,8 @@ def composed_mu(*, first: float, second: float) -> float:
     second is tested at the threshold that x leaves: E_Q min(L1 L2, 1), L1 = e^(mu1 x - mu1^2/2).
 
     Args:
-        first: the Gaussian parameter of the first release.
-        second: the Gaussian parameter of the second release.
+        first: The Gaussian parameter of the first release.
+        second: The Gaussian parameter of the second release.
 
     Example:
         >>> round(composed_mu(first=3.0, second=4.0), 10)
@@ -111,8 +111,8 @@ def rounded_delta(*, mu: float, epsilon: float) -> float:
     It is summed over the whole numbers: E (P - e^epsilon Q) where that is positive.
 
     Args:
-        mu: the parameter of Gaussian differential privacy.
-        epsilon: the epsilon of differential privacy.
+        mu: The parameter of Gaussian differential privacy.
+        epsilon: The epsilon of differential privacy.
 
     Example:
         >>> round(rounded_delta(mu=1.0, epsilon=0.5), 6)
@@ -138,9 +138,9 @@ def adaptive_delta(*, first: float, second: float, epsilon: float) -> float:
     the remainder of epsilon.
 
     Args:
-        first: the Gaussian parameter of the first release.
-        second: the largest Gaussian parameter of the second release.
-        epsilon: the epsilon of differential privacy.
+        first: The Gaussian parameter of the first release.
+        second: The largest Gaussian parameter of the second release.
+        epsilon: The epsilon of differential privacy.
 
     Example:
         >>> round(adaptive_delta(first=0.6, second=0.8, epsilon=1.0), 6)
@@ -163,7 +163,7 @@ def gaussian_amplitude(*, sigma: float) -> float:
     """Returns E|X| of N(0, sigma^2), integrated.
 
     Args:
-        sigma: the standard deviation of the noise.
+        sigma: The standard deviation of the noise.
 
     Example:
         >>> round(gaussian_amplitude(sigma=1.0), 10)
@@ -188,10 +188,10 @@ def bezier_control(
     curvature/2 (w - optimum)^2, and v = w - rate curvature (w - optimum) is one gradient step.
 
     Args:
-        start: the model before the step, w.
-        optimum: the minimum of the loss.
-        rate: the learning rate, mu in convergent-dp.
-        curvature: the second derivative of the loss.
+        start: The model before the step, w.
+        optimum: The minimum of the loss.
+        rate: The learning rate, mu in convergent-dp.
+        curvature: The second derivative of the loss.
 
     Example:
         >>> round(bezier_control(start=1.0, optimum=0.0, rate=0.1, curvature=1.0), 10)

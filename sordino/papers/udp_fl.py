@@ -20,9 +20,9 @@ def table_3_gaussian(*, order: float, sensitivity: float, sigma: float) -> float
     Verdict B4: unsound for Delta > 1, since the square of Delta is missing.
 
     Args:
-        order: the order of the Rényi divergence, alpha.
-        sensitivity: how far one record moves a release, Delta.
-        sigma: the standard deviation of the noise.
+        order: The order of the Rényi divergence, alpha.
+        sensitivity: How far one record moves a release, Delta.
+        sigma: The standard deviation of the noise.
 
     Example:
         >>> table_3_gaussian(order=2.0, sensitivity=2.0, sigma=1.0)
@@ -38,9 +38,9 @@ def theorem_2(*, order: float, step: float, nu: float) -> float:
     divergence, but close to the moment I whose log/(order - 1) would be one.
 
     Args:
-        order: the order of the Rényi divergence, alpha.
-        step: the staircase's step, lambda.
-        nu: the share of a step at its upper height.
+        order: The order of the Rényi divergence, alpha.
+        step: The staircase's step, lambda.
+        nu: The share of a step at its upper height.
 
     Example:
         >>> round(theorem_2(order=2.0, step=1.0, nu=0.7), 8)
@@ -69,10 +69,10 @@ def staircase_divergence(
     The shift has an l2 norm of one width.
 
     Args:
-        order: the order of the Rényi divergence, alpha.
-        step: the staircase's step, lambda.
-        nu: the share of a step at its upper height.
-        dimension: the number of parameters, m.
+        order: The order of the Rényi divergence, alpha.
+        step: The staircase's step, lambda.
+        nu: The share of a step at its upper height.
+        dimension: The number of parameters, m.
 
     Example:
         >>> round(staircase_divergence(order=1.1, step=5.0, nu=0.5), 8)
@@ -91,7 +91,7 @@ def algorithm_3_step(*, epsilon: float, rounds: int) -> float:
     coordinates is left to check.
 
     Args:
-        epsilon: the epsilon of differential privacy.
+        epsilon: The epsilon of differential privacy.
         rounds: T, the number of rounds.
 
     Example:
@@ -106,7 +106,7 @@ def algorithm_3_step(*, epsilon: float, rounds: int) -> float:
         """Returns how far the epsilon of a step stays below the one that is asked for.
 
         Args:
-            step: the staircase's step, lambda.
+            step: The staircase's step, lambda.
         """
         density = StaircaseDensity.usual(step=step, width=1.0)
         one_round = RenyiCurve.from_divergence(lambda order: density.divergence(order, 1.0))
@@ -121,9 +121,9 @@ def harmonized_epsilon(*, epsilon: float, rounds: int, dimension: int) -> float:
     The noise falls on every coordinate of a vector whose l2 norm is bounded.
 
     Args:
-        epsilon: the epsilon of differential privacy.
+        epsilon: The epsilon of differential privacy.
         rounds: T, the number of rounds.
-        dimension: the number of parameters, m.
+        dimension: The number of parameters, m.
 
     Example:
         >>> round(harmonized_epsilon(epsilon=1.0, rounds=1, dimension=1000), 1)
@@ -141,9 +141,9 @@ def theorem_6(*, order: float, sensitivity: float, sigma: float) -> float:
     For that epsilon the Gaussian mechanism is (alpha, epsilon)-RDP.
 
     Args:
-        order: the order of the Rényi divergence, alpha.
-        sensitivity: how far one record moves a release, Delta.
-        sigma: the standard deviation of the noise.
+        order: The order of the Rényi divergence, alpha.
+        sensitivity: How far one record moves a release, Delta.
+        sigma: The standard deviation of the noise.
 
     Example:
         >>> theorem_6(order=2.0, sensitivity=2.0, sigma=1.0)
@@ -160,8 +160,8 @@ def theorem_7_scale(*, order: float, gamma: float) -> float:
     this scale is too small.
 
     Args:
-        order: the order of the Rényi divergence, alpha.
-        gamma: the divergence that is aimed at.
+        order: The order of the Rényi divergence, alpha.
+        gamma: The divergence that is aimed at.
 
     Example:
         >>> round(theorem_7_scale(order=2.0, gamma=1.0), 8)
@@ -175,8 +175,8 @@ def theorem_7_divergence(*, order: float, gamma: float) -> float:
     """Returns the exact divergence of Laplace noise of Theorem 7's scale.
 
     Args:
-        order: the order of the Rényi divergence, alpha.
-        gamma: the divergence that is aimed at.
+        order: The order of the Rényi divergence, alpha.
+        gamma: The divergence that is aimed at.
 
     Example:
         >>> round(theorem_7_divergence(order=2.0, gamma=1.0), 8)
@@ -193,8 +193,8 @@ def lemma_2(*, order: int, gamma: float, clients: int) -> float:
     Verdict B7: unsound. It tends to 0 as the order grows, and gamma is not a pure epsilon.
 
     Args:
-        order: the order of the Rényi divergence, alpha.
-        gamma: the divergence of each client's randomiser.
+        order: The order of the Rényi divergence, alpha.
+        gamma: The divergence of each client's randomiser.
         clients: m, the number of clients.
 
     Example:
@@ -212,8 +212,8 @@ def lemma_3(*, order: int, gamma: float, clients: int) -> float:
     Verdict B8: true as a lower bound for a pure epsilon; a promise needs an upper one.
 
     Args:
-        order: the order of the Rényi divergence, alpha.
-        gamma: the divergence of each client's randomiser.
+        order: The order of the Rényi divergence, alpha.
+        gamma: The divergence of each client's randomiser.
         clients: m, the number of clients.
 
     Example:
@@ -231,8 +231,8 @@ def shuffled_randomized_response(*, order: float, local: float, clients: int) ->
     One of n equal bits is flipped.
 
     Args:
-        order: the order of the Rényi divergence, alpha.
-        local: the epsilon of each client's randomiser, eps_0.
+        order: The order of the Rényi divergence, alpha.
+        local: The epsilon of each client's randomiser, eps_0.
         clients: m, the number of clients.
 
     Example:

@@ -18,8 +18,8 @@ def lemma_1(*, step: float, width: float) -> float:
     At nu = 1/(1 + e^(lambda/2)) it is Delta e^(lambda/2)/(e^lambda - 1).
 
     Args:
-        step: the staircase's step, lambda.
-        width: the staircase's width, Delta.
+        step: The staircase's step, lambda.
+        width: The staircase's width, Delta.
 
     Example:
         >>> round(lemma_1(step=1.0, width=1.0), 8)
@@ -32,8 +32,8 @@ def usual_amplitude(*, step: float, width: float) -> float:
     """Returns the exact E|X| of the staircase at Lemma 1's nu.
 
     Args:
-        step: the staircase's step, lambda.
-        width: the staircase's width, Delta.
+        step: The staircase's step, lambda.
+        width: The staircase's width, Delta.
 
     Example:
         >>> round(usual_amplitude(step=1.0, width=1.0), 8)
@@ -57,10 +57,10 @@ def theorem_3(
     + Delta e^-lambda).
 
     Args:
-        step: the staircase's step, lambda.
-        width: the staircase's width, Delta.
-        nu: the share of a step at its upper height.
-        dimension: the number of parameters, m.
+        step: The staircase's step, lambda.
+        width: The staircase's width, Delta.
+        nu: The share of a step at its upper height.
+        dimension: The number of parameters, m.
 
     Example:
         >>> round(theorem_3(step=1.0, width=10.0, nu=0.3, dimension=1), 1)
@@ -85,10 +85,10 @@ def staircase_distance(
     The printed one lacks the height of the density.
 
     Args:
-        step: the staircase's step, lambda.
-        width: the staircase's width, Delta.
-        nu: the share of a step at its upper height.
-        dimension: the number of parameters, m.
+        step: The staircase's step, lambda.
+        width: The staircase's width, Delta.
+        nu: The share of a step at its upper height.
+        dimension: The number of parameters, m.
 
     Example:
         >>> round(staircase_distance(step=1.0, width=10.0, nu=0.3, dimension=1), 3)
@@ -105,8 +105,8 @@ def theorem_4(*, width: float, epsilon: float) -> float:
     The constant is taken as 1.
 
     Args:
-        width: the staircase's width, Delta.
-        epsilon: the epsilon of differential privacy.
+        width: The staircase's width, Delta.
+        epsilon: The epsilon of differential privacy.
 
     Example:
         >>> round(theorem_4(width=1.0, epsilon=1.0), 6)
@@ -132,15 +132,15 @@ def additional_rounds(
     their fixed point.
 
     Args:
-        width: the staircase's width, Delta.
-        epsilon: the epsilon of differential privacy.
-        rate: the learning rate, mu in convergent-dp.
-        curvature: the second derivative of the loss.
-        start: the distance from the minimum before the first round.
-        tolerance: the root mean square distance from the minimum that is aimed at.
+        width: The staircase's width, Delta.
+        epsilon: The epsilon of differential privacy.
+        rate: The learning rate, mu in convergent-dp.
+        curvature: The second derivative of the loss.
+        start: The distance from the minimum before the first round.
+        tolerance: The root mean square distance from the minimum that is aimed at.
 
     Raises:
-        UserError: descent without noise would not converge, or epsilon is 0.
+        UserError: Descent without noise would not converge, or epsilon is 0.
 
     Example:
         >>> setting = {"width": 1.0, "epsilon": 1.0, "rate": 0.1, "curvature": 1.0, "start": 1.0}
@@ -172,7 +172,7 @@ def additional_rounds(
         """Returns the smallest t with factor^(2t) at most the target.
 
         Args:
-            target: what the contraction has to reach.
+            target: What the contraction has to reach.
         """
         return math.ceil(math.log(target) / (2 * math.log(factor)))
 
@@ -193,10 +193,10 @@ def theorem_5(
     Here v is one gradient step from w on L/2 (w - optimum)^2.
 
     Args:
-        start: the model before the step, w.
-        optimum: the minimum of the loss.
-        rate: the learning rate, mu in convergent-dp.
-        curvature: the second derivative of the loss.
+        start: The model before the step, w.
+        optimum: The minimum of the loss.
+        rate: The learning rate, mu in convergent-dp.
+        curvature: The second derivative of the loss.
 
     Example:
         >>> round(theorem_5(start=1.0, optimum=0.0, rate=0.1, curvature=1.0), 6)
@@ -213,9 +213,9 @@ def lemma_4(*, order: float, sensitivity: float, epsilon: float) -> float:
     Sigma is that of Theorem 6.
 
     Args:
-        order: the order of the Rényi divergence, alpha.
-        sensitivity: how far one record moves a release, Delta.
-        epsilon: the epsilon of differential privacy.
+        order: The order of the Rényi divergence, alpha.
+        sensitivity: How far one record moves a release, Delta.
+        epsilon: The epsilon of differential privacy.
 
     Example:
         >>> round(lemma_4(order=2.0, sensitivity=1.0, epsilon=1.0), 8)
@@ -229,9 +229,9 @@ def calibrated_sigma(*, order: float, sensitivity: float, epsilon: float) -> flo
     """Returns the sigma of Theorem 6: sigma^2 = alpha Delta^2/(2 epsilon).
 
     Args:
-        order: the order of the Rényi divergence, alpha.
-        sensitivity: how far one record moves a release, Delta.
-        epsilon: the epsilon of differential privacy.
+        order: The order of the Rényi divergence, alpha.
+        sensitivity: How far one record moves a release, Delta.
+        epsilon: The epsilon of differential privacy.
 
     Example:
         >>> calibrated_sigma(order=2.0, sensitivity=1.0, epsilon=1.0)
@@ -244,8 +244,8 @@ def lemma_5(*, sensitivity: float, scale: float) -> float:
     """Returns the expected amplitude of the Laplace mechanism f(Delta, b) by Lemma 5: Delta/b.
 
     Args:
-        sensitivity: how far one record moves a release, Delta.
-        scale: the scale of the Laplace noise, b.
+        sensitivity: How far one record moves a release, Delta.
+        scale: The scale of the Laplace noise, b.
 
     Example:
         >>> lemma_5(sensitivity=1.0, scale=2.0)
@@ -258,7 +258,7 @@ def laplace_amplitude(*, scale: float) -> float:
     """Returns the exact E|X| of the density e^(-|x|/b)/(2b) of Appendices A.3 and D: b.
 
     Args:
-        scale: the scale of the Laplace noise, b.
+        scale: The scale of the Laplace noise, b.
 
     Example:
         >>> laplace_amplitude(scale=2.0)
@@ -273,8 +273,8 @@ def theorem_8(*, dimension: int, sigma: float) -> float:
     The theorem states sqrt(2 m^2 sigma^2/pi).
 
     Args:
-        dimension: the number of parameters, m.
-        sigma: the standard deviation of the noise.
+        dimension: The number of parameters, m.
+        sigma: The standard deviation of the noise.
 
     Example:
         >>> round(theorem_8(dimension=1, sigma=1.0), 8)
@@ -287,8 +287,8 @@ def gaussian_distance(*, dimension: int, sigma: float, rounds: int) -> float:
     """Returns the exact m E|X_1 + ... + X_T| of Gaussian noises: m sigma sqrt(2 T/pi).
 
     Args:
-        dimension: the number of parameters, m.
-        sigma: the standard deviation of the noise.
+        dimension: The number of parameters, m.
+        sigma: The standard deviation of the noise.
         rounds: T, the number of rounds.
 
     Example:
@@ -302,8 +302,8 @@ def theorem_9(*, dimension: int, scale: float, rounds: int) -> float:
     """Returns the expected l1 distance after T rounds by Theorem 9: T m b.
 
     Args:
-        dimension: the number of parameters, m.
-        scale: the scale of the Laplace noise, b.
+        dimension: The number of parameters, m.
+        scale: The scale of the Laplace noise, b.
         rounds: T, the number of rounds.
 
     Example:
@@ -320,8 +320,8 @@ def laplace_distance(*, dimension: int, scale: float, rounds: int) -> float:
     of two Gamma(T) variables, of which this is Gini's mean difference.
 
     Args:
-        dimension: the number of parameters, m.
-        scale: the scale of the Laplace noise, b.
+        dimension: The number of parameters, m.
+        scale: The scale of the Laplace noise, b.
         rounds: T, the number of rounds.
 
     Example:

@@ -20,7 +20,7 @@ def wavy_gradient(slope: float, *, height: float, smoothness: float) -> Gradient
     """Returns the gradient slope + A cos(w L/A): of a loss that is L-smooth and not convex.
 
     Args:
-        slope: the mean slope of the loss.
+        slope: The mean slope of the loss.
         height: A, the height of the wave.
         smoothness: L, the largest curvature, which is taken with either sign.
 
@@ -50,11 +50,11 @@ def wavy_constant_fedavg(
     Args:
         rounds: T, the number of rounds.
         steps: K, the local steps of a round.
-        rate: the learning rate, mu in convergent-dp.
+        rate: The learning rate, mu in convergent-dp.
         clip: V, the largest norm of a gradient.
         clients: m, the number of clients.
-        sigma: the standard deviation of the noise.
-        wave: the height of the wave, as a share of the clip; below 1/2.
+        sigma: The standard deviation of the noise.
+        wave: The height of the wave, as a share of the clip; below 1/2.
 
     Example:
         >>> mu = wavy_constant_fedavg(
@@ -88,11 +88,11 @@ def wavy_cyclic_fedavg(
     Args:
         rounds: T, the number of rounds.
         steps: K, the local steps of a round.
-        rate: the learning rate, mu in convergent-dp.
+        rate: The learning rate, mu in convergent-dp.
         clip: V, the largest norm of a gradient.
         clients: m, the number of clients.
-        sigma: the standard deviation of the noise.
-        wave: the height of the wave, as a share of the clip; below 1/2.
+        sigma: The standard deviation of the noise.
+        wave: The height of the wave, as a share of the clip; below 1/2.
 
     Example:
         >>> mu = wavy_cyclic_fedavg(
@@ -130,15 +130,15 @@ def wavy_constant_fedprox(
     Args:
         rounds: T, the number of rounds.
         steps: K, the local steps of a round.
-        rate: the learning rate, mu in convergent-dp.
+        rate: The learning rate, mu in convergent-dp.
         clip: V, the largest norm of a gradient.
-        proximal: alpha, the strength of the proximal term.
+        proximal: Alpha, the strength of the proximal term.
         clients: m, the number of clients.
-        sigma: the standard deviation of the noise.
-        wave: the height of the wave, as a share of the clip; below 1/2.
+        sigma: The standard deviation of the noise.
+        wave: The height of the wave, as a share of the clip; below 1/2.
 
     Raises:
-        UserError: the rate is above 1/alpha.
+        UserError: The rate is above 1/alpha.
 
     Example:
         >>> setting = {"rate": 0.5, "clip": 1.0, "proximal": 1.0, "clients": 50, "sigma": 1.0}

@@ -20,13 +20,13 @@ class Calibration:
     """The noise that meets a target.
 
     Attributes:
-        parameter: the entry of [noise] that was searched: sigma, scale, step for a staircase,
+        parameter: The entry of [noise] that was searched: sigma, scale, step for a staircase,
             multiplier for the rule noisy-sgd.
-        value: its value.
-        protocol: the protocol with that noise.
-        guarantee: what it then promises.
-        target: what was asked for, such as {"epsilon": 4.0, "delta": 1e-5}.
-        achieved: the same quantity as certified with the noise found; never past the target.
+        value: Its value.
+        protocol: The protocol with that noise.
+        guarantee: What it then promises.
+        target: What was asked for, such as {"epsilon": 4.0, "delta": 1e-5}.
+        achieved: The same quantity as certified with the noise found; never past the target.
 
     Example:
         >>> from sordino.protocol import Constant, FedAvg, Gaussian
@@ -90,20 +90,20 @@ def calibrate(
     earlier.
 
     Args:
-        protocol: the protocol, the path of its file, or a dictionary of its tables; how much
+        protocol: The protocol, the path of its file, or a dictionary of its tables; how much
             noise it has does not matter.
-        view: the adversary.
-        unit: the hidden unit.
-        epsilon: largest epsilon, at `delta`.
-        delta: for `epsilon`.
-        beta: least false negative rate of a test whose false positive rate is `at_alpha`.
-        at_alpha: for `beta`.
-        advantage: largest advantage over guessing, 1 - FPR - FNR, of any test.
-        sizes: number of records of every client, where known; without them the noise suffices for
+        view: The adversary.
+        unit: The hidden unit.
+        epsilon: Largest epsilon, at `delta`.
+        delta: Delta for `epsilon`.
+        beta: Least false negative rate of a test whose false positive rate is `at_alpha`.
+        at_alpha: For `beta`.
+        advantage: Largest advantage over guessing, 1 - FPR - FNR, of any test.
+        sizes: Number of records of every client, where known; without them the noise suffices for
             any.
 
     Raises:
-        UserError: not exactly one target, a target outside its range, or one that no noise meets.
+        UserError: Not exactly one target, a target outside its range, or one that no noise meets.
 
     Example:
         >>> from sordino.protocol import Constant, FedAvg, Gaussian

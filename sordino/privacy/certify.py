@@ -24,18 +24,18 @@ def certify(
     """Returns the smallest valid bound on what an adversary learns from a run of the protocol.
 
     Args:
-        protocol: the protocol, the path of its file, or a dictionary of its tables.
-        view: the adversary: server, rounds, coalition:k, final, weak, strong.
-        unit: the hidden unit, "record" or "client".
-        delta: where bounds are compared to find the smallest.
-        rounds: which rounds are run, with repetitions; by default all of the protocol.
-        sizes: number of records of every client, where they differ.
+        protocol: The protocol, the path of its file, or a dictionary of its tables.
+        view: The adversary: server, rounds, coalition:k, final, weak, strong.
+        unit: The hidden unit, "record" or "client".
+        delta: Where bounds are compared to find the smallest.
+        rounds: Which rounds are run, with repetitions; by default all of the protocol.
+        sizes: Number of records of every client, where they differ.
 
     Returns:
         The bound, with everything that gives it meaning.
 
     Raises:
-        UserError: a view that the protocol does not have, or a delta outside (0, 1).
+        UserError: A view that the protocol does not have, or a delta outside (0, 1).
 
     Example:
         >>> from sordino.protocol import Constant, FedAvg, Gaussian, Protocol

@@ -17,9 +17,9 @@ def dp_event(protocol: Protocol, view: View = View.SERVER, unit: str = "record")
     `total_variation` of a guarantee away.
 
     Args:
-        protocol: the protocol.
-        view: the adversary.
-        unit: the hidden unit, "record" or "client".
+        protocol: The federation that is priced.
+        view: The adversary.
+        unit: The hidden unit, "record" or "client".
 
     Raises:
         UserError: dp_accounting has no event for the protocol, such as for participation that is

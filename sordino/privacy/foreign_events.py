@@ -23,10 +23,10 @@ class EventPrice:
     """What an event amounts to.
 
     Attributes:
-        adjacency: how neighbouring data sets differ.
-        epsilon: the smallest that an accountant proves; None where none can price the event.
-        delta: at this delta.
-        accountant: which one proves it; or why none does.
+        adjacency: How neighbouring data sets differ.
+        epsilon: The smallest that an accountant proves; None where none can price the event.
+        delta: At this delta.
+        accountant: Which one proves it; or why none does.
     """
 
     adjacency: str
@@ -39,10 +39,10 @@ def read_event(path: Path) -> Any:
     """Reads an event.
 
     Args:
-        path: of the JSON file.
+        path: Path of the JSON file.
 
     Raises:
-        UserError: the file cannot be read, or holds no event.
+        UserError: The file cannot be read, or holds no event.
 
     Example:
         >>> read_event(Path("event.json"))  # doctest: +SKIP
@@ -61,10 +61,10 @@ def decode_event(document: Any) -> Any:
     """Returns the event that nested tables describe.
 
     Args:
-        document: a table with `class_name` and the fields of that class.
+        document: A table with `class_name` and the fields of that class.
 
     Raises:
-        UserError: an unknown class, or fields that it does not have.
+        UserError: An unknown class, or fields that it does not have.
 
     Example:
         >>> decode_event({"class_name": "GaussianDpEvent", "noise_multiplier": 2.0})
@@ -95,8 +95,8 @@ def price_event(event: Any, delta: float) -> list[EventPrice]:
     """Returns the smallest epsilon that dp_accounting proves, for both kinds of neighbours.
 
     Args:
-        event: the event.
-        delta: at this delta.
+        event: The event.
+        delta: At this delta.
 
     Example:
         >>> event = decode_event({"class_name": "GaussianDpEvent", "noise_multiplier": 2.0})

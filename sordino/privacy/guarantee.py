@@ -41,17 +41,17 @@ class Guarantee:
     """What an adversary learns, at most.
 
     Attributes:
-        view: who the adversary is.
-        unit: the hidden unit, "record" or "client".
-        adjacency: how neighbouring data sets differ.
+        view: Who the adversary is.
+        unit: The hidden unit, "record" or "client".
+        adjacency: How neighbouring data sets differ.
         kind: "bound" for something proved; nothing else comes out of `certify`.
-        method: which of the valid bounds this is, the smallest.
-        assumptions: what the user vouched for and the bound uses; empty for an unconditional one.
-        curve: the bound itself, for noise as it is drawn.
-        derivation: how it comes about, line by line, with theorem numbers.
-        unconditional: the smallest bound that needs nothing vouched for, where this one does.
-        notes: what the promise is about, where a simulation makes it less than it seems.
-        sees: what the adversary sees, in words; left out: what the view says.
+        method: Which of the valid bounds this is, the smallest.
+        assumptions: What the user vouched for and the bound uses; empty for an unconditional one.
+        curve: The bound itself, for noise as it is drawn.
+        derivation: How it comes about, line by line, with theorem numbers.
+        unconditional: The smallest bound that needs nothing vouched for, where this one does.
+        notes: What the promise is about, where a simulation makes it less than it seems.
+        sees: What the adversary sees, in words; left out: what the view says.
 
     Example:
         >>> from sordino.privacy.curves.gaussian_curve import GaussianCurve
@@ -130,7 +130,7 @@ epsilon = 4.38 (delta = 1e-5) about any one record of a client \
         """Returns the smallest epsilon known to hold at `delta`, rounded up.
 
         Args:
-            delta: at which epsilon is asked for.
+            delta: Delta at which epsilon is asked for.
         """
         return self.curve.epsilon(delta)
 
@@ -138,7 +138,7 @@ epsilon = 4.38 (delta = 1e-5) about any one record of a client \
         """Returns the smallest delta known to hold at `epsilon`, rounded up.
 
         Args:
-            epsilon: at which delta is asked for.
+            epsilon: Epsilon at which delta is asked for.
         """
         return self.curve.delta(epsilon)
 
@@ -148,7 +148,7 @@ epsilon = 4.38 (delta = 1e-5) about any one record of a client \
         That is the least false negative rate of a test with false positive rate `alpha`.
 
         Args:
-            alpha: the false positive rate.
+            alpha: The false positive rate.
         """
         return self.curve.beta(alpha)
 
@@ -156,7 +156,7 @@ epsilon = 4.38 (delta = 1e-5) about any one record of a client \
         """Returns the Rényi divergence of this order, rounded up; up to `total_variation`.
 
         Args:
-            order: of the divergence, above 1.
+            order: Order of the divergence, above 1.
         """
         return self.curve.law.rdp(order)
 
@@ -164,7 +164,7 @@ epsilon = 4.38 (delta = 1e-5) about any one record of a client \
         """Returns the guarantee in words, at one delta, with what must be said with it.
 
         Args:
-            delta: at which epsilon is asked for.
+            delta: Delta at which epsilon is asked for.
         """
         details = ", ".join([self.adjacency, self.kind, self.method])
         if self.mu is not None and self.rho is not None:
@@ -199,7 +199,7 @@ epsilon = 4.38 (delta = 1e-5) about any one record of a client \
         """Returns the guarantee as JSON says it, at one delta.
 
         Args:
-            delta: at which epsilon is asked for.
+            delta: Delta at which epsilon is asked for.
         """
         return {
             "view": str(self.view),
@@ -223,7 +223,7 @@ def epsilon_in_words(epsilon: float) -> str:
     JSON has the digits.
 
     Args:
-        epsilon: the bound.
+        epsilon: The bound.
 
     Example:
         >>> [epsilon_in_words(value) for value in (7.9312, 100.0, 100.1, float("inf"))]
@@ -242,7 +242,7 @@ def notes_on(protocol: Protocol) -> tuple[str, ...]:
     What a record holds may have decided which client has which record.
 
     Args:
-        protocol: the protocol.
+        protocol: The federation that is priced.
 
     Example:
         >>> from sordino.protocol import read_protocol
@@ -260,8 +260,8 @@ def round_up(value: float, digits: int = 3) -> str:
     """Returns a number for people, never below the true one.
 
     Args:
-        value: the number.
-        digits: how many are shown.
+        value: The number.
+        digits: How many are shown.
 
     Example:
         >>> [round_up(value) for value in (4.3711, 0.00012341, 123.4, float("inf"), 0.0)]
@@ -294,8 +294,8 @@ def round_down(value: float, digits: int = 3) -> str:
     """Returns a lower bound for people, never above the true one.
 
     Args:
-        value: the bound.
-        digits: how many are shown.
+        value: The bound.
+        digits: How many are shown.
 
     Example:
         >>> round_down(4.3799), round_down(0.0), round_down(123.9)

@@ -22,9 +22,9 @@ class PricedNoise:
     """The noise on one upload, as prices count it.
 
     Attributes:
-        sigma: the standard deviation of normal noise that hides as much.
-        rounding: how much further apart rounding moves two uploads, at most.
-        reason: where the rounding comes from; empty where there is none.
+        sigma: The standard deviation of normal noise that hides as much.
+        rounding: How much further apart rounding moves two uploads, at most.
+        reason: Where the rounding comes from; empty where there is none.
     """
 
     sigma: float
@@ -36,10 +36,10 @@ def price_noise(protocol: Protocol) -> PricedNoise:
     """Returns the clients' noise as prices count it.
 
     Args:
-        protocol: the protocol, whose noise is normal and joins uploads.
+        protocol: The protocol, whose noise is normal and joins uploads.
 
     Raises:
-        UserError: the price depends on the number of parameters, which the protocol does not say.
+        UserError: The price depends on the number of parameters, which the protocol does not say.
     """
     release = protocol.release
     if not isinstance(release, NoisyUpload):
@@ -72,8 +72,8 @@ def bound_sampler_distance(protocol: Protocol, rounds: int) -> float:
     """Returns how far all noise of some rounds is from its law, in total variation.
 
     Args:
-        protocol: the protocol.
-        rounds: how many rounds are run.
+        protocol: The federation that is priced.
+        rounds: How many rounds are run.
 
     Returns:
         The distance; 0 where noise is of floating-point numbers.

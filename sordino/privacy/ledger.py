@@ -59,11 +59,11 @@ class Ledger:
         """Starts the ledger of a run; a file that is there already is never written over.
 
         Args:
-            path: of the file.
-            opened: the first entry.
+            path: Path of the file.
+            opened: The first entry.
 
         Raises:
-            FileExistsError: there is such a file.
+            FileExistsError: There is such a file.
         """
         ledger = cls(
             path,
@@ -82,11 +82,11 @@ class Ledger:
         was cut short.
 
         Args:
-            path: of the file.
+            path: Path of the file.
 
         Raises:
-            Changed: the file was changed since it was written.
-            UserError: the file cannot be read, or another process writes to it.
+            Changed: The file was changed since it was written.
+            UserError: The file cannot be read, or another process writes to it.
         """
         content = read_content(path)
         reading = verify_content(content, path)
@@ -126,8 +126,8 @@ class Ledger:
         A repeatable round that is paid for already costs nothing more.
 
         Args:
-            round: the round's number, from 0.
-            clients: those that take part.
+            round: The round's number, from 0.
+            clients: Those that take part.
         """
         members = tuple(int(client) for client in clients)
         earlier = self._attempts[round]
@@ -142,8 +142,8 @@ class Ledger:
         """Notes who contributed nothing to a round that was paid for, and why.
 
         Args:
-            round: the round's number, from 0.
-            reasons: by client, why its upload did not come.
+            round: The round's number, from 0.
+            reasons: By client, why its upload did not come.
         """
         self._append_line(
             Missed(round=round, clients=tuple(reasons), reasons=tuple(reasons.values()))
@@ -153,8 +153,8 @@ class Ledger:
         """Notes what was asked for and refused.
 
         Args:
-            round: the round's number, from 0.
-            reason: why it was refused.
+            round: The round's number, from 0.
+            reason: Why it was refused.
         """
         self._append_line(Refused(round=round, reason=reason))
 
@@ -162,9 +162,9 @@ class Ledger:
         """Notes the digest of an upload that is about to be sent.
 
         Args:
-            round: the round's number, from 0.
-            upload: the digest of the upload.
-            attempt: of the round's secure sum; None for an upload without masks.
+            round: The round's number, from 0.
+            upload: The digest of the upload.
+            attempt: Attempt of the round's secure sum; None for an upload without masks.
         """
         self._append_line(Answered(round=round, upload=upload, attempt=attempt))
 
@@ -172,7 +172,7 @@ class Ledger:
         """Notes what is about to be given for a secure sum.
 
         Args:
-            event: the list of survivors that is signed, or the sum that shares are given for.
+            event: The list of survivors that is signed, or the sum that shares are given for.
         """
         self._append_line(event)
 
@@ -180,7 +180,7 @@ class Ledger:
         """Ends the ledger of a run; a run that is ended again in the same way is sealed already.
 
         Args:
-            sealed: the last entry.
+            sealed: The last entry.
         """
         if self._seal != sealed:
             self._append_line(sealed)
@@ -224,10 +224,10 @@ def read_ledger(path: Path) -> Reading:
     """Reads and verifies a ledger without changing it.
 
     Args:
-        path: of the file.
+        path: Path of the file.
 
     Raises:
-        Changed: a line was changed, removed or put in another order since it was written.
+        Changed: A line was changed, removed or put in another order since it was written.
 
     Example:
         >>> read_ledger(Path("runs/digits-1/ledger.jsonl")).events[0]  # doctest: +SKIP
@@ -240,10 +240,10 @@ def read_content(path: Path) -> bytes:
     """Returns the bytes of a ledger file.
 
     Args:
-        path: of the file.
+        path: Path of the file.
 
     Raises:
-        UserError: the file cannot be read.
+        UserError: The file cannot be read.
     """
     try:
         return path.read_bytes()
@@ -257,12 +257,12 @@ def refuse_unpaid(path: Path, events: Iterable[Event], rounds: int) -> None:
     Lines that were removed from its end leave no gap in its chain.
 
     Args:
-        path: of the file, for the message.
-        events: its entries.
-        rounds: how many rounds were run.
+        path: Path of the file, for the message.
+        events: Its entries.
+        rounds: How many rounds were run.
 
     Raises:
-        Changed: a round that was run is not paid for.
+        Changed: A round that was run is not paid for.
     """
     paid = {event.round for event in events if isinstance(event, RoundCharged)}
     # A chain shows what was changed, not that its end was cut off; the rounds that were run show
@@ -281,12 +281,12 @@ def refuse_grown(file: BinaryIO, size: int, path: Path) -> None:
     No charge may be cut off, or written over.
 
     Args:
-        file: the open ledger.
-        size: as far as this process has read or written.
-        path: of the file, for the message.
+        file: The open ledger.
+        size: As far as this process has read or written.
+        path: Path of the file, for the message.
 
     Raises:
-        UserError: the file has another size.
+        UserError: The file has another size.
     """
     # Two processes on one ledger would each believe that the budget is theirs.
     if os.fstat(file.fileno()).st_size != size:
@@ -299,11 +299,11 @@ def verify_content(content: bytes, path: Path) -> Reading:
     """Returns the entries of a ledger, after checking that every line follows from the one before.
 
     Args:
-        content: the bytes of the file.
-        path: of the file, for messages.
+        content: The bytes of the file.
+        path: Path of the file, for messages.
 
     Raises:
-        Changed: a line was changed, removed or put in another order since it was written.
+        Changed: A line was changed, removed or put in another order since it was written.
     """
     # Every line ends with a line break, so whatever follows the last one was cut short.
     *lines, tail = content.split(b"\n")
@@ -324,13 +324,13 @@ def verify_line(line: bytes, chain: str, path: Path, number: int) -> tuple[Line,
     """Returns the entry of a line, and the hash that the next line is chained to.
 
     Args:
-        line: without its end.
-        chain: the hash of the line before.
-        path: of the file, for the message.
-        number: of the line, for the message.
+        line: Without its end.
+        chain: The hash of the line before.
+        path: Path of the file, for the message.
+        number: Number of the line, for the message.
 
     Raises:
-        Changed: the line is not the one that was written there.
+        Changed: The line is not the one that was written there.
     """
     try:
         event = decode_line(json.loads(line))
@@ -350,11 +350,11 @@ def first_entry(events: Sequence[Event], path: Path) -> Opened:
     """Returns the entry that opens a ledger.
 
     Args:
-        events: the entries.
-        path: of the file, for the message.
+        events: The entries.
+        path: Path of the file, for the message.
 
     Raises:
-        UserError: the ledger begins with something else.
+        UserError: The ledger begins with something else.
     """
     if not events or not isinstance(events[0], Opened):
         raise UserError(f"the ledger {path} does not begin with the protocol that it pays for.")

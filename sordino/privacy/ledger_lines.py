@@ -20,7 +20,7 @@ class Opened:
 
     Attributes:
         protocol: SHA-256 of the protocol file.
-        generator: name of the generator of random numbers.
+        generator: Name of the generator of random numbers.
         noise: "seeded" or "fresh".
         sizes, partition, data, facts: SHA-256 of what a run is priced and shown by
             (federation/store/seals.py). None in the ledgers of clients, and in those of runs that
@@ -106,9 +106,9 @@ class Answered:
     an attempt at its sum.
 
     Attributes:
-        round: the round.
-        upload: the digest of the upload.
-        attempt: of the round's secure sum; None for an upload without masks.
+        round: Number of the round, from 0.
+        upload: The digest of the upload.
+        attempt: Attempt of the round's secure sum; None for an upload without masks.
 
     Example:
         >>> Answered(round=3, upload="9f2c").round
@@ -125,9 +125,9 @@ class SurvivorsConfirmed:
     """A client is about to sign one list of survivors of a secure sum, in its own ledger.
 
     Attributes:
-        round: the round.
-        attempt: of the round's secure sum.
-        survivors: the clients on the list.
+        round: Number of the round, from 0.
+        attempt: Attempt of the round's secure sum.
+        survivors: The clients on the list.
 
     Example:
         >>> SurvivorsConfirmed(round=3, attempt=0, survivors=(0, 1, 4)).survivors
@@ -147,10 +147,10 @@ class SharesGiven:
     sum of that attempt.
 
     Attributes:
-        round: the round.
-        attempt: of the round's secure sum.
-        threshold: the fewest contributions that are ever opened.
-        survivors: the clients whose uploads are in the sum.
+        round: Number of the round, from 0.
+        attempt: Attempt of the round's secure sum.
+        threshold: The fewest contributions that are ever opened.
+        survivors: The clients whose uploads are in the sum.
 
     Example:
         >>> SharesGiven(round=3, attempt=0, threshold=2, survivors=(0, 1, 4)).survivors
@@ -171,9 +171,9 @@ class Sealed:
     its end is ended again, by the same line, or with fresh noise after further charges.
 
     Attributes:
-        status: how the run ended.
-        reason: why, where a budget ended it.
-        rounds: the number of rounds that are in its model.
+        status: How the run ended.
+        reason: Why, where a budget ended it.
+        rounds: The number of rounds that are in its model.
         protocol, sizes, partition, data, facts, scored: as in the first line, at the end.
         metrics, private, model, clients, uploads: SHA-256 of what the rounds left; empty where
             there is none.
@@ -222,8 +222,8 @@ def encode_line(event: Line, chain: str) -> tuple[bytes, str]:
     """Returns the line of an event, and the hash that the next line will be chained to.
 
     Args:
-        event: the entry.
-        chain: the hash of the line before.
+        event: The entry.
+        chain: The hash of the line before.
     """
     # None is left out, so that lines from before there were seals are still written as they were.
     body = {name: value for name, value in vars(event).items() if value is not None}
@@ -237,11 +237,11 @@ def decode_line(body: dict[str, Any]) -> Line:
     """Returns the event of a parsed line.
 
     Args:
-        body: the line as JSON has it.
+        body: The line as JSON has it.
 
     Raises:
-        ValueError: another version, or a number below 0.
-        KeyError: an entry is missing.
+        ValueError: Another version, or a number below 0.
+        KeyError: An entry is missing.
     """
     # A later version may mean something else by the same words.
     if body["v"] != VERSION:
@@ -282,7 +282,7 @@ def said_by(
     """Returns what a parsed line says of the attributes of its kind.
 
     Args:
-        kind: of the entry.
-        body: the line as JSON has it.
+        kind: Kind of the entry.
+        body: The line as JSON has it.
     """
     return {entry.name: body[entry.name] for entry in fields(kind) if entry.name in body}

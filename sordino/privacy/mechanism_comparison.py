@@ -17,13 +17,13 @@ class Needed:
     """What one mechanism needs for a guarantee.
 
     Attributes:
-        mechanism: its name.
-        parameter: the entry that says its size.
-        value: of that entry.
-        amplitude: expected magnitude of the noise on a coordinate.
-        deviation: its standard deviation.
-        width: a staircase's, which is as wide as an upload can move; None for others.
-        best: whether no mechanism needs less noise.
+        mechanism: Its name.
+        parameter: The entry that says its size.
+        value: Value of that entry.
+        amplitude: Expected magnitude of the noise on a coordinate.
+        deviation: Its standard deviation.
+        width: A staircase's, which is as wide as an upload can move; None for others.
+        best: Whether no mechanism needs less noise.
     """
 
     mechanism: str
@@ -45,16 +45,16 @@ def mechanism_table(
     """Returns the noise that each mechanism needs for the same guarantee against the server.
 
     Args:
-        protocol: the protocol, with the model's dimension.
-        unit: the hidden unit.
-        epsilon: of the guarantee.
-        delta: of the guarantee.
+        protocol: The protocol, with the model's dimension.
+        unit: The hidden unit.
+        epsilon: Epsilon of the guarantee.
+        delta: Delta of the guarantee.
 
     Returns:
         A row for each mechanism; the one with the least noise is marked.
 
     Raises:
-        UserError: there are no mechanisms to compare, or the dimension is not known.
+        UserError: There are no mechanisms to compare, or the dimension is not known.
 
     Example:
         >>> from sordino.protocol import Constant, FedAvg, Gaussian, Model

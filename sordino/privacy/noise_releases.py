@@ -26,12 +26,12 @@ def price_of(noise: Noise, norm: str, dimension: int | None) -> NoisePrice:
     """Returns the price of a noise on vectors; see `Mechanism.price`.
 
     Args:
-        noise: on every coordinate.
-        norm: which norm is clipped, "l1" or "l2".
-        dimension: number of coordinates, where known.
+        noise: Noise on every coordinate.
+        norm: Which norm is clipped, "l1" or "l2".
+        dimension: Number of coordinates, where known.
 
     Raises:
-        UserError: the price depends on the dimension, and that is not known.
+        UserError: The price depends on the dimension, and that is not known.
 
     Example:
         >>> from sordino.protocol import Laplace
@@ -46,7 +46,7 @@ def dimension_of(protocol: Protocol) -> int | None:
     """Returns the number of parameters, where the protocol says it.
 
     Args:
-        protocol: the protocol.
+        protocol: The federation that is priced.
     """
     return protocol.model.parameters if protocol.model is not None else None
 
@@ -60,10 +60,10 @@ def release_curve(
     """Returns the curve of one release of a vector.
 
     Args:
-        noise: on every coordinate.
-        norm: which norm is clipped.
-        dimension: number of coordinates, where known.
-        shift: how far the vector moves at most.
+        noise: Noise on every coordinate.
+        norm: Which norm is clipped.
+        dimension: Number of coordinates, where known.
+        shift: How far the vector moves at most.
 
     Example:
         >>> from sordino.protocol import Laplace
@@ -81,10 +81,10 @@ def refuse_unpriced(protocol: Protocol) -> None:
     Such is a staircase narrower than an upload moves, and noise that is less than it claims.
 
     Args:
-        protocol: the protocol.
+        protocol: The federation that is priced.
 
     Raises:
-        UserError: says why the noise is refused.
+        UserError: Says why the noise is refused.
 
     Example:
         >>> from sordino.protocol import Constant, FedAvg, Laplace
@@ -116,12 +116,12 @@ def releases_curve(
     """Returns the composition of rounds, in each of which one of several shifts happens, visibly.
 
     Args:
-        noise: on every coordinate.
-        norm: which norm is clipped.
-        dimension: number of coordinates, where known.
-        shifts: how far the vector moves, a round a row.
-        masses: how probable each shift of a row is; the rest is no shift at all.
-        counts: how often each round occurs.
+        noise: Noise on every coordinate.
+        norm: Which norm is clipped.
+        dimension: Number of coordinates, where known.
+        shifts: How far the vector moves, a round a row.
+        masses: How probable each shift of a row is; the rest is no shift at all.
+        counts: How often each round occurs.
 
     Example:
         >>> import math
@@ -176,9 +176,9 @@ def average_moments(
     """Returns divergences of public mixtures, whose moments e^((a-1) D) average.
 
     Args:
-        values: divergences, a round a row, then a shift a row, at all orders.
-        masses: how probable each shift is; the rest is no shift at all.
-        orders: of the divergences.
+        values: Divergences, a round a row, then a shift a row, at all orders.
+        masses: How probable each shift is; the rest is no shift at all.
+        orders: Orders of the divergences.
 
     Example:
         >>> values = np.zeros((7, 1, len(ORDERS)))

@@ -25,12 +25,12 @@ class Target:
     """A demand on a curve.
 
     Attributes:
-        named: the target, such as {"epsilon": 4.0, "delta": 1e-5}.
-        holds: whether a curve meets the target.
-        value: what a curve reaches.
-        excess: how far a value is from the target, as a logarithm: at most 0 where it is met, and
+        named: The target, such as {"epsilon": 4.0, "delta": 1e-5}.
+        holds: Whether a curve meets the target.
+        value: What a curve reaches.
+        excess: How far a value is from the target, as a logarithm: at most 0 where it is met, and
             about as many times too large as the noise is too small.
-        worse: turns a value so that less is better.
+        worse: Turns a value so that less is better.
     """
 
     named: dict[str, float]
@@ -43,7 +43,7 @@ class Target:
         """Returns how far a curve is from the target; above 0 where it does not hold.
 
         Args:
-            curve: of a noise that is tried.
+            curve: Curve of a noise that is tried.
         """
         found = self.excess(self.value(curve))
         return found if found > 0 or self.holds(curve) else NEARLY
@@ -59,21 +59,21 @@ def search_noise(
     """Returns the protocol with the smallest noise that meets a target over all rounds.
 
     Args:
-        protocol: the protocol; how much noise it has does not matter.
-        view: the adversary.
-        unit: the hidden unit.
-        target: the demand on the curve.
-        sizes: number of records of every client, where known.
+        protocol: The protocol; how much noise it has does not matter.
+        view: The adversary.
+        unit: The hidden unit.
+        target: The demand on the curve.
+        sizes: Number of records of every client, where known.
 
     Raises:
-        UserError: no noise meets the target.
+        UserError: No noise meets the target.
     """
 
     def find_distance(size: float) -> float:
         """Returns how far the best bound under a noise is from the target.
 
         Args:
-            size: of the noise.
+            size: Size of the noise.
         """
         # Budgets in [[client]] are left out: less noise lets clients take part less often, so that
         # next to none would meet any target, with nobody taking part.
@@ -95,7 +95,7 @@ class Distances:
         """Takes the demand.
 
         Args:
-            target: the demand on a curve.
+            target: The demand on a curve.
         """
         self._target = target
         # By the place of a bound and its method: the sizes of noise that were tried, and distances.
@@ -105,8 +105,8 @@ class Distances:
         """Returns the distance of the nearest bound.
 
         Args:
-            size: of the noise.
-            bounds: all that hold under it.
+            size: Size of the noise.
+            bounds: All that hold under it.
         """
         ranked = []
         for place, bound in enumerate(bounds):
@@ -128,8 +128,8 @@ def resize_noise(protocol: Protocol, size: float) -> Protocol:
     """Returns the protocol with more or less noise.
 
     Args:
-        protocol: the protocol.
-        size: of the noise.
+        protocol: The federation that is priced.
+        size: Size of the noise.
     """
     return replace(protocol, noise=mechanism_of(protocol.noise).resize(size))
 
@@ -144,14 +144,14 @@ def make_target(
     """Returns the one target that is given.
 
     Args:
-        epsilon: largest epsilon, at `delta`.
-        delta: for `epsilon`.
-        beta: least false negative rate of a test whose false positive rate is `alpha`.
-        alpha: for `beta`.
-        advantage: largest advantage over guessing.
+        epsilon: Largest epsilon, at `delta`.
+        delta: Delta for `epsilon`.
+        beta: Least false negative rate of a test whose false positive rate is `alpha`.
+        alpha: Alpha for `beta`.
+        advantage: Largest advantage over guessing.
 
     Raises:
-        UserError: not exactly one target, or one outside its range.
+        UserError: Not exactly one target, or one outside its range.
     """
     given = [value for value in (epsilon, beta, advantage) if value is not None]
     # Two targets would leave open which of them the noise was found for.
@@ -199,8 +199,8 @@ def log_ratio(value: float, limit: float) -> float:
     """Returns log(value / limit), at most 0 exactly where the value is at most the limit.
 
     Args:
-        value: a number of at least 0.
-        limit: another.
+        value: A number of at least 0.
+        limit: Another.
 
     Example:
         >>> log_ratio(2.0, 2.0), log_ratio(1.0, 0.0), log_ratio(0.0, 1.0)
@@ -221,7 +221,7 @@ def find_smallest_size(distance: Callable[[float], float]) -> float:
     grows.
 
     Args:
-        distance: takes a size of noise; returns how far it is from the target, at most 0 where it
+        distance: Takes a size of noise; returns how far it is from the target, at most 0 where it
             meets it. More noise comes nearer.
     """
     low, high, below, above = bracket_size(distance)
@@ -253,14 +253,14 @@ def bracket_size(distance: Callable[[float], float]) -> tuple[float, float, floa
     """Returns logarithms of noise that misses a target and of noise that meets it.
 
     Args:
-        distance: see `find_smallest_size`.
+        distance: See `find_smallest_size`.
 
     Returns:
         The two logarithms, and the distances there; the first is -inf where any noise meets the
         target.
 
     Raises:
-        UserError: no noise meets the target.
+        UserError: No noise meets the target.
     """
     at = 0.0
     limit = math.log(LARGEST)

@@ -49,8 +49,8 @@ def depends_on_records(protocol: Protocol, unit: str) -> bool:
     upload by the same distance however many there are, except where a batch may hold all of them.
 
     Args:
-        protocol: the protocol.
-        unit: the hidden unit.
+        protocol: The federation that is priced.
+        unit: The hidden unit.
 
     Example:
         >>> from sordino.protocol import Constant, FedAvg, Gaussian
@@ -66,8 +66,8 @@ def pull_of(protocol: Protocol, budget: ClientBudget) -> float:
     """Returns lambda_k = (eps_max - eps_k)/eps_max, or 0 without the penalty.
 
     Args:
-        protocol: the protocol.
-        budget: the client's.
+        protocol: The federation that is priced.
+        budget: The client's.
 
     Example:
         >>> from sordino.protocol import Constant, Gaussian
@@ -91,7 +91,7 @@ def forget_clients(protocol: Protocol) -> Protocol:
     """Returns a federation whose clients are all alike: no budgets, no pull, no weights by noise.
 
     Args:
-        protocol: the protocol.
+        protocol: The federation that is priced.
     """
     aggregation = protocol.aggregation
     if aggregation.weighs_noise:
@@ -108,12 +108,12 @@ def own_protocol(protocol: Protocol, budget: ClientBudget, records: int | None =
     alike.
 
     Args:
-        protocol: the protocol.
-        budget: the client's.
-        records: its number of records, where known.
+        protocol: The federation that is priced.
+        budget: The client's.
+        records: Its number of records, where known.
 
     Raises:
-        UserError: the client's noise is to be found from its number of records, which is not known.
+        UserError: The client's noise is to be found from its number of records, which is not known.
     """
     # A client's price must not depend on caps that follow from that price.
     alone = forget_clients(protocol)
@@ -153,8 +153,8 @@ def add_pull(rule: FedAvg, strength: float) -> FedProx:
     """Returns the rule with another pull to a public model beside its own.
 
     Args:
-        rule: of the client.
-        strength: of the further pull.
+        rule: Rule of the client.
+        strength: Strength of the further pull.
     """
     return FedProx(
         steps=rule.steps,
@@ -173,8 +173,8 @@ def leave_steps(rule: NoisySgd, strength: float) -> NoisySgd:
     """Returns the rule as it is: a pull after the noise is no release (docs/theory.md#b11).
 
     Args:
-        rule: of the client.
-        strength: of the pull.
+        rule: Rule of the client.
+        strength: Strength of the pull.
     """
     return rule
 
@@ -183,12 +183,12 @@ def make_noise(mechanism: str, size: float, protocol: Protocol) -> Noise:
     """Returns noise of a kind that is called by its name.
 
     Args:
-        mechanism: its name in the file.
-        size: its parameter; of normal noise in steps the multiplier.
-        protocol: the protocol, which says how far uploads, or sums of steps, move.
+        mechanism: Its name in the file.
+        size: Its parameter; of normal noise in steps the multiplier.
+        protocol: The protocol, which says how far uploads, or sums of steps, move.
 
     Raises:
-        InvalidValue: a mechanism that there is not.
+        InvalidValue: A mechanism that there is not.
     """
     if protocol.release.in_steps and mechanism == Gaussian.tag:
         return Gaussian(multiplier=size, secure=protocol.noise.secure)
@@ -208,9 +208,9 @@ def find_noise(alone: Protocol, budget: ClientBudget, records: int | None) -> No
     It keeps the budget over the rounds that the client can expect to take part in.
 
     Args:
-        alone: the federation as the client sees it.
-        budget: the client's own.
-        records: its number of records, where its price depends on them.
+        alone: The federation as the client sees it.
+        budget: The client's own.
+        records: Its number of records, where its price depends on them.
     """
     part = alone.participation.find_chance(clients=alone.clients)
     deviation = math.sqrt(part * (1 - part) * alone.rounds)
@@ -234,8 +234,8 @@ def with_found_noise(protocol: Protocol, sizes: Sequence[int]) -> Protocol:
     So a run has the noise that was priced.
 
     Args:
-        protocol: the protocol.
-        sizes: number of records of every client.
+        protocol: The federation that is priced.
+        sizes: Number of records of every client.
     """
     if not has_own_noise(protocol):
         return protocol
@@ -252,8 +252,8 @@ def client_lines(protocol: Protocol, sizes: Sequence[int]) -> list[str]:
     """Returns every client's mechanism and noise, in words.
 
     Args:
-        protocol: the protocol.
-        sizes: number of records of every client.
+        protocol: The federation that is priced.
+        sizes: Number of records of every client.
     """
     lines = []
     for budget in protocol.client:

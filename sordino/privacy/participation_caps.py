@@ -31,10 +31,10 @@ def find_capped_rounds(
     """Returns in how many rounds a client may take part at most, against the server.
 
     Args:
-        protocol: the protocol.
-        budget: the client's.
-        records: its number of records, where known.
-        repeated: rounds that were charged twice.
+        protocol: The federation that is priced.
+        budget: The client's.
+        records: Its number of records, where known.
+        repeated: Rounds that were charged twice.
 
     Example:
         >>> from sordino.protocol import Constant, FedAvg, Gaussian
@@ -48,7 +48,7 @@ def find_capped_rounds(
         """Returns whether the first rounds of the plan fit the budget.
 
         Args:
-            rounds: how many.
+            rounds: How many.
         """
         # Rates never grow, so the first rounds are the dearest and stand for any others.
         taken = [*range(rounds), *repeated]
@@ -65,9 +65,9 @@ def foreseen_cap(protocol: Protocol, budget: ClientBudget, records: int | None) 
     that knows the records finds a smaller price, and so a larger cap: all rounds must count then.
 
     Args:
-        protocol: the protocol.
-        budget: the client's own.
-        records: its number of records, where known.
+        protocol: The federation that is priced.
+        budget: The client's own.
+        records: Its number of records, where known.
 
     Example:
         >>> from sordino.protocol import Constant, FedAvg, Gaussian
@@ -89,7 +89,7 @@ def find_own_view(protocol: Protocol) -> View:
     server, of whom there may be as many as the protocol says.
 
     Args:
-        protocol: the protocol.
+        protocol: The federation that is priced.
     """
     secure_sum = protocol.release.secure_sum
     if secure_sum is None:
@@ -108,10 +108,10 @@ def own_guarantee(
     Where sums are secure, the noise of the fewest honest clients in a sum is counted.
 
     Args:
-        protocol: the protocol.
-        budget: the client's.
-        rounds: in which it takes part for certain.
-        records: its number of records, where known.
+        protocol: The federation that is priced.
+        budget: The client's.
+        rounds: In which it takes part for certain.
+        records: Its number of records, where known.
 
     Example:
         >>> from sordino.protocol import Constant, FedAvg, Gaussian
@@ -133,8 +133,8 @@ def all_caps(protocol: Protocol, sizes: Sequence[int] | None = None) -> dict[int
     """Returns the cap of every client that has a budget.
 
     Args:
-        protocol: the protocol.
-        sizes: number of records of every client, where known.
+        protocol: The federation that is priced.
+        sizes: Number of records of every client, where known.
 
     Example:
         >>> from sordino.protocol import Constant, FedAvg, Gaussian
@@ -155,8 +155,8 @@ def find_largest(allowed: Callable[[int], bool], limit: int) -> int:
     """Returns the largest number that is allowed, or 0 if none is.
 
     Args:
-        allowed: whether a number is; all smaller ones are too.
-        limit: the largest number that is tried.
+        allowed: Whether a number is; all smaller ones are too.
+        limit: The largest number that is tried.
 
     Example:
         >>> find_largest(lambda number: number**2 <= 50, 100)

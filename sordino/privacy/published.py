@@ -31,8 +31,8 @@ class Withheld:
     """The metrics left out of everything that is published about a run.
 
     Attributes:
-        scores: the scores of all rounds but the last, since the promise is about the last model.
-        draw: who took part and how many did, since the promise counts on nobody knowing.
+        scores: The scores of all rounds but the last, since the promise is about the last model.
+        draw: Who took part and how many did, since the promise counts on nobody knowing.
     """
 
     scores: bool = False
@@ -62,8 +62,8 @@ def find_withheld(protocol: Protocol, view: View | None = None) -> Withheld:
     """Returns what must not be published of a run of the protocol.
 
     Args:
-        protocol: the protocol.
-        view: the adversary that a page is written about, if it may not be the budget's.
+        protocol: The federation that is priced.
+        view: The adversary that a page is written about, if it may not be the budget's.
 
     Example:
         >>> from sordino.protocol import Budget, Constant, FedAvg, Gaussian, Privacy
@@ -83,9 +83,9 @@ def publish_row(row: Mapping[str, Any], withheld: Withheld, *, last: bool) -> di
     """Returns the metrics of a round as they may be passed on, with None for omitted values.
 
     Args:
-        row: all metrics of the round.
-        withheld: the metrics to leave out.
-        last: whether the run has ended with this round.
+        row: All metrics of the round.
+        withheld: The metrics to leave out.
+        last: Whether the run has ended with this round.
 
     Example:
         >>> row = {"round": 3, "loss": 0.5, "participants": 7}
@@ -103,8 +103,8 @@ def publish_metrics(metrics: Mapping[str, np.ndarray], withheld: Withheld) -> di
     stays.
 
     Args:
-        metrics: of all rounds.
-        withheld: the metrics to leave out.
+        metrics: Metrics of all rounds.
+        withheld: The metrics to leave out.
     """
     found = dict(metrics)
     rounds = len(found["round"])
@@ -120,8 +120,8 @@ def find_left_out(withheld: Withheld, *, last: bool) -> set[str]:
     """Returns the names of the metrics that are left out of a round.
 
     Args:
-        withheld: the metrics to leave out.
-        last: whether the run has ended with this round.
+        withheld: The metrics to leave out.
+        last: Whether the run has ended with this round.
     """
     names: set[str] = set()
     if withheld:

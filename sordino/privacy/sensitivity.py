@@ -24,7 +24,7 @@ def bound_upload(rates: Iterable[float], clip: float, *, proximal: float = 0.0) 
     Args:
         rates: eta_k, the learning rates of the steps.
         clip: V, the largest norm of a step's gradient.
-        proximal: alpha, the pull to the global model; 0 for FedAvg, where the products are 1.
+        proximal: Alpha, the pull to the global model; 0 for FedAvg, where the products are 1.
 
     Example:
         >>> bounds = bound_upload([0.1] * 5, 1.0), bound_upload([5.0] * 3, 1.0, proximal=1.0)
@@ -41,9 +41,10 @@ def first_used(rates: Iterable[float], clip: float, *, proximal: float = 0.0) ->
     2V sum_{j>=k} eta_j prod_{i>j} |1 - eta_i alpha| (docs/theory.md#a11).
 
     Args:
-        rates: of the steps; may be an array with one round a row, the steps being its last axis.
+        rates: Rates of the steps; may be an array with one round a row, the steps being its last
+            axis.
         clip: V, the largest norm of a step's gradient.
-        proximal: alpha, the pull to the global model.
+        proximal: Alpha, the pull to the global model.
 
     Example:
         >>> first_used([0.1] * 5, 1.0).round(12).tolist()
@@ -64,7 +65,7 @@ def later_products(factors: np.ndarray) -> np.ndarray:
     It says what the later steps leave of a difference that step k made.
 
     Args:
-        factors: of the steps, on the last axis.
+        factors: Factors of the steps, on the last axis.
 
     Example:
         >>> later_products(np.array([0.5, 2.0, 3.0])).tolist()

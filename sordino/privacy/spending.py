@@ -43,10 +43,10 @@ class Afforded:
     """How far a budget goes.
 
     Attributes:
-        budget: what may be spent.
-        rounds: how many rounds of the plan fit.
-        spent: the epsilon of these.
-        next: the epsilon with one round more; None where the whole plan fits.
+        budget: What may be spent.
+        rounds: How many rounds of the plan fit.
+        spent: The epsilon of these.
+        next: The epsilon with one round more; None where the whole plan fits.
     """
 
     budget: Budget
@@ -77,8 +77,8 @@ def find_repeated_rounds(events: Sequence[Event], next_round: int) -> list[int]:
     """Returns the rounds that were paid for in vain, and with fresh noise are charged again.
 
     Args:
-        events: the ledger.
-        next_round: the round that the run goes on with; what was charged from there on before an
+        events: The ledger.
+        next_round: The round that the run goes on with; what was charged from there on before an
             interruption will be run again.
 
     Example:
@@ -108,10 +108,10 @@ def find_affordable_rounds(
     """Returns how many rounds of the plan fit into a budget.
 
     Args:
-        protocol: the plan.
-        budget: what may be spent.
-        repeated: rounds that were charged twice, on top of the plan.
-        sizes: number of records of every client, where known.
+        protocol: The plan.
+        budget: What may be spent.
+        repeated: Rounds that were charged twice, on top of the plan.
+        sizes: Number of records of every client, where known.
 
     Example:
         >>> from sordino.protocol import Constant, FedAvg, Gaussian
@@ -125,7 +125,7 @@ def find_affordable_rounds(
         """Returns the epsilon of the first rounds, and of those charged twice.
 
         Args:
-            rounds: how many.
+            rounds: How many.
         """
         plan = [*range(rounds), *repeated]
         guarantee = certify(
@@ -162,12 +162,12 @@ def certify_clients(
     a round counts with the number of those who contributed.
 
     Args:
-        protocol: what was run.
-        events: the ledger.
-        view: the adversary.
-        unit: the hidden unit, "record" or "client".
-        delta: where bounds are compared.
-        sizes: number of records of every client, where known.
+        protocol: What was run.
+        events: The ledger.
+        view: The adversary.
+        unit: The hidden unit, "record" or "client".
+        delta: Where bounds are compared.
+        sizes: Number of records of every client, where known.
 
     Returns:
         A guarantee for each client, by its number.
@@ -198,12 +198,12 @@ def certify_clients_in_turn(
     Where many would take long, the caller may stop.
 
     Args:
-        protocol: what was run.
-        events: the ledger.
-        view: the adversary.
-        unit: the hidden unit, "record" or "client".
-        delta: where bounds are compared.
-        sizes: number of records of every client, where known.
+        protocol: What was run.
+        events: The ledger.
+        view: The adversary.
+        unit: The hidden unit, "record" or "client".
+        delta: Where bounds are compared.
+        sizes: Number of records of every client, where known.
 
     Example:
         >>> next(certify_clients_in_turn(protocol, run.ledger))[1].epsilon(1e-5)  # doctest: +SKIP
@@ -241,11 +241,11 @@ def collect_histories(protocol: Protocol, events: Iterable[Event]) -> dict[int, 
     A client that fell silent hid nobody, and is charged all the same.
 
     Args:
-        protocol: what was run.
-        events: the ledger.
+        protocol: What was run.
+        events: The ledger.
 
     Raises:
-        UserError: the ledger names a client that the federation does not have.
+        UserError: The ledger names a client that the federation does not have.
 
     Example:
         >>> from sordino.protocol import Constant, FedAvg, Gaussian
@@ -280,7 +280,7 @@ def find_missing_clients(events: Iterable[Event]) -> dict[int, set[int]]:
     first time may have been seen.
 
     Args:
-        events: the ledger.
+        events: The ledger.
 
     Example:
         >>> missed = Missed(round=2, clients=(0, 4), reasons=("it is not connected",) * 2)
@@ -310,12 +310,12 @@ def certify_run(
     all, and is covered by no bound.
 
     Args:
-        protocol: what was run.
-        events: the ledger.
-        view: the adversary.
-        unit: the hidden unit, "record" or "client".
-        delta: where bounds are compared.
-        sizes: number of records of every client, where known.
+        protocol: What was run.
+        events: The ledger.
+        view: The adversary.
+        unit: The hidden unit, "record" or "client".
+        delta: Where bounds are compared.
+        sizes: Number of records of every client, where known.
 
     Example:
         >>> certify_run(protocol, run.ledger, "rounds").epsilon(1e-5)  # doctest: +SKIP
@@ -350,13 +350,13 @@ def certify_own_noise(
     It holds against the server, and so against everybody.
 
     Args:
-        protocol: what was run.
-        budget: the client's.
-        history: the rounds that it took part in.
-        view: the adversary.
-        unit: the hidden unit.
-        delta: where bounds are compared.
-        sizes: number of records of every client, where known.
+        protocol: What was run.
+        budget: The client's.
+        history: The rounds that it took part in.
+        view: The adversary.
+        unit: The hidden unit.
+        delta: Where bounds are compared.
+        sizes: Number of records of every client, where known.
     """
     records = None
     known = None
@@ -373,8 +373,8 @@ def find_price_key(protocol: Protocol, history: History) -> History:
     """Returns a key of a history; histories that cost the same have the same key.
 
     Args:
-        protocol: what was run.
-        history: of a client.
+        protocol: What was run.
+        history: History of a client.
     """
     if adds_up(protocol):
         # The rates of steps do not matter, the number of those whose noise adds up does
@@ -399,12 +399,12 @@ def certify_history(
     """Returns the bound of one client that took part in these rounds.
 
     Args:
-        protocol: what was run.
-        history: the rounds, each with how many contributed to it.
-        view: the adversary.
-        unit: the hidden unit.
-        delta: where bounds are compared.
-        sizes: number of records of every client, where known.
+        protocol: What was run.
+        history: The rounds, each with how many contributed to it.
+        view: The adversary.
+        unit: The hidden unit.
+        delta: Where bounds are compared.
+        sizes: Number of records of every client, where known.
     """
     rounds = [round_index for round_index, _ in history]
     present: list[int] | None = [number for _, number in history]

@@ -27,14 +27,14 @@ class Stated:
     """A training as its authors state it.
 
     Attributes:
-        noise_multiplier: standard deviation of the noise on a step's sum, over the largest norm of
+        noise_multiplier: Standard deviation of the noise on a step's sum, over the largest norm of
             one contribution.
-        steps: the number of steps, or rounds.
+        steps: The number of steps, or rounds.
         sampling: "poisson": each unit is in a step with probability `rate`; "fixed": a step has a
             fixed number of distinct units, a share `rate` of all; "full": every step has all of
             them.
-        rate: see sampling; 1 for "full".
-        adjacency: how two neighbouring data sets differ, "add-or-remove" or "replace-one".
+        rate: See sampling; 1 for "full".
+        adjacency: How two neighbouring data sets differ, "add-or-remove" or "replace-one".
 
     Example:
         >>> Stated(noise_multiplier=1.0, steps=1000, rate=0.01).sampling
@@ -88,7 +88,7 @@ def find_stated_curve(stated: Stated) -> Curve:
     C_q(G_mu), holds for both.
 
     Args:
-        stated: the training.
+        stated: The training.
 
     Example:
         >>> stated = Stated(noise_multiplier=1.0, rate=0.01, steps=1000)
@@ -109,8 +109,8 @@ def accountant_epsilon(stated: Stated, delta: float) -> tuple[float | None, str]
     """Returns what dp_accounting gives, and by which accountant.
 
     Args:
-        stated: the training.
-        delta: at which epsilon is asked for.
+        stated: The training.
+        delta: Delta at which epsilon is asked for.
 
     Returns:
         Epsilon, or None where dp_accounting has no accountant for the case; and words.
@@ -148,11 +148,11 @@ class StatedVerdict:
     """Whether a stated epsilon is true.
 
     Attributes:
-        stated: the training.
+        stated: The training.
         epsilon, delta: what was claimed of it.
-        bound: the epsilon at `delta` that the training is sure to keep.
-        accountant: what dp_accounting gives; None where it has no accountant for the case.
-        accountant_name: which accountant, or why there is none.
+        bound: The epsilon at `delta` that the training is sure to keep.
+        accountant: What dp_accounting gives; None where it has no accountant for the case.
+        accountant_name: Which accountant, or why there is none.
     """
 
     stated: Stated
@@ -199,12 +199,12 @@ def check_stated(stated: Stated, *, epsilon: float, delta: float) -> StatedVerdi
     """Returns whether a training keeps an epsilon at a delta.
 
     Args:
-        stated: the training.
-        epsilon: that was claimed.
-        delta: at which it was claimed.
+        stated: The training.
+        epsilon: Epsilon that was claimed.
+        delta: Delta at which it was claimed.
 
     Raises:
-        InvalidValue: an epsilon or a delta out of its range.
+        InvalidValue: An epsilon or a delta out of its range.
 
     Example:
         >>> stated = Stated(noise_multiplier=1.0, rate=0.01, steps=1000)

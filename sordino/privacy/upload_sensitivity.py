@@ -35,11 +35,11 @@ class Dynamics:
     """How a round moves two neighbouring global models apart: d <- stretch d + shift.
 
     Attributes:
-        stretch: of every round.
-        shift: of one upload; the caller weighs it by the client's share in the mean.
-        shared: whether only the attacked client's upload shifts; else every client's may.
-        reason: where these come from.
-        vouched: what the user stands for.
+        stretch: Stretch of every round.
+        shift: Shift of one upload; the caller weighs it by the client's share in the mean.
+        shared: Whether only the attacked client's upload shifts; else every client's may.
+        reason: Where these come from.
+        vouched: What the user stands for.
     """
 
     stretch: np.ndarray
@@ -54,11 +54,11 @@ class UploadPrices:
     """Prices of the uploads of some rounds, one row per round.
 
     Attributes:
-        shifts: largest move of one upload from the same start.
-        first_used: the same if the record is first used at step k, for every k; None where
+        shifts: Largest move of one upload from the same start.
+        first_used: The same if the record is first used at step k, for every k; None where
             minibatches hide nothing.
-        dynamics: ways to bound how the global model evolves, against the view of the last model.
-        reason: where the shifts come from.
+        dynamics: Ways to bound how the global model evolves, against the view of the last model.
+        reason: Where the shifts come from.
     """
 
     shifts: np.ndarray
@@ -78,8 +78,8 @@ def distinct_rounds(protocol: Protocol, rounds: np.ndarray) -> tuple[np.ndarray,
     With a rate that repeats every round there is only one.
 
     Args:
-        protocol: the protocol.
-        rounds: that are run, with repetitions.
+        protocol: The federation that is priced.
+        rounds: Rounds that are run, with repetitions.
     """
     if len(rounds) == 0:
         return rounds, rounds
@@ -99,9 +99,9 @@ def nearly_equal(
     Rounds of nearly the same size are all priced as the largest of them, entry by entry.
 
     Args:
-        shifts: of the rounds, a round a row.
-        counts: how often each occurs.
-        slack: every group raises the sum of the squared shifts by at most this share of it, so that
+        shifts: Shifts of the rounds, a round a row.
+        counts: How often each occurs.
+        slack: Every group raises the sum of the squared shifts by at most this share of it, so that
             only rounds that hardly matter are joined.
 
     Example:
@@ -127,8 +127,8 @@ def nearly_equal(
             """Returns by how much a group raises the sum of the squared shifts.
 
             Args:
-                end: the first round behind the group.
-                start: the first round of the group.
+                end: The first round behind the group.
+                start: The first round of the group.
             """
             excess: float = largest[start] * (upto[end] - upto[start]) - (
                 summed[end] - summed[start]
@@ -143,8 +143,8 @@ def rates_of_rounds(protocol: Protocol, rounds: np.ndarray) -> np.ndarray:
     """Returns the learning rates, one round a row.
 
     Args:
-        protocol: the protocol.
-        rounds: of which the rates are wanted.
+        protocol: The federation that is priced.
+        rounds: Of which the rates are wanted.
     """
     steps: Any = np.arange(protocol.local.steps)
     at: Any = rounds
@@ -164,15 +164,15 @@ def price_uploads(
     """Returns the prices of some rounds.
 
     Args:
-        protocol: the protocol.
-        rounds: the rounds.
-        unit: the hidden unit.
-        records: of the smallest client, where known.
-        weight: what the client multiplies its update by before it is rounded; prices are without
+        protocol: The federation that is priced.
+        rounds: The rounds.
+        unit: The hidden unit.
+        records: Records of the smallest client, where known.
+        weight: What the client multiplies its update by before it is rounded; prices are without
             it, so that the caller weighs them.
 
     Raises:
-        UnknownKind: a local rule whose uploads have no price.
+        UnknownKind: A local rule whose uploads have no price.
     """
     # By exact type: FedProx is a FedAvg in Python, and another rule to the price.
     prices = UPLOAD_PRICES.of(protocol.local)(protocol, protocol.local, rounds, unit, records)
@@ -187,9 +187,9 @@ def round_prices(prices: UploadPrices, noise: PricedNoise, weight: float = 1.0) 
     What rounding does to the evolution of models is not known, so there are no dynamics.
 
     Args:
-        prices: without rounding.
-        noise: with how far rounding moves uploads apart.
-        weight: what the client multiplies its update by before it is rounded.
+        prices: Without rounding.
+        noise: With how far rounding moves uploads apart.
+        weight: What the client multiplies its update by before it is rounded.
     """
     # Callers weigh the whole move, and rounding comes after the weight.
     rounding = noise.rounding / weight
@@ -213,11 +213,11 @@ def price_clipped_steps(
     An upload moves by at most 2V sum_k eta_k, less where steps are pulled back.
 
     Args:
-        protocol: the protocol.
-        rule: its local rule.
-        rounds: the rounds to price.
-        unit: the hidden unit.
-        records: of the smallest client, where known.
+        protocol: The federation that is priced.
+        rule: Its local rule.
+        rounds: The rounds to price.
+        unit: The hidden unit.
+        records: Records of the smallest client, where known.
     """
     # Such clients never forget a record, whatever is clipped: they come first.
     if carries_noiseless_state(protocol):
@@ -249,7 +249,7 @@ def describe_pulls(rule: FedAvg) -> str:
     """Returns what pulls the steps of a rule, as a formula.
 
     Args:
-        rule: the rule.
+        rule: The rule.
     """
     if rule.weight_decay == 0:
         return "alpha"
@@ -260,7 +260,7 @@ def step_move(protocol: Protocol) -> float:
     """Returns how far one example moves the sum of a noisy step's clipped gradients.
 
     Args:
-        protocol: a protocol whose noise is in its steps.
+        protocol: A protocol whose noise is in its steps.
     """
     # A replaced record takes away one clipped gradient and brings another.
     gradients = 2 if protocol.adjacency == "replace-one" else 1
@@ -271,7 +271,7 @@ def largest_move(protocol: Protocol) -> float:
     """Returns how far an upload can move at most, in any round; of noisy steps, one step's sum.
 
     Args:
-        protocol: the protocol.
+        protocol: The federation that is priced.
     """
     if protocol.release.in_steps:
         return step_move(protocol)
@@ -286,7 +286,7 @@ def find_reach(protocol: Protocol) -> float:
     1 + c (prod_k (1 + x_k) - 1) <= prod_k (1 + c x_k) for c >= 1.
 
     Args:
-        protocol: the protocol.
+        protocol: The federation that is priced.
     """
     return BEZIER_REACH if protocol.release.on_curve else 1.0
 
@@ -295,7 +295,7 @@ def describe_reach(protocol: Protocol) -> str:
     """Returns the same, for a formula.
 
     Args:
-        protocol: the protocol.
+        protocol: The federation that is priced.
     """
     if not protocol.release.on_curve:
         return ""
@@ -310,7 +310,7 @@ def gives_single_uploads(protocol: Protocol) -> bool:
     uploads.
 
     Args:
-        protocol: the protocol.
+        protocol: The federation that is priced.
     """
     return protocol.local.corrected or protocol.personalization.of_uploads
 
@@ -323,11 +323,11 @@ def price_clipped_updates(
     From the same start an upload moves as its update does.
 
     Args:
-        protocol: the protocol.
-        rule: its local rule.
-        rounds: the rounds to price.
-        unit: the hidden unit.
-        records: of the smallest client, where known.
+        protocol: The federation that is priced.
+        rule: Its local rule.
+        rounds: The rounds to price.
+        unit: The hidden unit.
+        records: Records of the smallest client, where known.
     """
     worst = np.full(len(rounds), 2 * rule.clip * find_reach(protocol))
     hidden = unit == "record" and records is not None and rule.batch < records
@@ -354,8 +354,8 @@ def price_kept_models(protocol: Protocol, rounds: np.ndarray) -> UploadPrices:
     What a round changed is still there in later ones.
 
     Args:
-        protocol: the protocol.
-        rounds: the rounds to price.
+        protocol: The federation that is priced.
+        rounds: The rounds to price.
     """
     # A kept model carries all earlier rounds, so those have to be priced too (docs/theory.md#c4).
     every = np.arange(max(protocol.rounds, int(rounds.max()) + 1))
@@ -375,10 +375,10 @@ def smooth_dynamics(
     There is one way without a vouched smoothness, and one with it.
 
     Args:
-        protocol: the protocol.
-        rule: its local rule.
-        rates: of the steps, a round a row.
-        worst: how far an upload moves, in every round.
+        protocol: The federation that is priced.
+        rule: Its local rule.
+        rates: Rates of the steps, a round a row.
+        worst: How far an upload moves, in every round.
     """
     pulled = np.abs(1 - rates * rule.pull)
     found = [
@@ -446,11 +446,11 @@ def price_glm_uploads(
     random in a round but the noise.
 
     Args:
-        protocol: the protocol.
-        rule: its local rule.
-        rounds: the rounds to price.
-        unit: the hidden unit.
-        records: of the smallest client, where known.
+        protocol: The federation that is priced.
+        rule: Its local rule.
+        rounds: The rounds to price.
+        unit: The hidden unit.
+        records: Records of the smallest client, where known.
     """
     rates = rates_of_rounds(protocol, rounds)
     curvature = contraction.CURVATURES[rule.loss]
@@ -498,11 +498,11 @@ def price_lot_uploads(
     What it costs stands in `bounds.lots`: it depends on how the lot is drawn.
 
     Args:
-        protocol: the protocol.
-        rule: its local rule.
-        rounds: the rounds to price.
-        unit: the hidden unit.
-        records: of the smallest client, where known.
+        protocol: The federation that is priced.
+        rule: Its local rule.
+        rounds: The rounds to price.
+        unit: The hidden unit.
+        records: Records of the smallest client, where known.
     """
     move = move_of_lot(protocol, unit, records)
     return UploadPrices(
@@ -518,9 +518,9 @@ def move_of_lot(protocol: Protocol, unit: str, records: int | None) -> float:
     """Returns how far the sum over a lot moves at most, when the unit changes.
 
     Args:
-        protocol: the protocol, with the rule dp-sgd.
-        unit: the hidden unit.
-        records: of the largest client, where known.
+        protocol: The protocol, with the rule dp-sgd.
+        unit: The hidden unit.
+        records: Records of the largest client, where known.
     """
     lot = protocol.release.lot
     if lot is None:

@@ -141,8 +141,8 @@ def find_mixing(rule: Aggregation, round_index: int) -> float:
     """Returns how far the server moves to what it joined in a round.
 
     Args:
-        rule: how uploads are joined.
-        round_index: the round, from 0.
+        rule: How uploads are joined.
+        round_index: The round, from 0.
 
     Example:
         >>> from sordino.protocol.schedules import StageWise

@@ -22,7 +22,7 @@ def sends_integers(protocol: Protocol) -> bool:
     They always are where sums are secure, since only integers can be masked.
 
     Args:
-        protocol: the protocol.
+        protocol: The federation, as its file describes it.
 
     Example:
         >>> from sordino.protocol import Constant, FedAvg, Protocol
@@ -43,7 +43,7 @@ def leaves_arithmetic_open(protocol: Protocol) -> bool:
     """Returns whether neither the noise nor the channel says how noise is drawn.
 
     Args:
-        protocol: the protocol.
+        protocol: The federation, as its file describes it.
     """
     noise = protocol.noise
     return type(noise) is Gaussian and noise.arithmetic is None and not protocol.channel.sums_only
@@ -53,7 +53,7 @@ def has_integer_form(protocol: Protocol) -> bool:
     """Returns whether uploads with normal noise can be integers; what cannot is also refused them.
 
     Args:
-        protocol: the protocol.
+        protocol: The federation, as its file describes it.
     """
     noise = protocol.noise
     # Without noise there is nothing whose bits could tell anything.
@@ -74,7 +74,7 @@ def state_integers(protocol: Protocol) -> Protocol:
     floating-point numbers.
 
     Args:
-        protocol: the protocol.
+        protocol: The federation, as its file describes it.
     """
     if not leaves_arithmetic_open(protocol) or not sends_integers(protocol):
         return protocol
@@ -85,7 +85,7 @@ def read_as_kept(protocol: Protocol) -> Protocol:
     """Returns a protocol that was read from what a run or a client keeps.
 
     Args:
-        protocol: as it was read.
+        protocol: As it was read.
     """
     if not leaves_arithmetic_open(protocol) or not sends_integers(protocol):
         return protocol
@@ -97,8 +97,8 @@ def draw_alike(changed: Protocol, original: Protocol) -> Protocol:
     """Returns a changed protocol whose noise is drawn as the original's.
 
     Args:
-        changed: the protocol, without what forbade integers.
-        original: the protocol that is run.
+        changed: The protocol, without what forbade integers.
+        original: The protocol that is run.
     """
     if sends_integers(original):
         return changed

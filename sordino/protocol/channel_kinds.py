@@ -58,11 +58,11 @@ class ModulusBits(Check):
         """Returns the width.
 
         Args:
-            key: of the entry, for the message of an error.
-            value: what was given.
+            key: Key of the entry, for the message of an error.
+            value: What was given.
 
         Raises:
-            InvalidValue: it is none of the widths.
+            InvalidValue: It is none of the widths.
         """
         # 64.0 equals 64, and True is an int: the type is asked for first.
         if isinstance(value, bool) or not isinstance(value, int) or value not in MODULUS_BITS:
@@ -127,11 +127,11 @@ class ChannelKinds(Named):
         """Returns the channel.
 
         Args:
-            key: of the entry, for the message of an error.
-            value: a channel, or a name such as "shuffler".
+            key: Key of the entry, for the message of an error.
+            value: A channel, or a name such as "shuffler".
 
         Raises:
-            InvalidValue: there is no such channel.
+            InvalidValue: There is no such channel.
         """
         if isinstance(value, str):
             return self.decode_value(key, value)
@@ -145,12 +145,12 @@ def refuse_unreachable_threshold(channel: Channel, *, clients: int, participants
     """Refuses a threshold that no round reaches.
 
     Args:
-        channel: the channel.
-        clients: how many clients there are.
-        participants: how many take part in a round, or are expected to.
+        channel: How uploads reach the server.
+        clients: How many clients there are.
+        participants: How many take part in a round, or are expected to.
 
     Raises:
-        InvalidValue: names the key, the value and what is allowed.
+        InvalidValue: Names the key, the value and what is allowed.
     """
     if type(channel) is not SecureAggregation:
         return

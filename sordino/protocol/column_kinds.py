@@ -25,11 +25,11 @@ class Limits(Check):
         """Returns the two limits.
 
         Args:
-            key: of the entry, for the message of an error.
-            value: what was given.
+            key: Key of the entry, for the message of an error.
+            value: What was given.
 
         Raises:
-            InvalidValue: it is no pair of ascending numbers.
+            InvalidValue: It is no pair of ascending numbers.
         """
         if not isinstance(value, (list, tuple)) or len(value) != 2:
             raise InvalidValue(key, value, self.values_allowed)
@@ -44,7 +44,7 @@ class Limits(Check):
         """Returns a list of two numbers.
 
         Args:
-            value: in its normal form.
+            value: In its normal form.
         """
         return list(value)
 
@@ -64,11 +64,11 @@ class Categories(Names):
         """Returns the names, which a path is replaced by, so that all parties agree on them.
 
         Args:
-            key: of the entry, for the message of an error.
-            raw: what TOML holds.
+            key: Key of the entry, for the message of an error.
+            raw: What TOML holds.
 
         Raises:
-            UserError: the file cannot be read, or holds no names.
+            UserError: The file cannot be read, or holds no names.
         """
         if not isinstance(raw, str):
             return self.accept_value(key, raw)
@@ -232,11 +232,11 @@ class Columns(Check):
         """Returns the names, or the descriptions.
 
         Args:
-            key: of the entry, for the message of an error.
-            value: what was given.
+            key: Key of the entry, for the message of an error.
+            value: What was given.
 
         Raises:
-            InvalidValue: names and descriptions are mixed, one stands twice, or no column is
+            InvalidValue: Names and descriptions are mixed, one stands twice, or no column is
                 an input.
         """
         kinds = get_args(Column)
@@ -260,11 +260,11 @@ class Columns(Check):
         """Returns the value of a list of names, or of a table with an entry for each column.
 
         Args:
-            key: of the entry, for the message of an error.
-            raw: what TOML holds.
+            key: Key of the entry, for the message of an error.
+            raw: What TOML holds.
 
         Raises:
-            UserError: an entry is of no known kind, or lacks what its kind needs.
+            UserError: An entry is of no known kind, or lacks what its kind needs.
         """
         if not isinstance(raw, Mapping):
             return self.accept_value(key, raw)
@@ -276,7 +276,7 @@ class Columns(Check):
         """Returns a list of names, or a table with an entry for each column.
 
         Args:
-            value: in its normal form.
+            value: In its normal form.
         """
         if all(isinstance(one, str) for one in value):
             return list(value)

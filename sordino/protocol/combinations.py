@@ -62,10 +62,10 @@ class Incompatible:
     """Two features that do not go together.
 
     Attributes:
-        pair: the features.
-        key: the key that a refusal names.
-        instead: what that key may be beside the other feature.
-        reason: why.
+        pair: The features.
+        key: The key that a refusal names.
+        instead: What that key may be beside the other feature.
+        reason: Why.
     """
 
     pair: tuple[Feature, Feature]
@@ -77,10 +77,10 @@ class Incompatible:
         """Refuses a protocol that has both features.
 
         Args:
-            protocol: the protocol, whose single values are checked already.
+            protocol: The protocol, whose single values are checked already.
 
         Raises:
-            InvalidValue: names the key, the value given, the values allowed and the reason.
+            InvalidValue: Names the key, the value given, the values allowed and the reason.
         """
         if all(feature.had_by(protocol) for feature in self.pair):
             raise InvalidValue(
@@ -92,10 +92,10 @@ def refuse_incompatible(protocol: Protocol) -> None:
     """Refuses a protocol whose features do not go together.
 
     Args:
-        protocol: the protocol, whose single values are checked already.
+        protocol: The protocol, whose single values are checked already.
 
     Raises:
-        InvalidValue: names the key, the value given, the values allowed and the reason.
+        InvalidValue: Names the key, the value given, the values allowed and the reason.
     """
     # The first row that applies is reported: its key is the one to change first.
     for row in INCOMPATIBLE:

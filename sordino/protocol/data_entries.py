@@ -159,7 +159,7 @@ class Data(Value):
         """Returns how many records a client has, where the file says it.
 
         Args:
-            client: number of the client, from 0.
+            client: Number of the client, from 0.
         """
         if self.records is not None:
             return self.records
@@ -208,10 +208,10 @@ def require_dimension(dimension: int | None) -> int:
     """Returns the number of parameters, where the price of a noise depends on it.
 
     Args:
-        dimension: the number of parameters, or None.
+        dimension: The number of parameters, or None.
 
     Raises:
-        UserError: it is not known.
+        UserError: It is not known.
     """
     # Assuming a dimension would give a bound for another model than the one that is trained.
     if dimension is None:

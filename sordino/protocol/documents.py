@@ -10,7 +10,7 @@ def to_json_value(value: Any) -> Any:
     """Returns values that JSON can hold: infinity is the string "inf", the unknown is null.
 
     Args:
-        value: of any shape.
+        value: Value of any shape.
 
     Example:
         >>> to_json_value({"mu": float("inf"), "loss": float("nan"), "views": ("server",)})
@@ -35,8 +35,8 @@ def flatten_tables(value: Any, path: str = "") -> dict[str, str]:
     """Returns nested tables as one, with dotted keys.
 
     Args:
-        value: the tables.
-        path: the key that they stand under.
+        value: The tables.
+        path: The key that they stand under.
 
     Example:
         >>> flatten_tables({"noise": {"sigma": 0.1}, "seed": 7})

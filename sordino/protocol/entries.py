@@ -21,9 +21,9 @@ def entry(check: Check, doc: str, default: Any = MISSING) -> Any:
     """Declares a dataclass field.
 
     Args:
-        check: what the field allows.
-        doc: its meaning in one line.
-        default: its value where it is left out.
+        check: What the field allows.
+        doc: Its meaning in one line.
+        default: Its value where it is left out.
     """
     return dataclasses.field(default=default, metadata={"check": check, "doc": doc})
 
@@ -32,7 +32,7 @@ def file_key(name: str) -> str:
     """Returns the name of a field in the file, where words are joined by dashes.
 
     Args:
-        name: the field's name in Python.
+        name: The field's name in Python.
     """
     return name.rstrip("_").replace("_", "-")
 
@@ -54,7 +54,7 @@ def checks_of(kind: type[Value]) -> dict[str, Check]:
     """Returns the check of every field, in the order of declaration.
 
     Args:
-        kind: a type of value.
+        kind: A type of value.
     """
     # The declaration is the only list of fields: a second one would go out of date.
     return {f.name: f.metadata["check"] for f in fields(kind)}
@@ -66,10 +66,10 @@ def refuse_changed_parts(value: Value) -> None:
     Nothing can be promised about such a part: it is another kind than those that are priced.
 
     Args:
-        value: the value, of which nested parts are looked at too.
+        value: The value, of which nested parts are looked at too.
 
     Raises:
-        InvalidValue: names the part and the kinds that are allowed.
+        InvalidValue: Names the part and the kinds that are allowed.
     """
     for name, check in checks_of(type(value)).items():
         held = getattr(value, name)
@@ -82,12 +82,12 @@ def decode_table(kind: type[Value], table: Any, path: str) -> Any:
     """Returns the value that a TOML table describes.
 
     Args:
-        kind: of the value.
-        table: of the file.
-        path: where the table stands in the file.
+        kind: Kind of the value.
+        table: Table of the file.
+        path: Where the table stands in the file.
 
     Raises:
-        UserError: names the key, the value given and the values allowed.
+        UserError: Names the key, the value given and the values allowed.
     """
     if not isinstance(table, Mapping):
         raise InvalidValue(path, table, "a table")
@@ -111,7 +111,7 @@ def encode_table(value: Value) -> dict[str, Any]:
     """Returns the TOML table of a value; entries that are None are left out.
 
     Args:
-        value: the value.
+        value: The value of the entry.
     """
     table = {}
     for name, check in checks_of(type(value)).items():
@@ -126,7 +126,7 @@ def table_schema(kind: type[Value]) -> dict[str, Any]:
     """Returns the JSON schema of the table of a value.
 
     Args:
-        kind: the type of the value.
+        kind: The type of the value.
     """
     described = {
         file_key(f.name): {**f.metadata["check"].build_schema(), "description": f.metadata["doc"]}
@@ -146,7 +146,7 @@ class Named(Check):
     """One of several kinds: `"tag"`, `{ tag = value }` or `{ tag = { key = value } }`.
 
     Attributes:
-        kinds: the types of value that are allowed, exactly.
+        kinds: The types of value that are allowed, exactly.
     """
 
     kinds: tuple[type[Value], ...]
@@ -155,11 +155,11 @@ class Named(Check):
         """Returns the value.
 
         Args:
-            key: of the entry, for the message of an error.
-            value: what was given.
+            key: Key of the entry, for the message of an error.
+            value: What was given.
 
         Raises:
-            InvalidValue: it is of none of the kinds.
+            InvalidValue: It is of none of the kinds.
         """
         # Exactly one of them: about a subclass nothing is known, neither its price nor its steps.
         if type(value) not in self.kinds:
@@ -176,11 +176,11 @@ class Named(Check):
         """Returns the value of one of the three spellings.
 
         Args:
-            key: of the entry, for the message of an error.
-            raw: what TOML holds.
+            key: Key of the entry, for the message of an error.
+            raw: What TOML holds.
 
         Raises:
-            InvalidValue: no kind has that tag.
+            InvalidValue: No kind has that tag.
         """
         tag: Any = None
         inner: Any = None
@@ -204,7 +204,7 @@ class Named(Check):
         """Returns the shortest spelling that says the value completely.
 
         Args:
-            value: of one of the kinds.
+            value: Value of one of the kinds.
         """
         table = encode_table(value)
         # A complete file stays short where nothing differs from the defaults.
@@ -239,7 +239,7 @@ class Named(Check):
         """Returns how a kind is written, with dots for what must be given.
 
         Args:
-            kind: one of the kinds.
+            kind: One of the kinds.
         """
         needed = [f for f in fields(kind) if f.default is MISSING]
         return f"{{ {kind.tag} = ... }}" if needed else f'"{kind.tag}"'
@@ -278,11 +278,11 @@ class Tagged(Named):
         """Returns the value of a table.
 
         Args:
-            key: of the entry, for the message of an error.
-            raw: what TOML holds.
+            key: Key of the entry, for the message of an error.
+            raw: What TOML holds.
 
         Raises:
-            UserError: there is no table, or no such kind.
+            UserError: There is no table, or no such kind.
         """
         if not isinstance(raw, Mapping):
             raise InvalidValue(key, raw, self.values_allowed)
@@ -298,7 +298,7 @@ class Tagged(Named):
         """Returns the table of a value.
 
         Args:
-            value: of one of the kinds.
+            value: Value of one of the kinds.
         """
         return {self.tag_key: value.tag, **encode_table(value)}
 
@@ -322,11 +322,11 @@ class Table(Check):
         """Returns the value.
 
         Args:
-            key: of the entry, for the message of an error.
-            value: what was given.
+            key: Key of the entry, for the message of an error.
+            value: What was given.
 
         Raises:
-            InvalidValue: it is of another kind.
+            InvalidValue: It is of another kind.
         """
         # A subclass may have fields that a file cannot hold.
         if type(value) is not self.kind:
@@ -341,8 +341,8 @@ class Table(Check):
         """Returns the value of a table.
 
         Args:
-            key: of the entry, for the message of an error.
-            raw: what TOML holds.
+            key: Key of the entry, for the message of an error.
+            raw: What TOML holds.
         """
         return decode_table(self.kind, raw, key)
 
@@ -350,7 +350,7 @@ class Table(Check):
         """Returns the table of a value.
 
         Args:
-            value: of the kind.
+            value: Value of the kind.
         """
         return encode_table(value)
 
@@ -368,11 +368,11 @@ class Many(Check):
         """Returns the values as a tuple.
 
         Args:
-            key: of the entry, for the message of an error.
-            value: what was given.
+            key: Key of the entry, for the message of an error.
+            value: What was given.
 
         Raises:
-            InvalidValue: one of them is of another kind.
+            InvalidValue: One of them is of another kind.
         """
         if not isinstance(value, (list, tuple)) or not all(type(one) is self.kind for one in value):
             raise InvalidValue(key, value, f"a sequence of {self.kind.__name__}")
@@ -386,11 +386,11 @@ class Many(Check):
         """Returns the values of an array of tables.
 
         Args:
-            key: of the entry, for the message of an error.
-            raw: what TOML holds.
+            key: Key of the entry, for the message of an error.
+            raw: What TOML holds.
 
         Raises:
-            InvalidValue: it is no array.
+            InvalidValue: It is no array.
         """
         if not isinstance(raw, list):
             raise InvalidValue(key, raw, f"an array of tables: [[{key}]]")
@@ -400,7 +400,7 @@ class Many(Check):
         """Returns an array of tables.
 
         Args:
-            value: the values.
+            value: The value of the entry.
         """
         return [encode_table(one) for one in value]
 

@@ -9,7 +9,7 @@ def format_command(*words: object) -> str:
     """Returns a command as it is typed into a shell, where a path with a space is one word.
 
     Args:
-        *words: of the command, without the program's name.
+        *words: Of the command, without the program's name.
 
     Example:
         >>> format_command("resume", "runs/my run")
@@ -97,7 +97,7 @@ class InvalidValue(UserError):
         """Returns the same error with its key placed below `path` in the file.
 
         Args:
-            path: the key of the table that holds the entry; empty at the top of the file.
+            path: The key of the table that holds the entry; empty at the top of the file.
         """
         key = f"{path}.{self.key}" if path else self.key
         return InvalidValue(key, self.given, self.allowed, self.advice)

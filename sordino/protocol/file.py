@@ -38,10 +38,10 @@ def loads(text: str) -> Protocol:
     """Returns the protocol that TOML text describes.
 
     Args:
-        text: of a protocol file.
+        text: Text of a protocol file.
 
     Raises:
-        UserError: names the key, the value given and the values allowed.
+        UserError: Names the key, the value given and the values allowed.
 
     Example:
         >>> loads(dumps(protocol)) == protocol  # doctest: +SKIP
@@ -54,7 +54,7 @@ def loads_kept(text: str) -> Protocol:
     """Returns the protocol that a run, a client or a request has written down.
 
     Args:
-        text: of the file; one of an earlier version means what it meant then.
+        text: Text of the file; one of an earlier version means what it meant then.
     """
     return read_as_kept(loads(text))
 
@@ -63,7 +63,7 @@ def dumps(protocol: Protocol) -> str:
     """Returns a protocol as complete TOML text, with every default.
 
     Args:
-        protocol: the protocol.
+        protocol: The federation, as its file describes it.
 
     Example:
         >>> print(dumps(protocol))  # doctest: +SKIP
@@ -106,11 +106,11 @@ def read_protocol(path: str | Path, overrides: Iterable[str] = ()) -> Protocol:
     """Returns the protocol of a file.
 
     Args:
-        path: of the file.
-        overrides: keys that are changed before the file is checked, each as `KEY=VALUE`.
+        path: Path of the file.
+        overrides: Keys that are changed before the file is checked, each as `KEY=VALUE`.
 
     Raises:
-        UserError: there is no such file, or a key has a value that is not allowed.
+        UserError: There is no such file, or a key has a value that is not allowed.
 
     Example:
         >>> read_protocol("federation.toml", ["noise.sigma=0.5"])  # doctest: +SKIP
@@ -135,10 +135,10 @@ def accept_protocol(source: ProtocolSource) -> Protocol:
     """Returns a protocol, whichever way it was given.
 
     Args:
-        source: a `Protocol`, the path of a file, or nested dictionaries as a file has them.
+        source: A `Protocol`, the path of a file, or nested dictionaries as a file has them.
 
     Raises:
-        UserError: it is nothing of the kind, or has a value that is not allowed.
+        UserError: It is nothing of the kind, or has a value that is not allowed.
 
     Example:
         >>> accept_protocol("federation.toml")  # doctest: +SKIP
@@ -160,8 +160,8 @@ def override_keys(protocol: Protocol, overrides: Iterable[str]) -> Protocol:
     """Returns the protocol with single keys changed.
 
     Args:
-        protocol: to start from.
-        overrides: each as `KEY=VALUE`; a value is TOML, or else a string.
+        protocol: Protocol to start from.
+        overrides: Each as `KEY=VALUE`; a value is TOML, or else a string.
 
     Example:
         >>> override_keys(protocol, ["local.clip=2.0", "data.name=mnist"])  # doctest: +SKIP
@@ -174,8 +174,8 @@ def save_protocol(protocol: Protocol, path: str | Path) -> None:
     """Writes the protocol to a file.
 
     Args:
-        protocol: the protocol.
-        path: of the file.
+        protocol: The federation, as its file describes it.
+        path: Path of the file.
 
     Example:
         >>> save_protocol(protocol, "federation.toml")  # doctest: +SKIP
@@ -215,10 +215,10 @@ def parse_toml(text: str) -> dict[str, Any]:
     """Returns TOML text as nested dictionaries.
 
     Args:
-        text: of a protocol file.
+        text: Text of a protocol file.
 
     Raises:
-        UserError: the text is no TOML.
+        UserError: The text is no TOML.
     """
     try:
         return tomllib.loads(text)
@@ -231,10 +231,10 @@ def decode_protocol(document: Mapping[str, Any]) -> Protocol:
     """Returns the protocol of a parsed file.
 
     Args:
-        document: nested dictionaries, as TOML has them.
+        document: Nested dictionaries, as TOML has them.
 
     Raises:
-        UserError: names the key, the value given and the values allowed.
+        UserError: Names the key, the value given and the values allowed.
     """
     refuse_unknown(document, ("seed", *TABLES, "client"), "")
     for name in TABLES:
@@ -269,11 +269,11 @@ def with_overrides(document: dict[str, Any], overrides: Iterable[str]) -> dict[s
     A word on the way that is not a table becomes one.
 
     Args:
-        document: the parsed file, which is changed.
-        overrides: the texts.
+        document: The parsed file, which is changed.
+        overrides: The texts.
 
     Raises:
-        UserError: a text without a key or a value.
+        UserError: A text without a key or a value.
     """
     for override in overrides:
         path, equals, text = override.partition("=")
@@ -294,7 +294,7 @@ def read_override(text: str) -> Any:
     """Returns the value that a text of the command line stands for.
 
     Args:
-        text: a value of TOML; anything else is a string.
+        text: A value of TOML; anything else is a string.
 
     Example:
         >>> read_override("0.5"), read_override("everyone")
@@ -312,8 +312,8 @@ def toml_table(name: str, table: Mapping[str, Any]) -> str:
     """Returns one table in TOML.
 
     Args:
-        name: of the table.
-        table: its entries.
+        name: Name of the table.
+        table: Its entries.
     """
     lines = [f"[{name}]\n"]
     for key, value in table.items():
@@ -325,7 +325,7 @@ def toml_key(key: str) -> str:
     """Returns a key in TOML: as it is, or in quotes, as a column "blood pressure" needs them.
 
     Args:
-        key: of a table.
+        key: Key of a table.
     """
     if re.fullmatch(r"[A-Za-z0-9_-]+", key):
         return key
@@ -336,10 +336,10 @@ def toml_value(value: Any) -> str:
     """Returns one value in TOML, of the six shapes that a protocol uses.
 
     Args:
-        value: a truth value, a number, a string, a table or a list.
+        value: A truth value, a number, a string, a table or a list.
 
     Raises:
-        TypeError: a value of another shape, which no check encodes.
+        TypeError: A value of another shape, which no check encodes.
     """
     if isinstance(value, bool):
         return "true" if value else "false"

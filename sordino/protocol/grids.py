@@ -40,9 +40,9 @@ class Grid:
 
     Attributes:
         scale: g, the number of grid steps in a length of 1.
-        digits: of a draw of the noise, which fix its parameter; 0 where there is no noise.
-        bits: sums are known modulo 2^bits.
-        contributions: the number of uploads that the modulus has room for.
+        digits: Digits of a draw of the noise, which fix its parameter; 0 where there is no noise.
+        bits: Sums are known modulo 2^bits.
+        contributions: The number of uploads that the modulus has room for.
 
     Example:
         >>> grid = Grid(scale=330270.0, digits=4, bits=64, contributions=100)
@@ -92,7 +92,7 @@ class Grid:
         """Returns how much further apart rounding moves two vectors, at most.
 
         Args:
-            coordinates: the number of their coordinates.
+            coordinates: The number of their coordinates.
         """
         # In each coordinate two vectors are rounded apart by at most half a step each.
         return math.sqrt(coordinates) / self.scale
@@ -102,10 +102,10 @@ def ladder_parameter(digits: int) -> float:
     """Returns the parameter of a draw with a number of digits, in grid steps.
 
     Args:
-        digits: from 1 to `MOST_DIGITS`.
+        digits: Digits from 1 to `MOST_DIGITS`.
 
     Raises:
-        InvalidValue: there is no such draw.
+        InvalidValue: There is no such draw.
 
     Example:
         >>> [round(ladder_parameter(digits)) for digits in (1, 2, 3, 4)]
@@ -133,15 +133,15 @@ def choose_grid(
     room. Everything that it depends on is public.
 
     Args:
-        sigma: the standard deviation of one client's noise.
-        reach: the largest norm of an update; infinite where nothing bounds it.
-        contributions: the largest number of uploads in a sum.
-        coordinates: of an update.
-        bits: sums are known modulo 2^bits.
-        digits: of a draw of the noise, where the protocol says them.
+        sigma: The standard deviation of one client's noise.
+        reach: The largest norm of an update; infinite where nothing bounds it.
+        contributions: The largest number of uploads in a sum.
+        coordinates: Coordinates of an update.
+        bits: Sums are known modulo 2^bits.
+        digits: Digits of a draw of the noise, where the protocol says them.
 
     Raises:
-        InvalidValue: the grid is too fine for the modulus, or too coarse for the noise.
+        InvalidValue: The grid is too fine for the modulus, or too coarse for the noise.
 
     Example:
         >>> choose_grid(sigma=0.1, reach=1.0, contributions=100, coordinates=650).digits
@@ -170,11 +170,11 @@ def refuse_fine_grid(grid: Grid, reach: float) -> None:
     """Refuses a grid on which sums would wrap around.
 
     Args:
-        grid: the grid.
-        reach: the largest norm of an update.
+        grid: The public grid of integers that updates are rounded to.
+        reach: The largest norm of an update.
 
     Raises:
-        InvalidValue: names the digits and what the modulus has room for.
+        InvalidValue: Names the digits and what the modulus has room for.
     """
     raise InvalidValue(
         "noise.digits",
@@ -188,11 +188,11 @@ def refuse_coarse_grid(grid: Grid, coordinates: int) -> None:
     """Refuses a grid on which rounding moves updates almost as far as noise does.
 
     Args:
-        grid: the grid.
-        coordinates: of an update.
+        grid: The public grid of integers that updates are rounded to.
+        coordinates: Coordinates of an update.
 
     Raises:
-        InvalidValue: names the digits and what would do.
+        InvalidValue: Names the digits and what would do.
     """
     raise InvalidValue(
         "noise.digits",

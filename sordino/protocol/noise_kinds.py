@@ -36,11 +36,11 @@ class Deviation(Number):
         """Returns the number, or `LEFT_OUT`.
 
         Args:
-            key: of the entry, for the message of an error.
-            value: what was given; None is the same as nothing.
+            key: Key of the entry, for the message of an error.
+            value: What was given; None is the same as nothing.
 
         Raises:
-            InvalidValue: it is no finite number of the interval.
+            InvalidValue: It is no finite number of the interval.
         """
         if value is None or value is LEFT_OUT:
             return LEFT_OUT
@@ -182,11 +182,11 @@ class FactoryName(Check):
         """Returns the name.
 
         Args:
-            key: of the entry, for the message of an error.
-            value: what was given.
+            key: Key of the entry, for the message of an error.
+            value: What was given.
 
         Raises:
-            InvalidValue: it does not name a module and a factory in it.
+            InvalidValue: It does not name a module and a factory in it.
         """
         if not isinstance(value, str) or FACTORY.match(value) is None:
             raise InvalidValue(key, value, self.values_allowed)
@@ -233,11 +233,11 @@ class Mechanisms(Tagged):
         """Returns the noise of a table.
 
         Args:
-            key: of the entry, for the message of an error.
-            raw: what TOML holds.
+            key: Key of the entry, for the message of an error.
+            raw: What TOML holds.
 
         Raises:
-            UserError: no such mechanism, or keys that it does not have.
+            UserError: No such mechanism, or keys that it does not have.
         """
         named = raw.get(self.tag_key) if isinstance(raw, Mapping) else None
         # Checked on the file, where even a sigma of 0 beside a multiplier was written by somebody.
@@ -260,7 +260,7 @@ class Mechanisms(Tagged):
         """Returns the table of a noise, with the one key that says its size.
 
         Args:
-            value: a kind of noise.
+            value: A kind of noise.
         """
         table = encode_table(value)
         if "multiplier" in table:

@@ -30,7 +30,7 @@ class Everyone(Value):
         """Returns the expected number of participants of a round.
 
         Args:
-            clients: number of clients in the federation.
+            clients: Number of clients in the federation.
         """
         return float(clients)
 
@@ -38,7 +38,7 @@ class Everyone(Value):
         """Returns the probability that a client takes part in a round.
 
         Args:
-            clients: number of clients in the federation.
+            clients: Number of clients in the federation.
         """
         return 1.0
 
@@ -66,7 +66,7 @@ class Poisson(Value):
         """Returns the expected number of participants of a round.
 
         Args:
-            clients: number of clients in the federation.
+            clients: Number of clients in the federation.
         """
         # A mean with a fixed denominator divides by this public constant; the number of those who
         # came would tell who is there (docs/theory.md#a10).
@@ -76,7 +76,7 @@ class Poisson(Value):
         """Returns the probability that a client takes part in a round.
 
         Args:
-            clients: number of clients in the federation.
+            clients: Number of clients in the federation.
         """
         return self.rate
 
@@ -99,7 +99,7 @@ class FixedSize(Value):
         """Returns the expected number of participants of a round.
 
         Args:
-            clients: number of clients in the federation.
+            clients: Number of clients in the federation.
         """
         return float(self.size)
 
@@ -107,7 +107,7 @@ class FixedSize(Value):
         """Returns the probability that a client takes part in a round.
 
         Args:
-            clients: number of clients in the federation.
+            clients: Number of clients in the federation.
         """
         # Draws without replacement are not independent between clients, but each client's chance is
         # the same.

@@ -24,8 +24,8 @@ class Feature:
     """Something that a protocol may have.
 
     Attributes:
-        words: how it is called in the documentation, by the keys of the file.
-        had_by: whether a protocol has it.
+        words: How it is called in the documentation, by the keys of the file.
+        had_by: Whether a protocol has it.
     """
 
     words: str
@@ -38,7 +38,7 @@ def draws_poisson(protocol: Protocol) -> bool:
     Then a record may come or go unseen.
 
     Args:
-        protocol: the protocol.
+        protocol: The federation, as its file describes it.
     """
     rule = protocol.local
     if type(rule) is NoisySgd or type(rule) is DpSgd:
@@ -50,7 +50,7 @@ def find_own_mechanism(protocol: Protocol) -> str | None:
     """Returns a mechanism that a client chose for itself, or None.
 
     Args:
-        protocol: the protocol.
+        protocol: The federation, as its file describes it.
     """
     named = [budget.mechanism for budget in protocol.client if budget.mechanism is not None]
     # One example is enough for a message that names the key.
@@ -61,7 +61,7 @@ def find_multiplier(protocol: Protocol) -> float | None:
     """Returns the multiplier of Gaussian noise, or None.
 
     Args:
-        protocol: the protocol.
+        protocol: The federation, as its file describes it.
     """
     return protocol.noise.multiplier if type(protocol.noise) is Gaussian else None
 
@@ -70,7 +70,7 @@ def find_arithmetic(protocol: Protocol) -> str | None:
     """Returns the arithmetic that a file asks of Gaussian noise, or None.
 
     Args:
-        protocol: the protocol.
+        protocol: The federation, as its file describes it.
     """
     return protocol.noise.arithmetic if type(protocol.noise) is Gaussian else None
 
@@ -79,7 +79,7 @@ def lacks_multiplier(protocol: Protocol) -> bool:
     """Returns whether Gaussian noise is given without a multiplier.
 
     Args:
-        protocol: the protocol.
+        protocol: The federation, as its file describes it.
     """
     # Other noise says its absolute size, on whatever it is added to.
     return type(protocol.noise) is Gaussian and protocol.noise.multiplier is None
@@ -89,7 +89,7 @@ def hides_coming_and_going(protocol: Protocol) -> bool:
     """Returns whether an adversary cannot see that a client or a record comes or goes.
 
     Args:
-        protocol: the protocol.
+        protocol: The federation, as its file describes it.
     """
     # Noise at the server is there whether the client comes or not, and a fixed denominator does not
     # count it (docs/theory.md#a17).
@@ -101,7 +101,7 @@ def has_rule(*kinds: type) -> Callable[[Protocol], bool]:
     """Returns a test of whether a protocol has one of some local rules.
 
     Args:
-        *kinds: the rules.
+        *kinds: The rules.
     """
     # By exact type: a subclass of a rule is another rule, about which no row says anything.
     return lambda protocol: type(protocol.local) in kinds

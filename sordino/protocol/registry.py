@@ -31,9 +31,9 @@ class Registry(Generic[Held]):
     known, so it is refused.
 
     Attributes:
-        name: of the things held, as a refusal says it: "price of an upload".
-        part: the part of the protocol, as a refusal says it: "local rule".
-        kinds: all kinds for which something must be held. A test walks `Registry.all` and names
+        name: Name of the things held, as a refusal says it: "price of an upload".
+        part: The part of the protocol, as a refusal says it: "local rule".
+        kinds: All kinds for which something must be held. A test walks `Registry.all` and names
             those that are missing.
 
     Example:
@@ -57,9 +57,9 @@ class Registry(Generic[Held]):
         """Makes an empty registry.
 
         Args:
-            name: of the things held.
-            part: the part of the protocol that has the kinds.
-            kinds: a union of types, or a `Literal` of words.
+            name: Name of the things held.
+            part: The part of the protocol that has the kinds.
+            kinds: A union of types, or a `Literal` of words.
         """
         self.name = name
         self.part = part
@@ -73,10 +73,10 @@ class Registry(Generic[Held]):
         """Returns a decorator that registers what it decorates for each of the kinds.
 
         Args:
-            *kinds: types or words.
+            *kinds: Types or words.
 
         Raises:
-            TypeError: a kind that the part does not have, or that has something already.
+            TypeError: A kind that the part does not have, or that has something already.
         """
         for kind in kinds:
             if kind not in self.kinds:
@@ -89,7 +89,7 @@ class Registry(Generic[Held]):
             """Holds it for every kind, and returns it unchanged.
 
             Args:
-                held: the decorated function or value.
+                held: The decorated function or value.
             """
             for kind in kinds:
                 self._held[kind] = held
@@ -104,7 +104,7 @@ class Registry(Generic[Held]):
         that is no kind of the part is refused nevertheless.
 
         Args:
-            held: what holds for the others; a decorated function is returned as it is.
+            held: What holds for the others; a decorated function is returned as it is.
         """
         self._others = held
         return held
@@ -113,10 +113,10 @@ class Registry(Generic[Held]):
         """Returns the thing held for the kind of a value.
 
         Args:
-            value: a part of a protocol; where kinds are words, a word.
+            value: A part of a protocol; where kinds are words, a word.
 
         Raises:
-            UnknownKind: nothing is held for exactly that kind.
+            UnknownKind: Nothing is held for exactly that kind.
         """
         return self[value if isinstance(value, str) else type(value)]
 
@@ -153,6 +153,6 @@ def name_of(kind: Any) -> str:
     """Returns a kind's name: that of a type, or the word itself in quotes.
 
     Args:
-        kind: a type or a word.
+        kind: A type or a word.
     """
     return kind.__name__ if isinstance(kind, type) else f'"{kind}"'

@@ -34,15 +34,15 @@ class Lot:
     """A sum of clipped example gradients over records of all clients, under one noise.
 
     Attributes:
-        multiplier: standard deviation of the noise on the sum over all clients, in units of the
+        multiplier: Standard deviation of the noise on the sum over all clients, in units of the
             clip.
-        clip: the largest norm of an example's gradient.
+        clip: The largest norm of an example's gradient.
         batch: B, the records of the lot that one client draws on average; uploads are divided by
             it.
-        varying: whether each record is drawn by a separate coin (Poisson).
-        holders: how many clients' shares make up the noise of the sum.
-        clients: by how many clients' B the sum is divided.
-        adaptive: how the clip follows the gradients; None where it stays. Sums are sent in units in
+        varying: Whether each record is drawn by a separate coin (Poisson).
+        holders: How many clients' shares make up the noise of the sum.
+        clients: By how many clients' B the sum is divided.
+        adaptive: How the clip follows the gradients; None where it stays. Sums are sent in units in
             which the clip is `clip`, whatever it has become.
     """
 
@@ -70,8 +70,8 @@ class Lot:
         """Returns the probability that a lot holds a record.
 
         Args:
-            records: of the client that has it.
-            mean_records: of all clients.
+            records: Records of the client that has it.
+            mean_records: Of all clients.
 
         Example:
             >>> lot = Lot(multiplier=1, clip=1, batch=5, varying=True, holders=2, clients=2)
@@ -88,24 +88,24 @@ class NoisyUpload:
     """One upload a round, with noise on it, on the mean of all uploads, or on both.
 
     Attributes:
-        noise: the mechanism, as the protocol says it; its size is absolute.
-        at_client: whether every client adds noise to its upload.
-        at_server: whether the server adds noise to the mean.
-        clip: the largest norm of a clipped gradient or update.
-        clip_norm: which norm that is, "l2" or "l1"; uploads move by a bounded distance in it.
-        clips_update: whether the whole update is clipped, and not each step.
-        on_curve: whether a random point of a curve back to the global model is sent; the point is
+        noise: The mechanism, as the protocol says it; its size is absolute.
+        at_client: Whether every client adds noise to its upload.
+        at_server: Whether the server adds noise to the mean.
+        clip: The largest norm of a clipped gradient or update.
+        clip_norm: Which norm that is, "l2" or "l1"; uploads move by a bounded distance in it.
+        clips_update: Whether the whole update is clipped, and not each step.
+        on_curve: Whether a random point of a curve back to the global model is sent; the point is
             public.
-        secret_batches: whether nobody but the client knows which records its steps draw.
-        client_sigma: standard deviation of each client's normal noise on its upload, or 0.
-        server_sigma: standard deviation of the server's normal noise on the mean, or 0.
-        shuffled: whether the server receives uploads without their senders' names.
-        integers: whether it is an update on a grid of integers, under discrete noise; the
+        secret_batches: Whether nobody but the client knows which records its steps draw.
+        client_sigma: Standard deviation of each client's normal noise on its upload, or 0.
+        server_sigma: Standard deviation of the server's normal noise on the mean, or 0.
+        shuffled: Whether the server receives uploads without their senders' names.
+        integers: Whether it is an update on a grid of integers, under discrete noise; the
             protocol's `grid` says which.
-        secure_sum: the secure aggregation that it is a share of: the server learns the sum of all
+        secure_sum: The secure aggregation that it is a share of: the server learns the sum of all
             uploads and nothing else; None where it receives the upload.
-        reach: the largest norm of the update before noise; infinite where nothing bounds it.
-        lot: what is said of it where it is a share of one noisy sum of clipped gradients; None
+        reach: The largest norm of the update before noise; infinite where nothing bounds it.
+        lot: What is said of it where it is a share of one noisy sum of clipped gradients; None
             where it is an update of its client.
     """
 
@@ -155,16 +155,16 @@ class NoisySteps:
     Each adds noise to a sum of clipped gradients, and the rest is post-processing.
 
     Attributes:
-        noise: the mechanism, as the protocol says it.
-        sum_noise: the same noise on a step's sum of clipped gradients, its size absolute.
+        noise: The mechanism, as the protocol says it.
+        sum_noise: The same noise on a step's sum of clipped gradients, its size absolute.
         steps: K, the number of noisy steps in a round.
         batch: B, the public constant that sums are divided by.
-        clip: the largest norm of an example's gradient.
-        clip_norm: which norm that is, "l2" or "l1".
-        varying_batches: whether the size of a batch is random, each record being in it by a
+        clip: The largest norm of an example's gradient.
+        clip_norm: Which norm that is, "l2" or "l1".
+        varying_batches: Whether the size of a batch is random, each record being in it by a
             separate coin (Poisson).
-        secret_batches: whether nobody but the client knows which records its steps draw.
-        plain: whether the upload is made of the noisy sums alone, by no optimizer with a state.
+        secret_batches: Whether nobody but the client knows which records its steps draw.
+        plain: Whether the upload is made of the noisy sums alone, by no optimizer with a state.
     """
 
     in_steps: ClassVar[bool] = True
@@ -213,10 +213,10 @@ def release_of(protocol: Protocol) -> Release:
     """Returns what leaves a client of the protocol in a round.
 
     Args:
-        protocol: the protocol.
+        protocol: The federation, as its file describes it.
 
     Raises:
-        UnknownKind: a local rule about whose release nothing is known.
+        UnknownKind: A local rule about whose release nothing is known.
 
     Example:
         >>> from sordino.protocol import Constant, FedAvg, Gaussian, Protocol
@@ -234,10 +234,10 @@ def noisy_upload_of(protocol: Protocol) -> NoisyUpload:
     """Returns the upload of a protocol whose noise joins uploads.
 
     Args:
-        protocol: the protocol.
+        protocol: The federation, as its file describes it.
 
     Raises:
-        TypeError: the noise is in the steps instead.
+        TypeError: The noise is in the steps instead.
 
     Example:
         >>> from sordino.protocol import Constant, FedAvg, Gaussian, Protocol
@@ -257,10 +257,10 @@ def noisy_steps_of(protocol: Protocol) -> NoisySteps:
     """Returns the noisy steps of a protocol whose noise is in its steps.
 
     Args:
-        protocol: the protocol.
+        protocol: The federation, as its file describes it.
 
     Raises:
-        TypeError: the noise is on uploads instead.
+        TypeError: The noise is on uploads instead.
 
     Example:
         >>> from sordino.protocol import Constant, Gaussian, NoisySgd, Protocol
@@ -325,11 +325,11 @@ def put_noise_on_sum(rule: NoisySgd, noise: Noise) -> Noise:
     """Returns the noise on a step's sum of clipped gradients, its size absolute.
 
     Args:
-        rule: the rule.
-        noise: the mechanism; a multiplier counts in units of how far the sum moves.
+        rule: The rule.
+        noise: The mechanism; a multiplier counts in units of how far the sum moves.
 
     Raises:
-        UserError: normal noise without a multiplier.
+        UserError: Normal noise without a multiplier.
 
     Example:
         >>> from sordino.protocol import Constant, Gaussian, NoisySgd
@@ -349,7 +349,7 @@ def adds_at_client(noise: Noise) -> bool:
     """Returns whether every client adds the noise to its upload.
 
     Args:
-        noise: the mechanism; each client may have another.
+        noise: The mechanism; each client may have another.
     """
     return noise.where in ("client", "both")
 
@@ -358,7 +358,7 @@ def adds_at_server(noise: Noise) -> bool:
     """Returns whether the server adds noise to the mean.
 
     Args:
-        noise: the mechanism.
+        noise: The mechanism.
     """
     return noise.where in ("server", "both")
 
@@ -440,7 +440,7 @@ def find_update_reach(rule: FedAvg) -> float:
     """Returns how far a round of clipped steps can lead at most.
 
     Args:
-        rule: the local rule.
+        rule: The local rule.
     """
     farthest = BEZIER_REACH if type(rule) is Bezier else 1.0
     if rule.clip_target == "update":

@@ -24,9 +24,9 @@ class Schedule(Value):
         """Returns the rate of a local step.
 
         Args:
-            round: the round's number, from 0.
-            step: the step's number, from 0.
-            steps: number of local steps in a round.
+            round: The round's number, from 0.
+            step: The step's number, from 0.
+            steps: Number of local steps in a round.
         """
         # Rates that depended on data would have to be priced; these cost nothing.
         return self.rate / self._find_divisor(round, step, steps)
@@ -35,8 +35,8 @@ class Schedule(Value):
         """Returns the rates of all local steps of a round.
 
         Args:
-            round: the round's number, from 0.
-            steps: number of local steps in a round.
+            round: The round's number, from 0.
+            steps: Number of local steps in a round.
         """
         return tuple(self.at(round=round, step=step, steps=steps) for step in range(steps))
 
@@ -123,11 +123,11 @@ class StepsOrRound(Integer):
         """Returns the number or the word.
 
         Args:
-            key: of the entry, for the message of an error.
-            value: what was given.
+            key: Key of the entry, for the message of an error.
+            value: What was given.
 
         Raises:
-            InvalidValue: it is neither.
+            InvalidValue: It is neither.
         """
         return value if value == "round" else super().accept_value(key, value)
 
@@ -163,9 +163,9 @@ class Decay(Schedule):
         """Returns the rate of a local step; one too small for a number is 0.
 
         Args:
-            round: the round's number, from 0.
-            step: the step's number, from 0.
-            steps: number of local steps in a round.
+            round: The round's number, from 0.
+            step: The step's number, from 0.
+            steps: Number of local steps in a round.
         """
         falls = round
         if isinstance(self.every, int):

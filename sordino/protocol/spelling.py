@@ -13,7 +13,7 @@ def one_of(options: Iterable[str]) -> str:
     """Returns options in words: `"a", "b" or "c"`.
 
     Args:
-        options: at least one word.
+        options: At least one word.
     """
     quoted = [f'"{option}"' for option in options]
     if len(quoted) == 1:
@@ -25,8 +25,8 @@ def suggest_spelling(given: Any, options: Iterable[str]) -> str:
     """Returns a hint at the nearest spelling, or nothing.
 
     Args:
-        given: what was written.
-        options: the allowed words.
+        given: What was written.
+        options: The allowed words.
     """
     if not isinstance(given, str):
         return ""
@@ -39,12 +39,12 @@ def refuse_unknown(table: Mapping[str, Any], known: Iterable[str], path: str) ->
     """Refuses the first key that is not known.
 
     Args:
-        table: of the file.
-        known: keys that it may have.
-        path: where the table stands in the file.
+        table: Table of the file.
+        known: Keys that it may have.
+        path: Where the table stands in the file.
 
     Raises:
-        UserError: names the key, and the nearest one that is known.
+        UserError: Names the key, and the nearest one that is known.
     """
     known = list(known)
     for key in table:

@@ -32,11 +32,11 @@ class Check:
         """Returns a value in its normal form.
 
         Args:
-            key: of the entry, for the message of an error.
-            value: what was given.
+            key: Key of the entry, for the message of an error.
+            value: What was given.
 
         Raises:
-            InvalidValue: the value is not allowed.
+            InvalidValue: The value is not allowed.
         """
         raise TypeError(f"{type(self).__name__} does not say what it accepts")
 
@@ -44,11 +44,11 @@ class Check:
         """Returns the value of what TOML holds; by default the same thing.
 
         Args:
-            key: of the entry, for the message of an error.
-            raw: what TOML holds.
+            key: Key of the entry, for the message of an error.
+            raw: What TOML holds.
 
         Raises:
-            InvalidValue: the value is not allowed.
+            InvalidValue: The value is not allowed.
         """
         return self.accept_value(key, raw)
 
@@ -56,7 +56,7 @@ class Check:
         """Returns what TOML holds for a value.
 
         Args:
-            value: in its normal form.
+            value: In its normal form.
         """
         return value
 
@@ -78,11 +78,11 @@ class Number(Check):
         """Returns the number as a float.
 
         Args:
-            key: of the entry, for the message of an error.
-            value: what was given.
+            key: Key of the entry, for the message of an error.
+            value: What was given.
 
         Raises:
-            InvalidValue: it is no finite number of the interval.
+            InvalidValue: It is no finite number of the interval.
         """
         # In Python true is a number; in a protocol it is a mistake.
         # Numbers of numpy count, which are no floats of Python.
@@ -143,11 +143,11 @@ class Integer(Check):
         """Returns the whole number.
 
         Args:
-            key: of the entry, for the message of an error.
-            value: what was given.
+            key: Key of the entry, for the message of an error.
+            value: What was given.
 
         Raises:
-            InvalidValue: it is not whole, or out of range.
+            InvalidValue: It is not whole, or out of range.
         """
         if isinstance(value, bool) or not isinstance(value, Integral):
             raise InvalidValue(key, value, self.values_allowed)
@@ -176,11 +176,11 @@ class Flag(Check):
         """Returns the truth value.
 
         Args:
-            key: of the entry, for the message of an error.
-            value: what was given.
+            key: Key of the entry, for the message of an error.
+            value: What was given.
 
         Raises:
-            InvalidValue: it is neither true nor false.
+            InvalidValue: It is neither true nor false.
         """
         if not isinstance(value, bool):
             raise InvalidValue(key, value, self.values_allowed)
@@ -202,11 +202,11 @@ class Text(Check):
         """Returns the string.
 
         Args:
-            key: of the entry, for the message of an error.
-            value: what was given.
+            key: Key of the entry, for the message of an error.
+            value: What was given.
 
         Raises:
-            InvalidValue: it is no string, is empty, or has control characters.
+            InvalidValue: It is no string, is empty, or has control characters.
         """
         if (
             not isinstance(value, str)
@@ -235,11 +235,11 @@ class Choice(Check):
         """Returns the word.
 
         Args:
-            key: of the entry, for the message of an error.
-            value: what was given.
+            key: Key of the entry, for the message of an error.
+            value: What was given.
 
         Raises:
-            InvalidValue: it is none of the options; the nearest one is suggested.
+            InvalidValue: It is none of the options; the nearest one is suggested.
         """
         if not isinstance(value, str) or value not in self.options:
             raise InvalidValue(
@@ -265,11 +265,11 @@ class Labels(Check):
         """Returns the number of classes, or their names.
 
         Args:
-            key: of the entry, for the message of an error.
-            value: what was given.
+            key: Key of the entry, for the message of an error.
+            value: What was given.
 
         Raises:
-            InvalidValue: there are fewer than two classes, too many, or a name stands twice.
+            InvalidValue: There are fewer than two classes, too many, or a name stands twice.
         """
         if isinstance(value, (list, tuple)):
             # Names fix the order of the classes, so that it is never taken from private records.
@@ -295,7 +295,7 @@ class Labels(Check):
         """Returns a number, or a list of names.
 
         Args:
-            value: in its normal form.
+            value: In its normal form.
         """
         return list(value) if isinstance(value, tuple) else value
 
@@ -316,11 +316,11 @@ class Names(Check):
         """Returns the names.
 
         Args:
-            key: of the entry, for the message of an error.
-            value: what was given.
+            key: Key of the entry, for the message of an error.
+            value: What was given.
 
         Raises:
-            InvalidValue: there is none, or one stands twice.
+            InvalidValue: There is none, or one stands twice.
         """
         if not isinstance(value, (list, tuple)) or len(value) == 0:
             raise InvalidValue(key, value, self.values_allowed)
@@ -336,7 +336,7 @@ class Names(Check):
         """Returns a list of names.
 
         Args:
-            value: in its normal form.
+            value: In its normal form.
         """
         return list(value)
 
@@ -357,11 +357,11 @@ class Counts(Check):
         """Returns the numbers.
 
         Args:
-            key: of the entry, for the message of an error.
-            value: what was given.
+            key: Key of the entry, for the message of an error.
+            value: What was given.
 
         Raises:
-            InvalidValue: there is none, or one is not a whole number of at least 1.
+            InvalidValue: There is none, or one is not a whole number of at least 1.
         """
         if not isinstance(value, (list, tuple)) or len(value) == 0:
             raise InvalidValue(key, value, self.values_allowed)
@@ -372,7 +372,7 @@ class Counts(Check):
         """Returns a list of numbers.
 
         Args:
-            value: in its normal form.
+            value: In its normal form.
         """
         return list(value)
 
@@ -394,11 +394,11 @@ class Maybe(Check):
         """Returns None, or the value as the other check accepts it.
 
         Args:
-            key: of the entry, for the message of an error.
-            value: what was given.
+            key: Key of the entry, for the message of an error.
+            value: What was given.
 
         Raises:
-            InvalidValue: the other check does not allow it.
+            InvalidValue: The other check does not allow it.
         """
         return None if value is None else self.check.accept_value(key, value)
 
@@ -410,8 +410,8 @@ class Maybe(Check):
         """Returns the value of an entry that is there; one that is left out is never decoded.
 
         Args:
-            key: of the entry, for the message of an error.
-            raw: what TOML holds.
+            key: Key of the entry, for the message of an error.
+            raw: What TOML holds.
         """
         return self.check.decode_value(key, raw)
 
@@ -419,7 +419,7 @@ class Maybe(Check):
         """Returns what TOML holds for a value; None is never encoded.
 
         Args:
-            value: in its normal form.
+            value: In its normal form.
         """
         return self.check.encode_value(value)
 

@@ -220,7 +220,7 @@ class Protocol(Value):
         """The grid of integers that uploads lie on; None where they are floating-point numbers.
 
         Raises:
-            UserError: the number of the model's parameters is not said, or no grid fits.
+            UserError: The number of the model's parameters is not said, or no grid fits.
         """
         release = self.release
         if isinstance(release, NoisySteps) or not release.integers:
@@ -261,7 +261,7 @@ class Protocol(Value):
         """Returns what the server's step is multiplied by in a round.
 
         Args:
-            round_index: the round.
+            round_index: Number of the round, from 0.
         """
         if type(self.local) is not DpSgd:
             return 1.0
@@ -389,10 +389,10 @@ class Protocol(Value):
         """Returns the protocol of a file.
 
         Args:
-            path: of the file.
+            path: Path of the file.
 
         Raises:
-            UserError: there is no such file, or a key has a value that is not allowed.
+            UserError: There is no such file, or a key has a value that is not allowed.
 
         Example:
             >>> Protocol.load("federation.toml")  # doctest: +SKIP
@@ -405,8 +405,8 @@ class Protocol(Value):
         """Returns the protocol as an event of dp_accounting, for its accountants.
 
         Args:
-            view: the adversary.
-            unit: the hidden unit, "record" or "client".
+            view: The adversary.
+            unit: The hidden unit, "record" or "client".
 
         Raises:
             UserError: dp_accounting has no event for it.

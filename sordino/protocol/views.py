@@ -54,8 +54,8 @@ class View:
     """Describes an adversary by what it sees.
 
     Attributes:
-        kind: one of the keys of `SEES`.
-        colluders: how many participants pool what they know: in a coalition, or with the server;
+        kind: One of the keys of `SEES`.
+        colluders: How many participants pool what they know: in a coalition, or with the server;
             0 for every other kind.
 
     Example:
@@ -96,7 +96,7 @@ class View:
         """Returns the view of participants who pool what they know.
 
         Args:
-            colluders: how many they are; 1 for one curious participant.
+            colluders: How many they are; 1 for one curious participant.
         """
         return cls("coalition", colluders)
 
@@ -105,11 +105,11 @@ class View:
         """Returns a view from its spelling.
 
         Args:
-            text: server, server:2, rounds, coalition:3, final, weak or strong; or a view, which is
+            text: Server, server:2, rounds, coalition:3, final, weak or strong; or a view, which is
                 returned.
 
         Raises:
-            InvalidValue: there is no such view.
+            InvalidValue: There is no such view.
         """
         if isinstance(text, View):
             return text
@@ -138,7 +138,7 @@ class View:
         """Returns what this adversary sees, in words.
 
         Args:
-            sums_only: whether the server learns nothing but sums of uploads.
+            sums_only: Whether the server learns nothing but sums of uploads.
 
         Example:
             >>> View.SERVER.describe_seen(sums_only=True)
@@ -180,11 +180,11 @@ class ViewName(Check):
         """Returns the view's one spelling.
 
         Args:
-            key: of the entry, for the message of an error.
-            value: a spelling, or a view.
+            key: Key of the entry, for the message of an error.
+            value: A spelling, or a view.
 
         Raises:
-            InvalidValue: there is no such view.
+            InvalidValue: There is no such view.
         """
         try:
             return str(View.parse(value))
@@ -209,11 +209,11 @@ def all_views(clients: int, colluders: int = 0) -> tuple[View, ...]:
     """Returns the views that are shown side by side.
 
     Args:
-        clients: the number of clients of the federation.
-        colluders: how many clients may help the server, where it learns sums alone.
+        clients: The number of clients of the federation.
+        colluders: How many clients may help the server, where it learns sums alone.
 
     Returns:
-        server, with colluders where there are some, rounds, one curious participant, all clients
+        Server, with colluders where there are some, rounds, one curious participant, all clients
         but one, and final.
 
     Example:

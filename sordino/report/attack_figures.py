@@ -30,7 +30,7 @@ def draw_attacks(summary: RunSummary) -> Picture | None:
     Metrics differ, so each attack has its own scale: the larger of the two numbers is 1.
 
     Args:
-        summary: of a run.
+        summary: Summary of a run.
 
     Returns:
         None where there was no attack.
@@ -104,7 +104,7 @@ def draw_attack_plots(summary: RunSummary) -> list[Picture]:
     """Draws the plots that attacks left in the run's folder.
 
     Args:
-        summary: of a run.
+        summary: Summary of a run.
     """
     plots = []
     for attack in summary.attacks:
@@ -122,9 +122,9 @@ def draw_plot(name: str, attack: str, plot: Plot) -> Picture:
     """Draws one plot of an attack.
 
     Args:
-        name: unique in its page.
-        attack: the attack's name.
-        plot: its lines.
+        name: Unique in its page.
+        attack: The attack's name.
+        plot: Its lines.
     """
     figure, axes = new_figure()
     rows: list[tuple[str, ...]] = []

@@ -22,7 +22,7 @@ def findings_table(finding: AttackFinding) -> Table:
     """Builds a table of what one attack got.
 
     Args:
-        finding: of one attack, on one or more runs.
+        finding: Finding of one attack, on one or more runs.
 
     Returns:
         A table with a line for every noise, round and method; below them the result of
@@ -60,7 +60,7 @@ def method_lines(rows: list[Row]) -> dict[str, dict[str, str]]:
     """Arranges rows of one noise and round by method.
 
     Args:
-        rows: one for every method and metric.
+        rows: One for every method and metric.
 
     Returns:
         Per method its metrics as texts; then what a paper prints, where it does, and the
@@ -87,8 +87,8 @@ def format_metric(metric: str, value: float) -> str:
     """Returns a value for people: shares in percent.
 
     Args:
-        metric: its name.
-        value: the number.
+        metric: Its name.
+        value: The number.
     """
     if metric in SHARES:
         return format_percent(value)

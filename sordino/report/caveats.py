@@ -23,9 +23,9 @@ class Caveat:
     """Describes something that is not protected.
 
     Attributes:
-        title: a few words.
-        text: one or more sentences.
-        grave: whether it undoes the guarantee.
+        title: A few words.
+        text: One or more sentences.
+        grave: Whether it undoes the guarantee.
     """
 
     title: str
@@ -37,7 +37,7 @@ def list_caveats(summary: RunSummary) -> list[Caveat]:
     """Lists everything that the guarantee does not cover.
 
     Args:
-        summary: of a run.
+        summary: Summary of a run.
 
     Returns:
         The caveats, grave ones first.
@@ -51,7 +51,7 @@ def list_warnings(summary: RunSummary) -> list[Caveat]:
     """Lists what must be read before anything else.
 
     Args:
-        summary: of a run.
+        summary: Summary of a run.
 
     Returns:
         The warnings, which a page shows above its first table.
@@ -87,7 +87,7 @@ def caveats_of_run(summary: RunSummary) -> Iterator[Caveat]:
     """Yields what follows from this protocol, these records and how the run went.
 
     Args:
-        summary: of a run.
+        summary: Summary of a run.
     """
     yield from _caveats_of_guarantees(summary)
     yield from _caveats_of_folder(summary)
@@ -117,7 +117,7 @@ def has_public_records(summary: RunSummary) -> bool:
     """Returns whether a run was trained on a published data set, whose records everybody knows.
 
     Args:
-        summary: of a run.
+        summary: Summary of a run.
     """
     data = summary.run.protocol.data
     return data is not None and data.name in KNOWN
@@ -211,7 +211,7 @@ def describe_own_models(protocol: Protocol) -> str:
     """Returns what a client's own model reveals to whoever is given it.
 
     Args:
-        protocol: of clients that keep models.
+        protocol: Protocol of clients that keep models.
     """
     # They are made of the steps' noisy sums, and are what the client uploads.
     if protocol.release.in_steps:
@@ -229,7 +229,7 @@ def caveats_of_scores(summary: RunSummary) -> Iterator[Caveat]:
     """Yields what accuracy and loss reveal about the records that they come from.
 
     Args:
-        summary: of a run.
+        summary: Summary of a run.
     """
     source = find_test_source(summary.run)
     if source == "held-out":
@@ -251,7 +251,7 @@ def caveats_of_every_run(summary: RunSummary) -> Iterator[Caveat]:
     """Yields what no guarantee of differential privacy covers.
 
     Args:
-        summary: of a run.
+        summary: Summary of a run.
     """
     yield Caveat(
         title="Other trainings on the same records",

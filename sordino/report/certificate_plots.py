@@ -38,13 +38,13 @@ def draw_certificate(
     """Draws the three panels into a file.
 
     Args:
-        protocol: the protocol to price.
-        guarantees: its guarantees, one per view.
-        delta: where epsilon is shown.
-        path: the file; its suffix says the format.
+        protocol: The protocol to price.
+        guarantees: Its guarantees, one per view.
+        delta: Where epsilon is shown.
+        path: The file; its suffix says the format.
 
     Raises:
-        UserError: the file cannot be written.
+        UserError: The file cannot be written.
     """
     from matplotlib.figure import Figure
 
@@ -66,11 +66,11 @@ def save_figure(figure: Figure, path: Path) -> None:
     """Writes a figure to a file.
 
     Args:
-        figure: what was drawn.
-        path: the file; its suffix says the format.
+        figure: What was drawn.
+        path: The file; its suffix says the format.
 
     Raises:
-        UserError: the file cannot be written.
+        UserError: The file cannot be written.
     """
     # A file that cannot be written is found after minutes of pricing, so the name is checked
     # before.
@@ -84,10 +84,10 @@ def check_plot_path(path: Path) -> None:
     """Refuses a file that cannot be drawn to, before anything is computed.
 
     Args:
-        path: the file.
+        path: The file.
 
     Raises:
-        UserError: its suffix is not that of a picture, or its folder does not exist.
+        UserError: Its suffix is not that of a picture, or its folder does not exist.
     """
     if path.suffix not in SUFFIXES:
         raise UserError(f"--plot {path}: expected a file that ends in {', '.join(SUFFIXES)}.")
@@ -99,8 +99,8 @@ def draw_certified_tradeoffs(axes: Any, curves: dict[str, Guarantee]) -> None:
     """Draws the false negatives of the best test against its false positives, per view.
 
     Args:
-        axes: matplotlib's, to draw on.
-        curves: guarantees by name.
+        axes: Matplotlib's, to draw on.
+        curves: Guarantees by name.
     """
     # Small rates are what a guarantee is about: there the points are denser.
     alphas = np.concatenate([np.geomspace(1e-5, 0.05, 7), np.linspace(0.1, 1, 10)])
@@ -125,11 +125,11 @@ def draw_rounds(
     """Draws epsilon against rounds: certified, by plain composition, and as published.
 
     Args:
-        axes: matplotlib's, to draw on.
-        protocol: the protocol to price, with fewer rounds.
-        view: what the adversary sees.
+        axes: Matplotlib's, to draw on.
+        protocol: The protocol to price, with fewer rounds.
+        view: What the adversary sees.
         unit: "record" or "client".
-        delta: where epsilon is shown.
+        delta: Where epsilon is shown.
     """
     # Rounds on a logarithmic axis; rounding makes the first ones equal.
     counts = np.unique(np.geomspace(1, max(2, protocol.rounds), POINTS).round().astype(int))
@@ -169,10 +169,10 @@ def draw_noise(
     """Draws epsilon against the size of the noise, per view, around that of the protocol.
 
     Args:
-        axes: matplotlib's, to draw on.
-        protocol: the protocol to price, with more and less noise.
-        curves: guarantees by name; their views and units are priced.
-        delta: where epsilon is shown.
+        axes: Matplotlib's, to draw on.
+        protocol: The protocol to price, with more and less noise.
+        curves: Guarantees by name; their views and units are priced.
+        delta: Where epsilon is shown.
     """
     # A protocol without noise is drawn around 1, so that the picture is of use all the same.
     centre = mechanism_of(protocol.noise).size or 1.0

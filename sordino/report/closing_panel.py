@@ -43,9 +43,9 @@ def kept_lines(plan: Protocol, parameters: int, every: int) -> list[str]:
     """Says how much space kept uploads will take.
 
     Args:
-        plan: the protocol to train.
-        parameters: the number of the model's parameters.
-        every: the number of rounds between two kept ones; 0 for none.
+        plan: The protocol to train.
+        parameters: The number of the model's parameters.
+        every: The number of rounds between two kept ones; 0 for none.
 
     Returns:
         One sentence, or none where no uploads are kept.
@@ -67,8 +67,9 @@ def summary(run: Run, encoding: str = "utf-8") -> Panel:
     """Builds the closing panel of a training.
 
     Args:
-        run: a run that has ended.
-        encoding: of the output, which decides about the letters that curves are drawn with.
+        run: A run that has ended.
+        encoding: Encoding of the output, which decides about the letters that curves are drawn
+            with.
 
     Returns:
         The panel for a terminal.
@@ -100,7 +101,7 @@ def next_steps(run: Run) -> list[tuple[str, str]]:
     """Lists what to type next.
 
     Args:
-        run: a run that has ended.
+        run: A run that has ended.
 
     Returns:
         Rows for `facts_table`: commands and their meanings, aligned.
@@ -131,8 +132,8 @@ def label_first(word: str, lines: Sequence[str]) -> list[tuple[str, str]]:
     """Returns rows of which the first alone has a word.
 
     Args:
-        word: what the lines are about.
-        lines: one or more texts.
+        word: What the lines are about.
+        lines: One or more texts.
 
     Example:
         >>> label_first("Next", ["this", "that"])
@@ -146,8 +147,8 @@ def result_line(run: Run, encoding: str = "utf-8") -> str:
     """Says how well a training went, on test records.
 
     Args:
-        run: a run that has ended.
-        encoding: of the output.
+        run: A run that has ended.
+        encoding: Encoding of the output.
 
     Returns:
         A line with the last scores and, where the promise covers it, their curve.
@@ -176,7 +177,7 @@ def repeats_table(runs: list[Run]) -> Table:
     """Builds a table of repeated trainings.
 
     Args:
-        runs: the runs, which differ in their seeds.
+        runs: The runs, which differ in their seeds.
 
     Returns:
         A table with one row per seed, then the mean and the spread.
@@ -226,7 +227,7 @@ def mean_and_spread(runs: list[Run]) -> dict[str, dict[str, float]]:
     """Computes the mean and the sample standard deviation of the last scores.
 
     Args:
-        runs: repeated runs.
+        runs: Repeated runs.
 
     Returns:
         For "loss" and "accuracy", their "mean" and "std"; the latter is nan for one run.
@@ -246,9 +247,9 @@ def sparkline(values: np.ndarray, encoding: str = "utf-8", width: int = 30) -> s
     """Draws a curve in one line of text.
 
     Args:
-        values: the curve; numbers that are not finite are left out.
-        encoding: of the output; without Unicode, plain letters are used.
-        width: the number of letters, at most.
+        values: The curve; numbers that are not finite are left out.
+        encoding: Encoding of the output; without Unicode, plain letters are used.
+        width: The number of letters, at most.
 
     Returns:
         The line; nothing for fewer than three values, or for a constant.
@@ -273,7 +274,7 @@ def score_rows(scores: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Returns the scores of a model, as `sordino evaluate` prints them.
 
     Args:
-        scores: as `evaluate_run` returns them; "clients" and "personal" hold accuracies of clients.
+        scores: As `evaluate_run` returns them; "clients" and "personal" hold accuracies of clients.
 
     Returns:
         Pairs of a word and a text.

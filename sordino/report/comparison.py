@@ -49,14 +49,14 @@ def summarize_runs(
     """Summarizes several runs, all in the same view, unit and delta.
 
     Args:
-        sources: the folders of the runs.
-        on_run: called before each run with how many are done, and how many there are.
+        sources: The folders of the runs.
+        on_run: Called before each run with how many are done, and how many there are.
 
     Returns:
         A summary for each run, in their order.
 
     Raises:
-        UserError: fewer than two runs, too many, or one of them is damaged.
+        UserError: Fewer than two runs, too many, or one of them is damaged.
     """
     if not 2 <= len(sources) <= MOST_RUNS:
         raise UserError(f"{len(sources)} runs: expected 2 to {MOST_RUNS} to compare.")
@@ -73,7 +73,7 @@ def choose_common_headline(runs: Sequence[Run]) -> Headline:
     """Returns what several runs are summed up in.
 
     Args:
-        runs: what was trained.
+        runs: What was trained.
 
     Returns:
         The first run's headline where every run has its view; otherwise that of the server.
@@ -90,7 +90,7 @@ def comparison_page(summaries: Sequence[RunSummary]) -> str:
     """Renders the comparison as one HTML file.
 
     Args:
-        summaries: of the runs, all with the same headline.
+        summaries: Summaries of the runs, all with the same headline.
     """
     view, unit, delta = summaries[0].headline
     names = distinct_names([summary.name for summary in summaries])
@@ -119,7 +119,7 @@ def comparison_document(summaries: Sequence[RunSummary]) -> dict[str, Any]:
     """Returns what the machine-readable block of the page holds.
 
     Args:
-        summaries: of the runs.
+        summaries: Summaries of the runs.
     """
     epsilon, text = price_together(summaries)
     return {
@@ -138,7 +138,7 @@ def distinct_names(names: Sequence[str]) -> list[str]:
     """Returns names that differ: those that occur more than once are numbered.
 
     Args:
-        names: of the runs.
+        names: Names of the runs.
 
     Example:
         >>> distinct_names(["a", "b", "a"])
@@ -157,8 +157,8 @@ def describe_extremes(summaries: Sequence[RunSummary], names: Sequence[str]) -> 
     """Says which run is the most private, and which the most accurate.
 
     Args:
-        summaries: of the runs.
-        names: of the runs.
+        summaries: Summaries of the runs.
+        names: Names of the runs.
 
     Returns:
         One or two sentences.
@@ -190,7 +190,7 @@ def join_assumptions(summaries: Sequence[RunSummary]) -> tuple[str, ...]:
     """Returns what the users vouched for and the bounds rest on, each once.
 
     Args:
-        summaries: of the runs.
+        summaries: Summaries of the runs.
     """
     return tuple(dict.fromkeys(text for summary in summaries for text in summary.main.assumptions))
 
@@ -199,7 +199,7 @@ def join_notes(summaries: Sequence[RunSummary]) -> tuple[str, ...]:
     """Returns what must be said with the guarantees of these runs, each once.
 
     Args:
-        summaries: of the runs.
+        summaries: Summaries of the runs.
     """
     return tuple(dict.fromkeys(note for summary in summaries for note in summary.main.notes))
 
@@ -208,8 +208,8 @@ def list_remarks(summaries: Sequence[RunSummary], names: Sequence[str]) -> list[
     """Lists the notes that must be read with the bounds, each with the runs that it is about.
 
     Args:
-        summaries: of the runs.
-        names: of the runs.
+        summaries: Summaries of the runs.
+        names: Names of the runs.
     """
     remarks = []
     for note in join_notes(summaries):
@@ -226,8 +226,8 @@ def list_conditions(summaries: Sequence[RunSummary], names: Sequence[str]) -> li
     """Lists a sentence for every run whose bound rests on a vouched assumption.
 
     Args:
-        summaries: of the runs.
-        names: of the runs.
+        summaries: Summaries of the runs.
+        names: Names of the runs.
     """
     sentences = []
     for summary, name in zip(summaries, names, strict=True):
@@ -245,8 +245,8 @@ def run_row(summary: RunSummary, name: str) -> tuple[str, ...]:
     """Returns a run as a row of the table.
 
     Args:
-        summary: of the run.
-        name: of the run.
+        summary: Summary of the run.
+        name: Name of the run.
     """
     view, unit, delta = summary.headline
     audits = summary.audits_in(view, unit)
@@ -273,7 +273,7 @@ def price_together(summaries: Sequence[RunSummary]) -> tuple[float | None, str]:
     """Bounds what an adversary that sees all runs learns about a unit that was in all of them.
 
     Args:
-        summaries: of the runs.
+        summaries: Summaries of the runs.
 
     Returns:
         Epsilon, or None where nothing can be said; and a sentence.
@@ -313,7 +313,7 @@ def list_differences(summaries: Sequence[RunSummary]) -> list[tuple[str, ...]]:
     """Lists the keys of the protocols that are not the same in all runs.
 
     Args:
-        summaries: of the runs.
+        summaries: Summaries of the runs.
 
     Returns:
         A row per key: the key, and its value in every run.

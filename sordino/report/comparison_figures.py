@@ -44,8 +44,8 @@ def format_marked_epsilon(summary: RunSummary, epsilon: float) -> str:
     """Returns an epsilon for people, marked where it rests on a vouched assumption.
 
     Args:
-        summary: of the run.
-        epsilon: the bound.
+        summary: Summary of the run.
+        epsilon: The bound.
     """
     text = format_upper_bound(epsilon)
     if summary.main.condition:
@@ -57,8 +57,8 @@ def draw_comparison(summaries: Sequence[RunSummary], names: Sequence[str]) -> li
     """Draws the figures that compare runs.
 
     Args:
-        summaries: of the runs.
-        names: of the runs.
+        summaries: Summaries of the runs.
+        names: Names of the runs.
 
     Returns:
         Those that have something to show.
@@ -76,7 +76,7 @@ def choose_metric(summaries: Sequence[RunSummary]) -> str:
     """Returns what runs are compared by: accuracy, or loss where no run has an accuracy.
 
     Args:
-        summaries: of the runs.
+        summaries: Summaries of the runs.
     """
     for summary in summaries:
         if not math.isnan(find_last_scores(summary.run)["accuracy"]):
@@ -88,8 +88,8 @@ def draw_scores_by_epsilon(summaries: Sequence[RunSummary], names: Sequence[str]
     """Draws accuracy, or loss, against epsilon: what privacy costs.
 
     Args:
-        summaries: of the runs.
-        names: of the runs.
+        summaries: Summaries of the runs.
+        names: Names of the runs.
 
     Returns:
         None where no run has both a finite epsilon and a score.
@@ -146,8 +146,8 @@ def draw_scores_by_round(summaries: Sequence[RunSummary], names: Sequence[str]) 
     """Draws accuracy, or loss, against rounds.
 
     Args:
-        summaries: of the runs.
-        names: of the runs.
+        summaries: Summaries of the runs.
+        names: Names of the runs.
     """
     metric = choose_metric(summaries)
     label = "loss"
@@ -182,8 +182,8 @@ def draw_epsilons_by_round(summaries: Sequence[RunSummary], names: Sequence[str]
     """Draws epsilon against rounds.
 
     Args:
-        summaries: of the runs.
-        names: of the runs.
+        summaries: Summaries of the runs.
+        names: Names of the runs.
     """
     lines: Lines = {}
     ends = {}
@@ -208,8 +208,8 @@ def draw_all_tradeoffs(summaries: Sequence[RunSummary], names: Sequence[str]) ->
     """Draws the trade-off curves in the common view.
 
     Args:
-        summaries: of the runs.
-        names: of the runs.
+        summaries: Summaries of the runs.
+        names: Names of the runs.
     """
     lines: Lines = {}
     missed = {}
@@ -233,7 +233,7 @@ def list_values(values: dict[str, str]) -> str:
     """Returns names with their values in a line.
 
     Args:
-        values: by name.
+        values: By name.
     """
     return "; ".join(f"{name} {value}" for name, value in values.items())
 
@@ -252,12 +252,12 @@ def draw_lines(
     """Draws one line for every run.
 
     Args:
-        name: unique in the page.
-        title: a few words.
-        lines: by run, the places along the horizontal axis and the values.
-        x_label: of the horizontal axis.
-        y_label: of the vertical axis.
-        description: what the figure shows, in words.
+        name: Unique in the page.
+        title: A few words.
+        lines: By run, the places along the horizontal axis and the values.
+        x_label: X label of the horizontal axis.
+        y_label: Y label of the vertical axis.
+        description: What the figure shows, in words.
 
     Returns:
         None where no run has a point.

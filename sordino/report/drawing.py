@@ -52,12 +52,12 @@ class Picture:
     """Holds a figure as a page shows it.
 
     Attributes:
-        name: unique in its page; ids in the SVG begin with it.
-        title: a few words.
-        description: what the figure shows, in words.
-        svg: the drawing.
-        columns: the heads of the table of its numbers.
-        rows: its numbers as a table.
+        name: Unique in its page; ids in the SVG begin with it.
+        title: A few words.
+        description: What the figure shows, in words.
+        svg: The drawing.
+        columns: The heads of the table of its numbers.
+        rows: Its numbers as a table.
     """
 
     name: str
@@ -74,9 +74,9 @@ def new_figure(
     """Returns an empty figure of the page's size.
 
     Args:
-        height: in inches.
-        rows: how many axes stand one above the other.
-        width: in inches.
+        height: Height in inches.
+        rows: How many axes stand one above the other.
+        width: Width in inches.
 
     Returns:
         The figure and its axes.
@@ -95,7 +95,7 @@ def quieten_axes(axes: Axes) -> None:
     """Makes axes stay in the background.
 
     Args:
-        axes: of any figure.
+        axes: Axes of any figure.
     """
     axes.patch.set_alpha(0)
     axes.spines[["top", "right"]].set_visible(False)
@@ -116,7 +116,7 @@ def cap_epsilons(epsilons: Sequence[float]) -> np.ndarray:
     """Returns epsilons as they are drawn: larger ones stand at the largest that means something.
 
     Args:
-        epsilons: any, infinity among them.
+        epsilons: Any, infinity among them.
 
     Example:
         >>> cap_epsilons([7.9, 234.0, float("inf")]).tolist()
@@ -130,8 +130,8 @@ def label_epsilons(text: str, epsilons: Sequence[float]) -> str:
     """Returns the label of an axis of epsilons, which says if some of them limit nothing.
 
     Args:
-        text: the label.
-        epsilons: what the axis shows.
+        text: The label.
+        epsilons: What the axis shows.
 
     Example:
         >>> label_epsilons("ε", [1.0, 234.0]), label_epsilons("ε", [1.0])
@@ -146,7 +146,7 @@ def use_whole_numbers(axes: Axes) -> None:
     """Labels the horizontal axis with whole numbers, such as rounds.
 
     Args:
-        axes: of any figure.
+        axes: Axes of any figure.
     """
     from matplotlib.ticker import MaxNLocator
 
@@ -157,8 +157,8 @@ def add_legend(axes: Axes, **options: Any) -> None:
     """Adds a legend without a box.
 
     Args:
-        axes: of any figure.
-        **options: of matplotlib's legend.
+        axes: Axes of any figure.
+        **options: Of matplotlib's legend.
     """
     axes.legend(
         frameon=False,
@@ -172,7 +172,7 @@ def line_style(index: int) -> dict[str, str]:
     """Returns colour and dashes of one of several lines.
 
     Args:
-        index: its number, from 0.
+        index: Its number, from 0.
     """
     return {
         "color": COLOURS[SERIES[index % len(SERIES)]],
@@ -184,8 +184,8 @@ def spread_indices(length: int, most: int) -> np.ndarray:
     """Returns evenly spaced indices of a long sequence, the first and the last among them.
 
     Args:
-        length: of the sequence.
-        most: how many indices at most.
+        length: Length of the sequence.
+        most: How many indices at most.
 
     Example:
         >>> spread_indices(5, 10).tolist(), spread_indices(1000, 3).tolist()
@@ -200,8 +200,8 @@ def select_rows(rows: Sequence[tuple[str, ...]], most: int = MOST_ROWS) -> list[
     """Selects rows for a table that people read.
 
     Args:
-        rows: all of them.
-        most: how many are kept at most.
+        rows: All of them.
+        most: How many are kept at most.
     """
     return [rows[index] for index in spread_indices(len(rows), most).tolist()]
 
@@ -218,12 +218,12 @@ def finish_picture(
     """Renders a figure for the page.
 
     Args:
-        figure: the drawing.
-        name: unique in its page.
-        title: a few words.
-        description: what the figure shows, in words.
-        columns: the heads of the table of its numbers.
-        rows: its numbers as a table.
+        figure: The drawing.
+        name: Unique in its page.
+        title: A few words.
+        description: What the figure shows, in words.
+        columns: The heads of the table of its numbers.
+        rows: Its numbers as a table.
 
     Returns:
         The picture.
@@ -249,10 +249,10 @@ def render_svg(
     """Renders a figure as SVG in the page's colours.
 
     Args:
-        figure: the drawing.
-        name: what its ids begin with, so that they are unique in the page.
-        title: read aloud first.
-        description: read aloud after the title.
+        figure: The drawing.
+        name: What its ids begin with, so that they are unique in the page.
+        title: Read aloud first.
+        description: Read aloud after the title.
 
     Returns:
         An svg element.
@@ -290,8 +290,8 @@ def simplify_tag(tag: str, name: str) -> str:
     What the page has no use for is removed: ids of groups, names of typefaces, third decimals.
 
     Args:
-        tag: as matplotlib writes it.
-        name: what ids begin with.
+        tag: As matplotlib writes it.
+        name: What ids begin with.
     """
     if tag.startswith("<g "):
         tag = re.sub(r'\sid="[^"]*"', "", tag)
@@ -307,8 +307,8 @@ def shorten_label(text: str, most: int = 40) -> str:
     """Returns a user's name for something as a label in a figure.
 
     Args:
-        text: the name.
-        most: how many letters are shown.
+        text: The name.
+        most: How many letters are shown.
     """
     if len(text) > most:
         text = text[: most - 1] + "…"

@@ -32,11 +32,11 @@ class Plot:
     """Holds a plot of an attack.
 
     Attributes:
-        title: above it.
-        x_label: of the horizontal axis.
-        y_label: of the vertical axis.
-        lines: by name, the x and the y of each.
-        logarithmic: whether both axes are; otherwise neither is.
+        title: Above it.
+        x_label: X label of the horizontal axis.
+        y_label: Y label of the vertical axis.
+        lines: By name, the x and the y of each.
+        logarithmic: Whether both axes are; otherwise neither is.
     """
 
     title: str
@@ -51,12 +51,12 @@ class AttackResult:
     """Holds what one attack reached, beside what guessing without the run reaches.
 
     Attributes:
-        name: what was tried.
-        metric: the quantity measured.
-        value: how well it went.
-        baseline: how well it goes without seeing anything of the run.
-        paper: where the attack is from.
-        plots: of the attack.
+        name: What was tried.
+        metric: The quantity measured.
+        value: How well it went.
+        baseline: How well it goes without seeing anything of the run.
+        paper: Where the attack is from.
+        plots: Plots of the attack.
 
     Example:
         >>> row = {"name": "membership inference", "metric": "AUC", "value": 0.52, "baseline": 0.5}
@@ -76,10 +76,10 @@ class AttackResult:
         """Reads an attack from its row.
 
         Args:
-            row: of a JSON document.
+            row: Row of a JSON document.
 
         Raises:
-            ValueError: something is missing, or is not what it should be.
+            ValueError: Something is missing, or is not what it should be.
         """
         # Files of attacks may come from anywhere, so every field is read with its type.
         return cls(
@@ -102,23 +102,23 @@ class Audit:
     """Holds what one audit measured, beside the guarantee.
 
     Attributes:
-        view: the adversary.
+        view: The adversary.
         unit: "record" or "client".
-        delta: where epsilon was measured.
-        mu_lower: measured lower bound; None for an estimate, which bounds nothing.
-        epsilon_lower: measured lower bound; None for an estimate.
-        certified: the epsilon that is guaranteed.
-        verdict: on the guarantee.
-        trainings: on each side.
-        game: that was played, in words.
-        tests: error rates that were reached, as upper limits: false positives, false negatives.
-        claims: published or given bounds: name, bound, verdict.
-        given: what the adversary was given beyond the view. Where it is empty the adversary saw the
+        delta: Where epsilon was measured.
+        mu_lower: Measured lower bound; None for an estimate, which bounds nothing.
+        epsilon_lower: Measured lower bound; None for an estimate.
+        certified: The epsilon that is guaranteed.
+        verdict: Verdict on the guarantee.
+        trainings: Trainings on each side.
+        game: Game that was played, in words.
+        tests: Error rates that were reached, as upper limits: false positives, false negatives.
+        claims: Published or given bounds: name, bound, verdict.
+        given: What the adversary was given beyond the view. Where it is empty the adversary saw the
             view, and only then the audit bounds what the view reveals.
-        engine: which engine was attacked, and whether it computes what the game plays; empty in
+        engine: Which engine was attacked, and whether it computes what the game plays; empty in
             audits that did not compare.
-        engine_differs: whether the engine computes something else, which contradicts the guarantee.
-        document: all of it, as it was found.
+        engine_differs: Whether the engine computes something else, which contradicts the guarantee.
+        document: All of it, as it was found.
     """
 
     view: str
@@ -142,10 +142,10 @@ class Audit:
         """Reads an audit from what `sordino audit --json` prints.
 
         Args:
-            document: the JSON document.
+            document: The JSON document.
 
         Raises:
-            ValueError: something is missing, or is not what it should be.
+            ValueError: Something is missing, or is not what it should be.
         """
         # Earlier audits have no engine, and comparing it is optional.
         engine = document.get("engine") or {}
@@ -182,14 +182,14 @@ def read_lower_bound(document: dict[str, Any], key: str) -> float | None:
     """Reads a measured lower bound.
 
     Args:
-        document: as `sordino audit --json` prints it.
-        key: its name.
+        document: As `sordino audit --json` prints it.
+        key: Its name.
 
     Returns:
         None for an estimate, which bounds nothing.
 
     Raises:
-        ValueError: it is neither a number nor null.
+        ValueError: It is neither a number nor null.
     """
     if document[key] is None:
         return None
@@ -200,7 +200,7 @@ def describe_claim(row: dict[str, Any]) -> str:
     """Returns what was claimed, for people: mu, or epsilon at a delta.
 
     Args:
-        row: of a claim.
+        row: Row of a claim.
     """
     if row.get("epsilon") is None:
         return f"μ = {format_upper_bound(read_number(row, 'mu'))}"
@@ -212,10 +212,10 @@ def read_plot(document: dict[str, Any]) -> Plot:
     """Reads a plot from its description.
 
     Args:
-        document: of a JSON document.
+        document: Of a JSON document.
 
     Raises:
-        ValueError: something is missing, or is not what it should be.
+        ValueError: Something is missing, or is not what it should be.
     """
     lines = document.get("lines")
     # Anything may stand in such a file, and the page must not fail half drawn.
@@ -244,12 +244,12 @@ def read_text(row: dict[str, Any], key: str, default: str | None = None) -> str:
     """Reads a text of a row.
 
     Args:
-        row: of a JSON document.
-        key: its name.
-        default: what stands for a missing one; None if it must not be missing.
+        row: Row of a JSON document.
+        key: Its name.
+        default: What stands for a missing one; None if it must not be missing.
 
     Raises:
-        ValueError: it is not a text.
+        ValueError: It is not a text.
     """
     value = row.get(key, default)
     if not isinstance(value, str):
@@ -261,11 +261,11 @@ def read_number(row: dict[str, Any], key: str) -> float:
     """Reads a number of a row; infinity is the string "inf".
 
     Args:
-        row: of a JSON document.
-        key: its name.
+        row: Row of a JSON document.
+        key: Its name.
 
     Raises:
-        ValueError: it is not a number.
+        ValueError: It is not a number.
     """
     value = row.get(key)
     if isinstance(value, str):
@@ -280,10 +280,10 @@ def read_list(value: Any) -> list[Any]:
     """Returns a list, or refuses.
 
     Args:
-        value: of a JSON document.
+        value: Value of a JSON document.
 
     Raises:
-        ValueError: it is not a list.
+        ValueError: It is not a list.
     """
     if not isinstance(value, list):
         raise ValueError("a list is missing")
@@ -294,10 +294,10 @@ def read_attacks(run: Path) -> tuple[AttackResult, ...]:
     """Reads all attacks on a run, in the order of their files.
 
     Args:
-        run: the run's folder.
+        run: The run's folder.
 
     Raises:
-        UserError: a file is not what it should be.
+        UserError: A file is not what it should be.
     """
     found: list[AttackResult] = []
     for path, document in read_documents(run / "attacks"):
@@ -316,10 +316,10 @@ def read_audits(run: Path) -> tuple[Audit, ...]:
     """Reads all audits of a run, in the order of their files.
 
     Args:
-        run: the run's folder.
+        run: The run's folder.
 
     Raises:
-        UserError: a file is not what it should be.
+        UserError: A file is not what it should be.
     """
     found = []
     for path, document in read_documents(run / "audits"):
@@ -334,10 +334,10 @@ def read_documents(folder: Path) -> list[tuple[Path, Any]]:
     """Reads the JSON files of a folder; none where there is no folder.
 
     Args:
-        folder: that holds them.
+        folder: Folder that holds them.
 
     Raises:
-        UserError: a file is not JSON.
+        UserError: A file is not JSON.
     """
     found = []
     # Sorted, so that a page does not depend on the order of the disk.

@@ -51,7 +51,7 @@ def draw_figures(summary: RunSummary) -> dict[str, Picture | None]:
     """Draws all figures of a report.
 
     Args:
-        summary: of a run.
+        summary: Summary of a run.
 
     Returns:
         The pictures by name; None where there is nothing to show.
@@ -71,7 +71,7 @@ def draw_views(summary: RunSummary) -> Picture:
     """Draws epsilon of every view, about a record and about a client, and what audits measured.
 
     Args:
-        summary: of a run.
+        summary: Summary of a run.
     """
     _, unit, delta = summary.headline
     views = [guarantee.view for guarantee in summary.guarantees[unit]]
@@ -197,8 +197,8 @@ def describe_range(guarantees: Sequence[Guarantee], delta: float) -> str:
     """Says in which view the least is learned, and in which the most.
 
     Args:
-        guarantees: one for each view, about the same unit.
-        delta: where epsilon is shown.
+        guarantees: One for each view, about the same unit.
+        delta: Where epsilon is shown.
 
     Returns:
         A sentence.
@@ -219,8 +219,8 @@ def format_epsilons(summary: RunSummary, view: View) -> tuple[str, str]:
     """Returns the epsilons of a view about a record and about a client, for people.
 
     Args:
-        summary: of a run.
-        view: one of its views.
+        summary: Summary of a run.
+        view: One of its views.
 
     Returns:
         Two texts; marked where the bound rests on an assumption that was vouched for.
@@ -242,8 +242,8 @@ def format_measured(summary: RunSummary, view: View) -> str:
     """Returns what audits measured in a view, in the headline's unit.
 
     Args:
-        summary: of a run.
-        view: one of its views.
+        summary: Summary of a run.
+        view: One of its views.
     """
     audits = summary.audits_in(view, summary.headline.unit)
     if not audits:
@@ -255,7 +255,7 @@ def draw_tradeoffs(summary: RunSummary) -> Picture:
     """Draws the error rates that no test can get below, per view, and those that audits reached.
 
     Args:
-        summary: of a run.
+        summary: Summary of a run.
     """
     view, unit, _ = summary.headline
     curves = summary.curves
@@ -316,7 +316,7 @@ def draw_spending(summary: RunSummary) -> Picture | None:
     """Draws the headline's epsilon against rounds, with the budget.
 
     Args:
-        summary: of a run.
+        summary: Summary of a run.
 
     Returns:
         None where no round was charged, or epsilon means nothing from the first round on.
@@ -379,7 +379,7 @@ def draw_learning(summary: RunSummary) -> Picture | None:
     """Draws accuracy and loss on test records against rounds.
 
     Args:
-        summary: of a run.
+        summary: Summary of a run.
 
     Returns:
         None where no round was scored, or scores are withheld.
@@ -427,7 +427,7 @@ def draw_clients(summary: RunSummary) -> Picture | None:
     """Draws what each client has spent, beside its own budget where it has one.
 
     Args:
-        summary: of a run.
+        summary: Summary of a run.
 
     Returns:
         None where all clients are alike.

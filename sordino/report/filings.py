@@ -39,14 +39,14 @@ def build_registry_entry(summary: RunSummary, published: str) -> dict[str, Any]:
     """Returns an entry for the public registry of deployments of OpenDP and NIST.
 
     Args:
-        summary: of a finished run.
-        published: of publication, as YYYY-MM-DD.
+        summary: Summary of a finished run.
+        published: Published of publication, as YYYY-MM-DD.
 
     Returns:
         A document that fits the registry's schema; strings that only the owner can write say so.
 
     Raises:
-        UserError: the run promises no finite epsilon, so that there is nothing to register.
+        UserError: The run promises no finite epsilon, so that there is nothing to register.
     """
     guarantee = summary.main
     delta = summary.headline.delta
@@ -94,7 +94,7 @@ def draft_registry_entry(summary: RunSummary) -> str:
     """Returns an entry for the registry, dated today, as YAML.
 
     Args:
-        summary: Of a finished run.
+        summary: Summary of a finished run.
     """
     return write_yaml(build_registry_entry(summary, date.today().isoformat()))
 
@@ -103,7 +103,7 @@ def write_yaml(document: Mapping[str, Any]) -> str:
     """Returns a document of tables, lists, strings and numbers as YAML.
 
     Args:
-        document: the document.
+        document: The document.
 
     Example:
         >>> print(write_yaml({"tier": 3, "names": ["a"], "inner": {"x": "y: z"}}), end="")
@@ -120,7 +120,7 @@ def write_model_card(summary: RunSummary) -> str:
     """Returns a Hugging Face model card with a section about privacy.
 
     Args:
-        summary: of a finished run.
+        summary: Summary of a finished run.
     """
     run = summary.run
     _, unit, delta = summary.headline

@@ -33,7 +33,7 @@ def finding_head(finding: Finding) -> str:
     """Returns the line above the table of a finding: view, unit, adjacency and delta.
 
     Args:
-        finding: what an audit found.
+        finding: What an audit found.
     """
     certified = finding.certified
     return (
@@ -46,7 +46,7 @@ def finding_table(finding: Finding) -> Table:
     """Builds a table of measured, certified and claimed bounds.
 
     Args:
-        finding: what an audit found.
+        finding: What an audit found.
 
     Returns:
         The table for a terminal.
@@ -86,7 +86,7 @@ def shows_nothing(finding: Finding) -> bool:
     """Returns whether both measured lower bounds are zero.
 
     Args:
-        finding: what an audit found.
+        finding: What an audit found.
     """
     return finding.mu_lower == 0 and finding.epsilon_lower == 0
 
@@ -95,8 +95,8 @@ def claimed_numbers(claim: Claim, delta: float) -> tuple[str, str]:
     """Returns what stands under mu and epsilon in the row of a claim.
 
     Args:
-        claim: a published or given bound.
-        delta: that of the table; an epsilon at another delta says at which.
+        claim: A published or given bound.
+        delta: That of the table; an epsilon at another delta says at which.
     """
     if claim.epsilon is None or claim.delta is None:
         return format_upper_bound(claim.mu or 0.0), ""
@@ -119,7 +119,7 @@ def remarks(finding: Finding) -> list[str]:
     """Lists what must be read with the numbers of a finding.
 
     Args:
-        finding: what an audit found.
+        finding: What an audit found.
 
     Returns:
         Sentences about the game, its tightness, its limits, the noise and the engine.
@@ -193,7 +193,7 @@ def most_epsilon(finding: Finding) -> float:
     """Computes the largest epsilon that the trainings of an audit could have shown.
 
     Args:
-        finding: what an audit found.
+        finding: What an audit found.
 
     Returns:
         The epsilon of a test that never errs; infinity for an audit by one training.
@@ -210,8 +210,8 @@ def advice(finding: Finding, promised: float) -> str:
     """Says what would show more.
 
     Args:
-        finding: what an audit found.
-        promised: the certified mu.
+        finding: What an audit found.
+        promised: The certified mu.
 
     Returns:
         A sentence after a space, or nothing where nothing helps.
@@ -234,7 +234,7 @@ def contradiction(finding: Finding) -> str:
     """Says which guarantees a finding contradicts.
 
     Args:
-        finding: what an audit found.
+        finding: What an audit found.
 
     Returns:
         One sentence; its parts are separated by semicolons.
@@ -261,8 +261,8 @@ def estimate_table(estimate: CanaryEstimate, certified: Guarantee) -> Table:
     """Builds a table of what canary clients suggest, beside the certified bound.
 
     Args:
-        estimate: from one training with canary clients.
-        certified: the guarantee about one client.
+        estimate: Estimate from one training with canary clients.
+        certified: The guarantee about one client.
 
     Returns:
         The table for a terminal.

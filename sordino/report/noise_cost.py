@@ -32,12 +32,12 @@ class NoiseCost:
     """Holds the last scores of a run and of its twin without noise.
 
     Attributes:
-        accuracy: of the twin; NaN where it is not known.
-        loss: of the twin.
-        accuracy_lost: how much less the run itself reaches; NaN where it is not known.
-        twin: the folder of the twin.
+        accuracy: Accuracy of the twin; NaN where it is not known.
+        loss: Loss of the twin.
+        accuracy_lost: How much less the run itself reaches; NaN where it is not known.
+        twin: The folder of the twin.
         private: False, always.
-        note: says what that means.
+        note: Says what that means.
     """
 
     accuracy: float
@@ -67,8 +67,8 @@ def compare_with_twin(run: Run, twin: Run) -> NoiseCost:
     """Returns what noise cost a run.
 
     Args:
-        run: the private run.
-        twin: the same training without noise.
+        run: The private run.
+        twin: The same training without noise.
 
     Example:
         >>> compare_with_twin(run, twin).sentence  # doctest: +SKIP
@@ -88,15 +88,15 @@ def write_noise_cost(run: Run, cost: NoiseCost, page: str) -> Path:
     """Writes the comparison below private/ in the run's folder; report.html stays as it is.
 
     Args:
-        run: the private run.
-        cost: the comparison.
-        page: the report with the comparison in it.
+        run: The private run.
+        cost: The comparison.
+        page: The report with the comparison in it.
 
     Returns:
         The page.
 
     Raises:
-        UserError: a file cannot be written.
+        UserError: A file cannot be written.
     """
     folder = run.folder / PRIVATE
     with writing(folder):

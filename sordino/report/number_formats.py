@@ -12,7 +12,7 @@ def format_percent(share: float) -> str:
     """Returns a share as percent with one decimal.
 
     Args:
-        share: a number from 0 to 1, or NaN.
+        share: A number from 0 to 1, or NaN.
 
     Example:
         >>> format_percent(0.9012), format_percent(float("nan"))
@@ -27,7 +27,7 @@ def format_duration(seconds: float) -> str:
     """Returns a time span in the unit that suits it.
 
     Args:
-        seconds: how long it is.
+        seconds: How long it is.
 
     Example:
         >>> [format_duration(seconds) for seconds in (3.14159, 42.0, 600, 7200)]
@@ -46,7 +46,7 @@ def format_upper_bound(value: float | None) -> str:
     """Returns an upper bound on epsilon, never below the true one.
 
     Args:
-        value: the bound, or None where there is none.
+        value: The bound, or None where there is none.
 
     Example:
         >>> [format_upper_bound(value) for value in (7.9312, 234.0, float("inf"), None)]
@@ -64,7 +64,7 @@ def format_lower_bound(value: float | None) -> str:
     """Returns a lower bound, never above the true one.
 
     Args:
-        value: the bound, or None where there is none.
+        value: The bound, or None where there is none.
 
     Example:
         >>> format_lower_bound(1.7299), format_lower_bound(None)
@@ -81,7 +81,7 @@ def format_cases_of_100(share: float) -> str:
     """Returns in how many of 100 cases something happens at most.
 
     Args:
-        share: the probability, from 0 to 1.
+        share: The probability, from 0 to 1.
 
     Example:
         >>> [format_cases_of_100(share) for share in (0.7701, 0.5, 0.99999, 0.50004)]
@@ -98,7 +98,7 @@ def format_measurement(value: float) -> str:
     """Returns a measured number that bounds nothing.
 
     Args:
-        value: the number, or NaN.
+        value: The number, or NaN.
 
     Example:
         >>> format_measurement(0.52341), format_measurement(float("nan"))
@@ -113,7 +113,7 @@ def format_bytes(count: float) -> str:
     """Returns a number of bytes in the unit that suits it.
 
     Args:
-        count: the number of bytes.
+        count: The number of bytes.
 
     Example:
         >>> format_bytes(999), format_bytes(3_120_000)

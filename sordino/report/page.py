@@ -80,9 +80,9 @@ def render_page(template: str, document: dict[str, Any], **values: Any) -> str:
     """Renders a page from its template, with its machine-readable block.
 
     Args:
-        template: the file's name.
-        document: what the block holds.
-        **values: what the template shows.
+        template: The file's name.
+        document: What the block holds.
+        **values: What the template shows.
     """
     made = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
     page = environment().get_template(template)
@@ -93,7 +93,7 @@ def embed_json(document: dict[str, Any]) -> str:
     """Returns JSON that cannot end the element it stands in.
 
     Args:
-        document: the document to embed.
+        document: The document to embed.
     """
     # NaN is no JSON, and browsers would refuse the whole block.
     text = json.dumps(to_json_value(document), allow_nan=False, separators=(",", ":"))
@@ -105,8 +105,8 @@ def run_page(summary: RunSummary, cost: NoiseCost | None = None) -> str:
     """Renders the report of a run as one HTML file.
 
     Args:
-        summary: of the run.
-        cost: how the same training fares without noise, for a page that is not published.
+        summary: Summary of the run.
+        cost: How the same training fares without noise, for a page that is not published.
     """
     document = summary_document(summary)
     if cost is not None:
@@ -153,7 +153,7 @@ def view_rows(summary: RunSummary) -> list[dict[str, Any]]:
     """Returns the rows of the table of adversaries.
 
     Args:
-        summary: of the run.
+        summary: Summary of the run.
     """
     rows = []
     for guarantee in summary.guarantees[summary.headline.unit]:
@@ -178,7 +178,7 @@ def describe_spending(summary: RunSummary) -> str:
     """Says what was spent where no figure shows it.
 
     Args:
-        summary: of the run.
+        summary: Summary of the run.
     """
     epsilon = summary.main.epsilon(summary.headline.delta)
     if epsilon == 0:
@@ -190,7 +190,7 @@ def describe_scores(summary: RunSummary) -> str:
     """Says how the last model scored where no figure shows it.
 
     Args:
-        summary: of the run.
+        summary: Summary of the run.
     """
     scores = find_last_scores(summary.run)
     if math.isnan(scores["loss"]):
@@ -205,7 +205,7 @@ def describe_clients(summary: RunSummary) -> str:
     """Says how often clients took part, and what each has spent where all are alike.
 
     Args:
-        summary: of the run.
+        summary: Summary of the run.
     """
     # How often a client took part tells who took part.
     if summary.withheld.draw:
@@ -231,7 +231,7 @@ def describe_missing_partition(summary: RunSummary) -> str:
     """Says why no figure shows which client has which labels.
 
     Args:
-        summary: of the run.
+        summary: Summary of the run.
     """
     if has_own_files(summary.run.protocol):
         return (
@@ -245,7 +245,7 @@ def audit_row(audit: Audit) -> tuple[str, ...]:
     """Returns an audit as a row of the table.
 
     Args:
-        audit: what was found.
+        audit: What was found.
     """
     name = f"{audit.view}, one {audit.unit}"
     if audit.given:
@@ -265,7 +265,7 @@ def list_provenance(summary: RunSummary) -> list[tuple[str, str]]:
     """Lists where the run comes from, and what it was made with.
 
     Args:
-        summary: of the run.
+        summary: Summary of the run.
 
     Returns:
         Pairs of a word and a text.
@@ -306,7 +306,7 @@ def describe_assumptions(summary: RunSummary) -> str:
     """Says which assumptions were vouched for, and which are enforced.
 
     Args:
-        summary: of the run.
+        summary: Summary of the run.
     """
     texts = sorted(
         {
@@ -326,7 +326,7 @@ def describe_traffic(summary: RunSummary) -> str:
     """Says how much was sent.
 
     Args:
-        summary: of the run.
+        summary: Summary of the run.
     """
     # The bytes divided by the size of a model are the number of participants.
     if summary.withheld.draw:
@@ -341,7 +341,7 @@ def describe_ledger(summary: RunSummary) -> str:
     """Says how many rounds the ledger charged, and its digest.
 
     Args:
-        summary: of the run.
+        summary: Summary of the run.
     """
     digest = f"digest {summary.ledger_digest}"
     if summary.withheld:
@@ -355,7 +355,7 @@ def describe_seal(summary: RunSummary) -> str:
     """Says whether changes of the run's folder would be noticed, and which keys have signed it.
 
     Args:
-        summary: of the run.
+        summary: Summary of the run.
     """
     if not summary.sealed:
         return (
@@ -372,7 +372,7 @@ def shorten_protocol(text: str) -> str:
     """Returns the beginning of a protocol that is very long.
 
     Args:
-        text: the protocol file.
+        text: The protocol file.
     """
     if len(text) <= LONGEST_PROTOCOL:
         return text
@@ -384,7 +384,7 @@ def list_derivations(summary: RunSummary) -> list[dict[str, Any]]:
     """Lists how each bound comes about.
 
     Args:
-        summary: of the run.
+        summary: Summary of the run.
 
     Returns:
         Per bound, a title and the lines of its derivation.

@@ -43,10 +43,10 @@ class Page:
     """Holds what a report says.
 
     Attributes:
-        path: the file.
-        headline: its first sentence.
-        document: its machine-readable block.
-        version: of Sordino that wrote it.
+        path: The file.
+        headline: Its first sentence.
+        document: Its machine-readable block.
+        version: Version of Sordino that wrote it.
     """
 
     path: Path
@@ -59,8 +59,8 @@ class Difference(NamedTuple):
     """Describes what a report says that the run does not.
 
     Attributes:
-        said: what it says.
-        unsafe: whether it promises too much.
+        said: What it says.
+        unsafe: Whether it promises too much.
     """
 
     said: str
@@ -71,10 +71,10 @@ def read_page(path: Path) -> Page:
     """Reads a report.
 
     Args:
-        path: the file.
+        path: The file.
 
     Raises:
-        Changed: it is no longer a report.
+        Changed: It is no longer a report.
     """
     # A report is read as text: nothing of it is run.
     try:
@@ -105,7 +105,7 @@ def check_prices(run: Run) -> list[SealCheck]:
     """Prices a run again, and checks that its report says the same.
 
     Args:
-        run: what was trained.
+        run: What was trained.
 
     Raises:
         Changed: report.html is not a report.
@@ -131,8 +131,8 @@ def check_page(run: Run, page: Page) -> SealCheck:
     """Checks that the numbers of a report are those of the run.
 
     Args:
-        run: what was trained.
-        page: its report.
+        run: What was trained.
+        page: Its report.
     """
     subject = "report"
     try:
@@ -161,8 +161,8 @@ def find_report_difference(run: Run, page: Page) -> Difference | None:
     """Finds the first thing that a report says and the run does not.
 
     Args:
-        run: what was trained.
-        page: its report.
+        run: What was trained.
+        page: Its report.
 
     Returns:
         None where both say the same.
@@ -194,8 +194,8 @@ def state_earlier_headline(guarantee: Guarantee, delta: float) -> str:
     """Returns the headline in the words of earlier versions, whose reports stay valid.
 
     Args:
-        guarantee: the bound.
-        delta: where epsilon is shown.
+        guarantee: The bound.
+        delta: Where epsilon is shown.
     """
     view = guarantee.view
     adversary = EARLIER_ADVERSARIES[view.kind].format(colluders=view.colluders)
@@ -209,8 +209,8 @@ def find_other_difference(run: Run, document: dict[str, Any]) -> Difference | No
     """Finds what a report says otherwise about the run's end, its clients and its rounds.
 
     Args:
-        run: what was trained.
-        document: the machine-readable block of its report.
+        run: What was trained.
+        document: The machine-readable block of its report.
     """
     status = document["run"]["status"]
     if status != run.status:
@@ -240,7 +240,7 @@ def read_epsilon(value: Any) -> float:
     """Returns a number of a JSON document, in which infinity is a text.
 
     Args:
-        value: a number, or "inf".
+        value: A number, or "inf".
     """
     if value == "inf":
         return math.inf
@@ -251,7 +251,7 @@ def are_close(one: float, other: float) -> bool:
     """Returns whether two numbers are equal up to their last bits.
 
     Args:
-        one: a number.
-        other: a number.
+        one: A number.
+        other: A number.
     """
     return one == other or math.isclose(one, other, rel_tol=TOLERANCE)

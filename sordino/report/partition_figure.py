@@ -36,7 +36,7 @@ def draw_partition_figure(summary: RunSummary) -> Picture | None:
     """Draws how many records of each label every client has, darker for more.
 
     Args:
-        summary: of a run.
+        summary: Summary of a run.
 
     Returns:
         None where the run did not write it down.
@@ -84,7 +84,7 @@ def describe_partition(counts: np.ndarray) -> str:
     """Says how many records and clients there are.
 
     Args:
-        counts: records by client and label.
+        counts: Records by client and label.
 
     Returns:
         A sentence.
@@ -104,9 +104,9 @@ def draw_cells(axes: Axes, counts: np.ndarray, names: Sequence[str]) -> None:
     """Draws a cell for every client and label.
 
     Args:
-        axes: where to draw.
-        counts: records by client and label.
-        names: the labels.
+        axes: Where to draw.
+        counts: Records by client and label.
+        names: The labels.
     """
     from matplotlib.patches import PathPatch, Rectangle
     from matplotlib.path import Path

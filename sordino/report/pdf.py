@@ -28,7 +28,7 @@ def find_browser() -> str:
     """Returns a browser that can print.
 
     Raises:
-        UserError: none is installed.
+        UserError: None is installed.
     """
     for name in BROWSERS:
         path = shutil.which(name)
@@ -44,13 +44,13 @@ def print_page(page: Path) -> Path:
     """Prints a page to a PDF file beside it.
 
     Args:
-        page: an HTML file.
+        page: An HTML file.
 
     Returns:
         The PDF file.
 
     Raises:
-        UserError: there is no browser, or it did not print.
+        UserError: There is no browser, or it did not print.
 
     Example:
         >>> print_page(Path("runs/digits-1/report.html"))  # doctest: +SKIP

@@ -68,7 +68,7 @@ def describe_ending(status: str) -> str:
     """Says how a run ended.
 
     Args:
-        status: the status of the run.
+        status: The status of the run.
 
     Returns:
         A few words.
@@ -80,7 +80,7 @@ def describe_protocol(protocol: Protocol) -> str:
     """Describes a protocol in one line.
 
     Args:
-        protocol: the federation.
+        protocol: The federation.
 
     Returns:
         Model, data, clients, rounds and rule; of a path to data, the last part.
@@ -103,7 +103,7 @@ def describe_noise(protocol: Protocol) -> str:
     """Says how much noise there is, and on what.
 
     Args:
-        protocol: the federation.
+        protocol: The federation.
 
     Returns:
         One line.
@@ -145,7 +145,7 @@ def describe_own_noise(protocol: Protocol) -> str:
     """Says how many clients have noise other than the protocol's, and of which kind.
 
     Args:
-        protocol: the federation.
+        protocol: The federation.
 
     Returns:
         A part of a sentence; nothing where all clients have the same noise.
@@ -175,7 +175,7 @@ def name_adversary(view: View) -> str:
     """Names the adversary of a view.
 
     Args:
-        view: what the adversary sees.
+        view: What the adversary sees.
 
     Returns:
         The beginning of a sentence.
@@ -188,8 +188,8 @@ def state_headline(guarantee: Guarantee, delta: float) -> str:
     """States what an adversary learns at most, and about what: the headline of a page.
 
     Args:
-        guarantee: the bound.
-        delta: where epsilon is shown.
+        guarantee: The bound.
+        delta: Where epsilon is shown.
 
     Returns:
         A sentence.
@@ -213,7 +213,7 @@ def find_test_source(run: Run) -> str:
     Earlier versions did not write it down; they held out of the users' data what was missing.
 
     Args:
-        run: any run.
+        run: Any run.
 
     Returns:
         A key of `TEST_RECORDS`.
@@ -238,6 +238,6 @@ def describe_test_records(run: Run) -> str:
     """Returns the records that a run was scored on, in words.
 
     Args:
-        run: any run.
+        run: Any run.
     """
     return TEST_RECORDS[find_test_source(run)]

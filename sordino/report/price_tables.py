@@ -34,9 +34,9 @@ def guarantees_table(guarantees: Sequence[Guarantee], delta: float, title: str) 
     """Builds a table of guarantees, one row per view.
 
     Args:
-        guarantees: the guarantee of each view.
-        delta: where epsilon is shown.
-        title: printed above the table.
+        guarantees: The guarantee of each view.
+        delta: Where epsilon is shown.
+        title: Printed above the table.
 
     Returns:
         The table for a terminal.
@@ -75,10 +75,10 @@ def notes(
     """Lists what must be read with the numbers.
 
     Args:
-        protocol: the protocol to price.
-        guarantees: its guarantees, all about the same unit.
-        delta: where epsilon is shown.
-        sizes: the number of records of every client, where it is known, as in a run.
+        protocol: The protocol to price.
+        guarantees: Its guarantees, all about the same unit.
+        delta: Where epsilon is shown.
+        sizes: The number of records of every client, where it is known, as in a run.
 
     Returns:
         Sentences about vouched assumptions, missing noise and a delta that is too large.
@@ -115,7 +115,7 @@ def describe_closeness(guarantees: Sequence[Guarantee]) -> list[str]:
     """Says how far noise is from the law that mu and rho are parameters of, where they are shown.
 
     Args:
-        guarantees: of the views.
+        guarantees: Guarantees of the views.
     """
     distances = [one.total_variation for one in guarantees if one.mu is not None]
     if max(distances, default=0.0) == 0:
@@ -130,9 +130,9 @@ def count_units(protocol: Protocol, unit: str, sizes: Sequence[int] | None) -> i
     """Counts the records or the clients of a federation.
 
     Args:
-        protocol: the federation.
+        protocol: The federation.
         unit: "record" or "client".
-        sizes: the number of records of every client, where it is known.
+        sizes: The number of records of every client, where it is known.
 
     Returns:
         The number, or None where neither the sizes nor the protocol say it.
@@ -152,7 +152,7 @@ def depends_on_unstated_sizes(protocol: Protocol, unit: str) -> bool:
     """Returns whether a promise could be smaller if the clients' sizes were known.
 
     Args:
-        protocol: the protocol to price.
+        protocol: The protocol to price.
         unit: "record" or "client".
     """
     # Stated sizes are in the price already.
@@ -165,9 +165,9 @@ def realised_table(planned: Guarantee, realised: dict[int, Guarantee], delta: fl
     """Builds a table of the planned bound beside those realised, given who took part.
 
     Args:
-        planned: the bound before the draw of clients.
-        realised: the bound of every client.
-        delta: where epsilon is shown.
+        planned: The bound before the draw of clients.
+        realised: The bound of every client.
+        delta: Where epsilon is shown.
 
     Returns:
         The table, with the worst, the middle and the best client.
@@ -191,7 +191,7 @@ def privacy_lines(run: Run) -> list[str]:
     """Says what a run guarantees, by what its ledger charged.
 
     Args:
-        run: a run, finished or not.
+        run: A run, finished or not.
 
     Returns:
         The headline's guarantee as a sentence, and a line with the other views.
@@ -210,8 +210,8 @@ def in_brief(guarantee: Guarantee, delta: float) -> str:
     """Returns a view with its epsilon, and what that rests on where something was vouched for.
 
     Args:
-        guarantee: the guarantee.
-        delta: where epsilon is shown.
+        guarantee: The guarantee whose price is shown.
+        delta: Where epsilon is shown.
     """
     text = f"{guarantee.view} {format_upper_bound(guarantee.epsilon(delta))}"
     if guarantee.condition:
@@ -223,8 +223,8 @@ def cap_lines(protocol: Protocol, sizes: Sequence[int]) -> list[str]:
     """Says how often clients with personal budgets may take part.
 
     Args:
-        protocol: the federation.
-        sizes: the number of records of every client.
+        protocol: The federation.
+        sizes: The number of records of every client.
 
     Returns:
         A sentence for every such client; none where no client has a budget.
@@ -248,10 +248,10 @@ def needed_table(rows: Sequence[Needed], protocol: Protocol, epsilon: float, del
     """Builds a table of the noise that each mechanism needs for the same guarantee.
 
     Args:
-        rows: the mechanisms with their noise.
-        protocol: the federation they are compared for.
-        epsilon: the guarantee against the server.
-        delta: of the same guarantee.
+        rows: The mechanisms with their noise.
+        protocol: The federation they are compared for.
+        epsilon: The guarantee against the server.
+        delta: Delta of the same guarantee.
 
     Returns:
         The table; the least noise is marked, and the others are given as multiples of it.
@@ -301,8 +301,8 @@ def spent_in(begun: Begun, folder: Path) -> Callable[[int], str]:
     """Returns a function that says what a number of rounds of a run costs.
 
     Args:
-        begun: a run that begins or goes on now.
-        folder: where it is written.
+        begun: A run that begins or goes on now.
+        folder: Where it is written.
 
     Returns:
         A function from a number of rounds to a few words.
@@ -314,7 +314,7 @@ def spent_in(begun: Begun, folder: Path) -> Callable[[int], str]:
         """Returns the price of some rounds, in words.
 
         Args:
-            rounds: how many rounds.
+            rounds: How many rounds.
         """
         epsilon = price(rounds)
         if epsilon > MEANINGFUL:

@@ -47,9 +47,9 @@ class Headline(NamedTuple):
     """Names what a run is summed up in.
 
     Attributes:
-        view: the adversary.
+        view: The adversary.
         unit: "record" or "client".
-        delta: where epsilon is shown.
+        delta: Where epsilon is shown.
     """
 
     view: View
@@ -61,7 +61,7 @@ def choose_headline(protocol: Protocol) -> Headline:
     """Returns what a protocol is summed up in.
 
     Args:
-        protocol: the federation.
+        protocol: The federation.
 
     Returns:
         The view, unit and delta of its budget; without one, the server, one record and 1e-5.
@@ -77,7 +77,7 @@ def choose_run_headline(run: Run) -> Headline:
     """Returns what a run is summed up in.
 
     Args:
-        run: what was trained.
+        run: What was trained.
 
     Returns:
         As for its protocol; but the last model of a diverged run counts as one of all models.
@@ -93,7 +93,7 @@ def list_views(run: Run) -> tuple[View, ...]:
     """Lists the views that a run is shown in.
 
     Args:
-        run: what was trained.
+        run: What was trained.
 
     Returns:
         All of them; without the last model alone if the run diverged.
@@ -109,8 +109,8 @@ def list_views_with(run: Run, main: View) -> tuple[View, ...]:
     """Lists the views that a run is shown in, one of them included in any case.
 
     Args:
-        run: what was trained.
-        main: the view that must not be missing, such as coalition:3.
+        run: What was trained.
+        main: The view that must not be missing, such as coalition:3.
     """
     views = list_views(run)
     # A budget may name a view that is not listed, such as a coalition of another size.
@@ -123,8 +123,8 @@ def price_run(run: Run, headline: Headline) -> Guarantee:
     """Returns the bound of a run in one view.
 
     Args:
-        run: what was trained.
-        headline: the view, the unit and the delta.
+        run: What was trained.
+        headline: The view, the unit and the delta.
 
     Example:
         >>> price_run(run, Headline(View.ROUNDS, "record", 1e-5)).epsilon(1e-5)  # doctest: +SKIP
@@ -155,10 +155,10 @@ def price_clients_by_view(
     """Prices every client of a run in some views, given which rounds it took part in.
 
     Args:
-        run: what was trained.
-        views: what the adversaries see.
+        run: What was trained.
+        views: What the adversaries see.
         unit: "record" or "client".
-        delta: where epsilon will be asked for.
+        delta: Where epsilon will be asked for.
 
     Returns:
         Per view and client, the bound.
@@ -168,7 +168,7 @@ def price_clients_by_view(
         """Returns the guarantee of every client.
 
         Args:
-            view: the adversary.
+            view: The adversary.
         """
         return certify_clients(run.protocol, run.ledger, view, unit, delta=delta, sizes=run.sizes)
 
@@ -191,8 +191,8 @@ def group_similar_views(guarantees: Sequence[Guarantee], delta: float) -> dict[s
     """Groups views that look the same in a picture.
 
     Args:
-        guarantees: one for each view.
-        delta: where they are compared.
+        guarantees: One for each view.
+        delta: Where they are compared.
 
     Returns:
         Under the joint name of its views, the largest guarantee of each group.
@@ -212,8 +212,8 @@ def take_in_time(values: Iterable[T], seconds: float = PATIENCE) -> list[T]:
     """Takes values until the time is up, and at least one.
 
     Args:
-        values: each takes some time to compute.
-        seconds: of processor time.
+        values: Each takes some time to compute.
+        seconds: Seconds of processor time.
     """
     # Not the clock on the wall: a busy machine gets the same page.
     end = time.thread_time() + seconds
@@ -230,8 +230,8 @@ class SpendingCurve:
     """Holds what had been spent after some of the rounds that were charged.
 
     Attributes:
-        rounds: numbers of charged rounds, in ascending order.
-        epsilons: for each of them the epsilon spent until then, at most.
+        rounds: Numbers of charged rounds, in ascending order.
+        epsilons: For each of them the epsilon spent until then, at most.
     """
 
     rounds: tuple[int, ...]
@@ -242,8 +242,8 @@ def trace_spending(run: Run, headline: Headline) -> SpendingCurve:
     """Traces epsilon against the rounds that were charged.
 
     Args:
-        run: what was trained.
-        headline: the view, the unit and the delta.
+        run: What was trained.
+        headline: The view, the unit and the delta.
 
     Returns:
         Epsilon at the end, and after as many earlier rounds as there is time for.
@@ -270,8 +270,8 @@ def events_until(events: Sequence[Event], rounds: int) -> tuple[Event, ...]:
     """Returns the entries of a ledger up to a number of charges, later absences included.
 
     Args:
-        events: the entries of the ledger.
-        rounds: the number of charges.
+        events: The entries of the ledger.
+        rounds: The number of charges.
 
     Example:
         >>> events_until([RoundCharged(round=t, clients=(0, 1)) for t in range(3)], 1)
@@ -288,8 +288,8 @@ def price_while_running(begun: Begun, folder: Path) -> Callable[[int], float]:
     Where clients fell silent, rounds count with those who contributed.
 
     Args:
-        begun: the run that begins or goes on.
-        folder: the run's folder.
+        begun: The run that begins or goes on.
+        folder: The run's folder.
 
     Returns:
         A function from a number of rounds to the epsilon that they cost.
@@ -315,7 +315,7 @@ def price_while_running(begun: Begun, folder: Path) -> Callable[[int], float]:
         """Returns the epsilon of the first rounds of the run.
 
         Args:
-            rounds: how many rounds.
+            rounds: How many rounds.
         """
         paid = [
             event
@@ -342,7 +342,7 @@ def count_charges(events: Sequence[Event]) -> Counter[int]:
     """Counts how often every round was charged.
 
     Args:
-        events: the entries of a ledger.
+        events: The entries of a ledger.
 
     Example:
         >>> twice = [RoundCharged(round=0, clients=(1,), attempt=attempt) for attempt in (0, 1)]
@@ -358,7 +358,7 @@ def order_by_halving(rounds: int) -> list[int]:
     So the curve through those that there is time for spans the whole run.
 
     Args:
-        rounds: the largest number.
+        rounds: The largest number.
 
     Example:
         >>> order_by_halving(5), order_by_halving(1000)[:5]
@@ -383,13 +383,13 @@ class ClientSpending:
     """Holds what one client has spent, given which rounds it took part in.
 
     Attributes:
-        client: its number.
-        records: how many it has.
-        rounds: how often it took part.
-        unit: the unit of privacy, "record" or "client".
-        delta: where epsilon is shown.
-        epsilon: what was spent at most; None where there was no time to price it.
-        budget: its own budget, where it has one.
+        client: Its number.
+        records: How many it has.
+        rounds: How often it took part.
+        unit: The unit of privacy, "record" or "client".
+        delta: Where epsilon is shown.
+        epsilon: What was spent at most; None where there was no time to price it.
+        budget: Its own budget, where it has one.
     """
 
     client: int
@@ -405,8 +405,8 @@ def choose_client_view(run: Run, headline: Headline) -> View:
     """Returns the view in which clients are priced one by one.
 
     Args:
-        run: what was trained.
-        headline: what it is summed up in.
+        run: What was trained.
+        headline: What it is summed up in.
 
     Returns:
         The server where clients have personal budgets, which hold against it.
@@ -421,8 +421,8 @@ def price_clients(run: Run, headline: Headline) -> list[ClientSpending]:
     """Prices every client, by its personal budget where it has one.
 
     Args:
-        run: what was trained.
-        headline: what it is summed up in.
+        run: What was trained.
+        headline: What it is summed up in.
 
     Returns:
         One row per client, the most exposed first.
@@ -470,9 +470,9 @@ def price_wanted_clients(
     """Yields the epsilons of some clients, given which rounds they took part in.
 
     Args:
-        run: what was trained.
-        headline: the view, the unit and the delta.
-        wanted: the clients.
+        run: What was trained.
+        headline: The view, the unit and the delta.
+        wanted: The clients.
 
     Yields:
         A client and its epsilon; those first that took part most often.

@@ -58,25 +58,25 @@ class RunSummary:
     """Holds a run and everything that is said about it.
 
     Attributes:
-        run: the run, with those of its metrics that may be published; NaN stands for the others.
-        withheld: the parts left out, since the guarantee does not cover them.
-        headline: view, unit and delta that it is summed up in.
-        guarantees: per unit, the headline's first, the bounds of the views; a unit that would take
+        run: The run, with those of its metrics that may be published; NaN stands for the others.
+        withheld: The parts left out, since the guarantee does not cover them.
+        headline: View, unit and delta that it is summed up in.
+        guarantees: Per unit, the headline's first, the bounds of the views; a unit that would take
             too long may lack some.
-        odds: per view, how often the best adversary tells two neighbouring data sets apart, as a
+        odds: Per view, how often the best adversary tells two neighbouring data sets apart, as a
             share; in the headline's unit.
-        curves: the trade-off function at `ALPHAS`, for views that look different, the headline's
+        curves: The trade-off function at `ALPHAS`, for views that look different, the headline's
             first; in the headline's unit.
-        spent: the headline's epsilon against rounds.
-        clients: what each client has spent; empty where the participants are hidden.
-        shares: the records of every client, where they were written down and may be shown.
-        audits: what audits found.
-        attacks: what attacks found.
-        ledger_digest: the hash that the ledger's last line is chained to; it stands for all of its
+        spent: The headline's epsilon against rounds.
+        clients: What each client has spent; empty where the participants are hidden.
+        shares: The records of every client, where they were written down and may be shown.
+        audits: What audits found.
+        attacks: What attacks found.
+        ledger_digest: The hash that the ledger's last line is chained to; it stands for all of its
             lines. Empty where anything is withheld: the ledger seals that too, and a guess of it
             could be compared with the digest.
-        sealed: whether the ledger seals what the run is priced by.
-        signers: fingerprints of the keys that have signed the run.
+        sealed: Whether the ledger seals what the run is priced by.
+        signers: Fingerprints of the keys that have signed the run.
     """
 
     run: Run
@@ -109,9 +109,9 @@ class RunSummary:
         """Returns the audits of one view and unit that bound something.
 
         Args:
-            view: the view.
+            view: The adversary that the price holds against.
             unit: "record" or "client".
-            given_more: return those instead whose adversary was given more than the view. They test
+            given_more: Return those instead whose adversary was given more than the view. They test
                 the promise, but do not bound what the view reveals.
 
         Returns:
@@ -132,14 +132,14 @@ def summarize_run(source: str | Path | Run, headline: Headline | None = None) ->
     """Gathers what there is to say about a run.
 
     Args:
-        source: the run, or its folder.
-        headline: what it is summed up in; by default as its budget says.
+        source: The run, or its folder.
+        headline: What it is summed up in; by default as its budget says.
 
     Returns:
         The summary.
 
     Raises:
-        UserError: there is no run, or something in its folder is damaged.
+        UserError: There is no run, or something in its folder is damaged.
 
     Example:
         >>> summarize_run("runs/digits-1").main.epsilon(1e-5)  # doctest: +SKIP
@@ -188,7 +188,7 @@ def has_own_files(protocol: Protocol) -> bool:
     One label of one record changes how many of it a client has, exactly.
 
     Args:
-        protocol: the run's.
+        protocol: The run's.
     """
     if protocol.data is None:
         return False
@@ -203,9 +203,9 @@ def tabulate_tradeoffs(
     """Yields the trade-off functions of views that look different in a picture.
 
     Args:
-        guarantees: one for each view.
-        first: the view whose curve comes first.
-        delta: where views are compared.
+        guarantees: One for each view.
+        first: The view whose curve comes first.
+        delta: Where views are compared.
 
     Yields:
         The joint name of the views, and the least false negative rates at `ALPHAS`.
@@ -224,7 +224,7 @@ def bound_best_guess(guarantee: Guarantee) -> float:
     The two are neighbours, and equally likely.
 
     Args:
-        guarantee: the bound on what the adversary learns.
+        guarantee: The bound on what the adversary learns.
 
     Returns:
         A probability from 0.5 to 1.
@@ -242,7 +242,7 @@ def run_document(run: Run) -> dict[str, Any]:
     """Returns a run as `sordino train --json` prints it.
 
     Args:
-        run: what was trained.
+        run: What was trained.
     """
     headline = choose_run_headline(run)
     source = find_test_source(run)
@@ -263,7 +263,7 @@ def find_last_scores(run: Run) -> dict[str, float]:
     """Returns loss and accuracy of the final model.
 
     Args:
-        run: what was trained.
+        run: What was trained.
 
     Returns:
         "loss" and "accuracy"; NaN where they are not known.
@@ -281,7 +281,7 @@ def summary_document(summary: RunSummary) -> dict[str, Any]:
     """Returns what the machine-readable block of a page holds.
 
     Args:
-        summary: of a run.
+        summary: Summary of a run.
     """
     run = summary.run
     view, unit, delta = summary.headline
@@ -317,7 +317,7 @@ def partition_document(shares: LabelShares | None) -> dict[str, Any] | None:
     """Returns the partition as the machine-readable block holds it.
 
     Args:
-        shares: the records of every client, where they are known.
+        shares: The records of every client, where they are known.
 
     Returns:
         None where they are not known, or are too many for a page.
@@ -331,7 +331,7 @@ def client_document(row: ClientSpending) -> dict[str, Any]:
     """Returns a client as the machine-readable block holds it.
 
     Args:
-        row: what the client has spent.
+        row: What the client has spent.
     """
     budget = None
     if row.budget is not None:
@@ -351,8 +351,8 @@ def select_scored_rounds(run: Run, most: int = MOST_POINTS) -> np.ndarray:
     """Selects rounds whose model was scored, the last among them.
 
     Args:
-        run: what was trained.
-        most: how many at most.
+        run: What was trained.
+        most: How many at most.
 
     Returns:
         Their places in the metrics.

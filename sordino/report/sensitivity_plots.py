@@ -26,14 +26,14 @@ def plot_path(out: Path, key: str | None) -> Path:
     The folder is made before anything is trained, so that a mistake shows at once.
 
     Args:
-        out: a file whose suffix is that of a picture, or a folder.
-        key: the key that is varied, if one is.
+        out: A file whose suffix is that of a picture, or a folder.
+        key: The key that is varied, if one is.
 
     Returns:
         The file.
 
     Raises:
-        UserError: the folder cannot be made.
+        UserError: The folder cannot be made.
     """
     target = out
     # A name without a known ending is a folder.
@@ -52,7 +52,7 @@ def default_plot_name(key: str | None) -> str:
     """Returns the name of a plot.
 
     Args:
-        key: the key that is varied, if one is.
+        key: The key that is varied, if one is.
     """
     if key is None:
         return "sensitivity.png"
@@ -63,8 +63,8 @@ def sensitivity_table(rows: Sequence[Sensitivity], key: str | None) -> Table:
     """Builds a table of distances after the last round, and of what they can be at most.
 
     Args:
-        rows: one for every value.
-        key: the key that is varied, if one is.
+        rows: One for every value.
+        key: The key that is varied, if one is.
 
     Returns:
         The table for a terminal.
@@ -89,7 +89,7 @@ def value_in_words(value: object) -> str:
     """Returns a swept value in words.
 
     Args:
-        value: a number, a text, a table, or None for the protocol as it is.
+        value: A number, a text, a table, or None for the protocol as it is.
     """
     if value is None:
         return "as it is"
@@ -104,12 +104,12 @@ def draw_sensitivity(rows: Sequence[Sensitivity], key: str | None, path: Path) -
     """Draws distances against rounds: means as lines, spreads as bands, bounds dashed.
 
     Args:
-        rows: one for every value, each in another colour.
-        key: the key that is varied, if one is.
-        path: the file; its suffix says the format.
+        rows: One for every value, each in another colour.
+        key: The key that is varied, if one is.
+        path: The file; its suffix says the format.
 
     Raises:
-        UserError: the file cannot be written.
+        UserError: The file cannot be written.
     """
     from matplotlib import colormaps
     from matplotlib.figure import Figure
@@ -146,10 +146,10 @@ def draw_row(
     """Draws one value of a sweep.
 
     Args:
-        axes: matplotlib's, to draw on.
-        row: the value with its distances.
-        key: the key that is varied, if one is.
-        colour: of its line, band and bound.
+        axes: Matplotlib's, to draw on.
+        row: The value with its distances.
+        key: The key that is varied, if one is.
+        colour: Colour of its line, band and bound.
     """
     rounds = np.arange(1, len(row.bound) + 1)
     label = f"{key} = {value_in_words(row.value)}" if key is not None else "measured"

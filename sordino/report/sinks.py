@@ -59,8 +59,8 @@ class Sink(abc.ABC):
         """Begins, or goes on after an interruption.
 
         Args:
-            folder: the run's folder.
-            protocol: the federation.
+            folder: The run's folder.
+            protocol: The federation.
 
         Returns:
             The last step that the sink has already.
@@ -71,8 +71,8 @@ class Sink(abc.ABC):
         """Takes in the metrics of a step.
 
         Args:
-            step: its number, from 1.
-            values: metrics by name.
+            step: Its number, from 1.
+            values: Metrics by name.
         """
 
     @abc.abstractmethod
@@ -80,7 +80,7 @@ class Sink(abc.ABC):
         """Ends.
 
         Args:
-            status: of the run; "interrupted" means that it will go on.
+            status: Status of the run; "interrupted" means that it will go on.
         """
 
 
@@ -91,7 +91,7 @@ def choose_clock(protocol: Protocol) -> Callable[[], float]:
     stands still.
 
     Args:
-        protocol: the federation.
+        protocol: The federation.
     """
     if not find_withheld(protocol).draw:
         return time.time
@@ -118,8 +118,8 @@ class TensorBoardSink(Sink):
         """Begins anew: old files go, since steps after the last checkpoint are run again.
 
         Args:
-            folder: the run's folder.
-            protocol: the federation.
+            folder: The run's folder.
+            protocol: The federation.
         """
         for old in (folder / "tensorboard").glob("events.out.tfevents.*"):
             old.unlink()
@@ -134,8 +134,8 @@ class TensorBoardSink(Sink):
         """See `Sink.log`.
 
         Args:
-            step: the round.
-            values: numbers by their names.
+            step: The round.
+            values: Numbers by their names.
         """
         if self._writer is not None:
             for name, value in values.items():
@@ -145,7 +145,7 @@ class TensorBoardSink(Sink):
         """See `Sink.close`.
 
         Args:
-            status: how the run ended.
+            status: How the run ended.
         """
         if self._writer is not None:
             self._writer.close()
@@ -195,8 +195,8 @@ class MlflowSink(Sink):
         """See `Sink.open`.
 
         Args:
-            folder: of the run.
-            protocol: the federation.
+            folder: Folder of the run.
+            protocol: The federation.
         """
         self._clock = choose_clock(protocol)
         note = folder / "mlflow.json"
@@ -230,8 +230,8 @@ class MlflowSink(Sink):
         """See `Sink.log`.
 
         Args:
-            step: the round.
-            values: numbers by their names.
+            step: The round.
+            values: Numbers by their names.
         """
         self._waiting.append((step, int(self._clock() * 1000), values))
         if time.monotonic() - self._flushed >= FLUSH_INTERVAL:
@@ -241,7 +241,7 @@ class MlflowSink(Sink):
         """See `Sink.close`; after an interruption the newest step comes from metrics.jsonl.
 
         Args:
-            status: how the run ended.
+            status: How the run ended.
         """
         rows = self._waiting
         if status == "interrupted":
@@ -268,10 +268,10 @@ def sinks_from(texts: Sequence[str]) -> list[Sink]:
     """Makes the sinks that `--log` names.
 
     Args:
-        texts: what was typed.
+        texts: What was typed.
 
     Raises:
-        UserError: an unknown sink, a package that is not installed, a place that cannot be used.
+        UserError: An unknown sink, a package that is not installed, a place that cannot be used.
 
     Example:
         >>> sinks_from([])
@@ -302,8 +302,8 @@ class Logging:
         """Prepares the sinks.
 
         Args:
-            sinks: that are to be fed.
-            say: prints a message.
+            sinks: Sinks that are to be fed.
+            say: Prints a message.
         """
         self._waiting = list(sinks)
         self._say = say
@@ -324,8 +324,8 @@ class Logging:
         anywhere.
 
         Args:
-            setup: the run that begins or goes on.
-            folder: the run's folder.
+            setup: The run that begins or goes on.
+            folder: The run's folder.
         """
         if self._waiting:
             from sordino.report.run_prices import price_while_running
@@ -341,7 +341,7 @@ class Logging:
         """Passes on the metrics of a round.
 
         Args:
-            metrics: of the round.
+            metrics: Metrics of the round.
         """
         if self._waiting:
             self._open(metrics.round)
@@ -365,14 +365,14 @@ class Logging:
         """Returns a listener for rounds that calls another one first.
 
         Args:
-            listener: the other one.
+            listener: The other one.
         """
 
         def both(metrics: RoundMetrics) -> None:
             """Hands the metrics of a round to both listeners.
 
             Args:
-                metrics: of the round.
+                metrics: Metrics of the round.
             """
             listener(metrics)
             self.advance(metrics)
@@ -383,7 +383,7 @@ class Logging:
         """Closes the sinks, the last step's epsilon included. A second call does nothing.
 
         Args:
-            run: what was trained; None if it was interrupted.
+            run: What was trained; None if it was interrupted.
         """
         if run is not None and self._last:
             from sordino.report.run_prices import choose_run_headline, price_run
@@ -440,7 +440,7 @@ def select_finite(values: Mapping[str, float]) -> dict[str, float]:
     """Returns the values that are finite: no sink can draw the others.
 
     Args:
-        values: metrics by name.
+        values: Metrics by name.
     """
     return {name: value for name, value in values.items() if math.isfinite(value)}
 
@@ -449,6 +449,6 @@ def first_line_of(error: Exception) -> str:
     """Returns the first line of an error's message.
 
     Args:
-        error: what was raised.
+        error: What was raised.
     """
     return next(iter(str(error).splitlines()), type(error).__name__)

@@ -39,7 +39,7 @@ def sweep_table(sweep: Sweep) -> Table:
     """Builds a table with a line for every setting.
 
     Args:
-        sweep: what was found.
+        sweep: What was found.
 
     Returns:
         The table for a terminal.
@@ -76,8 +76,8 @@ def format_score(value: float, score: str) -> str:
     """Returns a score for people.
 
     Args:
-        value: the score, or its spread.
-        score: its name.
+        value: The score, or its spread.
+        score: Its name.
     """
     if score == "accuracy":
         return format_percent(value)
@@ -88,13 +88,13 @@ def write_sweep_files(sweep: Sweep) -> list[Path]:
     """Writes the CSV file and the figures of a sweep into its folder.
 
     Args:
-        sweep: what was found.
+        sweep: What was found.
 
     Returns:
         The files.
 
     Raises:
-        UserError: one of them cannot be written.
+        UserError: One of them cannot be written.
     """
     table = sweep.folder / "sweep.csv"
     with writing(table):
@@ -108,7 +108,7 @@ def sweep_csv(sweep: Sweep) -> str:
     """Returns all rows of a sweep as CSV.
 
     Args:
-        sweep: what was found.
+        sweep: What was found.
     """
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
@@ -127,11 +127,11 @@ def draw_sweep(sweep: Sweep, paths: Sequence[Path]) -> None:
     """Draws the score against one key, a line for every combination of the others.
 
     Args:
-        sweep: what was found.
-        paths: the files; their suffixes say the formats.
+        sweep: What was found.
+        paths: The files; their suffixes say the formats.
 
     Raises:
-        UserError: a file cannot be written.
+        UserError: A file cannot be written.
     """
     summary = sweep.summary
     key = choose_axis(summary)
@@ -172,7 +172,7 @@ def choose_axis(summary: Sequence[SettingSummary]) -> str:
     """Returns the key that is drawn to the right: the target epsilon, else the key of most values.
 
     Args:
-        summary: of every setting.
+        summary: Summary of every setting.
     """
     keys = list(summary[0].settings)
     if "epsilon" in keys:
@@ -184,7 +184,7 @@ def place_values(values: Sequence[Any]) -> dict[str, float]:
     """Returns where values stand on an axis: numbers at themselves, words side by side.
 
     Args:
-        values: of one key.
+        values: Values of one key.
 
     Example:
         >>> place_values(["iid", "shards", "iid"])
@@ -199,7 +199,7 @@ def are_numbers(values: Sequence[Any]) -> bool:
     """Returns whether all values are numbers; truth values are words here.
 
     Args:
-        values: of one key.
+        values: Values of one key.
     """
     return all(isinstance(one, (int, float)) and not isinstance(one, bool) for one in values)
 
@@ -213,10 +213,10 @@ def name_axis(
     """Names the axis of a key, and its ticks.
 
     Args:
-        axes: of the figure.
-        key: that is drawn to the right.
-        values: all that it has.
-        sweep: with view and delta, for a target.
+        axes: Axes of the figure.
+        key: Key that is drawn to the right.
+        values: All that it has.
+        sweep: With view and delta, for a target.
     """
     label = key
     if key == "epsilon":

@@ -15,7 +15,7 @@ def facts_table(rows: Iterable[tuple[str, str]]) -> Table:
     """Builds a table of two columns, a bold word and a text about it.
 
     Args:
-        rows: the words and their texts, from top to bottom.
+        rows: The words and their texts, from top to bottom.
 
     Returns:
         A table without borders; long texts are folded.
@@ -33,8 +33,8 @@ def table_with_columns(columns: dict[str, Justify], title: str | None = None) ->
     """Builds an empty table.
 
     Args:
-        columns: the head of every column, and on which side its cells are aligned.
-        title: printed above the table, on the left.
+        columns: The head of every column, and on which side its cells are aligned.
+        title: Printed above the table, on the left.
 
     Returns:
         The table, to which rows can be added.

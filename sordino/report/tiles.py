@@ -25,10 +25,10 @@ class Tile:
     """Holds one number with its words.
 
     Attributes:
-        word: what it is.
-        number: the number, as a text.
-        note: what stands below it.
-        share: of 1, drawn as a bar; None for no bar.
+        word: What it is.
+        number: The number, as a text.
+        note: What stands below it.
+        share: Share of 1, drawn as a bar; None for no bar.
     """
 
     word: str
@@ -41,7 +41,7 @@ def explain_headline(summary: RunSummary) -> str:
     """Says what the headline means, without a formula.
 
     Args:
-        summary: of a run.
+        summary: Summary of a run.
 
     Returns:
         A few sentences.
@@ -66,7 +66,7 @@ def list_tiles(summary: RunSummary) -> list[Tile]:
     """Lists the numbers that sum a run up.
 
     Args:
-        summary: of a run.
+        summary: Summary of a run.
 
     Returns:
         Privacy spent, the best adversary's success, what was measured, and the model's score.
@@ -83,7 +83,7 @@ def show_spending(summary: RunSummary) -> Tile:
     """Shows the privacy spent, of the budget where there is one.
 
     Args:
-        summary: of a run.
+        summary: Summary of a run.
     """
     view, unit, delta = summary.headline
     epsilon = summary.main.epsilon(delta)
@@ -109,7 +109,7 @@ def show_best_guess(summary: RunSummary) -> Tile:
     """Shows how often the best adversary is right.
 
     Args:
-        summary: of a run.
+        summary: Summary of a run.
     """
     share = summary.odds[summary.headline[0]]
     return Tile(
@@ -124,7 +124,7 @@ def show_audit(summary: RunSummary) -> Tile:
     """Shows what an audit has measured in the headline's view, or that there was none.
 
     Args:
-        summary: of a run.
+        summary: Summary of a run.
     """
     view, unit, _ = summary.headline
     found = summary.audits_in(view, unit)
@@ -159,7 +159,7 @@ def show_score(summary: RunSummary) -> Tile:
     """Shows how well the model does.
 
     Args:
-        summary: of a run.
+        summary: Summary of a run.
     """
     scores = find_last_scores(summary.run)
     if math.isnan(scores["loss"]):

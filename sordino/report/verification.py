@@ -41,10 +41,10 @@ class Verification:
     """Holds everything that was checked in the folder of a run.
 
     Attributes:
-        folder: the run's folder.
-        checks: what was looked at, in order.
-        sealed: whether the ledger seals the run.
-        signers: fingerprints of the keys that have signed the run as it is.
+        folder: The run's folder.
+        checks: What was looked at, in order.
+        sealed: Whether the ledger seals the run.
+        signers: Fingerprints of the keys that have signed the run as it is.
 
     Example:
         >>> verify("runs/digits-1").whole  # doctest: +SKIP
@@ -81,14 +81,14 @@ def verify(folder: str | Path, *, key: str | None = None) -> Verification:
     """Checks everything in the folder of a run that can be checked, and writes nothing.
 
     Args:
-        folder: the run's folder.
-        key: the fingerprint of the key that must have signed the run; None if no key is required.
+        folder: The run's folder.
+        key: The fingerprint of the key that must have signed the run; None if no key is required.
 
     Returns:
         What was checked.
 
     Raises:
-        UserError: there is no run.
+        UserError: There is no run.
     """
     place = RunFolder.existing(Path(folder))
     checks = list(check_files(place))
@@ -116,7 +116,7 @@ def any_changed(checks: list[SealCheck]) -> bool:
     """Returns whether one of the checks failed.
 
     Args:
-        checks: what was looked at.
+        checks: What was looked at.
     """
     return any(check.result == "changed" for check in checks)
 
@@ -125,8 +125,8 @@ def run_checks(subject: str, check: Callable[[], list[SealCheck]]) -> list[SealC
     """Runs checks; a refusal that prevents them counts as a check that failed.
 
     Args:
-        subject: the part under examination.
-        check: makes the checks.
+        subject: The part under examination.
+        check: Makes the checks.
     """
     try:
         return check()
@@ -139,7 +139,7 @@ def check_files(place: RunFolder) -> Iterator[SealCheck]:
     """Yields checks of the files: the chain, the protocol, the seals, and that they can be read.
 
     Args:
-        place: the run's folder.
+        place: The run's folder.
 
     Yields:
         Checks, until one of them fails: later ones rely on earlier ones.
@@ -162,10 +162,10 @@ def check_ledger(place: RunFolder) -> SealCheck:
     """Checks that every line of the ledger follows from the one before and charges every round.
 
     Args:
-        place: the run's folder.
+        place: The run's folder.
 
     Raises:
-        UserError: a line was changed, or a round was run that was not charged.
+        UserError: A line was changed, or a round was run that was not charged.
     """
     reading = read_ledger(place.ledger_path)
     # A round that was published and not charged would be privacy that nobody counted.
@@ -186,10 +186,10 @@ def check_protocol(place: RunFolder) -> SealCheck:
     """Checks that the protocol is the one that the ledger was opened with.
 
     Args:
-        place: the run's folder.
+        place: The run's folder.
 
     Raises:
-        UserError: it is another one.
+        UserError: It is another one.
     """
     # Reading compares the protocol's digest with the one in the ledger.
     place.protocol()
@@ -202,10 +202,10 @@ def check_readable(place: RunFolder) -> SealCheck:
     """Checks that all files can be read.
 
     Args:
-        place: the run's folder.
+        place: The run's folder.
 
     Raises:
-        UserError: one cannot; the message says which.
+        UserError: One cannot; the message says which.
     """
     Run.load(place.path)
     return SealCheck(subject="run folder", result="whole", said="every file can be read")
@@ -215,7 +215,7 @@ def check_contents(run: Run) -> list[SealCheck]:
     """Checks everything that can be computed again.
 
     Args:
-        run: what was trained.
+        run: What was trained.
     """
     # Each group is caught by itself, so that one damaged file hides no other.
     checks = run_checks("partition and sizes", lambda: check_partition(run))
@@ -232,7 +232,7 @@ def check_partition(run: Run) -> list[SealCheck]:
     """Checks that clients have as many labels as records.
 
     Args:
-        run: what was trained.
+        run: What was trained.
     """
     subject = "partition and sizes"
     shares = RunFolder(run.folder).shares()
@@ -255,7 +255,7 @@ def check_metrics(run: Run) -> list[SealCheck]:
     """Checks that as many clients contributed to each round as the ledger charged.
 
     Args:
-        run: what was trained.
+        run: What was trained.
 
     Returns:
         A check that failed, or nothing.
@@ -279,7 +279,7 @@ def count_contributions(run: Run) -> dict[int, int]:
     """Counts the clients that contributed to each round, by its last charge in the ledger.
 
     Args:
-        run: what was trained.
+        run: What was trained.
 
     Returns:
         The number of clients by round.
@@ -298,7 +298,7 @@ def check_draws(run: Run) -> list[SealCheck]:
     """Checks that the clients of every round are those that the seed draws.
 
     Args:
-        run: what was trained.
+        run: What was trained.
     """
     subject = "participants"
     protocol = run.protocol
@@ -331,10 +331,10 @@ def check_uploads(run: Run) -> list[SealCheck]:
     """Checks that the arrays of kept uploads have the digests that their sealed files note.
 
     Args:
-        run: what was trained.
+        run: What was trained.
 
     Raises:
-        UserError: an array was changed.
+        UserError: An array was changed.
     """
     rounds = kept_rounds(run.folder)
     if not rounds:
@@ -350,7 +350,7 @@ def check_audits(run: Run) -> list[SealCheck]:
     """Checks that audits compared the run with its true price, and which findings are signed.
 
     Args:
-        run: what was trained.
+        run: What was trained.
     """
     checks = []
     for audit in read_audits(run.folder):
@@ -385,7 +385,7 @@ def check_data(run: Run) -> SealCheck:
     """Checks that the data on this machine are those that the run was trained on.
 
     Args:
-        run: what was trained.
+        run: What was trained.
     """
     subject = "data"
     if run.engine == "flower":

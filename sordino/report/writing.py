@@ -18,14 +18,14 @@ def write_report(source: str | Path | Run, target: Path | None = None) -> Path:
     """Writes the report of a run.
 
     Args:
-        source: the run, or its folder.
-        target: the file; by default report.html in the run's folder.
+        source: The run, or its folder.
+        target: The file; by default report.html in the run's folder.
 
     Returns:
         The file.
 
     Raises:
-        UserError: there is no run, its files are damaged, or the page cannot be written.
+        UserError: There is no run, its files are damaged, or the page cannot be written.
 
     Example:
         >>> write_report("runs/digits-1")  # doctest: +SKIP
@@ -44,14 +44,14 @@ def write_comparison(sources: Sequence[str | Path], target: Path = Path("compari
     """Writes a page that shows several runs side by side.
 
     Args:
-        sources: the folders of the runs.
-        target: the file.
+        sources: The folders of the runs.
+        target: The file.
 
     Returns:
         The file.
 
     Raises:
-        UserError: fewer than two runs, one of them is damaged, or the page cannot be written.
+        UserError: Fewer than two runs, one of them is damaged, or the page cannot be written.
 
     Example:
         >>> write_comparison(["runs/digits-1", "runs/digits-2"])  # doctest: +SKIP
@@ -66,14 +66,14 @@ def write_page(page: str, target: Path) -> Path:
     """Writes a page, whole or not at all.
 
     Args:
-        page: the HTML.
-        target: the file.
+        page: The HTML.
+        target: The file.
 
     Returns:
         The file.
 
     Raises:
-        UserError: it cannot be written.
+        UserError: It cannot be written.
     """
     from sordino.federation.store.files import write_whole, writing
 
@@ -88,8 +88,8 @@ def write_final_report(run: Run, say: Callable[[str], None]) -> None:
     The report is no part of the training: whatever goes wrong with it is only said.
 
     Args:
-        run: what was trained.
-        say: prints a message.
+        run: What was trained.
+        say: Prints a message.
     """
     command = format_command("report", run.folder)
     try:
@@ -106,8 +106,8 @@ def rewrite_report(folder: Path, say: Callable[[str], None]) -> None:
     """Rewrites the report of a run, if it has one, since something was found out about it.
 
     Args:
-        folder: the run's folder.
-        say: prints a message.
+        folder: The run's folder.
+        say: Prints a message.
     """
     from sordino.federation.store.run import Run
 

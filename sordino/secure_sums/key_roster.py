@@ -32,12 +32,12 @@ def refuse_threshold(*, clients: int, threshold: int, colluders: int) -> None:
     """Refuses a threshold at which a server could open more than one sum of a round.
 
     Args:
-        clients: the number of clients in the roster.
-        threshold: the fewest contributions that are ever opened.
-        colluders: the largest number of clients that help the server.
+        clients: The number of clients in the roster.
+        threshold: The fewest contributions that are ever opened.
+        colluders: The largest number of clients that help the server.
 
     Raises:
-        InvalidValue: names the key, the value and what is allowed.
+        InvalidValue: Names the key, the value and what is allowed.
     """
     key = "federation.channel.secure-aggregation"
     if not SMALLEST_THRESHOLD <= threshold <= clients:
@@ -62,10 +62,11 @@ class Roster:
     """The clients of a training and their registered identities.
 
     Attributes:
-        training: the name of the training; keys and masks of another one are of no use in it.
-        fingerprints: of every client's registered public key: the SHA-256 of its DER form.
-        threshold: the fewest contributions that are ever opened.
-        colluders: the largest number of clients that help the server.
+        training: The name of the training; keys and masks of another one are of no use in it.
+        fingerprints: Fingerprints of every client's registered public key: the SHA-256 of its DER
+            form.
+        threshold: The fewest contributions that are ever opened.
+        colluders: The largest number of clients that help the server.
     """
 
     training: str
@@ -113,10 +114,10 @@ class SignedKey:
     """A client's key for letters, fresh for a training, under the signature of its identity.
 
     Attributes:
-        client: the client's number.
-        identity: its registered public key in DER form.
-        public: the X25519 key, 32 bytes.
-        signature: the identity's signature over roster, client and key.
+        client: The client's number.
+        identity: Its registered public key in DER form.
+        public: The X25519 key, 32 bytes.
+        signature: The identity's signature over roster, client and key.
     """
 
     client: int
@@ -129,7 +130,7 @@ def encode_identity(identity: EllipticCurvePrivateKey) -> bytes:
     """Returns the public half of a registered key in DER form.
 
     Args:
-        identity: the key.
+        identity: The key.
     """
     form = serialization.PublicFormat.SubjectPublicKeyInfo
     return identity.public_key().public_bytes(serialization.Encoding.DER, form)
@@ -141,10 +142,10 @@ def sign_key(
     """Returns a client's key for letters under the signature of its identity.
 
     Args:
-        roster: the training's roster.
-        client: the client's number.
-        private: the fresh key for letters.
-        identity: the client's registered key.
+        roster: The training's roster.
+        client: The client's number.
+        private: The fresh key for letters.
+        identity: The client's registered key.
     """
     public = private.public_key().public_bytes_raw()
     statement = _state_key(roster, client, public)
@@ -160,13 +161,13 @@ def verify_statement(key: SignedKey, statement: bytes, signature: bytes, what: s
     """Checks that the identity behind a client's key has signed a statement.
 
     Args:
-        key: the key of the client that is said to have signed, which was checked before.
-        statement: the bytes that were signed.
-        signature: the signature.
-        what: what the statement is, for a refusal.
+        key: The key of the client that is said to have signed, which was checked before.
+        statement: The bytes that were signed.
+        signature: The signature that is checked.
+        what: What the statement is, for a refusal.
 
     Raises:
-        SecureSumRefused: the signature is not its own.
+        SecureSumRefused: The signature is not its own.
     """
     identity = serialization.load_der_public_key(key.identity)
     if not isinstance(identity, EllipticCurvePublicKey):
@@ -183,11 +184,11 @@ def verify_key(roster: Roster, key: SignedKey) -> None:
     """Checks that a key for letters is its client's own, and one that secrets come of.
 
     Args:
-        roster: the training's roster.
-        key: what the server says the client's key is.
+        roster: The training's roster.
+        key: What the server says the client's key is.
 
     Raises:
-        SecureSumRefused: the client is unknown, its identity is another one, the signature is
+        SecureSumRefused: The client is unknown, its identity is another one, the signature is
             wrong, or the key is the same secret with everybody.
     """
     if key.client not in roster.clients:
@@ -206,12 +207,12 @@ def refuse_weak_key(public: bytes, client: int, what: str) -> None:
     """Refuses an X25519 key of small order: every exchange with it gives zeros (RFC 7748).
 
     Args:
-        public: the key.
-        client: whose it is.
-        what: what the key is, for the refusal.
+        public: The key.
+        client: Whose it is.
+        what: What the key is, for the refusal.
 
     Raises:
-        SecureSumRefused: names the client.
+        SecureSumRefused: Names the client.
     """
     try:
         # With any private key: all of them are multiples of the small orders.
@@ -228,11 +229,11 @@ def verify_keys(roster: Roster, keys: Iterable[SignedKey]) -> dict[int, SignedKe
     Clients that were not there yet may be missing: they hold no shares and take no part.
 
     Args:
-        roster: the training's roster.
-        keys: what the server says the clients' keys are.
+        roster: The training's roster.
+        keys: What the server says the clients' keys are.
 
     Raises:
-        SecureSumRefused: a client is unknown or named twice, a key is not its own, or fewer than
+        SecureSumRefused: A client is unknown or named twice, a key is not its own, or fewer than
             the threshold are shown.
     """
     found: dict[int, SignedKey] = {}
@@ -253,8 +254,8 @@ def draw_graph(roster: Roster, keys: Mapping[int, SignedKey]) -> Graph:
     """Returns who holds shares for whom, as the clients' fresh keys pick it.
 
     Args:
-        roster: the training's roster.
-        keys: the keys for letters, which were checked.
+        roster: The training's roster.
+        keys: The keys for letters, which were checked.
     """
     chosen = roster.neighbourhood
     holders = {

@@ -23,10 +23,10 @@ class Letter:
     """What one client tells another for a round.
 
     Attributes:
-        mask_public: the sender's public key of the round, 32 bytes.
-        own_share: a share of the seed of the sender's own mask; empty for a neighbour that holds
+        mask_public: The sender's public key of the round, 32 bytes.
+        own_share: A share of the seed of the sender's own mask; empty for a neighbour that holds
             none.
-        key_share: a share of the seed of the sender's key of the round; empty as well.
+        key_share: A share of the seed of the sender's key of the round; empty as well.
     """
 
     mask_public: bytes
@@ -42,10 +42,10 @@ class Letter:
         """Returns the letter that `pack` has packed.
 
         Args:
-            packed: its bytes.
+            packed: Its bytes.
 
         Raises:
-            SecureSumRefused: the length is another one.
+            SecureSumRefused: The length is another one.
         """
         if len(packed) not in (KEY_BYTES, KEY_BYTES + 2 * SEED_BYTES):
             raise SecureSumRefused("a letter has another length than letters have")
@@ -62,10 +62,10 @@ class Address:
     """Which letter it is; an envelope opens under exactly this address.
 
     Attributes:
-        roster: the training's roster.
-        label: the round and the attempt.
-        sender: the client that writes.
-        receiver: the client that reads.
+        roster: The training's roster.
+        label: The round and the attempt.
+        sender: The client that writes.
+        receiver: The client that reads.
     """
 
     roster: Roster
@@ -86,10 +86,10 @@ def seal_letter(
     """Returns a letter that only its receiver can read and only its sender can have written.
 
     Args:
-        letter: its content.
-        address: which letter it is.
-        mine: the sender's key for letters.
-        theirs: the receiver's key for letters.
+        letter: Its content.
+        address: Which letter it is.
+        mine: The sender's key for letters.
+        theirs: The receiver's key for letters.
     """
     # A client that was restarted may seal a letter twice; a fresh nonce keeps both secret.
     nonce = os.urandom(NONCE_BYTES)
@@ -103,13 +103,13 @@ def open_letter(
     """Returns what a sealed letter says.
 
     Args:
-        sealed: the letter as the server hands it on.
-        address: which letter it must be.
-        mine: the receiver's key for letters.
-        theirs: the sender's key for letters.
+        sealed: The letter as the server hands it on.
+        address: Which letter it must be.
+        mine: The receiver's key for letters.
+        theirs: The sender's key for letters.
 
     Raises:
-        SecureSumRefused: it was changed, or belongs to another round, training or pair.
+        SecureSumRefused: It was changed, or belongs to another round, training or pair.
     """
     try:
         nonce = sealed[:NONCE_BYTES]
@@ -128,8 +128,8 @@ def split_seed(seed: bytes, threshold: int, receivers: list[int]) -> dict[int, b
 
     Args:
         seed: 16 secret bytes.
-        threshold: how many shares are needed; fewer say nothing about the seed.
-        receivers: the clients that get a share.
+        threshold: How many shares are needed; fewer say nothing about the seed.
+        receivers: The clients that get a share.
     """
     # The n-th receiver gets the share at place n, counted from 1: `join_shares` relies on it.
     shares = Shamir.split(threshold, len(receivers), seed, ssss=False)
@@ -140,9 +140,9 @@ def join_shares(shares: dict[int, bytes], receivers: list[int], threshold: int) 
     """Returns the seed that `split_seed` has split.
 
     Args:
-        shares: shares by the client that received each.
-        receivers: all clients that received one, in the order of the split.
-        threshold: how many shares are needed.
+        shares: Shares by the client that received each.
+        receivers: All clients that received one, in the order of the split.
+        threshold: How many shares are needed.
     """
     places = {client: place for place, client in enumerate(receivers, start=1)}
     # So many determine the polynomial; further shares would only take time.

@@ -18,8 +18,8 @@ def derive_key(secret: bytes, context: bytes) -> bytes:
     """Returns 32 bytes that nobody can guess without the secret (HKDF, RFC 5869).
 
     Args:
-        secret: a seed, or what a key exchange gave.
-        context: what the bytes are for; another context gives unrelated bytes.
+        secret: A seed, or what a key exchange gave.
+        context: What the bytes are for; another context gives unrelated bytes.
     """
     # No salt: every secret is fresh, and the context keeps its derived keys apart.
     kdf = HKDF(algorithm=hashes.SHA256(), length=KEY_BYTES, salt=None, info=context)
@@ -41,7 +41,7 @@ def expand_mask(key: bytes, count: int, kind: np.dtype) -> np.ndarray:
 
     Args:
         key: 32 bytes, used for one mask only.
-        count: the length of the vector.
+        count: The length of the vector.
         kind: uint32 or uint64, whose range is the modulus.
     """
     # The key is fresh for every mask, so that the nonce may be constant.
@@ -56,7 +56,7 @@ def expand_own_mask(seed: bytes, count: int, kind: np.dtype) -> np.ndarray:
 
     Args:
         seed: 16 secret bytes, of which shares are handed out.
-        count: the length of the vector.
+        count: The length of the vector.
         kind: uint32 or uint64.
     """
     return expand_mask(derive_key(seed, b"sordino own mask"), count, kind)
@@ -74,11 +74,11 @@ def expand_pair_mask(
     """Returns the mask of a pair of clients, as one of them adds it.
 
     Args:
-        mine: the round's key of the client that adds the mask.
-        theirs: the round's key of the other client.
-        context: what both must agree on for the mask to cancel.
-        adds: whether this client is the one that adds; the other one subtracts.
-        count: the length of the vector.
+        mine: The round's key of the client that adds the mask.
+        theirs: The round's key of the other client.
+        context: What both must agree on for the mask to cancel.
+        adds: Whether this client is the one that adds; the other one subtracts.
+        count: The length of the vector.
         kind: uint32 or uint64.
     """
     # Both clients get the same secret from the exchange, whichever of the two keys is theirs.

@@ -48,9 +48,9 @@ class MaskRequest:
     """What the server asks for in the first wave of a round.
 
     Attributes:
-        label: the round and the attempt.
-        participants: the clients whose vectors are to be summed.
-        request: a digest of everything else that the server asks, the model and protocol included.
+        label: The round and the attempt.
+        participants: The clients whose vectors are to be summed.
+        request: A digest of everything else that the server asks, the model and protocol included.
     """
 
     label: str
@@ -61,7 +61,7 @@ class MaskRequest:
         """Returns what a participant signs about the request that it has answered.
 
         Args:
-            roster: the training's roster.
+            roster: The training's roster.
         """
         # With the participants: clients that were shown different lists share no context, and
         # cannot be made to unmask each other (docs/theory.md#a19).
@@ -72,8 +72,8 @@ class MaskRequest:
         """Returns what both clients of a pair must have been shown for their masks to cancel.
 
         Args:
-            roster: the training's roster.
-            pair: the two clients.
+            roster: The training's roster.
+            pair: The two clients.
         """
         # Both clients must write the pair in the same way.
         low, high = sorted(pair)
@@ -85,9 +85,9 @@ class Preparation:
     """What a client sends to prepare for a round.
 
     Attributes:
-        client: the sender.
-        mask_public: its public key of the round.
-        letters: a sealed letter for every neighbour.
+        client: The sender.
+        mask_public: Its public key of the round.
+        letters: A sealed letter for every neighbour.
     """
 
     client: int
@@ -100,11 +100,11 @@ class Prepared:
     """What a client keeps of its preparation. It is secret.
 
     Attributes:
-        label: the round and the attempt.
-        own_seed: the seed of its own mask.
-        key_seed: the seed of its key of the round.
-        own_share: the share of its own mask's seed that it keeps.
-        key_share: the share of its key's seed that it keeps.
+        label: The round and the attempt.
+        own_seed: The seed of its own mask.
+        key_seed: The seed of its key of the round.
+        own_share: The share of its own mask's seed that it keeps.
+        key_share: The share of its key's seed that it keeps.
     """
 
     label: str
@@ -119,9 +119,9 @@ class Masked:
     """What a client keeps once its masked vector has left. It is secret.
 
     Attributes:
-        asked: the request that it has answered.
-        own_shares: its shares of the own masks of the participants that it holds for.
-        key_shares: its shares of those participants' keys of the round.
+        asked: The request that it has answered.
+        own_shares: Its shares of the own masks of the participants that it holds for.
+        key_shares: Its shares of those participants' keys of the round.
     """
 
     asked: MaskRequest
@@ -134,9 +134,9 @@ class MaskedVector:
     """What a client sends in the first wave.
 
     Attributes:
-        client: the sender.
-        residues: its vector under masks.
-        signature: its identity's signature over the request that it has answered.
+        client: The sender.
+        residues: Its vector under masks.
+        signature: Its identity's signature over the request that it has answered.
     """
 
     client: int
@@ -149,9 +149,9 @@ class Shares:
     """What a client answers in the second wave: one share for each participant, never two.
 
     Attributes:
-        client: the sender.
-        survivors: for each survivor, a share of its own mask's seed.
-        absent: for each participant that is absent, a share of its key's seed.
+        client: The sender.
+        survivors: For each survivor, a share of its own mask's seed.
+        absent: For each participant that is absent, a share of its key's seed.
     """
 
     client: int
@@ -176,10 +176,10 @@ class Member:
         """Begins with a fresh key for letters.
 
         Args:
-            roster: the training's roster, from the client's agreement.
-            client: the client's number.
-            identity: its registered key.
-            letter_key: the key for letters of this training, where the client was restarted.
+            roster: The training's roster, from the client's agreement.
+            client: The client's number.
+            identity: Its registered key.
+            letter_key: The key for letters of this training, where the client was restarted.
         """
         self.roster = roster
         self.client = client
@@ -197,10 +197,10 @@ class Member:
         """Takes the other clients' keys for letters: the first ones, or those of newcomers as well.
 
         Args:
-            keys: all keys that there are, as the server hands them on.
+            keys: All keys that there are, as the server hands them on.
 
         Raises:
-            SecureSumRefused: a key is not signed by its client's registered identity, or the
+            SecureSumRefused: A key is not signed by its client's registered identity, or the
                 server shows another key for a client than before, or for this client than its own.
         """
         found = verify_keys(self.roster, keys)
@@ -217,7 +217,7 @@ class Member:
         """Takes keys for letters that this client has met before, and has kept since.
 
         Args:
-            keys: what `meet` was given, from the client's own disk.
+            keys: What `meet` was given, from the client's own disk.
         """
         self.keys = {key.client: key for key in keys}
         # Who holds shares for whom, among the clients whose keys are known.
@@ -227,13 +227,13 @@ class Member:
         """Draws the seeds of a round and shares them out among those that hold for this client.
 
         Args:
-            label: the round and the attempt.
+            label: The round and the attempt.
 
         Returns:
             What the client keeps, and what it sends.
 
         Raises:
-            SecureSumRefused: too few of those that hold its shares have shown keys.
+            SecureSumRefused: Too few of those that hold its shares have shown keys.
         """
         if self.client in self.graph.find_thin(self.keys):
             raise SecureSumRefused("too few of the clients that would hold its shares are there")
@@ -275,16 +275,16 @@ class Member:
         """Hides a vector under the client's own mask and one for each neighbour that takes part.
 
         Args:
-            vector: residues, uint32 or uint64.
-            prepared: what the client kept of its preparation; it must not be used again.
-            asked: what the server asks for.
-            letters: the letters of its neighbours among the participants.
+            vector: Residues, uint32 or uint64.
+            prepared: What the client kept of its preparation; it must not be used again.
+            asked: What the server asks for.
+            letters: The letters of its neighbours among the participants.
 
         Returns:
             What the client keeps, and what it sends.
 
         Raises:
-            SecureSumRefused: the request does not fit the preparation, or a letter does not open.
+            SecureSumRefused: The request does not fit the preparation, or a letter does not open.
         """
         if asked.label != prepared.label:
             raise SecureSumRefused(f"prepared for {prepared.label!r}, not for {asked.label!r}")
@@ -321,12 +321,12 @@ class Member:
         """Returns the client's signature under a list of survivors. It signs one list a round.
 
         Args:
-            masked: what the client kept when its vector left.
-            survivors: the clients whose vectors the server has received, each with its signature
+            masked: What the client kept when its vector left.
+            survivors: The clients whose vectors the server has received, each with its signature
                 over the request.
 
         Raises:
-            SecureSumRefused: the list cannot be, or a survivor has answered another request.
+            SecureSumRefused: The list cannot be, or a survivor has answered another request.
         """
         alive = self._check_survivors(masked, survivors)
         return self._identity.sign(_state_survivors(self.roster, masked.asked, alive), SIGNATURE)
@@ -340,13 +340,13 @@ class Member:
         """Returns the shares that open the sum of the survivors' vectors, and no other sum.
 
         Args:
-            masked: what the client kept when its vector left; it must not be used again.
-            survivors: the clients whose vectors the server has received, each with its signature
+            masked: What the client kept when its vector left; it must not be used again.
+            survivors: The clients whose vectors the server has received, each with its signature
                 over the request.
-            confirmations: survivors' signatures under this very list, where the roster needs them.
+            confirmations: Survivors' signatures under this very list, where the roster needs them.
 
         Raises:
-            SecureSumRefused: the list cannot be, a survivor has answered another request, or
+            SecureSumRefused: The list cannot be, a survivor has answered another request, or
                 too few survivors have confirmed the list.
         """
         alive = self._check_survivors(masked, survivors)

@@ -35,8 +35,8 @@ class Neighbourhood:
     """How many hold shares of a client's seeds.
 
     Attributes:
-        others: how many clients beside itself hold shares of a client's seeds.
-        needed: how many shares open a seed.
+        others: How many clients beside itself hold shares of a client's seeds.
+        needed: How many shares open a seed.
 
     Example:
         >>> Neighbourhood(others=49, needed=30).needed
@@ -52,9 +52,9 @@ def choose_neighbourhood(clients: int, threshold: int, colluders: int) -> Neighb
     """Returns how many hold shares of a client's seeds, and how many of them open one.
 
     Args:
-        clients: the number of clients in the roster.
-        threshold: the fewest contributions that are ever opened.
-        colluders: the largest number of clients that help the server.
+        clients: The number of clients in the roster.
+        threshold: The fewest contributions that are ever opened.
+        colluders: The largest number of clients that help the server.
 
     Example:
         >>> choose_neighbourhood(10, 9, 2)
@@ -83,10 +83,10 @@ def bound_exposure(clients: int, colluders: int, others: int, needed: int) -> fl
     among the set and the colluders as open a seed (docs/theory.md#a19).
 
     Args:
-        clients: the number of clients.
-        colluders: how many of them help the server.
-        others: how many a client picks as holders beside itself.
-        needed: how many shares open a seed.
+        clients: The number of clients.
+        colluders: How many of them help the server.
+        others: How many a client picks as holders beside itself.
+        needed: How many shares open a seed.
     """
     sizes = np.arange(1, (clients - colluders) // 2 + 1)
     return _sum_exposures(clients, colluders, others, needed, sizes)
@@ -99,10 +99,10 @@ def bound_loss(clients: int, threshold: int, others: int, needed: int) -> float:
     too few of them among its holders.
 
     Args:
-        clients: the number of clients.
-        threshold: how many survive.
-        others: how many a client picks as holders beside itself.
-        needed: how many shares open a seed.
+        clients: The number of clients.
+        threshold: How many survive.
+        others: How many a client picks as holders beside itself.
+        needed: How many shares open a seed.
     """
     counts = np.arange(needed)
     # A survivor counts itself as well; an absent client, whose key is to be opened, does not.
@@ -163,11 +163,11 @@ def pick_holders(
     """Returns who holds shares of a client's seeds, itself among them, in ascending order.
 
     Args:
-        client: the client.
-        public: its key for letters, which is fresh and which nobody else has chosen.
-        clients: the number of clients.
-        others: how many it picks beside itself.
-        context: the roster's digest.
+        client: Number of the client, from 0.
+        public: Its key for letters, which is fresh and which nobody else has chosen.
+        clients: The number of clients.
+        others: How many it picks beside itself.
+        context: The roster's digest.
 
     Example:
         >>> pick_holders(1, bytes(32), 4, 3, b"")
@@ -189,8 +189,8 @@ class Graph:
         """Takes the graph as keys have picked it.
 
         Args:
-            holders: for each client whose key is known, who holds shares of its seeds.
-            needed: how many shares open a seed.
+            holders: For each client whose key is known, who holds shares of its seeds.
+            needed: How many shares open a seed.
         """
         self.holders = holders
         self.needed = needed
@@ -200,8 +200,8 @@ class Graph:
         """Returns whether one client holds shares of another one's seeds.
 
         Args:
-            holder: the one.
-            client: the other.
+            holder: The one.
+            client: The other.
         """
         return holder in self._sets[client]
 
@@ -209,7 +209,7 @@ class Graph:
         """Returns the clients whose masks meet a client's, in ascending order.
 
         Args:
-            client: the client.
+            client: Number of the client, from 0.
         """
         return [
             other
@@ -221,7 +221,7 @@ class Graph:
         """Returns those of some clients that have too few holders among them.
 
         Args:
-            clients: the clients that take part, or that survive.
+            clients: The clients that take part, or that survive.
         """
         present = frozenset(clients)
         return [
@@ -232,7 +232,7 @@ class Graph:
         """Returns the most of some clients each of which has enough holders among them.
 
         Args:
-            clients: the clients that could take part.
+            clients: The clients that could take part.
         """
         left = set(clients)
         thin = self.find_thin(left)

@@ -23,7 +23,7 @@ def forward_letters(preparations: Iterable[Preparation]) -> dict[int, dict[int, 
     """Returns, for each client that has prepared, the letters of the others to it.
 
     Args:
-        preparations: what the candidates of a round have sent.
+        preparations: What the candidates of a round have sent.
     """
     prepared = {one.client: one for one in preparations}
     return {
@@ -48,15 +48,15 @@ def open_sum(
     """Returns the sum of the survivors' vectors, modulo the range of their type.
 
     Args:
-        roster: the training's roster.
-        asked: what the server asked for in the first wave.
-        preparations: the participants' preparations, by client.
-        graph: who holds shares for whom.
-        vectors: the masked vectors that arrived, by client: those of the survivors.
-        answers: the survivors' shares.
+        roster: The training's roster.
+        asked: What the server asked for in the first wave.
+        preparations: The participants' preparations, by client.
+        graph: Who holds shares for whom.
+        vectors: The masked vectors that arrived, by client: those of the survivors.
+        answers: The survivors' shares.
 
     Raises:
-        TooFewContributions: fewer than the threshold contributed, or too few that hold shares of a
+        TooFewContributions: Fewer than the threshold contributed, or too few that hold shares of a
             client answered.
     """
     received = list(answers)

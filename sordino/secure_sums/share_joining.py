@@ -21,7 +21,7 @@ def combine_shares(shares: Mapping[int, bytes]) -> bytes:
     """Returns the secret of which some shares are.
 
     Args:
-        shares: by the place of each, from 1; as many as the secret needs.
+        shares: By the place of each, from 1; as many as the secret needs.
 
     Example:
         >>> combine_shares({1: bytes(15) + bytes([5])}).hex()[-2:]
@@ -41,7 +41,7 @@ def find_coefficients(places: tuple[int, ...]) -> tuple[int, ...]:
     They are Lagrange's: the product of x_m / (x_m - x_j) over all other places m.
 
     Args:
-        places: the places of the shares, in ascending order.
+        places: The places of the shares, in ascending order.
     """
     product = 1
     for place in places:
@@ -62,8 +62,8 @@ def multiply(first: int, second: int) -> int:
     """Returns the product of two elements; the second one should be the smaller.
 
     Args:
-        first: an element.
-        second: an element.
+        first: An element.
+        second: An element.
 
     Example:
         >>> multiply(0b11, 0b101) == 0b1111
@@ -87,7 +87,7 @@ def invert(element: int) -> int:
     """Returns the element by which another one has to be multiplied to give 1.
 
     Args:
-        element: an element, not 0.
+        element: An element, not 0.
 
     Example:
         >>> multiply(invert(2), 2)

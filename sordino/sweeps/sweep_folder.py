@@ -32,8 +32,8 @@ class Trial:
     """Names one training of a sweep.
 
     Attributes:
-        setting: the number of its setting.
-        seed: its seed.
+        setting: The number of its setting.
+        seed: Seed of the training.
     """
 
     setting: int
@@ -45,9 +45,9 @@ class SweepPlan:
     """Holds a sweep with its noise calibrated and its trials drawn.
 
     Attributes:
-        request: what was asked for.
-        settings: all combinations, each with its noise.
-        trials: the trainings, in their order.
+        request: What was asked for.
+        settings: All combinations, each with its noise.
+        trials: The trainings, in their order.
     """
 
     request: SweepRequest
@@ -59,7 +59,7 @@ class SweepFolder:
     """Reads and writes the files of one sweep. Files are its only state.
 
     Args:
-        path: the folder.
+        path: The folder.
     """
 
     def __init__(self, path: Path) -> None:
@@ -74,10 +74,10 @@ class SweepFolder:
         """Refuses a folder of another sweep, or of something else.
 
         Args:
-            request: the present one.
+            request: The present one.
 
         Raises:
-            UserError: it says what differs.
+            UserError: It says what differs.
         """
         plan = self.path / PLAN
         if not plan.exists():
@@ -113,7 +113,7 @@ class SweepFolder:
         """Writes down what will be trained, before anything is.
 
         Args:
-            plan: the sweep.
+            plan: The sweep.
         """
         document = {
             **plan.request.as_document(),
@@ -132,7 +132,7 @@ class SweepFolder:
         """Returns the sweep that was begun in the folder.
 
         Raises:
-            UserError: there is none, or its file is damaged.
+            UserError: There is none, or its file is damaged.
         """
         found = self._read(self.path / PLAN)
         try:
@@ -169,7 +169,7 @@ class SweepFolder:
         """Writes all rows that are known.
 
         Args:
-            rows: by the number of their training.
+            rows: By the number of their training.
         """
         document = {str(number): asdict(rows[number]) for number in sorted(rows)}
         with writing(self.path / ROWS):
@@ -192,7 +192,7 @@ def read_request(document: dict[str, Any]) -> SweepRequest:
     """Returns a request as sweep.json has it.
 
     Args:
-        document: the file.
+        document: The file.
     """
     # What was asked for; the settings say what was made of it.
     protocol: Protocol = loads(document["protocol"])
@@ -212,6 +212,6 @@ def read_epsilon(value: Any) -> float | None:
     """Returns an epsilon of a JSON file, where infinity is a text.
 
     Args:
-        value: a number, "inf" or None.
+        value: A number, "inf" or None.
     """
     return None if value is None else float(value)

@@ -22,14 +22,14 @@ class SweepRequest:
     """Describes a sweep; two equal requests are the same sweep.
 
     Attributes:
-        protocol: the federation whose keys are varied.
-        over: the keys of its file that vary, each with its values.
-        epsilons: targets, for each of which the noise is calibrated; none keeps the noise.
-        view: the adversary whose epsilon is calibrated and shown.
-        delta: at which epsilon is meant.
-        seeds: trainings of every setting.
-        price: one of `PRICES`.
-        trials: for the price "selection", how many trainings are expected.
+        protocol: The federation whose keys are varied.
+        over: The keys of its file that vary, each with its values.
+        epsilons: Targets, for each of which the noise is calibrated; none keeps the noise.
+        view: The adversary whose epsilon is calibrated and shown.
+        delta: Delta at which epsilon is meant.
+        seeds: Trainings of every setting.
+        price: One of `PRICES`.
+        trials: For the price "selection", how many trainings are expected.
     """
 
     protocol: Protocol
@@ -131,10 +131,10 @@ def read_over(text: str) -> tuple[str, tuple[Any, ...]]:
     """Returns the key and the values of `KEY=V1,V2,...`.
 
     Args:
-        text: what was typed; a comma inside brackets or quotes separates nothing.
+        text: What was typed; a comma inside brackets or quotes separates nothing.
 
     Raises:
-        UserError: a text without a key or without values.
+        UserError: A text without a key or without values.
 
     Example:
         >>> read_over("local.clip=1,2.5")
@@ -153,7 +153,7 @@ def split_outside_brackets(text: str) -> list[str]:
     """Returns the parts of a text between commas that no bracket and no quote encloses.
 
     Args:
-        text: values of TOML, separated by commas.
+        text: Values of TOML, separated by commas.
 
     Example:
         >>> split_outside_brackets('[1, 2],"a,b",c')
@@ -181,10 +181,10 @@ def read_axes(over: Mapping[str, Iterable[Any]]) -> tuple[tuple[str, tuple[Any, 
     """Returns keys and values as a request has them.
 
     Args:
-        over: the values of every key; a text is read as on the command line.
+        over: The values of every key; a text is read as on the command line.
 
     Raises:
-        UserError: a key without values.
+        UserError: A key without values.
     """
     axes = []
     for key, values in over.items():
@@ -203,8 +203,8 @@ class Setting:
     """Holds one combination of values, before its noise is calibrated.
 
     Attributes:
-        values: by key, with "epsilon" for a target.
-        protocol: the protocol with these keys.
+        values: By key, with "epsilon" for a target.
+        protocol: The protocol with these keys.
     """
 
     values: dict[str, Any]
@@ -215,10 +215,10 @@ def make_settings(request: SweepRequest) -> tuple[Setting, ...]:
     """Returns every combination of the values of a request.
 
     Args:
-        request: the sweep.
+        request: The sweep.
 
     Raises:
-        UserError: a key that the file does not have, a value that it does not allow, or a
+        UserError: A key that the file does not have, a value that it does not allow, or a
             combination that makes no sense.
     """
     keys = [key for key, _ in request.over]
@@ -239,11 +239,11 @@ def write_override(key: str, value: Any) -> str:
     """Returns a key with its value as an override says it.
 
     Args:
-        key: of the protocol's file.
-        value: what it is set to.
+        key: Key of the protocol's file.
+        value: What it is set to.
 
     Raises:
-        InvalidValue: a value of a shape that no protocol has, such as a date.
+        InvalidValue: A value of a shape that no protocol has, such as a date.
 
     Example:
         >>> write_override("data.name", "mnist")

@@ -38,15 +38,15 @@ class SweepRow:
     """Holds one training of a sweep.
 
     Attributes:
-        settings: what was set, by key, with "epsilon" for a target.
-        seed: of the training.
-        accuracy: on the test records after the last round; None where it is unknown.
-        loss: the same.
-        epsilon: what the run spent, in the sweep's view and at its delta.
-        view: the adversary.
-        run: the folder of the run.
+        settings: What was set, by key, with "epsilon" for a target.
+        seed: Seed of the training.
+        accuracy: Accuracy on the test records after the last round; None where it is unknown.
+        loss: The same.
+        epsilon: What the run spent, in the sweep's view and at its delta.
+        view: The adversary.
+        run: The folder of the run.
         status: "finished", "diverged" or "budget".
-        tested_on: whose records the scores are on, "held-out" for the clients' own.
+        tested_on: Whose records the scores are on, "held-out" for the clients' own.
     """
 
     settings: dict[str, Any]
@@ -65,12 +65,12 @@ class SettingSummary:
     """Holds what the trainings of one setting have in common.
 
     Attributes:
-        settings: what was set.
-        mean: of the score over the seeds; NaN where none is known.
-        spread: its sample standard deviation; NaN for one seed.
-        epsilon: the largest that a run spent; NaN where none is known.
-        runs: how many were scored.
-        ended_early: how many diverged or met a budget.
+        settings: What was set.
+        mean: Mean of the score over the seeds; NaN where none is known.
+        spread: Its sample standard deviation; NaN for one seed.
+        epsilon: The largest that a run spent; NaN where none is known.
+        runs: How many were scored.
+        ended_early: How many diverged or met a budget.
     """
 
     settings: dict[str, Any]
@@ -86,12 +86,12 @@ class Sweep:
     """Holds a finished sweep.
 
     Attributes:
-        folder: where it is kept.
-        rows: one for every training, in the order in which they were planned.
+        folder: Where it is kept.
+        rows: One for every training, in the order in which they were planned.
         score: "accuracy", or "loss" where there are no classes.
-        view: the adversary whose epsilon is shown.
-        delta: at which epsilon is meant.
-        tuning: what choosing among the runs costs, where that was asked for.
+        view: The adversary whose epsilon is shown.
+        delta: Delta at which epsilon is meant.
+        tuning: What choosing among the runs costs, where that was asked for.
 
     Example:
         >>> swept = sweep(protocol, {"local.clip": [0.5, 1.0]}, seeds=3)  # doctest: +SKIP
@@ -158,8 +158,8 @@ def summarize_rows(rows: Sequence[SweepRow], score: str) -> SettingSummary:
     """Returns what the trainings of one setting have in common.
 
     Args:
-        rows: trainings of the same setting.
-        score: the name of the score.
+        rows: Trainings of the same setting.
+        score: The name of the score.
     """
     scores = [value for value in (getattr(row, score) for row in rows) if value is not None]
     spent = [row.epsilon for row in rows if row.epsilon is not None]

@@ -39,8 +39,8 @@ def ignore_plan(protocols: tuple[Protocol, ...], folder: Path) -> None:
     """Does nothing when a sweep begins.
 
     Args:
-        protocols: of all trainings.
-        folder: of the sweep.
+        protocols: Protocols of all trainings.
+        folder: Folder of the sweep.
     """
 
 
@@ -49,14 +49,14 @@ class SweepOptions:
     """How the trainings of a sweep are run and watched; none of it changes what they find.
 
     Attributes:
-        data: data in place of the protocol's.
-        model: a model in place of the protocol's.
-        engine: as in `train_many`.
-        workers: as in `train_many`.
-        device: as in `train_many`.
-        on_plan: called before the first training, with all protocols and the folder.
-        on_round: called after every round, with the number of its training.
-        on_row: called when a training has ended or was found ended, with its number.
+        data: Data in place of the protocol's.
+        model: A model in place of the protocol's.
+        engine: As in `train_many`.
+        workers: As in `train_many`.
+        device: As in `train_many`.
+        on_plan: Called before the first training, with all protocols and the folder.
+        on_round: Called after every round, with the number of its training.
+        on_row: Called when a training has ended or was found ended, with its number.
     """
 
     data: DataSource | None = None
@@ -88,26 +88,26 @@ def sweep(  # noqa: PLR0913  (every option has a name and a default)
     """Trains a protocol with every combination of some settings, and several seeds of each.
 
     Args:
-        protocol: the federation whose keys are varied.
-        over: values by key of the protocol's file, such as {"local.clip": [0.5, 1.0]}.
-        epsilons: targets, for each of which the noise is calibrated.
-        view: the adversary whose epsilon is calibrated and shown.
-        delta: at which epsilon is meant.
-        seeds: trainings of every setting, from the protocol's seed on.
+        protocol: The federation whose keys are varied.
+        over: Values by key of the protocol's file, such as {"local.clip": [0.5, 1.0]}.
+        epsilons: Targets, for each of which the noise is calibrated.
+        view: The adversary whose epsilon is calibrated and shown.
+        delta: Delta at which epsilon is meant.
+        seeds: Trainings of every setting, from the protocol's seed on.
         price: "sum" prices all runs together, "selection" the best of a random number of runs.
-        trials: for "selection", how many runs are expected.
-        folder: where the sweep is kept; by default `runs/sweep-<n>`. Called again with the same
+        trials: For "selection", how many runs are expected.
+        folder: Where the sweep is kept; by default `runs/sweep-<n>`. Called again with the same
             arguments, a sweep that was interrupted goes on where it was.
-        data: a name, a path or a `Dataset`, in place of `protocol.data.name`.
-        model: a name, a module or a factory, in place of `protocol.model.name`.
+        data: A name, a path or a `Dataset`, in place of `protocol.data.name`.
+        model: A name, a module or a factory, in place of `protocol.model.name`.
         engine: "native", "torch" or "auto".
-        workers: as in `train`.
+        workers: As in `train`.
 
     Returns:
         What was found.
 
     Raises:
-        UserError: something does not fit, or the folder holds another sweep.
+        UserError: Something does not fit, or the folder holds another sweep.
 
     Example:
         >>> swept = sweep(protocol, {"local.clip": [0.5, 1.0]}, epsilons=[1, 4])  # doctest: +SKIP
@@ -132,15 +132,15 @@ def run_sweep(request: SweepRequest, folder: str | Path | None, options: SweepOp
     """Trains a sweep, or goes on with it.
 
     Args:
-        request: settings and seeds.
-        folder: where it is kept; None for a new folder below runs/.
-        options: how it is trained.
+        request: Settings and seeds.
+        folder: Where it is kept; None for a new folder below runs/.
+        options: How it is trained.
 
     Returns:
         What was found.
 
     Raises:
-        UserError: something does not fit, or the folder holds another sweep.
+        UserError: Something does not fit, or the folder holds another sweep.
     """
     settings = make_settings(request)
     refuse_handed_over(request, options)
@@ -163,12 +163,12 @@ def continue_plan(request: SweepRequest, place: SweepFolder, options: SweepOptio
     """Goes on with a sweep that was begun, with the noise and the trials that it has.
 
     Args:
-        request: the present one.
-        place: the folder of the sweep.
-        options: how it is trained.
+        request: The present one.
+        place: The folder of the sweep.
+        options: How it is trained.
 
     Raises:
-        UserError: the folder holds another sweep.
+        UserError: The folder holds another sweep.
     """
     with held(place.path):
         place.refuse_another(request)
@@ -179,14 +179,14 @@ def resume_sweep(folder: str | Path, options: SweepOptions) -> Sweep:
     """Goes on with a sweep that was interrupted.
 
     Args:
-        folder: of the sweep.
-        options: how it is trained.
+        folder: Folder of the sweep.
+        options: How it is trained.
 
     Returns:
         What was found.
 
     Raises:
-        UserError: there is no sweep.
+        UserError: There is no sweep.
     """
     return run_sweep(SweepFolder(Path(folder)).read_plan().request, folder, options)
 
@@ -195,7 +195,7 @@ def make_sweep_folder(folder: str | Path | None) -> Path:
     """Makes the folder of a sweep, or finds it.
 
     Args:
-        folder: where; None for the first free number under runs/.
+        folder: Where; None for the first free number under runs/.
     """
     if folder is None:
         return claimed_path("sweep", Path("runs"))
@@ -209,11 +209,11 @@ def refuse_handed_over(request: SweepRequest, options: SweepOptions) -> None:
     """Refuses to vary what is handed over in Python, and would be the same in all trainings.
 
     Args:
-        request: the sweep.
-        options: with data and model, where they are handed over.
+        request: The sweep.
+        options: With data and model, where they are handed over.
 
     Raises:
-        UserError: it names the key.
+        UserError: It names the key.
     """
     given = {"model.name": options.model, "data.name": options.data}
     for key, _ in request.over:
@@ -227,12 +227,12 @@ def plan_sweep(
     """Returns a sweep with its noise calibrated and its trials drawn.
 
     Args:
-        request: settings and seeds.
-        settings: all combinations.
-        options: with data and model, where they are handed over.
+        request: Settings and seeds.
+        settings: All combinations.
+        options: With data and model, where they are handed over.
 
     Raises:
-        UserError: a setting that cannot be trained, or a target that no noise meets.
+        UserError: A setting that cannot be trained, or a target that no noise meets.
     """
     # Settings that use the same data load them once.
     shared = TrainingCache(options.model)
@@ -259,11 +259,11 @@ def refuse_private_scores(request: SweepRequest, source: str) -> None:
     """Refuses to price a choice by exact scores on private records.
 
     Args:
-        request: the sweep, with the price that was asked for.
+        request: The sweep, with the price that was asked for.
         source: Whose records the scores are on.
 
     Raises:
-        UserError: the price would cover the models, and not the scores that choose among them.
+        UserError: The price would cover the models, and not the scores that choose among them.
     """
     # The score must be a function of the model and of public records (docs/theory.md#a25).
     if request.price != "none" and source == "held-out":
@@ -278,12 +278,12 @@ def calibrate_setting(setting: Setting, request: SweepRequest, sizes: list[int])
     """Returns a setting with the noise that meets its epsilon, if it has one.
 
     Args:
-        setting: the values and the protocol.
-        request: the sweep, with view and delta.
-        sizes: records of every client.
+        setting: The values and the protocol.
+        request: The sweep, with view and delta.
+        sizes: Records of every client.
 
     Raises:
-        UserError: no noise meets the target, or the protocol has none to calibrate.
+        UserError: No noise meets the target, or the protocol has none to calibrate.
     """
     if EPSILON not in setting.values:
         return setting
@@ -301,11 +301,11 @@ def draw_trials(request: SweepRequest, settings: int) -> tuple[Trial, ...]:
     """Returns the trainings of a sweep in their order.
 
     Args:
-        request: the sweep.
-        settings: how many there are.
+        request: The sweep.
+        settings: How many there are.
 
     Raises:
-        UserError: private selection drew no training at all.
+        UserError: Private selection drew no training at all.
     """
     first = request.first_seed
     if request.trials is not None:
@@ -331,8 +331,8 @@ def seed_protocol(protocol: Protocol, seed: int) -> Protocol:
     """Returns the protocol with a seed.
 
     Args:
-        protocol: the protocol.
-        seed: its seed.
+        protocol: The federation whose settings are swept.
+        seed: Seed of the training.
     """
     return replace(protocol, seed=seed)
 
@@ -341,9 +341,9 @@ def train_plan(plan: SweepPlan, place: SweepFolder, options: SweepOptions) -> Sw
     """Trains all trials that have not ended, and gathers the rows of all.
 
     Args:
-        plan: the sweep.
-        place: its folder.
-        options: how it is trained.
+        plan: The sweep.
+        place: Its folder.
+        options: How it is trained.
 
     Returns:
         What was found.
@@ -358,8 +358,8 @@ def train_plan(plan: SweepPlan, place: SweepFolder, options: SweepOptions) -> Sw
         """Keeps the row of a training that has ended.
 
         Args:
-            number: of the training.
-            trained: what became of it.
+            number: Number of the training.
+            trained: What became of it.
         """
         if number not in rows:
             rows[number] = make_row(plan, place, number, trained)
@@ -396,10 +396,10 @@ def make_row(plan: SweepPlan, place: SweepFolder, number: int, trained: Trained)
     """Returns the row of a training.
 
     Args:
-        plan: the sweep.
-        place: its folder.
-        number: of the training.
-        trained: what became of it.
+        plan: The sweep.
+        place: Its folder.
+        number: Number of the training.
+        trained: What became of it.
     """
     trial = plan.trials[number]
     request = plan.request
@@ -424,8 +424,8 @@ def read_last(trained: Trained, name: str) -> float | None:
     """Returns a score after the last round; None where it is not known.
 
     Args:
-        trained: the training.
-        name: of the score.
+        trained: The training.
+        name: Name of the score.
     """
     values = trained.metrics[name]
     if len(values) == 0 or not math.isfinite(values[-1]):
@@ -437,11 +437,11 @@ def price_tuning(plan: SweepPlan, trained: list[Trained]) -> TuningPrice | None:
     """Returns what choosing among the runs costs, where that was asked for.
 
     Args:
-        plan: the sweep.
-        trained: all of its trainings.
+        plan: The sweep.
+        trained: All of its trainings.
 
     Raises:
-        UserError: the scores are on private records, which no price covers.
+        UserError: The scores are on private records, which no price covers.
     """
     request = plan.request
     if request.price == "none":

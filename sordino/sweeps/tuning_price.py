@@ -27,13 +27,13 @@ class TuningPrice:
 
     Attributes:
         kind: "sum" or "selection".
-        epsilon: an upper bound.
-        delta: at which it holds.
-        view: the adversary.
-        adjacency: how neighbouring data sets differ.
-        runs: how many trainings there were.
-        trials: for "selection", how many were expected.
-        sentence: the price in words.
+        epsilon: An upper bound.
+        delta: Delta at which it holds.
+        view: The adversary.
+        adjacency: How neighbouring data sets differ.
+        runs: How many trainings there were.
+        trials: For "selection", how many were expected.
+        sentence: The price in words.
     """
 
     kind: str
@@ -77,8 +77,8 @@ def find_divergence(curve: Curve, order: float) -> float:
     """Returns a Rényi divergence; infinity where a curve overflows.
 
     Args:
-        curve: of a release.
-        order: of the divergence.
+        curve: Curve of a release.
+        order: Order of the divergence.
     """
     found = curve.rdp(order)
     # The accountant of dp_accounting would take a NaN for a price of nothing.
@@ -92,11 +92,11 @@ def price_all_runs(guarantees: Sequence[Guarantee], delta: float) -> TuningPrice
     independent, and no composition holds for them.
 
     Args:
-        guarantees: of every run, in one view.
-        delta: at which epsilon is asked for.
+        guarantees: Guarantees of every run, in one view.
+        delta: Delta at which epsilon is asked for.
 
     Raises:
-        UserError: the runs have different neighbouring data sets.
+        UserError: The runs have different neighbouring data sets.
     """
     adjacency = find_common_adjacency(guarantees)
     # However later settings were chosen from earlier scores (docs/theory.md#a25).
@@ -143,13 +143,13 @@ def price_selection(
     costs what the costliest setting costs (docs/theory.md#a25). Papernot and Steinke 2022, Thm 6.
 
     Args:
-        guarantees: of every setting that can be drawn, in the view "final".
-        runs: how many runs there were, which stays secret.
-        trials: the mean of the distribution.
-        delta: at which epsilon is asked for.
+        guarantees: Guarantees of every setting that can be drawn, in the view "final".
+        runs: How many runs there were, which stays secret.
+        trials: The mean of the distribution.
+        delta: Delta at which epsilon is asked for.
 
     Raises:
-        UserError: the settings have different neighbouring data sets.
+        UserError: The settings have different neighbouring data sets.
 
     Example:
         >>> from sordino.privacy.curves.gaussian_curve import GaussianCurve
@@ -191,10 +191,10 @@ def find_common_adjacency(guarantees: Sequence[Guarantee]) -> str:
     """Returns how neighbouring data sets differ, which must be the same in all runs.
 
     Args:
-        guarantees: of the runs.
+        guarantees: Guarantees of the runs.
 
     Raises:
-        UserError: it is not the same.
+        UserError: It is not the same.
     """
     # Replacing a record and adding one are statements about different pairs of data sets.
     found = sorted({guarantee.adjacency for guarantee in guarantees})

@@ -174,8 +174,8 @@ class ScoredSums(SeenSums):
             """Returns the sum of the clipped gradients of some records.
 
             Args:
-                setup: the federation that has the records.
-                rows: their row numbers.
+                setup: The federation that has the records.
+                rows: Their row numbers.
             """
             chosen = torch.from_numpy(rows)
             found = self._clean.clipped_sum(

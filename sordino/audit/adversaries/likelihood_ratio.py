@@ -294,7 +294,7 @@ def find_move_shares(protocol: Protocol, records: int, round_index: int) -> Shar
     Args:
         protocol: The protocol that is audited.
         records: Records of the attacked client.
-        round_index: The round.
+        round_index: Number of the round, from 0.
 
     Returns:
         Shares of the move, each with the logarithm of its probability.

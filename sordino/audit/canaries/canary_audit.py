@@ -41,11 +41,11 @@ class CanaryQuestion:
 
     Attributes:
         kind: "records" or "clients", what the canaries are.
-        view: what the adversary sees.
+        view: What the adversary sees.
         unit: "record" or "client".
-        delta: where epsilon is measured.
-        canary: how canary records are made; None for the default.
-        canaries: how many; None for the default.
+        delta: Where epsilon is measured.
+        canary: How canary records are made; None for the default.
+        canaries: How many; None for the default.
     """
 
     kind: str
@@ -61,10 +61,10 @@ class CanaryAnswer:
     """Holds what one training showed: a lower bound from records, or an estimate from clients.
 
     Attributes:
-        certified: the promise.
-        result: the finding or the estimate.
-        folder: where it is kept.
-        run: the run that was audited, if it was one.
+        certified: The promise.
+        result: The finding or the estimate.
+        folder: Where it is kept.
+        run: The run that was audited, if it was one.
     """
 
     certified: Guarantee
@@ -83,17 +83,17 @@ def audit_by_one_training(
     """Trains once with canaries, judges the outcome, and writes an audit folder.
 
     Args:
-        source: a protocol, or the folder of a finished run.
-        question: the audit that is asked for.
-        folder: the audit folder; by default a new one under audits/.
-        on_round: called after every round.
+        source: A protocol, or the folder of a finished run.
+        question: The audit that is asked for.
+        folder: The audit folder; by default a new one under audits/.
+        on_round: Called after every round.
 
     Returns:
         What was found.
 
     Raises:
-        UserError: the question cannot be answered by one training.
-        BudgetExceeded: the budget affords no round.
+        UserError: The question cannot be answered by one training.
+        BudgetExceeded: The budget affords no round.
     """
     refuse_impossible(question)
     canary = question.canary or DEFAULT_CANARY
@@ -143,10 +143,10 @@ def refuse_impossible(question: CanaryQuestion) -> None:
     """Refuses canaries that one training cannot have.
 
     Args:
-        question: the audit that is asked for.
+        question: The audit that is asked for.
 
     Raises:
-        UserError: an unknown kind, or canaries that take too long to make.
+        UserError: An unknown kind, or canaries that take too long to make.
     """
     if question.kind not in DEFAULT_CANARIES:
         raise UserError(f"--one-run {question.kind!r}: expected records or clients.")
@@ -161,10 +161,10 @@ def find_unit(question: CanaryQuestion) -> str:
     """Returns the unit that canaries of a kind speak about.
 
     Args:
-        question: the audit that is asked for.
+        question: The audit that is asked for.
 
     Raises:
-        UserError: another unit was asked for.
+        UserError: Another unit was asked for.
     """
     unit = UNIT_OF[question.kind]
     # "record" is the default of the option, so canary clients take it as not said.
@@ -180,7 +180,7 @@ def find_engine(subject: Subject) -> str:
     """Returns the engine that trains with canaries: the one of the run, where there is a run.
 
     Args:
-        subject: the plan or the run.
+        subject: The plan or the run.
     """
     # Across machines every client trains by torch. The native engine need not be there again.
     return "torch" if subject.engine in ("torch", "flower") else "auto"
@@ -190,9 +190,9 @@ def count_canaries(question: CanaryQuestion, setup: Setup, subject: Subject) -> 
     """Returns how many canaries are trained with: as many as asked, or as there is room for.
 
     Args:
-        question: the audit that is asked for.
-        setup: the federation with its data.
-        subject: the plan or the run.
+        question: The audit that is asked for.
+        setup: The federation with its data.
+        subject: The plan or the run.
     """
     if question.canaries is not None:
         return question.canaries
@@ -207,8 +207,8 @@ def estimate_document(estimate: CanaryEstimate, certified: Guarantee) -> dict[st
     """Returns what canary clients suggest, for JSON; an estimate has no lower bound.
 
     Args:
-        estimate: from one training with canary clients.
-        certified: the guarantee about one client.
+        estimate: Estimate from one training with canary clients.
+        certified: The guarantee about one client.
     """
     return {
         "view": str(certified.view),

@@ -200,7 +200,7 @@ def find_epsilon_between(one: NormalFit, other: NormalFit, delta: float) -> floa
         """Returns by how much the larger log delta passes the target.
 
         Args:
-            epsilon: where delta is computed.
+            epsilon: Where delta is computed.
         """
         return max(_log_delta(one, other, epsilon), _log_delta(other, one, epsilon)) - target
 

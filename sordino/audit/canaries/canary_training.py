@@ -384,9 +384,9 @@ class CanaryClients:
         """Prepares the clients.
 
         Args:
-            setup: the federation.
-            rule: says how far the clients' steps can take them.
-            directions: one of length 1 for each canary, a row each.
+            setup: The federation.
+            rule: Says how far the clients' steps can take them.
+            directions: One of length 1 for each canary, a row each.
         """
         self._setup = setup
         self._rule = rule
@@ -402,7 +402,7 @@ class CanaryClients:
         """Yields the uploads of a round, in the order of the participants.
 
         Args:
-            task: the round, with its participants.
+            task: The round, with its participants.
         """
         for client in task.participants.tolist():
             if client < len(self._directions):
@@ -436,7 +436,7 @@ def direction_length(rule: FedAvg, round_index: int) -> float:
 
     Args:
         rule: The local rule.
-        round_index: The round.
+        round_index: Number of the round, from 0.
     """
     rates = rule.schedule.rates(round=round_index, steps=rule.steps)
     return sensitivity.bound_upload(rates, rule.clip, proximal=rule.pull) / 2

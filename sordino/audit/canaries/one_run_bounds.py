@@ -78,7 +78,7 @@ class OneRunBound:
         epsilon_lower: With this confidence it is (epsilon, delta)-private for no smaller epsilon,
             if `assumptions` hold.
         delta: The delta that goes with epsilon.
-        confidence: That the bound is true, over the coins and the training.
+        confidence: Confidence that the bound is true, over the coins and the training.
         canaries: Slots, whether guessed or not.
         guesses: Slots that were guessed.
         correct: Guesses that were right.
@@ -237,7 +237,7 @@ def bound_epsilon(
     Args:
         result: The guesses.
         delta: The delta that goes with epsilon.
-        confidence: Of the bound.
+        confidence: Confidence of the bound.
 
     Example:
         >>> shown = bound_epsilon(GuessCount(canaries=1000, guesses=200, correct=190))
@@ -251,7 +251,7 @@ def bound_epsilon(
         """Returns how much more surprising the guesses are than the level allows, in logarithms.
 
         Args:
-            epsilon: the bound that is doubted.
+            epsilon: The bound that is doubted.
         """
         p = bound_p_value(result, epsilon=epsilon, delta=delta)
         return level - math.log(max(p, sys.float_info.min))
@@ -285,7 +285,7 @@ def refutes_tradeoff(
     Args:
         result: The guesses.
         tradeoff: A trade-off function that holds in both directions, such as the `beta` of a curve.
-        confidence: That a contradiction is real.
+        confidence: Confidence that a contradiction is real.
 
     Example:
         >>> seen = GuessCount(canaries=1000, guesses=200, correct=190)
@@ -309,7 +309,7 @@ def bound_mu(result: GuessCount, *, delta: float = 1e-5, confidence: float = 0.9
     Args:
         result: The guesses.
         delta: The delta that goes with epsilon.
-        confidence: Of the bound.
+        confidence: Confidence of the bound.
 
     Example:
         >>> shown = bound_mu(GuessCount(canaries=1000, guesses=200, correct=190))
@@ -323,7 +323,7 @@ def bound_mu(result: GuessCount, *, delta: float = 1e-5, confidence: float = 0.9
         """Returns by how much the probability that the guesses need passes 1.
 
         Args:
-            mu: the bound that is doubted.
+            mu: The bound that is doubted.
         """
         return _probability_needed(result, partial(gaussian.beta, mu), miss) - 1 - _ROUNDING
 

@@ -29,8 +29,8 @@ def examine_low_bits(steps: np.ndarray, parameter: float) -> ResidualTest:
     multiplied by the number of comparisons.
 
     Args:
-        steps: the noise in grid steps, as integers.
-        parameter: of its law.
+        steps: The noise in grid steps, as integers.
+        parameter: Parameter of its law.
 
     Example:
         >>> noise = np.rint(np.random.default_rng(0).normal(size=10_000) * 64).astype(int)

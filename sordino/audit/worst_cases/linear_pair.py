@@ -64,7 +64,7 @@ class LinearShape:
     """Says how linear losses differ from the plain ones.
 
     Attributes:
-        curvature: Of the other clients' losses. Below zero they drive models apart.
+        curvature: Curvature of the other clients' losses. Below zero they drive models apart.
         in_crowd: Whether the others do what the attacked client does on the first data set. Behind
             a shuffler, a client that does something else stands out most among such others.
         secret: Whether the adversary does not know the minibatches. The client's other records then

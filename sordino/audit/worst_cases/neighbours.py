@@ -133,7 +133,7 @@ def find_most_exposed(
         """Returns what clients are sorted by: the most exposed one has the largest.
 
         Args:
-            client: the number of a client.
+            client: The number of a client.
         """
         rounds = min(caps.get(client, protocol.rounds), protocol.rounds)
         size = -sizes[client] if hidden else sizes[client]
@@ -160,7 +160,7 @@ def find_least_protected(protocol: Protocol, sizes: Sequence[int], unit: str) ->
         """Returns what clients are sorted by: the most exposed one has the largest.
 
         Args:
-            client: the number of a client.
+            client: The number of a client.
         """
         gaussian = type(find_client_noise(protocol, client, sizes[client])) is Gaussian
         return gaussian, epsilons[client]
@@ -174,7 +174,7 @@ def find_client_noise(protocol: Protocol, client: int, records: int) -> Noise:
 
     Args:
         protocol: The protocol that is audited.
-        client: The client.
+        client: Number of the client, from 0.
         records: How many records it has.
     """
     for budget in protocol.client:
@@ -259,7 +259,7 @@ def make_setup(
     """Returns a federation on given records.
 
     Args:
-        protocol: The protocol.
+        protocol: The federation that is audited.
         x: Inputs, one record per row.
         y: Targets.
         parts: Row numbers of every client's records.

@@ -62,7 +62,7 @@ class StepSumLaw:
         Args:
             vectors: Noisy sums, one a row.
             direction: The line on which the sums without noise lie.
-            noise: On every coordinate.
+            noise: Noise on every coordinate.
 
         Example:
             >>> from sordino.protocol import Laplace

@@ -99,7 +99,7 @@ class RehearsalEngine:
         """Yields the uploads of the clients, the first with the noise of all.
 
         Args:
-            task: the round, with its participants.
+            task: The round, with its participants.
         """
         for upload in self._table.train(task):
             if upload.client > 0:

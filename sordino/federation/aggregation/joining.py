@@ -23,7 +23,7 @@ class Joining(Interface):
         """Takes the next upload.
 
         Args:
-            vector: an upload.
+            vector: An upload.
         """
 
     def finish(self) -> np.ndarray:
@@ -35,12 +35,12 @@ class Incoming:
     """The facts known of a round's uploads before the first has come.
 
     Attributes:
-        setup: the federation.
-        current: the present global model; or a table, with one training a row.
-        weights: one positive number per upload; or for each upload one per row of a table, as a
+        setup: The federation.
+        current: The present global model; or a table, with one training a row.
+        weights: One positive number per upload; or for each upload one per row of a table, as a
             column, zero where the client did not take part in that training.
-        round_index: the round.
-        trainings: the number of the training, or those of the rows.
+        round_index: Number of the round, from 0.
+        trainings: The number of the training, or those of the rows.
     """
 
     setup: Setup
@@ -59,10 +59,10 @@ def start_joining(incoming: Incoming) -> Joining:
     """Returns what joins the uploads of a round by the protocol's aggregation.
 
     Args:
-        incoming: the facts about them.
+        incoming: The facts about them.
 
     Raises:
-        UnknownKind: nobody said how uploads are joined by this aggregation.
+        UnknownKind: Nobody said how uploads are joined by this aggregation.
     """
     rule = incoming.setup.protocol.aggregation
     return JOININGS.of(rule)(rule, incoming)
@@ -72,8 +72,8 @@ def upload_weights(rule: Aggregation, sizes: np.ndarray) -> np.ndarray:
     """Returns the weight of each participant's upload.
 
     Args:
-        rule: the protocol's aggregation.
-        sizes: the participants' numbers of records.
+        rule: The protocol's aggregation.
+        sizes: The participants' numbers of records.
 
     Example:
         >>> from sordino.protocol import Mean
@@ -89,10 +89,10 @@ def weigh_clients(setup: Setup) -> np.ndarray:
     """Returns the weight of each client's upload, up to a common factor: public numbers.
 
     Args:
-        setup: the federation.
+        setup: The federation.
 
     Raises:
-        UserError: uploads are weighed by their noise, and one has none.
+        UserError: Uploads are weighed by their noise, and one has none.
     """
     rule = setup.protocol.aggregation
     if not rule.weighs_noise:
@@ -116,9 +116,9 @@ def project_model(weights: np.ndarray, centre: np.ndarray, diameter: float) -> n
     """Returns the nearest model in a ball, a hair inside so that rounding cannot leave it.
 
     Args:
-        weights: a model, or one a row.
-        centre: of the ball.
-        diameter: of the ball.
+        weights: A model, or one a row.
+        centre: Centre of the ball.
+        diameter: Diameter of the ball.
 
     Example:
         >>> inside = project_model(np.array([3.0, 4.0], np.float32), np.zeros(2, np.float32), 2.0)

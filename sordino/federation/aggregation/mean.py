@@ -39,12 +39,12 @@ class MeanJoining:
         """Begins an empty sum.
 
         Args:
-            rule: the mean.
-            current: the present global model; or a table, with one training a row.
-            weights: see `Incoming`.
-            expected: how many uploads are expected. A mean with a fixed denominator divides by it;
+            rule: The mean.
+            current: The present global model; or a table, with one training a row.
+            weights: See `Incoming`.
+            expected: How many uploads are expected. A mean with a fixed denominator divides by it;
                 an empty round is then a round like any other.
-            draw_noise: draws what the server adds to the mean before anything is rounded.
+            draw_noise: Draws what the server adds to the mean before anything is rounded.
         """
         self._rule = rule
         self._current = current
@@ -58,7 +58,7 @@ class MeanJoining:
         """Adds the next upload.
 
         Args:
-            vector: an upload.
+            vector: An upload.
         """
         weight = self._weights[self._count]
         self._count += 1
@@ -73,7 +73,7 @@ class MeanJoining:
         """Adds all uploads at once, by the sum of what they differ from the global model.
 
         Args:
-            moves: the sum of all updates, each with its weight.
+            moves: The sum of all updates, each with its weight.
         """
         self._count = len(self._weights)
         shares = self._weights.sum(axis=0)
@@ -83,7 +83,7 @@ class MeanJoining:
         """Returns the next global model; without uploads it stays as it is.
 
         Raises:
-            ValueError: fewer uploads came than there are weights.
+            ValueError: Fewer uploads came than there are weights.
         """
         if self._count != len(self._weights):
             raise ValueError(f"{self._count} uploads came, and {len(self._weights)} were announced")
@@ -115,8 +115,8 @@ class OpenedSum:
         """Begins without a sum.
 
         Args:
-            mean: turns the sum into a model.
-            grid: the grid of the uploads.
+            mean: Turns the sum into a model.
+            grid: The grid of the uploads.
         """
         self._mean = mean
         self._grid = grid
@@ -125,10 +125,10 @@ class OpenedSum:
         """Takes the sum of all uploads.
 
         Args:
-            vector: their sum as residues.
+            vector: Their sum as residues.
 
         Raises:
-            WrappedSum: it is larger than updates and noise can be.
+            WrappedSum: It is larger than updates and noise can be.
         """
         self._mean.add_moves(open_residues(vector, self._grid))
 
@@ -142,8 +142,8 @@ def join_by_mean(rule: Mean, incoming: Incoming) -> Joining:
     """Returns an empty sum for a round's uploads, and the server's noise where it adds some.
 
     Args:
-        rule: the rule, with its settings.
-        incoming: the facts about the uploads to come.
+        rule: The rule, with its settings.
+        incoming: The facts about the uploads to come.
     """
     setup = incoming.setup
 

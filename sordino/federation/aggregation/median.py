@@ -15,8 +15,8 @@ class MedianJoining:
         """Begins without uploads.
 
         Args:
-            current: the present global model; or a table, with one training a row.
-            weights: see `Incoming`. A median does not weigh: what counts is who took part.
+            current: The present global model; or a table, with one training a row.
+            weights: See `Incoming`. A median does not weigh: what counts is who took part.
         """
         self._current = current
         self._weights = weights
@@ -26,7 +26,7 @@ class MedianJoining:
         """Takes the next upload.
 
         Args:
-            vector: an upload.
+            vector: An upload.
         """
         self._uploads.append(vector)
 
@@ -52,8 +52,8 @@ def coordinate_median(uploads: list[np.ndarray], block: int = 1 << 16) -> np.nda
     """Returns the median of every coordinate.
 
     Args:
-        uploads: vectors, or tables of equal shape.
-        block: how many coordinates are sorted at a time, so that the sorted copy stays small.
+        uploads: Vectors, or tables of equal shape.
+        block: How many coordinates are sorted at a time, so that the sorted copy stays small.
     """
     size = uploads[0].shape[-1]
     parts = []
@@ -68,7 +68,7 @@ def join_by_median(rule: Median, incoming: Incoming) -> MedianJoining:
     """Returns an empty collection for a round's uploads.
 
     Args:
-        rule: the rule, with its settings.
-        incoming: the facts about the uploads to come.
+        rule: The rule, with its settings.
+        incoming: The facts about the uploads to come.
     """
     return MedianJoining(incoming.current, incoming.weights)

@@ -31,7 +31,7 @@ def on_chain(p: float) -> Point:
     It is 2 (p theta + (1/2 - p) w_1) up to the middle, 2 ((p - 1/2) w_2 + (1 - p) theta) after it.
 
     Args:
-        p: the place on the curve, from 0 to 1.
+        p: The place on the curve, from 0 to 1.
 
     Returns:
         The shares of w_1, theta and w_2.
@@ -49,7 +49,7 @@ def on_bezier(p: float) -> Point:
     """(1 - p)^2 w_1 + 2 p (1 - p) theta + p^2 w_2.
 
     Args:
-        p: the place on the curve, from 0 to 1.
+        p: The place on the curve, from 0 to 1.
 
     Example:
         >>> on_bezier(0.5)
@@ -77,9 +77,9 @@ class Connector:
         """Algorithm 2: the trained theta between two models, in float64.
 
         Args:
-            first: one end of the curve.
-            second: the other end.
-            stream: the source of the draws.
+            first: One end of the curve.
+            second: The other end.
+            stream: The source of the draws.
         """
         rule, theta = self._rule, (first + second) / 2
         places = unit_interval(stream.words(rule.steps))
@@ -103,8 +103,8 @@ class Connector:
         A model without a partner waits for the next turn.
 
         Args:
-            models: the uploads.
-            streams: the source of draws of every bend.
+            models: The uploads.
+            streams: The source of draws of every bend.
         """
         left = [torch.from_numpy(np.asarray(model, dtype=np.float64)) for model in models]
         source = iter(streams)
@@ -124,11 +124,11 @@ class ConnectivityJoining:
         """Begins without uploads.
 
         Args:
-            rule: how a bend is trained.
-            incoming: the facts about the uploads.
+            rule: How a bend is trained.
+            incoming: The facts about the uploads.
 
         Raises:
-            UserError: many trainings side by side.
+            UserError: Many trainings side by side.
         """
         if incoming.current.ndim > 1:
             raise UserError(
@@ -143,7 +143,7 @@ class ConnectivityJoining:
         """Takes the next upload.
 
         Args:
-            vector: an upload.
+            vector: An upload.
         """
         self._uploads.append(vector)
 
@@ -181,10 +181,10 @@ def server_records(setup: Setup) -> Tensors:
     """Returns the public records of the server.
 
     Args:
-        setup: the federation.
+        setup: The federation.
 
     Raises:
-        RuntimeError: the setup was made without them.
+        RuntimeError: The setup was made without them.
     """
     if setup.public is None:
         raise RuntimeError("mode connectivity without public records")
@@ -196,7 +196,7 @@ def join_by_connectivity(rule: ModeConnectivity, incoming: Incoming) -> Connecti
     """Returns an empty collection for a round's uploads.
 
     Args:
-        rule: the rule, with its settings.
-        incoming: the facts about the uploads to come.
+        rule: The rule, with its settings.
+        incoming: The facts about the uploads to come.
     """
     return ConnectivityJoining(rule, incoming)

@@ -19,7 +19,7 @@ class Delivery(Interface):
         """Takes the next upload, in the order of the clients; returns what reaches the server now.
 
         Args:
-            vector: an upload.
+            vector: An upload.
         """
 
     def finish(self) -> Iterable[np.ndarray]:
@@ -33,10 +33,10 @@ def open_channel(channel: Channel, stream: Stream) -> Delivery:
     """Returns the channel of a round.
 
     Args:
-        channel: how uploads reach the server.
-        stream: what a shuffler draws its order from.
+        channel: How uploads reach the server.
+        stream: What a shuffler draws its order from.
 
     Raises:
-        UnknownKind: there is no such channel.
+        UnknownKind: There is no such channel.
     """
     return CHANNELS.of(channel)(stream)

@@ -22,7 +22,7 @@ class DirectDelivery:
         """Returns the upload.
 
         Args:
-            vector: an upload.
+            vector: An upload.
         """
         # With its sender known by its place: all that protects a client here is its own noise.
         return (vector,)

@@ -32,7 +32,7 @@ class SummedDelivery:
         """Adds an upload and returns nothing yet.
 
         Args:
-            vector: an upload, as residues.
+            vector: An upload, as residues.
         """
         # Integers of numpy wrap around, which is the modulus.
         if self._sum is None:

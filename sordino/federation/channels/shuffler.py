@@ -35,7 +35,7 @@ class ShuffledDelivery:
         """Opens the channel.
 
         Args:
-            stream: what the order is drawn from.
+            stream: What the order is drawn from.
         """
         self._stream = stream
         self._held: list[np.ndarray] = []
@@ -44,7 +44,7 @@ class ShuffledDelivery:
         """Takes an upload and returns nothing yet.
 
         Args:
-            vector: an upload.
+            vector: An upload.
         """
         if vector.ndim > 1:
             return (vector,)
@@ -61,8 +61,8 @@ def shuffled_order(count: int, stream: Stream) -> np.ndarray:
     """Returns a random order of `count` things, all equally likely: that of as many random words.
 
     Args:
-        count: how many there are.
-        stream: the source of the draws.
+        count: How many there are.
+        stream: The source of the draws.
     """
     # Equal words keep their order: among n uploads that has a probability below n^2 / 2^65.
     return np.argsort(stream.words(count), kind="stable")

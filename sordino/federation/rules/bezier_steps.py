@@ -19,9 +19,9 @@ def train_bezier(rule: Bezier, worker: Worker, task: Assignment) -> LocalResult:
     """Runs the clipped steps of one client; `draw_sent_point` says what it sends of them.
 
     Args:
-        rule: the rule, with its settings.
-        worker: what computes for the client.
-        task: the round's work.
+        rule: The rule, with its settings.
+        worker: What computes for the client.
+        task: The round's work.
     """
     return take_clipped_steps(rule, worker, task)
 
@@ -65,11 +65,11 @@ def draw_sent_point(
     is joined to has it.
 
     Args:
-        setup: the federation.
-        start: where the client began.
-        trained: where its steps led; a table has one training a row, and a point for each.
-        training: the number of the training, or of the first row.
-        round_index: the round.
+        setup: The federation.
+        start: Where the client began.
+        trained: Where its steps led; a table has one training a row, and a point for each.
+        training: The number of the training, or of the first row.
+        round_index: Number of the round, from 0.
 
     Returns:
         What the client sends, before its noise.

@@ -31,9 +31,9 @@ def train_clipped_linear(rule: ClippedGlm, worker: Worker, task: Assignment) -> 
     """Runs the steps of one client on all its records.
 
     Args:
-        rule: the rule, with its settings.
-        worker: what computes for the client.
-        task: the round's work.
+        rule: The rule, with its settings.
+        worker: What computes for the client.
+        task: The round's work.
     """
     features, labels = worker.bounded_records(task, rule.feature_norm)
     weights = worker.as_tensor(task.start).double()
@@ -51,19 +51,19 @@ def train_clipped_glm(
     """Runs the steps, changing `weights` in place.
 
     Args:
-        weights: for every class, one after the other, one per feature; or a table of such, with one
+        weights: For every class, one after the other, one per feature; or a table of such, with one
             training a row. Two classes have one set of weights.
-        features: one record a row, of norm at most `rule.feature_norm`, its last coordinate
+        features: One record a row, of norm at most `rule.feature_norm`, its last coordinate
             belonging to the bias.
-        labels: the class of each record.
-        rule: the rule.
-        rates: the learning rate of every step.
+        labels: The class of each record.
+        rule: The rule.
+        rates: The learning rate of every step.
 
     Returns:
         How often residuals were clipped.
 
     Raises:
-        UserError: a batch is so large that its sum is not proved to be precise.
+        UserError: A batch is so large that its sum is not proved to be precise.
     """
     features = features.double()
     scores = weights
@@ -101,8 +101,8 @@ def encode_labels(labels: Tensor, classes: int) -> Tensor:
     """Returns what the probabilities of every class should be.
 
     Args:
-        labels: the class of each record.
-        classes: number of classes with weights; 1 for two classes, told apart by one score.
+        labels: The class of each record.
+        classes: Number of classes with weights; 1 for two classes, told apart by one score.
     """
     if classes == 1:
         return labels.to(torch.float64)
@@ -113,9 +113,9 @@ def find_limits(rule: ClippedGlm, features: Tensor, classes: int) -> Tensor | No
     """Returns the largest coefficient of every record's gradient, or None without a clip.
 
     Args:
-        rule: the rule.
-        features: one record a row.
-        classes: number of classes, each of which gets an equal part of the squared norm.
+        rule: The rule.
+        features: One record a row.
+        classes: Number of classes, each of which gets an equal part of the squared norm.
     """
     if rule.clip is None:
         return None
@@ -129,7 +129,7 @@ def compare_sigmoids(scores: Tensor, targets: Tensor) -> Tensor:
     """Returns sigmoid(score) - target: every class against the rest.
 
     Args:
-        scores: of every record.
+        scores: Scores of every record.
         targets: 0 or 1 for each.
     """
     return torch.sigmoid(scores) - targets
@@ -139,8 +139,8 @@ def compare_softmax(scores: Tensor, targets: Tensor) -> Tensor:
     """Returns softmax(scores) - targets: all classes at once.
 
     Args:
-        scores: a class a row, a record a column.
-        targets: of the same form.
+        scores: A class a row, a record a column.
+        targets: Targets of the same form.
     """
     return torch.softmax(scores, dim=-2) - targets
 

@@ -33,7 +33,7 @@ def pull_nowhere(rule: LocalRule) -> float:
     """Returns 0: steps of the rule are not pulled to their start.
 
     Args:
-        rule: the rule, with its settings.
+        rule: The rule, with its settings.
     """
     return 0.0
 
@@ -42,9 +42,9 @@ def take_clipped_steps(rule: FedAvg, worker: Worker, task: Assignment) -> LocalR
     """Runs the clipped steps of an assignment.
 
     Args:
-        rule: how many steps, of which length.
-        worker: who runs them.
-        task: where they begin, what pulls and corrects them.
+        rule: How many steps, of which length.
+        worker: Who runs them.
+        task: Where they begin, what pulls and corrects them.
 
     Returns:
         The model after the steps, in float64.
@@ -80,14 +80,14 @@ def train_locally(
     Every step's gradient is clipped, or else the whole update once at the end.
 
     Args:
-        model: overwritten by every step.
-        start: one model, or a table with one model a row; the parameters are the last axis.
-        rule: the clip, and how strongly steps are pulled to the start.
-        rates: the learning rate of every step.
-        batches: inputs and targets of every step.
-        loss: the loss that is minimised.
-        pull: another model that steps are pulled to.
-        correction: added to every gradient, outside the clip.
+        model: Overwritten by every step.
+        start: One model, or a table with one model a row; the parameters are the last axis.
+        rule: The clip, and how strongly steps are pulled to the start.
+        rates: The learning rate of every step.
+        batches: Inputs and targets of every step.
+        loss: The loss that is minimised.
+        pull: Another model that steps are pulled to.
+        correction: Added to every gradient, outside the clip.
 
     Returns:
         What happened in the steps, and the model in float64.
@@ -128,9 +128,9 @@ def join_pulls(rule: FedAvg, origin: torch.Tensor, pull: Pull | None) -> Pull:
     between the two.
 
     Args:
-        rule: says how strongly steps are pulled to the start.
-        origin: the start.
-        pull: to another model, if there is one.
+        rule: Says how strongly steps are pulled to the start.
+        origin: The start.
+        pull: Pull to another model, if there is one.
     """
     near = PROXIMAL_PULLS.of(rule)(rule)
     if pull is None:
@@ -146,10 +146,10 @@ def clip_update(
     """Clips the whole move of steps of any length.
 
     Args:
-        rule: the clip.
-        origin: where the steps began.
-        exact: where they led.
-        nonfinite: how many gradients counted as zero.
+        rule: The clip.
+        origin: Where the steps began.
+        exact: Where they led.
+        nonfinite: How many gradients counted as zero.
 
     Returns:
         What happened, and the model that the clipped move leads to.
@@ -169,11 +169,11 @@ def clipped_step(
     """Moves every row of `weights` against its gradient, clipped to norm `clip`.
 
     Args:
-        weights: in float64, changed in place.
-        gradients: one for every row.
-        rate: the learning rate.
-        clip: the largest norm of a gradient.
-        order: of the norm.
+        weights: Weights in float64, changed in place.
+        gradients: One for every row.
+        rate: The learning rate.
+        clip: The largest norm of a gradient.
+        order: Order of the norm.
 
     Returns:
         How many rows were clipped, and how many were not finite.

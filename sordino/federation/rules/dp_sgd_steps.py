@@ -24,9 +24,9 @@ def sum_clipped_examples(rule: DpSgd, worker: Worker, task: Assignment) -> Local
     whatever the clip is.
 
     Args:
-        rule: the rule, with its settings.
-        worker: what computes for the client.
-        task: the round's work.
+        rule: The rule, with its settings.
+        worker: What computes for the client.
+        task: The round's work.
     """
     start = worker.as_tensor(task.start)
     worker.model.load(start)
@@ -50,7 +50,7 @@ def read_clip_of_rows(clip: np.ndarray) -> float | torch.Tensor:
     """Returns the clip of one training as a number, those of a table as a column.
 
     Args:
-        clip: as it was broadcast.
+        clip: As it was broadcast.
     """
     if clip.ndim == 1:
         return float(clip[0])

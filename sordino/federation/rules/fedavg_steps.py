@@ -12,8 +12,8 @@ def train_fedavg(rule: FedAvg, worker: Worker, task: Assignment) -> LocalResult:
     """Runs the clipped steps of one client.
 
     Args:
-        rule: the rule, with its settings.
-        worker: what computes for the client.
-        task: the round's work.
+        rule: The rule, with its settings.
+        worker: What computes for the client.
+        task: The round's work.
     """
     return take_clipped_steps(rule, worker, task)

@@ -12,7 +12,7 @@ def pull_to_start(rule: FedProx) -> float:
     """Returns the strength of the pull to the start.
 
     Args:
-        rule: the rule, with its settings.
+        rule: The rule, with its settings.
     """
     return rule.proximal_pull
 
@@ -22,8 +22,8 @@ def train_fedprox(rule: FedProx, worker: Worker, task: Assignment) -> LocalResul
     """Runs the clipped and pulled steps of one client.
 
     Args:
-        rule: the rule, with its settings.
-        worker: what computes for the client.
-        task: the round's work.
+        rule: The rule, with its settings.
+        worker: What computes for the client.
+        task: The round's work.
     """
     return take_clipped_steps(rule, worker, task)

@@ -29,9 +29,9 @@ class LocalSteps:
     The counts come from private data and are covered by no guarantee.
 
     Attributes:
-        clipped: gradients that were longer than the clip.
-        clips: gradients that the clip looked at: one a step, or one an example.
-        nonfinite: gradients that were not finite and counted as zero.
+        clipped: Gradients that were longer than the clip.
+        clips: Gradients that the clip looked at: one a step, or one an example.
+        nonfinite: Gradients that were not finite and counted as zero.
     """
 
     clipped: int
@@ -47,8 +47,8 @@ class Pull:
     """A model that every step is pulled to: a leader's (udp-fl 3.3), or a helper (PriFedSync 2).
 
     Attributes:
-        model: where steps are pulled to.
-        strength: how much of the way a step of rate 1 goes.
+        model: Where steps are pulled to.
+        strength: How much of the way a step of rate 1 goes.
     """
 
     model: Tensor
@@ -70,10 +70,10 @@ class ClippedSums(Interface):
         """Returns the sum over a batch, possibly empty.
 
         Args:
-            inputs: the records' features.
-            targets: their labels.
-            clip: the largest norm of an example's gradient; in a table it may be a column.
-            norm: which norm that is.
+            inputs: The records' features.
+            targets: Their labels.
+            clip: The largest norm of an example's gradient; in a table it may be a column.
+            norm: Which norm that is.
         """
 
 
@@ -86,14 +86,14 @@ class Assignment:
     """A client's work in a round. Arrays are vectors, or tables with one training a row.
 
     Attributes:
-        client: which client works.
-        round_index: the round.
-        start: the weights that its steps begin with.
-        pull: the model that steps are pulled to, if there is one.
-        correction: the vector added to every gradient (SCAFFOLD).
-        kept: what the client has kept from earlier rounds.
-        sums: with noisy-sgd, what takes the place of the client's own sums and of their noise.
-        clip: the present clip, where it follows the gradients; in a table, one a row as a column.
+        client: Which client works.
+        round_index: Number of the round, from 0.
+        start: The weights that its steps begin with.
+        pull: The model that steps are pulled to, if there is one.
+        correction: The vector added to every gradient (SCAFFOLD).
+        kept: What the client has kept from earlier rounds.
+        sums: With noisy-sgd, what takes the place of the client's own sums and of their noise.
+        clip: The present clip, where it follows the gradients; in a table, one a row as a column.
     """
 
     client: int
@@ -111,12 +111,12 @@ class LocalResult:
     """What a client's steps led to, before anything is sent.
 
     Attributes:
-        model: the weights after the last step, in float64 where noise is still to be added.
-        steps: what happened in the steps.
-        kept: moments of an optimizer, for the client's next round.
-        means: with noisy-sgd the noisy mean of every step, where they are recorded:
+        model: The weights after the last step, in float64 where noise is still to be added.
+        steps: What happened in the steps.
+        kept: Moments of an optimizer, for the client's next round.
+        means: With noisy-sgd the noisy mean of every step, where they are recorded:
             (steps, parameters), or (trainings, steps, parameters).
-        within: where the clip follows the gradients, half the examples within it less half of the
+        within: Where the clip follows the gradients, half the examples within it less half of the
             others; in a table, one a row as a column.
     """
 
@@ -137,16 +137,16 @@ class Trainable(Interface):
         """Takes over these weights.
 
         Args:
-            vector: all parameters as one vector.
+            vector: All parameters as one vector.
         """
 
     def loss_gradient(self, inputs: Tensor, targets: Tensor, loss: Loss) -> float:
         """Leaves the gradient of the loss of one batch in `gradients`.
 
         Args:
-            inputs: the records' features.
-            targets: their labels.
-            loss: the loss.
+            inputs: The records' features.
+            targets: Their labels.
+            loss: Turns outputs and targets into a mean loss.
         """
 
 
@@ -169,37 +169,37 @@ class Worker(Interface):
         """Returns an array as a tensor where the model is.
 
         Args:
-            vector: one vector, or a table with one a row.
+            vector: One vector, or a table with one a row.
         """
 
     def draw_batches(self, task: Assignment) -> Iterator[tuple[Tensor, Tensor]]:
         """Yields the inputs and targets of every step, as the loss of a batch needs them.
 
         Args:
-            task: the round's work.
+            task: The round's work.
         """
 
     def draw_examples(self, task: Assignment) -> Iterator[tuple[Tensor, Tensor]]:
         """Yields the inputs and targets of every step, as `clipped_sums` needs them.
 
         Args:
-            task: the round's work.
+            task: The round's work.
         """
 
     def bounded_records(self, task: Assignment, norm: float) -> tuple[Tensor, Tensor]:
         """Returns all records of the client, scaled into a ball of this radius, and their labels.
 
         Args:
-            task: the round's work.
-            norm: the largest norm.
+            task: The round's work.
+            norm: The largest norm.
         """
 
     def step_noise(self, task: Assignment, step: int) -> Stream:
         """Returns the keystream of the noise of one step.
 
         Args:
-            task: the round's work.
-            step: the number of the step.
+            task: The round's work.
+            step: The number of the step.
         """
 
 
@@ -213,14 +213,14 @@ def train_client(worker: Worker, task: Assignment) -> LocalResult:
     """Runs a client's steps by the rule of its protocol.
 
     Args:
-        worker: who runs them.
-        task: what the client is asked to do.
+        worker: Who runs them.
+        task: What the client is asked to do.
 
     Returns:
         The model after the steps, without noise on the upload.
 
     Raises:
-        UnknownKind: nobody said how clients of this rule are trained.
+        UnknownKind: Nobody said how clients of this rule are trained.
     """
     rule = worker.setup.protocol.local
     return LOCAL_RULES.of(rule)(rule, worker, task)
@@ -230,8 +230,8 @@ def rates_of(worker: Worker, task: Assignment) -> tuple[float, ...]:
     """Returns the learning rate of every step of an assignment.
 
     Args:
-        worker: what computes for the client.
-        task: the round's work.
+        worker: What computes for the client.
+        task: The round's work.
     """
     rule = worker.setup.protocol.local
     return rule.schedule.rates(round=task.round_index, steps=rule.steps)
@@ -241,7 +241,7 @@ def copy_step(means: list[np.ndarray], noisy: torch.Tensor) -> None:
     """Keeps a copy of a noisy mean, which the optimizer may overwrite.
 
     Args:
-        means: what was copied so far.
-        noisy: the noisy mean of a step.
+        means: What was copied so far.
+        noisy: The noisy mean of a step.
     """
     means.append(noisy.cpu().numpy().copy())

@@ -44,7 +44,7 @@ def ignore_step(noisy: Tensor) -> None:
     """Does nothing with a noisy mean.
 
     Args:
-        noisy: the noisy mean of a step.
+        noisy: The noisy mean of a step.
     """
 
 
@@ -53,9 +53,9 @@ def train_noisy_sgd(rule: NoisySgd, worker: Worker, task: Assignment) -> LocalRe
     """Runs the noisy steps of one client; the moments of its optimizer are what it keeps.
 
     Args:
-        rule: the rule.
-        worker: who runs the steps.
-        task: where they begin; `task.sums`, if given, takes the place of sums and noise.
+        rule: The rule.
+        worker: Who runs the steps.
+        task: Where they begin; `task.sums`, if given, takes the place of sums and noise.
     """
     start = worker.as_tensor(task.start)
     optimizer = Optimizer(rule.optimizer, start, dict(task.kept))
@@ -107,17 +107,17 @@ def train_noisily(
     """Runs noisy steps; the result is in `model.weights`, the moments are in `optimizer`.
 
     Args:
-        model: overwritten.
-        gradients: the clipped sums of the same model.
-        start: the weights to start from, one model or a table with one model a row.
-        rule: the rule.
-        rates: the learning rate of every step.
-        batches: inputs and targets of every step, possibly none.
-        sum_noise: the noise on a sum.
-        stream_of: the keystream of a step's noise.
-        optimizer: turns noisy gradients into steps.
-        pull: the helper, where it regularises.
-        on_step: called with every noisy mean, which is all that a step reveals; it must copy what
+        model: Overwritten.
+        gradients: The clipped sums of the same model.
+        start: The weights to start from, one model or a table with one model a row.
+        rule: The rule.
+        rates: The learning rate of every step.
+        batches: Inputs and targets of every step, possibly none.
+        sum_noise: The noise on a sum.
+        stream_of: The keystream of a step's noise.
+        optimizer: Turns noisy gradients into steps.
+        pull: The helper, where it regularises.
+        on_step: Called with every noisy mean, which is all that a step reveals; it must copy what
             it keeps.
 
     Returns:
@@ -152,11 +152,11 @@ def noisy_mean(
     """Returns (total + noise) / B, rounded to float32.
 
     Args:
-        total: a sum of clipped gradients, or one a row; a row each then gets the noise of a
+        total: A sum of clipped gradients, or one a row; a row each then gets the noise of a
             training, from the stream's own on.
-        noise: on every coordinate of the sum.
+        noise: Noise on every coordinate of the sum.
         batch: B, the public constant also where a Poisson batch has another size, or none.
-        stream: the keystream of the noise.
+        stream: The keystream of the noise.
     """
     mechanism = mechanism_of(noise)
     if mechanism.silent:

@@ -54,9 +54,9 @@ class Optimizer:
         """Change `weights` in place; the gradient may be changed too.
 
         Args:
-            weights: the parameters, changed in place.
-            gradient: the gradient.
-            rate: the learning rate.
+            weights: The parameters, changed in place.
+            gradient: The gradient.
+            rate: The learning rate.
         """
         self._count += 1
         if self._name == "sgd":

@@ -27,10 +27,10 @@ def writing(path: Path) -> Iterator[None]:
     """Turns a failed write into a message that names the file.
 
     Args:
-        path: the file, or the folder, that is written.
+        path: The file, or the folder, that is written.
 
     Raises:
-        UserError: the system refused a write, with its reason.
+        UserError: The system refused a write, with its reason.
     """
     try:
         yield
@@ -47,11 +47,11 @@ def write_whole(path: Path, content: bytes) -> None:
     After a crash at any moment it holds the old content or the new, never a part.
 
     Args:
-        path: the file.
-        content: all of its bytes.
+        path: The file.
+        content: All of its bytes.
 
     Raises:
-        OSError: it cannot be written; the old content is still there.
+        OSError: It cannot be written; the old content is still there.
     """
     temporary = path.with_name(path.name + ".part")
     try:
@@ -74,7 +74,7 @@ def sync_folder(folder: Path) -> None:
     """Makes renames in a folder survive a power cut.
 
     Args:
-        folder: the folder.
+        folder: The folder.
     """
     handle = os.open(folder, os.O_RDONLY)
     try:
@@ -94,11 +94,11 @@ def held(folder: Path, *, patience: float = 0.0) -> Iterator[None]:
     The system lets go of it when the process ends, however it ends.
 
     Args:
-        folder: the run folder.
-        patience: for how many seconds another process is given time to end.
+        folder: The run folder.
+        patience: For how many seconds another process is given time to end.
 
     Raises:
-        UserError: it is held, by this process or by another one.
+        UserError: It is held, by this process or by another one.
     """
     place = folder.resolve()
     refusal = UserError(
@@ -127,7 +127,7 @@ def lock_file(handle: int) -> bool:
     """Locks a file for this process.
 
     Args:
-        handle: the open file.
+        handle: The open file.
 
     Returns:
         Whether it could; False where another process has it.
@@ -143,8 +143,8 @@ def pack(arrays: dict[str, np.ndarray], facts: dict[str, Any]) -> bytes:
     """Returns arrays and some facts as the bytes of a safetensors file.
 
     Args:
-        arrays: the arrays by name.
-        facts: what else the file says, as JSON can.
+        arrays: The arrays by name.
+        facts: What else the file says, as JSON can.
 
     Returns:
         The content, with a digest of the arrays so that damage is noticed.
@@ -160,13 +160,13 @@ def unpack(content: bytes) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """Returns the arrays and facts of a file of `pack`.
 
     Args:
-        content: the bytes of the file.
+        content: The bytes of the file.
 
     Returns:
         The arrays by name, and the facts.
 
     Raises:
-        ValueError: the content is damaged.
+        ValueError: The content is damaged.
     """
     try:
         # The library checks the layout of a file and not its numbers: for those there is the
@@ -187,7 +187,7 @@ def noted_digest(path: Path) -> str:
     """Returns the digest that a file of `pack` notes of its arrays, without reading them.
 
     Args:
-        path: the file.
+        path: The file.
 
     Returns:
         The digest; empty where the file is not one of `pack`.
@@ -207,7 +207,7 @@ def arrays_digest(arrays: dict[str, np.ndarray]) -> str:
     """Returns the SHA-256 over names, shapes and bytes of arrays.
 
     Args:
-        arrays: the arrays by name; their order does not matter.
+        arrays: The arrays by name; their order does not matter.
     """
     joined = hashlib.sha256()
     for name in sorted(arrays):

@@ -30,7 +30,7 @@ class MemoryStore:
         """Keeps the metrics of a round.
 
         Args:
-            row: the metrics of the round.
+            row: The metrics of the round.
         """
         self.rows.append(dict(row))
 
@@ -38,7 +38,7 @@ class MemoryStore:
         """Does nothing: nobody could read it.
 
         Args:
-            state: the state after the round.
+            state: The state after the round.
         """
 
     def note(self, **facts: Any) -> None:
@@ -72,7 +72,7 @@ class MemoryLedger:
         """Takes the first entry, which says what the payments are for.
 
         Args:
-            opened: the entry.
+            opened: The entry.
         """
         self._events.append(opened)
 
@@ -80,8 +80,8 @@ class MemoryLedger:
         """Pays for a round; in memory no round is ever run twice.
 
         Args:
-            round: the round.
-            clients: those that take part.
+            round: Number of the round, from 0.
+            clients: Those that take part.
         """
         paid = tuple(int(client) for client in clients)
         self._events.append(RoundCharged(round=round, clients=paid))
@@ -90,8 +90,8 @@ class MemoryLedger:
         """Notes which clients contributed nothing to a round, and why.
 
         Args:
-            round: the round.
-            reasons: why each missing client is missing.
+            round: Number of the round, from 0.
+            reasons: Why each missing client is missing.
         """
         absent = tuple(reasons)
         self._events.append(Missed(round=round, clients=absent, reasons=tuple(reasons.values())))

@@ -30,14 +30,14 @@ class Trained:
     """A training and what became of it, on disk or not.
 
     Attributes:
-        protocol: what was run, resolved and complete.
+        protocol: What was run, resolved and complete.
         status: "finished", "diverged", "budget", or "unfinished".
-        metrics: one array per metric, one entry per round; NaN where a round was not scored.
-        ledger: every charge, in order.
-        facts: engine and why, versions, kind of noise and the like.
-        state: the tensors of the last model; None where it may not be released.
-        source: the model, if it was handed over in Python.
-        clients: what clients have kept for themselves, where they keep models.
+        metrics: One array per metric, one entry per round; NaN where a round was not scored.
+        ledger: Every charge, in order.
+        facts: Engine and why, versions, kind of noise and the like.
+        state: The tensors of the last model; None where it may not be released.
+        source: The model, if it was handed over in Python.
+        clients: What clients have kept for themselves, where they keep models.
 
     Example:
         >>> trained = train_many([protocol], data="digits", model="mlp")[0]  # doctest: +SKIP
@@ -74,7 +74,7 @@ class Trained:
         """The trained model, a fresh module on every access.
 
         Raises:
-            UserError: there is none, or it was handed over in Python and is not known here.
+            UserError: There is none, or it was handed over in Python and is not known here.
         """
         if self.state is None:
             raise self._without_model()
@@ -92,13 +92,13 @@ class Trained:
         """Returns the personal model of a client, a fresh module on every call.
 
         Args:
-            client: the client.
+            client: Number of the client, from 0.
 
         Returns:
             The model, ready to predict.
 
         Raises:
-            UserError: the client keeps none, or has not taken part.
+            UserError: The client keeps none, or has not taken part.
         """
         state = self._client_state(client)
         if state is None:
@@ -114,15 +114,15 @@ class Trained:
         """Returns what was promised, by the rounds that the ledger says were paid for.
 
         Args:
-            view: the adversary's view.
+            view: The adversary's view.
             unit: "record" or "client".
-            delta: the delta at which the price is optimized.
+            delta: The delta at which the price is optimized.
 
         Returns:
             The guarantee, with all notes that belong to it.
 
         Raises:
-            UserError: the view is "final" and the training diverged: when it stopped depends on the
+            UserError: The view is "final" and the training diverged: when it stopped depends on the
                 data, so its last model is one of all.
 
         Example:
@@ -147,7 +147,7 @@ class Trained:
         """Returns a promise about this training with what must be said with it.
 
         Args:
-            guarantee: the promise.
+            guarantee: The promise.
 
         Returns:
             The same promise with more notes.
@@ -200,7 +200,7 @@ class Run(Trained):
     """A training that is kept in a folder.
 
     Attributes:
-        folder: where it is on disk.
+        folder: Where it is on disk.
 
     Example:
         >>> run = Run.load("runs/digits-1")  # doctest: +SKIP
@@ -215,15 +215,15 @@ class Run(Trained):
         """Reads a run back; reading changes nothing.
 
         Args:
-            folder: the folder of the run.
-            model: the model, where it was handed over in Python and not by name.
+            folder: The folder of the run.
+            model: The model, where it was handed over in Python and not by name.
 
         Returns:
             The run.
 
         Raises:
-            Changed: its files are not those that its ledger has sealed.
-            UserError: there is no run, or its files are damaged.
+            Changed: Its files are not those that its ledger has sealed.
+            UserError: There is no run, or its files are damaged.
         """
         place = RunFolder.existing(Path(folder))
         facts = place.facts()
@@ -287,14 +287,14 @@ def as_arrays(rows: list[dict[str, Any]], folder: Path) -> dict[str, np.ndarray]
     """Returns rows of metrics as one array per metric; None becomes NaN.
 
     Args:
-        rows: one entry per round.
-        folder: where they come from, for messages.
+        rows: One entry per round.
+        folder: Where they come from, for messages.
 
     Returns:
         The arrays by name.
 
     Raises:
-        UserError: a row lacks a metric, or has one that is no number.
+        UserError: A row lacks a metric, or has one that is no number.
     """
     names = [f.name for f in fields(RoundMetrics)]
     try:
@@ -321,10 +321,10 @@ def read_state(path: Path) -> dict[str, torch.Tensor] | None:
     """Returns the tensors of a finished model, or None where there is none.
 
     Args:
-        path: its file.
+        path: Its file.
 
     Raises:
-        UserError: the file is damaged.
+        UserError: The file is damaged.
     """
     if not path.exists():
         return None

@@ -73,10 +73,10 @@ def refuse_filled(path: Path) -> None:
     """Refuses a folder that holds anything but a lock: it belongs to somebody else.
 
     Args:
-        path: the folder.
+        path: The folder.
 
     Raises:
-        UserError: it is not empty.
+        UserError: It is not empty.
     """
     if any(entry.name != "lock" for entry in path.iterdir()):
         advice = "or empty it"
@@ -116,17 +116,17 @@ class RunFolder:
         """Fills the empty folder of a new run; one that holds anything already is refused.
 
         Args:
-            path: the folder.
-            protocol: the protocol, resolved and complete.
-            facts: what run.json says.
-            opened: the first line of the ledger.
-            shares: which client has which labels, where it is known.
+            path: The folder.
+            protocol: The protocol, resolved and complete.
+            facts: What run.json says.
+            opened: The first line of the ledger.
+            shares: Which client has which labels, where it is known.
 
         Returns:
             The folder.
 
         Raises:
-            UserError: the folder is not empty, or cannot be written.
+            UserError: The folder is not empty, or cannot be written.
         """
         refuse_filled(path)
         folder = cls(path)
@@ -152,10 +152,10 @@ class RunFolder:
         """Returns the folder of a run that was started earlier.
 
         Args:
-            path: the folder.
+            path: The folder.
 
         Raises:
-            UserError: there is no run in it.
+            UserError: There is no run in it.
         """
         if not (path / "protocol.toml").is_file():
             raise UserError(
@@ -173,8 +173,8 @@ class RunFolder:
         """Returns the protocol of the run, held against the digest that its ledger was opened with.
 
         Raises:
-            Changed: it is not the protocol that the run was started with.
-            UserError: it cannot be read.
+            Changed: It is not the protocol that the run was started with.
+            UserError: It cannot be read.
         """
         path = self.path / "protocol.toml"
         try:
@@ -199,7 +199,7 @@ class RunFolder:
         """Returns what run.json says.
 
         Raises:
-            UserError: it cannot be read.
+            UserError: It cannot be read.
         """
         try:
             facts = Facts(self.path / "run.json", json.loads((self.path / "run.json").read_bytes()))
@@ -213,7 +213,7 @@ class RunFolder:
         """Writes down which client has which labels.
 
         Args:
-            shares: how many records of each label every client has.
+            shares: How many records of each label every client has.
         """
         path = self.path / "partition.json"
         with writing(path):
@@ -224,7 +224,7 @@ class RunFolder:
         """Returns which client has which labels; None where it was not written down.
 
         Raises:
-            UserError: the file is damaged.
+            UserError: The file is damaged.
         """
         path = self.path / "partition.json"
         if not path.exists():
@@ -252,7 +252,7 @@ class RunFolder:
         """Changes facts in run.json.
 
         Args:
-            facts: the entries that are new or have changed.
+            facts: The entries that are new or have changed.
         """
         with writing(self.path / "run.json"):
             write_whole(self.path / "run.json", as_json({**self.facts(), **facts}))
@@ -261,7 +261,7 @@ class RunFolder:
         """Keeps the state, and the checkpoint before it as a second line of defence.
 
         Args:
-            state: the state after a round.
+            state: The state after a round.
         """
         target = self.path / "checkpoint"
         with writing(target):
@@ -278,7 +278,7 @@ class RunFolder:
             The state, None if none was written yet; and the word, empty if there is nothing to say.
 
         Raises:
-            UserError: there are checkpoints, and all are damaged.
+            UserError: There are checkpoints, and all are damaged.
         """
         damage = []
         for name in ("checkpoint", "checkpoint.previous"):
@@ -314,7 +314,7 @@ class RunFolder:
         """Adds the line of a round; the whole line goes under private/ if a part is withheld.
 
         Args:
-            row: the metrics of the round.
+            row: The metrics of the round.
         """
         path = self.path / "metrics.jsonl"
         if self.withheld:
@@ -349,7 +349,7 @@ class RunFolder:
         """Forgets the metrics of rounds that will be run again.
 
         Args:
-            rounds: how many rounds are over; later ones are forgotten.
+            rounds: How many rounds are over; later ones are forgotten.
         """
         self._write_metrics([row for row in self.metrics() if row["round"] < rounds], ended=False)
 
@@ -376,13 +376,13 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
     """Returns the lines of a file of metrics; one that a crash cut short is left out.
 
     Args:
-        path: the file.
+        path: The file.
 
     Returns:
         One entry per line; none where there is no file.
 
     Raises:
-        UserError: a line is no JSON, or does not say of which round it is.
+        UserError: A line is no JSON, or does not say of which round it is.
     """
     try:
         # A line ends with its newline: what follows the last one was cut short by a crash.
@@ -410,7 +410,7 @@ def protocol_digest(protocol: Protocol) -> str:
     """Returns the SHA-256 of the protocol as it is written to the run folder.
 
     Args:
-        protocol: the protocol.
+        protocol: The federation whose rounds are played.
     """
     return hashlib.sha256(dumps(protocol).encode()).hexdigest()
 
@@ -419,8 +419,8 @@ def claimed_path(name: str, root: Path) -> Path:
     """Makes and returns `runs/<name>-<n>` with the first number that is free.
 
     Args:
-        name: what the run is about, as its data are called.
-        root: the folder of all runs.
+        name: What the run is about, as its data are called.
+        root: The folder of all runs.
 
     Returns:
         The new folder, which is empty.
@@ -448,7 +448,7 @@ def as_json(value: Mapping[str, Any]) -> bytes:
     """Returns a JSON document for people to read, with a newline at its end.
 
     Args:
-        value: its entries.
+        value: Its entries.
     """
     return (json.dumps(to_json_value(value), indent=2, allow_nan=False) + "\n").encode()
 
@@ -457,7 +457,7 @@ def as_line(row: Mapping[str, Any]) -> bytes:
     """Returns one line of JSON; infinity is the string "inf".
 
     Args:
-        row: its entries.
+        row: Its entries.
     """
     values = {
         key: "inf" if isinstance(value, float) and math.isinf(value) else value

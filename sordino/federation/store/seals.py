@@ -47,9 +47,9 @@ class SealCheck:
     """One thing in a run's folder that was looked at.
 
     Attributes:
-        subject: what was looked at.
+        subject: What was looked at.
         result: "whole", "changed", or "not checked".
-        said: a sentence: what was found, what was changed, or why it cannot be checked.
+        said: A sentence: what was found, what was changed, or why it cannot be checked.
 
     Example:
         >>> SealCheck(subject="ledger", result="whole", said="every line is chained").result
@@ -66,11 +66,11 @@ class Beginning:
     """Holds digests of what a run begins with, as the first line of its ledger has them.
 
     Attributes:
-        sizes: of the number of records of every client.
-        partition: of the labels of every client; empty where they were not written down.
-        data: of the records and of how they were shared out.
-        facts: of the entries of run.json that prices and figures follow from.
-        scored: of whose records the model is scored on, and how many.
+        sizes: Of the number of records of every client.
+        partition: Partition of the labels of every client; empty where they were not written down.
+        data: Data of the records and of how they were shared out.
+        facts: Facts of the entries of run.json that prices and figures follow from.
+        scored: Of whose records the model is scored on, and how many.
     """
 
     sizes: str
@@ -84,7 +84,7 @@ def digest_of(value: Any) -> str:
     """Returns the SHA-256 of a value as JSON with sorted keys.
 
     Args:
-        value: anything that JSON can say.
+        value: Anything that JSON can say.
 
     Returns:
         The digest, which does not depend on the order of keys.
@@ -102,8 +102,8 @@ def beginning_of(facts: Mapping[str, Any], shares: LabelShares | None) -> Beginn
     """Returns the digests of what a run begins with.
 
     Args:
-        facts: what run.json says.
-        shares: which client has which records, where it is known.
+        facts: What run.json says.
+        shares: Which client has which records, where it is known.
     """
     return Beginning(
         sizes=digest_of(list(facts["sizes"])),
@@ -118,7 +118,7 @@ def shares_seal(shares: LabelShares | None) -> str:
     """Returns the digest of a partition; empty where none was written down.
 
     Args:
-        shares: which client has which labels.
+        shares: Which client has which labels.
     """
     if shares is None:
         return ""
@@ -130,7 +130,7 @@ def metrics_seal(rows: Sequence[Mapping[str, Any]] | None) -> str:
     """Returns the digest of the metrics of all rounds; empty where there are none.
 
     Args:
-        rows: one entry per round.
+        rows: One entry per round.
     """
     if rows is None:
         return ""
@@ -143,7 +143,7 @@ def file_seal(path: Path) -> str:
     """Returns the SHA-256 of a file; empty where there is none.
 
     Args:
-        path: the file.
+        path: The file.
     """
     if not path.exists():
         return ""
@@ -154,7 +154,7 @@ def clients_seal(run: Path) -> str:
     """Returns one digest for the models that clients have kept; empty where there are none.
 
     Args:
-        run: the run folder.
+        run: The run folder.
     """
     files = sorted((run / "clients").glob("*.safetensors"))
     return digest_of({path.name: file_seal(path) for path in files}) if files else ""
@@ -164,7 +164,7 @@ def uploads_seal(run: Path) -> str:
     """Returns one digest for the uploads that were kept; empty where there are none.
 
     Args:
-        run: the run folder.
+        run: The run folder.
     """
     # Each file notes a digest of its arrays, which is held against them whenever the file is read.
     # Only the notes are read here: uploads may fill a disk.
@@ -176,9 +176,9 @@ def seal_folder(place: RunFolder, *, status: str, rounds: int) -> Sealed:
     """Returns the last line of the ledger of a run that ends now, from what its folder holds.
 
     Args:
-        place: the run folder.
-        status: how the run ended.
-        rounds: after how many rounds.
+        place: The run folder.
+        status: How the run ended.
+        rounds: After how many rounds.
 
     Returns:
         The seal, which the caller writes.
@@ -223,15 +223,15 @@ def seal_checks(place: RunFolder) -> list[SealCheck]:
     """Returns what became of everything that a run's ledger seals.
 
     Args:
-        place: the run folder.
+        place: The run folder.
 
     Returns:
         One check for each seal, in the order in which `verify` prints them.
 
     Raises:
-        Changed: the ledger's chain is broken, or the protocol is not the one that the ledger was
+        Changed: The ledger's chain is broken, or the protocol is not the one that the ledger was
             opened with.
-        UserError: a file cannot be read.
+        UserError: A file cannot be read.
     """
     facts = place.facts()
     # Reading the protocol holds it against the ledger; a change is raised, not listed.
@@ -264,10 +264,10 @@ def missing_seal(
     """Returns what there is to say where the ledger's last line is no seal.
 
     Args:
-        place: the run folder.
-        facts: what run.json says.
-        opened: the first line of the ledger.
-        reading: the whole ledger.
+        place: The run folder.
+        facts: What run.json says.
+        opened: The first line of the ledger.
+        reading: The whole ledger.
 
     Returns:
         A check, or None where the last line is a seal.
@@ -291,8 +291,8 @@ def expected_seals(opened: Opened, seal: Sealed | None) -> dict[str, str | None]
     """Returns what the ledger says a run began with.
 
     Args:
-        opened: the first line of the ledger.
-        seal: the last line, if it is a seal.
+        opened: The first line of the ledger.
+        seal: The last line, if it is a seal.
 
     Returns:
         The digests by name; None where one is still to come, and without those that an earlier
@@ -313,9 +313,9 @@ def end_checks(place: RunFolder, facts: Mapping[str, Any], seal: Sealed) -> list
     """Returns what became of everything that only the last line of a ledger seals.
 
     Args:
-        place: the run folder.
-        facts: what run.json says.
-        seal: the last line.
+        place: The run folder.
+        facts: What run.json says.
+        seal: The last line.
 
     Returns:
         One check for each thing that is there, or should be.
@@ -343,9 +343,9 @@ def status_check(place: RunFolder, facts: Mapping[str, Any], seal: Sealed) -> Se
     """Returns whether run.json says that the run ended as it did.
 
     Args:
-        place: the run folder.
-        facts: what run.json says.
-        seal: the last line of the ledger.
+        place: The run folder.
+        facts: What run.json says.
+        seal: The last line of the ledger.
     """
     if facts["status"] == "unfinished":
         # A run can be killed after its seal and before run.json says that it has ended. Resumed,
@@ -371,10 +371,10 @@ def compare_seal(
     """Returns whether something is what its seal says.
 
     Args:
-        place: the run folder.
-        name: which seal, a key of `SUBJECTS`.
-        expected: the digest in the ledger; None if there is none yet, empty if nothing was written.
-        found: the present digest; empty if there is nothing.
+        place: The run folder.
+        name: Which seal, a key of `SUBJECTS`.
+        expected: The digest in the ledger; None if there is none yet, empty if nothing was written.
+        found: The present digest; empty if there is nothing.
     """
     subject, file, what = SUBJECTS[name]
     path = place.path / file
@@ -402,10 +402,10 @@ def refuse_changed_files(place: RunFolder) -> None:
     """Refuses a run whose folder does not hold what was sealed.
 
     Args:
-        place: the run folder.
+        place: The run folder.
 
     Raises:
-        Changed: it names the first thing that was changed.
+        Changed: It names the first thing that was changed.
     """
     for check in seal_checks(place):
         if check.result == "changed":
@@ -417,7 +417,7 @@ def is_sealed(place: RunFolder) -> bool:
     """Returns whether the ledger of a run seals anything.
 
     Args:
-        place: the run folder.
+        place: The run folder.
     """
     reading = read_ledger(place.ledger_path)
     return (

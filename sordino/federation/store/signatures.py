@@ -54,8 +54,8 @@ class RunSignature:
     """A signature of a run, as its file has it.
 
     Attributes:
-        public: the public key, 32 bytes in hexadecimal.
-        ledger: the hash that the ledger's last line is chained to.
+        public: The public key, 32 bytes in hexadecimal.
+        ledger: The hash that the ledger's last line is chained to.
         files: SHA-256 of files that no ledger seals, by their path in the run's folder.
         signature: 64 bytes in hexadecimal, over all of that.
     """
@@ -93,7 +93,7 @@ def fingerprint_of(public: bytes) -> str:
     """Returns the name of a public key: a digest short enough to be read aloud.
 
     Args:
-        public: the 32 bytes of the key.
+        public: The 32 bytes of the key.
 
     Example:
         >>> fingerprint_of(bytes(32))
@@ -108,13 +108,13 @@ def write_new_key(path: Path) -> str:
     The public key goes beside it, as FILE.pub.
 
     Args:
-        path: where the private key goes; a file that is there already is never written over.
+        path: Where the private key goes; a file that is there already is never written over.
 
     Returns:
         The fingerprint.
 
     Raises:
-        UserError: there is such a file already, or it cannot be written.
+        UserError: There is such a file already, or it cannot be written.
     """
     public_path = path.with_name(path.name + ".pub")
     for taken in (path, public_path):
@@ -137,7 +137,7 @@ def raw_bytes(key: Ed25519PublicKey) -> bytes:
     """Returns the 32 bytes of a public key.
 
     Args:
-        key: the key.
+        key: The key that signs the run.
     """
     return key.public_bytes(Encoding.Raw, PublicFormat.Raw)
 
@@ -146,7 +146,7 @@ def name_signer(key: Ed25519PrivateKey | None) -> str:
     """Returns the fingerprint of a key that signs; empty where there is none.
 
     Args:
-        key: the private key.
+        key: The private key.
     """
     return "" if key is None else fingerprint_of(raw_bytes(key.public_key()))
 
@@ -155,11 +155,11 @@ def refuse_unsigned(place: RunFolder, key: Ed25519PrivateKey | None) -> None:
     """Refuses to go on without a key with a run that was to be signed.
 
     Args:
-        place: the run folder.
-        key: the key that would sign it; another one than at the start will do.
+        place: The run folder.
+        key: The key that would sign it; another one than at the start will do.
 
     Raises:
-        UserError: the run would end without its signature.
+        UserError: The run would end without its signature.
     """
     facts = place.facts()
     signer = facts.get("signer")
@@ -175,13 +175,13 @@ def read_private_key(path: Path) -> Ed25519PrivateKey:
     """Reads a private key.
 
     Args:
-        path: its file.
+        path: Its file.
 
     Returns:
         The key.
 
     Raises:
-        UserError: there is none, it is of another kind, or others can read it.
+        UserError: There is none, it is of another kind, or others can read it.
     """
     how = f"Make one with `{format_command('verify', '--new-key', 'FILE')}`."
     try:
@@ -205,13 +205,13 @@ def read_fingerprint(text: str) -> str:
     """Returns the fingerprint that `--key` names.
 
     Args:
-        text: a fingerprint, or the file of a public or private key.
+        text: A fingerprint, or the file of a public or private key.
 
     Returns:
         The fingerprint with its prefix.
 
     Raises:
-        UserError: it is neither.
+        UserError: It is neither.
     """
     path = Path(text)
     if path.is_file():
@@ -229,13 +229,13 @@ def read_public_key(path: Path) -> Ed25519PublicKey:
     """Reads a public key from the file of a public or a private one.
 
     Args:
-        path: the file.
+        path: The file.
 
     Returns:
         The public key.
 
     Raises:
-        UserError: the file holds no Ed25519 key.
+        UserError: The file holds no Ed25519 key.
     """
     content = path.read_bytes()
     try:
@@ -255,7 +255,7 @@ def evidence_of(run: Path) -> dict[str, str]:
     """Returns the digests of the files of a run that no ledger seals.
 
     Args:
-        run: the run folder.
+        run: The run folder.
 
     Returns:
         Each digest by the file's path in the folder.
@@ -271,14 +271,14 @@ def sign_run(run: Path, key: Ed25519PrivateKey) -> str:
     """Signs a run that has ended, in place of an earlier signature of the same key.
 
     Args:
-        run: the run folder.
-        key: the private key.
+        run: The run folder.
+        key: The private key.
 
     Returns:
         The fingerprint of the key.
 
     Raises:
-        UserError: the run has not ended, or its ledger has no seal.
+        UserError: The run has not ended, or its ledger has no seal.
     """
     place = RunFolder.existing(run)
     reading = read_ledger(place.ledger_path)
@@ -306,7 +306,7 @@ def signatures_of(run: Path) -> list[tuple[Path, RunSignature | None]]:
     """Returns the signatures in a run's folder with their files.
 
     Args:
-        run: the run folder.
+        run: The run folder.
 
     Returns:
         Each file and its signature; None for a file that cannot be read.
@@ -321,7 +321,7 @@ def read_signature(path: Path) -> RunSignature | None:
     """Reads a signature; None where the file is not one.
 
     Args:
-        path: the file.
+        path: The file.
 
     Returns:
         The signature, which need not be valid.
@@ -345,7 +345,7 @@ def signers_of(run: Path) -> tuple[str, ...]:
     """Returns the fingerprints of the keys that have signed a run as it is now.
 
     Args:
-        run: the run folder.
+        run: The run folder.
     """
     chain = read_ledger(run / "ledger.jsonl").chain
     return tuple(
@@ -359,7 +359,7 @@ def signed_evidence(run: Path) -> dict[str, str]:
     """Returns the digests of findings that somebody has signed together with the run as it is now.
 
     Args:
-        run: the run folder.
+        run: The run folder.
 
     Returns:
         Each digest by the file's path in the folder.
@@ -377,8 +377,8 @@ def signature_checks(run: Path, wanted: str | None) -> list[SealCheck]:
     """Returns what became of the signatures of a run.
 
     Args:
-        run: its folder.
-        wanted: the fingerprint of the key that must have signed it; None if any will do.
+        run: Its folder.
+        wanted: The fingerprint of the key that must have signed it; None if any will do.
 
     Returns:
         One check or more for each signature; one that says so where there is none.
@@ -415,11 +415,11 @@ def check_run_signature(
     """Returns what became of one signature, and of the files that it covers.
 
     Args:
-        run: the run folder.
-        path: the file of the signature.
-        signature: the signature; None if the file cannot be read.
-        chain: the hash that the ledger's last line is chained to.
-        wanted: the fingerprint of the key that must have signed; None if any will do.
+        run: The run folder.
+        path: The file of the signature.
+        signature: The signature; None if the file cannot be read.
+        chain: The hash that the ledger's last line is chained to.
+        wanted: The fingerprint of the key that must have signed; None if any will do.
     """
     if signature is None or not signature.valid:
         said = f"{path} was changed: it is not the signature of the key that it names."

@@ -28,11 +28,11 @@ class ArchivedRound:
     """What the server saw of one round.
 
     Attributes:
-        round: its number.
-        model: the global model before it.
-        uploads: what arrived, one upload a row; none under secure aggregation.
-        clients: who sent each, None behind a shuffler; under secure aggregation who contributed.
-        total: under secure aggregation the sum of all uploads, as residues, where it was opened.
+        round: Its number.
+        model: The global model before it.
+        uploads: What arrived, one upload a row; none under secure aggregation.
+        clients: Who sent each, None behind a shuffler; under secure aggregation who contributed.
+        total: Under secure aggregation the sum of all uploads, as residues, where it was opened.
     """
 
     round: int
@@ -60,10 +60,10 @@ class UploadArchive:
         """Decides what to keep.
 
         Args:
-            run: the folder of the run.
-            rounds: how many rounds it has.
-            every: rounds between two that are kept.
-            channel: how uploads reach the server.
+            run: The folder of the run.
+            rounds: How many rounds it has.
+            every: Rounds between two that are kept.
+            channel: How uploads reach the server.
         """
         self._folder = run / "uploads"
         self._rounds = rounds
@@ -74,7 +74,7 @@ class UploadArchive:
         """Returns whether the uploads of a round are kept.
 
         Args:
-            round_index: the round.
+            round_index: Number of the round, from 0.
         """
         return is_kept(round_index, self._rounds, self._every)
 
@@ -82,7 +82,7 @@ class UploadArchive:
         """Writes the uploads of an observed round.
 
         Args:
-            record: the round as it was played.
+            record: The round as it was played.
         """
         model = record.before.weights
         arrays = {"model": model, "uploads": np.empty((0, model.size), dtype=model.dtype)}
@@ -110,10 +110,10 @@ def open_archive(
     """Returns what a run does with its uploads.
 
     Args:
-        run: the folder of the run.
-        rounds: how many rounds it has.
-        every: rounds between two whose uploads are kept; 0 for none.
-        channel: how uploads reach the server.
+        run: The folder of the run.
+        rounds: How many rounds it has.
+        every: Rounds between two whose uploads are kept; 0 for none.
+        channel: How uploads reach the server.
     """
     if every == 0:
         return NoArchive()
@@ -124,9 +124,9 @@ def is_kept(round_index: int, rounds: int, every: int) -> bool:
     """Returns whether a round's uploads are kept: at regular intervals, and those of the last.
 
     Args:
-        round_index: the round.
-        rounds: how many there are.
-        every: rounds between two that are kept; 0 for none.
+        round_index: Number of the round, from 0.
+        rounds: How many there are.
+        every: Rounds between two that are kept; 0 for none.
 
     Example:
         >>> [t for t in range(10) if is_kept(t, 10, 4)]
@@ -139,8 +139,8 @@ def archive_path(folder: Path, round_index: int) -> Path:
     """Returns the file of a round.
 
     Args:
-        folder: the folder.
-        round_index: the round.
+        folder: The folder.
+        round_index: Number of the round, from 0.
     """
     return folder / f"{round_index:06d}.safetensors"
 
@@ -149,7 +149,7 @@ def kept_rounds(run: Path) -> list[int]:
     """Returns the rounds whose uploads are kept with a run, in order.
 
     Args:
-        run: the run folder.
+        run: The run folder.
     """
     files = (run / "uploads").glob("*.safetensors")
     return sorted(int(path.stem) for path in files if path.stem.isdecimal())
@@ -159,11 +159,11 @@ def read_round(run: Path, round_index: int) -> ArchivedRound:
     """Reads the uploads of a round.
 
     Args:
-        run: the folder of the run.
-        round_index: the round.
+        run: The folder of the run.
+        round_index: Number of the round, from 0.
 
     Raises:
-        UserError: they were not kept, or the file is damaged.
+        UserError: They were not kept, or the file is damaged.
     """
     path = archive_path(run / "uploads", round_index)
     try:

@@ -30,7 +30,7 @@ def last_iterate_bounded(
     Args:
         rho: By how much each round stretches the distance of two models, at most.
         gamma: By how much each round moves two equal models apart, at most, in units of its noise.
-        diameter: Of the ball onto which every released model is projected.
+        diameter: Diameter of the ball onto which every released model is projected.
 
     Returns:
         H, and the round t0 in which the analysis starts; 0 means that the diameter did not help.

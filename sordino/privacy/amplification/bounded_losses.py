@@ -51,7 +51,7 @@ class BoundedLossCurve(LossCurve):
         """See `Curve.deltas`.
 
         Args:
-            epsilons: where delta is asked for.
+            epsilons: Where delta is asked for.
         """
         smaller: np.ndarray = np.minimum(super().deltas(epsilons), self.renyi.deltas(epsilons))
         return smaller
@@ -60,7 +60,7 @@ class BoundedLossCurve(LossCurve):
         """See `Curve.epsilon`.
 
         Args:
-            delta: the delta at which epsilon is asked for.
+            delta: The delta at which epsilon is asked for.
         """
         return min(super().epsilon(delta), self.renyi.epsilon(delta))
 
@@ -68,7 +68,7 @@ class BoundedLossCurve(LossCurve):
         """See `Curve.rdp`.
 
         Args:
-            order: the order of the Rényi divergence, above 1.
+            order: The order of the Rényi divergence, above 1.
         """
         return self.renyi.rdp(order)
 
@@ -90,10 +90,10 @@ def bounded_loss_curve(
         table: The noise's delta at epsilons and shifts.
         shifts: How far an upload can move: one round a row, a column for every first use.
         counts: How often each round occurs.
-        largest_loss: Of one release with the largest of the shifts.
+        largest_loss: Largest loss of one release with the largest of the shifts.
         use: Probability of each column, given that the client takes part.
         hidden: Whether nobody sees which column it is, nor whether it is any.
-        probability: That the client takes part in a round, which may be seen.
+        probability: Probability that the client takes part in a round, which may be seen.
         renyi: The Rényi bound of the same rounds.
 
     Returns:

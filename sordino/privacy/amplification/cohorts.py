@@ -30,7 +30,7 @@ class Cohort:
     by itself: `Cohort.alone`.
 
     Attributes:
-        probability: That the attacked client takes part.
+        probability: Probability that the attacked client takes part.
         counts: Numbers of honest participants, itself included, given that it does.
         masses: Probability of each number.
 
@@ -149,9 +149,9 @@ def find_cohort_law(rule: Participation, *, clients: int, colluding: int = 0) ->
     """Returns who takes part in a round with the attacked client, by a protocol's participation.
 
     Args:
-        rule: who takes part.
-        clients: number of clients of the federation.
-        colluding: number of clients who know their own noise.
+        rule: Who takes part.
+        clients: Number of clients of the federation.
+        colluding: Number of clients who know their own noise.
 
     Returns:
         The law of the honest participants.

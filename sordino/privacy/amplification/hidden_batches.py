@@ -77,7 +77,7 @@ class HiddenRounds:
         masses: Probability of each mu of a round, given that the record is used.
         counts: How often each round occurs.
         rate: Probability that the record is used, given that the client takes part.
-        probability: That the client takes part, which may be seen.
+        probability: Probability that the client takes part, which may be seen.
     """
 
     mus: np.ndarray
@@ -95,7 +95,7 @@ class HiddenRounds:
         """Returns the loss of a round whose release has this loss where the record is used.
 
         Args:
-            loss: Of the release.
+            loss: Loss of the release.
 
         Returns:
             log(1 + q (e^loss - 1)), which is smaller.
@@ -108,7 +108,7 @@ class HiddenRounds:
         """Returns delta of every round at each epsilon, a round a row.
 
         Args:
-            epsilons: Of at least 0.
+            epsilons: Epsilons of at least 0.
             nodes: Values of mu.
             weights: How much of every round lies on each of them, as `split_over_nodes` says.
 
@@ -135,7 +135,7 @@ class HiddenCurve(LossCurve):
         """See `Curve.rdp`: the smaller of two bounds on every round, which add up.
 
         Args:
-            order: the order of the Rényi divergence, above 1.
+            order: The order of the Rényi divergence, above 1.
         """
         checks.require_order(order)
         if math.isinf(order):
@@ -425,7 +425,7 @@ def choose_grid(
         """Returns what is allowed beyond what a grid of the interval adds.
 
         Args:
-            interval: the distance between neighbouring losses.
+            interval: The distance between neighbouring losses.
         """
         added = np.minimum(interval**2 / 4, interval * deviations)
         return allowed - float(rounds.counts @ added)

@@ -95,7 +95,7 @@ class Blocks:
     Attributes:
         starts: The first round of each block.
         heights: A / sqrt(B), whose square is the block's share of H.
-        log_masses: log B.
+        log_masses: Log B.
         log_products: Logarithm of the product of all rhos of the block.
     """
 
@@ -119,7 +119,7 @@ def check_dynamics(
         Two arrays of the same length.
 
     Raises:
-        UserError: numbers that are not finite or below 0, or different numbers of rounds.
+        UserError: Numbers that are not finite or below 0, or different numbers of rounds.
     """
     rho = checks.read_vector("rho", rho)
     gamma = checks.read_vector("gamma", gamma)

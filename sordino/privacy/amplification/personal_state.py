@@ -25,7 +25,7 @@ def carries_noiseless_state(protocol: Protocol) -> bool:
     made of uploads, forgets what it had.
 
     Args:
-        protocol: the federation.
+        protocol: The federation.
 
     Returns:
         Whether uploads must be priced with `find_upload_shifts`.
@@ -40,8 +40,8 @@ def find_upload_shifts(protocol: Protocol, rates: np.ndarray) -> np.ndarray:
     """Returns U_t for every round: how far an upload moves at most.
 
     Args:
-        protocol: a federation whose clients keep models.
-        rates: learning rates, one round a row, from the first round on.
+        protocol: A federation whose clients keep models.
+        rates: Learning rates, one round a row, from the first round on.
 
     Example:
         >>> from sordino.protocol import Constant, FedAvg, Gaussian, Interpolate
@@ -75,8 +75,8 @@ def find_kept_shares(rule: Personalization, rates: np.ndarray) -> np.ndarray:
     distance for every step.
 
     Args:
-        rule: how kept models and the global one are joined.
-        rates: learning rates, one round a row.
+        rule: How kept models and the global one are joined.
+        rates: Learning rates, one round a row.
     """
     in_helper = rule.own_share
     pull = rule.pull

@@ -197,7 +197,7 @@ def find_shuffled_epsilon(
         """Returns the delta of the shuffled uploads.
 
         Args:
-            value: an epsilon.
+            value: An epsilon.
         """
         return find_shuffled_delta(
             value,
@@ -213,7 +213,7 @@ def find_shuffled_epsilon(
         """Returns by how much the logarithm of delta passes the target's.
 
         Args:
-            value: an epsilon.
+            value: An epsilon.
         """
         # The logarithm of a delta that may be 0, which is kept off it.
         positive = max(find_delta(value), 1e-320)

@@ -77,7 +77,7 @@ def compose_fixed_rounds(
         rate: Batch size over number of records.
         steps: Steps of a round.
         rounds: Number of rounds.
-        probability: That the client takes part in a round, which may be seen.
+        probability: Probability that the client takes part in a round, which may be seen.
         interval: Grid of the privacy losses.
 
     Example:
@@ -166,7 +166,7 @@ def compose_poisson_rounds(
         rate: Probability that a step holds the unit.
         steps: Steps of a round.
         rounds: Number of rounds.
-        probability: That the client takes part in a round, which may be seen.
+        probability: Probability that the client takes part in a round, which may be seen.
         interval: Grid of the privacy losses.
 
     Example:
@@ -267,7 +267,7 @@ def amplify_epsilons(epsilons: np.ndarray, rate: float) -> np.ndarray:
     delta at epsilon' of the release.
 
     Args:
-        epsilons: Of the release that is unseen.
+        epsilons: Epsilons of the release that is unseen.
         rate: Probability that it happens, above 0.
 
     Returns:

@@ -43,7 +43,7 @@ def price_two_sided(
         rate: Probability that a step holds the unit.
         steps: Steps of a round.
         rounds: Number of rounds.
-        probability: That a round takes place, visibly.
+        probability: Probability that a round takes place, visibly.
         interval: Grid of the privacy losses; by default one that suits the composition.
 
     Returns:

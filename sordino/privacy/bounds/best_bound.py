@@ -14,9 +14,9 @@ def make_guarantee(
     """Returns a bound with everything that gives it meaning.
 
     Args:
-        question: what was asked.
-        bound: the answer.
-        unconditional: the smallest bound that needs nothing vouched for, where this one does.
+        question: What was asked.
+        bound: The answer.
+        unconditional: The smallest bound that needs nothing vouched for, where this one does.
     """
     return Guarantee(
         view=question.view,
@@ -38,9 +38,9 @@ def choose_guarantee(
     """Returns the guarantee of the bound of least cost.
 
     Args:
-        question: what was asked.
-        bounds: all that hold.
-        cost: what makes one bound better than another, such as its epsilon at a delta.
+        question: What was asked.
+        bounds: All that hold.
+        cost: What makes one bound better than another, such as its epsilon at a delta.
     """
     costs = [(cost(bound), bound) for bound in bounds]
     # The smallest of valid bounds is valid: each holds whatever the data are, and none is chosen by
@@ -58,6 +58,6 @@ def epsilon_at(delta: float) -> Callable[[Bound], float]:
     """Returns a cost: the epsilon of a bound at a delta.
 
     Args:
-        delta: at which epsilon is asked for.
+        delta: Delta at which epsilon is asked for.
     """
     return lambda bound: bound.curve.epsilon(delta)

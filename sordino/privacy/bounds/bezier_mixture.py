@@ -40,8 +40,8 @@ def spread_over_curve(
     """Returns every shift at all levels of c(r), a round a row, and how probable each is.
 
     Args:
-        shifts: largest moves of uploads, for a first use or whatever else is drawn beside r.
-        use: how probable each column is; None for a single, certain one.
+        shifts: Largest moves of uploads, for a first use or whatever else is drawn beside r.
+        use: How probable each column is; None for a single, certain one.
 
     Example:
         >>> rows, use = spread_over_curve(np.ones((3, 2)), np.array([0.5, 0.25]))

@@ -58,7 +58,7 @@ def applies_to(question: Question) -> bool:
     """Returns whether the server's noise on the mean hides the client.
 
     Args:
-        question: the question.
+        question: What is to be bounded: a protocol against a view, for a unit.
     """
     return question.protection is Protection.MEAN and len(question.rounds) > 0
 
@@ -67,7 +67,7 @@ def central_bounds(question: Question) -> Iterator[Bound]:
     """Yields every bound that holds where the server adds noise.
 
     Args:
-        question: the question.
+        question: What is to be bounded: a protocol against a view, for a unit.
     """
     protocol = question.protocol
     # The server adds its noise after it has seen the uploads.
@@ -88,7 +88,7 @@ def describe_prices(question: Question) -> tuple[str, ...]:
     """Returns how far uploads move and what the adversary sees, line by line.
 
     Args:
-        question: the question.
+        question: What is to be bounded: a protocol against a view, for a unit.
     """
     largest = round_up(float(question.prices.shifts.max()))
     lines = (
@@ -110,7 +110,7 @@ def removes_client(question: Question) -> bool:
     The mean then moves by one update, of norm s_t / 2, and not by two.
 
     Args:
-        question: the question.
+        question: What is to be bounded: a protocol against a view, for a unit.
     """
     # A record that comes or goes leaves its client's update in the sum (docs/theory.md#a17).
     return question.protocol.adjacency == "add-or-remove" and question.unit == "client"
@@ -120,8 +120,8 @@ def mean_shifts(question: Question, shifts: np.ndarray) -> np.ndarray:
     """Returns by how much the sum of updates moves.
 
     Args:
-        question: the question.
-        shifts: how far uploads move when they are replaced.
+        question: What is to be bounded: a protocol against a view, for a unit.
+        shifts: How far uploads move when they are replaced.
     """
     # Replacing takes one update away and adds another; removing does only the first.
     return shifts / 2 if removes_client(question) else shifts
@@ -131,7 +131,7 @@ def server_noise(protocol: Protocol) -> float:
     """Returns the standard deviation of the server's Gaussian noise on the mean.
 
     Args:
-        protocol: the protocol.
+        protocol: The federation that is priced.
     """
     return noisy_upload_of(protocol).server_sigma
 
@@ -140,7 +140,7 @@ def client_noise(protocol: Protocol) -> float:
     """Returns the standard deviation of each client's Gaussian noise on its upload.
 
     Args:
-        protocol: the protocol.
+        protocol: The federation that is priced.
     """
     return noisy_upload_of(protocol).client_sigma
 
@@ -149,7 +149,7 @@ def find_denominator(protocol: Protocol) -> float:
     """Returns the constant that the sum of updates is divided by: the expected participants.
 
     Args:
-        protocol: the protocol.
+        protocol: The federation that is priced.
     """
     return protocol.participation.count_expected(clients=protocol.clients)
 
@@ -158,7 +158,7 @@ def central_gaussian(question: Question) -> Iterator[Bound]:
     """Yields bounds under Gaussian noise, with the draw of clients seen, and with it hidden.
 
     Args:
-        question: the question.
+        question: What is to be bounded: a protocol against a view, for a unit.
     """
     protocol = question.protocol
     lines = describe_prices(question)
@@ -180,8 +180,8 @@ def visible_bounds(question: Question, lines: tuple[str, ...]) -> Iterator[Bound
     They are a mixture over how many do, and over the first use of the record.
 
     Args:
-        question: the question.
-        lines: how the prices come about.
+        question: What is to be bounded: a protocol against a view, for a unit.
+        lines: How the prices come about.
     """
     counts = question.counts
     cohort = find_cohort(question)
@@ -218,8 +218,8 @@ def find_cohort(question: Question, numbers: Sequence[int] | None = None) -> Coh
     least n - k honest ones (and the attacked one) add noise.
 
     Args:
-        question: the question.
-        numbers: how many take part, where that is known.
+        question: What is to be bounded: a protocol against a view, for a unit.
+        numbers: How many take part, where that is known.
     """
     protocol = question.protocol
     if numbers is None:
@@ -239,9 +239,9 @@ def find_spread(question: Question, number: float, *, planned: bool) -> float:
     """Returns the squared noise of a round in units of one upload's move.
 
     Args:
-        question: the question.
-        number: how many take part.
-        planned: whether the round is asked about before it is run.
+        question: What is to be bounded: a protocol against a view, for a unit.
+        number: How many take part.
+        planned: Whether the round is asked about before it is run.
     """
     protocol = question.protocol
     shares = question.shares
@@ -300,7 +300,7 @@ def mix_with_colluders(question: Question) -> Cohort:
     places still divide the sum (docs/theory.md#a17).
 
     Args:
-        question: the question.
+        question: What is to be bounded: a protocol against a view, for a unit.
     """
     protocol = question.protocol
     rule = protocol.participation
@@ -322,9 +322,9 @@ def group_spreads(probability: float, spreads: np.ndarray, masses: np.ndarray) -
     """Returns a cohort with at most `SPREADS` amounts of noise, each rounded down.
 
     Args:
-        probability: that the attacked client takes part.
-        spreads: squared noises.
-        masses: how probable each is; the too improbable to count join the smallest.
+        probability: Probability that the attacked client takes part.
+        spreads: Squared noises.
+        masses: How probable each is; the too improbable to count join the smallest.
 
     Example:
         >>> group_spreads(0.5, np.array([4.0, 1.0]), np.array([0.75, 0.25]))
@@ -348,7 +348,7 @@ def hidden_draw_curve(question: Question) -> Curve:
     """Returns the composition of rounds with a hidden Poisson draw.
 
     Args:
-        question: the question.
+        question: What is to be bounded: a protocol against a view, for a unit.
     """
     protocol = question.protocol
     noise = server_noise(protocol) * find_denominator(protocol)
@@ -370,8 +370,8 @@ def make_sampled_step(multiplier: float, rate: float) -> Curve:
     It is made once, since a budget asks for many numbers of them.
 
     Args:
-        multiplier: of the noise, in units of the move.
-        rate: probability that a client is drawn.
+        multiplier: Multiplier of the noise, in units of the move.
+        rate: Probability that a client is drawn.
     """
     return subsampling.compose_poisson_batches(multiplier=multiplier, rate=rate)
 
@@ -380,8 +380,8 @@ def group_shifts(shifts: np.ndarray, counts: np.ndarray) -> list[tuple[float, in
     """Returns shifts rounded up to a few levels, and how often each occurs.
 
     Args:
-        shifts: of the rounds.
-        counts: how often each round occurs.
+        shifts: Shifts of the rounds.
+        counts: How often each round occurs.
 
     Example:
         >>> group_shifts(np.array([1.0, 0.999, 0.5]), np.array([1, 2, 3]))  # doctest: +ELLIPSIS
@@ -405,7 +405,7 @@ def central_renyi(question: Question) -> Iterator[Bound]:
     The draw of clients is public, or hidden (docs/theory.md#b6).
 
     Args:
-        question: the question.
+        question: What is to be bounded: a protocol against a view, for a unit.
     """
     protocol = question.protocol
     norm = protocol.release.clip_norm
@@ -429,8 +429,8 @@ def central_renyi(question: Question) -> Iterator[Bound]:
             """Returns the divergence of a release that holds the client.
 
             Args:
-                order: of the divergence.
-                move: how far the mean moves.
+                order: Order of the divergence.
+                move: How far the mean moves.
             """
             return price.divergence(order, move)
 
@@ -453,8 +453,8 @@ def find_divisors(question: Question, numbers: Sequence[int] | None = None) -> C
     """Returns by what the sum of updates is divided, and how probable that is.
 
     Args:
-        question: the question.
-        numbers: how many take part, where that is known.
+        question: What is to be bounded: a protocol against a view, for a unit.
+        numbers: How many take part, where that is known.
     """
     # Under Gaussian noise of deviation 1 from the server alone, the spread is the squared divisor.
     gaussian = replace(question.protocol, noise=Gaussian(sigma=1.0, where="server"))
@@ -468,7 +468,7 @@ def central_known_rounds(question: Question) -> Iterator[Bound]:
     The draw of clients is known then, and amplifies nothing.
 
     Args:
-        question: the question.
+        question: What is to be bounded: a protocol against a view, for a unit.
     """
     protocol = question.protocol
     numbers = question.present or ()
@@ -503,9 +503,9 @@ def gaussian_known_rounds(
     """Yields composition, and what the draw of minibatches adds to it.
 
     Args:
-        question: the question.
-        prices: of the uploads, a round a row.
-        spreads: the squared noises of the rounds, in units of one upload's move.
+        question: What is to be bounded: a protocol against a view, for a unit.
+        prices: Prices of the uploads, a round a row.
+        spreads: The squared noises of the rounds, in units of one upload's move.
     """
     shifts = mean_shifts(question, prices.shifts)
     mu = math.sqrt(float(np.sum(np.square(shifts) / spreads)))

@@ -25,7 +25,7 @@ def applies_to(question: Question) -> bool:
     """Returns whether only the last of consecutive rounds is seen, with all noise known.
 
     Args:
-        question: the question.
+        question: What is to be bounded: a protocol against a view, for a unit.
     """
     protocol = question.protocol
     # The convex minorant is proved for Gaussian noise, before a run (docs/theory.md#a7).
@@ -54,7 +54,7 @@ def bound_final_model(question: Question) -> Iterator[Bound]:
     shift b gamma, the noise b sigma.
 
     Args:
-        question: the question.
+        question: What is to be bounded: a protocol against a view, for a unit.
     """
     protocol = question.protocol
     shares = question.shares
@@ -80,8 +80,8 @@ class Domain:
     """How far apart two runs that share all noise ever are.
 
     Attributes:
-        diameter: the distance, at most.
-        reason: where it comes from.
+        diameter: The distance, at most.
+        reason: Where it comes from.
     """
 
     diameter: float
@@ -95,7 +95,7 @@ def find_domain(question: Question) -> Domain | None:
     come no further apart than d <- rho d + s leads to, rho < 1 (docs/theory.md#a32).
 
     Args:
-        question: the question.
+        question: What is to be bounded: a protocol against a view, for a unit.
     """
     domains = []
     diameter = question.protocol.assumptions.diameter
@@ -117,8 +117,8 @@ def find_mean_noise(protocol: Protocol, shares: np.ndarray) -> float:
     """Returns the standard deviation of all noise in a mean, the clients' and the server's.
 
     Args:
-        protocol: the protocol.
-        shares: of the participants in the mean.
+        protocol: The federation that is priced.
+        shares: Shares of the participants in the mean.
     """
     release = noisy_upload_of(protocol)
     of_clients = release.client_sigma * math.sqrt(float(np.square(shares).sum()))
@@ -131,11 +131,11 @@ def bound_dynamics(
     """Returns the bound of one way to see the dynamics.
 
     Args:
-        question: the question.
-        dynamics: how a round moves two neighbouring models apart.
-        domain: how far apart two runs ever are, where that is known.
-        share: the attacked client's in the mean.
-        noise: standard deviation of the noise in the new model.
+        question: What is to be bounded: a protocol against a view, for a unit.
+        dynamics: How a round moves two neighbouring models apart.
+        domain: How far apart two runs ever are, where that is known.
+        share: The attacked client's in the mean.
+        noise: Standard deviation of the noise in the new model.
     """
     counts = question.counts
     repeats = np.ones(len(counts), dtype=np.int64)

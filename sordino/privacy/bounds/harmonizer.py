@@ -32,7 +32,7 @@ def applies_to(question: Question) -> bool:
     """Returns whether clients have noise each for itself.
 
     Args:
-        question: the question.
+        question: What is to be bounded: a protocol against a view, for a unit.
     """
     return question.protection is Protection.OWN_NOISE and len(question.rounds) > 0
 
@@ -43,7 +43,7 @@ def bound_worst_client(question: Question) -> Iterator[Bound]:
     All that other views see is made of the uploads.
 
     Args:
-        question: the question.
+        question: What is to be bounded: a protocol against a view, for a unit.
     """
     guarantees = own_guarantees(question).values()
     # Clients of one kind share a guarantee; curves need not be compared to see that.
@@ -65,7 +65,7 @@ def own_guarantees(question: Question) -> dict[int, Guarantee]:
     """Returns every client's guarantee against the server; clients of one kind share one.
 
     Args:
-        question: the question of a protocol whose clients have noise each for itself.
+        question: The question of a protocol whose clients have noise each for itself.
     """
     by_kind: dict[tuple[Protocol, int], Guarantee] = {}
     by_client = {}
@@ -85,10 +85,10 @@ def price_client(question: Question, alone: Protocol, cap: int, records: int | N
     """Returns the smaller of a client's bounds as it is drawn, and as often as its budget allows.
 
     Args:
-        question: the question.
-        alone: the federation as the client sees it.
-        cap: how often it takes part at most.
-        records: its number of records, where known.
+        question: What is to be bounded: a protocol against a view, for a unit.
+        alone: The federation as the client sees it.
+        cap: How often it takes part at most.
+        records: Its number of records, where known.
     """
     rounds = tuple(question.rounds.tolist())
     found = [certify_alone(alone, question.unit, rounds, records)]
@@ -108,10 +108,10 @@ def certify_alone(
     """Returns the guarantee against the server in a federation of clients that are all alike.
 
     Args:
-        alone: the federation.
-        unit: the hidden unit.
-        rounds: that are run.
-        records: of every client, where known.
+        alone: The federation.
+        unit: The hidden unit.
+        rounds: Rounds that are run.
+        records: Records of every client, where known.
     """
     sizes = None if records is None else [records] * alone.clients
     return certify_shared(pose_question(alone, View.SERVER, unit, rounds, sizes))
@@ -121,9 +121,9 @@ def find_cap(question: Question, budget: ClientBudget, records: int | None) -> i
     """Returns how often a client takes part at most in the rounds of a question.
 
     Args:
-        question: the question.
-        budget: the client's.
-        records: its number of records, where known.
+        question: What is to be bounded: a protocol against a view, for a unit.
+        budget: The client's.
+        records: Its number of records, where known.
     """
     # A round that was paid for twice may cost more than those by which caps are found.
     if len(np.unique(question.rounds)) < len(question.rounds):
@@ -135,7 +135,7 @@ def observe_own_releases(question: Question) -> Observation:
     """Returns what these bounds are proved against: a client's uploads, or its noisy steps.
 
     Args:
-        question: the question.
+        question: What is to be bounded: a protocol against a view, for a unit.
     """
     if question.protocol.release.in_steps:
         return Observation.STEPS

@@ -34,7 +34,7 @@ def adds_up(protocol: Protocol) -> bool:
     The means of a round must hold the sum of all noisy sums alone.
 
     Args:
-        protocol: the protocol.
+        protocol: The federation that is priced.
 
     Example:
         >>> from sordino.protocol import Constant, Gaussian, NoisySgd
@@ -52,11 +52,11 @@ def bound_joined_steps(
     """Yields the bounds that count the others' noise, against the views of means.
 
     Args:
-        question: the question.
-        mu: of a step on its batch, under the client's own noise.
-        rate: probability that a batch holds the unit.
-        draw: how batches are drawn and what neighbours are.
-        strongest: largest mu for which batches are counted as hiding.
+        question: What is to be bounded: a protocol against a view, for a unit.
+        mu: Mu of a step on its batch, under the client's own noise.
+        rate: Probability that a batch holds the unit.
+        draw: How batches are drawn and what neighbours are.
+        strongest: Largest mu for which batches are counted as hiding.
     """
     priced = find_priced_view(question)
     # The server sees every upload, each under its client's noise alone.
@@ -75,10 +75,10 @@ class JoinedStep:
     """One noisy sum a round, to which several clients' noise is added.
 
     Attributes:
-        mu: of the sum, under one client's noise alone.
-        rate: probability that a batch holds the unit.
-        draw: how batches are drawn and what neighbours are.
-        strongest: largest mu for which batches are counted as hiding.
+        mu: Mu of the sum, under one client's noise alone.
+        rate: Probability that a batch holds the unit.
+        draw: How batches are drawn and what neighbours are.
+        strongest: Largest mu for which batches are counted as hiding.
     """
 
     mu: float
@@ -93,10 +93,10 @@ def bound_cohort(
     """Yields the bounds of sums under the noise of a number of honest clients.
 
     Args:
-        question: the question.
-        step: what a round releases.
-        honest: how many clients' noise hides the attacked one.
-        lines: what has been said before.
+        question: What is to be bounded: a protocol against a view, for a unit.
+        step: What a round releases.
+        honest: How many clients' noise hides the attacked one.
+        lines: What has been said before.
     """
     cohort = group_cohort(honest)
     rounds = len(question.rounds)
@@ -122,7 +122,7 @@ def honest_participants(question: Question) -> Cohort:
     Unequal shares count as fewer clients.
 
     Args:
-        question: the question.
+        question: What is to be bounded: a protocol against a view, for a unit.
     """
     protocol = question.protocol
     rule = protocol.participation
@@ -137,7 +137,7 @@ def group_cohort(cohort: Cohort) -> Cohort:
     """Returns a cohort with few numbers of participants, each rounded down.
 
     Args:
-        cohort: with any number of them.
+        cohort: With any number of them.
 
     Example:
         >>> len(group_cohort(Cohort.poisson(clients=100, rate=0.5)).counts) <= GROUPS
@@ -167,12 +167,12 @@ def compose_joined_rounds(
     """Returns rounds one after another; see `make_joined_round`.
 
     Args:
-        mu: of a step on its batch, under the client's own noise.
-        rate: probability that a batch holds the unit.
-        draw: how batches are drawn and what neighbours are.
-        cohort: the honest participants.
-        planned: number of rounds of the plan, which share the grid of privacy losses.
-        rounds: that are composed.
+        mu: Mu of a step on its batch, under the client's own noise.
+        rate: Probability that a batch holds the unit.
+        draw: How batches are drawn and what neighbours are.
+        cohort: The honest participants.
+        planned: Number of rounds of the plan, which share the grid of privacy losses.
+        rounds: Rounds that are composed.
     """
     return make_joined_round(mu, rate, draw, cohort, planned).repeat(rounds)
 
@@ -182,11 +182,11 @@ def make_joined_round(mu: float, rate: float, draw: str, cohort: Cohort, planned
     """Returns one round, a public mixture over how many honest clients take part.
 
     Args:
-        mu: of a step on its batch, under the client's own noise.
-        rate: probability that a batch holds the unit.
-        draw: how batches are drawn and what neighbours are.
-        cohort: the honest participants.
-        planned: number of rounds that will be composed, for which the grid is chosen.
+        mu: Mu of a step on its batch, under the client's own noise.
+        rate: Probability that a batch holds the unit.
+        draw: How batches are drawn and what neighbours are.
+        cohort: The honest participants.
+        planned: Number of rounds that will be composed, for which the grid is chosen.
     """
     mus = [mu / math.sqrt(count) for count in cohort.counts]
     widest = max(mus)
@@ -202,7 +202,7 @@ def make_joined_round(mu: float, rate: float, draw: str, cohort: Cohort, planned
         """Returns the mean of the deltas over the numbers of participants.
 
         Args:
-            epsilons: of at least 0.
+            epsilons: Epsilons of at least 0.
         """
         total = np.zeros_like(epsilons)
         for one, mass in zip(mus, cohort.masses, strict=True):
@@ -218,10 +218,10 @@ def mix_rounds(mus: Sequence[float], rate: float, cohort: Cohort, interval: floa
     """Returns one round where adding and removing differ, so that each number has two curves.
 
     Args:
-        mus: of a step, for each number of honest participants.
-        rate: probability that a batch holds the unit.
-        cohort: the honest participants.
-        interval: the grid of privacy losses.
+        mus: Mus of a step, for each number of honest participants.
+        rate: Probability that a batch holds the unit.
+        cohort: The honest participants.
+        interval: The grid of privacy losses.
     """
     found: LossCurve | None = None
     total = 0.0
@@ -244,10 +244,10 @@ def compose_known_joins(question: Question, mu: float, rate: float, draw: str) -
     """Returns the curve of a client that took part in rounds with known numbers of contributors.
 
     Args:
-        question: the question.
-        mu: of a step on its batch, under the client's own noise.
-        rate: probability that a batch holds the unit.
-        draw: how batches are drawn and what neighbours are.
+        question: What is to be bounded: a protocol against a view, for a unit.
+        mu: Mu of a step on its batch, under the client's own noise.
+        rate: Probability that a batch holds the unit.
+        draw: How batches are drawn and what neighbours are.
     """
     present = question.present or ()
     # Against all others together, a client still has its own noise.
@@ -261,11 +261,11 @@ def compose_known_shares(
     """Returns the curve of rounds of which it is known how many clients' noise hides the attacked.
 
     Args:
-        honest: the number of shares of noise, for every round.
-        mu: of a sum under one share.
-        rate: probability that a batch holds the unit.
-        draw: how batches are drawn and what neighbours are.
-        planned: number of rounds of the plan, which share the grid of privacy losses.
+        honest: The number of shares of noise, for every round.
+        mu: Mu of a sum under one share.
+        rate: Probability that a batch holds the unit.
+        draw: How batches are drawn and what neighbours are.
+        planned: Number of rounds of the plan, which share the grid of privacy losses.
     """
     # Without a draw of batches the rounds are Gaussian, and so is their composition.
     if rate == 1:

@@ -38,13 +38,13 @@ def minibatch_bounds(
     There are none where minibatches hide nothing.
 
     Args:
-        question: the question.
-        prices: what the uploads of the rounds cost, one round a row.
-        counts: how often each round occurs.
-        sigma: standard deviation of each participant's noise.
-        cohort: the honest participants of every round.
-        scale: share of an upload's move that is seen, of all rounds or of each.
-        lines: how the prices come about.
+        question: What is to be bounded: a protocol against a view, for a unit.
+        prices: What the uploads of the rounds cost, one round a row.
+        counts: How often each round occurs.
+        sigma: Standard deviation of each participant's noise.
+        cohort: The honest participants of every round.
+        scale: Share of an upload's move that is seen, of all rounds or of each.
+        lines: How the prices come about.
     """
     # Without a first use, or without the number of records, every batch counts as holding it.
     if prices.first_used is None or question.records is None:
@@ -81,7 +81,7 @@ def secret_batches(question: Question) -> bool:
     It is proved for replacing a record: adding one would change the law of the batches.
 
     Args:
-        question: the question.
+        question: What is to be bounded: a protocol against a view, for a unit.
     """
     unseen = question.protocol.release.secret_batches
     replaces_record = question.unit == "record" and question.protocol.adjacency == "replace-one"

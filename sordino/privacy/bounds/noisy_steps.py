@@ -52,9 +52,9 @@ class StepMove:
     """How far one step's sum of clipped gradients moves.
 
     Attributes:
-        distance: in the norm that is clipped, on a batch that holds the unit.
-        rate: probability that the unit is in the batch; 1 where that hides nothing.
-        reason: where the distance comes from.
+        distance: In the norm that is clipped, on a batch that holds the unit.
+        rate: Probability that the unit is in the batch; 1 where that hides nothing.
+        reason: Where the distance comes from.
     """
 
     distance: float
@@ -67,9 +67,9 @@ class StepPrice:
     """What one step costs.
 
     Attributes:
-        mu: the step is mu-GDP on its batch.
-        rate: probability that the unit is in the batch; 1 where that hides nothing.
-        reason: where mu comes from.
+        mu: The step is mu-GDP on its batch.
+        rate: Probability that the unit is in the batch; 1 where that hides nothing.
+        reason: Where mu comes from.
     """
 
     mu: float
@@ -81,7 +81,7 @@ def applies_to(question: Question) -> bool:
     """Returns whether normal noise in every step hides the client.
 
     Args:
-        question: the question.
+        question: What is to be bounded: a protocol against a view, for a unit.
     """
     in_steps = question.protection is Protection.STEPS and len(question.rounds) > 0
     return in_steps and question.protocol.noise.normal
@@ -91,7 +91,7 @@ def observe_steps(question: Question) -> Observation:
     """Returns what bounds on noisy steps are proved against.
 
     Args:
-        question: the question.
+        question: What is to be bounded: a protocol against a view, for a unit.
     """
     # Where the others' noise adds up in the mean, more is promised to those who see means alone.
     if adds_up(question.protocol) and not question.view.is_server:
@@ -103,7 +103,7 @@ def noisy_step_bounds(question: Question) -> Iterator[Bound]:
     """Yields the bounds that hold, without regard to the batches and with it.
 
     Args:
-        question: the question.
+        question: What is to be bounded: a protocol against a view, for a unit.
     """
     protocol = question.protocol
     price = find_step_price(question)
@@ -133,9 +133,9 @@ def single_client_bounds(
     """Yields the bounds that count the client's own noise alone.
 
     Args:
-        question: the question.
-        price: of a step.
-        lines: how the price comes about.
+        question: What is to be bounded: a protocol against a view, for a unit.
+        price: Price of a step.
+        lines: How the price comes about.
     """
     release = noisy_steps_of(question.protocol)
     rounds = len(question.rounds)
@@ -178,8 +178,8 @@ def describe_rounds(question: Question, release: NoisySteps) -> str:
     """Returns how many rounds of how many steps are run, in words.
 
     Args:
-        question: the question.
-        release: the noisy steps.
+        question: What is to be bounded: a protocol against a view, for a unit.
+        release: The noisy steps.
     """
     words = f"{len(question.rounds)} rounds of {release.steps} steps"
     if question.chance < 1:
@@ -191,7 +191,7 @@ def name_draw(protocol: Protocol) -> str:
     """Returns the law of a step whose batch may hold the record, by its name in `LAWS`.
 
     Args:
-        protocol: the protocol.
+        protocol: The federation that is priced.
     """
     if not protocol.release.varying_batches:
         return "fixed"
@@ -202,7 +202,7 @@ def find_strongest(draw: str) -> float:
     """Returns the largest mu of a step for which batches are counted as hiding.
 
     Args:
-        draw: the law of a step, by its name in `LAWS`.
+        draw: The law of a step, by its name in `LAWS`.
     """
     # A replaced record moves the sum by mu / 2 in either direction.
     return 2 * STRONGEST if draw == "poisson-replaced" else STRONGEST
@@ -214,7 +214,7 @@ def find_step_price(question: Question) -> StepPrice:
     Clipping the l1 norm to C leaves the l2 norm at most C, so one price holds for both.
 
     Args:
-        question: the question.
+        question: What is to be bounded: a protocol against a view, for a unit.
     """
     release = noisy_steps_of(question.protocol)
     move = find_step_move(question)
@@ -234,7 +234,7 @@ def find_step_move(question: Question) -> StepMove:
     The worst client counts: for a record the smallest, whose batches hold it most often.
 
     Args:
-        question: the question.
+        question: What is to be bounded: a protocol against a view, for a unit.
     """
     release = noisy_steps_of(question.protocol)
     moved = step_move(question.protocol)
@@ -258,9 +258,9 @@ def move_of_client(question: Question, release: NoisySteps, move: float) -> floa
     """Returns how far a step's sum moves when all records of a client change.
 
     Args:
-        question: the question.
-        release: the noisy steps.
-        move: how far one example moves it.
+        question: What is to be bounded: a protocol against a view, for a unit.
+        release: The noisy steps.
+        move: How far one example moves it.
     """
     if not release.varying_batches:
         return release.batch * move
@@ -278,11 +278,11 @@ def compose_seen_batches(
     """Returns the composition of rounds whose batches may be seen.
 
     Args:
-        mu: of a step on its batch.
-        steps: in a round.
-        rounds: that are composed.
-        probability: that the client takes part in a round.
-        rate: probability that a batch holds the unit.
+        mu: Mu of a step on its batch.
+        steps: Steps in a round.
+        rounds: Rounds that are composed.
+        probability: Probability that the client takes part in a round.
+        rate: Probability that a batch holds the unit.
 
     Example:
         >>> compose_seen_batches(mu=0.5, steps=4, rounds=9, probability=1.0).mu
@@ -315,13 +315,13 @@ def compose_hidden_batches(
     """Returns the composition of rounds whose batches hide the record.
 
     Args:
-        mu: of a step on its batch.
-        rate: probability that a batch holds the record.
-        steps: in a round.
-        rounds: that are composed.
-        probability: that the client takes part in a round.
-        planned: number of rounds of the plan, which share the grid of privacy losses.
-        draw: the law of a step, by its name in `LAWS`.
+        mu: Mu of a step on its batch.
+        rate: Probability that a batch holds the record.
+        steps: Steps in a round.
+        rounds: Rounds that are composed.
+        probability: Probability that the client takes part in a round.
+        planned: Number of rounds of the plan, which share the grid of privacy losses.
+        draw: The law of a step, by its name in `LAWS`.
 
     Example:
         >>> curve = compose_hidden_batches(1.0, 16 / 600, 38, 194, 0.5, 194, "fixed")
@@ -339,12 +339,12 @@ def make_round(
     """Returns one round: its steps with `probability`, else nothing; see `compose_hidden_batches`.
 
     Args:
-        mu: of a step on its batch.
-        rate: probability that a batch holds the record.
-        steps: in a round.
-        probability: that the client takes part in a round.
-        planned: number of rounds of the plan, which share the grid of privacy losses.
-        draw: the law of a step, by its name in `LAWS`.
+        mu: Mu of a step on its batch.
+        rate: Probability that a batch holds the record.
+        steps: Steps in a round.
+        probability: Probability that the client takes part in a round.
+        planned: Number of rounds of the plan, which share the grid of privacy losses.
+        draw: The law of a step, by its name in `LAWS`.
     """
     # Losses of a step spread with its mu, and so may the grid: this one costs some 1e-5 of epsilon
     # and saves most of the time.
@@ -374,10 +374,10 @@ def export_step_event(question: Question) -> Any:
     The noise multiplier is in the unit that dp_accounting wants, that of the adjacency.
 
     Args:
-        question: the question.
+        question: What is to be bounded: a protocol against a view, for a unit.
 
     Raises:
-        UserError: participation is random, the unit is a client, or the number of records is not
+        UserError: Participation is random, the unit is a client, or the number of records is not
             known.
     """
     import dp_accounting

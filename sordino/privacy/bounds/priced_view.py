@@ -46,8 +46,8 @@ class PricedView:
     """The view whose bound is taken for a question.
 
     Attributes:
-        view: that view.
-        sentence: what the adversary sees, and why another bound than its own is taken.
+        view: That view.
+        sentence: What the adversary sees, and why another bound than its own is taken.
     """
 
     view: View
@@ -58,7 +58,7 @@ def find_priced_view(question: Question) -> PricedView:
     """Returns the view whose bound is taken: all that others see is made of what the server sees.
 
     Args:
-        question: the question.
+        question: What is to be bounded: a protocol against a view, for a unit.
     """
     protocol = question.protocol
     view = question.view
@@ -72,7 +72,7 @@ def find_priced_view(question: Question) -> PricedView:
         """Returns the server's view, with the reason why it is taken.
 
         Args:
-            reason: a sentence for the derivation.
+            reason: A sentence for the derivation.
         """
         # Where the server learns sums alone, the noise of those who help it hides nothing.
         return PricedView(view=View("server", question.colluders), sentence=f"{sees} {reason}")
@@ -112,10 +112,10 @@ def refuse_unknown_view(question: Question) -> None:
     """Refuses a view for which nobody has said whose bound holds.
 
     Args:
-        question: the question.
+        question: What is to be bounded: a protocol against a view, for a unit.
 
     Raises:
-        UnknownKind: names the view.
+        UnknownKind: Names the view.
     """
     PRICED_AS.of(question.view.kind)
 
@@ -124,7 +124,7 @@ def observe_uploads(question: Question) -> Observation:
     """Returns the observation of an adversary to whom every client's upload is shown.
 
     Args:
-        question: the question.
+        question: What is to be bounded: a protocol against a view, for a unit.
     """
     return Observation.UPLOADS
 
@@ -135,7 +135,7 @@ def observe_models(question: Question) -> Observation:
     Budgets and unknown shares change the bound that is taken, not what the adversary sees.
 
     Args:
-        question: the question.
+        question: What is to be bounded: a protocol against a view, for a unit.
     """
     protocol = question.protocol
     sees_uploads = protocol.local.corrected or protocol.personalization.of_uploads
@@ -149,8 +149,8 @@ def find_shown(protocol: Protocol, view: View) -> Observation:
     """Returns what a view shows.
 
     Args:
-        protocol: the protocol.
-        view: the adversary.
+        protocol: The federation that is priced.
+        view: The adversary.
     """
     if view.is_server and protocol.channel.sums_only:
         # With the model before a round, the sum of its uploads says what the model after it says.

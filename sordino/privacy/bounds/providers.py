@@ -17,7 +17,7 @@ def find_bounds(question: Question) -> Iterator[Bound]:
     """Yields every bound that holds; the smallest of them may be promised.
 
     Args:
-        question: the question.
+        question: What is to be bounded: a protocol against a view, for a unit.
     """
     yield from find_shared_bounds(question)
     yield from ask_providers((HARMONIZER, CLIENT_BUDGETS), question)
@@ -27,10 +27,10 @@ def find_provider(question: Question) -> Provider:
     """Returns the first provider that applies, whose bounds the others only improve.
 
     Args:
-        question: the question.
+        question: What is to be bounded: a protocol against a view, for a unit.
 
     Raises:
-        TypeError: no provider applies, so that nothing can be promised.
+        TypeError: No provider applies, so that nothing can be promised.
     """
     # In the order of the list: what the first is proved against, the others hold for, too.
     for provider in PROVIDERS:
@@ -43,6 +43,6 @@ def find_observation(question: Question) -> Observation:
     """Returns what the bounds that answer a question are proved against.
 
     Args:
-        question: the question.
+        question: What is to be bounded: a protocol against a view, for a unit.
     """
     return find_provider(question).observes(question)

@@ -46,9 +46,9 @@ class AttackedClients:
     """A kind of client that is attacked, where clients differ in size.
 
     Attributes:
-        share: its largest share in the mean.
-        visible: the largest share over the norm of all honest shares, its own included.
-        records: its fewest records.
+        share: Its largest share in the mean.
+        visible: The largest share over the norm of all honest shares, its own included.
+        records: Its fewest records.
     """
 
     share: float
@@ -61,10 +61,10 @@ class Bound:
     """One valid bound.
 
     Attributes:
-        curve: the bound itself.
-        method: what it is called.
-        lines: how it comes about, line by line.
-        vouched: what the user stands for.
+        curve: The bound itself.
+        method: What it is called.
+        lines: How it comes about, line by line.
+        vouched: What the user stands for.
     """
 
     curve: Curve
@@ -78,13 +78,13 @@ class Question:
     """What an adversary learns from rounds of a protocol.
 
     Attributes:
-        protocol: the protocol.
-        view: the adversary.
-        unit: the hidden unit, "record" or "client".
-        rounds: which rounds are run; one that was run twice stands there twice.
-        sizes: number of records of every client, where they are known.
-        attacked: the kind of client that is asked about; None for the worst of all.
-        present: how many clients contributed to each of the rounds, where that is known because the
+        protocol: The federation that is priced.
+        view: The adversary.
+        unit: The hidden unit, "record" or "client".
+        rounds: Which rounds are run; one that was run twice stands there twice.
+        sizes: Number of records of every client, where they are known.
+        attacked: The kind of client that is asked about; None for the worst of all.
+        present: How many clients contributed to each of the rounds, where that is known because the
             attacked client took part in exactly these rounds; None before a run.
     """
 
@@ -208,10 +208,10 @@ class Provider:
     """A source of bounds.
 
     Attributes:
-        applies: whether its bounds hold for a question.
-        bounds: all that it can prove.
-        observes: what its bounds are proved against.
-        event: gives the question as an event of dp_accounting; None where there is no such event.
+        applies: Whether its bounds hold for a question.
+        bounds: All that it can prove.
+        observes: What its bounds are proved against.
+        event: Gives the question as an event of dp_accounting; None where there is no such event.
     """
 
     applies: Callable[[Question], bool]
@@ -224,8 +224,8 @@ def ask_providers(providers: Sequence[Provider], question: Question) -> Iterator
     """Yields the bounds of all providers that apply, in their order.
 
     Args:
-        providers: in the order of their bounds.
-        question: the question.
+        providers: In the order of their bounds.
+        question: What is to be bounded: a protocol against a view, for a unit.
     """
     for provider in providers:
         if provider.applies(question):
@@ -243,15 +243,15 @@ def pose_question(
     """Returns a question, after its parts were checked.
 
     Args:
-        protocol: the protocol.
-        view: the adversary.
-        unit: the hidden unit, "record" or "client".
-        rounds: which rounds are run, with repetitions; by default all of the protocol.
-        sizes: number of records of every client; by default those of the protocol, if it has any.
-        present: how many contributed to each of the rounds, where that is known.
+        protocol: The federation that is priced.
+        view: The adversary.
+        unit: The hidden unit, "record" or "client".
+        rounds: Which rounds are run, with repetitions; by default all of the protocol.
+        sizes: Number of records of every client; by default those of the protocol, if it has any.
+        present: How many contributed to each of the rounds, where that is known.
 
     Raises:
-        InvalidValue: a view that the protocol does not have, or another part out of its range.
+        InvalidValue: A view that the protocol does not have, or another part out of its range.
     """
     parsed = View.parse(view)
     if unit not in UNITS:
@@ -278,11 +278,11 @@ def refuse_colluders(protocol: Protocol, view: View) -> None:
     """Refuses a server with more helpers than the secure aggregation is made for.
 
     Args:
-        protocol: the protocol.
-        view: the adversary.
+        protocol: The federation that is priced.
+        view: The adversary.
 
     Raises:
-        InvalidValue: names the view and what is allowed.
+        InvalidValue: Names the view and what is allowed.
     """
     secure_sum = protocol.release.secure_sum
     if secure_sum is None or not view.is_server or view.colluders <= secure_sum.colluders:
@@ -302,10 +302,10 @@ def check_rounds(rounds: Sequence[int]) -> np.ndarray:
     """Returns rounds as an array, if they are rounds.
 
     Args:
-        rounds: the numbers.
+        rounds: The numbers.
 
     Raises:
-        InvalidValue: something among them is no whole number of at least 0.
+        InvalidValue: Something among them is no whole number of at least 0.
 
     Example:
         >>> check_rounds(range(2))
@@ -335,11 +335,11 @@ def check_sizes(protocol: Protocol, sizes: Sequence[int]) -> tuple[int, ...]:
     """Returns numbers of records, if there is one for every client.
 
     Args:
-        protocol: the protocol.
-        sizes: number of records of every client.
+        protocol: The federation that is priced.
+        sizes: Number of records of every client.
 
     Raises:
-        InvalidValue: there are too few or too many, or one of them is no number of records.
+        InvalidValue: There are too few or too many, or one of them is no number of records.
     """
     found = tuple(sizes)
     whole = all(
@@ -361,7 +361,7 @@ def has_own_noise(protocol: Protocol) -> bool:
     """Returns whether clients have noise or a pull each for itself, so that each has its price.
 
     Args:
-        protocol: the protocol.
+        protocol: The federation that is priced.
     """
     return protocol.penalty or any(budget.mechanism is not None for budget in protocol.client)
 
@@ -373,8 +373,8 @@ def visible_share(question: Question, view: View) -> float:
     (docs/theory.md#a8, unequal weights).
 
     Args:
-        question: the question.
-        view: whose bound is taken; see `priced_view.find_priced_view`.
+        question: What is to be bounded: a protocol against a view, for a unit.
+        view: View whose bound is taken; see `priced_view.find_priced_view`.
 
     Returns:
         The share; 1 where the upload itself is seen.

@@ -48,10 +48,10 @@ def find_shared_bounds(question: Question) -> Iterator[Bound]:
     More noise makes each of them smaller.
 
     Args:
-        question: the question.
+        question: What is to be bounded: a protocol against a view, for a unit.
 
     Raises:
-        UnknownKind: a view for which nobody has said whose bound holds.
+        UnknownKind: A view for which nobody has said whose bound holds.
     """
     # Before any provider is asked: a view without a rule must not fall to a default.
     refuse_unknown_view(question)
@@ -66,8 +66,8 @@ def allow_sampler(bound: Bound, distance: float) -> Bound:
     """Returns a bound that holds for noise as it is drawn, which is near its law.
 
     Args:
-        bound: for noise of exactly its law.
-        distance: how far all noise of the rounds is from it, in total variation.
+        bound: Bound for noise of exactly its law.
+        distance: How far all noise of the rounds is from it, in total variation.
     """
     # Without noise there is no law to be near to, and nothing is promised.
     if distance == 0 or bound.curve.mu == math.inf:
@@ -83,7 +83,7 @@ def certify_shared(question: Question, delta: float = 1e-5) -> Guarantee:
     """Returns the smallest of these bounds.
 
     Args:
-        question: the question, of a protocol without budgets in [[client]].
-        delta: where bounds are compared.
+        question: The question, of a protocol without budgets in [[client]].
+        delta: Where bounds are compared.
     """
     return choose_guarantee(question, find_shared_bounds(question), epsilon_at(delta))

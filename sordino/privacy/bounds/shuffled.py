@@ -46,9 +46,9 @@ class Crowd:
     """Among whom a shuffler hides a client.
 
     Attributes:
-        others: other honest clients who may share a batch.
-        share: probability that each of them does.
-        chance: probability that the attacked client is in a batch.
+        others: Other honest clients who may share a batch.
+        share: Probability that each of them does.
+        chance: Probability that the attacked client is in a batch.
     """
 
     others: int
@@ -60,7 +60,7 @@ def applies_to(question: Question) -> bool:
     """Returns whether uploads with noise pass a shuffler.
 
     Args:
-        question: the question.
+        question: What is to be bounded: a protocol against a view, for a unit.
     """
     hidden_by_uploads = question.protection is Protection.UPLOADS and len(question.rounds) > 0
     return hidden_by_uploads and question.protocol.release.shuffled
@@ -70,7 +70,7 @@ def clones_bounds(question: Question) -> list[Bound]:
     """Returns the clones bound, if there is anybody to hide among.
 
     Args:
-        question: the question of a protocol with a shuffler.
+        question: The question of a protocol with a shuffler.
     """
     protocol = question.protocol
     crowd = find_crowd(question)
@@ -103,7 +103,7 @@ def priced_noise(question: Question) -> Noise:
     """Returns the clients' noise, or normal noise that hides as much where it is of integers.
 
     Args:
-        question: the question.
+        question: What is to be bounded: a protocol against a view, for a unit.
     """
     if not question.protocol.release.integers:
         return question.protocol.noise
@@ -114,9 +114,9 @@ def describe_clones(question: Question, crowd: Crowd, shift: float) -> tuple[str
     """Returns how the bound comes about, line by line.
 
     Args:
-        question: the question.
-        crowd: among whom the client hides.
-        shift: how far an upload moves at most.
+        question: What is to be bounded: a protocol against a view, for a unit.
+        crowd: Among whom the client hides.
+        shift: How far an upload moves at most.
     """
     sometimes = ""
     if crowd.share < 1:
@@ -135,7 +135,7 @@ def find_crowd(question: Question) -> Crowd:
     """Returns among whom the attacked client hides.
 
     Args:
-        question: the question.
+        question: What is to be bounded: a protocol against a view, for a unit.
     """
     rule = question.protocol.participation
     clients = question.protocol.clients
@@ -159,12 +159,12 @@ def make_shuffled_round(
     """Returns one round of a client that takes part.
 
     Args:
-        noise: of every client.
-        norm: which norm is clipped.
-        dimension: number of parameters, where known.
-        shift: how far an upload moves at most.
-        others: other honest clients.
-        share: probability that each of them takes part too.
+        noise: Noise of every client.
+        norm: Which norm is clipped.
+        dimension: Number of parameters, where known.
+        shift: How far an upload moves at most.
+        others: Other honest clients.
+        share: Probability that each of them takes part too.
 
     Example:
         >>> from sordino.protocol import Laplace
@@ -200,10 +200,10 @@ def alone_curve(
     """Returns what one upload reveals by itself, and its pure epsilon.
 
     Args:
-        noise: on the upload.
-        norm: which norm is clipped.
-        dimension: number of parameters, where known.
-        shift: how far the upload moves at most.
+        noise: Noise on the upload.
+        norm: Which norm is clipped.
+        dimension: Number of parameters, where known.
+        shift: How far the upload moves at most.
     """
     pure = price_of(noise, norm, dimension).pure(shift)
     if noise.normal:
@@ -215,8 +215,8 @@ def local_guarantees(alone: Curve, pure: float) -> list[tuple[float, float]]:
     """Returns pairs (eps0, delta0) that hold for one upload between any two data sets of a client.
 
     Args:
-        alone: what one upload reveals by itself.
-        pure: its pure epsilon.
+        alone: What one upload reveals by itself.
+        pure: Its pure epsilon.
     """
     found = [(pure, 0.0)] if math.isfinite(pure) else []
     for spill in SPILLS:

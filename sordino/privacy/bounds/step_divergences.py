@@ -31,7 +31,7 @@ def applies_to(question: Question) -> bool:
     """Returns whether noise in every step hides the client, and is not Gaussian.
 
     Args:
-        question: the question.
+        question: What is to be bounded: a protocol against a view, for a unit.
     """
     in_steps = question.protection is Protection.STEPS and len(question.rounds) > 0
     return in_steps and not question.protocol.noise.normal
@@ -41,7 +41,7 @@ def observe_own_steps(question: Question) -> Observation:
     """Returns what these bounds are proved against: every noisy step of the attacked client.
 
     Args:
-        question: the question.
+        question: What is to be bounded: a protocol against a view, for a unit.
     """
     return Observation.STEPS
 
@@ -50,7 +50,7 @@ def step_divergence_bounds(question: Question) -> Iterator[Bound]:
     """Yields the bounds that hold, without regard to the batches and with it.
 
     Args:
-        question: the question.
+        question: What is to be bounded: a protocol against a view, for a unit.
     """
     protocol = question.protocol
     release = noisy_steps_of(protocol)
@@ -97,9 +97,9 @@ def count_the_draw(question: Question, price: NoisePrice, move: StepMove) -> Ren
     """Returns the composition of steps whose batch may not hold the record.
 
     Args:
-        question: the question.
-        price: what one step costs on its batch.
-        move: how far a step's sum moves, and how probably.
+        question: What is to be bounded: a protocol against a view, for a unit.
+        price: What one step costs on its batch.
+        move: How far a step's sum moves, and how probably.
 
     Returns:
         The curve; None where it is not proved that the draw hides anything.
@@ -129,9 +129,9 @@ def compose_steps(question: Question, one: np.ndarray, orders: np.ndarray) -> Re
     """Returns rounds of steps, in each of which the client takes part with some probability.
 
     Args:
-        question: the question.
-        one: the divergences of one step.
-        orders: theirs.
+        question: What is to be bounded: a protocol against a view, for a unit.
+        one: The divergences of one step.
+        orders: Theirs.
     """
     release = noisy_steps_of(question.protocol)
     together = (release.steps * one)[None, None]
@@ -154,11 +154,11 @@ def add_losses(
     record, and of batches of a fixed size (docs/theory.md, A14 with one step).
 
     Args:
-        question: the question.
-        price: what one step costs on its batch.
-        move: how far a step's sum moves, and how probably.
-        renyi: the best bound by divergences.
-        lines: how the prices come about.
+        question: What is to be bounded: a protocol against a view, for a unit.
+        price: What one step costs on its batch.
+        move: How far a step's sum moves, and how probably.
+        renyi: The best bound by divergences.
+        lines: How the prices come about.
     """
     # Steps of a round are taken together or not at all: their losses do not add up one by one.
     if price.deltas is None or question.chance < 1:

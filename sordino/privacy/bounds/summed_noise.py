@@ -16,7 +16,7 @@ def find_secure_sum(question: Question) -> SecureAggregation | None:
     """Returns the secure aggregation that the question is about, or None.
 
     Args:
-        question: the question.
+        question: What is to be bounded: a protocol against a view, for a unit.
     """
     return question.protocol.release.secure_sum
 
@@ -25,8 +25,8 @@ def count_planned_honest(question: Question, view: View) -> int:
     """Returns how many honest clients contribute to every sum, at least, before a run.
 
     Args:
-        question: the question, of a protocol in which everyone takes part.
-        view: whose bound is taken.
+        question: The question, of a protocol in which everyone takes part.
+        view: View whose bound is taken.
     """
     secure_sum = find_secure_sum(question)
     # A server may leave out all clients but the fewest that open a sum.
@@ -40,9 +40,9 @@ def count_known_honest(question: Question, view: View, present: int) -> int:
     """Returns how many honest clients contributed to the sum of a round, at least.
 
     Args:
-        question: the question.
-        view: whose bound is taken.
-        present: how many clients contributed.
+        question: What is to be bounded: a protocol against a view, for a unit.
+        view: View whose bound is taken.
+        present: How many clients contributed.
     """
     secure_sum = find_secure_sum(question)
     fewest = 1
@@ -57,8 +57,8 @@ def scale_secure_share(question: Question, view: View) -> float:
     """Returns the largest share of an upload's move in a sum, over the norm of the honest noise.
 
     Args:
-        question: the question, of a protocol in which everyone takes part.
-        view: whose bound is taken.
+        question: The question, of a protocol in which everyone takes part.
+        view: View whose bound is taken.
     """
     # Clients weigh their updates by at most 1, before the noise.
     weight = 1.0 if question.attacked is None else question.attacked.share
@@ -69,8 +69,8 @@ def describe_honest(question: Question, view: View) -> str:
     """Returns whose noise hides a client from the server, as a sentence.
 
     Args:
-        question: the question.
-        view: the server's, alone or with colluders.
+        question: What is to be bounded: a protocol against a view, for a unit.
+        view: The server's, alone or with colluders.
     """
     honest = count_planned_honest(question, view)
     return (

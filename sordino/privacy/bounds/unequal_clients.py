@@ -27,7 +27,7 @@ def prices_clients_apart(question: Question) -> bool:
     are not known.
 
     Args:
-        question: the question.
+        question: What is to be bounded: a protocol against a view, for a unit.
     """
     if question.attacked is not None or question.present is not None:
         return False
@@ -49,7 +49,7 @@ def split_question(question: Question) -> list[Question]:
     """Returns one question for every kind of client, or the question itself where one kind counts.
 
     Args:
-        question: the question.
+        question: What is to be bounded: a protocol against a view, for a unit.
     """
     if question.sizes is None or question.shares is None or not prices_clients_apart(question):
         return [question]
@@ -67,9 +67,9 @@ def find_kinds_of_clients(
     """Returns the kinds of clients of a federation, from the smallest to the largest.
 
     Args:
-        sizes: number of records of every client.
-        shares: share of every client in the mean.
-        colluders: clients whose noise the adversary knows; at worst those with the largest shares.
+        sizes: Number of records of every client.
+        shares: Share of every client in the mean.
+        colluders: Clients whose noise the adversary knows; at worst those with the largest shares.
 
     Example:
         >>> sizes = [100, 100, 400]
@@ -104,8 +104,8 @@ def sum_honest_squares(shares: np.ndarray, colluders: int) -> np.ndarray:
     """Returns, for every client as the attacked one, the sum of the squared honest shares.
 
     Args:
-        shares: share of every client in the mean.
-        colluders: how many of the others collude, those with the largest shares.
+        shares: Share of every client in the mean.
+        colluders: How many of the others collude, those with the largest shares.
 
     Example:
         >>> sum_honest_squares(np.array([1.0, 2.0, 3.0]), 1).tolist()
@@ -128,7 +128,7 @@ def join_bounds(found: Sequence[Sequence[Bound]]) -> Iterator[Bound]:
     """Yields the bounds of a federation from those of its kinds of clients, a method at a time.
 
     Args:
-        found: the bounds of every kind.
+        found: The bounds of every kind.
     """
     if len(found) == 1:
         yield from found[0]

@@ -17,7 +17,7 @@ class WorstCurve(Curve):
     """The worst of several clients' curves, at every epsilon and delta.
 
     Attributes:
-        curves: of the clients.
+        curves: Curves of the clients.
     """
 
     rank: ClassVar[int] = 5
@@ -27,7 +27,7 @@ class WorstCurve(Curve):
         """Returns the largest delta at each epsilon; see `Curve.deltas`.
 
         Args:
-            epsilons: at which delta is asked for.
+            epsilons: Epsilons at which delta is asked for.
         """
         largest: np.ndarray = np.max([curve.deltas(epsilons) for curve in self.curves], axis=0)
         return largest
@@ -36,7 +36,7 @@ class WorstCurve(Curve):
         """Returns the largest epsilon at a delta; see `Curve.epsilon`.
 
         Args:
-            delta: at which epsilon is asked for.
+            delta: Delta at which epsilon is asked for.
         """
         return max(curve.epsilon(delta) for curve in self.curves)
 
@@ -44,7 +44,7 @@ class WorstCurve(Curve):
         """Returns the least false negative rate; see `Curve.beta`.
 
         Args:
-            alpha: the false positive rate.
+            alpha: The false positive rate.
         """
         return min(curve.beta(alpha) for curve in self.curves)
 
@@ -52,7 +52,7 @@ class WorstCurve(Curve):
         """Returns the largest Rényi divergence; see `Curve.rdp`.
 
         Args:
-            order: of the divergence.
+            order: Order of the divergence.
         """
         return max(curve.rdp(order) for curve in self.curves)
 
@@ -60,7 +60,7 @@ class WorstCurve(Curve):
         """Returns the worst of the repeated curves; see `Curve.repeat`.
 
         Args:
-            times: how often each curve is composed with itself.
+            times: How often each curve is composed with itself.
         """
         # A client stays the same over all rounds, so each is composed before the worst is taken.
         return WorstCurve(curves=tuple(curve.repeat(times) for curve in self.curves))
@@ -69,7 +69,7 @@ class WorstCurve(Curve):
         """Returns privacy losses on a grid; see `Curve.losses`.
 
         Args:
-            interval: the grid of privacy losses.
+            interval: The grid of privacy losses.
         """
         # The largest of convex curves is convex.
         return LossCurve.from_profile(self.deltas, interval=interval)
@@ -82,7 +82,7 @@ def find_worst_curve(curves: Sequence[Curve]) -> Curve:
     """Returns the worst of several curves, at every epsilon and delta.
 
     Args:
-        curves: at least one.
+        curves: At least one.
 
     Example:
         >>> from sordino.privacy.curves.gaussian_curve import GaussianCurve

@@ -17,7 +17,7 @@ def require_nonnegative(**values: float) -> None:
         **values: Numbers by the names that an error message gives them.
 
     Raises:
-        UserError: one of them is refused.
+        UserError: One of them is refused.
 
     Example:
         >>> require_nonnegative(mu=0.0, epsilon=float("inf"))
@@ -39,7 +39,7 @@ def require_finite(**values: float) -> None:
         **values: Numbers by the names that an error message gives them.
 
     Raises:
-        UserError: one of them is refused.
+        UserError: One of them is refused.
 
     Example:
         >>> require_finite(rate=0.1)
@@ -57,7 +57,7 @@ def require_positive(**values: float) -> None:
         **values: Numbers by the names that an error message gives them.
 
     Raises:
-        UserError: one of them is refused.
+        UserError: One of them is refused.
 
     Example:
         >>> require_positive(sigma=0.5)
@@ -76,7 +76,7 @@ def require_delta(delta: float) -> None:
         delta: The number that is checked.
 
     Raises:
-        UserError: it is refused.
+        UserError: It is refused.
 
     Example:
         >>> require_delta(1e-5)
@@ -92,7 +92,7 @@ def require_probability(**values: float) -> None:
         **values: Numbers by the names that an error message gives them.
 
     Raises:
-        UserError: one of them is refused.
+        UserError: One of them is refused.
 
     Example:
         >>> require_probability(rate=1.0)
@@ -110,7 +110,7 @@ def require_whole(*, at_least: int, **values: int) -> None:
         **values: Numbers by the names that an error message gives them.
 
     Raises:
-        UserError: one of them is refused.
+        UserError: One of them is refused.
 
     Example:
         >>> require_whole(at_least=1, rounds=3)
@@ -129,7 +129,7 @@ def require_order(value: float) -> None:
         value: The order that is checked.
 
     Raises:
-        UserError: it is refused.
+        UserError: It is refused.
 
     Example:
         >>> require_order(2)
@@ -149,7 +149,7 @@ def read_vector(name: str, values: Iterable[float]) -> np.ndarray:
         An array of one axis.
 
     Raises:
-        UserError: none at all, more axes than one, or a number that is refused.
+        UserError: None at all, more axes than one, or a number that is refused.
 
     Example:
         >>> read_vector("rates", [0.1, 0.2])

@@ -64,7 +64,7 @@ class Curve(abc.ABC):
         """Returns an upper bound on the Rényi divergence of this order, in both directions.
 
         Args:
-            order: Of at least 1; may be infinite.
+            order: Order of at least 1; may be infinite.
 
         Returns:
             The divergence; infinity where none is known.
@@ -114,7 +114,7 @@ class Curve(abc.ABC):
         """Returns the smallest delta known to hold at `epsilon`.
 
         Args:
-            epsilon: Of at least 0.
+            epsilon: Epsilon of at least 0.
 
         Returns:
             Delta, rounded up.
@@ -214,7 +214,7 @@ def supporting_beta(delta: Callable[[float], float], alpha: float) -> float:
         """Returns the value at alpha of a line that the trade-off curve lies above.
 
         Args:
-            epsilon: the logarithm of the line's slope.
+            epsilon: The logarithm of the line's slope.
         """
         # Less what rounding the differences can add.
         value = 1 - delta(abs(epsilon)) - 2.0**-51

@@ -142,7 +142,7 @@ def epsilon(mu: float, delta: float) -> float:
         """Returns by how much the logarithm of delta passes the target.
 
         Args:
-            eps: an epsilon.
+            eps: An epsilon.
         """
         return float(log_deltas(mu, eps)) - target
 
@@ -155,8 +155,8 @@ def mu_from(epsilon: float, delta: float) -> float:
     """Returns the largest mu whose (epsilon, delta) is no worse than the target, rounded down.
 
     Args:
-        epsilon: Of the target; may be infinite.
-        delta: Of the target, above 0 and below 1.
+        epsilon: Epsilon of the target; may be infinite.
+        delta: Delta of the target, above 0 and below 1.
 
     Returns:
         The Gaussian parameter; infinity where epsilon is.
@@ -179,7 +179,7 @@ def mu_from(epsilon: float, delta: float) -> float:
         """Returns how far the logarithm of delta stays below the target.
 
         Args:
-            mu: the mu of a Gaussian curve.
+            mu: The mu of a Gaussian curve.
         """
         # An ulp more, since the end that is kept must be above 0 where it meets the target.
         return target - float(log_deltas(mu, epsilon)) + math.ulp(target)
@@ -222,7 +222,7 @@ def rdp(mu: float, order: float) -> float:
 
     Args:
         mu: Gaussian parameter; may be infinite.
-        order: Of at least 1; may be infinite.
+        order: Order of at least 1; may be infinite.
 
     Returns:
         The divergence, the same in both directions.

@@ -40,7 +40,7 @@ class GaussianCurve(Curve):
         """See `Curve.deltas`.
 
         Args:
-            epsilons: where delta is asked for.
+            epsilons: Where delta is asked for.
         """
         deltas: np.ndarray = np.exp(gaussian.log_deltas(self.mu, epsilons))
         return deltas
@@ -49,7 +49,7 @@ class GaussianCurve(Curve):
         """See `Curve.epsilon`.
 
         Args:
-            delta: the delta at which epsilon is asked for.
+            delta: The delta at which epsilon is asked for.
         """
         return gaussian.epsilon(self.mu, delta)
 
@@ -57,7 +57,7 @@ class GaussianCurve(Curve):
         """See `Curve.beta`.
 
         Args:
-            alpha: the false positive rate.
+            alpha: The false positive rate.
         """
         return gaussian.beta(self.mu, alpha)
 
@@ -65,7 +65,7 @@ class GaussianCurve(Curve):
         """See `Curve.betas`; here `beta` is quick.
 
         Args:
-            alphas: the false positive rates.
+            alphas: The false positive rates.
         """
         rates = np.asarray(alphas, dtype=float).tolist()
         return np.array([gaussian.beta(self.mu, alpha) for alpha in rates])
@@ -74,7 +74,7 @@ class GaussianCurve(Curve):
         """See `Curve.rdp`.
 
         Args:
-            order: the order of the Rényi divergence, above 1.
+            order: The order of the Rényi divergence, above 1.
         """
         return gaussian.rdp(self.mu, order)
 
@@ -82,7 +82,7 @@ class GaussianCurve(Curve):
         """See `Curve.repeat`.
 
         Args:
-            times: how many such releases are composed.
+            times: How many such releases are composed.
         """
         checks.require_whole(at_least=0, times=times)
         if times == 0:
@@ -93,8 +93,8 @@ class GaussianCurve(Curve):
         """See `Curve.is_at_most`; two Gaussian curves never cross.
 
         Args:
-            other: the curve that this one is compared with.
-            at: the false positive rates that are compared.
+            other: The curve that this one is compared with.
+            at: The false positive rates that are compared.
         """
         if other.mu is not None:
             return self.mu <= other.mu
@@ -104,7 +104,7 @@ class GaussianCurve(Curve):
         """See `Curve.losses`.
 
         Args:
-            interval: the distance between neighbouring losses of the grid.
+            interval: The distance between neighbouring losses of the grid.
         """
         return LossCurve.from_profile(self.deltas, interval=interval)
 
@@ -121,7 +121,7 @@ def compose_curves(curves: Sequence[Curve]) -> Curve:
     """Returns all the curves composed, from the most special kind to the most general.
 
     Args:
-        curves: Of releases each of which may depend on those before.
+        curves: Curves of releases each of which may depend on those before.
 
     Returns:
         Their composition; the curve that reveals nothing where there are none.

@@ -131,7 +131,7 @@ class Direction:
 
         Args:
             other: The law that holds otherwise.
-            probability: That this law holds.
+            probability: Probability that this law holds.
 
         Returns:
             The mixture of the two laws.
@@ -208,7 +208,7 @@ class Direction:
         """Returns the Rényi divergence; infinite as soon as any mass is charged as infinite.
 
         Args:
-            order: Of at least 1, which may be infinite.
+            order: Order of at least 1, which may be infinite.
 
         Returns:
             The divergence of the discretised law.
@@ -254,7 +254,7 @@ def connect_dots(heights: np.ndarray, losses: np.ndarray) -> tuple[np.ndarray, A
 
     Args:
         heights: Delta at every loss, along the last axis; nonincreasing and convex in e^loss.
-        losses: From 0 on, increasing.
+        losses: Losses from 0 on, increasing.
 
     Returns:
         The masses of all losses but 0, and the mass of infinite loss, for every curve.
@@ -368,7 +368,7 @@ def invert_transform(
     """Returns a sum of losses from its Fourier transform.
 
     Args:
-        transform: Of the sum, whose lowest possible multiple stands at 0.
+        transform: Transform of the sum, whose lowest possible multiple stands at 0.
         size: Length of the circle that the transform lives on.
         bottom: The lowest possible multiple of the sum.
         ends: The first and the last multiple of the window.

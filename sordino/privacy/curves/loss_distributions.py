@@ -111,7 +111,7 @@ class LossCurve(Curve):
         """See `Curve.deltas`.
 
         Args:
-            epsilons: where delta is asked for.
+            epsilons: Where delta is asked for.
         """
         wanted = np.asarray(epsilons, dtype=float)
         deltas: np.ndarray = np.max(
@@ -123,7 +123,7 @@ class LossCurve(Curve):
         """See `Curve.epsilon`; solved exactly on the grid, where e^epsilon enters linearly.
 
         Args:
-            delta: the delta at which epsilon is asked for.
+            delta: The delta at which epsilon is asked for.
         """
         checks.require_delta(delta)
         return max(direction.epsilon(delta) for direction in self.directions)
@@ -132,7 +132,7 @@ class LossCurve(Curve):
         """See `Curve.rdp`; infinite as soon as any mass is charged as infinite loss.
 
         Args:
-            order: the order of the Rényi divergence, above 1.
+            order: The order of the Rényi divergence, above 1.
         """
         checks.require_order(order)
         return max(direction.rdp(order) for direction in self.directions)
@@ -141,7 +141,7 @@ class LossCurve(Curve):
         """See `Curve.repeat`; by one fast Fourier transform.
 
         Args:
-            times: how many such releases are composed.
+            times: How many such releases are composed.
         """
         checks.require_whole(at_least=0, times=times)
         if times == 0:
@@ -157,7 +157,7 @@ class LossCurve(Curve):
         Otherwise nothing is released (docs/theory.md, C3).
 
         Args:
-            probability: That the release happens.
+            probability: Probability that the release happens.
 
         Returns:
             The curve of the mixture.
@@ -175,7 +175,7 @@ class LossCurve(Curve):
 
         Args:
             other: A curve on the same grid.
-            probability: That this release happens, which may be seen.
+            probability: Probability that this release happens, which may be seen.
         """
         checks.require_probability(probability=probability)
         mixed = [
@@ -206,7 +206,7 @@ class LossCurve(Curve):
         """See `Curve.losses`.
 
         Args:
-            interval: the distance between neighbouring losses of the grid.
+            interval: The distance between neighbouring losses of the grid.
         """
         if math.isclose(interval, self.interval, rel_tol=1e-12):
             return self
@@ -256,7 +256,7 @@ def _count_dots(deltas: Profile, step: float) -> int:
         """Returns whether next to no mass lies beyond some steps of the grid.
 
         Args:
-            count: how many steps.
+            count: How many steps.
         """
         return float(deltas(np.array([count * step]))[0]) <= NEGLIGIBLE
 

@@ -96,7 +96,7 @@ class GaussianMixtureCurve(Curve):
         """See `Curve.deltas`.
 
         Args:
-            epsilons: where delta is asked for.
+            epsilons: Where delta is asked for.
         """
         found = []
         for epsilon in np.asarray(epsilons, dtype=float).tolist():
@@ -108,7 +108,7 @@ class GaussianMixtureCurve(Curve):
         """See `Curve.epsilon`; coarse sums of small epsilons are only computed when needed.
 
         Args:
-            delta: the delta at which epsilon is asked for.
+            delta: The delta at which epsilon is asked for.
         """
         checks.require_delta(delta)
         if delta not in self._epsilons:
@@ -137,7 +137,7 @@ class GaussianMixtureCurve(Curve):
             """Returns by how much the expected delta passes the one asked for.
 
             Args:
-                epsilon: where delta is computed.
+                epsilon: Where delta is computed.
             """
             return _expected_delta(thin, epsilon) - delta
 
@@ -154,7 +154,7 @@ class GaussianMixtureCurve(Curve):
         Given the draws it is order mu^2 / 2, and its exponential moments average.
 
         Args:
-            order: the order of the Rényi divergence, above 1.
+            order: The order of the Rényi divergence, above 1.
         """
         checks.require_order(order)
         total = 0.0
@@ -178,7 +178,7 @@ class GaussianMixtureCurve(Curve):
         """See `Curve.repeat`.
 
         Args:
-            times: how many such releases are composed.
+            times: How many such releases are composed.
         """
         checks.require_whole(at_least=0, times=times)
         if times == 0:
@@ -191,7 +191,7 @@ class GaussianMixtureCurve(Curve):
         """See `Curve.losses`; over fewer, larger values of mu.
 
         Args:
-            interval: the distance between neighbouring losses of the grid.
+            interval: The distance between neighbouring losses of the grid.
         """
         coarse = sum_law.coarsen_law(self.squares(0.0), _COARSE)
         whole = GaussianMixtureCurve(rounds=((coarse, 1),))
@@ -215,7 +215,7 @@ def mix_gaussians(mus: Iterable[float], probabilities: Iterable[float]) -> Gauss
 
     Args:
         mus: The values of mu.
-        probabilities: Of each of them.
+        probabilities: Probabilities of each of them.
 
     Returns:
         The curve of the mixture.

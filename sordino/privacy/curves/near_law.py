@@ -33,8 +33,8 @@ class NearLawCurve(Curve):
     It is no Gaussian curve, also where its law is one: it has no `mu`.
 
     Attributes:
-        exact: the curve of noise that has exactly its law.
-        total_variation: how far all noise together is from its law, at most.
+        exact: The curve of noise that has exactly its law.
+        total_variation: How far all noise together is from its law, at most.
 
     Example:
         >>> from sordino.privacy.curves.gaussian_curve import GaussianCurve
@@ -57,7 +57,7 @@ class NearLawCurve(Curve):
         """See `Curve.deltas`.
 
         Args:
-            epsilons: at which delta is asked for.
+            epsilons: Epsilons at which delta is asked for.
         """
         # Beyond the turning point the sum grows; what holds there holds for every larger epsilon.
         within = np.minimum(np.asarray(epsilons, dtype=float), self._turning_point)
@@ -67,7 +67,7 @@ class NearLawCurve(Curve):
         """See `Curve.epsilon`.
 
         Args:
-            delta: at which epsilon is asked for.
+            delta: Delta at which epsilon is asked for.
         """
         checks.require_delta(delta)
         found = 0.0
@@ -86,7 +86,7 @@ class NearLawCurve(Curve):
         """See `Curve.beta`.
 
         Args:
-            alpha: the false positive rate.
+            alpha: The false positive rate.
         """
         checks.require_probability(alpha=alpha)
         distance = self.total_variation
@@ -97,7 +97,7 @@ class NearLawCurve(Curve):
         """See `Curve.betas`.
 
         Args:
-            alphas: the false positive rates.
+            alphas: The false positive rates.
         """
         distance = self.total_variation
         moved = np.minimum(1.0, (np.asarray(alphas, dtype=float) + distance) * UP)
@@ -109,7 +109,7 @@ class NearLawCurve(Curve):
         `law` has the divergences of the law.
 
         Args:
-            order: of the divergence.
+            order: Order of the divergence.
         """
         checks.require_order(order)
         return math.inf
@@ -118,7 +118,7 @@ class NearLawCurve(Curve):
         """See `Curve.repeat`.
 
         Args:
-            times: how many such releases are composed.
+            times: How many such releases are composed.
         """
         checks.require_whole(at_least=0, times=times)
         # Draw by draw a law takes the place of another, and their distances add up.
@@ -130,7 +130,7 @@ class NearLawCurve(Curve):
         """See `Curve.losses`.
 
         Args:
-            interval: the distance between neighbouring losses of the grid.
+            interval: The distance between neighbouring losses of the grid.
         """
         return LossCurve.from_profile(self.deltas, interval=interval)
 
@@ -172,8 +172,8 @@ def allow_distance(curve: Curve, total_variation: float) -> Curve:
     """Returns the curve of a release whose noise is some way from the law that was priced.
 
     Args:
-        curve: of the law.
-        total_variation: how far all noise together is from it, at most.
+        curve: Curve of the law.
+        total_variation: How far all noise together is from it, at most.
 
     Example:
         >>> from sordino.privacy.curves.gaussian_curve import GaussianCurve

@@ -81,7 +81,7 @@ class RenyiCurve(Curve):
         """See `Curve.deltas`: the best order for each epsilon.
 
         Args:
-            epsilons: where delta is asked for.
+            epsilons: Where delta is asked for.
         """
         orders = np.array(self.orders)
         values = np.array(self.values)
@@ -95,7 +95,7 @@ class RenyiCurve(Curve):
         """See `Curve.epsilon`: the best order for this delta.
 
         Args:
-            delta: the delta at which epsilon is asked for.
+            delta: The delta at which epsilon is asked for.
         """
         best = math.inf
         for order, value in zip(self.orders, self.values, strict=True):
@@ -108,7 +108,7 @@ class RenyiCurve(Curve):
         It is convex in the order (van Erven and Harremoës 2014).
 
         Args:
-            order: the order of the Rényi divergence, above 1.
+            order: The order of the Rényi divergence, above 1.
         """
         checks.require_order(order)
         # The divergence does not decrease in the order.
@@ -132,7 +132,7 @@ class RenyiCurve(Curve):
         """See `Curve.repeat`.
 
         Args:
-            times: how many such releases are composed.
+            times: How many such releases are composed.
         """
         checks.require_whole(at_least=0, times=times)
         if times == 0:
@@ -146,7 +146,7 @@ class RenyiCurve(Curve):
         The true curve is convex in e^epsilon, so it lies below that.
 
         Args:
-            interval: the distance between neighbouring losses of the grid.
+            interval: The distance between neighbouring losses of the grid.
         """
         top = max(1.0, self.epsilon(NEGLIGIBLE / 2))
         if math.isinf(top):
@@ -183,7 +183,7 @@ def convert_to_epsilon(order: float, rdp: float, delta: float) -> float:
         Epsilon, of at least 0.
 
     Raises:
-        UserError: an order of at most 1, a negative divergence, or no proper delta.
+        UserError: An order of at most 1, a negative divergence, or no proper delta.
 
     Example:
         >>> round(convert_to_epsilon(10.0, 0.5, 1e-5), 10)
@@ -299,7 +299,7 @@ def convex_profile(
         """Returns deltas on the chords between the corners of the convex minorant.
 
         Args:
-            wanted: the epsilons.
+            wanted: The epsilons.
         """
         right = np.searchsorted(ends, wanted)
         right = np.clip(right, 1, ends.size - 1)

@@ -77,14 +77,14 @@ def make_law(values: Iterable[float], masses: Iterable[float]) -> SumLaw:
     """Returns the law with given masses.
 
     Args:
-        values: Of at least 0; infinite ones are allowed.
+        values: Values of at least 0; infinite ones are allowed.
         masses: Probability of each, which must sum to 1.
 
     Returns:
         The law, with its values sorted and equal ones joined.
 
     Raises:
-        UserError: a negative number, or probabilities that do not sum to 1.
+        UserError: A negative number, or probabilities that do not sum to 1.
 
     Example:
         >>> make_law([1.0, 0.0], [0.25, 0.75]).top
@@ -175,7 +175,7 @@ def law_on_grid(
     A low tail moves up to the first value that is kept, a high one to the top.
 
     Args:
-        masses: Of the multiples.
+        masses: Masses of the multiples.
         start: The first multiple.
         step: The grid.
         top: The largest possible value.
@@ -336,7 +336,7 @@ def split_values(values: np.ndarray, step: float, bend: float) -> tuple[np.ndarr
     """Splits values between two neighbours on a grid, with the mean of e^(-bend x) kept.
 
     Args:
-        values: Of at least 0.
+        values: Values of at least 0.
         step: The grid.
         bend: What may be assumed of the function F of the sum.
 
