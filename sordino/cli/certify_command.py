@@ -101,7 +101,9 @@ def certify(
             raise UserError("--event prices the event of a file: leave the protocol out.")
         show_event(event, delta or 1e-5, json)
         return
+    from sordino.privacy.own_prices import price_own_clients
     from sordino.privacy.published import find_withheld
+    from sordino.report.price_tables import clients_table
     from sordino.report.run_prices import choose_headline, price_clients_by_view
 
     # A name that cannot be drawn to is refused before minutes of pricing.
@@ -132,13 +134,18 @@ def certify(
     if plot is not None:
         with messages.status("drawing"):
             draw_certificate(protocol, guarantees, delta, plot)
+    clients = price_own_clients(protocol, sizes)
     if json:
         document = certificate_document(guarantees, realised, delta, alphas, renyi_orders)
+        if clients:
+            document["clients"] = [price.as_document() for price in clients]
         if realised and find_withheld(protocol).draw:
             document["realised_note"] = HIDDEN_DRAW
         print_json(document)
         return
     show_guarantees(protocol, guarantees, realised, delta, explain, sizes=sizes)
+    if clients:
+        results.print(clients_table(clients))
     if plot is not None:
         print_message(f"Plot: {plot}")
 

@@ -6,7 +6,7 @@ import re
 from importlib.resources import files
 from pathlib import Path
 
-from sordino.protocol import Protocol, UserError, loads, override_keys, read_protocol
+from sordino.protocol import Gaussian, Protocol, UserError, loads, override_keys, read_protocol
 
 EXAMPLE = "digits-local"
 # Through importlib, since an installed package may be in an archive.
@@ -39,7 +39,10 @@ def count_priced_parameters(protocol: Protocol) -> Protocol:
         UserError: Its model cannot be built.
     """
     stated = protocol.model is not None and protocol.model.parameters is not None
-    if protocol.release.secure_sum is None or stated:
+    # Of Laplace and staircase noise, also of single clients, the price depends on their number.
+    mechanisms = {budget.mechanism for budget in protocol.client} - {None, Gaussian.tag}
+    needed = protocol.release.secure_sum is not None or bool(mechanisms)
+    if stated or not needed:
         return protocol
     # Imported here: only a model that has to be built needs torch, which takes seconds to load.
     from sordino.federation.setup import with_parameter_count

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from rich.table import Table
 
+from sordino.mechanisms import mechanism_of
 from sordino.privacy.bounds.question import has_own_noise
 from sordino.privacy.guarantee import MEANINGFUL, Guarantee, format_delta, round_down, round_up
 from sordino.privacy.mechanism_comparison import Needed
@@ -28,6 +29,7 @@ from sordino.report.terminal_tables import Justify, table_with_columns
 if TYPE_CHECKING:
     from sordino.federation.setup import Begun
     from sordino.federation.store.run import Run
+    from sordino.privacy.own_prices import ClientPrice
 
 
 def guarantees_table(guarantees: Sequence[Guarantee], delta: float, title: str) -> Table:
@@ -242,6 +244,29 @@ def cap_lines(protocol: Protocol, sizes: Sequence[int]) -> list[str]:
             f"Client {budget.id} {often}, by its own budget of epsilon = {budget.epsilon:g}."
         )
     return lines
+
+
+def clients_table(prices: Sequence[ClientPrice]) -> Table:
+    """Builds a table of clients that have noise of their own.
+
+    Args:
+        prices: A row each.
+    """
+    table = Table(title="Each client's own noise, and its bound against the server")
+    for column in ("client", "mechanism", "noise", "budget", "delta", "epsilon, at most", "rounds"):
+        table.add_column(column, justify="left" if column in ("mechanism", "noise") else "right")
+    for price in prices:
+        mechanism = mechanism_of(price.noise)
+        table.add_row(
+            str(price.budget.id),
+            price.noise.tag,
+            f"{mechanism.size_entry} = {round_up(mechanism.parameter, 4)}",
+            f"{price.budget.epsilon:g}",
+            format_delta(price.budget.delta),
+            format_upper_bound(price.bound),
+            f"{price.cap:,}",
+        )
+    return table
 
 
 def needed_table(rows: Sequence[Needed], protocol: Protocol, epsilon: float, delta: float) -> Table:

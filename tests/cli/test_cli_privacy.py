@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from sordino import certify
 from sordino.cli.main import run
-from sordino.protocol import View
+from sordino.protocol import View, loads, override_keys
 from sordino.protocol.file import read_protocol
 
 DIGITS = Path(__file__).parents[2] / "sordino" / "examples" / "digits-local.toml"
@@ -370,3 +371,68 @@ def test_calibrate_needs_few_prices(monkeypatch) -> None:
         value, aim = found.achieved, next(iter(target.values()))
         assert value == pytest.approx(aim, rel=1e-3)
         assert value >= aim if "beta" in target else value <= aim
+
+
+OWN_CLIENTS = """
+seed = 7
+
+[federation]
+clients = 3
+rounds = 20
+
+[local]
+rule = "noisy-sgd"
+steps = 2
+batch = 10
+clip = 1.0
+sampling = "poisson"
+schedule = { kind = "constant", rate = 0.1 }
+
+[noise]
+mechanism = "gaussian"
+multiplier = 1.0
+
+[data]
+name = "digits"
+records = 100
+
+[model]
+name = "logistic"
+
+[[client]]
+id = 0
+epsilon = 1.0
+mechanism = "laplace"
+
+[[client]]
+id = 1
+epsilon = 2.0
+mechanism = "gaussian"
+
+[[client]]
+id = 2
+epsilon = 4.0
+mechanism = "staircase"
+"""
+
+
+def test_certify_lists_what_each_client_of_its_own_is_promised(capsys, tmp_path) -> None:
+    """The file does not say how many parameters the model has, on which two of the prices depend."""
+    plan = tmp_path / "own.toml"
+    plan.write_text(OWN_CLIENTS)
+    assert run(["certify", str(plan), "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["clients"]
+    assert [row["mechanism"] for row in rows] == ["laplace", "gaussian", "staircase"]
+    for row, budget in zip(rows, (1.0, 2.0, 4.0), strict=True):
+        assert 0.99 * budget < row["epsilon"] <= row["budget_epsilon"] == budget
+        assert row["rounds_at_most"] == 20
+    # Each bound is that of a federation where all clients are like this one.
+    scale = rows[0]["scale"]
+    noise = f"noise={{ mechanism = 'laplace', scale = {scale!r} }}"
+    alone = [noise, "model.parameters=650"]
+    protocol = override_keys(loads(OWN_CLIENTS.split("[[client]]")[0]), alone)
+    assert certify(protocol).epsilon(1e-5) == pytest.approx(rows[0]["epsilon"], rel=1e-9)
+    assert run(["certify", str(plan), "--view", "server"]) == 0
+    out = capsys.readouterr().out
+    assert "Each client's own noise" in out
+    assert "multiplier = " in out

@@ -19,7 +19,7 @@ from sordino.privacy.amplification.bounded_losses import bounded_loss_curve
 from sordino.privacy.bounds.noisy_steps import StepMove, describe_rounds, find_step_move
 from sordino.privacy.bounds.question import Bound, Observation, Protection, Provider, Question
 from sordino.privacy.curves.gaussian_curve import NOTHING
-from sordino.privacy.curves.renyi import INTEGER_ORDERS, ORDERS, RenyiCurve, amplify_divergence
+from sordino.privacy.curves.renyi import INTEGER_ORDERS, ORDERS, RenyiCurve, amplify_divergences
 from sordino.privacy.noise_releases import average_moments, dimension_of, price_of
 from sordino.protocol import noisy_steps_of
 
@@ -118,11 +118,8 @@ def count_the_draw(question: Question, price: NoisePrice, move: StepMove) -> Ren
         return None
     whole = np.arange(2.0, _INTEGERS[-1] + 1)
     table = price.table(np.array([move.distance]), whole)[0]
-    sampled = [
-        amplify_divergence(order, move.rate, lambda term: float(table[term - 2]))
-        for order in INTEGER_ORDERS
-    ]
-    return compose_steps(question, np.array(sampled), _INTEGERS)
+    sampled = amplify_divergences(np.array(INTEGER_ORDERS), move.rate, table)
+    return compose_steps(question, sampled, _INTEGERS)
 
 
 def compose_steps(question: Question, one: np.ndarray, orders: np.ndarray) -> RenyiCurve:
