@@ -58,7 +58,7 @@ def applies_to(question: Question) -> bool:
     """Returns whether the server's noise on the mean hides the client.
 
     Args:
-        question: What is to be bounded: a protocol against a view, for a unit.
+        question: The protocol that is priced, against which view and for which unit.
     """
     return question.protection is Protection.MEAN and len(question.rounds) > 0
 
@@ -67,7 +67,7 @@ def central_bounds(question: Question) -> Iterator[Bound]:
     """Yields every bound that holds where the server adds noise.
 
     Args:
-        question: What is to be bounded: a protocol against a view, for a unit.
+        question: The protocol that is priced, against which view and for which unit.
     """
     protocol = question.protocol
     # The server adds its noise after it has seen the uploads.
@@ -88,7 +88,7 @@ def describe_prices(question: Question) -> tuple[str, ...]:
     """Returns how far uploads move and what the adversary sees, line by line.
 
     Args:
-        question: What is to be bounded: a protocol against a view, for a unit.
+        question: The protocol that is priced, against which view and for which unit.
     """
     largest = round_up(float(question.prices.shifts.max()))
     lines = (
@@ -110,7 +110,7 @@ def removes_client(question: Question) -> bool:
     The mean then moves by one update, of norm s_t / 2, and not by two.
 
     Args:
-        question: What is to be bounded: a protocol against a view, for a unit.
+        question: The protocol that is priced, against which view and for which unit.
     """
     # A record that comes or goes leaves its client's update in the sum (docs/theory.md#a17).
     return question.protocol.adjacency == "add-or-remove" and question.unit == "client"
@@ -120,7 +120,7 @@ def mean_shifts(question: Question, shifts: np.ndarray) -> np.ndarray:
     """Returns by how much the sum of updates moves.
 
     Args:
-        question: What is to be bounded: a protocol against a view, for a unit.
+        question: The protocol that is priced, against which view and for which unit.
         shifts: How far uploads move when they are replaced.
     """
     # Replacing takes one update away and adds another; removing does only the first.
@@ -158,7 +158,7 @@ def central_gaussian(question: Question) -> Iterator[Bound]:
     """Yields bounds under Gaussian noise, with the draw of clients seen, and with it hidden.
 
     Args:
-        question: What is to be bounded: a protocol against a view, for a unit.
+        question: The protocol that is priced, against which view and for which unit.
     """
     protocol = question.protocol
     lines = describe_prices(question)
@@ -180,7 +180,7 @@ def visible_bounds(question: Question, lines: tuple[str, ...]) -> Iterator[Bound
     They are a mixture over how many do, and over the first use of the record.
 
     Args:
-        question: What is to be bounded: a protocol against a view, for a unit.
+        question: The protocol that is priced, against which view and for which unit.
         lines: How the prices come about.
     """
     counts = question.counts
@@ -218,7 +218,7 @@ def find_cohort(question: Question, numbers: Sequence[int] | None = None) -> Coh
     least n - k honest ones (and the attacked one) add noise.
 
     Args:
-        question: What is to be bounded: a protocol against a view, for a unit.
+        question: The protocol that is priced, against which view and for which unit.
         numbers: How many take part, where that is known.
     """
     protocol = question.protocol
@@ -239,7 +239,7 @@ def find_spread(question: Question, number: float, *, planned: bool) -> float:
     """Returns the squared noise of a round in units of one upload's move.
 
     Args:
-        question: What is to be bounded: a protocol against a view, for a unit.
+        question: The protocol that is priced, against which view and for which unit.
         number: How many take part.
         planned: Whether the round is asked about before it is run.
     """
@@ -300,7 +300,7 @@ def mix_with_colluders(question: Question) -> Cohort:
     places still divide the sum (docs/theory.md#a17).
 
     Args:
-        question: What is to be bounded: a protocol against a view, for a unit.
+        question: The protocol that is priced, against which view and for which unit.
     """
     protocol = question.protocol
     rule = protocol.participation
@@ -348,7 +348,7 @@ def hidden_draw_curve(question: Question) -> Curve:
     """Returns the composition of rounds with a hidden Poisson draw.
 
     Args:
-        question: What is to be bounded: a protocol against a view, for a unit.
+        question: The protocol that is priced, against which view and for which unit.
     """
     protocol = question.protocol
     noise = server_noise(protocol) * find_denominator(protocol)
@@ -405,7 +405,7 @@ def central_renyi(question: Question) -> Iterator[Bound]:
     The draw of clients is public, or hidden (docs/theory.md#b6).
 
     Args:
-        question: What is to be bounded: a protocol against a view, for a unit.
+        question: The protocol that is priced, against which view and for which unit.
     """
     protocol = question.protocol
     norm = protocol.release.clip_norm
@@ -453,7 +453,7 @@ def find_divisors(question: Question, numbers: Sequence[int] | None = None) -> C
     """Returns by what the sum of updates is divided, and how probable that is.
 
     Args:
-        question: What is to be bounded: a protocol against a view, for a unit.
+        question: The protocol that is priced, against which view and for which unit.
         numbers: How many take part, where that is known.
     """
     # Under Gaussian noise of deviation 1 from the server alone, the spread is the squared divisor.
@@ -468,7 +468,7 @@ def central_known_rounds(question: Question) -> Iterator[Bound]:
     The draw of clients is known then, and amplifies nothing.
 
     Args:
-        question: What is to be bounded: a protocol against a view, for a unit.
+        question: The protocol that is priced, against which view and for which unit.
     """
     protocol = question.protocol
     numbers = question.present or ()
@@ -503,7 +503,7 @@ def gaussian_known_rounds(
     """Yields composition, and what the draw of minibatches adds to it.
 
     Args:
-        question: What is to be bounded: a protocol against a view, for a unit.
+        question: The protocol that is priced, against which view and for which unit.
         prices: Prices of the uploads, a round a row.
         spreads: The squared noises of the rounds, in units of one upload's move.
     """

@@ -25,7 +25,7 @@ def applies_to(question: Question) -> bool:
     """Returns whether every client has a budget, and shares its noise with the others.
 
     Args:
-        question: What is to be bounded: a protocol against a view, for a unit.
+        question: The protocol that is priced, against which view and for which unit.
     """
     protocol = question.protocol
     if not protocol.client or question.protection is Protection.OWN_NOISE:
@@ -41,7 +41,7 @@ def bound_capped_clients(question: Question) -> Iterator[Bound]:
     """Yields the bound of a client that takes part as often as the largest budget allows.
 
     Args:
-        question: What is to be bounded: a protocol against a view, for a unit.
+        question: The protocol that is priced, against which view and for which unit.
     """
     protocol = question.protocol
     sizes = question.sizes or (question.records,) * protocol.clients

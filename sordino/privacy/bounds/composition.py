@@ -45,7 +45,7 @@ def applies_to(question: Question) -> bool:
     """Returns whether uploads with Gaussian noise hide the client, and rounds were run.
 
     Args:
-        question: What is to be bounded: a protocol against a view, for a unit.
+        question: The protocol that is priced, against which view and for which unit.
     """
     hidden_by_uploads = question.protection is Protection.UPLOADS and question.protocol.noise.normal
     return hidden_by_uploads and len(question.rounds) > 0
@@ -55,7 +55,7 @@ def compose_rounds(question: Question) -> Iterator[Bound]:
     """Yields the bounds of rounds whose uploads have Gaussian noise.
 
     Args:
-        question: What is to be bounded: a protocol against a view, for a unit.
+        question: The protocol that is priced, against which view and for which unit.
     """
     # Noise of 0 still suffices where nothing moves.
     if mechanism_of(question.protocol.noise).silent and question.prices.shifts.max() > 0:
@@ -71,7 +71,7 @@ def compose_planned_rounds(question: Question) -> Iterator[Bound]:
     """Yields bounds before a run: without regard to minibatches, and with what they add.
 
     Args:
-        question: What is to be bounded: a protocol against a view, for a unit.
+        question: The protocol that is priced, against which view and for which unit.
     """
     protocol = question.protocol
     prices = question.prices
@@ -114,7 +114,7 @@ def bezier_bound(question: Question, cohort: Cohort, scale: float, lines: tuple[
     Where minibatches hide the record, it is a mixture over the record's first use too.
 
     Args:
-        question: What is to be bounded: a protocol against a view, for a unit.
+        question: The protocol that is priced, against which view and for which unit.
         cohort: Who hides the attacked client in a round.
         scale: Share of an upload's move that is seen.
         lines: How the prices come about.
@@ -138,7 +138,7 @@ def find_visible_cohort(question: Question, view: View) -> tuple[Cohort, float]:
     """Returns who hides the attacked client, and the share of its upload that the view sees.
 
     Args:
-        question: What is to be bounded: a protocol against a view, for a unit.
+        question: The protocol that is priced, against which view and for which unit.
         view: View whose bound is taken.
     """
     rule = question.protocol.participation
@@ -160,7 +160,7 @@ def compose_known_rounds(question: Question) -> Iterator[Bound]:
     """Yields bounds of a client that took part in rounds whose number of contributors is known.
 
     Args:
-        question: What is to be bounded: a protocol against a view, for a unit.
+        question: The protocol that is priced, against which view and for which unit.
     """
     protocol = question.protocol
     view = find_priced_view(question).view
@@ -197,7 +197,7 @@ def export_gaussian_event(question: Question) -> Any:
     """Returns composed Gaussian events of dp_accounting, one for each price of a round.
 
     Args:
-        question: What is to be bounded: a protocol against a view, for a unit.
+        question: The protocol that is priced, against which view and for which unit.
 
     Raises:
         UserError: dp_accounting has no event for a draw of clients that is seen.
@@ -233,7 +233,7 @@ def draw_batch_event(question: Question, event: Any) -> Any:
     the event without the draw holds then.
 
     Args:
-        question: What is to be bounded: a protocol against a view, for a unit.
+        question: The protocol that is priced, against which view and for which unit.
         event: A round in which the record is used for certain.
     """
     import dp_accounting

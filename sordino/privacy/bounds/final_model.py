@@ -25,7 +25,7 @@ def applies_to(question: Question) -> bool:
     """Returns whether only the last of consecutive rounds is seen, with all noise known.
 
     Args:
-        question: What is to be bounded: a protocol against a view, for a unit.
+        question: The protocol that is priced, against which view and for which unit.
     """
     protocol = question.protocol
     # The convex minorant is proved for Gaussian noise, before a run (docs/theory.md#a7).
@@ -54,7 +54,7 @@ def bound_final_model(question: Question) -> Iterator[Bound]:
     shift b gamma, the noise b sigma.
 
     Args:
-        question: What is to be bounded: a protocol against a view, for a unit.
+        question: The protocol that is priced, against which view and for which unit.
     """
     protocol = question.protocol
     shares = question.shares
@@ -95,7 +95,7 @@ def find_domain(question: Question) -> Domain | None:
     come no further apart than d <- rho d + s leads to, rho < 1 (docs/theory.md#a32).
 
     Args:
-        question: What is to be bounded: a protocol against a view, for a unit.
+        question: The protocol that is priced, against which view and for which unit.
     """
     domains = []
     diameter = question.protocol.assumptions.diameter
@@ -131,7 +131,7 @@ def bound_dynamics(
     """Returns the bound of one way to see the dynamics.
 
     Args:
-        question: What is to be bounded: a protocol against a view, for a unit.
+        question: The protocol that is priced, against which view and for which unit.
         dynamics: How a round moves two neighbouring models apart.
         domain: How far apart two runs ever are, where that is known.
         share: The attacked client's in the mean.

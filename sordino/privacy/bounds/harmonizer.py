@@ -32,7 +32,7 @@ def applies_to(question: Question) -> bool:
     """Returns whether clients have noise each for itself.
 
     Args:
-        question: What is to be bounded: a protocol against a view, for a unit.
+        question: The protocol that is priced, against which view and for which unit.
     """
     return question.protection is Protection.OWN_NOISE and len(question.rounds) > 0
 
@@ -43,7 +43,7 @@ def bound_worst_client(question: Question) -> Iterator[Bound]:
     All that other views see is made of the uploads.
 
     Args:
-        question: What is to be bounded: a protocol against a view, for a unit.
+        question: The protocol that is priced, against which view and for which unit.
     """
     guarantees = own_guarantees(question).values()
     # Clients of one kind share a guarantee; curves need not be compared to see that.
@@ -85,7 +85,7 @@ def price_client(question: Question, alone: Protocol, cap: int, records: int | N
     """Returns the smaller of a client's bounds as it is drawn, and as often as its budget allows.
 
     Args:
-        question: What is to be bounded: a protocol against a view, for a unit.
+        question: The protocol that is priced, against which view and for which unit.
         alone: The federation as the client sees it.
         cap: How often it takes part at most.
         records: Its number of records, where known.
@@ -121,7 +121,7 @@ def find_cap(question: Question, budget: ClientBudget, records: int | None) -> i
     """Returns how often a client takes part at most in the rounds of a question.
 
     Args:
-        question: What is to be bounded: a protocol against a view, for a unit.
+        question: The protocol that is priced, against which view and for which unit.
         budget: The client's.
         records: Its number of records, where known.
     """
@@ -135,7 +135,7 @@ def observe_own_releases(question: Question) -> Observation:
     """Returns what these bounds are proved against: a client's uploads, or its noisy steps.
 
     Args:
-        question: What is to be bounded: a protocol against a view, for a unit.
+        question: The protocol that is priced, against which view and for which unit.
     """
     if question.protocol.release.in_steps:
         return Observation.STEPS

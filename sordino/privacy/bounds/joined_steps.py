@@ -52,7 +52,7 @@ def bound_joined_steps(
     """Yields the bounds that count the others' noise, against the views of means.
 
     Args:
-        question: What is to be bounded: a protocol against a view, for a unit.
+        question: The protocol that is priced, against which view and for which unit.
         mu: Mu of a step on its batch, under the client's own noise.
         rate: Probability that a batch holds the unit.
         draw: How batches are drawn and what neighbours are.
@@ -93,7 +93,7 @@ def bound_cohort(
     """Yields the bounds of sums under the noise of a number of honest clients.
 
     Args:
-        question: What is to be bounded: a protocol against a view, for a unit.
+        question: The protocol that is priced, against which view and for which unit.
         step: What a round releases.
         honest: How many clients' noise hides the attacked one.
         lines: What has been said before.
@@ -122,7 +122,7 @@ def honest_participants(question: Question) -> Cohort:
     Unequal shares count as fewer clients.
 
     Args:
-        question: What is to be bounded: a protocol against a view, for a unit.
+        question: The protocol that is priced, against which view and for which unit.
     """
     protocol = question.protocol
     rule = protocol.participation
@@ -244,7 +244,7 @@ def compose_known_joins(question: Question, mu: float, rate: float, draw: str) -
     """Returns the curve of a client that took part in rounds with known numbers of contributors.
 
     Args:
-        question: What is to be bounded: a protocol against a view, for a unit.
+        question: The protocol that is priced, against which view and for which unit.
         mu: Mu of a step on its batch, under the client's own noise.
         rate: Probability that a batch holds the unit.
         draw: How batches are drawn and what neighbours are.

@@ -39,7 +39,7 @@ def applies_to(question: Question) -> bool:
     """Returns whether one noise on a sum over all clients hides the client.
 
     Args:
-        question: What is to be bounded: a protocol against a view, for a unit.
+        question: The protocol that is priced, against which view and for which unit.
     """
     return question.protection is Protection.LOT and len(question.rounds) > 0
 
@@ -48,7 +48,7 @@ def observe_lots(question: Question) -> Observation:
     """Returns what bounds on lots are proved against.
 
     Args:
-        question: What is to be bounded: a protocol against a view, for a unit.
+        question: The protocol that is priced, against which view and for which unit.
     """
     return Observation.UPLOADS if sees_uploads(question) else Observation.MODELS
 
@@ -57,7 +57,7 @@ def sees_uploads(question: Question) -> bool:
     """Returns whether the adversary is given single clients' uploads.
 
     Args:
-        question: What is to be bounded: a protocol against a view, for a unit.
+        question: The protocol that is priced, against which view and for which unit.
     """
     # Then the server is shown no single upload either (docs/theory.md#a19).
     if question.protocol.channel.sums_only:
@@ -69,7 +69,7 @@ def lot_bounds(question: Question) -> Iterator[Bound]:
     """Yields the bounds that hold, without regard to the draw of the lot and with it.
 
     Args:
-        question: What is to be bounded: a protocol against a view, for a unit.
+        question: The protocol that is priced, against which view and for which unit.
     """
     release = noisy_upload_of(question.protocol)
     lot = find_lot(release)
@@ -114,7 +114,7 @@ def bound_seen_lots(
     """Yields the bound that holds even if lots are seen; under little noise they are as good as.
 
     Args:
-        question: What is to be bounded: a protocol against a view, for a unit.
+        question: The protocol that is priced, against which view and for which unit.
         step: What a round releases.
         hiding: The shares that hide the attacked client.
         lines: What has been said before.
@@ -148,7 +148,7 @@ def find_lot_step(question: Question) -> JoinedStep:
     """Returns what a round releases, in units of one share of the noise.
 
     Args:
-        question: What is to be bounded: a protocol against a view, for a unit.
+        question: The protocol that is priced, against which view and for which unit.
     """
     protocol = question.protocol
     release = noisy_upload_of(protocol)
@@ -181,7 +181,7 @@ def find_lot_rate(question: Question, lot: Lot) -> float:
     """Returns the largest probability that a lot holds a record.
 
     Args:
-        question: What is to be bounded: a protocol against a view, for a unit.
+        question: The protocol that is priced, against which view and for which unit.
         lot: How it is drawn.
     """
     # A whole client is as good as always in the lot.
@@ -200,7 +200,7 @@ def find_hiding_shares(question: Question, release: NoisyUpload) -> Cohort:
     """Returns how many shares of the noise hide the attacked client, before a run.
 
     Args:
-        question: What is to be bounded: a protocol against a view, for a unit.
+        question: The protocol that is priced, against which view and for which unit.
         release: What leaves a client.
     """
     alone = Cohort(probability=question.chance, counts=(1.0,), masses=(1.0,))
@@ -218,7 +218,7 @@ def count_known_shares(question: Question, release: NoisyUpload) -> list[float] 
     """Returns how many shares hid the client in every round, None before a run.
 
     Args:
-        question: What is to be bounded: a protocol against a view, for a unit.
+        question: The protocol that is priced, against which view and for which unit.
         release: What leaves a client.
     """
     if question.present is None:
@@ -243,7 +243,7 @@ def count_colluders(question: Question, release: NoisyUpload) -> int:
     """Returns how many clients' noise the adversary knows.
 
     Args:
-        question: What is to be bounded: a protocol against a view, for a unit.
+        question: The protocol that is priced, against which view and for which unit.
         release: What leaves a client.
     """
     if release.secure_sum is not None and question.view.is_server:
@@ -256,7 +256,7 @@ def describe_shares(question: Question, release: NoisyUpload) -> str:
     """Returns whose noise counts, in a sentence.
 
     Args:
-        question: What is to be bounded: a protocol against a view, for a unit.
+        question: The protocol that is priced, against which view and for which unit.
         release: What leaves a client.
     """
     lot = find_lot(release)
@@ -275,7 +275,7 @@ def export_lot_event(question: Question) -> Any:
     """Returns the lots as an event of dp_accounting.
 
     Args:
-        question: What is to be bounded: a protocol against a view, for a unit.
+        question: The protocol that is priced, against which view and for which unit.
 
     Raises:
         UserError: Participation is random, the unit is a client, or the number of records is not

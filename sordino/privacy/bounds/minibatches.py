@@ -38,7 +38,7 @@ def minibatch_bounds(
     There are none where minibatches hide nothing.
 
     Args:
-        question: What is to be bounded: a protocol against a view, for a unit.
+        question: The protocol that is priced, against which view and for which unit.
         prices: What the uploads of the rounds cost, one round a row.
         counts: How often each round occurs.
         sigma: Standard deviation of each participant's noise.
@@ -81,7 +81,7 @@ def secret_batches(question: Question) -> bool:
     It is proved for replacing a record: adding one would change the law of the batches.
 
     Args:
-        question: What is to be bounded: a protocol against a view, for a unit.
+        question: The protocol that is priced, against which view and for which unit.
     """
     unseen = question.protocol.release.secret_batches
     replaces_record = question.unit == "record" and question.protocol.adjacency == "replace-one"

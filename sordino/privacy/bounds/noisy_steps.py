@@ -81,7 +81,7 @@ def applies_to(question: Question) -> bool:
     """Returns whether normal noise in every step hides the client.
 
     Args:
-        question: What is to be bounded: a protocol against a view, for a unit.
+        question: The protocol that is priced, against which view and for which unit.
     """
     in_steps = question.protection is Protection.STEPS and len(question.rounds) > 0
     return in_steps and question.protocol.noise.normal
@@ -91,7 +91,7 @@ def observe_steps(question: Question) -> Observation:
     """Returns what bounds on noisy steps are proved against.
 
     Args:
-        question: What is to be bounded: a protocol against a view, for a unit.
+        question: The protocol that is priced, against which view and for which unit.
     """
     # Where the others' noise adds up in the mean, more is promised to those who see means alone.
     if adds_up(question.protocol) and not question.view.is_server:
@@ -103,7 +103,7 @@ def noisy_step_bounds(question: Question) -> Iterator[Bound]:
     """Yields the bounds that hold, without regard to the batches and with it.
 
     Args:
-        question: What is to be bounded: a protocol against a view, for a unit.
+        question: The protocol that is priced, against which view and for which unit.
     """
     protocol = question.protocol
     price = find_step_price(question)
@@ -133,7 +133,7 @@ def single_client_bounds(
     """Yields the bounds that count the client's own noise alone.
 
     Args:
-        question: What is to be bounded: a protocol against a view, for a unit.
+        question: The protocol that is priced, against which view and for which unit.
         price: Price of a step.
         lines: How the price comes about.
     """
@@ -178,7 +178,7 @@ def describe_rounds(question: Question, release: NoisySteps) -> str:
     """Returns how many rounds of how many steps are run, in words.
 
     Args:
-        question: What is to be bounded: a protocol against a view, for a unit.
+        question: The protocol that is priced, against which view and for which unit.
         release: The noisy steps.
     """
     words = f"{len(question.rounds)} rounds of {release.steps} steps"
@@ -214,7 +214,7 @@ def find_step_price(question: Question) -> StepPrice:
     Clipping the l1 norm to C leaves the l2 norm at most C, so one price holds for both.
 
     Args:
-        question: What is to be bounded: a protocol against a view, for a unit.
+        question: The protocol that is priced, against which view and for which unit.
     """
     release = noisy_steps_of(question.protocol)
     move = find_step_move(question)
@@ -234,7 +234,7 @@ def find_step_move(question: Question) -> StepMove:
     The worst client counts: for a record the smallest, whose batches hold it most often.
 
     Args:
-        question: What is to be bounded: a protocol against a view, for a unit.
+        question: The protocol that is priced, against which view and for which unit.
     """
     release = noisy_steps_of(question.protocol)
     moved = step_move(question.protocol)
@@ -258,7 +258,7 @@ def move_of_client(question: Question, release: NoisySteps, move: float) -> floa
     """Returns how far a step's sum moves when all records of a client change.
 
     Args:
-        question: What is to be bounded: a protocol against a view, for a unit.
+        question: The protocol that is priced, against which view and for which unit.
         release: The noisy steps.
         move: How far one example moves it.
     """
@@ -374,7 +374,7 @@ def export_step_event(question: Question) -> Any:
     The noise multiplier is in the unit that dp_accounting wants, that of the adjacency.
 
     Args:
-        question: What is to be bounded: a protocol against a view, for a unit.
+        question: The protocol that is priced, against which view and for which unit.
 
     Raises:
         UserError: Participation is random, the unit is a client, or the number of records is not

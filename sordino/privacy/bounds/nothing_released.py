@@ -13,7 +13,7 @@ def applies_to(question: Question) -> bool:
     """Returns whether no round is run.
 
     Args:
-        question: What is to be bounded: a protocol against a view, for a unit.
+        question: The protocol that is priced, against which view and for which unit.
     """
     # Other providers divide by, or take the largest of, the rounds, and leave this case here.
     return len(question.rounds) == 0
@@ -23,7 +23,7 @@ def promise_everything(question: Question) -> Iterator[Bound]:
     """Yields the bound that holds where nothing is seen.
 
     Args:
-        question: What is to be bounded: a protocol against a view, for a unit.
+        question: The protocol that is priced, against which view and for which unit.
     """
     yield Bound(
         curve=GaussianCurve(mu=0.0), method="nothing released", lines=("No round was run.",)

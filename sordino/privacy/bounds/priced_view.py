@@ -58,7 +58,7 @@ def find_priced_view(question: Question) -> PricedView:
     """Returns the view whose bound is taken: all that others see is made of what the server sees.
 
     Args:
-        question: What is to be bounded: a protocol against a view, for a unit.
+        question: The protocol that is priced, against which view and for which unit.
     """
     protocol = question.protocol
     view = question.view
@@ -112,7 +112,7 @@ def refuse_unknown_view(question: Question) -> None:
     """Refuses a view for which nobody has said whose bound holds.
 
     Args:
-        question: What is to be bounded: a protocol against a view, for a unit.
+        question: The protocol that is priced, against which view and for which unit.
 
     Raises:
         UnknownKind: Names the view.
@@ -124,7 +124,7 @@ def observe_uploads(question: Question) -> Observation:
     """Returns the observation of an adversary to whom every client's upload is shown.
 
     Args:
-        question: What is to be bounded: a protocol against a view, for a unit.
+        question: The protocol that is priced, against which view and for which unit.
     """
     return Observation.UPLOADS
 
@@ -135,7 +135,7 @@ def observe_models(question: Question) -> Observation:
     Budgets and unknown shares change the bound that is taken, not what the adversary sees.
 
     Args:
-        question: What is to be bounded: a protocol against a view, for a unit.
+        question: The protocol that is priced, against which view and for which unit.
     """
     protocol = question.protocol
     sees_uploads = protocol.local.corrected or protocol.personalization.of_uploads

@@ -17,7 +17,7 @@ def find_bounds(question: Question) -> Iterator[Bound]:
     """Yields every bound that holds; the smallest of them may be promised.
 
     Args:
-        question: What is to be bounded: a protocol against a view, for a unit.
+        question: The protocol that is priced, against which view and for which unit.
     """
     yield from find_shared_bounds(question)
     yield from ask_providers((HARMONIZER, CLIENT_BUDGETS), question)
@@ -27,7 +27,7 @@ def find_provider(question: Question) -> Provider:
     """Returns the first provider that applies, whose bounds the others only improve.
 
     Args:
-        question: What is to be bounded: a protocol against a view, for a unit.
+        question: The protocol that is priced, against which view and for which unit.
 
     Raises:
         TypeError: No provider applies, so that nothing can be promised.
@@ -43,6 +43,6 @@ def find_observation(question: Question) -> Observation:
     """Returns what the bounds that answer a question are proved against.
 
     Args:
-        question: What is to be bounded: a protocol against a view, for a unit.
+        question: The protocol that is priced, against which view and for which unit.
     """
     return find_provider(question).observes(question)

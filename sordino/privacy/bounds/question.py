@@ -225,7 +225,7 @@ def ask_providers(providers: Sequence[Provider], question: Question) -> Iterator
 
     Args:
         providers: In the order of their bounds.
-        question: What is to be bounded: a protocol against a view, for a unit.
+        question: The protocol that is priced, against which view and for which unit.
     """
     for provider in providers:
         if provider.applies(question):
@@ -373,7 +373,7 @@ def visible_share(question: Question, view: View) -> float:
     (docs/theory.md#a8, unequal weights).
 
     Args:
-        question: What is to be bounded: a protocol against a view, for a unit.
+        question: The protocol that is priced, against which view and for which unit.
         view: View whose bound is taken; see `priced_view.find_priced_view`.
 
     Returns:

@@ -27,7 +27,7 @@ def applies_to(question: Question) -> bool:
     """Returns whether uploads with noise that is not Gaussian hide the client.
 
     Args:
-        question: What is to be bounded: a protocol against a view, for a unit.
+        question: The protocol that is priced, against which view and for which unit.
     """
     hidden_by_uploads = question.protection is Protection.UPLOADS
     return hidden_by_uploads and not question.protocol.noise.normal and len(question.rounds) > 0
@@ -37,7 +37,7 @@ def compose_divergences(question: Question) -> Iterator[Bound]:
     """Yields bounds for the server; all that other views see is made of what it sees.
 
     Args:
-        question: What is to be bounded: a protocol against a view, for a unit.
+        question: The protocol that is priced, against which view and for which unit.
     """
     protocol = question.protocol
     prices = question.prices
@@ -89,7 +89,7 @@ def loss_bounds(question: Question, price: NoisePrice, lines: tuple[str, ...]) -
     """Yields the bounds by loss distributions, where the worst vector is known for every epsilon.
 
     Args:
-        question: What is to be bounded: a protocol against a view, for a unit.
+        question: The protocol that is priced, against which view and for which unit.
         price: What one release costs.
         lines: How the prices come about.
     """
@@ -141,7 +141,7 @@ def describe_view(question: Question) -> str:
     """Returns what the adversary sees, and that other noise has no better bound for a mean.
 
     Args:
-        question: What is to be bounded: a protocol against a view, for a unit.
+        question: The protocol that is priced, against which view and for which unit.
     """
     sees = f"The adversary sees {question.sees}."
     if question.view.is_server:
@@ -158,7 +158,7 @@ def export_laplace_event(question: Question) -> Any:
     Then a single coordinate is the worst case (docs/theory.md#b2).
 
     Args:
-        question: What is to be bounded: a protocol against a view, for a unit.
+        question: The protocol that is priced, against which view and for which unit.
 
     Raises:
         UserError: dp_accounting has no event for the noise, or for a draw of clients.

@@ -48,7 +48,7 @@ def find_shared_bounds(question: Question) -> Iterator[Bound]:
     More noise makes each of them smaller.
 
     Args:
-        question: What is to be bounded: a protocol against a view, for a unit.
+        question: The protocol that is priced, against which view and for which unit.
 
     Raises:
         UnknownKind: A view for which nobody has said whose bound holds.

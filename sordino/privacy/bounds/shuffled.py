@@ -60,7 +60,7 @@ def applies_to(question: Question) -> bool:
     """Returns whether uploads with noise pass a shuffler.
 
     Args:
-        question: What is to be bounded: a protocol against a view, for a unit.
+        question: The protocol that is priced, against which view and for which unit.
     """
     hidden_by_uploads = question.protection is Protection.UPLOADS and len(question.rounds) > 0
     return hidden_by_uploads and question.protocol.release.shuffled
@@ -103,7 +103,7 @@ def priced_noise(question: Question) -> Noise:
     """Returns the clients' noise, or normal noise that hides as much where it is of integers.
 
     Args:
-        question: What is to be bounded: a protocol against a view, for a unit.
+        question: The protocol that is priced, against which view and for which unit.
     """
     if not question.protocol.release.integers:
         return question.protocol.noise
@@ -114,7 +114,7 @@ def describe_clones(question: Question, crowd: Crowd, shift: float) -> tuple[str
     """Returns how the bound comes about, line by line.
 
     Args:
-        question: What is to be bounded: a protocol against a view, for a unit.
+        question: The protocol that is priced, against which view and for which unit.
         crowd: Among whom the client hides.
         shift: How far an upload moves at most.
     """
@@ -135,7 +135,7 @@ def find_crowd(question: Question) -> Crowd:
     """Returns among whom the attacked client hides.
 
     Args:
-        question: What is to be bounded: a protocol against a view, for a unit.
+        question: The protocol that is priced, against which view and for which unit.
     """
     rule = question.protocol.participation
     clients = question.protocol.clients

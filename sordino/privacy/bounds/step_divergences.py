@@ -31,7 +31,7 @@ def applies_to(question: Question) -> bool:
     """Returns whether noise in every step hides the client, and is not Gaussian.
 
     Args:
-        question: What is to be bounded: a protocol against a view, for a unit.
+        question: The protocol that is priced, against which view and for which unit.
     """
     in_steps = question.protection is Protection.STEPS and len(question.rounds) > 0
     return in_steps and not question.protocol.noise.normal
@@ -41,7 +41,7 @@ def observe_own_steps(question: Question) -> Observation:
     """Returns what these bounds are proved against: every noisy step of the attacked client.
 
     Args:
-        question: What is to be bounded: a protocol against a view, for a unit.
+        question: The protocol that is priced, against which view and for which unit.
     """
     return Observation.STEPS
 
@@ -50,7 +50,7 @@ def step_divergence_bounds(question: Question) -> Iterator[Bound]:
     """Yields the bounds that hold, without regard to the batches and with it.
 
     Args:
-        question: What is to be bounded: a protocol against a view, for a unit.
+        question: The protocol that is priced, against which view and for which unit.
     """
     protocol = question.protocol
     release = noisy_steps_of(protocol)
@@ -97,7 +97,7 @@ def count_the_draw(question: Question, price: NoisePrice, move: StepMove) -> Ren
     """Returns the composition of steps whose batch may not hold the record.
 
     Args:
-        question: What is to be bounded: a protocol against a view, for a unit.
+        question: The protocol that is priced, against which view and for which unit.
         price: What one step costs on its batch.
         move: How far a step's sum moves, and how probably.
 
@@ -126,7 +126,7 @@ def compose_steps(question: Question, one: np.ndarray, orders: np.ndarray) -> Re
     """Returns rounds of steps, in each of which the client takes part with some probability.
 
     Args:
-        question: What is to be bounded: a protocol against a view, for a unit.
+        question: The protocol that is priced, against which view and for which unit.
         one: The divergences of one step.
         orders: Theirs.
     """
@@ -151,7 +151,7 @@ def add_losses(
     record, and of batches of a fixed size (docs/theory.md, A14 with one step).
 
     Args:
-        question: What is to be bounded: a protocol against a view, for a unit.
+        question: The protocol that is priced, against which view and for which unit.
         price: What one step costs on its batch.
         move: How far a step's sum moves, and how probably.
         renyi: The best bound by divergences.

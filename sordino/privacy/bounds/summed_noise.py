@@ -16,7 +16,7 @@ def find_secure_sum(question: Question) -> SecureAggregation | None:
     """Returns the secure aggregation that the question is about, or None.
 
     Args:
-        question: What is to be bounded: a protocol against a view, for a unit.
+        question: The protocol that is priced, against which view and for which unit.
     """
     return question.protocol.release.secure_sum
 
@@ -40,7 +40,7 @@ def count_known_honest(question: Question, view: View, present: int) -> int:
     """Returns how many honest clients contributed to the sum of a round, at least.
 
     Args:
-        question: What is to be bounded: a protocol against a view, for a unit.
+        question: The protocol that is priced, against which view and for which unit.
         view: View whose bound is taken.
         present: How many clients contributed.
     """
@@ -69,7 +69,7 @@ def describe_honest(question: Question, view: View) -> str:
     """Returns whose noise hides a client from the server, as a sentence.
 
     Args:
-        question: What is to be bounded: a protocol against a view, for a unit.
+        question: The protocol that is priced, against which view and for which unit.
         view: The server's, alone or with colluders.
     """
     honest = count_planned_honest(question, view)

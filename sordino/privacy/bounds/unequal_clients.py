@@ -27,7 +27,7 @@ def prices_clients_apart(question: Question) -> bool:
     are not known.
 
     Args:
-        question: What is to be bounded: a protocol against a view, for a unit.
+        question: The protocol that is priced, against which view and for which unit.
     """
     if question.attacked is not None or question.present is not None:
         return False
@@ -49,7 +49,7 @@ def split_question(question: Question) -> list[Question]:
     """Returns one question for every kind of client, or the question itself where one kind counts.
 
     Args:
-        question: What is to be bounded: a protocol against a view, for a unit.
+        question: The protocol that is priced, against which view and for which unit.
     """
     if question.sizes is None or question.shares is None or not prices_clients_apart(question):
         return [question]
