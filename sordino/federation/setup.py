@@ -237,7 +237,7 @@ def prepare(
     # Sizes come first, then the dimension: the search for the noise below prices the protocol, and
     # prices depend on both.
     protocol = with_public_size(protocol, parts)
-    module = build_model(protocol, net, model, dataset, key)
+    module = build_initial_model(protocol, net, model, dataset, key)
     protocol = with_public_dimension(protocol, module)
     # A mechanism without a price must not train: there would be nothing to charge to the ledger.
     refuse_unpriced(protocol)
@@ -288,7 +288,7 @@ def refuse_unfit_parts(protocol: Protocol, parts: tuple[np.ndarray, ...]) -> Non
         )
 
 
-def build_model(
+def build_initial_model(
     protocol: Protocol, net: Model, model: ModelSource | None, dataset: Dataset, key: Key
 ) -> nn.Module:
     """Builds the initial model and checks that it fits the data.
