@@ -27,12 +27,13 @@ test-all: .venv/ready-test-all
 test-flower: .venv/ready-test
 	$(PYTEST) tests/flower
 
-# The same deployment, pin, guard and access control with the next version of Flower, which constraints.txt does not take yet.
+# The same deployment, pin, guard, access control and secure sums with the next version of Flower, which constraints.txt does not take yet.
 # It stands before .venv in an environment that has everything else from there.
 NEXT := .flower-next/bin/python
 test-flower-next: .flower-next/ready
 	@$(NEXT) -c 'from importlib.metadata import version; print("Flower", version("flwr"))'
-	$(NEXT) -m pytest $(addprefix tests/flower/test_,deployment.py attacks.py pin.py access_control.py enforcement.py)
+	$(NEXT) -m pytest $(addprefix tests/flower/test_, \
+		deployment.py attacks.py pin.py access_control.py enforcement.py secure_training.py)
 
 .flower-next/ready: tests/flower/next.txt .venv/ready-test
 	@test -x $(NEXT) || $(BIN)/python -m venv .flower-next
