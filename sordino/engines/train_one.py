@@ -29,7 +29,7 @@ from sordino.engines.run_options import (
 from sordino.federation.complete_protocol import DataSource, ModelSource, resolved
 from sordino.federation.processors import check_device, worker_count
 from sordino.federation.round import refuse_unplayable
-from sordino.federation.round_metrics import ignore_metrics
+from sordino.federation.round_metrics import finite, ignore_metrics
 from sordino.federation.setup import Begun, Setup, prepare
 from sordino.federation.state import State, first_state
 from sordino.federation.store.files import held
@@ -42,7 +42,7 @@ from sordino.federation.store.signatures import (
     sign_run,
 )
 from sordino.federation.store.upload_archive import open_archive
-from sordino.federation.training import Limits, Training, TrainingOptions
+from sordino.federation.training import Limits, ScoringEngine, Training, TrainingOptions
 from sordino.privacy.ledger import Ledger, read_ledger
 from sordino.privacy.ledger_lines import Event, RoundCharged
 from sordino.privacy.participation_caps import find_capped_rounds
@@ -392,6 +392,8 @@ def train_to_end(
     ):
         watch.on_start(setup, run_folder.path)
         facts = run_folder.facts()
+        if facts["evaluate_every"] > 0 and "start_loss" not in facts:
+            run_folder.note(**score_start(setup, engine))
         archive = open_archive(
             run_folder.path,
             rounds=limits.rounds,
@@ -411,6 +413,18 @@ def train_to_end(
         )
         training.run(engine)
     return end_run(setup, run_folder, training.state, training.status, model)
+
+
+def score_start(setup: Setup, engine: ScoringEngine) -> dict[str, float | None]:
+    """Returns how good the model is before training, for run.json.
+
+    Args:
+        setup: The federation.
+        engine: Scores the model.
+    """
+    found = engine.score(setup.initial_weights())
+    accuracy = found.correct / found.count if setup.classification else None
+    return {"start_loss": finite(found.loss / found.count), "start_accuracy": accuracy}
 
 
 def limits_of(setup: Setup, events: Sequence[Event], done: int = 0) -> Limits:

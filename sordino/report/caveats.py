@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from sordino.data import KNOWN
 from sordino.privacy.guarantee import format_delta, notes_on
 from sordino.protocol import Protocol, View
+from sordino.report.learning import find_warnings
 from sordino.report.number_formats import format_upper_bound
 from sordino.report.phrasing import find_test_source, name_adversary
 from sordino.report.run_summary import RunSummary, select_scored_rounds
@@ -183,6 +184,8 @@ def _caveats_of_folder(summary: RunSummary) -> Iterator[Caveat]:
             text="When a run stops being finite depends on the data, "
             "so its last model alone is promised nothing.",
         )
+    for warning in find_warnings(summary.run):
+        yield Caveat(title="A model that learned nothing", text=warning, grave=True)
     if summary.run.protocol.keeps_models:
         yield Caveat(title="Clients' own models", text=describe_own_models(summary.run.protocol))
     if summary.run.facts.get("keep_uploads") not in (None, 0):

@@ -17,6 +17,7 @@ from sordino.federation.store.upload_archive import is_kept
 from sordino.privacy.published import find_withheld, publish_metrics
 from sordino.protocol import Protocol
 from sordino.protocol.errors import format_command
+from sordino.report.learning import find_warnings
 from sordino.report.number_formats import format_duration, format_percent
 from sordino.report.phrasing import (
     TEST_RECORDS,
@@ -79,6 +80,9 @@ def summary(run: Run, encoding: str = "utf-8") -> Panel:
         ("Trained", f"{describe_protocol(run.protocol)}; {run.facts['parameters']:,} parameters"),
         ("Result", result_line(run, encoding)),
     ]
+    warnings = find_warnings(run)
+    if warnings:
+        rows += label_first("Warning", warnings)
     rows += label_first("Privacy", privacy_lines(run))
     rows += [
         ("Noise", f"{describe_noise(run.protocol)}; {run.facts['noise']}"),

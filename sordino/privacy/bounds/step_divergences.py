@@ -21,7 +21,7 @@ from sordino.privacy.bounds.question import Bound, Observation, Protection, Prov
 from sordino.privacy.curves.gaussian_curve import NOTHING
 from sordino.privacy.curves.renyi import INTEGER_ORDERS, ORDERS, RenyiCurve, amplify_divergences
 from sordino.privacy.noise_releases import average_moments, dimension_of, price_of
-from sordino.protocol import noisy_steps_of
+from sordino.protocol import InvalidValue, noisy_steps_of
 
 _ORDERS = np.array(ORDERS)
 _INTEGERS = np.array(INTEGER_ORDERS, dtype=float)
@@ -66,7 +66,15 @@ def step_divergence_bounds(question: Question) -> Iterator[Bound]:
     price = price_of(release.sum_noise, release.clip_norm, dimension_of(protocol))
     lines = (sees, f"{move.reason}.", f"One step: {price.reason}.")
     often = describe_rounds(question, release)
-    one = price.table(np.array([move.distance]), _ORDERS)[0]
+    try:
+        one = price.table(np.array([move.distance]), _ORDERS)[0]
+    except InvalidValue as refusal:
+        # A staircase as wide as one record can move a sum: of all records of a client it is not
+        # known what it hides.
+        if question.unit != "client":
+            raise
+        yield Bound(curve=NOTHING, method="no bound", lines=(sees, f"{move.reason}.", f"{refusal}"))
+        return
     plain = compose_steps(question, one, _ORDERS)
     how = f"Rényi divergences add up over {often}, as if every batch held the record."
     if move.rate < 1 and not release.varying_batches and price.deltas is None:

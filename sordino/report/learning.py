@@ -1,0 +1,110 @@
+"""Says when a training taught its model nothing, which a green end would hide."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from sordino.federation.store.run import Run
+from sordino.mechanisms import mechanism_of
+from sordino.privacy.bounds.question import has_own_noise
+from sordino.protocol import Protocol, noisy_steps_of
+from sordino.report.number_formats import format_percent
+from sordino.report.run_summary import find_last_scores
+
+# Over T rounds moves add up to T of them and independent noise to sqrt(T): below 1 the noise has
+# moved the model further than the data have.
+LEAST_OF_UPLOADS = 1.0
+# Of steps the best case is known alone: all gradients as long as the clip, in one direction. Where
+# not even that is this many times the noise, no training learned anything; ten times as much did.
+LEAST_OF_STEPS = 10.0
+# Times the loss before training, at which being right is luck.
+ABSURD = 20.0
+
+
+def find_warnings(run: Run) -> list[str]:
+    """Returns in sentences why the model of a run is not worth using; none where it may be.
+
+    Args:
+        run: a run that has ended.
+    """
+    found = []
+    worse = describe_fall(run)
+    if worse is not None:
+        found.append(worse)
+    drowned = describe_drowning(run)
+    if drowned is not None:
+        found.append(drowned)
+    return found
+
+
+def describe_fall(run: Run) -> str | None:
+    """Returns how much worse the model is than before training; None where it is not.
+
+    Args:
+        run: a run that has ended.
+    """
+    start = run.facts.get("start_loss")
+    last = find_last_scores(run)
+    if start is None or run.status == "diverged" or not last["loss"] > start:
+        return None
+    before = run.facts.get("start_accuracy")
+    if before is None:
+        return f"The model got worse: its loss is {last['loss']:.4g}, before training {start:.4g}."
+    # A model that is sure of itself may lose more and yet be right more often.
+    if last["accuracy"] > before and last["loss"] < ABSURD * start:
+        return None
+    return (
+        f"The model got worse: its accuracy is {format_percent(last['accuracy'])} and its loss "
+        f"{last['loss']:.4g}, before training {format_percent(before)} and {start:.4g}."
+    )
+
+
+def describe_drowning(run: Run) -> str | None:
+    """Returns by how much the noise exceeds what the data did; None where it does not.
+
+    Args:
+        run: a run that has ended.
+    """
+    rounds = len(run.metrics["round"])
+    # Each client's own noise is another share of what is joined.
+    if rounds == 0 or has_own_noise(run.protocol):
+        return None
+    if run.protocol.release.in_steps:
+        ratio = bound_step_signal(run.protocol, run.facts["parameters"], rounds)
+        if ratio >= LEAST_OF_STEPS:
+            return None
+        return (
+            "The noise hides what there is to learn: if all gradients were as long as the clip and "
+            f"pointed the same way, all steps together would move {ratio:.2g} times as far as the "
+            f"noise; below {LEAST_OF_STEPS:g} nothing is learned."
+        )
+    ratios = run.metrics["signal_to_noise"]
+    ratios = ratios[~np.isnan(ratios)]
+    if len(ratios) == 0:
+        return None
+    total = float(np.median(ratios)) * math.sqrt(rounds)
+    if total >= LEAST_OF_UPLOADS:
+        return None
+    return (
+        f"The noise hides what there is to learn: over {rounds:,} rounds the data moved the model "
+        f"{total:.2g} times as far as the noise."
+    )
+
+
+def bound_step_signal(protocol: Protocol, parameters: int, rounds: int) -> float:
+    """Returns the most that noisy steps may move a model, over the noise of all of them.
+
+    Args:
+        protocol: with noise in its steps.
+        parameters: of the model.
+        rounds: that were trained.
+    """
+    release = noisy_steps_of(protocol)
+    noise = mechanism_of(release.sum_noise).deviation * math.sqrt(parameters)
+    if noise == 0:
+        return math.inf
+    clients = protocol.participation.count_expected(clients=protocol.clients)
+    best = release.batch * release.clip * math.sqrt(clients)
+    return best / noise * math.sqrt(release.steps * rounds)
