@@ -260,6 +260,36 @@ def test_an_example_that_is_not_drawn_moves_a_sum_by_no_more_than_the_clip(loss,
         assert 0.99 * clip <= float((whole.total - rest.total).norm()) <= clip
 
 
+# name, shape of a record, batches: products of matrices are cut otherwise at these sizes.
+WIDE = {
+    "wide": ("logistic", (3, 32, 32), (2, 3, 17, 49, 65, 257, 513, 1024)),
+    "hidden layer": ("mlp", (1, 28, 28), (2, 17, 49, 65, 257, 1024)),
+    "convolutions": ("lenet5", (1, 28, 28), (2, 65, 1024)),
+}
+
+
+@pytest.mark.parametrize(("name", "shape", "counts"), WIDE.values(), ids=WIDE)
+@pytest.mark.parametrize("plain", [True, False])
+def test_no_gradient_depends_on_its_batch(name, shape, counts, plain) -> None:
+    """Equal examples: if the size of a batch changed the last bit of each gradient, the changes would add up."""
+    gradients = ExampleGradients(FlatModel(build_model(name, shape, 10, seed=0)), cross_entropy)
+    if not plain:
+        gradients._layers = None
+        # torch.func keeps a whole gradient of every example.
+        counts = [count for count in counts if count <= 65]
+    one = torch.randn((1, *shape), generator=torch.Generator().manual_seed(1))
+    inputs = one.expand(max(counts), *shape).contiguous()
+    targets = torch.zeros(max(counts), dtype=torch.long)
+    for count in counts:
+        whole, rest = (
+            gradients.clipped_sum(inputs[:size], targets[:size], clip=1e9).total
+            for size in (count, count - 1)
+        )
+        own = whole / count
+        # Half of what clipping leaves; at 1,024 examples less than a last bit of each gradient.
+        assert float((own * (count - 1) - rest).norm()) <= 5e-7 * float(own.norm())
+
+
 @pytest.mark.parametrize("name", ["mlp", "lenet5", "logistic"])
 @pytest.mark.parametrize("loss", [cross_entropy, mean_squared_error])
 def test_the_others_do_not_notice_that_an_example_is_not_drawn(name, loss) -> None:
