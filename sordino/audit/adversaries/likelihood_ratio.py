@@ -300,7 +300,7 @@ def find_move_shares(protocol: Protocol, records: int, round_index: int) -> Shar
         Shares of the move, each with the logarithm of its probability.
 
     Example:
-        >>> from sordino.protocol import Constant, FedAvg
+        >>> from sordino.protocol import Constant, FedAvg, Gaussian
         >>> rule = FedAvg(steps=2, batch=1, clip=1.0, schedule=Constant(rate=0.1))
         >>> plan = Protocol(clients=2, rounds=3, local=rule, noise=Gaussian(sigma=0.1))
         >>> [(share, round(math.exp(log), 3)) for share, log in find_move_shares(plan, 4, 0)]
@@ -333,6 +333,7 @@ def log_density(noise: Noise, values: np.ndarray) -> np.ndarray:
         values: One vector per row.
 
     Example:
+        >>> from sordino.protocol import Gaussian
         >>> log_density(Gaussian(sigma=2.0), np.array([[2.0, 2.0], [0.0, 4.0]])).tolist()
         [-1.0, -2.0]
     """
