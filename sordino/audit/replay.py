@@ -506,7 +506,7 @@ def stray_test(strays: np.ndarray) -> ResidualTest:
         place = f"round {where}, the server's model"
     return ResidualTest(
         name="post-processing",
-        tested="whether what is made of noisy values is made of them alone",
+        tested="whether models are computed from noisy values alone",
         p=float(largest <= STRAYED),
         place=place,
         found=f"{largest:.3g} of the largest value away from what they make",

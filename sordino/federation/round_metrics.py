@@ -1,4 +1,4 @@
-"""What is measured in a round, and when its model is scored."""
+"""Defines the metrics of a round, and decides when its model is scored."""
 
 from __future__ import annotations
 

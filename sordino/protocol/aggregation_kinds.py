@@ -33,7 +33,8 @@ class Mean(Value):
     averages: ClassVar[bool] = True
     public: ClassVar[None] = None
     # A mixing scales shift and noise alike, so the price of a round does not depend on it
-    # (docs/theory.md#a8). One that falls makes the noise in the model fall with the steps (A34).
+    # (docs/theory.md#a8). One that falls makes the noise in the model fall with the steps
+    # (docs/theory.md#a34).
     mixing: float | Schedule = entry(
         NumberOrSchedule(above=0, at_most=1),
         "b: new model = (1 - b) old model + b mean of the uploads; "

@@ -6,10 +6,11 @@ in PriFedSync and in most practice.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from sordino.protocol.entries import Value, entry
+from sordino.protocol.entries import Tagged, Value, entry
 from sordino.protocol.value_checks import Integer, Number
 
 
@@ -174,3 +175,57 @@ class Decay(Schedule):
 
 
 SCHEDULES: tuple[type[Schedule], ...] = (Constant, Cyclic, StageWise, Continuous, Decay)
+
+
+@dataclass(frozen=True)
+class NumberOrSchedule(Number):
+    """A number of an interval, or a schedule whose first value lies in it."""
+
+    def accept_value(self, key: str, value: Any) -> Any:
+        """Returns the number or the schedule.
+
+        Args:
+            key: Key of the entry, for the message of an error.
+            value: What was given.
+
+        Raises:
+            InvalidValue: It is neither, or begins outside the interval.
+        """
+        if type(value) not in SCHEDULES:
+            return super().accept_value(key, value)
+        super().accept_value(f"{key}.rate", value.rate)
+        return value
+
+    def decode_value(self, key: str, raw: Any) -> Any:
+        """Returns the value of a number or of a schedule's table.
+
+        Args:
+            key: Key of the entry, for the message of an error.
+            raw: What TOML holds.
+
+        Raises:
+            InvalidValue: The value is not allowed.
+        """
+        value = raw
+        if isinstance(raw, Mapping):
+            value = Tagged(SCHEDULES, "kind").decode_value(key, raw)
+        return self.accept_value(key, value)
+
+    def encode_value(self, value: Any) -> Any:
+        """Returns a number, or a schedule's table.
+
+        Args:
+            value: In its normal form.
+        """
+        if type(value) in SCHEDULES:
+            return Tagged(SCHEDULES, "kind").encode_value(value)
+        return value
+
+    @property
+    def values_allowed(self) -> str:
+        return (
+            f"{super().values_allowed}, or a schedule, {Tagged(SCHEDULES, 'kind').values_allowed}"
+        )
+
+    def build_schema(self) -> dict[str, Any]:
+        return {"anyOf": [super().build_schema(), Tagged(SCHEDULES, "kind").build_schema()]}

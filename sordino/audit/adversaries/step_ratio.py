@@ -12,6 +12,7 @@ from sordino.audit.round_table import RoundTable
 from sordino.audit.worst_cases.noisy_step_pair import StepPair
 from sordino.mechanisms import mechanism_of
 from sordino.protocol import Gaussian, Noise
+from sordino.protocol.aggregation_kinds import find_mixing
 from sordino.protocol.release import noisy_steps_of, noisy_upload_of
 
 
@@ -112,7 +113,7 @@ class LotAdversary:
         self._pair = pair
         self._lot = release.lot
         self._fixed = protocol.aggregation.fixed_denominator
-        self._mixing = protocol.aggregation.mixing
+        self._rule = protocol.aggregation
         # Noise on a client's sum, and the server's on the mean.
         self._client_deviation = release.client_sigma * self._lot.batch
         self._server_deviation = release.server_sigma * self._lot.batch
@@ -148,7 +149,7 @@ class LotAdversary:
         present = seen.present.astype(bool)
         number = present.sum(axis=1)
         divisor = np.full(len(number), self._lot.clients) if self._fixed else number
-        total = self._read_sums(seen, seen.joined) * divisor / self._mixing
+        total = self._read_sums(seen, seen.joined) * divisor / find_mixing(self._rule, seen.round)
         left = np.full(len(number), self._colluders)
         honest = number.copy()
         for client in range(present.shape[1]):

@@ -10,6 +10,7 @@ from sordino.federation.aggregation.joining import JOININGS, Incoming, Joining
 from sordino.federation.integer_uploads import open_residues
 from sordino.federation.server_noise import draw_server_noise
 from sordino.protocol import Grid, Mean
+from sordino.protocol.aggregation_kinds import find_mixing
 
 
 def draw_nothing() -> None:
@@ -33,6 +34,7 @@ class MeanJoining:
         current: np.ndarray,
         weights: np.ndarray,
         *,
+        round_index: int = 0,
         expected: float | None = None,
         draw_noise: Callable[[], np.ndarray | None] = draw_nothing,
     ) -> None:
@@ -42,11 +44,12 @@ class MeanJoining:
             rule: The mean.
             current: The present global model; or a table, with one training a row.
             weights: See `Incoming`.
+            round_index: The round, on which the mixing may depend.
             expected: How many uploads are expected. A mean with a fixed denominator divides by it;
                 an empty round is then a round like any other.
             draw_noise: Draws what the server adds to the mean before anything is rounded.
         """
-        self._rule = rule
+        self._mixing = find_mixing(rule, round_index)
         self._current = current
         self._weights = weights
         self._divisor = expected if rule.fixed_denominator else None
@@ -94,8 +97,8 @@ class MeanJoining:
         noise = self._draw_noise()
         if noise is not None:
             joined += noise
-        if self._rule.mixing != 1.0:
-            mixing = self._rule.mixing
+        if self._mixing != 1.0:
+            mixing = self._mixing
             joined = (1.0 - mixing) * self._current.astype(np.float64) + mixing * joined
         if self._divisor is None:
             joined = np.where(shares > 0, joined, self._current)
@@ -159,6 +162,7 @@ def join_by_mean(rule: Mean, incoming: Incoming) -> Joining:
         rule,
         incoming.current,
         incoming.weights,
+        round_index=incoming.round_index,
         expected=setup.protocol.participation.count_expected(clients=setup.protocol.clients),
         draw_noise=draw_noise,
     )

@@ -1,6 +1,6 @@
 """The last model alone: what earlier rounds revealed fades (docs/theory.md#a7).
 
-The convex minorant of A7 holds for everyone or a fixed number of participants, under Gaussian
+The convex minorant holds for everyone or a fixed number of participants, under Gaussian
 noise on uploads or on the mean.
 """
 
@@ -19,6 +19,7 @@ from sordino.privacy.bounds.question import Bound, Protection, Provider, Questio
 from sordino.privacy.curves.gaussian_curve import GaussianCurve
 from sordino.privacy.upload_sensitivity import Dynamics
 from sordino.protocol import Protocol, View, noisy_upload_of
+from sordino.protocol.aggregation_kinds import find_mixing
 
 
 def applies_to(question: Question) -> bool:
@@ -51,7 +52,8 @@ def bound_final_model(question: Question) -> Iterator[Bound]:
     """Yields a bound for every way to see how two neighbouring models move apart.
 
     With a mixing b the model moves by (1 - b) w + b mean: the stretch is (1 - b) + b rho, the
-    shift b gamma, the noise b sigma.
+    shift b gamma, the noise b sigma. In units of each round's noise it is the same problem with
+    noise of 1, whatever b does from round to round (docs/theory.md#a34).
 
     Args:
         question: The protocol that is priced, against which view and for which unit.
@@ -63,8 +65,7 @@ def bound_final_model(question: Question) -> Iterator[Bound]:
     if protocol.participation.draws:
         size = int(protocol.participation.count_expected(clients=protocol.clients))
         shares = np.full(size, 1 / size)
-    mixing = protocol.aggregation.mixing
-    noise = mixing * find_mean_noise(protocol, shares)
+    noise = find_mean_noise(protocol, shares)
     if noise == 0:
         return
     share = float(shares.max()) if question.attacked is None else question.attacked.share
@@ -108,7 +109,9 @@ def find_domain(question: Question) -> Domain | None:
             continue
         # The largest fixed point of a round: below it, no round leads above it.
         reach = float(np.max(dynamics.shift / (1 - dynamics.stretch)))
-        reason = f"Pulls to public models keep two runs within {reach:.4g} (A32, enforced)"
+        reason = (
+            f"Pulls to public models keep two runs within {reach:.4g} (docs/theory.md#a32, enforced)"
+        )
         domains.append(Domain(diameter=reach, reason=reason))
     return min(domains, key=lambda domain: domain.diameter, default=None)
 
@@ -135,27 +138,31 @@ def bound_dynamics(
         dynamics: How a round moves two neighbouring models apart.
         domain: How far apart two runs ever are, where that is known.
         share: The attacked client's in the mean.
-        noise: Standard deviation of the noise in the new model.
+        noise: Standard deviation of the noise in the mean.
     """
     counts = question.counts
     repeats = np.ones(len(counts), dtype=np.int64)
     if len(counts) < len(question.rounds):
         repeats = counts
-    mixing = question.protocol.aggregation.mixing
+    rule = question.protocol.aggregation
+    mixing = np.array([find_mixing(rule, t) for t in range(int(repeats.sum()))])
+    # Of the model before each round; before the first there is none.
+    earlier = np.append(mixing[:1], mixing[:-1])
     # Where every client's upload may shift, the mean moves as far as one upload does.
     moved = share if dynamics.shared else 1.0
-    stretch = np.repeat((1 - mixing) + mixing * dynamics.stretch, repeats)
-    shift = np.repeat(mixing * dynamics.shift * moved, repeats)
+    stretch = (1 - mixing) + mixing * np.repeat(dynamics.stretch, repeats)
+    stretch *= earlier / mixing
+    shift = np.repeat(dynamics.shift * moved, repeats)
     tail = ""
     if domain is None:
         energy = last_iterate(stretch, shift)
     else:
-        energy, start = last_iterate_bounded(stretch, shift, domain.diameter)
+        energy, start = last_iterate_bounded(stretch, shift, domain.diameter / earlier)
         if start:
             tail = f" {domain.reason}: all before round {start + 1} is forgotten."
     how = (
         f"Last iterate: {dynamics.reason}; greatest convex minorant, "
-        f"mu = sqrt(H) / noise of the mean (THEORY A7).{tail}"
+        f"mu = sqrt(H) / noise of the mean (docs/theory.md#a7).{tail}"
     )
     return Bound(
         curve=GaussianCurve(mu=math.sqrt(energy) / noise),
