@@ -29,7 +29,7 @@ class Answer:
     """A question of a reviewer, and what a run says to it.
 
     Attributes:
-        question: The question.
+        question: What a reviewer asks.
         lines: The answer, one paragraph or list entry each.
     """
 
@@ -46,7 +46,7 @@ def write_annex(summary: RunSummary) -> str:
     """Returns an annex for a review board, as Markdown.
 
     Args:
-        summary: Of a run.
+        summary: Summary of a run.
     """
     run = summary.run
     parts = [
@@ -79,7 +79,7 @@ def answer_guideline(summary: RunSummary) -> list[Answer]:
     """Answers the questions about a guarantee of differential privacy.
 
     Args:
-        summary: Of a run.
+        summary: Summary of a run.
     """
     protocol = summary.run.protocol
     guarantee = summary.main
@@ -151,7 +151,7 @@ def answer_opinion(summary: RunSummary) -> list[Answer]:
     """Answers the questions about whether a model is anonymous.
 
     Args:
-        summary: Of a run.
+        summary: Summary of a run.
     """
     return [
         Answer(
@@ -209,7 +209,7 @@ def compare_delta(summary: RunSummary) -> str:
     """Compares delta with one in the number of records.
 
     Args:
-        summary: Of a run.
+        summary: Summary of a run.
     """
     delta = summary.headline.delta
     units = summary.run.protocol.clients
@@ -225,7 +225,7 @@ def list_views(summary: RunSummary) -> list[str]:
     """Lists what each adversary learns at most.
 
     Args:
-        summary: Of a run.
+        summary: Summary of a run.
     """
     unit = summary.headline.unit
     delta = summary.headline.delta
@@ -240,7 +240,7 @@ def list_audits(audits: Sequence[Audit]) -> list[str]:
     """Lists what audits measured.
 
     Args:
-        audits: Of the run.
+        audits: Audits of the run.
     """
     lines = []
     for audit in audits:
@@ -262,7 +262,7 @@ def list_attacks(attacks: Sequence[AttackResult]) -> list[str]:
     """Lists what attacks reached, beside guessing.
 
     Args:
-        attacks: Of the run.
+        attacks: Attacks of the run.
     """
     if not attacks:
         return ["No attack was tried. `sordino attack RUN` tries those of the literature."]
@@ -277,7 +277,7 @@ def list_odds(summary: RunSummary) -> list[str]:
     """Lists how often the best adversary is right about one record, at most.
 
     Args:
-        summary: Of a run.
+        summary: Summary of a run.
     """
     lines = [
         "An adversary who knows all other records, and for whom both answers are equally likely, "
@@ -292,7 +292,7 @@ def describe_randomness(summary: RunSummary) -> str:
     """Says where the noise of a run came from, and of which numbers it was.
 
     Args:
-        summary: Of a run.
+        summary: Summary of a run.
     """
     protocol = summary.run.protocol
     source = "from the operating system's entropy, by a ChaCha20 keystream"
@@ -310,7 +310,7 @@ def describe_accuracy(summary: RunSummary) -> str:
     """Says what the model reaches, and on whose records.
 
     Args:
-        summary: Of a run.
+        summary: Summary of a run.
     """
     scores = find_last_scores(summary.run)
     listed = ", ".join(f"{name} {value:.4g}" for name, value in scores.items())
