@@ -84,7 +84,11 @@ def as_markdown() -> str:
     for claim in all_claims():
         remark = claim.sound_replacement
         # A true claim needs no replacement: what a reader has to know is when it is true.
-        if claim.verdict in ("sound", "conditional"):
+        if claim.verdict == "conditional":
             remark = claim.condition
+        if claim.verdict == "sound":
+            remark = claim.condition
+            if claim.assumes != "none":
+                remark = f"none; it assumes: {claim.assumes}"
         rows.append(f"| `{claim.name}` | {claim.where} | {claim.verdict} | {remark} |")
     return "\n".join(rows)

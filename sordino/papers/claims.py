@@ -32,7 +32,8 @@ class Claim:
         relation: How the paper relates the true value to the printed one.
         verdict: "sound"; "conditional", true under a condition that the paper does not state;
             "unsound"; "asymptotic", true in a limit.
-        condition: What must hold for the claim to be true.
+        condition: What must hold beyond the paper's assumptions for the claim to be true.
+        assumes: What the claim is about, where the paper says so elsewhere or implies it.
         published: The printed formula; takes some of the parameters by keyword.
         exact: The exact value of the example, or a value certified by a theorem that holds;
             likewise.
@@ -55,6 +56,7 @@ class Claim:
     evidence: str
     reason: str
     condition: str = "none"
+    assumes: str = "none"
     sound_replacement: str = "none needed"
     defaults: Mapping[str, Number] = field(default_factory=dict)
     # `outside` is where a conditional claim fails: a condition that nothing breaks would be no
@@ -161,6 +163,7 @@ class Verdict:
             ("exact", f"{self.exact:.8g}"),
             ("that is", self.explanation),
             ("verdict", claim.verdict),
+            ("assumes", claim.assumes),
             ("condition", claim.condition),
             ("why", claim.reason),
             ("instead", claim.sound_replacement),

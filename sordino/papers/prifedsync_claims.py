@@ -24,7 +24,7 @@ CLAIMS: tuple[Claim, ...] = (
         quantity="mu",
         relation="at most",
         verdict="sound",
-        condition="the maps F_i do not use client j's model without its noise",
+        assumes="the maps F_i do not use client j's model without its noise",
         published=prifedsync.lemma_3_7,
         exact=prifedsync.helper_model,
         evidence="The mean of Gaussian uploads, as client i sees it, has exactly",
@@ -44,7 +44,7 @@ CLAIMS: tuple[Claim, ...] = (
         quantity="total variation",
         relation="at most",
         verdict="sound",
-        condition="one round, from a state that does not depend on client j",
+        assumes="one round, from a state that does not depend on client j",
         published=prifedsync.lemma_3_8,
         exact=prifedsync.sampled_pair,
         evidence="When i sees whether both were sampled, f being Gaussian, it is exactly",
@@ -75,7 +75,9 @@ CLAIMS: tuple[Claim, ...] = (
         ),
         reason=(
             "C4: the global model keeps j's upload; i need not be sampled in the same round, only "
-            "later."
+            "later. The exact value is for an aggregation parameter eta below 1, under which it "
+            "keeps every upload; the paper's experiments fix eta = 1, where it keeps those of the "
+            "last round that had any."
         ),
         sound_replacement=_MIXTURE,
         # Two rounds are enough: client j uploads in the first, and client i receives it in the
@@ -103,7 +105,8 @@ CLAIMS: tuple[Claim, ...] = (
         reason=(
             "C4, C6: as the weak notion; besides, the others' models share noise, so their "
             "trade-off functions do not multiply, and the factor m - 1 is not needed, as all of "
-            "them are a function of j's uploads."
+            "them are a function of j's uploads. At eta = 1, which the paper's experiments fix, "
+            "this example does not refute it; what is proved there is the mixture."
         ),
         sound_replacement=_MIXTURE,
         # A small p, at which p^2 is far below p; with many rounds both probabilities would tend to
@@ -120,7 +123,7 @@ CLAIMS: tuple[Claim, ...] = (
         quantity="epsilon",
         relation="at most",
         verdict="sound",
-        condition="the helper maps F_i do not use client j's model without its noise",
+        assumes="the helper maps F_i do not use client j's model without its noise",
         published=certified.subsampled_epsilon,
         exact=certified.participating_epsilon,
         evidence="With the participation of client j taken into account, the certified value is",

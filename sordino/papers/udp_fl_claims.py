@@ -60,7 +60,9 @@ CLAIMS: tuple[Claim, ...] = (
         ),
         reason=(
             "B1, B2: noise falls on every coordinate, and the divergence grows like sqrt(d). Nor "
-            f"is the formula one: {_PRINTED}."
+            f"is the formula one: {_PRINTED}. Judged is independent noise on every coordinate; the "
+            "printed density, in the l1 norm of the whole vector, is another mechanism, which is "
+            "not judged here."
         ),
         sound_replacement=(
             "sordino.mechanisms.staircase_density.StaircaseDensity.divergence_l2; "
