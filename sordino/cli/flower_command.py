@@ -208,8 +208,9 @@ def agreement_rows(store: ClientStore) -> list[tuple[str, str]]:
         Pairs of a word and a text.
     """
     from sordino.flower.admission import count_affordable_rounds
+    from sordino.flower.agreement import state_model_size
     from sordino.privacy.guarantee import epsilon_in_words, format_delta
-    from sordino.report.phrasing import describe_protocol
+    from sordino.report.phrasing import describe_protocol, find_known_grid
 
     agreement = store.agreement
     protocol = store.agreed
@@ -222,6 +223,9 @@ def agreement_rows(store: ClientStore) -> list[tuple[str, str]]:
     noise = "from this machine's entropy"
     if agreement.seeded:
         noise = "from the protocol's seed, which anyone can subtract: for tests"
+    grid = find_known_grid(state_model_size(protocol, agreement))
+    if grid is not None:
+        noise += f"; {grid.in_words}"
     return [
         ("Agreed", f"client {agreement.client}: {describe_protocol(protocol)}"),
         ("Records", f"{agreement.records}, of {describe_source(protocol, agreement.data)}"),

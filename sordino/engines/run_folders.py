@@ -7,6 +7,7 @@ import platform
 import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -111,6 +112,7 @@ def run_facts(
         "device": device,
         "generator": GENERATOR,
         "noise": "fresh, from the operating system" if setup.protocol.noise.secure else research,
+        "grid": None if setup.protocol.grid is None else asdict(setup.protocol.grid),
         "evaluate_every": every,
         "keep_uploads": keep,
         "parameters": int(setup.initial_weights().size),

@@ -289,7 +289,8 @@ def describe_weakening(agreed: Protocol, requested: Protocol, agreement: Agreeme
     before = dict(flatten_entries(parse_toml(dumps(agreed))))
     after = dict(flatten_entries(parse_toml(dumps(requested))))
     # Sorted, so that the same request is refused with the same words.
-    for key in sorted({*before, *after}):
+    # How noise is drawn follows from other entries, of which one is named if it differs.
+    for key in sorted({*before, *after}, key=lambda key: (key == "noise.arithmetic", key)):
         old = before.get(key)
         new = after.get(key)
         # Everything that is not listed as harmless counts as weaker: the safe side of a mistake.

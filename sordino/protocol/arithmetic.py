@@ -74,32 +74,36 @@ def state_integers(protocol: Protocol) -> Protocol:
     floating-point numbers.
 
     Args:
-        protocol: The federation, as its file describes it.
+        protocol: the protocol.
     """
-    if not leaves_arithmetic_open(protocol) or not sends_integers(protocol):
-        return protocol
-    return replace(protocol, noise=replace(protocol.noise, arithmetic="integers"))
+    return _settle(protocol, "integers")
 
 
 def read_as_kept(protocol: Protocol) -> Protocol:
     """Returns a protocol that was read from what a run or a client keeps.
 
     Args:
-        protocol: As it was read.
+        protocol: as it was read.
     """
-    if not leaves_arithmetic_open(protocol) or not sends_integers(protocol):
-        return protocol
     # Written before integers were the default: its noise was of floating-point numbers.
-    return replace(protocol, noise=replace(protocol.noise, arithmetic="floats"))
+    return _settle(protocol, "floats")
 
 
 def draw_alike(changed: Protocol, original: Protocol) -> Protocol:
     """Returns a changed protocol whose noise is drawn as the original's.
 
     Args:
-        changed: The protocol, without what forbade integers.
-        original: The protocol that is run.
+        changed: the protocol, without what forbade integers.
+        original: the protocol that is run.
     """
-    if sends_integers(original):
-        return changed
-    return read_as_kept(changed)
+    return changed if sends_integers(original) else _settle(changed, "floats")
+
+
+def _settle(protocol: Protocol, arithmetic: str) -> Protocol:
+    """Spells out the arithmetic of a protocol that has integers by default."""
+    noise = protocol.noise
+    if type(noise) is not Gaussian or not leaves_arithmetic_open(protocol):
+        return protocol
+    if not sends_integers(protocol):
+        return protocol
+    return replace(protocol, noise=replace(noise, arithmetic=arithmetic))

@@ -2,7 +2,7 @@
 
 An update x is sent as round(g x) plus discrete Gaussian noise, g being the scale of the grid. The
 noise that can be drawn forms a ladder of parameters, and the scale is chosen so that the noise of
-the protocol lies on it: `sordino.mechanisms.discrete_gaussian` draws it, docs/theory.md, A12, says
+the protocol lies on it: `sordino.mechanisms.discrete_gaussian` draws it, docs/theory.md#a12, says
 what it hides.
 """
 
@@ -30,7 +30,7 @@ NOISE_REACH = 12
 SHARE_OF_MODULUS = 4
 # The finest grid step of updates without noise.
 SILENT_STEP = 2.0**-30
-# The r of A12: the price of noise of parameter s is that of a normal of sqrt(s^2 - r^2).
+# The r of docs/theory.md#a12: the price of noise of parameter s is that of a normal of sqrt(s^2 - r^2).
 ROUNDING_WIDTH = 6
 
 
@@ -69,6 +69,22 @@ class Grid:
     def priced_sigma(self) -> float:
         """The standard deviation of the normal noise that hides as much (docs/theory.md#a12)."""
         return math.sqrt(self.parameter**2 - ROUNDING_WIDTH**2) / self.scale
+
+    @property
+    def in_words(self) -> str:
+        """The grid as people read it.
+
+        Example:
+            >>> Grid(scale=330270.0, digits=4, bits=64, contributions=100).in_words
+            'integers, 330,270 steps to a length of 1; noise of 4 digits, 33,027 steps wide; \
+sums of up to 100 uploads, modulo 2^64'
+        """
+        words = f"integers, {self.scale:,.6g} steps to a length of 1"
+        if self.digits > 0:
+            words += f"; noise of {self.digits} digits, {self.parameter:,.6g} steps wide"
+        if self.contributions > 1:
+            words += f"; sums of up to {self.contributions:,} uploads, modulo 2^{self.bits}"
+        return words
 
     @property
     def modulus(self) -> int:

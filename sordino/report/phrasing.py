@@ -18,6 +18,7 @@ from sordino.protocol import (
     FedAvg,
     FedProx,
     Gaussian,
+    Grid,
     LocalRule,
     NoisySgd,
     NoisySteps,
@@ -109,7 +110,19 @@ def describe_noise(protocol: Protocol) -> str:
         One line.
     """
     release = protocol.release
-    return RELEASE_WORDS.of(release)(release) + describe_own_noise(protocol)
+    words = RELEASE_WORDS.of(release)(release) + describe_own_noise(protocol)
+    grid = find_known_grid(protocol)
+    return words if grid is None else f"{words} ({grid.in_words})"
+
+
+def find_known_grid(protocol: Protocol) -> Grid | None:
+    """Returns the grid that uploads lie on; None where there is none, or none can be chosen yet.
+
+    Args:
+        protocol: The federation, which may not say how many parameters its model has.
+    """
+    stated = protocol.model is not None and protocol.model.parameters is not None
+    return protocol.grid if stated else None
 
 
 @RELEASE_WORDS.register(NoisySteps)

@@ -17,6 +17,7 @@ from sordino.privacy.own_noise import client_lines, depends_on_records
 from sordino.privacy.participation_caps import find_capped_rounds
 from sordino.protocol import Protocol
 from sordino.report.number_formats import format_upper_bound
+from sordino.report.phrasing import find_known_grid
 from sordino.report.run_prices import (
     choose_headline,
     choose_run_headline,
@@ -88,6 +89,9 @@ def notes(
     # Views share most of their notes.
     lines = list(dict.fromkeys(note for guarantee in guarantees for note in guarantee.notes))
     lines += describe_closeness(guarantees)
+    grid = find_known_grid(protocol)
+    if grid is not None:
+        lines.append(f"Uploads are {grid.in_words}.")
     for guarantee in guarantees:
         if guarantee.unconditional is not None:
             free = format_upper_bound(guarantee.unconditional.epsilon(delta))

@@ -38,6 +38,7 @@ from sordino.flower.messages import request_message
 from sordino.flower.server_app import make_strategy
 from sordino.flower.upload_requests import HELPER, MODEL, Request
 from sordino.protocol import dumps, override_keys
+from sordino.protocol.arithmetic import state_integers
 from sordino.protocol.version import own_version
 from tests.flower.local import LocalGrid, agreed, plan, settings_of
 
@@ -67,7 +68,7 @@ class Server:
             **({HELPER: changes.pop("helper")} if "helper" in changes else {}),
         }
         options = {"client": 0, "round": round, "attempt": attempt, "training": training, **changes}
-        request = Request(protocol=dumps(asked), arrays=arrays, **options)
+        request = Request(protocol=dumps(state_integers(asked)), arrays=arrays, **options)
         return self.send(request_message(request, node=1000, ttl=60))
 
     def send(self, message: Message) -> Message:

@@ -48,6 +48,7 @@ from sordino.flower.messages import (
 from sordino.flower.superexec import fork_process
 from sordino.flower.upload_requests import MODEL, Request
 from sordino.protocol import dumps, override_keys
+from sordino.protocol.arithmetic import state_integers
 from tests.flower.lab import free_port
 from tests.flower.local import LocalGrid, across, agreed, consortium, plan
 from tests.flower.test_access_control import Behind, call
@@ -534,7 +535,12 @@ def test_a_path_in_a_protocol_is_not_opened_on_a_client_with_records_of_its_own(
     asked = override_keys(protocol, [f"data.name={str(tmp_path / 'pipe.npz')!r}"])
     arrays = {MODEL: np.zeros(650, np.float32)}
     request = Request(
-        training="one", client=0, round=0, attempt=0, protocol=dumps(asked), arrays=arrays
+        training="one",
+        client=0,
+        round=0,
+        attempt=0,
+        protocol=dumps(state_integers(asked)),
+        arrays=arrays,
     )
     message = request_message(request, node=1000, ttl=60)
     message.metadata.__dict__["_message_id"] = "question"

@@ -30,6 +30,7 @@ from sordino.flower.messages import SIGNED, introduction_request, request_messag
 from sordino.flower.signing import COORDINATOR, COORDINATOR_KEY, Signer
 from sordino.flower.upload_requests import MODEL, Request
 from sordino.protocol import dumps
+from sordino.protocol.arithmetic import state_integers
 from tests.flower.local import LocalGrid, across, agreed, consortium, gone_on_with, plan
 
 SECURE = Gaussian(sigma=0.05, secure=True)
@@ -54,7 +55,7 @@ class Attacked:
     def message(self, round: int = 0, *, run: int = RUN, **changes) -> Message:
         arrays = {MODEL: changes.pop("model", self.model)}
         options = {"client": 0, "round": round, "attempt": 0, "training": "one", **changes}
-        request = Request(protocol=dumps(self.protocol), arrays=arrays, **options)
+        request = Request(protocol=dumps(state_integers(self.protocol)), arrays=arrays, **options)
         return request_message(request, node=1000, ttl=60, signer=self.signer, run=str(run))
 
     def send(self, message: Message) -> Message:

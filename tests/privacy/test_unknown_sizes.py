@@ -107,9 +107,14 @@ lot_rules = st.builds(
     sampling=st.sampled_from(["fixed", "poisson"]),
 )
 summed_rules = st.one_of(
-    *(
-        st.builds(rule, steps=steps, batch=batches, clip=st.just(0.5), schedule=schedules)
-        for rule in (FedAvg, FedProx)
+    st.builds(FedAvg, steps=steps, batch=batches, clip=st.just(0.5), schedule=schedules),
+    st.builds(
+        FedProx,
+        steps=steps,
+        batch=batches,
+        clip=st.just(0.5),
+        schedule=schedules,
+        proximal=st.just(0.3),
     ),
     st.builds(
         Bezier, steps=steps, batch=batches, clip=st.just(0.5), schedule=st.just(Constant(rate=0.5))

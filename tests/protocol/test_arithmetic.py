@@ -193,3 +193,33 @@ def test_the_channel_decides_before_the_noise() -> None:
     sums = plan(channel=SecureAggregation(threshold=3), noise=Gaussian(sigma=0.5))
     assert sums.release.integers
     assert not replace(sums, channel=Direct()).release.integers
+
+
+def test_the_grid_is_shown_where_a_federation_is_priced_agreed_to_and_trained(tmp_path) -> None:
+    from sordino.cli.flower_command import agreement_rows
+    from sordino.report.phrasing import describe_noise
+    from sordino.report.price_tables import notes
+
+    protocol = plan(model=Model(name="mlp", parameters=650))
+    grid = protocol.grid
+    assert grid is not None
+    # To the noise are 64 x 8^digits steps, nearly; rounding of 650 coordinates is 1e-4 of it.
+    assert grid.sigma == pytest.approx(0.5)
+    assert grid.in_words.startswith(f"integers, {grid.scale:,.6g} steps")
+    assert grid.in_words in describe_noise(protocol)
+    assert any(grid.in_words in line for line in notes(protocol, [certify(protocol)], 1e-5))
+    assert "integers" not in describe_noise(plan())
+    own = Agreement(client=0, records=9, parameters=650)
+    open_model = plan(model=Model(name="mlp"))
+    store = ClientStore.create(tmp_path / "client", own, open_model)
+    assert grid.in_words in dict(agreement_rows(store))["Noise"]
+    run = train(
+        toy_protocol(rounds=1, noise=Gaussian(sigma=0.05, secure=True)),
+        data=toy_dataset(), model="mlp", folder=tmp_path / "run", workers=1,
+    )  # fmt: skip
+    made = run.protocol.grid
+    assert made is not None
+    assert run.facts["grid"] == {
+        "scale": made.scale, "digits": made.digits, "bits": 64, "contributions": 1,
+    }  # fmt: skip
+    assert made.in_words in describe_noise(run.protocol)

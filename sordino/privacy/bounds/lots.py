@@ -82,15 +82,19 @@ def lot_bounds(question: Question) -> Iterator[Bound]:
         yield Bound(curve=NOTHING, method="no noise", lines=(line,))
         return
     step = find_lot_step(question)
+    if math.isinf(step.mu):
+        line = "A Poisson lot may hold any number of a client's records, which are not said."
+        yield Bound(curve=NOTHING, method="no limit", lines=(line,))
+        return
     sentence = find_priced_view(question).sentence
     law = (
         f"A lot's sum of clipped gradients moves by at most {round_up(step.mu)} times one share of "
-        f"the noise; {LAWS[step.draw]} (THEORY A13)."
+        f"the noise; {LAWS[step.draw]} (docs/theory.md#a13)."
     )
     if lot.adaptive is not None:
         law += (
             f" The count of examples within the clip is in it: {lot.adaptive.price_factor:.6g} "
-            "times as far (THEORY A22)."
+            "times as far (docs/theory.md#a22)."
         )
     shares = count_known_shares(question, release)
     if shares is None:
@@ -129,7 +133,10 @@ def bound_seen_lots(
         probability=hiding.probability,
         rate=step.rate,
     )
-    how = f"A lot holds the record with probability q = {step.rate:.6g}, seen or not (A11)."
+    how = (
+        f"A lot holds the record with probability q = {step.rate:.6g}, seen or not "
+        "(docs/theory.md#a11)."
+    )
     yield Bound(curve=curve, method="known batches", lines=(*lines, how))
 
 
