@@ -120,7 +120,7 @@ def test_one_of_four_machines_is_killed_in_each_phase_and_every_sum_is_exact(tmp
         channel=SecureAggregation(threshold=3),
         data=Data(name=str(tmp_path / "records.npz"), records=40, classes=3),
         # Seconds of work, within which a machine is killed.
-        local=FedAvg(steps=4000, batch=6, clip=1.0, schedule=Constant(rate=0.01)),
+        local=FedAvg(steps=2000, batch=6, clip=1.0, schedule=Constant(rate=0.01)),
     )
     with Lab(tmp_path / "lab") as lab:
         lab.secure(4)
