@@ -7,11 +7,16 @@ import pytest
 
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'sordino[flower]'")
 
+from sordino import Gaussian
 from sordino.engines.choice import SuperLink
 from sordino.federation.store.files import held
 from sordino.flower import driver
+from sordino.flower.client_store import ClientStore
 from sordino.flower.driver import LostRun, RunFollower, Watch
 from sordino.flower.superexec import fork_process
+from sordino.privacy.ledger import Ledger
+from tests.flower.ledgers import find_losses, find_repeated_charges
+from tests.flower.local import across, consortium, plan
 
 LINK = SuperLink(address="127.0.0.1:1", certificate=None, patience=1.0, deadline=1.0)
 
@@ -99,3 +104,22 @@ def test_a_run_is_lost_when_its_superlink_stays_away_or_it_never_began(
     with pytest.raises(LostRun):  # nothing listens at the address, for longer than its patience
         driver.submit_run(LINK, {}, tmp_path, silent_watch([]))
     assert len(asked) == 2
+
+
+def test_a_comparison_of_both_sides_ledgers_finds_what_is_doubled_or_missing(tmp_path) -> None:
+    """What the trials of recovery rely on."""
+    protocol = plan(clients=2, rounds=2, noise=Gaussian(sigma=0.05, secure=True))
+    run = across(tmp_path / "run", protocol, consortium(tmp_path, protocol)).folder
+    stores = [ClientStore(tmp_path / f"client-{client}") for client in range(2)]
+    assert find_repeated_charges(run, stores) == find_losses(run, stores) == []
+    stores[0].charge_round(7)
+    stores[1].charge_round(1)
+    assert find_repeated_charges(run, stores) == ["client 1 charged round 1 2 times"]
+    [lost] = find_losses(run, stores)
+    assert lost == "client 0 paid for round 7, which the coordinator did not charge"
+    with Ledger.resume(run / "ledger.jsonl") as ledger:
+        ledger.charge(round=0, clients=[0, 1])
+    assert "coordinator charged round 0 2 times" in find_repeated_charges(run, stores)
+    rows = (run / "metrics.jsonl").read_text().splitlines()
+    (run / "metrics.jsonl").write_text(rows[1] + "\n")
+    assert "a round is missing in the run" in find_losses(run, stores)
