@@ -15,6 +15,7 @@ from sordino.flower.client_store import ClientStore
 from sordino.flower.driver import LostRun, RunFollower, Watch
 from sordino.flower.superexec import fork_process
 from sordino.privacy.ledger import Ledger
+from sordino.privacy.ledger_lines import Opened
 from tests.flower.ledgers import find_losses, find_repeated_charges
 from tests.flower.local import across, consortium, plan
 
@@ -117,9 +118,13 @@ def test_a_comparison_of_both_sides_ledgers_finds_what_is_doubled_or_missing(tmp
     assert find_repeated_charges(run, stores) == ["client 1 charged round 1 2 times"]
     [lost] = find_losses(run, stores)
     assert lost == "client 0 paid for round 7, which the coordinator did not charge"
-    with Ledger.resume(run / "ledger.jsonl") as ledger:
-        ledger.charge(round=0, clients=[0, 1])
-    assert "coordinator charged round 0 2 times" in find_repeated_charges(run, stores)
+    (tmp_path / "doubled").mkdir()
+    opened = Opened(protocol="any", generator="any", noise="fresh")
+    with Ledger.create(tmp_path / "doubled" / "ledger.jsonl", opened) as ledger:
+        for _ in range(2):
+            ledger.charge(round=0, clients=[0, 1])
+    doubled = find_repeated_charges(tmp_path / "doubled", stores)
+    assert "coordinator charged round 0 2 times" in doubled
     rows = (run / "metrics.jsonl").read_text().splitlines()
     (run / "metrics.jsonl").write_text(rows[1] + "\n")
     assert "a round is missing in the run" in find_losses(run, stores)
