@@ -329,7 +329,7 @@ def count_needed_trainings(mu: float, share: float = 0.0, confidence: float = CO
         (7, True)
     """
     if not mu > 0:
-        raise InvalidValue("mu", mu, "a number above 0: nothing can be shown of what is not there")
+        raise InvalidValue("mu", mu, "a number above 0: a difference of 0 cannot be detected")
     target = share * min(mu, 1e9)
     low = 0
     high = 1

@@ -172,7 +172,7 @@ class ControlVariates:
 
 @BROADCAST_STATES.register(DpSgd)
 class FollowingClip:
-    """The clip of dp-sgd, which may follow a quantile of the gradients' norms (THEORY A22).
+    """The clip of dp-sgd, which may follow a quantile of the gradients' norms (docs/theory.md#a22).
 
     It holds the clip and the sum of the round's noisy counts. Where the clip stays, nothing travels
     with the model.

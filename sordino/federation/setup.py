@@ -225,7 +225,7 @@ def prepare(
     net = protocol.model
     if spec is None or net is None or protocol.seed is None:
         raise UserError(
-            "data.name or model.name is missing: say what is trained on what, such as "
+            "data.name or model.name is missing: name the data and the model, such as "
             "data.name='digits', model.name='mlp'."
         )
     key = Key.from_seed(protocol.seed)

@@ -2,7 +2,7 @@
 
 What a client gives for a round cannot be taken back, so it is decided, written down and only then
 sent. Asked again it sends the same; asked for anything else it refuses. The argument why that is
-enough is in docs/theory.md, A19.
+enough is in docs/theory.md#a19.
 """
 
 from __future__ import annotations

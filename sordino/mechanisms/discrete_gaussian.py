@@ -5,7 +5,7 @@ A draw is a number in base 8 whose digits are independent discrete Gaussians of 
     digit_0 + 8 digit_1 + 64 digit_2 + ...
 
 It is a discrete Gaussian again, up to a factor that differs from 1 by less than 1e-300
-(docs/theory.md, A12, Lemma 3: where digits are joined, the widths that meet are 7.9 grid steps at
+(docs/theory.md#a12, Lemma 3: where digits are joined, the widths that meet are 7.9 grid steps at
 least). Every digit is looked up in one table by 128 bits of keystream, and its law is exact to
 2^-128 a value.
 

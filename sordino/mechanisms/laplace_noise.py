@@ -57,7 +57,7 @@ class LaplaceMechanism(Mechanism[Laplace]):
                 pure=lambda shift: shift / scale,
                 reason=(
                     "Laplace noise under an l1 clip is worst where one coordinate moves alone "
-                    "(THEORY B2)"
+                    "(docs/theory.md#b2)"
                 ),
                 deltas=lambda epsilons, shifts: laplace_deltas(epsilons, shifts / scale),
             )
@@ -76,7 +76,7 @@ class LaplaceMechanism(Mechanism[Laplace]):
             pure=lambda shift: shift * root / scale,
             reason=(
                 f"Laplace noise under an l2 clip is worst where all {size} coordinates move alike "
-                "(THEORY B2)"
+                "(docs/theory.md#b2)"
             ),
             deltas=deltas,
         )
@@ -218,8 +218,8 @@ def laplace_divergences(orders: np.ndarray, shifts: np.ndarray) -> np.ndarray:
 def laplace_deltas(epsilons: np.ndarray, shifts: np.ndarray) -> np.ndarray:
     """Returns the largest delta over vectors of bounded l1 norm, a norm a row.
 
-    One coordinate that moves alone is the worst vector for every epsilon (theory, B10), and has
-    delta = 1 - e^((epsilon - shift)/2) up to a loss of the whole shift.
+    One coordinate that moves alone is the worst vector for every epsilon (docs/theory.md#b10), and
+    has delta = 1 - e^((epsilon - shift)/2) up to a loss of the whole shift.
 
     Args:
         epsilons: Epsilons of at least 0.

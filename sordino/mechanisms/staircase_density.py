@@ -278,7 +278,7 @@ class StaircaseDensity:
                 name,
                 value,
                 f"at most the width {self.width!r} of the staircase, up to which the worst shift "
-                "is known (THEORY B2)",
+                "is known (docs/theory.md#b2)",
             )
 
     def _count_falls(self, distance: np.ndarray) -> np.ndarray:

@@ -102,7 +102,7 @@ class StaircaseMechanism(Mechanism[Staircase]):
             pure=lambda shift: size * self.noise.step if shift > 0 else 0.0,
             reason=(
                 f"staircase noise is worst where all {size} coordinates move alike, in either norm "
-                "(THEORY B2)"
+                "(docs/theory.md#b2)"
             ),
             deltas=find_deltas if size == 1 else None,
         )

@@ -8,7 +8,7 @@ from torch import Tensor
 from sordino.protocol import UserError
 
 # Clipping aims at this fraction of the clip. What is left is room for rounding: a vector that is
-# stored in float32, or a sum in float64 (C7 in docs/theory.md), then stays within what is priced.
+# stored in float32, or a sum in float64 (docs/theory.md#c7), then stays within what is priced.
 # The compiled kernel has the same number, which is compared when the kernel is loaded.
 CLIP_FRACTION = 1.0 - 1e-6
 
@@ -19,7 +19,8 @@ LONGEST_IN_CLIPS = 2.0**100
 # The order p of each norm that a protocol may name.
 NORM_ORDERS = {"l2": 2, "l1": 1}
 
-# Sums of clipped gradients of more examples are refused: beyond, C7 does not cover their rounding.
+# Sums of clipped gradients of more examples are refused: docs/theory.md#c7 does not cover their
+# rounding.
 MOST_EXAMPLES = 2**22
 # The same for a sum that is one product of matrices, whose order of additions is not ours.
 MOST_IN_ONE_PRODUCT = 2**16
@@ -76,7 +77,7 @@ def check_example_count(count: int, most: int) -> None:
     if count > most:
         raise UserError(
             f"a batch has {count:,} examples whose gradients are clipped one by one; their sum "
-            f"is proved to be precise for at most {most:,} (C7 in docs/theory.md): take "
+            f"is proved to be precise for at most {most:,} (docs/theory.md#c7): take "
             "smaller batches"
         )
 
@@ -84,8 +85,8 @@ def check_example_count(count: int, most: int) -> None:
 class CompensatedSum:
     """A sum of vectors in float64 whose rounding does not grow with their number.
 
-    What every addition loses is found exactly (Knuth's TwoSum) and added at the end: C7 in
-    docs/theory.md rests on it. The compiled kernel does the same.
+    What every addition loses is found exactly (Knuth's TwoSum) and added at the end:
+    docs/theory.md#c7 rests on it. The compiled kernel does the same.
 
     Args:
         like: A vector of the length, and on the device, of the sum.

@@ -40,7 +40,7 @@ from sordino.models.task_losses import SUMMED_LOSSES, Loss
 MOST_FLOATS = 1 << 24
 
 # Examples whose clipped gradients are added up plainly before a compensated addition: their number
-# decides how large a batch C7 in docs/theory.md covers.
+# decides how large a batch docs/theory.md#c7 covers.
 MOST_AT_ONCE = 1024
 
 

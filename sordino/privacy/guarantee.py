@@ -28,8 +28,8 @@ ASSIGNMENT_NOTES.register(Dirichlet, Shards)(
     "The guarantee takes this assignment as fixed: another label would move the records of others."
 )
 ASSIGNMENT_NOTES.register(ByColumn)(
-    "Pooled records are assigned to clients by the column {partition.column!r}. The guarantee takes "
-    "this assignment as fixed: another value there would move the record to another client."
+    "Pooled records are assigned to clients by the column {partition.column!r}. The guarantee "
+    "takes this assignment as fixed: another value there would move the record to another client."
 )
 
 # An epsilon beyond it lets odds grow by more than e^100: people are not shown its digits.

@@ -56,7 +56,7 @@ def price_noise(protocol: Protocol) -> PricedNoise:
         return PricedNoise(
             sigma=sigma * math.sqrt(1 - lost**2),
             rounding=FINENESS * sigma,
-            reason=f" + {FINENESS:g} sigma by rounding (A12)",
+            reason=f" + {FINENESS:g} sigma by rounding (docs/theory.md#a12)",
         )
     grid = protocol.grid
     if grid is None or protocol.model is None or protocol.model.parameters is None:
@@ -64,7 +64,7 @@ def price_noise(protocol: Protocol) -> PricedNoise:
     return PricedNoise(
         sigma=grid.priced_sigma,
         rounding=grid.rounding_move(protocol.model.parameters),
-        reason=" + sqrt(d)/g by rounding (A12)",
+        reason=" + sqrt(d)/g by rounding (docs/theory.md#a12)",
     )
 
 

@@ -17,9 +17,9 @@ from sordino.privacy.curves import checks
 def bound_upload(rates: Iterable[float], clip: float, *, proximal: float = 0.0) -> float:
     """Returns the replace-one sensitivity of one upload.
 
-    It is 2V sum_k eta_k prod_{j>k} |1 - eta_j alpha| (THEORY A8; A3 for eta > 1/alpha). The same
-    number holds when the whole data set of the client is replaced, and when each example's gradient
-    is clipped instead of the minibatch's.
+    It is 2V sum_k eta_k prod_{j>k} |1 - eta_j alpha| (docs/theory.md#a8; #a3 for eta > 1/alpha).
+    The same number holds when the whole data set of the client is replaced, and when each example's
+    gradient is clipped instead of the minibatch's.
 
     Args:
         rates: eta_k, the learning rates of the steps.

@@ -84,8 +84,8 @@ def find_stated_curve(stated: Stated) -> Curve:
     """Returns a curve that the training is sure to keep.
 
     Replace-one under Poisson sampling is priced like fixed batches: with and without the other
-    record, any two of "absent", "with x" and "with x'" lie within mu (THEORY A10), so one bound,
-    C_q(G_mu), holds for both.
+    record, any two of "absent", "with x" and "with x'" lie within mu (docs/theory.md#a10), so one
+    bound, C_q(G_mu), holds for both.
 
     Args:
         stated: The training.

@@ -241,7 +241,7 @@ def price_clipped_steps(
         dynamics=()
         if gives_single_uploads(protocol)
         else tuple(smooth_dynamics(protocol, rule, rates, worst)),
-        reason=f"an upload moves by at most s_t = {formula} (THEORY A8)",
+        reason=f"an upload moves by at most s_t = {formula} (docs/theory.md#a8)",
     )
 
 
@@ -404,7 +404,7 @@ def smooth_dynamics(
                 shared=True,
                 reason=(
                     f"minibatch losses are {smoothness:g}-smooth and clipping is a projection: "
-                    f"steps stretch by {factor} (THEORY A7)"
+                    f"steps stretch by {factor} (docs/theory.md#a7)"
                 ),
                 vouched=f"every minibatch loss is {smoothness:g}-smooth",
             )
@@ -416,7 +416,7 @@ def _sum_pulls(rates: np.ndarray, factors: np.ndarray, proximal: float) -> np.nd
     """Returns e_K of e <- factor_k e + eta_k alpha, e_0 = 1, for every round (docs/theory.md#a3).
 
     The pull alpha is to where the round began, in which the two models differ; a pull to a model
-    that both have adds nothing (A32).
+    that both have adds nothing (docs/theory.md#a32).
     """
     distance = np.ones(len(rates))
     for step in range(rates.shape[1]):
@@ -430,7 +430,7 @@ GLM_NAMES = {
     "one-against-rest": "logistic regression of each class against the rest, clipped each",
     "softmax": "softmax regression on bounded features",
 }
-GLM_STATEMENTS = {"logistic": "A9", "one-against-rest": "A31", "softmax": "A31"}
+GLM_STATEMENTS = {"logistic": "a9", "one-against-rest": "a31", "softmax": "a31"}
 
 
 @UPLOAD_PRICES.register(ClippedGlm)
@@ -478,13 +478,14 @@ def price_glm_uploads(
         shared=True,
         reason=(
             f"a step of {GLM_NAMES[rule.loss]} stretches by c = max(|1 - eta lambda|, "
-            f"|1 - eta (lambda + X^2/{1 / curvature:g})|) ({GLM_STATEMENTS[rule.loss]}, enforced)"
+            f"|1 - eta (lambda + X^2/{1 / curvature:g})|) "
+            f"(docs/theory.md#{GLM_STATEMENTS[rule.loss]}, enforced)"
         ),
     )
     bound = "2 sqrt(2) X" if rule.clip is None else "2V"
     reason = (
         f"an upload moves by at most s_t = {bound} sum_k eta_k prod_(j>k) c_j, times {share} "
-        f"(THEORY {GLM_STATEMENTS[rule.loss]}, enforced)"
+        f"(docs/theory.md#{GLM_STATEMENTS[rule.loss]}, enforced)"
     )
     return UploadPrices(shifts=shifts, first_used=None, dynamics=(dynamics,), reason=reason)
 
@@ -510,7 +511,8 @@ def price_lot_uploads(
         first_used=None,
         # The server steps by itself, with a rate of its schedule.
         dynamics=(),
-        reason="a clipped gradient has a norm of at most V, and a lot is divided by B (THEORY A13)",
+        reason="a clipped gradient has a norm of at most V, and a lot is divided by B "
+        "(docs/theory.md#a13)",
     )
 
 

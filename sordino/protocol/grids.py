@@ -30,7 +30,7 @@ NOISE_REACH = 12
 SHARE_OF_MODULUS = 4
 # The finest grid step of updates without noise.
 SILENT_STEP = 2.0**-30
-# The r of docs/theory.md#a12: the price of noise of parameter s is that of a normal of sqrt(s^2 - r^2).
+# The r of docs/theory.md#a12: noise of parameter s costs what a normal of sqrt(s^2 - r^2) does.
 ROUNDING_WIDTH = 6
 
 

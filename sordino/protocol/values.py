@@ -239,7 +239,8 @@ class Protocol(Value):
     def hides_participants(self) -> bool:
         """Whether who takes part in a round stays hidden, so that the draw of clients amplifies.
 
-        A Poisson draw does under noise and a denominator that do not depend on it (THEORY A10).
+        A Poisson draw does under noise and a denominator that do not depend on it
+        (docs/theory.md#a10).
         """
         # A client's own noise, or a denominator that counts clients, changes with who takes part,
         # and so would show it (docs/theory.md#a10).

@@ -12,5 +12,5 @@ survivors confirmed.
 `key_roster` says who takes part and whose keys are genuine, `neighbours` who holds shares for whom,
 `letters` what clients tell each other through the server, `masks` how a vector is hidden, `members`
 what a client does and refuses, `opening` how the server opens a sum, and `share_joining` how it
-joins shares. The argument is in docs/theory.md, A19.
+joins shares. The argument is in docs/theory.md#a19.
 """

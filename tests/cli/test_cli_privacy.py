@@ -101,7 +101,7 @@ def test_explain_and_plot(capfd, tmp_path) -> None:
         capfd, "certify", *GAUSSIAN, "--view", "final", "--explain", "--plot", "c.svg"
     )
     assert code == 0
-    assert "THEORY A8" in out
+    assert "docs/theory.md#a8" in out
     assert "<svg" in (tmp_path / "c.svg").read_text()
 
 

@@ -87,7 +87,7 @@ def divergence(mechanism: str, params: dict[str, float]) -> Callable[[float], fl
 
 def upload(etas: list[float], V: float, batch: int, alpha: float = 0.0) -> float:
     assert batch == 1, (
-        "a smaller sensitivity for larger batches needs a vouched smoothness (THEORY A8)"
+        "a smaller sensitivity for larger batches needs a vouched smoothness (docs/theory.md#a8)"
     )
     return sensitivity.bound_upload(etas, V, proximal=alpha)
 

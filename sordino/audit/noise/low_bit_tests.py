@@ -1,7 +1,7 @@
 """Tests the lowest bits of discrete noise, which tests of its size do not see.
 
 Residues of a discrete Gaussian modulo a number far below its parameter are equally likely, up to
-less than 1e-500 (docs/theory.md, A12, Lemma 1). So a bit that is stuck, or that leans to one side,
+less than 1e-500 (docs/theory.md#a12, Lemma 1). So a bit that is stuck, or that leans to one side,
 contradicts the law.
 """
 

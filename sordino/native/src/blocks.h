@@ -385,7 +385,7 @@ struct LinearGradients {
   }
 };
 
-// Of examples that were clipped one by one, in float64 (C7 in docs/theory.md): columns are half a
+// Of examples that were clipped one by one, in float64 (docs/theory.md#c7): columns are half a
 // vector of features wide.
 struct ClippedGradients {
   // One pointer per example.

@@ -5,8 +5,8 @@
 
 namespace sordino {
 
-// Clipping aims at this fraction of the clip, so that rounding cannot pass what is priced (C7 in
-// docs/theory.md). As in sordino/models/clipping.py.
+// Clipping aims at this fraction of the clip, so that rounding cannot pass what is priced
+// (docs/theory.md#c7). As in sordino/models/clipping.py.
 constexpr double CLIP_FRACTION = 1.0 - 1e-6;
 // Gradients of examples that are longer, in clips, count as not finite. As there.
 constexpr double LONGEST_IN_CLIPS = 0x1p100;

@@ -39,7 +39,7 @@ class Memory {
 };
 
 // A sum of any number of vectors, whose rounding does not grow with that number: what every
-// addition loses is found exactly (Knuth's TwoSum) and added at the end. C7 in docs/theory.md
+// addition loses is found exactly (Knuth's TwoSum) and added at the end. docs/theory.md#c7
 // bounds how far the sums of neighbouring batches come apart.
 class CompensatedSum {
  public:

@@ -3,11 +3,11 @@
 Rényi divergences turned into (epsilon, delta) lose 4 to 9 % for Laplace noise. Where the shift that
 is worst for every delta is known, the losses themselves are added up instead: for Laplace noise
 under an l1 clip, where one coordinate moves alone, and for staircase noise on a single coordinate
-(docs/theory.md, B10). In other dimensions the worst shift is proved for Rényi divergences only, and
+(docs/theory.md#b10). In other dimensions the worst shift is proved for Rényi divergences only, and
 those are used.
 
 A round is a mixture over when the record is first used. Where nobody sees the batches the draw
-amplifies: the proof of docs/theory.md, A14 asks nothing of the noise but its delta curve.
+amplifies: the proof of docs/theory.md#a14 asks nothing of the noise but its delta curve.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Laws of who else is in a round, and of when a record is first used in it.
 
-The mixtures of docs/theory.md, A10 and A11 are made of them.
+The mixtures of docs/theory.md#a10 and #a11 are made of them.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Cohort:
     def poisson(cls, *, clients: int, rate: float, colluding: int = 0) -> Cohort:
         """Returns the cohort when each client takes part with probability `rate`.
 
-        There are 1 + Bin(m - 1 - k, rate) honest participants (docs/theory.md, A10).
+        There are 1 + Bin(m - 1 - k, rate) honest participants (docs/theory.md#a10).
 
         Args:
             clients: Number m of clients of the federation.
@@ -182,7 +182,7 @@ def first_use(*, batch: int, records: int, steps: int) -> np.ndarray:
     """Returns the probability that a record is first drawn at each step of a round.
 
     (B/n)(1 - B/n)^k for k = 0, ..., K - 1, which sum to less than 1. Every step draws distinct
-    records, fresh and independent of the data (docs/theory.md, A11).
+    records, fresh and independent of the data (docs/theory.md#a11).
 
     Args:
         batch: B, records that a step draws.

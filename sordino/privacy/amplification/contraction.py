@@ -1,4 +1,4 @@
-"""Where local training really contracts: generalised linear models (docs/theory.md, A9, A31).
+"""Where local training really contracts: generalised linear models (docs/theory.md#a9, #a31).
 
 For a loss h(<w, x>; y) with h convex and h'' <= curvature, clipping each example's gradient to
 `clip` gives the gradient of another convex, smooth loss. With |x| <= feature_norm and weight decay

@@ -1,4 +1,4 @@
-"""Rounds whose minibatches nobody sees: the draw hides the record (docs/theory.md, A14).
+"""Rounds whose minibatches nobody sees: the draw hides the record (docs/theory.md#a14).
 
 Given the past, a round in which the record is first used at step k moves the release by at
 most s(k). It is used at all with probability q = 1 - (1 - B/n)^K, and otherwise moves nothing. By
@@ -113,7 +113,7 @@ class HiddenRounds:
             weights: How much of every round lies on each of them, as `split_over_nodes` says.
 
         Returns:
-            The bound of docs/theory.md, A14.
+            The bound of docs/theory.md#a14.
         """
         table = subsampling.find_many_deltas(epsilons, mus=nodes, rate=self.rate)
         return np.asarray(self.probability * (weights @ table))

@@ -1,4 +1,4 @@
-"""What the last model reveals when the models before it stay hidden (docs/theory.md, A7).
+"""What the last model reveals when the models before it stay hidden (docs/theory.md#a7).
 
 Two neighbouring runs move apart by d <- rho_t d + gamma_t in round t, noise of unit variance is
 added in every round, and only the last model is seen. Shifting the noise of round t by x_t closes
@@ -8,7 +8,7 @@ the gap: the last model is sqrt(H)-GDP with
 
 With R_t = rho_0 ... rho_t this is weighted isotonic regression of gamma_t R_t with weights R_t^-2:
 its pooled blocks are the edges of the greatest convex minorant. The bound is exact: linear
-dynamics, no wilder than rho, attain it (docs/theory.md, A7).
+dynamics, no wilder than rho, attain it (docs/theory.md#a7).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Shuffled uploads: amplification by clones, exact and from above (docs/theory.md, B7).
+"""Shuffled uploads: amplification by clones, exact and from above (docs/theory.md#b7).
 
 All n clients apply the SAME eps0-LDP randomiser to their whole contribution, and the adversary sees
 only the multiset of outputs (Feldman, McMillan and Talwar 2021, Thm 3.1). Every other client then
@@ -132,7 +132,7 @@ def smallest_deltas(
     """Returns the smallest of many clones bounds of one round at each epsilon.
 
     A randomiser that is (eps0, delta0)-LDP has delta_pure + (1 + e^eps) delta0 (1 + 2 (n - 1)
-    e^-eps0) (docs/theory.md, B7); a random batch averages both terms, which keeps the form. A bound
+    e^-eps0) (docs/theory.md#b7); a random batch averages both terms, which keeps the form. A bound
     is only computed where it may be the smallest: its second term is cheap, and its first never
     grows in epsilon.
 

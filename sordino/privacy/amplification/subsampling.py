@@ -3,11 +3,11 @@
 C_q is subsampling without replacement under replace-one (Dong, Roth and Su 2022, Thm 4.2): a step
 draws a fixed number of distinct records, each with probability q, and is mu-GDP on the batch. For
 epsilon >= 0 it is delta(epsilon) = q delta_mu(epsilon'), with e^epsilon' = 1 + (e^epsilon - 1)/q,
-and the same in the other direction (docs/theory.md, C1).
+and the same in the other direction (docs/theory.md#c1).
 
 Poisson sampling under add-or-remove compares (1 - q) N(0, 1) + q N(mu, 1) with N(0, 1). Removing a
 record has the delta of C_q; adding one has q b e^epsilon delta_mu(log 1/b), where
-b = 1 - (1 - e^-epsilon)/q, as long as that is above 0 (docs/theory.md, A10).
+b = 1 - (1 - e^-epsilon)/q, as long as that is above 0 (docs/theory.md#a10).
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def compose_fixed_rounds(
     """Returns the composition of rounds, each of which takes place with some probability.
 
     ((1 - p) Id + p C_q(G_mu)^steps)^rounds: valid for every view, weak and strong, of what the
-    client's uploads reach (docs/theory.md, C4).
+    client's uploads reach (docs/theory.md#c4).
 
     Args:
         mu: Replace-one Gaussian parameter of a step on its batch.
@@ -120,7 +120,7 @@ def compose_poisson_batches(
     """Returns the composition of sampled Gaussian steps, where one unit is added or removed.
 
     For hidden Poisson sampling with noise of constant variance and a fixed denominator
-    (docs/theory.md, A10); both directions.
+    (docs/theory.md#a10); both directions.
 
     Args:
         multiplier: Standard deviation of the noise over the largest norm of a unit.

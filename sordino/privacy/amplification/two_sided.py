@@ -1,7 +1,7 @@
 """Replaces a unit that is in a release with probability q, unseen: Poisson batches and clients.
 
 Without noise the unit adds u or v, each of norm at most r, or nothing. The worst case is u = -v on
-the sphere (docs/theory.md, A15): (1 - q) N(0, 1) + q N(r, 1) against (1 - q) N(0, 1) + q N(-r, 1),
+the sphere (docs/theory.md#a15): (1 - q) N(0, 1) + q N(r, 1) against (1 - q) N(0, 1) + q N(-r, 1),
 in units of the noise. Its mirror image is the pair in the other direction, so one curve holds for
 both.
 """

@@ -3,7 +3,7 @@
 The point r is public and drawn afresh in every round.
 
 Given r an upload moves by c(r) times what its steps move by, so a round is a mixture over c(r)
-(docs/theory.md, B9).
+(docs/theory.md#b9).
 """
 
 from __future__ import annotations

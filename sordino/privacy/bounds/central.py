@@ -168,7 +168,7 @@ def central_gaussian(question: Question) -> Iterator[Bound]:
         how = (
             f"Each client is drawn with probability {question.chance:.3g}, which only the server "
             f"knows; the noise and the denominator {find_denominator(protocol):g} do not depend "
-            "on it, so the draw amplifies (THEORY A10)."
+            "on it, so the draw amplifies (docs/theory.md#a10)."
         )
         curve = hidden_draw_curve(question)
         yield Bound(curve=curve, method="hidden Poisson sampling", lines=(*lines, how))
@@ -199,7 +199,10 @@ def visible_bounds(question: Question, lines: tuple[str, ...]) -> Iterator[Bound
         yield Bound(curve=GaussianCurve(mu=mu), method="composition", lines=(*lines, how))
     else:
         curve = rounds_curve(shifts[:, None], counts, sigma=1.0, cohort=cohort)
-        how = f"Each round is a public mixture over how many take part, under {what} (A10)."
+        how = (
+            f"Each round is a public mixture over how many take part, under {what} "
+            "(docs/theory.md#a10)."
+        )
         yield Bound(curve=curve, method="participation mixture", lines=(*lines, how))
     yield from minibatch_bounds(
         question,
@@ -438,7 +441,7 @@ def central_renyi(question: Question) -> Iterator[Bound]:
         totals += count * np.array(one)
     how = (
         f"Each client is drawn with probability {rate:.3g}, hidden under noise that does not "
-        "depend on it (THEORY B6, A10)."
+        "depend on it (docs/theory.md#b6, #a10)."
     )
     orders = tuple(float(order) for order in INTEGER_ORDERS)
     yield Bound(

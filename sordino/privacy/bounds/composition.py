@@ -91,13 +91,13 @@ def compose_planned_rounds(question: Question) -> Iterator[Bound]:
         mu = scale * math.sqrt(float(np.dot(counts, prices.shifts**2))) / sigma
         how = (
             f"Gaussian composition over {counts.sum()} rounds: "
-            f"mu = sqrt(sum s_t^2) x {round_up(scale)} / sigma (THEORY A8)."
+            f"mu = sqrt(sum s_t^2) x {round_up(scale)} / sigma (docs/theory.md#a8)."
         )
         yield Bound(curve=GaussianCurve(mu=mu), method="composition", lines=(*lines, how))
     else:
         how = (
             "Each round is a public mixture: no part with probability 1 - q, else Gaussian with "
-            "the random number of participants (A10)."
+            "the random number of participants (docs/theory.md#a10)."
         )
         curve = rounds_curve(prices.shifts[:, None] * scale, counts, sigma=sigma, cohort=cohort)
         yield Bound(curve=curve, method="participation mixture", lines=(*lines, how))
@@ -127,7 +127,7 @@ def bezier_bound(question: Question, cohort: Cohort, scale: float, lines: tuple[
         rows, use = spread_over_curve(prices.first_used, first)
     how = (
         "The point r of the curve is public and drawn afresh: "
-        "a mixture over c(r) = (1 - r)(1 + 1.2 r) (B9)."
+        "a mixture over c(r) = (1 - r)(1 + 1.2 r) (docs/theory.md#b9)."
     )
     sigma = question.noise.sigma
     curve = rounds_curve(rows * scale, question.counts, sigma=sigma, cohort=cohort, use=use)
@@ -189,7 +189,7 @@ def compose_known_rounds(question: Question) -> Iterator[Bound]:
     if question.spreads_curve:
         rows, use = spread_over_curve((prices.shifts * scale)[:, None])
         curve = rounds_curve(rows, counts, sigma=sigma, cohort=alone, use=use)
-        lines = (prices.reason, "A mixture over the point of the Bezier curve (B9).")
+        lines = (prices.reason, "A mixture over the point of the Bezier curve (docs/theory.md#b9).")
         yield Bound(curve=curve, method="Bezier mixture", lines=lines)
 
 
@@ -229,7 +229,7 @@ def draw_batch_event(question: Question, event: Any) -> Any:
     """Returns a round's event with the secret draw of its batch, where dp_accounting has one.
 
     A round of one step on a batch of distinct records, one of which is replaced, is the event of
-    sampling without replacement (docs/theory.md, A14 with K = 1). Of several steps there is none;
+    sampling without replacement (docs/theory.md#a14 with K = 1). Of several steps there is none;
     the event without the draw holds then.
 
     Args:

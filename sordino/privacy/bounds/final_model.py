@@ -110,7 +110,8 @@ def find_domain(question: Question) -> Domain | None:
         # The largest fixed point of a round: below it, no round leads above it.
         reach = float(np.max(dynamics.shift / (1 - dynamics.stretch)))
         reason = (
-            f"Pulls to public models keep two runs within {reach:.4g} (docs/theory.md#a32, enforced)"
+            f"Pulls to public models keep two runs within {reach:.4g} "
+            "(docs/theory.md#a32, enforced)"
         )
         domains.append(Domain(diameter=reach, reason=reason))
     return min(domains, key=lambda domain: domain.diameter, default=None)

@@ -64,7 +64,7 @@ def bound_joined_steps(
         return
     how = (
         "With one plain step a round, a mean holds the sum of all noisy sums: the honest "
-        "participants' noise adds up (THEORY A16)."
+        "participants' noise adds up (docs/theory.md#a16)."
     )
     step = JoinedStep(mu=mu, rate=rate, draw=draw, strongest=strongest)
     yield from bound_cohort(question, step, honest_participants(question), (priced.sentence, how))

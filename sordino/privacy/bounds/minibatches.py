@@ -2,9 +2,9 @@
 
 There are bounds for batches that nobody sees, and for batches that the adversary knows. Both rest
 on when the record is first used in a round: until then the client's steps agree. Where the
-batches are as secret as the noise, the draw itself hides the record (THEORY A14); where they may
-be known, the bound is a mixture over them (A11). Clients must carry nothing from round to round
-but what was released: `upload_sensitivity` offers no first use where they do.
+batches are as secret as the noise, the draw itself hides the record (docs/theory.md#a14); where
+they may be known, the bound is a mixture over them (docs/theory.md#a11). Clients must carry nothing
+from round to round but what was released: `upload_sensitivity` offers no first use where they do.
 """
 
 from __future__ import annotations
@@ -66,12 +66,12 @@ def minibatch_bounds(
     if hidden is not None:
         how = (
             f"{drawn}. Nobody sees the draw: the record is used in a round with probability "
-            f"{use.sum():.3g}, which amplifies; composed over rounds (THEORY A14)."
+            f"{use.sum():.3g}, which amplifies; composed over rounds (docs/theory.md#a14)."
         )
         yield Bound(curve=hidden, method="secret batches", lines=(*lines, how))
     if hidden is None or use.sum() > CERTAIN:
         curve = rounds_curve(shifts, counts, sigma=sigma, cohort=cohort, use=use)
-        how = f"{drawn}: a mixture over the first use, composed over rounds (A11)."
+        how = f"{drawn}: a mixture over the first use, composed over rounds (docs/theory.md#a11)."
         yield Bound(curve=curve, method="first-hit mixture", lines=(*lines, how))
 
 

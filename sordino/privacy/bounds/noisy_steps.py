@@ -109,7 +109,7 @@ def noisy_step_bounds(question: Question) -> Iterator[Bound]:
     price = find_step_price(question)
     sees = (
         f"The adversary sees {question.sees}: made of noisy sums of gradients alone, as all "
-        "that leaves a client (THEORY C4, C6)."
+        "that leaves a client (docs/theory.md#c4, #c6)."
     )
     lines = (sees, price.reason)
     if math.isinf(price.mu):
@@ -123,7 +123,7 @@ def noisy_step_bounds(question: Question) -> Iterator[Bound]:
     means_only = not question.view.is_server and question.equal_shares
     if adds_up(protocol) and means_only and price.mu <= STRONGEST:
         curve = compose_known_joins(question, price.mu, price.rate, draw)
-        how = "The noise of all who took part adds up in the mean (A16)."
+        how = "The noise of all who took part adds up in the mean (docs/theory.md#a16)."
         yield Bound(curve=curve, method="joined noise", lines=(price.reason, how))
 
 
@@ -158,7 +158,7 @@ def single_client_bounds(
             probability=question.chance,
             rate=price.rate,
         )
-        how = f"{held}, which may be seen: a mixture over how many do (A11)."
+        how = f"{held}, which may be seen: a mixture over how many do (docs/theory.md#a11)."
         yield Bound(curve=curve, method="known batches", lines=(*lines, how))
     elif price.mu <= find_strongest(draw):
         curve = compose_hidden_batches(
@@ -170,7 +170,7 @@ def single_client_bounds(
             question.protocol.rounds,
             draw,
         )
-        how = f"{held}, unseen: {LAWS[draw]}, composed over {often} (THEORY C1, C4)."
+        how = f"{held}, unseen: {LAWS[draw]}, composed over {often} (docs/theory.md#c1, #c4)."
         yield Bound(curve=curve, method="subsampled steps", lines=(*lines, how))
 
 

@@ -22,6 +22,10 @@ from sordino.privacy.noise_releases import dimension_of, price_of, releases_curv
 from sordino.privacy.upload_sensitivity import nearly_equal
 from sordino.protocol import Laplace, UserError
 
+# How a line ends on whether the adversary sees which rounds use the record.
+HIDDEN_USE = ", unseen (docs/theory.md#a14)."
+SEEN_USE = ", which may be seen (docs/theory.md#a11)."
+
 
 def applies_to(question: Question) -> bool:
     """Returns whether uploads with noise that is not Gaussian hide the client.
@@ -58,7 +62,10 @@ def compose_divergences(question: Question) -> Iterator[Bound]:
     part = question.chance
     drawn = ""
     if part < 1:
-        drawn = f" A client takes part with probability {part:.3g}, visibly: moments average (A10)."
+        drawn = (
+            f" A client takes part with probability {part:.3g}, visibly: moments average "
+            "(docs/theory.md#a10)."
+        )
     curve = releases_curve(
         protocol.noise, norm, dimension, prices.shifts[:, None], np.array([part]), counts
     )
@@ -74,14 +81,14 @@ def compose_divergences(question: Question) -> Iterator[Bound]:
         curve = releases_curve(protocol.noise, norm, dimension, prices.first_used, use, counts)
         how = (
             f"A step draws {batch} of {question.records} records: moments average over the first "
-            f"use (A11).{drawn}"
+            f"use (docs/theory.md#a11).{drawn}"
         )
         yield Bound(
             curve=curve, method="first-hit mixture", lines=(*lines, how), vouched=price.vouched
         )
     # A bound that rests on the user's word needs one beside it that does not.
     if price.vouched:
-        line = "Without what is vouched for, nothing is known about this noise."
+        line = "Only what was vouched for is known about this noise: without it no bound holds."
         yield Bound(curve=NOTHING, method="no claim", lines=(line,))
 
 
@@ -128,11 +135,11 @@ def loss_bounds(question: Question, price: NoisePrice, lines: tuple[str, ...]) -
         # Noise that hides next to nothing has no such curve; the Rényi bound stands.
         if curve is None:
             return
-        how = f"Privacy losses add up over {question.counts.sum()} rounds (THEORY B10)."
+        how = f"Privacy losses add up over {question.counts.sum()} rounds (docs/theory.md#b10)."
         method = "loss composition"
         if len(use) > 1 or use[0] < 1:
             how += f" A round uses the record with probability {use.sum():.3g}"
-            how += ", unseen (THEORY A14)." if hidden else ", which may be seen (A11)."
+            how += HIDDEN_USE if hidden else SEEN_USE
             method = "secret batches" if hidden else "first-hit mixture"
         yield Bound(curve=curve, method=method, lines=(*lines, how), vouched=price.vouched)
 

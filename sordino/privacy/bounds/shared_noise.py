@@ -74,7 +74,7 @@ def allow_sampler(bound: Bound, distance: float) -> Bound:
         return bound
     line = (
         f"Noise is drawn from its law up to a total variation of {round_up(distance)}; "
-        "1 + e^epsilon times that is added to delta (THEORY A12)."
+        "1 + e^epsilon times that is added to delta (docs/theory.md#a12)."
     )
     return replace(bound, curve=allow_distance(bound.curve, distance), lines=(*bound.lines, line))
 

@@ -125,9 +125,9 @@ def describe_clones(question: Question, crowd: Crowd, shift: float) -> tuple[str
         "An adversary behind a trusted shuffler sees a multiset of uploads without names. "
         f"View {question.view}.",
         f"Among {crowd.others} other honest clients{sometimes} every one imitates either data set "
-        f"with probability e^-eps0 (clones, THEORY B7), over {len(question.rounds)} rounds. All "
-        f"uploads are priced as the one that moves most, by {round_up(shift)}, whatever the data "
-        "set.",
+        f"with probability e^-eps0 (clones, docs/theory.md#b7), over {len(question.rounds)} "
+        f"rounds. All uploads are priced as the one that moves most, by {round_up(shift)}, "
+        "whatever the data set.",
     )
 
 

@@ -1,11 +1,12 @@
-"""noisy-sgd under noise that is not Gaussian: Laplace, staircase, or a user's (THEORY B2, B6).
+"""Bounds noisy-sgd under noise that is not Gaussian (docs/theory.md#b2, #b6).
 
 A step releases a sum of clipped gradients under noise on every coordinate, so it costs what a
 release of a vector costs: the largest divergence over all moves of the clipped norm. A Poisson
 batch that nobody sees amplifies: with symmetric noise its divergence of an integer order is that of
 the sampled release, into which the largest divergences of all lower orders may be put. For batches
-of a fixed size that is proved where the worst move is known for every epsilon (B10): Laplace noise
-under an l1 clip, and a single coordinate. Elsewhere every batch counts as holding the record.
+of a fixed size that is proved where the worst move is known for every epsilon
+(docs/theory.md#b10): Laplace noise under an l1 clip, and a single coordinate. Elsewhere
+every batch counts as holding the record.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ def step_divergence_bounds(question: Question) -> Iterator[Bound]:
     move = find_step_move(question)
     sees = (
         f"The adversary sees {question.view.sees}: made of noisy sums of gradients alone, as all "
-        "that leaves a client (THEORY C4, C6)."
+        "that leaves a client (docs/theory.md#c4, #c6)."
     )
     if mechanism_of(release.sum_noise).silent or np.isinf(move.distance):
         line = "Without noise, or without a limit to the move, nothing hides a contribution."
@@ -90,14 +91,14 @@ def step_divergence_bounds(question: Question) -> Iterator[Bound]:
             best = drawn
             how = (
                 f"A batch holds the record with probability q = {move.rate:.6g}; divergences add "
-                f"up over {often} (THEORY B6, A11)."
+                f"up over {often} (docs/theory.md#b6, #a11)."
             )
             method = "subsampled steps" if release.secret_batches else "known batches"
             yield Bound(curve=drawn, method=method, lines=(*lines, how), vouched=price.vouched)
     yield from add_losses(question, price, move, best, lines)
     # A bound that rests on the user's word needs one beside it that does not.
     if price.vouched:
-        line = "Without what is vouched for, nothing is known about this noise."
+        line = "Only what was vouched for is known about this noise: without it no bound holds."
         yield Bound(curve=NOTHING, method="no claim", lines=(line,))
 
 
@@ -118,7 +119,8 @@ def count_the_draw(question: Question, price: NoisePrice, move: StepMove) -> Ren
         one = price.table(np.array([move.distance]), _ORDERS)[None]
         held = average_moments(one, np.array([move.rate]))[0]
         return compose_steps(question, held, _ORDERS)
-    # B6 is about a record that comes or goes; of a replaced one it says nothing.
+    # The statement is about a record that comes or goes; of a replaced one it says nothing
+    # (docs/theory.md#b6).
     if not release.varying_batches or question.protocol.adjacency == "replace-one":
         return None
     # It needs symmetric noise, which a user's own need not be.
@@ -140,7 +142,8 @@ def compose_steps(question: Question, one: np.ndarray, orders: np.ndarray) -> Re
     """
     release = noisy_steps_of(question.protocol)
     together = (release.steps * one)[None, None]
-    # That a client takes part is seen: the moments of a public mixture average (A10).
+    # That a client takes part is seen, and the moments of a public mixture average
+    # (docs/theory.md#a10).
     per_round = average_moments(together, np.array([question.chance]), orders)[0]
     total = len(question.rounds) * per_round
     return RenyiCurve(orders=tuple(orders.tolist()), values=tuple(total.tolist()))
@@ -156,7 +159,7 @@ def add_losses(
     """Yields the bound by loss distributions, where the worst move is known for every epsilon.
 
     A draw with a common part amplifies whatever the noise: of a Poisson batch with and without the
-    record, and of batches of a fixed size (docs/theory.md, A14 with one step).
+    record, and of batches of a fixed size (docs/theory.md#a14 with one step).
 
     Args:
         question: The protocol that is priced, against which view and for which unit.
@@ -185,8 +188,8 @@ def add_losses(
         return
     unseen = "unseen" if release.secret_batches else "which may be seen"
     how = (
-        f"Privacy losses add up over {steps} steps (THEORY B10); a batch holds the unit with "
-        f"probability q = {move.rate:.6g}, {unseen}."
+        f"Privacy losses add up over {steps} steps (docs/theory.md#b10); a batch holds the unit "
+        f"with probability q = {move.rate:.6g}, {unseen}."
     )
     yield Bound(curve=curve, method="loss composition", lines=(*lines, how), vouched=price.vouched)
 

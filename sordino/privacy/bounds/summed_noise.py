@@ -75,5 +75,5 @@ def describe_honest(question: Question, view: View) -> str:
     honest = count_planned_honest(question, view)
     return (
         f"No sum of fewer uploads than the threshold is opened, so the noise of at least {honest} "
-        "honest clients is in it (THEORY A12)."
+        "honest clients is in it (docs/theory.md#a12)."
     )

@@ -135,7 +135,7 @@ def join_bounds(found: Sequence[Sequence[Bound]]) -> Iterator[Bound]:
         return
     line = (
         f"Clients differ in size, and each is priced by itself ({len(found)} kinds); "
-        "the worst one counts (THEORY A18)."
+        "the worst one counts (docs/theory.md#a18)."
     )
     methods = dict.fromkeys(bound.method for bounds in found for bound in bounds)
     for method in methods:

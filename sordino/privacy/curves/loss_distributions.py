@@ -154,7 +154,7 @@ class LossCurve(Curve):
     def mix_with_nothing(self, probability: float) -> LossCurve:
         """Returns the curve when this release happens with `probability`, visibly.
 
-        Otherwise nothing is released (docs/theory.md, C3).
+        Otherwise nothing is released (docs/theory.md#c3).
 
         Args:
             probability: Probability that the release happens.

@@ -2,7 +2,7 @@
 
 Given all draws the transcript of a run is Gaussian, with mu^2 the sum of the squared shifts of its
 rounds. The draws do not depend on the data, so by joint convexity of the hockey stick
-delta(epsilon) = E delta_mu(epsilon) over the random sum (docs/theory.md, A10 and A11): rounds are
+delta(epsilon) = E delta_mu(epsilon) over the random sum (docs/theory.md#a10 and #a11): rounds are
 composed by adding laws of mu^2, which is cheaper and tighter than adding privacy losses.
 """
 

@@ -170,7 +170,7 @@ class RenyiCurve(Curve):
 
 
 def convert_to_epsilon(order: float, rdp: float, delta: float) -> float:
-    """Returns epsilon from one divergence (docs/theory.md, B5).
+    """Returns epsilon from one divergence (docs/theory.md#b5).
 
     rdp + log((a - 1)/a) - (log delta + log a)/(a - 1), for an order a > 1.
     Canonne, Kamath and Steinke 2020, Prop. 12; Balle, Barthe, Gaboardi, Hsu and Sato 2020, Thm 21.
@@ -204,7 +204,7 @@ def amplify_divergence(
 ) -> float:
     """Returns the divergence of a Poisson-subsampled release with symmetric additive noise.
 
-    One record is added or removed (docs/theory.md, B6). It is
+    One record is added or removed (docs/theory.md#b6). It is
     log(sum_l C(a, l) (1 - q)^(a - l) q^l e^((l - 1) D_l)) / (a - 1): exact at a given shift, a
     bound with the largest D_l, for Gaussian, Laplace and staircase noise and every integer order;
     no factor 3 is needed. Written as 1 + a sum of positive terms.
@@ -293,7 +293,7 @@ def _check_order(order: float, rdp: float) -> None:
 def log_deltas_by_order(orders: np.ndarray, values: np.ndarray, epsilon: float) -> np.ndarray:
     """Returns the logarithm of delta at one epsilon, by each of some divergences.
 
-    The conversion of docs/theory.md, B5, solved for delta.
+    The conversion of docs/theory.md#b5, solved for delta.
 
     Args:
         orders: Above 1.
