@@ -1,298 +1,150 @@
-"""Remakes Figure 1 and Table 4 of udp-fl with sound accounting: which mechanism learns best.
+"""Remakes figures and tables of udp-fl at the paper's federation: noise of every mechanism in steps.
 
-All methods have the same epsilon about one record, 2 or 8 at delta = 1e-5, on a small network
-(pixels averaged in squares, 16 hidden units) and 250 clients. Gaussian, Laplace, Staircase and
-NbAFL are priced against the server, from which they protect, in the model's dimension; DP-FedAvg,
-whose server is trusted, against adversaries that see the models. "One-dimensional price" is noise
-that suffices for a model of one parameter, which is how the paper prices; its epsilon is the sound
-one. Every method has the best size of a step (its rate, or its clip) of four on one seed; reported
-is the mean of two other seeds. Under 30 minutes on 2 idle cores:
+Algorithm 1 with 10 clients, 150 rounds of two steps and a twentieth of the records in each, Adam at
+0.01. Noise is calibrated to epsilon at delta = 1e-5 against the server, about one record added or
+removed, in the model's dimension. Finished cells are lines of experiments/udp_fl.csv and are not
+trained again, so the command may be stopped at any time and given again:
 
-    SORDINO_DATA=... python -m experiments.udp_fl
-        [--data mnist cifar10] [--rounds 200] [--out udp_fl.json]
+    SORDINO_DATA=... python -m experiments.udp_fl [--only figure-1,figure-4] [--seeds 3] [--quick]
+    python -m experiments.udp_fl --draw docs/pictures
+    python -m experiments.udp_fl --markdown
+
+`--quick` trains 15 rounds, one seed, epsilon 2 and 8, into a file of its own.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+import math
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-from rich.console import Console
-from rich.progress import track
-from torch import nn
 
-from sordino import (
-    Constant,
-    Data,
-    FedAvg,
-    Gaussian,
-    Laplace,
-    Mean,
-    Model,
-    Poisson,
-    Protocol,
-    Staircase,
-    calibrate,
-    certify,
-    train_many,
+from experiments.cells import append_row, find_finished, read_rows
+from experiments.udp_fl_cells import (
+    EXPERIMENTS,
+    FEDERATIONS,
+    KEY,
+    Cell,
+    list_cells,
+    make_protocol,
+    read_key,
 )
+from experiments.udp_fl_results import SCORED, draw_figures, print_table
+from sordino import Protocol, Run, certify, train
 from sordino.mechanisms import mechanism_of
-from sordino.privacy.upload_sensitivity import largest_move
 
-CLIENTS = 250
-RECORDS = {"mnist": 240, "cifar10": 200, "digits": 5}
-PARAMETERS = {"mnist": 970, "cifar10": 954, "digits": 1210}
-# Sizes of a step: rate times clip.
-SIZES = (0.01, 0.03, 0.1, 0.3)
-# Other seeds are reported than were tuned on, or the best size would be favoured by its luck.
-TUNED_ON = 1
-REPORTED = (2, 3)
-
-
-def net(input_shape: tuple[int, ...], outputs: int) -> nn.Sequential:
-    """Returns a network of one hidden layer on pixels averaged in squares.
-
-    Protocols name it, so that its own name is a part of every run.
-
-    Args:
-        input_shape: channels, height and width.
-        outputs: the number of classes.
-    """
-    channels, side, _ = input_shape
-    # MNIST becomes 7 x 7, and CIFAR-10 4 x 4.
-    square = {28: 4, 32: 8}.get(side, 1)
-    return nn.Sequential(
-        nn.AvgPool2d(square),
-        nn.Flatten(),
-        nn.Linear(channels * (side // square) ** 2, 16),
-        nn.Tanh(),
-        nn.Linear(16, outputs),
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Method:
-    """Describes a way to train privately.
-
-    Attributes:
-        plan: makes its federation for a size of step.
-        view: the adversary that it is priced against.
-        one_dimension: whether it is priced as if the model had one parameter.
-    """
-
-    plan: Callable[[Protocol, float], Protocol]
-    view: str = "server"
-    one_dimension: bool = False
-
-
-def clip_steps(protocol: Protocol, size: float) -> Protocol:
-    """Returns a federation of one step a round, on four records."""
-    return replace(protocol, local=FedAvg(steps=1, batch=4, clip=1.0, schedule=Constant(rate=size)))
-
-
-def clip_update(protocol: Protocol, size: float) -> Protocol:
-    """Returns a federation of five steps a round, whose whole update is clipped."""
-    return replace(
-        protocol,
-        local=FedAvg(
-            steps=5, batch=4, clip=size, clip_target="update", schedule=Constant(rate=0.1)
-        ),
-    )
-
-
-def plan_gaussian(protocol: Protocol, size: float) -> Protocol:
-    """Returns a federation with Gaussian noise at the clients."""
-    return replace(clip_steps(protocol, size), noise=Gaussian(sigma=1.0))
-
-
-def plan_laplace(protocol: Protocol, size: float) -> Protocol:
-    """Returns a federation with Laplace noise at the clients."""
-    return replace(clip_steps(protocol, size), noise=Laplace(scale=1.0))
-
-
-def plan_staircase(protocol: Protocol, size: float) -> Protocol:
-    """Returns a federation with staircase noise, a stair as wide as an upload can move."""
-    plan = clip_steps(protocol, size)
-    return replace(plan, noise=Staircase(step=1.0, width=largest_move(plan)))
-
-
-def plan_nbafl(protocol: Protocol, size: float) -> Protocol:
-    """Returns NbAFL: noise at the clients, and a little at the server."""
-    return replace(
-        clip_update(protocol, size), noise=Gaussian(sigma=1.0, server_sigma=1e-3, where="both")
-    )
-
-
-def plan_dp_fedavg(protocol: Protocol, size: float) -> Protocol:
-    """Returns DP-FedAvg: a trusted server adds the noise, and half of the clients take part."""
-    plan = replace(protocol, participation=Poisson(rate=0.5), aggregation=Mean(denominator="fixed"))
-    return replace(clip_update(plan, size), noise=Gaussian(sigma=1.0, where="server"))
-
-
-METHODS = {
-    "Gaussian": Method(plan=plan_gaussian),
-    "Laplace": Method(plan=plan_laplace),
-    "Staircase": Method(plan=plan_staircase),
-    "NbAFL": Method(plan=plan_nbafl),
-    "DP-FedAvg": Method(plan=plan_dp_fedavg, view="rounds"),
-    "Staircase, one-dimensional price": Method(plan=plan_staircase, one_dimension=True),
-}
-
-
-def make_federation(data: str, rounds: int) -> Protocol:
-    """Returns the settings that all methods share."""
-    return Protocol(
-        seed=TUNED_ON,
-        clients=CLIENTS,
-        rounds=rounds,
-        local=FedAvg(steps=1, batch=4, clip=1.0, schedule=Constant(rate=1.0)),
-        noise=Gaussian(sigma=0.0),
-        data=Data(name=data, records=RECORDS[data]),
-        model=Model(name="experiments.udp_fl:net", parameters=PARAMETERS[data]),
-    )
-
-
-def add_noise(plan: Protocol, method: Method, epsilon: float) -> Protocol:
-    """Returns a federation with the least noise for an epsilon, as the method prices it.
-
-    Args:
-        plan: the federation.
-        method: that prices it.
-        epsilon: the target.
-    """
-    if plan.model is None:
-        raise TypeError("a federation without a model")
-    priced = plan
-    if method.one_dimension:
-        priced = replace(plan, model=replace(plan.model, parameters=1))
-    return replace(plan, noise=calibrate(priced, method.view, epsilon=epsilon).protocol.noise)
-
-
-def measure_accuracies(plans: list[Protocol]) -> list[float]:
-    """Returns the accuracy of every federation's last model."""
-    found = []
-    for run in train_many(plans, evaluate_every=plans[0].rounds):
-        # A model that is no longer finite guesses one of ten classes.
-        accuracy = 0.1
-        if run.status == "finished":
-            accuracy = float(run.metrics["accuracy"][-1])
-        found.append(accuracy)
-    return found
-
-
-def choose_best(plans: list[Protocol]) -> tuple[Protocol, float]:
-    """Returns the federation that learns best on the tuning seed, and its accuracy on others."""
-    chosen = plans[int(np.argmax(measure_accuracies(plans)))]
-    return chosen, float(
-        np.mean(measure_accuracies([replace(chosen, seed=seed) for seed in REPORTED]))
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Row:
-    """Holds one line of the table. Without privacy there is no epsilon, no view and no noise."""
-
-    data: str
-    method: str
-    target: float | None
-    epsilon: float | None
-    view: str
-    size: float
-    std: float
-    accuracy: float
-
-    def __str__(self) -> str:
-        target = "none"
-        sound = "none"
-        if self.target is not None:
-            target = f"{self.target:g}"
-            sound = f"{self.epsilon:.3g} ({self.view})"
-        ends = f"{self.size:g} | {self.std:.3g} | {100 * self.accuracy:.1f} %"
-        return f"| {self.data} | {self.method} | {target} | {sound} | {ends} |"
-
-
-HEAD = (
-    "| data | method | target epsilon | sound epsilon | size of a step | std of the noise "
-    "| accuracy |\n" + 7 * "|---" + "|"
+DELTA = 1e-5
+COLUMNS = (
+    *KEY,
+    "status",
+    "accuracy",
+    "loss",
+    "epsilon_server",
+    "epsilon_one_dimension",
+    "noise_std",
+    "seconds",
+    "bytes_up",
+    "curve",
 )
 
 
-def measure_row(data: str, name: str, target: float | None, rounds: int) -> Row:
-    """Trains a method at every size of step, and the best of them again.
+def measure_cell(cell: Cell) -> dict[str, object]:
+    """Trains a cell, and returns its line.
 
     Args:
-        data: the name of the data set.
-        name: of the method.
-        target: epsilon; None for no privacy.
-        rounds: of the training.
+        cell: The cell.
     """
-    shared = make_federation(data, rounds)
-    if target is None:
-        # Without noise larger steps may be better.
-        sizes = (*SIZES, 1.0)
-        plan, accuracy = choose_best([clip_steps(shared, size) for size in sizes])
-        return Row(
-            data=data,
-            method=name,
-            target=None,
-            epsilon=None,
-            view="",
-            size=find_step_size(plan),
-            std=0.0,
-            accuracy=accuracy,
-        )
-    method = METHODS[name]
-    plan, accuracy = choose_best(
-        [add_noise(method.plan(shared, size), method, target) for size in SIZES]
-    )
-    return Row(
-        data=data,
-        method=name,
-        target=target,
-        epsilon=certify(plan, method.view).epsilon(1e-5),
-        view=method.view,
-        size=find_step_size(plan),
-        std=mechanism_of(plan.noise).deviation,
-        accuracy=accuracy,
-    )
+    plan = make_protocol(cell)
+    began = time.process_time()
+    with tempfile.TemporaryDirectory() as folder:
+        run = train(plan, folder=Path(folder) / "run", evaluate_every=SCORED, report=False)
+    one_dimension = None
+    server = None
+    if cell.method != "none" and plan.model is not None:
+        server = round_up(certify(plan).epsilon(DELTA))
+        alone = replace(plan, model=replace(plan.model, parameters=1))
+        one_dimension = round_up(certify(alone).epsilon(DELTA))
+    scores = [float(value) for value in run.metrics["accuracy"]]
+    if np.isnan(scores[-1]):
+        scores = [float(value) for value in run.metrics["loss"]]
+    parameters = FEDERATIONS[cell.data].parameters
+    return {
+        **{name: getattr(cell, name) for name in KEY},
+        "status": run.status,
+        "accuracy": float(run.metrics["accuracy"][-1]),
+        "loss": float(run.metrics["loss"][-1]),
+        "epsilon_server": server,
+        "epsilon_one_dimension": one_dimension,
+        "noise_std": find_deviation(plan),
+        "seconds": time.process_time() - began,
+        "bytes_up": 4 * parameters * count_uploads(run),
+        "curve": ";".join(f"{value:.4f}" for value in scores if not np.isnan(value)),
+    }
 
 
-def find_step_size(plan: Protocol) -> float:
-    """Returns the tuned value: the clip of an update, or the rate of a clipped step."""
-    if getattr(plan.local, "clip_target", "step") == "update":
-        return plan.local.clip
-    return plan.local.schedule.rate
+def round_up(epsilon: float) -> float:
+    """Returns an epsilon in four decimals, never below what it is.
+
+    Args:
+        epsilon: That was certified.
+    """
+    return math.ceil(epsilon * 1e4) / 1e4
 
 
-def main() -> None:
-    """Runs the command line."""
+def find_deviation(plan: Protocol) -> float:
+    """Returns the standard deviation of the noise on a sum, in clips, or on an upload.
+
+    Args:
+        plan: The federation.
+    """
+    noise = getattr(plan.release, "sum_noise", plan.noise)
+    clip: float = plan.release.clip
+    return mechanism_of(noise).deviation / clip
+
+
+def count_uploads(run: Run) -> int:
+    """Returns how many uploads a run received.
+
+    Args:
+        run: The run.
+    """
+    return int(np.sum(run.metrics["participants"]))
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Trains what is not in the file yet, or shows what is.
+
+    Args:
+        arguments: Of the command line; by default those of the process.
+    """
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--data", nargs="+", default=["mnist", "cifar10"], choices=tuple(RECORDS))
-    parser.add_argument("--rounds", type=int, default=200)
-    parser.add_argument("--epsilon", nargs="+", type=float, default=[2.0, 8.0])
-    parser.add_argument("--out", type=Path, default=Path("udp_fl.json"))
-    options = parser.parse_args()
-    wanted: list[tuple[str, str, float | None]] = []
-    for data in options.data:
-        wanted.append((data, "no privacy", None))
-        for epsilon in options.epsilon:
-            for name in METHODS:
-                wanted.append((data, name, epsilon))
-    rows: list[Row] = []
-    print(HEAD, flush=True)
-    for data, name, target in track(
-        wanted, "training", console=Console(stderr=True), transient=True
-    ):
-        rows.append(measure_row(data, name, target, options.rounds))
-        print(rows[-1], flush=True)
-        # Written after every row: an experiment that is stopped has not trained in vain.
-        options.out.write_text(json.dumps([asdict(row) for row in rows], indent=2) + "\n")
+    parser.add_argument("--only", default=",".join(EXPERIMENTS), help=", ".join(EXPERIMENTS))
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--quick", action="store_true", help="a look")
+    parser.add_argument("--csv", type=Path, default=Path(__file__).with_suffix(".csv"))
+    parser.add_argument("--draw", type=Path, metavar="FOLDER", help="draw what was measured")
+    parser.add_argument("--markdown", action="store_true", help="print what was measured")
+    options = parser.parse_args(arguments)
+    path = options.csv
+    if options.quick:
+        path = path.with_suffix(".quick.csv")
+    if options.draw is not None:
+        draw_figures(read_rows(path), options.draw)
+        return
+    if not options.markdown:
+        for cell in list_cells(options.only.split(","), options.seeds, options.quick):
+            key = tuple(read_key(cell))
+            if key not in find_finished(path, KEY):
+                print(time.strftime("%H:%M"), *key, flush=True)
+                append_row(path, COLUMNS, measure_cell(cell))
+    print_table(read_rows(path))
 
 
 if __name__ == "__main__":

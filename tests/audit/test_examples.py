@@ -35,6 +35,7 @@ SMALLER = {
     # Over many steps whose batches nobody sees, linear losses show little of what is allowed.
     "udp-fl-mnist.toml": ("local.batch=3000", "noise.multiplier=0.5"),
     "udp-fl-cifar.toml": ("local.batch=2500", "noise.multiplier=0.5"),
+    "udp-fl-harmonizer.toml": ("local.batch=3000",),
     "udp-fl-wind.toml": ("local.batch=500", "noise.multiplier=0.5"),
     "dp-sgd.toml": ("local.batch=35", "noise.multiplier=0.8", "federation.clients=4"),
     "wind-scaffold.toml": ("data.records=40", "local.batch=20", "noise.sigma=0.05"),

@@ -1,0 +1,250 @@
+"""The trainings that udp-fl's figures and tables are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+
+import numpy as np
+
+from experiments.cells import spell_value
+from sordino import Constant, FedAvg, Gaussian, Laplace, Protocol, Staircase, calibrate
+from sordino.privacy.upload_sensitivity import largest_move
+from sordino.protocol import FixedSize
+
+EPSILONS = (2.0, 4.0, 6.0, 8.0)
+ENDS = (2.0, 8.0)
+EXAMPLES = Path(__file__).parents[1] / "sordino" / "examples"
+MECHANISMS = ("gaussian", "laplace", "staircase")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """One training.
+
+    Attributes:
+        data: A name of `FEDERATIONS`.
+        method: A name of `METHODS`.
+        epsilon: Against the server; infinite without noise.
+        clients: In the federation; beyond ten, ten take part in a round.
+        rate: The share of its records that a client draws in a step.
+        rounds: How many are trained.
+        seed: Of the training.
+    """
+
+    data: str
+    method: str
+    epsilon: float
+    clients: int = 10
+    rate: float = 0.05
+    rounds: int = 150
+    seed: int = 1
+
+
+KEY = tuple(field.name for field in fields(Cell))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Federation:
+    """What is trained on one data set.
+
+    Attributes:
+        example: The file that it is made from.
+        model: The name of the network.
+        parameters: Of that network.
+        records: Of all clients together.
+    """
+
+    example: str
+    model: str
+    parameters: int
+    records: int
+
+
+FEDERATIONS = {
+    "mnist": Federation(
+        example="udp-fl-mnist", model="udp-mnist", parameters=21_840, records=60_000
+    ),
+    "mnist-cnn": Federation(
+        example="udp-fl-mnist", model="udp-cnn", parameters=421_642, records=60_000
+    ),
+    "cifar10": Federation(
+        example="udp-fl-cifar", model="prifedsync-cifar", parameters=122_570, records=50_000
+    ),
+    # 4,708 images in the place of Medical MNIST, which no data set of the registry has.
+    "pneumoniamnist": Federation(
+        example="udp-fl-mnist", model="udp-mnist", parameters=21_432, records=4_700
+    ),
+    "gefcom-wind": Federation(
+        example="udp-fl-wind", model="udp-wind", parameters=75_504, records=7 * 1_095
+    ),
+}
+
+
+def make_protocol(cell: Cell) -> Protocol:
+    """Returns what a cell trains, with the noise that it needs.
+
+    Args:
+        cell: The cell.
+    """
+    federation = FEDERATIONS[cell.data]
+    plan = Protocol.load(EXAMPLES / f"{federation.example}.toml")
+    clients = 7 if cell.data == "gefcom-wind" else cell.clients
+    records = federation.records // clients
+    if plan.data is None or plan.model is None:
+        raise TypeError("an example without data or model")
+    plan = replace(
+        plan,
+        seed=cell.seed,
+        clients=clients,
+        rounds=cell.rounds,
+        local=replace(plan.local, batch=max(1, round(cell.rate * records))),
+        privacy=replace(plan.privacy, budget=None),
+        data=replace(plan.data, name=cell.data.removesuffix("-cnn"), records=records),
+        model=replace(plan.model, name=federation.model, parameters=federation.parameters),
+    )
+    if clients > 10:
+        plan = replace(plan, participation=FixedSize(size=10))
+    return METHODS[cell.method](plan, cell.epsilon)
+
+
+def plan_without_noise(plan: Protocol, epsilon: float) -> Protocol:
+    """Returns the same training without noise.
+
+    Args:
+        plan: The federation.
+        epsilon: Not used.
+    """
+    return replace(plan, noise=Gaussian(multiplier=0.0))
+
+
+def plan_gaussian(plan: Protocol, epsilon: float) -> Protocol:
+    """Returns a federation with Gaussian noise in its steps.
+
+    Args:
+        plan: The federation.
+        epsilon: Against the server.
+    """
+    return add_noise(replace(plan, noise=Gaussian(multiplier=1.0)), epsilon)
+
+
+def plan_laplace(plan: Protocol, epsilon: float) -> Protocol:
+    """Returns a federation with Laplace noise in its steps.
+
+    Args:
+        plan: The federation.
+        epsilon: Against the server.
+    """
+    return add_noise(replace(plan, noise=Laplace(scale=1.0)), epsilon)
+
+
+def plan_staircase(plan: Protocol, epsilon: float) -> Protocol:
+    """Returns a federation with staircase noise in its steps, as wide as a sum can move.
+
+    Args:
+        plan: The federation.
+        epsilon: Against the server.
+    """
+    return add_noise(replace(plan, noise=Staircase(step=1.0, width=largest_move(plan))), epsilon)
+
+
+def plan_nbafl(plan: Protocol, epsilon: float) -> Protocol:
+    """Returns NbAFL: the whole update is clipped, with noise on it and a little at the server.
+
+    Args:
+        plan: The federation.
+        epsilon: Against the server.
+    """
+    local = FedAvg(
+        steps=plan.local.steps,
+        batch=plan.local.batch or 1,
+        clip=0.3,
+        clip_target="update",
+        schedule=Constant(rate=0.1),
+    )
+    noise = Gaussian(sigma=1.0, server_sigma=1e-3, where="both")
+    return add_noise(replace(plan, local=local, noise=noise), epsilon)
+
+
+METHODS: dict[str, Callable[[Protocol, float], Protocol]] = {
+    "none": plan_without_noise,
+    "gaussian": plan_gaussian,
+    "laplace": plan_laplace,
+    "staircase": plan_staircase,
+    "nbafl": plan_nbafl,
+}
+
+
+def add_noise(plan: Protocol, epsilon: float) -> Protocol:
+    """Returns a federation with the least noise for an epsilon against the server.
+
+    Args:
+        plan: The federation, with noise of any size.
+        epsilon: The target.
+    """
+    return replace(plan, noise=calibrate(plan, "server", epsilon=epsilon).protocol.noise)
+
+
+def list_grid(
+    data: str, methods: Sequence[str], epsilons: Sequence[float], **options: int | float
+) -> Iterator[Cell]:
+    """Yields a cell for every method and epsilon, and one without noise.
+
+    Args:
+        data: A name of `FEDERATIONS`.
+        methods: Names of `METHODS`.
+        epsilons: Against the server.
+        **options: Further entries of the cells.
+    """
+    free = Cell(data=data, method="none", epsilon=np.inf)
+    yield replace(free, **options)  # type: ignore[arg-type]
+    for method in methods:
+        for epsilon in epsilons:
+            yield replace(free, method=method, epsilon=epsilon, **options)  # type: ignore[arg-type]
+
+
+def list_federations() -> Iterator[Cell]:
+    """Yields the cells of Figure 3: more clients of whom ten take part, and other sampling rates."""
+    for clients in (50, 100, 200):
+        yield from list_grid("mnist", MECHANISMS, (8.0,), clients=clients)
+    for rate in (0.01, 0.1):
+        yield from list_grid("mnist", MECHANISMS, (8.0,), rate=rate)
+
+
+# The cells of figures and tables; those that they share are trained once.
+EXPERIMENTS: dict[str, Callable[[], Iterator[Cell]]] = {
+    "figure-1": lambda: list_grid("mnist", ("gaussian", "laplace", "nbafl", "staircase"), ENDS),
+    "figure-4": lambda: list_grid("mnist", MECHANISMS, EPSILONS),
+    "table-4": lambda: list_grid("cifar10", MECHANISMS, EPSILONS),
+    "figure-2": lambda: list_grid("pneumoniamnist", MECHANISMS, ENDS),
+    "figure-3": list_federations,
+    "figure-5": lambda: list_grid("gefcom-wind", MECHANISMS, ENDS),
+    "authors-network": lambda: list_grid("mnist-cnn", MECHANISMS, ENDS),
+}
+
+
+def list_cells(names: Sequence[str], seeds: int, quick: bool) -> Iterator[Cell]:
+    """Yields the cells of experiments, all of one seed before any of the next.
+
+    Args:
+        names: Of `EXPERIMENTS`.
+        seeds: How many.
+        quick: Whether fifteen rounds at the ends of the range are enough.
+    """
+    for seed in range(1, 1 + (1 if quick else seeds)):
+        for name in names:
+            for cell in EXPERIMENTS[name]():
+                if quick and cell.epsilon not in (*ENDS, np.inf):
+                    continue
+                yield replace(cell, seed=seed, rounds=15 if quick else cell.rounds)
+
+
+def read_key(cell: Cell) -> Iterator[str]:
+    """Yields what tells a cell from the others, as the file has it.
+
+    Args:
+        cell: The cell.
+    """
+    for name in KEY:
+        yield spell_value(getattr(cell, name))
