@@ -260,9 +260,7 @@ def decode_line(body: dict[str, Any]) -> Line:
         return Answered(**said_by(Answered, body))
     if body["event"] == "confirmed":
         survivors = tuple(body["survivors"])
-        return SurvivorsConfirmed(
-            **{**said_by(SurvivorsConfirmed, body), "survivors": survivors}
-        )
+        return SurvivorsConfirmed(**{**said_by(SurvivorsConfirmed, body), "survivors": survivors})
     if body["event"] == "shares":
         survivors = tuple(body["survivors"])
         return SharesGiven(**{**said_by(SharesGiven, body), "survivors": survivors})
