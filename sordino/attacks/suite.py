@@ -43,7 +43,7 @@ from sordino.attacks.pictures import SMALLEST_RATE, draw_curves, draw_pictures, 
 from sordino.attacks.referee import Referee
 from sordino.federation.complete_protocol import DataSource, ModelSource
 from sordino.federation.processors import single_threaded
-from sordino.federation.store.files import held, pack, unpack, write_whole, writing
+from sordino.federation.store.files import hold_lock, pack, unpack, write_whole, writing
 from sordino.federation.store.run import Run
 from sordino.federation.store.run_folder import as_json
 from sordino.protocol import InvalidValue, Protocol, UserError
@@ -224,7 +224,7 @@ def attack(
     # are held so that no two attacks write the same parts.
     with ExitStack() as stack, single_threaded():
         for referee in referees:
-            stack.enter_context(held(referee.run.folder))
+            stack.enter_context(hold_lock(referee.run.folder))
         cases: list[RunResults] = []
         rows: list[Row] = []
         for number, referee in enumerate(referees):

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from sordino.audit.game import Chunk, Played
+from sordino.audit.game import Chunk, ChunkScores
 from sordino.audit.lower_bounds import Scores
 from sordino.federation.store.files import pack, unpack, write_whole, writing
 from sordino.federation.store.run_folder import as_json
@@ -124,7 +124,7 @@ class AuditFolder:
             raise UserError(f"{self.path / 'audit.json'} cannot be read: the audit is damaged.")
         return facts
 
-    def keep(self, played: Played) -> None:
+    def keep(self, played: ChunkScores) -> None:
         """Writes the scores of a chunk.
 
         Args:

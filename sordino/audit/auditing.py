@@ -32,7 +32,7 @@ from sordino.audit.worst_cases.synthetic_losses import SyntheticLosses
 from sordino.engines.compiled import is_in_kernel
 from sordino.federation.complete_protocol import DataSource, ModelSource
 from sordino.federation.processors import single_threaded, worker_count
-from sordino.federation.store.files import held, write_whole, writing
+from sordino.federation.store.files import hold_lock, write_whole, writing
 from sordino.federation.store.run_folder import as_json, claimed_path, now
 from sordino.privacy.bounds.question import Observation
 from sordino.privacy.guarantee import Guarantee, round_up
@@ -141,7 +141,7 @@ def audit(  # noqa: PLR0913  (the public call: every option has a name and a def
     }
     watch = AuditWatch(workers=workers, on_start=on_start, on_progress=on_progress)
     path = make_audit_folder(folder, subject)
-    with held(path):
+    with hold_lock(path):
         place = AuditFolder.create(path, subject.protocol, facts)
         return finish_game(place, make_game(subject, facts, data, model), subject, certified, watch)
 
@@ -176,7 +176,7 @@ def resume_audit(
     """
     place = AuditFolder(Path(folder))
     watch = AuditWatch(workers=workers, on_start=on_start, on_progress=on_progress)
-    with held(place.path):
+    with hold_lock(place.path):
         facts = place.facts()
         canary = facts["canary"]
         subject = read_subject(place)

@@ -29,7 +29,7 @@ from sordino.federation.round import RoundRecord, play_training
 from sordino.federation.setup import Setup
 from sordino.federation.state import first_state
 from sordino.federation.store.in_memory import MemoryLedger, MemoryStore
-from sordino.federation.training import Limits, ScoringEngine, Training, TrainingOptions
+from sordino.federation.training import ScoringEngine, Training, TrainingLimits, TrainingOptions
 from sordino.federation.training_stores import EveryRecord
 
 # Trainings on each data set.
@@ -174,7 +174,7 @@ def record_training(
         MemoryStore(),
         ledger,
         state,
-        limits=Limits(rounds=state.round + rounds, caps=caps),
+        limits=TrainingLimits(rounds=state.round + rounds, caps=caps),
         options=TrainingOptions(archive=EveryRecord(records.append)),
     )
     training.run(engine)

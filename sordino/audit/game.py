@@ -64,7 +64,7 @@ class Chunk:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Played:
+class ChunkScores:
     """Holds the scores of a chunk.
 
     Attributes:
@@ -114,7 +114,7 @@ class Game(Interface):
     def prepare(self) -> None:
         """Makes what all chunks share, before processes are started."""
 
-    def play(self, chunk: Chunk) -> Played:
+    def play(self, chunk: Chunk) -> ChunkScores:
         """Runs the trainings of a chunk and scores them.
 
         Args:
@@ -244,7 +244,7 @@ class WorstCaseGame:
         """
         return observe_trainings(self.pair.side(side), trainings, rounds, self.pair.caps)
 
-    def play(self, chunk: Chunk) -> Played:
+    def play(self, chunk: Chunk) -> ChunkScores:
         """Runs the trainings of a chunk and scores them.
 
         Args:
@@ -264,7 +264,7 @@ class WorstCaseGame:
             if keep > 0:
                 noise.append(replay.see(seen))
                 fine = fine and shows_noise(seen, setup, keep)
-        return Played(
+        return ChunkScores(
             chunk=chunk,
             scores=adversary.scores,
             residuals=np.concatenate(noise, axis=1) if keep > 0 and fine else None,

@@ -17,7 +17,7 @@ from torch import Tensor
 from sordino.audit.adversaries.canary_steps import CanarySteps
 from sordino.audit.adversaries.likelihood_ratio import Adversary
 from sordino.audit.canaries.canary_records import make_canary
-from sordino.audit.game import RESIDUALS, Chunk, Played, Scorer, chunks_of, unit_vector
+from sordino.audit.game import RESIDUALS, Chunk, ChunkScores, Scorer, chunks_of, unit_vector
 from sordino.audit.observation import find_given_observation
 from sordino.audit.repeated_work import SingleWork
 from sordino.audit.replay import Replay, shows_noise
@@ -175,7 +175,7 @@ class CanaryGame:
             for records in zip(*each, strict=True):
                 yield observe_singles(setup, records)
 
-    def play(self, chunk: Chunk) -> Played:
+    def play(self, chunk: Chunk) -> ChunkScores:
         """Runs the trainings of a chunk and scores them.
 
         Args:
@@ -202,7 +202,7 @@ class CanaryGame:
             if looked_at:
                 noise.append(np.concatenate(left, axis=1))
                 strays.append(np.stack(replay.strays))
-        return Played(
+        return ChunkScores(
             chunk=chunk,
             scores=np.array(scores),
             residuals=np.concatenate(noise) if looked_at and fine else None,

@@ -21,11 +21,11 @@ from sordino.engines.training_cache import TrainingCache
 from sordino.federation.complete_protocol import ModelSource
 from sordino.federation.setup import Setup
 from sordino.federation.state import State, first_state
-from sordino.federation.store.files import held, writing
+from sordino.federation.store.files import hold_lock, writing
 from sordino.federation.store.in_memory import MemoryLedger, MemoryStore
 from sordino.federation.store.run import Run, Trained, as_arrays
 from sordino.federation.store.run_folder import PRIVATE, RunFolder, now, protocol_digest
-from sordino.federation.training import Limits
+from sordino.federation.training import TrainingLimits
 from sordino.federation.training_stores import ChargeLog, TrainingStore
 from sordino.privacy.ledger import Ledger
 from sordino.protocol import Protocol, UserError
@@ -87,7 +87,7 @@ class MemoryBackend:
         choice: EngineChoice,
         facts: dict[str, Any],
         shared: TrainingCache,
-    ) -> tuple[State, Limits]:
+    ) -> tuple[State, TrainingLimits]:
         """Returns where the training begins, and how far it may go.
 
         Args:
@@ -161,7 +161,7 @@ class FolderBackend:
         self._place: RunFolder | None = None
         # Held before anything is read: another process could change the run in between.
         if (path / "protocol.toml").is_file():
-            self._closing.enter_context(held(path))
+            self._closing.enter_context(hold_lock(path))
             self._place = RunFolder.existing(path)
 
     def complete_plan(self, plan: Protocol) -> Protocol:
@@ -210,7 +210,7 @@ class FolderBackend:
         choice: EngineChoice,
         facts: dict[str, Any],
         shared: TrainingCache,
-    ) -> tuple[State, Limits]:
+    ) -> tuple[State, TrainingLimits]:
         """Makes the folder, or takes up the run that is in it.
 
         Args:
@@ -233,7 +233,7 @@ class FolderBackend:
             # What a budget refuses is refused before a folder is made.
             state = first_state(setup)
             limits = shared.limits(setup)
-            self._closing.enter_context(held(make_folder(self._path, setup.protocol)))
+            self._closing.enter_context(hold_lock(make_folder(self._path, setup.protocol)))
             remove_leftovers(self._path)
             place = create_folder(self._path, setup, facts)
             self._place = place

@@ -32,7 +32,7 @@ from sordino.federation.round import refuse_unplayable
 from sordino.federation.round_metrics import finite, ignore_metrics
 from sordino.federation.setup import Begun, Setup, prepare
 from sordino.federation.state import State, first_state
-from sordino.federation.store.files import held
+from sordino.federation.store.files import hold_lock
 from sordino.federation.store.run import Run
 from sordino.federation.store.run_folder import RunFolder, refuse_filled
 from sordino.federation.store.signatures import (
@@ -42,7 +42,7 @@ from sordino.federation.store.signatures import (
     sign_run,
 )
 from sordino.federation.store.upload_archive import open_archive
-from sordino.federation.training import Limits, ScoringEngine, Training, TrainingOptions
+from sordino.federation.training import ScoringEngine, Training, TrainingLimits, TrainingOptions
 from sordino.privacy.ledger import Ledger, read_ledger
 from sordino.privacy.ledger_lines import Event, RoundCharged
 from sordino.privacy.participation_caps import find_capped_rounds
@@ -184,7 +184,7 @@ def start_run(
     if options.signer:
         facts["signer"] = options.signer
     path = make_folder(folder, setup.protocol)
-    with held(path):
+    with hold_lock(path):
         # Before the rest: what is discarded on an interruption must be the run's own.
         refuse_filled(path)
         try:
@@ -286,7 +286,7 @@ def resume_run(
     Raises:
         UserError: The run has ended, or something in it was changed.
     """
-    with held(run_folder.path, patience=patience):
+    with hold_lock(run_folder.path, patience=patience):
         protocol = run_folder.protocol()
         status = run_folder.facts()["status"]
         if status != "unfinished":
@@ -333,7 +333,7 @@ def take_up_run(
     choice: Chosen,
     device: str,
     on_message: Callable[[str], None] = ignore_message,
-) -> tuple[State, Limits]:
+) -> tuple[State, TrainingLimits]:
     """Returns where an unfinished run goes on, and how far it may go.
 
     Args:
@@ -363,7 +363,7 @@ def train_to_end(
     setup: Setup,
     run_folder: RunFolder,
     state: State,
-    limits: Limits,
+    limits: TrainingLimits,
     choice: Chosen,
     options: RunOptions,
     watch: Watch,
@@ -427,7 +427,7 @@ def score_start(setup: Setup, engine: ScoringEngine) -> dict[str, float | None]:
     return {"start_loss": finite(found.loss / found.count), "start_accuracy": accuracy}
 
 
-def limits_of(setup: Setup, events: Sequence[Event], done: int = 0) -> Limits:
+def limits_of(setup: Setup, events: Sequence[Event], done: int = 0) -> TrainingLimits:
     """Returns how far the budgets of the protocol let the run go, given what was charged twice.
 
     Args:
@@ -457,7 +457,7 @@ def limits_of(setup: Setup, events: Sequence[Event], done: int = 0) -> Limits:
         )
     budget = protocol.privacy.budget
     if budget is None:
-        return Limits(rounds=protocol.rounds, caps=caps)
+        return TrainingLimits(rounds=protocol.rounds, caps=caps)
     reach = find_affordable_rounds(
         protocol, budget, repeated=find_repeated_rounds(events, done), sizes=sizes
     )
@@ -465,7 +465,7 @@ def limits_of(setup: Setup, events: Sequence[Event], done: int = 0) -> Limits:
         raise BudgetExceeded(reach.message)
     # A run that was killed after the last round that it could afford has its model and ends with
     # it.
-    return Limits(rounds=max(reach.rounds, done), caps=caps)
+    return TrainingLimits(rounds=max(reach.rounds, done), caps=caps)
 
 
 def resolved_names(

@@ -14,7 +14,7 @@ from sordino.engines.train_one import limits_of
 from sordino.federation.complete_protocol import ModelSource
 from sordino.federation.record_tensors import Loaded, loaded
 from sordino.federation.setup import Setup
-from sordino.federation.training import Limits
+from sordino.federation.training import TrainingLimits
 from sordino.models import KNOWN
 from sordino.protocol import Data
 
@@ -36,9 +36,9 @@ class TrainingCache:
         self.load: Callable[[Data | Dataset, Data | None], Loaded] = lru_cache(HELD)(loaded)
         self._model = model
         self._kernels: dict[object, Kernel] = {}
-        self._limits: dict[object, Limits] = {}
+        self._limits: dict[object, TrainingLimits] = {}
 
-    def limits(self, setup: Setup) -> Limits:
+    def limits(self, setup: Setup) -> TrainingLimits:
         """Returns how far budgets let a new training go.
 
         Args:

@@ -18,7 +18,7 @@ from sordino.explorer.page_style import (
 )
 from sordino.explorer.results import Chart, Line
 from sordino.papers.catalogue import all_claims
-from sordino.papers.claims import Claim, Verdict, check
+from sordino.papers.claims import PublishedClaim, Verdict, check
 from sordino.protocol import SordinoError
 
 PAPERS = {
@@ -72,7 +72,7 @@ def draw_page() -> None:
     st.html(build_claims_table(shown, chosen))
 
 
-def show_claim(claim: Claim) -> None:
+def show_claim(claim: PublishedClaim) -> None:
     """Shows what a claim says, the verdict, the reason, and what to use instead.
 
     Args:
@@ -97,7 +97,7 @@ def show_claim(claim: Claim) -> None:
     st.html(build_table(["verdict", format_verdict(claim.verdict)], cells, label=claim.name))
 
 
-def show_counterexample(claim: Claim) -> None:
+def show_counterexample(claim: PublishedClaim) -> None:
     """Shows a button that measures a claim by training, and what comes out.
 
     Args:
@@ -230,7 +230,7 @@ def chart_bounds(found: Verdict, looks: Sequence[Look]) -> Chart:
     return Chart(across="trainings on each side", points=points, lines=tuple(lines))
 
 
-def build_claims_table(claims: Sequence[Claim], chosen: Claim) -> str:
+def build_claims_table(claims: Sequence[PublishedClaim], chosen: PublishedClaim) -> str:
     """Builds the table of claims, a row each.
 
     Args:

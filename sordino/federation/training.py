@@ -32,7 +32,7 @@ TRIES = 3
 
 
 @dataclass(frozen=True, kw_only=True)
-class Limits:
+class TrainingLimits:
     """How far budgets let a run go.
 
     Attributes:
@@ -116,7 +116,7 @@ class Training:
         ledger: ChargeLog,
         state: State,
         *,
-        limits: Limits,
+        limits: TrainingLimits,
         options: TrainingOptions,
     ) -> None:
         """Takes up a training.

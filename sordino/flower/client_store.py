@@ -27,7 +27,7 @@ import numpy as np
 
 from sordino.federation.store.files import (
     arrays_digest,
-    held,
+    hold_lock,
     pack,
     unpack,
     write_whole,
@@ -202,7 +202,7 @@ class ClientStore:
             UserError: Another process holds it.
         """
         # Two processes could otherwise both find a round unpaid, and add noise to it twice.
-        with held(self.folder, patience=patience):
+        with hold_lock(self.folder, patience=patience):
             yield
 
     def charge_round(self, round_index: int) -> None:

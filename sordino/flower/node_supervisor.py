@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from sordino.federation.store.files import held, write_whole
+from sordino.federation.store.files import hold_lock, write_whole
 from sordino.flower.agreement import Agreement
 from sordino.flower.app_pinning import check_pin, compute_app_digest
 from sordino.flower.client_store import ClientStore
@@ -372,7 +372,7 @@ def main(arguments: Sequence[str]) -> int:
     home.mkdir(parents=True, exist_ok=True)
     try:
         # One node for a folder.
-        with held(home):
+        with hold_lock(home):
             supervisor = NodeSupervisor(
                 ClientStore(folder), int(arguments[1]), insecure="--insecure" in arguments
             )

@@ -8,12 +8,12 @@ from sordino.papers import (
     prifedsync_claims,
     udp_fl_claims,
 )
-from sordino.papers.claims import Claim
+from sordino.papers.claims import PublishedClaim
 from sordino.papers.parameters import suggest_names
 from sordino.protocol.errors import UserError
 
 # The order of the papers in docs/papers.md, which `as_markdown` must repeat.
-CLAIMS: tuple[Claim, ...] = (
+CLAIMS: tuple[PublishedClaim, ...] = (
     *convergent_claims.CLAIMS,
     *convergent_remark_claims.CLAIMS,
     *udp_fl_claims.CLAIMS,
@@ -23,7 +23,7 @@ CLAIMS: tuple[Claim, ...] = (
 _CLAIMS_BY_NAME = {claim.name: claim for claim in CLAIMS}
 
 
-def all_claims() -> tuple[Claim, ...]:
+def all_claims() -> tuple[PublishedClaim, ...]:
     """Returns every claim, paper by paper, in the order of the paper.
 
     Example:
@@ -33,7 +33,7 @@ def all_claims() -> tuple[Claim, ...]:
     return CLAIMS
 
 
-def find(name: str) -> Claim:
+def find(name: str) -> PublishedClaim:
     """Returns the claim of a name.
 
     Args:

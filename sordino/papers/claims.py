@@ -21,7 +21,7 @@ _ABSOLUTE_ROUNDING = 1e-12
 
 
 @dataclass(frozen=True, kw_only=True)
-class Claim:
+class PublishedClaim:
     """A paper's statement about one number, and the verdict on it.
 
     Attributes:
@@ -81,7 +81,7 @@ class Verdict:
         (0.194745, 0.2, False)
     """
 
-    claim: Claim
+    claim: PublishedClaim
     parameters: Mapping[str, Number]
     published: float
     exact: float
@@ -170,7 +170,7 @@ class Verdict:
         ]
 
 
-def check(claim: Claim, **overrides: Number) -> Verdict:
+def check(claim: PublishedClaim, **overrides: Number) -> Verdict:
     """Evaluates the printed formula and the exact value.
 
     Args:

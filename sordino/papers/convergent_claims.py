@@ -12,7 +12,7 @@ from sordino.papers import (
     counterexamples,
     quadrature,
 )
-from sordino.papers.claims import Claim
+from sordino.papers.claims import PublishedClaim
 from sordino.papers.parameters import Number
 
 # V = 1 and sigma = 1 fix the units; K, mu and m are of the size that the paper trains with.
@@ -28,8 +28,8 @@ _SLOW_ENOUGH = "a learning rate of at most 1/alpha; the paper asks for less, rat
 # With L = 0.9 the paper allows rates up to 10.
 _TOO_FAST: dict[str, Number] = {"rate": 5.0, "steps": 3, "proximal": 1.0}
 
-CLAIMS: tuple[Claim, ...] = (
-    Claim(
+CLAIMS: tuple[PublishedClaim, ...] = (
+    PublishedClaim(
         name="convergent/theorem-1",
         where="convergent-dp, Theorem 1, Eq. (10)",
         statement=(
@@ -57,7 +57,7 @@ CLAIMS: tuple[Claim, ...] = (
         # Any lambda shows the same: the bound is true, and larger than the exact value.
         defaults={**_FEDERATION, "rounds": 100, "interpolation": 0.5},
     ),
-    Claim(
+    PublishedClaim(
         name="convergent/theorem-2",
         where="convergent-dp, Theorem 2, Eq. (11)",
         statement=(
@@ -88,7 +88,7 @@ CLAIMS: tuple[Claim, ...] = (
         defaults={**_ROUND, "smoothness": 0.9, "proximal": 0.0, "distance": 0.1},
         outside=_TOO_FAST,
     ),
-    Claim(
+    PublishedClaim(
         name="convergent/theorem-3a",
         where="convergent-dp, Theorem 3(a), Eq. (15)",
         statement=(
@@ -111,7 +111,7 @@ CLAIMS: tuple[Claim, ...] = (
         # grows like the root of T.
         defaults={**_FEDERATION, "smoothness": 1.0},
     ),
-    Claim(
+    PublishedClaim(
         name="convergent/theorem-3b",
         where="convergent-dp, Theorem 3(b), Eq. (16)",
         statement=(
@@ -143,7 +143,7 @@ CLAIMS: tuple[Claim, ...] = (
             "c": 1.5,
         },
     ),
-    Claim(
+    PublishedClaim(
         name="convergent/theorem-3c",
         where="convergent-dp, Theorem 3(c), Eq. (17)",
         statement=(
@@ -165,7 +165,7 @@ CLAIMS: tuple[Claim, ...] = (
         ),
         defaults={**_FEDERATION, "smoothness": 1.0},
     ),
-    Claim(
+    PublishedClaim(
         name="convergent/theorem-3d",
         where="convergent-dp, Theorem 3(d), Eq. (18)",
         statement=(
@@ -201,7 +201,7 @@ CLAIMS: tuple[Claim, ...] = (
         # H_500 = 6.79 exceeds the same z.
         outside={"steps": 500},
     ),
-    Claim(
+    PublishedClaim(
         name="convergent/theorem-4",
         where="convergent-dp, Theorem 4, Eq. (19)",
         statement=(
@@ -222,7 +222,7 @@ CLAIMS: tuple[Claim, ...] = (
         sound_replacement=_LAST_ITERATE,
         defaults={**_FEDERATION, "steps": 20, "rate": 0.5, "smoothness": 0.5, "proximal": 1.0},
     ),
-    Claim(
+    PublishedClaim(
         name="convergent/lemma-3",
         where="convergent-dp, Lemma 3, Eq. (20)",
         statement=(
@@ -238,7 +238,7 @@ CLAIMS: tuple[Claim, ...] = (
         reason="Dong, Roth and Su 2022, Cor. 2.13; the smallest such delta.",
         defaults={"mu": 1.0, "epsilon": 1.0},
     ),
-    Claim(
+    PublishedClaim(
         name="convergent/lemma-4",
         where="convergent-dp, Lemma 4",
         statement=(
@@ -259,7 +259,7 @@ CLAIMS: tuple[Claim, ...] = (
         ),
         defaults={"mu": 0.5, "order": 4.0},
     ),
-    Claim(
+    PublishedClaim(
         name="convergent/lemma-5",
         where="convergent-dp, Lemma 5",
         statement=(
@@ -277,7 +277,7 @@ CLAIMS: tuple[Claim, ...] = (
         ),
         defaults={"first": 3.0, "second": 4.0},
     ),
-    Claim(
+    PublishedClaim(
         name="convergent/lemma-6",
         where="convergent-dp, Lemma 6, Eq. (23)",
         statement=(
@@ -311,7 +311,7 @@ CLAIMS: tuple[Claim, ...] = (
         defaults={"shift": 0.2, "touched": 1.0, "clients": 50, "sigma": 1.0},
         outside={"touched": 0.01},
     ),
-    Claim(
+    PublishedClaim(
         name="convergent/lemma-7",
         where="convergent-dp, Lemma 7, Eq. (25)",
         statement=(
@@ -330,7 +330,7 @@ CLAIMS: tuple[Claim, ...] = (
         ),
         defaults=_ROUND,
     ),
-    Claim(
+    PublishedClaim(
         name="convergent/lemma-8",
         where="convergent-dp, Lemma 8, Eq. (26)",
         statement=(
@@ -349,7 +349,7 @@ CLAIMS: tuple[Claim, ...] = (
         ),
         defaults={"steps": 5, "rate": 0.1, "smoothness": 1.0},
     ),
-    Claim(
+    PublishedClaim(
         name="convergent/lemma-9",
         where="convergent-dp, Lemma 9, Eq. (32)",
         statement=(
@@ -373,7 +373,7 @@ CLAIMS: tuple[Claim, ...] = (
         defaults={**_ROUND, "steps": 20, "rate": 0.5, "proximal": 1.0},
         outside=_TOO_FAST,
     ),
-    Claim(
+    PublishedClaim(
         name="convergent/lemma-10",
         where="convergent-dp, Lemma 10, Eq. (33)",
         statement=(
@@ -392,7 +392,7 @@ CLAIMS: tuple[Claim, ...] = (
         defaults={"steps": 20, "rate": 0.5, "smoothness": 0.9, "proximal": 1.0},
         outside=_TOO_FAST,
     ),
-    Claim(
+    PublishedClaim(
         name="convergent/table-2",
         where="convergent-dp, Table 2, rate mu/(k + 1)",
         statement=(
@@ -420,7 +420,7 @@ CLAIMS: tuple[Claim, ...] = (
         # Below 1 the missing factor mu errs to the safe side.
         outside={"rate": 2.0},
     ),
-    Claim(
+    PublishedClaim(
         name="convergent/remark-3.2",
         where="convergent-dp, Remark 3.2",
         statement=(
@@ -448,7 +448,7 @@ CLAIMS: tuple[Claim, ...] = (
         # One of a hundred clients: here the claimed factor m/n is largest.
         defaults={"mu": 1.0, "clients": 100, "participants": 1, "delta": 1e-5},
     ),
-    Claim(
+    PublishedClaim(
         name="convergent/appendix-f",
         where="convergent-dp, Appendix F, with Eq. (14) and G.3",
         statement="Starting at t_0 = 0 relaxes the problem: G.3's closed form H_0 is above H_*.",

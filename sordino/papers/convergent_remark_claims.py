@@ -14,7 +14,7 @@ from sordino.papers import (
     quadrature,
     wavy_counterexamples,
 )
-from sordino.papers.claims import Claim
+from sordino.papers.claims import PublishedClaim
 from sordino.papers.parameters import Number
 
 # V = 1 and sigma = 1 fix the units; K, mu and m are of the size that the paper trains with.
@@ -29,8 +29,8 @@ _LAST_ITERATE = (
     " here it equals composition"
 )
 
-CLAIMS: tuple[Claim, ...] = (
-    Claim(
+CLAIMS: tuple[PublishedClaim, ...] = (
+    PublishedClaim(
         name="convergent/theorem-3a-nonconvex",
         where="convergent-dp, Theorem 3(a), Eq. (15), read of non-convex losses alone",
         statement=(
@@ -51,7 +51,7 @@ CLAIMS: tuple[Claim, ...] = (
         sound_replacement=_LAST_ITERATE,
         defaults={**_FEDERATION, "smoothness": 1.0, "wave": 0.1},
     ),
-    Claim(
+    PublishedClaim(
         name="convergent/theorem-3b-nonconvex",
         where="convergent-dp, Theorem 3(b), Eq. (16), read of non-convex losses alone",
         statement=(
@@ -79,7 +79,7 @@ CLAIMS: tuple[Claim, ...] = (
             "wave": 0.1,
         },
     ),
-    Claim(
+    PublishedClaim(
         name="convergent/theorem-4-nonconvex",
         where="convergent-dp, Theorem 4, Eq. (19), read of non-convex losses alone",
         statement=(
@@ -104,7 +104,7 @@ CLAIMS: tuple[Claim, ...] = (
             "wave": 0.1,
         },
     ),
-    Claim(
+    PublishedClaim(
         name="convergent/lemma-1",
         where="convergent-dp, Lemma 1",
         statement="What is computed from a release tells the data sets apart no better than it.",
@@ -117,7 +117,7 @@ CLAIMS: tuple[Claim, ...] = (
         reason="Dong, Roth and Su 2022, Lemma 2.9: every test of the result is one of the release.",
         defaults={"mu": 1.0, "epsilon": 0.5},
     ),
-    Claim(
+    PublishedClaim(
         name="convergent/lemma-2",
         where="convergent-dp, Lemma 2",
         statement=(
@@ -133,7 +133,7 @@ CLAIMS: tuple[Claim, ...] = (
         reason="Dong, Roth and Su 2022, Thm 3.2.",
         defaults={"first": 0.6, "second": 0.8, "epsilon": 1.0},
     ),
-    Claim(
+    PublishedClaim(
         name="convergent/remark-2.1",
         where="convergent-dp, Remark 2.1",
         statement=(
@@ -154,7 +154,7 @@ CLAIMS: tuple[Claim, ...] = (
         sound_replacement="sordino.privacy.amplification.last_iterate, which finds the best lambda",
         defaults={"rho": 1.1, "gamma": 0.2, "rounds": 1000},
     ),
-    Claim(
+    PublishedClaim(
         name="convergent/remark-3.1",
         where="convergent-dp, Remark 3.1",
         statement="Constant noise can still achieve convergent privacy.",
@@ -174,7 +174,7 @@ CLAIMS: tuple[Claim, ...] = (
         sound_replacement="falling rates (A4), clipped-glm (A9)",
         defaults={**_FEDERATION, "smoothness": 1.0},
     ),
-    Claim(
+    PublishedClaim(
         name="convergent/remark-3.2-delta",
         where="convergent-dp, Remark 3.2, read of delta",
         statement=(
@@ -199,7 +199,7 @@ CLAIMS: tuple[Claim, ...] = (
         defaults={"mu": 1.0, "epsilon": 0.1, "clients": 100, "participants": 1, "rounds": 1},
         outside={"rounds": 2},
     ),
-    Claim(
+    PublishedClaim(
         name="convergent/remark-4.1",
         where="convergent-dp, Remark 4.1",
         statement=(
@@ -220,7 +220,7 @@ CLAIMS: tuple[Claim, ...] = (
         defaults={**_FEDERATION, "rounds": 1, "steps": 100, "rate": 0.5, "proximal": 1.0},
         outside={"rounds": 100},
     ),
-    Claim(
+    PublishedClaim(
         name="convergent/equation-28",
         where="convergent-dp, Eq. (28), upper half",
         statement="At the rates mu/(k + 1), eta(K, t) is at most ((1 + K)^(c mu L) - 1)/(c L).",
@@ -238,7 +238,7 @@ CLAIMS: tuple[Claim, ...] = (
         sound_replacement="the product of Lemma 8, which is (prod (1 + eta_k L) - 1)/L",
         defaults={"steps": 5, "rate": 0.1, "smoothness": 1.0, "c": 1.5},
     ),
-    Claim(
+    PublishedClaim(
         name="convergent/equation-29",
         where="convergent-dp, Eq. (29), upper half",
         statement=(
@@ -259,7 +259,7 @@ CLAIMS: tuple[Claim, ...] = (
         sound_replacement="the product of Lemma 8, which is (prod (1 + eta_k L) - 1)/L",
         defaults={"steps": 5, "rate": 0.1, "smoothness": 1.0, "round_number": 1, "z": 1.1},
     ),
-    Claim(
+    PublishedClaim(
         name="convergent/table-3",
         where="convergent-dp, Table 3, last row",
         statement=(
@@ -288,7 +288,7 @@ CLAIMS: tuple[Claim, ...] = (
             "delta": 1e-5,
         },
     ),
-    Claim(
+    PublishedClaim(
         name="convergent/appendix-f-factor",
         where="convergent-dp, Appendix F, last two sentences",
         statement=(
@@ -308,7 +308,7 @@ CLAIMS: tuple[Claim, ...] = (
         sound_replacement="sordino.privacy.amplification.bounded_domain.last_iterate_bounded",
         defaults={"rho": 1.0, "gamma": 0.2, "rounds": 1000, "diameter": 2.0},
     ),
-    Claim(
+    PublishedClaim(
         name="convergent/appendix-f-np-hard",
         where="convergent-dp, Appendix F, second sentence",
         statement="Minimising jointly over lambda and t_0 is NP-hard.",

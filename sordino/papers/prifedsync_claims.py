@@ -6,15 +6,15 @@ Each has its verdict and the numbers that support it.
 from __future__ import annotations
 
 from sordino.papers import certified, prifedsync
-from sordino.papers.claims import Claim
+from sordino.papers.claims import PublishedClaim
 
 _MIXTURE = (
     "((1 - p) Id + p f)^R for weak and strong alike, "
     "sordino.privacy.amplification.subsampling.compose_fixed_rounds"
 )
 
-CLAIMS: tuple[Claim, ...] = (
-    Claim(
+CLAIMS: tuple[PublishedClaim, ...] = (
+    PublishedClaim(
         name="prifedsync/lemma-3.7",
         where="prifedsync, Lemma 3.7",
         statement=(
@@ -34,7 +34,7 @@ CLAIMS: tuple[Claim, ...] = (
         ),
         defaults={"shift": 1.0, "sigma": 1.0, "clients": 5, "mixing": 0.5},
     ),
-    Claim(
+    PublishedClaim(
         name="prifedsync/lemma-3.8",
         where="prifedsync, Lemma 3.8",
         statement=(
@@ -53,7 +53,7 @@ CLAIMS: tuple[Claim, ...] = (
         # The total variation of f is 0.383, above p^2 = 0.25, so that the sampling term decides.
         defaults={"mu": 1.0, "probability": 0.5},
     ),
-    Claim(
+    PublishedClaim(
         name="prifedsync/theorem-1",
         where="prifedsync, Theorem 1, weak",
         statement=(
@@ -84,7 +84,7 @@ CLAIMS: tuple[Claim, ...] = (
         # second.
         defaults={"probability": 0.5, "rounds": 2},
     ),
-    Claim(
+    PublishedClaim(
         name="prifedsync/theorem-1-strong",
         where="prifedsync, Theorem 1, strong",
         statement=(
@@ -113,7 +113,7 @@ CLAIMS: tuple[Claim, ...] = (
         # 1.
         defaults={"probability": 0.05, "rounds": 5, "clients": 10},
     ),
-    Claim(
+    PublishedClaim(
         name="prifedsync/theorem-2",
         where="prifedsync, Theorem 2, finite statement, Eq. (D.3)",
         statement=(
@@ -143,7 +143,7 @@ CLAIMS: tuple[Claim, ...] = (
             "probability": 0.5,
         },
     ),
-    Claim(
+    PublishedClaim(
         name="prifedsync/theorem-2-limit",
         where="prifedsync, Theorem 2, limit; Tables 1 to 3",
         statement=(

@@ -6,15 +6,15 @@ Each has its verdict and the numbers that support it.
 from __future__ import annotations
 
 from sordino.papers import quadrature, udp_fl, udp_fl_utility
-from sordino.papers.claims import Claim
+from sordino.papers.claims import PublishedClaim
 
 _PRINTED = (
     "it has neither the logarithm nor the 1/(alpha - 1) of a Rényi divergence, "
     "1 - e^-1 for 1 - e^-lambda, 1 - nu for min(nu, 1 - nu), and the branches of sgn exchanged"
 )
 
-CLAIMS: tuple[Claim, ...] = (
-    Claim(
+CLAIMS: tuple[PublishedClaim, ...] = (
+    PublishedClaim(
         name="udp-fl/table-3",
         where="udp-fl, Table 3, Gaussian row",
         statement=(
@@ -42,7 +42,7 @@ CLAIMS: tuple[Claim, ...] = (
         # Delta = 2, since with Delta = 1 the missing square cannot be seen.
         defaults={"order": 2.0, "sensitivity": 2.0, "sigma": 1.0},
     ),
-    Claim(
+    PublishedClaim(
         name="udp-fl/theorem-1",
         where="udp-fl, Theorem 1 (used by the Harmonizer for model updates)",
         statement=(
@@ -71,7 +71,7 @@ CLAIMS: tuple[Claim, ...] = (
         # The size of a small network: the divergence grows like the root of the dimension.
         defaults={"order": 2.0, "step": 1.0, "nu": 0.3, "dimension": 100_000},
     ),
-    Claim(
+    PublishedClaim(
         name="udp-fl/theorem-2",
         where="udp-fl, Theorem 2, Eq. (4), proof in A.1",
         statement=(
@@ -100,7 +100,7 @@ CLAIMS: tuple[Claim, ...] = (
         # lambda.
         defaults={"order": 1.1, "step": 5.0, "nu": 0.5},
     ),
-    Claim(
+    PublishedClaim(
         name="udp-fl/theorem-3",
         where="udp-fl, Theorem 3, proof in A.5",
         statement=(
@@ -119,7 +119,7 @@ CLAIMS: tuple[Claim, ...] = (
         # Delta = 10, since the terms Delta^2 and Delta agree at 1.
         defaults={"step": 1.0, "width": 10.0, "nu": 0.3, "dimension": 1},
     ),
-    Claim(
+    PublishedClaim(
         name="udp-fl/theorem-4",
         where="udp-fl, Theorem 4, proof in A.6",
         statement=(
@@ -155,7 +155,7 @@ CLAIMS: tuple[Claim, ...] = (
             "tolerance": 0.1,
         },
     ),
-    Claim(
+    PublishedClaim(
         name="udp-fl/theorem-5",
         where="udp-fl, Theorem 5, Eq. (5)",
         statement=(
@@ -177,7 +177,7 @@ CLAIMS: tuple[Claim, ...] = (
         # The minimum is at 0, so that the added 1/L can be seen.
         defaults={"start": 1.0, "optimum": 0.0, "rate": 0.1, "curvature": 1.0},
     ),
-    Claim(
+    PublishedClaim(
         name="udp-fl/theorem-6",
         where="udp-fl, Theorem 6",
         statement=(
@@ -198,7 +198,7 @@ CLAIMS: tuple[Claim, ...] = (
         sound_replacement="sordino.privacy.curves.gaussian.rdp",
         defaults={"order": 2.0, "sensitivity": 2.0, "sigma": 1.0},
     ),
-    Claim(
+    PublishedClaim(
         name="udp-fl/theorem-7",
         where="udp-fl, Theorem 7, at Delta = 1",
         statement=(
@@ -222,7 +222,7 @@ CLAIMS: tuple[Claim, ...] = (
         # The sign is wrong at every order; 2 is the usual one.
         defaults={"order": 2.0, "gamma": 1.0},
     ),
-    Claim(
+    PublishedClaim(
         name="udp-fl/theorem-8",
         where="udp-fl, Theorem 8, proof in A.2",
         statement=(
@@ -244,7 +244,7 @@ CLAIMS: tuple[Claim, ...] = (
         # T = 100, since with one round the missing T cannot be seen.
         defaults={"dimension": 1, "sigma": 1.0, "rounds": 100},
     ),
-    Claim(
+    PublishedClaim(
         name="udp-fl/theorem-9",
         where="udp-fl, Theorem 9, proof in A.3",
         statement=(
@@ -269,7 +269,7 @@ CLAIMS: tuple[Claim, ...] = (
         defaults={"dimension": 1, "scale": 1.0, "rounds": 1},
         outside={"rounds": 100},
     ),
-    Claim(
+    PublishedClaim(
         name="udp-fl/lemma-1",
         where="udp-fl, Lemma 1",
         statement=(
@@ -288,7 +288,7 @@ CLAIMS: tuple[Claim, ...] = (
         ),
         defaults={"step": 1.0, "width": 1.0},
     ),
-    Claim(
+    PublishedClaim(
         name="udp-fl/lemma-2",
         where="udp-fl, Lemma 2",
         statement=(
@@ -320,7 +320,7 @@ CLAIMS: tuple[Claim, ...] = (
         # A large order: the printed bound falls with the order, which no Rényi divergence does.
         defaults={"order": 64, "gamma": 2.0, "clients": 1000},
     ),
-    Claim(
+    PublishedClaim(
         name="udp-fl/lemma-3",
         where="udp-fl, Lemma 3",
         statement=(
@@ -349,7 +349,7 @@ CLAIMS: tuple[Claim, ...] = (
         # At order 2, randomised response attains the bound.
         defaults={"order": 2, "gamma": 1.0, "clients": 100},
     ),
-    Claim(
+    PublishedClaim(
         name="udp-fl/lemma-4",
         where="udp-fl, Lemma 4",
         statement=(
@@ -369,7 +369,7 @@ CLAIMS: tuple[Claim, ...] = (
         reason="The first absolute moment of N(0, sigma^2), on one coordinate.",
         defaults={"order": 2.0, "sensitivity": 1.0, "epsilon": 1.0},
     ),
-    Claim(
+    PublishedClaim(
         name="udp-fl/lemma-5",
         where="udp-fl, Lemma 5",
         statement="The expected amplitude of the Laplace mechanism f(Delta, b) is Delta/b.",
@@ -388,7 +388,7 @@ CLAIMS: tuple[Claim, ...] = (
         # A scale other than 1, at which Delta/b and b agree.
         defaults={"sensitivity": 1.0, "scale": 2.0},
     ),
-    Claim(
+    PublishedClaim(
         name="udp-fl/algorithm-3",
         where="udp-fl, Algorithm 3 (the Harmonizer), for the staircase",
         statement=(

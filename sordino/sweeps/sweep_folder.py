@@ -20,7 +20,7 @@ from sordino.federation.store.files import write_whole, writing
 from sordino.federation.store.run_folder import as_json
 from sordino.protocol import Protocol, UserError, dumps, loads, loads_kept
 from sordino.protocol.arithmetic import state_integers
-from sordino.sweeps.sweep_request import Setting, SweepRequest
+from sordino.sweeps.sweep_request import SweepRequest, SweepSetting
 from sordino.sweeps.sweep_results import SweepRow
 
 PLAN = "sweep.json"
@@ -51,7 +51,7 @@ class SweepPlan:
     """
 
     request: SweepRequest
-    settings: tuple[Setting, ...]
+    settings: tuple[SweepSetting, ...]
     trials: tuple[Trial, ...]
 
 
@@ -137,9 +137,9 @@ class SweepFolder:
         found = self._read(self.path / PLAN)
         try:
             return SweepPlan(
-                request=read_request(found),
+                request=read_sweep_request(found),
                 settings=tuple(
-                    Setting(values=one["values"], protocol=loads_kept(one["protocol"]))
+                    SweepSetting(values=one["values"], protocol=loads_kept(one["protocol"]))
                     for one in found["settings"]
                 ),
                 trials=tuple(Trial(**trial) for trial in found["runs"]),
@@ -157,7 +157,7 @@ class SweepFolder:
         try:
             rows = {int(number): row for number, row in found.items()}
             return {
-                number: SweepRow(**{**row, "epsilon": read_epsilon(row["epsilon"])})
+                number: SweepRow(**{**row, "epsilon": read_spent_epsilon(row["epsilon"])})
                 for number, row in rows.items()
                 # A row of another version is left out here, and made again from its run.
                 if set(row) == names
@@ -188,7 +188,7 @@ class SweepFolder:
         return found
 
 
-def read_request(document: dict[str, Any]) -> SweepRequest:
+def read_sweep_request(document: dict[str, Any]) -> SweepRequest:
     """Returns a request as sweep.json has it.
 
     Args:
@@ -208,7 +208,7 @@ def read_request(document: dict[str, Any]) -> SweepRequest:
     )
 
 
-def read_epsilon(value: Any) -> float | None:
+def read_spent_epsilon(value: Any) -> float | None:
     """Returns an epsilon of a JSON file, where infinity is a text.
 
     Args:

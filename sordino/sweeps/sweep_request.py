@@ -199,7 +199,7 @@ def read_axes(over: Mapping[str, Iterable[Any]]) -> tuple[tuple[str, tuple[Any, 
 
 
 @dataclass(frozen=True, kw_only=True)
-class Setting:
+class SweepSetting:
     """Holds one combination of values, before its noise is calibrated.
 
     Attributes:
@@ -211,7 +211,7 @@ class Setting:
     protocol: Protocol
 
 
-def make_settings(request: SweepRequest) -> tuple[Setting, ...]:
+def make_settings(request: SweepRequest) -> tuple[SweepSetting, ...]:
     """Returns every combination of the values of a request.
 
     Args:
@@ -229,9 +229,9 @@ def make_settings(request: SweepRequest) -> tuple[Setting, ...]:
         changes = [write_override(key, value) for key, value in chosen.items()]
         plan = override_keys(request.protocol, changes)
         if not request.epsilons:
-            settings.append(Setting(values=chosen, protocol=plan))
+            settings.append(SweepSetting(values=chosen, protocol=plan))
         for epsilon in request.epsilons:
-            settings.append(Setting(values={**chosen, EPSILON: epsilon}, protocol=plan))
+            settings.append(SweepSetting(values={**chosen, EPSILON: epsilon}, protocol=plan))
     return tuple(settings)
 
 

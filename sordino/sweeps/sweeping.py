@@ -17,7 +17,7 @@ from sordino.engines.training_cache import TrainingCache
 from sordino.federation.complete_protocol import DataSource, ModelSource
 from sordino.federation.round_metrics import RoundMetrics
 from sordino.federation.setup import prepare
-from sordino.federation.store.files import held, writing
+from sordino.federation.store.files import hold_lock, writing
 from sordino.federation.store.run import Trained
 from sordino.federation.store.run_folder import claimed_path
 from sordino.privacy.calibrate import calibrate
@@ -26,8 +26,8 @@ from sordino.protocol import Protocol, SordinoError, UserError
 from sordino.sweeps.sweep_folder import PLAN, SweepFolder, SweepPlan, Trial
 from sordino.sweeps.sweep_request import (
     EPSILON,
-    Setting,
     SweepRequest,
+    SweepSetting,
     make_settings,
     read_axes,
 )
@@ -149,7 +149,7 @@ def run_sweep(request: SweepRequest, folder: str | Path | None, options: SweepOp
     # Mistakes show before a folder is made.
     plan = plan_sweep(request, settings, options)
     place = SweepFolder(make_sweep_folder(folder))
-    with held(place.path):
+    with hold_lock(place.path):
         place.refuse_another(request)
         place.write_plan(plan)
         try:
@@ -170,7 +170,7 @@ def continue_plan(request: SweepRequest, place: SweepFolder, options: SweepOptio
     Raises:
         UserError: The folder holds another sweep.
     """
-    with held(place.path):
+    with hold_lock(place.path):
         place.refuse_another(request)
         return train_plan(place.read_plan(), place, options)
 
@@ -222,7 +222,7 @@ def refuse_handed_over(request: SweepRequest, options: SweepOptions) -> None:
 
 
 def plan_sweep(
-    request: SweepRequest, settings: tuple[Setting, ...], options: SweepOptions
+    request: SweepRequest, settings: tuple[SweepSetting, ...], options: SweepOptions
 ) -> SweepPlan:
     """Returns a sweep with its noise calibrated and its trials drawn.
 
@@ -274,7 +274,9 @@ def refuse_private_scores(request: SweepRequest, source: str) -> None:
         )
 
 
-def calibrate_setting(setting: Setting, request: SweepRequest, sizes: list[int]) -> Setting:
+def calibrate_setting(
+    setting: SweepSetting, request: SweepRequest, sizes: list[int]
+) -> SweepSetting:
     """Returns a setting with the noise that meets its epsilon, if it has one.
 
     Args:

@@ -341,7 +341,7 @@ def test_a_plan_whose_engine_differs_ends_with_exit_code_4(tmp_path, monkeypatch
     assert "engine torch" in printed.err.replace("\n", " ")
 
 
-class Played(WorstCaseGame):
+class ChunkScores(WorstCaseGame):
     """A game on given federations."""
 
     setup = None
@@ -357,7 +357,7 @@ SOME = ("bezier", "poisson median", "diameter", "clipped-glm", "penalty", "noisy
 @pytest.mark.parametrize("name", SOME)
 def test_engines_make_the_rows_of_every_kind_of_game(name) -> None:
     setup = FEDERATIONS[name]
-    game = Played(
+    game = ChunkScores(
         protocol=setup.protocol,
         view=View.SERVER,
         unit="record",

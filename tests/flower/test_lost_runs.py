@@ -9,7 +9,7 @@ pytest.importorskip("flwr", reason="Flower is not installed: pip install 'sordin
 
 from sordino import Gaussian
 from sordino.engines.choice import SuperLink
-from sordino.federation.store.files import held
+from sordino.federation.store.files import hold_lock
 from sordino.flower import driver
 from sordino.flower.client_store import ClientStore
 from sordino.flower.driver import LostRun, RunFollower, Watch
@@ -39,7 +39,7 @@ def following(tmp_path, monkeypatch) -> RunFollower:
 
 def test_a_run_whose_process_holds_its_folder_is_not_given_up(following, tmp_path) -> None:
     def train() -> int:
-        with held(tmp_path):
+        with hold_lock(tmp_path):
             time.sleep(1.5)
         return 0
 
@@ -56,7 +56,7 @@ def test_a_run_whose_process_holds_its_folder_is_not_given_up(following, tmp_pat
 
 def test_a_run_whose_process_was_killed_is_lost_within_seconds(following, tmp_path) -> None:
     def train() -> int:
-        with held(tmp_path):
+        with hold_lock(tmp_path):
             os.kill(os.getpid(), 9)
         return 0
 

@@ -111,7 +111,7 @@ class MeanJoining:
         return self._current + (self._total - shares * start) / self._divisor
 
 
-class OpenedSum:
+class SumJoining:
     """Joins uploads of which only the sum arrives. It holds the mean that is made of it."""
 
     def __init__(self, mean: MeanJoining, grid: Grid) -> None:
@@ -168,4 +168,4 @@ def join_by_mean(rule: Mean, incoming: Incoming) -> Joining:
     )
     if setup.release.secure_sum is None:
         return mean
-    return OpenedSum(mean, setup.grid)
+    return SumJoining(mean, setup.grid)

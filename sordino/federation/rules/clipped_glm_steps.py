@@ -73,7 +73,7 @@ def train_clipped_glm(
         scores = weights.unflatten(-1, (-1, features.shape[1]))
         classes = scores.shape[-2]
     targets = encode_labels(labels, classes)
-    limits = find_limits(rule, features, classes)
+    limits = find_coefficient_limits(rule, features, classes)
     size = rule.batch if rule.batch is not None else len(features)
     check_example_count(size, most=MOST_IN_ONE_PRODUCT)
     # Records that fill no batch are left out: the price counts one in B for every batch
@@ -109,7 +109,7 @@ def encode_labels(labels: Tensor, classes: int) -> Tensor:
     return torch.nn.functional.one_hot(labels, classes).t().to(torch.float64)
 
 
-def find_limits(rule: ClippedGlm, features: Tensor, classes: int) -> Tensor | None:
+def find_coefficient_limits(rule: ClippedGlm, features: Tensor, classes: int) -> Tensor | None:
     """Returns the largest coefficient of every record's gradient, or None without a clip.
 
     Args:

@@ -88,7 +88,7 @@ _held_here: set[Path] = set()
 
 
 @contextmanager
-def held(folder: Path, *, patience: float = 0.0) -> Iterator[None]:
+def hold_lock(folder: Path, *, patience: float = 0.0) -> Iterator[None]:
     """Holds a run folder: nobody else can while the context lasts.
 
     The system lets go of it when the process ends, however it ends.

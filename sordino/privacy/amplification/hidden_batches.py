@@ -310,7 +310,7 @@ def _compose_cached(
 def _add_losses(rounds: HiddenRounds) -> Direction:
     """Returns the privacy losses of all rounds together."""
     nodes, weights = split_over_nodes(rounds.mus, rounds.masses, rounds.counts)
-    interval, dots = choose_grid(rounds, nodes, weights)
+    interval, dots = choose_loss_grid(rounds, nodes, weights)
     losses = dots * interval
     heights = np.clip(rounds.profiles(losses, nodes, weights), 0.0, 1.0)
     # Connecting dots needs a curve that never rises, not even by rounding.
@@ -390,7 +390,7 @@ def _choose_nodes(mus: np.ndarray, squares: np.ndarray) -> np.ndarray:
     return nodes
 
 
-def choose_grid(
+def choose_loss_grid(
     rounds: HiddenRounds,
     nodes: np.ndarray,
     weights: np.ndarray,
