@@ -47,7 +47,7 @@ def test_what_is_far_from_a_true_value_is_named_on_the_page() -> None:
 
 
 # What is said where there is nothing to measure.
-EMPTY = {"", "no noise", "no claim", "nothing released", "trusted server"}
+EMPTY = {"", "no noise", "no claim", "no bound", "no limit", "nothing released", "trusted server"}
 
 
 def test_every_method_of_certify_has_a_row() -> None:

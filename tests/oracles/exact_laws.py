@@ -115,10 +115,10 @@ def _one_direction(releases: Sequence[Release], delta: float, points: int) -> fl
 
 def _smallest_epsilon(losses: np.ndarray, masses: np.ndarray, delta: float) -> float:
     low, high = 0.0, float(losses[-1])
-    for _ in range(60):
+    for _ in range(40):
         middle = (low + high) / 2
-        above = losses > middle
-        found = float(np.dot(masses[above], -np.expm1(middle - losses[above])))
+        above = np.searchsorted(losses, middle, side="right")
+        found = float((masses[above:] * -np.expm1(middle - losses[above:])).sum())
         low, high = (middle, high) if found > delta else (low, middle)
     return low
 

@@ -67,7 +67,7 @@ records = st.integers(2, 10)
 participations = st.sampled_from(
     [Everyone(), FixedSize(size=1), FixedSize(size=3), Poisson(rate=0.3), Poisson(rate=0.8)]
 )
-slow = settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
+slow = settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 
 
 @st.composite
@@ -216,14 +216,14 @@ def test_no_promise_is_below_the_exact_law_of_drawn_records(protocol, view) -> N
     assert exact <= certify(protocol, view, delta=DELTA).epsilon(DELTA) * (1 + 1e-6)
 
 
-@settings(slow, max_examples=8)
+@slow
 @given(
     sizes=st.lists(st.integers(2, 40), min_size=CLIENTS, max_size=CLIENTS),
     view=st.sampled_from(["server", "rounds"]),
     sigma=st.floats(0.3, 3.0),
     rounds=st.integers(1, 4),
 )
-def test_no_promise_to_unequal_clients_is_below_any_clients_exact_law(
+def test_no_promise_to_unequal_clients_is_below_the_law_of_the_smallest_or_largest(
     sizes, view, sigma, rounds
 ) -> None:
     protocol = Protocol(
@@ -236,7 +236,7 @@ def test_no_promise_to_unequal_clients_is_below_any_clients_exact_law(
     )
     promised = certify(protocol, view, delta=DELTA).epsilon(DELTA)
     length = math.sqrt(sum(size**2 for size in sizes))
-    for size in set(sizes):
+    for size in {min(sizes), max(sizes)}:
         reach = 2 * CLIP / sigma * (1 if view == "server" else size / length)
         release = Release(
             first=normal_mixture([0.0, reach], [1 - 2 / size, 2 / size], COARSE),
