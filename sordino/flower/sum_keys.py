@@ -18,7 +18,7 @@ from sordino.secure_sums.key_roster import (
     draw_graph,
     verify_key,
 )
-from sordino.secure_sums.neighbours import Graph
+from sordino.secure_sums.share_holders import Graph
 
 # Why a client cannot be summed with.
 NO_IDENTITY = "it is not connected, or shows no key for secure sums"

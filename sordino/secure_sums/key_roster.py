@@ -18,7 +18,12 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X
 
 from sordino.protocol.channel_kinds import SMALLEST_THRESHOLD
 from sordino.protocol.errors import InvalidValue, SordinoError
-from sordino.secure_sums.neighbours import Graph, Neighbourhood, choose_neighbourhood, pick_holders
+from sordino.secure_sums.share_holders import (
+    Graph,
+    Neighbourhood,
+    choose_neighbourhood,
+    pick_holders,
+)
 
 # Node keys are on P-384, whose strength this digest has.
 SIGNATURE = ECDSA(hashes.SHA384())

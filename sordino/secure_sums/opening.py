@@ -12,7 +12,7 @@ from sordino.secure_sums.key_roster import Roster
 from sordino.secure_sums.letters import join_shares
 from sordino.secure_sums.masks import expand_own_mask, expand_pair_mask, mask_key
 from sordino.secure_sums.members import MaskRequest, Preparation, Shares
-from sordino.secure_sums.neighbours import Graph
+from sordino.secure_sums.share_holders import Graph
 
 
 class TooFewContributions(SordinoError):

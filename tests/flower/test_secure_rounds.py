@@ -15,7 +15,7 @@ pytest.importorskip("flwr", reason="Flower is not installed: pip install 'sordin
 from sordino.flower import connected_clients, reply_collection, sum_rounds
 from sordino.privacy.ledger_lines import SharesGiven
 from sordino.secure_sums import key_roster
-from sordino.secure_sums.neighbours import Neighbourhood
+from sordino.secure_sums.share_holders import Neighbourhood
 from tests.flower.summing import Summing, summed_plan
 
 SLOW = [pytest.mark.slow]

@@ -14,7 +14,8 @@ from Crypto.Protocol.SecretSharing import Shamir
 
 from sordino.secure_sums import key_roster
 from sordino.secure_sums.key_roster import Roster, SecureSumRefused
-from sordino.secure_sums.neighbours import (
+from sordino.secure_sums.opening import TooFewContributions
+from sordino.secure_sums.share_holders import (
     Graph,
     Neighbourhood,
     bound_exposure,
@@ -22,7 +23,6 @@ from sordino.secure_sums.neighbours import (
     choose_neighbourhood,
     pick_holders,
 )
-from sordino.secure_sums.opening import TooFewContributions
 from sordino.secure_sums.share_joining import combine_shares, invert, multiply
 from tests.secure_sums.test_secure_sums import Federation, ec, roster_of, signed
 
