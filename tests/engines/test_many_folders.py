@@ -201,7 +201,8 @@ def test_fresh_noise_is_another_in_every_training_and_is_charged_again_when_draw
     stopped(tmp_path / "a", plans, at=(0, 2))
     again = train_many(plans, data=toy_dataset(), model="mlp", folder=tmp_path / "a")
     assert again[0].rounds_paid == [0, 1, 2, 2, 3, 4, 5]
-    assert again[0].guarantee().epsilon(1e-5) > one.guarantee().epsilon(1e-5)
+    # Little noise on integers has no finite epsilon, and a mu all the same.
+    assert again[0].guarantee().mu > one.guarantee().mu
 
 
 def test_seeded_noise_is_not_drawn_again_by_another_kernel(tmp_path, monkeypatch) -> None:

@@ -246,9 +246,16 @@ VARIANTS = {
 
 
 def finds_noise_from_records(protocol: Protocol) -> bool:
-    """Returns whether a client's noise is found for a budget about one record, which depends on how many there are."""
+    """Returns whether a client's noise is found for a budget about one record, which depends on how many there are.
+
+    So does that for a budget about a client, where any number of its records may be in a batch.
+    """
+    rule = protocol.local
+    counts_all = isinstance(rule, NoisySgd) and rule.sampling == "poisson"
     return any(
-        budget.mechanism is not None and budget.noise is None and budget.unit == "record"
+        budget.mechanism is not None
+        and budget.noise is None
+        and (budget.unit == "record" or counts_all)
         for budget in protocol.client
     )
 
