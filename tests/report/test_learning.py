@@ -26,9 +26,7 @@ QUIET = {
 
 def trained(changes, folder, **options):
     protocol = toy_protocol(rounds=6, **changes)
-    return train(
-        protocol, data=toy_dataset(), model="mlp", folder=folder, workers=1, **options
-    )
+    return train(protocol, data=toy_dataset(), model="mlp", folder=folder, workers=1, **options)
 
 
 @pytest.mark.parametrize("changes", LOUD.values(), ids=LOUD.keys())
