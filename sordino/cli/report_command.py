@@ -45,6 +45,14 @@ def report(
         Path | None,
         typer.Option(metavar="FILE", help="Write a Hugging Face model card (.md) instead."),
     ] = None,
+    annex: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Write answers to the questions of NIST SP 800-226 and EDPB Opinion 28/2024 (.md) "
+            "instead.",
+        ),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Write a page that says in plain words what was protected, from whom, and how well."""
@@ -55,8 +63,9 @@ def report(
         refuse_other_options(runs, out, pdf)
         show_noise_cost(runs[0], None, json)
         return
-    if registry is not None or model_card is not None:
-        write_filings(runs, registry, model_card, json=json)
+    filings = {"registry": registry, "model_card": model_card, "annex": annex}
+    if any(target is not None for target in filings.values()):
+        write_filings(runs, filings, json=json)
         return
     if pdf:
         # A missing browser shows before anything is computed.
@@ -82,37 +91,37 @@ def report(
         results.print("Wrote " + " and ".join(files.values()), soft_wrap=True)
 
 
-def write_filings(
-    runs: list[Path], registry: Path | None, model_card: Path | None, *, json: bool
-) -> None:
+def write_filings(runs: list[Path], targets: dict[str, Path | None], *, json: bool) -> None:
     """Writes what others file about a run.
 
     Args:
         runs: The folder of one run.
-        registry: Where an entry of the registry is written, if anywhere.
-        model_card: Where a model card is written, if anywhere.
-        json: Print one JSON document and nothing else.
+        targets: Where each kind of filing is written; None for those that are not asked for.
+        json: Whether to print one JSON document and nothing else.
 
     Raises:
-        UserError: Several runs, a run without a promise, or a file that cannot be written.
+        UserError: Several runs, a run without a guarantee, or a file that cannot be written.
     """
-    from datetime import date
-
-    from sordino.report.filings import build_registry_entry, write_model_card, write_yaml
+    from sordino.report.filings import draft_registry_entry, write_model_card
+    from sordino.report.review_annex import write_annex
     from sordino.report.run_summary import summarize_run
     from sordino.report.writing import write_page
 
+    writers = {
+        "registry": draft_registry_entry,
+        "model_card": write_model_card,
+        "annex": write_annex,
+    }
     if len(runs) != 1:
-        raise UserError("--registry and --model-card are about one run: give one folder.")
+        raise UserError("--registry, --model-card and --annex are about one run: give one folder.")
     with messages.status("pricing the run"):
-        # Once for both files, so that they cannot state different numbers.
+        # Once for all files, so that they cannot state different numbers.
         summary = summarize_run(runs[0])
-        files = {}
-        if registry is not None:
-            entry = build_registry_entry(summary, date.today().isoformat())
-            files["registry"] = str(write_page(write_yaml(entry), registry))
-        if model_card is not None:
-            files["model_card"] = str(write_page(write_model_card(summary), model_card))
+        files = {
+            kind: str(write_page(writers[kind](summary), target))
+            for kind, target in targets.items()
+            if target is not None
+        }
     if json:
         print_json(files)
         return

@@ -148,7 +148,8 @@ def test_smallest_images(name, channels):
 
 
 @pytest.mark.parametrize(
-    "name", ["lenet5", "prifedsync-mnist", "prifedsync-cifar", "udp-mnist", "udp-cnn", "udp-medical"]
+    "name",
+    ["lenet5", "prifedsync-mnist", "prifedsync-cifar", "udp-mnist", "udp-cnn", "udp-medical"],
 )
 def test_nothing_smaller_would_have_worked(name, monkeypatch):
     monkeypatch.setattr(nets, "image_channels", lambda model, shape, smallest: shape[0])

@@ -296,7 +296,9 @@ def test_no_price_is_put_on_a_choice_by_scores_of_private_records(tmp_path, monk
     over = {"local.clip": [0.5, 1.0]}
     selection = {"view": "final", "price": "selection", "trials": 3.0}
     for price in ({"price": "sum"}, selection):
-        with pytest.raises(UserError, match=r"records of the clients themselves.*leave out --price"):
+        with pytest.raises(
+            UserError, match=r"records of the clients themselves.*leave out --price"
+        ):
             sweep(own_protocol(), over, folder=tmp_path / "refused", **price)
     assert not (tmp_path / "refused").exists()
     # Only their owner knows whether test records that were brought are public.
