@@ -20,6 +20,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from sordino.privacy.guarantee import format_delta
 from sordino.protocol import UserError
 from sordino.report.number_formats import format_upper_bound
 
@@ -205,7 +206,7 @@ def describe_claim(row: dict[str, Any]) -> str:
     if row.get("epsilon") is None:
         return f"μ = {format_upper_bound(read_number(row, 'mu'))}"
     epsilon = format_upper_bound(read_number(row, "epsilon"))
-    return f"ε = {epsilon} at δ = {read_number(row, 'delta'):g}"
+    return f"ε = {epsilon} at δ = {format_delta(read_number(row, 'delta'))}"
 
 
 def read_plot(document: dict[str, Any]) -> Plot:

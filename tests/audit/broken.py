@@ -242,4 +242,4 @@ def clip_after_noise(patch: pytest.MonkeyPatch) -> None:
 
 def weights_by_records(patch: pytest.MonkeyPatch) -> None:
     """The server weighs uploads by the clients' records, whatever the protocol says."""
-    patch.setattr(one_round, "upload_weights", lambda rule, sizes: sizes.astype(np.float64))
+    patch.setattr(one_round, "weigh_clients", lambda setup: setup.sizes.astype(np.float64))

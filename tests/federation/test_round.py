@@ -50,7 +50,7 @@ def test_a_failing_means_traceback_leads_through_it_and_through_no_engine(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # One weight for all uploads: the second one that the mean takes fails there.
-    monkeypatch.setattr(round_module, "upload_weights", lambda *given: np.ones(1))
+    monkeypatch.setattr(round_module.Round, "_weigh_uploads", lambda self: np.ones(1))
     files = find_traceback_files(IndexError)
     assert "aggregation" in {file.parent.name for file in files}
     assert "torch_engine" not in {file.stem for file in files}
