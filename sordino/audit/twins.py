@@ -162,6 +162,12 @@ def refuse_unbounded(protocol: Protocol) -> None:
             "--sensitivity measures clipped steps under noise at the client, joined by a mean of "
             "who took part or a median."
         )
+    # What rounding does to the distance of two models from round to round is not known.
+    if release.integers:
+        raise UserError(
+            "--sensitivity has no bound for uploads that are rounded to integers, as fresh noise "
+            'has them (noise.secure = true): set noise.arithmetic = "floats".'
+        )
 
 
 def negate_images(train: Tensors, rows: torch.Tensor, classes: int) -> Tensors:

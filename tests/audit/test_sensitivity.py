@@ -67,6 +67,8 @@ from sordino.report.sensitivity_plots import value_in_words
 from tests.support import toy_dataset, toy_protocol
 
 FLAT = FedAvg(steps=3, batch=2, clip=0.05, schedule=Constant(rate=0.3))
+# Fresh noise is of integers unless floats are asked for.
+FRESH = Gaussian(sigma=0.3, secure=True, arithmetic="floats")
 PULLED = FedProx(steps=3, batch=2, clip=0.05, schedule=Constant(rate=0.3), proximal=0.8)
 
 
@@ -242,9 +244,7 @@ protocols = st.builds(
     local=rules,
     aggregation=st.one_of(means, st.just(Median())),
     participation=st.sampled_from([Everyone(), Poisson(rate=0.4), FixedSize(size=3)]),
-    noise=st.sampled_from(
-        [Gaussian(sigma=0.0), Gaussian(sigma=0.3), Gaussian(sigma=0.3, secure=True)]
-    ),
+    noise=st.sampled_from([Gaussian(sigma=0.0), Gaussian(sigma=0.3), FRESH]),
     assumptions=st.sampled_from([Assumptions(), Assumptions(diameter=0.2)]),
 )
 
@@ -277,9 +277,7 @@ def test_no_twins_come_further_apart_than_the_bound(protocol, unit, client, mode
 
 
 def test_twins_differ_in_one_record_and_in_nothing_else() -> None:
-    setup = prepared(
-        toy_protocol(noise=Gaussian(sigma=0.1, secure=True), participation=Poisson(rate=0.5))
-    )
+    setup = prepared(toy_protocol(noise=FRESH, participation=Poisson(rate=0.5)))
     pair = twins(setup, Replaced(client=3, record=2))
     row = setup.parts[3][2]
     assert (
@@ -535,6 +533,11 @@ DIGITS = Data(name="digits", partition=Dirichlet(beta=0.5), records=20)
         ({}, {"values": ["1"]}, ["no key", "--sweep"]),
         ({"local": GLM}, {"sweep": "local.proximal"}, ["local.proximal", "clipped-glm"]),
         ({}, {"seeds": 0}, ["seeds", "0", "at least 1"]),
+        (
+            {"model": Model(name="mlp"), "noise": replace(FRESH, arithmetic="integers")},
+            {},
+            ["rounded to integers", 'noise.arithmetic = "floats"'],
+        ),
         ({"data": None}, {}, ["data.name", "missing"]),
         ({}, {}, ["model.name", "missing"]),
         (
