@@ -10,7 +10,7 @@ from sordino.mechanisms import mechanism_of
 from sordino.privacy.bounds.best_bound import choose_guarantee
 from sordino.privacy.bounds.providers import find_bounds
 from sordino.privacy.bounds.question import has_own_noise, pose_question
-from sordino.privacy.guarantee import Guarantee
+from sordino.privacy.guarantee import Guarantee, format_delta
 from sordino.privacy.noise_search import make_target, search_noise
 from sordino.protocol import Protocol, ProtocolSource, UserError, View, accept_protocol
 
@@ -53,7 +53,7 @@ class Calibration:
         return self.value
 
     def __str__(self) -> str:
-        wanted = ", ".join(f"{name} = {value:g}" for name, value in self.target.items())
+        wanted = ", ".join(f"{name} = {format_delta(value)}" for name, value in self.target.items())
         # More digits than anybody reads, so that the number can be copied into a file.
         return (
             f"noise.{self.parameter} = {self.value:.6g} meets the target ({wanted}). "
