@@ -6,7 +6,7 @@ removed, in the model's dimension. Finished cells are lines of experiments/udp_f
 trained again, so the command may be stopped at any time and given again:
 
     SORDINO_DATA=... python -m experiments.udp_fl [--only figure-1,figure-4] [--seeds 3] [--quick]
-    python -m experiments.udp_fl --draw docs/pictures
+    python -m experiments.udp_fl --draw docs
     python -m experiments.udp_fl --markdown
 
 `--quick` trains 15 rounds, one seed, epsilon 2 and 8, into a file of its own.

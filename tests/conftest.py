@@ -4,7 +4,6 @@
 """
 
 import os
-import sys
 
 import pytest
 from hypothesis import settings
@@ -12,7 +11,6 @@ from hypothesis import settings
 # Tests start hundreds of interpreters. Where the shell forbids compiled modules to be kept, each of
 # them would compile numpy, scipy and torch again, which takes longer than what is tested.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-sys.dont_write_bytecode = False
 
 settings.register_profile("repeat", deadline=None, derandomize=True)
 settings.register_profile("search", deadline=None)

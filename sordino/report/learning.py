@@ -45,11 +45,11 @@ def describe_fall(run: Run) -> str | None:
     Args:
         run: a run that has ended.
     """
-    start = run.facts.get("start_loss")
+    start = find_number(run, "start_loss")
     last = find_last_scores(run)
     if start is None or run.status == "diverged" or not last["loss"] > start:
         return None
-    before = run.facts.get("start_accuracy")
+    before = find_number(run, "start_accuracy")
     if before is None:
         return f"The model got worse: its loss is {last['loss']:.4g}, before training {start:.4g}."
     # A model that is sure of itself may lose more and yet be right more often.
@@ -59,6 +59,18 @@ def describe_fall(run: Run) -> str | None:
         f"The model got worse: its accuracy is {format_percent(last['accuracy'])} and its loss "
         f"{last['loss']:.4g}, before training {format_percent(before)} and {start:.4g}."
     )
+
+
+def find_number(run: Run, name: str) -> float | None:
+    """Returns a fact of a run; None where there is none, or none that is a number.
+
+    Args:
+        run: A run that has ended.
+        name: Name of the fact.
+    """
+    value = run.facts.get(name)
+    # Files of runs may come from anywhere: a report does not fail because of one of their facts.
+    return value if type(value) in (int, float) else None
 
 
 def describe_drowning(run: Run) -> str | None:

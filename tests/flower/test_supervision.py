@@ -20,6 +20,7 @@ pytest.importorskip("flwr", reason="Flower is not installed: pip install 'sordin
 from sordino import Gaussian, UserError
 from sordino.cli.flower_command import agree_as_written
 from sordino.cli.main import run as sordino
+from sordino.federation.store.files import hold_lock
 from sordino.flower import (
     doctor,
     logs,
@@ -251,7 +252,7 @@ def test_one_folder_has_one_node(tmp_path) -> None:
     def second() -> int:
         return node_supervisor.main([str(tmp_path / "mine"), "9094", "--insecure"])
 
-    with node_supervisor.held(home):
+    with hold_lock(home):
         status = os.waitpid(fork_process(second), 0)[1]
     assert os.waitstatus_to_exitcode(status) == 2
 

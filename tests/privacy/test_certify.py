@@ -474,14 +474,16 @@ def test_every_guarantee_is_labelled_and_explained() -> None:
         "method",
         "assumptions",
         "notes",
+        "total_variation",
     }
+    assert document["total_variation"] == 0
     assert document["view"] == "coalition:3"
     assert document["mu"] is None
     assert document["rho"] is None
     assert certify(BASE).rho == pytest.approx(certify(BASE).rdp(5.0) / 5)
-    assert "A14" in guarantee.explain()
-    assert "A11" in certify(KNOWN, "coalition:3").explain()
-    assert "A8" in guarantee.explain()
+    assert "theory.md#a14" in guarantee.explain()
+    assert "theory.md#a11" in certify(KNOWN, "coalition:3").explain()
+    assert "theory.md#a8)" in guarantee.explain()
 
 
 def test_budgets_of_all_clients_bound_what_the_server_learns() -> None:

@@ -110,5 +110,5 @@ def test_the_twin_of_a_secure_sum_sends_its_uploads_as_they_are() -> None:
     lot = override_keys(plan, [rule, "noise={ mechanism = 'gaussian', multiplier = 1.0 }"])
     assert remove_protocol_noise(lot).noise.multiplier == 0
     steps = NoisySgd(steps=1, batch=4, clip=1.0, schedule=Constant(rate=0.1))
-    loud = replace(lot, local=steps, noise=Laplace(scale=1.0))
+    loud = replace(lot, channel=Direct(), local=steps, noise=Laplace(scale=1.0))
     assert remove_protocol_noise(loud).noise.multiplier == 0
