@@ -10,16 +10,20 @@ PYTEST := $(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscop
 # Modules are compiled once, not at every start, whatever the shell says.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-all test-flower test-flower-next lint docs bench native native-sanitize clean
+.PHONY: demo test test-ci test-all test-flower test-flower-next lint docs bench native native-sanitize clean
 
 demo: .venv/ready
 	$(BIN)/sordino train sordino/examples/digits.toml
 
-# All but deployments, browsers, soak and long statistics: a few minutes.
+# The quick tests: a few minutes.
 test: .venv/ready-test
-	$(PYTEST) -m "not slow"
+	$(PYTEST) -m "not slow and not soak"
 
-# Every test.
+# What must pass before a change lands: a quarter of an hour.
+test-ci: .venv/ready-test-all
+	$(PYTEST) -m "not soak"
+
+# Every test, whole deployments, browsers and long statistics too: an hour.
 test-all: .venv/ready-test-all
 	$(PYTEST)
 

@@ -40,7 +40,7 @@ def rows(text: str) -> set[str]:
     return {re.sub(r"[\d.]+|holds|refuted", "#", re.sub(r" +", " ", line)) for line in found}
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_the_code_of_a_page_runs(page, tmp_path, monkeypatch, capfd) -> None:
     skip_without_flower(page.name)
@@ -60,6 +60,7 @@ def test_the_code_of_a_page_runs(page, tmp_path, monkeypatch, capfd) -> None:
     assert outcome.failed == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("module", MODULES)
 def test_docstring_examples_run(module, tmp_path, monkeypatch) -> None:
     skip_without_flower(module)

@@ -22,6 +22,7 @@ def example(name: str) -> Protocol:
     return loads((FOLDER / name).read_text(encoding="utf-8"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_every_file_is_valid_and_keeps_its_budget(name, tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
@@ -57,6 +58,7 @@ def test_the_papers_settings_are_those_of_its_tables(name, mu, epsilon) -> None:
     assert certify(protocol, "weak").epsilon(1e-5) == pytest.approx(epsilon, abs=2e-3)
 
 
+@pytest.mark.slow
 def test_in_the_small_one_own_models_are_better_within_the_budget(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert run(["new", "mine", "--from", "prifedsync"]) == 0
@@ -72,6 +74,7 @@ def test_in_the_small_one_own_models_are_better_within_the_budget(tmp_path, monk
     assert run(["certify", "run", "--view", "strong"]) == 0
 
 
+@pytest.mark.slow
 def test_the_wind_model_beats_the_mean_within_its_budget(tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("SORDINO_DATA", str(real_file("gefcom2012_wind_power.csv.gz").parent))
     monkeypatch.chdir(tmp_path)

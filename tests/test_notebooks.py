@@ -13,6 +13,7 @@ def code_of(cell: dict) -> str:
     return "".join(cell["source"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_the_code_of_a_notebook_runs(path, tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)

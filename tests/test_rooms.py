@@ -173,6 +173,7 @@ def test_whatever_is_asked_of_a_room_above_is_answered_and_nothing_else_is_liste
             assert ROOMS.index(answers) <= ROOMS.index(room_of(name)), f"{name} can import {one}"
 
 
+@pytest.mark.slow
 def test_no_modules_import_one_another_in_circles() -> None:
     graph = {
         name: imported_modules(ast.parse(path.read_text())) - {name}

@@ -76,6 +76,7 @@ def test_a_class_that_the_attacker_lacks_weighs_nothing() -> None:
     assert weigh_by_class(torch.tensor([0, 0]), torch.tensor([0, 1]), 2).tolist() == [0.25, 0.25]
 
 
+@pytest.mark.slow
 def test_clients_are_found_without_noise_and_hidden_by_strong_noise(trained) -> None:
     """20 clients with MNIST digits in unequal shares. Margins without noise: 0.7 by their records and 0.3 by their classes, where guessing
     gets 0.05; under sigma = 5 at most 0.2 of 30 guesses, which luck exceeds once in 800 times.

@@ -26,7 +26,7 @@ def by_metric(rows) -> dict[tuple[str, int], object]:
     return {(row.metric, row.round): row for row in rows}
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_digits_are_seen_without_noise_and_not_under_strong_noise(trained) -> None:
     """Margins: without noise a squared error below half of the mean image's and SSIM at least 0.3 above it; under sigma = 1 none better."""
     clear, noisy = (
@@ -40,6 +40,7 @@ def test_digits_are_seen_without_noise_and_not_under_strong_noise(trained) -> No
         assert noisy["SSIM", t].value < noisy["SSIM", t].baseline + 0.02
 
 
+@pytest.mark.slow
 def test_the_pictures_are_kept_and_drawn(trained) -> None:
     run = trained("mnist", sigma=0.0)
     finding = attack(run, "inversion")
@@ -121,6 +122,7 @@ def test_variation_is_the_sum_over_neighbours() -> None:
     assert image_variation(image).item() == pytest.approx(down + across)
 
 
+@pytest.mark.slow
 def test_too_many_images_in_an_update_and_records_that_are_none_are_refused(trained) -> None:
     many = FedAvg(steps=6, batch=20, clip=10.0, schedule=Constant(rate=0.1))
     with pytest.raises(UserError, match="mixes 6 x 20 images"):
@@ -137,7 +139,7 @@ def test_too_many_images_in_an_update_and_records_that_are_none_are_refused(trai
         SETTINGS["quick"].cases(Referee(trained("adult", sigma=0.0, rounds=1)))
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_answers_give_images_away_and_more_so_after_training(trained) -> None:
     """Margins: squared error below 0.65 of the mean image's after training without noise, and below that of the untrained model;
 

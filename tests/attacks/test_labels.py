@@ -25,7 +25,7 @@ from sordino.attacks.suite import attack
 from tests.attacks.conftest import STRONG
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_without_noise_labels_are_named_and_under_strong_noise_they_are_guessed(trained) -> None:
     """Margins: best method at least 0.45 above guessing in every round without noise, within 0.12 of it under sigma = 1."""
     clear, noisy = (attack(trained("mnist", sigma=sigma), "labels").rows for sigma in (0.0, STRONG))
@@ -66,12 +66,14 @@ def share_named(true: list[np.ndarray], found: list[dict[str, np.ndarray]], meth
     )
 
 
+@pytest.mark.slow
 def test_optimising_finds_labels_that_class_means_miss(trained) -> None:
     """Once the model has learnt, probabilities depend on the record: on this run it names at least a twentieth more."""
     true, found = counted(trained("mnist", sigma=0.0, rounds=21), 20, uploads=10)
     assert share_named(true, found, "optimised") > share_named(true, found, "mixture") + 0.05
 
 
+@pytest.mark.slow
 def test_the_label_of_a_single_record_is_always_named(trained) -> None:
     """iDLG: only the row of the label is negative, whatever the model."""
     referee = Referee(trained("mnist", sigma=0.0, batch=1))
@@ -85,6 +87,7 @@ def test_the_label_of_a_single_record_is_always_named(trained) -> None:
         assert count_by_magnitudes(seen).argmax() == true
 
 
+@pytest.mark.slow
 def test_labels_of_several_steps_are_counted_together(trained) -> None:
     """Margin: 0.2 above the 0.75 or so that are right in 12 labels when every class is named once or twice."""
     steps = FedAvg(steps=3, batch=4, clip=10.0, schedule=Constant(rate=0.01))
@@ -96,6 +99,7 @@ def test_labels_of_several_steps_are_counted_together(trained) -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_clipped_gradient_still_names_its_labels(trained) -> None:
     """A clip of 0.01 leaves about a hundredth of a gradient, and nobody says which hundredth."""
     tight = FedAvg(steps=1, batch=4, clip=0.01, schedule=Constant(rate=0.1))
@@ -103,6 +107,7 @@ def test_a_clipped_gradient_still_names_its_labels(trained) -> None:
     assert min(share_named(true, found, method) for method in ("mixture", "optimised")) > 0.9
 
 
+@pytest.mark.slow
 def test_mean_gradients_of_classes_are_those_of_autograd(trained) -> None:
     referee = Referee(trained("mnist", sigma=0.0))
     federation = referee.public_federation(60)

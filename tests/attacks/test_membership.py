@@ -208,7 +208,7 @@ def test_every_pair_of_shadows_takes_every_candidate(candidates, held) -> None:
     )
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_members_are_found_without_noise_and_lost_under_strong_noise(trained) -> None:
     """Location-30, 1000 of 2000 records. Margins without noise: AUC 0.75 for Shokri and 0.85 for the others, TPR at 1 % FPR 0.05 and 0.2.
 
@@ -270,6 +270,7 @@ def test_candidates_are_the_clients_records_and_as_many_others(tmp_path) -> None
     assert (len(asked), members[asked].sum()) == (40, 20)
 
 
+@pytest.mark.slow
 def test_shadows_are_trained_once_and_more_of_them_besides(tmp_path, monkeypatch) -> None:
     run, trainings, train_many = toy_run(tmp_path), [], shadows.train_many
     monkeypatch.setattr(
@@ -288,6 +289,7 @@ def test_shadows_are_trained_once_and_more_of_them_besides(tmp_path, monkeypatch
     assert len(trainings) == 6
 
 
+@pytest.mark.slow
 def test_a_killed_attack_goes_on_with_the_shadows_that_are_left(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(shadows, "SHADOWS_PER_CALL", 1)
     whole = attack(toy_run(tmp_path / "whole"), SMALL, data=DATA, model="mlp").rows
@@ -329,6 +331,7 @@ def test_shadows_are_as_large_as_the_run_however_records_are_dealt(tmp_path, dea
     assert not np.array_equal(found.models[0], found.models[1])
 
 
+@pytest.mark.slow
 def test_earlier_models_are_attacked_with_shadows_as_old(tmp_path) -> None:
     run = toy_run(tmp_path)
     finding = attack(run, replace(SMALL, rounds=2), data=DATA, model="mlp")

@@ -28,6 +28,7 @@ def with_trainings(trainings: int, share: float = 1.0) -> tuple[MembershipGame, 
     return game, play_game(game, protocol=replace(game.protocol, noise=Gaussian(sigma=sigma)))
 
 
+@pytest.mark.slow
 def test_detection_stays_under_the_certified_curve() -> None:
     """It is no empty test: the record is found clearly more often than by guessing."""
     game, scores = with_trainings(150)
@@ -38,6 +39,7 @@ def test_detection_stays_under_the_certified_curve() -> None:
     assert found[0].detected > found[0].limits.false_positive + 0.1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("share", [1 / 3, 0.0])
 def test_a_third_of_the_noise_or_none_is_noticed(share) -> None:
     game, scores = with_trainings(60, share)

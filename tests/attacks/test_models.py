@@ -23,7 +23,7 @@ def last(rows, metric: str, method: str):
     )
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.parametrize(
     ("data", "margin", "gain"), [("cifar10", 0.15, 0.03), ("utkface-race", 0.12, -0.05)]
 )
@@ -48,6 +48,7 @@ def test_an_attribute_is_inferred_without_noise_and_guessed_under_strong_noise(
         assert abs(lost.value - lost.baseline) < 0.06, method
 
 
+@pytest.mark.slow
 def test_sex_is_an_input_on_adult_and_no_noise_in_training_hides_it_from_embeddings(
     trained,
 ) -> None:
@@ -63,6 +64,7 @@ def test_sex_is_an_input_on_adult_and_no_noise_in_training_hides_it_from_embeddi
         assert abs(lost.value - lost.baseline) < 0.1
 
 
+@pytest.mark.slow
 def test_another_attribute_can_be_named(trained) -> None:
     rows = attack(trained("adult", sigma=0.0, local=SEVERAL), "attributes", attribute="race").rows
     assert {row.baseline for row in rows if row.metric == "accuracy"} != {0.0}
@@ -77,6 +79,7 @@ def test_the_majority_is_scored_as_a_classifier_that_always_says_it() -> None:
     }
 
 
+@pytest.mark.slow
 def test_the_animals_of_cifar_are_six_classes(cached) -> None:
     real_file("cifar10_labels.npz")
     name, values = read_attribute(cached("cifar10"), None)
@@ -124,6 +127,7 @@ def test_an_attacker_without_records_is_refused(tmp_path) -> None:
     assert not (tmp_path / "attacks").exists()
 
 
+@pytest.mark.slow
 def test_a_substitute_learns_from_answers_and_not_from_noise(trained) -> None:
     """Margins on digits: within 0.1 of the model's accuracy and 0.8 agreement; with noise on the answers below 0.4 of either;
 

@@ -11,6 +11,7 @@ from sordino.models import build_model
 from sordino.models.flat import FlatModel
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "shape"),
     [

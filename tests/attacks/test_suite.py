@@ -124,6 +124,7 @@ def attack_in_a_process(folder: Path) -> None:
     attack(Run.load(folder, model="mlp"), "labels", data=DATA, model="mlp")
 
 
+@pytest.mark.slow
 def test_killed_at_any_moment_an_attack_ends_as_if_it_had_never_been(tmp_path, monkeypatch) -> None:
     slow = replace(SMALL, rounds=4, uploads=4, iterations=30)
     monkeypatch.setattr(suite, "ATTACKS", {"labels": {"quick": slow}})
@@ -280,6 +281,7 @@ def test_the_paper_is_quoted_where_it_speaks_of_the_same_thing() -> None:
     assert printed(row, replace(plan, data=Data(name="mnist"))) is None
 
 
+@pytest.mark.slow
 def test_the_command_attacks_a_run_and_its_twin(tmp_path, capfd, monkeypatch) -> None:
     sets = [
         "--set",

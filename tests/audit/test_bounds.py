@@ -62,7 +62,7 @@ def test_thresholds_count_what_a_loop_counts() -> None:
         assert float(low[0]) == float(limit_error_rate(int(missed), 30, 0.025))
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.parametrize("mu", [1.0, 3.0, 5.0])
 def test_the_bound_is_tight_and_rarely_too_high(mu) -> None:
     """Of 200 audits no more exceed the truth than the 99.9 % quantile of what 5 % would give; in fact hardly any does."""

@@ -60,6 +60,7 @@ def audited(capfd, *arguments: str) -> tuple[int, dict]:
     return code, json.loads(out) if out.strip() else {}
 
 
+@pytest.mark.slow
 def test_the_json_is_the_contract(protocol, capfd) -> None:
     code, found = audited(
         capfd, str(protocol), "--view", "rounds", "--trainings", "800", "--delta", "1e-4"
@@ -106,6 +107,7 @@ def test_the_json_is_the_contract(protocol, capfd) -> None:
     assert {name: kept[name] for name in names} == {name: found[name] for name in names}
 
 
+@pytest.mark.slow
 def test_a_claim_is_refuted_with_exit_code_4_and_one_that_holds_is_not(protocol, capfd) -> None:
     code, found = audited(
         capfd,
@@ -135,6 +137,7 @@ def test_a_claim_is_refuted_with_exit_code_4_and_one_that_holds_is_not(protocol,
     assert (code, found["claims"][0]["verdict"]) == (0, "not tested")
 
 
+@pytest.mark.slow
 def test_published_claims_are_judged_where_they_apply(protocol, capfd) -> None:
     smooth = (
         "--set",
@@ -155,6 +158,7 @@ def test_published_claims_are_judged_where_they_apply(protocol, capfd) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_the_table_says_what_was_found_and_what_so_many_trainings_could_show(
     protocol, capfd
 ) -> None:
@@ -166,6 +170,7 @@ def test_the_table_says_what_was_found_and_what_so_many_trainings_could_show(
     assert "times the noise" in out
 
 
+@pytest.mark.slow
 def test_a_seed_repeats_an_audit_and_none_does_not(protocol, capfd) -> None:
     def scores(folder: str) -> bytes:
         audited(capfd, str(protocol), "--view", "server", "--trainings", "300", "--out", folder)
@@ -249,6 +254,7 @@ def test_runs_that_are_not_finished_and_folders_in_use_are_refused(protocol, cap
     assert run(["audit", "nowhere"]) == 2
 
 
+@pytest.mark.slow
 def test_an_audit_that_was_killed_goes_on_and_counts_no_training_twice(protocol, capfd) -> None:
     whole = audited(
         capfd, str(protocol), "--trainings", "6000", "--out", "whole", "--workers", "1"
@@ -286,7 +292,7 @@ def test_an_audit_that_was_killed_goes_on_and_counts_no_training_twice(protocol,
     assert len(list(Path("cut/scores").iterdir())) == 12
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_a_real_model_with_each_canary(protocol, capfd, tmp_path) -> None:
     shape = load_dataset("digits").x_train.shape[1:]
     np.savez(tmp_path / "mine.npz", x=np.full(shape, 16.0, dtype=np.float32), y=np.array(3))
@@ -319,6 +325,7 @@ def test_a_real_model_with_each_canary(protocol, capfd, tmp_path) -> None:
     assert audited(capfd, str(protocol), "--canary", "wrong.npz")[0] == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["torch", "native"])
 def test_noise_that_the_clients_of_train_use_twice_is_seen_with_a_canary(
     engine, monkeypatch, tmp_path
@@ -402,6 +409,7 @@ def test_the_function_is_the_room(tmp_path, monkeypatch) -> None:
     assert 0.7 < found.tightness < 1.1
 
 
+@pytest.mark.slow
 def test_without_noise_everything_is_shown_that_can_be(protocol, capfd) -> None:
     code, found = audited(capfd, str(protocol), "--set", "noise.sigma=0", "--trainings", "200")
     assert code == 0
@@ -411,6 +419,7 @@ def test_without_noise_everything_is_shown_that_can_be(protocol, capfd) -> None:
     assert found["verdict"] == "not tested"
 
 
+@pytest.mark.slow
 def test_capped_clients_are_capped_in_every_kind_of_audit(protocol, capfd) -> None:
     """Every client may take part once or twice; an audit that let them take part in every round would contradict that."""
     budgets = "".join(f"[[client]]\nid = {client}\nepsilon = 12.0\n" for client in range(6))
@@ -426,17 +435,20 @@ def test_capped_clients_are_capped_in_every_kind_of_audit(protocol, capfd) -> No
         assert found["verdict"] != "refuted"
 
 
+@pytest.mark.slow
 def test_the_client_without_a_cap_is_attacked(protocol, capfd) -> None:
     protocol.write_text(FILE + "[[client]]\nid = 0\nepsilon = 5.0\n")
     _, found = audited(capfd, str(protocol), "--view", "server", "--trainings", "800")
     assert found["tightness"] > 0.7
 
 
+@pytest.mark.slow
 def test_noise_too_fine_for_float32_is_not_looked_at(protocol, capfd) -> None:
     code, found = audited(capfd, str(protocol), "--set", "noise.sigma=1e-5", "--trainings", "200")
     assert (code, found["residuals"], found["verdict"]) == (0, None, "not tested")
 
 
+@pytest.mark.slow
 def test_laplace_noise_is_attacked_in_as_many_parameters_as_are_priced(protocol, capfd) -> None:
     """In two parameters the l1 shift is sqrt(2) times that of one, for which one is certified."""
     text = FILE.replace(
@@ -452,6 +464,7 @@ def test_laplace_noise_is_attacked_in_as_many_parameters_as_are_priced(protocol,
     assert found["tightness"] > 0.8
 
 
+@pytest.mark.slow
 def test_a_changed_protocol_or_canary_is_not_joined_to_old_scores(protocol, capfd) -> None:
     audited(capfd, str(protocol), "--trainings", "300", "--out", "a")
     (Path("a") / "protocol.toml").write_text(
@@ -464,6 +477,7 @@ def test_a_changed_protocol_or_canary_is_not_joined_to_old_scores(protocol, capf
     assert "damaged" in capfd.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_claim_about_records_is_not_judged_by_a_client(protocol, capfd) -> None:
     smooth = (
         "--set",

@@ -247,6 +247,7 @@ def caught(finding, engine: str) -> bool:
     return finding.contradicted and finding.verdict != "refuted" and named
 
 
+@pytest.mark.slow
 @native
 @pytest.mark.parametrize(
     "protocol", [PLAN, NOISY, LOTS, INTEGERS], ids=["scaffold", "noisy-sgd", "dp-sgd", "integers"]
@@ -264,6 +265,7 @@ def test_an_intact_plan_is_attacked_through_both_engines_and_nothing_is_said(
     assert finding.engine.residuals.values > 200
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TORCH)
 def test_a_sabotaged_torch_engine_is_caught(name, tmp_path, monkeypatch) -> None:
     TORCH[name](monkeypatch)
@@ -280,6 +282,7 @@ def test_a_client_skipped_in_the_mean_is_caught(tmp_path, monkeypatch) -> None:
     assert failed["post-processing"].place.endswith("the server's model")
 
 
+@pytest.mark.slow
 @native
 @pytest.mark.parametrize("name", KERNEL)
 def test_a_sabotaged_rule_of_the_kernel_is_caught(name, tmp_path, monkeypatch) -> None:
@@ -289,6 +292,7 @@ def test_a_sabotaged_rule_of_the_kernel_is_caught(name, tmp_path, monkeypatch) -
     assert finding.engine.largest > 100 * ROUNDED
 
 
+@pytest.mark.slow
 @native
 @pytest.mark.parametrize("engine", NOISY_STEPS)
 @pytest.mark.parametrize("what", ["noise", "clip"])
@@ -297,6 +301,7 @@ def test_sabotaged_noisy_steps_are_caught(engine, what, tmp_path, monkeypatch) -
     assert caught(found(NOISY, tmp_path), engine)
 
 
+@pytest.mark.slow
 @native
 @pytest.mark.parametrize("name", OTHER_RELEASES)
 def test_sabotaged_lots_and_integers_are_caught(name, tmp_path, monkeypatch) -> None:
@@ -354,6 +359,7 @@ class ChunkScores(WorstCaseGame):
 SOME = ("bezier", "poisson median", "diameter", "clipped-glm", "penalty", "noisy poisson adagrad", "noisy fixed l1")  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SOME)
 def test_engines_make_the_rows_of_every_kind_of_game(name) -> None:
     setup = FEDERATIONS[name]
@@ -375,6 +381,7 @@ def test_engines_make_the_rows_of_every_kind_of_game(name) -> None:
     assert check.name == ("torch" if torch_alone else "native and torch")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("broken", [False, True])
 @pytest.mark.parametrize("engine", ["torch", pytest.param("native", marks=native)])
 def test_uploads_that_a_run_kept_are_replayed(engine, broken, tmp_path, monkeypatch) -> None:
@@ -456,6 +463,7 @@ def test_kept_uploads_of_rules_with_a_memory_are_replayed(
     assert "not all rounds were kept" in find_obstacle(plan, [0, 2])
 
 
+@pytest.mark.slow
 def test_an_audit_says_why_kept_uploads_are_not_replayed(tmp_path) -> None:
     plan = replace(NOISY, model=Model(name="logistic"))
     train(plan, folder=tmp_path / "run", engine="torch", workers=1, keep_uploads=1, report=False)

@@ -27,6 +27,7 @@ sigma = 0.15
 """
 
 
+@pytest.mark.slow
 def test_epsilon_claims_are_refuted_or_hold_and_json_says_which(tmp_path, capfd) -> None:
     file = tmp_path / "a.toml"
     file.write_text(FILE)

@@ -64,7 +64,7 @@ def small(name: str) -> Protocol:
     return override_keys(example(name), settings(name))
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.parametrize("name", EXAMPLES)
 @pytest.mark.parametrize("unit", VIEWS)
 def test_every_example_is_audited_in_every_view(name, unit, tmp_path) -> None:
@@ -82,6 +82,7 @@ def test_every_example_is_audited_in_every_view(name, unit, tmp_path) -> None:
     assert max(shown) > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["prifedsync.toml", "harmonizer.toml", "wind-scaffold.toml"])
 def test_the_command_audits_them(name, tmp_path, monkeypatch, capfd) -> None:
     monkeypatch.chdir(tmp_path)

@@ -205,6 +205,7 @@ def exhibited(name: str, view: str, seed: int) -> Finding:
         return found(played)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "view"),
     [(name, view) for name, exhibit in EXHIBITS.items() for view in exhibit.caught],

@@ -99,6 +99,7 @@ def played(
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("view", VIEWS, ids=str)
 @pytest.mark.parametrize("schedule", [Constant(rate=0.1), StageWise(rate=0.1)], ids=lambda s: s.tag)
 @pytest.mark.parametrize("rule", ["fedavg", "fedprox"])
@@ -159,6 +160,7 @@ def test_clipped_glm_comes_close_with_records_clients_and_contraction() -> None:
             )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("participation", [Poisson(rate=0.5), FixedSize(size=3)])
 def test_random_participants_reveal_no_more_than_the_mixture_and_a_good_part_of_it(
     participation,
@@ -210,6 +212,7 @@ def test_who_does_not_know_the_batches_comes_near_the_bound_and_does_not_pass_it
     assert found.mu > (0.9 if whole and view != View.FINAL else 0.4) * allowed.mu
 
 
+@pytest.mark.slow
 def test_who_knows_secret_batches_is_held_against_the_bound_for_that(tmp_path) -> None:
     """Behind a shuffler the game is played with the batches given: more than the view shows, and judged as such."""
     protocol = federation(data=Data(name="digits", records=16), channel="shuffler")
@@ -242,7 +245,7 @@ def test_a_vouched_smoothness_is_respected_by_the_worst_case_and_not_passed() ->
     )
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_a_hundred_audits_rarely_exceed_the_truth() -> None:
     """On the worst case of a constant rate the true mu is the certified one (THEORY A2): at most 13 of 100 may lie above."""
     protocol = with_mu(federation(clients=3, rounds=3), View.FINAL, 2.0)
@@ -358,6 +361,7 @@ def test_halves_and_sides_never_share_a_draw() -> None:
     assert len({chunk.name for chunk in chunks}) == 8
 
 
+@pytest.mark.slow
 def test_the_result_does_not_depend_on_the_workers(tmp_path) -> None:
     protocol = replace(federation(), noise=Gaussian(sigma=0.5), seed=3)
     found = [
@@ -367,7 +371,7 @@ def test_the_result_does_not_depend_on_the_workers(tmp_path) -> None:
     assert found[0] == found[1]
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.parametrize(
     ("claim", "protocol", "refuted"),
     [

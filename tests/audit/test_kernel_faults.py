@@ -40,6 +40,7 @@ def attack(protocol, tmp_path):
     return audit(protocol, trainings=300, folder=tmp_path / "audit", workers=1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("plan", PLANS)
 def test_the_test_build_without_a_fault_passes(plan, tmp_path, monkeypatch, faulty_kernel) -> None:
     choose_fault(monkeypatch, faulty_kernel, None)
@@ -58,6 +59,7 @@ ABSENT = {
 CASES = [(plan, fault) for plan in PLANS for fault in FAULTS if fault not in ABSENT[plan]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("plan", "fault"), CASES)
 def test_a_fault_of_the_compiled_code_is_caught(
     plan, fault, tmp_path, monkeypatch, faulty_kernel

@@ -28,6 +28,7 @@ def played(protocol: Protocol, folder: Path, view: str, **options: Any) -> Findi
 
 
 # What 6,000 trainings show of a sampled Gaussian varies from seed to seed by a tenth.
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changes", "view", "least"),
     [
@@ -50,6 +51,7 @@ def test_the_worst_case_comes_close_to_the_price(
     assert found.engine.verdict == "equal"
 
 
+@pytest.mark.slow
 def test_with_many_trainings_the_price_is_attained(tmp_path: Path) -> None:
     plan = replace(PLAN, clients=2, rounds=2, noise=Gaussian(multiplier=0.5))
     found = played(plan, tmp_path, "rounds", trainings=20000)
@@ -57,6 +59,7 @@ def test_with_many_trainings_the_price_is_attained(tmp_path: Path) -> None:
     assert found.residuals is not None
 
 
+@pytest.mark.slow
 def test_a_share_that_is_too_small_is_noticed(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

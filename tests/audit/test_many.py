@@ -136,6 +136,7 @@ FEDERATIONS |= {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FEDERATIONS)
 @pytest.mark.parametrize("first", [0, 3 * LANES + 5])
 def test_a_row_is_the_training_of_its_number(name, first) -> None:

@@ -64,7 +64,7 @@ HIDDEN = Protocol(
 TRAININGS = 16_384
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.parametrize("name", CASES)
 def test_an_audit_shows_no_more_than_was_promised(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -91,7 +91,7 @@ def test_hidden_participation_is_weighed_by_its_mixture(
     assert ("absent or present" in finding.description) == (adjacency == "add-or-remove")
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.parametrize(
     "noise",
     [Gaussian(sigma=1.0), Laplace(scale=1.0), Staircase(step=1.0, width=1.0)],

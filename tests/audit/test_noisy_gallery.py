@@ -204,7 +204,7 @@ def twin(name: str, seed: int) -> Finding:
     return played(name, seed)
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.parametrize("name", EXHIBITS)
 def test_what_is_broken_is_caught(name: str) -> None:
     exhibit = EXHIBITS[name]
@@ -217,6 +217,7 @@ def test_what_is_broken_is_caught(name: str) -> None:
         assert finding.verdict == "refuted" or not exhibit.refuted
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PROTOCOLS)
 def test_correct_twins_are_not(name: str) -> None:
     for seed in SEEDS:

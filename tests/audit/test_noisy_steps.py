@@ -107,6 +107,7 @@ def played(
 # what 4,000 trainings show of Poisson batches varied between 0.80 and 1.01 of the bound, 0.91 in the mean of 24.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("sampling", "changes", "least"),
     [
@@ -141,6 +142,7 @@ def test_a_step_of_a_fixed_batch_shows_nearly_the_epsilon_that_is_certified(tmp_
     assert 0.75 < found.epsilon_lower / found.certified.epsilon(0.1) < 1.02
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sampling", ["fixed", "poisson"])
 def test_whole_clients_and_replaced_records_too(sampling, tmp_path) -> None:
     found = played(noisy(sampling, multiplier=8.0, rounds=2), tmp_path / "client", unit="client")
@@ -154,6 +156,7 @@ def test_whole_clients_and_replaced_records_too(sampling, tmp_path) -> None:
     assert found.attained > 0.4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("optimizer", ["momentum", "adam", "adagrad"])
 @pytest.mark.parametrize(
     "own", [Interpolate(alpha=0.2), Identity(pull=0.5), Attention(own=0.5)], ids=lambda own: own.tag
@@ -169,6 +172,7 @@ def test_what_clients_keep_reveals_no_more(optimizer, own, tmp_path) -> None:
     assert next(test for test in found.residuals.tests if test.name == "post-processing").p == 1
 
 
+@pytest.mark.slow
 def test_the_most_exposed_client_is_attacked_and_caps_are_kept(tmp_path) -> None:
     """Without its cap the client would take part in 8 rounds, and what is promised for some of them would be contradicted."""
     budgets = tuple(ClientBudget(id=client, epsilon=12.0, delta=1e-5) for client in range(5))
@@ -286,6 +290,7 @@ def test_who_is_given_what() -> None:
     assert len({certify(plain, view).epsilon(1e-5) for view in ("server", "rounds", "weak")}) == 3
 
 
+@pytest.mark.slow
 def test_claims_about_a_view_are_not_judged_by_who_was_given_more(tmp_path) -> None:
     tiny = Claim(name="theirs", mu=0.01, view="final", ours=True)
     found = played(noisy(), tmp_path, "final", trainings=1000, claims=(tiny,))
@@ -316,7 +321,7 @@ CARRIED = [
 ]
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.parametrize("own", CARRIED, ids=str)
 @pytest.mark.parametrize("view", ["server", "rounds", "weak", "strong"])
 def test_own_models_come_close_to_the_bound_of_every_view(own, view, tmp_path) -> None:
@@ -330,6 +335,7 @@ def test_own_models_come_close_to_the_bound_of_every_view(own, view, tmp_path) -
     assert found.residuals is not None
 
 
+@pytest.mark.slow
 def test_a_carried_model_reveals_more_than_rounds_that_start_anew(tmp_path) -> None:
     """Held against the price of a client that keeps nothing, the same trainings are a contradiction."""
     protocol = Protocol(
@@ -351,6 +357,7 @@ def test_a_carried_model_reveals_more_than_rounds_that_start_anew(tmp_path) -> N
     assert found.verdict == "holds"
 
 
+@pytest.mark.slow
 def test_views_weak_and_strong_are_coalitions_where_clients_keep_nothing(tmp_path) -> None:
     protocol = Protocol(seed=1, clients=4, rounds=2, local=PLAIN, noise=Gaussian(sigma=0.3))
     for view, same in (("weak", "coalition:1"), ("strong", "coalition:3")):
@@ -364,6 +371,7 @@ def test_views_weak_and_strong_are_coalitions_where_clients_keep_nothing(tmp_pat
 # Real models
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("sampling", "unit"), [("poisson", "record"), ("fixed", "record"), ("poisson", "client")]
 )
@@ -422,6 +430,7 @@ def test_a_record_that_is_absent_changes_nothing(tmp_path) -> None:
     assert any(np.linalg.norm(one - other) > 0.05 for one, other in zip(means, whole, strict=True))
 
 
+@pytest.mark.slow
 def test_mode_connectivity_is_attacked_at_its_uploads(tmp_path) -> None:
     protocol = Protocol(
         seed=1,

@@ -180,6 +180,7 @@ def published(slots: int, guesses: int, correct: int, epsilon: float, delta: flo
     return tail(correct) + 2 * slots * delta * worst
 
 
+@pytest.mark.slow
 @settings(max_examples=120)
 @given(
     guesses=st.integers(1, 400),

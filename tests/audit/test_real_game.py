@@ -72,7 +72,7 @@ def game_of(protocol, view: str) -> CanaryGame:
     return CanaryGame(protocol=protocol, view=View.parse(view), unit="record", **settings)
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @needs_kernel
 @pytest.mark.parametrize("name", PLAYED)
 def test_the_kernel_plays_the_game_that_torch_plays(name, monkeypatch, tmp_path) -> None:

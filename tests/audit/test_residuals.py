@@ -145,6 +145,7 @@ def test_the_uploads_of_a_client_pass_and_a_stream_that_forgets_the_round_does_n
 # p-values
 
 
+@pytest.mark.slow
 def test_p_values_are_calibrated() -> None:
     """Super-uniform in every test, with and without missing uploads; uniform where one statistic is compared exactly."""
     found, alarms = defaultdict(list), 0

@@ -33,6 +33,7 @@ def plan(**given: object) -> Protocol:
     return Protocol(**{**settings, **given})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("view", ["server", "server:2"])
 def test_the_server_learns_almost_what_is_promised_and_never_more(tmp_path, view) -> None:
     found = audit(plan(), view, trainings=2000, folder=tmp_path / "audit", workers=1)
@@ -79,6 +80,7 @@ FAULTS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
 def test_a_wrong_sampler_is_caught(tmp_path, monkeypatch, fault) -> None:
     monkeypatch.setattr(integer_uploads, "draw_integers", fault)

@@ -249,6 +249,7 @@ protocols = st.builds(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(
     protocol=protocols,

@@ -25,7 +25,7 @@ from tests.report.conftest import written_by_hand
 pytest.importorskip("streamlit", reason="the explorer needs streamlit")
 pytest.importorskip("plotly", reason="the explorer needs plotly")
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.soak
 
 QUICK = ["--set", "federation.rounds=4", "--set", "federation.clients=10"]
 

@@ -13,7 +13,7 @@ from tests.browser.conftest import PATIENCE, SCREENSHOTS, serious
 from tests.report.conftest import audited_run
 from tests.report.test_page import ATTACK
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.soak
 
 SCREENS = {
     "light": {"viewport": {"width": 1280, "height": 800}, "color_scheme": "light"},

@@ -7,7 +7,7 @@ import pytest
 from tests.browser.conftest import photographed
 from tests.test_site import built
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.soak
 
 
 @pytest.fixture(scope="module")

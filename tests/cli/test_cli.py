@@ -182,6 +182,7 @@ def test_evaluating_on_other_data_says_whether_the_model_fits(capfd) -> None:
     assert "shape" in err
 
 
+@pytest.mark.slow
 def test_ctrl_c_stops_cleanly_and_says_how_to_go_on(tmp_path, capfd) -> None:
     endless = [
         "--set",
@@ -222,6 +223,7 @@ def test_ctrl_c_stops_cleanly_and_says_how_to_go_on(tmp_path, capfd) -> None:
     assert json.loads((tmp_path / "a" / "run.json").read_text())["status"] == "unfinished"
 
 
+@pytest.mark.slow
 def test_an_output_that_shows_plain_letters_only_gets_plain_letters(tmp_path) -> None:
     def said(*arguments: str) -> str:
         command = [sys.executable, "-m", "sordino", *arguments]
@@ -280,6 +282,7 @@ def test_a_reader_who_has_gone_is_not_told() -> None:
     assert (ended.returncode, ended.stderr) == (1, "")
 
 
+@pytest.mark.slow
 def test_a_request_to_end_stops_what_a_script_has_left_in_the_background(tmp_path) -> None:
     endless = "--set federation.rounds=100000 --set local.batch=14 --set privacy.budget.epsilon=1e9 --out a"
     script = f"""

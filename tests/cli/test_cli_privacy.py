@@ -277,7 +277,7 @@ def test_what_does_not_fit_into_memory_is_said(tmp_path, monkeypatch, capfd) -> 
     assert "Traceback" not in error
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_epsilon_is_shown_at_the_delta_of_the_budget(tmp_path, monkeypatch, capfd) -> None:
     monkeypatch.chdir(tmp_path)
     assert run(["new", "mine"]) == 0

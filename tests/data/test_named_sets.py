@@ -88,6 +88,7 @@ def test_mnist(real_data: Path) -> None:
     assert abs(sample.std(dtype=np.float64) - 1) < 1e-3
 
 
+@pytest.mark.slow
 def test_cifar10(real_data: Path) -> None:
     needs(real_data, "cifar10_train_1.webp")
     cifar = load_dataset("cifar10", root=real_data)
@@ -190,6 +191,7 @@ def test_utkface(real_data: Path, name: str, classes: int) -> None:
         assert [high for _, high in bounds][:4] == [17, 29, 44, 59]
 
 
+@pytest.mark.slow
 def test_wind_records_against_a_plain_reading_of_the_files(real_data: Path) -> None:
     needs(real_data, "gefcom2012_wind_power.csv.gz", "gefcom2012_wind_forecasts.npz")
     wind = load_dataset("gefcom-wind", root=real_data)

@@ -81,6 +81,7 @@ def record_adult(cache: Path, real_data: Path) -> None:
     record(cache, "data/v1/download/1595261/adult.arff", arff)
 
 
+@pytest.mark.slow
 def test_adult_from_openml_is_the_adult_of_the_files(
     real_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

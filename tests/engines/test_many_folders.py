@@ -104,7 +104,7 @@ def run_in_pieces(folder: Path) -> None:
     train_many(VARIED, data=toy_dataset(), model="mlp", folder=folder, workers=2)
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @needs_kernel
 def test_killed_at_random_moments_all_trainings_end_as_if_they_had_not_been(tmp_path) -> None:
     chance, kills, context = random.Random(1), 0, multiprocessing.get_context("fork")

@@ -136,6 +136,7 @@ def test_a_model_with_a_loss_of_its_own_is_left_to_torch() -> None:
     assert "loss of its own" in choose(setup, "auto").reason or not list_runnable()
 
 
+@pytest.mark.slow
 @needs_kernel
 def test_fifty_rounds_on_digits_learn_the_same(tmp_path) -> None:
     local = FedAvg(steps=5, batch=16, clip=1.0, schedule=Constant(rate=0.5))

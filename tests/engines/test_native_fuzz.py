@@ -29,7 +29,7 @@ STACKS = int(
 PARTS = 4
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.parametrize("part", range(PARTS))
 def test_random_stacks_have_the_gradients_of_torch(part: int) -> None:
     torch.set_num_threads(1)
@@ -54,6 +54,7 @@ def test_random_stacks_have_the_gradients_of_torch(part: int) -> None:
             )
 
 
+@pytest.mark.slow
 def test_random_stacks_clip_every_example_by_itself() -> None:
     torch.set_num_threads(1)
     for seed in range(60):

@@ -44,6 +44,7 @@ CHANGES = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @needs_compiler
 @needs_kernel
 @pytest.mark.parametrize("change", CHANGES)

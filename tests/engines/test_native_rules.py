@@ -159,6 +159,7 @@ def trained(changes: dict[str, object], engine: str, folder: Path) -> State:
     return state
 
 
+@pytest.mark.slow
 @needs_kernel
 @pytest.mark.parametrize("changes", RULES.values(), ids=RULES.keys())
 def test_a_training_is_that_of_the_torch_engine(changes: dict[str, object], tmp_path: Path) -> None:

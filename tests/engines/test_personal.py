@@ -93,6 +93,7 @@ def files(folder: Path) -> dict[str, object]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("own", OWN, ids=str)
 @pytest.mark.parametrize("local", [ADAM, fedavg(batch=6)], ids=lambda rule: rule.tag)
 @pytest.mark.parametrize("engine", ENGINES)
@@ -109,6 +110,7 @@ def test_the_result_does_not_depend_on_the_number_of_workers(tmp_path, own, loca
     assert files(tmp_path / "1") == files(tmp_path / "3")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("own", OWN, ids=str)
 @pytest.mark.parametrize("engine", ENGINES)
 def test_an_interrupted_run_goes_on_as_if_it_had_never_been(tmp_path, own, engine) -> None:
@@ -150,6 +152,7 @@ def start_or_go_on(folder: Path) -> None:
         train(plan(rounds=100), data=toy_dataset(), model="mlp", folder=folder, workers=2)
 
 
+@pytest.mark.slow
 def test_killed_at_random_moments_a_run_ends_as_if_it_had_never_been(tmp_path) -> None:
     start_or_go_on(tmp_path / "whole")
     chance, folder = random.Random(2), tmp_path / "killed"

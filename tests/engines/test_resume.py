@@ -93,7 +93,7 @@ def uploads_of(folder: Path) -> dict[str, object]:
     }
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_killed_at_25_random_moments_a_run_ends_as_if_it_had_never_been(tmp_path) -> None:
     start_or_go_on(tmp_path / "whole")
     expected = files_that_count(tmp_path / "whole") | uploads_of(tmp_path / "whole")
@@ -137,6 +137,7 @@ def interrupted(
         )
 
 
+@pytest.mark.slow
 def test_ctrl_c_keeps_the_last_whole_round(tmp_path) -> None:
     interrupted(tmp_path / "a", after=9, error=KeyboardInterrupt, keep_uploads=3)
     state, _ = RunFolder(tmp_path / "a").load_checkpoint()
@@ -184,6 +185,7 @@ def test_the_ledger_line_is_on_disk_before_any_upload_of_its_round(tmp_path, mon
     assert all(seen)
 
 
+@pytest.mark.slow
 def test_a_damaged_checkpoint_falls_back_on_the_one_before_it(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(
         CheckpointPolicy, "save", lambda self, state, last: self._store.save_checkpoint(state)
@@ -279,6 +281,7 @@ def test_metrics_that_do_not_say_their_round_are_refused(tmp_path, line) -> None
     assert path.read_text() == damaged
 
 
+@pytest.mark.slow
 def test_a_ledger_line_cut_short_by_a_crash_is_written_again(tmp_path) -> None:
     interrupted(tmp_path / "a", after=20, keep_uploads=3)
     ledger = tmp_path / "a" / "ledger.jsonl"
@@ -385,6 +388,7 @@ def with_file_size_limit(folder: Path, limit: int, answer) -> None:
         answer.put(str(error))
 
 
+@pytest.mark.slow
 def test_a_disk_that_takes_no_more_leaves_the_older_state_intact(tmp_path) -> None:
     answer = FORK.Queue()
     process = FORK.Process(

@@ -82,6 +82,7 @@ def test_layers_that_draw_are_repeated_too_and_the_callers_generator_is_left_alo
     assert torch.get_num_threads() == threads
 
 
+@pytest.mark.slow
 def test_forked_and_spawned_workers_give_the_same_uploads() -> None:
     setup = prepare(toy_protocol(), data=toy_dataset(), model="mlp")
     weights = setup.initial_weights()

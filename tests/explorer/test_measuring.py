@@ -23,6 +23,7 @@ def test_the_claims_that_can_be_measured_are_those() -> None:
     assert tuple(SCHEDULES) == MEASURABLE
 
 
+@pytest.mark.slow
 def test_looks_end_where_an_audit_of_the_same_trainings_does(tmp_path) -> None:
     verdict = check(find("convergent/theorem-3a"), rounds=30, clients=2)
     looks = list(measure_in_steps(verdict, trainings=200, steps=4))
@@ -34,7 +35,7 @@ def test_looks_end_where_an_audit_of_the_same_trainings_does(tmp_path) -> None:
     assert looks[-1].finding.claims[0].verdict == whole.claims[0].verdict == "refuted"
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_a_process_reports_looks_and_the_verdict() -> None:
     running = ClaimMeasurement("convergent/theorem-3a", rounds=30, clients=2)
     until(lambda: running.over)
@@ -62,6 +63,7 @@ def test_it_can_be_stopped_and_no_more_than_a_few_run_at_a_time() -> None:
     assert not ClaimMeasurement.running
 
 
+@pytest.mark.slow
 def test_a_claim_that_cannot_be_measured_says_so() -> None:
     running = ClaimMeasurement("convergent/lemma-3", rounds=10, clients=2)
     until(lambda: running.over)

@@ -156,6 +156,7 @@ def test_answers_that_come_while_the_page_is_drawn_are_drawn(monkeypatch) -> Non
     assert "being computed" not in " ".join([*shown, *(one.value for one in app.caption)])
 
 
+@pytest.mark.slow
 def test_after_twelve_quick_changes_the_answer_is_there_within_three_seconds(monkeypatch) -> None:
     from sordino.explorer import results
 

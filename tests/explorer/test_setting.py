@@ -94,6 +94,7 @@ HOSTILE = st.text(max_size=60) | st.sampled_from(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=150)
 @given(
     st.dictionaries(

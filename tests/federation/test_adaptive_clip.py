@@ -174,6 +174,7 @@ GAME = Protocol(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("view", ["rounds", "coalition:1"])
 def test_the_worst_case_comes_close_to_the_price(view: str, tmp_path: Path) -> None:
     found = audit(GAME, view, trainings=6000, folder=tmp_path / "audit", workers=1)
@@ -184,6 +185,7 @@ def test_the_worst_case_comes_close_to_the_price(view: str, tmp_path: Path) -> N
     assert found.engine.verdict == "equal"
 
 
+@pytest.mark.slow
 def test_a_step_that_is_longer_than_the_clip_says_is_noticed(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -134,6 +134,7 @@ def test_every_view_costs_less_than_slightly_longer_steps_cost() -> None:
                 assert 0.5 * wanted < found < wanted
 
 
+@pytest.mark.slow
 def test_an_audit_finds_most_of_what_is_promised_and_no_more() -> None:
     protocol = protocol_of(noise=Gaussian(sigma=1.5), rounds=8)
     found = audit(protocol, "server", "record", trainings=3000, workers=1)

@@ -187,6 +187,7 @@ def test_rows_of_a_table_are_trained_as_if_alone(loss) -> None:
         assert torch.allclose(after_steps(rule, row, features, labels), found, atol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("loss", "least", "most"), [("softmax", 0.6, 0.72), ("one-against-rest", 0.85, 1.05)]
 )

@@ -196,6 +196,7 @@ def test_an_enforced_diameter_holds_after_the_servers_step() -> None:
             assert np.linalg.norm(record.joined - start) > 0
 
 
+@pytest.mark.slow
 @EVERY
 def test_an_audit_attains_the_price_under_every_server_optimizer(rule: ServerOptimizer) -> None:
     protocol = toy_protocol(server=rule, rounds=3, noise=Gaussian(sigma=0.6))

@@ -120,7 +120,7 @@ def test_uploads_of_clients_with_own_models_move_as_far_as_is_priced(own, schedu
             assert moved >= priced[t] * (1 - 1e-4)
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.parametrize(
     ("sampling", "batch", "neighbour"),
     [("fixed", 24, -1.0), ("fixed", 12, -1.0), ("poisson", 12, 0.0)],

@@ -26,7 +26,7 @@ from tests.flower.lab import SLOW, Lab, free_port
 from tests.flower.local import plan
 from tests.support import REPOSITORY
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.soak
 
 
 def wait_for_refusals(lab: Lab, client: int = 0) -> list[str]:

@@ -23,7 +23,7 @@ from sordino.flower.client_store import ClientStore
 from tests.flower.lab import SLOW, Lab, free_port
 from tests.flower.local import plan
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.soak
 
 PROTOCOL = plan(clients=1, rounds=1, noise=Gaussian(sigma=0.1, secure=True))
 

@@ -11,7 +11,7 @@ from tests.flower.lab import Lab
 from tests.flower.local import charges, plan, weights
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_two_machines_end_with_the_model_of_the_embedded_engine(tmp_path) -> None:
     generator, seen = np.random.default_rng(0), []
     # A file, since every message starts a process anew, and built-in data would make each wait for what they come with.

@@ -34,7 +34,7 @@ from sordino.protocol import SordinoError, save_protocol
 from tests.flower.lab import SLOW, Lab
 from tests.flower.local import charges, plan, weights
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.soak
 
 STEPS = {"steps": 3, "batch": 6, "clip": 1.0, "schedule": Constant(rate=0.3)}
 ADAM = NoisySgd(steps=3, batch=6, clip=0.5, schedule=Constant(rate=0.05), optimizer="adam")

@@ -106,6 +106,7 @@ TROUBLES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("trouble", TROUBLES)
 def test_what_is_no_upload_is_skipped_and_its_sender_named_and_charged(trouble, tmp_path) -> None:
     protocol = plan(rounds=2)

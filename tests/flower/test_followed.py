@@ -20,7 +20,7 @@ from sordino.report.writing import write_final_report
 from tests.flower.lab import SLOW, Lab, free_port
 from tests.support import REPOSITORY
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.soak
 
 PORTS = r"\b(8000|909[456])\b"
 

@@ -167,6 +167,7 @@ def test_a_folder_belongs_to_one_mechanism(tmp_path) -> None:
     assert Trained(private_updates(clip=1.0, sigma=0.1, folder=tmp_path)).ask(2).has_error()
 
 
+@pytest.mark.slow
 def test_an_app_with_noisy_steps_of_its_own_is_priced_and_capped(tmp_path) -> None:
     import dp_accounting
     from dp_accounting.pld import PLDAccountant
@@ -296,6 +297,7 @@ def event(multiplier: float = 1.0, size: int = 10) -> GaussianPrivacyEvent:
     return GaussianPrivacyEvent(noise_multiplier=multiplier, sample_size=size, population_size=100)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sampling", list(SamplingMethod))
 def test_our_accountant_never_charges_more_than_flowers(sampling) -> None:
     ours, theirs = SordinoAccountant(config(sampling)), RdpAccountant(config(sampling))

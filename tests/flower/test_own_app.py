@@ -13,7 +13,7 @@ from sordino.cli.main import run as sordino
 from sordino.flower.client_store import ClientStore
 from tests.flower.lab import Lab
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.soak
 
 APP = Path(__file__).parent / "own_app"
 

@@ -19,7 +19,7 @@ from tests.flower.lab import SLOW, Lab, find_own_address, free_port
 from tests.flower.ledgers import find_losses, find_repeated_charges
 from tests.flower.local import plan
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.soak
 
 OWN_ADDRESS = find_own_address()
 HOSPITALS = ("north", "south")

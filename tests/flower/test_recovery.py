@@ -18,7 +18,7 @@ from benchmarks.recovery import (
 from sordino.flower.flower_commands import make_environment
 from tests.flower.lab import SLOW, Lab, free_port
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.soak
 
 # Seconds without a sign of life after which a node counts as silent here: a tenth of the cuts that
 # `python -m benchmarks.recovery` measures is then as long for the supervisor as a whole one.

@@ -84,6 +84,7 @@ KINDS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_across_machines_and_embedded_end_with_the_same_model(kind, tmp_path) -> None:
     protocol = plan(**KINDS[kind])
@@ -199,6 +200,7 @@ def test_fresh_noise_hides_the_order_of_the_clients_from_the_loop(tmp_path, monk
     assert min(firsts) > 5
 
 
+@pytest.mark.slow
 def test_a_round_from_which_uploads_are_missing_is_repeated_where_the_protocol_says_so(
     tmp_path,
 ) -> None:
@@ -211,6 +213,7 @@ def test_a_round_from_which_uploads_are_missing_is_repeated_where_the_protocol_s
     assert weights(run) == weights(alone)
 
 
+@pytest.mark.slow
 def test_a_round_that_needs_everyone_waits_for_everyone_who_was_lost(tmp_path) -> None:
     protocol = plan(missing="repeat")
     alone = train(protocol, folder=tmp_path / "alone", engine="torch", workers=1)

@@ -106,7 +106,7 @@ def train_while(lab: Lab, protocol: Protocol, folder: Path, kill: Callable[[Lab]
     return run
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_one_of_four_machines_is_killed_in_each_phase_and_every_sum_is_exact(tmp_path) -> None:
     generator = np.random.default_rng(0)
     np.savez(

@@ -18,7 +18,7 @@ from sordino.secure_sums import key_roster
 from sordino.secure_sums.share_holders import Neighbourhood
 from tests.flower.summing import Summing, summed_plan
 
-SLOW = [pytest.mark.slow]
+SLOW = [pytest.mark.soak]
 
 
 @pytest.fixture(autouse=True)
@@ -130,6 +130,7 @@ CASES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("threshold", "phase", "heard"), CASES)
 def test_every_subset_of_dropouts_gives_the_exact_sum_of_the_others(
     tmp_path, threshold, phase, heard

@@ -98,6 +98,7 @@ def test_below_the_threshold_a_round_is_lost_and_resumed_with_a_new_charge(tmp_p
         gone_on_with(tmp_path / "across", grid)
 
 
+@pytest.mark.slow
 def test_a_run_that_was_killed_goes_on_and_ends_with_the_same_model(tmp_path, monkeypatch) -> None:
     from sordino.flower.sum_rounds import SecureRounds
 

@@ -327,6 +327,7 @@ def test_a_refusal_is_not_asked_for_again(tmp_path) -> None:
     assert run.metrics["participants"].tolist() == [2]
 
 
+@pytest.mark.slow
 def test_a_run_to_which_nobody_contributes_does_not_finish(tmp_path) -> None:
     protocol = plan(noise=SECURE, rounds=2)
     grid = consortium(tmp_path, protocol)

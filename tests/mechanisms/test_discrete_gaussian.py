@@ -155,6 +155,7 @@ def scores_of(draws: np.ndarray, parameter: float, seed: int = 0) -> np.ndarray:
     return lower + place * (upper - lower)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("digits", [1, 2, 4, 8, 12])
 def test_draws_have_their_law_and_no_neighbouring_one(digits) -> None:
     """Kolmogorov-Smirnov, accepted at the parameter and rejected 2 % beside it."""

@@ -112,6 +112,7 @@ def scatter_directly(image: np.ndarray) -> np.ndarray:
     return np.array(maps)
 
 
+@pytest.mark.slow
 def test_scattering_is_what_sums_over_pixels_give() -> None:
     images = make_images(2, side=8)
     found = Scattering((1, 8, 8)).scatter(images).numpy()

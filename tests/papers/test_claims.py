@@ -180,6 +180,7 @@ def test_parameters_that_make_no_sense_are_refused(name, overrides, message) -> 
     assert message in str(refusal.value)
 
 
+@pytest.mark.slow
 def test_no_promise_rests_on_a_paper() -> None:
     for room in ("privacy", "protocol"):
         for path in (REPOSITORY / "sordino" / room).rglob("*.py"):

@@ -53,6 +53,7 @@ def test_theorem_3a_is_refuted_by_a_federation() -> None:
     assert verdict.published < found
 
 
+@pytest.mark.slow
 def test_theorem_3b_is_refuted_by_a_federation() -> None:
     changed = {**SMALL, "rounds": 60, "clients": 2, "rate": 0.9}
     found = exact_mu(

@@ -10,6 +10,7 @@ import pytest
 from experiments import converging_classes, converging_privacy
 
 
+@pytest.mark.slow
 def test_converging_privacy_keeps_rounds_and_epsilons_apart(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(converging_privacy, "ROUNDS", (2, 5))
     base = converging_privacy.FEDERATIONS["breast-cancer"]
@@ -33,6 +34,7 @@ def test_converging_privacy_keeps_rounds_and_epsilons_apart(tmp_path, monkeypatc
     assert drawn["view final"][0][1] == [row["epsilon"]["final"] for row in rows[2:]]
 
 
+@pytest.mark.slow
 def test_converging_classes_keeps_its_promise_for_every_number_of_rounds(
     tmp_path, monkeypatch
 ) -> None:

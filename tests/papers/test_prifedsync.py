@@ -157,6 +157,7 @@ def test_all_rows_of_the_tables_have_the_printed_mu() -> None:
         assert round(limit_mu(row), 2) == row.printed_mu
 
 
+@pytest.mark.slow
 def test_all_rows_have_the_certified_epsilons_of_theory() -> None:
     for row in prifedsync_tables():
         printed = row.printed

@@ -52,6 +52,7 @@ def bounds_by_method(protocol: Protocol) -> dict[str, list[Bound]]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("scale", "rounds"), [(1.0, 1), (0.3, 7), (4.0, 60), (20.0, 1000)])
 def test_composed_laplace_is_that_of_dp_accounting(scale: float, rounds: int) -> None:
     curve = bounds_by_method(plan(rounds=rounds, noise=Laplace(scale=scale)))["loss composition"][0]
@@ -88,6 +89,7 @@ def test_a_shift_of_two_coordinates_is_never_worse_than_of_one() -> None:
         assert delta <= -np.expm1((epsilon - total) / 2) + 1e-4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("steps", [1, 3])
 def test_a_round_with_secret_batches_is_never_below_exact_laws(steps: int) -> None:
     """Any update given the first use, no further from the others than the steps that are left allow."""

@@ -39,6 +39,7 @@ RULES = [
 ]
 
 
+@pytest.mark.slow
 @given(
     st.floats(0.01, 50), st.sampled_from([1e-3, 1e-5, 1e-9]), st.sampled_from(["server", "rounds", "coalition:3", "final"]),
     st.sampled_from(RULES), st.integers(1, 2000),
@@ -146,6 +147,7 @@ def test_a_calibration_asks_for_few_prices(name, monkeypatch) -> None:
     assert len(evaluated) <= len(asked) + 4 * max(asked)
 
 
+@pytest.mark.slow
 @given(st.lists(st.floats(0.1, 10), min_size=1, max_size=4), st.floats(0.3, 30))
 @settings(max_examples=50, deadline=None)
 def test_bounds_that_are_left_alone_would_not_have_changed_the_noise(mus, epsilon) -> None:

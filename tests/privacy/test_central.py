@@ -124,6 +124,7 @@ def test_a_hidden_draw_amplifies_as_theory_says(rounds: int, printed: float) -> 
     assert guarantee.epsilon(1e-5) == pytest.approx(accountant.get_epsilon(1e-5), rel=1e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rate", [0.05, 0.4])
 def test_replacing_under_a_hidden_draw_is_never_underpriced(rate: float) -> None:
     """Two opposite updates, exactly: (1 - q) N(0, 1) + q N(+-1/2, 1) in units of the noise."""
@@ -149,6 +150,7 @@ def test_a_record_added_is_priced_as_any_change_of_its_client() -> None:
     assert by_record == pytest.approx(replaced)
 
 
+@pytest.mark.slow
 def test_rounds_that_differ_are_rounded_up_together() -> None:
     steps = FedAvg(steps=2, batch=4, clip=0.5, schedule=StageWise(rate=0.5))
     protocol = replace(hidden(rounds=40, rate=0.1), local=steps)

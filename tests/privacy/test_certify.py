@@ -163,6 +163,7 @@ def test_participation_and_first_use_against_simulated_draws(participation, view
         assert guarantee.delta(epsilon) <= high * 1.03 + 1e-7
 
 
+@pytest.mark.slow
 @given(
     st.integers(1, 40),
     st.floats(0.05, 5.0),
@@ -486,6 +487,7 @@ def test_every_guarantee_is_labelled_and_explained() -> None:
     assert "theory.md#a8)" in guarantee.explain()
 
 
+@pytest.mark.slow
 def test_budgets_of_all_clients_bound_what_the_server_learns() -> None:
     budgets = tuple(ClientBudget(id=i, epsilon=5.0) for i in range(50))
     capped = certify(replace(MNIST, client=budgets), "server")

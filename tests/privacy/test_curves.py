@@ -57,6 +57,7 @@ class TestEveryCurve:
                     alphas[np.flatnonzero(betas == beta)[0]], abs=2e-5
                 )
 
+    @pytest.mark.slow
     def test_supporting_lines_never_pass_above_what_epsilon_delta_allow(self, curve: Curve) -> None:
         for alpha in (0.01, 0.2, 0.7):
             grid = np.linspace(0.0, 12.0, 4001)
@@ -73,6 +74,7 @@ class TestEveryCurve:
         assert (together <= each + 1e-12).all()
         assert together == pytest.approx(each, abs=2e-3)
 
+    @pytest.mark.slow
     def test_composition_commutes_and_adds(self, curve: Curve) -> None:
         for other in (CURVES["gaussian"], CURVES["renyi"], CURVES["loss"]):
             one, two = curve.compose(other), other.compose(curve)

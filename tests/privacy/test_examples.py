@@ -21,6 +21,7 @@ MODULES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MODULES)
 def test_the_examples_run(name: str) -> None:
     assert doctest.testmod(importlib.import_module(name)).failed == 0

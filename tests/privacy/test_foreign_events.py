@@ -30,6 +30,7 @@ def test_a_gaussian_costs_what_its_formula_says() -> None:
     assert below - math.exp(price.epsilon) * above == pytest.approx(1e-5, rel=1e-2)
 
 
+@pytest.mark.slow
 def test_the_command_prices_a_file_for_both_kinds_of_neighbours(tmp_path: Path, capsys) -> None:
     path = tmp_path / "event.json"
     path.write_text(json.dumps(STEPS))

@@ -35,6 +35,7 @@ def exact_beta(mu: float, alpha: float) -> mp.mpf:
         return mp.mpf(1) - tail(quantile - mu) if quantile > mu else tail(mu - quantile)
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(log_mu=st.floats(-6, 3), a=st.floats(-4, 36))
 def test_delta_is_right_and_rounded_up(log_mu: float, a: float) -> None:

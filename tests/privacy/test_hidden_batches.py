@@ -130,6 +130,7 @@ def test_rounds_that_differ_are_added_up_as_loss_distributions_are(falling) -> N
         assert curve.epsilon(delta) == pytest.approx(total.epsilon(delta), rel=5e-3)
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.floats(0.0, 5.0), min_size=200, max_size=400),
     st.floats(0.0, 4.0),
@@ -184,6 +185,7 @@ def protocols(draw) -> Protocol:
 VIEWS = ("server", "rounds", "coalition:2", "final")
 
 
+@pytest.mark.slow
 @given(protocols(), st.sampled_from(VIEWS), st.floats(1e-8, 1e-2))
 @settings(max_examples=80, deadline=None)
 def test_never_more_is_promised_away_than_where_batches_are_known(protocol, view, delta) -> None:

@@ -153,6 +153,7 @@ def test_who_fell_silent_hides_nobody() -> None:
     assert found == pytest.approx(certify(protocol, "server").epsilon(1e-5), rel=5e-3)
 
 
+@pytest.mark.slow
 def test_the_audit_of_means_does_not_pass_the_bound_and_comes_close(tmp_path) -> None:
     protocol = plan(
         clients=4,

@@ -50,6 +50,7 @@ def dynamics(draw: st.DrawFn, rounds: int = 12) -> tuple[np.ndarray, np.ndarray]
     return np.array(rho), np.array(gamma)
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(pair=dynamics(), d0=st.sampled_from([0.0, 0.5, 7.0]), by_logs=st.booleans())
 def test_it_solves_the_quadratic_programme(
@@ -64,6 +65,7 @@ def test_it_solves_the_quadratic_programme(
     assert found == pytest.approx(quadratic_programme(rho, gamma, d0), rel=1e-8, abs=1e-12)
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(pair=dynamics(rounds=40))
 def test_linear_dynamics_attain_it(pair: tuple[np.ndarray, np.ndarray]) -> None:
@@ -90,6 +92,7 @@ def test_it_never_falls_when_the_dynamics_get_wilder(
     assert before <= float(np.square(gamma).sum()) * (1 + 1e-12)
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(pair=dynamics(rounds=25), diameter=st.sampled_from([0.0, 0.05, 0.7, 5.0, 300.0]))
 def test_the_best_start_is_found(pair: tuple[np.ndarray, np.ndarray], diameter: float) -> None:
@@ -100,6 +103,7 @@ def test_the_best_start_is_found(pair: tuple[np.ndarray, np.ndarray], diameter: 
     assert every[start] == pytest.approx(found, rel=1e-12)
 
 
+@pytest.mark.slow
 def test_the_best_start_is_found_on_long_uneven_runs() -> None:
     rng = np.random.default_rng(5)
     for _ in range(150):
@@ -113,6 +117,7 @@ def test_the_best_start_is_found_on_long_uneven_runs() -> None:
         assert last_iterate_bounded(rho, gamma, diameter)[0] == pytest.approx(min(every), rel=1e-11)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 def test_a_long_run_is_within_a_fraction_of_a_percent_of_the_best_start(seed: int) -> None:
     """Beyond a few hundred rounds not every start is looked at; every one of them holds."""
@@ -164,6 +169,7 @@ def test_the_regression_and_the_logarithms_agree_on_long_runs() -> None:
         module._WIDEST = widest
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rho", [1 + 1e-9, 0.9, 1.01])
 def test_a_million_rounds_lie_between_their_largest_shift_and_composition(rho: float) -> None:
     shifts = np.random.default_rng(0).random(1_000_000)
@@ -171,7 +177,7 @@ def test_a_million_rounds_lie_between_their_largest_shift_and_composition(rho: f
     assert shifts[-1] ** 2 <= energy <= float(np.square(shifts).sum()) * (1 + 1e-9)
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.parametrize(("rho", "diameter"), [(1.001, 1e4), (1.01, 1e9)])
 def test_a_million_rounds_in_a_ball_cost_no_more_than_without_it(
     rho: float, diameter: float

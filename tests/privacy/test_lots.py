@@ -66,6 +66,7 @@ def test_models_show_the_same_however_many_clients_share_the_records(clients: in
     )
 
 
+@pytest.mark.slow
 def test_a_coalition_takes_its_shares_of_the_noise_away() -> None:
     expected = central(1.1 * math.sqrt(0.6), 0.05, 200)
     assert certify(PLAN, "coalition:4").epsilon(DELTA) == pytest.approx(expected, rel=1e-3)
@@ -77,6 +78,7 @@ def test_the_server_finds_one_share_in_an_upload() -> None:
     assert certify(plan, "server").epsilon(DELTA) == pytest.approx(expected, rel=1e-3)
 
 
+@pytest.mark.slow
 def test_a_server_that_adds_the_noise_is_trusted() -> None:
     plan = replace(PLAN, noise=Gaussian(multiplier=1.1, where="server"))
     assert certify(plan, "server").epsilon(DELTA) == math.inf
@@ -99,6 +101,7 @@ def test_secure_sums_give_the_server_what_a_trusted_one_would_publish() -> None:
     assert certify(plan, "rounds").epsilon(DELTA) < expected
 
 
+@pytest.mark.slow
 def test_rounding_to_a_coarse_grid_is_paid_for() -> None:
     secure = SecureAggregation(threshold=10)
     fine = replace(PLAN, channel=secure)
@@ -124,12 +127,14 @@ def test_fixed_lots_are_replaced_and_cost_c_q_of_two_over_z() -> None:
         assert curve.delta(epsilon) == pytest.approx(0.05 * gauss, rel=2e-3, abs=1e-9)
 
 
+@pytest.mark.slow
 def test_poisson_lots_may_be_priced_for_a_replaced_record() -> None:
     plan = replace(PLAN, privacy=Privacy(adjacency="replace-one"))
     expected = central(1.1, 0.05, 200, "REPLACE_ONE")
     assert certify(plan, "rounds").epsilon(DELTA) == pytest.approx(expected, rel=5e-3)
 
 
+@pytest.mark.slow
 def test_a_client_with_few_records_is_drawn_from_as_rarely_as_any_other() -> None:
     """One coin for all records of the federation: B over the mean number of records."""
     sizes = (20,) * 5 + (220,) * 5
@@ -163,6 +168,7 @@ def test_weak_noise_is_priced_by_how_often_the_record_is_drawn() -> None:
     assert epsilon < 200 * mu**2 / 2
 
 
+@pytest.mark.slow
 def test_known_contributors_have_their_shares_counted() -> None:
     question = pose_question(PLAN, "rounds", "record", rounds=range(20), present=[5] * 20)
     found = certify_shared(question).epsilon(DELTA)
@@ -189,6 +195,7 @@ def test_the_noise_for_a_target_is_found() -> None:
     assert 1.98 < again <= 2.0
 
 
+@pytest.mark.slow
 def test_the_event_for_dp_accounting_has_the_same_price() -> None:
     accountant = dp_accounting.pld.PLDAccountant()
     accountant.compose(dp_event(PLAN, "coalition:4"))

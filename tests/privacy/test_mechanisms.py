@@ -98,6 +98,7 @@ def staircase_density(noise: StaircaseDensity) -> LogDensity:
     return log_density
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "noise",
     [StaircaseDensity(step=1.0, width=1.0, nu=0.3), StaircaseDensity(step=0.7, width=0.5, nu=0.8)],
@@ -246,6 +247,7 @@ def test_clones_by_enumeration(local: float, clients: int) -> None:
         assert clones_rdp(order, local=local, clients=clients) == pytest.approx(exact, rel=1e-9)
 
 
+@pytest.mark.slow
 def test_clones_at_an_order_where_rare_cohorts_decide() -> None:
     """Summed in logarithms over every number of clones: no window, no allowance."""
     order, local, clients = 64, 2.0, 1000

@@ -47,6 +47,7 @@ def simulated_first_hits(
     return total
 
 
+@pytest.mark.slow
 def test_first_hits_agree_with_simulated_training() -> None:
     curve = round_curve(
         first_used([0.1] * 5, 1.0), sigma=1.0, cohort=Cohort.everyone(clients=50), use=USE
@@ -61,6 +62,7 @@ def test_first_hits_agree_with_simulated_training() -> None:
         assert curve.delta(epsilon) == pytest.approx(mean, abs=5 * error)
 
 
+@pytest.mark.slow
 def test_falling_rates_are_priced_round_by_round() -> None:
     rates = np.outer(0.4 / np.arange(1, 201), np.ones(5))
     rounds = [
@@ -74,6 +76,7 @@ def test_falling_rates_are_priced_round_by_round() -> None:
         assert curve.delta(epsilon) == pytest.approx(mean, abs=5 * error + 1e-5)
 
 
+@pytest.mark.slow
 def test_six_hundred_different_rounds_lie_between_their_mean_and_their_worst_case() -> None:
     cohort = Cohort.poisson(clients=50, rate=0.3)
     rounds = [
@@ -129,6 +132,7 @@ def test_equal_rounds_lie_just_above_the_closed_form(
     )
 
 
+@pytest.mark.slow
 def test_adding_squares_agrees_with_adding_privacy_losses() -> None:
     one = mix_gaussians([0.0, 0.4, 1.1], [0.6, 0.3, 0.1])
     losses = one.losses(1e-3).repeat(20)

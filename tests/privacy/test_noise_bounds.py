@@ -240,6 +240,7 @@ def constant(scale: float) -> Claimed:
     return made
 
 
+@pytest.mark.slow
 def test_noise_that_is_smaller_than_its_claim_is_refused() -> None:
     custom_noise.hold_claim_against_samples(Claimed(1.0), "honest")
     custom_noise.hold_claim_against_samples(Claimed(2 / 3), "modest")
@@ -340,7 +341,7 @@ def test_nothing_is_trained_under_noise_that_cannot_be_priced(tmp_path: Path) ->
         assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_custom_noise_is_priced_by_the_worst_spread_and_listed_as_vouched() -> None:
     guarantee = certify(plan(Custom(factory=f"{__name__}:honest", scale=1.0), rounds=1))
     known = certify(plan(Laplace(scale=1.0), rounds=1))

@@ -38,6 +38,7 @@ def test_a_trade_off_from_privacy_losses_agrees_with_riskcal() -> None:
         )  # both directions are promised, so ours is the smaller
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("rate", "multiplier", "steps"), [(0.01, 1.0, 1000), (0.1, 2.0, 300)])
 def test_sampled_gaussian_steps_lie_in_the_interval_of_prv_accountant(
     rate, multiplier, steps
@@ -59,6 +60,7 @@ def test_sampled_gaussian_steps_lie_in_the_interval_of_prv_accountant(
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("schedule", [Constant(rate=0.1), StageWise(rate=0.4)])
 @pytest.mark.parametrize("view", ["server", "rounds", "coalition:3"])
 def test_a_protocol_as_dp_event_is_priced_alike_by_dp_accounting(schedule, view) -> None:

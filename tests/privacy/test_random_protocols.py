@@ -10,6 +10,7 @@ from dataclasses import replace
 from itertools import product
 
 import numpy as np
+import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from scipy.stats import binom, hypergeom
@@ -150,6 +151,7 @@ def honest_numbers(protocol: Protocol, view: str) -> list[tuple[int, float]]:
     return [(1 + n, float(drawn.pmf(n))) for n in range(others + 1) if drawn.pmf(n) > 0]
 
 
+@pytest.mark.slow
 @slow
 @given(
     protocol=upload_protocols(),
@@ -209,6 +211,7 @@ def drawn_release(protocol: Protocol, view: str) -> Release:
     )
 
 
+@pytest.mark.slow
 @slow
 @given(protocol=noisy_protocols(), view=st.sampled_from(["server", "rounds", "coalition:1"]))
 def test_no_promise_is_below_the_exact_law_of_drawn_records(protocol, view) -> None:
@@ -216,6 +219,7 @@ def test_no_promise_is_below_the_exact_law_of_drawn_records(protocol, view) -> N
     assert exact <= certify(protocol, view, delta=DELTA).epsilon(DELTA) * (1 + 1e-6)
 
 
+@pytest.mark.slow
 @slow
 @given(
     sizes=st.lists(st.integers(2, 40), min_size=CLIENTS, max_size=CLIENTS),

@@ -93,6 +93,7 @@ def test_sums_of_many_rounds_lie_just_above_the_exact_ones(name: str, unit: floa
         assert exact * (1 - 1e-9) <= found <= exact * (1 + slack) + 1e-11, (epsilon, exact, found)
 
 
+@pytest.mark.slow
 def test_a_falling_rate_is_priced_as_its_rounds_are_one_by_one() -> None:
     use = first_use(batch=8, records=100, steps=3)
     shifts = 0.6 / np.arange(1, 71)[:, None] * np.array([1.0, 2 / 3, 1 / 3])

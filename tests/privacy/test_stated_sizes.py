@@ -123,6 +123,7 @@ def test_lists_that_make_no_sense_are_refused(changes, message) -> None:
 NOISY = NoisySgd(steps=3, batch=8, clip=1.0, schedule=Constant(rate=0.1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("protocol", [unequal, lambda sizes: unequal(
     sizes, local=NOISY, noise=Gaussian(multiplier=1.0), aggregation=Mean()
 )])  # fmt: skip

@@ -93,7 +93,7 @@ def test_one_sampled_step_has_the_divergence_of_an_integral(noise, order: int) -
     assert found.rdp(order) == pytest.approx(exact, rel=1e-6)
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @settings(max_examples=25, deadline=None)
 @given(
     scale=st.floats(0.3, 3.0),
@@ -125,6 +125,7 @@ def test_many_steps_are_close_to_their_exact_law() -> None:
     assert exact <= epsilon(plan(steps=10, rounds=10)) <= 1.2 * exact
 
 
+@pytest.mark.slow
 def test_all_coordinates_move_under_an_l2_clip() -> None:
     everything = plan(norm="l2", batch=16, parameters=25)
     shift = 0.5 / math.sqrt(25)

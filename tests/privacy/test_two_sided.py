@@ -31,6 +31,7 @@ from sordino.protocol import (
 REPLACE = dp_accounting.NeighboringRelation.REPLACE_ONE
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("reach", "rate", "steps"), [(0.5, 0.1, 100), (1.0, 0.02, 500), (2.0, 0.3, 5)]
 )
@@ -87,6 +88,7 @@ def test_it_is_never_above_the_bound_that_counts_both_ways(
     ).all()
 
 
+@pytest.mark.slow
 def test_poisson_batches_are_priced_by_it_where_a_record_is_replaced() -> None:
     rule = NoisySgd(steps=5, batch=16, clip=1.0, schedule=Constant(rate=0.1), sampling="poisson")
     protocol = Protocol(
@@ -107,6 +109,7 @@ def test_poisson_batches_are_priced_by_it_where_a_record_is_replaced() -> None:
     assert added.epsilon(1e-5) < found.epsilon(1e-5)
 
 
+@pytest.mark.slow
 def test_clients_that_are_drawn_unseen_are_priced_by_it_where_one_is_replaced() -> None:
     rule = FedAvg(steps=1, batch=1, clip=1.0, schedule=Constant(rate=0.5))  # moves by 1
     protocol = Protocol(

@@ -260,6 +260,7 @@ def finds_noise_from_records(protocol: Protocol) -> bool:
     )
 
 
+@pytest.mark.slow
 @given(federations() | federations() | summed_federations(), st.sampled_from(["record", "client"]))
 @settings(max_examples=140, deadline=None)
 def test_a_file_never_promises_more_than_its_run(
@@ -288,6 +289,7 @@ def test_nor_does_a_file_about_another_channel_aggregation_or_rule(variant, size
         assert run.epsilon(1e-5) <= promised.epsilon(1e-5) * ROUNDING
 
 
+@pytest.mark.slow
 @given(federations(), st.sampled_from(["record", "client"]))
 @settings(max_examples=25, deadline=None)
 def test_noise_that_is_found_without_sizes_suffices_for_all_sizes(

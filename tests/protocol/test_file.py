@@ -49,12 +49,14 @@ def test_value_to_file_to_value_is_the_identity(protocol: Protocol) -> None:
     assert dumps(loads(text)) == text
 
 
+@pytest.mark.slow
 @given(protocols())
 @settings(max_examples=50)
 def test_every_written_file_satisfies_the_json_schema(protocol: Protocol) -> None:
     jsonschema.validate(tomllib.loads(dumps(protocol)), build_schema())
 
 
+@pytest.mark.slow
 def test_the_schema_is_itself_valid_and_refuses_what_the_reader_refuses() -> None:
     jsonschema.Draft202012Validator.check_schema(build_schema())
     document = tomllib.loads(MINIMAL)
@@ -229,6 +231,7 @@ KEYS = [
 ]
 
 
+@pytest.mark.slow
 @given(
     st.dictionaries(
         st.sampled_from(KEYS),

@@ -87,6 +87,7 @@ def test_noise_from_one_seed_cancels(runs, tmp_path) -> None:
     assert math.isfinite(price_together(summarize_runs([runs[0], tmp_path / "e"]))[0])
 
 
+@pytest.mark.slow
 def test_runs_of_the_same_name_are_told_apart_and_ten_fit(
     runs, tmp_path, monkeypatch, capfd
 ) -> None:

@@ -54,6 +54,7 @@ def evidence(folder: Path, name: str) -> Path:
     return folder / name if "." in name else next((folder / name).glob("*.json"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", DAMAGE)
 @pytest.mark.parametrize("name", FILES)
 def test_a_damaged_run_gets_a_message_or_a_page(folder, capfd, name, damage) -> None:

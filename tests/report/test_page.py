@@ -68,6 +68,7 @@ def answer(capfd, *arguments: str) -> dict:
 
 
 class TestNumbers:
+    @pytest.mark.slow
     def test_bounds_are_those_of_certify_in_every_view_and_unit(self, folder, capfd) -> None:
         document = Page(write_report(folder)).document
         for unit in ("record", "client"):
@@ -224,6 +225,7 @@ class TestTheFile:
         assert "url(" not in style
         assert "@import" not in style
 
+    @pytest.mark.slow
     def test_names_of_users_are_text_and_nothing_else(self, tmp_path) -> None:
         bad = "<img src=x onerror=alert(1)>$a_{$</script><script>alert(2)</script>"
         toy = toy_dataset()
@@ -266,7 +268,7 @@ class TestTheFile:
         assert bad in page.text
         assert page.document["attacks"][0]["name"] == bad
 
-    @pytest.mark.slow
+    @pytest.mark.soak
     def test_10_000_rounds_fit_and_nothing_is_made_up(self, long_run, tmp_path) -> None:
         path = write_report(long_run, tmp_path / "long.html")
         assert path.stat().st_size < 2_000_000
@@ -310,6 +312,7 @@ def toy_report(folder: Path) -> Page:
 
 
 class TestHonesty:
+    @pytest.mark.slow
     def test_noise_from_a_seed_is_a_warning_and_noise_from_the_system_is_none(
         self, tmp_path
     ) -> None:
@@ -334,6 +337,7 @@ class TestHonesty:
         assert "Anyone who knows the seed" not in pages[1]
         assert all("What this does not protect" in page for page in pages)
 
+    @pytest.mark.slow
     def test_a_view_without_a_limit_a_large_delta_and_a_refuting_audit_are_said(
         self, folder, tmp_path
     ) -> None:
@@ -361,6 +365,7 @@ class TestHonesty:
         audit.write_text(json.dumps({**json.loads(audit.read_text()), "verdict": "refuted"}))
         assert "An audit contradicts the guarantee." in Page(write_report(folder)).text
 
+    @pytest.mark.slow
     def test_what_was_measured_with_more_than_the_view_is_not_said_of_the_view(
         self, folder
     ) -> None:
@@ -383,6 +388,7 @@ class TestHonesty:
         assert "the truth lies between the two" not in text
         assert "rounds, one record, given every noisy step of the attacked client" in text
 
+    @pytest.mark.slow
     def test_an_audit_of_the_run_is_in_the_report_at_once(
         self, folder, tmp_path, monkeypatch, capfd
     ) -> None:
@@ -400,6 +406,7 @@ class TestHonesty:
             0 < one["false_positive"] <= 1 and 0 < one["false_negative"] <= 1 for one in limits
         )
 
+    @pytest.mark.slow
     def test_what_one_training_says_is_in_the_report_at_once(
         self, tmp_path, monkeypatch, capfd
     ) -> None:
@@ -428,6 +435,7 @@ class TestHonesty:
 
 
 class TestAtTheEnd:
+    @pytest.mark.slow
     def test_train_and_resume_write_it_and_say_where(self, tmp_path, monkeypatch, capfd) -> None:
         from sordino.cli.progress import TrainingProgress
 
@@ -514,6 +522,7 @@ class TestAtTheEnd:
         assert (tmp_path / "a" / "report.html").exists()
 
 
+@pytest.mark.slow
 def test_an_attack_is_in_the_report_at_once_and_what_noise_0_means(
     folder, monkeypatch, capfd
 ) -> None:
@@ -536,6 +545,7 @@ def test_an_attack_is_in_the_report_at_once_and_what_noise_0_means(
     assert "“Noise 0” is the same" in shown.text
 
 
+@pytest.mark.slow
 def test_an_epsilon_beyond_a_hundred_is_no_meaningful_limit_for_people_and_digits_for_machines(
     tmp_path,
 ) -> None:

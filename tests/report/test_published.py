@@ -106,6 +106,7 @@ def test_a_promise_about_the_last_model_is_published_with_the_last_score_alone(f
     assert "Do not publish" in (final_run / "private" / "README.txt").read_text()
 
 
+@pytest.mark.slow
 def test_the_page_does_not_depend_on_the_scores_of_earlier_models(final_run, tmp_path) -> None:
     other = Path(shutil.copytree(final_run, tmp_path / final_run.name))
     rows = lines(other / "private" / "metrics.jsonl")
@@ -206,6 +207,7 @@ def test_an_interrupted_run_keeps_its_lines_apart_and_ends_as_if_it_had_not_been
         ], name
 
 
+@pytest.mark.slow
 def test_a_hidden_draw_is_in_nothing_that_is_published(hidden_run, tmp_path) -> None:
     for row in lines(hidden_run / "metrics.jsonl"):
         assert [row[name] for name in ("participants", "bytes_up", "bytes_down", "seconds")] == (

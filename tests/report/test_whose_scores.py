@@ -36,6 +36,7 @@ def own(folder: Path, **more: np.ndarray) -> dict[str, object]:
     return {"name": str(folder / "mine.npz"), "classes": ("no", "yes")}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["public", "brought", "held-out", "none"])
 def test_whose_records_were_scored_is_said_everywhere(tmp_path: Path, kind: str) -> None:
     brought = {"x_test": np.ones((9, 3)), "y_test": np.arange(9) % 2}
@@ -62,6 +63,7 @@ def test_whose_records_were_scored_is_said_everywhere(tmp_path: Path, kind: str)
         assert (sum(run.sizes), run.facts["test_records"]) == (60, 0)
 
 
+@pytest.mark.slow
 def test_a_page_about_own_files_does_not_count_their_labels(tmp_path: Path) -> None:
     run = trained(tmp_path, **own(tmp_path))
     counts = json.loads((run.folder / "partition.json").read_text())["counts"]
@@ -75,6 +77,7 @@ def test_a_page_about_own_files_does_not_count_their_labels(tmp_path: Path) -> N
     assert "figure-partition" in (public.folder / "report.html").read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [Dirichlet(beta=0.5), Shards(per_client=2)])
 def test_a_promise_about_records_dealt_by_label_says_so(tmp_path: Path, kind: object) -> None:
     run = trained(tmp_path, name="digits", partition=kind)
@@ -97,6 +100,7 @@ def as_earlier_versions_wrote(run: Run) -> Run:
     return Run.load(run.folder)
 
 
+@pytest.mark.slow
 def test_an_earlier_run_on_own_data_is_said_to_be_divided_by_label(tmp_path: Path, capfd) -> None:
     run = as_earlier_versions_wrote(trained(tmp_path, **own(tmp_path)))
     folder, said = str(run.folder), "promise does not cover that division. Train anew"
@@ -130,6 +134,7 @@ def test_other_runs_are_not_said_to_be_divided_by_label(tmp_path: Path, kind: st
     assert whose(run) == {"this version": "held-out", "published": "public"}.get(kind, "brought")
 
 
+@pytest.mark.slow
 def test_a_comparison_says_whose_records_were_scored(tmp_path: Path) -> None:
     mine = trained(tmp_path, **own(tmp_path))
     public = trained(tmp_path / "public", name="digits")

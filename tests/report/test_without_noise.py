@@ -27,6 +27,7 @@ def answer(capfd, *arguments: str) -> tuple[int, str, str]:
     return code, out, err
 
 
+@pytest.mark.slow
 def test_a_training_says_what_noise_cost_and_publishes_nothing_of_it(capfd) -> None:
     code, out, _ = answer(capfd, "train", *SMALL, *LOUD, "--out", "a", "--without-noise", "--json")
     assert code == 0
@@ -49,6 +50,7 @@ def test_a_training_says_what_noise_cost_and_publishes_nothing_of_it(capfd) -> N
     assert answer(capfd, "verify", "a")[0] == 0
 
 
+@pytest.mark.slow
 def test_a_report_adds_the_comparison_later_and_trains_the_twin_once(capfd) -> None:
     answer(capfd, "train", *SMALL, "--out", "a")
     before = Path("a/report.html").read_bytes()

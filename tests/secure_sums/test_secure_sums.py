@@ -147,6 +147,7 @@ def subsets(clients: list[int], least: int) -> list[list[int]]:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("threshold", [3, 4])
 def test_every_subset_of_dropouts_at_every_phase_gives_the_exact_sum(threshold) -> None:
     """All ways in which 5 clients can fall silent: before masking, before sending, before answering."""

@@ -187,6 +187,7 @@ def test_runs_add_up_as_gaussian_mechanisms_do() -> None:
     assert price.epsilon == pytest.approx(GaussianCurve(mu=0.5).epsilon(1e-5), rel=1e-9)
 
 
+@pytest.mark.slow
 def test_runs_that_are_priced_together_share_no_seed(tmp_path) -> None:
     plan = small_protocol(seed=5)
     swept = sweep(plan, {"local.clip": [0.5, 1.0]}, seeds=2, price="sum", folder=tmp_path / "s")
@@ -236,6 +237,7 @@ def test_selection_draws_a_poisson_number_of_settings_at_random() -> None:
     assert all(len({trial.seed for trial in trials}) == len(trials) for trials in drawn)
 
 
+@pytest.mark.slow
 def test_a_selection_names_the_best_run_and_its_price(tmp_path) -> None:
     plan = small_protocol(seed=2)
     options = {"view": "final", "price": "selection", "trials": 6.0, "folder": tmp_path / "s"}
