@@ -253,7 +253,8 @@ def test_a_factory_in_the_working_folder_is_used_and_its_change_is_noticed(tmp_p
     found = apply_features(data, "own_features:make")
     inputs = data.x_train.reshape(20, -1)[:, :5] / 255
     np.testing.assert_allclose(found.x_train, 2 * inputs, rtol=1e-6)
-    write_factories(tmp_path, monkeypatch, "FACTOR = 3\n" + GOOD)
+    # Of another size: Python takes a file of the same second and size for unchanged.
+    write_factories(tmp_path, monkeypatch, "FACTOR = 3.0\n" + GOOD)
     found = apply_features(data, "own_features:make")
     np.testing.assert_allclose(found.x_train, 3 * inputs, rtol=1e-6)
 
