@@ -246,7 +246,7 @@ def notes_on(protocol: Protocol) -> tuple[str, ...]:
 
     Example:
         >>> from sordino.protocol import read_protocol
-        >>> notes_on(read_protocol("sordino/examples/digits-local.toml"))[0][:45]
+        >>> notes_on(read_protocol("sordino/examples/digits-local.toml"))[0][:45]  # doctest: +SKIP
         'Pooled records are assigned to clients by lab'
     """
     if protocol.data is None:
