@@ -345,14 +345,18 @@ def absolute_path(path: Path | None) -> str | None:
 @app.command()
 def link(
     folder: Place,
-    host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 for all.")] = "127.0.0.1",
+    host: Annotated[
+        str, typer.Option(help="Address to listen on; 0.0.0.0 for all of IPv4, :: for all.")
+    ] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=1, max=65535, help="Port to listen on.")] = 8000,
     insecure: Insecure = False,
 ) -> None:
     """Coordinator: start the SuperLink, where the machines meet."""
     from sordino.flower.flower_processes import run_superlink
+    from sordino.protocol.addresses import parse_ip
 
-    run_superlink(folder, host, port, insecure=insecure)
+    # In brackets, an address of IPv6 could not be listened on.
+    run_superlink(folder, str(parse_ip(host) or host), port, insecure=insecure)
 
 
 @app.command()

@@ -23,6 +23,7 @@ from sordino.engines.torch_engine import TorchEngine
 from sordino.federation.setup import Setup
 from sordino.federation.training import ScoringEngine
 from sordino.protocol import InvalidValue, UserError
+from sordino.protocol.addresses import Address
 
 ENGINES = ("auto", "torch", "native", "flower")
 
@@ -50,9 +51,7 @@ class SuperLink:
     deadline: float = 600.0
 
     def __post_init__(self) -> None:
-        host, _, port = self.address.rpartition(":")
-        if not host or not port.isdecimal() or not 0 < int(port) < 2**16:
-            raise InvalidValue("superlink", self.address, "HOST:PORT, such as 127.0.0.1:8000")
+        object.__setattr__(self, "address", Address().accept_value("superlink", self.address))
         for name, seconds in (("patience", self.patience), ("deadline", self.deadline)):
             if not 0 < seconds < math.inf:
                 raise InvalidValue(name, seconds, "a number of seconds above 0")

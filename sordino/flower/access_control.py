@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import Any
 
 from sordino.flower.callers import identify_caller
+from sordino.protocol.addresses import IpAddress, unmap_address
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
-Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 # The calls of nodes begin with this path.
 FLEET = "/v1/fleet/"
@@ -328,7 +328,7 @@ def find_owner(client: tuple[str, int], server: tuple[str, int]) -> int | None:
     return None
 
 
-def read_end(end: str) -> tuple[Address, int]:
+def read_end(end: str) -> tuple[IpAddress, int]:
     """Returns the address and the port of an end of a connection in Linux' tables.
 
     Args:
@@ -339,12 +339,3 @@ def read_end(end: str) -> tuple[Address, int]:
     # Each word of four bytes is in the order of the processor.
     words = [raw[start : start + 4][::-1] for start in range(0, len(raw), 4)]
     return unmap_address(ipaddress.ip_address(b"".join(words))), int(port, 16)
-
-
-def unmap_address(address: Address) -> Address:
-    """Returns an address of IPv4 where it is written as one of IPv6.
-
-    Args:
-        address: The address.
-    """
-    return getattr(address, "ipv4_mapped", None) or address

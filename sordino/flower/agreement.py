@@ -12,6 +12,7 @@ from sordino.data import agreed_classes
 from sordino.federation.store.files import write_whole, writing
 from sordino.mechanisms import mechanism_of
 from sordino.protocol import UNITS, ClientBudget, Noise, Protocol, UserError, dumps
+from sordino.protocol.addresses import Address
 from sordino.protocol.entries import Value, decode_table, encode_table, entry
 from sordino.protocol.file import parse_toml, toml_table
 from sordino.protocol.release import release_of
@@ -64,7 +65,7 @@ class Agreement(Value):
     app: str | None = entry(
         Maybe(Text()), "SHA-256 of the Flower app that may run here; left out: any", None
     )
-    superlink: str | None = entry(Maybe(Text()), "host and port of the SuperLink", None)
+    superlink: str | None = entry(Maybe(Address()), "host and port of the SuperLink", None)
     certificate: str | None = entry(
         Maybe(Text()), "file of the authority that signed the SuperLink's certificate", None
     )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ipaddress
 
+from sordino.protocol.addresses import IpAddress, unmap_address
+
 # A subscriber of IPv6 has a whole network of this prefix length.
 SUBSCRIBER_PREFIX = 64
 
@@ -24,11 +26,11 @@ def identify_caller(address: str) -> str:
         '192.0.2.1'
     """
     try:
-        found = ipaddress.ip_address(address.partition("%")[0])
+        found: IpAddress = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:
         return address
-    if isinstance(found, ipaddress.IPv4Address):
+    found = unmap_address(found)
+    # The network of the loopback address is nobody's.
+    if found.version == 4 or found.is_loopback:
         return str(found)
-    if found.ipv4_mapped is not None:
-        return str(found.ipv4_mapped)
     return str(ipaddress.IPv6Network((found, SUBSCRIBER_PREFIX), strict=False))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import ipaddress
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,17 +13,18 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from sordino.federation.store.files import write_whole, writing
-from sordino.flower.consortium import LOOPBACK
+from sordino.flower.consortium import LOOPBACK, LOOPBACK_6, Coordinator
 from sordino.flower.node_certificates import encode_certificate
 from sordino.flower.signing import COORDINATOR, COORDINATOR_KEY, SIGNS_REQUESTS
 from sordino.protocol import InvalidValue, UserError
+from sordino.protocol.addresses import Host, join_address, parse_ip
 
 AUTHORITY = "ca.crt"
 SERVER = "server.pem"
 SERVER_KEY = "server.key"
 ISSUER = "Sordino consortium authority"
 # Names of a machine for itself.
-OWN_NAMES = ("localhost", LOOPBACK)
+OWN_NAMES = ("localhost", LOOPBACK, LOOPBACK_6)
 # Characters that X.509 allows in a name.
 NAME_LENGTH = 64
 
@@ -46,6 +46,7 @@ def write_certificates(folder: Path, hosts: Sequence[str], days: int = 365) -> N
         raise InvalidValue(
             "host", hosts, "at least one name or address under which machines reach the SuperLink"
         )
+    hosts = [Host().accept_value("host", host) for host in hosts]
     names = (AUTHORITY, SERVER, SERVER_KEY, COORDINATOR, COORDINATOR_KEY)
     # Checked before anything is made: half of an old set and half of a new one would fit nobody.
     taken = [name for name in names if (folder / name).exists()]
@@ -86,26 +87,25 @@ def add_own_names(hosts: Sequence[str]) -> list[str]:
     return list(dict.fromkeys([*hosts, *OWN_NAMES]))
 
 
-def find_own_address(folder: Path, host: str, port: int) -> str:
+def find_own_address(folder: Path, party: Coordinator) -> str:
     """Returns where the coordinator itself reaches its SuperLink.
 
     Args:
         folder: Folder of the certificates.
-        host: Name or address under which other machines reach the SuperLink.
-        port: Where it listens.
+        party: What its consortium.toml says.
 
     Returns:
-        The loopback address and the port; the host and the port where the certificate does not
+        The loopback address and the port; those that others use where the certificate does not
         name the loopback address, or cannot be read.
     """
     try:
         certificate = x509.load_pem_x509_certificate((folder / SERVER).read_bytes())
         names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except (OSError, ValueError, x509.ExtensionNotFound):
-        return f"{host}:{port}"
-    if make_general_name(LOOPBACK) in names:
-        return f"{LOOPBACK}:{port}"
-    return f"{host}:{port}"
+        return party.address
+    if make_general_name(party.own_host) in names:
+        return join_address(party.own_host, party.port)
+    return party.address
 
 
 def certify_authority(key: ec.EllipticCurvePrivateKey, days: int) -> x509.Certificate:
@@ -289,7 +289,7 @@ def make_general_name(host: str) -> x509.GeneralName:
     Args:
         host: The name or the address.
     """
-    try:
-        return x509.IPAddress(ipaddress.ip_address(host))
-    except ValueError:
+    found = parse_ip(host)
+    if found is None:
         return x509.DNSName(host)
+    return x509.IPAddress(found)

@@ -100,7 +100,7 @@ def find_limit(address: str) -> int:
         address: The address.
     """
     with suppress(ValueError):
-        if ipaddress.ip_address(identify_caller(address).partition("/")[0]).is_loopback:
+        if ipaddress.ip_address(identify_caller(address)).is_loopback:
             return LOCAL_CONNECTIONS
     return CONNECTIONS
 

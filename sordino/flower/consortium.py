@@ -8,14 +8,17 @@ from pathlib import Path
 from typing import Any
 
 from sordino.protocol import UNITS, UserError
+from sordino.protocol.addresses import Address, Host, join_address, parse_ip
 from sordino.protocol.entries import Value, decode_table, entry
 from sordino.protocol.value_checks import Choice, Flag, Integer, Maybe, Number, Text
 
 FILE = "consortium.toml"
 # The address at which every machine reaches itself.
 LOOPBACK = "127.0.0.1"
-# Hosts under which only this machine reaches a SuperLink.
-LOCAL_HOSTS = ("localhost", LOOPBACK, "::1")
+LOOPBACK_6 = "::1"
+# All addresses of this machine: of IPv4, and of both.
+ALL_ADDRESSES = "0.0.0.0"
+ALL_ADDRESSES_6 = "::"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +30,7 @@ class Coordinator(Value):
         '0.0.0.0'
     """
 
-    host: str = entry(Text(), "name or address under which machines reach it", "127.0.0.1")
+    host: str = entry(Host(), "name or address under which machines reach it", "127.0.0.1")
     port: int = entry(Integer(at_least=1, at_most=65535), "where it listens", 8000)
     keys: str = entry(Text(), "folder of clients' public keys: 0.pub, 1.pub, ...", "keys")
     metrics: int | None = entry(
@@ -39,15 +42,23 @@ class Coordinator(Value):
     @property
     def listen(self) -> str:
         """The address to listen on."""
+        found = parse_ip(LOOPBACK if self.host == "localhost" else self.host)
         # A port for tests must not be open to other machines.
-        if self.host in LOCAL_HOSTS:
-            return LOOPBACK
-        return "0.0.0.0"
+        if found is not None and found.is_loopback:
+            return str(found)
+        if found is not None and found.version == 6:
+            return ALL_ADDRESSES_6
+        return ALL_ADDRESSES
+
+    @property
+    def own_host(self) -> str:
+        """The address at which its own machine reaches it, whatever others call it."""
+        return {ALL_ADDRESSES: LOOPBACK, ALL_ADDRESSES_6: LOOPBACK_6}.get(self.listen, self.listen)
 
     @property
     def address(self) -> str:
         """Where machines reach the SuperLink; its certificate has this name."""
-        return f"{self.host}:{self.port}"
+        return join_address(self.host, self.port)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +66,7 @@ class Client(Value):
     """Describes what a client agrees to, and where its node connects to."""
 
     client: int = entry(Integer(at_least=0), "number of the client in the protocol, from 0")
-    superlink: str = entry(Text(), "host and port of the SuperLink")
+    superlink: str = entry(Address(), "host and port of the SuperLink")
     data: str | None = entry(
         Maybe(Text()), "file of its own records; left out: its share of the protocol's", None
     )

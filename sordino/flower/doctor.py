@@ -83,7 +83,7 @@ def examine_coordinator(place: Path, party: Coordinator) -> Iterator[Diagnosis]:
     # A running SuperLink is probed and holds its port itself; otherwise the port must be free.
     if running.trouble is None:
         authority = str(certificates / AUTHORITY)
-        address = find_own_address(certificates, party.host, party.port)
+        address = find_own_address(certificates, party)
         trouble = probe_superlink(address, authority).trouble
         yield Diagnosis(what="SuperLink", seen=address, trouble=trouble)
     else:
@@ -197,7 +197,10 @@ def examine_port(host: str, port: int) -> Diagnosis:
         host: Address of this machine.
         port: The port.
     """
-    with socket.socket() as probe:
+    family = socket.AF_INET
+    if ":" in host:
+        family = socket.AF_INET6
+    with socket.socket(family) as probe:
         # Without it a port that was closed a moment ago counts as taken.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

@@ -238,7 +238,7 @@ class CoordinatorService(PartyService):
         if not (certificates / AUTHORITY).exists():
             write_certificates(certificates, add_own_names([settings.host]))
             self.tell(f"Wrote {certificates}. Give {AUTHORITY} to every client.")
-        self._address = find_own_address(certificates, settings.host, settings.port)
+        self._address = find_own_address(certificates, settings)
         command = make_superlink_command(self.place, settings.listen, settings.port, insecure=False)
         env = make_environment(self.place / "flower", **FAST_POLLING)
         log = JsonLog(self.place / "logs" / "link.jsonl")

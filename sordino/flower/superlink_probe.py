@@ -11,6 +11,7 @@ from email.utils import parsedate_to_datetime
 from pathlib import Path
 
 from sordino.flower.node_certificates import load_own_certificate
+from sordino.protocol.addresses import split_address
 
 # Seconds that a node's clock may be ahead or behind before Flower refuses what it signs.
 AHEAD = 5.0
@@ -45,9 +46,9 @@ def probe_superlink(address: str, certificate: str | None, key: str | None = Non
     Returns:
         The fault, if there is one.
     """
-    host, _, port = address.rpartition(":")
     try:
-        connection = open_connection(host.strip("[]"), int(port), certificate, key)
+        host, port = split_address(address)
+        connection = open_connection(host, port, certificate, key)
         connection.request("GET", "/health")
         answer = connection.getresponse()
         answer.read()

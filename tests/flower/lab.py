@@ -16,6 +16,7 @@ import time
 import urllib.request
 from collections.abc import Sequence
 from contextlib import suppress
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
@@ -37,13 +38,17 @@ def free_port() -> int:
             return port
 
 
-def find_own_address() -> str | None:
+# Addresses that nobody has, to which a machine would send from its own.
+ELSEWHERE = {socket.AF_INET: "198.51.100.1", socket.AF_INET6: "2001:db8::1"}
+
+
+def find_own_address(family: socket.AddressFamily = socket.AF_INET) -> str | None:
     """The address under which other machines would reach this one; None where it has no network."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking, suppress(OSError):
+    with suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as asking:
         # Only the way is looked up: nothing is sent.
-        asking.connect(("198.51.100.1", 9))
+        asking.connect((ELSEWHERE[family], 9))
         found = str(asking.getsockname()[0])
-        if not found.startswith("127."):
+        if not ip_address(found).is_loopback:
             return found
     return None
 

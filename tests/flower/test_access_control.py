@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import socket
 import subprocess
 import sys
 import threading
@@ -27,9 +28,12 @@ from sordino.flower.access_control import (
     AccessControl,
     may_be_local,
 )
+from sordino.flower.connection_limits import CONNECTIONS, LOCAL_CONNECTIONS, find_limit
+from sordino.protocol.addresses import join_address
 from tests.flower.lab import find_own_address, free_port
 
 OWN_ADDRESS = find_own_address()
+OWN_ADDRESS_6 = find_own_address(socket.AF_INET6)
 OUTSIDE = ("203.0.113.7", 40_000)
 TAKEN = [
     "/v1/control/start-run", "/v1/control/list-runs", "/v1/control/register-node",
@@ -178,12 +182,13 @@ def serve(app: AccessControl, host: str = "127.0.0.1"):
     port = free_port()
     config = uvicorn.Config(app, host=host, port=port, log_level="error", lifespan="off")
     server = uvicorn.Server(config)
-    thread = threading.Thread(target=server.run)
+    # Bound as a SuperLink's listener is: `::` stands for IPv4 too.
+    thread = threading.Thread(target=server.run, args=([config.bind_socket()],))
     thread.start()
     while not server.started:
         time.sleep(0.02)
     try:
-        yield f"http://{host}:{port}"
+        yield f"http://{join_address(host, port)}"
     finally:
         server.should_exit = True
         thread.join()
@@ -226,6 +231,35 @@ def test_the_coordinators_own_account_is_known_by_the_machines_own_address_too()
     with serve(AccessControl(Behind(), secured=True, account=12_345), str(OWN_ADDRESS)) as url:
         assert status_of(f"{url}/v1/control/list-runs") == 403
         assert status_of(f"{url}/health") == 200
+
+
+@pytest.mark.skipif(not socket.has_ipv6, reason="this machine has no IPv6")
+@pytest.mark.parametrize("host", ["[::1]", "127.0.0.1", f"[{OWN_ADDRESS_6}]"])
+def test_the_own_account_is_known_by_every_address_of_a_listener_on_both_protocols(host) -> None:
+    """Of IPv4 it is shown as an address of IPv6, which is in another table of the system's."""
+    if host == "[None]":
+        pytest.skip("this machine has no address of IPv6 but loopback's")
+    for account, status in ((os.getuid(), 200), (12_345, 403)):
+        with serve(AccessControl(Behind(), secured=True, account=account), "::") as url:
+            port = url.rpartition(":")[2]
+            assert status_of(f"http://{host}:{port}/v1/control/list-runs") == status
+            assert status_of(f"http://{host}:{port}/health") == 200
+
+
+@pytest.mark.parametrize(
+    ("caller", "connections"),
+    [
+        ("::1", LOCAL_CONNECTIONS),
+        ("127.0.0.1", LOCAL_CONNECTIONS),
+        ("::ffff:127.0.0.1", LOCAL_CONNECTIONS),
+        ("::2", CONNECTIONS),
+        ("2001:db8::1", CONNECTIONS),
+        ("192.0.2.1", CONNECTIONS),
+    ],
+)
+def test_this_machine_alone_holds_more_connections(caller, connections) -> None:
+    """By the network of its subscriber, `::1` once counted as anybody."""
+    assert find_limit(caller) == connections
 
 
 @pytest.mark.parametrize(

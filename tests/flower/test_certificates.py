@@ -27,7 +27,7 @@ from tests.support import REPOSITORY
 
 @pytest.fixture
 def made(tmp_path):
-    write_certificates(tmp_path / "ours", ["localhost", "127.0.0.1"], days=10)
+    write_certificates(tmp_path / "ours", ["localhost", "127.0.0.1", "[2001:DB8::1]"], days=10)
     return tmp_path / "ours"
 
 
@@ -41,7 +41,13 @@ def verifier(authority: x509.Certificate, host: x509.verification.Subject, days:
 
 
 @pytest.mark.parametrize(
-    "host", [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))], ids=str
+    "host",
+    [
+        x509.DNSName("localhost"),
+        x509.IPAddress(ipaddress.ip_address("127.0.0.1")),
+        x509.IPAddress(ipaddress.ip_address("2001:db8::1")),
+    ],
+    ids=str,
 )
 def test_the_superlink_is_trusted_under_its_names_as_long_as_was_said(made, host) -> None:
     authority, server = read(made / "ca.crt"), read(made / "server.pem")

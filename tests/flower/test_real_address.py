@@ -2,6 +2,7 @@
 
 import shutil
 import signal
+import socket
 import time
 from functools import partial
 from pathlib import Path
@@ -15,6 +16,7 @@ from sordino.cli.main import run as sordino
 from sordino.flower.certificates import write_key
 from sordino.flower.client_store import ClientStore
 from sordino.protocol import save_protocol
+from sordino.protocol.addresses import join_address
 from tests.flower.lab import SLOW, Lab, find_own_address, free_port
 from tests.flower.ledgers import find_losses, find_repeated_charges
 from tests.flower.local import plan
@@ -23,7 +25,8 @@ pytestmark = pytest.mark.soak
 
 OWN_ADDRESS = find_own_address()
 HOSPITALS = ("north", "south")
-ROUNDS = 4
+# Many enough that a training is stopped before it ends, however long `flwr stop` takes to be started.
+ROUNDS = 20
 # What outlives certificates: which clients there are, and by which certificates nodes are known.
 KEPT = ("clients.json", "nodes.pem")
 
@@ -31,15 +34,15 @@ KEPT = ("clients.json", "nodes.pem")
 class Consortium:
     """Three parties under `sordino flower up`, each with a folder of its own."""
 
-    def __init__(self, lab: Lab, host: str) -> None:
+    def __init__(self, lab: Lab, host: str, rounds: int = ROUNDS) -> None:
         self.lab = lab
         self.place = lab.folder
         self.ours = self.place / "ours"
-        self.superlink = f"{host}:{lab.port}"
+        self.superlink = join_address(host, lab.port)
         self.protocol = self.place / "protocol.toml"
         self.run = self.place / "run"
         save_protocol(
-            plan(clients=2, rounds=ROUNDS, noise=Gaussian(sigma=0.05, secure=True)), self.protocol
+            plan(clients=2, rounds=rounds, noise=Gaussian(sigma=0.05, secure=True)), self.protocol
         )
         self.ours.mkdir()
         (self.ours / "consortium.toml").write_text(
@@ -114,13 +117,33 @@ def consortium(tmp_path_factory):
 @pytest.mark.skipif(OWN_ADDRESS is None, reason="this machine has no address but loopback's")
 def test_all_calls_of_the_coordinators_own_work_by_its_machines_own_address(consortium) -> None:
     """Once its SuperLink was killed every 30 s, and nobody was ever registered."""
+    check_own_calls(consortium)
+    begin_training(consortium)
+    assert "is started again" not in consortium.lab.log("coordinator")
+
+
+def check_own_calls(consortium: Consortium) -> None:
+    """Registers a third client, and lets all parties' doctors look."""
     public = write_key(consortium.place / "third.key")
     register = ["flower", "register", str(consortium.ours), f"2={public}"]
     assert sordino([*register, "--superlink", consortium.superlink]) == 0
     for folder in (consortium.ours, *(consortium.place / name for name in HOSPITALS)):
         assert sordino(["flower", "doctor", str(folder)]) == 0
-    begin_training(consortium)
-    assert "is started again" not in consortium.lab.log("coordinator")
+
+
+@pytest.mark.skipif(not socket.has_ipv6, reason="this machine has no IPv6")
+def test_a_coordinator_is_reached_by_an_address_of_ipv6(tmp_path) -> None:
+    """Once `up` took its own SuperLink for dead, and the certificate was for "[::1]" as a name."""
+    with Lab(tmp_path) as lab:
+        consortium = Consortium(lab, "::1", rounds=2)
+        consortium.begin()
+        check_own_calls(consortium)
+        train = ["train", str(consortium.protocol), "--engine", "flower", "--out"]
+        assert sordino([*train, str(consortium.run), *consortium.trusted]) == 0
+        assert Run.load(consortium.run).status == "finished"
+        for store in consortium.stores():
+            assert store.rounds_paid == [0, 1]
+        assert "is started again" not in lab.log("coordinator")
 
 
 def begin_training(consortium: Consortium) -> None:

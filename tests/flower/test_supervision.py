@@ -30,7 +30,12 @@ from sordino.flower import (
     superlink_probe,
     supernode,
 )
-from sordino.flower.certificates import write_certificates, write_key
+from sordino.flower.certificates import (
+    add_own_names,
+    find_own_address,
+    write_certificates,
+    write_key,
+)
 from sordino.flower.client_folder import holds_agreement
 from sordino.flower.consortium import Client, Coordinator, read_consortium
 from sordino.flower.logs import JsonLog
@@ -40,6 +45,7 @@ from sordino.flower.superexec import fork_process
 from sordino.flower.superlink_probe import probe_superlink
 from sordino.flower.supernode import Heartbeats, PollingPauses
 from sordino.protocol import save_protocol
+from sordino.protocol.addresses import join_address
 from tests.flower.lab import free_port
 from tests.flower.local import agreed, plan
 
@@ -328,6 +334,37 @@ def test_a_coordinator_listens_to_others_only_under_a_name_that_others_can_reach
     assert party == Coordinator()
     assert party.listen == "127.0.0.1"
     assert Coordinator(host="fl.example.org").listen == "0.0.0.0"
+
+
+@pytest.mark.parametrize(
+    ("host", "listen", "own", "address"),
+    [
+        ("localhost", "127.0.0.1", "127.0.0.1", "localhost:8000"),
+        ("127.0.0.1", "127.0.0.1", "127.0.0.1", "127.0.0.1:8000"),
+        ("127.0.0.2", "127.0.0.2", "127.0.0.2", "127.0.0.2:8000"),
+        ("192.0.2.1", "0.0.0.0", "127.0.0.1", "192.0.2.1:8000"),
+        ("[::1]", "::1", "::1", "[::1]:8000"),
+        ("2001:db8::1", "::", "::1", "[2001:db8::1]:8000"),
+    ],
+)
+def test_where_a_coordinator_listens_and_reaches_itself(
+    tmp_path, host, listen, own, address
+) -> None:
+    party = Coordinator(host=host)
+    assert (party.listen, party.own_host, party.address) == (listen, own, address)
+    # Before there is a certificate, the name that others use is the only one known.
+    assert find_own_address(tmp_path, party) == address
+    write_certificates(tmp_path, add_own_names([host]))
+    assert find_own_address(tmp_path, party) == join_address(own, 8000)
+
+
+@pytest.mark.skipif(not socket.has_ipv6, reason="this machine has no IPv6")
+def test_a_port_that_is_taken_on_ipv6_is_named() -> None:
+    with socket.create_server(("::1", 0), family=socket.AF_INET6) as taken:
+        port = taken.getsockname()[1]
+        assert "another program has it" in doctor.examine_port("::1", port).trouble
+        assert "another program has it" in doctor.examine_port("::", port).trouble
+    assert doctor.examine_port("::1", port).trouble is None
 
 
 def hospital(folder: Path, address: str) -> Client:
