@@ -26,7 +26,7 @@ class Target:
 
     Attributes:
         named: The target, such as {"epsilon": 4.0, "delta": 1e-5}.
-        holds: Whether a curve meets the target.
+        holds: Whether a curve holds the target itself, its value being within it.
         value: What a curve reaches.
         excess: How far a value is from the target, as a logarithm: at most 0 where it is met, and
             about as many times too large as the noise is too small.
@@ -165,7 +165,7 @@ def make_target(
         checks.require_delta(delta)
         return Target(
             named={"epsilon": most, "delta": delta},
-            holds=lambda curve: curve.delta(most) <= delta and curve.epsilon(delta) <= most,
+            holds=lambda curve: curve.delta(most) <= delta,
             value=lambda curve: curve.epsilon(delta),
             excess=lambda value: log_ratio(value, most),
         )
@@ -217,47 +217,72 @@ def log_ratio(value: float, limit: float) -> float:
 def find_smallest_size(distance: Callable[[float], float]) -> float:
     """Returns the smallest noise that meets a target.
 
-    This is regula falsi in the logarithm of the noise, since a bound falls about as the noise
+    Guesses are interpolated in the logarithm of the noise, since a bound falls about as the noise
     grows.
 
     Args:
         distance: Takes a size of noise; returns how far it is from the target, at most 0 where it
             meets it. More noise comes nearer.
     """
-    low, high, below, above = bracket_size(distance)
-    if low == -math.inf:
-        return math.exp(high)
+    tried = bracket_size(distance)
     close = math.log(CLOSE)
     for step in range(LONGEST_SEARCH):
+        low = max((at for at, found in tried if found > 0), default=-math.inf)
+        high = min(at for at, found in tried if found <= 0)
         width = high - low
-        if width <= close:
+        # Without a lower end any noise meets the target.
+        if width <= close or low == -math.inf:
             break
         middle = low + width / 2
-        # Every fourth step halves the bracket: regula falsi alone may creep up from one side.
-        if step % 4 != 3 and math.isfinite(below):
-            guess = high + above * width / (below - above)
+        # Every sixth step halves the bracket: interpolation alone may creep up from one side.
+        if step % 6 != 5:
+            guess = interpolate_root(tried, low, high)
             # A little towards the farther end, so that both ends close in on the target.
             aside = 0.45 * close if high - guess > guess - low else -0.45 * close
             middle = min(max(guess + aside, low + close / 4), high - close / 4)
-        found = distance(math.exp(middle))
-        if found <= 0:
-            high = middle
-            above = found
-        else:
-            low = middle
-            below = found
+        tried.append((middle, distance(math.exp(middle))))
     return math.exp(high)
 
 
-def bracket_size(distance: Callable[[float], float]) -> tuple[float, float, float, float]:
-    """Returns logarithms of noise that misses a target and of noise that meets it.
+def interpolate_root(tried: Sequence[tuple[float, float]], low: float, high: float) -> float:
+    """Returns where a falling function is about 0: a parabola in its value, else a chord.
+
+    Args:
+        tried: Arguments and values, `low` and `high` among them.
+        low: The largest argument whose value is above 0.
+        high: The smallest whose value is not.
+
+    Returns:
+        A guess between the two.
+
+    Example:
+        >>> tried = [(0.0, 3.0), (1.0, 1.0), (3.0, -1.0)]
+        >>> interpolate_root(tried, 1.0, 3.0)
+        1.875
+    """
+    values = dict(tried)
+    if math.isinf(values[low]):
+        return low + (high - low) / 2
+    nearest = sorted(values.items(), key=lambda entry: abs(entry[1]))[:3]
+    ordinates = [value for _, value in nearest]
+    if len(set(ordinates)) == 3 and math.isfinite(sum(ordinates)):
+        guess = 0.0
+        for at, value in nearest:
+            others = [other for other in ordinates if other != value]
+            guess += at * math.prod(other / (other - value) for other in others)
+        if low < guess < high:
+            return guess
+    return high + values[high] * (high - low) / (values[low] - values[high])
+
+
+def bracket_size(distance: Callable[[float], float]) -> list[tuple[float, float]]:
+    """Returns logarithms of noise that were tried, and how far from a target each is.
 
     Args:
         distance: See `find_smallest_size`.
 
     Returns:
-        The two logarithms, and the distances there; the first is -inf where any noise meets the
-        target.
+        Tries of which one meets the target, and one misses it unless any noise meets it.
 
     Raises:
         UserError: No noise meets the target.
@@ -265,6 +290,7 @@ def bracket_size(distance: Callable[[float], float]) -> tuple[float, float, floa
     at = 0.0
     limit = math.log(LARGEST)
     found = distance(1.0)
+    tried = [(at, found)]
     while True:
         upwards = found > 0
         step = math.log(4)
@@ -278,11 +304,9 @@ def bracket_size(distance: Callable[[float], float]) -> tuple[float, float, floa
             )
         # Next to no noise meets the target already, as where nothing is released.
         if further < -limit:
-            return -math.inf, at, math.inf, found
-        beyond = distance(math.exp(further))
-        if (beyond > 0) != upwards:
-            if upwards:
-                return at, further, found, beyond
-            return further, at, beyond, found
+            return tried
         at = further
-        found = beyond
+        found = distance(math.exp(at))
+        tried.append((at, found))
+        if (found > 0) != upwards:
+            return tried

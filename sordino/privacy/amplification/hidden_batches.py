@@ -35,6 +35,7 @@ from sordino.privacy.curves.loss_direction import (
     connect_dots,
     find_window,
     invert_transform,
+    raise_to_power,
 )
 from sordino.privacy.curves.loss_distributions import LossCurve
 from sordino.privacy.curves.roots import bracket_root
@@ -510,9 +511,7 @@ def convolve_rounds(
         whole[:, places] = laws[some]
         factors = rfft(whole, axis=1)
         for factor, times in zip(factors, counts[some].tolist(), strict=True):
-            if times != 1:
-                factor = factor**times
-            transform *= factor
+            transform *= raise_to_power(factor, times)
     log_finite = float(counts @ np.log1p(-infinite))
     outside = -math.expm1(log_finite) + rounds * ROUND_OFF
     return invert_transform(

@@ -328,8 +328,11 @@ def compose_hidden_batches(
         >>> round(curve.epsilon(1e-5), 3)
         14.524
     """
-    one = make_round(mu, rate, steps, probability, max(planned, rounds), draw)
-    return one.repeat(rounds)
+    longest = max(planned, rounds)
+    # Rounds that nobody is drawn for are their steps: composed at once, not step by round.
+    if probability == 1:
+        return make_round(mu, rate, 1, 1.0, steps * longest, draw).repeat(steps * rounds)
+    return make_round(mu, rate, steps, probability, longest, draw).repeat(rounds)
 
 
 @lru_cache(maxsize=4)

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from scipy.fft import irfft, next_fast_len, rfft
 
-from sordino.privacy.curves.roots import bracket_root
+from sordino.privacy.curves.roots import bracket_root, find_first
 
 # Mass that a fast Fourier transform may misplace for each fold, charged as infinite loss.
 ROUND_OFF = 2.0**-52
@@ -191,15 +191,13 @@ class Direction:
             return 0.0
         # Delta at the last loss is the infinite mass, which is at most delta.
         not_positive = int(np.searchsorted(self.losses, 0.0, side="right"))
-        low = not_positive - 1
-        high = self.losses.size - 1
-        while high - low > 1:
-            middle = (low + high) // 2
-            if self._delta(float(self.losses[middle])) <= delta:
-                high = middle
-            else:
-                low = middle
-        bottom = max(0.0, float(self.losses[max(low, 0)]))
+        high = find_first(
+            lambda places: self.deltas(self.losses[places]) <= delta,
+            not_positive - 1,
+            self.losses.size - 1,
+            at_once=1 if self._weights is None else 32,
+        )
+        bottom = max(0.0, float(self.losses[max(high - 1, 0)]))
         top = float(self.losses[high])
         _, found = bracket_root(lambda epsilon: self._delta(epsilon) - delta, bottom, top)
         return found
@@ -341,10 +339,7 @@ def convolve_losses(parts: Sequence[tuple[Direction, int]]) -> Direction:
     # The transform of a sum of independent losses is the product of theirs.
     transform = np.ones(size // 2 + 1, dtype=complex)
     for part, times in parts:
-        factor = rfft(part.masses, size)
-        if times != 1:
-            factor = factor**times
-        transform *= factor
+        transform *= raise_to_power(rfft(part.masses, size), times)
     # A sum is infinite as soon as one of its parts is.
     infinite = -math.expm1(log_finite) + count * ROUND_OFF
     return invert_transform(
@@ -355,6 +350,26 @@ def convolve_losses(parts: Sequence[tuple[Direction, int]]) -> Direction:
         interval,
         infinite,
     )
+
+
+def raise_to_power(factor: np.ndarray, times: int) -> np.ndarray:
+    """Returns a power by repeated squaring: faster and nearer than through logarithms.
+
+    Args:
+        factor: Transform of one law.
+        times: How often it occurs, at least once.
+
+    Example:
+        >>> raise_to_power(np.array([1j, 2.0]), 5).tolist()
+        [1j, (32+0j)]
+    """
+    power = factor
+    # The binary digits of the exponent from the second on: squared for each, multiplied for a 1.
+    for digit in f"{times:b}"[1:]:
+        power = power * power
+        if digit == "1":
+            power = power * factor
+    return power
 
 
 def invert_transform(

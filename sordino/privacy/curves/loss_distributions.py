@@ -23,6 +23,7 @@ from sordino.privacy.curves.loss_direction import (
     join_sides,
     no_loss,
 )
+from sordino.privacy.curves.roots import find_first
 from sordino.protocol.errors import UserError
 
 # The usual grid of privacy losses.
@@ -252,27 +253,20 @@ def _discretize(deltas: Profile, interval: float, gap: int) -> tuple[np.ndarray,
 def _count_dots(deltas: Profile, step: float) -> int:
     """Returns how many steps it takes until delta is negligible."""
 
-    def is_negligible(count: int) -> bool:
+    def are_negligible(counts: np.ndarray) -> np.ndarray:
         """Returns whether next to no mass lies beyond some steps of the grid.
 
         Args:
-            count: How many steps.
+            counts: How many steps.
         """
-        return float(deltas(np.array([count * step]))[0]) <= NEGLIGIBLE
+        return deltas(counts * step) <= NEGLIGIBLE
 
     count = 16
-    while not is_negligible(count):
+    while not are_negligible(np.array([count]))[0]:
         count *= 2
         if count > _MOST_DOTS:
             raise GridTooFine(
                 f"a privacy loss beyond {count * step / 2:g} does not fit a grid of {step:g}: "
                 "add noise, or widen the grid."
             )
-    low = count // 2
-    while count - low > 1:
-        middle = (low + count) // 2
-        if is_negligible(middle):
-            count = middle
-        else:
-            low = middle
-    return count
+    return find_first(are_negligible, count // 2, count)

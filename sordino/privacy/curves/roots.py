@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+import numpy as np
+
 # Relative width at which a bracket is narrow enough: far below any tolerance on epsilon.
 TOLERANCE = 2.0**-44
 _LONGEST_SEARCH = 300
@@ -103,3 +105,32 @@ def double_until(accepts: Callable[[float], bool], start: float) -> float:
         if math.isinf(value):
             return math.inf
     return value
+
+
+def find_first(
+    holds: Callable[[np.ndarray], np.ndarray], low: int, high: int, at_once: int = 32
+) -> int:
+    """Returns the least whole number at which a condition holds, by asking for many at once.
+
+    Args:
+        holds: Whether the condition holds at each of several numbers; once it does, it does at all
+            larger ones.
+        low: A number at which it does not hold, or is not asked.
+        high: A number at which it holds.
+        at_once: How many are asked for at a time; 1 where each costs as much as the first.
+
+    Returns:
+        A number above `low` at which it holds, while it does not at the one before.
+
+    Example:
+        >>> find_first(lambda numbers: numbers >= 7, 0, 1000)
+        7
+    """
+    while high - low > 1:
+        asked = np.unique(np.linspace(low, high, at_once + 2).astype(np.int64))[1:-1]
+        met = int(np.argmax(np.append(holds(asked), True)))
+        if met < asked.size:
+            high = int(asked[met])
+        if met > 0:
+            low = int(asked[met - 1])
+    return high
