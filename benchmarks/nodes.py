@@ -1,7 +1,8 @@
 """Measures what nodes cost: `python -m benchmarks.nodes --nodes 20 --rounds 3`.
 
 Nodes with TLS and keys on this machine: memory of each while idle (the proportional share of what
-processes have in common, as the system counts it), and seconds of a round of a tiny model. With
+processes have in common, as the system counts it), and seconds of a round of a tiny model, with
+what all processes of the deployment computed for it, which a busy machine does not spoil. With
 `--secure`, the same nodes then train the same federation behind secure sums. With `--idle` nothing
 is trained, and with `--csv FILE` the memory is kept in a file.
 """
@@ -15,6 +16,7 @@ import os
 import statistics
 import tempfile
 import time
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -35,6 +37,18 @@ def proportional(pids: list[int], entry: str = "Pss") -> float:
         lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
         total += sum(int(line.split()[1]) for line in lines if line.startswith(f"{entry}:"))
     return total / 1024
+
+
+def processor_seconds(lab: Lab) -> float:
+    """Returns what the processes of a deployment have computed, with those of them that ended."""
+    started = [process.pid for process in lab.processes.values()]
+    total = 0
+    for pid in (os.getpid(), *started, *children_of(started)):
+        with suppress(OSError):
+            fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+            # Of itself, and of its children that ended, in the system's ticks.
+            total += sum(int(one) for one in fields[11:15])
+    return total / os.sysconf("SC_CLK_TCK")
 
 
 def federation(nodes: int, rounds: int, records: Path) -> Protocol:
@@ -71,6 +85,16 @@ def train_over(lab: Lab, protocol: Protocol, folder: Path) -> Run:
         deadline=PATIENCE,
     )
     return train(protocol, folder=folder, engine="flower", superlink=link, report=False)
+
+
+def train_measured(what: str, lab: Lab, protocol: Protocol, folder: Path) -> None:
+    """Trains, and prints how long the rounds took and what they computed."""
+    before = processor_seconds(lab)
+    run = train_over(lab, protocol, folder)
+    computed = processor_seconds(lab) - before
+    print_rounds(what, run)
+    # With the start and the end of the training, so it is more than a round costs.
+    print(f"{what}: {computed / protocol.rounds:.1f} s of processor a round, {computed:.0f} in all")
 
 
 def print_rounds(what: str, run: Run) -> None:
@@ -135,16 +159,14 @@ def main() -> None:
         keep_memory(given.csv, idle)
         if given.idle:
             return
-        print_rounds("rounds", train_over(lab, protocol, Path(temporary) / "run"))
+        train_measured("rounds", lab, protocol, Path(temporary) / "run")
         if given.secure:
             lab.forget_clients()
             secure = behind_secure_sums(protocol)
             lab.start_nodes(secure, "--clients", lab.certificates / "clients.json")
             wait_until_connected(lab, given.nodes)
             time.sleep(5)
-            print_rounds(
-                "behind secure sums", train_over(lab, secure, Path(temporary) / "secure-run")
-            )
+            train_measured("behind secure sums", lab, secure, Path(temporary) / "secure-run")
 
 
 if __name__ == "__main__":

@@ -40,6 +40,7 @@ from sordino.flower.agreement import (
     state_model_size,
 )
 from sordino.flower.client_folder import LEDGER, make_client_folder
+from sordino.flower.foreign_words import print_safely
 from sordino.flower.ledger_counter import (
     check_counter,
     require_writable,
@@ -224,11 +225,13 @@ class ClientStore:
         Returns:
             The error to raise.
         """
+        # It may quote what the server sent, and is shown on this machine's terminals.
+        words = print_safely(reason, len(reason))
         with self._open_ledger() as ledger:
             # Requests beyond the limit are refused all the same; only the list stops growing.
             if sum(isinstance(event, Refused) for event in ledger.events) < LOGGED_REFUSALS:
-                ledger.note_refusal(round=round_index, reason=reason[:REASON_LENGTH])
-        return RequestRefused(reason)
+                ledger.note_refusal(round=round_index, reason=words[:REASON_LENGTH])
+        return RequestRefused(words)
 
     def refuse_unheld(self, reason: str) -> RequestRefused:
         """Holds the folder and writes a refusal to the ledger.
@@ -366,7 +369,9 @@ class ClientStore:
     @property
     def rounds_kept(self) -> list[int]:
         """The rounds whose uploads are kept."""
-        return [int(path.stem) for path in (self.folder / "answers").glob("*.safetensors")]
+        names = [path.stem for path in (self.folder / "answers").glob("*.safetensors")]
+        # Programs that copy or synchronise folders leave files such as "0 (copy)".
+        return [int(name) for name in names if name.isascii() and name.isdecimal()]
 
     def write_answer(self, answer: Answer) -> None:
         """Writes an upload to the folder, whole or not at all.
@@ -424,10 +429,16 @@ class ClientStore:
             The training; None before the first charge.
 
         Raises:
-            UserError: Its file is damaged.
+            UserError: Its file is damaged, or gone though rounds were charged.
         """
         path = self.folder / "accepted.json"
         if not path.exists():
+            # Another training would price what was spent under this one by its own noise.
+            if self.rounds_paid:
+                raise UserError(
+                    f"{path} is gone, which says under which protocol rounds were charged. Put it "
+                    "back; without it this client answers nothing."
+                )
             return None
         try:
             return Accepted(**json.loads(path.read_bytes()))

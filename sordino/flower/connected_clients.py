@@ -15,12 +15,12 @@ from flwr.app import Message
 from flwr.serverapp import Grid
 
 from sordino.flower.client_keys import fingerprint_of_node
+from sordino.flower.foreign_words import print_safely
 from sordino.flower.messages import (
     LOG,
     Introduction,
     MalformedMessage,
     introduction_request,
-    print_safely,
     read_introduction,
 )
 from sordino.flower.signing import Signer

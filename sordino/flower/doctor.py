@@ -253,11 +253,15 @@ def examine_health(path: Path) -> Diagnosis:
     stopped = Diagnosis(what="Health", seen=NOT_RUNNING, trouble="sordino flower up")
     if not path.exists():
         return stopped
-    facts = json.loads(path.read_bytes())
+    try:
+        facts = json.loads(path.read_bytes())
+        at, healthy, said = float(facts["at"]), bool(facts["healthy"]), str(facts["said"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return stopped
     # A killed process leaves its last state behind, which would look healthy for ever.
-    if time.time() - facts["at"] > FRESH:
+    if time.time() - at > FRESH:
         return stopped
     trouble = None
-    if not facts["healthy"]:
+    if not healthy:
         trouble = "see the log beside it"
-    return Diagnosis(what="Health", seen=str(facts["said"]), trouble=trouble)
+    return Diagnosis(what="Health", seen=said, trouble=trouble)

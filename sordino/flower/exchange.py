@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from flwr.app import Message
 
-from sordino.flower.messages import MalformedMessage, print_safely
+from sordino.flower.foreign_words import print_safely
+from sordino.flower.messages import MalformedMessage
 from sordino.flower.signing import Signer
 
 # Flower forgets a request this many seconds after the deadline of its round.

@@ -404,14 +404,3 @@ def unpack_array(array: Array) -> np.ndarray:
         # numpy's error depends on the bytes: BadZipFile, TokenError and RecursionError were seen.
         kind = type(error).__name__
         raise MalformedMessage(f"an array cannot be unpacked ({kind})") from None
-
-
-def print_safely(text: str | None, limit: int = 200) -> str:
-    """Returns the words of another machine in one line, without control characters.
-
-    Args:
-        text: The words.
-        limit: Characters that are left at most.
-    """
-    words = " ".join((text or "").split())
-    return "".join(character for character in words if character.isprintable())[:limit]

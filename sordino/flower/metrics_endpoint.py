@@ -53,8 +53,13 @@ class PublishedState:
         lines = [f"# TYPE {name} gauge\n{name} {value:.17g}\n" for name, value in numbers.items()]
         self._metrics = "".join(lines)
         self._health = {"healthy": healthy, "said": words, "at": int(time.time())}
-        write_whole(self._folder / HEALTH_FILE, json.dumps(self._health).encode())
-        write_whole(self._folder / METRICS_FILE, self._metrics.encode())
+        try:
+            write_whole(self._folder / HEALTH_FILE, json.dumps(self._health).encode())
+            write_whole(self._folder / METRICS_FILE, self._metrics.encode())
+        except OSError as error:
+            # A full disk must not end what the party runs; the files grow old, and show it so.
+            said = f"{words}; its state cannot be written: {error.strerror}"
+            self._health = {**self._health, "healthy": False, "said": said}
 
     def answer(self, path: str) -> tuple[int, str, bytes]:
         """Returns the answer to a request for a path.

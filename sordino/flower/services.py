@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sordino.federation.store.files import write_whole
+from sordino.federation.store.files import write_whole, writing
 from sordino.flower.certificates import (
     AUTHORITY,
     add_own_names,
@@ -29,6 +29,7 @@ from sordino.flower.flower_processes import (
     make_superlink_command,
     make_supervisor_command,
     register_clients,
+    require_file,
 )
 from sordino.flower.logs import JsonLog
 from sordino.flower.metrics_endpoint import PublishedState, serve_state
@@ -224,6 +225,7 @@ class CoordinatorService(PartyService):
         self._settings = settings
         self._keys = place / settings.keys
         self._address = settings.address
+        self._key_troubles: dict[str, str] = {}
         self._counted = 0.0
         self._answered = time.monotonic()
         # Which start of the SuperLink has answered.
@@ -262,7 +264,12 @@ class CoordinatorService(PartyService):
         self._answered = time.monotonic()
         self._answered_start = process.starts
         registered = self._register_new_clients()
-        online = count_online_nodes(self._address, authority)
+        try:
+            online = count_online_nodes(self._address, authority)
+        # Whatever Flower's client raises: the SuperLink may have ended in this moment.
+        except Exception as error:
+            self._note_trouble(process, f"it does not say who is connected ({error})")
+            return
         words = f"{online} of {registered} connected"
         self.say_once(words)
         numbers = {
@@ -296,19 +303,33 @@ class CoordinatorService(PartyService):
             known = json.loads(path.read_bytes())
         for key in sorted(self._keys.glob("*.pub")):
             # The file's name is the client's number; other files in the folder are none of ours.
-            if not key.stem.isdigit() or key.stem in known:
+            if not (key.stem.isascii() and key.stem.isdecimal()):
                 continue
-            digest = hashlib.sha256(key.read_bytes()).hexdigest()
             try:
+                digest = hashlib.sha256(require_file(key).read_bytes()).hexdigest()
+                if known.get(key.stem) == digest:
+                    continue
+                if key.stem in known:
+                    raise UserError(
+                        f"client {key.stem} has the key {known[key.stem][:16]}... already, and "
+                        f"this is another one, {digest[:16]}...; put the first one back"
+                    )
                 register_clients(self.place, [f"{key.stem}={key}"], self._address)
-            except (CommandFailed, UserError) as error:
-                self.say_once(f"{key.name} was not registered: {error}")
+                known[key.stem] = digest
+                # Written after each key: an interruption must not register a client twice.
+                with writing(path):
+                    write_whole(path, json.dumps(known).encode())
+            except (CommandFailed, OSError, UserError) as error:
+                self._report_key(key.name, f"{key.name} was not registered: {error}")
                 continue
-            known[key.stem] = digest
-            # Written after each key: an interruption must not register a client twice.
-            write_whole(path, json.dumps(known).encode())
             self.tell(f"Client {key.stem} may connect: its key is {digest[:16]}...")
         return len(known)
+
+    def _report_key(self, name: str, trouble: str) -> None:
+        """Reports why a key was not registered, once."""
+        if self._key_troubles.get(name) != trouble:
+            self._key_troubles[name] = trouble
+            self.tell(trouble)
 
 
 class ClientService(PartyService):
