@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from sordino.attacks.gradient_rules import gradient_steps_of
 from sordino.mechanisms import mechanism_of
 from sordino.protocol import Protocol
-from sordino.protocol.release import NoisySteps, release_of
+from sordino.protocol.release import release_of
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -72,7 +72,7 @@ class ObservedFederation:
             round_index: The round, counted from 0.
         """
         release = release_of(self.protocol)
-        if type(release) is NoisySteps:
+        if release.in_steps:
             # Every step adds independent noise, multiplied by its learning rate.
             deviation = mechanism_of(release.sum_noise).deviation / release.batch
             return deviation * math.hypot(*self.learning_rates(round_index))

@@ -28,7 +28,6 @@ from sordino.federation.record_tensors import Tensors
 from sordino.federation.store.upload_archive import kept_rounds, read_round
 from sordino.privacy.ledger_lines import RoundCharged
 from sordino.protocol import (
-    ByColumn,
     Direct,
     Gaussian,
     Protocol,
@@ -377,7 +376,7 @@ class Referee(AttackedRun):
             return 'with a test part: without data.test = "none"'
         fewer = f"data.records of at most {2 * records // 3 // self.protocol.clients}"
         data = self.protocol.data
-        if data is None or type(data.partition) is not ByColumn:
+        if data is None or not data.partition.by_column:
             return f"with {fewer}"
         # A partition by a column uses all training records: data.records cannot be set.
         halves = "more than half are test records (split in a .csv, x_test in an .npz)"

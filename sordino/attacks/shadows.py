@@ -26,7 +26,7 @@ from sordino.federation.round_metrics import RoundMetrics
 from sordino.federation.store.files import arrays_digest, pack, unpack, write_whole, writing
 from sordino.federation.store.run import Trained
 from sordino.models.flat import FlatModel
-from sordino.protocol import ByColumn, ClippedGlm, Data, Iid, Privacy, Protocol, UserError, dumps
+from sordino.protocol import Data, Iid, Privacy, Protocol, UserError, dumps
 
 # Seeds that no user chooses, so that no shadow has the noise of the attacked run.
 FIRST_SEED = 0x5AD0_0000_0000
@@ -155,7 +155,7 @@ def train_some_shadows(
 
     # A clipped linear model is built by its rule, and takes no module.
     module: nn.Module | None = seen.federation.module
-    if type(plan.local) is ClippedGlm:
+    if plan.local.makes_model:
         module = None
     train_many(
         [replace(plan, seed=FIRST_SEED + number) for number in numbers],
@@ -265,7 +265,7 @@ def make_shadow_protocol(seen: ObservedMembership) -> Protocol:
         data = Data(name="candidates")
     partition = data.partition
     # The attacker does not know the columns of the candidates.
-    if type(partition) is ByColumn:
+    if partition.by_column:
         partition = Iid()
     records = seen.held // protocol.clients
     return replace(

@@ -36,7 +36,7 @@ from sordino.federation.store.files import hold_lock, write_whole, writing
 from sordino.federation.store.run_folder import as_json, claimed_path, now
 from sordino.privacy.bounds.question import Observation
 from sordino.privacy.guarantee import Guarantee, round_up
-from sordino.protocol import ClippedGlm, InvalidValue, Protocol, UserError, View, dumps
+from sordino.protocol import InvalidValue, Protocol, UserError, View, dumps
 from sordino.randomness import AUDIT_GENERATOR
 
 # Trainings per side by default: of a worst case, and of real models or large federations.
@@ -368,8 +368,7 @@ def count_round_draws(protocol: Protocol) -> int:
         draws = COMPANY * release.noise_draws
     if sizes is None or rule.batch is None or rule.batch >= sizes[0]:
         return draws
-    if type(rule) is ClippedGlm:
-        # It goes through its records in cycles, without a draw.
+    if not rule.draws_batches:
         return draws
     per_step = sizes[0] if release.varying_batches else rule.batch
     return draws + rule.steps * per_step

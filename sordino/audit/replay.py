@@ -34,9 +34,9 @@ from sordino.federation.upload import Upload
 from sordino.mechanisms import mechanism_of
 from sordino.mechanisms.noise_law import STANDARD_NORMAL, normal_law
 from sordino.models.per_example import ClippedSum
-from sordino.protocol import Grid, Noise, NoisySgd, Protocol
+from sordino.protocol import Grid, Noise, Protocol
 from sordino.protocol.aggregation_kinds import find_mixing
-from sordino.protocol.release import noisy_steps_of, put_noise_on_sum
+from sordino.protocol.release import noisy_steps_of
 
 # Of the largest value: more than rounding moves what is computed twice in float32.
 STRAYED = 1e-5
@@ -438,10 +438,7 @@ def list_released_noises(protocol: Protocol, noises: tuple[Noise, ...]) -> tuple
         protocol: What was trained.
         noises: The noise of every client.
     """
-    rule = protocol.local
-    if type(rule) is not NoisySgd:
-        return noises
-    return tuple(put_noise_on_sum(rule, own) for own in noises)
+    return tuple(protocol.release.find_released_noise(own) for own in noises)
 
 
 def examine_integers(grid: Grid, noise: np.ndarray, taken: np.ndarray) -> ResidualReport | None:

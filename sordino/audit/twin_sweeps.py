@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from types import MappingProxyType
 from typing import Any
@@ -21,7 +21,15 @@ from sordino.audit.twins import Replaced, distance_bounds, train_twins, twins
 from sordino.data import load_data
 from sordino.federation.complete_protocol import DataSource, ModelSource
 from sordino.federation.setup import prepare
-from sordino.protocol import ClippedGlm, InvalidValue, Protocol, UserError, dumps, override_keys
+from sordino.protocol import (
+    FedProx,
+    InvalidValue,
+    LocalRule,
+    Protocol,
+    UserError,
+    dumps,
+    override_keys,
+)
 from sordino.protocol.file import read_override, toml_value
 from sordino.protocol.spelling import one_of, suggest_spelling
 
@@ -237,11 +245,8 @@ def make_variants(
 
 
 def _make_variant(protocol: Protocol, key: str, value: Any) -> Variant:
-    if key == "local.proximal" and type(protocol.local) is ClippedGlm:
-        raise UserError(
-            "local.proximal cannot vary: the rule clipped-glm has no pull to the global model. "
-            "Use fedavg or fedprox."
-        )
+    if key == "local.proximal":
+        _refuse_unpulled(protocol.local)
     text = value if isinstance(value, str) else toml_value(value)
     # A word is the kind of a schedule, which keeps its rate; a table is all of a schedule.
     is_kind = key == "local.schedule" and type(read_override(text)) is str
@@ -252,6 +257,16 @@ def _make_variant(protocol: Protocol, key: str, value: Any) -> Variant:
         changes.insert(0, "local.rule=fedprox")
     plan = override_keys(protocol, changes)
     return Variant(value=_read_value(plan, path), protocol=plan)
+
+
+def _refuse_unpulled(rule: LocalRule) -> None:
+    """Refuses to vary the pull of a rule that fedprox cannot take the place of."""
+    keys = {one.name for one in fields(rule)}
+    if not keys <= {one.name for one in fields(FedProx)}:
+        raise UserError(
+            f"local.proximal cannot vary: the rule {rule.tag} has no pull to the global model. "
+            "Use fedavg or fedprox."
+        )
 
 
 def _read_value(protocol: Protocol, path: str) -> Any:

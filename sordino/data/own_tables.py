@@ -40,6 +40,7 @@ from sordino.protocol.column_kinds import (
     LabelColumn,
     SplitColumn,
     TargetColumn,
+    names_of_kind,
 )
 
 
@@ -111,7 +112,7 @@ def _build_dataset(
     inputs = encode_columns(table, columns)
     if not inputs:
         raise UserError(f"{path} has no column of numbers to learn from, besides label or target.")
-    groups = [column.name for column in columns if type(column) is GroupColumn]
+    groups = names_of_kind(columns, GroupColumn)
     if FILE_COLUMN in table.columns and FILE_COLUMN not in groups:
         groups.append(FILE_COLUMN)
     records = Records(
@@ -139,14 +140,14 @@ def _read_answers(
     table: TextTable, path: Path, columns: Sequence[Column], classes: Classes | None
 ) -> tuple[tuple[str, ...] | None, np.ndarray]:
     """Returns the classes and the answers."""
-    answers = [column for column in columns if type(column) in (LabelColumn, TargetColumn)]
+    answers = names_of_kind(columns, LabelColumn, TargetColumn)
     if len(answers) != 1:
         raise UserError(
             f"{path}: [data.columns] needs one column that is to be learnt: one of the kind "
             '"label", or one of the kind "target".'
         )
-    name = answers[0].name
-    if type(answers[0]) is TargetColumn:
+    name = answers[0]
+    if answers == names_of_kind(columns, TargetColumn):
         refuse_other_classes(str(path), None, classes)
         return None, _read_targets(table, name)
     # Made from the records, the list would give away a label that only one of them has.
@@ -205,7 +206,7 @@ def _divide(
     table: TextTable, columns: Sequence[Column], records: Records
 ) -> tuple[Records, Records | None]:
     """Returns the training records and, where a column names them, the test records."""
-    names = [column.name for column in columns if type(column) is SplitColumn]
+    names = names_of_kind(columns, SplitColumn)
     if not names:
         return records, None
     # `Columns` allows one of them.

@@ -22,6 +22,7 @@ from sordino.protocol.column_kinds import (
     LabelColumn,
     NumberColumn,
     TargetColumn,
+    names_of_kind,
 )
 from sordino.protocol.entries import encode_table
 from sordino.protocol.file import toml_key, toml_value
@@ -88,7 +89,7 @@ def propose_description(
     classes = None
     if label is not None:
         classes = tuple(propose_words(table.take_column(label)))
-    groups = [column.name for column in columns if type(column) is GroupColumn]
+    groups = names_of_kind(columns, GroupColumn)
     if FILE_COLUMN in table.columns:
         groups.append(FILE_COLUMN)
     return Proposal(

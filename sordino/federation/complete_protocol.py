@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from torch import nn
@@ -19,7 +20,7 @@ from sordino.data import (
 from sordino.models import build_model
 from sordino.models.bounded import build_bounded_model
 from sordino.models.flat import FlatModel
-from sordino.protocol import ClippedGlm, Data, Model, Protocol, UserError
+from sordino.protocol import ClippedGlm, Data, LocalRule, Model, Protocol, Registry, UserError
 from sordino.protocol.arithmetic import state_integers
 from sordino.randomness import Key
 
@@ -102,6 +103,31 @@ def with_public_dimension(protocol: Protocol, module: nn.Module) -> Protocol:
     )
 
 
+@dataclass(frozen=True, kw_only=True)
+class ModelRequest:
+    """Says which module is needed.
+
+    Attributes:
+        source: A name, a module or a factory.
+        shape: The shape of one record.
+        outputs: How many outputs the data need.
+        seed: What initial weights are drawn from.
+        classes: The names of the classes; None for a regression.
+    """
+
+    source: ModelSource
+    shape: tuple[int, ...]
+    outputs: int
+    seed: int
+    classes: tuple[str, ...] | None
+
+
+# What builds the module that a rule trains; nearly all rules train any.
+RULE_MODELS: Registry[Callable[[Any, ModelRequest], nn.Module]] = Registry(
+    "model", "local rule", LocalRule
+)
+
+
 def protocol_model(
     protocol: Protocol,
     source: ModelSource,
@@ -130,22 +156,32 @@ def protocol_model(
     Raises:
         UserError: Clipped-glm with another model, or with data whose classes do not fit its loss.
     """
-    rule = protocol.local
-    if type(rule) is not ClippedGlm:
-        return build_model(source, shape, outputs, seed=seed)
-    if classes is None:
+    request = ModelRequest(source=source, shape=shape, outputs=outputs, seed=seed, classes=classes)
+    return RULE_MODELS.of(protocol.local)(protocol.local, request)
+
+
+@RULE_MODELS.register_others
+def _build_source(rule: LocalRule, request: ModelRequest) -> nn.Module:
+    return build_model(request.source, request.shape, request.outputs, seed=request.seed)
+
+
+@RULE_MODELS.register(ClippedGlm)
+def _build_bounded(rule: ClippedGlm, request: ModelRequest) -> nn.Module:
+    if request.classes is None:
         raise UserError("local.rule = 'clipped-glm' needs data with classes. Use fedavg.")
-    if rule.loss == "logistic" and outputs != 2:
+    if rule.loss == "logistic" and request.outputs != 2:
         raise UserError(
             "local.rule = 'clipped-glm' with local.loss = 'logistic' needs data of two classes; "
-            f"these have {outputs} outputs. Use local.loss = 'softmax' without a clip, or "
+            f"these have {request.outputs} outputs. Use local.loss = 'softmax' without a clip, or "
             "'one-against-rest'."
         )
-    if source != "logistic":
+    if request.source != "logistic":
         raise UserError(
-            f"model.name = {source!r}: the rule clipped-glm trains 'logistic' and nothing else."
+            f"model.name = {request.source!r}: "
+            "the rule clipped-glm trains 'logistic' and nothing else."
         )
-    return build_bounded_model(rule.loss, math.prod(shape), outputs, rule.feature_norm)
+    inputs = math.prod(request.shape)
+    return build_bounded_model(rule.loss, inputs, request.outputs, rule.feature_norm)
 
 
 def require_name(name: str, what: str) -> str:

@@ -29,7 +29,6 @@ from sordino.protocol import (
     Staircase,
 )
 from sordino.protocol.registry import Registry
-from sordino.protocol.release import put_noise_on_sum
 from sordino.randomness import KEYSTREAM_BYTES, Purpose
 
 
@@ -158,7 +157,7 @@ def find_step_noise(rule: NoisySgd, noise: Noise) -> StepNoise:
     Raises:
         KernelRefusal: The kernel does not draw it.
     """
-    found = STEP_NOISES.of(noise)(put_noise_on_sum(rule, noise))
+    found = STEP_NOISES.of(noise)(noise.fit_unit(rule.noise_unit))
     if found is None:
         raise KernelRefusal(f"{noise.tag} noise in steps is not in the kernel")
     return found

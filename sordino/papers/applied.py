@@ -22,7 +22,7 @@ from sordino.protocol import (
     View,
 )
 from sordino.protocol.registry import Registry
-from sordino.protocol.release import NoisyUpload, release_of
+from sordino.protocol.release import release_of
 from sordino.protocol.rule_kinds import LocalRule
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def published_bounds(protocol: Protocol) -> Bounds:
     """
     release = release_of(protocol)
     # The theorems are about noise that each client adds to an upload whose gradients were clipped.
-    if type(release) is not NoisyUpload or release.at_server or release.clips_update:
+    if release.in_steps or release.at_server or release.clips_update:
         return {}
     # All clients and their plain mean: Remark 3.2, which would extend the theorems, is unsound.
     if protocol.participation != Everyone() or protocol.aggregation != Mean():

@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass
 
 from sordino.mechanisms.discrete_gaussian import bound_total_variation
-from sordino.protocol import NoisyUpload, Protocol
+from sordino.protocol import Protocol, noisy_upload_of
 from sordino.protocol.grids import FINENESS, MOST_DIGITS, ROUNDING_WIDTH
 
 # A number of parameters that no model has, for the distance of the sampler from its law.
@@ -41,9 +41,7 @@ def price_noise(protocol: Protocol) -> PricedNoise:
     Raises:
         UserError: The price depends on the number of parameters, which the protocol does not say.
     """
-    release = protocol.release
-    if not isinstance(release, NoisyUpload):
-        raise TypeError(f"uploads of {protocol.local.tag} have no noise of their own")
+    release = noisy_upload_of(protocol)
     sigma = release.client_sigma
     # Without noise there is nothing to price, whatever the grid.
     if not release.integers or sigma == 0:

@@ -196,9 +196,7 @@ def make_noise(mechanism: str, size: float, protocol: Protocol) -> Noise:
         size, reach=largest_move(protocol), secure=protocol.noise.secure
     )
     # One grid holds the noise of all clients, so that noise of one client has none.
-    if type(noise) is Gaussian and noise.secure:
-        return replace(noise, arithmetic="floats")
-    return noise
+    return noise.set_arithmetic("floats") if noise.secure else noise
 
 
 @lru_cache(maxsize=256)

@@ -27,7 +27,7 @@ from sordino.protocol import (
     Scaffold,
     UploadRule,
 )
-from sordino.protocol.release import BEZIER_REACH
+from sordino.protocol.rule_kinds import BEZIER_REACH
 
 
 @dataclass(frozen=True, kw_only=True)

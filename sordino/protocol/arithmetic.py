@@ -9,9 +9,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from sordino.protocol.noise_kinds import Gaussian
-from sordino.protocol.noisy_sgd_rule import NoisySgd
-
 if TYPE_CHECKING:
     from sordino.protocol.values import Protocol
 
@@ -25,7 +22,7 @@ def sends_integers(protocol: Protocol) -> bool:
         protocol: The federation, as its file describes it.
 
     Example:
-        >>> from sordino.protocol import Constant, FedAvg, Protocol
+        >>> from sordino.protocol import Constant, FedAvg, Gaussian, Protocol
         >>> local = FedAvg(steps=5, batch=32, clip=1.0, schedule=Constant(rate=0.1))
         >>> noises = (Gaussian(sigma=1.0), Gaussian(sigma=1.0, secure=True))
         >>> plans = [Protocol(clients=5, rounds=6, local=local, noise=noise) for noise in noises]
@@ -36,7 +33,7 @@ def sends_integers(protocol: Protocol) -> bool:
         return True
     if leaves_arithmetic_open(protocol):
         return protocol.noise.secure and has_integer_form(protocol)
-    return type(protocol.noise) is Gaussian and protocol.noise.arithmetic == "integers"
+    return protocol.noise.arithmetic == "integers"
 
 
 def leaves_arithmetic_open(protocol: Protocol) -> bool:
@@ -46,7 +43,7 @@ def leaves_arithmetic_open(protocol: Protocol) -> bool:
         protocol: The federation, as its file describes it.
     """
     noise = protocol.noise
-    return type(noise) is Gaussian and noise.arithmetic is None and not protocol.channel.sums_only
+    return noise.normal and noise.arithmetic is None and not protocol.channel.sums_only
 
 
 def has_integer_form(protocol: Protocol) -> bool:
@@ -57,13 +54,13 @@ def has_integer_form(protocol: Protocol) -> bool:
     """
     noise = protocol.noise
     # Without noise there is nothing whose bits could tell anything.
-    silent = type(noise) is Gaussian and noise.sigma == 0 and not noise.multiplier
+    silent = noise.normal and noise.client_sigma == 0 and not noise.multiplier
     return (
         not silent
         and noise.where == "client"
         and not protocol.personalization.keeps_models
         and not protocol.client
-        and type(protocol.local) is not NoisySgd
+        and not protocol.local.noise_in_steps
     )
 
 
@@ -101,9 +98,6 @@ def draw_alike(changed: Protocol, original: Protocol) -> Protocol:
 
 def _settle(protocol: Protocol, arithmetic: str) -> Protocol:
     """Spells out the arithmetic of a protocol that has integers by default."""
-    noise = protocol.noise
-    if type(noise) is not Gaussian or not leaves_arithmetic_open(protocol):
+    if not leaves_arithmetic_open(protocol) or not sends_integers(protocol):
         return protocol
-    if not sends_integers(protocol):
-        return protocol
-    return replace(protocol, noise=replace(noise, arithmetic=arithmetic))
+    return replace(protocol, noise=protocol.noise.set_arithmetic(arithmetic))

@@ -1,7 +1,6 @@
 """How uploads reach the server.
 
-Every kind says what the server learns of who sent an upload: whether it knows every sender
-(`names_senders`), and whether it learns nothing but the sum of all uploads (`sums_only`).
+Every kind says what the server learns of who sent an upload.
 """
 
 from __future__ import annotations
@@ -20,7 +19,43 @@ MODULUS_BITS = (32, 64)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Direct(Value):
+class ChannelKind(Value):
+    """Base of every channel, with the answers of one that hides nothing.
+
+    Attributes:
+        names_senders: Whether the server knows every upload's sender.
+        shuffles: Whether it receives every upload, in a random order.
+        sums_only: Whether it learns nothing but the sum of all uploads.
+    """
+
+    names_senders: ClassVar[bool] = True
+    shuffles: ClassVar[bool] = False
+    sums_only: ClassVar[bool] = False
+
+    @property
+    def colluders(self) -> int:
+        """How many clients may help the server to see through the channel."""
+        return 0
+
+    @property
+    def secure_sum(self) -> SecureAggregation | None:
+        """The secure aggregation, where uploads are shares of a sum."""
+        return None
+
+    def check_threshold(self, *, clients: int, participants: float) -> None:
+        """Refuses a threshold that no round reaches.
+
+        Args:
+            clients: How many clients there are.
+            participants: How many take part in a round, or are expected to.
+
+        Raises:
+            InvalidValue: Names the key, the value and what is allowed.
+        """
+
+
+@dataclass(frozen=True, kw_only=True)
+class Direct(ChannelKind):
     """The server receives every upload with its sender's name.
 
     Example:
@@ -29,13 +64,10 @@ class Direct(Value):
     """
 
     tag: ClassVar[str] = "direct"
-    colluders: ClassVar[int] = 0
-    names_senders: ClassVar[bool] = True
-    sums_only: ClassVar[bool] = False
 
 
 @dataclass(frozen=True, kw_only=True)
-class Shuffler(Value):
+class Shuffler(ChannelKind):
     """The server receives every upload, in a random order and without names.
 
     Example:
@@ -45,9 +77,8 @@ class Shuffler(Value):
 
     # What it is worth that names are gone is priced by clones (docs/theory.md#b7).
     tag: ClassVar[str] = "shuffler"
-    colluders: ClassVar[int] = 0
     names_senders: ClassVar[bool] = False
-    sums_only: ClassVar[bool] = False
+    shuffles: ClassVar[bool] = True
 
 
 @dataclass(frozen=True)
@@ -78,7 +109,7 @@ class ModulusBits(Check):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SecureAggregation(Value):
+class SecureAggregation(ChannelKind):
     """The server learns who contributed to a round and the sum of their uploads, modulo 2^bits.
 
     No sum of fewer than `threshold` uploads is opened, and one sum a round.
@@ -115,6 +146,30 @@ class SecureAggregation(Value):
         """Sums are known modulo this number."""
         return 1 << self.bits
 
+    @property
+    def secure_sum(self) -> SecureAggregation:
+        """The secure aggregation itself."""
+        return self
+
+    def check_threshold(self, *, clients: int, participants: float) -> None:
+        """Refuses a threshold that no round reaches.
+
+        Args:
+            clients: How many clients there are.
+            participants: How many take part in a round, or are expected to.
+
+        Raises:
+            InvalidValue: Names the key, the value and what is allowed.
+        """
+        key = "federation.channel.secure-aggregation.threshold"
+        if self.threshold > clients:
+            allowed = f"from {SMALLEST_THRESHOLD} to federation.clients = {clients}"
+            raise InvalidValue(key, self.threshold, allowed)
+        # Else the sums of most rounds would never be opened.
+        if self.threshold > participants:
+            allowed = f"at most the {participants:g} clients that take part in a round"
+            raise InvalidValue(key, self.threshold, allowed)
+
 
 Channel = Direct | Shuffler | SecureAggregation
 
@@ -139,26 +194,3 @@ class ChannelKinds(Named):
 
 
 CHANNEL = ChannelKinds(get_args(Channel))
-
-
-def refuse_unreachable_threshold(channel: Channel, *, clients: int, participants: float) -> None:
-    """Refuses a threshold that no round reaches.
-
-    Args:
-        channel: How uploads reach the server.
-        clients: How many clients there are.
-        participants: How many take part in a round, or are expected to.
-
-    Raises:
-        InvalidValue: Names the key, the value and what is allowed.
-    """
-    if type(channel) is not SecureAggregation:
-        return
-    key = "federation.channel.secure-aggregation.threshold"
-    if channel.threshold > clients:
-        allowed = f"from {SMALLEST_THRESHOLD} to federation.clients = {clients}"
-        raise InvalidValue(key, channel.threshold, allowed)
-    # Else the sums of most rounds would never be opened.
-    if channel.threshold > participants:
-        allowed = f"at most the {participants:g} clients that take part in a round"
-        raise InvalidValue(key, channel.threshold, allowed)

@@ -6,7 +6,7 @@ and never taken from private records, whose extremes and rarities they would giv
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, get_args
@@ -224,6 +224,20 @@ COLUMN_KINDS: Mapping[str, type[Column]] = {kind.tag: kind for kind in get_args(
 AT_MOST_ONCE = (LabelColumn, TargetColumn, SplitColumn)
 
 
+def names_of_kind(columns: Iterable[Column], *kinds: type[Column]) -> list[str]:
+    """Returns the names of the columns of some kinds, in order.
+
+    Args:
+        columns: The columns of a table.
+        *kinds: Exactly these kinds.
+
+    Example:
+        >>> names_of_kind([NumberColumn(name="age"), GroupColumn(name="ward")], GroupColumn)
+        ['ward']
+    """
+    return [column.name for column in columns if type(column) in kinds]
+
+
 @dataclass(frozen=True)
 class Columns(Check):
     """Names of input columns in order, or a description of every column of a table."""
@@ -249,10 +263,10 @@ class Columns(Check):
         # Descriptions are held to the rules of bare names: no name stands twice.
         Names().accept_value(key, [one.name for one in value])
         for kind in AT_MOST_ONCE:
-            found = [one.name for one in value if type(one) is kind]
+            found = names_of_kind(value, kind)
             if len(found) > 1:
                 raise InvalidValue(key, found, f"one column of the kind {kind.tag!r}")
-        if not any(type(one) in (NumberColumn, CategoryColumn) for one in value):
+        if not names_of_kind(value, NumberColumn, CategoryColumn):
             raise InvalidValue(key, [one.name for one in value], "a column that is an input")
         return tuple(value)
 

@@ -51,8 +51,6 @@ from sordino.protocol.protocol_features import (
     UNUSUAL_SIZE,
     UPDATE_CLIPPED,
     Feature,
-    find_arithmetic,
-    find_multiplier,
     find_own_mechanism,
 )
 
@@ -112,8 +110,8 @@ GIVEN: dict[str, Callable[[Protocol], Any]] = {
     "federation.penalty": lambda protocol: protocol.penalty,
     "federation.personalization": lambda protocol: protocol.personalization.tag,
     "local.rule": lambda protocol: protocol.local.tag,
-    "noise.arithmetic": lambda protocol: find_arithmetic(protocol),
-    "noise.multiplier": find_multiplier,
+    "noise.arithmetic": lambda protocol: protocol.noise.arithmetic,
+    "noise.multiplier": lambda protocol: protocol.noise.multiplier,
     "noise.where": lambda protocol: protocol.noise.where,
     "privacy.adjacency": lambda protocol: protocol.privacy.adjacency,
 }

@@ -21,6 +21,7 @@ class Iid(Value):
     """
 
     tag: ClassVar[str] = "iid"
+    by_column: ClassVar[bool] = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +36,7 @@ class Dirichlet(Value):
     """
 
     tag: ClassVar[str] = "dirichlet"
+    by_column: ClassVar[bool] = False
     beta: float = entry(Number(above=0), "concentration of the label proportions")
 
 
@@ -50,6 +52,7 @@ class Shards(Value):
     """
 
     tag: ClassVar[str] = "shards"
+    by_column: ClassVar[bool] = False
     # Few shards mean few labels at a client, as in the first papers on federated learning.
     per_client: int = entry(Integer(at_least=1), "shards that each client gets")
 
@@ -64,6 +67,7 @@ class ByColumn(Value):
     """
 
     tag: ClassVar[str] = "by"
+    by_column: ClassVar[bool] = True
     column: str = entry(Text(), "column whose values are the clients")
 
 

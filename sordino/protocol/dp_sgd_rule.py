@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from sordino.protocol.entries import Table, Tagged, Value, entry
+from sordino.protocol.local_rule import RuleKind
 from sordino.protocol.noisy_sgd_rule import SAMPLINGS
 from sordino.protocol.schedules import SCHEDULES, Constant, Schedule
 from sordino.protocol.value_checks import Choice, Integer, Maybe, Number
@@ -47,7 +48,7 @@ class AdaptiveClip(Value):
 
 
 @dataclass(frozen=True, kw_only=True)
-class DpSgd(Value):
+class DpSgd(RuleKind):
     """Every client sends its sum of clipped example gradients and its share of one noise.
 
     The server divides the sum over all clients by the expected size of the lot, a public number,
@@ -61,9 +62,7 @@ class DpSgd(Value):
     """
 
     tag: ClassVar[str] = "dp-sgd"
-    pull: ClassVar[float] = 0.0
-    corrected: ClassVar[bool] = False
-    draws_batches: ClassVar[bool] = True
+    joins_lot: ClassVar[bool] = True
     # With a second local step one record would move all later gradients (docs/theory.md#a8).
     steps: ClassVar[int] = 1
     # The norm that normal noise is priced by (docs/theory.md#a13).

@@ -1,7 +1,6 @@
 """Which noise hides a client's contribution: Gaussian, Laplace, staircase, or a user's.
 
-Every kind says whether it is `normal`: sums of normal noise are normal again, so bounds count the
-noise of several clients. Price, sampler and density of a kind stand in `sordino.mechanisms`.
+Price, sampler and density of a kind stand in `sordino.mechanisms`.
 """
 
 from __future__ import annotations
@@ -9,8 +8,8 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal, cast
 
 from sordino.protocol.entries import Tagged, Value, decode_table, encode_table, entry
 from sordino.protocol.errors import InvalidValue, UserError
@@ -48,7 +47,72 @@ class Deviation(Number):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Gaussian(Value):
+class NoiseKind(Value):
+    """Base of every kind of noise, with the answers of noise that says its absolute size alone.
+
+    Attributes:
+        normal: Whether sums of it are such noise again, so that bounds count the noise of several
+            clients.
+    """
+
+    normal: ClassVar[bool] = False
+
+    @property
+    def multiplier(self) -> float | None:
+        """Its size in units of how far a sum moves; None where the size is absolute."""
+        return None
+
+    @property
+    def arithmetic(self) -> str | None:
+        """The arithmetic that the file asks of it, "integers" or "floats"; None if it does not."""
+        return None
+
+    @property
+    def digits(self) -> int | None:
+        """How fine its grid of integers is; None where the file leaves that open."""
+        return None
+
+    @property
+    def client_sigma(self) -> float:
+        """Standard deviation of each client's normal noise on its upload, or 0."""
+        return 0.0
+
+    @property
+    def mean_sigma(self) -> float:
+        """Standard deviation of the server's normal noise on the mean, or 0."""
+        return 0.0
+
+    def find_server_part(self) -> Noise | None:
+        """Returns the noise that the server adds to the mean; None where it adds none."""
+        return None
+
+    def fit_unit(self, unit: float) -> Noise:
+        """Returns the noise on a sum, its size absolute.
+
+        Args:
+            unit: Standard deviation for a multiplier of 1; noise without one stays as it is.
+        """
+        return cast("Noise", self)
+
+    def set_multiplier(self, multiplier: float) -> Noise:
+        """Returns the noise with another multiplier; noise without one stays as it is.
+
+        Args:
+            multiplier: The new one.
+        """
+        return cast("Noise", self)
+
+    def set_arithmetic(self, arithmetic: str) -> Noise:
+        """Returns the noise with its arithmetic spelled out; only normal noise has a choice.
+
+        Args:
+            arithmetic: "integers" or "floats".
+        """
+        return cast("Noise", self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gaussian(NoiseKind):
     """Normal noise on every coordinate of every upload, or of their mean.
 
     Its standard deviation is `sigma`. The rule noisy-sgd has its noise in every step instead: there
@@ -114,9 +178,58 @@ class Gaussian(Value):
         if self.sigma != 0 and self.multiplier is not None:
             raise InvalidValue("multiplier", self.multiplier, ONE_SIZE)
 
+    @property
+    def client_sigma(self) -> float:
+        """Standard deviation of each client's noise on its upload, or 0."""
+        return 0.0 if self.where == "server" else self.sigma
+
+    @property
+    def mean_sigma(self) -> float:
+        """Standard deviation of the server's noise on the mean, or 0."""
+        if self.where == "server":
+            return self.sigma
+        # Given only where both add noise.
+        return self.server_sigma or 0.0
+
+    def find_server_part(self) -> Noise | None:
+        """Returns the noise that the server adds to the mean; None where it adds none."""
+        if self.where == "client":
+            return None
+        return Gaussian(sigma=self.mean_sigma, where="server", secure=self.secure)
+
+    def fit_unit(self, unit: float) -> Noise:
+        """Returns the noise on a sum, its size absolute.
+
+        Args:
+            unit: Standard deviation for a multiplier of 1.
+
+        Raises:
+            UserError: It has no multiplier.
+        """
+        if self.multiplier is None:
+            # `Protocol` refuses this, so no protocol gets here.
+            raise UserError("noise.multiplier is missing: the rule has its noise on a sum.")
+        return Gaussian(sigma=self.multiplier * unit, secure=self.secure)
+
+    def set_multiplier(self, multiplier: float) -> Noise:
+        """Returns the noise with another multiplier.
+
+        Args:
+            multiplier: The new one.
+        """
+        return replace(self, multiplier=multiplier)
+
+    def set_arithmetic(self, arithmetic: str) -> Noise:
+        """Returns the noise with its arithmetic spelled out.
+
+        Args:
+            arithmetic: "integers" or "floats".
+        """
+        return replace(self, arithmetic=arithmetic)
+
 
 @dataclass(frozen=True, kw_only=True)
-class Laplace(Value):
+class Laplace(NoiseKind):
     """Laplace noise of density e^(-|x|/scale)/(2 scale) on every coordinate.
 
     Example:
@@ -125,7 +238,6 @@ class Laplace(Value):
     """
 
     tag: ClassVar[str] = "laplace"
-    normal: ClassVar[bool] = False
     where: str = entry(
         Choice(("client", "server")),
         "who adds the noise: every client to its upload, or the server to the mean",
@@ -137,9 +249,13 @@ class Laplace(Value):
     )
     secure: bool = entry(Flag(), SECURE, False)
 
+    def find_server_part(self) -> Noise | None:
+        """Returns the noise that the server adds to the mean; None where it adds none."""
+        return self if self.where == "server" else None
+
 
 @dataclass(frozen=True, kw_only=True)
-class Staircase(Value):
+class Staircase(NoiseKind):
     """Staircase noise on every coordinate (Geng and Viswanath 2015).
 
     The density falls by e^-step once in every `width`, at nu of it.
@@ -151,7 +267,6 @@ class Staircase(Value):
     """
 
     tag: ClassVar[str] = "staircase"
-    normal: ClassVar[bool] = False
     where: str = entry(Choice(("client",)), "who adds the noise", "client")
     step: float = entry(
         Number(above=0, at_most=700), "privacy loss of a shift of one coordinate by the width"
@@ -201,7 +316,7 @@ class FactoryName(Check):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Custom(Value):
+class Custom(NoiseKind):
     """Noise that a user brings: `factory(scale)` gives its sampler and its Rényi divergence.
 
     See `sordino.mechanisms.custom_noise`.
@@ -212,7 +327,6 @@ class Custom(Value):
     """
 
     tag: ClassVar[str] = "custom"
-    normal: ClassVar[bool] = False
     factory: str = entry(FactoryName(), "package.module:factory, called with the scale")
     where: str = entry(Choice(("client",)), "who adds the noise", "client")
     scale: float = entry(Number(above=0), "size of the noise, handed to the factory", 1.0)

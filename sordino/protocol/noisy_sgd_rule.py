@@ -8,7 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from sordino.protocol.entries import Tagged, Value, entry
+from sordino.protocol.entries import Tagged, entry
+from sordino.protocol.local_rule import RuleKind
 from sordino.protocol.schedules import SCHEDULES, Schedule
 from sordino.protocol.value_checks import Choice, Integer, Number
 
@@ -21,7 +22,7 @@ DRAWS_DOC = "whether adversaries know which records a step draws: secret as the 
 
 
 @dataclass(frozen=True, kw_only=True)
-class NoisySgd(Value):
+class NoisySgd(RuleKind):
     """K noisy steps on sums of clipped example gradients.
 
     Every example's gradient is clipped to norm C, noise joins their sum, which is divided by the
@@ -40,9 +41,7 @@ class NoisySgd(Value):
     """
 
     tag: ClassVar[str] = "noisy-sgd"
-    pull: ClassVar[float] = 0.0
-    corrected: ClassVar[bool] = False
-    draws_batches: ClassVar[bool] = True
+    noise_in_steps: ClassVar[bool] = True
     steps: int = entry(Integer(at_least=1), "K: local steps in a round")
     batch: int = entry(
         Integer(at_least=1), "B: records that a step draws, exactly (fixed) or on average (poisson)"

@@ -9,9 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from sordino.protocol.channel_kinds import Shuffler
 from sordino.protocol.dp_sgd_rule import DpSgd
-from sordino.protocol.noise_kinds import Gaussian
 from sordino.protocol.noisy_sgd_rule import NoisySgd
 from sordino.protocol.rule_kinds import Bezier, ClippedGlm, FedAvg, Scaffold
 
@@ -32,20 +30,6 @@ class Feature:
     had_by: Callable[[Protocol], bool]
 
 
-def draws_poisson(protocol: Protocol) -> bool:
-    """Returns whether batches hold each record by a separate coin.
-
-    Then a record may come or go unseen.
-
-    Args:
-        protocol: The federation, as its file describes it.
-    """
-    rule = protocol.local
-    if type(rule) is NoisySgd or type(rule) is DpSgd:
-        return rule.varying_batches
-    return False
-
-
 def find_own_mechanism(protocol: Protocol) -> str | None:
     """Returns a mechanism that a client chose for itself, or None.
 
@@ -57,34 +41,6 @@ def find_own_mechanism(protocol: Protocol) -> str | None:
     return named[0] if named else None
 
 
-def find_multiplier(protocol: Protocol) -> float | None:
-    """Returns the multiplier of Gaussian noise, or None.
-
-    Args:
-        protocol: The federation, as its file describes it.
-    """
-    return protocol.noise.multiplier if type(protocol.noise) is Gaussian else None
-
-
-def find_arithmetic(protocol: Protocol) -> str | None:
-    """Returns the arithmetic that a file asks of Gaussian noise, or None.
-
-    Args:
-        protocol: The federation, as its file describes it.
-    """
-    return protocol.noise.arithmetic if type(protocol.noise) is Gaussian else None
-
-
-def lacks_multiplier(protocol: Protocol) -> bool:
-    """Returns whether Gaussian noise is given without a multiplier.
-
-    Args:
-        protocol: The federation, as its file describes it.
-    """
-    # Other noise says its absolute size, on whatever it is added to.
-    return type(protocol.noise) is Gaussian and protocol.noise.multiplier is None
-
-
 def hides_coming_and_going(protocol: Protocol) -> bool:
     """Returns whether an adversary cannot see that a client or a record comes or goes.
 
@@ -94,7 +50,7 @@ def hides_coming_and_going(protocol: Protocol) -> bool:
     # Noise at the server is there whether the client comes or not, and a fixed denominator does not
     # count it (docs/theory.md#a17).
     central = protocol.noise.where == "server" and protocol.aggregation.fixed_denominator
-    return central or draws_poisson(protocol)
+    return central or protocol.local.varying_batches
 
 
 def has_rule(*kinds: type) -> Callable[[Protocol], bool]:
@@ -107,14 +63,14 @@ def has_rule(*kinds: type) -> Callable[[Protocol], bool]:
     return lambda protocol: type(protocol.local) in kinds
 
 
-SHUFFLER = Feature('`channel = "shuffler"`', lambda protocol: type(protocol.channel) is Shuffler)
+SHUFFLER = Feature('`channel = "shuffler"`', lambda protocol: protocol.channel.shuffles)
 SECURE_SUMS = Feature(
     "`channel = { secure-aggregation = ... }`", lambda protocol: protocol.channel.sums_only
 )
 INTEGERS = Feature(
-    '`arithmetic = "integers"`', lambda protocol: find_arithmetic(protocol) == "integers"
+    '`arithmetic = "integers"`', lambda protocol: protocol.noise.arithmetic == "integers"
 )
-FLOATS = Feature('`arithmetic = "floats"`', lambda protocol: find_arithmetic(protocol) == "floats")
+FLOATS = Feature('`arithmetic = "floats"`', lambda protocol: protocol.noise.arithmetic == "floats")
 UNKNOWN_WEIGHTS = Feature(
     'a mean with `weights = "records"`, unless `data.records` or `data.sizes` says them',
     lambda protocol: protocol.aggregation.weighs_records and protocol.stated_sizes is None,
@@ -144,17 +100,19 @@ SERVER_NOISE = Feature('`where = "server"`', lambda protocol: protocol.noise.whe
 NOT_AT_CLIENT = Feature(
     '`where = "server"` or `"both"`', lambda protocol: protocol.noise.where != "client"
 )
-OTHER_NOISE = Feature(
-    "noise other than gaussian", lambda protocol: type(protocol.noise) is not Gaussian
-)
+OTHER_NOISE = Feature("noise other than gaussian", lambda protocol: not protocol.noise.normal)
 OTHER_UPLOAD_NOISE = Feature(
     "noise other than gaussian on uploads",
-    lambda protocol: type(protocol.noise) is not Gaussian and not has_rule(NoisySgd)(protocol),
+    lambda protocol: not protocol.noise.normal and not protocol.local.noise_in_steps,
 )
-MULTIPLIER = Feature("a `multiplier`", lambda protocol: find_multiplier(protocol) is not None)
+MULTIPLIER = Feature("a `multiplier`", lambda protocol: protocol.noise.multiplier is not None)
 NO_MULTIPLIER = Feature(
     "gaussian noise without a `multiplier`, or noise not at the client",
-    lambda protocol: lacks_multiplier(protocol) or protocol.noise.where != "client",
+    # Other noise says its absolute size, on whatever it is added to.
+    lambda protocol: (
+        (protocol.noise.normal and protocol.noise.multiplier is None)
+        or protocol.noise.where != "client"
+    ),
 )
 ADDED = Feature(
     '`adjacency = "add-or-remove"`', lambda protocol: protocol.privacy.adjacency == "add-or-remove"
@@ -167,7 +125,7 @@ SEEN_TO_COME = Feature(
 )
 UPDATE_CLIPPED = Feature(
     '`clip-target = "update"`',
-    lambda protocol: getattr(protocol.local, "clips_update", False),
+    lambda protocol: protocol.local.clips_update,
 )
 SCAFFOLD = Feature("`scaffold`", has_rule(Scaffold))
 BEZIER = Feature("`bezier`", has_rule(Bezier))
@@ -180,11 +138,11 @@ NO_MULTIPLIED_NOISE = Feature(
 )
 UNUSUAL_SIZE = Feature(
     'noise without a `multiplier`, or `where = "both"`',
-    lambda protocol: find_multiplier(protocol) is None or protocol.noise.where == "both",
+    lambda protocol: protocol.noise.multiplier is None or protocol.noise.where == "both",
 )
 ADAPTIVE = Feature(
     "an `adaptive` clip",
-    lambda protocol: type(protocol.local) is DpSgd and protocol.local.adaptive is not None,
+    lambda protocol: protocol.local.adaptive is not None,
 )
 COUNTED_MEAN = Feature(
     "poisson participation and a mean without a fixed denominator",
@@ -192,7 +150,7 @@ COUNTED_MEAN = Feature(
 )
 FIRMLY_PULLED = Feature(
     '`weight-decay` or `anchor = "start"` with clipped steps',
-    lambda protocol: protocol.local.pull > getattr(protocol.local, "proximal_pull", 0.0),
+    lambda protocol: protocol.local.pull > protocol.local.proximal_pull,
 )
 NO_PRICED_OWN_MODELS = Feature(
     "a rule other than `fedavg` and `noisy-sgd`",

@@ -7,23 +7,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 from sordino.protocol.arithmetic import sends_integers
-from sordino.protocol.channel_kinds import SecureAggregation, Shuffler
+from sordino.protocol.channel_kinds import SecureAggregation
 from sordino.protocol.dp_sgd_rule import AdaptiveClip, DpSgd
 from sordino.protocol.errors import UserError
 from sordino.protocol.noise_kinds import Gaussian, Noise
 from sordino.protocol.noisy_sgd_rule import NoisySgd
 from sordino.protocol.registry import Registry
-from sordino.protocol.rule_kinds import Bezier, ClippedGlm, FedAvg, FedProx, LocalRule, Scaffold
-
-# The rule bezier multiplies an update by (1 - r)(1 + 1.2 r) (udp-fl Eq. 6, see
-# `sordino.federation.connectivity`), for an r that is drawn independently of all data. It is 1 at
-# r = 0, largest at r = 1/12 and never below 0, so given any r, and hence on average, two updates
-# are at most this many times further apart than their steps.
-BEZIER_REACH = 121 / 120
+from sordino.protocol.rule_kinds import LocalRule, UpdateRule
 
 if TYPE_CHECKING:
     from sordino.protocol.values import Protocol
@@ -109,7 +104,7 @@ class NoisyUpload:
             where it is an update of its client.
     """
 
-    in_steps: ClassVar[bool] = False
+    in_steps: ClassVar[Literal[False]] = False
     one_plain_step: ClassVar[bool] = False
     noise: Noise
     at_client: bool
@@ -135,17 +130,21 @@ class NoisyUpload:
     @property
     def server_noise(self) -> Noise | None:
         """The noise that the server adds to the mean; None where it adds none."""
-        if not self.at_server:
-            return None
-        if type(self.noise) is Gaussian:
-            # Where both add noise, the server's has another size than the clients'.
-            return Gaussian(sigma=self.server_sigma, where="server", secure=self.noise.secure)
-        return self.noise
+        # Where both add noise, the server's has another size than the clients'.
+        return self.noise.find_server_part()
 
     @property
     def noise_draws(self) -> int:
         """How many vectors of noise a client draws in a round."""
         return 1
+
+    def find_released_noise(self, noise: Noise) -> Noise:
+        """Returns the noise on what a client releases, its size absolute: here on its upload.
+
+        Args:
+            noise: The client's mechanism, which may be its own.
+        """
+        return noise
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,7 +155,8 @@ class NoisySteps:
 
     Attributes:
         noise: The mechanism, as the protocol says it.
-        sum_noise: The same noise on a step's sum of clipped gradients, its size absolute.
+        noise_unit: Standard deviation of the noise on a step's sum of clipped gradients, for a
+            multiplier of 1.
         steps: K, the number of noisy steps in a round.
         batch: B, the public constant that sums are divided by.
         clip: The largest norm of an example's gradient.
@@ -167,7 +167,7 @@ class NoisySteps:
         plain: Whether the upload is made of the noisy sums alone, by no optimizer with a state.
     """
 
-    in_steps: ClassVar[bool] = True
+    in_steps: ClassVar[Literal[True]] = True
     at_client: ClassVar[bool] = True
     at_server: ClassVar[bool] = False
     clips_update: ClassVar[bool] = False
@@ -178,7 +178,7 @@ class NoisySteps:
     server_noise: ClassVar[None] = None
     lot: ClassVar[None] = None
     noise: Noise
-    sum_noise: Noise
+    noise_unit: float
     steps: int
     batch: int
     clip: float
@@ -187,10 +187,24 @@ class NoisySteps:
     secret_batches: bool
     plain: bool
 
+    @cached_property
+    def sum_noise(self) -> Noise:
+        """The noise on a step's sum of clipped gradients, its size absolute."""
+        return self.find_released_noise(self.noise)
+
     @property
     def noise_draws(self) -> int:
         """How many vectors of noise a client draws in a round."""
         return self.steps
+
+    def find_released_noise(self, noise: Noise) -> Noise:
+        """Returns the noise on what a client releases, its size absolute: on a step's sum.
+
+        Args:
+            noise: The client's mechanism, which may be its own; a multiplier counts in units of how
+                far the sum moves.
+        """
+        return noise.fit_unit(self.noise_unit)
 
     @property
     def one_plain_step(self) -> bool:
@@ -248,7 +262,7 @@ def noisy_upload_of(protocol: Protocol) -> NoisyUpload:
         1.0
     """
     release = release_of(protocol)
-    if type(release) is not NoisyUpload:
+    if release.in_steps:
         raise TypeError(f"uploads of {protocol.local.tag} have no noise of their own")
     return release
 
@@ -271,36 +285,22 @@ def noisy_steps_of(protocol: Protocol) -> NoisySteps:
         2.0
     """
     release = release_of(protocol)
-    if type(release) is not NoisySteps:
+    if not release.in_steps:
         raise TypeError(f"{protocol.local.tag} has no noisy steps")
     return release
 
 
-@RELEASES.register(FedAvg, FedProx, Scaffold, Bezier)
-def _clipped_steps(rule: FedAvg, protocol: Protocol) -> Release:
-    return NoisyUpload(
-        clip=rule.clip,
-        clip_norm=rule.clip_norm,
-        clips_update=rule.clips_update,
-        on_curve=type(rule) is Bezier,
-        secret_batches=rule.minibatches == "secret",
-        reach=find_update_reach(rule),
-        **_noise_on_uploads(protocol, protocol.noise),
-    )
-
-
-@RELEASES.register(ClippedGlm)
-def _clipped_examples(rule: ClippedGlm, protocol: Protocol) -> Release:
+# Made of what the value says of itself, so that a new rule that sends updates needs no line here.
+@RELEASES.register(*get_args(UpdateRule))
+def _noisy_update(rule: UpdateRule, protocol: Protocol) -> Release:
     return NoisyUpload(
         clip=rule.gradient_norm,
-        clip_norm="l2",
-        clips_update=False,
-        on_curve=False,
-        # Its batches are the same in every round, in an order that all know (docs/theory.md#a9).
-        secret_batches=False,
-        # Weight decay moves a model as far as it is from 0.
-        reach=math.inf,
-        **_noise_on_uploads(protocol, protocol.noise),
+        clip_norm=rule.clip_norm,
+        clips_update=rule.clips_update,
+        on_curve=rule.on_curve,
+        secret_batches=rule.secret_batches,
+        reach=rule.reach,
+        **_put_on_uploads(protocol, protocol.noise),
     )
 
 
@@ -308,7 +308,7 @@ def _clipped_examples(rule: ClippedGlm, protocol: Protocol) -> Release:
 def _noisy_steps(rule: NoisySgd, protocol: Protocol) -> Release:
     return NoisySteps(
         noise=protocol.noise,
-        sum_noise=put_noise_on_sum(rule, protocol.noise),
+        noise_unit=rule.noise_unit,
         steps=rule.steps,
         batch=rule.batch,
         clip=rule.clip,
@@ -319,30 +319,6 @@ def _noisy_steps(rule: NoisySgd, protocol: Protocol) -> Release:
         secret_batches=rule.minibatches == "secret",
         plain=rule.optimizer == "sgd",
     )
-
-
-def put_noise_on_sum(rule: NoisySgd, noise: Noise) -> Noise:
-    """Returns the noise on a step's sum of clipped gradients, its size absolute.
-
-    Args:
-        rule: The rule.
-        noise: The mechanism; a multiplier counts in units of how far the sum moves.
-
-    Raises:
-        UserError: Normal noise without a multiplier.
-
-    Example:
-        >>> from sordino.protocol import Constant, Gaussian, NoisySgd
-        >>> rule = NoisySgd(steps=5, batch=4, clip=1.0, schedule=Constant(rate=0.1))
-        >>> put_noise_on_sum(rule, Gaussian(multiplier=1.5)).sigma
-        3.0
-    """
-    if type(noise) is not Gaussian:
-        return noise
-    if noise.multiplier is None:
-        # `Protocol` refuses this, so no protocol gets here.
-        raise UserError(f'local.rule = "{rule.tag}": expected gaussian noise with a multiplier.')
-    return Gaussian(sigma=noise.multiplier * rule.noise_unit, secure=noise.secure)
 
 
 def adds_at_client(noise: Noise) -> bool:
@@ -366,7 +342,7 @@ def adds_at_server(noise: Noise) -> bool:
 @RELEASES.register(DpSgd)
 def _shared_lot(rule: DpSgd, protocol: Protocol) -> Release:
     noise = protocol.noise
-    if type(noise) is not Gaussian or noise.multiplier is None:
+    if noise.multiplier is None:
         # `Protocol` refuses this, so no protocol gets here.
         raise UserError(f'local.rule = "{rule.tag}": expected gaussian noise with a multiplier.')
     clients = protocol.participation.count_expected(clients=protocol.clients)
@@ -383,6 +359,13 @@ def _shared_lot(rule: DpSgd, protocol: Protocol) -> Release:
     sigma = lot.share / lot.batch
     if not adds_at_client(noise):
         sigma = lot.multiplier * lot.clip / (lot.batch * clients)
+    absolute = Gaussian(
+        sigma=sigma,
+        where=noise.where,
+        secure=noise.secure,
+        arithmetic=noise.arithmetic,
+        digits=noise.digits,
+    )
     return NoisyUpload(
         clip=rule.clip,
         clip_norm=rule.clip_norm,
@@ -391,15 +374,15 @@ def _shared_lot(rule: DpSgd, protocol: Protocol) -> Release:
         secret_batches=True,
         reach=_find_lot_reach(rule, protocol),
         lot=lot,
-        **_noise_on_uploads(protocol, replace(noise, multiplier=None, sigma=sigma)),
+        **_put_on_uploads(protocol, absolute),
     )
 
 
 def _count_noise_holders(protocol: Protocol, clients: float) -> float:
-    channel = protocol.channel
-    if type(channel) is SecureAggregation:
+    secure_sum = protocol.channel.secure_sum
+    if secure_sum is not None:
         # A sum may be opened with no more contributions than these that hide (docs/theory.md#a13).
-        return float(channel.threshold - channel.colluders)
+        return float(secure_sum.threshold - secure_sum.colluders)
     if not adds_at_client(protocol.noise):
         return 1.0
     return clients
@@ -413,44 +396,15 @@ def _find_lot_reach(rule: DpSgd, protocol: Protocol) -> float:
     return math.inf if sizes is None else max(sizes) * rule.clip / rule.batch
 
 
-def _noise_on_uploads(protocol: Protocol, noise: Noise) -> dict[str, Any]:
+def _put_on_uploads(protocol: Protocol, noise: Noise) -> dict[str, Any]:
     """Returns what a release of uploads says about its noise, whatever the rule."""
-    at_client = adds_at_client(noise)
-    client_sigma = 0.0
-    server_sigma = 0.0
-    if type(noise) is Gaussian and at_client:
-        client_sigma = noise.sigma
-        # Given only where both add noise.
-        server_sigma = noise.server_sigma or 0.0
-    elif type(noise) is Gaussian:
-        server_sigma = noise.sigma
     return {
         "noise": noise,
-        "at_client": at_client,
+        "at_client": adds_at_client(noise),
         "at_server": adds_at_server(noise),
-        "client_sigma": client_sigma,
-        "server_sigma": server_sigma,
-        "shuffled": type(protocol.channel) is Shuffler,
+        "client_sigma": noise.client_sigma,
+        "server_sigma": noise.mean_sigma,
+        "shuffled": protocol.channel.shuffles,
         "integers": sends_integers(protocol),
-        "secure_sum": _find_secure_sum(protocol),
+        "secure_sum": protocol.channel.secure_sum,
     }
-
-
-def find_update_reach(rule: FedAvg) -> float:
-    """Returns how far a round of clipped steps can lead at most.
-
-    Args:
-        rule: The local rule.
-    """
-    farthest = BEZIER_REACH if type(rule) is Bezier else 1.0
-    if rule.clip_target == "update":
-        return farthest * rule.clip
-    distance = 0.0
-    # No schedule has larger rates in a later round than in the first.
-    for rate in rule.schedule.rates(round=0, steps=rule.steps):
-        distance = abs(1 - rate * rule.pull) * distance + rate * rule.clip
-    return farthest * distance
-
-
-def _find_secure_sum(protocol: Protocol) -> SecureAggregation | None:
-    return protocol.channel if type(protocol.channel) is SecureAggregation else None

@@ -1,7 +1,7 @@
 """What a client does in a round.
 
-Every rule says whether control variates correct its steps (`corrected`) and whether a step draws
-its records (`draws_batches`).
+Rules whose noise is on one sum of a lot, or in every step, have files of their own
+(`dp_sgd_rule.py`, `noisy_sgd_rule.py`). What may be asked of a rule says `local_rule.py`.
 """
 
 from __future__ import annotations
@@ -11,15 +11,22 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from sordino.protocol.dp_sgd_rule import DpSgd
-from sordino.protocol.entries import Tagged, Value, entry
-from sordino.protocol.errors import InvalidValue
+from sordino.protocol.entries import Tagged, entry
+from sordino.protocol.errors import InvalidValue, UserError
+from sordino.protocol.local_rule import RuleKind
 from sordino.protocol.noisy_sgd_rule import DRAWS, DRAWS_DOC, NoisySgd
-from sordino.protocol.schedules import SCHEDULES, Schedule
+from sordino.protocol.schedules import SCHEDULES, Constant, Schedule
 from sordino.protocol.value_checks import Choice, Integer, Maybe, Number
+
+# The rule bezier multiplies an update by (1 - r)(1 + 1.2 r) (udp-fl Eq. 6, see
+# `sordino.federation.connectivity`), for an r that is drawn independently of all data. It is 1 at
+# r = 0, largest at r = 1/12 and never below 0, so given any r, and hence on average, two updates
+# are at most this many times further apart than their steps.
+BEZIER_REACH = 121 / 120
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedAvg(Value):
+class FedAvg(RuleKind):
     """K steps of gradient descent from the global model (convergent-dp Eq. 2).
 
     Each step's minibatch gradient is clipped to norm V.
@@ -31,8 +38,6 @@ class FedAvg(Value):
     """
 
     tag: ClassVar[str] = "fedavg"
-    corrected: ClassVar[bool] = False
-    draws_batches: ClassVar[bool] = True
     steps: int = entry(Integer(at_least=1), "K: local steps in a round")
     batch: int = entry(
         Integer(at_least=1),
@@ -65,14 +70,25 @@ class FedAvg(Value):
         return self.weight_decay
 
     @property
-    def proximal_pull(self) -> float:
-        """Strength of the pull to the model that the round began with; FedAvg has none."""
-        return 0.0
+    def gradient_norm(self) -> float:
+        """The largest norm of what is clipped."""
+        return self.clip
 
     @property
-    def anchor_pull(self) -> float:
-        """Strength of the pull to the model before the first round; FedAvg has none."""
-        return 0.0
+    def secret_batches(self) -> bool:
+        """Whether nobody but the client knows which records its steps draw."""
+        return self.minibatches == "secret"
+
+    @property
+    def reach(self) -> float:
+        """How far a round of clipped steps can lead at most."""
+        if self.clips_update:
+            return self.clip
+        distance = 0.0
+        # No schedule has larger rates in a later round than in the first.
+        for rate in self.schedule.rates(round=0, steps=self.steps):
+            distance = abs(1 - rate * self.pull) * distance + rate * self.clip
+        return distance
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,10 +159,43 @@ class Bezier(FedAvg):
     """
 
     tag: ClassVar[str] = "bezier"
+    on_curve: ClassVar[bool] = True
+
+    @property
+    def reach(self) -> float:
+        """How far a point of the curve can lie at most."""
+        return BEZIER_REACH * super().reach
+
+    def check_smoothness(self, smoothness: float | None) -> None:
+        """Refuses steps that are not 1/L, as equation 6 of udp-fl has them.
+
+        Args:
+            smoothness: L, if the user vouches for one.
+
+        Raises:
+            UserError: There is no L, or steps are not 1/L.
+        """
+        # The rule's steps are 1/L (docs/theory.md#b9), so it cannot do without an L.
+        if smoothness is None or smoothness == 0:
+            raise UserError(
+                'local.rule = "bezier": its steps are 1/L. '
+                "Expected an assumptions.smoothness = L above 0."
+            )
+        schedule = self.schedule
+        constant = schedule.tag == Constant.tag
+        # People write 1/L with a few digits; the price does not depend on it.
+        if not constant or not math.isclose(schedule.rate * smoothness, 1, rel_tol=1e-3):
+            given = f'{{ kind = "{schedule.tag}", rate = {schedule.rate:g} }}'
+            step = f'{{ kind = "constant", rate = {1 / smoothness:g} }}'
+            allowed = f"{step}, the step 1/L of the rule bezier"
+            raise UserError(
+                f"local.schedule = {given}: expected {allowed} "
+                f"with assumptions.smoothness = {smoothness:g}."
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClippedGlm(Value):
+class ClippedGlm(RuleKind):
     """Logistic regression on two or more classes, all conditions of docs/theory.md#a9 enforced.
 
     Every example's gradient is clipped to norm V. Clipping the gradient of one example of a linear
@@ -164,10 +213,14 @@ class ClippedGlm(Value):
     """
 
     tag: ClassVar[str] = "clipped-glm"
-    corrected: ClassVar[bool] = False
     # Every record is used in every pass, so no draw of records amplifies.
     draws_batches: ClassVar[bool] = False
-    pull: ClassVar[float] = 0.0
+    # Its batches are the same in every round, in an order that all know (docs/theory.md#a9).
+    secret_batches: ClassVar[bool] = False
+    makes_model: ClassVar[bool] = True
+    clip_norm: ClassVar[str] = "l2"
+    # Weight decay moves a model as far as it is from 0.
+    reach: ClassVar[float] = math.inf
     steps: int = entry(
         Integer(at_least=1),
         "K: local steps in a round; with cyclic batches a multiple of their number",
@@ -231,7 +284,31 @@ class ClippedGlm(Value):
                 f'"full" without a batch, or "cyclic" with one; there is {given} batch',
             )
 
+    def check_records(self, records: int, entry_in_words: str) -> None:
+        """Refuses cyclic batches that do not go through all records equally often.
 
+        Args:
+            records: Records of a client.
+            entry_in_words: The entry of the file that says so.
+
+        Raises:
+            InvalidValue: The batch does not divide the records, or the steps end within a pass.
+        """
+        if self.batch is None:
+            return
+        # A round ends with a whole pass, so that every record moves the model equally often.
+        uneven = records % self.batch != 0 or self.steps % (records // self.batch) != 0
+        if uneven:
+            allowed = (
+                f"a divisor of {entry_in_words} whose number of batches "
+                f"divides local.steps = {self.steps}"
+            )
+            raise InvalidValue("local.batch", self.batch, allowed)
+
+
+# They send an update of their own. What leaves the client is made of what the value says
+# (`gradient_norm`, `clip_norm`, `clips_update`, `on_curve`, `secret_batches`, `reach`).
+UpdateRule = FedAvg | FedProx | Scaffold | Bezier | ClippedGlm
 # Noise joins what they send.
-UploadRule = FedAvg | FedProx | Scaffold | Bezier | ClippedGlm | DpSgd
+UploadRule = UpdateRule | DpSgd
 LocalRule = UploadRule | NoisySgd

@@ -9,20 +9,17 @@ from pathlib import Path
 from typing import Any, get_args
 
 from sordino.protocol.aggregation_kinds import Aggregation, Mean
-from sordino.protocol.channel_kinds import CHANNEL, Channel, Direct, refuse_unreachable_threshold
+from sordino.protocol.channel_kinds import CHANNEL, Channel, Direct
 from sordino.protocol.combinations import refuse_incompatible
 from sordino.protocol.data_entries import Data, Model, require_dimension
-from sordino.protocol.dp_sgd_rule import DpSgd
 from sordino.protocol.entries import Many, Named, Table, Tagged, Value, entry
 from sordino.protocol.errors import InvalidValue, UserError
 from sordino.protocol.grids import Grid, choose_grid
-from sordino.protocol.noise_kinds import Gaussian, Mechanisms, Noise, OwnMechanism
+from sordino.protocol.noise_kinds import Mechanisms, Noise, OwnMechanism
 from sordino.protocol.participation_kinds import Everyone, Participation
 from sordino.protocol.personalization import NoPersonalization, Personalization
-from sordino.protocol.protocol_features import draws_poisson
-from sordino.protocol.release import NoisySteps, Release, release_of
-from sordino.protocol.rule_kinds import Bezier, ClippedGlm, LocalRule
-from sordino.protocol.schedules import Constant
+from sordino.protocol.release import Release, release_of
+from sordino.protocol.rule_kinds import LocalRule
 from sordino.protocol.server_kinds import PlainServer, ServerOptimizer
 from sordino.protocol.value_checks import Choice, Flag, Integer, Maybe, Number
 from sordino.protocol.views import UNITS, View, ViewName
@@ -195,8 +192,7 @@ class Protocol(Value):
         self._check_clients()
         # After the single values, so that a message about a pair never hides a simpler mistake.
         refuse_incompatible(self)
-        if type(self.local) is Bezier:
-            self._check_steps_of_bezier(self.local)
+        self.local.check_smoothness(self.assumptions.smoothness)
 
     @property
     def adjacency(self) -> str:
@@ -207,7 +203,7 @@ class Protocol(Value):
         if self.privacy.adjacency is not None:
             return self.privacy.adjacency
         # In batches of a fixed size a record that leaves makes room for another: it is replaced.
-        return ADJACENCIES[1] if draws_poisson(self) else ADJACENCIES[0]
+        return ADJACENCIES[1] if self.local.varying_batches else ADJACENCIES[0]
 
     @cached_property
     def release(self) -> Release:
@@ -223,7 +219,7 @@ class Protocol(Value):
             UserError: The number of the model's parameters is not said, or no grid fits.
         """
         release = self.release
-        if isinstance(release, NoisySteps) or not release.integers:
+        if release.in_steps or not release.integers:
             return None
         return choose_grid(
             sigma=release.client_sigma,
@@ -232,7 +228,7 @@ class Protocol(Value):
             contributions=1 if release.secure_sum is None else self.clients,
             coordinates=require_dimension(self.model.parameters if self.model else None),
             bits=64 if release.secure_sum is None else release.secure_sum.bits,
-            digits=self.noise.digits if type(self.noise) is Gaussian else None,
+            digits=self.noise.digits,
         )
 
     @property
@@ -250,13 +246,13 @@ class Protocol(Value):
     @property
     def draws_coins(self) -> bool:
         """Whether a lot holds each record of the federation with one and the same probability."""
-        return type(self.local) is DpSgd and self.local.varying_batches
+        return self.local.joins_lot and self.local.varying_batches
 
     @property
     def plain_server(self) -> bool:
         """Whether the joined model is the next global model, as it is."""
         # With dp-sgd the server steps, by a rate of its schedule.
-        return self.server.plain and type(self.local) is not DpSgd
+        return self.server.plain and not self.local.joins_lot
 
     def find_server_rate(self, round_index: int) -> float:
         """Returns what the server's step is multiplied by in a round.
@@ -264,7 +260,7 @@ class Protocol(Value):
         Args:
             round_index: Number of the round, from 0.
         """
-        if type(self.local) is not DpSgd:
+        if not self.local.joins_lot:
             return 1.0
         return float(self.local.schedule.at(round=round_index, step=0, steps=1))
 
@@ -280,7 +276,7 @@ class Protocol(Value):
         if expected > self.clients:
             allowed = f"at most federation.clients = {self.clients}"
             raise InvalidValue("federation.participation.fixed", round(expected), allowed)
-        refuse_unreachable_threshold(self.channel, clients=self.clients, participants=expected)
+        self.channel.check_threshold(clients=self.clients, participants=expected)
         data = self.data
         if data is None:
             return
@@ -302,9 +298,8 @@ class Protocol(Value):
                 batch,
                 f"at most {self._named_records(smallest)}, since a step draws distinct records",
             )
-        if type(self.local) is ClippedGlm:
-            for records in data.distinct_sizes:
-                self._check_passes(batch, records)
+        for records in data.distinct_sizes:
+            self.local.check_records(records, self._named_records(records))
 
     @property
     def stated_sizes(self) -> tuple[int, ...] | None:
@@ -320,17 +315,6 @@ class Protocol(Value):
         """Names the entry that says how many records a client has."""
         stated = self.data is not None and self.data.records is not None
         return f"data.records = {records}" if stated else f"the {records} of data.sizes"
-
-    def _check_passes(self, batch: int, records: int) -> None:
-        """Refuses cyclic batches that do not go through all records equally often."""
-        # A round ends with a whole pass, so that every record moves the model equally often.
-        uneven = records % batch != 0 or self.local.steps % (records // batch) != 0
-        if uneven:
-            allowed = (
-                f"a divisor of {self._named_records(records)} whose number of batches "
-                f"divides local.steps = {self.local.steps}"
-            )
-            raise InvalidValue("local.batch", batch, allowed)
 
     def _check_clients(self) -> None:
         """Refuses budgets of clients that do not exist, and own noise without a budget for it."""
@@ -362,27 +346,6 @@ class Protocol(Value):
             raise UserError(
                 f"client {first} has no budget, and {why}: "
                 "every client needs a [[client]] with an epsilon."
-            )
-
-    def _check_steps_of_bezier(self, rule: Bezier) -> None:
-        """Refuses steps of the rule bezier that are not 1/L, as equation 6 of udp-fl has them."""
-        smoothness = self.assumptions.smoothness
-        # The rule's steps are 1/L (docs/theory.md#b9), so it cannot do without an L.
-        if smoothness is None or smoothness == 0:
-            raise UserError(
-                'local.rule = "bezier": its steps are 1/L. '
-                "Expected an assumptions.smoothness = L above 0."
-            )
-        schedule = rule.schedule
-        constant = type(schedule) is Constant
-        # People write 1/L with a few digits; the price does not depend on it.
-        if not constant or not math.isclose(schedule.rate * smoothness, 1, rel_tol=1e-3):
-            given = f'{{ kind = "{schedule.tag}", rate = {schedule.rate:g} }}'
-            step = f'{{ kind = "constant", rate = {1 / smoothness:g} }}'
-            allowed = f"{step}, the step 1/L of the rule bezier"
-            raise UserError(
-                f"local.schedule = {given}: expected {allowed} "
-                f"with assumptions.smoothness = {smoothness:g}."
             )
 
     @staticmethod

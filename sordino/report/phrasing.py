@@ -17,7 +17,6 @@ from sordino.protocol import (
     DpSgd,
     FedAvg,
     FedProx,
-    Gaussian,
     Grid,
     LocalRule,
     NoisySgd,
@@ -129,8 +128,9 @@ def find_known_grid(protocol: Protocol) -> Grid | None:
 def _describe_noisy_steps(release: NoisySteps) -> str:
     mechanism = mechanism_of(release.sum_noise)
     noise = f"{mechanism.words} on each coordinate"
-    if type(release.noise) is Gaussian:
-        noise = f"multiplier {release.noise.multiplier:g}: sigma {round_up(mechanism.deviation)}"
+    multiplier = release.noise.multiplier
+    if multiplier is not None:
+        noise = f"multiplier {multiplier:g}: sigma {round_up(mechanism.deviation)}"
     return f"{noise} on every step's sum of clipped gradients"
 
 

@@ -29,13 +29,10 @@ from sordino.audit.worst_cases.rehearsal import (
     shrink_request,
 )
 from sordino.audit.worst_cases.synthetic_losses import SyntheticLosses
-from sordino.federation.rules.clipped_steps import PROXIMAL_PULLS
 from sordino.privacy.bounds.question import Observation
 from sordino.protocol import (
     Bezier,
-    Constant,
     Custom,
-    Cyclic,
     FedAvg,
     FedProx,
     Gaussian,
@@ -96,11 +93,7 @@ def make_clipped_steps_pair(request: PairRequest) -> Pair:
         request = replace(request, protocol=protocol)
     given = find_given_observation(protocol, request.view)
     curvature = 0.0
-    if (
-        given == Observation.LAST
-        and type(protocol.aggregation) is Mean
-        and not protocol.keeps_models
-    ):
+    if given == Observation.LAST and protocol.aggregation.averages and not protocol.keeps_models:
         curvature = find_best_curvature(request)
     secret = withheld_batches(protocol, request.view, request.unit, request.stated_sizes)
     shape = LinearShape(
@@ -244,9 +237,8 @@ def find_best_curvature(request: PairRequest) -> float:
     """
     rule = request.protocol.local
     # A pull to a fixed model forgets early rounds, which such losses keep visible too.
-    forgets = rule.pull > PROXIMAL_PULLS.of(rule)(rule)
-    repeats = type(rule.schedule) in (Constant, Cyclic)
-    if (repeats and not forgets) or request.rounds == 1:
+    forgets = rule.pull > rule.proximal_pull
+    if (rule.schedule.repeats and not forgets) or request.rounds == 1:
         return 0.0
     total = sum(rule.schedule.rates(round=0, steps=rule.steps))
     limit = np.inf

@@ -162,8 +162,7 @@ def find_least_protected(protocol: Protocol, sizes: Sequence[int], unit: str) ->
         Args:
             client: The number of a client.
         """
-        gaussian = type(find_client_noise(protocol, client, sizes[client])) is Gaussian
-        return gaussian, epsilons[client]
+        return find_client_noise(protocol, client, sizes[client]).normal, epsilons[client]
 
     candidates = [client for client in epsilons if epsilons[client] >= NEARLY_EQUAL * weakest]
     return max(candidates, key=rank_exposure)

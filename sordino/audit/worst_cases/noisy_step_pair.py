@@ -34,7 +34,7 @@ from sordino.audit.worst_cases.synthetic_losses import SyntheticLosses
 from sordino.mechanisms import mechanism_of
 from sordino.privacy.bounds.question import Observation
 from sordino.privacy.own_noise import forget_clients
-from sordino.protocol import DpSgd, FixedSize, Gaussian, Noise, NoisySgd, Poisson, Protocol
+from sordino.protocol import DpSgd, Noise, NoisySgd, Poisson, Protocol
 from sordino.protocol.release import noisy_steps_of
 
 # Clients that are trained. Nothing the adversary looks at depends on further ones.
@@ -298,7 +298,7 @@ def reduce_company(protocol: Protocol, clients: int) -> Protocol:
         clients: How many clients to keep.
     """
     participation = protocol.participation
-    if type(participation) is FixedSize and clients < protocol.clients:
+    if participation.draws and not participation.varies and clients < protocol.clients:
         participation = Poisson(rate=participation.find_chance(clients=protocol.clients))
     # The view of a budget may count more clients than are left.
     privacy = replace(protocol.privacy, budget=None)
@@ -308,9 +308,9 @@ def reduce_company(protocol: Protocol, clients: int) -> Protocol:
         data = replace(data, sizes=None)
     noise = protocol.noise
     lot = protocol.release.lot
-    if lot is not None and type(noise) is Gaussian and clients < protocol.clients:
+    if lot is not None and clients < protocol.clients:
         # Fewer clients with the same share each have less noise on their sum.
-        noise = replace(noise, multiplier=lot.multiplier * math.sqrt(clients / protocol.clients))
+        noise = noise.set_multiplier(lot.multiplier * math.sqrt(clients / protocol.clients))
     return replace(
         forget_clients(protocol),
         clients=clients,

@@ -13,7 +13,6 @@ from sordino.federation.setup import Setup
 from sordino.mechanisms import mechanism_of
 from sordino.protocol import Aggregation, UserError
 from sordino.protocol.registry import Registry
-from sordino.protocol.release import put_noise_on_sum
 
 
 class Joining(Interface):
@@ -97,11 +96,8 @@ def weigh_clients(setup: Setup) -> np.ndarray:
     rule = setup.protocol.aggregation
     if not rule.weighs_noise:
         return upload_weights(rule, setup.sizes)
-    noises = setup.noises
-    local: Any = setup.protocol.local
     # A multiplier is no size of noise yet.
-    if setup.release.in_steps:
-        noises = tuple(put_noise_on_sum(local, noise) for noise in noises)
+    noises = [setup.release.find_released_noise(noise) for noise in setup.noises]
     variances = np.array([mechanism_of(noise).deviation for noise in noises]) ** 2
     if not variances.all():
         raise UserError(

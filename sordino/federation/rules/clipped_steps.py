@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Iterable
 
 import torch
 
@@ -19,23 +18,7 @@ from sordino.federation.rules.local_training import (
 )
 from sordino.models.clipping import CLIP_FRACTION, NORM_ORDERS
 from sordino.models.task_losses import Loss
-from sordino.protocol import Bezier, ClippedGlm, DpSgd, FedAvg, LocalRule, NoisySgd, Scaffold
-from sordino.protocol.registry import Registry
-
-# How strongly the steps of a rule are pulled back to where they began.
-PROXIMAL_PULLS: Registry[Callable[[Any], float]] = Registry(
-    "pull to the start", "local rule", LocalRule
-)
-
-
-@PROXIMAL_PULLS.register(FedAvg, Scaffold, Bezier, NoisySgd, ClippedGlm, DpSgd)
-def pull_nowhere(rule: LocalRule) -> float:
-    """Returns 0: steps of the rule are not pulled to their start.
-
-    Args:
-        rule: The rule, with its settings.
-    """
-    return 0.0
+from sordino.protocol import FedAvg
 
 
 def take_clipped_steps(rule: FedAvg, worker: Worker, task: Assignment) -> LocalResult:
@@ -132,7 +115,7 @@ def join_pulls(rule: FedAvg, origin: torch.Tensor, pull: Pull | None) -> Pull:
         origin: The start.
         pull: Pull to another model, if there is one.
     """
-    near = PROXIMAL_PULLS.of(rule)(rule)
+    near = rule.proximal_pull
     if pull is None:
         return Pull(model=origin, strength=near)
     strength = near + pull.strength

@@ -2,19 +2,9 @@
 
 from __future__ import annotations
 
-from sordino.federation.rules.clipped_steps import PROXIMAL_PULLS, take_clipped_steps
+from sordino.federation.rules.clipped_steps import take_clipped_steps
 from sordino.federation.rules.local_training import LOCAL_RULES, Assignment, LocalResult, Worker
 from sordino.protocol import FedProx
-
-
-@PROXIMAL_PULLS.register(FedProx)
-def pull_to_start(rule: FedProx) -> float:
-    """Returns the strength of the pull to the start.
-
-    Args:
-        rule: The rule, with its settings.
-    """
-    return rule.proximal_pull
 
 
 @LOCAL_RULES.register(FedProx)

@@ -24,7 +24,6 @@ from sordino.federation.rules.local_training import (
 from sordino.federation.rules.optimizers import Optimizer
 from sordino.mechanisms import mechanism_of
 from sordino.protocol import Gaussian, Noise, NoisySgd
-from sordino.protocol.release import put_noise_on_sum
 from sordino.randomness import Stream
 
 # For sums that were seen, which have their noise already.
@@ -61,7 +60,7 @@ def train_noisy_sgd(rule: NoisySgd, worker: Worker, task: Assignment) -> LocalRe
     optimizer = Optimizer(rule.optimizer, start, dict(task.kept))
     means: list[np.ndarray] = []
     sums = worker.clipped_sums
-    sum_noise = put_noise_on_sum(rule, worker.setup.noises[task.client])
+    sum_noise = worker.setup.noises[task.client].fit_unit(rule.noise_unit)
     if task.sums is not None:
         sums = task.sums(sums)
         sum_noise = SILENCE

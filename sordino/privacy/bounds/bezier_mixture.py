@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from sordino.protocol.release import BEZIER_REACH
+from sordino.protocol.rule_kinds import BEZIER_REACH
 
 BINS = 24  # pieces of (0, 1), in each of which the largest c counts
 

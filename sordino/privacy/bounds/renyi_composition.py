@@ -5,7 +5,7 @@ See docs/theory.md#b2, #a10 and #a11.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,20 @@ from sordino.privacy.curves.gaussian_curve import NOTHING
 from sordino.privacy.guarantee import round_up
 from sordino.privacy.noise_releases import dimension_of, price_of, releases_curve
 from sordino.privacy.upload_sensitivity import nearly_equal
-from sordino.protocol import Laplace, UserError
+from sordino.protocol import Laplace, Noise, Registry, UserError
+
+# An event of dp_accounting for one coordinate of a noise that moves by a shift.
+ShiftEvent = Callable[[Any, float], Any]
+SHIFT_EVENTS: Registry[ShiftEvent | None] = Registry("event of dp_accounting", "noise", Noise)
+SHIFT_EVENTS.register_others(None)
+
+
+@SHIFT_EVENTS.register(Laplace)
+def _make_laplace_event(noise: Laplace, shift: float) -> Any:
+    import dp_accounting
+
+    return dp_accounting.LaplaceDpEvent(noise.scale / shift)
+
 
 # How a line ends on whether the adversary sees which rounds use the record.
 HIDDEN_USE = ", unseen (docs/theory.md#a14)."
@@ -159,8 +172,8 @@ def describe_view(question: Question) -> str:
     )
 
 
-def export_laplace_event(question: Question) -> Any:
-    """Returns composed Laplace events of dp_accounting, where uploads are clipped in the l1 norm.
+def export_shift_events(question: Question) -> Any:
+    """Returns composed events of dp_accounting, where uploads are clipped in the l1 norm.
 
     Then a single coordinate is the worst case (docs/theory.md#b2).
 
@@ -174,7 +187,8 @@ def export_laplace_event(question: Question) -> Any:
 
     protocol = question.protocol
     # dp_accounting's event is one coordinate; under an l2 clip many moving ones are worse.
-    if type(protocol.noise) is not Laplace or protocol.release.clip_norm != "l1":
+    make_event = SHIFT_EVENTS.of(protocol.noise)
+    if make_event is None or protocol.release.clip_norm != "l1":
         raise UserError(
             "dp_accounting has no event for this noise on a vector; `certify` prices it."
         )
@@ -182,11 +196,10 @@ def export_laplace_event(question: Question) -> Any:
         raise UserError(
             "dp_accounting has no event for a visible draw of clients; `certify` prices it."
         )
-    scale = protocol.noise.scale
     events = []
     shifts = question.prices.shifts.tolist()
     for shift, count in zip(shifts, question.counts.tolist(), strict=True):
-        event = dp_accounting.LaplaceDpEvent(scale / shift)
+        event = make_event(protocol.noise, shift)
         events.append(dp_accounting.SelfComposedDpEvent(event, count))
     return events[0] if len(events) == 1 else dp_accounting.ComposedDpEvent(events)
 
@@ -195,5 +208,5 @@ RENYI_COMPOSITION = Provider(
     applies=applies_to,
     bounds=compose_divergences,
     observes=observe_models,
-    event=export_laplace_event,
+    event=export_shift_events,
 )
