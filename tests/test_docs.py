@@ -83,7 +83,6 @@ def test_links_between_pages_lead_somewhere() -> None:
 STATEMENT = re.compile(r'^<a id="(?P<anchor>\w+)"></a>\n\n## (?P<name>[ABC]\d+)  ', re.MULTILINE)
 CITATIONS = [
     re.compile(r"theory\.md#(\w+)"),
-    re.compile(r"THEORY ([ABC]\d+)"),
     re.compile(r"\((?:theory, )?([ABC]\d+)\)"),
 ]
 SOURCES = [

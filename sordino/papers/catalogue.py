@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from sordino.papers import (
     convergent_claims,
     convergent_remark_claims,
@@ -13,6 +15,8 @@ from sordino.papers.parameters import suggest_names
 from sordino.protocol.errors import UserError
 
 # The order of the papers in docs/papers.md, which `as_markdown` must repeat.
+# A statement of the theory, as the code cites it.
+THEORY = re.compile(r"docs/theory\.md#(\w+)")
 CLAIMS: tuple[PublishedClaim, ...] = (
     *convergent_claims.CLAIMS,
     *convergent_remark_claims.CLAIMS,
@@ -90,5 +94,6 @@ def as_markdown() -> str:
             remark = claim.condition
             if claim.assumes != "none":
                 remark = f"none; it assumes: {claim.assumes}"
+        remark = THEORY.sub(r"[\1](theory.md#\1)", remark)
         rows.append(f"| `{claim.name}` | {claim.where} | {claim.verdict} | {remark} |")
     return "\n".join(rows)

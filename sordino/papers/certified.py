@@ -25,7 +25,7 @@ def stage_wise(
 ) -> float:
     """Returns the largest mu of the last model at the rates mu/(t + 1), over all L-smooth losses.
 
-    It is tight (A7).
+    It is tight (docs/theory.md#a7).
 
     Args:
         rounds: T, the number of rounds.
@@ -63,7 +63,9 @@ def continuous(
     clients: int,
     sigma: float,
 ) -> float:
-    """Returns the largest mu of the last model at the rates mu/(tK + k + 1), likewise (A7).
+    """Returns the largest mu of the last model at the rates mu/(tK + k + 1), likewise.
+
+    See docs/theory.md#a7.
 
     Args:
         rounds: T, the number of rounds.
@@ -106,7 +108,9 @@ def sampled_round(
     participants: int,
     delta: float,
 ) -> float:
-    """Returns the exact epsilon of one round with hidden participation of n of m clients (A10).
+    """Returns the exact epsilon of one round with hidden participation of n of m clients.
+
+    See docs/theory.md#a10.
 
     It is for adding or removing a record in one round:
     ((1 - q) N(0, 1) + q N(mu, 1), N(0, 1)) has delta(epsilon) = q delta_mu(epsilon'), where
@@ -140,7 +144,9 @@ def best_start(
     rounds: int,
     diameter: float,
 ) -> float:
-    """Returns H_*, the smallest H over all t_0, for models no further apart than the diameter (A7).
+    """Returns H_*, the smallest H over all t_0, for models no further apart than the diameter.
+
+    See docs/theory.md#a7.
 
     It is exact.
 
@@ -186,7 +192,7 @@ def visible_rounds_delta(
     participants: int,
     rounds: int,
 ) -> float:
-    """Returns the exact delta of rounds of which it is seen who took part (A10).
+    """Returns the exact delta of rounds of which it is seen who took part (docs/theory.md#a10).
 
     The client takes part in N of the rounds, and its N releases are worth mu sqrt(N).
 
@@ -228,7 +234,7 @@ def needed_sigma(
 ) -> float:
     """Returns the sigma that rates of mu/(t + 1) need if every round's model is public.
 
-    It is composition, which linear losses attain (A4).
+    It is composition, which linear losses attain (docs/theory.md#a4).
 
     Args:
         rounds: T, the number of rounds.
@@ -254,7 +260,9 @@ def needed_sigma(
 
 
 def best_interpolation(*, rho: float, gamma: float, rounds: int) -> float:
-    """Returns the smallest H over all lambda in [0, 1], for constant rho and gamma (A7).
+    """Returns the smallest H over all lambda in [0, 1], for constant rho and gamma.
+
+    See docs/theory.md#a7.
 
     Args:
         rho: The factor by which a round moves two models apart.
@@ -277,7 +285,9 @@ def relaxation_factor(
     rounds: int,
     diameter: float,
 ) -> float:
-    """Returns H_0/H_*: what fixing t_0 = 0 costs, with the best lambda on both sides (A7).
+    """Returns H_0/H_*: what fixing t_0 = 0 costs, with the best lambda on both sides.
+
+    See docs/theory.md#a7.
 
     Args:
         rho: The factor by which a round moves two models apart.
@@ -301,7 +311,9 @@ def relaxation_factor(
 
 
 def pooling_work(*, rounds: int) -> float:
-    """Returns how many blocks are made and merged when every start t_0 is solved alone (A7).
+    """Returns how many blocks are made and merged when every start t_0 is solved alone.
+
+    See docs/theory.md#a7.
 
     From a start, each of the T - t_0 later rounds is made a block once and merged at most once.
 
@@ -356,7 +368,7 @@ def subsampled_epsilon(
     delta: float,
     interval: float | None = None,
 ) -> float:
-    """Returns the certified epsilon of C_{B/n}(G_{1/sigma}), composed KR times (C1).
+    """Returns the certified epsilon of C_{B/n}(G_{1/sigma}), composed KR times (docs/theory.md#c1).
 
     This is the finite statement of prifedsync's Theorem 2.
 
@@ -403,7 +415,7 @@ def participating_epsilon(
     probability: float,
     interval: float | None = None,
 ) -> float:
-    """Returns the same when a client takes part in a round with a probability (C4).
+    """Returns the same when a client takes part in a round with a probability (docs/theory.md#c4).
 
     It holds for the weak and the strong view alike.
 

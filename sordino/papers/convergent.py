@@ -106,7 +106,8 @@ def theorem_3a(
 ) -> float:
     """Returns the mu of Theorem 3(a), Eq. (15), for a constant rate.
 
-    Verdict A2: unsound for two rounds or more. `counterexamples.constant_fedavg` exceeds it.
+    Verdict (docs/theory.md#a2): unsound for two rounds or more. `counterexamples.constant_fedavg`
+    exceeds it.
 
     Args:
         rounds: T, the number of rounds.
@@ -142,8 +143,8 @@ def theorem_3b(
 ) -> float:
     """Returns the mu of Theorem 3(b), Eq. (16), for a cyclic rate.
 
-    The printed shift lacks the rate. Verdict A2: unsound. `counterexamples.cyclic_fedavg` exceeds
-    it.
+    The printed shift lacks the rate. Verdict (docs/theory.md#a2): unsound.
+    `counterexamples.cyclic_fedavg` exceeds it.
 
     Args:
         rounds: T, the number of rounds.
@@ -179,7 +180,8 @@ def theorem_3c(
 ) -> float:
     """Returns the mu of Theorem 3(c), Eq. (17), for a stage-wise rate.
 
-    Verdict A4: sound. It is plain composition, with 2 - 1/T in place of 1 + 1/4 + ... + 1/T^2.
+    Verdict (docs/theory.md#a4): sound. It is plain composition, with 2 - 1/T in place of 1 + 1/4 +
+    ... + 1/T^2.
 
     Args:
         rounds: T, the number of rounds.
@@ -207,7 +209,8 @@ def theorem_3d(
 ) -> float:
     """Returns the mu of Theorem 3(d), Eq. (18), for a continuously decaying rate.
 
-    Verdict A5: sound only with z of at least `theorem_3d_least_z`, which grows with the steps.
+    Verdict (docs/theory.md#a5): sound only with z of at least `theorem_3d_least_z`, which grows
+    with the steps.
 
     Args:
         rounds: T, the number of rounds.
@@ -224,7 +227,9 @@ def theorem_3d(
 
 
 def theorem_3d_least_z(*, steps: int, rate: float) -> float:
-    """Returns the least z for which Theorem 3(d) is true: mu H_K, H_K the harmonic number (A5).
+    """Returns the least z for which Theorem 3(d) is true: mu H_K, H_K the harmonic number.
+
+    See docs/theory.md#a5.
 
     One round attains it. It is enough for every number of rounds: the learning rates of round t sum
     to at most mu H_K/(t + 1), since tK + j >= (t + 1) j for every step j of at most K, and
@@ -252,8 +257,8 @@ def theorem_4(
 ) -> float:
     """Returns the mu of Theorem 4, Eq. (19), for FedProx.
 
-    Verdict A3: unsound. `counterexamples.constant_fedprox` exceeds it, and a learning rate of at
-    most 1/alpha is needed besides.
+    Verdict (docs/theory.md#a3): unsound. `counterexamples.constant_fedprox` exceeds it, and a
+    learning rate of at most 1/alpha is needed besides.
 
     Args:
         rounds: T, the number of rounds.

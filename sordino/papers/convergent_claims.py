@@ -21,8 +21,8 @@ _FEDERATION: dict[str, Number] = {"rounds": 1000, **_ROUND, "sigma": 1.0}
 _FLIPPED = "Two runs on linear losses, one record's gradient turned from -V to V, give exactly"
 _QUADRATIC = "Local training on a quadratic loss, of curvature -L or L, gives exactly"
 _LAST_ITERATE = (
-    "sordino.privacy.amplification.last_iterate: the greatest convex minorant, exactly tight (A7);"
-    " here it equals composition"
+    "sordino.privacy.amplification.last_iterate: the greatest convex minorant, exactly tight "
+    "(docs/theory.md#a7); here it equals composition"
 )
 _SLOW_ENOUGH = "a learning rate of at most 1/alpha; the paper asks for less, rate < 1/(alpha - L)"
 # With L = 0.9 the paper allows rates up to 10.
@@ -47,12 +47,12 @@ CLAIMS: tuple[PublishedClaim, ...] = (
         exact=counterexamples.constant_fedavg,
         evidence="On linear losses the norms are constants, and the last model has exactly",
         reason=(
-            "A6: shifted interpolation is right for every lambda, but the norm in (10) is random, "
-            "and T_G of it has no meaning."
+            "docs/theory.md#a6: shifted interpolation is right for every lambda, but the norm in "
+            "(10) is random, and T_G of it has no meaning."
         ),
         sound_replacement=(
-            "THEORY A6 with deterministic bounds rho d + gamma; the best lambda is the convex "
-            "minorant of A7"
+            "docs/theory.md#a6 with deterministic bounds rho d + gamma; the best lambda is the "
+            "convex minorant of docs/theory.md#a7"
         ),
         # Any lambda shows the same: the bound is true, and larger than the exact value.
         defaults={**_FEDERATION, "rounds": 100, "interpolation": 0.5},
@@ -78,8 +78,8 @@ CLAIMS: tuple[PublishedClaim, ...] = (
             " this far apart"
         ),
         reason=(
-            "A3, A5: the splitting is right; Table 2 drops the learning rate in two rows, and "
-            "Lemmas 9 and 10 need 1 - rate alpha >= 0."
+            "docs/theory.md#a3, #a5: the splitting is right; Table 2 drops the learning rate in "
+            "two rows, and Lemmas 9 and 10 need 1 - rate alpha >= 0."
         ),
         sound_replacement=(
             "sordino.privacy.sensitivity.bound_upload, "
@@ -103,8 +103,8 @@ CLAIMS: tuple[PublishedClaim, ...] = (
         exact=counterexamples.constant_fedavg,
         evidence=_FLIPPED,
         reason=(
-            "A1, A2: G.3 minimises under one equality and lets a distance become negative; the "
-            "value falls as L grows, and linear losses are L-smooth for every L."
+            "docs/theory.md#a1, #a2: G.3 minimises under one equality and lets a distance become "
+            "negative; the value falls as L grows, and linear losses are L-smooth for every L."
         ),
         sound_replacement=_LAST_ITERATE,
         # After 1,000 rounds the printed value has long reached its limit, and the true one still
@@ -126,8 +126,8 @@ CLAIMS: tuple[PublishedClaim, ...] = (
         exact=counterexamples.cyclic_fedavg,
         evidence=_FLIPPED,
         reason=(
-            "A2: as 3(a); besides, (16) lacks the learning rate mu, so for mu < 1 it is exceeded "
-            "once T > (rho + 1)/((rho - 1) mu^2)."
+            "docs/theory.md#a2: as 3(a); besides, (16) lacks the learning rate mu, so for mu < 1 "
+            "it is exceeded once T > (rho + 1)/((rho - 1) mu^2)."
         ),
         sound_replacement=_LAST_ITERATE,
         # A rate below 1 and many rounds, since the missing factor mu lets the printed value start
@@ -157,8 +157,8 @@ CLAIMS: tuple[PublishedClaim, ...] = (
         exact=certified.stage_wise,
         evidence="The worst L-smooth dynamics, by the greatest convex minorant, attain",
         reason=(
-            "A4: it is plain composition with sum 1/t^2 <= 2 - 1/T, so true even if every round is"
-            " public; '>' should be '>=' at T = 1."
+            "docs/theory.md#a4: it is plain composition with sum 1/t^2 <= 2 - 1/T, so true even "
+            "if every round is public; '>' should be '>=' at T = 1."
         ),
         sound_replacement=(
             "none needed; composition with the exact sum 1 + 1/4 + ... + 1/T^2 is smaller"
@@ -180,8 +180,9 @@ CLAIMS: tuple[PublishedClaim, ...] = (
         exact=certified.continuous,
         evidence="The worst L-smooth dynamics, by the greatest convex minorant, attain",
         reason=(
-            "A5: the first round's rates sum to mu H_K, which z must cover; the learning rate mu "
-            "is missing in (18) and in Table 2, whose gamma_0 needs z >= mu H_K / ln 2."
+            "docs/theory.md#a5: the first round's rates sum to mu H_K, which z must cover; the "
+            "learning rate mu is missing in (18) and in Table 2, whose gamma_0 needs z >= mu H_K "
+            "/ ln 2."
         ),
         sound_replacement=(
             "composition with the exact sums of the learning rates, as `sordino certify` prices "
@@ -216,8 +217,8 @@ CLAIMS: tuple[PublishedClaim, ...] = (
         exact=counterexamples.constant_fedprox,
         evidence=_FLIPPED,
         reason=(
-            "A3: as 3(a), for rho = alpha/(alpha - L) > 1; besides, rate < 1/(alpha - L) does not "
-            "make the local steps contract."
+            "docs/theory.md#a3: as 3(a), for rho = alpha/(alpha - L) > 1; besides, rate < "
+            "1/(alpha - L) does not make the local steps contract."
         ),
         sound_replacement=_LAST_ITERATE,
         defaults={**_FEDERATION, "steps": 20, "rate": 0.5, "smoothness": 0.5, "proximal": 1.0},
@@ -299,11 +300,11 @@ CLAIMS: tuple[PublishedClaim, ...] = (
             "shift"
         ),
         reason=(
-            "A6: a mixture of N(v, 1), |v| <= s, reveals no more than |v| = s, but its tail no "
-            "less: the mean norm is not enough."
+            "docs/theory.md#a6: a mixture of N(v, 1), |v| <= s, reveals no more than |v| = s, but "
+            "its tail no less: the mean norm is not enough."
         ),
         sound_replacement=(
-            "THEORY A6 with the almost sure bound; or a mixture of Gaussian curves, "
+            "docs/theory.md#a6 with the almost sure bound; or a mixture of Gaussian curves, "
             "sordino.privacy.curves.mixtures"
         ),
         # A shift that always happens has a constant norm; one that happens once in a hundred times
@@ -364,8 +365,8 @@ CLAIMS: tuple[PublishedClaim, ...] = (
         exact=counterexamples.fedprox_gap,
         evidence=_FLIPPED,
         reason=(
-            "A3: the proof uses 1 - rate alpha as a norm; above 1/alpha it is negative, and the "
-            "steps overshoot and grow."
+            "docs/theory.md#a3: the proof uses 1 - rate alpha as a norm; above 1/alpha it is "
+            "negative, and the steps overshoot and grow."
         ),
         sound_replacement=(
             "sordino.privacy.sensitivity.bound_upload, with |1 - rate alpha|, for every rate"
@@ -387,7 +388,10 @@ CLAIMS: tuple[PublishedClaim, ...] = (
         published=convergent_lemmas.lemma_10,
         exact=counterexamples.stretch_factor,
         evidence=_QUADRATIC,
-        reason="A3: as Lemma 9. It never says that FedProx contracts: alpha/(alpha - L) > 1.",
+        reason=(
+            "docs/theory.md#a3: as Lemma 9. It never says that FedProx contracts: alpha/(alpha - "
+            "L) > 1."
+        ),
         sound_replacement="sordino.privacy.upload_sensitivity.smooth_dynamics, for every rate",
         defaults={"steps": 20, "rate": 0.5, "smoothness": 0.9, "proximal": 1.0},
         outside=_TOO_FAST,
@@ -410,8 +414,9 @@ CLAIMS: tuple[PublishedClaim, ...] = (
         exact=counterexamples.cyclic_gap,
         evidence=_FLIPPED,
         reason=(
-            "A5: Lemma 7 gives 2V/m mu H_K; the learning rate mu is missing here and in the row "
-            "mu/(tK + k + 1), where the appendix has it, and c cannot hide it above 1."
+            "docs/theory.md#a5: Lemma 7 gives 2V/m mu H_K; the learning rate mu is missing here "
+            "and in the row mu/(tK + k + 1), where the appendix has it, and c cannot hide it "
+            "above 1."
         ),
         sound_replacement=(
             "Lemma 7 with the exact sum of the rates, sordino.privacy.sensitivity.bound_upload"
@@ -438,8 +443,8 @@ CLAIMS: tuple[PublishedClaim, ...] = (
         exact=certified.sampled_round,
         evidence="One sampled Gaussian round of which nobody sees who took part has exactly",
         reason=(
-            "A8, A10: a sampled Gaussian is not mu n/m-GDP, its tail stays that of mu; where "
-            "participation is seen it is worse."
+            "docs/theory.md#a8, #a10: a sampled Gaussian is not mu n/m-GDP, its tail stays that "
+            "of mu; where participation is seen it is worse."
         ),
         sound_replacement=(
             "mixtures over who takes part, sordino.privacy.amplification.cohorts; "
@@ -465,8 +470,8 @@ CLAIMS: tuple[PublishedClaim, ...] = (
             "diameter, is"
         ),
         reason=(
-            "A1, A7: H_0 is the value of an infeasible path, below the optimum it should bound; "
-            "the optimum is found in O(T log T)."
+            "docs/theory.md#a1, #a7: H_0 is the value of an infeasible path, below the optimum it "
+            "should bound; the optimum is found in O(T log T)."
         ),
         sound_replacement="sordino.privacy.amplification.bounded_domain.last_iterate_bounded",
         defaults={"rho": 1.1, "gamma": 0.2, "rounds": 1000, "diameter": 2.0},

@@ -214,7 +214,8 @@ def remark_3_2(
     from sordino.privacy.curves import gaussian
 
     share = participating_share(clients, participants)
-    # As the remark has it, a sampled round would be Gaussian with mu n/m. It is not (A10).
+    # As the remark has it, a sampled round would be Gaussian with mu n/m. It is not
+    # (docs/theory.md#a10).
     return gaussian.epsilon(mu * share, delta)
 
 

@@ -25,8 +25,8 @@ _WAVY = (
     "of the last model alone shows at least"
 )
 _LAST_ITERATE = (
-    "sordino.privacy.amplification.last_iterate: the greatest convex minorant, exactly tight (A7);"
-    " here it equals composition"
+    "sordino.privacy.amplification.last_iterate: the greatest convex minorant, exactly tight "
+    "(docs/theory.md#a7); here it equals composition"
 )
 
 CLAIMS: tuple[PublishedClaim, ...] = (
@@ -45,8 +45,8 @@ CLAIMS: tuple[PublishedClaim, ...] = (
         exact=wavy_counterexamples.wavy_constant_fedavg,
         evidence=_WAVY,
         reason=(
-            "A2: a wave moves a step by at most A whatever the noise, so the drift of a linear "
-            "loss of slope V - 2A remains."
+            "docs/theory.md#a2: a wave moves a step by at most A whatever the noise, so the drift "
+            "of a linear loss of slope V - 2A remains."
         ),
         sound_replacement=_LAST_ITERATE,
         defaults={**_FEDERATION, "smoothness": 1.0, "wave": 0.1},
@@ -65,7 +65,7 @@ CLAIMS: tuple[PublishedClaim, ...] = (
         published=convergent.theorem_3b,
         exact=wavy_counterexamples.wavy_cyclic_fedavg,
         evidence=_WAVY,
-        reason="A2: as 3(a).",
+        reason="docs/theory.md#a2: as 3(a).",
         sound_replacement=_LAST_ITERATE,
         defaults={
             "rounds": 1000,
@@ -93,7 +93,7 @@ CLAIMS: tuple[PublishedClaim, ...] = (
         published=convergent.theorem_4,
         exact=wavy_counterexamples.wavy_constant_fedprox,
         evidence=_WAVY,
-        reason="A3: as 3(a); the pull goes to the model of the round, which drifts.",
+        reason="docs/theory.md#a3: as 3(a); the pull goes to the model of the round, which drifts.",
         sound_replacement=_LAST_ITERATE,
         defaults={
             **_FEDERATION,
@@ -148,8 +148,8 @@ CLAIMS: tuple[PublishedClaim, ...] = (
         exact=certified.best_interpolation,
         evidence="The smallest H over all lambda in [0, 1] is",
         reason=(
-            "A7: with rho >= 1 and a constant gamma the best lambda is 1 in every round, which is "
-            "composition."
+            "docs/theory.md#a7: with rho >= 1 and a constant gamma the best lambda is 1 in every "
+            "round, which is composition."
         ),
         sound_replacement="sordino.privacy.amplification.last_iterate, which finds the best lambda",
         defaults={"rho": 1.1, "gamma": 0.2, "rounds": 1000},
@@ -170,8 +170,8 @@ CLAIMS: tuple[PublishedClaim, ...] = (
         evidence=(
             "Two runs on linear losses, one record's gradient turned from -V to V, give exactly"
         ),
-        reason="A2: at a constant rate mu grows like the root of the rounds.",
-        sound_replacement="falling rates (A4), clipped-glm (A9)",
+        reason="docs/theory.md#a2: at a constant rate mu grows like the root of the rounds.",
+        sound_replacement="falling rates (docs/theory.md#a4), clipped-glm (docs/theory.md#a9)",
         defaults={**_FEDERATION, "smoothness": 1.0},
     ),
     PublishedClaim(
@@ -192,8 +192,9 @@ CLAIMS: tuple[PublishedClaim, ...] = (
         exact=certified.visible_rounds_delta,
         evidence="Summed over the rounds in which the client took part, each integrated, it is",
         reason=(
-            "A10: a visible round is (1 - q) Id + q G_mu, whose delta is q delta_mu; over several "
-            "rounds a client takes part more often than in a share q of the trainings."
+            "docs/theory.md#a10: a visible round is (1 - q) Id + q G_mu, whose delta is q "
+            "delta_mu; over several rounds a client takes part more often than in a share q of "
+            "the trainings."
         ),
         sound_replacement="mixtures over who takes part, sordino.privacy.amplification.cohorts",
         defaults={"mu": 1.0, "epsilon": 0.1, "clients": 100, "participants": 1, "rounds": 1},
@@ -215,7 +216,10 @@ CLAIMS: tuple[PublishedClaim, ...] = (
         evidence=(
             "Two runs on linear losses, one record's gradient turned from -V to V, give exactly"
         ),
-        reason="A3: an upload moves by 2V (1 - (1 - eta alpha)^K)/alpha, at most 2V/alpha.",
+        reason=(
+            "docs/theory.md#a3: an upload moves by 2V (1 - (1 - eta alpha)^K)/alpha, at most "
+            "2V/alpha."
+        ),
         sound_replacement="sordino.privacy.sensitivity.bound_upload, summed over the rounds",
         defaults={**_FEDERATION, "rounds": 1, "steps": 100, "rate": 0.5, "proximal": 1.0},
         outside={"rounds": 100},
@@ -274,8 +278,8 @@ CLAIMS: tuple[PublishedClaim, ...] = (
         exact=certified.needed_sigma,
         evidence="The sigma that stage-wise rates need by composition is",
         reason=(
-            "A4: Theorem 3(c) has the factor 2 mu V K, and the table, which is about T and K, "
-            "kept V alone."
+            "docs/theory.md#a4: Theorem 3(c) has the factor 2 mu V K, and the table, which is "
+            "about T and K, kept V alone."
         ),
         sound_replacement="Theorem 3(c) solved for sigma, as `sordino calibrate` does",
         defaults={
@@ -302,8 +306,8 @@ CLAIMS: tuple[PublishedClaim, ...] = (
         exact=certified.relaxation_factor,
         evidence="After all the rounds, ten times as many, H_0/H_* is exactly",
         reason=(
-            "A7: at rho = 1, H_0 = T gamma^2 and H_* stays at about 4 D gamma; the factor grows "
-            "with T."
+            "docs/theory.md#a7: at rho = 1, H_0 = T gamma^2 and H_* stays at about 4 D gamma; the "
+            "factor grows with T."
         ),
         sound_replacement="sordino.privacy.amplification.bounded_domain.last_iterate_bounded",
         defaults={"rho": 1.0, "gamma": 0.2, "rounds": 1000, "diameter": 2.0},
@@ -320,8 +324,8 @@ CLAIMS: tuple[PublishedClaim, ...] = (
         exact=certified.pooling_work,
         evidence="Every start solved alone, by pooling, takes no more than",
         reason=(
-            "A7: for each of the T starts the best lambda is an isotonic regression, in O(T); all "
-            "starts together take O(T log T)."
+            "docs/theory.md#a7: for each of the T starts the best lambda is an isotonic "
+            "regression, in O(T); all starts together take O(T log T)."
         ),
         sound_replacement="sordino.privacy.amplification.bounded_domain.last_iterate_bounded",
         defaults={"rounds": 100},

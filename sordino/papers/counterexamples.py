@@ -163,7 +163,9 @@ def constant_fedavg(
     clients: int,
     sigma: float,
 ) -> float:
-    """Returns the exact mu of Noisy-FedAvg's last model on linear losses at a constant rate (A2).
+    """Returns the exact mu of Noisy-FedAvg's last model on linear losses at a constant rate.
+
+    See docs/theory.md#a2.
 
     Args:
         rounds: T, the number of rounds.
@@ -213,7 +215,9 @@ def cyclic_fedavg(
     clients: int,
     sigma: float,
 ) -> float:
-    """Returns the exact mu of Noisy-FedAvg's last model on linear losses at cyclic rates (A2).
+    """Returns the exact mu of Noisy-FedAvg's last model on linear losses at cyclic rates.
+
+    See docs/theory.md#a2.
 
     The rates are mu/(k + 1), restored in every round.
 
@@ -249,7 +253,9 @@ def constant_fedprox(
     clients: int,
     sigma: float,
 ) -> float:
-    """Returns the exact mu of Noisy-FedProx's last model on linear losses at a constant rate (A3).
+    """Returns the exact mu of Noisy-FedProx's last model on linear losses at a constant rate.
+
+    See docs/theory.md#a3.
 
     Args:
         rounds: T, the number of rounds.

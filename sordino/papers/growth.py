@@ -358,7 +358,7 @@ def _last_stage_wise(rounds: int) -> float:
 def _contracting(rounds: int) -> float:
     """Returns the growth of the last clipped linear model's mu, where a round contracts by 0.774.
 
-    It is the example of A9.
+    It is the example of docs/theory.md#a9.
     """
     from sordino.privacy.amplification.last_iterate import price_constant_rounds
 

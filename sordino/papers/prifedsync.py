@@ -22,8 +22,8 @@ def theorem_2_limit(
     """Returns the mu of Theorem 2's central limit.
 
     The theorem states sqrt(2) B/n sqrt(KR) sqrt(e^(1/s^2) Phi(1.5/s) + 3 Phi(-0.5/s) - 2). Verdict
-    C1, C2, C5: it reproduces Tables 1 to 3, but holds only in the limit, and gives too small an
-    epsilon for few steps.
+    (docs/theory.md#c1, #c2, #c5): it reproduces Tables 1 to 3, but holds only in the limit, and
+    gives too small an epsilon for few steps.
 
     Args:
         batch: The number of records that a step draws.
@@ -145,7 +145,9 @@ def lemma_3_8(*, mu: float, probability: float) -> float:
 
 
 def sampled_pair(*, mu: float, probability: float) -> float:
-    """Returns the exact total variation of one round in which i and j are sampled (C3).
+    """Returns the exact total variation of one round in which i and j are sampled.
+
+    See docs/theory.md#c3.
 
     Both are sampled with probability p^2, so it is p^2 times f's.
 
@@ -177,7 +179,7 @@ def total_variation(*, mu: float) -> float:
 def theorem_1_total_variation(*, rate: float, rounds: int) -> float:
     """Returns the total variation that Theorem 1 allows when no noise hides an upload.
 
-    It is 1 - (1 - p^2)^R. Verdict C4: unsound.
+    It is 1 - (1 - p^2)^R. Verdict (docs/theory.md#c4): unsound.
 
     Args:
         rate: p, the probability with which a client takes part in a round.
@@ -194,7 +196,7 @@ def theorem_1_total_variation(*, rate: float, rounds: int) -> float:
 def theorem_1_strong_total_variation(*, rate: float, rounds: int, clients: int) -> float:
     """Returns the total variation of Theorem 1's strong notion, (m - 1) R copies.
 
-    It is 1 - (1 - p^2)^((m - 1) R). Verdict C4, C6: unsound.
+    It is 1 - (1 - p^2)^((m - 1) R). Verdict (docs/theory.md#c4, #c6): unsound.
 
     Args:
         rate: p, the probability with which a client takes part in a round.
@@ -214,9 +216,8 @@ def theorem_1_strong_total_variation(*, rate: float, rounds: int, clients: int) 
 def reach_probability(*, rate: float, rounds: int) -> float:
     """Returns the probability that some upload of client j reaches client i.
 
-    Without noise this is the exact total variation (C4):
-    sum_r p (1 - p)^(r - 1) (1 - (1 - p)^(R - r + 1)), where j first takes part in round r, and i in
-    that round or later.
+    Without noise this is the exact total variation (docs/theory.md#c4): sum_r p (1 - p)^(r - 1) (1
+    - (1 - p)^(R - r + 1)), where j first takes part in round r, and i in that round or later.
 
     Args:
         rate: p, the probability with which a client takes part in a round.
@@ -230,7 +231,9 @@ def reach_probability(*, rate: float, rounds: int) -> float:
 
 
 def coalition_reach_probability(*, rate: float, rounds: int, clients: int) -> float:
-    """Returns the probability that some upload of client j reaches any other client (C6).
+    """Returns the probability that some upload of client j reaches any other client.
+
+    See docs/theory.md#c6.
 
     Args:
         rate: p, the probability with which a client takes part in a round.

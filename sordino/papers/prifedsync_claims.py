@@ -48,7 +48,9 @@ CLAIMS: tuple[PublishedClaim, ...] = (
         published=prifedsync.lemma_3_8,
         exact=prifedsync.sampled_pair,
         evidence="When i sees whether both were sampled, f being Gaussian, it is exactly",
-        reason="C3: joint convexity gives even p^2 delta_f(epsilon) at every epsilon.",
+        reason=(
+            "docs/theory.md#c3: joint convexity gives even p^2 delta_f(epsilon) at every epsilon."
+        ),
         sound_replacement="none needed; the mixture (1 - p^2) Id + p^2 f is smaller",
         # The total variation of f is 0.383, above p^2 = 0.25, so that the sampling term decides.
         defaults={"mu": 1.0, "probability": 0.5},
@@ -74,10 +76,10 @@ CLAIMS: tuple[PublishedClaim, ...] = (
             "Of two clients, some upload of one reaches the other with exactly this probability"
         ),
         reason=(
-            "C4: the global model keeps j's upload; i need not be sampled in the same round, only "
-            "later. The exact value is for an aggregation parameter eta below 1, under which it "
-            "keeps every upload; the paper's experiments fix eta = 1, where it keeps those of the "
-            "last round that had any."
+            "docs/theory.md#c4: the global model keeps j's upload; i need not be sampled in the "
+            "same round, only later. The exact value is for an aggregation parameter eta below 1, "
+            "under which it keeps every upload; the paper's experiments fix eta = 1, where it "
+            "keeps those of the last round that had any."
         ),
         sound_replacement=_MIXTURE,
         # Two rounds are enough: client j uploads in the first, and client i receives it in the
@@ -103,10 +105,10 @@ CLAIMS: tuple[PublishedClaim, ...] = (
         ),
         evidence="Some upload of j reaches some other client with exactly this probability",
         reason=(
-            "C4, C6: as the weak notion; besides, the others' models share noise, so their "
-            "trade-off functions do not multiply, and the factor m - 1 is not needed, as all of "
-            "them are a function of j's uploads. At eta = 1, which the paper's experiments fix, "
-            "this example does not refute it; what is proved there is the mixture."
+            "docs/theory.md#c4, #c6: as the weak notion; besides, the others' models share noise, "
+            "so their trade-off functions do not multiply, and the factor m - 1 is not needed, as "
+            "all of them are a function of j's uploads. At eta = 1, which the paper's experiments "
+            "fix, this example does not refute it; what is proved there is the mixture."
         ),
         sound_replacement=_MIXTURE,
         # A small p, at which p^2 is far below p; with many rounds both probabilities would tend to
@@ -128,8 +130,8 @@ CLAIMS: tuple[PublishedClaim, ...] = (
         exact=certified.participating_epsilon,
         evidence="With the participation of client j taken into account, the certified value is",
         reason=(
-            "C5: the proof drops the unsound p^2 term; what is left is composition. The factor p "
-            "improves it, for weak and strong."
+            "docs/theory.md#c5: the proof drops the unsound p^2 term; what is left is "
+            "composition. The factor p improves it, for weak and strong."
         ),
         sound_replacement=f"none needed; {_MIXTURE}, is smaller",
         # A row of Table 1, so that the check speaks about a federation of the paper.
@@ -158,8 +160,9 @@ CLAIMS: tuple[PublishedClaim, ...] = (
         exact=certified.subsampled_epsilon,
         evidence="The certified value of that many copies is",
         reason=(
-            "C2, C5: it over-reports 3 to 66 % in the rows of Tables 1 to 3 and under-reports "
-            "with few steps, as here. The factor sqrt(m - 1) of the strong notion is not needed."
+            "docs/theory.md#c2, #c5: it over-reports 3 to 66 % in the rows of Tables 1 to 3 and "
+            "under-reports with few steps, as here. The factor sqrt(m - 1) of the strong notion "
+            "is not needed."
         ),
         sound_replacement=(
             "the privacy-loss distribution, "

@@ -17,7 +17,7 @@ DELTA = 1e-5
 def table_3_gaussian(*, order: float, sensitivity: float, sigma: float) -> float:
     """Returns the divergence of Table 3, first row: alpha Delta/(2 sigma^2).
 
-    Verdict B4: unsound for Delta > 1, since the square of Delta is missing.
+    Verdict (docs/theory.md#b4): unsound for Delta > 1, since the square of Delta is missing.
 
     Args:
         order: The order of the Rényi divergence, alpha.
@@ -34,8 +34,8 @@ def table_3_gaussian(*, order: float, sensitivity: float, sigma: float) -> float
 def theorem_2(*, order: float, step: float, nu: float) -> float:
     """Returns the "gamma" of Theorems 1 and 2 and Table 3 for the staircase, as printed.
 
-    It has the printed 1 - e^-1, (1 - nu) and sgn of Eq. (12). Verdict B1: it is not a Rényi
-    divergence, but close to the moment I whose log/(order - 1) would be one.
+    It has the printed 1 - e^-1, (1 - nu) and sgn of Eq. (12). Verdict (docs/theory.md#b1): it is
+    not a Rényi divergence, but close to the moment I whose log/(order - 1) would be one.
 
     Args:
         order: The order of the Rényi divergence, alpha.
@@ -64,7 +64,7 @@ def staircase_divergence(
     nu: float,
     dimension: int = 1,
 ) -> float:
-    """Returns the exact divergence of staircase noise on every coordinate (B1, B2).
+    """Returns the exact divergence of staircase noise on every coordinate (docs/theory.md#b1, #b2).
 
     The shift has an l2 norm of one width.
 
@@ -87,8 +87,8 @@ def staircase_divergence(
 def algorithm_3_step(*, epsilon: float, rounds: int) -> float:
     """Returns the step of Algorithm 3: the staircase's largest for an epsilon at delta 1e-5.
 
-    The divergence of one coordinate is the right one (B1), so that only the claim about many
-    coordinates is left to check.
+    The divergence of one coordinate is the right one (docs/theory.md#b1), so that only the claim
+    about many coordinates is left to check.
 
     Args:
         epsilon: The epsilon of differential privacy.
@@ -116,7 +116,9 @@ def algorithm_3_step(*, epsilon: float, rounds: int) -> float:
 
 
 def harmonized_epsilon(*, epsilon: float, rounds: int, dimension: int) -> float:
-    """Returns the least epsilon at delta 1e-5 that Algorithm 3's noise really has (B2).
+    """Returns the least epsilon at delta 1e-5 that Algorithm 3's noise really has.
+
+    See docs/theory.md#b2.
 
     The noise falls on every coordinate of a vector whose l2 norm is bounded.
 
@@ -190,7 +192,8 @@ def theorem_7_divergence(*, order: float, gamma: float) -> float:
 def lemma_2(*, order: int, gamma: float, clients: int) -> float:
     """Returns the upper bound of Lemma 2 on the divergence after shuffling.
 
-    Verdict B7: unsound. It tends to 0 as the order grows, and gamma is not a pure epsilon.
+    Verdict (docs/theory.md#b7): unsound. It tends to 0 as the order grows, and gamma is not a pure
+    epsilon.
 
     Args:
         order: The order of the Rényi divergence, alpha.
@@ -209,7 +212,8 @@ def lemma_2(*, order: int, gamma: float, clients: int) -> float:
 def lemma_3(*, order: int, gamma: float, clients: int) -> float:
     """Returns the lower bound of Lemma 3 on the divergence after shuffling.
 
-    Verdict B8: true as a lower bound for a pure epsilon; a promise needs an upper one.
+    Verdict (docs/theory.md#b8): true as a lower bound for a pure epsilon; a promise needs an upper
+    one.
 
     Args:
         order: The order of the Rényi divergence, alpha.
@@ -226,7 +230,9 @@ def lemma_3(*, order: int, gamma: float, clients: int) -> float:
 
 
 def shuffled_randomized_response(*, order: float, local: float, clients: int) -> float:
-    """Returns the exact divergence of the shuffled counts of binary randomised response (B7).
+    """Returns the exact divergence of the shuffled counts of binary randomised response.
+
+    See docs/theory.md#b7.
 
     One of n equal bits is flipped.
 

@@ -32,9 +32,9 @@ CLAIMS: tuple[PublishedClaim, ...] = (
         exact=quadrature.gaussian_divergence,
         evidence="The divergence of N(Delta, sigma^2) from N(0, sigma^2), integrated, is",
         reason=(
-            "B4: Delta must be squared. The parameter column does not calibrate: Laplace lambda ="
-            " Delta (alpha - 1)/epsilon has D_1.2 = 4.23 for a claimed 1, and the staircase's nu "
-            "has a negative radicand."
+            "docs/theory.md#b4: Delta must be squared. The parameter column does not calibrate: "
+            "Laplace lambda = Delta (alpha - 1)/epsilon has D_1.2 = 4.23 for a claimed 1, and the "
+            "staircase's nu has a negative radicand."
         ),
         sound_replacement=(
             "alpha Delta^2/(2 sigma^2), sordino.privacy.curves.gaussian.rdp; sordino.mechanisms"
@@ -59,14 +59,15 @@ CLAIMS: tuple[PublishedClaim, ...] = (
             "An update spread evenly over its coordinates, its l2 norm at the clip, has exactly"
         ),
         reason=(
-            "B1, B2: noise falls on every coordinate, and the divergence grows like sqrt(d). Nor "
+            "docs/theory.md#b1, #b2: noise falls on every coordinate, and the divergence grows "
+            "like sqrt(d). Nor "
             f"is the formula one: {_PRINTED}. Judged is independent noise on every coordinate; the "
             "printed density, in the l1 norm of the whole vector, is another mechanism, which is "
             "not judged here."
         ),
         sound_replacement=(
-            "sordino.mechanisms.staircase_density.StaircaseDensity.divergence_l2; "
-            "Gaussian noise for anything but scalars (B3)"
+            "sordino.mechanisms.staircase_density.StaircaseDensity.divergence_l2; Gaussian noise "
+            "for anything but scalars (docs/theory.md#b3)"
         ),
         # The size of a small network: the divergence grows like the root of the dimension.
         defaults={"order": 2.0, "step": 1.0, "nu": 0.3, "dimension": 100_000},
@@ -89,8 +90,8 @@ CLAIMS: tuple[PublishedClaim, ...] = (
         exact=lambda order, step, nu: udp_fl.staircase_divergence(order=order, step=step, nu=nu),
         evidence="The divergence of a shift by Delta, exactly, is",
         reason=(
-            f"B1: {_PRINTED}. At orders near 1 it stays near 1 while the divergence tends to "
-            "lambda."
+            f"docs/theory.md#b1: {_PRINTED}. At orders near 1 it stays near 1 while the divergence "
+            "tends to lambda."
         ),
         sound_replacement=(
             "sordino.mechanisms.staircase_density.StaircaseDensity.divergence, the exact "
@@ -114,7 +115,10 @@ CLAIMS: tuple[PublishedClaim, ...] = (
         published=udp_fl_utility.theorem_3,
         exact=udp_fl_utility.staircase_distance,
         evidence="The staircase's first absolute moment, times m, is",
-        reason="B4: the height y of the density is missing in front of the Delta^2 terms.",
+        reason=(
+            "docs/theory.md#b4: the height y of the density is missing in front of the Delta^2 "
+            "terms."
+        ),
         sound_replacement="sordino.mechanisms.staircase_density.StaircaseDensity.moments",
         # Delta = 10, since the terms Delta^2 and Delta agree at 1.
         defaults={"step": 1.0, "width": 10.0, "nu": 0.3, "dimension": 1},
@@ -237,8 +241,8 @@ CLAIMS: tuple[PublishedClaim, ...] = (
         exact=udp_fl_utility.gaussian_distance,
         evidence="When the noises of T rounds add up, it is exactly",
         reason=(
-            "B4: T is missing; noises that add up give sqrt(T), and the T of the proof is the sum "
-            "of the distances of single rounds."
+            "docs/theory.md#b4: T is missing; noises that add up give sqrt(T), and the T of the "
+            "proof is the sum of the distances of single rounds."
         ),
         sound_replacement="m sigma sqrt(2 T/pi) where noises add up",
         # T = 100, since with one round the missing T cannot be seen.
@@ -284,7 +288,7 @@ CLAIMS: tuple[PublishedClaim, ...] = (
         evidence="The staircase's first absolute moment there is",
         reason=(
             "Geng and Viswanath 2015, on one coordinate; it says nothing of vectors, where the "
-            "staircase loses (B3)."
+            "staircase loses (docs/theory.md#b3)."
         ),
         defaults={"step": 1.0, "width": 1.0},
     ),
@@ -310,8 +314,8 @@ CLAIMS: tuple[PublishedClaim, ...] = (
         ),
         evidence="Randomised response, gamma-LDP, has after shuffling exactly",
         reason=(
-            "B7: it tends to 0 as alpha grows, while a Rényi divergence does not decrease; and "
-            "udp-fl feeds it a Rényi value for gamma."
+            "docs/theory.md#b7: it tends to 0 as alpha grows, while a Rényi divergence does not "
+            "decrease; and udp-fl feeds it a Rényi value for gamma."
         ),
         sound_replacement=(
             "amplification by clones, sordino.privacy.amplification.shuffling; secure aggregation "
@@ -342,8 +346,8 @@ CLAIMS: tuple[PublishedClaim, ...] = (
         ),
         evidence="Randomised response, gamma-LDP, has after shuffling exactly",
         reason=(
-            "B8: with equality for randomised response at alpha = 2; a lower bound promises "
-            "nothing."
+            "docs/theory.md#b8: with equality for randomised response at alpha = 2; a lower bound "
+            "promises nothing."
         ),
         sound_replacement="amplification by clones, sordino.privacy.amplification.shuffling",
         # At order 2, randomised response attains the bound.
@@ -383,7 +387,7 @@ CLAIMS: tuple[PublishedClaim, ...] = (
         published=udp_fl_utility.lemma_5,
         exact=udp_fl_utility.laplace_amplitude,
         evidence="The density e^(-|x|/b)/(2b) of the proofs has exactly",
-        reason="B4: E|X| is the scale b, as Theorem 9 of the same paper has it.",
+        reason="docs/theory.md#b4: E|X| is the scale b, as Theorem 9 of the same paper has it.",
         sound_replacement="b",
         # A scale other than 1, at which Delta/b and b agree.
         defaults={"sensitivity": 1.0, "scale": 2.0},
@@ -406,8 +410,8 @@ CLAIMS: tuple[PublishedClaim, ...] = (
             "at least"
         ),
         reason=(
-            "B2: even with the divergence that is right for one coordinate, the noise is on every "
-            "coordinate, and so is the loss."
+            "docs/theory.md#b2: even with the divergence that is right for one coordinate, the "
+            "noise is on every coordinate, and so is the loss."
         ),
         sound_replacement=(
             "the worst spread of the shift, as `sordino certify` and `sordino calibrate` have it"

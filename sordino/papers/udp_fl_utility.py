@@ -80,7 +80,7 @@ def staircase_distance(
     nu: float,
     dimension: int,
 ) -> float:
-    """Returns the exact expected l1 distance after one release: m E|X| (B4).
+    """Returns the exact expected l1 distance after one release: m E|X| (docs/theory.md#b4).
 
     The printed one lacks the height of the density.
 

@@ -41,7 +41,9 @@ def wavy_constant_fedavg(
     sigma: float,
     wave: float,
 ) -> float:
-    """Returns a mu that Noisy-FedAvg's last model exceeds on a loss that is really not convex (A2).
+    """Returns a mu that Noisy-FedAvg's last model exceeds on a loss that is really not convex.
+
+    See docs/theory.md#a2.
 
     The attacked client has the gradient +-(V - A) + A cos(w L/A), A = `wave` V, for any L.
     Whatever the noise, the wave moves a step by at most A, so the sign of the last model tells the
@@ -83,7 +85,7 @@ def wavy_cyclic_fedavg(
     sigma: float,
     wave: float,
 ) -> float:
-    """Returns the same at the cyclic rates mu/(k + 1) (A2).
+    """Returns the same at the cyclic rates mu/(k + 1) (docs/theory.md#a2).
 
     Args:
         rounds: T, the number of rounds.
@@ -122,7 +124,7 @@ def wavy_constant_fedprox(
     sigma: float,
     wave: float,
 ) -> float:
-    """Returns the same for Noisy-FedProx (A3), at a rate of at most 1/alpha.
+    """Returns the same for Noisy-FedProx (docs/theory.md#a3), at a rate of at most 1/alpha.
 
     The weight (1 - eta alpha)^j of an earlier step is then not negative, so the argument for every
     step carries over to their weighted sum.

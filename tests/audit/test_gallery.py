@@ -435,7 +435,7 @@ def proximal(rate: float, steps: int) -> Protocol:
 def test_proximal_steps_beyond_one_over_alpha_break_the_claim_of_2v_over_alpha(
     rate: float, steps: int, verdict: str
 ) -> None:
-    """THEORY A3, second flaw. The certified bound knows |1 - eta alpha| and holds for all of them."""
+    """docs/theory.md#a3, second flaw. The certified bound knows |1 - eta alpha| and holds for all of them."""
     claim = Claim(name="2V/alpha", mu=MU, view="server", ours=True)
     for seed in SEEDS:
         finding = found(

@@ -247,7 +247,7 @@ def test_a_vouched_smoothness_is_respected_by_the_worst_case_and_not_passed() ->
 
 @pytest.mark.soak
 def test_a_hundred_audits_rarely_exceed_the_truth() -> None:
-    """On the worst case of a constant rate the true mu is the certified one (THEORY A2): at most 13 of 100 may lie above."""
+    """On the worst case of a constant rate the true mu is the certified one (docs/theory.md#a2): at most 13 of 100 may lie above."""
     protocol = with_mu(federation(clients=3, rounds=3), View.FINAL, 2.0)
     shown = np.array(
         [

@@ -14,7 +14,7 @@ from sordino.privacy.curves.roots import bracket_root
 
 
 def delta_approximate(epsilon: float, *, local: float, local_delta: float, clients: int) -> float:
-    """The same for a randomiser that is (local, local_delta)-LDP, one round (THEORY B7, proved there).
+    """The same for a randomiser that is (local, local_delta)-LDP, one round (docs/theory.md#b7, proved there).
 
     delta_pure + (1 + e^epsilon) local_delta (1 + 2 (n - 1) e^-local).
 

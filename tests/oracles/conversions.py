@@ -28,7 +28,7 @@ def to_epsilon_classic(order: float, rdp: float, delta: float) -> float:
 
 
 def to_delta(order: float, rdp: float, epsilon: float) -> float:
-    """Delta from one divergence: e^((a - 1)(rdp - epsilon)) (1 - 1/a)^(a - 1) / a, at most 1 (THEORY B5).
+    """Delta from one divergence: e^((a - 1)(rdp - epsilon)) (1 - 1/a)^(a - 1) / a, at most 1 (docs/theory.md#b5).
 
     Example:
         >>> round(to_delta(2.0, 0.1, 3.0), 12)
@@ -48,7 +48,7 @@ def to_delta(order: float, rdp: float, epsilon: float) -> float:
 def binomial_delta(epsilon: float, *, rate: float, mu: float, rounds: int) -> float:
     """Delta when each of `rounds` rounds happens with probability `rate` and is then mu-GDP: E delta_{mu sqrt(N)}, N ~ Bin(rounds, rate).
 
-    The closed form of THEORY A10, for equal rounds with a fixed number of participants.
+    The closed form of docs/theory.md#a10, for equal rounds with a fixed number of participants.
 
     Example:
         >>> round(binomial_delta(0.5, rate=0.01, mu=1.0, rounds=1), 12)

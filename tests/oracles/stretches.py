@@ -15,7 +15,7 @@ def smooth_upload(
 ) -> float:
     """Sensitivity of one upload under per-example clipping, where the clipped minibatch gradient is vouched to be L-Lipschitz.
 
-    D <- min((|1 - eta alpha| + eta L) D + 2 eta V/B, |1 - eta alpha| D + 2 eta V), D_0 = 0 (THEORY A8): the replaced record is
+    D <- min((|1 - eta alpha| + eta L) D + 2 eta V/B, |1 - eta alpha| D + 2 eta V), D_0 = 0 (docs/theory.md#a8): the replaced record is
     one of B in the mean, but from the second step on the other B - 1 gradients differ too, by at most L D.
 
     Example:
@@ -50,7 +50,7 @@ def fedavg_expansion(rates: Iterable[float], smoothness: float) -> float:
 
 
 def fedprox_expansion(rates: Iterable[float], smoothness: float, proximal: float) -> float:
-    """The same with a proximal pull: e <- (|1 - eta alpha| + eta L) e + eta alpha, e_0 = 1 (THEORY A3, any eta).
+    """The same with a proximal pull: e <- (|1 - eta alpha| + eta L) e + eta alpha, e_0 = 1 (docs/theory.md#a3, any eta).
 
     Example:
         >>> round(fedprox_expansion([5.0] * 3, 0.9, 1.0), 12)
@@ -64,7 +64,7 @@ def fedprox_expansion(rates: Iterable[float], smoothness: float, proximal: float
 def fedprox_contraction(
     rates: Iterable[float], *, strong: float, smoothness: float, proximal: float
 ) -> float:
-    """FedProx on losses that are convex, lambda-strongly, and M-smooth: e <- c e + eta alpha (THEORY A9).
+    """FedProx on losses that are convex, lambda-strongly, and M-smooth: e <- c e + eta alpha (docs/theory.md#a9).
 
     c = max(|1 - eta (alpha + lambda)|, |1 - eta (alpha + M)|) is the Lipschitz constant of one step of gradient descent.
 

@@ -13,7 +13,8 @@ from sordino.papers.parameters import RULES, check_parameter
 from sordino.protocol import UserError
 from tests.support import REPOSITORY
 
-# By name: the verdict and the letters of THEORY that it rests on; no letter where THEORY is silent.
+# By name: the verdict and the statements of docs/theory.md that it rests on; none where it is
+# silent.
 VERDICTS = {
     "convergent/theorem-1": ("conditional", "A6"),
     "convergent/theorem-2": ("conditional", "A3, A5"),
@@ -79,7 +80,8 @@ def test_the_verdicts_are_those_of_theory_and_no_claim_is_missing() -> None:
     for claim in all_claims():
         verdict, letters = VERDICTS[claim.name]
         assert claim.verdict == verdict, claim.name
-        assert claim.reason.startswith(letters + ":" if letters else ""), claim.name
+        anchors = letters.lower().replace(" ", " #")
+        assert claim.reason.startswith(f"docs/theory.md#{anchors}:" if letters else ""), claim.name
 
 
 @every_claim

@@ -17,7 +17,7 @@ from tests.papers.federations import sampled_runs, total_variation
 
 some = settings(max_examples=40, deadline=None)
 
-# THEORY C: certified epsilon at delta = 1e-5, without and with participation, rounded up; table, p, sigma, rounds.
+# docs/theory.md, part C: certified epsilon at delta = 1e-5, without and with participation, rounded up; table, p, sigma, rounds.
 CERTIFIED = {
     (1, 1, 1, 93): (13.878, 13.878), (1, 1, 0.9, 83): (16.158, 16.158), (1, 1, 0.75, 64): (21.018, 21.018),
     (1, 0.5, 1, 194): (22.277, 14.524), (1, 0.5, 0.9, 176): (26.347, 17.139), (1, 0.5, 0.75, 127): (32.896, 21.549),

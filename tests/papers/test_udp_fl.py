@@ -215,7 +215,7 @@ def test_lemma_3_holds_for_randomised_response(order, gamma, clients) -> None:
 def test_what_the_harmonizer_promises_is_far_below_what_its_noise_has(
     epsilon: float, rounds: int, true: tuple[float, ...]
 ) -> None:
-    """The table of THEORY B2, computed there by other code; in one dimension, and there alone, the promise holds."""
+    """The table of docs/theory.md#b2, computed there by other code; in one dimension, and there alone, the promise holds."""
     found = [
         check(find("udp-fl/algorithm-3"), epsilon=epsilon, rounds=rounds, dimension=d).exact
         for d in (10, 1000, 100_000)

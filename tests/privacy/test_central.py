@@ -1,4 +1,4 @@
-"""Noise at the server: against enumeration over who takes part, quadrature, dp_accounting and the values of THEORY A10."""
+"""Noise at the server: against enumeration over who takes part, quadrature, dp_accounting and the values of docs/theory.md#a10."""
 
 from __future__ import annotations
 

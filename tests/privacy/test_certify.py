@@ -46,7 +46,7 @@ KNOWN = replace(MNIST, local=replace(LOCAL, minibatches="public"))  # adversarie
 
 
 def linear_mu(protocol: Protocol, view: str) -> float:
-    """The exact Gaussian parameter of linear losses with one flipped record in every step (THEORY A2, A3): mean shift over noise,
+    """The exact Gaussian parameter of linear losses with one flipped record in every step (docs/theory.md#a2, #a3): mean shift over noise,
     from the dynamics themselves: two runs without noise, the difference of what the view sees, whitened by its covariance."""
     m, sigma, rule = protocol.clients, protocol.noise.sigma, protocol.local
     alpha = getattr(rule, "proximal", 0.0)
@@ -364,7 +364,7 @@ def test_clipped_logistic_regression_converges_and_matches_theory() -> None:
         (10, 0.6720551),
         (100, 0.07840988),
         (1000, 0.007840988),
-    ):  # THEORY A9: H over composition
+    ):  # docs/theory.md#a9: H over composition
         plan = replace(protocol, rounds=rounds)
         final, composed = certify(plan, "final").mu, certify(plan, "rounds").mu
         assert (final / composed) ** 2 == pytest.approx(share, rel=1e-6)

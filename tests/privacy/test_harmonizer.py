@@ -156,7 +156,7 @@ def test_the_table_marks_the_least_noise_in_the_model_s_dimension(
         plan(client=(), rounds=1, model=Model(name="mlp", parameters=dimension)), epsilon=4.0
     )
     assert [row.mechanism for row in rows if row.best] == [best]
-    # THEORY B3 at epsilon = 4: 1.081, .3536, .2703 at d = 1
+    # docs/theory.md#b3 at epsilon = 4: 1.081, .3536, .2703 at d = 1
     if dimension == 1:
         assert [row.deviation for row in rows] == [
             pytest.approx(1.081, rel=2e-3),

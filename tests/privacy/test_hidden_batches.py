@@ -1,4 +1,4 @@
-"""Secret minibatches (THEORY A14), against laws that are known exactly, and against every other bound."""
+"""Secret minibatches (docs/theory.md#a14), against laws that are known exactly, and against every other bound."""
 
 from __future__ import annotations
 

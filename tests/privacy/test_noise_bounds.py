@@ -145,7 +145,7 @@ def test_dimension_and_width_are_asked_for_where_the_price_needs_them() -> None:
 
 
 def test_the_paper_s_ranking_turns_in_many_dimensions() -> None:
-    """Standard deviations for the same guarantee (THEORY B3: 1.415 and 1.387 at d = 1, 5.705 and 32.8 at d = 1000)."""
+    """Standard deviations for the same guarantee (docs/theory.md#b3: 1.415 and 1.387 at d = 1, 5.705 and 32.8 at d = 1000)."""
     for dimension, expected in ((1, (1.415, 1.387)), (1000, (5.705, 32.8))):
         for noise, printed in zip(
             (Laplace(scale=1.0), Staircase(step=1.0, width=1.0)), expected, strict=True

@@ -141,7 +141,7 @@ def test_a_random_batch_averages_over_its_size() -> None:
 
 
 def test_gaussian_rounds_are_bounded_between_the_mean_and_the_upload() -> None:
-    """The mean is computed from the shuffled uploads, so no bound may promise less than it shows (THEORY B7)."""
+    """The mean is computed from the shuffled uploads, so no bound may promise less than it shows (docs/theory.md#b7)."""
     protocol = plan(Gaussian(sigma=1.0), clients=100_000, rounds=10)
     promised = certify(protocol).epsilon(1e-6)
     shown = GaussianCurve(mu=math.sqrt(10 / 100_000)).epsilon(1e-6)
