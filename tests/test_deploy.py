@@ -2,6 +2,9 @@
 
 import re
 import shlex
+import shutil
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -30,6 +33,25 @@ def test_the_unit_and_the_image_run_a_command_that_exists() -> None:
     image = (DEPLOY / "Dockerfile").read_text()
     [command] = re.findall(r"^CMD \[(.*)\]$", image, re.MULTILINE)
     assert command.replace('"', "").replace(",", "") in commands()
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd-analyze")
+def test_systemd_finds_nothing_wrong_with_the_unit(tmp_path) -> None:
+    text = (DEPLOY / "systemd" / "sordino@.service").read_text()
+    unit = tmp_path / "sordino@hospital.service"
+    # The one thing that is not on this machine is the installation.
+    unit.write_text(text.replace("/opt/sordino/bin/sordino", sys.executable))
+    assert verify_unit(unit) == []
+    unit.write_text(unit.read_text().replace("ProtectSystem=strict", "ProtectSistem=strict"))
+    [found] = verify_unit(unit)
+    assert "ProtectSistem" in found
+
+
+def verify_unit(unit: Path) -> list[str]:
+    """What systemd finds wrong with a unit; it also speaks of others, which are the machine's."""
+    command = ["systemd-analyze", "verify", "--man=no", str(unit)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return [line for line in done.stderr.splitlines() if unit.name in line]
 
 
 def test_the_compose_file_has_a_coordinator_and_three_hospitals_without_ports() -> None:

@@ -81,7 +81,7 @@ def examine_coordinator(place: Path, party: Coordinator) -> Iterator[Diagnosis]:
     running = examine_health(place / HEALTH_FILE)
     yield running
     # A running SuperLink is probed and holds its port itself; otherwise the port must be free.
-    if running.trouble is None:
+    if running.seen != NOT_RUNNING:
         authority = str(certificates / AUTHORITY)
         address = find_own_address(certificates, party)
         trouble = probe_superlink(address, authority).trouble

@@ -186,27 +186,28 @@ def submit_run(
             if left == 0 or not known:
                 raise
             watch.on_message(f"{lost}\nWaiting up to {superlink.patience:g} s to go on by itself.")
-            if not wait_for_superlink(superlink):
-                raise
+            trouble = wait_for_superlink(superlink)
+            if trouble is not None:
+                raise LostRun(f"{lost}\nThe SuperLink: {trouble}.") from None
             settings = make_resume_settings(folder)
     raise LostRun(f"the run was lost {RETURNS} times: {format_command('resume', folder)}")
 
 
-def wait_for_superlink(superlink: SuperLink) -> bool:
+def wait_for_superlink(superlink: SuperLink) -> str | None:
     """Waits until a SuperLink answers.
 
     Args:
         superlink: Where the machines meet, and how long they are waited for.
 
     Returns:
-        Whether it answered within its patience.
+        Why it did not answer within its patience; None if it did.
     """
     end = time.monotonic() + superlink.patience
-    while probe_superlink(superlink.address, superlink.certificate).trouble is not None:
-        if time.monotonic() > end:
-            return False
+    trouble = probe_superlink(superlink.address, superlink.certificate).trouble
+    while trouble is not None and time.monotonic() <= end:
         time.sleep(1.0)
-    return True
+        trouble = probe_superlink(superlink.address, superlink.certificate).trouble
+    return trouble
 
 
 def submit_once(

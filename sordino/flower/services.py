@@ -257,9 +257,12 @@ class CoordinatorService(PartyService):
             return
         self._counted = time.monotonic()
         authority = str(self.place / "certificates" / AUTHORITY)
-        trouble = probe_superlink(self._address, authority).trouble
-        if trouble is not None:
-            self._note_trouble(process, trouble)
+        probe = probe_superlink(self._address, authority)
+        if probe.is_untrusted:
+            self._answered = time.monotonic()
+            self._answered_start = process.starts
+        if probe.trouble is not None:
+            self._note_trouble(process, probe.trouble)
             return
         self._answered = time.monotonic()
         self._answered_start = process.starts

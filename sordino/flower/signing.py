@@ -68,10 +68,12 @@ class Signer:
             The signer.
 
         Raises:
-            UserError: The key or its certificate is missing or damaged.
+            UserError: The key or its certificate is missing or damaged, or the certificate's time
+                is over.
         """
         try:
             certificate = (folder / COORDINATOR).read_bytes()
+            end = x509.load_pem_x509_certificate(certificate).not_valid_after_utc
             key = serialization.load_pem_private_key((folder / COORDINATOR_KEY).read_bytes(), None)
         except (OSError, ValueError):
             raise UserError(
@@ -81,6 +83,11 @@ class Signer:
             ) from None
         if not isinstance(key, ec.EllipticCurvePrivateKey):
             raise UserError(f"{folder / COORDINATOR_KEY} is not a key that signs requests.")
+        if end < datetime.datetime.now(datetime.UTC):
+            raise UserError(
+                f"{folder / COORDINATOR} has ended on {end:%Y-%m-%d}, and no client answers what "
+                "it signs: renew the certificates, as docs/flower.md says."
+            )
         return cls(certificate=certificate, key=key)
 
     def sign(self, statement: bytes) -> Signature:

@@ -254,11 +254,19 @@ class SordinoStrategy(Strategy):
         """Returns the keys of coordinator and clients, from the folder of ca.crt.
 
         Raises:
-            UserError: The SuperLink is secured, and no client was registered for it.
+            UserError: The SuperLink is secured, and no client was registered for it, or the folder
+                is not to be seen from its processes.
         """
         if self._superlink.certificate is None:
             return Identities()
         folder = Path(self._superlink.certificate).parent
+        # The terminal that named it found it. A service or a container shows its own files.
+        if not folder.is_dir():
+            raise UserError(
+                f"the SuperLink's processes do not see {folder}. Under systemd or in a container "
+                "they have files of their own: keep certificates, data and run folders in the "
+                "coordinator's folder, and type the command where `sordino flower up` runs."
+            )
         keys = read_clients(folder)
         # Without keys any node could say that it is any client.
         if not keys:

@@ -29,10 +29,13 @@ class Probe:
     Attributes:
         trouble: The fault, with its remedy; None if there is none.
         ahead: Seconds by which this machine's clock is ahead of the SuperLink's; None if unknown.
+        is_untrusted: Whether it answers with a certificate that is not to be trusted: that it runs
+            is known then, and another start would mend nothing.
     """
 
     trouble: str | None
     ahead: float | None = None
+    is_untrusted: bool = False
 
 
 def probe_superlink(address: str, certificate: str | None, key: str | None = None) -> Probe:
@@ -56,7 +59,8 @@ def probe_superlink(address: str, certificate: str | None, key: str | None = Non
     except ssl.SSLCertVerificationError as error:
         return Probe(
             trouble=f"the certificate of {address} is not to be trusted: {error.verify_message}. "
-            "Compare ca.crt with the coordinator's; if it has expired, ask for the renewed one"
+            "Compare ca.crt with the coordinator's; if it has expired, ask for the renewed one",
+            is_untrusted=True,
         )
     except ssl.SSLError as error:
         return Probe(trouble=f"{address} does not speak TLS as it should: {error.reason}")

@@ -81,7 +81,7 @@ def test_a_run_that_is_lost_goes_on_by_itself_when_its_superlink_is_back(
         return "the run"
 
     monkeypatch.setattr(driver, "submit_once", submit)
-    monkeypatch.setattr(driver, "wait_for_superlink", lambda _: True)
+    monkeypatch.setattr(driver, "wait_for_superlink", lambda _: None)
     settings = {"protocol": "p", "folder": str(tmp_path)}
     assert driver.submit_run(LINK, settings, tmp_path, silent_watch(said)) == "the run"
     again = {"folder": str(tmp_path), "resume": True, "known": True}
@@ -102,7 +102,8 @@ def test_a_run_is_lost_when_its_superlink_stays_away_or_it_never_began(
     with pytest.raises(LostRun):
         driver.submit_run(LINK, {}, tmp_path, silent_watch([]))
     (tmp_path / "protocol.toml").touch()
-    with pytest.raises(LostRun):  # nothing listens at the address, for longer than its patience
+    # Nothing listens at the address, for longer than its patience.
+    with pytest.raises(LostRun, match=r"it is gone\nThe SuperLink: .* cannot be reached"):
         driver.submit_run(LINK, {}, tmp_path, silent_watch([]))
     assert len(asked) == 2
 

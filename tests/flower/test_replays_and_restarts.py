@@ -25,6 +25,7 @@ from sordino.flower.messages import request_message
 from sordino.flower.services import CoordinatorService
 from sordino.flower.signing import Signer
 from sordino.flower.superexec import fork_process
+from sordino.flower.superlink_probe import Probe
 from sordino.flower.upload_requests import MODEL, Request
 from sordino.protocol import dumps
 from sordino.protocol.arithmetic import state_integers
@@ -287,7 +288,7 @@ def test_a_superlink_that_ends_while_it_is_asked_who_is_there_ends_nobody_else(
     def end(*_: object) -> int:
         raise ConnectionError("it is gone")
 
-    monkeypatch.setattr(services, "probe_superlink", lambda *_: SimpleNamespace(trouble=None))
+    monkeypatch.setattr(services, "probe_superlink", lambda *_: Probe(trouble=None))
     monkeypatch.setattr(services, "count_online_nodes", end)
     process = SimpleNamespace(starts=1, age=1.0, is_running=True, kill=pytest.fail)
     service.service.look(process)

@@ -296,6 +296,14 @@ def test_a_secured_training_needs_registered_clients_and_the_coordinators_key(tm
     assert not (tmp_path / "run").exists()
 
 
+def test_a_superlink_that_sees_other_files_than_the_terminal_is_explained(tmp_path) -> None:
+    """As under systemd's unit, where it said that no client was registered."""
+    grid = consortium(tmp_path, plan())
+    elsewhere = {"certificate": str(tmp_path / "home" / "ca.crt")}
+    with pytest.raises(UserError, match=r"do not see .*home.* run folders in the coordinator"):
+        across(tmp_path / "run", plan(), grid, **elsewhere)
+
+
 def lost(code: int):
     """A SuperLink that loses one upload of a client and says so."""
     gone: list[Message] = []

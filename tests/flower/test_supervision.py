@@ -5,6 +5,7 @@ import json
 import os
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import threading
@@ -41,6 +42,7 @@ from sordino.flower.consortium import Client, Coordinator, read_consortium
 from sordino.flower.logs import JsonLog
 from sordino.flower.node_supervisor import HEARTBEAT, SILENCE, NodeSupervisor
 from sordino.flower.services import CoordinatorService, SupervisedProcess
+from sordino.flower.signing import Signer
 from sordino.flower.superexec import fork_process
 from sordino.flower.superlink_probe import probe_superlink
 from sordino.flower.supernode import Heartbeats, PollingPauses
@@ -92,8 +94,6 @@ def test_what_is_wrong_with_the_way_to_a_superlink_is_told_apart(superlink, tmp_
 
 
 def test_another_authoritys_certificate_is_told(tmp_path) -> None:
-    import ssl
-
     write_certificates(tmp_path / "ours", ["127.0.0.1"])
     write_certificates(tmp_path / "theirs", ["127.0.0.1"])
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -107,6 +107,47 @@ def test_another_authoritys_certificate_is_told(tmp_path) -> None:
     server.shutdown()
     server.server_close()
     assert "not to be trusted" in trouble
+
+
+@pytest.fixture
+def expired(tmp_path):
+    """A server whose certificates ended half an hour ago, and the coordinator that runs it."""
+    certificates = tmp_path / "certificates"
+    write_certificates(certificates, ["127.0.0.1"], days=-1 / 48)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificates / "server.pem", certificates / "server.key")
+    server = http.server.ThreadingHTTPServer(
+        ("127.0.0.1", free_port()), http.server.BaseHTTPRequestHandler
+    )
+    server.socket = context.wrap_socket(server.socket, server_side=True)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield Coordinator(port=server.server_port)
+    server.shutdown()
+    server.server_close()
+
+
+def test_certificates_that_ended_are_named_and_the_superlink_is_left_alone(
+    tmp_path, expired
+) -> None:
+    """It was killed every five minutes, `up` said that it starts, and `doctor` that its port was taken."""
+    told: list[str] = []
+    service = CoordinatorService(tmp_path, expired, told.append)
+    service._address = expired.address
+    process = SimpleNamespace(
+        starts=1, age=2 * services.STARTING, is_running=True, kill=lambda: pytest.fail("killed")
+    )
+    for _ in range(2):
+        service._answered -= 2 * services.STARTING
+        service._counted = 0.0
+        service.look(process)
+    assert len(told) == 1
+    assert "certificate has expired" in told[0]
+    found = troubles(tmp_path, expired)
+    assert "has expired" in found["SuperLink"]
+    assert "renew" in found["Certificate"]
+    assert set(found) == {"SuperLink", "Certificate", "Health"}
+    with pytest.raises(UserError, match="renew the certificates"):
+        Signer.read(tmp_path / "certificates")
 
 
 def test_beats_of_another_process_are_seen() -> None:
