@@ -299,31 +299,66 @@ def client_tests(
         >>> set(digits.y_test[tests[0]].tolist())
         {0}
     """
-    # Step 1: step 0 of client 0 is the stream that the partition itself was drawn from.
-    streams = [key.stream(Purpose.PARTITION, client=client, step=1) for client in range(len(parts))]
-    generators = [stream.numpy_generator() for stream in streams]
+    labels = dataset.y_test
     if dataset.classes is None:
-        everything = np.arange(len(dataset.y_test))
-        return tuple(_draw_records(everything, size, generator) for generator in generators)
-    pools = [np.flatnonzero(dataset.y_test == label) for label in range(dataset.outputs)]
-    # A label without test records is left out, and the others keep their proportions.
-    likely = label_counts(dataset, parts) * np.array([len(pool) > 0 for pool in pools])
-    untested = np.flatnonzero(~likely.any(axis=1))
-    if len(untested) > 0:
+        # All quantities count as one label.
+        labels = np.zeros(len(dataset.y_test), dtype=np.int64)
+    tests = draw_client_tests(label_counts(dataset, parts), labels, key, size)
+    untested = [client for client, rows in enumerate(tests) if len(rows) == 0]
+    if untested:
         raise UserError(
             f"client {untested[0]} has only labels that the test part of {dataset.name} lacks. "
             "Add test records of them."
         )
+    return tests
+
+
+def draw_client_tests(counts: np.ndarray, labels: np.ndarray, key: Key, size: int = 200) -> Parts:
+    """Returns test records for every client, with labels as likely as its counts say.
+
+    Args:
+        counts: How many training records of each label every client has, a row per client.
+        labels: The label of every test record.
+        key: Decides every draw.
+        size: How many test records each client gets.
+
+    Returns:
+        For each client, indices of test records in ascending order; none for a client whose labels
+        no test record has.
+
+    Example:
+        >>> counts = np.array([[5, 0], [0, 5]])
+        >>> first, second = draw_client_tests(counts, np.array([0, 1, 1]), Key.from_seed(7), size=2)
+        >>> first.tolist(), second.tolist()
+        ([0, 0], [1, 2])
+    """
+    pools = [np.flatnonzero(labels == label) for label in range(counts.shape[1])]
+    # A label without test records is left out, and the others keep their proportions.
+    likely = counts * np.array([len(pool) > 0 for pool in pools])
     tests = []
-    shares = likely / likely.sum(axis=1, keepdims=True)
-    for weights, generator in zip(shares, generators, strict=True):
-        counts = generator.multinomial(size, weights)
-        chosen = []
-        for pool, count in zip(pools, counts, strict=True):
-            if count > 0:
-                chosen.append(_draw_records(pool, count, generator))
-        tests.append(np.sort(np.concatenate(chosen)))
+    for client, weights in enumerate(likely):
+        # Step 1: step 0 of client 0 is the stream that the partition itself was drawn from.
+        generator = key.stream(Purpose.PARTITION, client=client, step=1).numpy_generator()
+        tests.append(_draw_tests(weights, pools, size, generator))
     return tuple(tests)
+
+
+def _draw_tests(
+    weights: np.ndarray, pools: list[np.ndarray], size: int, generator: np.random.Generator
+) -> np.ndarray:
+    """Returns one client's test records in ascending order, none where all weights are zero."""
+    if not weights.any():
+        return np.empty(0, dtype=np.int64)
+    if len(pools) == 1:
+        # A regression draws no labels.
+        return _draw_records(pools[0], size, generator)
+    chosen = []
+    for pool, count in zip(
+        pools, generator.multinomial(size, weights / weights.sum()), strict=True
+    ):
+        if count > 0:
+            chosen.append(_draw_records(pool, count, generator))
+    return np.sort(np.concatenate(chosen))
 
 
 def _draw_records(pool: np.ndarray, count: int, generator: np.random.Generator) -> np.ndarray:

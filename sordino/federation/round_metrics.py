@@ -5,24 +5,29 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
 from sordino.federation.client import Score
+from sordino.federation.own_models import OwnScores
 from sordino.federation.round import RoundRecord
 from sordino.federation.server_noise import mean_deviation
 from sordino.federation.setup import Setup
 from sordino.protocol import Protocol
 from sordino.protocol.aggregation_kinds import find_mixing
 
+# Metrics that only runs have whose clients keep models.
+OWN_SCORES = ("own_accuracy", "own_worst", "own_spread")
+
 
 @dataclass(frozen=True, kw_only=True)
 class RoundMetrics:
     """The record of a round.
 
-    `clip_fraction` and `nonfinite_steps` come from clients' private data and are not covered by
-    any guarantee.
+    `clip_fraction` and `nonfinite_steps` come from clients' private data, and the accuracies of own
+    models are measured on records chosen by clients' labels: no guarantee covers them.
 
     Attributes:
         round: Its number, from 0.
@@ -36,6 +41,10 @@ class RoundMetrics:
         nonfinite_steps: Gradients that were not finite and counted as zero.
         seconds: How long the round took.
         status: "ok" or "diverged".
+        own_accuracy: Mean accuracy of clients' own models, None where there are none or they were
+            not scored.
+        own_worst: The lowest of them.
+        own_spread: Their standard deviation over the clients.
     """
 
     round: int
@@ -49,6 +58,17 @@ class RoundMetrics:
     nonfinite_steps: int
     seconds: float
     status: str
+    own_accuracy: float | None = None
+    own_worst: float | None = None
+    own_spread: float | None = None
+
+    def as_row(self) -> dict[str, Any]:
+        """Returns the entries as a file keeps them: without own models' scores where none are."""
+        return {
+            name: value
+            for name, value in vars(self).items()
+            if name not in OWN_SCORES or value is not None
+        }
 
     @property
     def short(self) -> bool:
@@ -112,6 +132,18 @@ def measure_round(
         nonfinite_steps=record.steps.nonfinite,
         seconds=time.perf_counter() - started,
         status=status,
+    )
+
+
+def with_own_scores(metrics: RoundMetrics, scores: OwnScores) -> RoundMetrics:
+    """Returns the record of a round with the accuracies of clients' own models.
+
+    Args:
+        metrics: The record.
+        scores: How accurate they are.
+    """
+    return replace(
+        metrics, own_accuracy=scores.mean, own_worst=scores.worst, own_spread=scores.spread
     )
 
 

@@ -11,12 +11,14 @@ import numpy as np
 
 from sordino.federation.attendance import Attendance
 from sordino.federation.client import Score
+from sordino.federation.own_models import OwnModelScorer, has_own_scores
 from sordino.federation.round import Engine, Round, RoundRecord, RoundTask, play_round
 from sordino.federation.round_metrics import (
     RoundMetrics,
     ignore_metrics,
     is_evaluated,
     measure_round,
+    with_own_scores,
 )
 from sordino.federation.setup import Setup
 from sordino.federation.state import State
@@ -144,6 +146,9 @@ class Training:
         self._short = len(find_missing_clients(ledger.events)) > 0
         self._absent: Callable[[], Mapping[int, str]] = dict
         self._started = time.perf_counter()
+        self._own_models = None
+        if options.evaluate_every > 0 and has_own_scores(setup):
+            self._own_models = OwnModelScorer(setup)
         self._note_end()
 
     def run(self, engine: ScoringEngine) -> None:
@@ -233,7 +238,9 @@ class Training:
         if is_evaluated(round_index, self._limits.rounds, self._options.evaluate_every):
             scored = score
         metrics = measure_round(self.setup, record, scored, self._started)
-        self._store.append_metrics(vars(metrics))
+        if scored is not None and self._own_models is not None and metrics.status == "ok":
+            metrics = with_own_scores(metrics, self._own_models.score(record.after))
+        self._store.append_metrics(metrics.as_row())
         self._options.on_round(metrics)
         if metrics.status == "diverged":
             self.status = "diverged"

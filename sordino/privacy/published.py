@@ -22,8 +22,8 @@ SCORES = ("loss", "accuracy")
 DRAWN = ("participants", "bytes_up", "bytes_down", "seconds")
 # Made of two models, of which one is not the last; and None where nobody took part.
 BETWEEN_MODELS = ("signal_to_noise",)
-# Made of clients' records, without noise.
-UNCOVERED = ("clip_fraction", "nonfinite_steps")
+# Made of clients' records, without noise, or on records chosen by clients' labels.
+UNCOVERED = ("clip_fraction", "nonfinite_steps", "own_accuracy", "own_worst", "own_spread")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,7 @@ from sordino.protocol import Protocol, View
 from sordino.report.learning import find_warnings
 from sordino.report.number_formats import format_upper_bound
 from sordino.report.phrasing import find_test_source, name_adversary
-from sordino.report.run_summary import RunSummary, select_scored_rounds
+from sordino.report.run_summary import RunSummary, find_own_scores, select_scored_rounds
 
 USE_SECURE_NOISE = "For people's data, train with noise.secure = true."
 EXACT_SCORES = "Accuracy and loss are exact, without noise, and no guarantee covers them"
@@ -188,6 +188,12 @@ def _caveats_of_folder(summary: RunSummary) -> Iterator[Caveat]:
         yield Caveat(title="A model that learned nothing", text=warning, grave=True)
     if summary.run.protocol.keeps_models:
         yield Caveat(title="Clients' own models", text=describe_own_models(summary.run.protocol))
+    if find_own_scores(summary.run) is not None:
+        yield Caveat(
+            title="The scores of clients' own models",
+            text="They are exact, and each model is scored on test records chosen by the labels of "
+            "its client's records. No guarantee covers them.",
+        )
     if summary.run.facts.get("keep_uploads") not in (None, 0):
         yield Caveat(
             title="Uploads that were kept",

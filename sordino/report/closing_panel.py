@@ -22,12 +22,13 @@ from sordino.report.number_formats import format_duration, format_percent
 from sordino.report.phrasing import (
     TEST_RECORDS,
     describe_noise,
+    describe_own_scores,
     describe_protocol,
     describe_test_records,
     find_test_source,
 )
 from sordino.report.price_tables import privacy_lines
-from sordino.report.run_summary import find_last_scores, run_document
+from sordino.report.run_summary import find_last_scores, find_own_scores, run_document
 from sordino.report.terminal_tables import facts_table, table_with_columns
 
 BARS = "▁▂▃▄▅▆▇█"
@@ -80,6 +81,9 @@ def summary(run: Run, encoding: str = "utf-8") -> Panel:
         ("Trained", f"{describe_protocol(run.protocol)}; {run.facts['parameters']:,} parameters"),
         ("Result", result_line(run, encoding)),
     ]
+    own = find_own_scores(run)
+    if own is not None:
+        rows.append(("Own models", describe_own_scores(own)))
     warnings = find_warnings(run)
     if warnings:
         rows += label_first("Warning", warnings)

@@ -34,6 +34,7 @@ from sordino.report.run_prices import Headline, choose_run_headline, list_views
 from sordino.report.run_summary import (
     RunSummary,
     find_last_scores,
+    find_own_scores,
     summarize_run,
     summary_document,
 )
@@ -100,10 +101,14 @@ def comparison_page(summaries: Sequence[RunSummary]) -> str:
         comparison_document(summaries),
         count=len(summaries),
         who=name_adversary(view),
-        view=view,
         asked=f"view {view}, unit {unit}, δ = {format_delta(delta)}",
         lead=describe_extremes(summaries, names),
-        rows=[run_row(summary, name) for summary, name in zip(summaries, names, strict=True)],
+        columns=name_columns(summaries),
+        rows=[
+            run_row(summary, name, own=have_own_scores(summaries))
+            for summary, name in zip(summaries, names, strict=True)
+        ],
+        budgets=list_budgets(summaries, names),
         figures=draw_comparison(summaries, names),
         together=together,
         conditions=list_conditions(summaries, names),
@@ -241,12 +246,72 @@ def list_conditions(summaries: Sequence[RunSummary], names: Sequence[str]) -> li
     return sentences
 
 
-def run_row(summary: RunSummary, name: str) -> tuple[str, ...]:
+def have_own_scores(summaries: Sequence[RunSummary]) -> bool:
+    """Returns whether clients' own models were scored in any of the runs.
+
+    Args:
+        summaries: Summaries of the runs.
+    """
+    return any(find_own_scores(summary.run) is not None for summary in summaries)
+
+
+def name_columns(summaries: Sequence[RunSummary]) -> tuple[str, ...]:
+    """Returns the heads of the table of runs.
+
+    Args:
+        summaries: Summaries of the runs.
+    """
+    bound = f"ε in the view {summaries[0].headline.view}, at most"
+    scores = ["accuracy"]
+    if have_own_scores(summaries):
+        scores.append("own models: mean, worst, spread (not covered)")
+    return (
+        *("run", bound, "right of 100", "ε measured, at least"),
+        *scores,
+        *("loss", "rounds", "status"),
+    )
+
+
+def list_budgets(summaries: Sequence[RunSummary], names: Sequence[str]) -> list[str]:
+    """Lists the budgets of the runs, each with the view that it holds in.
+
+    Args:
+        summaries: Summaries of the runs.
+        names: Names of the runs.
+    """
+    found = []
+    for summary, name in zip(summaries, names, strict=True):
+        budget = summary.run.protocol.privacy.budget
+        if budget is not None:
+            found.append(
+                f"{name}: ε = {budget.epsilon:g} at δ = {format_delta(budget.delta)} in the view "
+                f"{budget.view}, about one {budget.unit}."
+            )
+        if summary.run.protocol.client:
+            found.append(f"{name}: budgets of its clients, which hold in the view server.")
+    return found
+
+
+def format_own_scores(run: Run) -> str:
+    """Returns mean, worst and spread of the accuracies of clients' own models.
+
+    Args:
+        run: What was trained.
+    """
+    scores = find_own_scores(run)
+    if scores is None:
+        return MISSING
+    mean = format_percent(scores["mean"])
+    return f"{mean}, {format_percent(scores['worst'])}, {100 * scores['spread']:.1f} points"
+
+
+def run_row(summary: RunSummary, name: str, *, own: bool = False) -> tuple[str, ...]:
     """Returns a run as a row of the table.
 
     Args:
         summary: Summary of the run.
         name: Name of the run.
+        own: Whether the table has a column for clients' own models.
     """
     view, unit, delta = summary.headline
     audits = summary.audits_in(view, unit)
@@ -254,15 +319,17 @@ def run_row(summary: RunSummary, name: str) -> tuple[str, ...]:
     if audits:
         measured = format_lower_bound(audits[0].epsilon_lower)
     scores = find_last_scores(summary.run)
-    accuracy = MISSING
+    accuracies = [MISSING]
     if not math.isnan(scores["accuracy"]):
-        accuracy = format_percent(scores["accuracy"])
+        accuracies = [format_percent(scores["accuracy"])]
+    if own:
+        accuracies.append(format_own_scores(summary.run))
     return (
         name,
         format_marked_epsilon(summary, summary.main.epsilon(delta)),
         format_cases_of_100(summary.odds[view]),
         measured,
-        accuracy,
+        *accuracies,
         format_measurement(scores["loss"]),
         f"{len(summary.run.rounds_paid):,}",
         summary.run.status,

@@ -395,12 +395,19 @@ def draw_learning(summary: RunSummary) -> Picture | None:
     # A regression has a loss and no accuracy.
     if np.isfinite(accuracy).any():
         figure, (above, below) = new_figure(3.1, rows=2)
-        above.plot(rounds, 100 * accuracy, linewidth=1.8, **line_style(2))
+        above.plot(rounds, 100 * accuracy, linewidth=1.8, label="global model", **line_style(2))
         above.set(ylabel="accuracy, %")
         above.set_ylim(0, 100)
-        columns: tuple[str, ...] = ("round", "accuracy", "loss")
+        columns: tuple[str, ...] = ("round", "accuracy")
         values = [[format_percent(value) for value in accuracy]]
         score = f"accuracy {format_percent(float(accuracy[-1]))}, "
+        own = metrics["own_accuracy"][scored].astype(float)
+        if np.isfinite(own).any():
+            above.plot(rounds, 100 * own, linewidth=1.8, label="own models, mean", **line_style(0))
+            add_legend(above)
+            columns = (*columns, "own models, mean (not covered)")
+            values.append([format_percent(value) for value in own])
+        columns = (*columns, "loss")
     else:
         figure, below = new_figure()
         columns = ("round", "loss")

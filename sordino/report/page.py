@@ -30,6 +30,7 @@ from sordino.report.number_formats import (
 from sordino.report.phrasing import (
     describe_ending,
     describe_noise,
+    describe_own_scores,
     describe_protocol,
     describe_test_records,
     name_adversary,
@@ -39,6 +40,7 @@ from sordino.report.run_prices import choose_client_view
 from sordino.report.run_summary import (
     RunSummary,
     find_last_scores,
+    find_own_scores,
     has_own_files,
     summary_document,
 )
@@ -135,6 +137,7 @@ def run_page(summary: RunSummary, cost: NoiseCost | None = None) -> str:
         figures=draw_figures(summary),
         spent_text=describe_spending(summary),
         learning_text=describe_scores(summary),
+        own_models_text=describe_own_models_of(summary),
         clients_text=describe_clients(summary),
         partition_text=describe_missing_partition(summary),
         audits=[audit_row(audit) for audit in summary.audits],
@@ -199,6 +202,18 @@ def describe_scores(summary: RunSummary) -> str:
     if not math.isnan(scores["accuracy"]):
         text = f"accuracy {format_percent(scores['accuracy'])}, {text}"
     return f"The last model on {describe_test_records(summary.run)}: {text}."
+
+
+def describe_own_models_of(summary: RunSummary) -> str:
+    """Says how accurate clients' own models are; nothing where there are none, or no score.
+
+    Args:
+        summary: Summary of the run.
+    """
+    scores = find_own_scores(summary.run)
+    if scores is None:
+        return ""
+    return f"Clients' own models: {describe_own_scores(scores)}."
 
 
 def describe_clients(summary: RunSummary) -> str:

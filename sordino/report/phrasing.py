@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +31,7 @@ from sordino.protocol import (
 from sordino.protocol.entries import refuse_changed_parts
 from sordino.protocol.release import Lot
 from sordino.protocol.views import ANY_UNIT_IN_WORDS
-from sordino.report.number_formats import format_upper_bound
+from sordino.report.number_formats import format_percent, format_upper_bound
 
 if TYPE_CHECKING:
     # A run needs torch, and words about a protocol do not.
@@ -245,6 +245,25 @@ def join_test_records(sources: Iterable[str]) -> str:
         'held-out private records, not covered or public test records'
     """
     return " or ".join(TEST_RECORDS[source] for source in sorted(set(sources)))
+
+
+def describe_own_scores(scores: Mapping[str, Any]) -> str:
+    """Returns how accurate clients' own models are, in words.
+
+    Args:
+        scores: Their mean, worst and spread, as `find_own_scores` returns them.
+
+    Example:
+        >>> describe_own_scores({"mean": 0.9, "worst": 0.71, "spread": 0.052})[:47]
+        'accuracy 90.0 % on average, 71.0 % at the worst'
+    """
+    mean = format_percent(scores["mean"])
+    worst = format_percent(scores["worst"])
+    return (
+        f"accuracy {mean} on average, {worst} at the worst client, spread (std) "
+        f"{100 * scores['spread']:.1f} points, each on test records with its client's labels; "
+        "not covered by any guarantee"
+    )
 
 
 def describe_test_records(run: Run) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from sordino.data import IN_PYTHON, KNOWN, LabelShares, are_scores_covered
+from sordino.federation.round_metrics import OWN_SCORES
 from sordino.federation.store.run import Run
 from sordino.federation.store.run_folder import RunFolder
 from sordino.federation.store.signatures import signers_of
@@ -253,6 +255,7 @@ def run_document(run: Run) -> dict[str, Any]:
         **find_last_scores(run),
         "tested_on": source,
         "scores_covered": are_scores_covered(source),
+        "own_models": find_own_scores(run),
         "seconds": float(run.metrics["seconds"].sum()),
         "guarantee": price_run(run, headline).as_document(headline.delta),
         "noise": run.facts["noise"],
@@ -277,6 +280,28 @@ def find_last_scores(run: Run) -> dict[str, float]:
     return scores
 
 
+def find_own_scores(run: Run) -> dict[str, Any] | None:
+    """Returns how accurate clients' own models were after the last round.
+
+    Args:
+        run: What was trained.
+
+    Returns:
+        "mean", "worst" and "spread" over the clients, and "covered", which is False: no guarantee
+        covers them. None where clients keep no models, or the promise withholds their scores.
+    """
+    own = publish_metrics(run.metrics, find_withheld(run.protocol))
+    last = {name.removeprefix("own_"): own[name][-1:] for name in OWN_SCORES}
+    if len(last["accuracy"]) == 0 or math.isnan(last["accuracy"][0]):
+        return None
+    return {
+        "mean": float(last["accuracy"][0]),
+        "worst": float(last["worst"][0]),
+        "spread": float(last["spread"][0]),
+        "covered": False,
+    }
+
+
 def summary_document(summary: RunSummary) -> dict[str, Any]:
     """Returns what the machine-readable block of a page holds.
 
@@ -286,6 +311,7 @@ def summary_document(summary: RunSummary) -> dict[str, Any]:
     run = summary.run
     view, unit, delta = summary.headline
     rows = select_scored_rounds(run)
+    shown = PUBLISHED if find_own_scores(run) is None else (*PUBLISHED, *OWN_SCORES)
     return {
         "report": 1,
         "run": run_document(run),
@@ -301,7 +327,7 @@ def summary_document(summary: RunSummary) -> dict[str, Any]:
         },
         "spent": {"rounds": list(summary.spent.rounds), "epsilon": list(summary.spent.epsilons)},
         "withheld": list(summary.withheld.reasons),
-        "metrics": {name: run.metrics[name][rows].tolist() for name in PUBLISHED},
+        "metrics": {name: run.metrics[name][rows].tolist() for name in shown},
         "clients": [client_document(row) for row in summary.clients[:MOST_CLIENTS]],
         "partition": partition_document(summary.shares),
         "audits": [audit.document for audit in summary.audits],

@@ -50,6 +50,9 @@ def sweep_table(sweep: Sweep) -> Table:
     columns = {"target epsilon" if key == "epsilon" else key: right for key in keys}
     columns |= {f"mean {sweep.score}": right, "spread (std)": right, "runs": right}
     columns |= {f"epsilon, {sweep.view}": right}
+    own_models = any(math.isfinite(one.own_mean) for one in summary)
+    if own_models:
+        columns |= {"own models, mean (not covered)": right, "worst of them": right}
     ended_early = any(one.ended_early for one in summary)
     if ended_early:
         columns["ended early"] = right
@@ -66,6 +69,8 @@ def sweep_table(sweep: Sweep) -> Table:
             str(one.runs),
             MISSING if math.isnan(one.epsilon) else format_upper_bound(one.epsilon),
         ]
+        if own_models:
+            cells += [format_percent(one.own_mean), format_percent(one.own_worst)]
         if ended_early:
             cells.append(str(one.ended_early))
         table.add_row(*cells)
@@ -116,6 +121,8 @@ def sweep_csv(sweep: Sweep) -> str:
     # A target has the name of what was spent; the two must not share a column.
     heads = ["target epsilon" if key == "epsilon" else key for key in keys]
     facts = ["seed", "accuracy", "loss", "tested_on", "epsilon", "view", "status", "run"]
+    # No guarantee covers these.
+    facts += ["own_accuracy", "own_worst", "own_spread"]
     writer.writerow([*heads, *facts])
     for row in sweep.rows:
         settings = [row.settings[key] for key in keys]

@@ -32,6 +32,11 @@ SCORES_NOTES = {
     ),
 }
 
+OWN_SCORES_NOTE = (
+    "The accuracies of clients' own models are exact, on test records chosen by the labels of "
+    "clients' records: no epsilon covers them."
+)
+
 
 @dataclass(frozen=True, kw_only=True)
 class SweepRow:
@@ -47,6 +52,10 @@ class SweepRow:
         run: The folder of the run.
         status: "finished", "diverged" or "budget".
         tested_on: Whose records the scores are on, "held-out" for the clients' own.
+        own_accuracy: Mean accuracy of clients' own models, which no guarantee covers; None where
+            they keep none, or where it is withheld.
+        own_worst: The lowest of them.
+        own_spread: Their standard deviation over the clients.
     """
 
     settings: dict[str, Any]
@@ -58,6 +67,9 @@ class SweepRow:
     run: str
     status: str
     tested_on: str
+    own_accuracy: float | None = None
+    own_worst: float | None = None
+    own_spread: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,6 +83,9 @@ class SettingSummary:
         epsilon: The largest that a run spent; NaN where none is known.
         runs: How many were scored.
         ended_early: How many diverged or met a budget.
+        own_mean: Mean over the seeds of the mean accuracy of clients' own models; NaN where none
+            is known.
+        own_worst: The lowest of all of them.
     """
 
     settings: dict[str, Any]
@@ -79,6 +94,8 @@ class SettingSummary:
     epsilon: float
     runs: int
     ended_early: int
+    own_mean: float = math.nan
+    own_worst: float = math.nan
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,7 +150,10 @@ class Sweep:
     def notes(self) -> tuple[str, ...]:
         """What must be said wherever the sweep is shown."""
         about_scores = [SCORES_NOTES[one] for one in self.sources if one in SCORES_NOTES]
-        return (TUNING_NOTE, *about_scores)
+        about_own = []
+        if any(row.own_accuracy is not None for row in self.rows):
+            about_own.append(OWN_SCORES_NOTE)
+        return (TUNING_NOTE, *about_scores, *about_own)
 
     def as_document(self) -> dict[str, Any]:
         """Returns the sweep as JSON says it."""
@@ -163,6 +183,7 @@ def summarize_rows(rows: Sequence[SweepRow], score: str) -> SettingSummary:
     """
     scores = [value for value in (getattr(row, score) for row in rows) if value is not None]
     spent = [row.epsilon for row in rows if row.epsilon is not None]
+    own = [row.own_accuracy for row in rows if row.own_accuracy is not None]
     return SettingSummary(
         settings=rows[0].settings,
         mean=statistics.fmean(scores) if scores else math.nan,
@@ -171,4 +192,8 @@ def summarize_rows(rows: Sequence[SweepRow], score: str) -> SettingSummary:
         epsilon=max(spent, default=math.nan),
         runs=len(scores),
         ended_early=sum(row.status != "finished" for row in rows),
+        own_mean=statistics.fmean(own) if own else math.nan,
+        own_worst=min(
+            (row.own_worst for row in rows if row.own_worst is not None), default=math.nan
+        ),
     )

@@ -15,13 +15,14 @@ from sordino.data import tested_on
 from sordino.engines.many_trainings import train_many
 from sordino.engines.training_cache import TrainingCache
 from sordino.federation.complete_protocol import DataSource, ModelSource
-from sordino.federation.round_metrics import RoundMetrics
+from sordino.federation.round_metrics import OWN_SCORES, RoundMetrics
 from sordino.federation.setup import prepare
 from sordino.federation.store.files import hold_lock, writing
 from sordino.federation.store.run import Trained
 from sordino.federation.store.run_folder import claimed_path
 from sordino.privacy.calibrate import calibrate
 from sordino.privacy.certify import certify
+from sordino.privacy.published import find_withheld, publish_metrics
 from sordino.protocol import Protocol, SordinoError, UserError
 from sordino.sweeps.sweep_folder import PLAN, SweepFolder, SweepPlan, Trial
 from sordino.sweeps.sweep_request import (
@@ -409,6 +410,11 @@ def make_row(plan: SweepPlan, place: SweepFolder, number: int, trained: Trained)
     # When a training diverged depends on the data, so no bound holds for its last model alone.
     if trained.status != "diverged" or request.view != "final":
         epsilon = trained.guarantee(request.view, delta=request.delta).epsilon(request.delta)
+    own: dict[str, float | None] = dict.fromkeys(OWN_SCORES)
+    # Beside a price stands nothing that it does not cover.
+    if request.price == "none":
+        shown = publish_metrics(trained.metrics, find_withheld(trained.protocol))
+        own = {name: last_known(shown[name]) for name in OWN_SCORES}
     return SweepRow(
         settings=plan.settings[trial.setting].values,
         seed=trial.seed,
@@ -419,6 +425,7 @@ def make_row(plan: SweepPlan, place: SweepFolder, number: int, trained: Trained)
         run=str(place.runs / f"{number:05d}"),
         status=trained.status,
         tested_on=tested_on(trained.protocol, trained.facts),
+        **own,
     )
 
 
@@ -429,7 +436,15 @@ def read_last(trained: Trained, name: str) -> float | None:
         trained: The training.
         name: Name of the score.
     """
-    values = trained.metrics[name]
+    return last_known(trained.metrics[name])
+
+
+def last_known(values: np.ndarray) -> float | None:
+    """Returns the last of some metrics; None where there is none, or it is not known.
+
+    Args:
+        values: One per round.
+    """
     if len(values) == 0 or not math.isfinite(values[-1]):
         return None
     return float(values[-1])

@@ -14,7 +14,7 @@ from torch import nn
 
 from sordino.data import IN_PYTHON, division_notes
 from sordino.federation.complete_protocol import ModelSource, protocol_model
-from sordino.federation.round_metrics import RoundMetrics
+from sordino.federation.round_metrics import OWN_SCORES, RoundMetrics
 from sordino.federation.store.run_folder import RunFolder
 from sordino.federation.store.seals import is_sealed, refuse_changed_files
 from sordino.privacy.guarantee import Guarantee
@@ -297,6 +297,9 @@ def as_arrays(rows: list[dict[str, Any]], folder: Path) -> dict[str, np.ndarray]
         UserError: A row lacks a metric, or has one that is no number.
     """
     names = [f.name for f in fields(RoundMetrics)]
+    # Not every run has all metrics; those that it lacks are not known.
+    lacking = dict.fromkeys(OWN_SCORES)
+    rows = [{**lacking, **row} for row in rows]
     try:
         found = {
             name: np.array([np.nan if row[name] is None else row[name] for row in rows])
