@@ -230,6 +230,80 @@ def reach_probability(*, rate: float, rounds: int) -> float:
     return coalition_reach_probability(rate=rate, rounds=rounds, clients=2)
 
 
+def weak_reach_probability(*, rate: float, rounds: int, clients: int, mixing: float) -> float:
+    """Returns the probability that what client j knows reaches client i, with m clients (C4).
+
+    Without noise this is the exact total variation. With an aggregation parameter below 1 the
+    global model keeps every upload. At 1 it is the mean of the last round's uploads alone: whoever
+    is sampled together with a client that knows something of j's records knows it afterwards.
+
+    Args:
+        rate: p, the probability with which a client takes part in a round.
+        rounds: T, the number of rounds.
+        clients: m, the number of clients.
+        mixing: The weight of the uploads in the new global model, eta.
+
+    Example:
+        >>> weak_reach_probability(rate=0.5, rounds=2, clients=2, mixing=0.5)
+        0.5
+        >>> weak_reach_probability(rate=0.5, rounds=2, clients=2, mixing=1.0)
+        0.4375
+        >>> weak_reach_probability(rate=0.5, rounds=2, clients=3, mixing=1.0)
+        0.453125
+    """
+    if mixing < 1:
+        return reach_probability(rate=rate, rounds=rounds)
+    return 1 - math.fsum(unreached_shares(rate=rate, rounds=rounds, clients=clients))
+
+
+def unreached_shares(*, rate: float, rounds: int, clients: int) -> list[float]:
+    """Returns how likely client i knows nothing and some number of third clients do, at eta = 1.
+
+    Args:
+        rate: p, the probability with which a client takes part in a round.
+        rounds: T, the number of rounds.
+        clients: m, the number of clients; clients i and j are two of them.
+
+    Returns:
+        A probability for each number of third clients that know something of client j.
+    """
+    import numpy as np
+    from scipy.stats import binom
+
+    thirds = clients - 2
+    shares = np.zeros(thirds + 1)
+    shares[0] = 1.0
+    for _ in range(rounds):
+        after = np.zeros(thirds + 1)
+        for knowing, share in enumerate(shares):
+            # Nobody who knows takes part, neither j nor a third client: nothing spreads.
+            quiet = (1 - rate) ** (knowing + 1)
+            after[knowing] += share * quiet
+            # Otherwise all that take part know it afterwards, and i must not be among them.
+            newly = np.arange(thirds - knowing + 1)
+            spread = binom.pmf(newly, thirds - knowing, rate)
+            after[knowing + newly] += share * (1 - quiet) * (1 - rate) * spread
+        shares = after
+    return [float(share) for share in shares]
+
+
+def product_total_variation(*, mu: float, clients: int) -> float:
+    """Returns the total variation of the others' models, as if each were drawn by itself.
+
+    Definition 3.6 says that this product stands for all other clients together. Each model is
+    mu-GDP here.
+
+    Args:
+        mu: The parameter of Gaussian differential privacy.
+        clients: m, the number of clients.
+
+    Example:
+        >>> round(product_total_variation(mu=1.0, clients=5), 6)
+        0.682689
+    """
+    return total_variation(mu=math.sqrt(clients - 1) * mu)
+
+
 def coalition_reach_probability(*, rate: float, rounds: int, clients: int) -> float:
     """Returns the probability that some upload of client j reaches any other client.
 

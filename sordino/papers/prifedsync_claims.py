@@ -65,26 +65,33 @@ CLAIMS: tuple[PublishedClaim, ...] = (
         quantity="total variation",
         relation="at most",
         verdict="unsound",
-        condition="p = 1, or one round, or a state that is reset between rounds",
+        condition=(
+            "p = 1, or one round, or a state that is reset between rounds, or two clients and an "
+            "aggregation parameter eta = 1"
+        ),
         published=lambda probability, rounds: prifedsync.theorem_1_total_variation(
             rate=probability, rounds=rounds
         ),
-        exact=lambda probability, rounds: prifedsync.reach_probability(
-            rate=probability, rounds=rounds
+        exact=lambda probability, rounds, clients, mixing: prifedsync.weak_reach_probability(
+            rate=probability, rounds=rounds, clients=clients, mixing=mixing
         ),
-        evidence=(
-            "Of two clients, some upload of one reaches the other with exactly this probability"
-        ),
+        evidence="What client j knows reaches client i with exactly this probability",
         reason=(
+<<<<<<< HEAD
             "docs/theory.md#c4: the global model keeps j's upload; i need not be sampled in the "
             "same round, only later. The exact value is for an aggregation parameter eta below 1, "
             "under which it keeps every upload; the paper's experiments fix eta = 1, where it "
             "keeps those of the last round that had any."
+=======
+            "C4: i need not be sampled with j in the same round. With an aggregation parameter "
+            "eta (`mixing`) below 1 the global model keeps j's upload, which i receives later; at "
+            "eta = 1, which the paper's experiments fix, it goes through a third client that was "
+            "sampled with j first and with i later, so three clients are needed."
+>>>>>>> 14dcd5d (Claims of udp-fl and PriFedSync that were missing have verdicts; PriFedSync's Theorem 1 is refuted at eta = 1 too, through a third client)
         ),
         sound_replacement=_MIXTURE,
-        # Two rounds are enough: client j uploads in the first, and client i receives it in the
-        # second.
-        defaults={"probability": 0.5, "rounds": 2},
+        # Two rounds and three clients are enough: one to reach the third client, one to reach i.
+        defaults={"probability": 0.5, "rounds": 2, "clients": 3, "mixing": 1.0},
     ),
     PublishedClaim(
         name="prifedsync/theorem-1-strong",
@@ -114,6 +121,28 @@ CLAIMS: tuple[PublishedClaim, ...] = (
         # A small p, at which p^2 is far below p; with many rounds both probabilities would tend to
         # 1.
         defaults={"probability": 0.05, "rounds": 5, "clients": 10},
+    ),
+    PublishedClaim(
+        name="prifedsync/definition-3.6",
+        where="prifedsync, Definition 3.6; used in the proof of Theorem 1, strong",
+        statement=(
+            "All other clients' models together are as private as the product of their single "
+            "laws; here each is the same Gaussian global model."
+        ),
+        quantity="total variation",
+        relation="equal to",
+        verdict="unsound",
+        condition="models of the other clients that are independent of one another",
+        published=prifedsync.product_total_variation,
+        exact=lambda mu: prifedsync.total_variation(mu=mu),
+        evidence="All others receive one model, which together is as private as once, with exactly",
+        reason=(
+            "C6: the others' models share their noise. Equal ones tell less than independent ones, "
+            "as here; and of two that are a number plus noise, and the noise alone, each tells "
+            "nothing by itself and both together tell all."
+        ),
+        sound_replacement=_MIXTURE,
+        defaults={"mu": 1.0, "clients": 5},
     ),
     PublishedClaim(
         name="prifedsync/theorem-2",

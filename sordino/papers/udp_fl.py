@@ -10,6 +10,8 @@ from __future__ import annotations
 import math
 from functools import lru_cache
 
+from sordino.protocol.errors import UserError
+
 # The delta at which the paper reads epsilons.
 DELTA = 1e-5
 
@@ -55,6 +57,45 @@ def theorem_2(*, order: float, step: float, nu: float) -> float:
     middle = upper + lower
     height = 2 * (nu + math.exp(-step) * (1 - nu))
     return grown / 2 + shrunk / 2 + middle * (1 - math.exp(-1)) / height
+
+
+def appendix_a_4(*, order: float, gamma: float) -> float:
+    """Returns the step of the proof in A.4: lambda = log(gamma - 1)/(alpha - 1), at nu = 1/2.
+
+    The paper bounds the printed "gamma" by e^((alpha - 1) lambda) + 1 and solves for lambda.
+
+    Args:
+        order: The order of the Rényi divergence, alpha.
+        gamma: The divergence that is aimed at.
+
+    Raises:
+        UserError: No staircase has this step, which is not above 0.
+
+    Example:
+        >>> round(appendix_a_4(order=2.0, gamma=3.0), 8)
+        0.69314718
+    """
+    if gamma <= 2:
+        raise UserError(
+            f"gamma = {gamma:g}: lambda = log(gamma - 1)/(alpha - 1) is above 0 for gamma above 2 "
+            "alone. Take a larger gamma."
+        )
+    return math.log(gamma - 1) / (order - 1)
+
+
+def appendix_a_4_divergence(*, order: float, gamma: float) -> float:
+    """Returns the exact divergence of one coordinate under the staircase of A.4.
+
+    Args:
+        order: The order of the Rényi divergence, alpha.
+        gamma: The divergence that is aimed at.
+
+    Example:
+        >>> round(appendix_a_4_divergence(order=2.0, gamma=3.0), 6) < 3.0
+        True
+    """
+    step = appendix_a_4(order=order, gamma=gamma)
+    return staircase_divergence(order=order, step=step, nu=0.5)
 
 
 def staircase_divergence(

@@ -62,8 +62,9 @@ CLAIMS: tuple[PublishedClaim, ...] = (
             "docs/theory.md#b1, #b2: noise falls on every coordinate, and the divergence grows "
             "like sqrt(d). Nor "
             f"is the formula one: {_PRINTED}. Judged is independent noise on every coordinate; the "
-            "printed density, in the l1 norm of the whole vector, is another mechanism, which is "
-            "not judged here."
+            "printed density, in the l1 norm of the whole vector, is another mechanism: under an "
+            "l1 clip of Delta its privacy loss is at most lambda in any dimension, since norms differ "
+            "by no more than vectors do, so there the formula holds at orders of 2 and above."
         ),
         sound_replacement=(
             "sordino.mechanisms.staircase_density.StaircaseDensity.divergence_l2; Gaussian noise "
@@ -180,6 +181,81 @@ CLAIMS: tuple[PublishedClaim, ...] = (
         sound_replacement="minimise the loss along the curve, as Algorithm 2 of the paper does",
         # The minimum is at 0, so that the added 1/L can be seen.
         defaults={"start": 1.0, "optimum": 0.0, "rate": 0.1, "curvature": 1.0},
+    ),
+    PublishedClaim(
+        name="udp-fl/appendix-a.4",
+        where="udp-fl, proof of Theorem 1 in A.4",
+        statement=(
+            "The staircase of nu = 1/2 with lambda = log(gamma - 1)/(alpha - 1) satisfies (alpha, "
+            "gamma)-RDP."
+        ),
+        quantity="rdp",
+        relation="at most",
+        verdict="conditional",
+        condition=(
+            "one coordinate, gamma above 2 (else lambda is not positive, and there is no such "
+            "noise), and orders of 2 and above"
+        ),
+        published=lambda gamma: gamma,
+        exact=udp_fl.appendix_a_4_divergence,
+        evidence="The divergence of a shift by Delta, exactly, is",
+        reason=(
+            "B1: what is bounded by e^((alpha - 1) lambda) + 1 is no divergence; its logarithm "
+            "over alpha - 1 would be. At orders of 2 and above the largest privacy loss, lambda, is "
+            "below gamma anyway; at orders near 1 lambda is not, and the divergence tends to it."
+        ),
+        sound_replacement=(
+            "sordino.mechanisms.staircase_density.StaircaseDensity.divergence, solved for lambda"
+        ),
+        defaults={"order": 2.0, "gamma": 3.0},
+        outside={"order": 1.1, "gamma": 3.0},
+    ),
+    PublishedClaim(
+        name="udp-fl/saving",
+        where="udp-fl, Section 5, after Lemma 1, with Geng et al.",
+        statement=(
+            "For small epsilon the staircase saves at least Delta^2 (1/12 - epsilon^2/720) of the "
+            "variance that Gaussian and Laplace noise have."
+        ),
+        quantity="saved variance",
+        relation="at least",
+        verdict="unsound",
+        condition=(
+            "Laplace noise on one coordinate, pure epsilon, and the nu of least variance, which is "
+            "not Lemma 1's; then it is an expansion for small epsilon, of 2 Delta^2/epsilon^2"
+        ),
+        published=udp_fl_utility.least_saving,
+        exact=udp_fl_utility.saved_variance,
+        evidence="The better of the two has this much more variance than the best staircase",
+        reason=(
+            "Geng et al. compare with Laplace noise alone. A Gaussian at a delta needs less than "
+            "either once epsilon is small, which is where the paper says that its rounds are; and "
+            "of many coordinates the staircase needs far more (B3)."
+        ),
+        sound_replacement="sordino calibrate --mechanisms, in the model's dimension",
+        defaults={"epsilon": 1e-4, "width": 1.0, "delta": 1e-5},
+    ),
+    PublishedClaim(
+        name="udp-fl/appendix-c",
+        where="udp-fl, Appendix C",
+        statement=(
+            "With the cross-entropy the loss of a neural network is convex in its weights, since "
+            "the Kullback-Leibler divergence is convex."
+        ),
+        quantity="loss",
+        relation="at most",
+        verdict="unsound",
+        condition="linear models",
+        published=udp_fl_utility.mean_of_ends,
+        exact=udp_fl_utility.loss_of_midpoint,
+        evidence="Halfway between two equally good networks of two weights the loss is",
+        reason=(
+            "The divergence is convex in the probabilities, and the cross-entropy in the logits, "
+            "but logits are not linear in the weights of more than one layer. Theorem 4 and "
+            "Algorithm 1's convergence rest on it."
+        ),
+        sound_replacement="a clipped linear model, or no statement about a minimum",
+        defaults={"start": 2.0},
     ),
     PublishedClaim(
         name="udp-fl/theorem-6",

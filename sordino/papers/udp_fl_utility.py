@@ -44,6 +44,88 @@ def usual_amplitude(*, step: float, width: float) -> float:
     return StaircaseDensity.usual(step=step, width=width).moments()[0]
 
 
+def least_saving(*, epsilon: float, width: float) -> float:
+    """Returns the variance that a staircase saves at least, for small epsilon.
+
+    Section 5.1 states Delta^2 (1/12 - epsilon^2/720 + O(epsilon^4)).
+
+    Args:
+        epsilon: The epsilon of differential privacy.
+        width: The staircase's width, Delta.
+
+    Example:
+        >>> round(least_saving(epsilon=0.5, width=1.0), 8)
+        0.08298611
+    """
+    return width**2 * (1 / 12 - epsilon**2 / 720)
+
+
+def saved_variance(*, epsilon: float, width: float, delta: float) -> float:
+    """Returns the variance of Laplace or Gaussian noise, the smaller one, less the staircase's.
+
+    One coordinate and one release; the Gaussian hides as much at delta, and the staircase's nu is
+    the one of least variance.
+
+    Args:
+        epsilon: The epsilon of differential privacy.
+        width: The staircase's width, Delta.
+        delta: The delta of the Gaussian, which the other two do not need.
+
+    Example:
+        >>> round(saved_variance(epsilon=0.5, width=1.0, delta=1e-300), 4)
+        0.083
+        >>> saved_variance(epsilon=1e-4, width=1.0, delta=1e-5) < 0
+        True
+    """
+    from scipy.optimize import minimize_scalar
+
+    from sordino.mechanisms.staircase_density import StaircaseDensity
+    from sordino.privacy.curves.gaussian import mu_from
+
+    def spread_of(nu: float) -> float:
+        """Returns the variance of the staircase with some share of a step at its upper height.
+
+        Args:
+            nu: The share.
+        """
+        return StaircaseDensity(step=epsilon, width=width, nu=nu).moments()[1]
+
+    staircase = float(minimize_scalar(spread_of, bounds=(0.0, 1.0), method="bounded").fun)
+    laplace = 2 * (width / epsilon) ** 2
+    gaussian = (width / mu_from(epsilon, delta)) ** 2
+    return min(laplace, gaussian) - staircase
+
+
+def mean_of_ends(*, start: float) -> float:
+    """Returns the mean cross-entropy of two networks; convexity bounds that of their midpoint.
+
+    A network of two weights, w and v, gives the logit w v to a record of class 1. The ends are (a,
+    a) and (-a, -a), which are equally good.
+
+    Args:
+        start: a, how large the weights are.
+
+    Example:
+        >>> round(mean_of_ends(start=2.0), 6)
+        0.01815
+    """
+    return math.log1p(math.exp(-(start**2)))
+
+
+def loss_of_midpoint(*, start: float) -> float:
+    """Returns the cross-entropy of the network halfway between the two: that of a logit of 0.
+
+    Args:
+        start: a, how large the weights of the ends are.
+
+    Example:
+        >>> round(loss_of_midpoint(start=2.0), 6)
+        0.693147
+    """
+    midpoint = (start - start) / 2
+    return math.log1p(math.exp(-(midpoint * midpoint)))
+
+
 def theorem_3(
     *,
     step: float,

@@ -53,9 +53,14 @@ def exact_mu(
 
 
 def sampled_runs(
-    probability: float, rounds: int, clients: int, upload: float, mixing: float = 0.5
+    probability: float,
+    rounds: int,
+    clients: int,
+    upload: float,
+    mixing: float = 0.5,
+    seen: int | None = None,
 ) -> dict[tuple[object, ...], float]:
-    """The law of everything that clients 1, ..., m-1 receive in PriFedSync without noise; client 0's data enter as `upload`.
+    """The law of everything that clients 1, ..., m-1, or one of them, receive in PriFedSync without noise; client 0's data enter as `upload`.
 
     Each sequence of sampled sets is one run: local training adds a client's own number to its helper model, the server mixes.
     """
@@ -71,7 +76,10 @@ def sampled_runs(
                 server = (1 - mixing) * server + mixing * sum(uploads) / len(uploads)
             helpers = [server if sampled[i] else helpers[i] for i in range(clients)]
             received.append(
-                tuple(round(server, 9) if sampled[i] else None for i in range(1, clients))
+                tuple(
+                    round(server, 9) if sampled[i] else None
+                    for i in (range(1, clients) if seen is None else (seen,))
+                )
             )
         law[tuple(received)] = law.get(tuple(received), 0.0) + weight
     return law

@@ -54,6 +54,9 @@ VERDICTS = {
     "udp-fl/theorem-3": ("unsound", "B4"),
     "udp-fl/theorem-4": ("unsound", ""),
     "udp-fl/theorem-5": ("unsound", ""),
+    "udp-fl/appendix-a.4": ("conditional", "B1"),
+    "udp-fl/saving": ("unsound", ""),
+    "udp-fl/appendix-c": ("unsound", ""),
     "udp-fl/theorem-6": ("conditional", ""),
     "udp-fl/theorem-7": ("unsound", ""),
     "udp-fl/theorem-8": ("unsound", "B4"),
@@ -68,6 +71,7 @@ VERDICTS = {
     "prifedsync/lemma-3.8": ("sound", "C3"),
     "prifedsync/theorem-1": ("unsound", "C4"),
     "prifedsync/theorem-1-strong": ("unsound", "C4, C6"),
+    "prifedsync/definition-3.6": ("unsound", "C6"),
     "prifedsync/theorem-2": ("sound", "C5"),
     "prifedsync/theorem-2-limit": ("asymptotic", "C2, C5"),
 }

@@ -42,9 +42,51 @@ def test_theorem_1_is_refuted_by_enumerating_all_runs(probability, rounds, clien
     if (rounds, clients) != (3, 3):  # there (m - 1) R copies are more than enough
         assert strong.published < found
     if clients == 2:
-        weak = check(find("prifedsync/theorem-1"), probability=probability, rounds=rounds)
+        weak = check(
+            find("prifedsync/theorem-1"),
+            probability=probability,
+            rounds=rounds,
+            clients=2,
+            mixing=0.5,
+        )
         assert weak.exact == pytest.approx(found, rel=1e-12)
         assert weak.published < found
+
+
+@pytest.mark.parametrize(
+    ("probability", "rounds", "clients", "mixing"),
+    [
+        (0.5, 2, 3, 1.0), (0.3, 3, 3, 1.0), (0.6, 4, 3, 1.0), (0.4, 2, 4, 1.0), (0.4, 3, 4, 1.0),
+        (0.5, 3, 2, 1.0), (0.3, 3, 3, 0.5), (0.4, 2, 4, 0.9),
+    ],
+)  # fmt: skip
+def test_one_client_learns_through_a_third_one(probability, rounds, clients, mixing) -> None:
+    """At eta = 1 every run is enumerated too; with two clients the theorem is true and attained."""
+    laws = [
+        sampled_runs(probability, rounds, clients, upload, mixing, seen=1)
+        for upload in (math.pi, math.e)
+    ]
+    weak = check(
+        find("prifedsync/theorem-1"),
+        probability=probability,
+        rounds=rounds,
+        clients=clients,
+        mixing=mixing,
+    )
+    assert weak.exact == pytest.approx(total_variation(*laws), rel=1e-12)
+    assert weak.holds == (mixing == 1 and clients == 2)
+
+
+def test_equal_models_tell_less_than_their_product() -> None:
+    """Definition 3.6: four clients who receive one model have one test of it; four independent models have a better one."""
+    verdict = check(find("prifedsync/definition-3.6"))
+    generator = np.random.default_rng(3)
+    draws = generator.normal(size=(200_000, 4))
+    # The best test of independent copies is on their mean; of one model, four times over, on the model.
+    copies = (draws.mean(axis=1) + 1.0 > 0.5).mean() - (draws.mean(axis=1) > 0.5).mean()
+    shared = (draws[:, 0] + 1.0 > 0.5).mean() - (draws[:, 0] > 0.5).mean()
+    assert verdict.published == pytest.approx(copies, abs=0.006)
+    assert verdict.exact == pytest.approx(shared, abs=0.006)
 
 
 def test_theorem_1_already_fails_with_noise_on_the_uploads() -> None:
@@ -74,7 +116,9 @@ def test_theorem_1_already_fails_with_noise_on_the_uploads() -> None:
 @some
 @given(st.floats(0.0, 1.0), st.integers(1, 200))
 def test_theorem_1_fails_exactly_between_the_extremes(probability, rounds) -> None:
-    verdict = check(find("prifedsync/theorem-1"), probability=probability, rounds=rounds)
+    verdict = check(
+        find("prifedsync/theorem-1"), probability=probability, rounds=rounds, mixing=0.5
+    )
     if rounds == 1 or probability in (0.0, 1.0):
         assert verdict.exact == pytest.approx(verdict.published, abs=1e-12)
     else:

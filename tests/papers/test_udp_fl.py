@@ -9,11 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.integrate import quad
 from scipy.optimize import minimize_scalar
+from scipy.special import ndtr
 from scipy.stats import binom, laplace
 
 from sordino.mechanisms.staircase_density import StaircaseDensity
 from sordino.papers.catalogue import find
 from sordino.papers.claims import check
+from sordino.protocol import UserError
 
 some = settings(max_examples=40, deadline=None)
 orders = st.floats(1.01, 30.0)
@@ -223,3 +225,54 @@ def test_what_the_harmonizer_promises_is_far_below_what_its_noise_has(
     assert found == pytest.approx(true, rel=3e-3)
     assert check(find("udp-fl/algorithm-3"), epsilon=epsilon, rounds=rounds, dimension=1).holds
     assert not check(find("udp-fl/algorithm-3"), epsilon=epsilon, rounds=rounds, dimension=10).holds
+
+
+def test_the_network_of_appendix_c_is_a_network_and_its_loss_torchs() -> None:
+    """The loss along the segment between two equally good networks, by torch, rises in the middle."""
+    import torch
+
+    verdict = check(find("udp-fl/appendix-c"), start=1.5)
+
+    def loss(weight: float) -> float:
+        logits = torch.tensor([[0.0, weight * weight]], dtype=torch.float64)
+        return float(torch.nn.functional.cross_entropy(logits, torch.tensor([1])))
+
+    ends = (loss(1.5) + loss(-1.5)) / 2
+    assert verdict.published == pytest.approx(ends, rel=1e-12)
+    assert verdict.exact == pytest.approx(loss(0.0), rel=1e-12)
+    assert not verdict.holds
+
+
+def test_the_staircase_saves_a_twelfth_of_laplace_noise_and_nothing_of_a_gaussian() -> None:
+    """Against Laplace noise the expansion is right; a Gaussian at delta = 1e-5 has less variance than the best staircase once epsilon is small."""
+    saved = find("udp-fl/saving")
+    against_laplace = check(saved, epsilon=0.2, delta=1e-300)
+    assert against_laplace.exact == pytest.approx(against_laplace.published, abs=1e-4)
+    small = check(saved, epsilon=1e-4, delta=1e-5)
+    # The variance of the Gaussian by its definition: delta(epsilon) of N(1, s^2) against N(0, s^2).
+    deviation = math.sqrt(small.exact + 2e8 - 1 / 12)
+    mu = 1 / deviation
+    delta = ndtr(mu / 2 - 1e-4 / mu) - math.exp(1e-4) * ndtr(-mu / 2 - 1e-4 / mu)
+    assert delta == pytest.approx(1e-5, rel=1e-3)
+    assert small.exact < -1e7
+
+
+def test_the_step_of_appendix_a_4_needs_gamma_above_2() -> None:
+    claim = find("udp-fl/appendix-a.4")
+    with pytest.raises(UserError, match="above 2"):
+        check(claim, gamma=2.0)
+    for order in (2.0, 3.0, 8.0):
+        assert check(claim, order=order, gamma=5.0).holds
+    # The true divergence, by integration of both densities over a wide grid.
+    step = math.log(2.0) / 0.1
+    grid = np.arange(-40, 40, 1e-4) + 5e-5
+    low = math.exp(-step)
+
+    def density(x):
+        level = np.floor(np.abs(x))
+        upper = np.abs(x) - level < 0.5
+        return np.exp(-step * level) * np.where(upper, 1.0, low)
+
+    first, second = density(grid), density(grid - 1)
+    moment = (first**1.1 * second**-0.1).sum() / first.sum()
+    assert check(claim, order=1.1).exact == pytest.approx(math.log(moment) / 0.1, rel=1e-3)
