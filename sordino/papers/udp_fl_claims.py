@@ -63,8 +63,8 @@ CLAIMS: tuple[PublishedClaim, ...] = (
             "like sqrt(d). Nor "
             f"is the formula one: {_PRINTED}. Judged is independent noise on every coordinate; the "
             "printed density, in the l1 norm of the whole vector, is another mechanism: under an "
-            "l1 clip of Delta its privacy loss is at most lambda in any dimension, since norms differ "
-            "by no more than vectors do, so there the formula holds at orders of 2 and above."
+            "l1 clip of Delta its privacy loss is at most lambda in any dimension, since norms "
+            "differ by no more than vectors do, so there the formula holds at orders of 2 and above."
         ),
         sound_replacement=(
             "sordino.mechanisms.staircase_density.StaircaseDensity.divergence_l2; Gaussian noise "
@@ -201,8 +201,8 @@ CLAIMS: tuple[PublishedClaim, ...] = (
         evidence="The divergence of a shift by Delta, exactly, is",
         reason=(
             "B1: what is bounded by e^((alpha - 1) lambda) + 1 is no divergence; its logarithm "
-            "over alpha - 1 would be. At orders of 2 and above the largest privacy loss, lambda, is "
-            "below gamma anyway; at orders near 1 lambda is not, and the divergence tends to it."
+            "over alpha - 1 would be. At orders of 2 and above the largest privacy loss, lambda, "
+            "is below gamma anyway; at orders near 1 lambda is not, and the divergence tends to it."
         ),
         sound_replacement=(
             "sordino.mechanisms.staircase_density.StaircaseDensity.divergence, solved for lambda"
